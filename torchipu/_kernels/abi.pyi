@@ -1,0 +1,23 @@
+from collections.abc import Sequence
+
+class Kernel:
+    name: str
+
+def run_kernel(
+    kernel: Kernel, args: Sequence[int], ints: Sequence[int] = ..., scalars: Sequence[float] = ..., items: int = ...,
+    grain: int = ..., threads: int = ..., scratch_bytes: int = ...,
+) -> None: ...
+
+class Plan:
+    num_steps: int
+    def __init__(self, num_buffers: int) -> None: ...
+    def add_step(
+        self, kernel: Kernel, buffers: Sequence[int], byte_offsets: Sequence[int], ints: Sequence[int],
+        scalars: Sequence[float], items: int, grain: int, scratch_bytes: int,
+    ) -> int: ...
+    def add_callback(self, callback: object) -> int: ...
+    def bind(self, buffer: int, address: int, stride_bytes: int = ...) -> None: ...
+    def run(
+        self, prologue: tuple[int, int], body: tuple[int, int], update: tuple[int, int], micro_batches: int,
+        iterations: int, counter_address: int, threads: int, on_first_update: object = ...,
+    ) -> None: ...

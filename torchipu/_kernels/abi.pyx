@@ -1,0 +1,290 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The engine: a flat list of kernel calls, run without the GIL on threads of its own."""
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
+
+import threading
+
+cdef extern from "threads.h" nogil:
+    ctypedef struct ti_job:
+        ti_kernel fn
+        char **args
+        const int64_t *ints
+        const double *scalars
+        int64_t items
+        int64_t grain
+    int ti_prepare(int threads, int64_t scratch_bytes)
+    int ti_run(const ti_job *job, int threads)
+
+cdef extern from "time.h" nogil:
+    ctypedef long time_t
+    cdef struct timespec:
+        time_t tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec *now)
+
+cdef extern from * nogil:
+    """
+    #include <time.h>
+    enum { TI_MAX_ARGS = 64 };
+    static int ti_clock = CLOCK_MONOTONIC;
+    """
+    int TI_MAX_ARGS
+    int ti_clock
+
+# One engine runs at a time: its threads and their scratch are shared by the whole process.
+_LOCK = threading.Lock()
+_RUNNING = threading.local()
+
+TRAPS = {1: "an index is out of range", 2: "a value is out of the range of its type", 3: "a kernel failed"}
+
+
+class KernelTrap(Exception):
+    """A kernel stopped the program; ``step`` is its number in the plan."""
+
+    def __init__(self, int step, int trap):
+        super().__init__(f"step {step}: {TRAPS.get(trap, trap)}")
+        self.step = step
+        self.trap = trap
+        self.reason = TRAPS.get(trap, str(trap))
+
+
+cdef class Kernel:
+    """A host kernel: a name and a C function."""
+
+    def __repr__(self):
+        return f"Kernel({self.name})"
+
+
+cdef Kernel make_kernel(str name, ti_kernel function):
+    cdef Kernel kernel = Kernel.__new__(Kernel)
+    kernel.name = name
+    kernel.function = function
+    return kernel
+
+
+cdef struct Step:
+    ti_kernel function          # NULL for a callback
+    int num_args
+    int *buffers
+    int64_t *offsets
+    int64_t *ints
+    double *scalars
+    int64_t items
+    int64_t grain
+
+
+def run_kernel(Kernel kernel, args, ints=(), scalars=(), int64_t items=1, int64_t grain=1, int threads=1,
+               int64_t scratch_bytes=0):
+    """Run one kernel on addresses; for tests and measurements.
+
+    Raises:
+        KernelTrap: The kernel refused its input.
+    """
+    plan = Plan(len(args))
+    plan.add_step(kernel, range(len(args)), [0] * len(args), ints, scalars, items, grain, scratch_bytes)
+    for buffer, address in enumerate(args):
+        plan.bind(buffer, address)
+    plan.run((0, 0), (0, 1), (1, 1), 1, 1, 0, threads)
+
+
+cdef double now() noexcept nogil:
+    cdef timespec t
+    clock_gettime(ti_clock, &t)
+    return t.tv_sec + 1e-9 * t.tv_nsec
+
+
+cdef class Plan:
+    """A flat list of steps over numbered buffers.
+
+    Args:
+        num_buffers: How many buffers the steps name.
+    """
+
+    cdef Step *steps
+    cdef readonly int num_steps
+    cdef int capacity
+    cdef int num_buffers
+    cdef char **bases
+    cdef char **current
+    cdef int64_t *strides
+    cdef int64_t scratch_bytes
+    cdef list callbacks
+    cdef list kernels
+
+    def __cinit__(self, int num_buffers):
+        self.num_buffers = num_buffers
+        self.bases = <char **>calloc(num_buffers + 1, sizeof(char *))
+        self.current = <char **>calloc(num_buffers + 1, sizeof(char *))
+        self.strides = <int64_t *>calloc(num_buffers + 1, sizeof(int64_t))
+        if not self.bases or not self.current or not self.strides:
+            raise MemoryError
+        self.callbacks = []
+        self.kernels = []
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(self.num_steps):
+            free(self.steps[i].buffers)
+            free(self.steps[i].offsets)
+            free(self.steps[i].ints)
+            free(self.steps[i].scalars)
+        free(self.steps)
+        free(self.bases)
+        free(self.current)
+        free(self.strides)
+
+    cdef Step *append(self) except NULL:
+        cdef int capacity
+        cdef Step *grown
+        if self.num_steps == self.capacity:
+            capacity = max(64, 2 * self.capacity)
+            grown = <Step *>calloc(capacity, sizeof(Step))
+            if not grown:
+                raise MemoryError
+            memcpy(grown, self.steps, self.num_steps * sizeof(Step))
+            free(self.steps)
+            self.steps = grown
+            self.capacity = capacity
+        self.num_steps += 1
+        self.callbacks.append(None)
+        return &self.steps[self.num_steps - 1]
+
+    def add_step(self, Kernel kernel, buffers, byte_offsets, ints, scalars, int64_t items, int64_t grain,
+                 int64_t scratch_bytes):
+        """Append a kernel call and return its number."""
+        buffers, byte_offsets, ints, scalars = list(buffers), list(byte_offsets), list(ints), list(scalars)
+        if len(buffers) > TI_MAX_ARGS:
+            raise ValueError(f"{kernel.name} has {len(buffers)} arguments, at most {TI_MAX_ARGS}")
+        if grain < 1:
+            raise ValueError(f"{kernel.name}: grain {grain} is less than 1")
+        for buffer in buffers:
+            if not 0 <= buffer < self.num_buffers:
+                raise ValueError(f"{kernel.name}: buffer {buffer} of {self.num_buffers}")
+        cdef Step *step = self.append()
+        cdef int i
+        step.function = kernel.function
+        step.num_args = len(buffers)
+        step.items = items
+        step.grain = grain
+        step.buffers = <int *>malloc((len(buffers) + 1) * sizeof(int))
+        step.offsets = <int64_t *>malloc((len(buffers) + 1) * sizeof(int64_t))
+        step.ints = <int64_t *>malloc((len(ints) + 1) * sizeof(int64_t))
+        step.scalars = <double *>malloc((len(scalars) + 1) * sizeof(double))
+        for i in range(len(buffers)):
+            step.buffers[i] = buffers[i]
+            step.offsets[i] = byte_offsets[i]
+        for i in range(len(ints)):
+            step.ints[i] = ints[i]
+        for i in range(len(scalars)):
+            step.scalars[i] = scalars[i]
+        self.scratch_bytes = max(self.scratch_bytes, scratch_bytes)
+        self.kernels.append(kernel)
+        return self.num_steps - 1
+
+    def add_callback(self, callback):
+        """Append a Python callable, run with the GIL held, and return its number."""
+        cdef Step *step = self.append()
+        step.function = NULL
+        self.callbacks[self.num_steps - 1] = callback
+        return self.num_steps - 1
+
+    def bind(self, int buffer, uintptr_t address, int64_t stride_bytes=0):
+        """Say where a buffer lies and how far it advances with each micro-batch."""
+        if not 0 <= buffer < self.num_buffers:
+            raise ValueError(f"buffer {buffer} of {self.num_buffers}")
+        self.bases[buffer] = <char *>address
+        self.strides[buffer] = stride_bytes
+
+    cdef int run_range(self, int begin, int end, int threads, int *at) except -1 nogil:
+        cdef ti_job job
+        cdef char *args[64]
+        cdef Step *step
+        cdef int i, k, trap
+        for i in range(begin, end):
+            step = &self.steps[i]
+            at[0] = i
+            if step.function == NULL:
+                with gil:
+                    self.callbacks[i]()
+                continue
+            for k in range(step.num_args):
+                args[k] = self.current[step.buffers[k]] + step.offsets[k]
+            job.fn = step.function
+            job.args = args
+            job.ints = step.ints
+            job.scalars = step.scalars
+            job.items = step.items
+            job.grain = step.grain
+            trap = ti_run(&job, threads)
+            if trap:
+                return trap
+        return 0
+
+    def run(self, prologue, body, update, int64_t micro_batches, int64_t iterations, uintptr_t counter_address,
+            int threads, on_first_update=None):
+        """Run ``iterations x (prologue, micro_batches x body, update)``.
+
+        Args:
+            prologue: Range of steps run at the beginning of every iteration.
+            body: Range of steps run for every micro-batch.
+            update: Range of steps run at the end of every iteration; never interrupted by a signal.
+            micro_batches: Micro-batches in an iteration.
+            iterations: Iterations.
+            counter_address: Address of an int64 that counts micro-batches, or 0.
+            threads: Host threads, the caller among them.
+            on_first_update: Called before the first update when more work follows it.
+
+        Raises:
+            KernelTrap: A kernel refused its input.
+            RuntimeError: The engine is entered again from one of its own callbacks.
+        """
+        cdef int p0 = prologue[0], p1 = prologue[1], b0 = body[0], b1 = body[1], u0 = update[0], u1 = update[1]
+        cdef int64_t iteration, micro, position = 0
+        cdef int trap = 0, at = 0, i
+        cdef int64_t *counter = <int64_t *>counter_address
+        cdef double checked
+        cdef bint announce = on_first_update is not None
+        if getattr(_RUNNING, "active", False):
+            raise RuntimeError("the engine is already running on this thread: a callback may not run a program")
+        with _LOCK:
+            _RUNNING.active = True
+            try:
+                if ti_prepare(threads, self.scratch_bytes):
+                    raise MemoryError("no memory, or no threads, for the engine")
+                with nogil:
+                    checked = now()
+                    for iteration in range(iterations):
+                        for i in range(self.num_buffers):
+                            self.current[i] = self.bases[i] + position * self.strides[i]
+                        trap = self.run_range(p0, p1, threads, &at)
+                        if trap:
+                            break
+                        for micro in range(micro_batches):
+                            for i in range(self.num_buffers):
+                                self.current[i] = self.bases[i] + position * self.strides[i]
+                            trap = self.run_range(b0, b1, threads, &at)
+                            if trap:
+                                break
+                            position += 1
+                            if counter != NULL:
+                                counter[0] += 1
+                            if now() - checked > 0.05:
+                                with gil:
+                                    PyErr_CheckSignals()
+                                checked = now()
+                        if trap:
+                            break
+                        if announce and iteration == 0:
+                            with gil:
+                                on_first_update()
+                        trap = self.run_range(u0, u1, threads, &at)
+                        if trap:
+                            break
+            finally:
+                _RUNNING.active = False
+        if trap:
+            raise KernelTrap(at, trap)

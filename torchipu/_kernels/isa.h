@@ -1,0 +1,34 @@
+/* Compiles one kernel body for AVX2 and for AVX-512 and picks one when the module is imported.
+ *
+ * A family writes its arithmetic in <family>_body.h with FN(name) around every function name, VL floats a
+ * vector, and GCC vector types; its <family>.h then holds
+ *
+ *     #include "isa.h"
+ *     #define TI_BODY "<family>_body.h"
+ *     #include "isa_build.h"
+ *     TI_SELECT(my_kernel)      // defines: static ti_kernel select_my_kernel(void)
+ */
+#ifndef TORCHIPU_ISA_H
+#define TORCHIPU_ISA_H
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include "abi.h"
+
+#define TI_PASTE2(a, b) a##b
+#define TI_PASTE(a, b) TI_PASTE2(a, b)
+
+/* TORCHIPU_ISA=avx2 in the environment forces the baseline, for tests and for comparisons. */
+static inline int ti_has_avx512(void) {
+  const char *forced = getenv("TORCHIPU_ISA");
+  if (forced && strcmp(forced, "avx2") == 0) return 0;
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#define TI_SELECT(name) \
+  static inline ti_kernel select_##name(void) { return ti_has_avx512() ? name##_avx512 : name##_avx2; }
+#endif

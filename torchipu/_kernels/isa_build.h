@@ -1,0 +1,22 @@
+/* Includes TI_BODY once for each instruction set; see isa.h. No include guard, on purpose. */
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c,bmi2")
+#define VL 8
+#define FN(name) TI_PASTE(name, _avx2)
+typedef float FN(vf) __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t FN(vi) __attribute__((vector_size(32), aligned(4), may_alias));
+#include TI_BODY
+#undef VL
+#undef FN
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2,prefer-vector-width=512")
+#define VL 16
+#define FN(name) TI_PASTE(name, _avx512)
+typedef float FN(vf) __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t FN(vi) __attribute__((vector_size(64), aligned(4), may_alias));
+#include TI_BODY
+#undef VL
+#undef FN
+#pragma GCC pop_options
+#undef TI_BODY

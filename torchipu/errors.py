@@ -1,0 +1,130 @@
+"""Every exception that torchipu raises, and how its text is laid out.
+
+The first line of a message must suffice alone: torch wraps an error raised while compiling and keeps that line.
+Below it come the op, the user's line, the block and what to do, each where it is known.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class IpuError(Exception):
+    """Base of all torchipu errors.
+
+    Args:
+        message: One line that says what is wrong, with what was expected and what was got.
+        op: Text of the operation concerned, as the IR prints it.
+        source: The user's line, ``file:line  code``.
+        block: Block, IPU, stage and leg of the operation.
+        remedy: What to do next.
+        detail: Further lines (a grid, a table), placed between the facts and the remedy.
+    """
+
+    def __init__(
+        self, message: str, *, op: object = None, source: object = None, block: object = None,
+        remedy: str = "", detail: str = "",
+    ) -> None:
+        self.message = message
+        self.op = op
+        self.source = source
+        self.block = block
+        self.remedy = remedy
+        self.detail = detail
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        facts = (("op", self.op), ("source", self.source), ("block", self.block))
+        lines = [self.message, *(f"  {label:<8}{fact}" for label, fact in facts if fact)]
+        lines += [f"  {line}" for line in self.detail.splitlines()]
+        if self.remedy:
+            lines.append(f"  {'do':<8}{self.remedy}")
+        return "\n".join(lines)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the closest known spelling, or an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+class OptionsError(IpuError, ValueError):
+    """An option is unknown, of the wrong type or out of range.
+
+    Args:
+        message: What is wrong.
+        option: Name of the option.
+        value: The value given.
+        allowed: Text of the allowed values.
+    """
+
+    def __init__(self, message: str, *, option: str, value: object = None, allowed: str = "", remedy: str = "") -> None:
+        super().__init__(message, detail=f"allowed {allowed}" if allowed else "", remedy=remedy)
+        self.option = option
+        self.value = value
+        self.allowed = allowed
+
+
+class CaptureError(IpuError):
+    """The model cannot be captured as one graph; torch's own reason is kept as ``__cause__``."""
+
+
+class UnsupportedOpError(CaptureError, NotImplementedError):
+    """An op has no record in the op table (under ``strict_ops``), or has none for this dtype."""
+
+
+class ConstraintError(CaptureError, ValueError):
+    """The op is supported, but not in this configuration."""
+
+
+class PlacementError(IpuError):
+    """An unknown block, a gap in the stages, or an IPU that the target does not have."""
+
+
+class ScheduleError(IpuError):
+    """The schedule cannot be built or is not valid; ``detail`` holds the grid with an arrow at the fault."""
+
+
+class OutOfTileMemoryError(IpuError, MemoryError):
+    """The fullest tile does not hold what the program needs.
+
+    Args:
+        message: What is wrong.
+        ipu: IPU of the fullest tile.
+        tile: Its number on that IPU.
+        needed_bytes: Bytes that the tile needs.
+        available_bytes: Bytes that the tile has.
+    """
+
+    def __init__(
+        self, message: str, *, ipu: int, tile: int, needed_bytes: int, available_bytes: int, detail: str = "",
+        remedy: str = "",
+    ) -> None:
+        super().__init__(message, detail=detail, remedy=remedy)
+        self.ipu = ipu
+        self.tile = tile
+        self.needed_bytes = needed_bytes
+        self.available_bytes = available_bytes
+
+
+class VerifyError(IpuError, AssertionError):
+    """An invariant of the IR does not hold: a defect of torchipu.
+
+    Args:
+        message: The broken invariant.
+        after: The pass after which it was found.
+        context: About ten lines of the IR around the fault.
+    """
+
+    def __init__(self, message: str, *, after: str = "", context: str = "") -> None:
+        where = f" after pass {after!r}" if after else ""
+        super().__init__(
+            f"invariant broken{where}: {message}", detail=context,
+            remedy="this is a defect of torchipu: report it with the text above and TORCHIPU_DUMP=<dir> output",
+        )
+        self.after = after
+
+
+class ExecutionError(IpuError):
+    """A trap at run time: a bad index, a value out of range, a non-finite number, an empty stream."""

@@ -1,0 +1,179 @@
+"""The device program: variables on tiles, compute sets of vertices, and control flow in Poplar's terms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torchipu.ir.graph import Op
+from torchipu.ir.mapping import TileMapping
+from torchipu.ir.types import DType, Role
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variable:
+    """Storage with a tile mapping.
+
+    Attributes:
+        name: Name of the graph tensor it holds.
+        shape: Sizes.
+        dtype: Element type.
+        ipu: IPU whose tiles hold it.
+        mapping: Elements by tile.
+        role: Decides its lifetime.
+        depth: Copies held at once: more than 1 for a stash between forward and backward of a stage.
+        off_chip: Held in Streaming Memory and brought in for the update only.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    ipu: int
+    mapping: TileMapping
+    role: Role
+    depth: int = 1
+    off_chip: bool = False
+
+    @property
+    def num_elements(self) -> int:
+        """Product of the sizes."""
+        return math.prod(self.shape)
+
+    @property
+    def device_bytes(self) -> int:
+        """Bytes of one copy over all tiles."""
+        return self.num_elements * self.dtype.device_bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VertexGroup:
+    """Vertices of one codelet in a compute set, one vertex a run.
+
+    Attributes:
+        codelet: Name in the codelet table.
+        fields: Variables by field name.
+        runs: Iteration space by tile.
+        work: Sizes on the busiest tile that the codelet's cycle formula reads.
+        cycles: Cycles of the slowest vertex.
+        temporary_bytes: Bytes that a tile needs while this group runs.
+    """
+
+    codelet: str
+    fields: Mapping[str, Variable]
+    runs: TileMapping
+    work: Mapping[str, int] = field(default_factory=dict)
+    cycles: int = 0
+    temporary_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComputeSet:
+    """Vertices that run together in one superstep."""
+
+    name: str
+    ipu: int
+    groups: tuple[VertexGroup, ...]
+    op: Op
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Execute:
+    """Run a compute set."""
+
+    compute_set: ComputeSet
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Copy:
+    """Move a variable: exchange between tiles of one IPU, IPU-Link between two.
+
+    Attributes:
+        src: Variable read.
+        dst: Variable written; the same object when operands are only gathered onto the vertices' tiles.
+        total_bytes: Bytes moved in all.
+        max_tile_bytes: Bytes received by the busiest tile.
+        fragments: Contiguous pieces received by the busiest tile.
+    """
+
+    src: Variable
+    dst: Variable
+    total_bytes: int = 0
+    max_tile_bytes: int = 0
+    fragments: int = 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostCopy:
+    """Move a variable between a host stream and the device."""
+
+    stream: str
+    variable: Variable
+    to_device: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AllReduce:
+    """Sum, or average, variables over the replicas."""
+
+    variables: tuple[Variable, ...]
+    mean: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sync:
+    """Wait for all tiles of a scope: ``ipu``, ``replica`` or ``host``."""
+
+    scope: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """Run a function of the executable; ``micro_batch`` selects the slot of streams and stashes."""
+
+    function: str
+    micro_batch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequence:
+    """Run programs one after another."""
+
+    body: tuple[Program, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repeat:
+    """Run a program a fixed number of times."""
+
+    count: int
+    body: Program
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OnIpus:
+    """Run programs side by side, one an IPU, until the next sync: one pipeline cycle."""
+
+    bodies: tuple[Program, ...]
+
+
+Program = Execute | Copy | HostCopy | AllReduce | Sync | Call | Sequence | Repeat | OnIpus
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Executable:
+    """All that one compilation yields for the device.
+
+    Attributes:
+        programs: Entry points by name; ``main`` runs once a call.
+        functions: Bodies that ``Call`` names: ``0F`` is the forward of stage 0, ``U0`` the update on IPU 0.
+        variables: All variables.
+        addresses: Begin and end within the tile by variable name, in bytes.
+        num_ipus: IPUs used.
+    """
+
+    programs: Mapping[str, Program]
+    functions: Mapping[str, Program]
+    variables: tuple[Variable, ...]
+    addresses: Mapping[str, tuple[int, int]]
+    num_ipus: int = 1

@@ -1,0 +1,237 @@
+"""The record of an operator, the table of all records, and what a record may ask of the host planner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+
+if TYPE_CHECKING:
+    from torchipu._kernels.abi import Kernel
+    from torchipu.target import Target
+
+FLOATING = (DType.HALF, DType.FLOAT)
+INTEGER = (DType.INT, DType.LONG, DType.SHORT, DType.CHAR, DType.UNSIGNED_CHAR)
+ANY = (*FLOATING, *INTEGER, DType.BOOL)
+
+
+# --------------------------------------------------------------------------- device side: what it costs
+@dataclass(frozen=True, slots=True)
+class Codelet:
+    """Device code of a vertex, known by its cost.
+
+    Attributes:
+        name: Poplibs-like name, unique.
+        cycles: ``(target, work) -> tile cycles`` of one vertex with six workers; ``work`` holds the sizes on
+            the busiest tile by name.
+        code_bytes: Bytes of code on each tile that runs it; counted once per tile.
+        source: Where the formula comes from, or ``estimate``.
+    """
+
+    name: str
+    cycles: Callable[[Target, Mapping[str, int]], int]
+    code_bytes: int
+    source: str = "estimate"
+
+
+@dataclass(frozen=True, slots=True)
+class Vertices:
+    """One compute set that an op's lowering asks for.
+
+    Attributes:
+        codelet: What runs.
+        elements: Size of the iteration space that is spread over the tiles.
+        grain: Elements that stay together on a tile.
+        work: ``elements on the busiest tile -> sizes`` for the cycle formula.
+        gathered_bytes: Bytes that the busiest tile must receive first because operands live elsewhere.
+        fragments: Contiguous pieces among them.
+        temporary_bytes: Bytes that a tile needs while the set runs.
+        max_tiles: Tiles that the plan uses at most; None for all of them.
+    """
+
+    codelet: Codelet
+    elements: int
+    work: Callable[[int], Mapping[str, int]]
+    grain: int = 1
+    gathered_bytes: int = 0
+    fragments: int = 1
+    temporary_bytes: int = 0
+    max_tiles: int | None = None
+
+
+Lowering = Callable[[Op, "Target"], tuple[Vertices, ...]]
+
+
+# --------------------------------------------------------------------------- host side: how values come about
+@dataclass(frozen=True, slots=True)
+class HostTensor:
+    """A strided view of a host buffer.
+
+    Attributes:
+        buffer: Number of the buffer in the plan.
+        offset: Elements from the beginning of the buffer.
+        shape: Sizes.
+        strides: Elements between neighbours along each dimension; 0 where expanded.
+        dtype: Element type in memory.
+    """
+
+    buffer: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+
+    @property
+    def num_elements(self) -> int:
+        """Product of the sizes."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether elements lie row-major without gaps."""
+        expected = 1
+        for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if size != 1 and stride != expected:
+                return False
+            expected *= size
+        return True
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return row-major strides in elements."""
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= size
+    return tuple(reversed(strides))
+
+
+class HostPlanner(Protocol):
+    """What the emitter of a record may ask of the planner; implemented in ``runtime.host_plan``."""
+
+    def value(self, tensor: Tensor, dtype: DType | None = None, *, contiguous: bool = True) -> HostTensor:
+        """Return where a tensor's value lies, after a cast or a copy to row-major order where asked for."""
+        ...
+
+    def output(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
+        """Return row-major storage for a result; with another ``dtype``, the planner casts after the op."""
+        ...
+
+    def alias(self, tensor: Tensor, view: HostTensor) -> None:
+        """Say that a result is a view of storage that exists; nothing is copied."""
+        ...
+
+    def scratch(self, shape: Sequence[int], dtype: DType = DType.FLOAT) -> HostTensor:
+        """Return row-major storage that lives while the op's steps run (or longer, if its writer is hoisted)."""
+        ...
+
+    def constant(self, values: Sequence[int] | Sequence[float], dtype: DType) -> HostTensor:
+        """Return 1-d storage that holds constants."""
+        ...
+
+    def random_state(self, op: Op) -> HostTensor:
+        """Return LONG[4]: seed, replica, number of the op within the program, micro-batch counter."""
+        ...
+
+    def wanted(self, tensor: Tensor) -> bool:
+        """Whether anything reads this result."""
+        ...
+
+    def step(
+        self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
+        ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
+        scratch_bytes: int = 0, reads_outputs: bool = False,
+    ) -> None:
+        """Append a kernel call; its ``args`` are the outputs, then the inputs.
+
+        Args:
+            kernel: The host kernel.
+            outputs: Storage written.
+            inputs: Storage read.
+            ints: Integer parameters, by the kernel's documentation.
+            scalars: Floating parameters.
+            items: Size of the iteration space shared among threads.
+            grain: Items of one chunk; chosen from shapes alone, so that results do not depend on threads.
+            scratch_bytes: Private bytes each thread needs.
+            reads_outputs: Whether the kernel also reads what it overwrites (accumulation).
+        """
+        ...
+
+
+Emitter = Callable[[Op, HostPlanner], None]
+
+
+# --------------------------------------------------------------------------- the record and the table
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A condition on an op's arguments.
+
+    Attributes:
+        holds: Tells whether an op satisfies it.
+        message: What is wrong when it does not.
+        remedy: What to do.
+    """
+
+    holds: Callable[[Op], bool]
+    message: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """All that torchipu knows of an operator.
+
+    Attributes:
+        target: ATen overload (``aten.relu.default``), or ``ipu.*`` for ops of ours.
+        kind: Name in the IR.
+        lower: Compute sets that the op becomes; empty for ops that move nothing.
+        emit: Host steps that give its value. None when ``instruction`` is given.
+        instruction: For elementwise ops: how the op enters a fused chain (see ``ops.elementwise``).
+        dtypes: Element types of floating or integer operands that the record serves; others go generic.
+        constraints: Conditions checked at import.
+        is_view: The result is a view of the first operand; costs nothing until a consumer gathers it.
+        is_random: Draws random bits: never removed, merged or recomputed.
+        supports: Tells whether the host kernels serve this op as it stands; otherwise it goes generic.
+    """
+
+    target: str
+    kind: str
+    lower: Lowering
+    emit: Emitter | None = None
+    instruction: object = None
+    dtypes: tuple[DType, ...] = ANY
+    constraints: tuple[Constraint, ...] = ()
+    is_view: bool = False
+    is_random: bool = False
+    supports: Callable[[Op], bool] = field(default=lambda op: True)
+
+
+TABLE: dict[str, OpSpec] = {}
+
+
+def register(*specs: OpSpec) -> None:
+    """Enter records into the table.
+
+    Raises:
+        ValueError: A target is registered twice.
+    """
+    for spec in specs:
+        if spec.target in TABLE:
+            raise ValueError(f"{spec.target} is in the op table already")
+        TABLE[spec.target] = spec
+
+
+def lookup(target: str) -> OpSpec | None:
+    """Return the record of an ATen overload, or None."""
+    return TABLE.get(target)
+
+
+def spec_of(op: Op) -> OpSpec | None:
+    """Return the record that serves this op, or None when it runs through the generic codelet."""
+    return None if op.kind == "generic" else TABLE.get(op.target)
