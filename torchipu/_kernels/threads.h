@@ -39,6 +39,7 @@ typedef struct {
   ti_job job;
   int active;                          /* workers that take part in the current job */
   int started;
+  int first_seen[TI_MAX_THREADS];      /* generation when the worker was started */
   pthread_t thread[TI_MAX_THREADS];
   char *scratch[TI_MAX_THREADS];
   int64_t scratch_bytes;
@@ -62,7 +63,7 @@ static inline void ti_take_chunks(ti_pool *pool, int id) {
 static void *ti_worker(void *argument) {
   ti_pool *pool = &TI_POOL;
   const int id = (int)(intptr_t)argument;
-  int seen = 0;
+  int seen = pool->first_seen[id];
   for (;;) {
     int spins = 0, generation;
     while ((generation = atomic_load_explicit(&pool->generation, memory_order_acquire)) == seen) {
@@ -110,9 +111,8 @@ static int ti_prepare(int threads, int64_t scratch_bytes) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    /* a worker starts with seen == 0, so the generation must be 0 or it would run a stale job */
-    if (pool->started == 0) atomic_store(&pool->generation, 0);
     int id = pool->started + 1;
+    pool->first_seen[id] = atomic_load(&pool->generation);
     int failed = pthread_create(&pool->thread[id], &attributes, ti_worker, (void *)(intptr_t)id);
     pthread_attr_destroy(&attributes);
     if (failed) return -1;

@@ -1,10 +1,7 @@
-"""The op table: one record for each operator, one file for each family."""
+"""The op table: one record for each operator, one file for each family; importing this package fills the table."""
 
 import importlib
+import pkgutil
 
-FAMILIES = (
-    "elementwise", "reduce", "view", "random", "matmul", "conv", "pool", "attention", "norm", "softmax", "loss",
-    "embedding", "update", "generic",
-)
-for _family in FAMILIES:
-    importlib.import_module(f"torchipu.ops.{_family}")
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
