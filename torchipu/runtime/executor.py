@@ -61,7 +61,6 @@ class BoundPlan:
         self.engine.bind(ARENA, self.arena.data_ptr())
         self.engine.bind(STATE, self.state.data_ptr())
         self.engine.bind(CONSTANT, self.constants.data_ptr())
-        self.counter = torch.zeros(1, dtype=torch.int64)
         self.random_rows = self._random_rows()
 
     def _fill_constants(self) -> torch.Tensor:
@@ -139,8 +138,12 @@ class BoundPlan:
         """
         plan = self.host_plan
         begin, end = plan.num_prologue, plan.num_prologue + plan.num_body
+        rows = self.random_rows
+        counters = (0, 0) if rows is None else (rows.data_ptr(), len(rows))
         try:
-            self.engine.run((0, begin), (begin, end), (end, len(plan.steps)), micro_batches, iterations, 0, threads)
+            self.engine.run(
+                (0, begin), (begin, end), (end, len(plan.steps)), micro_batches, iterations, threads, *counters,
+            )
         except KernelTrap as trap:
             raise self._explain(trap) from None
 
