@@ -142,6 +142,8 @@ class Options:
         lines = []
         for option in fields(cls):
             facts = [f"{option.name} = {option.default!r}", f"expects {_expectation(option.metadata)}"]
+            if option.metadata["unit"]:
+                facts.append(f"unit: {option.metadata['unit']}")
             if option.metadata["poptorch"]:
                 facts.append(f"poptorch: {option.metadata['poptorch']}")
             lines += ["; ".join(facts), f"    {option.metadata['help']}"]
