@@ -41,7 +41,10 @@ TI_INLINE void FN(write)(char *const *args, int64_t halves, int k, int64_t i, in
 }
 
 /* a + w (b - a), taken from the nearer end. */
-TI_INLINE VF FN(lerp)(VF a, VF b, float w) { return w < 0.5f ? a + (b - a) * w : b - (b - a) * (1.0f - w); }
+TI_INLINE VF FN(lerp)(VF a, VF b, float w) {
+  if (w < 0.5f) return a + (b - a) * w;
+  return b - (b - a) * (1.0f - w);
+}
 
 /* accumulate: args acc, grad. acc += grad. */
 static int FN(accumulate)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
@@ -69,7 +72,8 @@ static int FN(increment)(char *const *args, const int64_t *ints, const double *s
 /* The gradient as the optimisers use it: unscaled, negated to maximise, with the L2 term where it is coupled. */
 TI_INLINE VF FN(gradient)(VF grad, VF param, float scale, float decay) {
   grad = grad * scale;
-  return decay != 0.0f ? grad + param * decay : grad;
+  if (decay != 0.0f) grad = grad + param * decay;
+  return grad;
 }
 
 /* sgd: args param, momentum buffer, grad, hyper, step; flags 1 has a momentum buffer. */
@@ -86,9 +90,11 @@ static int FN(sgd)(char *const *args, const int64_t *ints, const double *scalars
     const VF param = FN(read)(args, h, 0, i, width);
     VF grad = FN(gradient)(FN(read)(args, h, 2, i, width), param, scale, decay);
     if (flags & 1) {
-      const VF buffer = first ? grad : FN(read)(args, h, 1, i, width) * momentum + grad * fresh;
+      VF buffer = grad;
+      if (!first) buffer = FN(read)(args, h, 1, i, width) * momentum + grad * fresh;
       FN(write)(args, h, 1, i, width, buffer);
-      grad = nesterov ? grad + buffer * momentum : buffer;
+      if (nesterov) grad = grad + buffer * momentum;
+      else grad = buffer;
     }
     FN(write)(args, h, 0, i, width, param - grad * rate);
   }
