@@ -8,6 +8,11 @@ def run_kernel(
     grain: int = ..., threads: int = ..., scratch_bytes: int = ...,
 ) -> None: ...
 
+class KernelTrap(Exception):
+    step: int
+    trap: int
+    reason: str
+
 class Plan:
     num_steps: int
     def __init__(self, num_buffers: int) -> None: ...
@@ -19,5 +24,5 @@ class Plan:
     def bind(self, buffer: int, address: int, stride_bytes: int = ...) -> None: ...
     def run(
         self, prologue: tuple[int, int], body: tuple[int, int], update: tuple[int, int], micro_batches: int,
-        iterations: int, counter_address: int, threads: int, on_first_update: object = ...,
+        iterations: int, threads: int, counters: int = ..., num_counters: int = ...,
     ) -> None: ...

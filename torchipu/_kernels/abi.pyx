@@ -88,7 +88,7 @@ def run_kernel(Kernel kernel, args, ints=(), scalars=(), int64_t items=1, int64_
     plan.add_step(kernel, range(len(args)), [0] * len(args), ints, scalars, items, grain, scratch_bytes)
     for buffer, address in enumerate(args):
         plan.bind(buffer, address)
-    plan.run((0, 0), (0, 1), (1, 1), 1, 1, 0, threads)
+    plan.run((0, 0), (0, 1), (1, 1), 1, 1, threads)
 
 
 cdef double now() noexcept nogil:
@@ -224,8 +224,8 @@ cdef class Plan:
                 return trap
         return 0
 
-    def run(self, prologue, body, update, int64_t micro_batches, int64_t iterations, uintptr_t counter_address,
-            int threads, on_first_update=None):
+    def run(self, prologue, body, update, int64_t micro_batches, int64_t iterations, int threads,
+            uintptr_t counters=0, int num_counters=0):
         """Run ``iterations x (prologue, micro_batches x body, update)``.
 
         Args:
@@ -234,9 +234,9 @@ cdef class Plan:
             update: Range of steps run at the end of every iteration; never interrupted by a signal.
             micro_batches: Micro-batches in an iteration.
             iterations: Iterations.
-            counter_address: Address of an int64 that counts micro-batches, or 0.
             threads: Host threads, the caller among them.
-            on_first_update: Called before the first update when more work follows it.
+            counters: Address of rows of four int64 whose last word counts micro-batches, or 0.
+            num_counters: Number of such rows.
 
         Raises:
             KernelTrap: A kernel refused its input.
@@ -245,9 +245,8 @@ cdef class Plan:
         cdef int p0 = prologue[0], p1 = prologue[1], b0 = body[0], b1 = body[1], u0 = update[0], u1 = update[1]
         cdef int64_t iteration, micro, position = 0
         cdef int trap = 0, at = 0, i
-        cdef int64_t *counter = <int64_t *>counter_address
+        cdef int64_t *counter = <int64_t *>counters
         cdef double checked
-        cdef bint announce = on_first_update is not None
         if getattr(_RUNNING, "active", False):
             raise RuntimeError("the engine is already running on this thread: a callback may not run a program")
         with _LOCK:
@@ -270,17 +269,14 @@ cdef class Plan:
                             if trap:
                                 break
                             position += 1
-                            if counter != NULL:
-                                counter[0] += 1
+                            for i in range(num_counters):
+                                counter[4 * i + 3] += 1
                             if now() - checked > 0.05:
                                 with gil:
                                     PyErr_CheckSignals()
                                 checked = now()
                         if trap:
                             break
-                        if announce and iteration == 0:
-                            with gil:
-                                on_first_update()
                         trap = self.run_range(u0, u1, threads, &at)
                         if trap:
                             break

@@ -1,0 +1,151 @@
+"""The compiler in one column: passes over the graph, then schedule, mapping, program, memory and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torchipu.cost import Cost, estimate
+from torchipu.ir import text
+from torchipu.ir.graph import Graph
+from torchipu.ir.program import Executable
+from torchipu.ir.schedule import Action, Schedule
+from torchipu.ir.types import Leg
+from torchipu.ir.verify import verify_executable, verify_graph, verify_schedule
+from torchipu.options import Options
+from torchipu.passes.canonicalise import canonicalise
+from torchipu.passes.lower import lower
+from torchipu.passes.memory import assign_memory
+from torchipu.passes.placement import place
+from torchipu.passes.precision import set_precision
+from torchipu.passes.recompute import recompute
+from torchipu.passes.schedule import make_schedule
+from torchipu.passes.tile_mapping import map_tiles
+from torchipu.target import Target
+
+GraphPass = Callable[[Graph, Options, Target], Graph]
+
+PASSES: tuple[tuple[str, GraphPass], ...] = (
+    ("canonicalise", lambda graph, options, target: canonicalise(graph)),
+    ("placement", place),
+    ("precision", lambda graph, options, target: set_precision(graph, options)),
+    ("recompute", lambda graph, options, target: recompute(graph, options)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What a compilation yields: the placed graph for values, the executable for cycles and memory.
+
+    Attributes:
+        graph: After all graph passes; the host plan is made from it.
+        schedule: When each stage runs.
+        executable: The device program with addresses.
+        cost: Cycles.
+        target: The machine.
+        options: As given.
+    """
+
+    graph: Graph
+    schedule: Schedule
+    executable: Executable
+    cost: Cost
+    target: Target
+    options: Options
+
+
+def compile_graph(graph: Graph, options: Options, target: Target, *, micro_batches: int = 1) -> Compiled:
+    """Run all passes.
+
+    Args:
+        graph: As captured.
+        options: What the user asked for.
+        target: The machine.
+        micro_batches: Micro-batches between two weight updates, or in one inference call.
+
+    Raises:
+        PlacementError: An op cannot be placed.
+        ScheduleError: The pipeline does not fit the number of micro-batches.
+        OutOfTileMemoryError: The fullest tile does not hold the program.
+    """
+    dump = Dump(options.dump, graph.name)
+    check = options.verify
+    dump.write("00-captured", lambda: text.format_graph(graph))
+    if check:
+        verify_graph(graph, "capture")
+    for number, (name, run) in enumerate(PASSES, start=1):
+        graph = run(graph, options, target)
+        if check:
+            verify_graph(graph, name)
+        dump.write(f"{number:02d}-{name}", lambda: text.format_graph(graph))
+    schedule = schedule_of(graph, options, micro_batches)
+    dump.write("05-schedule", lambda: text.format_schedule(schedule))
+    iterations = options.device_iterations if has_leg(graph, Leg.UPDATE) else 1
+    mappings = map_tiles(graph, target)
+    executable = lower(
+        graph, schedule, mappings, target, device_iterations=iterations, micro_batches=micro_batches,
+        off_chip_state=options.offload_optimiser_state,
+    )
+    dump.write("06-lower", lambda: text.format_executable(executable))
+    executable = assign_memory(executable, target, allow_overflow=options.allow_out_of_memory)
+    if check:
+        verify_executable(executable, "memory")
+    dump.write("07-memory", lambda: text.format_executable(executable))
+    return Compiled(graph, schedule, executable, estimate(executable, target, schedule), target, options)
+
+
+def has_leg(graph: Graph, leg: Leg) -> bool:
+    """Whether any op of the graph belongs to a leg."""
+    return any(op.leg is leg for op in graph.ops)
+
+
+def schedule_of(graph: Graph, options: Options, micro_batches: int) -> Schedule:
+    """Build the schedule of a placed graph.
+
+    A graph that holds only one leg (the Dynamo door compiles forward and backward apart) runs its stages one
+    after another.
+    """
+    ipu_by_stage: dict[int, int] = {}
+    for op in graph.ops:
+        if op.placement is not None and op.leg is not Leg.UPDATE:
+            ipu_by_stage.setdefault(op.placement.stage, op.placement.ipu)
+    num_stages = max(ipu_by_stage, default=0) + 1
+    ipus = tuple(ipu_by_stage.get(stage, 0) for stage in range(num_stages))
+    forward, backward = has_leg(graph, Leg.FORWARD), has_leg(graph, Leg.BACKWARD)
+    if backward and not forward:
+        return _backward_only(num_stages, ipus)
+    execution = options.execution if num_stages > 1 and micro_batches > 1 or has_leg(graph, Leg.UPDATE) else "sharded"
+    schedule = make_schedule(num_stages, ipus, micro_batches, execution, backward)
+    if options.verify:
+        verify_schedule(schedule, num_stages, micro_batches, "schedule")
+    return schedule
+
+
+def _backward_only(num_stages: int, ipu_by_stage: tuple[int, ...]) -> Schedule:
+    num_ipus = max(ipu_by_stage) + 1
+    rows = []
+    for stage in reversed(range(num_stages)):
+        row: list[tuple[Action, ...]] = [()] * num_ipus
+        row[ipu_by_stage[stage]] = (Action(stage, Leg.BACKWARD, 0),)
+        rows.append(tuple(row))
+    return Schedule(tuple(rows))
+
+
+class Dump:
+    """Writes each stage of the compiler to a directory, when one is given.
+
+    Args:
+        directory: Where to, or None.
+        name: Name of the graph, part of each file's name.
+    """
+
+    def __init__(self, directory: str | None, name: str) -> None:
+        self.directory = Path(directory) if directory else None
+        self.name = name
+
+    def write(self, stage: str, content: Callable[[], str]) -> None:
+        """Write one stage; ``content`` is called only if there is a directory."""
+        if self.directory is not None:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            (self.directory / f"{self.name}.{stage}.txt").write_text(content() + "\n", encoding="utf-8")

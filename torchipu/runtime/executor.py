@@ -1,0 +1,234 @@
+"""Runs a host plan: binds torch tensors to it and calls the engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from torchipu._kernels.abi import KernelTrap, Plan
+from torchipu.errors import ExecutionError
+from torchipu.ir.graph import Graph, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.spec import HostTensor, contiguous_strides
+from torchipu.runtime.generic import TORCH_DTYPES, bind_generic
+from torchipu.runtime.host_plan import HostPlan, Planner
+from torchipu.runtime.storage import Place, aligned
+
+ARENA, STATE, CONSTANT, FIRST_EXTERNAL = 0, 1, 2, 3
+MAX_PLANS = 8
+
+
+def default_threads() -> int:
+    """Return how many host threads a program uses unless told: the CPUs this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def aligned_bytes(num_bytes: int) -> torch.Tensor:
+    """Return zeroed bytes, ``[num_bytes]`` uint8, on a cache-line boundary."""
+    raw = torch.zeros(num_bytes + 128, dtype=torch.uint8)
+    skip = -raw.data_ptr() % 64
+    return raw[skip : skip + num_bytes + 64]
+
+
+def typed_view(memory: torch.Tensor, offset_bytes: int, held: HostTensor) -> torch.Tensor:
+    """Return a torch tensor over part of a byte buffer."""
+    dtype = TORCH_DTYPES[held.dtype]
+    start = offset_bytes + held.offset * held.dtype.host_bytes
+    extent = 1 + sum((n - 1) * s for n, s in zip(held.shape, held.strides, strict=True)) if held.num_elements else 0
+    flat = memory[start : start + extent * held.dtype.host_bytes].view(dtype)
+    return flat.as_strided(held.shape, held.strides)
+
+
+class BoundPlan:
+    """A host plan in the engine, with its memory.
+
+    Args:
+        host_plan: What to run.
+        graph: The graph it was made from.
+    """
+
+    def __init__(self, host_plan: HostPlan, graph: Graph) -> None:
+        self.host_plan = host_plan
+        self.graph = graph
+        self.arena = aligned_bytes(host_plan.arena_bytes)
+        self.state = aligned_bytes(host_plan.state_bytes)
+        num_inputs = len(graph.inputs)
+        self.engine = Plan(FIRST_EXTERNAL + num_inputs + len(graph.outputs))
+        self.constants = self._fill_constants()
+        self._add_steps(num_inputs)
+        self.engine.bind(ARENA, self.arena.data_ptr())
+        self.engine.bind(STATE, self.state.data_ptr())
+        self.engine.bind(CONSTANT, self.constants.data_ptr())
+        self.random_rows = self._random_rows()
+
+    def _fill_constants(self) -> torch.Tensor:
+        offset = 0
+        for number in self.host_plan.constants:
+            allocation = self.host_plan.allocations[number]
+            allocation.offset_bytes = offset
+            offset += aligned(allocation.num_bytes)
+        memory = aligned_bytes(offset)
+        for number, (values, dtype) in self.host_plan.constants.items():
+            begin = self.host_plan.allocations[number].offset_bytes
+            held = HostTensor(number, 0, (len(values),), (1,), dtype)
+            typed_view(memory, begin, held).copy_(torch.tensor(values, dtype=TORCH_DTYPES[dtype]))
+        return memory
+
+    def _address(self, held: HostTensor, num_inputs: int) -> tuple[int, int]:
+        """Return the engine's buffer number and the byte offset of a view."""
+        allocation = self.host_plan.allocations[held.buffer]
+        offset = held.offset * held.dtype.host_bytes
+        match allocation.place:
+            case Place.ARENA:
+                return ARENA, allocation.offset_bytes + offset
+            case Place.STATE:
+                return STATE, allocation.offset_bytes + offset
+            case Place.CONSTANT:
+                return CONSTANT, allocation.offset_bytes + offset
+            case Place.INPUT:
+                return FIRST_EXTERNAL + allocation.index, offset
+            case Place.OUTPUT:
+                return FIRST_EXTERNAL + num_inputs + allocation.index, offset
+
+    def _add_steps(self, num_inputs: int) -> None:
+        for step in self.host_plan.steps:
+            if step.kernel is None:
+                assert step.op is not None
+                self.engine.add_callback(bind_generic(
+                    step.op, [self._arena_view(t) for t in step.inputs], [self._arena_view(t) for t in step.outputs],
+                ))
+                continue
+            places = [self._address(t, num_inputs) for t in (*step.outputs, *step.inputs)]
+            self.engine.add_step(
+                step.kernel, [p[0] for p in places], [p[1] for p in places], step.ints, step.scalars, step.items,
+                step.grain, step.scratch_bytes,
+            )
+
+    def _arena_view(self, held: HostTensor) -> torch.Tensor:
+        return typed_view(self.arena, self.host_plan.allocations[held.buffer].offset_bytes, held)
+
+    def _random_rows(self) -> torch.Tensor | None:
+        if self.host_plan.random_slots is None:
+            return None
+        count = self.host_plan.num_random_ops
+        held = HostTensor(self.host_plan.random_slots, 0, (count, 4), (4, 1), DType.LONG)
+        rows = typed_view(self.state, self.host_plan.allocations[self.host_plan.random_slots].offset_bytes, held)
+        rows[:, 2] = torch.arange(count)
+        return rows
+
+    def state_view(self, tensor: Tensor) -> torch.Tensor:
+        """Return a torch view of a state tensor's memory."""
+        held = self.host_plan.states[tensor]
+        return typed_view(self.state, self.host_plan.allocations[held.buffer].offset_bytes, held)
+
+    def seed(self, seed: int, replica: int = 0) -> None:
+        """Set the key of all random ops; the micro-batch counter starts at 0."""
+        if self.random_rows is not None:
+            self.random_rows[:, 0] = seed
+            self.random_rows[:, 1] = replica
+            self.random_rows[:, 3] = 0
+
+    def run(self, micro_batches: int, iterations: int, threads: int) -> None:
+        """Run the plan over what is bound.
+
+        Raises:
+            ExecutionError: A kernel refused a value, such as an index out of range.
+        """
+        plan = self.host_plan
+        begin, end = plan.num_prologue, plan.num_prologue + plan.num_body
+        rows = self.random_rows
+        counters = (0, 0) if rows is None else (rows.data_ptr(), len(rows))
+        try:
+            self.engine.run(
+                (0, begin), (begin, end), (end, len(plan.steps)), micro_batches, iterations, threads, *counters,
+            )
+        except KernelTrap as trap:
+            raise self._explain(trap) from None
+
+    def _explain(self, trap: KernelTrap) -> ExecutionError:
+        op = self.host_plan.ops_by_step[trap.step]
+        name = op.target if op is not None else "a copy"
+        remedy = "check the values of the integer inputs (labels, token ids) against the sizes of the model"
+        if op is None:
+            return ExecutionError(f"{name}: {trap.reason}", remedy=remedy)
+        return ExecutionError(f"{name}: {trap.reason}", source=op.source, block=op.placement, remedy=remedy)
+
+
+class GraphExecutor:
+    """Runs a graph once a call, on tensors whose strides may differ from call to call.
+
+    Args:
+        graph: Placed graph.
+        constants: Values of the graph inputs that the caller does not give.
+        threads: Host threads; None for all CPUs.
+        seed: Key of random ops; None draws one from torch's default generator at each call.
+    """
+
+    def __init__(
+        self, graph: Graph, constants: Mapping[Tensor, torch.Tensor] | None = None, *, threads: int | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.graph = graph
+        self.constants = {tensor: value.contiguous() for tensor, value in (constants or {}).items()}
+        self.threads = threads or default_threads()
+        self.seed = seed
+        self.calls = 0
+        self.plans: dict[tuple[tuple[int, ...] | None, ...], BoundPlan] = {}
+        self.arguments = [tensor for tensor in graph.inputs if tensor not in self.constants]
+        self.row_major = [contiguous_strides(tensor.shape) for tensor in self.arguments]
+        self.dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in self.arguments]
+
+    def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        """Run the graph.
+
+        Args:
+            *tensors: Values of ``graph.inputs`` less the constants, in order.
+
+        Returns:
+            Values of ``graph.outputs``, in order.
+        """
+        given = [
+            value if value.dtype is dtype else value.to(dtype) for value, dtype in zip(tensors, self.dtypes, strict=True)
+        ]
+        key = tuple(
+            None if value.is_contiguous() else value.stride() for value in given
+        )
+        bound = self.plans.get(key) or self._plan(key)
+        by_tensor = dict(self.constants)
+        by_tensor.update(zip(self.arguments, given, strict=True))
+        return self._run(bound, [by_tensor[tensor] for tensor in self.graph.inputs])
+
+    def _plan(self, key: tuple[tuple[int, ...] | None, ...]) -> BoundPlan:
+        if len(self.plans) >= MAX_PLANS:
+            self.plans.clear()
+        strides = {t: s for t, s in zip(self.arguments, key, strict=True) if s is not None}
+        bound = BoundPlan(Planner(self.graph, input_strides=strides).plan(), self.graph)
+        self.plans[key] = bound
+        return bound
+
+    def _run(self, bound: BoundPlan, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        engine, plan = bound.engine, bound.host_plan
+        for index, value in enumerate(inputs):
+            engine.bind(FIRST_EXTERNAL + index, value.data_ptr())
+        results: list[torch.Tensor | None] = [None] * len(plan.outputs)
+        for index, held in enumerate(plan.outputs):
+            if plan.output_is_direct[index]:
+                fresh = torch.empty(held.shape, dtype=TORCH_DTYPES[held.dtype])
+                engine.bind(FIRST_EXTERNAL + len(inputs) + index, fresh.data_ptr())
+                results[index] = fresh
+        if bound.random_rows is not None:
+            seed = self.seed if self.seed is not None else int(torch.randint(2**62, ()).item())
+            bound.seed(seed)
+            if self.seed is not None:
+                bound.random_rows[:, 3] = self.calls
+        self.calls += 1
+        bound.run(1, 1, self.threads)
+        for index, held in enumerate(plan.outputs):
+            if results[index] is None:
+                allocation = plan.allocations[held.buffer]
+                base = inputs[allocation.index] if allocation.place is Place.INPUT else results[allocation.index]
+                assert base is not None
+                results[index] = base.as_strided(held.shape, held.strides, base.storage_offset() + held.offset)
+        return [result for result in results if result is not None]

@@ -1,0 +1,80 @@
+"""The generic codelet's host side: an ATen op on torch views of the arena."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torchipu.ir.graph import Op, operand_width
+from torchipu.ir.types import DType
+
+TORCH_DTYPES = {
+    DType.HALF: torch.float16, DType.FLOAT: torch.float32, DType.INT: torch.int32, DType.LONG: torch.int64,
+    DType.SHORT: torch.int16, DType.CHAR: torch.int8, DType.UNSIGNED_CHAR: torch.uint8, DType.BOOL: torch.bool,
+}
+
+
+def overload(target: str) -> torch._ops.OpOverload:
+    """Return the torch overload that an op's target names, such as ``aten.add.Tensor``."""
+    namespace, name, variant = target.split(".")
+    found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), name), variant)
+    return found
+
+
+def to_torch(value: object) -> object:
+    """Replace our element types by torch's within an attribute."""
+    return TORCH_DTYPES[value] if isinstance(value, DType) else value
+
+
+def call_arguments(op: Op, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """Rebuild the keyword arguments of an op's ATen call.
+
+    Args:
+        op: The op; ``operands`` and ``attrs`` name its arguments by the schema.
+        tensors: Values of ``op.inputs``, in order.
+
+    Returns:
+        Arguments by name; those absent from the schema are left out.
+    """
+    names = {argument.name for argument in overload(op.target)._schema.arguments}
+    arguments = {name: to_torch(value) for name, value in op.attrs.items() if name in names}
+    position = 0
+    for operand in op.operands:
+        width = operand_width(operand)
+        given = tensors[position : position + width]
+        position += width
+        if "[" in operand:
+            name, marks = operand[:-1].split("[")
+            members = iter(given)
+            arguments[name] = [next(members) if mark == "x" else None for mark in marks]
+        else:
+            arguments[operand] = given[0]
+    return arguments
+
+
+def call_aten(op: Op, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Run an op through ATen and return the results that are present."""
+    function = overload(op.target)
+    arguments = call_arguments(op, tensors)
+    positional = []
+    for argument in function._schema.arguments:
+        if argument.kwarg_only or argument.name not in arguments:
+            break
+        positional.append(arguments.pop(argument.name))
+    results = function(*positional, **arguments)
+    if isinstance(results, torch.Tensor):
+        return [results]
+    return [result for result in results if isinstance(result, torch.Tensor)]
+
+
+def bind_generic(op: Op, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Callable[[], None]:
+    """Return a callable that runs an op on fixed tensors and writes its results in place."""
+
+    def run() -> None:
+        with torch.no_grad():
+            for kept, result in zip(outputs, call_aten(op, inputs), strict=True):
+                kept.copy_(result)
+
+    return run

@@ -1,0 +1,413 @@
+"""From placed ops to a flat list of kernel calls: fusion, hoisting, storage.
+
+The plan may choose how a value is computed; what it is stays what the Program means. Cycle numbers never come
+from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torchipu._kernels.abi import Kernel
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.types import DType, Leg
+from torchipu.ops import elementwise, view
+from torchipu.ops.spec import HostTensor, contiguous_strides, spec_of
+from torchipu.runtime.storage import Allocation, Place, aligned, place_in_arena
+
+# A chain that stays open holds its operands in memory; after this many other ops it is emitted.
+MAX_OPS_PAST_OPEN_CHAIN = 4
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One kernel call, or one call of Python, before it has a number in the engine.
+
+    Attributes:
+        op: The op it belongs to, for error messages.
+        kernel: The host kernel, or None for the generic codelet, which calls ATen.
+        outputs: Storage written.
+        inputs: Storage read.
+        is_update: Runs after the last micro-batch.
+        is_reset: Runs before the first micro-batch.
+    """
+
+    op: Op | None
+    kernel: Kernel | None
+    outputs: tuple[HostTensor, ...]
+    inputs: tuple[HostTensor, ...]
+    ints: tuple[int, ...] = ()
+    scalars: tuple[float, ...] = ()
+    items: int = 1
+    grain: int = 1
+    scratch_bytes: int = 0
+    reads_outputs: bool = False
+    is_update: bool = False
+    is_reset: bool = False
+    is_hoistable: bool = True
+
+
+@dataclass(slots=True)
+class HostPlan:
+    """The finished plan; ``runtime.executor`` turns it into an engine.
+
+    Attributes:
+        steps: Hoisted and reset steps, then the body, then the update.
+        num_prologue: Steps run before the first micro-batch of an iteration.
+        num_body: Steps run for every micro-batch.
+        allocations: By number.
+        arena_bytes: Size of the arena.
+        state_bytes: Size of the state memory.
+        states: Where each state tensor lies.
+        outputs: For each graph output the storage that holds it.
+        output_is_direct: Whether that storage is the output's own buffer.
+        constants: Contents of constant allocations by number.
+        random_slots: Allocation of the random words, or None; ``num_random_ops`` rows of four.
+        num_random_ops: Random ops in the plan.
+    """
+
+    steps: list[Step]
+    num_prologue: int
+    num_body: int
+    allocations: list[Allocation]
+    arena_bytes: int
+    state_bytes: int
+    states: dict[Tensor, HostTensor]
+    outputs: list[HostTensor]
+    output_is_direct: list[bool]
+    constants: dict[int, tuple[tuple[float, ...] | tuple[int, ...], DType]]
+    random_slots: int | None
+    num_random_ops: int
+    ops_by_step: list[Op | None] = field(default_factory=list)
+
+
+class Planner:
+    """Emits the steps of a graph; the ``HostPlanner`` that op records talk to.
+
+    Args:
+        graph: Placed graph.
+        input_strides: Strides of graph inputs that are not row-major, in elements.
+        states: Inputs that live in the state memory and outlast a call.
+        micro_batches: Micro-batches of an iteration; with more than one, steps that depend on state alone are
+            hoisted out of the loop.
+    """
+
+    def __init__(
+        self, graph: Graph, *, input_strides: Mapping[Tensor, tuple[int, ...]] | None = None,
+        states: Sequence[Tensor] = (), micro_batches: int = 1,
+    ) -> None:
+        self.graph = graph
+        self.micro_batches = micro_batches
+        self.steps: list[Step] = []
+        self.allocations: list[Allocation] = []
+        self.values: dict[Tensor, HostTensor] = {}
+        self.states: dict[Tensor, HostTensor] = {}
+        self.constants: dict[int, tuple[tuple[float, ...] | tuple[int, ...], DType]] = {}
+        self.converted: dict[tuple[HostTensor, DType], HostTensor] = {}
+        self.casts_due: list[tuple[Tensor, HostTensor]] = []
+        self.current: Op | None = None
+        self.chain_members: frozenset[Op] = frozenset()
+        self.random_ops: dict[Op, int] = {}
+        self.random_slots: int | None = None
+        self.readers: dict[Tensor, list[Op]] = {}
+        for op in graph.ops:
+            for operand in op.inputs:
+                self.readers.setdefault(operand, []).append(op)
+        self.kept = set(graph.outputs) | {value for _, value in graph.updates}
+        self._bind_inputs(dict(input_strides or {}), states)
+
+    # ------------------------------------------------------------------ what records may ask (HostPlanner)
+    def value(self, tensor: Tensor, dtype: DType | None = None, *, contiguous: bool = True) -> HostTensor:
+        """Return where a value lies, cast or copied to row-major order where asked for."""
+        held = self.values[tensor]
+        wanted = dtype or held.dtype
+        if held.dtype is wanted and (held.is_contiguous or not contiguous):
+            return held
+        key = (held, wanted)
+        if key not in self.converted:
+            fresh = self.scratch(held.shape, wanted)
+            view.emit_copy(self, fresh, held)
+            self.converted[key] = fresh
+        return self.converted[key]
+
+    def output(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
+        """Return row-major storage for a result."""
+        stored = self.scratch(tensor.shape, tensor.dtype)
+        self.values[tensor] = stored
+        if dtype is None or dtype is tensor.dtype:
+            return stored
+        computed = self.scratch(tensor.shape, dtype)
+        self.casts_due.append((tensor, computed))
+        return computed
+
+    def alias(self, tensor: Tensor, view: HostTensor) -> None:
+        """Say that a result is a view of storage that exists."""
+        self.values[tensor] = view
+
+    def update_in_place(self, state: Tensor, result: Tensor) -> HostTensor:
+        """Return the storage of a state, which from now on holds ``result``."""
+        held = self.values[state]
+        self.values[result] = held
+        return held
+
+    def scratch(self, shape: Sequence[int], dtype: DType = DType.FLOAT) -> HostTensor:
+        """Return fresh row-major storage in the arena."""
+        count = 1
+        for size in shape:
+            count *= size
+        allocation = self._allocate(max(1, count) * dtype.host_bytes, Place.ARENA)
+        return HostTensor(allocation.number, 0, tuple(shape), contiguous_strides(shape), dtype)
+
+    def constant(self, values: Sequence[int] | Sequence[float], dtype: DType) -> HostTensor:
+        """Return 1-d storage that holds constants."""
+        allocation = self._allocate(max(1, len(values)) * dtype.host_bytes, Place.CONSTANT)
+        self.constants[allocation.number] = (tuple(values), dtype)
+        return HostTensor(allocation.number, 0, (len(values),), (1,), dtype)
+
+    def random_state(self, op: Op) -> HostTensor:
+        """Return LONG[4]: seed, replica, number of the op, micro-batch counter."""
+        row = self.random_ops.setdefault(op, len(self.random_ops))
+        if self.random_slots is None:
+            most = sum(1 for candidate in self.graph.ops if _is_random(candidate))
+            self.random_slots = self._allocate(max(1, most) * 32, Place.STATE).number
+        return HostTensor(self.random_slots, 4 * row, (4,), (1,), DType.LONG)
+
+    def wanted(self, tensor: Tensor) -> bool:
+        """Whether anything reads this result."""
+        return tensor in self.kept or bool(self.readers.get(tensor))
+
+    def wanted_outside(self, tensor: Tensor) -> bool:
+        """Whether anything outside the chain being emitted reads this result."""
+        return tensor in self.kept or any(op not in self.chain_members for op in self.readers.get(tensor, ()))
+
+    def step(
+        self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
+        ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
+        scratch_bytes: int = 0, reads_outputs: bool = False,
+    ) -> None:
+        """Append a kernel call."""
+        if items <= 0:
+            return
+        self._append(Step(
+            self.current, kernel, tuple(outputs), tuple(inputs), tuple(ints), tuple(scalars), items, max(1, grain),
+            scratch_bytes, reads_outputs,
+        ))
+
+    # ------------------------------------------------------------------ planning
+    def plan(self) -> HostPlan:
+        """Emit every op, decide what is hoisted, and place all storage."""
+        self._emit_ops()
+        self._write_back_states()
+        outputs, direct = self._collect_outputs()
+        num_prologue, num_body = self._order_steps()
+        self._find_lifetimes(num_prologue, num_body, outputs)
+        arena = place_in_arena([a for a in self.allocations if a.place is Place.ARENA and a.first >= 0])
+        return HostPlan(
+            self.steps, num_prologue, num_body, self.allocations, arena, self._place_states(), self.states, outputs,
+            direct, self.constants, self.random_slots, len(self.random_ops), [step.op for step in self.steps],
+        )
+
+    def _bind_inputs(self, strides: dict[Tensor, tuple[int, ...]], states: Sequence[Tensor]) -> None:
+        in_state = set(states)
+        for index, tensor in enumerate(self.graph.inputs):
+            num_bytes = max(1, tensor.num_elements) * tensor.dtype.host_bytes
+            place = Place.STATE if tensor in in_state else Place.INPUT
+            allocation = self._allocate(num_bytes, place, index)
+            held = HostTensor(
+                allocation.number, 0, tensor.shape, strides.get(tensor, contiguous_strides(tensor.shape)), tensor.dtype,
+            )
+            self.values[tensor] = held
+            if tensor in in_state:
+                self.states[tensor] = held
+
+    def _emit_ops(self) -> None:
+        open_chain: list[Op] = []
+        written: set[Tensor] = set()
+        passed = 0
+        for op in self.graph.ops:
+            if open_chain and not any(operand in written for operand in op.inputs) and not elementwise.can_join(op):
+                self._emit_single(op)
+                passed += 0 if _is_view(op) else 1
+                if passed > MAX_OPS_PAST_OPEN_CHAIN:
+                    self._emit_chain(open_chain)
+                    open_chain, written, passed = [], set(), 0
+                continue
+            if elementwise.can_join(op):
+                if open_chain and not self._fits(open_chain, op):
+                    self._emit_chain(open_chain)
+                    open_chain, written, passed = [], set(), 0
+                open_chain.append(op)
+                written.update(op.outputs)
+                continue
+            if open_chain:
+                self._emit_chain(open_chain)
+                open_chain, written, passed = [], set(), 0
+            self._emit_single(op)
+        if open_chain:
+            self._emit_chain(open_chain)
+
+    def _fits(self, chain: list[Op], op: Op) -> bool:
+        """Whether an op may join a chain: same shape and leg, and room for its operands."""
+        if op.outputs[0].shape != chain[0].outputs[0].shape or (op.leg is Leg.UPDATE) != (chain[0].leg is Leg.UPDATE):
+            return False
+        members = [*chain, op]
+        made = {result for member in members for result in member.outputs}
+        read = {operand for member in members for operand in member.inputs if operand not in made}
+        return len(read) + len(made) <= elementwise.MAX_OPERANDS
+
+    def _emit_chain(self, chain: list[Op]) -> None:
+        self.current = chain[0]
+        self.chain_members = frozenset(chain)
+        elementwise.emit_chain(chain, self)
+        self.chain_members = frozenset()
+        self._emit_casts()
+
+    def _emit_single(self, op: Op) -> None:
+        self.current = op
+        spec = spec_of(op)
+        if spec is None or spec.emit is None:
+            self._emit_generic(op)
+        else:
+            spec.emit(op, self)
+        self._emit_casts()
+
+    def _emit_casts(self) -> None:
+        for tensor, computed in self.casts_due:
+            view.emit_copy(self, self.values[tensor], computed)
+        self.casts_due = []
+
+    def _emit_generic(self, op: Op) -> None:
+        """Run ATen on the host: operands and results lie in the arena, where Python sees them as tensors."""
+        inputs = tuple(self._in_arena(operand) for operand in op.inputs)
+        outputs = tuple(self.output(result) for result in op.outputs)
+        self._append(Step(op, None, outputs, inputs, is_hoistable=False))
+
+    def _in_arena(self, tensor: Tensor) -> HostTensor:
+        held = self.values[tensor]
+        if held.is_contiguous and self.allocations[held.buffer].place is Place.ARENA:
+            return held
+        fresh = self.scratch(held.shape, held.dtype)
+        view.emit_copy(self, fresh, held)
+        return fresh
+
+    def _write_back_states(self) -> None:
+        """Copy new values of states that were not updated in place; last, since older steps read the old value."""
+        self.current = None
+        pending = [(s, v) for s, v in self.graph.updates if self.values[v].buffer != self.states[s].buffer]
+        sources = [self.values[v] for _, v in pending]
+        # A new value may be a view of another state that is about to be overwritten.
+        state_buffers = {held.buffer for held in self.states.values()}
+        for position, source in enumerate(sources):
+            if source.buffer in state_buffers:
+                fresh = self.scratch(source.shape, source.dtype)
+                view.emit_copy(self, fresh, source)
+                sources[position] = fresh
+        for (state, _), source in zip(pending, sources, strict=True):
+            view.emit_copy(self, self.states[state], source)
+
+    def _collect_outputs(self) -> tuple[list[HostTensor], list[bool]]:
+        """Let an op write straight into an output's buffer where it can; copy otherwise."""
+        self.current = None
+        outputs, direct = [], []
+        for index, tensor in enumerate(self.graph.outputs):
+            held = self.values[tensor]
+            allocation = self.allocations[held.buffer]
+            whole = held.is_contiguous and held.offset == 0 and (
+                allocation.num_bytes == max(1, held.num_elements) * held.dtype.host_bytes
+            )
+            if allocation.place is Place.ARENA and whole:
+                allocation.place, allocation.index = Place.OUTPUT, index
+                direct.append(True)
+            elif self.micro_batches == 1 and allocation.place in (Place.INPUT, Place.OUTPUT) and not self.states:
+                direct.append(False)
+            else:
+                fresh = self._allocate(max(1, held.num_elements) * held.dtype.host_bytes, Place.OUTPUT, index)
+                target = HostTensor(fresh.number, 0, held.shape, contiguous_strides(held.shape), held.dtype)
+                view.emit_copy(self, target, held)
+                held = target
+                direct.append(True)
+            outputs.append(held)
+        return outputs, direct
+
+    def _order_steps(self) -> tuple[int, int]:
+        """Put resets and hoisted steps first, then the body, then the update."""
+        for number, step in enumerate(self.steps):
+            step.is_update = step.op is not None and step.op.leg is Leg.UPDATE
+            step.is_reset = step.op is not None and step.op.target == "ipu.fill_zero.default"
+            for written in step.outputs:
+                self.allocations[written.buffer].writers.append(number)
+        hoisted = self._find_hoisted() if self.micro_batches > 1 else set()
+        # The write-back of states changed by the body comes last in the list, without an op: it is body.
+        prologue = [s for n, s in enumerate(self.steps) if n in hoisted or s.is_reset]
+        update = [s for n, s in enumerate(self.steps) if s.is_update and not s.is_reset and n not in hoisted]
+        taken = {id(s) for s in prologue} | {id(s) for s in update}
+        body = [s for s in self.steps if id(s) not in taken]
+        self.steps = [*prologue, *body, *update]
+        return len(prologue), len(body)
+
+    def _find_hoisted(self) -> set[int]:
+        """Return the steps whose inputs no micro-batch changes; a greatest fixed point."""
+        hoisted = {
+            n for n, s in enumerate(self.steps) if s.is_hoistable and not s.is_update and not s.is_reset and s.op is not None
+        }
+        changed = True
+        while changed:
+            changed = False
+            for number in sorted(hoisted):
+                if not self._is_invariant(self.steps[number], hoisted):
+                    hoisted.discard(number)
+                    changed = True
+        return hoisted
+
+    def _is_invariant(self, step: Step, hoisted: set[int]) -> bool:
+        for tensor in step.inputs:
+            allocation = self.allocations[tensor.buffer]
+            if allocation.place is Place.INPUT or tensor.buffer == self.random_slots:
+                return False
+            if any(w not in hoisted and not self.steps[w].is_update for w in allocation.writers):
+                return False
+        return all(
+            self.allocations[t.buffer].place is Place.ARENA and all(w in hoisted for w in self.allocations[t.buffer].writers)
+            for t in step.outputs
+        )
+
+    def _find_lifetimes(self, num_prologue: int, num_body: int, outputs: list[HostTensor]) -> None:
+        end_of_body = num_prologue + num_body - 1
+        for number, step in enumerate(self.steps):
+            for tensor in (*step.outputs, *step.inputs):
+                allocation = self.allocations[tensor.buffer]
+                if allocation.first < 0:
+                    allocation.first = number
+                allocation.last = number
+        for allocation in self.allocations:
+            if 0 <= allocation.first < num_prologue and self.micro_batches > 1:
+                allocation.last = max(allocation.last, end_of_body)
+        for held in outputs:
+            self.allocations[held.buffer].last = len(self.steps)
+
+    def _place_states(self) -> int:
+        offset = 0
+        for allocation in self.allocations:
+            if allocation.place is Place.STATE:
+                allocation.offset_bytes = offset
+                offset += aligned(allocation.num_bytes)
+        return offset
+
+    def _allocate(self, num_bytes: int, place: Place, index: int = 0) -> Allocation:
+        allocation = Allocation(len(self.allocations), num_bytes, place, index)
+        self.allocations.append(allocation)
+        return allocation
+
+    def _append(self, step: Step) -> None:
+        self.steps.append(step)
+
+
+def _is_view(op: Op) -> bool:
+    spec = spec_of(op)
+    return spec is not None and spec.is_view
+
+
+def _is_random(op: Op) -> bool:
+    spec = spec_of(op)
+    return spec is not None and spec.is_random
