@@ -14,6 +14,7 @@ from rich.table import Table
 from torchipu.target import TARGETS, Target, lookup_target
 
 _ASSIGNMENT = re.compile(r"\s*(?P<field>\w+)\s*=(?P<rest>.*)")
+_BASE = re.compile(r"\breplace\(\s*(?P<base>\w+)")
 _UNITS = ("bytes_per_cycle", "bytes_per_s", "bytes", "cycles", "hz")
 
 
@@ -52,9 +53,15 @@ def sources_of(target: Target) -> dict[str, str]:
 
     The file is the only place where sources are kept, so that a number cannot change without its source in view.
     """
-    sources: dict[str, str] = {}
+    text = inspect.getsource(importlib.import_module(f"torchipu.target.{target.name}"))
+    base = _BASE.search(text)  # a machine may be another one with some numbers replaced
+    base_name = base["base"].lower() if base else ""
+    sources = {
+        name: f"as {base_name}: {source}"
+        for name, source in (sources_of(TARGETS[base_name]) if base_name else {}).items()
+    }
     above: list[str] = []
-    for line in inspect.getsource(importlib.import_module(f"torchipu.target.{target.name}")).splitlines():
+    for line in text.splitlines():
         if line.lstrip().startswith("#"):
             above.append(line.strip(" #"))
             continue
