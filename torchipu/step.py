@@ -24,6 +24,7 @@ from torchipu.runtime.generic import TORCH_DTYPES
 from torchipu.runtime.host_plan import Planner
 from torchipu.target import lookup_target
 
+Built = tuple[Capture, Graph, dict[Tensor, torch.Tensor | None]]
 Progress = Callable[[int, int], None]
 STAGES_OF_COMPILATION = 4
 
@@ -83,8 +84,8 @@ class _Step:
         """Weight updates in one call."""
         raise NotImplementedError
 
-    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Capture, Graph, dict[Tensor, torch.Tensor]]:
-        """Capture the model; return the capture, the whole graph, and the user's tensor of each state."""
+    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
+        """Capture the model; return the capture, the whole graph, and the user's tensor of each state or None."""
         raise NotImplementedError
 
     def _refresh(self) -> None:
@@ -182,7 +183,7 @@ class _Step:
         bound = BoundPlan(planner.plan(), compiled.graph)
         progress(3, STAGES_OF_COMPILATION)
         self._capture, self._compiled, self._bound = capture, compiled, bound
-        self._residents = [_Resident(bound.state_view(tensor), host) for tensor, host in states.items()]
+        self._residents = [_Resident(bound.state_view(tensor), host) for tensor, host in states.items() if host is not None]
         self._clean = False
         self._signature = self._signature_of(leaves)
         record(self.profile, compiled)
@@ -299,7 +300,7 @@ class InferenceStep(_Step):
         """One: inference has no weight update."""
         return 1
 
-    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Capture, Graph, dict[Tensor, torch.Tensor]]:
+    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
         capture = capture_inference(self.model, arguments, keywords, strict_ops=self.options.strict_ops)
         states = {tensor: capture.host[tensor] for tensor in (*capture.parameters.values(), *capture.buffers.values())}
         self._written = {states[state].data_ptr() for state, _ in capture.graph.updates}
@@ -345,7 +346,7 @@ class TrainStep(_Step):
         """Weight updates in one call."""
         return self.options.device_iterations
 
-    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Capture, Graph, dict[Tensor, torch.Tensor]]:
+    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
         capture = capture_joint(
             self.model, arguments, keywords, loss=self.loss, loss_scaling=self.options.loss_scaling,
             strict_ops=self.options.strict_ops,
@@ -365,9 +366,8 @@ class TrainStep(_Step):
         )
         states = {tensor: capture.host[tensor] for tensor in (*capture.parameters.values(), *capture.buffers.values())}
         states |= optimiser.host
-        states |= {tensor: torch.zeros(tensor.shape, dtype=TORCH_DTYPES[tensor.dtype]) for tensor in accumulation.inputs}
         self._optimiser = optimiser
-        return capture, graph, states
+        return capture, graph, states | dict.fromkeys(accumulation.inputs)
 
     def _refresh(self) -> None:
         """Read learning rates and the other hyper-parameters anew."""
