@@ -121,6 +121,7 @@ def make_options(flags: argparse.Namespace) -> torchipu.Options:
         gradient_accumulation=flags.gradient_accumulation,
         device_iterations=flags.device_iterations,
         execution=flags.strategy,
+        output_mode="all",
         offload_optimiser_state=flags.offload_optimiser,
         verify=flags.debug,
         dump=str(Path(flags.profile_dir) / "ir") if flags.debug else None,

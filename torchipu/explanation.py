@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 
-from torchipu.report.recorder import ProfileLike, recording
+from torchipu.report.captured import captured
+from torchipu.report.recorder import Recorded, recording
 
 # Dynamo names the rest of a function after a graph break so.
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)")
@@ -29,7 +30,7 @@ class Explanation:
 
     Attributes:
         subject: What ran.
-        profiles: One for each program, in the order of compilation.
+        programs: In the order of compilation.
         graph_breaks: Times seen, by torch's reason.
         broken_at: ``file:line in function`` of each graph break.
         recompilations: Torch's reason for each function that was compiled again.
@@ -38,7 +39,7 @@ class Explanation:
     """
 
     subject: str
-    profiles: list[ProfileLike] = field(default_factory=list)
+    programs: list[Recorded] = field(default_factory=list)
     graph_breaks: dict[str, int] = field(default_factory=dict)
     broken_at: list[str] = field(default_factory=list)
     recompilations: list[str] = field(default_factory=list)
@@ -48,10 +49,10 @@ class Explanation:
     def text(self) -> str:
         """Return the findings for people, the programs last."""
         parts = [
-            f"{self.subject}: {counted(len(self.profiles), 'program')} for the IPU, "
+            f"{self.subject}: {counted(len(self.programs), 'program')} for the IPU, "
             f"{counted(len(self.broken_at), 'graph break')}, {counted(len(self.recompilations), 'recompilation')}"
         ]
-        if not self.profiles:
+        if not self.programs:
             parts.append(
                 "Nothing was compiled for the IPU.\n"
                 '  do      use torch.compile(model, backend="ipu") or torchipu.TrainStep, and call the result'
@@ -60,8 +61,10 @@ class Explanation:
         parts += section("  reasons", (f"{count} x {reason}" for reason, count in self.graph_breaks.items()))
         parts += section("Recompilations", self.recompilations)
         parts += section("Left to eager", self.eager_functions)
-        for number, profile in enumerate(self.profiles, start=1):
-            parts.append(f"\nProgram {number} of {len(self.profiles)}\n{profile.text()}")
+        for number, program in enumerate(self.programs, start=1):
+            parts.append(
+                f"\nProgram {number} of {len(self.programs)}\n{captured(program.graph).text()}\n{program.profile.text()}"
+            )
         if self.error is not None:
             parts.append(f"\nThe run ended early: {type(self.error).__name__}: {self.error}")
         return "\n".join(parts)
@@ -140,7 +143,7 @@ def listening(explanation: Explanation) -> Iterator[Explanation]:
     """Fill an explanation with what is compiled meanwhile; an exception ends the run and is kept."""
     reasons_before = graph_break_reasons()
     clear_compilation_metrics()
-    with recording() as profiles:
+    with recording() as programs:
         try:
             yield explanation
         except SystemExit as exit_:
@@ -148,7 +151,7 @@ def listening(explanation: Explanation) -> Iterator[Explanation]:
                 explanation.error = exit_
         except Exception as error:  # whatever the user's code raises: what was found before it is still of use
             explanation.error = error
-    explanation.profiles += profiles
+    explanation.programs += programs
     explanation.graph_breaks.update(graph_break_reasons() - reasons_before)
     for metrics in get_compilation_metrics():
         note_metrics(explanation, metrics)
