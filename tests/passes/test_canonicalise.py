@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-import torch
 from hypothesis import given
 
 from tests.passes.records import plain_records
-from tests.reference import evaluate
+from tests.reference import assert_same_values
 from tests.strategies import SIDE, GraphBuilder, graphs, training_graphs
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.text import format_graph
@@ -22,20 +21,6 @@ from torchipu.passes.canonicalise import canonicalise, is_no_op
 def records() -> Iterator[None]:
     with plain_records():
         yield
-
-
-def random_values(graph: Graph) -> dict[Tensor, torch.Tensor]:
-    """Draw a value for each input."""
-    generator = torch.Generator().manual_seed(0)
-    return {t: torch.randn(t.shape, dtype=torch.float64, generator=generator) for t in graph.inputs}
-
-
-def assert_same_values(graph: Graph, other: Graph) -> None:
-    """Compare outputs and updates exactly."""
-    values = random_values(graph)
-    for before, after in zip(evaluate(graph, values), evaluate(other, values), strict=True):
-        assert len(before) == len(after)
-        assert all(torch.equal(a, b) or (a.isnan() == b.isnan()).all() for a, b in zip(before, after, strict=True))
 
 
 @given(graphs())
