@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.types import UNKNOWN_SOURCE, DType, Leg, Role, Source
+
+# No assertion on time: the first example also pays for imports.
+settings.register_profile("torchipu", deadline=None, max_examples=60)
+settings.load_profile("torchipu")
 
 SIDE = 3  # graphs are made of square matrices, so that any op fits any operand
 

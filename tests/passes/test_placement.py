@@ -162,6 +162,31 @@ def test_sum_of_gradients_of_two_stages_runs_in_the_earlier() -> None:
     assert places(build.graph(build.add(later, earlier)))[-1] == "A 0 0B"
 
 
+def test_backward_op_keeps_its_block_among_blocks_of_one_stage() -> None:
+    graph = chain(("A", 0), ("B", 0))
+    build = GraphBuilder(inputs=list(graph.inputs), ops=list(graph.ops), leg=Leg.BACKWARD, block=("B", 0))
+    gradient = build.unary("neg", graph.outputs[0])
+    build.block = None
+    gradient = build.unary("neg", gradient)
+    build.block = ("A", 0)
+    assert places(build.graph(build.unary("neg", gradient)))[2:] == ["B 0 0B", "B 0 0B", "A 0 0B"]
+
+
+def test_accumulators_sit_with_the_gradients_that_they_add() -> None:
+    graph = chain(("A", 0), ("B", 1))
+    build = GraphBuilder(inputs=list(graph.inputs), ops=list(graph.ops), leg=Leg.BACKWARD, block=("B", 1))
+    later = build.unary("neg", graph.outputs[0])
+    build.block = ("A", 0)
+    earlier = build.unary("neg", later)
+    build.block = None
+    held = [build.input(name, Role.ACCUMULATOR) for name in ("acc.a", "acc.b")]
+    build.add(held[0], earlier)
+    total = build.add(held[1], later)
+    build.leg = Leg.UPDATE
+    build.unary("neg", total)
+    assert places(build.graph())[4:] == ["A 0 0B", "B 1 1B", "B 1 1U"]
+
+
 def test_graph_of_the_backward_alone_counts_stages_from_its_end() -> None:
     graph = chain(("C", 2), ("B", 1), None, ("A", 0))
     backward = replace(graph, ops=tuple(replace(op, leg=Leg.BACKWARD) for op in graph.ops))

@@ -176,7 +176,8 @@ def _add_backward_blocks(graph: Graph, blocks: Mapping[str, _Block], block_by_op
         name = op.block[0] if op.block else twin.get(op.source)
         sources = [block_by_op[maker[tensor]] for tensor in op.inputs if tensor in maker]
         if name is not None or not sources:
-            sources.append(name or current)
+            # First, so that it wins over another block of the same stage.
+            sources.insert(0, name or current)
         current = block_by_op[op] = min(sources, key=lambda block: blocks[block].stage)
         maker.update(dict.fromkeys(op.outputs, op))
 
