@@ -33,8 +33,9 @@ X = Tensor("x", (32, 784), DType.HALF, Role.INPUT)
 W = Tensor("w", (10, 784), DType.HALF, Role.WEIGHT)
 Y = Tensor("mm_17", (32, 10), DType.HALF)
 MATMUL = Op(
-    "matmul", (X, W), (Y,), {"transpose_rhs": True, "alpha": 1, "bias": None, "transpose_lhs": False}, "aten.mm.default",
-    ("self", "mat2"), Source("/home/someone/model.py", 12, "return x @ self.w.T"), Placement("B1", 0, 0, Leg.FORWARD),
+    "matmul", (X, W), (Y,), {"transpose_rhs": True, "alpha": 1, "bias": None, "transpose_lhs": False},
+    "aten.mm.default", ("self", "mat2"), Source("/home/someone/model.py", 12, "return x @ self.w.T"),
+    Placement("B1", 0, 0, Leg.FORWARD),
 )
 GRAPH = Graph("main", (X, W), (Y,), (MATMUL,))
 
@@ -177,7 +178,8 @@ repeat 4 {
 def test_every_kind_of_copy_and_call() -> None:
     program = Sequence((
         HostCopy("x", VX, to_device=True), Copy(VX, VX, 100, 8, fragments=3), Copy(VY, FAR, 640),
-        OnIpus((Call("0F", 3), Call("1F", 2))), AllReduce((VW,), mean=True), Call("U0"), HostCopy("loss", VY, to_device=False),
+        OnIpus((Call("0F", 3), Call("1F", 2))), AllReduce((VW,), mean=True), Call("U0"),
+        HostCopy("loss", VY, to_device=False),
     ))
     assert format_program(program) == """\
 copy host 'x' -> %x  # host, 50176 B

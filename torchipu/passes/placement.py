@@ -169,7 +169,7 @@ def _add_backward_blocks(graph: Graph, blocks: Mapping[str, _Block], block_by_op
     """
     twin = _block_by_source(block_by_op)
     maker: dict[Tensor, Op] = {}
-    current = next(reversed(blocks))
+    current = list(blocks)[-1]
     for op in graph.ops:
         if op.leg is not Leg.BACKWARD:
             continue
