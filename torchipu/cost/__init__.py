@@ -76,10 +76,12 @@ def estimate(executable: Executable, target: Target, schedule: Schedule) -> Cost
     clock.run(main.body if isinstance(main, Repeat) else main)
     clock.end_sends()
     actions = [[a for cell in step for a in cell if a.micro_batch is not None] for step in schedule.steps]
+    runs = {name: count for by_name in clock.runs for name, count in by_name.items()}
     return Cost(
-        clock.now, iterations, sum(1 for row in actions if row),
-        len({action.micro_batch for row in actions for action in row}), functions,
-        {name: count for runs in clock.runs for name, count in runs.items()}, tuple(clock.categories()), Timeline(clock.spans, clock.now),
+        cycles=clock.now, device_iterations=iterations, pipeline_cycles=sum(1 for row in actions if row),
+        micro_batches=len({action.micro_batch for row in actions for action in row}), functions=functions,
+        runs_by_function=runs, cycles_by_category_by_ipu=tuple(clock.categories()),
+        timeline=Timeline(clock.spans, clock.now),
     )
 
 

@@ -218,7 +218,8 @@ def reduction_sets(
 
 
 def _reduction_set(
-    target: Target, codelet: Codelet, results: int, partials: int, dtype: DType, gathered_bytes: int, fragments: int = 1,
+    target: Target, codelet: Codelet, results: int, partials: int, dtype: DType, gathered_bytes: int,
+    fragments: int = 1,
 ) -> Vertices:
     fixed = {
         "partials": partials, "vector_width": target.vector_width(dtype.device_bytes),

@@ -278,7 +278,7 @@ class Liveness:
             if not lifetime.always:
                 begins.setdefault(lifetime.begin, []).append(lifetime.variable)
                 ends.setdefault(lifetime.end, []).append(lifetime.variable)
-        held = [sum(by_category.values()) for by_category in self._always]
+        held: list[TileBytes] = [np.sum(list(shares.values()), axis=0) for shares in self._always]
         best = [(int(total.max()), int(total.argmax()), 0, "", float(total.mean()), 0) for total in held]
         moments: dict[int, list[_Moment]] = {}
         for moment in self.trace.moments:

@@ -7,18 +7,18 @@ import os
 from dataclasses import asdict
 from pathlib import Path
 
-from torchipu.report.profile import Profile
+from torchipu.report.figures import Figures
 
 FORMAT = "torchipu.profile"
 VERSION = 1
 
 
-def format_json(profile: Profile) -> str:
+def format_json(profile: Figures) -> str:
     """Return a profile as JSON: its fields by name, beside ``format`` and ``version``."""
     return json.dumps({"format": FORMAT, "version": VERSION, **asdict(profile)}, indent=2)
 
 
-def write_json(profile: Profile, path: str | os.PathLike[str]) -> None:
+def write_json(profile: Figures, path: str | os.PathLike[str]) -> None:
     """Write a profile to a file, which is either complete or not there.
 
     Raises:

@@ -9,105 +9,31 @@ from torchipu.cost import Cost, chart
 from torchipu.ir.graph import Op
 from torchipu.ir.program import Executable, Execute, HostCopy, Program, Sequence
 from torchipu.ir.types import Role
-from torchipu.passes.memory import TileMemory, tile_memory
+from torchipu.passes.memory import tile_memory
+from torchipu.report.figures import CodeletUse, Figures, GenericOp, OpCycles
+from torchipu.report.json import format_json
+from torchipu.report.text import format_full, format_summary
 from torchipu.target import Target
 
 
 @dataclass(frozen=True, slots=True)
-class GenericOp:
-    """An op without a record of its own: values are exact, cycles come from the generic estimate."""
+class Profile(Figures):
+    """Figures that can show themselves."""
 
-    target: str
-    count: int
-    source: str
+    def summary(self) -> str:
+        """Return cycles, memory of the fullest tile and pipeline efficiency in a few lines."""
+        return format_summary(self)
 
+    def text(self) -> str:
+        """Return the summary and the tables behind it."""
+        return format_full(self)
 
-@dataclass(frozen=True, slots=True)
-class CodeletUse:
-    """How much a codelet is used.
+    def json(self) -> str:
+        """Return all of it as JSON."""
+        return format_json(self)
 
-    Attributes:
-        name: Name of the codelet.
-        compute_sets: Compute sets in the program that run it.
-        cycles: Compute cycles of an iteration over all its runs.
-        code_bytes: Bytes of code on a tile.
-    """
-
-    name: str
-    compute_sets: int
-    cycles: int
-    code_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class OpCycles:
-    """Cycles that one op takes in an iteration, its syncs and exchanges included."""
-
-    name: str
-    kind: str
-    function: str
-    source: str
-    cycles: int
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """What one iteration, a weight update or an inference run, takes of the machine.
-
-    Attributes:
-        target: Name of the machine.
-        title: Its name for people.
-        clock_hz: Tile clock.
-        tile_memory_bytes: Bytes that a tile has.
-        num_ipus: IPUs used.
-        is_training: Whether an iteration ends in an update of weights.
-        micro_batches: Micro-batches of an iteration.
-        micro_batch_size: Samples of a micro-batch: the first size of the first input.
-        device_iterations: Iterations of a call.
-        cycles_per_update: Cycles of an iteration.
-        microseconds_per_update: The same in time.
-        samples_per_second: Samples of an iteration over its time.
-        memory_by_ipu: The fullest tile of each IPU.
-        efficiency_by_ipu: Share of the time in which each IPU works, 0 to 1.
-        pipeline_fill: Micro-batches over pipeline cycles, 0 to 1.
-        cycles_by_category_by_ipu: Cycles of each IPU by category, ``idle`` among them.
-        cycles_by_function: Cycles of one run of each function.
-        num_compute_sets: Compute sets in the program.
-        supersteps_per_update: Compute sets run in an iteration.
-        codelets: In order of cycles.
-        slowest_ops: The ten ops that take most.
-        generic_ops: Ops without a record.
-        timeline: Text chart of an iteration.
-    """
-
-    target: str
-    title: str
-    clock_hz: float
-    tile_memory_bytes: int
-    num_ipus: int
-    is_training: bool
-    micro_batches: int
-    micro_batch_size: int
-    device_iterations: int
-    cycles_per_update: int
-    microseconds_per_update: float
-    samples_per_second: float
-    memory_by_ipu: tuple[TileMemory, ...]
-    efficiency_by_ipu: tuple[float, ...]
-    pipeline_fill: float
-    cycles_by_category_by_ipu: tuple[dict[str, int], ...]
-    cycles_by_function: dict[str, int]
-    num_compute_sets: int
-    supersteps_per_update: int
-    codelets: tuple[CodeletUse, ...]
-    slowest_ops: tuple[OpCycles, ...]
-    generic_ops: tuple[GenericOp, ...]
-    timeline: str
-
-    @property
-    def fullest_tile(self) -> TileMemory:
-        """Memory of the fullest tile of all IPUs."""
-        return max(self.memory_by_ipu, key=lambda memory: memory.total_bytes)
+    def __str__(self) -> str:
+        return self.summary()
 
 
 def profile_of(executable: Executable, cost: Cost, target: Target) -> Profile:
@@ -149,11 +75,11 @@ def _steps(program: Program) -> Iterator[Program]:
 
 def _micro_batch_size(executable: Executable) -> int:
     """Return the first size of the first input that is streamed in; 1 where there is none."""
-    for program in executable.functions.values():
-        for step in _steps(program):
-            if isinstance(step, HostCopy) and step.to_device and step.variable.role is Role.INPUT and step.variable.shape:
-                return step.variable.shape[0]
-    return 1
+    streams = (
+        step for program in executable.functions.values() for step in _steps(program) if isinstance(step, HostCopy)
+    )
+    shapes = (s.variable.shape for s in streams if s.to_device and s.variable.role is Role.INPUT and s.variable.shape)
+    return next((shape[0] for shape in shapes), 1)
 
 
 def _codelets(executable: Executable, cost: Cost) -> tuple[CodeletUse, ...]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchipu.report.profile import Profile
+from torchipu.report.figures import Figures
 
 LABEL_WIDTH = 20
 
 
-def format_summary(profile: Profile) -> str:
+def format_summary(profile: Figures) -> str:
     """Return the lines that a user wants first: cycles, the fullest tile's memory, pipeline efficiency."""
     run = "weight update" if profile.is_training else "inference run"
     batch = f"{profile.micro_batches} x {profile.micro_batch_size} samples"
@@ -32,7 +32,7 @@ def format_summary(profile: Profile) -> str:
     return "\n".join(lines)
 
 
-def format_full(profile: Profile) -> str:
+def format_full(profile: Figures) -> str:
     """Return the summary and the tables behind it."""
     parts = [
         format_summary(profile),
@@ -65,11 +65,11 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _efficiencies(profile: Profile) -> str:
+def _efficiencies(profile: Figures) -> str:
     return "  ".join(f"ipu{ipu} {share:.1%}" for ipu, share in enumerate(profile.efficiency_by_ipu))
 
 
-def _cycle_table(profile: Profile) -> str:
+def _cycle_table(profile: Figures) -> str:
     categories = list(profile.cycles_by_category_by_ipu[0])
     rows = [
         (f"ipu{ipu}", *(f"{cycles[name]:,}" for name in categories))
@@ -78,7 +78,7 @@ def _cycle_table(profile: Profile) -> str:
     return _table(("", *categories), rows)
 
 
-def _memory_table(profile: Profile) -> str:
+def _memory_table(profile: Figures) -> str:
     used = [name for name in profile.memory_by_ipu[0].bytes_by_category
             if any(memory.bytes_by_category[name] for memory in profile.memory_by_ipu)]
     rows = [
