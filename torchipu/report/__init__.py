@@ -6,6 +6,6 @@ from torchipu.report.profile import Profile, profile_of
 from torchipu.report.text import format_full, format_summary
 
 __all__ = [
-    "CodeletUse", "Figures", "GenericOp", "OpCycles", "Profile", "format_full", "format_json", "format_summary", "profile_of",
-    "write_json",
+    "CodeletUse", "Figures", "GenericOp", "OpCycles", "Profile", "format_full", "format_json",
+    "format_summary", "profile_of", "write_json",
 ]
