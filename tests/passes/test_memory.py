@@ -114,7 +114,8 @@ def test_program_that_does_not_fit_is_refused_with_the_largest_variables_and_rem
     assert text.startswith(f"tile {error.tile} of ipu {error.ipu} needs {error.needed_bytes} B")
     assert "a tile of Graphcore Mk2 GC200 has 5000 B" in text.split("\n")[0]
     assert sum(line.strip().startswith("%") for line in text.split("\n")) == 5
-    assert all(word in error.remedy for word in ("more IPUs", "recomputation", "off-chip optimiser state", "micro-batch"))
+    remedies = ("more IPUs", "recomputation", "off-chip optimiser state", "micro-batch")
+    assert all(remedy in error.remedy for remedy in remedies)
 
 
 def test_program_that_does_not_fit_is_placed_when_overflow_is_allowed():

@@ -28,5 +28,5 @@ def test_mk2_holds_about_900_megabytes():
 
 
 def test_unknown_machine_is_refused_with_the_nearest_name():
-    with pytest.raises(OptionsError, match="unknown target 'mk3'; did you mean 'mk[12]'?"):
+    with pytest.raises(OptionsError, match=r"unknown target 'mk3'; did you mean 'mk[12]'?"):
         lookup_target("mk3")
