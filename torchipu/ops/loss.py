@@ -11,7 +11,7 @@ from torchipu.ops.lowering import ceil_div, elementwise_set, reduction_codelet, 
 from torchipu.ops.spec import ANY, FLOATING, Codelet, Emitter, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
 from torchipu.target import Target
 
-NONE, MEAN = 0, 1
+NONE, MEAN, SUM = 0, 1, 2
 MSE, SMOOTH_L1, HUBER, CROSS_ENTROPY, CROSS_ENTROPY_LOGITS = range(5)
 NLL_CHUNK, PAIR_CHUNK = 1024, 4096  # elements whose losses are summed in one go
 INDEX_BYTES = {DType.INT: 4, DType.LONG: 8}
@@ -91,6 +91,8 @@ def _emit_nll(op: Op, plan: HostPlanner) -> None:
     weight = op.operand("weight")
     outer, classes, inner = _classes(x.shape)
     count, reduction = outer * inner, _number(op, "reduction")
+    if len(x.shape) == 1 and reduction == NONE:
+        reduction = SUM  # the same loss; eager mode also gives the weight of a lone sample
     out, total = (plan.output(result, DType.FLOAT) for result in op.outputs)
     chunks = ceil_div(count, NLL_CHUNK)
     partials = plan.scratch((max(1, chunks), 2))
