@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import traceback
+import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +17,12 @@ from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch._aot_autograd import descriptors as desc
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._functorch.partitioners import default_partition
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph
+from torchipu.capture.block import BlockForward
+from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph, line_in
 from torchipu.errors import CaptureError, IpuError
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.types import Role, Source
@@ -26,15 +31,16 @@ LOSS_KEY = "ipu_loss"
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class Capture:
     """A module as one graph, and what joins it to the module's tensors.
 
     Attributes:
         graph: Forward ops and, for training, backward ops; ``outputs`` are the user's, ``updates`` the mutated buffers.
-        arguments: For each leaf of the flattened ``(args, kwargs)``: the graph input that takes it, or None for one
-            that is no tensor (its value was fixed at capture).
+        inputs: The tensor of each tensor leaf of the flattened ``(args, kwargs)``, in order; one that no op reads is
+            absent from ``graph.inputs``. Leaves that are no tensors were fixed at capture.
         parameters: Graph inputs by parameter name; of tied parameters the first name, as ``named_parameters`` has it.
         buffers: Graph inputs by buffer name.
+        host: The module's tensor of each parameter and buffer.
         gradients: Gradient by parameter name; parameters that are frozen or do not reach the loss are absent.
         constants: Values of the graph inputs with the role CONSTANT, the loss scale among them.
         loss: The loss, one of ``graph.outputs``; None for inference.
@@ -47,10 +53,11 @@ class Captured:
     """
 
     graph: Graph
-    arguments: tuple[Tensor | None, ...]
+    inputs: tuple[Tensor, ...]
     parameters: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
-    gradients: Mapping[str, Tensor]
+    host: Mapping[Tensor, torch.Tensor]
+    gradients: dict[str, Tensor]
     constants: Mapping[Tensor, torch.Tensor]
     loss: Tensor | None
     loss_scale: Tensor | None
@@ -61,7 +68,7 @@ class Captured:
     generic_targets: Mapping[str, int]
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
-        """Return the tensors of a call in the order of the graph's INPUT tensors.
+        """Return the tensors of a call in the order of ``inputs``.
 
         Raises:
             CaptureError: The structure differs from the captured one.
@@ -72,7 +79,7 @@ class Captured:
                 "the arguments have another structure than those the model was captured with",
                 detail=f"expected {self.in_spec}\ngot      {spec}", remedy="call with the same arguments, or capture again",
             )
-        return [leaf for leaf, tensor in zip(leaves, self.arguments, strict=True) if tensor is not None]
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def restore(self, values: Sequence[Any]) -> Any:
         """Build what ``forward`` returns from the values of ``graph.outputs``."""
@@ -86,8 +93,8 @@ class Captured:
 
 def capture_joint(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, loss: int | None = None,
-    loss_scale: float = 1.0, name: str = "training", strict_ops: bool = False,
-) -> Captured:
+    loss_scaling: float = 1.0, name: str = "training", strict_ops: bool = False,
+) -> Capture:
     """Capture forward and backward of a module as one graph.
 
     Args:
@@ -95,7 +102,7 @@ def capture_joint(
         args: Example arguments; their sizes and dtypes are fixed in the graph.
         kwargs: Example keyword arguments.
         loss: Which of the flattened results is the loss; None takes the only scalar that needs a gradient.
-        loss_scale: What the backward ops begin from: the gradient of the loss by itself.
+        loss_scaling: What the backward ops begin from: the gradient of the loss by itself.
         name: Name of the graph.
         strict_ops: Refuse ops that would run through the generic codelet.
 
@@ -104,13 +111,13 @@ def capture_joint(
             told from its other results.
     """
     with _tracing(module):
-        return _capture(module, args, kwargs or {}, _Training(loss, loss_scale), name, strict_ops)
+        return _capture(module, args, kwargs or {}, _Training(loss, loss_scaling), name, strict_ops)
 
 
 def capture_inference(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, name: str = "inference",
     strict_ops: bool = False,
-) -> Captured:
+) -> Capture:
     """Capture the forward of a module as one graph; arguments and errors as for `capture_joint`."""
     with torch.no_grad(), _tracing(module):
         return _capture(module, args, kwargs or {}, None, name, strict_ops)
@@ -209,7 +216,7 @@ def _describe(leaf: Any) -> str:
 def _capture(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: _Training | None, name: str,
     strict_ops: bool,
-) -> Captured:
+) -> Capture:
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach(), (args, dict(kwargs)))
     results = _Results(_dynamo(module, args, kwargs), training)
     with contextlib.ExitStack() as stack:
@@ -220,7 +227,7 @@ def _capture(
     placeholders = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
     given = [_given(node, names, results.loss, training) for node in placeholders]
     imported = import_graph(graph_module, name=name, given=given, strict_ops=strict_ops)
-    return _assemble(imported, placeholders, graph_module, names, results, args, kwargs)
+    return _assemble(module, imported, placeholders, graph_module, names, results, args, kwargs)
 
 
 def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GraphModule:
@@ -230,8 +237,27 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
         suppress_errors=False,
     )
     with settings:
-        captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
+        with _method_forward(module):
+            captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
     return captured
+
+
+@contextlib.contextmanager
+def _method_forward(module: torch.nn.Module) -> Iterator[None]:
+    """Let a block begin at the outermost module too: there Dynamo takes nothing but a method for the forward."""
+    begun = module.__dict__.get("forward")
+    if not isinstance(begun, BlockForward):
+        yield
+        return
+
+    def forward(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return begun(*args, **kwargs)
+
+    object.__setattr__(module, "forward", types.MethodType(forward, module))
+    try:
+        yield
+    finally:
+        object.__setattr__(module, "forward", begun)
 
 
 def _drop_dead(module: GraphModule) -> None:
@@ -276,16 +302,16 @@ def _inner(target: str) -> str:
 
 
 def _assemble(
-    imported: Imported, placeholders: Sequence[Node], module: GraphModule, names: Mapping[str, str], results: _Results,
-    args: tuple[Any, ...], kwargs: Mapping[str, Any],
-) -> Captured:
+    module_of: torch.nn.Module, imported: Imported, placeholders: Sequence[Node], module: GraphModule,
+    names: Mapping[str, str], results: _Results, args: tuple[Any, ...], kwargs: Mapping[str, Any],
+) -> Capture:
     graph = imported.graph
     read = _read_by_graph(imported)
     by_desc = {node.meta["desc"]: tensor for node, tensor in zip(placeholders, imported.placeholders, strict=True)}
     parameters: dict[str, Tensor] = {}
     buffers: dict[str, Tensor] = {}
     for what, tensor in by_desc.items():
-        if tensor is None or (tensor.role is not Role.INPUT and tensor not in read):
+        if tensor is None or tensor not in read:
             continue
         if isinstance(what, desc.ParamAOTInput):
             parameters[names[_inner(what.target)]] = tensor
@@ -309,23 +335,34 @@ def _assemble(
             case desc.InputMutationAOTOutput(mutated_input=mutated):
                 state = by_desc[mutated]
                 assert state is not None
-                updates.append((state, value))
+                if state.role is Role.INPUT:
+                    _warn_written_input(state)
+                else:
+                    updates.append((state, value))
     leaves = tuple(outputs[leaf.index] if isinstance(leaf, _Place) else leaf for leaf in results.leaves)
     user_outputs = tuple(dict.fromkeys(outputs[index] for index in sorted(outputs)))
-    kept = tuple(tensor for tensor in graph.inputs if tensor.role is Role.INPUT or tensor in read)
+    kept = tuple(tensor for tensor in graph.inputs if tensor in read)
     flat, in_spec = pytree.tree_flatten((args, dict(kwargs)))
-    arguments = tuple(
-        by_desc.get(desc.PlainAOTInput(index)) if isinstance(leaf, torch.Tensor) else None for index, leaf in enumerate(flat)
-    )
+    takers = [by_desc[desc.PlainAOTInput(index)] for index, leaf in enumerate(flat) if isinstance(leaf, torch.Tensor)]
+    own = {**dict(module_of.named_parameters(remove_duplicate=False)), **dict(module_of.named_buffers(remove_duplicate=False))}
+    host = {tensor: own[name] for name, tensor in (*parameters.items(), *buffers.items())}
     assert results.spec is not None
-    return Captured(
+    return Capture(
         graph=dataclasses.replace(graph, inputs=kept, outputs=user_outputs, updates=tuple(updates)),
-        arguments=arguments, parameters=parameters, buffers=buffers, gradients=gradients,
+        inputs=tuple(tensor for tensor in takers if tensor is not None), parameters=parameters, buffers=buffers, host=host,
+        gradients=gradients,
         constants={tensor: value for tensor, value in imported.constants.items() if tensor in read},
         loss=None if results.loss is None else outputs[results.loss],
         loss_scale=next((tensor for tensor in kept if tensor.name == "loss_scale"), None),
         in_spec=in_spec, out_spec=results.spec, leaves=leaves,
         output_dtypes=tuple(dtypes[tensor] for tensor in user_outputs), generic_targets=imported.generic_targets,
+    )
+
+
+def _warn_written_input(tensor: Tensor) -> None:
+    warnings.warn(
+        f"torchipu: the model writes into its input {tensor.name} ({list(tensor.shape)}); the caller's tensor stays as it "
+        "is, as on the device", stacklevel=2,
     )
 
 
@@ -359,6 +396,12 @@ def as_capture_error(error: BaseException) -> IpuError:
         if isinstance(seen, IpuError):
             return seen
         seen = getattr(seen, "inner_exception", None) or seen.__cause__
+    if isinstance(error, (DynamicOutputShapeException, DataDependentOutputException)):
+        what = "shape" if isinstance(error, DynamicOutputShapeException) else "value on the host"
+        return CaptureError(
+            f"the model cannot be captured as one graph: the {what} of {error.func} depends on data",
+            source=_user_line(error), remedy="use torch.where, a mask or padding to a fixed size; keep .item() out of forward",
+        )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0] if lines else type(error).__name__
     remedy = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
@@ -371,10 +414,11 @@ def as_capture_error(error: BaseException) -> IpuError:
 
 def _user_line(error: BaseException) -> Source | str:
     """Return the user's line that an error of torch speaks of."""
+    told = str(error).partition("Original traceback:")[2]
+    if told:
+        return line_in(told)
     stack = list(getattr(error, "real_stack", None) or [])
     if not stack and not isinstance(error, TorchDynamoException) and error.__traceback__ is not None:
-        import traceback
-
         stack = list(traceback.extract_tb(error.__traceback__))
     mine = [frame for frame in stack if not frame.filename.startswith((TORCH_ROOT, OUR_ROOT, "<"))]
     if not mine:
