@@ -1,0 +1,1 @@
+"""Profiles of compiled programs, for people and for files."""
