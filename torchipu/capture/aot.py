@@ -31,16 +31,15 @@ LOSS_KEY = "ipu_loss"
 
 
 @dataclass(frozen=True, slots=True)
-class Capture:
+class Captured:
     """A module as one graph, and what joins it to the module's tensors.
 
     Attributes:
         graph: Forward ops and, for training, backward ops; ``outputs`` are the user's, ``updates`` the mutated buffers.
-        inputs: The tensor of each tensor leaf of the flattened ``(args, kwargs)``, in order; one that no op reads is
-            absent from ``graph.inputs``. Leaves that are no tensors were fixed at capture.
+        arguments: For each leaf of the flattened ``(args, kwargs)``: its tensor, or None where the leaf is no tensor
+            (its value was fixed at capture). A tensor that no op reads is absent from ``graph.inputs``.
         parameters: Graph inputs by parameter name; of tied parameters the first name, as ``named_parameters`` has it.
         buffers: Graph inputs by buffer name.
-        host: The module's tensor of each parameter and buffer.
         gradients: Gradient by parameter name; parameters that are frozen or do not reach the loss are absent.
         constants: Values of the graph inputs with the role CONSTANT, the loss scale among them.
         loss: The loss, one of ``graph.outputs``; None for inference.
@@ -53,10 +52,9 @@ class Capture:
     """
 
     graph: Graph
-    inputs: tuple[Tensor, ...]
+    arguments: tuple[Tensor | None, ...]
     parameters: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
-    host: Mapping[Tensor, torch.Tensor]
     gradients: dict[str, Tensor]
     constants: Mapping[Tensor, torch.Tensor]
     loss: Tensor | None
@@ -68,7 +66,7 @@ class Capture:
     generic_targets: Mapping[str, int]
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
-        """Return the tensors of a call in the order of ``inputs``.
+        """Return the tensors of a call in the order of ``arguments`` without its Nones.
 
         Raises:
             CaptureError: The structure differs from the captured one.
@@ -93,8 +91,8 @@ class Capture:
 
 def capture_joint(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, loss: int | None = None,
-    loss_scaling: float = 1.0, name: str = "training", strict_ops: bool = False,
-) -> Capture:
+    loss_scale: float = 1.0, name: str = "training", strict_ops: bool = False,
+) -> Captured:
     """Capture forward and backward of a module as one graph.
 
     Args:
@@ -102,7 +100,7 @@ def capture_joint(
         args: Example arguments; their sizes and dtypes are fixed in the graph.
         kwargs: Example keyword arguments.
         loss: Which of the flattened results is the loss; None takes the only scalar that needs a gradient.
-        loss_scaling: What the backward ops begin from: the gradient of the loss by itself.
+        loss_scale: What the backward ops begin from: the gradient of the loss by itself.
         name: Name of the graph.
         strict_ops: Refuse ops that would run through the generic codelet.
 
@@ -111,13 +109,13 @@ def capture_joint(
             told from its other results.
     """
     with _tracing(module):
-        return _capture(module, args, kwargs or {}, _Training(loss, loss_scaling), name, strict_ops)
+        return _capture(module, args, kwargs or {}, _Training(loss, loss_scale), name, strict_ops)
 
 
 def capture_inference(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, name: str = "inference",
     strict_ops: bool = False,
-) -> Capture:
+) -> Captured:
     """Capture the forward of a module as one graph; arguments and errors as for `capture_joint`."""
     with torch.no_grad(), _tracing(module):
         return _capture(module, args, kwargs or {}, None, name, strict_ops)
@@ -216,7 +214,7 @@ def _describe(leaf: Any) -> str:
 def _capture(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: _Training | None, name: str,
     strict_ops: bool,
-) -> Capture:
+) -> Captured:
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach(), (args, dict(kwargs)))
     results = _Results(_dynamo(module, args, kwargs), training)
     with contextlib.ExitStack() as stack:
@@ -227,7 +225,7 @@ def _capture(
     placeholders = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
     given = [_given(node, names, results.loss, training) for node in placeholders]
     imported = import_graph(graph_module, name=name, given=given, strict_ops=strict_ops)
-    return _assemble(module, imported, placeholders, graph_module, names, results, args, kwargs)
+    return _assemble(imported, placeholders, graph_module, names, results, args, kwargs)
 
 
 def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GraphModule:
@@ -302,9 +300,9 @@ def _inner(target: str) -> str:
 
 
 def _assemble(
-    module_of: torch.nn.Module, imported: Imported, placeholders: Sequence[Node], module: GraphModule,
-    names: Mapping[str, str], results: _Results, args: tuple[Any, ...], kwargs: Mapping[str, Any],
-) -> Capture:
+    imported: Imported, placeholders: Sequence[Node], module: GraphModule, names: Mapping[str, str], results: _Results,
+    args: tuple[Any, ...], kwargs: Mapping[str, Any],
+) -> Captured:
     graph = imported.graph
     read = _read_by_graph(imported)
     by_desc = {node.meta["desc"]: tensor for node, tensor in zip(placeholders, imported.placeholders, strict=True)}
@@ -343,14 +341,13 @@ def _assemble(
     user_outputs = tuple(dict.fromkeys(outputs[index] for index in sorted(outputs)))
     kept = tuple(tensor for tensor in graph.inputs if tensor in read)
     flat, in_spec = pytree.tree_flatten((args, dict(kwargs)))
-    takers = [by_desc[desc.PlainAOTInput(index)] for index, leaf in enumerate(flat) if isinstance(leaf, torch.Tensor)]
-    own = {**dict(module_of.named_parameters(remove_duplicate=False)), **dict(module_of.named_buffers(remove_duplicate=False))}
-    host = {tensor: own[name] for name, tensor in (*parameters.items(), *buffers.items())}
+    arguments = tuple(
+        by_desc[desc.PlainAOTInput(index)] if isinstance(leaf, torch.Tensor) else None for index, leaf in enumerate(flat)
+    )
     assert results.spec is not None
-    return Capture(
+    return Captured(
         graph=dataclasses.replace(graph, inputs=kept, outputs=user_outputs, updates=tuple(updates)),
-        inputs=tuple(tensor for tensor in takers if tensor is not None), parameters=parameters, buffers=buffers, host=host,
-        gradients=gradients,
+        arguments=arguments, parameters=parameters, buffers=buffers, gradients=gradients,
         constants={tensor: value for tensor, value in imported.constants.items() if tensor in read},
         loss=None if results.loss is None else outputs[results.loss],
         loss_scale=next((tensor for tensor in kept if tensor.name == "loss_scale"), None),
