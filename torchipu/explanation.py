@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 
+from torchipu.backend import ipu_backend
 from torchipu.report.captured import captured
 from torchipu.report.recorder import Recorded, recording
 
@@ -86,7 +87,7 @@ def explain(
         inputs: Its arguments.
         options: As for ``torch.compile(..., options=...)``.
     """
-    compiled = torch.compile(function, backend="ipu", options=dict(options or {}))
+    compiled = torch.compile(function, backend=ipu_backend, options=dict(options or {}))
     name = getattr(function, "__name__", type(function).__name__)
     with listening(Explanation(name)) as explanation:
         run_once(compiled, inputs, list(function.parameters()) if isinstance(function, torch.nn.Module) else [])
@@ -113,7 +114,7 @@ def explain_function(reference: str) -> Explanation:
             made = function()
             if is_model_and_inputs(made):
                 model, inputs = made
-                run_once(torch.compile(model, backend="ipu"), as_tuple(inputs), list(model.parameters()))
+                run_once(torch.compile(model, backend=ipu_backend), as_tuple(inputs), list(model.parameters()))
     finally:
         sys.path.remove(str(Path.cwd()))
     return explanation
