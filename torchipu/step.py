@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchipu.capture.aot import Capture, capture_inference, capture_joint
+from torchipu.capture.aot import Captured, capture_inference, capture_joint
 from torchipu.capture.optimiser import OptimiserImport, import_optimiser
 from torchipu.compiler import Compiled, compile_graph
 from torchipu.errors import ConstraintError, OptionsError
@@ -24,7 +24,7 @@ from torchipu.runtime.generic import TORCH_DTYPES
 from torchipu.runtime.host_plan import Planner
 from torchipu.target import lookup_target
 
-Built = tuple[Capture, Graph, dict[Tensor, torch.Tensor | None]]
+Built = tuple[Captured, Graph, dict[Tensor, torch.Tensor | None]]
 Progress = Callable[[int, int], None]
 STAGES_OF_COMPILATION = 4
 
@@ -53,7 +53,7 @@ class _Step:
     tensors when a call has ended well; a call that fails or is interrupted leaves them as they were.
     """
 
-    leg_name = ""
+    default_output_mode = "all"
 
     def __init__(self, model: torch.nn.Module, options: Options | None) -> None:
         if not isinstance(model, torch.nn.Module):
@@ -67,7 +67,7 @@ class _Step:
         self._lock = threading.Lock()
         self._bound: BoundPlan | None = None
         self._compiled: Compiled | None = None
-        self._capture: Capture | None = None
+        self._capture: Captured | None = None
         self._residents: list[_Resident] = []
         self._signature: tuple[object, ...] | None = None
         self._clean = False
@@ -83,6 +83,11 @@ class _Step:
     def iterations(self) -> int:
         """Weight updates in one call."""
         raise NotImplementedError
+
+    @property
+    def output_mode(self) -> str:
+        """Which micro-batches' results a call returns: ``all``, ``final`` or ``sum``."""
+        return self.options.output_mode or self.default_output_mode
 
     def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
         """Capture the model; return the capture, the whole graph, and the user's tensor of each state or None."""
@@ -116,15 +121,16 @@ class _Step:
             **keywords: Keyword inputs.
 
         Returns:
-            What the model's forward returns. In output mode ``all`` results of the micro-batches are joined
-            along dimension 0 (a 0-d result becomes ``[micro-batches]``), in ``final`` those of the last one are
-            given, in ``sum`` they are added.
+            What the model's forward returns. In output mode ``all`` (the default for inference) results of the
+            micro-batches are joined along dimension 0 and a 0-d result becomes ``[micro-batches]``; in ``final``
+            (the default for training) those of the last one are given; in ``sum`` they are added.
         """
         with self._lock:
             leaves = pytree.tree_leaves((arguments, keywords))
             if self._signature is None or self._signature_of(leaves) != self._signature:
                 self._compile(arguments, keywords, lambda done, total: None)
-            return self._run(leaves)
+            assert self._capture is not None
+            return self._run(self._capture.flatten(arguments, keywords))
 
     @property
     def compiled(self) -> Compiled:
@@ -189,11 +195,18 @@ class _Step:
         record(self.profile, compiled)
         progress(STAGES_OF_COMPILATION, STAGES_OF_COMPILATION)
 
+    def _module_states(self, capture: Captured) -> dict[Tensor, torch.Tensor | None]:
+        """Return the module's tensor of each weight and buffer of the graph."""
+        parameters = dict(self.model.named_parameters())
+        buffers = dict(self.model.named_buffers())
+        states: dict[Tensor, torch.Tensor | None] = {t: parameters[n] for n, t in capture.parameters.items()}
+        return states | {tensor: buffers[name] for name, tensor in capture.buffers.items()}
+
     # ------------------------------------------------------------------ running
-    def _run(self, leaves: Sequence[Any]) -> Any:
+    def _run(self, tensors: Sequence[torch.Tensor]) -> Any:
         assert self._bound is not None and self._capture is not None
         bound, capture = self._bound, self._capture
-        inputs = self._bind_inputs(bound, [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)])
+        inputs = self._bind_inputs(bound, tensors)
         outputs = self._bind_outputs(bound)
         self._upload()
         self._refresh()
@@ -215,7 +228,8 @@ class _Step:
         kept = []
         number = {tensor: index for index, tensor in enumerate(bound.graph.inputs)}
         pieces = self.micro_batches * self.iterations
-        for tensor, value in zip(self._capture.inputs, tensors, strict=True):
+        arguments = [tensor for tensor in self._capture.arguments if tensor is not None]
+        for tensor, value in zip(arguments, tensors, strict=True):
             if tensor not in number:
                 continue
             value = value.detach().to(TORCH_DTYPES[tensor.dtype]).contiguous()
@@ -231,8 +245,7 @@ class _Step:
 
     def _bind_outputs(self, bound: BoundPlan) -> list[torch.Tensor]:
         outputs = []
-        final = self.options.output_mode == "final"
-        pieces = 1 if final else self.micro_batches * self.iterations
+        pieces = 1 if self.output_mode == "final" else self.micro_batches * self.iterations
         first = FIRST_EXTERNAL + len(bound.graph.inputs)
         for index, tensor in enumerate(bound.graph.outputs):
             value = torch.empty((pieces, *tensor.shape), dtype=TORCH_DTYPES[tensor.dtype])
@@ -243,7 +256,7 @@ class _Step:
 
     def _join(self, value: torch.Tensor) -> torch.Tensor:
         """Shape the results of all micro-batches, ``[micro-batches, ...]``, by the output mode."""
-        if self.options.output_mode == "sum":
+        if self.output_mode == "sum":
             return value.sum(0).to(value.dtype)
         if len(value) == 1:
             return value[0]
@@ -302,12 +315,12 @@ class InferenceStep(_Step):
 
     def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
         capture = capture_inference(self.model, arguments, keywords, strict_ops=self.options.strict_ops)
-        states = {tensor: capture.host[tensor] for tensor in (*capture.parameters.values(), *capture.buffers.values())}
-        self._written = {states[state].data_ptr() for state, _ in capture.graph.updates}
+        states = self._module_states(capture)
+        self._written = {id(states[state]) for state, _ in capture.graph.updates}
         return capture, capture.graph, states
 
     def _is_written(self, resident: _Resident) -> bool:
-        return resident.host.data_ptr() in self._written
+        return id(resident.host) in self._written
 
 
 class TrainStep(_Step):
@@ -326,6 +339,8 @@ class TrainStep(_Step):
     Raises:
         OptionsError: The model is not a module, or the optimiser is of another kind.
     """
+
+    default_output_mode = "final"
 
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, options: Options | None = None, *,
@@ -348,7 +363,7 @@ class TrainStep(_Step):
 
     def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
         capture = capture_joint(
-            self.model, arguments, keywords, loss=self.loss, loss_scaling=self.options.loss_scaling,
+            self.model, arguments, keywords, loss=self.loss, loss_scale=self.options.loss_scaling,
             strict_ops=self.options.strict_ops,
         )
         accumulated, accumulation = accumulate(capture.gradients, self.micro_batches)
@@ -364,8 +379,7 @@ class TrainStep(_Step):
             (*capture.graph.ops, *accumulation.ops, *optimiser.ops, *accumulation.resets),
             (*capture.graph.updates, *accumulation.updates, *optimiser.updates),
         )
-        states = {tensor: capture.host[tensor] for tensor in (*capture.parameters.values(), *capture.buffers.values())}
-        states |= optimiser.host
+        states = self._module_states(capture) | optimiser.host
         self._optimiser = optimiser
         return capture, graph, states | dict.fromkeys(accumulation.inputs)
 

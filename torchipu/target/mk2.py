@@ -1,0 +1,28 @@
+"""The GC200 (Mk2) IPU as in an IPU-M2000."""
+
+from torchipu.target.spec import TARGETS, Target
+
+MK2 = Target(
+    name="mk2",
+    title="Graphcore Mk2 GC200",
+    num_ipus=64,  # a POD64 behind one process
+    num_tiles=1472,  # vendor data sheet
+    num_workers=6,  # vendor data sheet: six workers and a supervisor
+    clock_hz=1.33e9,  # clock of the published results; 250 TF = clock x tiles x 128 flop
+    tile_memory_bytes=638_976,  # 624 KiB; vendor data sheet
+    code_region_bytes=212_992,  # region 0, 208 KiB; address map measured on silicon
+    amp_macs_half_half=64,  # poplibs target properties
+    amp_macs_half_float=32,  # poplibs target properties
+    amp_macs_float=16,  # poplibs target properties
+    exchange_bytes_per_cycle=4,  # a 32-bit word a cycle, each direction; vendor data sheet
+    sync_cycles=120,  # estimate, from 64-117 cycles for a whole-chip sync on Mk1 silicon plus exchange set-up
+    ipu_sync_cycles=600,  # vendor constant for a sync across IPUs; 500-640 cycles measured on 16 Mk1
+    # Two of the ten links lead to a neighbour in the ladder: 2 x 128 Gibit/s x 0.85 (poplibs test model) at the clock.
+    link_bytes_per_cycle=2 * 128 * 2**30 / 8 * 0.85 / 1.33e9,
+    host_bytes_per_s=12.5e9 / 4,  # 100 Gb/s of an IPU-M2000 shared by four IPUs; vendor data sheet
+    streaming_bytes_per_s=5e9,  # estimate: about 20 GB/s for the four IPUs of an IPU-M2000
+    stack_bytes=6 * 512 + 128,  # poplibs tests
+    control_bytes_per_compute_set=90,  # state 12-60 and control 25-70 bytes; measured on BERT and ViT profiles
+)
+
+TARGETS[MK2.name] = MK2
