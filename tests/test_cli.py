@@ -24,9 +24,10 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("name", list(TARGETS))
 def test_every_number_of_a_target_has_a_source(name: str) -> None:
-    numbers = [item.name for item in fields(TARGETS[name]) if isinstance(getattr(TARGETS[name], item.name), (int, float))]
+    target = TARGETS[name]
+    numbers = [item.name for item in fields(target) if isinstance(getattr(target, item.name), (int, float))]
     assert numbers
-    sources = sources_of(TARGETS[name])
+    sources = sources_of(target)
     assert [number for number in numbers if not sources.get(number)] == []
 
 

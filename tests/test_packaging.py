@@ -100,7 +100,12 @@ def test_missing_torch_is_refused_with_fix() -> None:
 
 
 def test_import_itself_refuses_an_untested_torch() -> None:
-    code = "import sys, types; m = types.ModuleType('torch'); m.__version__ = '2.9.0'; sys.modules['torch'] = m; import torchipu"
+    code = """
+import sys, types
+sys.modules["torch"] = types.ModuleType("torch")
+sys.modules["torch"].__version__ = "2.9.0"
+import torchipu
+"""
     done = run_python(code)
     assert done.returncode == 1
     assert "ImportError: torchipu needs torch >= 2.13 and < 2.14, and torch 2.9.0 is installed" in done.stderr
@@ -149,9 +154,9 @@ print(before, tuple(compiled(torch.ones(4, 3)).shape), "torchipu" in sys.modules
 
 
 def test_source_distribution_holds_the_kernel_sources(tmp_path: Path) -> None:
-    code = "import runpy, sys; sys.argv[1:] = ['-q', 'egg_info', '--egg-base', sys.argv[1]]; runpy.run_path('setup.py', run_name='__main__')"
     done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
     )
     assert done.returncode == 0, done.stderr
     shipped = set((tmp_path / "torchipu.egg-info" / "SOURCES.txt").read_text(encoding="utf-8").splitlines())

@@ -17,6 +17,7 @@ import torch
 from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 
 from torchipu.backend import ipu_backend
+from torchipu.report import format_full
 from torchipu.report.captured import captured
 from torchipu.report.recorder import Recorded, recording
 
@@ -64,7 +65,8 @@ class Explanation:
         parts += section("Left to eager", self.eager_functions)
         for number, program in enumerate(self.programs, start=1):
             parts.append(
-                f"\nProgram {number} of {len(self.programs)}\n{captured(program.graph).text()}\n{program.profile.text()}"
+                f"\nProgram {number} of {len(self.programs)}\n{captured(program.graph).text()}\n"
+                f"{format_full(program.profile)}"
             )
         if self.error is not None:
             parts.append(f"\nThe run ended early: {type(self.error).__name__}: {self.error}")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from digits import MNIST_STEMS, find_mnist, load_digits, read_idx, shift_and_turn
 from mnist_pipelined import parse_arguments, run
 
@@ -102,7 +103,7 @@ def test_flag_that_is_not_above_zero_is_refused(flag: str, capsys: pytest.Captur
 
 
 def test_too_few_samples_for_a_call_are_refused() -> None:
-    with pytest.raises(SystemExit, match="one call takes 4000 samples .* there are 100"):
+    with pytest.raises(SystemExit, match=r"one call takes 4000 samples .* there are 100"):
         run(["--num-samples", "100"])
 
 
