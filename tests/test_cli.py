@@ -11,7 +11,7 @@ import torch
 
 import torchipu
 from torchipu.cli import main
-from torchipu.cli.targets import sources_of, unit_of
+from torchipu.cli.targets import sources_of
 from torchipu.explanation import explain
 from torchipu.target import TARGETS
 
@@ -44,12 +44,10 @@ def test_unknown_target_is_refused_with_the_nearest_name(capsys: pytest.CaptureF
     assert capsys.readouterr().err.startswith("torchipu targets: unknown target 'mk3'; did you mean 'mk")
 
 
-@pytest.mark.parametrize(
-    ("field", "unit"),
-    [("clock_hz", "hz"), ("link_bytes_per_cycle", "bytes_per_cycle"), ("stack_bytes", "bytes"), ("num_tiles", "")],
-)
-def test_unit_is_read_from_the_name(field: str, unit: str) -> None:
-    assert unit_of(field) == unit
+def test_source_of_a_replaced_number_is_not_that_of_the_machine_below() -> None:
+    bow, mk2 = sources_of(TARGETS["bow"]), sources_of(TARGETS["mk2"])
+    assert bow["num_tiles"] == f"as mk2: {mk2['num_tiles']}"
+    assert not bow["clock_hz"].startswith("as mk2")
 
 
 @pytest.mark.parametrize(

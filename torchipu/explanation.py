@@ -77,7 +77,7 @@ class Explanation:
 
 
 def explain(
-    function: Callable[..., Any], *inputs: Any, options: Mapping[str, object] | None = None
+    function: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] | None = None
 ) -> Explanation:
     """Compile a model or a function for the IPU, run it once, and say what became of it.
 
