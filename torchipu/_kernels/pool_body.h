@@ -17,18 +17,21 @@ static inline void ti_window(int64_t i, int64_t size, int64_t window, int64_t st
 enum { TI_POOL_INTS = 12 };
 #endif
 
-static inline __attribute__((always_inline)) FN(vf) FN(strided)(const float *p, int64_t step) {
+/* n <= VL floats that lie `step` apart; nothing beyond them is read. */
+static inline __attribute__((always_inline)) FN(vf) FN(strided)(const float *p, int64_t step, int n) {
 #if VL == 16
-  if (step == 1) return (FN(vf))_mm512_loadu_ps(p);
-  if (step == 2) {  /* the last float of the second load is not part of the row */
+  if (step == 1) return (FN(vf))_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+  if (step == 2) {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    return (FN(vf))_mm512_permutex2var_ps(_mm512_loadu_ps(p), even, _mm512_maskz_loadu_ps(0x7fff, p + 16));
+    const uint32_t bits = (uint32_t)((1ull << (2 * n - 1)) - 1);
+    return (FN(vf))_mm512_permutex2var_ps(_mm512_maskz_loadu_ps((__mmask16)bits, p), even,
+                                          _mm512_maskz_loadu_ps((__mmask16)(bits >> 16), p + 16));
   }
 #else
-  if (step == 1) return *(const FN(vf) *)p;
+  if (step == 1 && n == VL) return *(const FN(vf) *)p;
 #endif
-  FN(vf) v;
-  for (int i = 0; i < VL; i++) v[i] = p[i * step];
+  FN(vf) v = {0};
+  for (int i = 0; i < n; i++) v[i] = p[i * step];
   return v;
 }
 
@@ -66,25 +69,23 @@ int FN(max_pool)(char *const *args, const int64_t *ints, const double *scalars, 
       ti_window(oh, s.h, s.kh, s.sh, s.ph, s.dh, &h0, &h1);
       int64_t ow = 0;
       for (; ow < lo; ow++) FN(max_one)(&s, x, oh, ow, y + ow, index + ow);
-      if (hi - lo >= VL) {
-        for (; ow < hi; ow += VL) {
-          const int64_t from = ti_least(ow, hi - VL), column = from * s.sw - s.pw;
-          FN(vf) most = (FN(vf)){0} - INFINITY;
-          FN(vi) at = (FN(vi)){0} + (int32_t)(h0 * s.w), base;
-          for (int i = 0; i < VL; i++) base[i] = (int32_t)(column + i * s.sw);
-          at += base;
-          for (int64_t h = h0; h < h1; h += s.dh)
-            for (int64_t k = 0; k < s.kw; k++) {
-              const FN(vf) v = FN(strided)(x + h * s.w + column + k * s.dw, s.sw);
-              const FN(vi) take = (FN(vi))((v > most) | (v != v)), here = base + (int32_t)(h * s.w + k * s.dw);
-              most = (FN(vf))(((FN(vi))v & take) | ((FN(vi))most & ~take));
-              at = (here & take) | (at & ~take);
-            }
-          *(FN(vf) *)(y + from) = most;
-          for (int i = 0; i < VL; i++) index[from + i] = at[i];
-        }
-        ow = hi;
+      for (; ow < hi; ow += VL) {
+        const int n = (int)ti_least(VL, hi - ow);
+        const int64_t column = ow * s.sw - s.pw;
+        FN(vf) most = (FN(vf)){0} - INFINITY;
+        FN(vi) base;
+        for (int i = 0; i < VL; i++) base[i] = (int32_t)(column + i * s.sw);
+        FN(vi) at = base + (int32_t)(h0 * s.w);
+        for (int64_t h = h0; h < h1; h += s.dh)
+          for (int64_t k = 0; k < s.kw; k++) {
+            const FN(vf) v = FN(strided)(x + h * s.w + column + k * s.dw, s.sw, n);
+            const FN(vi) take = (FN(vi))((v > most) | (v != v)), here = base + (int32_t)(h * s.w + k * s.dw);
+            most = (FN(vf))(((FN(vi))v & take) | ((FN(vi))most & ~take));
+            at = (here & take) | (at & ~take);
+          }
+        for (int i = 0; i < n; i++) { y[ow + i] = most[i]; index[ow + i] = at[i]; }
       }
+      ow = ti_least(ow, hi);
       for (; ow < s.ow; ow++) FN(max_one)(&s, x, oh, ow, y + ow, index + ow);
     }
   }
