@@ -55,7 +55,9 @@ def _split(op: Op, shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Return the sizes before, of and after the dimension; a 0-d tensor is one row of one."""
     if not shape:
         return 1, 1, 1
-    dim = int(op.attrs["dim"]) % len(shape)  # type: ignore[call-overload]
+    dim = op.attrs["dim"]
+    assert isinstance(dim, int)
+    dim %= len(shape)
     return prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
 
 
