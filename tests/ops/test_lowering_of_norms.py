@@ -12,7 +12,8 @@ TARGET = lookup_target("mk2")
 
 
 def op_of(target, operands, results, attrs=None, dtype=DType.FLOAT):
-    inputs = tuple(Tensor(name.split("[")[0], shape, DType.LONG if name.startswith(("ind", "target", "hyper")) else dtype)
+    inputs = tuple(Tensor(name.split("[")[0], shape,
+                          DType.LONG if name.startswith(("ind", "target", "hyper")) else dtype)
                    for name, shape in operands.items())
     outputs = tuple(Tensor(f"o{i}", shape, dtype) for i, shape in enumerate(results))
     return Op(lookup(target).kind, inputs, outputs, attrs or {}, target, tuple(operands))
@@ -37,7 +38,8 @@ def layer_norm(rows, width=768, dtype=DType.FLOAT):
 
 def batch_norm_grad(channels):
     shape = (4, channels, 14, 14)
-    return op_of("aten.native_batch_norm_backward.default", {"grad_out": shape, "input": shape}, [shape], {"train": True})
+    return op_of("aten.native_batch_norm_backward.default", {"grad_out": shape, "input": shape}, [shape],
+                 {"train": True})
 
 
 def softmax(rows, dtype=DType.FLOAT):
@@ -63,17 +65,20 @@ def embedding_grad(rows):
 
 
 def index_put(rows):
-    return op_of("aten.index_put.default", {"self": (1000, 64), "indices[x]": (rows,), "values": (rows, 64)}, [(1000, 64)],
+    return op_of("aten.index_put.default", {"self": (1000, 64), "indices[x]": (rows,), "values": (rows, 64)},
+                 [(1000, 64)],
                  {"accumulate": True})
 
 
 def adam(rows):
     shape = (rows, 64)
-    return op_of("ipu.adam.default", {"param": shape, "grad": shape, "exp_avg": shape, "exp_avg_sq": shape, "hyper": (16,),
+    return op_of("ipu.adam.default", {"param": shape, "grad": shape, "exp_avg": shape, "exp_avg_sq": shape,
+                                      "hyper": (16,),
                                       "step": ()}, [shape] * 3)
 
 
-@pytest.mark.parametrize("make", [layer_norm, batch_norm_grad, softmax, nll, mse, embedding, embedding_grad, index_put, adam])
+@pytest.mark.parametrize("make", [layer_norm, batch_norm_grad, softmax, nll, mse, embedding, embedding_grad, index_put,
+                                  adam])
 def test_cycles_grow_with_the_work(make):
     small, large = cycles(make(64)), cycles(make(64 * 1024))
     assert 0 < small < large
@@ -96,7 +101,8 @@ def test_empty_ops_run_nothing():
 
 
 def test_generic_op_is_one_compute_set_marked_as_an_estimate():
-    op = Op("generic", (Tensor("x", (100, 64), DType.FLOAT),), (Tensor("y", (100,), DType.LONG),), {}, "aten.median.dim", ("self",))
+    op = Op("generic", (Tensor("x", (100, 64), DType.FLOAT),), (Tensor("y", (100,), DType.LONG),), {},
+            "aten.median.dim", ("self",))
     vertices, = lower_generic(op, TARGET)
     assert vertices.codelet.source == "estimate"
     assert vertices.gathered_bytes > 0

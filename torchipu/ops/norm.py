@@ -26,7 +26,9 @@ _BROADCAST = vector_codelet("popops::BroadcastVectorInner", 2, 2, supervisor=15)
 _SCALE = vector_codelet("popops::BroadcastScaledAdd", 2, 2, supervisor=15)
 _MULTIPLY = vector_codelet("popops::BinaryOp<multiply>", 3, 3)
 
-_FORWARD = ((_REDUCE, "reduce"), (_REDUCE_SQUARES, "reduce"), (_STATISTICS, "rows"), (_BROADCAST, "map"), (_SCALE, "map"))
+_FORWARD = (
+    (_REDUCE, "reduce"), (_REDUCE_SQUARES, "reduce"), (_STATISTICS, "rows"), (_BROADCAST, "map"), (_SCALE, "map"),
+)
 _APPLY = ((_STATISTICS, "rows"), (_BROADCAST, "map"), (_SCALE, "map"))
 # Whitened activations again, their products with the gradient, two sums, and the gradient of the input.
 _BACKWARD = (
@@ -111,7 +113,8 @@ def _emit_layer_norm(op: Op, plan: HostPlanner) -> None:
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
     operands = [x, _floats(plan, op.operand("weight"), x), _floats(plan, op.operand("bias"), x)]
     rows = x.num_elements // width if width else 0
-    plan.step(kernels.LAYER_NORM, outputs, operands, ints=(width, _flags(op)), scalars=(_number(op, "eps"),), items=rows,
+    plan.step(kernels.LAYER_NORM, outputs, operands, ints=(width, _flags(op)), scalars=(_number(op, "eps"),),
+              items=rows,
               grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, width)))
 
 
@@ -214,11 +217,13 @@ def _emit_batch_norm(op: Op, plan: HostPlanner) -> None:
         return
     statistics = [mean, rstd, *new]
     if sizes.positions == 1:
-        plan.step(kernels.BATCH_COLUMNS, statistics, [*old, x], ints=ints, scalars=scalars, items=sizes.channels, grain=64)
+        plan.step(kernels.BATCH_COLUMNS, statistics, [*old, x], ints=ints, scalars=scalars, items=sizes.channels,
+                  grain=64)
     else:
         partials = plan.scratch((sizes.channels, sizes.splits, 2))
         plan.step(kernels.BATCH_MOMENTS, [partials], [x], ints=ints, items=sizes.channels * sizes.splits)
-        plan.step(kernels.BATCH_STATISTICS, statistics, [*old, partials], ints=ints, scalars=scalars, items=sizes.channels,
+        plan.step(kernels.BATCH_STATISTICS, statistics, [*old, partials], ints=ints, scalars=scalars,
+                  items=sizes.channels,
                   grain=64)
     plan.step(kernels.BATCH_APPLY, [y], [x, mean, rstd, weight, bias], ints=ints, scalars=scalars, items=sizes.by_rows,
               grain=sizes.per_item)
@@ -230,7 +235,8 @@ def _emit_batch_norm_inference(op: Op, plan: HostPlanner) -> None:
     sizes = _Batch(x)
     weight, bias = (_floats(plan, op.operand(name), x) for name in ("weight", "bias"))
     y, *_ = (plan.output(result, DType.FLOAT) for result in op.outputs)
-    plan.step(kernels.BATCH_APPLY, [y], [x, _data(op, plan, "running_mean"), _data(op, plan, "running_var"), weight, bias],
+    plan.step(kernels.BATCH_APPLY, [y], [x, _data(op, plan, "running_mean"), _data(op, plan, "running_var"), weight,
+                                         bias],
               ints=sizes.ints(_flags(op) | FROM_RUNNING), scalars=(_number(op, "eps"), 0.0),
               items=sizes.by_rows, grain=sizes.per_item)
 
@@ -249,7 +255,8 @@ def _emit_batch_norm_grad(op: Op, plan: HostPlanner) -> None:
     dweight, dbias = (_result(plan, grad, (sizes.channels,)) for grad in grads[1:])
     factor = _floats(plan, weight, x)
     if sizes.whole and sizes.positions > 1:
-        plan.step(kernels.BATCH_NORM_GRAD, [dx, dweight, dbias], [dy, x, mean, spread, factor], ints=ints, scalars=scalars,
+        plan.step(kernels.BATCH_NORM_GRAD, [dx, dweight, dbias], [dy, x, mean, spread, factor], ints=ints,
+                  scalars=scalars,
                   items=sizes.channels, grain=sizes.channels_per_chunk)
         return
     if sizes.positions == 1:
