@@ -28,6 +28,7 @@ from torchipu.ir.program import (
 )
 from torchipu.ir.schedule import Action, Schedule
 from torchipu.ir.types import Leg, Role
+from torchipu.ops.generic import lower_generic
 from torchipu.ops.spec import Codelet, Vertices, spec_of
 from torchipu.target import Target
 
@@ -428,7 +429,7 @@ class _Lowering:
         found = self.sets_by_key.get(key)
         if found is None:
             spec = spec_of(op)
-            vertices = _lower_generic(op, self.target) if spec is None else spec.lower(op, self.target)
+            vertices = lower_generic(op, self.target) if spec is None else spec.lower(op, self.target)
             found = tuple(self._set(op, one) for one in vertices if one.elements > 0)
             self.sets_by_key[key] = found
         return found
@@ -457,12 +458,6 @@ class _Lowering:
         if key not in self.linear_by_size:
             self.linear_by_size[key] = linear(*key)
         return self.linear_by_size[key], False
-
-
-def _lower_generic(op: Op, target: Target) -> tuple[Vertices, ...]:
-    from torchipu.ops.generic import lower_generic
-
-    return lower_generic(op, target)
 
 
 def _size(variable: Variable) -> int:
