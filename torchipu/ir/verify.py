@@ -90,7 +90,9 @@ class _GraphCheck:
                 self.fail_at(f"op {op.kind} reads %{tensor.name} before it is made", position)
             maker = self.maker[tensor]
             if maker is not None and LEG_ORDER[maker.leg] > LEG_ORDER[op.leg]:
-                self.fail_at(f"op {op.kind} of leg {op.leg.value} reads %{tensor.name} of leg {maker.leg.value}", position)
+                self.fail_at(
+                    f"op {op.kind} of leg {op.leg.value} reads %{tensor.name} of leg {maker.leg.value}", position,
+                )
         width = sum(map(operand_width, op.operands))
         if op.operands and width != len(op.inputs):
             self.fail_at(f"op {op.kind} names {width} operands but has {len(op.inputs)} inputs", position)
