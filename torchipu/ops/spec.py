@@ -143,6 +143,10 @@ class HostPlanner(Protocol):
         """Return LONG[4]: seed, replica, number of the op within the program, micro-batch counter."""
         ...
 
+    def producer(self, tensor: Tensor) -> Op | None:
+        """Return the op that gives a value, or None for a graph input."""
+        ...
+
     def wanted(self, tensor: Tensor) -> bool:
         """Whether anything reads this result."""
         ...

@@ -111,6 +111,7 @@ class Planner:
         self.random_ops: dict[Op, int] = {}
         self.random_slots: int | None = None
         self.readers: dict[Tensor, list[Op]] = {}
+        self.producers = {result: op for op in graph.ops for result in op.outputs}
         for op in graph.ops:
             for operand in op.inputs:
                 self.readers.setdefault(operand, []).append(op)
@@ -172,6 +173,10 @@ class Planner:
             most = sum(1 for candidate in self.graph.ops if _is_random(candidate))
             self.random_slots = self._allocate(max(1, most) * 32, Place.STATE).number
         return HostTensor(self.random_slots, 4 * row, (4,), (1,), DType.LONG)
+
+    def producer(self, tensor: Tensor) -> Op | None:
+        """Return the op that gives a value, or None for a graph input."""
+        return self.producers.get(tensor)
 
     def wanted(self, tensor: Tensor) -> bool:
         """Whether anything reads this result."""
