@@ -14,6 +14,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import CompileContext
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu.capture.aot import partition
 from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph
@@ -148,6 +149,7 @@ class _Doors:
     def _program(self, gm: GraphModule, leg: Leg, name: str, num_results: int | None) -> Callable[..., Any]:
         given = [Given(self.roles.get(node.name, Role.INPUT)) for node in _placeholders(gm)]
 
+        @_outside_fake_mode
         def build(module: GraphModule) -> _Program:
             imported = import_graph(
                 module, name=f"{self.name}.{name}", given=given, leg=leg, strict_ops=self.options.strict_ops,
@@ -159,6 +161,16 @@ class _Doors:
 
         run = _ByShape(gm, build).run if _has_unknown_sizes(gm) else build(gm).run
         return _boxed(run)
+
+
+def _outside_fake_mode(build: Callable[[GraphModule], _Program]) -> Callable[[GraphModule], _Program]:
+    """Call without the modes under which AOT autograd compiles: constants have values, buffers memory."""
+
+    def call(module: GraphModule) -> _Program:
+        with _disable_current_modes():
+            return build(module)
+
+    return call
 
 
 def _boxed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:

@@ -7,7 +7,7 @@ import dataclasses
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,6 @@ from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, im
 from torchipu.errors import CaptureError, IpuError
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.types import Role, Source
-
-LOSS_KEY = "ipu_loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,6 +475,3 @@ def _is_cheap_view(node: Node) -> bool:
         return False
     shown, base = node.meta.get("val"), operands[0].meta.get("val")
     return isinstance(shown, torch.Tensor) and isinstance(base, torch.Tensor)
-
-
-Compiler = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
