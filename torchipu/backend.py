@@ -260,7 +260,7 @@ def _layout(fake: torch.Tensor | None) -> _Layout | None:
 def _is_dense(value: torch.Tensor) -> bool:
     """Whether the elements fill their memory without gaps or overlaps, in any order of the dimensions."""
     expected = 1
-    for stride, size in sorted((stride, size) for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1):
+    for stride, size in sorted(pair for pair in zip(value.stride(), value.shape, strict=True) if pair[1] > 1):
         if stride != expected:
             return False
         expected *= size
@@ -356,8 +356,8 @@ class _ByShape:
         if not self.warned:
             self.warned = True
             warnings.warn(
-                f"torchipu: called with more than {MAX_SHAPES} sets of sizes; the least recent programs are compiled anew "
-                "when they return (pad inputs to fewer sizes)", stacklevel=2,
+                f"torchipu: called with more than {MAX_SHAPES} sets of sizes; the least recent programs are compiled "
+                "anew when they return (pad inputs to fewer sizes)", stacklevel=2,
             )
 
 
@@ -369,7 +369,9 @@ def specialise(gm: GraphModule, arguments: Sequence[Any]) -> GraphModule:
         arguments: Values of its placeholders.
     """
     mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
-    fakes = [mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value for value in arguments]
+    fakes = [
+        mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value for value in arguments
+    ]
 
     def interpret(*values: Any) -> Any:
         with torch.fx.traceback.preserve_node_meta():
