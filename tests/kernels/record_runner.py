@@ -58,13 +58,16 @@ class Recorder:
     def wanted(self, tensor: Tensor) -> bool:
         return True
 
-    def step(self, kernel, outputs, inputs, *, ints=(), scalars=(), items=1, grain=1, scratch_bytes=0, reads_outputs=False):
+    def step(
+        self, kernel, outputs, inputs, *, ints=(), scalars=(), items=1, grain=1, scratch_bytes=0, reads_outputs=False,
+    ):
         args = [self.memory[held.buffer].data_ptr() for held in (*outputs, *inputs)]
         run_kernel(kernel, args, ints, scalars, items, max(1, grain), self.threads, scratch_bytes)
 
 
 def run_record(
-    target: str, operands: Mapping[str, object], attrs: Mapping[str, object], results: Sequence[object], threads: int = 1,
+    target: str, operands: Mapping[str, object], attrs: Mapping[str, object], results: Sequence[object],
+    threads: int = 1,
 ) -> list[torch.Tensor]:
     """Run the emitter of a record.
 
@@ -95,7 +98,8 @@ def run_record(
         shape, dtype = (tuple(result.shape), result.dtype) if isinstance(result, torch.Tensor) else result
         outputs.append(Tensor(f"o{len(outputs)}", tuple(shape), DTYPES[dtype]))
     spec = lookup(target)
-    assert spec is not None and spec.emit is not None, target
+    assert spec is not None, target
+    assert spec.emit is not None, target
     op = Op(spec.kind, tuple(inputs), tuple(outputs), dict(attrs), target, tuple(names))
     assert spec.supports(op), f"{target} is not served"
     spec.emit(op, recorder)

@@ -79,7 +79,8 @@ def test_gather_and_scatter_agree_with_eager_mode(dtype, dim):
 def test_scatter_add_sums_duplicates(dim):
     table, index, source = normal(4, 5, 6), indices(4, 3, 4, 4), normal(3, 5, 6)
     wanted = aten.scatter_add(table.double(), dim, index, source.double())
-    runs = [run_record("aten.scatter_add.default", {"self": table, "index": index, "src": source}, {"dim": dim}, [table], n)[0]
+    runs = [run_record("aten.scatter_add.default", {"self": table, "index": index, "src": source}, {"dim": dim},
+                       [table], n)[0]
             for n in (1, 2, 4)]
     torch.testing.assert_close(runs[0].double(), wanted, rtol=1e-6, atol=1e-6)
     assert torch.equal(runs[0], runs[2])

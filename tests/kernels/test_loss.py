@@ -41,13 +41,15 @@ def test_negative_log_likelihood_agrees_with_float64(shape, reduction, weighted,
     dy = normal(*wanted[0].shape) + 1
     wanted_grad = getattr(aten, f"{name}_backward")(
         dy.double(), x.double(), labels, weight.double() if weighted else None, *rest, wanted[1])
-    grad, = run_record(f"aten.{name}_backward.default", {"grad_output": dy, **operands, "total_weight": found[1]}, attrs, [x])
+    grad, = run_record(f"aten.{name}_backward.default", {"grad_output": dy, **operands, "total_weight": found[1]},
+                       attrs, [x])
     torch.testing.assert_close(grad.double(), wanted_grad, rtol=1e-6, atol=1e-7)
 
 
 def test_mean_over_ignored_labels_alone_is_nan():
     x, labels = normal(3, 4), torch.full((3,), -1)
-    found = run_record("aten.nll_loss_forward.default", {"self": x, "target": labels}, {"reduction": 1, "ignore_index": -1},
+    found = run_record("aten.nll_loss_forward.default", {"self": x, "target": labels},
+                       {"reduction": 1, "ignore_index": -1},
                        [((), x.dtype), ((), x.dtype)])
     assert found[0].isnan()
     assert found[1] == 0
@@ -65,7 +67,8 @@ def test_class_out_of_range_traps(bad):
                    {"grad_output": one, "self": x, "target": labels, "total_weight": one}, attrs, [x])
 
 
-PAIRS = [("mse_loss", {}), ("smooth_l1_loss", {"beta": 0.7}), ("huber_loss", {"delta": 0.7}), ("binary_cross_entropy", {}),
+PAIRS = [("mse_loss", {}), ("smooth_l1_loss", {"beta": 0.7}), ("huber_loss", {"delta": 0.7}),
+         ("binary_cross_entropy", {}),
          ("binary_cross_entropy_with_logits", {})]
 
 

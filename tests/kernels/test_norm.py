@@ -38,7 +38,8 @@ def test_layer_norm_agrees_with_float64(rows, width, affine):
         {"weight": w, "bias": b} if affine else {})
     present = [v for v in wanted_grad if v is not None]
     extra = {} if affine else {"present": (True, False, False)}
-    grads = run_record("aten.native_layer_norm_backward.default", operands, attrs | extra, [(v.shape, x.dtype) for v in present])
+    grads = run_record("aten.native_layer_norm_backward.default", operands, attrs | extra,
+                       [(v.shape, x.dtype) for v in present])
     assert_near(grads, present, 5.0)
 
 
@@ -58,18 +59,18 @@ def test_variance_survives_a_large_mean():
     torch.testing.assert_close(found[2].double(), wanted[2], rtol=1e-5, atol=0)
 
 
-@pytest.mark.parametrize(("n", "c", "l", "groups"), [(2, 6, 5, 3), (1, 4, 1, 2), (3, 8, 49, 1), (2, 4, 20000, 2)])
+@pytest.mark.parametrize(("n", "c", "p", "groups"), [(2, 6, 5, 3), (1, 4, 1, 2), (3, 8, 49, 1), (2, 4, 20000, 2)])
 @pytest.mark.parametrize("affine", [True, False])
-def test_group_norm_agrees_with_float64(n, c, l, groups, affine):
-    x, dy = normal(n, c, l), normal(n, c, l, offset=0.2)
+def test_group_norm_agrees_with_float64(n, c, p, groups, affine):
+    x, dy = normal(n, c, p), normal(n, c, p, offset=0.2)
     w, b = (normal(c, offset=1.0), normal(c)) if affine else (None, None)
-    attrs = {"N": n, "C": c, "HxW": l, "group": groups, "eps": 1e-5}
-    wanted = aten.native_group_norm(*as_double([x, w, b]), n, c, l, groups, 1e-5)
+    attrs = {"N": n, "C": c, "HxW": p, "group": groups, "eps": 1e-5}
+    wanted = aten.native_group_norm(*as_double([x, w, b]), n, c, p, groups, 1e-5)
     operands = {"input": x} | ({"weight": w, "bias": b} if affine else {})
     found = run_record("aten.native_group_norm.default", operands, attrs, [(v.shape, x.dtype) for v in wanted])
     assert_near(found, wanted)
     wanted_grad = aten.native_group_norm_backward(
-        *as_double([dy, x, wanted[1], wanted[2], w]), n, c, l, groups, [True, affine, affine])
+        *as_double([dy, x, wanted[1], wanted[2], w]), n, c, p, groups, [True, affine, affine])
     present = [v for v in wanted_grad if v is not None]
     operands = {"grad_out": dy, "input": x, "mean": found[1], "rstd": found[2]} | ({"weight": w} if affine else {})
     extra = {} if affine else {"present": (True, False, False)}
@@ -81,10 +82,10 @@ def test_group_norm_agrees_with_float64(n, c, l, groups, affine):
 BATCHES = [(2, 3, 5), (4, 7, 1), (300, 70, 1), (8, 40, 49), (2, 3, 20000), (5, 2, 4096), (3, 33, 300)]
 
 
-@pytest.mark.parametrize(("n", "c", "l"), BATCHES)
+@pytest.mark.parametrize(("n", "c", "p"), BATCHES)
 @pytest.mark.parametrize("affine", [True, False])
-def test_batch_norm_training_agrees_with_float64(n, c, l, affine):
-    x, dy = normal(n, c, l, offset=2.0), normal(n, c, l, offset=0.2)
+def test_batch_norm_training_agrees_with_float64(n, c, p, affine):
+    x, dy = normal(n, c, p, offset=2.0), normal(n, c, p, offset=0.2)
     w, b = (normal(c, offset=1.0), normal(c)) if affine else (None, None)
     mean, var = normal(c), normal(c).abs() + 0.5
     affinity = {"weight": w, "bias": b} if affine else {}
@@ -108,9 +109,9 @@ def test_batch_norm_training_agrees_with_float64(n, c, l, affine):
     assert_near(grads, present, 20.0)
 
 
-@pytest.mark.parametrize(("n", "c", "l"), BATCHES)
-def test_batch_norm_inference_agrees_with_float64(n, c, l):
-    x, dy, w, b = normal(n, c, l), normal(n, c, l, offset=0.2), normal(c), normal(c)
+@pytest.mark.parametrize(("n", "c", "p"), BATCHES)
+def test_batch_norm_inference_agrees_with_float64(n, c, p):
+    x, dy, w, b = normal(n, c, p), normal(n, c, p, offset=0.2), normal(c), normal(c)
     mean, var = normal(c), normal(c).abs() + 0.5
     wanted = aten._native_batch_norm_legit_no_training(*as_double([x, w, b, mean, var]), 0.1, 1e-5)
     statistics = {"running_mean": mean, "running_var": var}
@@ -128,23 +129,26 @@ def test_batch_norm_inference_agrees_with_float64(n, c, l):
     assert_near(grads, wanted_grad, 20.0)
 
 
-@pytest.mark.parametrize(("n", "c", "l"), BATCHES)
-def test_batch_norm_bits_do_not_depend_on_threads(n, c, l):
-    x, w, b = normal(n, c, l), normal(c), normal(c)
+@pytest.mark.parametrize(("n", "c", "p"), BATCHES)
+def test_batch_norm_bits_do_not_depend_on_threads(n, c, p):
+    x, w, b = normal(n, c, p), normal(c), normal(c)
     attrs = {"training": True, "momentum": 0.1, "eps": 1e-5}
     results = [(x.shape, x.dtype), ((c,), x.dtype), ((c,), x.dtype)]
-    runs = [run_record("aten._native_batch_norm_legit.no_stats", {"input": x, "weight": w, "bias": b}, attrs, results, t)
+    runs = [run_record("aten._native_batch_norm_legit.no_stats", {"input": x, "weight": w, "bias": b}, attrs, results,
+                       t)
             for t in (1, 2, 4)]
     assert all(torch.equal(a, b) for run in runs[1:] for a, b in zip(runs[0], run, strict=True))
     grads = [run_record("aten.native_batch_norm_backward.default",
-                        {"grad_out": x.flip(0), "input": x, "weight": w, "save_mean": runs[0][1], "save_invstd": runs[0][2]},
+                        {"grad_out": x.flip(0), "input": x, "weight": w, "save_mean": runs[0][1],
+                         "save_invstd": runs[0][2]},
                         {"train": True, "eps": 1e-5}, results, t) for t in (1, 2, 4)]
     assert all(torch.equal(a, b) for run in grads[1:] for a, b in zip(grads[0], run, strict=True))
 
 
 def test_layer_norm_gradient_bits_do_not_depend_on_threads():
     x, dy, w = normal(1000, 33), normal(1000, 33), normal(33)
-    operands = {"grad_out": dy, "input": x, "mean": x.mean(1, True), "rstd": x.var(1, keepdim=True).rsqrt(), "weight": w}
+    operands = {"grad_out": dy, "input": x, "mean": x.mean(1, True), "rstd": x.var(1, keepdim=True).rsqrt(),
+                "weight": w}
     runs = [run_record("aten.native_layer_norm_backward.default", operands, {"normalized_shape": [33]}, [x, w, w], t)
             for t in (1, 2, 4)]
     assert all(torch.equal(a, b) for run in runs[1:] for a, b in zip(runs[0], run, strict=True))

@@ -85,7 +85,8 @@ def test_twenty_steps_agree_with_torch(optimiser_class, options):
     for name, value in wanted.items():
         # Twenty roundings at the largest magnitude, a few units in its last place in all.
         rounding = 5e-7 * float(value.abs().max())
-        torch.testing.assert_close(found[name], value, rtol=2e-6, atol=rounding, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(found[name], value, rtol=2e-6, atol=rounding, msg=lambda m,
+                                   name=name: f"{name}: {m}")
 
 
 @pytest.mark.parametrize(("optimiser_class", "options"), CASES, ids=lambda v: str(getattr(v, "__name__", v)))

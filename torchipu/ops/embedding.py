@@ -38,7 +38,8 @@ def _lower_take(op: Op, target: Target) -> tuple[Vertices, ...]:
     result, row = op.outputs[0], max(1, _row_of(op))
     if result.num_elements == 0:
         return ()
-    return (gather_set(target, MULTI_SLICE, result.num_elements // row, row, result.dtype, table_rows=op.inputs[0].shape[0]),)
+    rows = op.inputs[0].num_elements // row
+    return (gather_set(target, MULTI_SLICE, result.num_elements // row, row, result.dtype, table_rows=rows),)
 
 
 def _lower_update(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -51,8 +52,9 @@ def _lower_update(op: Op, target: Target) -> tuple[Vertices, ...]:
         first = elementwise_set(target, FILL, result.num_elements, result.dtype)
     else:
         first = copy_set(target, result.num_elements, result.dtype, moved=False)
-    rows = max(1, index.num_elements)
-    return (first, gather_set(target, MULTI_UPDATE_ADD, rows, row, result.dtype, table_rows=max(1, result.num_elements // row)))
+    rows = max(1, result.num_elements // row)
+    second = gather_set(target, MULTI_UPDATE_ADD, max(1, index.num_elements), row, result.dtype, table_rows=rows)
+    return first, second
 
 
 # --------------------------------------------------------------------------- host side
@@ -68,15 +70,20 @@ def _needed(op: Op, name: str) -> Tensor:
     return tensor
 
 
-def _take(plan: HostPlanner, out: HostTensor, table: HostTensor, index: HostTensor, outer: int, rows: int, row_bytes: int,
-          wrap: bool) -> None:
+def _take(
+    plan: HostPlanner, out: HostTensor, table: HostTensor, index: HostTensor, *, outer: int, rows: int, row_bytes: int,
+    wrap: bool,
+) -> None:
     """Copy the rows that ``index`` names from ``table [outer, rows, ...]``."""
     count = index.num_elements
-    plan.step(kernels.TAKE_ROWS, [out], [table, index], ints=(rows, count, row_bytes, INDEX_BYTES[index.dtype], int(wrap)),
+    ints = (rows, count, row_bytes, INDEX_BYTES[index.dtype], int(wrap))
+    plan.step(kernels.TAKE_ROWS, [out], [table, index], ints=ints,
               items=outer * count if row_bytes else 0, grain=max(1, GRAIN_BYTES // max(1, row_bytes)))
 
 
-def _bucket(plan: HostPlanner, index: HostTensor, rows: int, wrap: bool, skipped: int = -1) -> tuple[HostTensor, HostTensor]:
+def _bucket(
+    plan: HostPlanner, index: HostTensor, rows: int, *, wrap: bool, skipped: int = -1,
+) -> tuple[HostTensor, HostTensor]:
     """Order the positions of an index by the row that they name; returns where each row's begin, and the order."""
     offsets, order = plan.scratch((rows + 1,), DType.LONG), plan.scratch((max(1, index.num_elements),), DType.LONG)
     plan.step(kernels.BUCKET, [offsets, order], [index],
@@ -87,7 +94,8 @@ def _bucket(plan: HostPlanner, index: HostTensor, rows: int, wrap: bool, skipped
 def _emit_embedding(op: Op, plan: HostPlanner) -> None:
     table, index = plan.value(_needed(op, "weight")), plan.value(_needed(op, "indices"))
     out = plan.output(op.outputs[0])
-    _take(plan, out, table, index, 1, table.shape[0], table.shape[1] * table.dtype.host_bytes, False)
+    row_bytes = table.shape[1] * table.dtype.host_bytes
+    _take(plan, out, table, index, outer=1, rows=table.shape[0], row_bytes=row_bytes, wrap=False)
 
 
 def _emit_embedding_grad(op: Op, plan: HostPlanner) -> None:
@@ -96,7 +104,7 @@ def _emit_embedding_grad(op: Op, plan: HostPlanner) -> None:
     rows, width = out.shape
     padding = op.attrs["padding_idx"]
     assert isinstance(padding, int)
-    buckets = _bucket(plan, index, rows, False, padding)
+    buckets = _bucket(plan, index, rows, wrap=False, skipped=padding)
     plan.step(kernels.SUM_ROWS, [out], [dy, dy, *buckets], ints=(rows, index.num_elements, width, 0, width, 1),
               scalars=(1.0,), items=rows, grain=max(1, 16384 // max(1, width)))
 
@@ -105,7 +113,8 @@ def _emit_index_select(op: Op, plan: HostPlanner) -> None:
     table, index = plan.value(_needed(op, "self")), plan.value(_needed(op, "index"))
     dim = _dim(op, len(table.shape))
     row_bytes = prod(table.shape[dim + 1 :]) * table.dtype.host_bytes
-    _take(plan, plan.output(op.outputs[0]), table, index, prod(table.shape[:dim]), table.shape[dim], row_bytes, False)
+    _take(plan, plan.output(op.outputs[0]), table, index, outer=prod(table.shape[:dim]), rows=table.shape[dim],
+          row_bytes=row_bytes, wrap=False)
 
 
 def _emit_index_add(op: Op, plan: HostPlanner) -> None:
@@ -114,7 +123,7 @@ def _emit_index_add(op: Op, plan: HostPlanner) -> None:
     assert isinstance(alpha, (int, float))
     dim = _dim(op, len(base.shape))
     rows, inner = base.shape[dim], prod(base.shape[dim + 1 :])
-    buckets = _bucket(plan, index, rows, False)
+    buckets = _bucket(plan, index, rows, wrap=False)
     plan.step(kernels.SUM_ROWS, [plan.output(op.outputs[0], DType.FLOAT)], [base, source, *buckets],
               ints=(rows, index.num_elements, inner, 1, inner, 1), scalars=(float(alpha),),
               items=prod(base.shape[:dim]) * rows, grain=max(1, 16384 // max(1, inner)))
@@ -124,7 +133,9 @@ def _padded(sizes: Sequence[int]) -> tuple[int, ...]:
     return (*sizes, *(0 for _ in range(MAX_DIMS - len(sizes))))
 
 
-def _line_ints(element: DType, index: HostTensor, dim: int, extent: int, strides: Sequence[Sequence[int]]) -> tuple[int, ...]:
+def _line_ints(
+    element: DType, index: HostTensor, dim: int, extent: int, strides: Sequence[Sequence[int]],
+) -> tuple[int, ...]:
     """Return the ints of gather_lines and scatter_lines for tensors with these strides."""
     laid = tuple(stride for three in strides for stride in _padded(three))
     return (element.host_bytes, INDEX_BYTES[index.dtype], extent, len(index.shape), dim, *_padded(index.shape), *laid)
@@ -213,8 +224,8 @@ def _emit_index(op: Op, plan: HostPlanner) -> None:
     lead, count = _indexed_dims(op)
     flat, _ = _flat_index(op, plan)
     row_bytes = prod(table.shape[lead + count :]) * table.dtype.host_bytes
-    _take(plan, plan.output(op.outputs[0]), table, flat, prod(table.shape[:lead]), prod(table.shape[lead : lead + count]),
-          row_bytes, True)
+    _take(plan, plan.output(op.outputs[0]), table, flat, outer=prod(table.shape[:lead]),
+          rows=prod(table.shape[lead : lead + count]), row_bytes=row_bytes, wrap=True)
 
 
 def _emit_index_put(op: Op, plan: HostPlanner) -> None:
@@ -226,7 +237,7 @@ def _emit_index_put(op: Op, plan: HostPlanner) -> None:
     flat, _ = _flat_index(op, plan)
     rows, inner = prod(base.shape[:count]), prod(base.shape[count:])
     step, lane = _value_strides(op)
-    offsets, order = _bucket(plan, flat, rows, True)
+    offsets, order = _bucket(plan, flat, rows, wrap=True)
     if accumulate:
         plan.step(kernels.SUM_ROWS, [out], [base, values, offsets, order],
                   ints=(rows, flat.num_elements, inner, 1, step, lane), scalars=(1.0,), items=rows,
@@ -251,7 +262,9 @@ def _value_strides(op: Op) -> tuple[int, int]:
 
 # --------------------------------------------------------------------------- what the kernels serve
 def _serves_embedding(op: Op) -> bool:
-    return _needed(op, "indices").dtype in INDEX_BYTES and not op.attrs.get("scale_grad_by_freq") and not op.attrs.get("sparse")
+    """Plain look-ups; gradients scaled by frequency go generic."""
+    is_plain = not op.attrs.get("scale_grad_by_freq") and not op.attrs.get("sparse")
+    return is_plain and _needed(op, "indices").dtype in INDEX_BYTES
 
 
 def _serves_lines(op: Op) -> bool:
@@ -265,7 +278,8 @@ def _serves_scatter_add(op: Op) -> bool:
 
 
 def _serves_rows(op: Op) -> bool:
-    return _needed(op, "index").dtype in INDEX_BYTES and len(_needed(op, "self").shape) >= 1 and len(_needed(op, "index").shape) <= 1
+    index, base = _needed(op, "index"), _needed(op, "self")
+    return index.dtype in INDEX_BYTES and len(base.shape) >= 1 and len(index.shape) <= 1
 
 
 def _serves_index_add(op: Op) -> bool:

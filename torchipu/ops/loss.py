@@ -8,13 +8,31 @@ from torchipu._kernels import loss as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import ceil_div, elementwise_set, reduction_codelet, reduction_sets, vector_codelet
-from torchipu.ops.spec import ANY, FLOATING, Codelet, Emitter, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
+from torchipu.ops.spec import (
+    ANY,
+    FLOATING,
+    Codelet,
+    Emitter,
+    HostPlanner,
+    HostTensor,
+    Lowering,
+    OpSpec,
+    Vertices,
+    register,
+)
 from torchipu.target import Target
 
 NONE, MEAN, SUM = 0, 1, 2
 MSE, SMOOTH_L1, HUBER, CROSS_ENTROPY, CROSS_ENTROPY_LOGITS = range(5)
 NLL_CHUNK, PAIR_CHUNK = 1024, 4096  # elements whose losses are summed in one go
 INDEX_BYTES = {DType.INT: 4, DType.LONG: 8}
+
+
+def _needed(op: Op, name: str) -> Tensor:
+    tensor = op.operand(name)
+    assert tensor is not None, f"{op.target} without {name}"
+    return tensor
+
 
 # --------------------------------------------------------------------------- device side
 _REDUCE = reduction_codelet("popops::Reduce<add,float>")
@@ -29,8 +47,7 @@ _SCALE = vector_codelet("popops::BroadcastScalar<multiply>", 2, 2)
 
 
 def _lower_nll(op: Op, target: Target) -> tuple[Vertices, ...]:
-    labels = op.operand("target")
-    assert labels is not None
+    labels = _needed(op, "target")
     if labels.num_elements == 0:
         return ()
     picked = elementwise_set(target, _PICK, labels.num_elements, op.inputs[0].dtype)
@@ -38,8 +55,7 @@ def _lower_nll(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 
 def _lower_nll_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
-    result, labels = op.outputs[0], op.operand("target")
-    assert labels is not None
+    result, labels = op.outputs[0], _needed(op, "target")
     if result.num_elements == 0:
         return ()
     return (
@@ -50,8 +66,7 @@ def _lower_nll_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 def _lower_pairs(*codelets: Codelet) -> Lowering:
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
-        data = op.operand("self")
-        assert data is not None
+        data = _needed(op, "self")
         if data.num_elements == 0:
             return ()
         sets = tuple(elementwise_set(target, codelet, data.num_elements, data.dtype) for codelet in codelets)
@@ -69,9 +84,7 @@ def _classes(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _labels(op: Op, plan: HostPlanner) -> tuple[HostTensor, int]:
-    tensor = op.operand("target")
-    assert tensor is not None
-    held = plan.value(tensor)
+    held = plan.value(_needed(op, "target"))
     return held, INDEX_BYTES[held.dtype]
 
 
@@ -96,7 +109,8 @@ def _emit_nll(op: Op, plan: HostPlanner) -> None:
     out, total = (plan.output(result, DType.FLOAT) for result in op.outputs)
     chunks = ceil_div(count, NLL_CHUNK)
     partials = plan.scratch((max(1, chunks), 2))
-    ints = (count, classes, inner, _number(op, "ignore_index"), reduction, label_bytes, int(weight is not None), NLL_CHUNK)
+    ignored, weighted = _number(op, "ignore_index"), int(weight is not None)
+    ints = (count, classes, inner, ignored, reduction, label_bytes, weighted, NLL_CHUNK)
     plan.step(kernels.NLL, [out if reduction == NONE else partials], [x, labels, _optional(plan, weight, x)], ints=ints,
               items=chunks)
     if reduction == NONE:
@@ -107,14 +121,14 @@ def _emit_nll(op: Op, plan: HostPlanner) -> None:
 
 
 def _emit_nll_grad(op: Op, plan: HostPlanner) -> None:
-    data, upstream, divisor = op.operand("self"), op.operand("grad_output"), op.operand("total_weight")
-    assert data is not None and upstream is not None and divisor is not None
-    dy, total = plan.value(upstream, DType.FLOAT), plan.value(divisor, DType.FLOAT)
+    data = _needed(op, "self")
+    dy, total = (plan.value(_needed(op, name), DType.FLOAT) for name in ("grad_output", "total_weight"))
     labels, label_bytes = _labels(op, plan)
     weight = op.operand("weight")
     outer, classes, inner = _classes(data.shape)
     dx = plan.output(op.outputs[0], DType.FLOAT)
-    ints = (outer, classes, inner, _number(op, "ignore_index"), _number(op, "reduction"), label_bytes, int(weight is not None))
+    ignored, reduction = _number(op, "ignore_index"), _number(op, "reduction")
+    ints = (outer, classes, inner, ignored, reduction, label_bytes, int(weight is not None))
     plan.step(kernels.NLL_GRAD, [dx], [dy, labels, _optional(plan, weight, dy), total], ints=ints, items=outer,
               grain=max(1, 16384 // max(1, classes * inner)))
 
@@ -128,10 +142,8 @@ def _width(op: Op) -> float:
 
 def _pair(op: Op, plan: HostPlanner) -> tuple[HostTensor, HostTensor, HostTensor]:
     """Return input, target and weight; the input stands in for an absent weight."""
-    data, wanted = op.operand("self"), op.operand("target")
-    assert data is not None and wanted is not None
-    x = plan.value(data, DType.FLOAT)
-    return x, plan.value(wanted, DType.FLOAT), _optional(plan, op.operand("weight"), x)
+    x, wanted = (plan.value(_needed(op, name), DType.FLOAT) for name in ("self", "target"))
+    return x, wanted, _optional(plan, op.operand("weight"), x)
 
 
 def _emit_pairs(kind: int) -> Emitter:
@@ -157,11 +169,10 @@ def _emit_pairs(kind: int) -> Emitter:
 def _emit_pairs_grad(kind: int) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
         x, wanted, weight = _pair(op, plan)
-        upstream = op.operand("grad_output")
-        assert upstream is not None
+        dy = plan.value(_needed(op, "grad_output"), DType.FLOAT)
         count, reduction = x.num_elements, _number(op, "reduction")
         plan.step(kernels.PAIR_LOSS_GRAD, [plan.output(op.outputs[0], DType.FLOAT)],
-                  [plan.value(upstream, DType.FLOAT), x, wanted, weight],
+                  [dy, x, wanted, weight],
                   ints=(count, kind, reduction, int(op.operand("weight") is not None)),
                   scalars=(_width(op), count if reduction == MEAN else 1.0), items=count, grain=16384)
 
@@ -172,7 +183,7 @@ def _has_labels(op: Op) -> bool:
     data, labels, weight = op.operand("self"), op.operand("target"), op.operand("weight")
     return (
         data is not None and labels is not None and labels.dtype in INDEX_BYTES and data.dtype.is_floating
-        and 1 <= len(data.shape) and labels.num_elements == _classes(data.shape)[0] * _classes(data.shape)[2]
+        and len(data.shape) >= 1 and labels.num_elements == _classes(data.shape)[0] * _classes(data.shape)[2]
         and labels.num_elements > 0 and (weight is None or weight.dtype.is_floating)
     )
 

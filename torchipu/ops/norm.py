@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 
 from torchipu._kernels import norm as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import ceil_div, chain_sets, reduction_codelet, vector_codelet
-from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
+from torchipu.ops.spec import FLOATING, Codelet, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
 from torchipu.target import Target
 
 HAS_WEIGHT, HAS_BIAS, HAS_RUNNING, FROM_RUNNING = 1, 2, 4, 8
@@ -26,7 +26,9 @@ _BROADCAST = vector_codelet("popops::BroadcastVectorInner", 2, 2, supervisor=15)
 _SCALE = vector_codelet("popops::BroadcastScaledAdd", 2, 2, supervisor=15)
 _MULTIPLY = vector_codelet("popops::BinaryOp<multiply>", 3, 3)
 
-_FORWARD = ((_REDUCE, "reduce"), (_REDUCE_SQUARES, "reduce"), (_STATISTICS, "rows"), (_BROADCAST, "map"), (_SCALE, "map"))
+_FORWARD = (
+    (_REDUCE, "reduce"), (_REDUCE_SQUARES, "reduce"), (_STATISTICS, "rows"), (_BROADCAST, "map"), (_SCALE, "map"),
+)
 _APPLY = ((_STATISTICS, "rows"), (_BROADCAST, "map"), (_SCALE, "map"))
 # Whitened activations again, their products with the gradient, two sums, and the gradient of the input.
 _BACKWARD = (
@@ -34,22 +36,41 @@ _BACKWARD = (
 )
 
 
-def _lower(chain: tuple[tuple[object, str], ...], operand: str, rows_of: object) -> Lowering:
+def _lower(chain: tuple[tuple[Codelet, str], ...], rows_of: Callable[[Op, Tensor], int]) -> Lowering:
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
-        data = op.operand(operand)
+        data = op.operand("input")
         if data is None or data.num_elements == 0:
             return ()
-        return chain_sets(target, chain, data.num_elements, max(1, rows_of(op, data)), data.dtype)  # type: ignore[arg-type,operator]
+        return chain_sets(target, chain, data.num_elements, max(1, rows_of(op, data)), data.dtype)
 
     return lower
 
 
+def _integer(op: Op, name: str) -> int:
+    value = op.attrs[name]
+    assert isinstance(value, int)
+    return value
+
+
+def _number(op: Op, name: str) -> float:
+    value = op.attrs[name]
+    assert isinstance(value, (int, float))
+    return float(value)
+
+
+def _layer_width(op: Op) -> int:
+    """Return the elements of one row of a layer norm."""
+    shape = op.attrs["normalized_shape"]
+    assert isinstance(shape, (list, tuple))
+    return prod(int(size) for size in shape)
+
+
 def _layer_rows(op: Op, data: Tensor) -> int:
-    return data.num_elements // max(1, prod(op.attrs["normalized_shape"]))  # type: ignore[call-overload]
+    return data.num_elements // max(1, _layer_width(op))
 
 
 def _group_rows(op: Op, data: Tensor) -> int:
-    return int(op.attrs["N"]) * int(op.attrs["group"])  # type: ignore[call-overload]
+    return _integer(op, "N") * _integer(op, "group")
 
 
 def _batch_rows(op: Op, data: Tensor) -> int:
@@ -60,8 +81,9 @@ def _batch_rows(op: Op, data: Tensor) -> int:
 def present_outputs(op: Op, count: int) -> list[Tensor | None]:
     """Return the results in schema order, None for those that torch does not return."""
     present = op.attrs.get("present") or (True,) * count
+    assert isinstance(present, (list, tuple))
     results = iter(op.outputs)
-    return [next(results) if there else None for there in present]  # type: ignore[attr-defined]
+    return [next(results) if there else None for there in present]
 
 
 def _floats(plan: HostPlanner, tensor: Tensor | None, absent: HostTensor) -> HostTensor:
@@ -87,17 +109,18 @@ def _flags(op: Op) -> int:
 
 def _emit_layer_norm(op: Op, plan: HostPlanner) -> None:
     x = _data(op, plan, "input")
-    width = prod(op.attrs["normalized_shape"])  # type: ignore[call-overload]
+    width = _layer_width(op)
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
     operands = [x, _floats(plan, op.operand("weight"), x), _floats(plan, op.operand("bias"), x)]
     rows = x.num_elements // width if width else 0
-    plan.step(kernels.LAYER_NORM, outputs, operands, ints=(width, _flags(op)), scalars=(op.attrs["eps"],),  # type: ignore[arg-type]
-              items=rows, grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, width)))
+    plan.step(kernels.LAYER_NORM, outputs, operands, ints=(width, _flags(op)), scalars=(_number(op, "eps"),),
+              items=rows,
+              grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, width)))
 
 
 def _emit_layer_norm_grad(op: Op, plan: HostPlanner) -> None:
     dy, x = _data(op, plan, "grad_out"), _data(op, plan, "input")
-    width = prod(op.attrs["normalized_shape"])  # type: ignore[call-overload]
+    width = _layer_width(op)
     rows = x.num_elements // width if width else 0
     dx, dweight, dbias = present_outputs(op, 3)
     wants = dweight is not None or dbias is not None
@@ -117,7 +140,7 @@ def _emit_layer_norm_grad(op: Op, plan: HostPlanner) -> None:
 
 def _group_sizes(op: Op) -> tuple[int, int, int, int]:
     """Return samples, channels of a group, positions and groups."""
-    samples, channels, positions, groups = (int(op.attrs[name]) for name in ("N", "C", "HxW", "group"))  # type: ignore[call-overload]
+    samples, channels, positions, groups = (_integer(op, name) for name in ("N", "C", "HxW", "group"))
     return samples, channels // groups, positions, groups
 
 
@@ -127,7 +150,7 @@ def _emit_group_norm(op: Op, plan: HostPlanner) -> None:
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
     operands = [x, _floats(plan, op.operand("weight"), x), _floats(plan, op.operand("bias"), x)]
     plan.step(kernels.GROUP_NORM, outputs, operands, ints=(depth, positions, groups, _flags(op)),
-              scalars=(op.attrs["eps"],), items=samples * groups,  # type: ignore[arg-type]
+              scalars=(_number(op, "eps"),), items=samples * groups,
               grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, depth * positions)))
 
 
@@ -187,18 +210,20 @@ def _emit_batch_norm(op: Op, plan: HostPlanner) -> None:
     has_running = running[0] is not None and len(op.outputs) == 5
     new = [plan.output(result, DType.FLOAT) for result in op.outputs[3:]] if has_running else [mean, rstd]
     ints = sizes.ints(_flags(op) | (HAS_RUNNING if has_running else 0))
-    scalars: tuple[float, float] = (op.attrs["eps"], op.attrs["momentum"])  # type: ignore[assignment]
+    scalars = (_number(op, "eps"), _number(op, "momentum"))
     if sizes.whole and sizes.positions > 1:
         plan.step(kernels.BATCH_NORM, [y, mean, rstd, *new], [*old, x, weight, bias], ints=ints, scalars=scalars,
                   items=sizes.channels, grain=sizes.channels_per_chunk)
         return
     statistics = [mean, rstd, *new]
     if sizes.positions == 1:
-        plan.step(kernels.BATCH_COLUMNS, statistics, [*old, x], ints=ints, scalars=scalars, items=sizes.channels, grain=64)
+        plan.step(kernels.BATCH_COLUMNS, statistics, [*old, x], ints=ints, scalars=scalars, items=sizes.channels,
+                  grain=64)
     else:
         partials = plan.scratch((sizes.channels, sizes.splits, 2))
         plan.step(kernels.BATCH_MOMENTS, [partials], [x], ints=ints, items=sizes.channels * sizes.splits)
-        plan.step(kernels.BATCH_STATISTICS, statistics, [*old, partials], ints=ints, scalars=scalars, items=sizes.channels,
+        plan.step(kernels.BATCH_STATISTICS, statistics, [*old, partials], ints=ints, scalars=scalars,
+                  items=sizes.channels,
                   grain=64)
     plan.step(kernels.BATCH_APPLY, [y], [x, mean, rstd, weight, bias], ints=ints, scalars=scalars, items=sizes.by_rows,
               grain=sizes.per_item)
@@ -210,8 +235,9 @@ def _emit_batch_norm_inference(op: Op, plan: HostPlanner) -> None:
     sizes = _Batch(x)
     weight, bias = (_floats(plan, op.operand(name), x) for name in ("weight", "bias"))
     y, *_ = (plan.output(result, DType.FLOAT) for result in op.outputs)
-    plan.step(kernels.BATCH_APPLY, [y], [x, _data(op, plan, "running_mean"), _data(op, plan, "running_var"), weight, bias],
-              ints=sizes.ints(_flags(op) | FROM_RUNNING), scalars=(op.attrs["eps"], 0.0),  # type: ignore[arg-type]
+    plan.step(kernels.BATCH_APPLY, [y], [x, _data(op, plan, "running_mean"), _data(op, plan, "running_var"), weight,
+                                         bias],
+              ints=sizes.ints(_flags(op) | FROM_RUNNING), scalars=(_number(op, "eps"), 0.0),
               items=sizes.by_rows, grain=sizes.per_item)
 
 
@@ -223,13 +249,14 @@ def _emit_batch_norm_grad(op: Op, plan: HostPlanner) -> None:
     mean, spread = (_data(op, plan, name) for name in names)
     weight = op.operand("weight")
     flags = (HAS_WEIGHT if weight is not None else 0) | (0 if train else FROM_RUNNING)
-    ints, scalars = sizes.ints(flags), (float(op.attrs["eps"]), 0.0)  # type: ignore[arg-type]
+    ints, scalars = sizes.ints(flags), (_number(op, "eps"), 0.0)
     grads = present_outputs(op, 3)
     dx = _result(plan, grads[0], x.shape)
     dweight, dbias = (_result(plan, grad, (sizes.channels,)) for grad in grads[1:])
     factor = _floats(plan, weight, x)
     if sizes.whole and sizes.positions > 1:
-        plan.step(kernels.BATCH_NORM_GRAD, [dx, dweight, dbias], [dy, x, mean, spread, factor], ints=ints, scalars=scalars,
+        plan.step(kernels.BATCH_NORM_GRAD, [dx, dweight, dbias], [dy, x, mean, spread, factor], ints=ints,
+                  scalars=scalars,
                   items=sizes.channels, grain=sizes.channels_per_chunk)
         return
     if sizes.positions == 1:
@@ -259,20 +286,20 @@ def _applies(op: Op) -> bool:
 
 
 register(
-    OpSpec("aten.native_layer_norm.default", "layer_norm", _lower(_FORWARD, "input", _layer_rows), _emit_layer_norm,
+    OpSpec("aten.native_layer_norm.default", "layer_norm", _lower(_FORWARD, _layer_rows), _emit_layer_norm,
            dtypes=FLOATING, supports=_is_not_empty),
-    OpSpec("aten.native_layer_norm_backward.default", "layer_norm_grad", _lower(_BACKWARD, "input", _layer_rows),
+    OpSpec("aten.native_layer_norm_backward.default", "layer_norm_grad", _lower(_BACKWARD, _layer_rows),
            _emit_layer_norm_grad, dtypes=FLOATING, supports=_is_not_empty),
-    OpSpec("aten.native_group_norm.default", "group_norm", _lower(_FORWARD, "input", _group_rows), _emit_group_norm,
+    OpSpec("aten.native_group_norm.default", "group_norm", _lower(_FORWARD, _group_rows), _emit_group_norm,
            dtypes=FLOATING, supports=_is_not_empty),
-    OpSpec("aten.native_group_norm_backward.default", "group_norm_grad", _lower(_BACKWARD, "input", _group_rows),
+    OpSpec("aten.native_group_norm_backward.default", "group_norm_grad", _lower(_BACKWARD, _group_rows),
            _emit_group_norm_grad, dtypes=FLOATING, supports=_is_not_empty),
-    OpSpec("aten._native_batch_norm_legit_functional.default", "batch_norm", _lower(_FORWARD, "input", _batch_rows),
+    OpSpec("aten._native_batch_norm_legit_functional.default", "batch_norm", _lower(_FORWARD, _batch_rows),
            _emit_batch_norm, dtypes=FLOATING, supports=_trains),
-    OpSpec("aten._native_batch_norm_legit.no_stats", "batch_norm", _lower(_FORWARD, "input", _batch_rows),
+    OpSpec("aten._native_batch_norm_legit.no_stats", "batch_norm", _lower(_FORWARD, _batch_rows),
            _emit_batch_norm, dtypes=FLOATING, supports=_trains),
     OpSpec("aten._native_batch_norm_legit_no_training.default", "batch_norm_inference",
-           _lower(_APPLY, "input", _batch_rows), _emit_batch_norm_inference, dtypes=FLOATING, supports=_applies),
-    OpSpec("aten.native_batch_norm_backward.default", "batch_norm_grad", _lower(_BACKWARD, "input", _batch_rows),
+           _lower(_APPLY, _batch_rows), _emit_batch_norm_inference, dtypes=FLOATING, supports=_applies),
+    OpSpec("aten.native_batch_norm_backward.default", "batch_norm_grad", _lower(_BACKWARD, _batch_rows),
            _emit_batch_norm_grad, dtypes=FLOATING, supports=_applies),
 )

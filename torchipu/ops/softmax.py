@@ -55,7 +55,9 @@ def _split(op: Op, shape: tuple[int, ...]) -> tuple[int, int, int]:
     """Return the sizes before, of and after the dimension; a 0-d tensor is one row of one."""
     if not shape:
         return 1, 1, 1
-    dim = int(op.attrs["dim"]) % len(shape)  # type: ignore[call-overload]
+    dim = op.attrs["dim"]
+    assert isinstance(dim, int)
+    dim %= len(shape)
     return prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
 
 
@@ -67,7 +69,8 @@ def _emit(mode: int) -> Emitter:
             plan.step(kernels.SOFTMAX_ROWS, [y], [x], ints=(extent, mode), items=outer,
                       grain=max(1, GRAIN_ELEMENTS // max(1, extent)))
         else:
-            plan.step(kernels.SOFTMAX_COLUMNS, [y], [x], ints=(extent, inner, mode), items=outer * ceil_div(inner, BLOCK),
+            plan.step(kernels.SOFTMAX_COLUMNS, [y], [x], ints=(extent, inner, mode),
+                      items=outer * ceil_div(inner, BLOCK),
                       grain=max(1, GRAIN_ELEMENTS // max(1, extent * BLOCK)))
 
     return emit
@@ -93,7 +96,8 @@ register(
     OpSpec("aten._softmax.default", "softmax", _lower(_FORWARD), _emit(SOFTMAX), dtypes=FLOATING),
     OpSpec("aten._safe_softmax.default", "safe_softmax", _lower(_FORWARD), _emit(SAFE), dtypes=FLOATING),
     OpSpec("aten._log_softmax.default", "log_softmax", _lower(_LOG_FORWARD), _emit(LOG), dtypes=FLOATING),
-    OpSpec("aten._softmax_backward_data.default", "softmax_grad", _lower(_BACKWARD), _emit_grad(SOFTMAX), dtypes=FLOATING),
+    OpSpec("aten._softmax_backward_data.default", "softmax_grad", _lower(_BACKWARD), _emit_grad(SOFTMAX),
+           dtypes=FLOATING),
     OpSpec("aten._log_softmax_backward_data.default", "log_softmax_grad", _lower(_LOG_BACKWARD), _emit_grad(LOG),
            dtypes=FLOATING),
 )
