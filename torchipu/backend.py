@@ -14,6 +14,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import CompileContext
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu.capture.aot import partition
 from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph
@@ -148,6 +149,7 @@ class _Doors:
     def _program(self, gm: GraphModule, leg: Leg, name: str, num_results: int | None) -> Callable[..., Any]:
         given = [Given(self.roles.get(node.name, Role.INPUT)) for node in _placeholders(gm)]
 
+        @_outside_fake_mode
         def build(module: GraphModule) -> _Program:
             imported = import_graph(
                 module, name=f"{self.name}.{name}", given=given, leg=leg, strict_ops=self.options.strict_ops,
@@ -159,6 +161,16 @@ class _Doors:
 
         run = _ByShape(gm, build).run if _has_unknown_sizes(gm) else build(gm).run
         return _boxed(run)
+
+
+def _outside_fake_mode(build: Callable[[GraphModule], _Program]) -> Callable[[GraphModule], _Program]:
+    """Call without the modes under which AOT autograd compiles: constants have values, buffers memory."""
+
+    def call(module: GraphModule) -> _Program:
+        with _disable_current_modes():
+            return build(module)
+
+    return call
 
 
 def _boxed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
@@ -248,7 +260,7 @@ def _layout(fake: torch.Tensor | None) -> _Layout | None:
 def _is_dense(value: torch.Tensor) -> bool:
     """Whether the elements fill their memory without gaps or overlaps, in any order of the dimensions."""
     expected = 1
-    for stride, size in sorted((stride, size) for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1):
+    for stride, size in sorted(pair for pair in zip(value.stride(), value.shape, strict=True) if pair[1] > 1):
         if stride != expected:
             return False
         expected *= size
@@ -344,8 +356,8 @@ class _ByShape:
         if not self.warned:
             self.warned = True
             warnings.warn(
-                f"torchipu: called with more than {MAX_SHAPES} sets of sizes; the least recent programs are compiled anew "
-                "when they return (pad inputs to fewer sizes)", stacklevel=2,
+                f"torchipu: called with more than {MAX_SHAPES} sets of sizes; the least recent programs are compiled "
+                "anew when they return (pad inputs to fewer sizes)", stacklevel=2,
             )
 
 
@@ -357,7 +369,9 @@ def specialise(gm: GraphModule, arguments: Sequence[Any]) -> GraphModule:
         arguments: Values of its placeholders.
     """
     mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
-    fakes = [mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value for value in arguments]
+    fakes = [
+        mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value for value in arguments
+    ]
 
     def interpret(*values: Any) -> Any:
         with torch.fx.traceback.preserve_node_meta():

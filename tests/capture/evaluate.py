@@ -20,7 +20,8 @@ def evaluate(graph: Graph, given: Mapping[Tensor, torch.Tensor]) -> dict[Tensor,
     values = {tensor: value.detach().to(TORCH[tensor.dtype]) for tensor, value in given.items()}
     for op in graph.ops:
         results = call(op, values)
-        present = [r for r in (results if isinstance(results, (list, tuple)) else [results]) if isinstance(r, torch.Tensor)]
+        listed = results if isinstance(results, (list, tuple)) else [results]
+        present = [result for result in listed if isinstance(result, torch.Tensor)]
         for tensor, result in zip(op.outputs, present, strict=True):
             assert tuple(result.shape) == tensor.shape, (op.target, result.shape, tensor.shape)
             assert result.dtype == TORCH[tensor.dtype], (op.target, result.dtype, tensor.dtype)
@@ -42,7 +43,9 @@ def call(op: Op, values: Mapping[Tensor, torch.Tensor]) -> object:
             arguments[key] = [values[next(members)] if mark == "x" else None for mark in marks]
         else:
             arguments[operand] = values[next(members)]
-    positional = [arguments.get(a.name) for a in overload._schema.arguments if not a.kwarg_only and a.name != 'memory_format']
+    positional = [
+        arguments.get(a.name) for a in overload._schema.arguments if not a.kwarg_only and a.name != "memory_format"
+    ]
     named = {a.name: arguments[a.name] for a in overload._schema.arguments if a.kwarg_only and a.name in arguments}
     with torch.no_grad():
         return overload(*positional, **named)

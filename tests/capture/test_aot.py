@@ -6,9 +6,9 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.capture.evaluate import evaluate
 from torch import nn
 
+from tests.capture.evaluate import evaluate
 from torchipu.capture.aot import capture_inference, capture_joint
 from torchipu.errors import CaptureError, UnsupportedOpError
 from torchipu.ir.types import Leg, Role
@@ -96,7 +96,8 @@ def check_training(module, args, kwargs=None, loss_of=lambda out: out[-1]):
     captured = capture_joint(module, args, kwargs)
     values = values_of(captured, module, args, kwargs)
     returned = captured.restore([values[tensor] for tensor in captured.graph.outputs])
-    buffers = {name: values[new] for state, new in captured.graph.updates for name, t in captured.buffers.items() if t is state}
+    next_value = dict(captured.graph.updates)
+    buffers = {name: values[next_value[tensor]] for name, tensor in captured.buffers.items() if tensor in next_value}
     expected = module(*copy.deepcopy(args), **(kwargs or {}))
     loss_of(expected).backward()
     torch.testing.assert_close(returned, expected, check_stride=False)
@@ -134,7 +135,9 @@ def test_transformer_encoder_classifier():
 class Dropping(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.4), nn.Linear(16, 16), nn.Dropout(0.2), nn.Linear(16, 3))
+        self.layers = nn.Sequential(
+            nn.Linear(8, 16), nn.Dropout(0.4), nn.Linear(16, 16), nn.Dropout(0.2), nn.Linear(16, 3),
+        )
 
     def forward(self, x, y):
         return F.cross_entropy(self.layers(x), y)
@@ -189,7 +192,8 @@ def test_a_written_input_is_read_as_written_and_warned_of():
 class Indexing(nn.Module):
     def forward(self, x, rows, columns):
         a = x[:, rows]
-        b = torch.cat([a, x[rows, columns].view(-1, 1, 1).expand(-1, a.shape[1], 1)[: a.shape[0]].repeat(1, 1, a.shape[2])])
+        picked = x[rows, columns].view(-1, 1, 1).expand(-1, a.shape[1], 1)[: a.shape[0]]
+        b = torch.cat([a, picked.repeat(1, 1, a.shape[2])])
         first, rest = b.split([1, b.shape[0] - 1])
         return first + torch.tensor([1.5]), rest.to(torch.int32), rows * 2, (x > 0).any(), torch.arange(3)
 
@@ -322,13 +326,15 @@ def test_sources_name_the_users_line_and_the_module():
 def state_of(module):
     return (
         copy.deepcopy(module.state_dict()), {n: p.grad for n, p in module.named_parameters()},
-        [m.training for m in module.modules()], torch.get_rng_state(), [(n, id(p)) for n, p in module.named_parameters()],
+        [m.training for m in module.modules()], torch.get_rng_state(),
+        [(n, id(p)) for n, p in module.named_parameters()],
     )
 
 
 @pytest.mark.parametrize("failing", [False, True])
 def test_capture_leaves_the_module_as_it_was(failing):
-    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(), Branching() if failing else nn.Flatten())
+    last = Branching() if failing else nn.Flatten()
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Dropout(), last)
     x = torch.randn(2, 1, 5, 5)
     before = state_of(module)
     with contextlib.suppress(CaptureError):

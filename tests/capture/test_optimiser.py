@@ -73,6 +73,7 @@ def test_weights_and_state_follow_eager(kind):
     assert_same(model, optimizer, eager, eager_optimizer)
 
 
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")  # torch watches its own step only
 def test_a_scheduler_takes_effect_without_a_new_compilation():
     model = Model()
     eager = copy.deepcopy(model)

@@ -1,4 +1,4 @@
-"""Capture through Dynamo and AOT autograd: whole modules for the one-Program door, the partition for the Dynamo door."""
+"""Capture through Dynamo and AOT autograd: whole modules for the one-Program door, the cut for the Dynamo door."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import traceback
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,6 @@ from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, im
 from torchipu.errors import CaptureError, IpuError
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.types import Role, Source
-
-LOSS_KEY = "ipu_loss"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,8 @@ class Captured:
         if spec != self.in_spec:
             raise CaptureError(
                 "the arguments have another structure than those the model was captured with",
-                detail=f"expected {self.in_spec}\ngot      {spec}", remedy="call with the same arguments, or capture again",
+                detail=f"expected {self.in_spec}\ngot      {spec}",
+                remedy="call with the same arguments, or capture again",
             )
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
@@ -195,9 +194,9 @@ def find_loss(leaves: Sequence[Any], index: int | None) -> int:
     scalars = [position for position in candidates if leaves[position].dim() == 0] or candidates
     if len(scalars) == 1:
         return scalars[0]
-    what = "returns no scalar that needs a gradient" if not scalars else f"returns {len(scalars)} scalars that could be the loss"
+    what = f"{len(scalars)} scalars that could be the loss" if scalars else "no scalar that needs a gradient"
     raise CaptureError(
-        f"the model {what}", detail=f"the model returns\n{listing}",
+        f"the model returns {what}", detail=f"the model returns\n{listing}",
         remedy=f"give loss= one of {scalars}" if scalars else
         "return the loss from forward (mean or sum over the batch), and leave some parameters trainable",
     )
@@ -218,7 +217,7 @@ def _capture(
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach(), (args, dict(kwargs)))
     results = _Results(_dynamo(module, args, kwargs), training)
     with contextlib.ExitStack() as stack:
-        joint = aot_export_joint_with_descriptors(stack, results, args, kwargs)
+        joint = aot_export_joint_with_descriptors(stack, results, args, dict(kwargs))
         graph_module = joint.graph_module
     _drop_dead(graph_module)
     names = _canonical_names(module)
@@ -234,9 +233,8 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
         automatic_dynamic_shapes=False, assume_static_by_default=True, specialize_int=True, specialize_float=True,
         suppress_errors=False,
     )
-    with settings:
-        with _method_forward(module):
-            captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
+    with settings, _method_forward(module):
+        captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
     return captured
 
 
@@ -342,7 +340,8 @@ def _assemble(
     kept = tuple(tensor for tensor in graph.inputs if tensor in read)
     flat, in_spec = pytree.tree_flatten((args, dict(kwargs)))
     arguments = tuple(
-        by_desc[desc.PlainAOTInput(index)] if isinstance(leaf, torch.Tensor) else None for index, leaf in enumerate(flat)
+        by_desc[desc.PlainAOTInput(index)] if isinstance(leaf, torch.Tensor) else None
+        for index, leaf in enumerate(flat)
     )
     assert results.spec is not None
     return Captured(
@@ -358,8 +357,8 @@ def _assemble(
 
 def _warn_written_input(tensor: Tensor) -> None:
     warnings.warn(
-        f"torchipu: the model writes into its input {tensor.name} ({list(tensor.shape)}); the caller's tensor stays as it "
-        "is, as on the device", stacklevel=2,
+        f"torchipu: the model writes into its input {tensor.name} ({list(tensor.shape)}); the caller's tensor stays as "
+        "it is, as on the device", stacklevel=2,
     )
 
 
@@ -397,7 +396,8 @@ def as_capture_error(error: BaseException) -> IpuError:
         what = "shape" if isinstance(error, DynamicOutputShapeException) else "value on the host"
         return CaptureError(
             f"the model cannot be captured as one graph: the {what} of {error.func} depends on data",
-            source=_user_line(error), remedy="use torch.where, a mask or padding to a fixed size; keep .item() out of forward",
+            source=_user_line(error),
+            remedy="use torch.where, a mask or padding to a fixed size; keep .item() out of forward",
         )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0] if lines else type(error).__name__
@@ -477,6 +477,3 @@ def _is_cheap_view(node: Node) -> bool:
         return False
     shown, base = node.meta.get("val"), operands[0].meta.get("val")
     return isinstance(shown, torch.Tensor) and isinstance(base, torch.Tensor)
-
-
-Compiler = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]

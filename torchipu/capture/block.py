@@ -40,7 +40,9 @@ def Block(name: str, ipu_id: int | None = None) -> AbstractContextManager[None]:
 def check_block(name: object, ipu_id: object) -> None:
     """Raise PlacementError unless these can be the name and the IPU of a block."""
     if not isinstance(name, str) or not name:
-        raise PlacementError(f"a block needs a name of at least one letter, got {name!r}", remedy='write Block("encoder")')
+        raise PlacementError(
+            f"a block needs a name of at least one letter, got {name!r}", remedy='write Block("encoder")',
+        )
     if ipu_id is None or (isinstance(ipu_id, int) and not isinstance(ipu_id, bool) and ipu_id >= 0):
         return
     raise PlacementError(

@@ -119,8 +119,8 @@ def import_optimiser(
             name = name_by_id.get(id(parameter))
             if name is None:
                 raise OptionsError(
-                    f"{type(optimizer).__name__} updates a parameter of shape {list(parameter.shape)} that the model does "
-                    "not have", option="optimizer", remedy="make the optimiser from model.parameters()",
+                    f"{type(optimizer).__name__} updates a parameter of shape {list(parameter.shape)} that the model "
+                    "does not have", option="optimizer", remedy="make the optimiser from model.parameters()",
                 )
             if name in gradients:
                 builder.parameter(name, parameter, parameters[name], gradients[name], group, hyper)
@@ -143,8 +143,8 @@ def _kind_of(optimizer: torch.optim.Optimizer) -> _Kind:
 def _check_group(optimizer: torch.optim.Optimizer, group: Group) -> None:
     if group.get("differentiable"):
         raise OptionsError(
-            f"{type(optimizer).__name__}: differentiable=True cannot run on the IPU", option="differentiable", value=True,
-            allowed="False", remedy="leave differentiable out",
+            f"{type(optimizer).__name__}: differentiable=True cannot run on the IPU", option="differentiable",
+            value=True, allowed="False", remedy="leave differentiable out",
         )
 
 
@@ -238,10 +238,10 @@ class _Builder:
         for (tensor, structure), group in zip(self.groups, self.optimizer.param_groups, strict=True):
             if self.structure(group) != structure:
                 raise OptionsError(
-                    f"{type(self.optimizer).__name__}: a parameter group now needs other states than it was compiled with "
-                    f"(was {structure}, is {self.structure(group)})", option="optimizer",
-                    remedy="switch momentum, amsgrad, centered or decoupled_weight_decay on or off before the first call, "
-                    "or make a new TrainStep",
+                    f"{type(self.optimizer).__name__}: a parameter group now needs other states than it was compiled "
+                    f"with (was {structure}, is {self.structure(group)})", option="optimizer",
+                    remedy="switch momentum, amsgrad, centered or decoupled_weight_decay on or off before the first "
+                    "call, or make a new TrainStep",
                 )
             self._write_hyper(self.hyperparameters[tensor], group)
         for held in self.held:
