@@ -310,13 +310,15 @@ class Planner:
         """Let an op write straight into an output's buffer where it can; copy otherwise."""
         self.current = None
         outputs, direct = [], []
+        # Python sees the operands and results of generic steps as tensors over the arena, so they must stay there.
+        seen_by_aten = {t.buffer for step in self.steps if step.kernel is None for t in (*step.outputs, *step.inputs)}
         for index, tensor in enumerate(self.graph.outputs):
             held = self.values[tensor]
             allocation = self.allocations[held.buffer]
             whole = held.is_contiguous and held.offset == 0 and (
                 allocation.num_bytes == max(1, held.num_elements) * held.dtype.host_bytes
             )
-            if allocation.place is Place.ARENA and whole:
+            if allocation.place is Place.ARENA and whole and held.buffer not in seen_by_aten:
                 allocation.place, allocation.index = Place.OUTPUT, index
                 direct.append(True)
             elif self.micro_batches == 1 and allocation.place in (Place.INPUT, Place.OUTPUT) and not self.states:
