@@ -83,7 +83,7 @@ class GraphBuilder:
         return Graph(self.name, tuple(self.inputs), tuple(outputs), tuple(self.ops), tuple(self.updates))
 
 
-UNARY = ("relu", "tanh", "neg", "alias", "detach", "clone")
+UNARY = ("relu", "tanh", "neg", "t", "t", "alias", "detach", "clone")
 
 
 @st.composite

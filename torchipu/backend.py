@@ -242,8 +242,17 @@ def _layout(fake: torch.Tensor | None) -> _Layout | None:
     if fake is None:
         return None
     strides = tuple(int(stride) for stride in fake.stride())
-    dense = not fake.is_contiguous() and torch._prims_common.is_non_overlapping_and_dense(fake)
-    return _Layout(fake.dtype, strides if dense else None)
+    return _Layout(fake.dtype, strides if not fake.is_contiguous() and _is_dense(fake) else None)
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    """Whether the elements fill their memory without gaps or overlaps, in any order of the dimensions."""
+    expected = 1
+    for stride, size in sorted((stride, size) for stride, size in zip(value.stride(), value.shape, strict=True) if size > 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,3 +263,10 @@ def test_variable_on_a_missing_ipu_is_refused() -> None:
 def test_mappings_are_checked_against_the_tiles_of_the_target() -> None:
     with pytest.raises(VerifyError, match="variable %a: tile 2 does not exist: there are 2"):
         verify_executable(executable(Sync("ipu")), num_tiles=2)
+
+
+def test_state_inside_a_wider_one_is_found() -> None:
+    wide, narrow, above = state("a", tiles=8), state("b", tiles=1), state("far", tiles=1)
+    addresses = {"a": (0, 100), "b": (10, 20), "far": (100, 110)}
+    with pytest.raises(VerifyError, match="%a and %b overlap in tile 0"):
+        verify_executable(Executable({}, {}, (wide, narrow, above), addresses))

@@ -83,6 +83,68 @@ def test_no_op_is_told_from_an_op_of_the_same_shape(target: str, attrs: dict[str
     assert is_no_op(build.ops[0]) is expected
 
 
+PAIRS = [
+    ("aten.t.default", {}, "aten.t.default", {}, True),
+    ("aten.t.default", {}, "aten.transpose.int", {"dim0": 0, "dim1": -1}, True),
+    ("aten.permute.default", {"dims": [1, 0]}, "aten.t.default", {}, True),
+    ("aten.t.default", {}, "aten.transpose.int", {"dim0": 1, "dim1": 1}, False),
+    ("aten.t.default", {}, "aten.neg.default", {}, False),
+    ("aten.neg.default", {}, "aten.neg.default", {}, False),
+    ("aten.flip.default", {"dims": [0]}, "aten.t.default", {}, False),
+]
+
+
+@pytest.mark.parametrize(("first", "first_attrs", "second", "second_attrs", "cancels"), PAIRS)
+def test_op_that_undoes_the_one_before_goes(
+    first: str, first_attrs: dict[str, object], second: str, second_attrs: dict[str, object], cancels: bool,
+) -> None:
+    build = GraphBuilder()
+    inner = build.op(first, ("self", build.input("x")), **first_attrs)
+    graph = build.graph(build.op(second, ("self", inner), **second_attrs))
+    result = canonicalise(graph)
+    assert (result.outputs == graph.inputs) is cancels
+    assert_same_values(graph, result)
+
+
+@pytest.mark.parametrize(("first", "second", "cancels"), [
+    ((1, 2, 0), (2, 0, 1), True), ((1, 2, 0), (1, 2, 0), False), ((2, 1, 0), (-1, 1, 0), True),
+])
+def test_permutations_of_three_dimensions_are_composed(
+    first: tuple[int, ...], second: tuple[int, ...], cancels: bool,
+) -> None:
+    build = GraphBuilder()
+    x = build.input("x", shape=(2, 2, 2))
+    inner = build.op("aten.permute.default", ("self", x), dims=first)
+    graph = build.graph(build.op("aten.permute.default", ("self", inner), dims=second))
+    assert (canonicalise(graph).outputs == (x,)) is cancels
+    assert_same_values(graph, canonicalise(graph))
+
+
+def test_reshape_back_to_the_first_shape_goes_but_not_through_another_type() -> None:
+    build = GraphBuilder()
+    x = build.input("x")
+    back = build.view(build.op("aten.unsqueeze.default", ("self", x), shape=(1, 3, 3), dim=0), (3, 3))
+    other = build.view(x, (9,))
+    narrow = build.op("aten._to_copy.default", ("self", other), dtype=DType.HALF)
+    wide = build.op("aten._to_copy.default", ("self", narrow), dtype=DType.FLOAT)
+    result = canonicalise(build.graph(back, wide))
+    assert result.outputs[0] is x
+    assert [op.kind for op in result.ops] == ["view", "_to_copy", "_to_copy"]
+
+
+@pytest.mark.parametrize(("updated_in", "stays"), [(Leg.FORWARD, True), (Leg.UPDATE, False)])
+def test_backward_reads_a_weight_directly_unless_the_forward_changes_it(updated_in: Leg, stays: bool) -> None:
+    build = GraphBuilder()
+    state = build.input("state", Role.WEIGHT)
+    turned = build.op("aten.t.default", ("self", state))
+    build.leg = Leg.BACKWARD
+    result = build.unary("tanh", build.op("aten.t.default", ("self", turned)))
+    build.leg = updated_in
+    build.updates.append((state, build.unary("neg", state)))
+    ops = [op.kind for op in canonicalise(build.graph(result)).ops]
+    assert ops == (["t", "t", "tanh", "neg"] if stays else ["tanh", "neg"])
+
+
 def test_change_of_shape_or_dtype_is_no_no_op() -> None:
     build = GraphBuilder()
     x = build.input("x")

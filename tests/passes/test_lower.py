@@ -16,7 +16,7 @@ from tests.placed_graphs import (
 )
 from torchipu.ir.graph import Graph
 from torchipu.ir.program import Call, Copy, Execute, HostCopy, OnIpus, Repeat, Sequence, Sync
-from torchipu.ir.types import Leg, Role
+from torchipu.ir.types import DType, Leg, Role
 from torchipu.ir.verify import verify_executable
 from torchipu.target import lookup_target
 
@@ -65,6 +65,37 @@ def test_broadcast_operand_is_gathered_by_an_exchange():
     assert copy.src is copy.dst
     assert copy.max_tile_bytes == 32 * 4
     assert copy.total_bytes == copy.max_tile_bytes * 200
+
+
+def test_elementwise_op_fetches_operands_that_lie_on_other_tiles():
+    x, w = tensor("x", 640, role=Role.INPUT), tensor("w", 640, role=Role.WEIGHT, dtype=DType.HALF)
+    y = tensor("y", 640)
+    executable = lowered(Graph("g", (x, w), (y,), (op("add", (x, w), y),)), one_forward(), MK2)
+    (copy,) = [step for step in steps(executable, "0F") if isinstance(step, Copy)]
+    # The result lies with one of them: 32 floats a tile, or 64 halves a tile; the other one is fetched.
+    assert variable(executable, "x").mapping is not variable(executable, "w").mapping
+    assert copy.max_tile_bytes == 32 * 2
+
+
+def test_elementwise_op_fetches_nothing_where_its_operands_lie():
+    executable = lowered(training_graph(1, 6400, layers=3), pipeline(1, 1), MK2)
+    for function in ("0B", "U0"):
+        assert "Copy" not in kinds(executable, function)
+
+
+def test_states_that_meet_element_by_element_lie_on_the_same_tiles():
+    executable = lowered(training_graph(1, 640, layers=3), pipeline(1, 1), MK2)
+    for layer in range(3):
+        names = {f"{state}0.{layer}" for state in "wam"}
+        assert len({id(one.mapping) for one in executable.variables if one.name in names}) == 1
+
+
+def test_permuted_operand_of_an_elementwise_op_is_fetched_in_fragments():
+    x, v, y = tensor("x", 40, 16, role=Role.INPUT), tensor("v", 16, 40), tensor("y", 16, 40)
+    graph = Graph("g", (x,), (y,), (op("view", (x,), v), op("add", (v, v), y)))
+    (copy,) = [step for step in steps(lowered(graph, one_forward(), MK2), "0F") if isinstance(step, Copy)]
+    assert copy.max_tile_bytes == 2 * 32 * 4
+    assert copy.fragments > 2 * 5
 
 
 def test_main_is_one_cycle_after_another_with_what_crosses_behind():

@@ -27,12 +27,13 @@ def small():
 
 def test_summary_of_a_small_program():
     # The addition: 120 + 239. Four tiles reduce 32 values each: 120 + 337. One joins them: 120 + 17 + 249.
-    # Streams: 600 + 218 in, 600 + 2 out.
+    # Streams: 600 + 218 in, 600 + 2 out. Tile 0 holds 3200 of stacks, 858 of code, 3 x 90 of control, 52 of exchange
+    # code, 128 each of %x, %w and %a, 4 of the result and 16 of partials to join.
     assert profile(small(), one_forward()).summary() == """\
 machine              Graphcore Mk2 GC200, 1 IPU (modelled)
 inference run        2,622 cycles, 2.0 us (1 x 8 samples)
-throughput           3,939,282 samples/s
-busiest tile         4,636 B of 638,976 B (0.7%), tile 0 of ipu 0
+throughput           4,057,971 samples/s
+busiest tile         4,784 B of 638,976 B (0.7%), tile 0 of ipu 0
 pipeline efficiency  ipu0 100.0%"""
 
 
@@ -54,19 +55,13 @@ def test_codelets_and_supersteps_are_counted_over_all_runs():
     assert found.supersteps_per_update == 7 * 4 + 4 + 4 * (found.num_compute_sets - 11)
 
 
-def test_generic_ops_are_listed_with_their_count(monkeypatch):
-    from torchipu.passes import lower as lower_pass
-
+def test_generic_ops_are_listed_with_their_count():
     x, y, z = tensor("x", 64, role=Role.INPUT), tensor("y", 64), tensor("z", 64)
     place = Placement("B0", 0, 0, FORWARD)
     odd = [
         Op("generic", (a,), (b,), target="aten.odd.default", operands=("self",), placement=place)
         for a, b in ((x, y), (y, z))
     ]
-    from tests.placed_graphs import ADD
-    from torchipu.ops.lowering import linear_vertices
-
-    monkeypatch.setattr(lower_pass, "_lower_generic", linear_vertices(ADD))
     found = profile(Graph("g", (x,), (z,), tuple(odd)), one_forward())
     assert [(one.target, one.count) for one in found.generic_ops] == [("aten.odd.default", 2)]
     assert "generic ops          2: aten.odd.default" in found.summary()

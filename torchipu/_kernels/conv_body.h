@@ -22,7 +22,7 @@ static inline int64_t ti_conv_span(const ti_conv *s, int64_t rows) { return rows
 static inline int64_t ti_conv_expanded(const ti_conv *s) {
   return s->direct ? 0 : s->ic * s->kw * s->sh * ti_conv_span(s, s->rows) * s->cols;
 }
-enum { TI_CONV_INTS = 19, TI_CONV_UNITS = 16 };
+enum { TI_CONV_INTS = 19, TI_CONV_UNITS = 16, TI_CONV_TAPS = 64 };
 #endif
 
 /* Copies n floats that lie `step` apart. */
@@ -42,6 +42,21 @@ TI_INLINE void FN(copy_run)(float *d, const float *s, int64_t n, int64_t step) {
   }
 #endif
   for (; i < n; i++) d[i] = s[i * step];
+}
+
+/* The lanes of p whose bits are set; the others are 0 and are not read. */
+#if VL == 16
+TI_INLINE FN(vf) FN(load_lanes)(const float *p, uint32_t bits) { return (FN(vf))_mm512_maskz_loadu_ps((__mmask16)bits, p); }
+#else
+TI_INLINE FN(vf) FN(load_lanes)(const float *p, uint32_t bits) {
+  const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  return (FN(vf))_mm256_maskload_ps(p, _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), lane), lane));
+}
+#endif
+/* Bits of the lanes [lo, hi) of a vector that begins at lane 0; bounds may lie outside. */
+TI_INLINE uint32_t FN(lanes)(int64_t lo, int64_t hi) {
+  lo = ti_max(0, ti_min(VL, lo)); hi = ti_max(lo, ti_min(VL, hi));
+  return (uint32_t)((1ull << hi) - (1ull << lo));
 }
 
 TI_INLINE void FN(zero_run)(float *d, int64_t n) {
@@ -64,12 +79,25 @@ static void FN(expand)(const ti_conv *s, const float *x, int64_t oh0, int64_t ro
         int64_t reach = -1;                                   /* farthest row of this phase that the window uses */
         for (int64_t kh = 0; kh < s->kh; kh++) if (kh * s->dh % s->sh == phase) reach = kh * s->dh / s->sh;
         if (reach < 0) continue;
-        for (int64_t r = 0; r < rows + reach; r++, d += cols) {
-          const int64_t ih = (oh0 + r) * s->sh + phase - s->ph;
-          if (ih < 0 || ih >= s->h) { FN(zero_run)(d, cols); continue; }
-          if (lo) FN(zero_run)(d, lo);
-          FN(copy_run)(d + lo, x + ih * s->w + lo * s->sw - left, hi - lo, s->sw);
-          if (hi < cols) FN(zero_run)(d + hi, cols - hi);
+        const int64_t top = s->ph - phase - oh0 * s->sh, all = rows + reach;  /* input row = row * sh - top */
+        const int64_t r0 = ti_min(all, top > 0 ? ti_ceil(top, s->sh) : 0);
+        const int64_t r1 = ti_max(r0, ti_min(all, s->h + top > 0 ? ti_ceil(s->h + top, s->sh) : 0));
+        FN(zero_run)(d, r0 * cols);
+        FN(zero_run)(d + r1 * cols, (all - r1) * cols);
+        if (s->sw == 1) {  /* the zeros beside the image come from lanes that are masked out */
+          for (int64_t v = 0; v < cols; v += VL) {
+            const uint32_t bits = FN(lanes)(lo - v, hi - v);
+            const int width = (int)ti_min(VL, cols - v);
+            const float *from = x - top * s->w - left + v;
+            for (int64_t r = r0; r < r1; r++) FN(store_n)(d + r * cols + v, FN(load_lanes)(from + r * s->sh * s->w, bits), width);
+          }
+          continue;
+        }
+        for (int64_t r = r0; r < r1; r++) {
+          float *p = d + r * cols;
+          FN(zero_run)(p, lo);
+          FN(copy_run)(p + lo, x + (r * s->sh - top) * s->w + lo * s->sw - left, hi - lo, s->sw);
+          FN(zero_run)(p + hi, cols - hi);
         }
       }
     }
@@ -115,8 +143,39 @@ int FN(conv_forward)(char *const *args, const int64_t *ints, const double *scala
   return TI_OK;
 }
 
+/* Folds a block of outputs back for windows that move by single columns: each row of the image gathers what belongs to it. */
+static void FN(fold_rows)(const ti_conv *s, const float *col, int64_t ldc, int64_t channels, int64_t oh0, int64_t rows, float *dx) {
+  const int64_t first = ti_max(0, oh0 * s->sh - s->ph), last = ti_min(s->h, (oh0 + rows - 1) * s->sh + (s->kh - 1) * s->dh - s->ph + 1);
+  for (int64_t v = 0; v < s->w; v += VL) {
+    uint32_t bits[TI_CONV_TAPS];
+    const int width = (int)ti_min(VL, s->w - v);
+    for (int64_t kw = 0; kw < s->kw; kw++) {
+      const int64_t shift = kw * s->dw - s->pw - v;  /* lane of output column 0 */
+      bits[kw] = FN(lanes)(shift, ti_min(width, s->ow + shift));
+    }
+    for (int64_t c = 0; c < channels; c++)
+      for (int64_t ih = first; ih < last; ih++) {
+        float *d = dx + (c * s->h + ih) * s->w + v;
+        FN(vf) sum = FN(load_n)(d, width), other = FN(splat)(0);
+        for (int64_t kh = 0; kh < s->kh; kh++) {
+          const int64_t at = ih + s->ph - kh * s->dh, oh = s->sh == 1 ? at : at / s->sh;
+          if (at < 0 || oh * s->sh != at || oh < oh0 || oh >= oh0 + rows) continue;
+          const float *p = col + ((c * s->kh + kh) * s->kw) * ldc + (oh - oh0) * s->ow + v + s->pw;
+          int64_t kw = 0;
+          for (; kw + 2 <= s->kw; kw += 2) {
+            sum += FN(load_lanes)(p + kw * (ldc - s->dw), bits[kw]);
+            other += FN(load_lanes)(p + (kw + 1) * (ldc - s->dw), bits[kw + 1]);
+          }
+          if (kw < s->kw) sum += FN(load_lanes)(p + kw * (ldc - s->dw), bits[kw]);
+        }
+        FN(store_n)(d, sum + other, width);
+      }
+  }
+}
+
 /* Adds the columns of a block of outputs where the window took them from. */
 static void FN(fold)(const ti_conv *s, const float *col, int64_t ldc, int64_t channels, int64_t oh0, int64_t rows, float *dx) {
+  if (s->sw == 1 && s->kw <= TI_CONV_TAPS) { FN(fold_rows)(s, col, ldc, channels, oh0, rows, dx); return; }
   for (int64_t c = 0; c < channels; c++, dx += s->h * s->w)
     for (int64_t kh = 0; kh < s->kh; kh++)
       for (int64_t kw = 0; kw < s->kw; kw++, col += ldc) {
@@ -129,14 +188,7 @@ static void FN(fold)(const ti_conv *s, const float *col, int64_t ldc, int64_t ch
           float *d = dx + ih * s->w + lo * s->sw - left;
           const float *v = col + r * s->ow + lo;
           const int64_t n = hi - lo;
-          if (s->sw == 1) {
-            for (int64_t i = 0; i < n; i += VL) {
-              const int m = (int)ti_min(VL, n - i);
-              FN(store_n)(d + i, FN(load_n)(d + i, m) + FN(load_n)(v + i, m), m);
-            }
-          } else {
-            for (int64_t i = 0; i < n; i++) d[i * s->sw] += v[i];
-          }
+          for (int64_t i = 0; i < n; i++) d[i * s->sw] += v[i];
         }
       }
 }

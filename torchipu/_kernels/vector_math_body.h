@@ -77,8 +77,23 @@ static inline V FN(set)(float value) { return value - (V){0}; }
 static inline VI FN(iset)(int32_t value) { return value + (VI){0}; }
 static inline V FN(load)(const float *p) { return *(const V *)p; }
 static inline void FN(store)(float *p, V value) { *(V *)p = value; }
-static inline V FN(load_part)(const float *p, long n) { V v = {0}; memcpy(&v, p, (size_t)n * 4); return v; }
-static inline void FN(store_part)(float *p, V v, long n) { memcpy(p, &v, (size_t)n * 4); }
+/* The first n < VL lanes; nothing beyond them is touched in memory. */
+#if VL == 16
+static inline V FN(load_part)(const float *p, long n) { return (V)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p); }
+static inline void FN(store_part)(float *p, V v, long n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v); }
+static inline float FN(sum_lanes)(V v) { return _mm512_reduce_add_ps((__m512)v); }
+#else
+static inline __m256i FN(part_mask)(long n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+static inline V FN(load_part)(const float *p, long n) { return (V)_mm256_maskload_ps(p, FN(part_mask)(n)); }
+static inline void FN(store_part)(float *p, V v, long n) { _mm256_maskstore_ps(p, FN(part_mask)(n), (__m256)v); }
+static inline float FN(sum_lanes)(V v) {
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+#endif
 static inline V FN(abs)(V x) { return (V)((VI)x & FN(iset)(0x7fffffff)); }
 static inline V FN(copysign)(V magnitude, V sign) {
   return (V)(((VI)magnitude & FN(iset)(0x7fffffff)) | ((VI)sign & FN(iset)((int32_t)0x80000000)));
@@ -229,7 +244,7 @@ static inline V FN(sine)(V x, int quarter) {
   return (V)((VI)value ^ ((k & 2) << 30));
 }
 /* Applies a scalar function to the lanes; for arguments too rare to deserve more. */
-#define TI_LANES(result, call) do { V ti_r; for (int j = 0; j < VL; j++) ti_r[j] = call; result = ti_r; } while (0)
+#define TI_LANES(result, call) do { V ti_r = {0}; for (int j = 0; j < VL; j++) ti_r[j] = call; result = ti_r; } while (0)
 static inline V FN(sin)(V x) {
   if (__builtin_expect(FN(any)(FN(lt)(FN(set)(32768.f), FN(abs)(x))), 0)) { V r; TI_LANES(r, sinf(x[j])); return r; }
   return FN(sel)(FN(eq)(x, FN(set)(0.f)), x, FN(sine)(x, 0));

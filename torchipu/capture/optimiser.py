@@ -284,8 +284,14 @@ def _sgd_steps(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> tor
     """Return the count of SGD updates of a parameter; it begins at 1 if torch has made a momentum buffer already."""
     counts = _SGD_STEPS.setdefault(optimizer, {})
     if parameter not in counts:
-        counts[parameter] = torch.tensor(0.0 if optimizer.state[parameter].get("momentum_buffer") is None else 1.0)
+        counts[parameter] = torch.tensor(0.0 if _momentum_buffer(optimizer, parameter) is None else 1.0)
     return counts[parameter]
+
+
+def _momentum_buffer(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.Tensor | None:
+    state: State = optimizer.state.get(parameter, {})  # a look-up by [] would make an entry, which torch does not
+    found: torch.Tensor | None = state.get("momentum_buffer")
+    return found
 
 
 def _update_op(target: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], operands: tuple[str, ...]) -> Op:
