@@ -169,3 +169,42 @@ def run_op(
     for tensor, computed in plan.casts:
         view.emit_copy(plan, plan.values[tensor], computed)
     return tuple(plan.fetch(plan.values[t]) for t in op.outputs), tuple(results)
+
+
+class Ref:
+    """The result of an earlier call of a chain, by number."""
+
+    def __init__(self, call: int) -> None:
+        self.call = call
+
+
+def run_chain(
+    calls: Sequence[tuple[str, tuple[object, ...], Mapping[str, object]]], keep: Sequence[int], threads: int = 1,
+) -> tuple[list[torch.Tensor], list[torch.Tensor], MiniPlanner]:
+    """Run calls as one chain; only those in ``keep`` are stored.
+
+    Returns:
+        What we store, what eager gives op by op, and the planner.
+    """
+    plan = MiniPlanner(threads)
+    tensors: dict[int, Tensor] = {}
+    eager: list[torch.Tensor] = []
+    ops: list[Op] = []
+    for target, args, kwargs in calls:
+        real = tuple(eager[a.call] if isinstance(a, Ref) else a for a in args)
+        _, name, overload = target.split(".")
+        result = getattr(getattr(torch.ops.aten, name), overload)(*real, **kwargs)
+        for value in real:
+            if isinstance(value, torch.Tensor) and id(value) not in tensors:
+                graph_tensor = Tensor(f"x{len(tensors)}", tuple(value.shape), DTYPES[value.dtype])
+                tensors[id(value)] = graph_tensor
+                plan.values[graph_tensor] = plan.hold(value)
+        op = make_op(target, real, kwargs, tensors, [result])
+        tensors[id(result)] = op.outputs[0]
+        eager.append(result)
+        ops.append(op)
+    plan.members = frozenset(ops)
+    plan.read_outside = {ops[i].outputs[0] for i in keep}
+    assert all(elementwise.can_join(op) for op in ops)
+    elementwise.emit_chain(ops, plan)
+    return [plan.fetch(plan.values[ops[i].outputs[0]]) for i in keep], [eager[i] for i in keep], plan

@@ -1,0 +1,127 @@
+"""Views, copies and fills against eager PyTorch, bit for bit."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tests.kernels.elem_planner import DTYPES, MiniPlanner, run_op
+from torchipu.ops import view
+
+SOURCES = {
+    "dense": lambda: torch.randn(4, 6, 10), "permuted": lambda: torch.randn(10, 6, 4).permute(2, 1, 0),
+    "long": lambda: torch.randint(0, 9, (4, 6, 10)), "half": lambda: torch.randn(4, 6, 10).half(), "bool": lambda: torch.rand(4, 6, 10) > 0.5,
+    "expanded": lambda: torch.randn(4, 1, 10).expand(4, 6, 10),
+}
+
+
+def check(target: str, *args: object, **kwargs: object) -> None:
+    """Compare with eager for 1 and 2 threads."""
+    for threads in (1, 2):
+        ours, eager = run_op(f"aten.{target}", *args, threads=threads, **kwargs)
+        for mine, theirs in zip(ours, eager, strict=True):
+            assert mine.shape == theirs.shape
+            assert mine.dtype == theirs.dtype
+            assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_view_op_equals_eager_and_moves_nothing(source: str) -> None:
+    x = SOURCES[source]()
+    calls: list[tuple[str, tuple[object, ...]]] = [
+        ("permute.default", (x, [2, 0, 1])), ("transpose.int", (x, -1, 0)), ("t.default", (x[0],)), ("unsqueeze.default", (x, -1)),
+        ("unsqueeze.default", (x, 1)), ("expand.default", (x[:, :1], [3, 4, 6, -1])), ("squeeze.dim", (x[:, :1], 1)),
+        ("squeeze.default", (x[:1, :1],)), ("squeeze.dims", (x[:1, :1], [0, 1, 2])), ("slice.Tensor", (x, 1, 1, 5, 2)),
+        ("slice.Tensor", (x, -1, -3, 2**63 - 1)), ("slice.Tensor", (x, 0, 3, 1)), ("select.int", (x, 1, -2)), ("alias.default", (x,)),
+        ("detach.default", (x,)), ("split.Tensor", (x, 4, 2)), ("split_with_sizes.default", (x, [3, 3, 4], 2)), ("unbind.int", (x, 1)),
+        ("diagonal.default", (x, 1, 0, 2)), ("diagonal.default", (x, -1, 2, 1)), ("view.default", (x, [2, 2, 6, 2, 5])),
+    ]
+    if x.is_contiguous():
+        calls += [("view.default", (x, [24, 10])), ("view.default", (x, [2, 2, 3, 2, 5, 2])), ("_unsafe_view.default", (x, [1, 240, 1]))]
+    if source == "permuted":
+        calls.pop()  # eager refuses this one
+    for target, args in calls:
+        planner = MiniPlanner()
+        run_op(f"aten.{target}", *args, planner=planner)
+        assert planner.num_steps == 0, target
+        check(target, *args)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_copying_op_equals_eager(source: str) -> None:
+    x = SOURCES[source]()
+    check("reshape.default", x, [24, 10])
+    check("clone.default", x)
+    check("cat.default", [x, x[:2], x], 0)
+    check("cat.default", [x, x[..., :3]], -1)
+    check("cat.default", [x, torch.randn(0).to(x.dtype)], 0)
+    check("stack.default", [x, x], 1)
+    check("stack.default", [x, x, x], -1)
+    for widths in ([1, 2], [0, 0, 1, 1], [-1, 2, -2, 0], [-1, -1], [1, 1, 2, 2, 3, 3]):
+        check("constant_pad_nd.default", x, widths, 1)
+    check("slice_scatter.default", x, torch.zeros(4, 2, 10).to(x.dtype), 1, 1, 5, 2)
+    check("select_scatter.default", x, torch.zeros(4, 10).to(x.dtype), 1, 3)
+    check("slice_backward.default", x, [4, 20, 10], 1, 3, 15, 2)
+    check("select_backward.default", x[0], [3, 6, 10], 0, -1)
+    check("repeat.default", x, [2, 1, 3, 2])
+    check("flip.default", x, [0, 2])
+    check("roll.default", x, [2, -3], [0, 2])
+    check("roll.default", x, [7], [])
+    check("full_like.default", x, 2.5)
+    check("zeros_like.default", x)
+    check("ones_like.default", x)
+    check("fill.Scalar", x, 3)
+    check("fill.Tensor", x, torch.tensor(2.0))
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES), ids=str)
+def test_fills_and_ranges_equal_eager(dtype: torch.dtype) -> None:
+    check("full.default", [3, 5], 1, dtype=dtype)
+    check("zeros.default", [0, 5], dtype=dtype)
+    check("scalar_tensor.default", 1, dtype=dtype)
+    if dtype is not torch.bool:
+        check("arange.default", 7, dtype=dtype)
+        check("arange.start_step", 2, 30, 3, dtype=dtype)
+
+
+def test_fills_with_extreme_numbers_equal_eager() -> None:
+    for number in (-math.inf, torch.finfo(torch.float32).min, 0.1, -0.0):
+        check("full.default", [3], number)
+    check("full.default", [2], torch.iinfo(torch.int64).min, dtype=torch.int64)
+    check("full.default", [2], -7, dtype=torch.int8)
+    check("arange.start_step", 0, 1, 0.1)
+
+
+@pytest.mark.parametrize("shape", [(64, 128), (130, 17), (3, 50, 70), (2, 3, 33, 47), (1, 5, 1, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.uint8], ids=str)
+def test_transposed_copy_equals_eager(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x = torch.randint(0, 100, shape).to(dtype)
+    check("clone.default", x.transpose(-1, -2))
+    check("clone.default", x.transpose(0, -1))
+    check("clone.default", x.permute(*range(1, len(shape)), 0), memory_format=torch.contiguous_format)
+
+
+@pytest.mark.parametrize("target", list(DTYPES), ids=str)
+def test_emit_copy_converts_between_any_layouts(target: torch.dtype) -> None:
+    torch.manual_seed(0)
+    planner = MiniPlanner()
+    for source in (
+        torch.randint(0, 50, (50, 70)).float().t(), torch.randint(0, 50, (4, 33, 65, 17)).half().permute(0, 2, 3, 1),
+        torch.randint(0, 50, (1, 9)).expand(8, 9), torch.arange(120)[::3].to(torch.uint8), torch.tensor(7.0), torch.randn(0, 3),
+    ):
+        held = planner.hold(source)
+        wide = planner.scratch((*source.shape, 2), DTYPES[target])
+        dense = planner.scratch(source.shape, DTYPES[target])
+        gappy = view._view(wide, source.shape, wide.strides[:-1])
+        for destination in (dense, gappy):
+            view.emit_copy(planner, destination, held)
+            assert torch.equal(planner.fetch(destination), source.to(target))
+
+
+def test_strides_of_view_refuses_what_memory_cannot_show() -> None:
+    assert view.strides_of_view((4, 6), (6, 1), (2, 2, 6)) == (12, 6, 1)
+    assert view.strides_of_view((4, 6), (1, 4), (24,)) is None
+    assert view.strides_of_view((4, 6), (0, 1), (2, 2, 3, 2)) == (0, 0, 2, 1)
+    assert view.strides_of_view((), (), (1, 1)) == (0, 0)

@@ -1,0 +1,121 @@
+"""Reductions against eager PyTorch and float64: every dimension, layout, type and number of threads."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tests.kernels.elem_planner import run_op
+
+LAYOUTS = {
+    "3d": lambda: torch.randn(7, 5, 3), "rows": lambda: torch.randn(64, 1000), "columns": lambda: torch.randn(3000, 10),
+    "transposed": lambda: torch.randn(300, 70).t(), "image": lambda: torch.randn(8, 16, 9, 9), "one": lambda: torch.randn(5, 1),
+    "expanded": lambda: torch.randn(4, 1).expand(4, 6), "long": lambda: torch.randn(200_003), "wide": lambda: torch.randn(40, 129),
+    "strided": lambda: torch.randn(2, 3, 4, 5)[:, :, ::2].permute(3, 0, 2, 1), "half": lambda: torch.randn(50, 40).half(),
+}
+ONE_DIM = "sum.dim_IntList mean.dim amax.default amin.default any.dims all.dims var.correction std.correction var_mean.correction logsumexp.default"
+
+
+def check(target: str, *args: object, rtol: float = 1e-5, atol: float = 1e-5, **kwargs: object) -> None:
+    """Compare with eager, and the results for 1, 2 and 4 threads with one another."""
+    ours, eager = run_op(f"aten.{target}", *args, **kwargs)
+    for mine, theirs in zip(ours, eager, strict=True):
+        assert mine.shape == theirs.shape
+        assert mine.dtype == theirs.dtype
+        half = theirs.dtype is torch.float16
+        torch.testing.assert_close(mine, theirs, rtol=2e-3 if half else rtol, atol=2e-3 if half else atol, equal_nan=True)
+    for threads in (2, 4):
+        again, _ = run_op(f"aten.{target}", *args, threads=threads, **kwargs)
+        for mine, other in zip(ours, again, strict=True):
+            assert torch.equal(mine.nan_to_num(12345.0), other.nan_to_num(12345.0))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_reduction_over_any_dimensions_equals_eager(layout: str) -> None:
+    torch.manual_seed(0)
+    x = LAYOUTS[layout]()
+    dims = [[d] for d in range(x.dim())] + ([[0, x.dim() - 1]] if x.dim() > 1 else []) + ([[0, 2, 3]] if x.dim() == 4 else [])
+    for dim in dims:
+        for keepdim in (False, True):
+            for target in ONE_DIM.split():
+                if x.shape[dim[0]] == 1 and target.startswith(("var", "std")):
+                    continue  # eager warns
+                check(target, x, dim=dim, keepdim=keepdim)
+            for order in (1, 2, math.inf):
+                check("linalg_vector_norm.default", x, order, dim=dim, keepdim=keepdim)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_reduction_of_everything_equals_eager(layout: str) -> None:
+    torch.manual_seed(1)
+    x = LAYOUTS[layout]()
+    for name in "sum mean amax amin max min any all argmax argmin var std linalg_vector_norm norm.Scalar".split():
+        check(name if "." in name else f"{name}.default", x)
+    check("prod.default", 1 + x * 0.01 / math.sqrt(x.numel()), rtol=1e-4)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_extremes_scans_and_products_along_one_dimension_equal_eager(layout: str) -> None:
+    torch.manual_seed(2)
+    x = LAYOUTS[layout]()
+    for dim in range(x.dim()):
+        for target in "max.dim min.dim argmax.default argmin.default any.dim all.dim".split():
+            check(target, x, dim)
+        check("prod.dim_int", x * 0.1 + 1, dim, rtol=2e-4)
+        check("cumsum.default", x, dim, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(1_000_003,), (100_000, 3), (3, 100_000), (4096, 64)])
+def test_float_sum_is_within_1e_6_of_float64_relative_to_the_magnitudes(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(3)
+    x = torch.randn(shape) + 1
+    (total,), _ = run_op("aten.sum.default", x)
+    assert abs(total.double() - x.double().sum()) <= 1e-6 * x.double().abs().sum()
+    (columns,), _ = run_op("aten.sum.dim_IntList", x, [0])
+    assert ((columns.double() - x.double().sum(0)).abs() <= 1e-6 * x.double().abs().sum(0)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool], ids=str)
+def test_integer_reductions_equal_eager(dtype: torch.dtype) -> None:
+    torch.manual_seed(4)
+    x = torch.randint(0, 9, (50, 6)).to(dtype).t()
+    for name in "sum prod any all max min".split():
+        check(f"{name}.default", x)
+    check("sum.dim_IntList", x, [0])
+    check("sum.dim_IntList", x, [1], dtype=torch.float32)
+    check("amax.default", x, [1])
+    check("cumsum.default", x, 1)
+    if dtype is not torch.bool:
+        check("max.dim", x, 0)
+        check("argmin.default", x)
+
+
+def test_nan_and_infinity_pass_through_reductions_as_in_eager() -> None:
+    x = torch.randn(6, 90)
+    x[2, 3], x[2, 50], x[4], x[5] = math.nan, math.nan, math.inf, -math.inf
+    for target in "amax.default amin.default logsumexp.default sum.dim_IntList linalg_vector_norm.default".split():
+        check(target, x, **({"dim": [1]} if "norm" in target else {"dim": [1]}))
+    for target in "max.dim min.dim argmax.default argmin.default".split():
+        check(target, x, 1)
+    check("argmax.default", torch.zeros(1, 40), 1)  # the first of equals
+    check("amax.default", x.t(), [0])
+
+
+def test_empty_and_zero_dimensional_operands_reduce_as_in_eager() -> None:
+    check("sum.dim_IntList", torch.randn(0, 4), [0])
+    check("sum.default", torch.randn(0, 4))
+    check("mean.default", torch.randn(0, 4))
+    check("sum.dim_IntList", torch.randn(4, 0), [0])
+    check("any.default", torch.randn(4, 0))
+    check("all.dim", torch.randn(4, 0), 1)
+    check("sum.default", torch.tensor(3.0))
+    check("amax.default", torch.tensor(3.0))
+    check("cumsum.default", torch.tensor(3.0), 0)
+
+
+def test_variance_of_numbers_far_from_zero_does_not_cancel() -> None:
+    x = torch.randn(20, 5000) + 1000
+    (ours,), _ = run_op("aten.var.correction", x, [1], correction=1)
+    torch.testing.assert_close(ours.double(), x.double().var(1), rtol=1e-4, atol=0)
