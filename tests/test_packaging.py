@@ -145,8 +145,8 @@ def test_torch_finds_the_backend_in_a_process_that_never_imported_torchipu() -> 
         pytest.skip("torchipu is not installed here, only on the path")
     code = """
 import sys, torch
-compiled = torch.compile(torch.nn.Linear(3, 2), backend="ipu")
 before = "torchipu" in sys.modules
+compiled = torch.compile(torch.nn.Linear(3, 2), backend="ipu")
 print(before, tuple(compiled(torch.ones(4, 3)).shape), "torchipu" in sys.modules)
 """
     done = run_python(code)

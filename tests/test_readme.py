@@ -8,8 +8,12 @@ import re
 from pathlib import Path
 
 import pytest
+from torch._dynamo.backends.registry import list_backends, register_backend
 
-import torchipu.backend  # noqa: F401 - registers "ipu" where torchipu is on the path only
+from torchipu.backend import ipu_backend
+
+if "ipu" not in list_backends():  # torchipu is on the path, but not installed with its entry point
+    register_backend(ipu_backend, name="ipu")
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
