@@ -15,6 +15,7 @@ MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "
 
 .PHONY: help demo test bench lint kernels clean
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 
 help:
 	@echo "make demo     train and test the pipelined demo (DEMO_ARGS=... passes flags on)"
@@ -47,7 +48,7 @@ clean:
 
 $(VENV)/made-in:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "torchipu needs Python 3.11 or newer, and $(PYTHON) is %d.%d: make PYTHON=python3.11 ..." % sys.version_info[:2])'
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	pwd -P > $@
 
 # The build requirements first, in the environment itself: the kernels are then built again without a download.

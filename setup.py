@@ -87,9 +87,14 @@ def cythonised() -> list[Extension]:
     try:
         from Cython.Build import cythonize
     except ImportError:
-        sys.exit("torchipu: the kernels are written in Cython, which is missing.\n  do      pip install Cython setuptools")
+        sys.exit(
+            "torchipu: the kernels are written in Cython, which is missing.\n"
+            "  do      pip install Cython setuptools"
+        )
     directives = {"boundscheck": True, "wraparound": True} if CHECKED else {}
-    return cythonize(extensions(), language_level=3, compiler_directives=directives, force=flavour_changed(), quiet=True)
+    return cythonize(
+        extensions(), language_level=3, compiler_directives=directives, force=flavour_changed(), quiet=True
+    )
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 from rich.console import Console
 from rich.table import Table
+
 from workloads import WORKLOADS
 
 HERE = Path(__file__).parent

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from interleaved import interleave, print_table, speed_ups
 from pytest_benchmark.fixture import BenchmarkFixture
-from workloads import WORKLOADS, DemoNet, Step
 
 import torchipu
+from interleaved import interleave, print_table, speed_ups
+from workloads import WORKLOADS, DemoNet, Step
 
 sys.path.append(str(Path(__file__).parents[1] / "examples"))
 

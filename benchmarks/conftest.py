@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+
 from workloads import WORKLOADS
 
 CONTENDERS = ("eager", "inductor", "torchipu")

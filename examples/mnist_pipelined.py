@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from digits import Digits, load_digits
 from torch import nn
 from tqdm import tqdm
 
 import torchipu
+from digits import Digits, load_digits
+from torchipu.report import format_full, format_summary
+from torchipu.report.json import write_json
 
 
 class ConvLayer(nn.Module):
@@ -201,13 +203,14 @@ def test(model: PipelinedNetwork, digits: Digits, flags: argparse.Namespace) -> 
 def print_training_summary(step: torchipu.TrainStep, flags: argparse.Namespace) -> None:
     """Say what the emulated machine did: figures of its model, not of this computer."""
     profile = step.profile
-    print(profile.summary())
+    print("\nThe emulated run")
+    print(format_summary(profile))
     if flags.profile:
         folder = Path(flags.profile_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        print(profile.text())
-        (folder / "profile.txt").write_text(profile.text() + "\n", encoding="utf-8")
-        print(f"The profile is also in {folder / 'profile.txt'}")
+        (folder / "profile.txt").write_text(format_full(profile) + "\n", encoding="utf-8")
+        write_json(profile, folder / "profile.json")
+        print(f"\n{format_full(profile)}\n\nThe profile is in {folder}: profile.txt and profile.json")
 
 
 def run(arguments: Sequence[str] | None = None) -> Result:

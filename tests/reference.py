@@ -48,6 +48,19 @@ def evaluate(
     return [known[tensor] for tensor in graph.outputs], [known[value] for _, value in graph.updates]
 
 
+def random_values(graph: Graph, seed: int = 0) -> dict[Tensor, torch.Tensor]:
+    """Draw a value for each floating input of a graph."""
+    generator = torch.Generator().manual_seed(seed)
+    return {t: torch.randn(t.shape, dtype=torch.float64, generator=generator) for t in graph.inputs}
+
+
+def assert_same_values(graph: Graph, other: Graph) -> None:
+    """Assert that two graphs of the same inputs give the same outputs and updates, bit for bit."""
+    values = random_values(graph)
+    for before, after in zip(evaluate(graph, values), evaluate(other, values), strict=True):
+        torch.testing.assert_close(after, before, rtol=0, atol=0, equal_nan=True)
+
+
 def run_op(op: Op, values: list[torch.Tensor]) -> list[torch.Tensor]:
     """Run one op and return those of its results that are present."""
     if op.target in OURS:

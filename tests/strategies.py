@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.types import UNKNOWN_SOURCE, DType, Leg, Role, Source
+
+# No assertion on time: the first example also pays for imports.
+settings.register_profile("torchipu", deadline=None, max_examples=60)
+settings.load_profile("torchipu")
 
 SIDE = 3  # graphs are made of square matrices, so that any op fits any operand
 
@@ -29,14 +34,16 @@ class GraphBuilder:
     block: Block | None = None
     source: Source = UNKNOWN_SOURCE
 
-    def input(self, name: str, role: Role = Role.INPUT, shape: Sequence[int] = (SIDE, SIDE), dtype: DType | None = None) -> Tensor:
+    def input(
+        self, name: str, role: Role = Role.INPUT, shape: Sequence[int] = (SIDE, SIDE), dtype: DType | None = None,
+    ) -> Tensor:
         """Add an input of the graph."""
         self.inputs.append(Tensor(name, tuple(shape), dtype or self.dtype, role))
         return self.inputs[-1]
 
     def op(
-        self, target: str, *operands: tuple[str, Tensor], shape: Sequence[int] | None = None, dtype: DType | None = None,
-        **attrs: object,
+        self, target: str, *operands: tuple[str, Tensor], shape: Sequence[int] | None = None,
+        dtype: DType | None = None, **attrs: object,
     ) -> Tensor:
         """Add an op with one result, by default of the first operand's shape and dtype."""
         like = operands[0][1] if operands else None
@@ -46,7 +53,8 @@ class GraphBuilder:
         )
         self.ops.append(Op(
             kind=target.split(".")[1], inputs=tuple(tensor for _, tensor in operands), outputs=(result,), attrs=attrs,
-            target=target, operands=tuple(name for name, _ in operands), source=self.source, leg=self.leg, block=self.block,
+            target=target, operands=tuple(name for name, _ in operands), source=self.source, leg=self.leg,
+            block=self.block,
         ))
         return result
 
@@ -75,7 +83,7 @@ class GraphBuilder:
         return Graph(self.name, tuple(self.inputs), tuple(outputs), tuple(self.ops), tuple(self.updates))
 
 
-UNARY = ("relu", "tanh", "neg", "alias", "detach", "clone")
+UNARY = ("relu", "tanh", "neg", "t", "t", "alias", "detach", "clone")
 
 
 @st.composite

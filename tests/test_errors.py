@@ -56,7 +56,15 @@ def test_out_of_memory_error_keeps_its_numbers() -> None:
     assert (error.ipu, error.tile, error.needed_bytes, error.available_bytes) == (1, 7, 12, 10)
 
 
-def test_base_error_survives_pickling() -> None:
-    copy = pickle.loads(pickle.dumps(errors.PlacementError("block 'B' is unknown", remedy="name it")))
-    assert type(copy) is errors.PlacementError
-    assert str(copy) == "block 'B' is unknown\n  do      name it"
+@pytest.mark.parametrize("error", [
+    errors.PlacementError("block 'B' is unknown", remedy="name it"),
+    errors.OptionsError("option 'seed' is odd", option="seed", value=3, allowed="even numbers"),
+    errors.OutOfTileMemoryError("too full", ipu=1, tile=7, needed_bytes=12, available_bytes=10),
+    errors.VerifyError("a breach", after="placement", context="-> line"),
+])
+def test_error_survives_pickling(error: errors.IpuError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+    assert copy.args == error.args

@@ -96,9 +96,9 @@ def test_text_marks_the_defaults() -> None:
 
 
 def test_description_names_the_poptorch_setting() -> None:
-    assert "device_iterations = 1; expects an int of at least 1; unit: device iterations; poptorch: deviceIterations" in (
-        Options.describe().splitlines()
-    )
+    lines = Options.describe().splitlines()
+    assert "output_mode = None; expects 'all', 'final', 'sum' or None; poptorch: outputMode" in lines
+    assert "num_ipus = None; expects an int of at least 1 or None; unit: IPUs" in lines
 
 
 def test_importing_options_does_not_import_torch() -> None:

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 
+from torchipu.backend import ipu_backend
+from torchipu.report import format_full
 from torchipu.report.captured import captured
 from torchipu.report.recorder import Recorded, recording
 
@@ -63,7 +65,8 @@ class Explanation:
         parts += section("Left to eager", self.eager_functions)
         for number, program in enumerate(self.programs, start=1):
             parts.append(
-                f"\nProgram {number} of {len(self.programs)}\n{captured(program.graph).text()}\n{program.profile.text()}"
+                f"\nProgram {number} of {len(self.programs)}\n{captured(program.graph).text()}\n"
+                f"{format_full(program.profile)}"
             )
         if self.error is not None:
             parts.append(f"\nThe run ended early: {type(self.error).__name__}: {self.error}")
@@ -74,7 +77,7 @@ class Explanation:
 
 
 def explain(
-    function: Callable[..., Any], *inputs: Any, options: Mapping[str, object] | None = None
+    function: Callable[..., Any], *inputs: Any, options: Mapping[str, Any] | None = None
 ) -> Explanation:
     """Compile a model or a function for the IPU, run it once, and say what became of it.
 
@@ -86,7 +89,7 @@ def explain(
         inputs: Its arguments.
         options: As for ``torch.compile(..., options=...)``.
     """
-    compiled = torch.compile(function, backend="ipu", options=dict(options or {}))
+    compiled = torch.compile(function, backend=ipu_backend, options=dict(options or {}))
     name = getattr(function, "__name__", type(function).__name__)
     with listening(Explanation(name)) as explanation:
         run_once(compiled, inputs, list(function.parameters()) if isinstance(function, torch.nn.Module) else [])
@@ -113,7 +116,7 @@ def explain_function(reference: str) -> Explanation:
             made = function()
             if is_model_and_inputs(made):
                 model, inputs = made
-                run_once(torch.compile(model, backend="ipu"), as_tuple(inputs), list(model.parameters()))
+                run_once(torch.compile(model, backend=ipu_backend), as_tuple(inputs), list(model.parameters()))
     finally:
         sys.path.remove(str(Path.cwd()))
     return explanation

@@ -37,7 +37,9 @@ def check_torch(version: str | None) -> None:
         raise ImportError(f"torchipu needs {tested}, and torch is not installed\n  do      {remedy}", name="torch")
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if not numbers or not OLDEST_TORCH <= (int(numbers[1]), int(numbers[2])) < FIRST_UNTESTED_TORCH:
-        raise ImportError(f"torchipu needs {tested}, and torch {version} is installed\n  do      {remedy}", name="torch")
+        raise ImportError(
+            f"torchipu needs {tested}, and torch {version} is installed\n  do      {remedy}", name="torch"
+        )
 
 
 def check_kernels(module: str = "torchipu._kernels.abi") -> None:

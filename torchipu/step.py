@@ -208,8 +208,8 @@ class _Step:
         bound, capture = self._bound, self._capture
         inputs = self._bind_inputs(bound, tensors)
         outputs = self._bind_outputs(bound)
-        self._upload()
         self._refresh()
+        self._upload()
         if bound.random_rows is not None:
             seed = self.options.seed
             bound.seed(seed if seed is not None else int(torch.randint(2**62, ()).item()))

@@ -122,6 +122,8 @@ static int FN(flatten_index)(char *const *args, const int64_t *ints, const doubl
   return TI_OK;
 }
 
+enum { FN(GROUP) = 64 }; /* lines taken together, so that neighbouring ones share cache lines */
+
 /* Offsets at the beginning of line `item` of an index tensor: a line runs along `dim`, the other coordinates are fixed.
  * strides[0..8) of the table, strides[8..16) of the index, strides[16..24) of the source. */
 TI_INLINE void FN(line)(int64_t item, int64_t dims, int64_t dim, const int64_t *sizes, const int64_t *strides,
@@ -135,50 +137,74 @@ TI_INLINE void FN(line)(int64_t item, int64_t dims, int64_t dim, const int64_t *
   }
 }
 
-TI_INLINE void FN(move)(char *to, const char *from, int64_t bytes) {
-  switch (bytes) {
-    case 4: memcpy(to, from, 4); break;
-    case 8: memcpy(to, from, 8); break;
-    case 2: memcpy(to, from, 2); break;
-    default: *to = *from;
+/* What a walk along the lines does at each position. */
+enum { FN(GATHER), FN(PUT), FN(ADD) };
+
+/* One position: table[k], with k = index[i], against other[o]. */
+TI_INLINE int FN(visit)(int what, int64_t bytes, int64_t index_bytes, char *table, const char *index, char *other,
+                        int64_t i, int64_t o, int64_t stride, int64_t extent) {
+  const int64_t k = FN(index_at)(index, index_bytes, i);
+  if ((uint64_t)k >= (uint64_t)extent) return TI_TRAP_INDEX;
+  if (what == FN(GATHER)) memcpy(other + o * bytes, table + k * stride * bytes, (size_t)bytes);
+  else if (what == FN(PUT)) memcpy(table + k * stride * bytes, other + o * bytes, (size_t)bytes);
+  else *(float *)(table + k * stride * 4) += *(const float *)(other + o * 4);
+  return TI_OK;
+}
+
+TI_INLINE int FN(walk)(int what, int64_t bytes, int64_t index_bytes, char *table, const char *index, char *other,
+                       const int64_t *ints, int64_t begin, int64_t end) {
+  const int64_t extent = ints[2], dims = ints[3], dim = ints[4], *sizes = ints + 5, *strides = ints + 13;
+  const int64_t n = sizes[dim], by = strides[dim], step = strides[8 + dim];
+  const int64_t *other_strides = strides + (what == FN(GATHER) ? 8 : 16);
+  const int64_t pace = other_strides[dim];
+  int64_t at[FN(GROUP)][3];
+  for (int64_t first = begin; first < end; first += FN(GROUP)) {
+    const int64_t lines = TI_MIN(FN(GROUP), end - first);
+    for (int64_t j = 0; j < lines; j++) {
+      FN(line)(first + j, dims, dim, sizes, strides, at[j]);
+      if (what == FN(GATHER)) at[j][2] = at[j][1];
+    }
+    if (step == 1) {
+      for (int64_t j = 0; j < lines; j++)
+        for (int64_t i = 0; i < n; i++)
+          if (FN(visit)(what, bytes, index_bytes, table + at[j][0] * bytes, index, other, at[j][1] + i,
+                        at[j][2] + i * pace, by, extent))
+            return TI_TRAP_INDEX;
+      continue;
+    }
+    for (int64_t i = 0; i < n; i++)
+      for (int64_t j = 0; j < lines; j++)
+        if (FN(visit)(what, bytes, index_bytes, table + at[j][0] * bytes, index, other, at[j][1] + i * step,
+                      at[j][2] + i * pace, by, extent))
+          return TI_TRAP_INDEX;
   }
+  return TI_OK;
+}
+
+/* Gives the compiler each element size as a constant. */
+TI_INLINE int FN(walk_sized)(int what, char *table, const char *index, char *other, const int64_t *ints, int64_t begin,
+                             int64_t end) {
+  if (ints[0] == 4 && ints[1] == 8) return FN(walk)(what, 4, 8, table, index, other, ints, begin, end);
+  if (ints[0] == 4) return FN(walk)(what, 4, 4, table, index, other, ints, begin, end);
+  if (ints[0] == 2) return FN(walk)(what, 2, ints[1], table, index, other, ints, begin, end);
+  if (ints[0] == 8) return FN(walk)(what, 8, ints[1], table, index, other, ints, begin, end);
+  return FN(walk)(what, 1, ints[1], table, index, other, ints, begin, end);
 }
 
 /* gather_lines: args out (shape of index), table, index; ints element bytes, index bytes, extent of the table along
  * dim, dims, dim, sizes[8] of the index, strides[24] (table, index, unused). Items: lines along dim. */
 static int FN(gather_lines)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                             void *scratch) {
-  const int64_t bytes = ints[0], extent = ints[2], dims = ints[3], dim = ints[4], *sizes = ints + 5, *strides = ints + 13;
-  for (int64_t item = begin; item < end; item++) {
-    int64_t at[3];
-    FN(line)(item, dims, dim, sizes, strides, at);
-    for (int64_t i = 0; i < sizes[dim]; i++) {
-      const int64_t to = at[1] + i * strides[8 + dim], k = FN(index_at)(args[2], ints[1], to);
-      if (k < 0 || k >= extent) return TI_TRAP_INDEX;
-      FN(move)(args[0] + to * bytes, args[1] + (at[0] + k * strides[dim]) * bytes, bytes);
-    }
-  }
-  return TI_OK;
+  return FN(walk_sized)(FN(GATHER), args[1], args[2], args[0], ints, begin, end);
 }
 
 /* scatter_lines: args out (written in place), index, source; ints as gather_lines with strides of out, index, source
  * (0: one element), then mode (0 put, 1 add floats). Items: lines along dim; lines never meet. */
 static int FN(scatter_lines)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                              void *scratch) {
-  const int64_t bytes = ints[0], extent = ints[2], dims = ints[3], dim = ints[4], *sizes = ints + 5, *strides = ints + 13;
-  const int64_t add = ints[37];
-  for (int64_t item = begin; item < end; item++) {
-    int64_t at[3];
-    FN(line)(item, dims, dim, sizes, strides, at);
-    for (int64_t i = 0; i < sizes[dim]; i++) {
-      const int64_t k = FN(index_at)(args[1], ints[1], at[1] + i * strides[8 + dim]);
-      if (k < 0 || k >= extent) return TI_TRAP_INDEX;
-      const int64_t to = at[0] + k * strides[dim], from = at[2] + i * strides[16 + dim];
-      if (add) ((float *)args[0])[to] += ((const float *)args[2])[from];
-      else FN(move)(args[0] + to * bytes, args[2] + from * bytes, bytes);
-    }
-  }
-  return TI_OK;
+  if (ints[37] == 0) return FN(walk_sized)(FN(PUT), args[0], args[1], args[2], ints, begin, end);
+  if (ints[1] == 8) return FN(walk)(FN(ADD), 4, 8, args[0], args[1], args[2], ints, begin, end);
+  return FN(walk)(FN(ADD), 4, 4, args[0], args[1], args[2], ints, begin, end);
 }
 
 /* copy_bytes: args out, in; ints bytes in all. Items: blocks of 65536 bytes. */

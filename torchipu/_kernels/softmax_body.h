@@ -93,10 +93,14 @@ static int FN(softmax_rows_grad)(char *const *args, const int64_t *ints, const d
       if (i < n) FN(stn)(dx + i, FN(ldn)(dy + i, n - i, none) - FN(vexp)(FN(ldn)(y + i, n - i, none)) * sum, n - i);
       continue;
     }
-    for (; i + 2 * VL <= n; i += 2 * VL) {
+    VF u = {0}, v = {0};
+    for (; i + 4 * VL <= n; i += 4 * VL) {
       s += FN(ld)(dy + i) * FN(ld)(y + i);
       t += FN(ld)(dy + i + VL) * FN(ld)(y + i + VL);
+      u += FN(ld)(dy + i + 2 * VL) * FN(ld)(y + i + 2 * VL);
+      v += FN(ld)(dy + i + 3 * VL) * FN(ld)(y + i + 3 * VL);
     }
+    s += u, t += v;
     for (; i + VL <= n; i += VL) s += FN(ld)(dy + i) * FN(ld)(y + i);
     if (i < n) t += FN(ldn)(dy + i, n - i, none) * FN(ldn)(y + i, n - i, none);
     const VF sum = FN(set)(FN(hsum)(s + t));

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import traceback
+import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +17,12 @@ from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch._aot_autograd import descriptors as desc
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._functorch.partitioners import default_partition
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph
+from torchipu.capture.block import BlockForward
+from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph, line_in
 from torchipu.errors import CaptureError, IpuError
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.types import Role, Source
@@ -31,8 +36,8 @@ class Captured:
 
     Attributes:
         graph: Forward ops and, for training, backward ops; ``outputs`` are the user's, ``updates`` the mutated buffers.
-        arguments: For each leaf of the flattened ``(args, kwargs)``: the graph input that takes it, or None for one
-            that is no tensor (its value was fixed at capture).
+        arguments: For each leaf of the flattened ``(args, kwargs)``: its tensor, or None where the leaf is no tensor
+            (its value was fixed at capture). A tensor that no op reads is absent from ``graph.inputs``.
         parameters: Graph inputs by parameter name; of tied parameters the first name, as ``named_parameters`` has it.
         buffers: Graph inputs by buffer name.
         gradients: Gradient by parameter name; parameters that are frozen or do not reach the loss are absent.
@@ -50,7 +55,7 @@ class Captured:
     arguments: tuple[Tensor | None, ...]
     parameters: Mapping[str, Tensor]
     buffers: Mapping[str, Tensor]
-    gradients: Mapping[str, Tensor]
+    gradients: dict[str, Tensor]
     constants: Mapping[Tensor, torch.Tensor]
     loss: Tensor | None
     loss_scale: Tensor | None
@@ -61,7 +66,7 @@ class Captured:
     generic_targets: Mapping[str, int]
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
-        """Return the tensors of a call in the order of the graph's INPUT tensors.
+        """Return the tensors of a call in the order of ``arguments`` without its Nones.
 
         Raises:
             CaptureError: The structure differs from the captured one.
@@ -72,7 +77,7 @@ class Captured:
                 "the arguments have another structure than those the model was captured with",
                 detail=f"expected {self.in_spec}\ngot      {spec}", remedy="call with the same arguments, or capture again",
             )
-        return [leaf for leaf, tensor in zip(leaves, self.arguments, strict=True) if tensor is not None]
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def restore(self, values: Sequence[Any]) -> Any:
         """Build what ``forward`` returns from the values of ``graph.outputs``."""
@@ -230,8 +235,27 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
         suppress_errors=False,
     )
     with settings:
-        captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
+        with _method_forward(module):
+            captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
     return captured
+
+
+@contextlib.contextmanager
+def _method_forward(module: torch.nn.Module) -> Iterator[None]:
+    """Let a block begin at the outermost module too: there Dynamo takes nothing but a method for the forward."""
+    begun = module.__dict__.get("forward")
+    if not isinstance(begun, BlockForward):
+        yield
+        return
+
+    def forward(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return begun(*args, **kwargs)
+
+    object.__setattr__(module, "forward", types.MethodType(forward, module))
+    try:
+        yield
+    finally:
+        object.__setattr__(module, "forward", begun)
 
 
 def _drop_dead(module: GraphModule) -> None:
@@ -285,7 +309,7 @@ def _assemble(
     parameters: dict[str, Tensor] = {}
     buffers: dict[str, Tensor] = {}
     for what, tensor in by_desc.items():
-        if tensor is None or (tensor.role is not Role.INPUT and tensor not in read):
+        if tensor is None or tensor not in read:
             continue
         if isinstance(what, desc.ParamAOTInput):
             parameters[names[_inner(what.target)]] = tensor
@@ -309,13 +333,16 @@ def _assemble(
             case desc.InputMutationAOTOutput(mutated_input=mutated):
                 state = by_desc[mutated]
                 assert state is not None
-                updates.append((state, value))
+                if state.role is Role.INPUT:
+                    _warn_written_input(state)
+                else:
+                    updates.append((state, value))
     leaves = tuple(outputs[leaf.index] if isinstance(leaf, _Place) else leaf for leaf in results.leaves)
     user_outputs = tuple(dict.fromkeys(outputs[index] for index in sorted(outputs)))
-    kept = tuple(tensor for tensor in graph.inputs if tensor.role is Role.INPUT or tensor in read)
+    kept = tuple(tensor for tensor in graph.inputs if tensor in read)
     flat, in_spec = pytree.tree_flatten((args, dict(kwargs)))
     arguments = tuple(
-        by_desc.get(desc.PlainAOTInput(index)) if isinstance(leaf, torch.Tensor) else None for index, leaf in enumerate(flat)
+        by_desc[desc.PlainAOTInput(index)] if isinstance(leaf, torch.Tensor) else None for index, leaf in enumerate(flat)
     )
     assert results.spec is not None
     return Captured(
@@ -326,6 +353,13 @@ def _assemble(
         loss_scale=next((tensor for tensor in kept if tensor.name == "loss_scale"), None),
         in_spec=in_spec, out_spec=results.spec, leaves=leaves,
         output_dtypes=tuple(dtypes[tensor] for tensor in user_outputs), generic_targets=imported.generic_targets,
+    )
+
+
+def _warn_written_input(tensor: Tensor) -> None:
+    warnings.warn(
+        f"torchipu: the model writes into its input {tensor.name} ({list(tensor.shape)}); the caller's tensor stays as it "
+        "is, as on the device", stacklevel=2,
     )
 
 
@@ -359,6 +393,12 @@ def as_capture_error(error: BaseException) -> IpuError:
         if isinstance(seen, IpuError):
             return seen
         seen = getattr(seen, "inner_exception", None) or seen.__cause__
+    if isinstance(error, (DynamicOutputShapeException, DataDependentOutputException)):
+        what = "shape" if isinstance(error, DynamicOutputShapeException) else "value on the host"
+        return CaptureError(
+            f"the model cannot be captured as one graph: the {what} of {error.func} depends on data",
+            source=_user_line(error), remedy="use torch.where, a mask or padding to a fixed size; keep .item() out of forward",
+        )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0] if lines else type(error).__name__
     remedy = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
@@ -371,10 +411,11 @@ def as_capture_error(error: BaseException) -> IpuError:
 
 def _user_line(error: BaseException) -> Source | str:
     """Return the user's line that an error of torch speaks of."""
+    told = str(error).partition("Original traceback:")[2]
+    if told:
+        return line_in(told)
     stack = list(getattr(error, "real_stack", None) or [])
     if not stack and not isinstance(error, TorchDynamoException) and error.__traceback__ is not None:
-        import traceback
-
         stack = list(traceback.extract_tb(error.__traceback__))
     mine = [frame for frame in stack if not frame.filename.startswith((TORCH_ROOT, OUR_ROOT, "<"))]
     if not mine:

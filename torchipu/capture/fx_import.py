@@ -130,6 +130,7 @@ class _Importer:
         self.generic: list[Op] = []
         self.backward: set[Node] = set()
         self.names: set[str] = set()
+        self.sources: dict[Tensor, Source] = {}
 
     # ------------------------------------------------------------------ leaves
     def placeholder(self, node: Node, what: Given) -> None:
@@ -215,16 +216,24 @@ class _Importer:
                 remedy="use the out-of-place form of the call",
             )
         inputs, operands, attrs = self.arguments(node, overload)
-        outputs, slots, present = self.outputs(node, results)
+        outputs, slots, present = self.outputs(node, _masked(results, attrs.get("output_mask")))
         if not all(present):
             attrs["present"] = tuple(present)
         op = Op(
-            "generic", inputs, outputs, attrs, target, operands, source_of(node), None, self.note_leg(node),
+            "generic", inputs, outputs, attrs, target, operands, self.source(node, inputs), None, self.note_leg(node),
             block_of(node),
         )
         op = self.claim(op)
         self.ops.append(op)
+        self.sources.update(dict.fromkeys(outputs, op.source))
         self.values[node] = slots
+
+    def source(self, node: Node, inputs: Sequence[Tensor]) -> Source:
+        """Return the user's line of a node, or that of what it reads where torch added the call itself."""
+        own = source_of(node)
+        if own.file or not inputs:
+            return own
+        return next((self.sources[t] for t in inputs if t in self.sources), own)
 
     def arguments(
         self, node: Node, overload: torch._ops.OpOverload,
@@ -374,6 +383,13 @@ def _block_text(op: Op) -> str:
 
 
 # ---------------------------------------------------------------------- values
+def _masked(results: object, mask: object) -> object:
+    """Leave out results that the call's ``output_mask`` turns off: the fake call gives them, the real one does not."""
+    if not isinstance(mask, list) or not isinstance(results, (list, tuple)):
+        return results
+    return [result if wanted else None for result, wanted in zip(results, mask, strict=True)]
+
+
 def _flat(returned: Any) -> tuple[object, ...]:
     return tuple(returned) if isinstance(returned, (list, tuple)) else (returned,)
 
@@ -489,8 +505,12 @@ def block_of(node: Node) -> tuple[str, int | None] | None:
 
 def source_of(node: Node) -> Source:
     """Return the user's line of a node: its last frame outside torch and torchipu."""
-    module = _module_path(node)
-    frames = list(FRAME.finditer(node.meta.get("stack_trace") or ""))
+    return line_in(node.meta.get("stack_trace") or "", _module_path(node))
+
+
+def line_in(trace: str, module: str = "") -> Source:
+    """Return the last line outside torch and torchipu of a stack trace as text."""
+    frames = list(FRAME.finditer(trace))
     if not frames:
         return Source(module=module) if module else UNKNOWN_SOURCE
     mine = [frame for frame in frames if not frame["file"].startswith((TORCH_ROOT, OUR_ROOT))]

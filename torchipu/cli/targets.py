@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import fields
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -15,7 +16,6 @@ from torchipu.target import TARGETS, Target, lookup_target
 
 _ASSIGNMENT = re.compile(r"\s*(?P<field>\w+)\s*=(?P<rest>.*)")
 _BASE = re.compile(r"\breplace\(\s*(?P<base>\w+)")
-_UNITS = ("bytes_per_cycle", "bytes_per_s", "bytes", "cycles", "hz")
 
 
 def print_targets(names: Sequence[str], console: Console | None = None) -> None:
@@ -34,17 +34,16 @@ def print_targets(names: Sequence[str], console: Console | None = None) -> None:
 
 
 def target_table(target: Target) -> Table:
-    """Return a table with the columns number, value, unit and source."""
-    table = Table(title=f"{target.name}: {target.title}", title_justify="left")
+    """Return a table with the columns number (its name ends in the unit), value and source."""
+    table = Table(title=f"{target.name}: {target.title}", title_justify="left", box=SIMPLE_HEAD)
     table.add_column("number", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("unit", no_wrap=True)
     table.add_column("source", overflow="fold")
     sources = sources_of(target)
     for item in fields(target):
         value = getattr(target, item.name)
         if isinstance(value, (int, float)):
-            table.add_row(item.name, written(value), unit_of(item.name), sources.get(item.name, ""))
+            table.add_row(item.name, written(value), sources.get(item.name, ""))
     return table
 
 
@@ -71,11 +70,6 @@ def sources_of(target: Target) -> dict[str, str]:
             sources[assignment["field"]] = " ".join([*above, beside]).strip()
         above = []
     return sources
-
-
-def unit_of(field: str) -> str:
-    """Return the unit that the name of a field ends in, or an empty text for a count."""
-    return next((unit for unit in _UNITS if field.endswith(f"_{unit}")), "")
 
 
 def written(value: int | float) -> str:

@@ -26,6 +26,7 @@ class Cost:
         pipeline_cycles: Rows of the schedule in which some stage runs.
         micro_batches: Micro-batches of an iteration.
         functions: One run of each function, by name.
+        runs_by_function: How often each runs in an iteration.
         cycles_by_category_by_ipu: For each IPU its cycles by category, and ``idle``; they add up to ``cycles``.
         timeline: What each IPU does when.
     """
@@ -35,6 +36,7 @@ class Cost:
     pipeline_cycles: int
     micro_batches: int
     functions: Mapping[str, FunctionCost]
+    runs_by_function: Mapping[str, int]
     cycles_by_category_by_ipu: tuple[Mapping[str, int], ...]
     timeline: Timeline
 
@@ -72,11 +74,14 @@ def estimate(executable: Executable, target: Target, schedule: Schedule) -> Cost
     main = executable.programs["main"]
     iterations = main.count if isinstance(main, Repeat) else 1
     clock.run(main.body if isinstance(main, Repeat) else main)
+    clock.end_sends()
     actions = [[a for cell in step for a in cell if a.micro_batch is not None] for step in schedule.steps]
+    runs = {name: count for by_name in clock.runs for name, count in by_name.items()}
     return Cost(
-        clock.now, iterations, sum(1 for row in actions if row),
-        len({action.micro_batch for row in actions for action in row}), functions,
-        tuple(clock.categories()), Timeline(clock.spans, clock.now),
+        cycles=clock.now, device_iterations=iterations, pipeline_cycles=sum(1 for row in actions if row),
+        micro_batches=len({action.micro_batch for row in actions for action in row}), functions=functions,
+        runs_by_function=runs, cycles_by_category_by_ipu=tuple(clock.categories()),
+        timeline=Timeline(clock.spans, clock.now),
     )
 
 
@@ -110,17 +115,15 @@ class _Clock:
                 for _ in range(count):
                     self.run(body)
             case OnIpus(bodies=bodies):
-                self._end_sends()
+                self.end_sends()
                 self.now += max((self._run_on(ipu, body) for ipu, body in enumerate(bodies)), default=0)
             case Sync(scope=scope):
-                self._end_sends()
+                self.end_sends()
                 self._spend("sync", sync_cycles(self.target, scope))
             case Call(function=function):
                 self._call(function)
             case _:
                 raise TypeError(f"{type(program).__name__} in the main program outside a function")
-        if program is self.executable.programs["main"]:
-            self._end_sends()
 
     def _call(self, function: str) -> None:
         """Take part in the copies between IPUs that follow a cycle, or run alone where it is no such function."""
@@ -131,7 +134,7 @@ class _Clock:
         for pair, count in sent.items():
             self.traffic[pair] = self.traffic.get(pair, 0) + count
 
-    def _end_sends(self) -> None:
+    def end_sends(self) -> None:
         """Let all copies between IPUs end; pairs of IPUs send side by side, the busiest decides."""
         if self.traffic:
             self._spend("link", link_cycles(self.target, max(self.traffic.values())))
@@ -155,7 +158,6 @@ class _Clock:
 
     def categories(self) -> Iterator[dict[str, int]]:
         """Yield each IPU's cycles by category; what it waits for others is idle."""
-        self._end_sends()
         for runs in self.runs:
             spent = dict(self.shared)
             for name, count in runs.items():

@@ -66,21 +66,22 @@ class _GraphCheck:
         self.maker: dict[Tensor, Op | None] = {}
         self.names: set[str] = set()
         for tensor in graph.inputs:
-            self.define(tensor, None, 0)
+            self.define(tensor, None, None)
 
     def fail(self, message: str, line: int) -> None:
         raise VerifyError(message, after=self.after, context=context(graph_lines(self.graph), line))
 
-    def fail_at(self, message: str, position: int) -> None:
-        self.fail(message, op_line(self.graph, position))
+    def fail_at(self, message: str, position: int | None) -> None:
+        """Raise with the lines around the op at a position, or around the inputs."""
+        self.fail(message, 0 if position is None else op_line(self.graph, position))
 
-    def define(self, tensor: Tensor, op: Op | None, line: int) -> None:
+    def define(self, tensor: Tensor, op: Op | None, position: int | None) -> None:
         if tensor in self.maker:
-            self.fail(f"tensor %{tensor.name} is made more than once", line)
+            self.fail_at(f"tensor %{tensor.name} is made more than once", position)
         if tensor.name in self.names:
-            self.fail(f"two tensors are called %{tensor.name}", line)
+            self.fail_at(f"two tensors are called %{tensor.name}", position)
         if any(not isinstance(size, int) or size < 0 for size in tensor.shape):
-            self.fail(f"tensor %{tensor.name} has shape {tensor.shape}", line)
+            self.fail_at(f"tensor %{tensor.name} has shape {tensor.shape}", position)
         self.maker[tensor] = op
         self.names.add(tensor.name)
 
@@ -90,12 +91,14 @@ class _GraphCheck:
                 self.fail_at(f"op {op.kind} reads %{tensor.name} before it is made", position)
             maker = self.maker[tensor]
             if maker is not None and LEG_ORDER[maker.leg] > LEG_ORDER[op.leg]:
-                self.fail_at(f"op {op.kind} of leg {op.leg.value} reads %{tensor.name} of leg {maker.leg.value}", position)
+                self.fail_at(
+                    f"op {op.kind} of leg {op.leg.value} reads %{tensor.name} of leg {maker.leg.value}", position,
+                )
         width = sum(map(operand_width, op.operands))
         if op.operands and width != len(op.inputs):
             self.fail_at(f"op {op.kind} names {width} operands but has {len(op.inputs)} inputs", position)
         for tensor in op.outputs:
-            self.define(tensor, op, op_line(self.graph, position))
+            self.define(tensor, op, position)
 
     def check_ends(self) -> None:
         inputs, states = set(self.graph.inputs), set()
@@ -379,15 +382,16 @@ class _ExecutableCheck:
             ])
 
     def _check_overlap(self, states: list[Variable]) -> None:
+        """Go up through the addresses and remember, for each tile, which state ends last."""
         addresses = self.executable.addresses
-        states = sorted(states, key=lambda variable: addresses[variable.name])
-        for index, lower in enumerate(states):
-            for upper in states[index + 1 :]:
-                if addresses[upper.name][0] >= addresses[lower.name][1]:
-                    break
-                shared = set(lower.mapping.tiles).intersection(upper.mapping.tiles)
-                if shared:
-                    self.fail(f"%{lower.name} and %{upper.name} overlap in tile {min(shared)}")
+        last: dict[int, tuple[int, str]] = {}
+        for variable in sorted(states, key=lambda variable: addresses[variable.name]):
+            begin, end = addresses[variable.name]
+            for tile in variable.mapping.tiles:
+                last_end, name = last.get(tile, (0, ""))
+                if last_end > begin:
+                    self.fail(f"%{name} and %{variable.name} overlap in tile {tile}")
+                last[tile] = (end, variable.name)
 
 
 def touched(program: Program) -> tuple[Variable, ...]:

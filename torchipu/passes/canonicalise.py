@@ -1,15 +1,13 @@
-"""Removes ops that compute nothing new: copies of SSA values, repeated computations, results that nobody reads."""
+"""Removes ops that compute nothing new: copies, pairs that undo each other, repetitions, results that nobody reads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Leg
 from torchipu.ops.spec import spec_of
-
-Rule = Callable[[Op], bool]
 
 
 def canonicalise(graph: Graph) -> Graph:
@@ -30,15 +28,17 @@ def canonicalise(graph: Graph) -> Graph:
 
 # --------------------------------------------------------------------------- no-ops and repetitions
 def _merge(graph: Graph) -> Graph:
-    """Replace no-ops by their operand and repeated ops by the first, in one walk."""
-    pinned = _pinned_tensors(graph)
-    same: dict[Tensor, Tensor] = {}
-    seen: dict[Hashable, Op] = {}
+    """Replace no-ops by what they repeat and repeated ops by the first, in one walk."""
+    changing = _Changing(graph)
     kept: list[Op] = []
+    same: dict[Tensor, Tensor] = {}
+    maker: dict[Tensor, Op] = {}
+    seen: dict[Hashable, Op] = {}
     for op in graph.ops:
         op = _with_inputs(op, same)
-        if is_no_op(op) and op.outputs[0] not in pinned:
-            same[op.outputs[0]] = op.inputs[0]
+        origin = _origin(op, maker)
+        if origin is not None and not changing.forbids(op, origin, maker):
+            same[op.outputs[0]] = origin
             continue
         key = _key(op)
         first = seen.setdefault(key, op) if key is not None else op
@@ -46,6 +46,7 @@ def _merge(graph: Graph) -> Graph:
             same.update(zip(op.outputs, first.outputs, strict=True))
             continue
         kept.append(op)
+        maker.update(dict.fromkeys(op.outputs, op))
     if not same:
         return graph
     return replace(
@@ -60,25 +61,34 @@ def _with_inputs(op: Op, same: Mapping[Tensor, Tensor]) -> Op:
     return replace(op, inputs=tuple(same.get(tensor, tensor) for tensor in op.inputs))
 
 
-def _pinned_tensors(graph: Graph) -> set[Tensor]:
-    """Return copies of a state that must stay copies because the state changes while they are in use.
+class _Changing:
+    """States that are written, and so may not stand in for a copy of what they were.
 
-    A state written by the update leg changes after every reader but the outputs. One written by another leg, such
-    as a running mean, also changes before the backward leg of a pipelined micro-batch.
+    A state written by the update leg changes after every reader but the outputs. One written by another leg, such as
+    a running mean, also changes before the backward leg of a pipelined micro-batch.
     """
-    maker = {tensor: op for op in graph.ops for tensor in op.outputs}
-    early = {state for state, value in graph.updates if value not in maker or maker[value].leg is not Leg.UPDATE}
-    copies: dict[Tensor, Tensor] = {state: state for state, _ in graph.updates}
-    for op in graph.ops:
-        if is_no_op(op) and op.inputs[0] in copies:
-            copies[op.outputs[0]] = copies[op.inputs[0]]
-    escaping = {*graph.outputs, *(value for _, value in graph.updates)}
-    pinned = {tensor for tensor in copies if tensor in escaping and tensor in maker}
-    for op in graph.ops:
-        for tensor in op.inputs:
-            if tensor in maker and tensor in copies and copies[tensor] in early and op.leg is not maker[tensor].leg:
-                pinned.add(tensor)
-    return pinned
+
+    def __init__(self, graph: Graph) -> None:
+        maker = {tensor: op for op in graph.ops for tensor in op.outputs}
+        self._states = {state for state, _ in graph.updates}
+        self._early = {
+            state for state, value in graph.updates if value not in maker or maker[value].leg is not Leg.UPDATE
+        }
+        self._escaping = {*graph.outputs, *(value for _, value in graph.updates)}
+        self._legs: dict[Tensor, set[Leg]] = {}
+        for op in graph.ops:
+            for tensor in op.inputs:
+                self._legs.setdefault(tensor, set()).add(op.leg)
+
+    def forbids(self, op: Op, origin: Tensor, maker: Mapping[Tensor, Op]) -> bool:
+        """Whether readers of an op's result would see another value if they read its origin."""
+        result = op.outputs[0]
+        if origin not in self._states:
+            return False
+        if result in self._escaping:
+            return True
+        made_in = {maker[tensor].leg for tensor in op.inputs if tensor in maker}
+        return origin in self._early and not (made_in | self._legs.get(result, set())) <= {op.leg}
 
 
 def _key(op: Op) -> Hashable | None:
@@ -100,47 +110,72 @@ def _frozen(value: object) -> str:
 
 
 # --------------------------------------------------------------------------- which ops are no-ops
-def _always(op: Op) -> bool:
-    return True
+# An op below whose result has the shape and dtype of its only operand is that operand: SSA values have no identity
+# beyond their elements. ``slice`` is one of them when it takes every element.
+COPIES = frozenset((
+    "alias", "alias_copy", "detach", "detach_copy", "clone", "contiguous", "lift", "lift_fresh", "lift_fresh_copy",
+    "_to_copy", "to", "cast", "expand", "expand_copy", "slice", "flatten",
+))
+
+# Ops that keep elements in row-major order: the last shape of several in a row is all that counts.
+RESHAPES = frozenset((
+    "view", "view_copy", "_unsafe_view", "reshape", "_reshape_alias", "squeeze", "squeeze_copy", "unsqueeze",
+    "unsqueeze_copy",
+))
 
 
-def _keeps_order(op: Op) -> bool:
-    dims = op.attrs.get("dims")
-    rank = len(op.outputs[0].shape)
-    return isinstance(dims, Sequence) and [dim % max(1, rank) for dim in dims] == list(range(rank))
-
-
-def _keeps_dims(op: Op) -> bool:
-    first, second = op.attrs.get("dim0"), op.attrs.get("dim1")
-    rank = max(1, len(op.outputs[0].shape))
-    return isinstance(first, int) and isinstance(second, int) and first % rank == second % rank
-
-
-def _takes_all(op: Op) -> bool:
-    return op.attrs.get("step", 1) == 1
-
-
-# An op below whose result has the shape and dtype of its only operand is that operand, if the rule holds too.
-NO_OPS: Mapping[str, Rule] = {
-    **dict.fromkeys(
-        ("alias", "alias_copy", "detach", "detach_copy", "clone", "contiguous", "lift", "lift_fresh", "lift_fresh_copy",
-         "_to_copy", "to", "cast", "view", "view_copy", "_unsafe_view", "reshape", "_reshape_alias", "expand",
-         "expand_copy", "squeeze", "squeeze_copy", "flatten"),
-        _always,
-    ),
-    "permute": _keeps_order,
-    "transpose": _keeps_dims,
-    "slice": _takes_all,
-}
+def _origin(op: Op, maker: Mapping[Tensor, Op]) -> Tensor | None:
+    """Return the tensor whose value an op repeats: its operand, or the operand of an op that it undoes."""
+    if is_no_op(op):
+        return op.inputs[0]
+    inner = maker.get(op.inputs[0]) if len(op.inputs) == 1 and len(op.outputs) == 1 else None
+    return inner.inputs[0] if inner is not None and _undoes(op, inner) else None
 
 
 def is_no_op(op: Op) -> bool:
-    """Whether an op's result is its operand: SSA values have no identity beyond their elements."""
-    rule = NO_OPS.get(_base_name(op.target))
-    if rule is None or len(op.inputs) != 1 or len(op.outputs) != 1:
+    """Whether an op's result is its operand."""
+    if len(op.inputs) != 1 or len(op.outputs) != 1 or not _agree(op.inputs[0], op.outputs[0]):
         return False
-    value, result = op.inputs[0], op.outputs[0]
-    return value.shape == result.shape and value.dtype is result.dtype and rule(op)
+    name = _base_name(op.target)
+    if name == "slice":
+        return op.attrs.get("step", 1) == 1
+    order = _order(op)
+    return name in COPIES or name in RESHAPES or (order is not None and order == tuple(range(len(order))))
+
+
+def _undoes(op: Op, inner: Op) -> bool:
+    """Whether an op takes back what the op before it did, as the transposes around a backward product do."""
+    if len(inner.inputs) != 1 or len(inner.outputs) != 1 or not _agree(inner.inputs[0], op.outputs[0]):
+        return False
+    if inner.outputs[0].dtype is not op.outputs[0].dtype:
+        return False
+    if {_base_name(op.target), _base_name(inner.target)} <= RESHAPES:
+        return True
+    outer_order, inner_order = _order(op), _order(inner)
+    if outer_order is None or inner_order is None:
+        return False
+    return tuple(inner_order[dim] for dim in outer_order) == tuple(range(len(outer_order)))
+
+
+def _agree(first: Tensor, second: Tensor) -> bool:
+    return first.shape == second.shape and first.dtype is second.dtype
+
+
+def _order(op: Op) -> tuple[int, ...] | None:
+    """Return the dimension of the operand behind each dimension of the result, for an op that only permutes them."""
+    name, rank = _base_name(op.target), len(op.inputs[0].shape)
+    dims = list(range(rank))
+    if name == "permute":
+        given = op.attrs.get("dims")
+        return tuple(dim % max(1, rank) for dim in given) if isinstance(given, Sequence) else None
+    if name == "t":
+        return tuple(reversed(dims))
+    first, second = op.attrs.get("dim0"), op.attrs.get("dim1")
+    if name != "transpose" or not isinstance(first, int) or not isinstance(second, int):
+        return None
+    if rank:
+        dims[first], dims[second] = dims[second], dims[first]
+    return tuple(dims)
 
 
 def _base_name(target: str) -> str:

@@ -28,10 +28,19 @@ from torchipu.ir.program import (
 )
 from torchipu.ir.schedule import Action, Schedule
 from torchipu.ir.types import Leg, Role
+from torchipu.ops.generic import lower_generic
 from torchipu.ops.spec import Codelet, Vertices, spec_of
 from torchipu.target import Target
 
 BROADCAST = "broadcast"  # the function that sends states to further IPUs before the first cycle
+
+# Views whose elements lie in the order of their operand's; the others are laid out anew by who reads them.
+KEEPS_ORDER = frozenset(
+    f"aten.{name}" for name in (
+        "view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
+        "squeeze.dim", "squeeze.dims", "alias.default", "detach.default", "flatten.using_ints", "unflatten.int",
+    )
+)
 
 _IPU_SYNC = Sync("ipu")
 _REPLICA_SYNC = Sync("replica")
@@ -145,10 +154,13 @@ class _Flow:
         self.returned: list[tuple[Tensor, Tensor]] = []
         self.inputs = set(graph.inputs)
         self.views: set[int] = set()
+        self.permuted: set[Tensor] = set()
         for op in graph.ops:
             if is_view(op):
                 self.views.add(id(op))
                 self.alias.update(dict.fromkeys(op.outputs, self.storage(op.inputs[0])))
+                if op.target not in KEEPS_ORDER or op.inputs[0] in self.permuted:
+                    self.permuted.update(op.outputs)
                 continue
             name, ipu = function_of(op), _ipu(op)
             for operand in op.inputs:
@@ -248,6 +260,7 @@ class _Lowering:
         self.code_bytes: dict[str, int] = {}
         self.sets_by_key: dict[object, tuple[_Set, ...]] = {}
         self.linear_by_size: dict[tuple[int, int, int, int], TileMapping] = {}
+        self.busiest_by_runs: dict[int, int] = {}
         self.last_use_off_chip: dict[str, dict[Variable, int]] = {}
 
     def add(self, op: Op) -> None:
@@ -257,21 +270,49 @@ class _Lowering:
         name, ipu = function_of(op), _ipu(op)
         function = self.function(name)
         fields = self._fields(op, name, ipu)
-        source = max((v for k, v in fields.items() if not k.startswith("out")), key=_size, default=None)
+        operands = [self._variable(self.flow.storage(operand), ipu, name) for operand in op.inputs]
+        source = max(operands, key=_size, default=None)
         body = function.body
         for number, made in enumerate(self._sets(op)):
             runs = made.runs or self.mappings[op.outputs[0]]
+            gathered, fragments = made.gathered_bytes, made.fragments
+            if made.runs is None and number == 0:
+                strayed = self._strayed(op, runs)
+                gathered, fragments = gathered + strayed[0], fragments + strayed[1]
             body.append(_IPU_SYNC)
-            if made.gathered_bytes:
+            if gathered:
                 moved = source or next(iter(fields.values()))
-                total = made.gathered_bytes * made.num_tiles
-                body.append(Copy(moved, moved, total, made.gathered_bytes, made.fragments))
+                body.append(Copy(moved, moved, gathered * made.num_tiles, gathered, fragments))
             group = VertexGroup(made.codelet, fields, runs, made.work, made.cycles, made.temporary_bytes)
             label = op.outputs[0].name if op.outputs else op.kind
             body.append(Execute(ComputeSet(f"{op.kind}.{label}.{number}", ipu, (group,), op)))
         for variable in fields.values():
             if variable.off_chip:
                 self.last_use_off_chip.setdefault(name, {})[variable] = len(body)
+
+    def _strayed(self, op: Op, runs: TileMapping) -> tuple[int, int]:
+        """Return the bytes and fragments that the busiest tile fetches of operands that lie, or are ordered, otherwise.
+
+        Only for vertices that lie where the result does and read their operands element by element.
+        """
+        total = fragments = 0
+        result = op.outputs[0]
+        for operand in op.inputs:
+            if operand.num_elements != result.num_elements or operand.num_elements == 1:
+                continue
+            is_permuted = operand in self.flow.permuted
+            if is_permuted or self.mappings[self.flow.storage(operand)] is not runs:
+                share = self._busiest(runs)
+                total += share * operand.dtype.device_bytes
+                # What travels below a word travels with its neighbours.
+                fragments += max(1, int(share**0.5)) if is_permuted else 2
+        return total, fragments
+
+    def _busiest(self, runs: TileMapping) -> int:
+        key = id(runs)
+        if key not in self.busiest_by_runs:
+            self.busiest_by_runs[key] = runs.max_elements_per_tile()
+        return self.busiest_by_runs[key]
 
     def function(self, name: str) -> _Function:
         """Return a function by name, new where there is none."""
@@ -388,7 +429,7 @@ class _Lowering:
         found = self.sets_by_key.get(key)
         if found is None:
             spec = spec_of(op)
-            vertices = _lower_generic(op, self.target) if spec is None else spec.lower(op, self.target)
+            vertices = lower_generic(op, self.target) if spec is None else spec.lower(op, self.target)
             found = tuple(self._set(op, one) for one in vertices if one.elements > 0)
             self.sets_by_key[key] = found
         return found
@@ -417,12 +458,6 @@ class _Lowering:
         if key not in self.linear_by_size:
             self.linear_by_size[key] = linear(*key)
         return self.linear_by_size[key], False
-
-
-def _lower_generic(op: Op, target: Target) -> tuple[Vertices, ...]:
-    from torchipu.ops.generic import lower_generic
-
-    return lower_generic(op, target)
 
 
 def _size(variable: Variable) -> int:

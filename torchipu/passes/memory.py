@@ -160,7 +160,9 @@ class Liveness:
         for program in executable.programs.values():
             for function in _first_calls(program, executable):
                 self._follow(executable.functions[function])
+        self._elements: dict[int, TileBytes] = {}
         self._bytes: dict[tuple[int, int], TileBytes] = {}
+        self._extents: dict[tuple[int, int], tuple[int, int, int]] = {}
         self.lifetimes = [self._lifetime(variable) for variable in executable.variables]
 
     def _follow(self, program: Program) -> None:
@@ -204,16 +206,31 @@ class Liveness:
         """Return the bytes that a mapping puts on each tile."""
         key = (id(mapping), element_bytes)
         if key not in self._bytes:
-            share = np.zeros(self.target.num_tiles, np.int64)
+            self._bytes[key] = self._elements_by_tile(mapping) * element_bytes
+        return self._bytes[key]
+
+    def _elements_by_tile(self, mapping: TileMapping) -> TileBytes:
+        key = id(mapping)
+        if key not in self._elements:
+            count = np.zeros(self.target.num_tiles, np.int64)
             if mapping.runs:
                 runs = np.array(mapping.runs, np.int64)
-                np.add.at(share, runs[:, 0], (runs[:, 2] - runs[:, 1]) * element_bytes)
-            self._bytes[key] = share
-        return self._bytes[key]
+                np.add.at(count, runs[:, 0], runs[:, 2] - runs[:, 1])
+            self._elements[key] = count
+        return self._elements[key]
 
     def share(self, variable: Variable) -> TileBytes:
         """Return the bytes of one copy of a variable on each tile."""
         return self.bytes_by_tile(variable.mapping, variable.dtype.device_bytes)
+
+    def extent(self, variable: Variable) -> tuple[int, int, int]:
+        """Return the first tile of a variable, the tile after its last, and the most bytes that one holds."""
+        key = (id(variable.mapping), variable.dtype.device_bytes)
+        if key not in self._extents:
+            share = self.share(variable)
+            used = np.flatnonzero(share)
+            self._extents[key] = (int(used[0]), int(used[-1]) + 1, int(share.max())) if used.size else (0, 1, 0)
+        return self._extents[key]
 
     # ------------------------------------------------------------------ peaks
     @cached_property
@@ -261,7 +278,7 @@ class Liveness:
             if not lifetime.always:
                 begins.setdefault(lifetime.begin, []).append(lifetime.variable)
                 ends.setdefault(lifetime.end, []).append(lifetime.variable)
-        held = [sum(by_category.values()) for by_category in self._always]
+        held: list[TileBytes] = [np.sum(list(shares.values()), axis=0) for shares in self._always]
         best = [(int(total.max()), int(total.argmax()), 0, "", float(total.mean()), 0) for total in held]
         moments: dict[int, list[_Moment]] = {}
         for moment in self.trace.moments:
@@ -344,18 +361,17 @@ def _addresses(liveness: Liveness) -> dict[str, tuple[int, int]]:
     for ipu in range(liveness.executable.num_ipus):
         mine = [lifetime for lifetime in liveness.lifetimes if lifetime.variable.ipu == ipu]
         top = liveness.code_by_tile(ipu)
-        _place_always([lifetime for lifetime in mine if lifetime.always], liveness, top, addresses)
-        _place_temporaries([lifetime for lifetime in mine if not lifetime.always], liveness, top, addresses)
+        # A stash keeps its slots through the whole schedule.
+        _place_always([life for life in mine if life.always or life.variable.depth > 1], liveness, top, addresses)
+        passing = [life for life in mine if not life.always and life.variable.depth == 1]
+        _place_temporaries(passing, liveness, top, addresses)
     return {variable.name: addresses[variable.name] for variable in liveness.executable.variables}
 
 
 def _extent(liveness: Liveness, variable: Variable) -> tuple[int, int, int]:
     """Return the first tile, the tile after the last, and the aligned bytes that a variable reserves on each."""
-    runs = variable.mapping.runs
-    if not runs:
-        return 0, 1, 0
-    largest = int(liveness.share(variable).max()) * variable.depth
-    return min(run[0] for run in runs), max(run[0] for run in runs) + 1, -(-largest // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    first, end, largest = liveness.extent(variable)
+    return first, end, -(-largest * variable.depth // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
 def _place_always(
@@ -380,8 +396,7 @@ def _place_temporaries(
     order = sorted(range(count), key=lambda index: -extents[index][2])
     for placed, index in enumerate(order):
         lifetime, (first, end, needed) = lifetimes[index], extents[index]
-        # A stash keeps its slots through the whole schedule.
-        born, died = (0, liveness.trace.time) if lifetime.variable.depth > 1 else (lifetime.begin, lifetime.end)
+        born, died = lifetime.begin, lifetime.end
         earlier = slice(0, placed)
         clash = (
             (begin_time[earlier] <= died) & (end_time[earlier] >= born)

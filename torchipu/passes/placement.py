@@ -21,7 +21,8 @@ def place(graph: Graph, options: Options, target: Target) -> Graph:
     Blocks come in the order of ``options.blocks``, else in the order in which they first run. A block that asks for
     no IPU gets the one after that of the block before it. A stage is a run of blocks on one IPU. A forward op outside
     blocks belongs to the last block before it, or to the first block. A backward op outside blocks follows the
-    forward op written on the same line, else the backward op before it. An update op sits with its weight.
+    forward op written on the same line, else the gradients that it reads, else the backward op before it. An update
+    op sits with its weight.
 
     Args:
         graph: A graph as captured.
@@ -52,7 +53,7 @@ def place(graph: Graph, options: Options, target: Target) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A block with its place; ``asker`` is the op that first names it."""
+    """A block with its place."""
 
     name: str
     ipu: int
@@ -152,29 +153,32 @@ def _check_forward_edges(
                 raise PlacementError(
                     f"block {here.name!r} (stage {here.stage}) reads {names.tensor(tensor)}, which block "
                     f"{there.name!r} of the later stage {there.stage} makes", op=format_op(op, names),
-                    source=op.source, block=Placement(here.name, here.ipu, here.stage, op.leg), remedy="give this region a block name of its own after "
-                    f"{there.name!r}, or list the blocks in the order of the data in options.blocks",
+                    source=op.source, block=Placement(here.name, here.ipu, here.stage, op.leg),
+                    remedy=f"give this region a block name of its own after {there.name!r}, or list the blocks in "
+                    "the order of the data in options.blocks",
                 )
         maker.update(dict.fromkeys(op.outputs, op))
 
 
 # --------------------------------------------------------------------------- backward
 def _add_backward_blocks(graph: Graph, blocks: Mapping[str, _Block], block_by_op: dict[Op, str]) -> None:
-    """Place backward ops by annotation, by the forward op of the same line, or by the backward op before.
+    """Place backward ops by annotation, by the forward op of the same line, by the gradients they read, or by order.
 
     A gradient never goes on to a later stage: an op that sums gradients of several stages, as for a weight that they
     share, runs in the earliest of these, where the last of the gradients is ready.
     """
     twin = _block_by_source(block_by_op)
     maker: dict[Tensor, Op] = {}
-    current = next(reversed(blocks))
+    current = list(blocks)[-1]
     for op in graph.ops:
         if op.leg is not Leg.BACKWARD:
             continue
-        name = op.block[0] if op.block else twin.get(op.source) or current
+        name = op.block[0] if op.block else twin.get(op.source)
         sources = [block_by_op[maker[tensor]] for tensor in op.inputs if tensor in maker]
-        name = min([name, *sources], key=lambda block: blocks[block].stage)
-        block_by_op[op] = current = name
+        if name is not None or not sources:
+            # First, so that it wins over another block of the same stage.
+            sources.insert(0, name or current)
+        current = block_by_op[op] = min(sources, key=lambda block: blocks[block].stage)
         maker.update(dict.fromkeys(op.outputs, op))
 
 

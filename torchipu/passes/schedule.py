@@ -84,8 +84,9 @@ def _too_short(schedule: Schedule, num_stages: int, micro_batches: int, training
     """Make the error of a pipeline that drains before it is full; the arrow shows the cycle."""
     option = "gradient_accumulation" if training else "device_iterations"
     least = schedule.fill + 1
+    note = "0F has no micro-batch left, the pipeline is not full yet"
     return ScheduleError(
         f"{option}={micro_batches} is shorter than the pipeline: {num_stages} stages need {option} of at least {least}",
-        detail=format_schedule(schedule, arrow_at=micro_batches, note="0F has no micro-batch left, the pipeline is not full yet"),
+        detail=format_schedule(schedule, arrow_at=micro_batches, note=note),
         remedy=f"raise {option} to {least} or more, use fewer stages, or set execution='sharded'",
     )

@@ -8,14 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from torchipu.ir.graph import Graph
-
-
-class ProfileText(Protocol):
-    """What a recorded profile offers here."""
-
-    def text(self) -> str:
-        """Return the profile for people."""
-        ...
+from torchipu.report.profile import Profile
 
 
 class HasGraph(Protocol):
@@ -36,14 +29,14 @@ class Recorded:
         graph: What it computes, placed.
     """
 
-    profile: ProfileText
+    profile: Profile
     graph: Graph
 
 
 _LISTENERS: list[list[Recorded]] = []
 
 
-def record(profile: ProfileText, compiled: HasGraph) -> None:
+def record(profile: Profile, compiled: HasGraph) -> None:
     """Note that a program was compiled; without a listener nothing is kept."""
     for heard in _LISTENERS:
         heard.append(Recorded(profile, compiled.graph))

@@ -1,0 +1,171 @@
+"""A planner just large enough to run the emitters of one op, or of a chain, on torch tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from torchipu._kernels.abi import Kernel, run_kernel
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops import elementwise, view
+from torchipu.ops.spec import HostTensor, contiguous_strides, lookup
+
+DTYPES = {
+    torch.float16: DType.HALF, torch.float32: DType.FLOAT, torch.int32: DType.INT, torch.int64: DType.LONG,
+    torch.int16: DType.SHORT, torch.int8: DType.CHAR, torch.uint8: DType.UNSIGNED_CHAR, torch.bool: DType.BOOL,
+}
+TORCH_DTYPES = {ours: theirs for theirs, ours in DTYPES.items()}
+
+
+class MiniPlanner:
+    """Runs each step as soon as it is emitted, on guarded buffers."""
+
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
+        self.buffers: list[torch.Tensor] = []
+        self.values: dict[Tensor, HostTensor] = {}
+        self.members: frozenset[Op] = frozenset()
+        self.read_outside: set[Tensor] = set()
+        self.casts: list[tuple[Tensor, HostTensor]] = []
+        self.num_steps = 0
+        self.random = torch.tensor([1234, 0, 7, 0])
+
+    def hold(self, tensor: torch.Tensor) -> HostTensor:
+        base = tensor if tensor.numel() else torch.zeros(1, dtype=tensor.dtype)
+        self.buffers.append(base)
+        return HostTensor(len(self.buffers) - 1, 0, tuple(tensor.shape), tuple(tensor.stride()), DTYPES[tensor.dtype])
+
+    def fetch(self, held: HostTensor) -> torch.Tensor:
+        base = self.buffers[held.buffer]
+        return base.as_strided(held.shape, held.strides, base.storage_offset() + held.offset)
+
+    def value(self, tensor: Tensor, dtype: DType | None = None, *, contiguous: bool = True) -> HostTensor:
+        held = self.values[tensor]
+        if held.dtype is (dtype or held.dtype) and (held.is_contiguous or not contiguous):
+            return held
+        fresh = self.scratch(held.shape, dtype or held.dtype)
+        view.emit_copy(self, fresh, held)
+        return fresh
+
+    def output(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
+        self.values[tensor] = self.scratch(tensor.shape, tensor.dtype)
+        if dtype is None or dtype is tensor.dtype:
+            return self.values[tensor]
+        computed = self.scratch(tensor.shape, dtype)
+        self.casts.append((tensor, computed))
+        return computed
+
+    def alias(self, tensor: Tensor, view: HostTensor) -> None:
+        self.values[tensor] = view
+
+    def scratch(self, shape: Sequence[int], dtype: DType = DType.FLOAT) -> HostTensor:
+        count = max(1, torch.Size(shape).numel())
+        raw = torch.full((count * dtype.host_bytes + 256,), 0x5A, dtype=torch.uint8)
+        self.buffers.append(raw[128 : 128 + count * dtype.host_bytes].view(TORCH_DTYPES[dtype]))
+        return HostTensor(len(self.buffers) - 1, 0, tuple(shape), contiguous_strides(shape), dtype)
+
+    def constant(self, values: Sequence[float], dtype: DType) -> HostTensor:
+        return self.hold(torch.tensor(values, dtype=TORCH_DTYPES[dtype]))
+
+    def random_state(self, op: Op) -> HostTensor:
+        return self.hold(self.random)
+
+    def wanted(self, tensor: Tensor) -> bool:
+        return True
+
+    def wanted_outside(self, tensor: Tensor) -> bool:
+        return not self.members or tensor in self.read_outside
+
+    def step(
+        self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
+        ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
+        scratch_bytes: int = 0, reads_outputs: bool = False,
+    ) -> None:
+        if items <= 0:
+            return
+        self.num_steps += 1
+        addresses = [
+            self.buffers[t.buffer].data_ptr() + t.offset * t.dtype.host_bytes for t in (*outputs, *inputs)
+        ]
+        run_kernel(kernel, addresses, ints, scalars, items, grain, self.threads, scratch_bytes)
+        for written in outputs:
+            self.check_guards(self.buffers[written.buffer])
+
+    def check_guards(self, buffer: torch.Tensor) -> None:
+        num_bytes = buffer.numel() * buffer.element_size()
+        storage = torch.tensor([], dtype=torch.uint8).set_(buffer.untyped_storage())
+        if storage.numel() != num_bytes + 256:
+            return
+        assert bool((storage[:128] == 0x5A).all()), "wrote before the buffer"
+        assert bool((storage[128 + num_bytes :] == 0x5A).all()), "wrote past the buffer"
+
+
+def bind_call(target: str, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
+    """Return all schema arguments of an ATen call by name, defaults filled in."""
+    _, name, overload = target.split(".")
+    schema = getattr(getattr(torch.ops.aten, name), overload)._schema
+    bound: dict[str, object] = {}
+    for position, argument in enumerate(schema.arguments):
+        if position < len(args):
+            bound[argument.name] = args[position]
+        else:
+            bound[argument.name] = kwargs.get(argument.name, argument.default_value)
+    return bound
+
+
+def make_op(
+    target: str, args: Sequence[object], kwargs: Mapping[str, object], tensors: dict[int, Tensor],
+    results: Sequence[torch.Tensor],
+) -> Op:
+    """Build the op of an ATen call; ``tensors`` maps ids of torch tensors to graph tensors."""
+    operands, inputs, attrs = [], [], {}
+    for name, value in bind_call(target, args, kwargs).items():
+        if isinstance(value, torch.Tensor):
+            operands.append(name)
+            inputs.append(tensors[id(value)])
+        elif isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
+            operands.append(f"{name}[{'x' * len(value)}]")
+            inputs.extend(tensors[id(v)] for v in value)
+        elif name not in ("memory_format", "layout", "device", "pin_memory", "generator", "non_blocking"):
+            attrs[name] = DTYPES[value] if isinstance(value, torch.dtype) else value
+    spec = lookup(target)
+    assert spec is not None, target
+    outputs = tuple(Tensor(f"r{i}", tuple(r.shape), DTYPES[r.dtype]) for i, r in enumerate(results))
+    return Op(spec.kind, tuple(inputs), outputs, attrs, target, tuple(operands))
+
+
+def run_op(
+    target: str, *args: object, threads: int = 1, planner: MiniPlanner | None = None,
+    results: Sequence[torch.Tensor] | None = None, **kwargs: object,
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    """Run an op through its record and through eager ATen.
+
+    Returns:
+        Our results and eager's.
+    """
+    if results is None:
+        _, name, overload = target.split(".")
+        eager = getattr(getattr(torch.ops.aten, name), overload)(*args, **kwargs)
+        results = tuple(eager) if isinstance(eager, (tuple, list)) else (eager,)
+    plan = planner or MiniPlanner(threads)
+    tensors: dict[int, Tensor] = {}
+    for value in (*args, *kwargs.values()):
+        for member in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(member, torch.Tensor) and id(member) not in tensors:
+                graph_tensor = Tensor(f"x{len(tensors)}", tuple(member.shape), DTYPES[member.dtype])
+                tensors[id(member)] = graph_tensor
+                plan.values[graph_tensor] = plan.hold(member)
+    op = make_op(target, args, kwargs, tensors, results)
+    spec = lookup(target)
+    assert spec is not None
+    assert spec.supports(op), f"{target} is not supported"
+    if spec.instruction is not None:
+        elementwise.emit_chain([op], plan)
+    else:
+        assert spec.emit is not None
+        spec.emit(op, plan)
+    for tensor, computed in plan.casts:
+        view.emit_copy(plan, plan.values[tensor], computed)
+    return tuple(plan.fetch(plan.values[t]) for t in op.outputs), tuple(results)

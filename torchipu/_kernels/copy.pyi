@@ -1,0 +1,6 @@
+from torchipu._kernels.abi import Kernel
+
+COPY: Kernel
+TRANSPOSE: Kernel
+FILL: Kernel
+ARANGE: Kernel

@@ -1,0 +1,4 @@
+from torchipu._kernels.abi import Kernel
+
+CHAIN: Kernel
+OPERATIONS: dict[str, int]

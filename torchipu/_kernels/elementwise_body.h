@@ -1,0 +1,582 @@
+/* The chain interpreter: runs a fused chain of elementwise instructions over blocks of the iteration space.
+ *
+ * A block's values lie in registers in the thread's scratch, small enough to stay in L1. Operands that lie row-major
+ * and have the type of a register are read, and results written, in place.
+ */
+#include "vector_math_body.h"
+#define HALF_VL (VL / 2)
+typedef int64_t FN(vl) __attribute__((vector_size(VL * 4), aligned(8), may_alias));
+typedef uint8_t FN(vb) __attribute__((vector_size(VL / 2), aligned(1), may_alias));
+typedef double FN(vd) __attribute__((vector_size(VL * 4), aligned(8), may_alias));
+typedef float FN(vh) __attribute__((vector_size(VL * 2), aligned(4), may_alias));
+#define L FN(vl)
+#define B8 FN(vb)
+
+/* d: result; pa, pb, pc: operands; ma, mb, mc: -1, or 0 for an operand that is one value repeated; k: constants. */
+#define TI_ARGS char *d, const char *pa, const char *pb, const char *pc, long n, long ma, long mb, long mc, const double *k
+#define TI_UNUSED (void)pb, (void)pc, (void)ma, (void)mb, (void)mc, (void)k
+#define TI_CONSTANTS \
+  const V K0 = FN(set)((float)k[0]), K1 = FN(set)((float)k[1]), K2 = FN(set)((float)k[2]); (void)K0, (void)K1, (void)K2
+
+/* float, float, float -> float */
+#define TI_F(name, expression) \
+  static int FN(f_##name)(TI_ARGS) { \
+    TI_UNUSED; TI_CONSTANTS; long i = 0; \
+    for (; i + VL <= n; i += VL) { \
+      V A = FN(load)((const float *)pa + (i & ma)), B = FN(load)((const float *)pb + (i & mb)), \
+        C = FN(load)((const float *)pc + (i & mc)); \
+      (void)A, (void)B, (void)C; \
+      FN(store)((float *)d + i, expression); \
+    } \
+    if (i < n) { \
+      V A = FN(load_part)((const float *)pa + (i & ma), n - i), B = FN(load_part)((const float *)pb + (i & mb), n - i), \
+        C = FN(load_part)((const float *)pc + (i & mc), n - i); \
+      (void)A, (void)B, (void)C; \
+      FN(store_part)((float *)d + i, expression, n - i); \
+    } \
+    return 0; \
+  }
+/* float, float -> bool; the expression is a mask */
+#define TI_FB(name, expression) \
+  static int FN(b_##name)(TI_ARGS) { \
+    TI_UNUSED; long i = 0; \
+    for (; i + VL <= n; i += VL) { \
+      V A = FN(load)((const float *)pa + (i & ma)), B = FN(load)((const float *)pb + (i & mb)); (void)A, (void)B; \
+      FN(mask_to)((uint8_t *)d + i, expression); \
+    } \
+    if (i < n) { \
+      uint8_t part[16]; \
+      V A = FN(load_part)((const float *)pa + (i & ma), n - i), B = FN(load_part)((const float *)pb + (i & mb), n - i); \
+      (void)A, (void)B; \
+      FN(mask_to)(part, expression); \
+      memcpy(d + i, part, (size_t)(n - i)); \
+    } \
+    return 0; \
+  }
+/* long, long, long -> long */
+#define TI_L(name, expression) \
+  static int FN(l_##name)(TI_ARGS) { \
+    TI_UNUSED; long i = 0; \
+    for (; i + HALF_VL <= n; i += HALF_VL) { \
+      L A = *(const L *)((const int64_t *)pa + (i & ma)), B = *(const L *)((const int64_t *)pb + (i & mb)); (void)A, (void)B; \
+      *(L *)((int64_t *)d + i) = (expression); \
+    } \
+    if (i < n) { \
+      size_t bytes = (size_t)(n - i) * 8; \
+      L A = {0}, B = {0}, R; memcpy(&A, (const int64_t *)pa + (i & ma), bytes); memcpy(&B, (const int64_t *)pb + (i & mb), bytes); \
+      (void)A, (void)B; R = (expression); memcpy((int64_t *)d + i, &R, bytes); \
+    } \
+    return 0; \
+  }
+/* long, long -> bool; the expression is a vector of 0 and -1 */
+#define TI_LB(name, expression) \
+  static int FN(b_##name)(TI_ARGS) { \
+    TI_UNUSED; long i = 0; \
+    for (; i + HALF_VL <= n; i += HALF_VL) { \
+      L A = *(const L *)((const int64_t *)pa + (i & ma)), B = *(const L *)((const int64_t *)pb + (i & mb)); (void)A, (void)B; \
+      *(B8 *)(d + i) = __builtin_convertvector((expression) & 1, B8); \
+    } \
+    for (; i < n; i++) { \
+      L A = ((const int64_t *)pa)[i & ma] + (L){0}, B = ((const int64_t *)pb)[i & mb] + (L){0}; (void)A, (void)B; \
+      d[i] = (char)((expression)[0] & 1); \
+    } \
+    return 0; \
+  }
+/* bool, bool -> bool */
+#define TI_B(name, expression) \
+  static int FN(b_##name)(TI_ARGS) { \
+    TI_UNUSED; \
+    for (long i = 0; i < n; i++) { \
+      uint8_t A = (uint8_t)pa[i], B = (uint8_t)pb[i]; (void)B; \
+      d[i] = (char)(expression); \
+    } \
+    return 0; \
+  }
+/* one element at a time */
+#define TI_SCALAR(class, type_in, type_out, name, ...) \
+  static int FN(class##_##name)(TI_ARGS) { \
+    TI_UNUSED; \
+    for (long i = 0; i < n; i++) { \
+      type_in A = ((const type_in *)pa)[i & ma], B = ((const type_in *)pb)[i & mb]; type_out R; (void)A, (void)B; \
+      __VA_ARGS__; \
+      ((type_out *)d)[i] = R; \
+    } \
+    return 0; \
+  }
+
+/* ------------------------------------------------------------------ float arithmetic */
+TI_F(copy, A)
+TI_F(add, A + B)
+TI_F(sub, A - B)
+TI_F(mul, A *B)
+TI_F(div, A / B)
+/* a NaN in either operand wins */
+TI_F(max, FN(sel)(FN(mor)(FN(lt)(A, B), FN(isnan)(B)), B, A))
+TI_F(min, FN(sel)(FN(mor)(FN(lt)(B, A), FN(isnan)(B)), B, A))
+TI_F(add_scaled, FN(fma)(K0, B, A))
+TI_F(fma3, FN(fma)(K0 * B, C, A))
+TI_F(addcdiv, A + K0 * (B / C))
+TI_F(lerp, FN(sel)(FN(lt)(FN(abs)(C), FN(set)(0.5f)), FN(fma)(C, B - A, A), B - (B - A) * (1.f - C)))
+TI_F(neg, -A)
+TI_F(abs, FN(abs)(A))
+TI_F(sign, FN(sel)(FN(lt)(FN(set)(0.f), A), FN(set)(1.f), FN(sel)(FN(lt)(A, FN(set)(0.f)), FN(set)(-1.f), FN(set)(0.f))))
+TI_F(exp, FN(exp)(A))
+TI_F(expm1, FN(expm1)(A))
+TI_F(log, FN(log)(A))
+TI_F(log1p, FN(log1p)(A))
+TI_F(log2, FN(log2)(A))
+TI_F(log10, FN(log10)(A))
+TI_F(sqrt, FN(sqrt)(A))
+TI_F(rsqrt, 1.f / FN(sqrt)(A))
+TI_F(recip, 1.f / A)
+TI_F(square, A *A)
+TI_F(cube, A *A *A)
+TI_F(sin, FN(sin)(A))
+TI_F(cos, FN(cos)(A))
+TI_F(tanh, FN(tanh)(A))
+TI_F(sigmoid, FN(sigmoid)(A))
+TI_F(erf, FN(erf)(A))
+TI_F(floor, FN(floor)(A))
+TI_F(ceil, FN(ceil)(A))
+TI_F(round, FN(nearest)(A))
+TI_F(trunc, FN(trunc)(A))
+
+/* x^y through doubles: x in halves of a vector, log2 and exp2 with errors far below a float's ulp. */
+static inline FN(vh) FN(pow_half)(FN(vh) x, FN(vh) y) {
+  typedef int32_t half_int __attribute__((vector_size(VL * 2)));
+  half_int bits = (half_int)x - 0x3f3504f3;
+  FN(vd) e = __builtin_convertvector(bits >> 23, FN(vd));
+  FN(vd) m = __builtin_convertvector((FN(vh))((bits & 0x007fffff) + 0x3f3504f3), FN(vd));
+  FN(vd) t = (m - 1.) / (m + 1.), s = t * t;
+  FN(vd) q = 0.2433718575773796 * s + 0.26139800031564725;
+  q = q * s + 0.3206181468810966;
+  q = q * s + 0.4121983705556961;
+  q = q * s + 0.5770780175157404;
+  q = q * s + 0.961796693923407;
+  q = q * s + 2.8853900817779277;
+  FN(vd) z = (e + t * q) * __builtin_convertvector(y, FN(vd));
+  FN(vd) lo = (FN(vd)){0} - 300., hi = (FN(vd)){0} + 300.;
+  L below = z < lo, above = z > hi;
+  z = (FN(vd))((below & (L)lo) | (~below & (L)z));
+  z = (FN(vd))((above & (L)hi) | (~above & (L)z));
+  FN(vd) shifted = z + 6755399441055744.;  /* 1.5 * 2^52: whole part in the low bits */
+  L whole = (L)shifted - (L)((FN(vd)){0} + 6755399441055744.);
+  FN(vd) f = z - (shifted - 6755399441055744.);
+  FN(vd) p = 1.3255343771966522e-06 * f + 1.5310310968521557e-05;
+  p = p * f + 0.00015403455470418886;
+  p = p * f + 0.0013333449697745102;
+  p = p * f + 0.00961812915969552;
+  p = p * f + 0.05550410942114275;
+  p = p * f + 0.2402265069581273;
+  p = p * f + 0.6931471805457063;
+  p = p * f + 1.;
+  return __builtin_convertvector((FN(vd))((L)p + (whole << 52)), FN(vh));
+}
+static inline V FN(power)(V x, V y) {
+  V a = FN(abs)(x);
+  M plain = FN(mand)(FN(mand)(FN(le)(FN(set)(1.17549435e-38f), a), FN(lt)(a, FN(set)(INFINITY))),
+                     FN(lt)(FN(abs)(y), FN(set)(1e30f)));
+  V r;
+  if (__builtin_expect(FN(any)(FN(isnan)(FN(sel)(plain, FN(set)(0.f), FN(set)(NAN)))), 0)) {
+    TI_LANES(r, powf(x[j], y[j]));
+    return r;
+  }
+  FN(vh) xs[2], ys[2], rs[2];
+  memcpy(xs, &a, sizeof a); memcpy(ys, &y, sizeof y);
+  rs[0] = FN(pow_half)(xs[0], ys[0]);
+  rs[1] = FN(pow_half)(xs[1], ys[1]);
+  memcpy(&r, rs, sizeof r);
+  /* negative base: odd whole exponents change the sign, fractions have no real power */
+  V half = y * 0.5f;
+  V odd = FN(sel)(FN(ne)(half, FN(trunc)(half)), FN(set)(-1.f), FN(set)(1.f));
+  V negative = FN(sel)(FN(eq)(y, FN(trunc)(y)), r * odd, FN(set)(NAN));
+  return FN(sel)(FN(lt)(x, FN(set)(0.f)), negative, r);
+}
+TI_F(pow, FN(power)(A, B))
+TI_F(exp2, FN(power)(FN(set)(2.f), A))
+TI_SCALAR(f, float, float, fmod, R = fmodf(A, B))
+TI_SCALAR(f, float, float, remainder, { R = fmodf(A, B); if (R != 0 && (B < 0) != (R < 0)) R += B; })
+TI_SCALAR(f, float, float, floor_div, {
+  if (B == 0) R = A / B;
+  else {
+    float rest = fmodf(A, B), q = (A - rest) / B;
+    if (rest != 0 && (B < 0) != (rest < 0)) q -= 1.f;
+    if (q != 0) { R = floorf(q); if (q - R > 0.5f) R += 1.f; }
+    else R = copysignf(0.f, A / B);
+  }
+})
+TI_SCALAR(f, float, float, atan2, R = atan2f(A, B))
+TI_SCALAR(f, float, float, tan, R = tanf(A))
+TI_SCALAR(f, float, float, atan, R = atanf(A))
+TI_SCALAR(f, float, float, asin, R = asinf(A))
+TI_SCALAR(f, float, float, acos, R = acosf(A))
+TI_SCALAR(f, float, float, sinh, R = sinhf(A))
+TI_SCALAR(f, float, float, cosh, R = coshf(A))
+TI_SCALAR(f, float, float, erfc, R = erfcf(A))
+
+/* ------------------------------------------------------------------ activations; gradients take (gradient, x or y) */
+#define ZERO FN(set)(0.f)
+#define SQRT_HALF 0.707106781f
+static inline V FN(gelu_phi)(V x) { return 0.5f * (1.f + FN(erf)(x * SQRT_HALF)); }
+static inline V FN(gelu_inner)(V x) { return 0.797884561f * FN(fma)(x * x * x, FN(set)(0.044715f), x); }
+static inline V FN(softplus1)(V x) { return FN(max)(x, ZERO) + FN(log1p)(FN(exp)(-FN(abs)(x))); }
+static inline V FN(clamp)(V x, V lo, V hi) {
+  x = FN(sel)(FN(lt)(x, lo), lo, x);
+  return FN(sel)(FN(lt)(hi, x), hi, x);
+}
+static inline V FN(gelu_tanh_slope)(V x) {
+  V t = FN(tanh)(FN(gelu_inner)(x)), inner = 0.797884561f * FN(fma)(x * x, FN(set)(3.f * 0.044715f), FN(set)(1.f));
+  return 0.5f * (1.f + t) + 0.5f * x * (1.f - t * t) * inner;
+}
+static inline V FN(silu_slope)(V x) { V s = FN(sigmoid)(x); return s * FN(fma)(x, 1.f - s, FN(set)(1.f)); }
+TI_F(relu, FN(sel)(FN(lt)(A, ZERO), ZERO, A))
+TI_F(leaky_relu, FN(sel)(FN(lt)(ZERO, A), A, A *K0))
+TI_F(elu, FN(sel)(FN(le)(A, ZERO), FN(expm1)(A *K2) * (K0 * K1), A *K1)) /* alpha, scale, input scale */
+TI_F(gelu, A *FN(gelu_phi)(A))
+TI_F(gelu_tanh, 0.5f * A * (1.f + FN(tanh)(FN(gelu_inner)(A))))
+TI_F(silu, A / (1.f + FN(exp)(-A)))
+TI_F(mish, A *FN(tanh)(FN(log1p)(FN(exp)(A))))
+TI_F(softplus, FN(sel)(FN(lt)(K1, A *K0), A, FN(log1p)(FN(exp)(A *K0)) / K0)) /* beta, threshold */
+TI_F(log_sigmoid, FN(min)(ZERO, A) - FN(log1p)(FN(exp)(-FN(abs)(A))))
+TI_F(hardsigmoid, FN(clamp)(A + 3.f, ZERO, FN(set)(6.f)) / 6.f)
+TI_F(hardswish, A *FN(clamp)(A + 3.f, ZERO, FN(set)(6.f)) / 6.f)
+TI_F(clamp, FN(clamp)(A, K0, K1))
+TI_F(clamp_min, FN(sel)(FN(lt)(A, K0), K0, A))
+TI_F(clamp_max, FN(sel)(FN(lt)(K0, A), K0, A))
+TI_F(threshold, FN(sel)(FN(le)(A, K0), K1, A))
+TI_F(nan_to_num, FN(sel)(FN(isnan)(A), K0, FN(sel)(FN(eq)(A, FN(set)(INFINITY)), K1, FN(sel)(FN(eq)(A, FN(set)(-INFINITY)), K2, A))))
+TI_F(threshold_grad, FN(sel)(FN(le)(B, K0), ZERO, A))
+TI_F(gelu_grad, A *FN(fma)(B * 0.398942280f, FN(exp)(-0.5f * B * B), FN(gelu_phi)(B)))
+TI_F(gelu_tanh_grad, A *FN(gelu_tanh_slope)(B))
+TI_F(silu_grad, A *FN(silu_slope)(B))
+TI_F(sigmoid_grad, A * (1.f - B) * B)
+TI_F(tanh_grad, A * (1.f - B * B))
+TI_F(hardtanh_grad, FN(sel)(FN(mor)(FN(le)(B, K0), FN(le)(K1, B)), ZERO, A))
+TI_F(hardsigmoid_grad, FN(sel)(FN(mand)(FN(lt)(FN(set)(-3.f), B), FN(lt)(B, FN(set)(3.f))), A / 6.f, ZERO))
+TI_F(hardswish_grad, FN(sel)(FN(le)(B, FN(set)(-3.f)), ZERO, FN(sel)(FN(lt)(B, FN(set)(3.f)), A * (B / 3.f + 0.5f), A)))
+TI_F(softplus_grad, FN(sel)(FN(lt)(K1, B *K0), A, A *FN(sigmoid)(B *K0)))
+TI_F(leaky_relu_grad, FN(sel)(FN(lt)(ZERO, B), A, A *K0))
+TI_F(elu_grad, FN(sel)(FN(le)(B, ZERO), A * (K2 * K0 * K1) * FN(exp)(B *K2), A *K1))
+TI_F(elu_result_grad, FN(sel)(FN(le)(B, ZERO), A *K2 * (B + K0 * K1), A *K1))
+TI_F(log_sigmoid_grad, A *FN(sigmoid)(-B))
+
+/* ------------------------------------------------------------------ comparisons and selection */
+TI_FB(eq_f, FN(eq)(A, B))
+TI_FB(ne_f, FN(ne)(A, B))
+TI_FB(lt_f, FN(lt)(A, B))
+TI_FB(le_f, FN(le)(A, B))
+TI_FB(isnan, FN(isnan)(A))
+TI_FB(isinf, FN(eq)(FN(abs)(A), FN(set)(INFINITY)))
+TI_FB(isfinite, FN(lt)(FN(abs)(A), FN(set)(INFINITY)))
+TI_FB(from_f, FN(ne)(A, FN(set)(0.f)))
+TI_LB(eq_l, A == B)
+TI_LB(ne_l, A != B)
+TI_LB(lt_l, A < B)
+TI_LB(le_l, A <= B)
+TI_LB(from_l, A != 0)
+TI_B(and, A & B)
+TI_B(or, A | B)
+TI_B(xor, A ^ B)
+TI_B(not, A ^ 1)
+
+static inline M FN(mask_part)(const uint8_t *p, long n) {
+  uint8_t part[16] = {0};
+  memcpy(part, p, (size_t)n);
+  return FN(mask_of)(part);
+}
+static int FN(f_where)(TI_ARGS) {
+  TI_UNUSED; long i = 0;
+  const uint8_t *a = (const uint8_t *)pa; const float *b = (const float *)pb, *c = (const float *)pc;
+  for (; i + VL <= n; i += VL)
+    FN(store)((float *)d + i, FN(sel)(FN(mask_of)(a + i), FN(load)(b + (i & mb)), FN(load)(c + (i & mc))));
+  if (i < n)
+    FN(store_part)((float *)d + i, FN(sel)(FN(mask_part)(a + i, n - i), FN(load_part)(b + (i & mb), n - i),
+                                           FN(load_part)(c + (i & mc), n - i)), n - i);
+  return 0;
+}
+/* (gradient, mask): gradient * mask * K0, as eager multiplies, so that an infinite gradient under a 0 gives NaN */
+static int FN(f_dropout_grad)(TI_ARGS) {
+  TI_UNUSED; TI_CONSTANTS; long i = 0;
+  const float *a = (const float *)pa; const uint8_t *b = (const uint8_t *)pb;
+  for (; i + VL <= n; i += VL)
+    FN(store)((float *)d + i, FN(load)(a + (i & ma)) * FN(sel)(FN(mask_of)(b + i), K0, ZERO));
+  if (i < n)
+    FN(store_part)((float *)d + i, FN(load_part)(a + (i & ma), n - i) * FN(sel)(FN(mask_part)(b + i, n - i), K0, ZERO), n - i);
+  return 0;
+}
+static int FN(l_where)(TI_ARGS) {
+  TI_UNUSED;
+  const uint8_t *a = (const uint8_t *)pa; const int64_t *b = (const int64_t *)pb, *c = (const int64_t *)pc;
+  for (long i = 0; i < n; i++) ((int64_t *)d)[i] = a[i] ? b[i & mb] : c[i & mc];
+  return 0;
+}
+static int FN(b_where)(TI_ARGS) {
+  TI_UNUSED;
+  for (long i = 0; i < n; i++) d[i] = pa[i] ? pb[i] : pc[i];
+  return 0;
+}
+static int FN(b_copy)(TI_ARGS) { TI_UNUSED; memcpy(d, pa, (size_t)n); return 0; }
+
+/* ------------------------------------------------------------------ conversions between classes */
+static int FN(f_from_b)(TI_ARGS) {
+  TI_UNUSED; long i = 0;
+  const uint8_t *a = (const uint8_t *)pa;
+  for (; i + VL <= n; i += VL) FN(store)((float *)d + i, FN(sel)(FN(mask_of)(a + i), FN(set)(1.f), ZERO));
+  if (i < n) FN(store_part)((float *)d + i, FN(sel)(FN(mask_part)(a + i, n - i), FN(set)(1.f), ZERO), n - i);
+  return 0;
+}
+TI_SCALAR(f, int64_t, float, from_l, R = (float)A)
+static int FN(l_from_f)(TI_ARGS) {
+  TI_UNUSED;
+  for (long i = 0; i < n; i++) {
+    float x = ((const float *)pa)[i & ma];
+    /* what the conversion instruction gives out of range; C leaves it undefined */
+    ((int64_t *)d)[i] = x >= -9223372036854775808.f && x < 9223372036854775808.f ? (int64_t)x : INT64_MIN;
+  }
+  return 0;
+}
+static int FN(l_from_b)(TI_ARGS) {
+  TI_UNUSED;
+  for (long i = 0; i < n; i++) ((int64_t *)d)[i] = (uint8_t)pa[i] != 0;
+  return 0;
+}
+static int FN(f_round_half)(TI_ARGS) {
+  TI_UNUSED; long i = 0;
+  const float *a = (const float *)pa;
+  uint16_t half[16];
+  for (; i + VL <= n; i += VL) { FN(to_half)(half, FN(load)(a + (i & ma))); FN(store)((float *)d + i, FN(from_half)(half)); }
+  if (i < n) {
+    FN(to_half)(half, FN(load_part)(a + (i & ma), n - i));
+    FN(store_part)((float *)d + i, FN(from_half)(half), n - i);
+  }
+  return 0;
+}
+
+/* ------------------------------------------------------------------ integers; they wrap as eager's do */
+TI_L(copy, A)
+TI_L(wrap_int, (A << 32) >> 32)
+TI_L(wrap_short, (A << 48) >> 48)
+TI_L(wrap_char, (A << 56) >> 56)
+TI_L(wrap_uchar, A & 255)
+TI_L(add, (L)((FN(vl))A + B))
+TI_L(sub, A - B)
+TI_L(mul, A *B)
+TI_L(neg, -A)
+TI_L(abs, (A ^ (A >> 63)) - (A >> 63))
+TI_L(sign, (A >> 63) | ((A > 0) & 1))
+TI_L(max, ((A > B) & A) | (~(A > B) & B))
+TI_L(min, ((A < B) & A) | (~(A < B) & B))
+TI_L(and, A &B)
+TI_L(or, A | B)
+TI_L(xor, A ^ B)
+TI_L(not, ~A)
+TI_SCALAR(l, int64_t, int64_t, shift_left, R = B < 0 || B > 63 ? 0 : (int64_t)((uint64_t)A << B))
+TI_SCALAR(l, int64_t, int64_t, shift_right, R = A >> (B < 0 || B > 63 ? 63 : B))
+#define TI_CHECK_DIVISOR if (B == 0) return TI_TRAP_RANGE; if (B == -1) { R = (int64_t)(0 - (uint64_t)A); } else
+TI_SCALAR(l, int64_t, int64_t, floor_div, TI_CHECK_DIVISOR { R = A / B; if (A % B != 0 && (A < 0) != (B < 0)) R--; })
+TI_SCALAR(l, int64_t, int64_t, trunc_div, TI_CHECK_DIVISOR { R = A / B; })
+TI_SCALAR(l, int64_t, int64_t, remainder, { if (B == 0) return TI_TRAP_RANGE; R = B == -1 ? 0 : A % B; if (R != 0 && (R < 0) != (B < 0)) R += B; })
+TI_SCALAR(l, int64_t, int64_t, fmod, { if (B == 0) return TI_TRAP_RANGE; R = B == -1 ? 0 : A % B; })
+TI_SCALAR(l, int64_t, int64_t, pow, {
+  uint64_t base = (uint64_t)A, power = 1;
+  if (B < 0) R = A == 1 ? 1 : A == -1 ? (B & 1 ? -1 : 1) : 0;
+  else { for (int64_t e = B; e; e >>= 1) { if (e & 1) power *= base; base *= base; } R = (int64_t)power; }
+})
+
+/* ------------------------------------------------------------------ operands that are not read in place */
+#define TI_LOAD_LOOP(type, expression) \
+  if (stride == 0) { type x = *(const type *)src; for (long i = 0; i < n; i++) out[i] = (expression); } \
+  else if (stride == 1) for (long i = 0; i < n; i++) { type x = ((const type *)src)[i]; out[i] = (expression); } \
+  else for (long i = 0; i < n; i++) { type x = ((const type *)src)[i * stride]; out[i] = (expression); }
+static void FN(load_run)(char *d, const char *src, int dtype, int64_t stride, long n) {
+  if (dtype == TI_FLOAT) {
+    float *out = (float *)d;
+    if (stride == 1 && n >= 64) { memcpy(d, src, (size_t)n * 4); return; }
+    TI_LOAD_LOOP(float, x)
+  } else if (dtype == TI_HALF) {
+    float *out = (float *)d;
+    long i = 0;
+    if (stride == 1) for (; i + VL <= n; i += VL) FN(store)(out + i, FN(from_half)((const uint16_t *)src + i));
+    for (; i < n; i++) out[i] = _cvtsh_ss(((const uint16_t *)src)[i * stride]);
+  } else if (dtype == TI_BOOL) {
+    uint8_t *out = (uint8_t *)d;
+    TI_LOAD_LOOP(uint8_t, x)
+  } else {
+    int64_t *out = (int64_t *)d;
+    switch (dtype) {
+      case TI_LONG: TI_LOAD_LOOP(int64_t, x) break;
+      case TI_INT: TI_LOAD_LOOP(int32_t, x) break;
+      case TI_SHORT: TI_LOAD_LOOP(int16_t, x) break;
+      case TI_CHAR: TI_LOAD_LOOP(int8_t, x) break;
+      default: TI_LOAD_LOOP(uint8_t, x) break;
+    }
+  }
+}
+#define TI_STORE_LOOP(type) \
+  if (stride == 1) for (long i = 0; i < n; i++) ((type *)dst)[i] = (type)in[i]; \
+  else for (long i = 0; i < n; i++) ((type *)dst)[i * stride] = (type)in[i];
+static void FN(store_run)(char *dst, const char *s, int dtype, int64_t stride, long n) {
+  if (dtype == TI_FLOAT) {
+    const float *in = (const float *)s;
+    TI_STORE_LOOP(float)
+  } else if (dtype == TI_HALF) {
+    const float *in = (const float *)s;
+    long i = 0;
+    if (stride == 1) for (; i + VL <= n; i += VL) FN(to_half)((uint16_t *)dst + i, FN(load)(in + i));
+    for (; i < n; i++) ((uint16_t *)dst)[i * stride] = _cvtss_sh(in[i], 0);
+  } else if (dtype == TI_BOOL) {
+    const uint8_t *in = (const uint8_t *)s;
+    TI_STORE_LOOP(uint8_t)
+  } else {
+    const int64_t *in = (const int64_t *)s;
+    switch (dtype) {
+      case TI_LONG: TI_STORE_LOOP(int64_t) break;
+      case TI_INT: TI_STORE_LOOP(int32_t) break;
+      case TI_SHORT: TI_STORE_LOOP(int16_t) break;
+      case TI_CHAR: TI_STORE_LOOP(int8_t) break;
+      default: TI_STORE_LOOP(uint8_t) break;
+    }
+  }
+}
+static inline int FN(host_bytes)(int dtype) {
+  static const int bytes[] = {4, 2, 1, 8, 4, 2, 1, 1};
+  return bytes[dtype];
+}
+static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF ? 4 : dtype == TI_BOOL ? 1 : 8; }
+
+/* Moves elements [start, start + n) of a strided operand to a register (or back), run by run. */
+static void FN(walk)(char *reg, char *base, const int64_t *slot, int64_t start, long n, int storing) {
+  const int dtype = (int)slot[2], ndim = (int)slot[4], size = FN(host_bytes)(dtype), reg_size = FN(register_bytes)(dtype);
+  const int64_t *shape = slot + 5, *strides = slot + 5 + TI_MAX_DIMS;
+  int64_t index[TI_MAX_DIMS], rest = start, offset = 0, period = 1;
+  for (int i = ndim - 1; i >= 0; i--) {
+    index[i] = rest % shape[i];
+    rest /= shape[i];
+    offset += index[i] * strides[i];
+    if (i > 0) period *= shape[i];
+  }
+  /* what repeats is loaded once and doubled in the register */
+  long todo = !storing && ndim > 1 && strides[0] == 0 && period < n ? (long)period : n, done = 0;
+  const int last = ndim - 1;
+  while (done < todo) {
+    long run = (long)(shape[last] - index[last]);
+    if (run > todo - done) run = todo - done;
+    if (storing) FN(store_run)(base + offset * size, reg + done * reg_size, dtype, strides[last], run);
+    else FN(load_run)(reg + done * reg_size, base + offset * size, dtype, strides[last], run);
+    done += run;
+    offset -= index[last] * strides[last];
+    index[last] = 0;
+    for (int i = last - 1; i >= 0; i--) {
+      offset += strides[i];
+      if (++index[i] < shape[i]) break;
+      offset -= shape[i] * strides[i];
+      index[i] = 0;
+    }
+  }
+  for (; done < n;) {
+    long run = done < n - done ? done : n - done;
+    memcpy(reg + done * reg_size, reg, (size_t)run * reg_size);
+    done += run;
+  }
+}
+
+/* Loads and stores are done by the interpreter itself, which knows the operands' shapes. */
+static int FN(x_load)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
+static int FN(x_store)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
+static int (*const FN(instructions)[])(TI_ARGS) = {
+#define X(name) FN(name),
+    TI_CHAIN_OPS(X)
+#undef X
+};
+
+/* Fills a constant's cache line, or the whole register of a bool. */
+static void FN(fill_constant)(char *reg, int dtype, int64_t integer, double number, int64_t block) {
+  if (dtype <= TI_HALF) for (int i = 0; i < VL; i++) ((float *)reg)[i] = (float)number;
+  else if (dtype == TI_BOOL) memset(reg, integer != 0, (size_t)block);
+  else for (int i = 0; i < HALF_VL; i++) ((int64_t *)reg)[i] = integer;
+}
+
+/* chain: args are the operands and results that the slots name.
+ *
+ *   ints     [elements, block, slots, instructions], then each slot, then each instruction
+ *   slot     [kind, argument, dtype, offset, ndim, shape[8], strides[8]]
+ *            DIRECT    an argument read or written in place: row-major, of a register's type
+ *            REGISTER  `offset` bytes into the scratch
+ *            CONSTANT  shape[0] (integers) or scalars[shape[1]], repeated at `offset` in the scratch
+ *            UNIFORM   one element of an argument, repeated at `offset` in the scratch
+ *            WALK      an argument that x_load and x_store move by its strides, with a conversion
+ *   instruction  [operation, result slot, operand slots a, b, c, first scalar]
+ *   scalars  constants of slots and instructions, padded by three
+ *   items    blocks                scratch  registers
+ */
+static int FN(chain)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const int64_t elements = ints[0], block = ints[1];
+  const int num_slots = (int)ints[2], num_instructions = (int)ints[3];
+  const int64_t *slots = ints + TI_CHAIN_HEADER, *program = slots + num_slots * TI_SLOT_INTS;
+  char *at[TI_MAX_SLOTS];
+  long mask[TI_MAX_SLOTS];
+  int direct[TI_MAX_SLOTS], num_direct = 0;
+  for (int s = 0; s < num_slots; s++) {
+    const int64_t *slot = slots + s * TI_SLOT_INTS;
+    const int dtype = (int)slot[2];
+    mask[s] = -1;
+    at[s] = (char *)scratch + slot[3];
+    switch (slot[0]) {
+      case TI_SLOT_DIRECT:
+        direct[num_direct++] = s;
+        at[s] = args[slot[1]] + begin * block * FN(register_bytes)(dtype);
+        break;
+      case TI_SLOT_CONSTANT:
+        FN(fill_constant)(at[s], dtype, slot[5], scalars[slot[6]], block);
+        mask[s] = dtype == TI_BOOL ? -1 : 0;
+        break;
+      case TI_SLOT_UNIFORM:
+        FN(load_run)(at[s], args[slot[1]], dtype, 0, dtype == TI_BOOL ? block : dtype <= TI_HALF ? VL : HALF_VL);
+        mask[s] = dtype == TI_BOOL ? -1 : 0;
+        break;
+      default: break;
+    }
+  }
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t start = item * block;
+    const long n = (long)(elements - start < block ? elements - start : block);
+    for (int i = 0; i < num_instructions; i++) {
+      const int64_t *q = program + i * TI_INSTRUCTION_INTS;
+      if (q[0] == TI_OP_x_load) {
+        const int64_t *slot = slots + q[2] * TI_SLOT_INTS;
+        FN(walk)(at[q[1]], args[slot[1]], slot, start, n, 0);
+      } else if (q[0] == TI_OP_x_store) {
+        const int64_t *slot = slots + q[1] * TI_SLOT_INTS;
+        FN(walk)(at[q[2]], args[slot[1]], slot, start, n, 1);
+      } else {
+        int trap = FN(instructions)[q[0]](at[q[1]], at[q[2]], at[q[3]], at[q[4]], n, mask[q[2]], mask[q[3]], mask[q[4]],
+                                          scalars + q[5]);
+        if (trap) return trap;
+      }
+    }
+    for (int j = 0; j < num_direct; j++)
+      at[direct[j]] += block * FN(register_bytes)((int)slots[direct[j] * TI_SLOT_INTS + 2]);
+  }
+  return TI_OK;
+}
+#undef V
+#undef VI
+#undef M
+#undef L
+#undef B8
+#undef HALF_VL
+#undef ZERO
+#undef SQRT_HALF
+#undef TI_ARGS
+#undef TI_UNUSED
+#undef TI_CONSTANTS
+#undef TI_F
+#undef TI_FB
+#undef TI_L
+#undef TI_LB
+#undef TI_B
+#undef TI_SCALAR
+#undef TI_CHECK_DIVISOR
+#undef TI_LOAD_LOOP
+#undef TI_STORE_LOOP
+#undef TI_LANES

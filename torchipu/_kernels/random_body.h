@@ -1,0 +1,154 @@
+/* Random values from Philox: each is a function of (seed, replica, op, micro-batch, element) and of nothing else.
+ *
+ * An item is 64 elements. Element 16 w + lane of item i is word w of the block with the counter
+ * (16 i + lane, micro-batch, op, replica) under the key (seed low, seed high), whatever the vector length.
+ */
+#include "vector_math_body.h"
+#define TI_ITEM 64
+typedef uint32_t FN(vu) __attribute__((vector_size(VL * 4), aligned(4), may_alias));
+#define U FN(vu)
+#if VL == 16
+#define TI_MUL_EVEN(a, b) ((U)_mm512_mul_epu32((__m512i)(a), (__m512i)(b)))
+#define TI_SHIFT64(a) ((U)_mm512_srli_epi64((__m512i)(a), 32))
+#define TI_ODD(even, odd) ((U)_mm512_mask_mov_epi32((__m512i)(even), 0xaaaa, (__m512i)(odd)))
+#define TI_UP64(a) ((U)_mm512_slli_epi64((__m512i)(a), 32))
+#else
+#define TI_MUL_EVEN(a, b) ((U)_mm256_mul_epu32((__m256i)(a), (__m256i)(b)))
+#define TI_SHIFT64(a) ((U)_mm256_srli_epi64((__m256i)(a), 32))
+#define TI_ODD(even, odd) ((U)_mm256_blend_epi32((__m256i)(even), (__m256i)(odd), 0xaa))
+#define TI_UP64(a) ((U)_mm256_slli_epi64((__m256i)(a), 32))
+#endif
+static inline __attribute__((always_inline)) void FN(multiply)(U a, uint32_t factor, U *high, U *low) {
+  const U m = (U){0} + factor;
+  U even = TI_MUL_EVEN(a, m), odd = TI_MUL_EVEN(TI_SHIFT64(a), m);
+  *low = TI_ODD(even, TI_UP64(odd));
+  *high = TI_ODD(TI_SHIFT64(even), odd);
+}
+/* The 64 random words of an item; state is [seed, replica, op, micro-batch]. */
+static inline void FN(words)(const int64_t *state, int64_t item, uint32_t *out) {
+  for (int lane = 0; lane < 16; lane += VL) {
+    U c0, c1 = (U){0} + (uint32_t)state[3], c2 = (U){0} + (uint32_t)state[2], c3 = (U){0} + (uint32_t)state[1], h0, l0, h1, l1;
+    for (int j = 0; j < VL; j++) c0[j] = (uint32_t)(16 * item + lane + j);
+    uint32_t k0 = (uint32_t)state[0], k1 = (uint32_t)((uint64_t)state[0] >> 32);
+    for (int round = 0; round < TI_PHILOX_ROUNDS; round++) {
+      FN(multiply)(c0, TI_PHILOX_M0, &h0, &l0);
+      FN(multiply)(c2, TI_PHILOX_M1, &h1, &l1);
+      c0 = h1 ^ c1 ^ k0;
+      c2 = h0 ^ c3 ^ k1;
+      c1 = l1;
+      c3 = l0;
+      k0 += TI_PHILOX_W0;
+      k1 += TI_PHILOX_W1;
+    }
+    *(U *)(out + lane) = c0;
+    *(U *)(out + 16 + lane) = c1;
+    *(U *)(out + 32 + lane) = c2;
+    *(U *)(out + 48 + lane) = c3;
+  }
+}
+/* Uniform in [0, 1), 24 bits. */
+static inline V FN(uniform_of)(const uint32_t *words) { return FN(tofloat)((VI)(*(const U *)words >> 8)) * 0x1p-24f; }
+/* Uniform in (0, 1], 32 bits, rounded. */
+static inline V FN(positive_of)(const uint32_t *words) {
+  U w = *(const U *)words;
+  V all = FN(fma)(FN(tofloat)((VI)(w >> 16)), FN(set)(65536.f), FN(tofloat)((VI)(w & 0xffff)));
+  return FN(fma)(all, FN(set)(0x1p-32f), FN(set)(0x1p-33f));
+}
+#define TI_RANDOM(name, ...) \
+  static int FN(name)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) { \
+    (void)scratch, (void)scalars; \
+    uint32_t words[TI_ITEM] __attribute__((aligned(64))); \
+    for (int64_t item = begin; item < end; item++) { \
+      const int64_t start = item * TI_ITEM; \
+      const long n = (long)(ints[0] - start < TI_ITEM ? ints[0] - start : TI_ITEM); \
+      __VA_ARGS__ \
+    } \
+    return TI_OK; \
+  }
+#define TI_EACH_VECTOR(body) \
+  for (long i = 0; i < n; i += VL) { const long left = n - i; (void)left; body }
+#define TI_PUT(pointer, value) do { V ti_v = (value); \
+    if (left >= VL) FN(store)(pointer, ti_v); else FN(store_part)(pointer, ti_v, left); } while (0)
+#define TI_GET(pointer) (left >= VL ? FN(load)(pointer) : FN(load_part)(pointer, left))
+
+/* random_words: args [out int32, state]   ints [elements]   items  64 elements; the raw words, for tests */
+TI_RANDOM(random_words, {
+  FN(words)((const int64_t *)args[1], item, words);
+  memcpy((uint32_t *)args[0] + start, words, (size_t)n * 4);
+})
+/* random_dropout: args [out float, mask bool, state, in float]
+ *
+ *   ints [elements]   scalars [keep probability, scale of what is kept]   items  64 elements
+ */
+TI_RANDOM(random_dropout, {
+  float *out = (float *)args[0] + start;
+  uint8_t *mask = (uint8_t *)args[1] + start;
+  const float *x = (const float *)args[3] + start;
+  const V keep = FN(set)((float)scalars[0]), scale = FN(set)((float)scalars[1]), none = FN(set)(0.f);
+  FN(words)((const int64_t *)args[2], item, words);
+  TI_EACH_VECTOR({
+    M kept = FN(lt)(FN(uniform_of)(words + i), keep);
+    TI_PUT(out + i, TI_GET(x + i) * FN(sel)(kept, scale, none));
+    if (left >= VL) FN(mask_to)(mask + i, kept);
+    else { uint8_t part[16]; FN(mask_to)(part, kept); memcpy(mask + i, part, (size_t)left); }
+  })
+})
+/* random_bernoulli: args [out float, state] with scalars [p], or [out float, state, p float] with ints[1] = 1
+ *
+ *   ints [elements, p is an operand]   items  64 elements
+ */
+TI_RANDOM(random_bernoulli, {
+  float *out = (float *)args[0] + start;
+  const float *p = ints[1] ? (const float *)args[2] + start : 0;
+  const V constant = FN(set)((float)scalars[0]);
+  FN(words)((const int64_t *)args[1], item, words);
+  TI_EACH_VECTOR({
+    V chance = p ? TI_GET(p + i) : constant;
+    TI_PUT(out + i, FN(sel)(FN(lt)(FN(uniform_of)(words + i), chance), FN(set)(1.f), FN(set)(0.f)));
+  })
+})
+/* random_uniform: args [out float, state]   ints [elements]   scalars [from, to - from]   items  64 elements */
+TI_RANDOM(random_uniform, {
+  float *out = (float *)args[0] + start;
+  const V from = FN(set)((float)scalars[0]), span = FN(set)((float)scalars[1]);
+  FN(words)((const int64_t *)args[1], item, words);
+  TI_EACH_VECTOR({ TI_PUT(out + i, FN(fma)(FN(uniform_of)(words + i), span, from)); })
+})
+/* random_normal: args [out float, state]   ints [elements]   scalars [mean, standard deviation]   items  64 elements
+ *
+ * Box and Muller's transform of words 0 and 1, and of words 2 and 3, of each block.
+ */
+TI_RANDOM(random_normal, {
+  float *out = (float *)args[0] + start;
+  float values[TI_ITEM];
+  const V mean = FN(set)((float)scalars[0]), deviation = FN(set)((float)scalars[1]);
+  FN(words)((const int64_t *)args[1], item, words);
+  for (int pair = 0; pair < TI_ITEM; pair += 32)
+    for (int lane = pair; lane < pair + 16; lane += VL) {
+      V radius = FN(sqrt)(-2.f * FN(log)(FN(positive_of)(words + lane))) * deviation;
+      V angle = FN(uniform_of)(words + lane + 16) * 6.28318531f;
+      FN(store)(values + lane, FN(fma)(radius, FN(sine)(angle, 1), mean));
+      FN(store)(values + lane + 16, FN(fma)(radius, FN(sine)(angle, 0), mean));
+    }
+  memcpy(out, values, (size_t)n * 4);
+})
+/* random_integers: args [out long, state]   ints [elements, low, span], span at most 2^32   items  64 elements */
+TI_RANDOM(random_integers, {
+  int64_t *out = (int64_t *)args[0] + start;
+  FN(words)((const int64_t *)args[1], item, words);
+  for (long i = 0; i < n; i++) out[i] = ints[1] + (int64_t)(((uint64_t)words[i] * (uint64_t)ints[2]) >> 32);
+})
+#undef V
+#undef VI
+#undef M
+#undef U
+#undef TI_LANES
+#undef TI_MUL_EVEN
+#undef TI_SHIFT64
+#undef TI_ODD
+#undef TI_UP64
+#undef TI_ITEM
+#undef TI_RANDOM
+#undef TI_EACH_VECTOR
+#undef TI_PUT
+#undef TI_GET

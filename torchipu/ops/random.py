@@ -1,0 +1,114 @@
+"""Random ops: values are functions of the seed, the replica, the op, the micro-batch and the element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torchipu._kernels.abi import Kernel
+from torchipu._kernels.random import (
+    RANDOM_BERNOULLI, RANDOM_DROPOUT, RANDOM_INTEGERS, RANDOM_NORMAL, RANDOM_UNIFORM,
+)
+from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
+from torchipu.ops.lowering import linear_vertices, vector_codelet
+from torchipu.ops.spec import Codelet, HostPlanner, HostTensor, OpSpec, register
+from torchipu.ops.view import emit_copy, emit_fill
+
+ITEM = 64  # elements of one item of the random kernels
+SHARE = 8192  # elements of one thread's share
+MAX_SPAN = 1 << 32
+
+
+def _number(op: Op, name: str, default: float = 0.0) -> float:
+    value = op.attrs.get(name, default)
+    return float(default if value is None else value)  # type: ignore[arg-type]
+
+
+def _draw(
+    op: Op, plan: HostPlanner, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor] = (), *,
+    ints: Sequence[int] = (), scalars: Sequence[float] = (),
+) -> None:
+    elements = op.outputs[0].num_elements
+    plan.step(
+        kernel, outputs, [plan.random_state(op), *inputs], ints=[elements, *ints], scalars=scalars,
+        items=-(-elements // ITEM), grain=SHARE // ITEM,
+    )
+
+
+def dropout(op: Op, plan: HostPlanner) -> None:
+    """Zero elements with probability p and scale the rest; the second result, where there is one, is what was kept."""
+    source = op.operand("input")
+    assert source is not None
+    p, train = _number(op, "p"), op.attrs.get("train")
+    result = op.outputs[0]
+    if train is False or p == 0:
+        emit_copy(plan, plan.output(result), plan.value(source, contiguous=False))
+        if len(op.outputs) > 1:
+            emit_fill(plan, plan.output(op.outputs[1]), 1)
+        return
+    held, out = plan.value(source, DType.FLOAT), plan.output(result, DType.FLOAT)
+    mask = plan.output(op.outputs[1]) if len(op.outputs) > 1 else plan.scratch(result.shape, DType.BOOL)
+    _draw(op, plan, RANDOM_DROPOUT, [out, mask], [held], scalars=[1.0 - p, 0.0 if p >= 1 else 1.0 / (1.0 - p)])
+
+
+def bernoulli(op: Op, plan: HostPlanner) -> None:
+    """Draw ones with a given probability, a number or a tensor."""
+    out = plan.output(op.outputs[0], DType.FLOAT)
+    if "p" in op.attrs:
+        _draw(op, plan, RANDOM_BERNOULLI, [out], ints=[0], scalars=[_number(op, "p")])
+        return
+    source = op.operand("self")
+    assert source is not None
+    _draw(op, plan, RANDOM_BERNOULLI, [out], [plan.value(source, DType.FLOAT)], ints=[1], scalars=[0.0])
+
+
+def uniform(op: Op, plan: HostPlanner) -> None:
+    """Draw from ``[from, to)``."""
+    low = _number(op, "from")
+    out = plan.output(op.outputs[0], DType.FLOAT)
+    _draw(op, plan, RANDOM_UNIFORM, [out], scalars=[low, _number(op, "to", 1.0) - low])
+
+
+def normal(op: Op, plan: HostPlanner) -> None:
+    """Draw from a normal distribution."""
+    out = plan.output(op.outputs[0], DType.FLOAT)
+    _draw(op, plan, RANDOM_NORMAL, [out], scalars=[_number(op, "mean"), _number(op, "std", 1.0)])
+
+
+def integers(op: Op, plan: HostPlanner) -> None:
+    """Draw whole numbers from ``[low, high)``."""
+    low, high = int(_number(op, "low")), int(_number(op, "high"))
+    _draw(op, plan, RANDOM_INTEGERS, [plan.output(op.outputs[0], DType.LONG)], ints=[low, high - low])
+
+
+def _has_short_span(op: Op) -> bool:
+    return 0 < int(_number(op, "high")) - int(_number(op, "low")) <= MAX_SPAN
+
+
+def _has_floating_result(op: Op) -> bool:
+    return op.outputs[0].dtype.is_floating
+
+
+# --------------------------------------------------------------------------- records
+DROPOUT = vector_codelet("poprand::Dropout", 2, 2, supervisor=144, source="poplibs estimator, ipu_hardware.md 2.6")
+BERNOULLI = vector_codelet("poprand::Bernoulli", 1, 1, source="poplibs estimator, ipu_hardware.md 2.6")
+UNIFORM = vector_codelet("poprand::Uniform", 4, 4, source="poplibs estimator, ipu_hardware.md 2.6")
+NORMAL = vector_codelet("poprand::Normal", 4, 4, source="poplibs estimator, ipu_hardware.md 2.6")
+
+
+def _records(
+    targets: str, emit: Callable[[Op, HostPlanner], None], codelet: Codelet, supports: Callable[[Op], bool] | None = None,
+) -> None:
+    for target in targets.split():
+        name, _, overload = target.partition(".")
+        register(OpSpec(
+            f"aten.{name}.{overload or 'default'}", name, linear_vertices(codelet), emit, is_random=True,
+            supports=supports or (lambda op: True),
+        ))
+
+
+_records("native_dropout dropout", dropout, DROPOUT, _has_floating_result)
+_records("bernoulli bernoulli.p", bernoulli, BERNOULLI)
+_records("rand rand_like uniform", uniform, UNIFORM, _has_floating_result)
+_records("randn randn_like normal_functional normal.float_float", normal, NORMAL, _has_floating_result)
+_records("randint randint.low randint_like randint_like.low_dtype", integers, UNIFORM, _has_short_span)

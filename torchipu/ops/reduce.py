@@ -1,0 +1,300 @@
+"""Reductions and scans: sums, extremes, moments, norms and cumulative sums over any dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from torchipu._kernels.abi import Kernel
+from torchipu._kernels.reduce import (
+    ARG_ROWS, CUMSUM, LOGSUMEXP_ROWS, MOMENT_ROWS, REDUCE_BOOLS, REDUCE_COLUMNS, REDUCE_INTEGERS, REDUCE_ROWS,
+)
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.elementwise import collapse
+from torchipu.ops.lowering import reduction_codelet, reduction_vertices, vector_codelet
+from torchipu.ops.spec import Emitter, HostPlanner, HostTensor, OpSpec, contiguous_strides, register
+from torchipu.ops.view import emit_copy
+
+SUM, SUM_SQUARES, SUM_MAGNITUDES, PRODUCT, LARGEST, SMALLEST, LARGEST_MAGNITUDE = range(7)
+MAX_DIMS = 8
+COLUMNS = 64  # columns that one item of the column kernel reduces
+SHARE = 16384  # elements of one thread's share
+MIN_CHUNK = 16384  # a long reduction is cut into chunks of at least this many elements ...
+MAX_CHUNKS = 32  # ... but never more chunks than this: a fixed number, so that results do not depend on threads
+JOINING = {SUM_SQUARES: SUM, SUM_MAGNITUDES: SUM, LARGEST_MAGNITUDE: LARGEST}
+
+
+def reduced_dims(op: Op, source: Tensor) -> tuple[int, ...]:
+    """Return the dimensions that an op reduces, ascending; none given means all."""
+    dims = op.attrs.get("dim")
+    rank = len(source.shape)
+    if dims is None or dims == [] or dims == ():
+        return tuple(range(rank))
+    if isinstance(dims, int):
+        dims = [dims]
+    return tuple(sorted({dim % rank if rank else 0 for dim in dims} & set(range(rank))))  # type: ignore[attr-defined]
+
+
+def _split(held: HostTensor, dims: Sequence[int]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Return ``(kept shape, kept strides), (reduced shape, reduced strides)``, merged where they lie one after another."""
+    halves = []
+    for chosen in ([d for d in range(len(held.shape)) if d not in dims], list(dims)):
+        shape, (strides,) = collapse([held.shape[d] for d in chosen], [held.strides[d] for d in chosen])
+        if 0 in shape:  # nothing to reduce: the kernels still divide by sizes
+            shape, strides = (1,), (0,)
+        halves.append((shape, strides))
+    return halves[0], halves[1]
+
+
+def rows_of(plan: HostPlanner, held: HostTensor, dims: Sequence[int]) -> HostTensor:
+    """Return the operand as a dense ``[results, reduced]`` matrix, copied where it does not lie so."""
+    kept = [d for d in range(len(held.shape)) if d not in dims]
+    order = [*kept, *dims]
+    view = HostTensor(
+        held.buffer, held.offset, tuple(held.shape[d] for d in order), tuple(held.strides[d] for d in order), held.dtype,
+    )
+    rows, length = math.prod(held.shape[d] for d in kept), math.prod(held.shape[d] for d in dims)
+    if not view.is_contiguous:
+        dense = plan.scratch(view.shape, held.dtype)
+        emit_copy(plan, dense, view)
+        view = dense
+    return HostTensor(view.buffer, view.offset, (rows, length), contiguous_strides((rows, length)), held.dtype)
+
+
+def emit_reduction(
+    plan: HostPlanner, out: HostTensor, held: HostTensor, dims: Sequence[int], mode: int, *, scale: float = 1.0,
+    root: bool = False,
+) -> None:
+    """Emit the reduction of float values to ``out``, row-major over the kept dimensions.
+
+    Args:
+        plan: Receives the steps.
+        out: FLOAT, as many elements as the kept dimensions have.
+        held: FLOAT operand, any strides.
+        dims: Dimensions to reduce, ascending.
+        mode: ``SUM`` ... ``LARGEST_MAGNITUDE``.
+        scale: Multiplies the result.
+        root: Take the square root of that.
+    """
+    if out.num_elements == 0:
+        return
+    (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
+    if len(kept) > MAX_DIMS or len(reduced) > MAX_DIMS:
+        held, dims = rows_of(plan, held, dims), (1,)
+        (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
+    total, results = math.prod(held.shape[d] for d in dims), math.prod(kept)
+    columns = kept[-1] if kept_strides[-1] == 1 and reduced_strides[-1] != 1 and kept[-1] > 1 else 0
+    items = results if not columns else results // columns * -(-columns // COLUMNS)
+    chunk, chunks = _chunks(total, results, items)
+    target = out if chunks == 1 else plan.scratch((chunks * results,))
+    if columns:
+        kept, kept_strides = (kept[:-1], kept_strides[:-1]) if len(kept) > 1 else ((1,), (0,))
+    last = chunks == 1
+    plan.step(
+        REDUCE_COLUMNS if columns else REDUCE_ROWS, [target], [held],
+        ints=_ints(mode, kept, kept_strides, reduced, reduced_strides, total, chunk, chunks, root and last, columns),
+        scalars=[scale if last else 1.0], items=items * chunks,
+        grain=max(1, SHARE // max(1, chunk * (min(columns, COLUMNS) if columns else 1))),
+    )
+    if last:
+        return
+    # rows leave their partials beside each other, columns one block of results after another
+    shape, dim = ((chunks, results), 0) if columns else ((results, chunks), 1)
+    partials = HostTensor(target.buffer, target.offset, shape, contiguous_strides(shape), DType.FLOAT)
+    emit_reduction(plan, out, partials, (dim,), JOINING.get(mode, mode), scale=scale, root=root)
+
+
+def _chunks(total: int, results: int, items: int) -> tuple[int, int]:
+    """Return the length and the number of chunks of the reduced space; several only when few items share much work."""
+    work = total * results
+    chunks = max(1, min(MAX_CHUNKS, work // MIN_CHUNK, total // 32, -(-MAX_CHUNKS // items)))
+    chunk = -(-total // chunks) if total else 1
+    return chunk, max(1, -(-total // chunk))
+
+
+def _ints(
+    mode: int, kept: Sequence[int], kept_strides: Sequence[int], reduced: Sequence[int], reduced_strides: Sequence[int],
+    total: int, chunk: int, chunks: int, root: bool = False, columns: int = 0,
+) -> list[int]:
+    ints = [mode, len(kept), len(reduced), total, chunk, chunks, int(root), columns]
+    for layout in (kept, kept_strides, reduced, reduced_strides):
+        ints += [*layout, *([0] * MAX_DIMS)][:MAX_DIMS]
+    return ints
+
+
+def emit_exact(plan: HostPlanner, kernel: Kernel, out: HostTensor, held: HostTensor, dims: Sequence[int], mode: int) -> None:
+    """Emit an integer or bool reduction; order does not matter to these."""
+    (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
+    if len(kept) > MAX_DIMS or len(reduced) > MAX_DIMS:
+        held, dims = rows_of(plan, held, dims), (1,)
+        (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
+    total = math.prod(held.shape[d] for d in dims)
+    plan.step(
+        kernel, [out], [held], ints=_ints(mode, kept, kept_strides, reduced, reduced_strides, total, max(1, total), 1),
+        items=out.num_elements, grain=max(1, SHARE // max(1, total)),
+    )
+
+
+# --------------------------------------------------------------------------- emitters
+def _source(op: Op) -> Tensor:
+    source = op.operand("self")
+    assert source is not None
+    return source
+
+
+def fold(mode: int, *, mean: bool = False) -> Emitter:
+    """Reduce to one value: in float for floating results, in int64 for integer ones."""
+
+    def emit(op: Op, plan: HostPlanner) -> None:
+        source, result = _source(op), op.outputs[0]
+        dims = reduced_dims(op, source)
+        if result.dtype.is_floating:
+            held = plan.value(source, DType.FLOAT, contiguous=False)
+            count = math.prod(source.shape[d] for d in dims)
+            scale = 1.0 if not mean else 1.0 / count if count else math.nan
+            emit_reduction(plan, plan.output(result, DType.FLOAT), held, dims, mode, scale=scale)
+            return
+        held = plan.value(source, DType.LONG, contiguous=False)
+        emit_exact(plan, REDUCE_INTEGERS, plan.output(result, DType.LONG), held, dims, mode)
+
+    return emit
+
+
+def truth(mode: int) -> Emitter:
+    """Reduce truth values: LARGEST is any, SMALLEST is all."""
+
+    def emit(op: Op, plan: HostPlanner) -> None:
+        source = _source(op)
+        held = plan.value(source, DType.BOOL, contiguous=False)
+        out = plan.output(op.outputs[0], DType.BOOL)
+        emit_exact(plan, REDUCE_BOOLS, out, held, reduced_dims(op, source), mode)
+
+    return emit
+
+
+def extreme(smallest: bool, *, arg_only: bool = False) -> Emitter:
+    """Find extremes and where they are."""
+
+    def emit(op: Op, plan: HostPlanner) -> None:
+        source = _source(op)
+        kind = DType.FLOAT if source.dtype.is_floating else DType.LONG
+        rows = rows_of(plan, plan.value(source, kind, contiguous=False), reduced_dims(op, source))
+        if arg_only:
+            values, indices = plan.scratch((rows.shape[0],), kind), plan.output(op.outputs[0], DType.LONG)
+        else:
+            values, indices = plan.output(op.outputs[0], kind), plan.output(op.outputs[1], DType.LONG)
+        plan.step(
+            ARG_ROWS, [values, indices], [rows], ints=[rows.shape[1], int(smallest), int(kind is DType.LONG)],
+            items=rows.shape[0], grain=max(1, SHARE // max(1, rows.shape[1])),
+        )
+
+    return emit
+
+
+def moments(*, root: bool, mean: bool) -> Emitter:
+    """Variance or standard deviation, and the mean where asked for."""
+
+    def emit(op: Op, plan: HostPlanner) -> None:
+        source = _source(op)
+        rows = rows_of(plan, plan.value(source, DType.FLOAT, contiguous=False), reduced_dims(op, source))
+        spread = plan.output(op.outputs[0], DType.FLOAT)
+        centre = plan.output(op.outputs[1], DType.FLOAT) if mean else plan.scratch((max(1, rows.shape[0]),))
+        plan.step(
+            MOMENT_ROWS, [spread, centre], [rows], ints=[rows.shape[1], int(root)],
+            scalars=[rows.shape[1] - _correction(op)], items=rows.shape[0], grain=max(1, SHARE // max(1, rows.shape[1])),
+        )
+
+    return emit
+
+
+def _correction(op: Op) -> float:
+    if "unbiased" in op.attrs:
+        return float(bool(op.attrs["unbiased"]))
+    correction = op.attrs.get("correction")
+    return 1.0 if correction is None else float(correction)  # type: ignore[arg-type]
+
+
+def vector_norm(op: Op, plan: HostPlanner) -> None:
+    """Norm of order 1, 2 or infinity."""
+    source = _source(op)
+    order = op.attrs.get("ord", op.attrs.get("p", 2))
+    order = 2 if order is None else order
+    mode = {1: SUM_MAGNITUDES, 2: SUM_SQUARES}.get(order, LARGEST_MAGNITUDE)  # type: ignore[call-overload]
+    held = plan.value(source, DType.FLOAT, contiguous=False)
+    out = plan.output(op.outputs[0], DType.FLOAT)
+    emit_reduction(plan, out, held, reduced_dims(op, source), mode, root=order == 2)
+
+
+def _has_norm_order(op: Op) -> bool:
+    order = op.attrs.get("ord", op.attrs.get("p", 2))
+    return order in (None, 1, 2, math.inf) and op.inputs[0].dtype.is_floating
+
+
+def logsumexp(op: Op, plan: HostPlanner) -> None:
+    """``log(sum(exp(x)))`` without overflow."""
+    source = _source(op)
+    rows = rows_of(plan, plan.value(source, DType.FLOAT, contiguous=False), reduced_dims(op, source))
+    out = plan.output(op.outputs[0], DType.FLOAT)
+    plan.step(
+        LOGSUMEXP_ROWS, [out], [rows], ints=[rows.shape[1]], items=rows.shape[0],
+        grain=max(1, SHARE // (8 * max(1, rows.shape[1]))),
+    )
+
+
+def cumsum(op: Op, plan: HostPlanner) -> None:
+    """Sums of all elements up to each one."""
+    source, result = _source(op), op.outputs[0]
+    kind = DType.FLOAT if result.dtype.is_floating else DType.LONG
+    held, out = plan.value(source, kind), plan.output(result, kind)
+    rank = len(source.shape)
+    dim = op.attrs["dim"] % rank if rank else 0  # type: ignore[operator]
+    length = source.shape[dim] if rank else 1
+    inner = math.prod(source.shape[dim + 1 :])
+    items = result.num_elements // length if length else 0
+    plan.step(CUMSUM, [out], [held], ints=[length, inner, int(kind is DType.LONG)], items=items, grain=max(1, SHARE // max(1, length)))
+
+
+def _is_not_empty(op: Op) -> bool:
+    return op.inputs[0].num_elements > 0
+
+
+# --------------------------------------------------------------------------- records
+ADD = reduction_codelet("popops::Reduce<add>")
+MULTIPLY = reduction_codelet("popops::Reduce<mul>")
+EXTREME = reduction_codelet("popops::Reduce<max>")
+LOGICAL = reduction_codelet("popops::Reduce<or>")
+SQUARE_ADD = reduction_codelet("popops::Reduce<square_add>")
+ARGUMENT = reduction_codelet("popnn::ReduceMaxIndices", code_bytes=500)
+LOG_ADD = reduction_codelet("popops::Reduce<log_add>")
+SCAN = vector_codelet("popops::CumSum", 8, 6, source="estimate")
+
+
+def _records(targets: str, emit: Callable[[Op, HostPlanner], None], codelet: object, supports: Callable[[Op], bool] | None = None) -> None:
+    for target in targets.split():
+        name, _, overload = target.partition(".")
+        spec = OpSpec(
+            f"aten.{name}.{overload or 'default'}", name, reduction_vertices(codelet), emit,  # type: ignore[arg-type]
+            supports=supports or (lambda op: True),
+        )
+        register(spec)
+
+
+_records("sum sum.dim_IntList", fold(SUM), ADD)
+_records("mean mean.dim", fold(SUM, mean=True), ADD)
+_records("prod prod.dim_int", fold(PRODUCT), MULTIPLY)
+_records("amax max", fold(LARGEST), EXTREME, _is_not_empty)
+_records("amin min", fold(SMALLEST), EXTREME, _is_not_empty)
+_records("any any.dim any.dims", truth(LARGEST), LOGICAL)
+_records("all all.dim all.dims", truth(SMALLEST), LOGICAL)
+_records("max.dim", extreme(False), ARGUMENT, _is_not_empty)
+_records("min.dim", extreme(True), ARGUMENT, _is_not_empty)
+_records("argmax", extreme(False, arg_only=True), ARGUMENT, _is_not_empty)
+_records("argmin", extreme(True, arg_only=True), ARGUMENT, _is_not_empty)
+_records("var var.dim var.correction", moments(root=False, mean=False), SQUARE_ADD)
+_records("std std.dim std.correction", moments(root=True, mean=False), SQUARE_ADD)
+_records("var_mean.correction", moments(root=False, mean=True), SQUARE_ADD)
+_records("std_mean.correction", moments(root=True, mean=True), SQUARE_ADD)
+_records("linalg_vector_norm norm.ScalarOpt_dim norm.Scalar", vector_norm, SQUARE_ADD, _has_norm_order)
+_records("logsumexp", logsumexp, LOG_ADD)
+_records("cumsum", cumsum, SCAN)

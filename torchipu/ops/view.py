@@ -1,0 +1,463 @@
+"""Views, copies and fills: what moves elements without computing on them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import struct
+from collections.abc import Callable, Sequence
+
+from torchipu._kernels.copy import ARANGE, COPY, FILL, TRANSPOSE
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.elementwise import broadcast, collapse, emit_cast
+from torchipu.ops.lowering import copy_vertices, fill_vertices, no_vertices
+from torchipu.ops.spec import HostPlanner, HostTensor, Lowering, OpSpec, contiguous_strides, register
+
+COPY_SHARE = 16384  # elements of one thread's share
+MAX_COPY_DIMS = 12
+TRANSPOSE_PANEL = 16
+MIN_TRANSPOSE = 4
+PACKINGS = {
+    DType.FLOAT: "<f", DType.LONG: "<q", DType.INT: "<i", DType.SHORT: "<h", DType.CHAR: "<b", DType.UNSIGNED_CHAR: "<B",
+    DType.BOOL: "<?", DType.HALF: "<e",
+}
+
+
+# --------------------------------------------------------------------------- copies and fills, for all families
+def emit_copy(plan: HostPlanner, dst: HostTensor, src: HostTensor) -> None:
+    """Emit a copy between two views of the same shape, whatever their strides; it converts the element type.
+
+    Args:
+        plan: Receives the step.
+        dst: Written; its elements may not overlap.
+        src: Read; strides may be 0 or negative.
+    """
+    if src.dtype is not dst.dtype:
+        emit_cast(plan, dst, src)
+        return
+    if dst.num_elements == 0:
+        return
+    shape, (dst_strides, src_strides) = collapse(dst.shape, dst.strides, src.strides)
+    if len(shape) > MAX_COPY_DIMS:
+        raise ValueError(f"a copy has {len(shape)} separate dimensions, at most {MAX_COPY_DIMS}")
+    order = _transposed_order(shape, dst_strides, src_strides)
+    dims = range(len(shape)) if order is None else order
+    ints = [len(shape), dst.dtype.host_bytes]
+    for layout in (shape, dst_strides, src_strides):
+        ints += [layout[dim] for dim in dims]
+    if order is None:
+        plan.step(COPY, [dst], [src], ints=ints, items=dst.num_elements, grain=COPY_SHARE)
+        return
+    rows, columns = shape[order[-2]], shape[order[-1]]
+    panels = -(-rows // TRANSPOSE_PANEL)
+    grain = max(1, COPY_SHARE // (TRANSPOSE_PANEL * columns))
+    plan.step(TRANSPOSE, [dst], [src], ints=ints, items=dst.num_elements // (rows * columns) * panels, grain=grain)
+
+
+def _transposed_order(shape: tuple[int, ...], dst: tuple[int, ...], src: tuple[int, ...]) -> list[int] | None:
+    """Return an order of dimensions that ends in a 2-d transpose, or None when there is none."""
+    last = len(shape) - 1
+    if dst[last] != 1 or src[last] in (0, 1) or shape[last] < MIN_TRANSPOSE:
+        return None
+    for dim in range(last):
+        if src[dim] == 1 and shape[dim] >= MIN_TRANSPOSE:
+            return [*(k for k in range(last) if k != dim), dim, last]
+    return None
+
+
+def emit_fill(plan: HostPlanner, dst: HostTensor, value: float) -> None:
+    """Emit a fill of row-major storage with one value, converted to its type as eager does."""
+    if dst.num_elements:
+        plan.step(
+            FILL, [dst], [], ints=[dst.dtype.host_bytes, bit_pattern(value, dst.dtype)], items=dst.num_elements,
+            grain=2 * COPY_SHARE,
+        )
+
+
+def bit_pattern(value: float, dtype: DType) -> int:
+    """Return the bits of a value in memory as a non-negative integer of at most 63 bits, or a signed one of 64."""
+    if dtype is DType.BOOL:
+        return int(bool(value))
+    if dtype.is_floating:
+        number = float(value)
+        try:
+            raw = struct.pack(PACKINGS[dtype], number)
+        except OverflowError:
+            raw = struct.pack(PACKINGS[dtype], math.copysign(math.inf, number))
+        return int.from_bytes(raw, "little")
+    bits = 8 * dtype.host_bytes
+    return (int(value) + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+
+
+# --------------------------------------------------------------------------- views without copies
+def _held(op: Op, plan: HostPlanner, name: str = "self") -> HostTensor:
+    source = op.operand(name)
+    assert source is not None
+    return plan.value(source, contiguous=False)
+
+
+def _view(held: HostTensor, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> HostTensor:
+    return HostTensor(held.buffer, held.offset + offset, tuple(shape), tuple(strides), held.dtype)
+
+
+def strides_of_view(shape: Sequence[int], strides: Sequence[int], new_shape: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the strides with which memory shows another shape, or None when no strides do.
+
+    Dimensions that lie one after another are merged; each new dimension must come from one merged dimension.
+    """
+    if 0 in shape:
+        return contiguous_strides(new_shape)
+    merged_shape, (merged_strides,) = collapse(shape, strides)
+    new_strides = [0] * len(new_shape)
+    dim = len(new_shape) - 1
+    for size, stride in zip(reversed(merged_shape), reversed(merged_strides), strict=True):
+        taken = 1
+        while dim >= 0 and (taken < size or new_shape[dim] == 1):
+            new_strides[dim] = stride * taken
+            taken *= new_shape[dim]
+            dim -= 1
+        if taken != size:
+            return None
+    return tuple(new_strides)
+
+
+def view(op: Op, plan: HostPlanner) -> None:
+    """Show the same elements in another shape; copies first when strides cannot."""
+    held, result = _held(op, plan), op.outputs[0]
+    strides = strides_of_view(held.shape, held.strides, result.shape)
+    if strides is None:
+        source = op.operand("self")
+        assert source is not None
+        held = plan.value(source)
+        strides = contiguous_strides(result.shape)
+    plan.alias(result, _view(held, result.shape, strides))
+
+
+def permute(op: Op, plan: HostPlanner) -> None:
+    """Reorder dimensions."""
+    held = _held(op, plan)
+    rank = len(held.shape)
+    match op.target:
+        case "aten.t.default":
+            dims = list(range(rank))[::-1]
+        case "aten.transpose.int":
+            dims = list(range(rank))
+            if rank:
+                a, b = op.attrs["dim0"] % rank, op.attrs["dim1"] % rank  # type: ignore[operator]
+                dims[a], dims[b] = dims[b], dims[a]
+        case _:
+            dims = [dim % rank for dim in op.attrs["dims"]]  # type: ignore[attr-defined]
+    plan.alias(op.outputs[0], _view(held, [held.shape[d] for d in dims], [held.strides[d] for d in dims]))
+
+
+def expand(op: Op, plan: HostPlanner) -> None:
+    """Repeat dimensions of size 1."""
+    plan.alias(op.outputs[0], broadcast(_held(op, plan), op.outputs[0].shape))
+
+
+def unsqueeze(op: Op, plan: HostPlanner) -> None:
+    """Insert a dimension of size 1."""
+    held = _held(op, plan)
+    dim = op.attrs["dim"] % (len(held.shape) + 1)  # type: ignore[operator]
+    shape, strides = list(held.shape), list(held.strides)
+    shape.insert(dim, 1)
+    strides.insert(dim, 1)
+    plan.alias(op.outputs[0], _view(held, shape, strides))
+
+
+def squeeze(op: Op, plan: HostPlanner) -> None:
+    """Drop dimensions of size 1."""
+    held = _held(op, plan)
+    rank = len(held.shape)
+    dims = op.attrs.get("dim", range(rank))
+    chosen = {d % rank for d in ([dims] if isinstance(dims, int) else dims)} if rank else set()  # type: ignore[attr-defined]
+    kept = [d for d in range(rank) if d not in chosen or held.shape[d] != 1]
+    plan.alias(op.outputs[0], _view(held, [held.shape[d] for d in kept], [held.strides[d] for d in kept]))
+
+
+def _slice_range(size: int, start: object, end: object, step: object) -> tuple[int, int, int]:
+    begin, stop, stride = slice(start, end, step).indices(size)
+    return begin, max(begin, stop), stride
+
+
+def _slice_of(held: HostTensor, op: Op, rank_shape: Sequence[int]) -> HostTensor:
+    dim = op.attrs.get("dim", 0) % len(rank_shape)  # type: ignore[operator]
+    begin, stop, step = _slice_range(held.shape[dim], op.attrs.get("start"), op.attrs.get("end"), op.attrs.get("step", 1))
+    shape, strides = list(held.shape), list(held.strides)
+    shape[dim] = -(-(stop - begin) // step)
+    strides[dim] *= step
+    return _view(held, shape, strides, begin * held.strides[dim] if shape[dim] else 0)
+
+
+def _select_of(held: HostTensor, dim: int, index: int) -> HostTensor:
+    dim %= len(held.shape)
+    index %= held.shape[dim]
+    shape, strides = list(held.shape), list(held.strides)
+    offset = index * strides[dim]
+    del shape[dim], strides[dim]
+    return _view(held, shape, strides, offset)
+
+
+def slice_(op: Op, plan: HostPlanner) -> None:
+    """Take a range of one dimension."""
+    held = _held(op, plan)
+    plan.alias(op.outputs[0], _slice_of(held, op, held.shape))
+
+
+def select(op: Op, plan: HostPlanner) -> None:
+    """Take one index of one dimension."""
+    plan.alias(op.outputs[0], _select_of(_held(op, plan), op.attrs["dim"], op.attrs["index"]))  # type: ignore[arg-type]
+
+
+def alias(op: Op, plan: HostPlanner) -> None:
+    """The value itself."""
+    plan.alias(op.outputs[0], _held(op, plan))
+
+
+def diagonal(op: Op, plan: HostPlanner) -> None:
+    """Take a diagonal of two dimensions as the last dimension."""
+    held, result = _held(op, plan), op.outputs[0]
+    rank = len(held.shape)
+    a, b = op.attrs["dim1"] % rank, op.attrs["dim2"] % rank  # type: ignore[operator]
+    shift: int = op.attrs["offset"]  # type: ignore[assignment]
+    strides = [held.strides[d] for d in range(rank) if d not in (a, b)]
+    offset = shift * held.strides[b] if shift > 0 else -shift * held.strides[a]
+    strides.append(held.strides[a] + held.strides[b])
+    plan.alias(result, _view(held, result.shape, strides, offset if result.num_elements else 0))
+
+
+def _present(op: Op, count: int) -> list[tuple[int, Tensor]]:
+    """Return ``(position, result)`` for the results that exist."""
+    present = op.attrs.get("present") or (True,) * count
+    positions = [i for i in range(count) if present[i]]  # type: ignore[index]
+    return list(zip(positions, op.outputs, strict=False))
+
+
+def split(op: Op, plan: HostPlanner) -> None:
+    """Cut one dimension into pieces."""
+    held = _held(op, plan)
+    dim = op.attrs.get("dim", 0) % len(held.shape)  # type: ignore[operator]
+    size = held.shape[dim]
+    if "split_sizes" in op.attrs:
+        sizes = list(op.attrs["split_sizes"])  # type: ignore[call-overload]
+    else:
+        piece: int = op.attrs["split_size"]  # type: ignore[assignment]
+        sizes = [min(piece, size - begin) for begin in range(0, size, piece)] if size else [0]
+    begins = [0, *itertools.accumulate(sizes)]
+    for position, result in _present(op, len(sizes)):
+        offset = begins[position] * held.strides[dim] if result.num_elements else 0
+        plan.alias(result, _view(held, result.shape, held.strides, offset))
+
+
+def unbind(op: Op, plan: HostPlanner) -> None:
+    """Take every index of one dimension."""
+    held = _held(op, plan)
+    dim: int = op.attrs.get("dim", 0)  # type: ignore[assignment]
+    for position, result in _present(op, held.shape[dim]):
+        plan.alias(result, _select_of(held, dim, position))
+
+
+# --------------------------------------------------------------------------- ops that copy
+def clone(op: Op, plan: HostPlanner) -> None:
+    """Copy to row-major order."""
+    emit_copy(plan, plan.output(op.outputs[0]), _held(op, plan))
+
+
+def cat(op: Op, plan: HostPlanner) -> None:
+    """Join tensors along one dimension."""
+    result = op.outputs[0]
+    out = plan.output(result)
+    dim = op.attrs.get("dim", 0) % len(result.shape)  # type: ignore[operator]
+    begin = 0
+    for piece in op.operand_list("tensors"):
+        if piece is None or piece.shape == (0,):  # eager skips these whatever their rank
+            continue
+        shape = list(out.shape)
+        shape[dim] = piece.shape[dim]
+        emit_copy(plan, _view(out, shape, out.strides, begin * out.strides[dim]), plan.value(piece, contiguous=False))
+        begin += piece.shape[dim]
+
+
+def stack(op: Op, plan: HostPlanner) -> None:
+    """Join tensors along a new dimension."""
+    out = plan.output(op.outputs[0])
+    for index, piece in enumerate(op.operand_list("tensors")):
+        assert piece is not None
+        emit_copy(plan, _select_of(out, op.attrs.get("dim", 0), index), plan.value(piece, contiguous=False))  # type: ignore[arg-type]
+
+
+def pad(op: Op, plan: HostPlanner) -> None:
+    """Surround with a constant; negative widths cut off."""
+    held, out = _held(op, plan), plan.output(op.outputs[0])
+    widths: Sequence[int] = op.attrs["pad"]  # type: ignore[assignment]
+    rank = len(held.shape)
+    shape, read, written = list(held.shape), 0, 0
+    for position in range(len(widths) // 2):
+        dim, before, after = rank - 1 - position, widths[2 * position], widths[2 * position + 1]
+        shape[dim] += min(0, before) + min(0, after)
+        read += max(0, -before) * held.strides[dim]
+        written += max(0, before) * out.strides[dim]
+    if any(width > 0 for width in widths):
+        emit_fill(plan, out, op.attrs.get("value") or 0)  # type: ignore[arg-type]
+    if 0 not in shape:
+        emit_copy(plan, _view(out, shape, out.strides, written), _view(held, shape, held.strides, read))
+
+
+def slice_scatter(op: Op, plan: HostPlanner) -> None:
+    """Copy a tensor with a range of one dimension replaced."""
+    out = plan.output(op.outputs[0])
+    emit_copy(plan, out, _held(op, plan))
+    emit_copy(plan, _slice_of(out, op, out.shape), _held(op, plan, "src"))
+
+
+def select_scatter(op: Op, plan: HostPlanner) -> None:
+    """Copy a tensor with one index of one dimension replaced."""
+    out = plan.output(op.outputs[0])
+    emit_copy(plan, out, _held(op, plan))
+    emit_copy(plan, _select_of(out, op.attrs["dim"], op.attrs["index"]), _held(op, plan, "src"))  # type: ignore[arg-type]
+
+
+def slice_backward(op: Op, plan: HostPlanner) -> None:
+    """Zeros with a gradient in a range of one dimension."""
+    out = plan.output(op.outputs[0])
+    part, gradient = _slice_of(out, op, out.shape), _held(op, plan, "grad_output")
+    if part.num_elements != out.num_elements:
+        emit_fill(plan, out, 0)
+    emit_copy(plan, part, gradient)
+
+
+def select_backward(op: Op, plan: HostPlanner) -> None:
+    """Zeros with a gradient at one index of one dimension."""
+    out = plan.output(op.outputs[0])
+    part = _select_of(out, op.attrs["dim"], op.attrs["index"])  # type: ignore[arg-type]
+    if part.num_elements != out.num_elements:
+        emit_fill(plan, out, 0)
+    emit_copy(plan, part, _held(op, plan, "grad_output"))
+
+
+def repeat(op: Op, plan: HostPlanner) -> None:
+    """Repeat a tensor along each dimension."""
+    held, out = _held(op, plan), plan.output(op.outputs[0])
+    held = broadcast(held, (1,) * (len(out.shape) - len(held.shape)) + held.shape)
+    shape, read, written = [], [], []
+    for size, stride, whole, step in zip(held.shape, held.strides, out.shape, out.strides, strict=True):
+        shape += [whole // size if size else 0, size]
+        read += [0, stride]
+        written += [size * step, step]
+    emit_copy(plan, _view(out, shape, written), _view(held, shape, read))
+
+
+def flip(op: Op, plan: HostPlanner) -> None:
+    """Reverse dimensions."""
+    held, out = _held(op, plan), plan.output(op.outputs[0])
+    strides, offset = list(held.strides), 0
+    for dim in {d % len(held.shape) for d in op.attrs["dims"]}:  # type: ignore[attr-defined]
+        offset += (held.shape[dim] - 1) * strides[dim]
+        strides[dim] = -strides[dim]
+    emit_copy(plan, out, _view(held, held.shape, strides, offset if held.num_elements else 0))
+
+
+def roll(op: Op, plan: HostPlanner) -> None:
+    """Shift dimensions around; each gives two pieces."""
+    held, out = _held(op, plan), plan.output(op.outputs[0])
+    if not op.attrs["dims"]:
+        source = op.operand("self")
+        assert source is not None
+        count = held.num_elements
+        held, out = _view(plan.value(source), (count,), (1,)), _view(out, (count,), (1,))
+    if held.num_elements == 0:
+        return
+    shifts: Sequence[int] = op.attrs["shifts"]  # type: ignore[assignment]
+    dims = [d % len(held.shape) for d in op.attrs["dims"] or [0]]  # type: ignore[attr-defined]
+    total: dict[int, int] = {}
+    for dim, shift in zip(dims, shifts, strict=True):
+        total[dim] = (total.get(dim, 0) + shift) % held.shape[dim]
+    choices = [
+        [(dim, 0, shift, held.shape[dim] - shift), *([(dim, held.shape[dim] - shift, 0, shift)] if shift else [])]
+        for dim, shift in total.items()
+    ]
+    for pieces in itertools.product(*choices):
+        shape, read, written = list(held.shape), 0, 0
+        for dim, first, target, length in pieces:
+            shape[dim] = length
+            read += first * held.strides[dim]
+            written += target * out.strides[dim]
+        emit_copy(plan, _view(out, shape, out.strides, written), _view(held, shape, held.strides, read))
+
+
+def full(name: str | None, constant: float = 0) -> Callable[[Op, HostPlanner], None]:
+    """Fill with an attribute, or with a constant."""
+
+    def emit(op: Op, plan: HostPlanner) -> None:
+        tensor = op.operand(name) if name else None
+        out = plan.output(op.outputs[0])
+        if tensor is not None:
+            emit_copy(plan, out, broadcast(plan.value(tensor), out.shape))
+        else:
+            emit_fill(plan, out, op.attrs[name] if name else constant)  # type: ignore[arg-type]
+
+    return emit
+
+
+def arange(op: Op, plan: HostPlanner) -> None:
+    """Number elements from ``start`` by ``step``."""
+    result = op.outputs[0]
+    first, step = op.attrs.get("start", 0), op.attrs.get("step", 1)
+    floating = result.dtype.is_floating
+    out = plan.output(result, DType.FLOAT if floating else DType.LONG)
+    ints = [0, 0, 0] if floating else [1, int(first), int(step)]  # type: ignore[call-overload]
+    plan.step(
+        ARANGE, [out], [], ints=ints, scalars=[float(first), float(step)],  # type: ignore[arg-type]
+        items=result.num_elements, grain=COPY_SHARE,
+    )
+
+
+# --------------------------------------------------------------------------- records
+def _records(targets: str, emit: Callable[[Op, HostPlanner], None], lower: Lowering, *, is_view: bool = False) -> None:
+    for target in targets.split():
+        name, _, overload = target.partition(".")
+        register(OpSpec(f"aten.{name}.{overload or 'default'}", name, lower, emit, is_view=is_view))
+
+
+def _run_of_clone(op: Op) -> int | None:
+    """A clone mostly makes a permuted view row-major; whether it does is known to the planner alone."""
+    return None
+
+
+MOVE = copy_vertices(_run_of_clone)
+_VIEWS: tuple[tuple[str, Callable[[Op, HostPlanner], None]], ...] = (
+    ("view _unsafe_view reshape", view),
+    ("permute transpose.int t", permute),
+    ("expand", expand),
+    ("unsqueeze", unsqueeze),
+    ("squeeze squeeze.dim squeeze.dims", squeeze),
+    ("slice.Tensor", slice_),
+    ("select.int", select),
+    ("alias detach", alias),
+    ("diagonal", diagonal),
+    ("split.Tensor split_with_sizes", split),
+    ("unbind.int", unbind),
+)
+for _targets, _emit in _VIEWS:
+    _records(_targets, _emit, no_vertices, is_view=True)
+_records("clone lift_fresh_copy", clone, MOVE)
+_records("cat", cat, MOVE)
+_records("stack", stack, MOVE)
+_records("constant_pad_nd", pad, MOVE)
+_records("slice_scatter", slice_scatter, MOVE)
+_records("select_scatter", select_scatter, MOVE)
+_records("slice_backward", slice_backward, MOVE)
+_records("select_backward", select_backward, MOVE)
+_records("repeat", repeat, MOVE)
+_records("flip", flip, copy_vertices(lambda op: 1))
+_records("roll", roll, MOVE)
+_records("full full_like new_full", full("fill_value"), fill_vertices)
+_records("scalar_tensor", full("s"), fill_vertices)
+_records("fill.Scalar fill.Tensor", full("value"), fill_vertices)
+_records("ones ones_like new_ones", full(None, 1), fill_vertices)
+_records(
+    "zeros zeros_like new_zeros zero empty.memory_format empty_like new_empty new_empty_strided empty_strided",
+    full(None, 0), fill_vertices,
+)
+_records("arange arange.start arange.start_step", arange, fill_vertices)
