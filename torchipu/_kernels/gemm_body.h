@@ -86,15 +86,20 @@ TI_INLINE void FN(tile)(const int mr, const int nv, const int by_row, const int 
   FN(vf) c0[TI_MR], c1[TI_MR];
   const int n0 = n < VL ? n : VL, n1 = n - n0;
   const ptrdiff_t as = by_row ? t->as : 1, ak = by_row ? 1 : t->ak, bs = t->bs, ldc = t->ldc;
+  if (t->accumulate) {
 #pragma GCC unroll 16
-  for (int i = 0; i < mr; i++) {
-    if (t->accumulate) {
+    for (int i = 0; i < mr; i++) {
       c0[i] = FN(load_n)(t->c + i * ldc, n0);
       if (nv > 1) c1[i] = FN(load_n)(t->c + i * ldc + VL, n1);
-    } else {
-      c0[i] = t->col_bias ? FN(load_n)(t->col_bias, n0) : FN(splat)(t->row_bias ? t->row_bias[i] : 0.0f);
-      if (nv > 1) c1[i] = t->col_bias ? FN(load_n)(t->col_bias + VL, n1) : c0[i];
     }
+  } else if (t->row_bias) {
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; i++) c0[i] = c1[i] = FN(broadcast)(t->row_bias + i);
+  } else {
+    const FN(vf) first = t->col_bias ? FN(load_n)(t->col_bias, n0) : FN(splat)(0);
+    const FN(vf) second = nv > 1 && t->col_bias ? FN(load_n)(t->col_bias + VL, n1) : FN(splat)(0);
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; i++) { c0[i] = first; c1[i] = second; }
   }
   for (int64_t o2 = 0; o2 < t->n2; o2++)
     for (int64_t o1 = 0; o1 < t->n1; o1++) {
