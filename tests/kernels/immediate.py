@@ -10,7 +10,11 @@ from torchipu.ir.types import DType
 from torchipu.ops.spec import HostTensor, contiguous_strides, lookup
 
 TORCH_TYPES = {
-    DType.FLOAT: torch.float32, DType.HALF: torch.float16, DType.LONG: torch.int64, DType.INT: torch.int32, DType.BOOL: torch.bool,
+    DType.FLOAT: torch.float32,
+    DType.HALF: torch.float16,
+    DType.LONG: torch.int64,
+    DType.INT: torch.int32,
+    DType.BOOL: torch.bool,
 }
 OF_TORCH = {value: key for key, value in TORCH_TYPES.items()}
 GUARD = 12345.0
@@ -58,29 +62,53 @@ class ImmediatePlanner:
         self.storage.append(flat)
         return HostTensor(len(self.storage) - 1, 0, tuple(shape), contiguous_strides(tuple(shape)), dtype)  # type: ignore[arg-type]
 
+    def producer(self, tensor: Tensor) -> Op | None:
+        return None
+
     def wanted(self, tensor: Tensor) -> bool:
         return True
 
     def step(
-        self, kernel: Kernel, outputs: object, inputs: object, *, ints: object = (), scalars: object = (), items: int = 1,
-        grain: int = 1, scratch_bytes: int = 0, reads_outputs: bool = False,
+        self,
+        kernel: Kernel,
+        outputs: object,
+        inputs: object,
+        *,
+        ints: object = (),
+        scalars: object = (),
+        items: int = 1,
+        grain: int = 1,
+        scratch_bytes: int = 0,
+        reads_outputs: bool = False,
     ) -> None:
         args = [self.storage[t.buffer].data_ptr() + t.offset * t.dtype.host_bytes for t in (*outputs, *inputs)]  # type: ignore[misc]
-        options = {"ints": list(ints), "scalars": list(scalars), "items": items, "grain": grain, "scratch_bytes": scratch_bytes}  # type: ignore[call-overload]
+        options = {
+            "ints": list(ints),
+            "scalars": list(scalars),
+            "items": items,
+            "grain": grain,
+            "scratch_bytes": scratch_bytes,
+        }  # type: ignore[call-overload]
         self.steps.append(kernel.name)
         self.replay.append((kernel, args, options))
         run_kernel(kernel, args, threads=self.threads, **options)
         for t in outputs:  # type: ignore[attr-defined]
             flat = self.storage[t.buffer]
-            assert flat.dim() != 1 or t.dtype is not DType.FLOAT or flat[-1].item() == GUARD, f"{kernel.name} wrote past its result"
+            assert flat.dim() != 1 or t.dtype is not DType.FLOAT or flat[-1].item() == GUARD, (
+                f"{kernel.name} wrote past its result"
+            )
 
     def read(self, held: HostTensor) -> torch.Tensor:
         return torch.as_strided(self.storage[held.buffer], held.shape, held.strides, held.offset)
 
 
 def run_op(
-    target: str, operands: dict[str, torch.Tensor | None], attrs: dict[str, object], shapes: list[tuple[tuple[int, ...], DType]],
-    threads: int = 1, planner: ImmediatePlanner | None = None,
+    target: str,
+    operands: dict[str, torch.Tensor | None],
+    attrs: dict[str, object],
+    shapes: list[tuple[tuple[int, ...], DType]],
+    threads: int = 1,
+    planner: ImmediatePlanner | None = None,
 ) -> list[torch.Tensor]:
     """Run the emitter of a record on torch tensors and return its results."""
     plan = planner or ImmediatePlanner(threads)

@@ -25,7 +25,9 @@ def make(case: tuple[int, ...], layout: str = "plain") -> list[torch.Tensor]:
     return [torch.randn(b, s, h, d).transpose(1, 2) for b, h, s, d in sizes]
 
 
-def reference(operands: list[torch.Tensor], mask: torch.Tensor | None, causal: bool, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+def reference(
+    operands: list[torch.Tensor], mask: torch.Tensor | None, causal: bool, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     q, k, v = operands
     scores = q @ k.transpose(2, 3) * scale
     if mask is not None:
@@ -69,7 +71,9 @@ def test_a_row_with_every_key_masked_gives_zeros() -> None:
     mask[2] = -math.inf
     names = dict(zip(("query", "key", "value"), operands, strict=True))
     attrs = {"dropout_p": 0.0, "is_causal": False, "scale": None}
-    out, lse = run_op(FORWARD, {**names, "attn_mask": mask}, attrs, [((1, 2, 4, 8), DType.FLOAT), ((1, 2, 4), DType.FLOAT)])
+    out, lse = run_op(
+        FORWARD, {**names, "attn_mask": mask}, attrs, [((1, 2, 4, 8), DType.FLOAT), ((1, 2, 4), DType.FLOAT)]
+    )
     expected = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*operands, 0.0, False, attn_mask=mask)
     torch.testing.assert_close(out, expected[0])
     torch.testing.assert_close(lse, expected[1])

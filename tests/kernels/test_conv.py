@@ -34,8 +34,12 @@ def make(case: tuple) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[st
     n, groups, ic, oc, size, window, stride, padding, dilation = case
     torch.manual_seed(1)
     attrs = {
-        "stride": list(stride), "padding": list(padding), "dilation": list(dilation), "transposed": False,
-        "output_padding": [0, 0], "groups": groups,
+        "stride": list(stride),
+        "padding": list(padding),
+        "dilation": list(dilation),
+        "transposed": False,
+        "output_padding": [0, 0],
+        "groups": groups,
     }
     return torch.randn(n, ic, *size), torch.randn(oc, ic // groups, *window), torch.randn(oc), attrs
 
@@ -65,7 +69,9 @@ def test_convolution_gradients_equal_float64(case: tuple) -> None:
     y = reference(x, w, None, attrs)
     dy = torch.randn(y.shape)
     arguments = [attrs[name] for name in ("stride", "padding", "dilation", "transposed", "output_padding", "groups")]
-    expected = torch.ops.aten.convolution_backward(dy.double(), x.double(), w.double(), [w.shape[0]], *arguments, [True] * 3)
+    expected = torch.ops.aten.convolution_backward(
+        dy.double(), x.double(), w.double(), [w.shape[0]], *arguments, [True] * 3
+    )
     shapes = [(tuple(t.shape), DType.FLOAT) for t in expected]
     operands = {"grad_output": dy, "input": x, "weight": w}
     attrs = {**attrs, "output_mask": [True, True, True], "bias_sizes": [w.shape[0]]}
@@ -80,7 +86,13 @@ def test_convolution_of_one_dimension_equals_torch() -> None:
     x, w = torch.randn(2, 3, 1000), torch.randn(8, 3, 10)
     attrs = {"stride": [5], "padding": [4], "dilation": [2], "transposed": False, "output_padding": [0], "groups": 1}
     expected = torch.nn.functional.conv1d(x, w, None, 5, 4, 2)
-    (result,) = run_op("aten.convolution.default", {"input": x, "weight": w, "bias": None}, attrs, [(tuple(expected.shape), DType.FLOAT)], 2)
+    (result,) = run_op(
+        "aten.convolution.default",
+        {"input": x, "weight": w, "bias": None},
+        attrs,
+        [(tuple(expected.shape), DType.FLOAT)],
+        2,
+    )
     torch.testing.assert_close(result, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -90,7 +102,10 @@ def test_masked_gradients_are_left_out() -> None:
     plan = ImmediatePlanner()
     attrs = {**attrs, "output_mask": [False, True, False], "present": (False, True, False)}
     (dw,) = run_op(
-        "aten.convolution_backward.default", {"grad_output": dy, "input": x, "weight": w}, attrs, [(tuple(w.shape), DType.FLOAT)],
+        "aten.convolution_backward.default",
+        {"grad_output": dy, "input": x, "weight": w},
+        attrs,
+        [(tuple(w.shape), DType.FLOAT)],
         planner=plan,
     )
     expected = torch.nn.grad.conv2d_weight(x, w.shape, dy)
@@ -101,6 +116,8 @@ def test_masked_gradients_are_left_out() -> None:
 def test_nan_in_one_image_stays_there() -> None:
     x, w, b, attrs = make(CASES[1])
     x[2, 3, 4, 5] = float("nan")
-    (result,) = run_op("aten.convolution.default", {"input": x, "weight": w, "bias": b}, attrs, [((5, 20, 8, 8), DType.FLOAT)])
+    (result,) = run_op(
+        "aten.convolution.default", {"input": x, "weight": w, "bias": b}, attrs, [((5, 20, 8, 8), DType.FLOAT)]
+    )
     expected = torch.nn.functional.conv2d(x, w, b)
     assert torch.equal(result.isnan(), expected.isnan())

@@ -23,7 +23,13 @@ def test_amp_formula_is_within_two_percent_of_silicon(positions: int, measured: 
 
 def test_a_plan_uses_no_more_tiles_than_there_are() -> None:
     target = lookup_target("mk2")
-    for groups, rows, inner, columns in [(1, 1, 1, 1), (1, 4096, 4096, 4096), (96, 512, 64, 512), (3000, 7, 9, 11), (1, 1, 50000, 10)]:
+    for groups, rows, inner, columns in [
+        (1, 1, 1, 1),
+        (1, 4096, 4096, 4096),
+        (96, 512, 64, 512),
+        (3000, 7, 9, 11),
+        (1, 1, 50000, 10),
+    ]:
         plan = plan_matmul(target, groups, rows, inner, columns, True, 8)
         assert plan.row_split * plan.column_split * plan.input_split * min(groups, target.num_tiles) <= target.num_tiles
         assert plan.positions * plan.row_split >= rows
@@ -32,7 +38,11 @@ def test_a_plan_uses_no_more_tiles_than_there_are() -> None:
 
 
 def test_a_long_sum_with_few_results_is_split_and_its_partials_are_reduced() -> None:
-    left, right, out = Tensor("a", (8, 50000), DType.HALF), Tensor("b", (50000, 16), DType.HALF), Tensor("c", (8, 16), DType.HALF)
+    left, right, out = (
+        Tensor("a", (8, 50000), DType.HALF),
+        Tensor("b", (50000, 16), DType.HALF),
+        Tensor("c", (8, 16), DType.HALF),
+    )
     op = Op("mm", (left, right), (out,), {}, "aten.mm.default", ("self", "mat2"))
     spec = lookup("aten.mm.default")
     assert spec is not None

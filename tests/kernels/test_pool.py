@@ -25,7 +25,11 @@ CASES = [
 def attributes(case: tuple) -> dict[str, object]:
     _, window, stride, padding, dilation, ceil_mode = case
     return {
-        "kernel_size": list(window), "stride": list(stride), "padding": list(padding), "dilation": list(dilation), "ceil_mode": ceil_mode,
+        "kernel_size": list(window),
+        "stride": list(stride),
+        "padding": list(padding),
+        "dilation": list(dilation),
+        "ceil_mode": ceil_mode,
     }
 
 
@@ -49,9 +53,18 @@ def test_max_pool_gives_torch_values_indices_and_gradient(case: tuple) -> None:
 
 
 def test_an_index_outside_the_plane_is_a_trap() -> None:
-    operands = {"grad_output": torch.ones(1, 1, 1, 1), "self": torch.ones(1, 1, 2, 2), "indices": torch.full((1, 1, 1, 1), 4)}
+    operands = {
+        "grad_output": torch.ones(1, 1, 1, 1),
+        "self": torch.ones(1, 1, 2, 2),
+        "indices": torch.full((1, 1, 1, 1), 4),
+    }
     with pytest.raises(KernelTrap, match="index"):
-        run_op("aten.max_pool2d_with_indices_backward.default", operands, attributes(CASES[1]), [((1, 1, 2, 2), DType.FLOAT)])
+        run_op(
+            "aten.max_pool2d_with_indices_backward.default",
+            operands,
+            attributes(CASES[1]),
+            [((1, 1, 2, 2), DType.FLOAT)],
+        )
 
 
 @pytest.mark.parametrize("divisor", [None, 3])
@@ -76,8 +89,15 @@ def test_average_pool_and_its_gradient_equal_torch(case: tuple, counts: bool, di
 def test_adaptive_average_pool_equals_torch(size: tuple[int, int]) -> None:
     x = torch.randn(2, 3, 7, 10)
     y = torch.ops.aten._adaptive_avg_pool2d(x, size)
-    (mine,) = run_op("aten._adaptive_avg_pool2d.default", {"self": x}, {"output_size": list(size)}, [(tuple(y.shape), DType.FLOAT)])
+    (mine,) = run_op(
+        "aten._adaptive_avg_pool2d.default", {"self": x}, {"output_size": list(size)}, [(tuple(y.shape), DType.FLOAT)]
+    )
     torch.testing.assert_close(mine, y)
     dy = torch.randn_like(y)
-    (dx,) = run_op("aten._adaptive_avg_pool2d_backward.default", {"grad_output": dy, "self": x}, {}, [(tuple(x.shape), DType.FLOAT)])
+    (dx,) = run_op(
+        "aten._adaptive_avg_pool2d_backward.default",
+        {"grad_output": dy, "self": x},
+        {},
+        [(tuple(x.shape), DType.FLOAT)],
+    )
     torch.testing.assert_close(dx, torch.ops.aten._adaptive_avg_pool2d_backward(dy, x))

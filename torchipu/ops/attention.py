@@ -38,17 +38,27 @@ def _softmax_set(op: Op, target: Target, gradient: bool) -> tuple[Vertices, ...]
     width = target.vector_width(element_bytes)
     mine = busiest_elements(target, heads * queries * keys, width, element_bytes)
     codelet = SOFTMAX_GRADIENT if gradient else SOFTMAX
-    return (Vertices(
-        codelet, heads * queries * keys, lambda count: {"elements": count, "vector_width": width, "element_bytes": element_bytes},
-        grain=width, temporary_bytes=(3 if gradient else 2) * mine * element_bytes,
-    ),) if mine else ()
+    return (
+        (
+            Vertices(
+                codelet,
+                heads * queries * keys,
+                lambda count: {"elements": count, "vector_width": width, "element_bytes": element_bytes},
+                grain=width,
+                temporary_bytes=(3 if gradient else 2) * mine * element_bytes,
+            ),
+        )
+        if mine
+        else ()
+    )
 
 
 def _lower_forward(op: Op, target: Target) -> tuple[Vertices, ...]:
     heads, queries, keys, width = _sizes(op)
     dtype = op.inputs[0].dtype
     return (
-        *matmul_vertices(op, target, heads, queries, width, keys, dtype), *_softmax_set(op, target, False),
+        *matmul_vertices(op, target, heads, queries, width, keys, dtype),
+        *_softmax_set(op, target, False),
         *matmul_vertices(op, target, heads, queries, keys, width, dtype),
     )
 
@@ -59,7 +69,15 @@ def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
     scores = matmul_vertices(op, target, heads, queries, width, keys, dtype)
     to_keys = matmul_vertices(op, target, heads, keys, queries, width, dtype)
     to_queries = matmul_vertices(op, target, heads, queries, keys, width, dtype)
-    return (*scores, *_softmax_set(op, target, False), *scores, *_softmax_set(op, target, True), *to_keys, *to_keys, *to_queries)
+    return (
+        *scores,
+        *_softmax_set(op, target, False),
+        *scores,
+        *_softmax_set(op, target, True),
+        *to_keys,
+        *to_keys,
+        *to_queries,
+    )
 
 
 # --------------------------------------------------------------------------- host side
@@ -89,7 +107,9 @@ def _mask(plan: HostPlanner, op: Op) -> tuple[list[HostTensor], tuple[int, ...]]
     return [held], tuple(0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
 
 
-def _ints(op: Op, operands: list[HostTensor], mask: tuple[list[HostTensor], tuple[int, ...]], rows: int, cols: int) -> tuple[int, ...]:
+def _ints(
+    op: Op, operands: list[HostTensor], mask: tuple[list[HostTensor], tuple[int, ...]], rows: int, cols: int
+) -> tuple[int, ...]:
     query, key = operands[0], operands[1]
     head = (*query.shape[:3], key.shape[2], query.shape[3], rows, cols, int(bool(op.attrs["is_causal"])), len(mask[0]))
     return (*head, *(stride for operand in operands for stride in operand.strides[:3]), *mask[1])
@@ -119,8 +139,13 @@ def _emit_forward(op: Op, plan: HostPlanner) -> None:
     cols = min(KEYS_AT_ONCE, -(-keys // 32) * 32)
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
     plan.step(
-        kernels.ATTENTION, outputs, [*operands, *mask[0]], ints=_ints(op, operands, mask, rows, cols), scalars=(_scale(op, width),),
-        items=batch * heads * -(-queries // rows), scratch_bytes=4 * (cols * width + rows * cols + rows * width + 2 * rows),
+        kernels.ATTENTION,
+        outputs,
+        [*operands, *mask[0]],
+        ints=_ints(op, operands, mask, rows, cols),
+        scalars=(_scale(op, width),),
+        items=batch * heads * -(-queries // rows),
+        scratch_bytes=4 * (cols * width + rows * cols + rows * width + 2 * rows),
     )
 
 
@@ -135,19 +160,31 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     rows, cols = min(ROWS_BACKWARD, queries), min(KEYS_BACKWARD, -(-operands[1].shape[2] // 32) * 32)
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
     plan.step(
-        kernels.ATTENTION_BACKWARD, outputs, [*saved, *operands, *mask[0]], ints=_ints(op, operands, mask, rows, cols),
-        scalars=(_scale(op, width),), items=batch * heads,
+        kernels.ATTENTION_BACKWARD,
+        outputs,
+        [*saved, *operands, *mask[0]],
+        ints=_ints(op, operands, mask, rows, cols),
+        scalars=(_scale(op, width),),
+        items=batch * heads,
         scratch_bytes=4 * (2 * cols * width + 2 * rows * cols + queries),
     )
 
 
 register(
     OpSpec(
-        "aten._scaled_dot_product_flash_attention_for_cpu.default", "attention", _lower_forward, _emit_forward, dtypes=FLOATING,
+        "aten._scaled_dot_product_flash_attention_for_cpu.default",
+        "attention",
+        _lower_forward,
+        _emit_forward,
+        dtypes=FLOATING,
         supports=_supports,
     ),
     OpSpec(
-        "aten._scaled_dot_product_flash_attention_for_cpu_backward.default", "attention_backward", _lower_backward, _emit_backward,
-        dtypes=FLOATING, supports=_supports,
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
+        "attention_backward",
+        _lower_backward,
+        _emit_backward,
+        dtypes=FLOATING,
+        supports=_supports,
     ),
 )

@@ -66,8 +66,25 @@ class Shape:
     def ints(self, rows: int, cols: int, direct: bool) -> tuple[int, ...]:
         """Return the ints that every kernel begins with."""
         return (
-            self.n, self.g, self.ic, self.oc, self.h, self.w, self.oh, self.ow, self.kh, self.kw, self.sh, self.sw,
-            self.ph, self.pw, self.dh, self.dw, rows, cols, int(direct),
+            self.n,
+            self.g,
+            self.ic,
+            self.oc,
+            self.h,
+            self.w,
+            self.oh,
+            self.ow,
+            self.kh,
+            self.kw,
+            self.sh,
+            self.sw,
+            self.ph,
+            self.pw,
+            self.dh,
+            self.dw,
+            rows,
+            cols,
+            int(direct),
         )
 
     def expanded(self, rows: int, cols: int) -> int:
@@ -83,10 +100,10 @@ def shape_of(x: Tensor, weight: Tensor, op: Op) -> Shape:
     groups = int(op.attrs["groups"])  # type: ignore[call-overload]
     if len(x.shape) == 3:
         stride, padding, dilation = (1, stride[0]), (0, padding[0]), (1, dilation[0])
-        n, channels, h, w = x.shape[0], x.shape[1], 1, x.shape[2]
+        n, h, w = x.shape[0], 1, x.shape[2]
         out, per_group, kh, kw = weight.shape[0], weight.shape[1], 1, weight.shape[2]
     else:
-        n, channels, h, w = x.shape
+        n, _, h, w = x.shape
         out, per_group, kh, kw = weight.shape
     stride, padding, dilation = _pair(stride), _pair(padding), _pair(dilation)
     oh = (h + 2 * padding[0] - dilation[0] * (kh - 1) - 1) // stride[0] + 1
@@ -118,8 +135,11 @@ def _blocks(s: Shape, images: int) -> tuple[int, int]:
     rows, cols = s.oh, s.ow
     while rows > 1 and (s.expanded(rows, cols) > CACHE_FLOATS or images * -(-s.oh // rows) < LEAST_ITEMS):
         rows = -(-rows // 2)
-    while rows == 1 and cols > 128 and not s.reads_in_place and (
-        s.expanded(1, cols) > CACHE_FLOATS or images * s.oh * -(-s.ow // cols) < LEAST_ITEMS
+    while (
+        rows == 1
+        and cols > 128
+        and not s.reads_in_place
+        and (s.expanded(1, cols) > CACHE_FLOATS or images * s.oh * -(-s.ow // cols) < LEAST_ITEMS)
     ):
         cols = -(-cols // 2)
     return rows, cols
@@ -136,7 +156,12 @@ def _offset_floats(s: Shape) -> int:
 
 
 def emit_forward(
-    plan: HostPlanner, s: Shape, out: HostTensor, x: HostTensor, weight: HostTensor, bias: HostTensor | None,
+    plan: HostPlanner,
+    s: Shape,
+    out: HostTensor,
+    x: HostTensor,
+    weight: HostTensor,
+    bias: HostTensor | None,
 ) -> None:
     """Emit a convolution with row-major operands."""
     if _fills_panels(s, s.oc, s.ic):
@@ -145,21 +170,35 @@ def emit_forward(
     rows, cols = _blocks(s, s.n * s.g)
     items = s.n * s.g * -(-s.oh // rows) * -(-s.ow // cols)
     plan.step(
-        kernels.CONV_FORWARD, [out], [x, weight] + ([bias] if bias is not None else []),
-        ints=(*s.ints(rows, cols, s.reads_in_place), int(bias is not None)), items=items,
-        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS), scratch_bytes=4 * (_offset_floats(s) + s.expanded(rows, cols)),
+        kernels.CONV_FORWARD,
+        [out],
+        [x, weight] + ([bias] if bias is not None else []),
+        ints=(*s.ints(rows, cols, s.reads_in_place), int(bias is not None)),
+        items=items,
+        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
+        scratch_bytes=4 * (_offset_floats(s) + s.expanded(rows, cols)),
     )
 
 
 def _emit_direct(
-    plan: HostPlanner, s: Shape, out: HostTensor, x: HostTensor, weight: HostTensor, bias: HostTensor | None,
-    strides: tuple[int, int], turned: bool,
+    plan: HostPlanner,
+    s: Shape,
+    out: HostTensor,
+    x: HostTensor,
+    weight: HostTensor,
+    bias: HostTensor | None,
+    strides: tuple[int, int],
+    turned: bool,
 ) -> None:
     """Emit a convolution the channels-last way; ``strides`` of the weights along output and input channels."""
     panels, taps = -(-s.oc // PANEL), s.kh * s.kw
     packed = plan.scratch((panels, taps, s.ic, PANEL))
     plan.step(
-        kernels.CONV_PACK, [packed], [weight], ints=(s.oc, s.ic, taps, *strides, int(turned)), items=panels * s.ic,
+        kernels.CONV_PACK,
+        [packed],
+        [weight],
+        ints=(s.oc, s.ic, taps, *strides, int(turned)),
+        items=panels * s.ic,
         grain=grain_for(panels * s.ic, panels * s.ic * taps * PANEL, 16384),
     )
     wp = (s.ow - 1) * s.sw + s.kw
@@ -175,9 +214,13 @@ def _emit_direct(
         images *= 2
     items = -(-s.n // images) * -(-s.oh // rows)
     plan.step(
-        kernels.CONV_DIRECT, [out], [x, packed] + ([bias] if bias is not None else []),
-        ints=(*s.ints(rows, s.ow, False), int(bias is not None), images), items=items,
-        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS), scratch_bytes=4 * images * floats(rows),
+        kernels.CONV_DIRECT,
+        [out],
+        [x, packed] + ([bias] if bias is not None else []),
+        ints=(*s.ints(rows, s.ow, False), int(bias is not None), images),
+        items=items,
+        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
+        scratch_bytes=4 * images * floats(rows),
     )
 
 
@@ -196,21 +239,45 @@ def _emit_convolution(op: Op, plan: HostPlanner) -> None:
 def emit_input_gradient(plan: HostPlanner, s: Shape, dx: HostTensor, dy: HostTensor, weight: HostTensor) -> None:
     """Emit the gradient of the input: a convolution with turned weights where that wastes little, else a fold."""
     back = Shape(
-        s.n, 1, s.oc, s.ic, s.oh, s.ow, s.h, s.w, s.kh, s.kw, 1, 1, s.dh * (s.kh - 1) - s.ph, s.dw * (s.kw - 1) - s.pw, s.dh, s.dw,
+        s.n,
+        1,
+        s.oc,
+        s.ic,
+        s.oh,
+        s.ow,
+        s.h,
+        s.w,
+        s.kh,
+        s.kw,
+        1,
+        1,
+        s.dh * (s.kh - 1) - s.ph,
+        s.dw * (s.kw - 1) - s.pw,
+        s.dh,
+        s.dw,
     )
     fits = (s.sh, s.sw) == (1, 1) and back.ph >= 0 and back.pw >= 0 and s.h * s.w < 1.3 * s.oh * s.ow
     if fits and _fills_panels(back, s.ic, s.oc):
         _emit_direct(plan, back, dx, dy, weight, None, (s.kh * s.kw, s.summands), turned=True)
         return
     channels = s.ic
-    while channels > 1 and s.n * s.g * -(-s.ic // channels) < LEAST_ITEMS or channels * s.kh * s.kw > 1024 and channels > 1:
+    while (
+        channels > 1
+        and s.n * s.g * -(-s.ic // channels) < LEAST_ITEMS
+        or channels * s.kh * s.kw > 1024
+        and channels > 1
+    ):
         channels = -(-channels // 2)
     rows = s.oh
     while rows > 1 and channels * s.kh * s.kw * rows * s.ow > CACHE_FLOATS:
         rows = -(-rows // 2)
     items = s.n * s.g * -(-s.ic // channels)
     plan.step(
-        kernels.CONV_INPUT, [dx], [dy, weight], ints=(*s.ints(rows, s.ow, s.is_pointwise), channels), items=items,
+        kernels.CONV_INPUT,
+        [dx],
+        [dy, weight],
+        ints=(*s.ints(rows, s.ow, s.is_pointwise), channels),
+        items=items,
         grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * channels * s.kh * s.kw * (rows * s.ow + s.oc),
     )
@@ -237,13 +304,22 @@ def emit_weight_gradient(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTe
     partial = dw if chunks == 1 else plan.scratch((chunks, count))
     items = chunks * s.g * -(-s.oc // channels)
     plan.step(
-        kernels.CONV_WEIGHT, [partial], [dy, x], ints=(*s.ints(rows, cols, s.reads_in_place), chunks, channels, together),
-        items=items, grain=grain_for(items, s.macs, LEAST_CHUNK_MACS), scratch_bytes=4 * (_offset_floats(s) + together * size),
+        kernels.CONV_WEIGHT,
+        [partial],
+        [dy, x],
+        ints=(*s.ints(rows, cols, s.reads_in_place), chunks, channels, together),
+        items=items,
+        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
+        scratch_bytes=4 * (_offset_floats(s) + together * size),
     )
     if chunks > 1:
         blocks = -(-count // 1024)
         plan.step(
-            kernels.CONV_REDUCE, [dw], [partial], ints=(chunks, count, 1024), items=blocks,
+            kernels.CONV_REDUCE,
+            [dw],
+            [partial],
+            ints=(chunks, count, 1024),
+            items=blocks,
             grain=grain_for(blocks, count * chunks, 32768),
         )
 
@@ -252,7 +328,11 @@ def _emit_weight_direct(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTen
     hp, wp = (s.oh - 1) * s.sh + (s.kh - 1) * s.dh + 1, (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1
     last = plan.scratch((s.n, hp, wp, s.ic))
     plan.step(
-        kernels.CONV_LAST, [last], [x], ints=s.ints(s.oh, s.ow, False), items=s.n * hp,
+        kernels.CONV_LAST,
+        [last],
+        [x],
+        ints=s.ints(s.oh, s.ow, False),
+        items=s.n * hp,
         grain=grain_for(s.n * hp, s.n * hp * wp * s.ic, 16384),
     )
     rows = s.oh
@@ -265,9 +345,19 @@ def _emit_weight_direct(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTen
         channels = -(-channels // 2)
     items = panels * -(-s.oc // channels)
     plan.step(
-        kernels.CONV_WEIGHT_DIRECT, [dw], [dy, last], ints=(*s.ints(rows, s.ow, False), channels, together), items=items,
-        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS), scratch_bytes=4 * s.kh * s.kw * channels * PANEL,
+        kernels.CONV_WEIGHT_DIRECT,
+        [dw],
+        [dy, last],
+        ints=(*s.ints(rows, s.ow, False), channels, together),
+        items=items,
+        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
+        scratch_bytes=4 * s.kh * s.kw * channels * PANEL,
     )
+
+
+def _present(op: Op) -> tuple[bool, ...]:
+    """Which of the three gradients the op has."""
+    return tuple(bool(given) for given in op.attrs.get("present", op.attrs["output_mask"]))  # type: ignore[attr-defined]
 
 
 def _emit_backward(op: Op, plan: HostPlanner) -> None:
@@ -276,12 +366,16 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     assert x is not None
     assert weight is not None
     s = shape_of(x, weight, op)
-    present = op.attrs.get("present", op.attrs["output_mask"])
+    present = _present(op)
     results = iter(op.outputs)
+<<<<<<< HEAD
     dx, dw, db = (next(results) if given else None for given in present)  # type: ignore[attr-defined]
     if dw is not None and db is not None and _is_behind_pool(s, plan.producer(dy)):
         _emit_sparse_backward(plan, s, dy, x, weight, (dx if dx is not None and plan.wanted(dx) else None, dw, db))
         return
+=======
+    dx, dw, db = (next(results) if given else None for given in present)
+>>>>>>> linear
     dy_value = plan.value(dy, DType.FLOAT)
     if dx is not None and plan.wanted(dx):
         weight_value = plan.value(weight, DType.FLOAT)
@@ -292,7 +386,11 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     if db is not None and plan.wanted(db):
         channels = s.g * s.oc
         plan.step(
-            kernels.CONV_BIAS, [plan.output(db, DType.FLOAT)], [dy_value], ints=(s.n, channels, s.oh * s.ow), items=channels,
+            kernels.CONV_BIAS,
+            [plan.output(db, DType.FLOAT)],
+            [dy_value],
+            ints=(s.n, channels, s.oh * s.ow),
+            items=channels,
             grain=grain_for(channels, s.n * channels * s.oh * s.ow, 16384),
         )
 
@@ -348,7 +446,7 @@ def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
     assert x is not None
     assert weight is not None
     s = shape_of(x, weight, op)
-    present = tuple(op.attrs.get("present", op.attrs["output_mask"]))  # type: ignore[call-overload]
+    present = _present(op)
     sets: tuple[Vertices, ...] = ()
     if present[0]:
         taps = -(-s.kh // s.sh) * -(-s.kw // s.sw)
@@ -359,9 +457,20 @@ def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 
 register(
-    OpSpec("aten.convolution.default", "convolution", _lower_convolution, _emit_convolution, dtypes=FLOATING, supports=_supports),
     OpSpec(
-        "aten.convolution_backward.default", "convolution_backward", _lower_backward, _emit_backward, dtypes=FLOATING,
+        "aten.convolution.default",
+        "convolution",
+        _lower_convolution,
+        _emit_convolution,
+        dtypes=FLOATING,
+        supports=_supports,
+    ),
+    OpSpec(
+        "aten.convolution_backward.default",
+        "convolution_backward",
+        _lower_backward,
+        _emit_backward,
+        dtypes=FLOATING,
         supports=_supports,
     ),
 )

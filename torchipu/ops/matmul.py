@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torchipu._kernels import matmul as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.ops.lowering import ceil_div
 from torchipu.ops.spec import FLOATING, Codelet, HostPlanner, HostTensor, OpSpec, Vertices, register
 
 if TYPE_CHECKING:
@@ -64,7 +65,10 @@ def reduce_partials_cycles(target: Target, work: Mapping[str, int]) -> int:
 
 AMP = Codelet("poplin::ConvPartial1x1Out", amp_cycles, 1612, "poplibs estimator, ipu_hardware.md 2.2")
 REDUCE_PARTIALS = Codelet(
-    "popops::ReducePartialsEqualSize", reduce_partials_cycles, 620, "poplibs estimator, ipu_hardware.md 2.2",
+    "popops::ReducePartialsEqualSize",
+    reduce_partials_cycles,
+    620,
+    "poplibs estimator, ipu_hardware.md 2.2",
 )
 
 
@@ -84,7 +88,13 @@ class MatmulPlan:
 
 @lru_cache(maxsize=4096)
 def plan_matmul(
-    target: Target, groups: int, positions: int, inputs: int, outputs: int, is_half: bool, output_group: int,
+    target: Target,
+    groups: int,
+    positions: int,
+    inputs: int,
+    outputs: int,
+    is_half: bool,
+    output_group: int,
 ) -> MatmulPlan:
     """Choose the splits with the fewest cycles for exchange, compute and the reduction of partials.
 
@@ -104,7 +114,12 @@ def plan_matmul(
         for column_split in _useful_splits(-(-outputs // output_group), tiles // input_split):
             row_split = min(max(1, tiles // (input_split * column_split)), positions)
             candidate = _cost_of(
-                target, (row_split, column_split, input_split), (positions, inputs, outputs), calls, is_half, output_group,
+                target,
+                (row_split, column_split, input_split),
+                (positions, inputs, outputs),
+                calls,
+                is_half,
+                output_group,
             )
             if best is None or candidate.cycles < best.cycles:
                 best = candidate
@@ -118,14 +133,25 @@ def _useful_splits(pieces: int, tiles: int) -> list[int]:
 
 
 def _cost_of(
-    target: Target, splits: tuple[int, int, int], sizes: tuple[int, int, int], calls: int, is_half: bool, output_group: int,
+    target: Target,
+    splits: tuple[int, int, int],
+    sizes: tuple[int, int, int],
+    calls: int,
+    is_half: bool,
+    output_group: int,
 ) -> MatmulPlan:
     row_split, column_split, input_split = splits
     element_bytes = 2 if is_half else 4
     rows = -(-sizes[0] // row_split)
-    inner = min(sizes[1], -(--(-sizes[1] // INPUT_GROUP) // input_split) * INPUT_GROUP)
-    columns = min(sizes[2], -(--(-sizes[2] // output_group) // column_split) * output_group)
-    work = {"positions": rows, "inputs": inner, "outputs": columns, "is_half": int(is_half), "output_group": output_group}
+    inner = min(sizes[1], ceil_div(ceil_div(sizes[1], INPUT_GROUP), input_split) * INPUT_GROUP)
+    columns = min(sizes[2], ceil_div(ceil_div(sizes[2], output_group), column_split) * output_group)
+    work = {
+        "positions": rows,
+        "inputs": inner,
+        "outputs": columns,
+        "is_half": int(is_half),
+        "output_group": output_group,
+    }
     cycles = amp_cycles(target, work) + (rows + columns) * inner * element_bytes // target.exchange_bytes_per_cycle
     if input_split > 1:
         share = -(-rows * columns // input_split)
@@ -135,7 +161,13 @@ def _cost_of(
 
 
 def matmul_vertices(
-    op: Op, target: Target, groups: int, positions: int, inputs: int, outputs: int, dtype: DType,
+    op: Op,
+    target: Target,
+    groups: int,
+    positions: int,
+    inputs: int,
+    outputs: int,
+    dtype: DType,
 ) -> tuple[Vertices, ...]:
     """Compute sets of ``groups`` products [positions, inputs] x [inputs, outputs]; one element is one vertex."""
     if 0 in (groups, positions, inputs, outputs):
@@ -148,21 +180,37 @@ def matmul_vertices(
     gathered = (plan.positions + plan.outputs) * plan.inputs * element_bytes * plan.calls
     results = plan.positions * plan.outputs
     sizes = {
-        "positions": plan.positions, "inputs": plan.inputs, "outputs": plan.outputs, "is_half": int(is_half),
+        "positions": plan.positions,
+        "inputs": plan.inputs,
+        "outputs": plan.outputs,
+        "is_half": int(is_half),
         "output_group": output_group,
     }
     partial_bytes = results * 4 * plan.calls if plan.input_split > 1 or is_half else 0
-    sets = [Vertices(
-        AMP, vertices, lambda count: {**sizes, "calls": plan.calls * max(1, count)}, gathered_bytes=gathered,
-        fragments=plan.calls * 2, temporary_bytes=gathered + partial_bytes, max_tiles=vertices,
-    )]
+    sets = [
+        Vertices(
+            AMP,
+            vertices,
+            lambda count: {**sizes, "calls": plan.calls * max(1, count)},
+            gathered_bytes=gathered,
+            fragments=plan.calls * 2,
+            temporary_bytes=gathered + partial_bytes,
+            max_tiles=vertices,
+        )
+    ]
     if plan.input_split > 1:
         share = -(-results // plan.input_split) * plan.calls
-        sets.append(Vertices(
-            REDUCE_PARTIALS, vertices, lambda count: {"partials": plan.input_split, "elements": share * max(1, count)},
-            gathered_bytes=share * (plan.input_split - 1) * 4, fragments=plan.input_split,
-            temporary_bytes=share * plan.input_split * 4, max_tiles=vertices,
-        ))
+        sets.append(
+            Vertices(
+                REDUCE_PARTIALS,
+                vertices,
+                lambda count: {"partials": plan.input_split, "elements": share * max(1, count)},
+                gathered_bytes=share * (plan.input_split - 1) * 4,
+                fragments=plan.input_split,
+                temporary_bytes=share * plan.input_split * 4,
+                max_tiles=vertices,
+            )
+        )
     return tuple(sets)
 
 
@@ -209,8 +257,13 @@ def matrix(plan: HostPlanner, tensor: Tensor) -> HostTensor:
 
 
 def emit_product(
-    plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None = None,
-    alpha: float = 1.0, beta: float = 1.0,
+    plan: HostPlanner,
+    out: HostTensor,
+    left: HostTensor,
+    right: HostTensor,
+    addend: HostTensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
 ) -> None:
     """Emit ``out = alpha * left @ right + beta * addend``.
 
@@ -238,18 +291,38 @@ def emit_product(
     left_batch = left.strides[0] if len(left.shape) == 3 else 0
     addend_strides = _broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
     plan.step(
-        kernels.MATMUL, [out], [left, right] + ([addend] if addend is not None else []),
+        kernels.MATMUL,
+        [out],
+        [left, right] + ([addend] if addend is not None else []),
         ints=(
-            rows, columns, inner, left_batch, *left_strides, *layout, row_block, column_block, sum_block,
-            int(packs_left), int(addend is not None), *addend_strides,
+            rows,
+            columns,
+            inner,
+            left_batch,
+            *left_strides,
+            *layout,
+            row_block,
+            column_block,
+            sum_block,
+            int(packs_left),
+            int(addend is not None),
+            *addend_strides,
         ),
-        scalars=(alpha, beta), items=items, grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
+        scalars=(alpha, beta),
+        items=items,
+        grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
         scratch_bytes=row_block * sum_block * 4 if packs_left else 0,
     )
 
 
 def _right_operand(
-    plan: HostPlanner, right: HostTensor, strides: tuple[int, int], batch: int, rows: int, columns: int, inner: int,
+    plan: HostPlanner,
+    right: HostTensor,
+    strides: tuple[int, int],
+    batch: int,
+    rows: int,
+    columns: int,
+    inner: int,
 ) -> tuple[HostTensor, tuple[int, int, int]]:
     """Pack the right operand where that pays; return it with its strides (batch, panel, row)."""
     row, column = strides
@@ -263,8 +336,12 @@ def _right_operand(
     block = 256
     items = batch * panels * -(-inner // block)
     plan.step(
-        kernels.MATMUL_PACK, [packed], [right], ints=(inner, columns, right_batch, row, column, block),
-        items=items, grain=grain_for(items, batch * panels * inner * PANEL, 32768),
+        kernels.MATMUL_PACK,
+        [packed],
+        [right],
+        ints=(inner, columns, right_batch, row, column, block),
+        items=items,
+        grain=grain_for(items, batch * panels * inner * PANEL, 32768),
     )
     return packed, (panels * inner * PANEL, inner * PANEL, PANEL)
 

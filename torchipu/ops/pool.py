@@ -11,7 +11,7 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import busiest_elements
 from torchipu.ops.matmul import grain_for
-from torchipu.ops.spec import FLOATING, Codelet, HostPlanner, Lowering, OpSpec, Vertices, register
+from torchipu.ops.spec import FLOATING, Codelet, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
 
 if TYPE_CHECKING:
     from torchipu.target import Target
@@ -46,10 +46,17 @@ def _lowering(codelet: Codelet, window: Callable[[Op], int]) -> Lowering:
         mine = busiest_elements(target, result.num_elements, width, element_bytes)
         operand = op.inputs[0]
         received = min(mine * reads, operand.num_elements) * element_bytes
-        return (Vertices(
-            codelet, result.num_elements, lambda count: {"elements": count, "window": reads, "vector_width": width},
-            grain=width, gathered_bytes=received, fragments=max(1, min(reads, 16)), temporary_bytes=received,
-        ),)
+        return (
+            Vertices(
+                codelet,
+                result.num_elements,
+                lambda count: {"elements": count, "window": reads, "vector_width": width},
+                grain=width,
+                gathered_bytes=received,
+                fragments=max(1, min(reads, 16)),
+                temporary_bytes=received,
+            ),
+        )
 
     return lower
 
@@ -93,11 +100,24 @@ def _planes(tensor: Tensor) -> int:
 def _ints(op: Op, image: Tensor, result: Tensor) -> tuple[int, ...]:
     dilation = pair(op, "dilation") if "dilation" in op.attrs else (1, 1)
     return (
-        *image.shape[-2:], *result.shape[-2:], *pair(op, "kernel_size"), *strides_of(op), *pair(op, "padding"), *dilation,
+        *image.shape[-2:],
+        *result.shape[-2:],
+        *pair(op, "kernel_size"),
+        *strides_of(op),
+        *pair(op, "padding"),
+        *dilation,
     )
 
 
-def _step(plan: HostPlanner, kernel: Kernel, outputs: list, inputs: list, ints: tuple[int, ...], planes: int, reads: int) -> None:  # type: ignore[type-arg]
+def _step(
+    plan: HostPlanner,
+    kernel: Kernel,
+    outputs: list[HostTensor],
+    inputs: list[HostTensor],
+    ints: tuple[int, ...],
+    planes: int,
+    reads: int,
+) -> None:
     """Emit a step over planes that reads ``reads`` elements in all."""
     if planes and reads:
         plan.step(kernel, outputs, inputs, ints=ints, items=planes, grain=grain_for(planes, reads, LEAST_CHUNK_READS))
@@ -149,21 +169,40 @@ def _fits_index(op: Op) -> bool:
 
 register(
     OpSpec(
-        "aten.max_pool2d_with_indices.default", "max_pool2d", _lowering(FORWARD, _window), _emit_max, dtypes=FLOATING,
+        "aten.max_pool2d_with_indices.default",
+        "max_pool2d",
+        _lowering(FORWARD, _window),
+        _emit_max,
+        dtypes=FLOATING,
         supports=_fits_index,
     ),
     OpSpec(
-        "aten.max_pool2d_with_indices_backward.default", "max_pool2d_backward", _lowering(BACKWARD, _overlap), _emit_max_backward,
+        "aten.max_pool2d_with_indices_backward.default",
+        "max_pool2d_backward",
+        _lowering(BACKWARD, _overlap),
+        _emit_max_backward,
         dtypes=(*FLOATING, DType.LONG),
     ),
     OpSpec("aten.avg_pool2d.default", "avg_pool2d", _lowering(FORWARD, _window), _emit_average, dtypes=FLOATING),
-    OpSpec("aten.avg_pool2d_backward.default", "avg_pool2d_backward", _lowering(BACKWARD, _overlap), _emit_average, dtypes=FLOATING),
     OpSpec(
-        "aten._adaptive_avg_pool2d.default", "adaptive_avg_pool2d", _lowering(FORWARD, _adaptive_window), _emit_adaptive,
+        "aten.avg_pool2d_backward.default",
+        "avg_pool2d_backward",
+        _lowering(BACKWARD, _overlap),
+        _emit_average,
         dtypes=FLOATING,
     ),
     OpSpec(
-        "aten._adaptive_avg_pool2d_backward.default", "adaptive_avg_pool2d_backward", _lowering(BACKWARD, lambda op: 1),
-        _emit_adaptive, dtypes=FLOATING,
+        "aten._adaptive_avg_pool2d.default",
+        "adaptive_avg_pool2d",
+        _lowering(FORWARD, _adaptive_window),
+        _emit_adaptive,
+        dtypes=FLOATING,
+    ),
+    OpSpec(
+        "aten._adaptive_avg_pool2d_backward.default",
+        "adaptive_avg_pool2d_backward",
+        _lowering(BACKWARD, lambda op: 1),
+        _emit_adaptive,
+        dtypes=FLOATING,
     ),
 )
