@@ -6,9 +6,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,8 +16,6 @@ from pytest_benchmark.fixture import BenchmarkFixture
 import torchipu
 from interleaved import interleave, print_table, speed_ups
 from workloads import WORKLOADS, DemoNet, Step
-
-sys.path.append(str(Path(__file__).parents[1] / "examples"))
 
 BATCH, ACCUMULATION, ITERATIONS = 40, 1, 100
 
