@@ -1,0 +1,1 @@
+"""Tests of torchipu, laid out as the package is."""

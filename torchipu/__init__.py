@@ -1,0 +1,86 @@
+"""An emulated Graphcore IPU for PyTorch; the public names, imported when they are first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from torchipu.installation import check_kernels, check_torch, torch_version
+
+if TYPE_CHECKING:
+    from torchipu.capture.block import BeginBlock, Block
+    from torchipu.errors import (
+        CaptureError,
+        ConstraintError,
+        ExecutionError,
+        IpuError,
+        OptionsError,
+        OutOfTileMemoryError,
+        PlacementError,
+        ScheduleError,
+        UnsupportedOpError,
+        VerifyError,
+    )
+    from torchipu.explanation import Explanation, explain
+    from torchipu.options import Options
+    from torchipu.step import InferenceStep, TrainStep
+
+__version__ = "0.1.0"
+
+_MODULE_BY_NAME = {
+    "BeginBlock": "capture.block",
+    "Block": "capture.block",
+    "CaptureError": "errors",
+    "ConstraintError": "errors",
+    "ExecutionError": "errors",
+    "Explanation": "explanation",
+    "InferenceStep": "step",
+    "IpuError": "errors",
+    "Options": "options",
+    "OptionsError": "errors",
+    "OutOfTileMemoryError": "errors",
+    "PlacementError": "errors",
+    "ScheduleError": "errors",
+    "TrainStep": "step",
+    "UnsupportedOpError": "errors",
+    "VerifyError": "errors",
+    "explain": "explanation",
+}
+
+__all__ = [
+    "BeginBlock",
+    "Block",
+    "CaptureError",
+    "ConstraintError",
+    "ExecutionError",
+    "Explanation",
+    "InferenceStep",
+    "IpuError",
+    "Options",
+    "OptionsError",
+    "OutOfTileMemoryError",
+    "PlacementError",
+    "ScheduleError",
+    "TrainStep",
+    "UnsupportedOpError",
+    "VerifyError",
+    "__version__",
+    "explain",
+]
+
+check_torch(torch_version())
+check_kernels()
+
+
+def __getattr__(name: str) -> Any:
+    """Import the module of a public name at its first use: importing torchipu alone loads neither torch nor kernels."""
+    if name not in _MODULE_BY_NAME:
+        raise AttributeError(f"module 'torchipu' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"torchipu.{_MODULE_BY_NAME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names, imported or not."""
+    return sorted(__all__)

@@ -34,6 +34,10 @@ class IpuError(Exception):
         self.detail = detail
         super().__init__(message)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by state: the arguments of ``__init__`` differ from class to class."""
+        return _restored, (type(self), self.args, self.__dict__)
+
     def __str__(self) -> str:
         facts = (("op", self.op), ("source", self.source), ("block", self.block))
         lines = [self.message, *(f"  {label:<8}{fact}" for label, fact in facts if fact)]
@@ -41,6 +45,13 @@ class IpuError(Exception):
         if self.remedy:
             lines.append(f"  {'do':<8}{self.remedy}")
         return "\n".join(lines)
+
+
+def _restored(kind: type[IpuError], arguments: tuple[object, ...], state: dict[str, object]) -> IpuError:
+    """Make an error as it was before it was pickled, for instance in a DataLoader worker."""
+    error = Exception.__new__(kind, *arguments)
+    error.__dict__.update(state)
+    return error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

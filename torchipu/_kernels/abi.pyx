@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
+import os
 import threading
 
 cdef extern from "threads.h" nogil:
@@ -38,6 +39,15 @@ cdef extern from * nogil:
 # One engine runs at a time: its threads and their scratch are shared by the whole process.
 _LOCK = threading.Lock()
 _RUNNING = threading.local()
+
+
+def _renew_lock():
+    """Give a forked child a lock of its own: another thread of the parent may have held it."""
+    global _LOCK
+    _LOCK = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 TRAPS = {1: "an index is out of range", 2: "a value is out of the range of its type", 3: "a kernel failed"}
 
@@ -199,7 +209,8 @@ cdef class Plan:
         self.bases[buffer] = <char *>address
         self.strides[buffer] = stride_bytes
 
-    cdef int run_range(self, int begin, int end, int threads, int *at) except -1 nogil:
+    cdef int run_range(self, int begin, int end, int threads, int *at, double *checked) except -1 nogil:
+        """Run steps; ``checked`` is when signals were last looked for, or NULL in the update."""
         cdef ti_job job
         cdef char *args[64]
         cdef Step *step
@@ -207,6 +218,10 @@ cdef class Plan:
         for i in range(begin, end):
             step = &self.steps[i]
             at[0] = i
+            if checked != NULL and now() - checked[0] > 0.05:
+                with gil:
+                    PyErr_CheckSignals()
+                checked[0] = now()
             if step.function == NULL:
                 with gil:
                     self.callbacks[i]()
@@ -259,25 +274,21 @@ cdef class Plan:
                     for iteration in range(iterations):
                         for i in range(self.num_buffers):
                             self.current[i] = self.bases[i] + position * self.strides[i]
-                        trap = self.run_range(p0, p1, threads, &at)
+                        trap = self.run_range(p0, p1, threads, &at, &checked)
                         if trap:
                             break
                         for micro in range(micro_batches):
                             for i in range(self.num_buffers):
                                 self.current[i] = self.bases[i] + position * self.strides[i]
-                            trap = self.run_range(b0, b1, threads, &at)
+                            trap = self.run_range(b0, b1, threads, &at, &checked)
                             if trap:
                                 break
                             position += 1
                             for i in range(num_counters):
                                 counter[4 * i + 3] += 1
-                            if now() - checked > 0.05:
-                                with gil:
-                                    PyErr_CheckSignals()
-                                checked = now()
                         if trap:
                             break
-                        trap = self.run_range(u0, u1, threads, &at)
+                        trap = self.run_range(u0, u1, threads, &at, NULL)
                         if trap:
                             break
             finally:

@@ -170,6 +170,7 @@ class Executable:
         variables: All variables.
         addresses: Begin and end within the tile by variable name, in bytes.
         num_ipus: IPUs used.
+        code_bytes: Bytes of code by codelet name.
     """
 
     programs: Mapping[str, Program]
@@ -177,3 +178,4 @@ class Executable:
     variables: tuple[Variable, ...]
     addresses: Mapping[str, tuple[int, int]]
     num_ipus: int = 1
+    code_bytes: Mapping[str, int] = field(default_factory=dict)

@@ -103,14 +103,14 @@ def element_codelet(
 def reduction_codelet(name: str, *, code_bytes: int = 600) -> Codelet:
     """Return a codelet that reduces ``partials`` values into each of ``elements`` results.
 
-    Many results: ``33 + 6 (24 + (2 P + 8) ceil(n / 6 v))``, with v floats or halves a step. One or a few results: the
-    workers share the partials, and a last step joins their six values.
+    Many results: ``33 + 6 (20 + (2 P + 8) ceil(n / 6 a))``, with an accumulator of a = 4 floats or 8 halves. One or a
+    few results: the workers share the partials, and a last step joins their six values.
     """
 
     def cycles(target: Target, work: Work) -> int:
         workers, width = target.num_workers, work["vector_width"]
         results, partials = work["elements"], work["partials"]
-        strided = workers * (24 + (2 * partials + 8) * ceil_div(results, workers * width))
+        strided = workers * (20 + (2 * partials + 8) * ceil_div(results, workers * 2 * width))
         # Along the partials, one vector a cycle; six workers take rows, or shares of one row where rows are few.
         shares = max(1, workers // max(1, results))
         rows = ceil_div(results, max(1, workers // shares))
@@ -218,7 +218,8 @@ def reduction_sets(
 
 
 def _reduction_set(
-    target: Target, codelet: Codelet, results: int, partials: int, dtype: DType, gathered_bytes: int, fragments: int = 1,
+    target: Target, codelet: Codelet, results: int, partials: int, dtype: DType, gathered_bytes: int,
+    fragments: int = 1,
 ) -> Vertices:
     fixed = {
         "partials": partials, "vector_width": target.vector_width(dtype.device_bytes),

@@ -127,6 +127,10 @@ class HostPlanner(Protocol):
         """Say that a result is a view of storage that exists; nothing is copied."""
         ...
 
+    def update_in_place(self, state: Tensor, result: Tensor) -> HostTensor:
+        """Return the storage of a state, which holds ``result`` from the op's step on (``reads_outputs`` there)."""
+        ...
+
     def scratch(self, shape: Sequence[int], dtype: DType = DType.FLOAT) -> HostTensor:
         """Return row-major storage that lives while the op's steps run (or longer, if its writer is hoisted)."""
         ...
@@ -137,6 +141,10 @@ class HostPlanner(Protocol):
 
     def random_state(self, op: Op) -> HostTensor:
         """Return LONG[4]: seed, replica, number of the op within the program, micro-batch counter."""
+        ...
+
+    def producer(self, tensor: Tensor) -> Op | None:
+        """Return the op that gives a value, or None for a graph input."""
         ...
 
     def wanted(self, tensor: Tensor) -> bool:

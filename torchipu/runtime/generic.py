@@ -51,6 +51,10 @@ def call_arguments(op: Op, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
             arguments[name] = [next(members) if mark == "x" else None for mark in marks]
         else:
             arguments[operand] = given[0]
+    for argument in overload(op.target)._schema.arguments:
+        # An optional tensor that the call leaves out has no default in some schemas.
+        if argument.name not in arguments and not argument.has_default_value():
+            arguments[argument.name] = None
     return arguments
 
 

@@ -111,6 +111,7 @@ class Planner:
         self.random_ops: dict[Op, int] = {}
         self.random_slots: int | None = None
         self.readers: dict[Tensor, list[Op]] = {}
+        self.producers = {result: op for op in graph.ops for result in op.outputs}
         for op in graph.ops:
             for operand in op.inputs:
                 self.readers.setdefault(operand, []).append(op)
@@ -172,6 +173,10 @@ class Planner:
             most = sum(1 for candidate in self.graph.ops if _is_random(candidate))
             self.random_slots = self._allocate(max(1, most) * 32, Place.STATE).number
         return HostTensor(self.random_slots, 4 * row, (4,), (1,), DType.LONG)
+
+    def producer(self, tensor: Tensor) -> Op | None:
+        """Return the op that gives a value, or None for a graph input."""
+        return self.producers.get(tensor)
 
     def wanted(self, tensor: Tensor) -> bool:
         """Whether anything reads this result."""
@@ -310,13 +315,15 @@ class Planner:
         """Let an op write straight into an output's buffer where it can; copy otherwise."""
         self.current = None
         outputs, direct = [], []
+        # ATen sees the arena only: what a generic step reads or writes stays there.
+        pinned = {held.buffer for step in self.steps if step.kernel is None for held in (*step.inputs, *step.outputs)}
         for index, tensor in enumerate(self.graph.outputs):
             held = self.values[tensor]
             allocation = self.allocations[held.buffer]
             whole = held.is_contiguous and held.offset == 0 and (
                 allocation.num_bytes == max(1, held.num_elements) * held.dtype.host_bytes
             )
-            if allocation.place is Place.ARENA and whole:
+            if allocation.place is Place.ARENA and whole and held.buffer not in pinned:
                 allocation.place, allocation.index = Place.OUTPUT, index
                 direct.append(True)
             elif self.micro_batches == 1 and allocation.place in (Place.INPUT, Place.OUTPUT) and not self.states:

@@ -1,0 +1,70 @@
+# Every target makes what it needs: the virtual environment, the packages, the kernels.
+# Nothing here names an absolute path, so a checkout may lie in a folder with a space in its name.
+
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+PYTEST_ARGS ?=
+DEMO_ARGS ?=
+
+KERNEL_SOURCES := setup.py $(wildcard torchipu/_kernels/*.pyx torchipu/_kernels/*.pxd torchipu/_kernels/*.h)
+
+# An environment that was moved or copied still points to where it was made: start afresh. One that this
+# Makefile did not make holds no such file, and is left as it is.
+MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "$$(pwd -P)" || { rm -rf $(VENV); echo yes; })
+
+.PHONY: help demo test bench lint kernels clean
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+help:
+	@echo "make demo     train and test the pipelined demo (DEMO_ARGS=... passes flags on)"
+	@echo "make test     run the tests (PYTEST_ARGS=... passes flags on)"
+	@echo "make bench    run the benchmarks beside eager and Inductor"
+	@echo "make lint     ruff, mypy, import-linter, codespell"
+	@echo "make kernels  build the kernels again where their sources changed"
+	@echo "make clean    remove what was built, and the virtual environment"
+
+demo: $(VENV)/demo.stamp $(VENV)/kernels.stamp
+	$(PY) examples/mnist_pipelined.py $(DEMO_ARGS)
+
+test: $(VENV)/dev.stamp $(VENV)/kernels.stamp
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+bench: $(VENV)/dev.stamp $(VENV)/kernels.stamp
+	$(PY) -m pytest benchmarks --benchmark-only -s $(PYTEST_ARGS)
+
+lint: $(VENV)/dev.stamp
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+	$(VENV)/bin/lint-imports
+	$(VENV)/bin/codespell
+
+kernels: $(VENV)/kernels.stamp
+
+clean:
+	rm -rf $(VENV) build dist torchipu.egg-info
+	rm -f torchipu/_kernels/*.c torchipu/_kernels/*.so
+
+$(VENV)/made-in:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "torchipu needs Python 3.11 or newer, and $(PYTHON) is %d.%d: make PYTHON=python3.11 ..." % sys.version_info[:2])'
+	$(PY) -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	pwd -P > $@
+
+# The build requirements first, in the environment itself: the kernels are then built again without a download.
+$(VENV)/build.stamp: $(VENV)/made-in pyproject.toml constraints.txt
+	$(PY) -m pip install --quiet -c constraints.txt "setuptools>=77" "Cython>=3.1"
+	touch $@
+
+$(VENV)/kernels.stamp: $(VENV)/build.stamp $(KERNEL_SOURCES)
+	$(PY) setup.py --quiet build_ext --inplace
+	touch $@
+
+# The kernels come first: a missing compiler is reported before torch is fetched.
+$(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/kernels.stamp
+	$(PY) -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[demo]"
+	touch $@
+
+$(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/kernels.stamp
+	$(PY) -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[dev]"
+	touch $@

@@ -1,0 +1,119 @@
+"""A step of each workload beside eager and Inductor, in one interleaved run.
+
+    pytest benchmarks/bench_step.py --benchmark-only -s
+    pytest benchmarks/bench_step.py --benchmark-only -s --workload mlp-train --contender eager
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import torchipu
+from interleaved import interleave, print_table, speed_ups
+from workloads import WORKLOADS, DemoNet, Step
+
+sys.path.append(str(Path(__file__).parents[1] / "examples"))
+
+BATCH, ACCUMULATION, ITERATIONS = 40, 1, 100
+
+
+def measure(
+    benchmark: BenchmarkFixture, title: str, steps: dict[str, Callable[[], object]], rounds: int, updates: int = 1
+) -> None:
+    """Time the steps in turns, print the table, and hand torchipu's step to pytest-benchmark with the ratios.
+
+    Args:
+        benchmark: The fixture.
+        title: Of the table.
+        steps: By contender.
+        rounds: Samples of each.
+        updates: Weight updates in a call of every contender.
+    """
+    timings = interleave(steps, rounds=rounds)
+    print()
+    print_table(f"{title} ({updates} weight updates a call)" if updates > 1 else title, timings)
+    benchmark.extra_info["median_ms_per_update"] = {
+        name: timing.median_s * 1e3 / updates for name, timing in timings.items()
+    }
+    benchmark.extra_info["torchipu_faster_by"] = speed_ups(timings)
+    benchmark.extra_info["threads"] = torch.get_num_threads()
+    benchmark.pedantic(steps["torchipu"], rounds=5, iterations=1)
+
+
+@pytest.mark.parametrize("name", list(WORKLOADS))
+@pytest.mark.usefixtures("chosen")
+def test_step_through_torch_compile(
+    benchmark: BenchmarkFixture, name: str, contenders: tuple[str, ...], num_threads: int, rounds: int
+) -> None:
+    """The model compiled by ``torch.compile``; the loss and the optimiser run eagerly for every contender."""
+    workload = WORKLOADS[name]
+    compilers = {
+        "eager": None,
+        "inductor": torch.compile,
+        "torchipu": lambda model: torch.compile(model, backend="ipu", options={"host_threads": num_threads}),
+    }
+    steps: dict[str, Callable[[], object]] = {who: workload.step(compilers[who]) for who in contenders}
+    benchmark.group = f"step of {name}"
+    measure(benchmark, f"{name}, torch.compile, {num_threads} threads", steps, rounds)
+
+
+def reference_steps(compiled: bool, x: torch.Tensor, y: torch.Tensor) -> Step:
+    """Return the same training as the demo's program, in eager PyTorch or with model, loss and update compiled."""
+    torch.manual_seed(0)
+    model = DemoNet()
+    # Inductor compiles the update too, as one graph: its best case.
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
+
+    def loss_of(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(model(images), labels)
+
+    forward = torch.compile(loss_of) if compiled else loss_of
+    update = torch.compile(optimiser.step) if compiled else optimiser.step
+    batches = list(zip(x.split(BATCH), y.split(BATCH), strict=True))
+
+    def run() -> None:
+        for images, labels in batches:
+            optimiser.zero_grad(set_to_none=True)
+            forward(images, labels).backward()
+            update()
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["demo-step"])
+@pytest.mark.usefixtures("chosen")
+def test_whole_training_step_of_the_demo(
+    benchmark: BenchmarkFixture, name: str, contenders: tuple[str, ...], num_threads: int, rounds: int
+) -> None:
+    """Forward, loss, backward and AdamW of the demo's CNN at batch 40, through ``TrainStep``."""
+    from mnist_pipelined import PipelinedNetwork
+
+    generator = torch.Generator().manual_seed(3)
+    count = BATCH * ACCUMULATION * ITERATIONS
+    x = torch.randn(count, 1, 28, 28, generator=generator)
+    y = torch.randint(10, (count,), generator=generator)
+
+    def ours() -> Step:
+        torch.manual_seed(0)
+        model = PipelinedNetwork()
+        optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        # One micro-batch a weight update, as the references train; a pipeline would need more of them.
+        options = torchipu.Options(device_iterations=ITERATIONS, execution="sharded", host_threads=num_threads)
+        step = torchipu.TrainStep(model, optimiser, options=options)
+        return lambda: step(x, y)
+
+    makers = {
+        "eager": lambda: reference_steps(False, x, y), "inductor": lambda: reference_steps(True, x, y),
+        "torchipu": ours,
+    }
+    steps: dict[str, Callable[[], object]] = {who: makers[who]() for who in contenders}
+    benchmark.group = "whole training step"
+    title = f"demo CNN, batch {BATCH}, AdamW, {num_threads} threads"
+    measure(benchmark, title, steps, rounds, updates=ITERATIONS)

@@ -1,0 +1,161 @@
+"""Cycles: exchange and sync against published figures, pipelines against their formula, times that add up."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.placed_graphs import BACKWARD, lowered, one_forward, op, pipeline, sharded, tensor, training_graph
+from torchipu.cost import CATEGORIES, chart, estimate
+from torchipu.cost.exchange import exchange_cycles, host_cycles, link_cycles, streaming_cycles
+from torchipu.cost.sync import sync_cycles
+from torchipu.cost.timeline import Span, Timeline
+from torchipu.ir.graph import Graph
+from torchipu.ir.types import Role
+from torchipu.target import lookup_target
+
+MK2 = lookup_target("mk2")
+# Data moves and waits for nothing: what is left is the arithmetic of the pipeline.
+IDEAL = replace(MK2, sync_cycles=0, ipu_sync_cycles=0, link_bytes_per_cycle=float("inf"), host_bytes_per_s=1e18)
+
+
+def cost_of(graph, schedule, target, micro_batches=1, **options):
+    return estimate(lowered(graph, schedule, target, micro_batches=micro_batches, **options), target, schedule)
+
+
+# --------------------------------------------------------------------------- formulas
+def test_exchange_is_four_bytes_a_cycle():
+    # 39,040 B at the busiest tile of a C600: 10,769 cycles as scheduled, of which 600 start the phase (ipu-stack).
+    assert exchange_cycles(MK2, 39_040) == pytest.approx(10_769 - 600, rel=0.02)
+
+
+def test_small_fragments_take_three_cycles_each_and_conflict():
+    assert exchange_cycles(MK2, 4_000, 1_000) == 4_200
+    assert exchange_cycles(MK2, 4_000, 1) == 1_050
+    assert exchange_cycles(MK2, 0, 5) == 0
+
+
+def test_links_and_streams_take_bytes_over_bandwidth():
+    assert link_cycles(MK2, 10**6) / MK2.clock_hz == pytest.approx(10**6 / (2 * 128 * 2**30 / 8 * 0.85), rel=1e-3)
+    assert host_cycles(MK2, 3_125_000) / MK2.clock_hz == pytest.approx(1e-3, rel=1e-3)
+    assert streaming_cycles(MK2, 5_000_000) / MK2.clock_hz == pytest.approx(1e-3, rel=1e-3)
+
+
+def test_sync_between_ipus_takes_longer_than_within_one():
+    assert sync_cycles(MK2, "ipu") == 120
+    assert sync_cycles(MK2, "replica") == 600
+    with pytest.raises(ValueError, match="unknown sync scope 'tile'"):
+        sync_cycles(MK2, "tile")
+
+
+def test_function_is_the_sum_of_its_supersteps():
+    bias, x, y = tensor("b", 64, role=Role.WEIGHT), tensor("x", 100, 64, role=Role.INPUT), tensor("y", 100, 64)
+    cost = cost_of(Graph("g", (bias, x), (y,), (op("add", (x, bias), y),)), one_forward(), MK2)
+    function = cost.functions["0F"]
+    assert function.cycles_by_category == {
+        "compute": 11 + 6 * (29 + 3 * 3),  # 32 floats on the busiest tile
+        "exchange": 34,  # 128 bytes: 32 cycles, times 1.05
+        "sync": 600 + 120 + 600,
+        "link": 0,
+        "host": 2 * host_cycles(MK2, 100 * 64 * 4),
+    }
+    assert cost.cycles == function.cycles == sum(function.cycles_by_category.values())
+    (step,) = function.supersteps
+    assert (step.sync, step.exchange, step.compute) == (120, 34, 239)
+
+
+# --------------------------------------------------------------------------- pipelines
+def even_graph(stages):
+    """One addition forward and one backward in each stage."""
+    x = tensor("x", 64, role=Role.WEIGHT)
+    ops, value = [], x
+    for stage in range(stages):
+        result = tensor(f"h{stage}", 64)
+        ops.append(op("add", (value, value), result, stage))
+        value = result
+    for stage in reversed(range(stages)):
+        result = tensor(f"g{stage}", 64, role=Role.GRADIENT)
+        ops.append(op("add", (value, value), result, stage, BACKWARD))
+        value = result
+    return Graph("even", (x,), (), tuple(ops))
+
+
+def drop_update(schedule):
+    return replace(schedule, steps=schedule.steps[:-1])
+
+
+@pytest.mark.parametrize(("stages", "accumulation"), [(2, 256), (4, 2048), (8, 2048)])
+def test_balanced_pipeline_is_busy_for_ga_of_ga_plus_2_s_minus_2_cycles(stages, accumulation):
+    # BERT-Large on a POD16: 4 stages, 2048 micro-batches, 99.7 % (PopART; ipu_hardware.md 4.1).
+    cost = cost_of(even_graph(stages), drop_update(pipeline(stages, accumulation)), IDEAL, accumulation)
+    formula = accumulation / (accumulation + 2 * stages - 2)
+    assert cost.pipeline_fill == formula
+    for efficiency in cost.efficiency_by_ipu:
+        assert efficiency == pytest.approx(formula, rel=0.01)
+
+
+@pytest.mark.parametrize(("stages", "accumulation"), [(2, 4), (4, 10), (3, 5)])
+def test_fill_and_flush_cycles_of_a_balanced_pipeline_take_one_leg_only(stages, accumulation):
+    # S - 1 cycles of forwards alone, GA of both legs, S - 1 of backwards alone.
+    cost = cost_of(even_graph(stages), drop_update(pipeline(stages, accumulation)), IDEAL, accumulation)
+    for efficiency in cost.efficiency_by_ipu:
+        assert efficiency == pytest.approx(accumulation / (accumulation + stages - 1))
+
+
+def test_sharded_execution_takes_the_sum_over_the_ipus():
+    cost = cost_of(even_graph(4), drop_update(sharded(4, 3)), IDEAL, 3)
+    assert cost.cycles == 3 * sum(cost.functions[f"{stage}{leg}"].cycles for stage in range(4) for leg in "FB")
+    assert cost.efficiency_by_ipu == pytest.approx((0.25,) * 4)
+
+
+def test_slowest_stage_sets_the_pace_of_a_pipeline():
+    graph = even_graph(3)
+    extra = [tensor(f"e{number}", 64) for number in range(4)]
+    h1 = graph.ops[1].outputs[0]
+    more = [op("add", (h1, h1), e, 1) for e in extra]
+    slow = Graph("slow", graph.inputs, (), (*graph.ops[:2], *more, *graph.ops[2:]))
+    cost = cost_of(slow, drop_update(pipeline(3, 500)), IDEAL, 500)
+    pace = cost.functions["1F"].cycles + cost.functions["1B"].cycles
+    assert cost.cycles == pytest.approx(500 * pace, rel=0.01)
+    assert cost.efficiency_by_ipu[1] > 0.99 > 0.5 > cost.efficiency_by_ipu[0]
+
+
+@pytest.mark.parametrize("schedule", [pipeline(3, 6), sharded(3, 6)])
+def test_categories_of_each_ipu_and_its_idle_time_add_up_to_all_cycles(schedule):
+    cost = cost_of(training_graph(3, 5000, layers=2), schedule, MK2, 6, off_chip_state=True)
+    for ipu, cycles in enumerate(cost.cycles_by_category_by_ipu):
+        assert set(cycles) == {*CATEGORIES, "idle"}
+        assert sum(cycles.values()) == cost.cycles
+        assert all(count >= 0 for count in cycles.values())
+        assert cost.timeline.busy(ipu) <= cost.cycles - cycles["idle"]
+
+
+def test_copies_between_different_ipus_go_side_by_side():
+    two, three = (cost_of(training_graph(n, 100_000), pipeline(n, 6), MK2, 6) for n in (2, 3))
+    link = [cost.cycles_by_category_by_ipu[0]["link"] / cost.pipeline_cycles for cost in (two, three)]
+    assert link[1] == pytest.approx(link[0], rel=0.25)
+
+
+def test_device_iterations_do_not_change_the_cycles_of_one():
+    graph, schedule = training_graph(2, 64), pipeline(2, 4)
+    one, many = (cost_of(graph, schedule, MK2, 4, iterations=count) for count in (1, 50))
+    assert (one.cycles, one.device_iterations, many.device_iterations) == (many.cycles, 1, 50)
+
+
+# --------------------------------------------------------------------------- timeline
+def test_timeline_lists_the_actions_of_each_ipu_in_order():
+    cost = cost_of(even_graph(2), drop_update(pipeline(2, 3)), IDEAL, 3)
+    unit = cost.functions["0F"].cycles
+    spans = [[(s.action, s.begin // unit, s.end // unit) for s in row] for row in cost.timeline.spans_by_ipu]
+    assert spans == [
+        [("0F0", 0, 1), ("0F1", 1, 2), ("0F2", 3, 4), ("0B0", 4, 5), ("0B1", 5, 6), ("0B2", 7, 8)],
+        [("1F0", 1, 2), ("1B0", 2, 3), ("1F1", 3, 4), ("1B1", 4, 5), ("1F2", 5, 6), ("1B2", 6, 7)],
+    ]
+
+
+def test_chart_shows_legs_and_idle_time():
+    timeline = Timeline([[Span("0F0", 0, 4), Span("0B0", 6, 8)], [Span("U1", 8, 12)]], 12)
+    assert chart(timeline, width=12).split("\n") == ["ipu0 |####..==....| 50.0 %", "ipu1 |........++++| 33.3 %"]
+
+
+def test_chart_of_nothing_is_idle():
+    assert chart(Timeline([[]], 0), width=4) == "ipu0 |....| -"

@@ -1,0 +1,101 @@
+"""Matrix products against float64 torch, over odd sizes, layouts and thread counts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.kernels.immediate import run_op
+from torchipu.ir.types import DType
+from torchipu.ops import matmul  # noqa: F401
+
+SIZES = [
+    (1, 1, 1),
+    (3, 5, 7),
+    (14, 32, 16),
+    (15, 33, 17),
+    (40, 10, 256),
+    (40, 256, 320),
+    (1, 100, 50),
+    (113, 129, 400),
+    (70, 200, 1100),
+]
+
+
+def matrix(rows: int, columns: int, transposed: bool) -> torch.Tensor:
+    return torch.randn(columns, rows).t() if transposed else torch.randn(rows, columns)
+
+
+def bound(inner: int) -> float:
+    return 2e-6 * inner**0.5 * 4
+
+
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+def test_mm_equals_the_float64_product(m: int, n: int, k: int, transposed: tuple[bool, bool]) -> None:
+    torch.manual_seed(m + n + k)
+    a, b = matrix(m, k, transposed[0]), matrix(k, n, transposed[1])
+    results = [
+        run_op("aten.mm.default", {"self": a, "mat2": b}, {}, [((m, n), DType.FLOAT)], threads)[0]
+        for threads in (1, 2, 4)
+    ]
+    torch.testing.assert_close(results[0].double(), a.double() @ b.double(), atol=bound(k) * 4, rtol=1e-5)
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
+
+
+def test_mm_copies_an_operand_with_no_unit_stride() -> None:
+    a, b = torch.randn(6, 20)[:, ::2], torch.randn(10, 8)
+    (result,) = run_op("aten.mm.default", {"self": a, "mat2": b}, {}, [((6, 8), DType.FLOAT)])
+    torch.testing.assert_close(result, a @ b)
+
+
+@pytest.mark.parametrize("shape", [(33,), (1, 33), (17, 1), (17, 33), (1,)])
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (0.5, 1), (1, 2.0), (2.0, 0)])
+def test_addmm_scales_and_broadcasts(shape: tuple[int, ...], alpha: float, beta: float) -> None:
+    bias, a, b = torch.randn(shape), torch.randn(17, 65), torch.randn(65, 33)
+    (result,) = run_op(
+        "aten.addmm.default",
+        {"self": bias, "mat1": a, "mat2": b},
+        {"alpha": alpha, "beta": beta},
+        [((17, 33), DType.FLOAT)],
+    )
+    torch.testing.assert_close(result, torch.addmm(bias, a, b, alpha=alpha, beta=beta), atol=1e-4, rtol=1e-5)
+
+
+def test_addmm_with_beta_zero_ignores_a_nan_bias() -> None:
+    (result,) = run_op(
+        "aten.addmm.default",
+        {"self": torch.full((4,), float("nan")), "mat1": torch.ones(3, 5), "mat2": torch.ones(5, 4)},
+        {"alpha": 1, "beta": 0},
+        [((3, 4), DType.FLOAT)],
+    )
+    assert torch.equal(result, torch.full((3, 4), 5.0))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_bmm_and_baddbmm_serve_each_matrix_of_the_batch(transposed: bool) -> None:
+    a = torch.randn(5, 31, 40)
+    b = torch.randn(5, 50, 40).transpose(1, 2) if transposed else torch.randn(5, 40, 50)
+    s = torch.randn(5, 1, 50)
+    shapes = [((5, 31, 50), DType.FLOAT)]
+    (product,) = run_op("aten.bmm.default", {"self": a, "mat2": b}, {}, shapes, 2)
+    torch.testing.assert_close(product, torch.bmm(a, b), atol=1e-4, rtol=1e-5)
+    (total,) = run_op(
+        "aten.baddbmm.default", {"self": s, "batch1": a, "batch2": b}, {"alpha": 2, "beta": 0.5}, shapes, 2
+    )
+    torch.testing.assert_close(total, torch.baddbmm(s, a, b, alpha=2, beta=0.5), atol=1e-4, rtol=1e-5)
+
+
+def test_no_summands_give_zeros() -> None:
+    (result,) = run_op(
+        "aten.mm.default", {"self": torch.ones(3, 0), "mat2": torch.ones(0, 4)}, {}, [((3, 4), DType.FLOAT)]
+    )
+    assert torch.equal(result, torch.zeros(3, 4))
+
+
+def test_nan_and_infinity_stay_in_their_row_and_column() -> None:
+    a, b = torch.ones(20, 40), torch.ones(40, 50)
+    a[3, 7], b[11, 49] = float("nan"), float("inf")
+    (result,) = run_op("aten.mm.default", {"self": a, "mat2": b}, {}, [((20, 50), DType.FLOAT)])
+    torch.testing.assert_close(result, a @ b, equal_nan=True)

@@ -1,0 +1,77 @@
+"""Shared lowerings: formulas against published measurements, and compute sets of the right sizes."""
+
+import pytest
+
+from tests.placed_graphs import ADD, SUM, op, tensor
+from torchipu.ir.types import DType
+from torchipu.ops import lowering
+from torchipu.target import lookup_target
+
+MK2, BOW = lookup_target("mk2"), lookup_target("bow")
+
+
+def test_float_add_takes_the_cycles_measured_on_bow():
+    # tessellate-ipu: 1024 floats on one tile, 1860 cycles of which the measuring harness takes 127.
+    assert ADD.cycles(BOW, {"elements": 1024, "vector_width": 2}) == 1860 - 127
+
+
+# Third-party half reductions on C600 silicon: results x partials, cycles (ipu-stack kernel measurements).
+@pytest.mark.parametrize(("results", "partials", "measured"), [(1472, 4, 3444), (2208, 28, 18222), (576, 15, 3090)])
+def test_reductions_are_within_a_tenth_of_silicon(results, partials, measured):
+    work = {"elements": results, "partials": partials, "vector_width": 4}
+    assert SUM.cycles(BOW, work) == pytest.approx(measured, rel=0.1)
+
+
+def test_few_results_are_reduced_by_all_six_workers():
+    row = {"elements": 1, "partials": 1200, "vector_width": 2}
+    assert SUM.cycles(MK2, row) < 33 + 6 * (24 + 17 + 600)
+
+
+def test_busiest_elements_gives_each_tile_128_bytes():
+    assert lowering.busiest_elements(MK2, 64, 2, 4) == 32
+    assert lowering.busiest_elements(MK2, 1472 * 100, 4, 2) == 100
+    assert lowering.busiest_elements(MK2, 10, 4, 2) == 10
+
+
+def test_elementwise_op_gathers_only_broadcast_operands():
+    wide, bias, out = tensor("a", 1472, 64), tensor("b", 64), tensor("c", 1472, 64)
+    same = lowering.linear_vertices(ADD)(op("add", (wide, wide), out), MK2)
+    broadcast = lowering.linear_vertices(ADD)(op("add", (wide, bias), out), MK2)
+    assert [v.gathered_bytes for v in same] == [0]
+    assert [v.gathered_bytes for v in broadcast] == [64 * 4]
+
+
+def test_reduction_to_a_scalar_has_levels_that_each_join_the_one_before():
+    sets = lowering.reduction_sets(MK2, SUM, 1_000_000, 1, DType.HALF)
+    fan_in = 1
+    for one in sets:
+        fan_in *= one.work(1)["partials"]
+    assert [one.elements for one in sets][-1] == 1
+    assert fan_in >= 1_000_000
+    assert sets[0].gathered_bytes == 0
+    assert all(one.gathered_bytes > 0 for one in sets[1:])
+
+
+def test_reduction_with_many_results_is_one_exchange_and_one_set():
+    (only,) = lowering.reduction_sets(MK2, SUM, 4096 * 100, 4096, DType.FLOAT)
+    assert only.elements == 4096
+    assert only.gathered_bytes == 3 * 100 * 4
+
+
+def test_transposing_halves_costs_more_than_moving_them():
+    moved = lowering.copy_set(MK2, 1_000_000, DType.HALF)
+    transposed = lowering.copy_set(MK2, 1_000_000, DType.HALF, run_elements=1)
+    cycles = [one.codelet.cycles(MK2, one.work(680)) for one in (moved, transposed)]
+    assert cycles[1] > 5 * 680 * 2 > cycles[0]
+
+
+def test_gather_fetches_its_rows_and_their_indices():
+    rows = lowering.gather_set(MK2, lowering.MULTI_SLICE, 1472 * 2, 64, DType.FLOAT)
+    assert rows.gathered_bytes == 2 * (64 * 4 + 4)
+    assert rows.work(128)["rows"] == 2
+
+
+def test_empty_results_lower_to_nothing():
+    empty = tensor("e", 0, 4)
+    assert lowering.linear_vertices(ADD)(op("add", (empty, empty), tensor("o", 0, 4)), MK2) == ()
+    assert lowering.fill_vertices(op("add", (), tensor("o", 0)), MK2) == ()

@@ -1,0 +1,32 @@
+"""Machine models: the table is complete, and peaks follow from the numbers."""
+
+import pytest
+
+from torchipu.errors import OptionsError
+from torchipu.target import TARGETS, lookup_target
+
+
+def test_all_machines_are_in_the_table_once_the_package_is_imported():
+    assert {"mk1", "mk2", "bow"} <= set(TARGETS)
+    assert all(target.name == name for name, target in TARGETS.items())
+
+
+# Vendor data sheets: fp16 with fp16 partials, and fp32, in TFLOP/s.
+@pytest.mark.parametrize(
+    ("name", "half_peak", "single_peak"), [("mk1", 124.5, 31.1), ("mk2", 250, 62.5), ("bow", 350, 87.5)],
+)
+def test_peak_rate_is_clock_times_tiles_times_macs(name, half_peak, single_peak):
+    target = lookup_target(name)
+    per_mac = 2 * target.clock_hz * target.num_tiles / 1e12
+    assert per_mac * target.amp_macs_half_half == pytest.approx(half_peak, rel=0.01)
+    assert per_mac * target.amp_macs_float == pytest.approx(single_peak, rel=0.01)
+
+
+def test_mk2_holds_about_900_megabytes():
+    target = lookup_target("mk2")
+    assert target.num_tiles * target.tile_memory_bytes / 2**20 == pytest.approx(897, abs=1)
+
+
+def test_unknown_machine_is_refused_with_the_nearest_name():
+    with pytest.raises(OptionsError, match=r"unknown target 'mk3'; did you mean 'mk[12]'?"):
+        lookup_target("mk3")

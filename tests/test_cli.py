@@ -1,0 +1,142 @@
+"""Facts of the command line and of ``explain``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+
+import torchipu
+from torchipu.cli import main
+from torchipu.cli.targets import sources_of
+from torchipu.explanation import explain
+from torchipu.target import TARGETS
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert (end.value.code, capsys.readouterr().out) == (0, f"torchipu {torchipu.__version__}\n")
+
+
+@pytest.mark.parametrize("name", list(TARGETS))
+def test_every_number_of_a_target_has_a_source(name: str) -> None:
+    target = TARGETS[name]
+    numbers = [item.name for item in fields(target) if isinstance(getattr(target, item.name), (int, float))]
+    assert numbers
+    sources = sources_of(target)
+    assert [number for number in numbers if not sources.get(number)] == []
+
+
+def test_targets_prints_each_machine_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", "bow"]) == 0
+    printed = capsys.readouterr().out
+    assert TARGETS["bow"].title in printed
+    assert TARGETS["mk1"].title not in printed
+    assert "num_tiles" in printed
+
+
+def test_unknown_target_is_refused_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", "mk3"]) == 2
+    assert capsys.readouterr().err.startswith("torchipu targets: unknown target 'mk3'; did you mean 'mk")
+
+
+def test_source_of_a_replaced_number_is_not_that_of_the_machine_below() -> None:
+    bow, mk2 = sources_of(TARGETS["bow"]), sources_of(TARGETS["mk2"])
+    assert bow["num_tiles"] == f"as mk2: {mk2['num_tiles']}"
+    assert not bow["clock_hz"].startswith("as mk2")
+
+
+@pytest.mark.parametrize(
+    ("subject", "words"),
+    [
+        ("no_such_script.py", "there is no script no_such_script.py"),
+        ("no_such_module:function", "No module named 'no_such_module'"),
+        ("json:no_such_function", "json has no function 'no_such_function'"),
+    ],
+)
+def test_explain_of_nothing_is_refused(subject: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", subject]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_explain_says_when_a_script_compiles_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "plain.py"
+    script.write_text("import sys\nprint('got', sys.argv[1:])\n", encoding="utf-8")
+    arguments = sys.argv[:]
+    assert main(["explain", str(script), "--epochs", "3"]) == 0
+    printed = capsys.readouterr().out
+    assert "got ['--epochs', '3']" in printed
+    assert "Nothing was compiled for the IPU." in printed
+    assert sys.argv == arguments
+
+
+def test_explain_reports_programs_of_a_script_that_fails_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "failing.py"
+    script.write_text(
+        "import torch\nimport torchipu\n"
+        "step = torchipu.InferenceStep(torch.nn.Linear(4, 2))\n"
+        "step(torch.ones(3, 4))\nraise KeyError('late')\n",
+        encoding="utf-8",
+    )
+    assert main(["explain", str(script)]) == 1
+    printed = capsys.readouterr().out
+    assert "1 program for the IPU" in printed
+    assert "The run ended early: KeyError: 'late'" in printed
+
+
+def test_explain_counts_forward_and_backward_programs() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU())
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return model(x).sum()
+
+    explanation = explain(loss, torch.ones(2, 4))
+    assert explanation.error is None
+    assert len(explanation.programs) == 2
+    assert explanation.broken_at == []
+    assert "captured" in explanation.text()
+
+
+def test_explain_names_the_line_of_a_graph_break() -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y.cos()
+
+    explanation = explain(broken, torch.ones(3))
+    line = broken.__code__.co_firstlineno + 2
+    assert explanation.broken_at == [f"{__file__}:{line} in broken"]
+    assert len(explanation.programs) == 2
+    assert "1 graph break," in explanation.text()
+
+
+def test_explain_lists_ops_without_a_record() -> None:
+    explanation = explain(lambda x: torch.cummax(x, 0)[0], torch.ones(5))
+    assert "aten.cummax.default" in explanation.text()
+
+
+def test_explain_leaves_gradients_as_they_were() -> None:
+    model = torch.nn.Linear(4, 1)
+    explanation = explain(torch.nn.Sequential(model, torch.nn.Flatten(0)), torch.ones(1, 4))
+    assert explanation.error is None
+    assert model.weight.grad is None
+
+
+def test_explain_takes_a_function_that_returns_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "explained_model.py").write_text(
+        "import torch\n\ndef make():\n    return torch.nn.Linear(4, 2), torch.ones(3, 4)\n", encoding="utf-8"
+    )
+    monkeypatch.chdir(tmp_path)
+    try:
+        assert main(["explain", "explained_model:make"]) == 0
+    finally:
+        sys.modules.pop("explained_model", None)
+    assert "explained_model:make: 1 program for the IPU" in capsys.readouterr().out

@@ -1,0 +1,106 @@
+"""Options: defaults, checks and their messages."""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from torchipu.errors import OptionsError
+from torchipu.options import Options
+
+
+def test_every_option_says_what_it_does() -> None:
+    for option in dataclasses.fields(Options):
+        assert option.metadata["help"]
+        assert option.name in Options.describe()
+
+
+def test_defaults_are_valid_and_unchanged() -> None:
+    assert Options().changed() == {}
+    assert Options.from_mapping({}) == Options()
+
+
+def test_mapping_sets_each_kind_of_option() -> None:
+    options = Options.from_mapping({
+        "gradient_accumulation": 8, "loss_scaling": 128, "strict": True, "execution": "sharded", "blocks": ["A", "B"],
+        "recompute": ["A"], "seed": None, "dump": pathlib.Path("out"),
+    })
+    assert options.gradient_accumulation == 8
+    assert options.loss_scaling == 128.0
+    assert isinstance(options.loss_scaling, float)
+    assert options.blocks == ("A", "B")
+    assert options.recompute == ("A",)
+    assert options.dump == "out"
+    assert options.changed().keys() == {
+        "gradient_accumulation", "loss_scaling", "strict", "execution", "blocks", "recompute", "dump",
+    }
+
+
+def test_options_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Options().seed = 1  # type: ignore[misc]
+
+
+def test_options_are_hashable_keys() -> None:
+    assert {Options(blocks=["A"]): 1}[Options(blocks=("A",))] == 1  # type: ignore[arg-type]
+
+
+def test_unknown_name_gets_the_nearest_spelling() -> None:
+    with pytest.raises(OptionsError) as caught:
+        Options.from_mapping({"gradient_acumulation": 2})
+    error = caught.value
+    assert error.message == "unknown option 'gradient_acumulation'; did you mean 'gradient_accumulation'?"
+    assert (error.option, error.value) == ("gradient_acumulation", 2)
+    assert "device_iterations" in error.allowed
+
+
+@pytest.mark.parametrize(("name", "value", "message"), [
+    ("device_iterations", "4", "option 'device_iterations' expects an int of at least 1, got '4' (str)"),
+    ("device_iterations", 2.0, "option 'device_iterations' expects an int of at least 1, got 2.0 (float)"),
+    ("device_iterations", True, "option 'device_iterations' expects an int of at least 1, got True (bool)"),
+    ("gradient_accumulation", 0, "option 'gradient_accumulation' expects an int of at least 1, got 0 (int)"),
+    ("gradient_accumulation", None, "option 'gradient_accumulation' expects an int of at least 1, got None (NoneType)"),
+    ("num_ipus", -1, "option 'num_ipus' expects an int of at least 1 or None, got -1 (int)"),
+    ("seed", -1, "option 'seed' expects an int of at least 0 or None, got -1 (int)"),
+    ("strict", 1, "option 'strict' expects a bool, got 1 (int)"),
+    ("verify", "yes", "option 'verify' expects a bool or None, got 'yes' (str)"),
+    ("loss_scaling", 0.0, "option 'loss_scaling' expects a float above 0, got 0.0 (float)"),
+    ("loss_scaling", float("nan"), "option 'loss_scaling' expects a float above 0, got nan (float)"),
+    ("loss_scaling", float("inf"), "option 'loss_scaling' expects a float above 0, got inf (float)"),
+    ("execution", "pipelind",
+     "option 'execution' expects 'pipelined' or 'sharded', got 'pipelind' (str); did you mean 'pipelined'?"),
+    ("execution", 0, "option 'execution' expects 'pipelined' or 'sharded', got 0 (int)"),
+    ("output_mode", "every", "option 'output_mode' expects 'all', 'final', 'sum' or None, got 'every' (str)"),
+    ("recompute", "B1", "option 'recompute' expects 'none', 'stage' or a list of block names, got 'B1' (str)"),
+    ("blocks", "A", "option 'blocks' expects a list of block names or None, got 'A' (str)"),
+    ("blocks", ["A", 1], "option 'blocks' expects a list of block names or None, got ['A', 1] (list)"),
+    ("blocks", ["A", "B", "A"], "option 'blocks' lists block 'A' more than once"),
+    ("blocks", [], "option 'blocks' got an empty list of block names"),
+])
+def test_bad_value_is_refused(name: str, value: object, message: str) -> None:
+    with pytest.raises(OptionsError) as caught:
+        Options.from_mapping({name: value})
+    assert caught.value.message == message
+    assert caught.value.option == name
+
+
+def test_text_marks_the_defaults() -> None:
+    lines = {line.split("=")[0].strip(): line for line in str(Options(seed=3)).splitlines()}
+    assert lines["seed"].endswith("= 3")
+    assert lines["strict"].endswith("= False  (default)")
+    assert len(lines) == len(dataclasses.fields(Options))
+
+
+def test_description_names_the_poptorch_setting() -> None:
+    lines = Options.describe().splitlines()
+    assert "output_mode = None; expects 'all', 'final', 'sum' or None; poptorch: outputMode" in lines
+    assert "num_ipus = None; expects an int of at least 1 or None; unit: IPUs" in lines
+
+
+def test_importing_options_does_not_import_torch() -> None:
+    code = "import sys, torchipu.options; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

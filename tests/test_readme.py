@@ -1,0 +1,31 @@
+"""The Python in the README runs, and prints what it says it prints."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+from torch._dynamo.backends.registry import list_backends, register_backend
+
+from torchipu.backend import ipu_backend
+
+if "ipu" not in list_backends():  # torchipu is on the path, but not installed with its entry point
+    register_backend(ipu_backend, name="ipu")
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+def test_readme_shows_both_doors() -> None:
+    assert [("torch.compile" in block, "TrainStep" in block) for block in BLOCKS] == [(True, False), (False, True)]
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=["torch.compile", "TrainStep"])
+def test_block_prints_what_its_comments_say(block: str) -> None:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})
+    assert printed.getvalue().splitlines() == re.findall(r"^print\(.*\) +# (.*)$", block, re.MULTILINE)

@@ -1,0 +1,11 @@
+from torchipu._kernels.abi import Kernel
+
+CONV_FORWARD: Kernel
+CONV_INPUT: Kernel
+CONV_WEIGHT: Kernel
+CONV_REDUCE: Kernel
+CONV_BIAS: Kernel
+CONV_PACK: Kernel
+CONV_DIRECT: Kernel
+CONV_LAST: Kernel
+CONV_WEIGHT_DIRECT: Kernel

@@ -1,0 +1,24 @@
+"""Kernels of convolutions; their arguments are documented in conv_body.h."""
+
+from torchipu._kernels.abi cimport make_kernel, ti_kernel
+
+cdef extern from "conv.h" nogil:
+    ti_kernel select_conv_forward()
+    ti_kernel select_conv_input()
+    ti_kernel select_conv_weight()
+    ti_kernel select_conv_reduce()
+    ti_kernel select_conv_bias()
+    ti_kernel select_conv_pack()
+    ti_kernel select_conv_direct()
+    ti_kernel select_conv_last()
+    ti_kernel select_conv_weight_direct()
+
+CONV_FORWARD = make_kernel("conv_forward", select_conv_forward())
+CONV_INPUT = make_kernel("conv_input", select_conv_input())
+CONV_WEIGHT = make_kernel("conv_weight", select_conv_weight())
+CONV_REDUCE = make_kernel("conv_reduce", select_conv_reduce())
+CONV_BIAS = make_kernel("conv_bias", select_conv_bias())
+CONV_PACK = make_kernel("conv_pack", select_conv_pack())
+CONV_DIRECT = make_kernel("conv_direct", select_conv_direct())
+CONV_LAST = make_kernel("conv_last", select_conv_last())
+CONV_WEIGHT_DIRECT = make_kernel("conv_weight_direct", select_conv_weight_direct())

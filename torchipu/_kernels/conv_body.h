@@ -1,0 +1,491 @@
+/* Two-dimensional convolutions and their gradients.
+ *
+ * Two ways. The expanded way serves everything: an image (or a block of its output) is copied once for each column of
+ * the window, so that every summand of the convolution reads a contiguous run of pixels, and channels meet pixels in
+ * register tiles. The channels-last way serves many channels: pixels are rows, windows are read in place, and nothing
+ * is padded when channels are multiples of 32.
+ */
+#define TI_GATHERED
+#include "gemm_body.h"
+#undef TI_GATHERED
+
+#ifndef TORCHIPU_CONV_SHAPE
+#define TORCHIPU_CONV_SHAPE
+/* The first nineteen ints of every kernel below. ic and oc count the channels of one group; an item covers
+ * `rows` x `cols` outputs (cols < ow only when rows = 1). */
+typedef struct {
+  int64_t n, g, ic, oc, h, w, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw, rows, cols, direct;
+} ti_conv;
+static inline ti_conv ti_conv_of(const int64_t *ints) { ti_conv s; memcpy(&s, ints, sizeof s); return s; }
+static inline int64_t ti_conv_span(const ti_conv *s, int64_t rows) { return rows + (s->kh - 1) * s->dh / s->sh; }
+/* Floats of one expanded block. */
+static inline int64_t ti_conv_expanded(const ti_conv *s) {
+  return s->direct ? 0 : s->ic * s->kw * s->sh * ti_conv_span(s, s->rows) * s->cols;
+}
+enum { TI_CONV_INTS = 19, TI_CONV_UNITS = 16, TI_CONV_TAPS = 64 };
+#endif
+
+/* Copies n floats that lie `step` apart. */
+TI_INLINE void FN(copy_run)(float *d, const float *s, int64_t n, int64_t step) {
+  if (step == 1) {
+    int64_t i = 0;
+    for (; i + VL <= n; i += VL) FN(store)(d + i, FN(load)(s + i));
+    if (i < n) FN(store_n)(d + i, FN(load_n)(s + i, (int)(n - i)), (int)(n - i));
+    return;
+  }
+  int64_t i = 0;
+#if VL == 16
+  if (step == 2) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    for (; i + 16 < n; i += 16)
+      _mm512_storeu_ps(d + i, _mm512_permutex2var_ps(_mm512_loadu_ps(s + 2 * i), even, _mm512_loadu_ps(s + 2 * i + 16)));
+  }
+#endif
+  for (; i < n; i++) d[i] = s[i * step];
+}
+
+/* The lanes of p whose bits are set; the others are 0 and are not read. */
+#if VL == 16
+TI_INLINE FN(vf) FN(load_lanes)(const float *p, uint32_t bits) { return (FN(vf))_mm512_maskz_loadu_ps((__mmask16)bits, p); }
+#else
+TI_INLINE FN(vf) FN(load_lanes)(const float *p, uint32_t bits) {
+  const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  return (FN(vf))_mm256_maskload_ps(p, _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), lane), lane));
+}
+#endif
+/* Bits of the lanes [lo, hi) of a vector that begins at lane 0; bounds may lie outside. */
+TI_INLINE uint32_t FN(lanes)(int64_t lo, int64_t hi) {
+  lo = ti_max(0, ti_min(VL, lo)); hi = ti_max(lo, ti_min(VL, hi));
+  return (uint32_t)((1ull << hi) - (1ull << lo));
+}
+
+TI_INLINE void FN(zero_run)(float *d, int64_t n) {
+  int64_t i = 0;
+  for (; i + VL <= n; i += VL) FN(store)(d + i, FN(splat)(0));
+  if (i < n) FN(store_n)(d + i, FN(splat)(0), (int)(n - i));
+}
+
+/* Expands the channels at x for outputs [oh0, oh0 + rows) x [ow0, ow0 + cols):
+ * e[channel][window column][phase of the row stride][row][col]. */
+static void FN(expand)(const ti_conv *s, const float *x, int64_t oh0, int64_t rows, int64_t ow0, int64_t cols, float *e) {
+  const int64_t most = ti_conv_span(s, s->rows);
+  for (int64_t c = 0; c < s->ic; c++, x += s->h * s->w)
+    for (int64_t kw = 0; kw < s->kw; kw++) {
+      const int64_t left = s->pw - kw * s->dw - ow0 * s->sw;  /* input column = col * sw - left */
+      const int64_t lo = ti_min(cols, left > 0 ? ti_ceil(left, s->sw) : 0);
+      const int64_t hi = ti_max(lo, ti_min(cols, s->w + left > 0 ? ti_ceil(s->w + left, s->sw) : 0));
+      for (int64_t phase = 0; phase < s->sh; phase++) {
+        float *d = e + ((c * s->kw + kw) * s->sh + phase) * most * s->cols;
+        int64_t reach = -1;                                   /* farthest row of this phase that the window uses */
+        for (int64_t kh = 0; kh < s->kh; kh++) if (kh * s->dh % s->sh == phase) reach = kh * s->dh / s->sh;
+        if (reach < 0) continue;
+        const int64_t top = s->ph - phase - oh0 * s->sh, all = rows + reach;  /* input row = row * sh - top */
+        const int64_t r0 = ti_min(all, top > 0 ? ti_ceil(top, s->sh) : 0);
+        const int64_t r1 = ti_max(r0, ti_min(all, s->h + top > 0 ? ti_ceil(s->h + top, s->sh) : 0));
+        FN(zero_run)(d, r0 * cols);
+        FN(zero_run)(d + r1 * cols, (all - r1) * cols);
+        if (s->sw == 1) {  /* the zeros beside the image come from lanes that are masked out */
+          for (int64_t v = 0; v < cols; v += VL) {
+            const uint32_t bits = FN(lanes)(lo - v, hi - v);
+            const int width = (int)ti_min(VL, cols - v);
+            const float *from = x - top * s->w - left + v;
+            for (int64_t r = r0; r < r1; r++) FN(store_n)(d + r * cols + v, FN(load_lanes)(from + r * s->sh * s->w, bits), width);
+          }
+          continue;
+        }
+        for (int64_t r = r0; r < r1; r++) {
+          float *p = d + r * cols;
+          FN(zero_run)(p, lo);
+          FN(copy_run)(p + lo, x + (r * s->sh - top) * s->w + lo * s->sw - left, hi - lo, s->sw);
+          FN(zero_run)(p + hi, cols - hi);
+        }
+      }
+    }
+}
+
+/* Where each summand of the window begins within an expanded block of row length `cols`. */
+static void FN(window_offsets)(const ti_conv *s, int64_t cols, int32_t *offsets) {
+  const int64_t most = ti_conv_span(s, s->rows);
+  for (int64_t c = 0, k = 0; c < s->ic; c++)
+    for (int64_t kh = 0; kh < s->kh; kh++)
+      for (int64_t kw = 0; kw < s->kw; kw++, k++)
+        offsets[k] = (int32_t)(s->direct ? c * s->h * s->w + kh * s->dh * s->w
+                                         : ((c * s->kw + kw) * s->sh + kh * s->dh % s->sh) * most * s->cols + kh * s->dh / s->sh * cols);
+}
+
+/* conv_forward: y = conv(x, w) + bias, the expanded way
+ *   args     y [n][g * oc][oh][ow], x [n][g * ic][h][w], w [g * oc][ic][kh][kw], bias [g * oc] when ints[19]
+ *   ints     the shape; whether there is a bias
+ *   items    n * g * blocks of rows * blocks of columns
+ *   scratch  ic * kh * kw offsets (int32, rounded up to 16), then the expanded block */
+int FN(conv_forward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const ti_conv s = ti_conv_of(ints);
+  const int64_t K = s.ic * s.kh * s.kw, ohw = s.oh * s.ow, across = ti_ceil(s.ow, s.cols), down = ti_ceil(s.oh, s.rows);
+  int32_t *offsets = (int32_t *)scratch;
+  float *e = (float *)scratch + (K + 15) / 16 * 16;
+  int64_t known = -1;
+  (void)scalars;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t ow0 = item % across * s.cols, oh0 = item / across % down * s.rows, image = item / (across * down);
+    const int64_t rows = ti_min(s.rows, s.oh - oh0), cols = ti_min(s.cols, s.ow - ow0), group = image % s.g;
+    const float *x = (const float *)args[1] + image * s.ic * s.h * s.w;
+    if (cols != known) { FN(window_offsets)(&s, cols, offsets); known = cols; }
+    if (!s.direct) FN(expand)(&s, x, oh0, rows, ow0, cols, e);
+    const int64_t block = 768;
+    for (int64_t k0 = 0; k0 < K; k0 += block) {
+      ti_tile t = {.a = (const float *)args[2] + group * s.oc * K + k0, .b = s.direct ? x + oh0 * s.w : e, .offsets = offsets + k0,
+                   .c = (float *)args[0] + image * s.oc * ohw + oh0 * s.ow + ow0, .as = K, .ak = 1, .ldc = ohw,
+                   .k = ti_min(block, K - k0), .n1 = 1, .n2 = 1, .accumulate = k0 > 0,
+                   .row_bias = ints[TI_CONV_INTS] ? (const float *)args[3] + group * s.oc : NULL};
+      FN(tiles_g_rows)(t, s.oc, rows * cols);
+    }
+  }
+  return TI_OK;
+}
+
+/* Folds a block of outputs back for windows that move by single columns: each row of the image gathers what belongs to it. */
+static void FN(fold_rows)(const ti_conv *s, const float *col, int64_t ldc, int64_t channels, int64_t oh0, int64_t rows, float *dx) {
+  const int64_t first = ti_max(0, oh0 * s->sh - s->ph), last = ti_min(s->h, (oh0 + rows - 1) * s->sh + (s->kh - 1) * s->dh - s->ph + 1);
+  for (int64_t v = 0; v < s->w; v += VL) {
+    uint32_t bits[TI_CONV_TAPS];
+    const int width = (int)ti_min(VL, s->w - v);
+    for (int64_t kw = 0; kw < s->kw; kw++) {
+      const int64_t shift = kw * s->dw - s->pw - v;  /* lane of output column 0 */
+      bits[kw] = FN(lanes)(shift, ti_min(width, s->ow + shift));
+    }
+    for (int64_t c = 0; c < channels; c++)
+      for (int64_t ih = first; ih < last; ih++) {
+        float *d = dx + (c * s->h + ih) * s->w + v;
+        FN(vf) sum = FN(load_n)(d, width), other = FN(splat)(0);
+        for (int64_t kh = 0; kh < s->kh; kh++) {
+          const int64_t at = ih + s->ph - kh * s->dh, oh = s->sh == 1 ? at : at / s->sh;
+          if (at < 0 || oh * s->sh != at || oh < oh0 || oh >= oh0 + rows) continue;
+          const float *p = col + ((c * s->kh + kh) * s->kw) * ldc + (oh - oh0) * s->ow + v + s->pw;
+          int64_t kw = 0;
+          for (; kw + 2 <= s->kw; kw += 2) {
+            sum += FN(load_lanes)(p + kw * (ldc - s->dw), bits[kw]);
+            other += FN(load_lanes)(p + (kw + 1) * (ldc - s->dw), bits[kw + 1]);
+          }
+          if (kw < s->kw) sum += FN(load_lanes)(p + kw * (ldc - s->dw), bits[kw]);
+        }
+        FN(store_n)(d, sum + other, width);
+      }
+  }
+}
+
+/* Adds the columns of a block of outputs where the window took them from. */
+static void FN(fold)(const ti_conv *s, const float *col, int64_t ldc, int64_t channels, int64_t oh0, int64_t rows, float *dx) {
+  if (s->sw == 1 && s->kw <= TI_CONV_TAPS) { FN(fold_rows)(s, col, ldc, channels, oh0, rows, dx); return; }
+  for (int64_t c = 0; c < channels; c++, dx += s->h * s->w)
+    for (int64_t kh = 0; kh < s->kh; kh++)
+      for (int64_t kw = 0; kw < s->kw; kw++, col += ldc) {
+        const int64_t left = s->pw - kw * s->dw;
+        const int64_t lo = ti_min(s->ow, left > 0 ? ti_ceil(left, s->sw) : 0);
+        const int64_t hi = ti_max(lo, ti_min(s->ow, s->w + left > 0 ? ti_ceil(s->w + left, s->sw) : 0));
+        for (int64_t r = 0; r < rows; r++) {
+          const int64_t ih = (oh0 + r) * s->sh + kh * s->dh - s->ph;
+          if (ih < 0 || ih >= s->h) continue;
+          float *d = dx + ih * s->w + lo * s->sw - left;
+          const float *v = col + r * s->ow + lo;
+          const int64_t n = hi - lo;
+          for (int64_t i = 0; i < n; i++) d[i * s->sw] += v[i];
+        }
+      }
+}
+
+/* conv_input: gradient of the input, w^T dy folded back onto the image
+ *   args     dx [n][g * ic][h][w], dy [n][g * oc][oh][ow], w [g * oc][ic][kh][kw]
+ *   ints     the shape (rows of outputs at a time, cols = ow); channels of an item
+ *   items    n * g * blocks of channels
+ *   scratch  channels of an item * kh * kw * (rows * ow + oc) floats */
+int FN(conv_input)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const ti_conv s = ti_conv_of(ints);
+  const int64_t taps = s.kh * s.kw, K = s.ic * taps, ohw = s.oh * s.ow, at_once = ints[TI_CONV_INTS], parts = ti_ceil(s.ic, at_once);
+  (void)scalars;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t c0 = item % parts * at_once, image = item / parts, channels = ti_min(at_once, s.ic - c0), m = channels * taps;
+    const int64_t even = ti_even(m, TI_MR);
+    float *dx = (float *)args[0] + (image * s.ic + c0) * s.h * s.w, *col = (float *)scratch, *packed = col + at_once * taps * s.rows * s.ow;
+    const float *dy = (const float *)args[1] + image * s.oc * ohw, *w = (const float *)args[2] + image % s.g * s.oc * K + c0 * taps;
+    if (!s.direct) memset(dx, 0, sizeof(float) * (size_t)(channels * s.h * s.w));
+    FN(pack_rows)(w, 1, K, m, even, s.oc, packed);
+    for (int64_t oh0 = 0; oh0 < s.oh; oh0 += s.rows) {
+      const int64_t rows = ti_min(s.rows, s.oh - oh0), pixels = rows * s.ow;
+      float *c = s.direct ? dx + oh0 * s.ow : col;
+      ti_tile t = {.a = packed, .b = dy + oh0 * s.ow, .c = c, .bs = ohw, .ldc = s.direct ? ohw : pixels, .k = s.oc, .n1 = 1, .n2 = 1};
+      FN(packed_rows)(t, m, even, s.oc, pixels);
+      if (!s.direct) FN(fold)(&s, col, pixels, channels, oh0, rows, dx);
+    }
+  }
+  return TI_OK;
+}
+
+/* mr rows of dy against nr rows of the expanded input: sums over the pixels of several units. */
+TI_INLINE void FN(dot_tile)(const int mr, const int nr, const float *a, ptrdiff_t as, const float *b, const int32_t *offsets,
+                            const int64_t *a_unit, const int64_t *b_unit, const int64_t *pixels, int64_t units, float *c, ptrdiff_t ldc) {
+#if VL == 16
+  enum { MOST = 5 };
+#else
+  enum { MOST = 3 };
+#endif
+  FN(vf) sum[MOST][MOST];
+#pragma GCC unroll 5
+  for (int i = 0; i < mr; i++)
+#pragma GCC unroll 5
+    for (int j = 0; j < nr; j++) sum[i][j] = FN(splat)(0);
+  for (int64_t u = 0; u < units; u++) {
+    const float *p = a + a_unit[u], *q[MOST];
+    const int64_t n = pixels[u];
+#pragma GCC unroll 5
+    for (int j = 0; j < nr; j++) q[j] = b + b_unit[u] + offsets[j];
+    for (int64_t x = 0; x < n; x += VL) {
+      const int width = (int)ti_min(VL, n - x);
+      FN(vf) v[MOST];
+#pragma GCC unroll 5
+      for (int j = 0; j < nr; j++) v[j] = FN(load_n)(q[j] + x, width);
+#pragma GCC unroll 5
+      for (int i = 0; i < mr; i++) {
+        const FN(vf) y = FN(load_n)(p + i * as + x, width);
+#pragma GCC unroll 5
+        for (int j = 0; j < nr; j++) sum[i][j] = FN(fma)(y, v[j], sum[i][j]);
+      }
+    }
+  }
+#pragma GCC unroll 5
+  for (int i = 0; i < mr; i++)
+#pragma GCC unroll 5
+    for (int j = 0; j < nr; j++) c[i * ldc + j] += FN(sum)(sum[i][j]);
+}
+#undef TI_DOT
+#undef TI_DOT_ROW
+#define TI_DOT(M_, N_) \
+  static __attribute__((noinline)) void FN(dot_##M_##_##N_)(const float *a, ptrdiff_t as, const float *b, const int32_t *o, \
+      const int64_t *au, const int64_t *bu, const int64_t *px, int64_t u, float *c, ptrdiff_t ldc) { \
+    FN(dot_tile)(M_, N_, a, as, b, o, au, bu, px, u, c, ldc); }
+#if VL == 16
+#define TI_DOT_ROW(M_) TI_DOT(M_, 1) TI_DOT(M_, 2) TI_DOT(M_, 3) TI_DOT(M_, 4) TI_DOT(M_, 5)
+TI_DOT_ROW(1) TI_DOT_ROW(2) TI_DOT_ROW(3) TI_DOT_ROW(4) TI_DOT_ROW(5)
+#else
+#define TI_DOT_ROW(M_) TI_DOT(M_, 1) TI_DOT(M_, 2) TI_DOT(M_, 3)
+TI_DOT_ROW(1) TI_DOT_ROW(2) TI_DOT_ROW(3)
+#endif
+typedef void (*FN(dot))(const float *, ptrdiff_t, const float *, const int32_t *, const int64_t *, const int64_t *, const int64_t *,
+                        int64_t, float *, ptrdiff_t);
+#undef TI_DOT_NAMES
+#if VL == 16
+enum { FN(DOT) = 5 };
+#define TI_DOT_NAMES(M_) {FN(dot_##M_##_1), FN(dot_##M_##_2), FN(dot_##M_##_3), FN(dot_##M_##_4), FN(dot_##M_##_5)}
+static const FN(dot) FN(dot_table)[5][5] = {TI_DOT_NAMES(1), TI_DOT_NAMES(2), TI_DOT_NAMES(3), TI_DOT_NAMES(4), TI_DOT_NAMES(5)};
+#else
+enum { FN(DOT) = 3 };
+#define TI_DOT_NAMES(M_) {FN(dot_##M_##_1), FN(dot_##M_##_2), FN(dot_##M_##_3)}
+static const FN(dot) FN(dot_table)[3][3] = {TI_DOT_NAMES(1), TI_DOT_NAMES(2), TI_DOT_NAMES(3)};
+#endif
+
+/* conv_weight: gradient of the weights, one partial sum for each chunk of the batch
+ *   args     partial [chunks][g * oc][ic * kh * kw], dy [n][g * oc][oh][ow], x [n][g * ic][h][w]
+ *   ints     the shape; chunks; output channels of an item; units (blocks of rows or columns of an image) expanded together
+ *   items    chunks * g * blocks of output channels
+ *   scratch  ic * kh * kw offsets (int32, rounded up to 16), then the expanded blocks */
+int FN(conv_weight)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const ti_conv s = ti_conv_of(ints);
+  const int64_t chunks = ints[TI_CONV_INTS], at_once = ints[TI_CONV_INTS + 1], together = ints[TI_CONV_INTS + 2];
+  const int64_t K = s.ic * s.kh * s.kw, ohw = s.oh * s.ow, parts = ti_ceil(s.oc, at_once);
+  const int64_t across = ti_ceil(s.ow, s.cols), down = ti_ceil(s.oh, s.rows), units = s.n * across * down, size = ti_conv_expanded(&s);
+  int32_t *offsets = (int32_t *)scratch;
+  float *e = (float *)scratch + (K + 15) / 16 * 16;
+  int64_t known = -1;
+  (void)scalars;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t o0 = item % parts * at_once, group = item / parts % s.g, chunk = item / (parts * s.g);
+    const int64_t rows_out = ti_min(at_once, s.oc - o0), first = units * chunk / chunks, last = units * (chunk + 1) / chunks;
+    float *c = (float *)args[0] + ((chunk * s.g + group) * s.oc + o0) * K;
+    const float *dy = (const float *)args[1] + (group * s.oc + o0) * ohw, *x = (const float *)args[2] + group * s.ic * s.h * s.w;
+    memset(c, 0, sizeof(float) * (size_t)(rows_out * K));
+    for (int64_t u0 = first; u0 < last;) {
+      int64_t a_unit[TI_CONV_UNITS], b_unit[TI_CONV_UNITS], pixels[TI_CONV_UNITS], count = 0, width = -1;
+      for (; count < together && u0 < last; u0++, count++) {
+        const int64_t ow0 = u0 % across * s.cols, oh0 = u0 / across % down * s.rows, n = u0 / (across * down);
+        const int64_t rows = ti_min(s.rows, s.oh - oh0), cols = ti_min(s.cols, s.ow - ow0);
+        const float *image = x + n * s.g * s.ic * s.h * s.w;
+        if (width >= 0 && cols != width) break;  /* the offsets depend on the row length */
+        width = cols;
+        a_unit[count] = n * s.g * s.oc * ohw + oh0 * s.ow + ow0;
+        pixels[count] = rows * cols;
+        if (s.direct) b_unit[count] = image + oh0 * s.w - x;
+        else { b_unit[count] = count * size; FN(expand)(&s, image, oh0, rows, ow0, cols, e + count * size); }
+      }
+      if (width != known) { FN(window_offsets)(&s, width, offsets); known = width; }
+      for (int64_t k = 0; k < K; k += FN(DOT)) {
+        const int64_t nr = ti_min(FN(DOT), K - k);
+        for (int64_t o = 0; o < rows_out; o += FN(DOT)) {
+          const int64_t mr = ti_min(FN(DOT), rows_out - o);
+          FN(dot_table)[mr - 1][nr - 1](dy + o * ohw, ohw, s.direct ? x : e, offsets + k, a_unit, b_unit, pixels, count, c + o * K + k, K);
+        }
+      }
+    }
+  }
+  return TI_OK;
+}
+
+/* conv_reduce: adds the partial sums of the chunks in order
+ *   args   sum [count], partial [chunks][count]
+ *   ints   chunks, count, elements of an item
+ *   items  blocks of elements */
+int FN(conv_reduce)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const int64_t chunks = ints[0], count = ints[1], block = ints[2];
+  float *d = (float *)args[0];
+  const float *p = (const float *)args[1];
+  (void)scalars; (void)scratch;
+  for (int64_t i = begin * block; i < ti_min(count, end * block); i += VL) {
+    const int n = (int)ti_min(VL, count - i);
+    FN(vf) v = FN(load_n)(p + i, n);
+    for (int64_t c = 1; c < chunks; c++) v += FN(load_n)(p + c * count + i, n);
+    FN(store_n)(d + i, v, n);
+  }
+  return TI_OK;
+}
+
+/* conv_bias: gradient of the bias
+ *   args   db [channels], dy [n][channels][pixels]
+ *   ints   n, channels, pixels
+ *   items  channels */
+int FN(conv_bias)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const int64_t num = ints[0], channels = ints[1], pixels = ints[2];
+  (void)scalars; (void)scratch;
+  for (int64_t c = begin; c < end; c++) {
+    double total = 0;
+    for (int64_t n = 0; n < num; n++) {
+      const float *p = (const float *)args[1] + (n * channels + c) * pixels;
+      FN(vf) a = FN(splat)(0), b = a;
+      int64_t i = 0;
+      for (; i + 2 * VL <= pixels; i += 2 * VL) { a += FN(load)(p + i); b += FN(load)(p + i + VL); }
+      for (; i < pixels; i += VL) a += FN(load_n)(p + i, (int)ti_min(VL, pixels - i));
+      total += FN(sum)(a + b);
+    }
+    ((float *)args[0])[c] = (float)total;
+  }
+  return TI_OK;
+}
+
+/* conv_pack: weights for the channels-last way, [ceil(o / 32)][kh][kw][i][32], zero beyond o
+ *   args   packed, w
+ *   ints   o, i, taps (kh * kw), strides of w along o and i, whether the window is turned by 180 degrees
+ *   items  panels of 32 output channels * i */
+int FN(conv_pack)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const int64_t O = ints[0], I = ints[1], taps = ints[2], os = ints[3], is = ints[4];
+  const int turned = (int)ints[5];
+  (void)scalars; (void)scratch;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t panel = item / I, i = item % I, lanes = ti_min(TI_PANEL, O - panel * TI_PANEL);
+    float *d = (float *)args[0] + (panel * taps * I + i) * TI_PANEL;
+    const float *w = (const float *)args[1] + panel * TI_PANEL * os + i * is;
+    for (int64_t tap = 0; tap < taps; tap++) {
+      const float *s = w + (turned ? taps - 1 - tap : tap);
+      float *p = d + tap * I * TI_PANEL;
+      for (int64_t l = 0; l < lanes; l++) p[l] = s[l * os];
+      for (int64_t l = lanes; l < TI_PANEL; l++) p[l] = 0;
+    }
+  }
+  return TI_OK;
+}
+
+/* One row of padded channels-last input: d[wp][c] from x[c][w] with `left` zero columns before and some after. */
+static void FN(last_row)(const float *x, ptrdiff_t plane, int64_t c, int64_t w, int64_t left, int64_t wp, float *d) {
+  const int64_t n = ti_max(0, ti_min(w, wp - left));
+  FN(zero_run)(d, left * c);
+  FN(transpose)(x, plane, d + left * c, c, c, n);
+  FN(zero_run)(d + (left + n) * c, (wp - left - n) * c);
+}
+
+/* conv_direct: y = conv(x, w) + bias, the channels-last way (one group, window columns not dilated)
+ *   args     y, x, w packed by conv_pack, bias when ints[19]
+ *   ints     the shape; whether there is a bias; images of an item (more than 1 only when rows = oh)
+ *   items    blocks of images * blocks of rows
+ *   scratch  images * ((rows - 1) * sh + (kh - 1) * dh + 1) * ((ow - 1) * sw + kw) * ic + images * rows * ow * 32 floats */
+int FN(conv_direct)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const ti_conv s = ti_conv_of(ints);
+  const int64_t at_once = ints[TI_CONV_INTS + 1], down = ti_ceil(s.oh, s.rows), wp = (s.ow - 1) * s.sw + s.kw, hw = s.h * s.w;
+  const int64_t span = (s.rows - 1) * s.sh + (s.kh - 1) * s.dh + 1, size = span * wp * s.ic, ohw = s.oh * s.ow, run = s.kw * s.ic;
+  float *last = (float *)scratch, *c = last + at_once * size;
+  (void)scalars;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t oh0 = item % down * s.rows, n0 = item / down * at_once;
+    const int64_t rows = ti_min(s.rows, s.oh - oh0), images = ti_min(at_once, s.n - n0), pixels = rows * s.ow;
+    for (int64_t n = 0; n < images; n++)
+      for (int64_t r = 0; r < (rows - 1) * s.sh + (s.kh - 1) * s.dh + 1; r++) {
+        const int64_t ih = oh0 * s.sh + r - s.ph;
+        float *d = last + n * size + r * wp * s.ic;
+        if (ih < 0 || ih >= s.h) FN(zero_run)(d, wp * s.ic);
+        else FN(last_row)((const float *)args[1] + (n0 + n) * s.ic * hw + ih * s.w, hw, s.ic, s.w, s.pw, wp, d);
+      }
+    /* A large window is taken a row at a time, so that its weights stay in the second-level cache. */
+    const int64_t passes = s.kh * run * TI_PANEL * 4 > 400 * 1024 ? s.kh : 1, deep = s.kh / passes;
+    for (int64_t o = 0; o < s.oc; o += TI_PANEL) {
+      const int64_t width = ti_min(TI_PANEL, s.oc - o);
+      const float *w = (const float *)args[2] + o * s.kh * run;
+      for (int64_t pass = 0; pass < passes; pass++)
+        for (int64_t n = 0; n < images; n++)
+          for (int64_t r = 0; r < rows; r++) {
+            ti_tile t = {.a = last + n * size + (r * s.sh + pass * s.dh) * wp * s.ic, .b = w + pass * run * TI_PANEL, .c = c + (n * pixels + r * s.ow) * TI_PANEL,
+                         .as = s.sw * s.ic, .ak = 1, .a1 = s.dh * wp * s.ic, .bs = TI_PANEL, .b1 = run * TI_PANEL, .ldc = TI_PANEL,
+                         .k = run, .n1 = deep, .n2 = 1, .accumulate = pass > 0,
+                         .col_bias = ints[TI_CONV_INTS] ? (const float *)args[3] + o : NULL};
+            FN(tiles_k_rows)(t, s.ow, width);
+          }
+      for (int64_t n = 0; n < images; n++)
+        FN(transpose)(c + n * pixels * TI_PANEL, TI_PANEL, (float *)args[0] + ((n0 + n) * s.oc + o) * ohw + oh0 * s.ow, ohw, pixels, width);
+    }
+  }
+  return TI_OK;
+}
+
+/* conv_last: padded channels-last copy of the input for conv_weight_direct, [n][hp][wp][ic]
+ *   args   copy, x
+ *   ints   the shape (hp = (oh - 1) * sh + (kh - 1) * dh + 1, wp likewise)
+ *   items  n * hp */
+int FN(conv_last)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const ti_conv s = ti_conv_of(ints);
+  const int64_t hp = (s.oh - 1) * s.sh + (s.kh - 1) * s.dh + 1, wp = (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1;
+  (void)scalars; (void)scratch;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t n = item / hp, ih = item % hp - s.ph;
+    float *d = (float *)args[0] + item * wp * s.ic;
+    if (ih < 0 || ih >= s.h) FN(zero_run)(d, wp * s.ic);
+    else FN(last_row)((const float *)args[1] + (n * s.ic * s.h + ih) * s.w, s.h * s.w, s.ic, s.w, s.pw, wp, d);
+  }
+  return TI_OK;
+}
+
+/* conv_weight_direct: gradient of the weights from a channels-last input (one group)
+ *   args     dw [oc][ic][kh][kw], dy [n][oc][oh][ow], x copied by conv_last
+ *   ints     the shape (rows of outputs summed at a time); output channels of an item; images summed together
+ *   items    blocks of output channels * panels of 32 input channels
+ *   scratch  kh * kw * output channels of an item * 32 floats */
+int FN(conv_weight_direct)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const ti_conv s = ti_conv_of(ints);
+  const int64_t at_once = ints[TI_CONV_INTS], together = ints[TI_CONV_INTS + 1], panels = ti_ceil(s.ic, TI_PANEL), ohw = s.oh * s.ow;
+  const int64_t hp = (s.oh - 1) * s.sh + (s.kh - 1) * s.dh + 1, wp = (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1, taps = s.kh * s.kw;
+  float *c = (float *)scratch;
+  (void)scalars;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t c0 = item % panels * TI_PANEL, o0 = item / panels * at_once;
+    const int64_t width = ti_min(TI_PANEL, s.ic - c0), channels = ti_min(at_once, s.oc - o0);
+    for (int64_t n = 0; n < s.n; n += together)
+      for (int64_t oh0 = 0; oh0 < s.oh; oh0 += s.rows)
+        for (int64_t tap = 0; tap < taps; tap++) {
+          ti_tile t = {.a = (const float *)args[1] + (n * s.oc + o0) * ohw + oh0 * s.ow,
+                       .b = (const float *)args[2] + ((n * hp + oh0 * s.sh + tap / s.kw * s.dh) * wp + tap % s.kw * s.dw) * s.ic + c0,
+                       .c = c + tap * at_once * TI_PANEL, .as = ohw, .ak = 1, .a1 = s.ow, .a2 = s.oc * ohw, .bs = s.sw * s.ic,
+                       .b1 = s.sh * wp * s.ic, .b2 = hp * wp * s.ic, .ldc = TI_PANEL, .k = s.ow, .n1 = ti_min(s.rows, s.oh - oh0),
+                       .n2 = ti_min(together, s.n - n), .accumulate = n > 0 || oh0 > 0};
+          FN(tiles_k_rows)(t, channels, width);
+        }
+    for (int64_t o = 0; o < channels; o++) {
+      float *d = (float *)args[0] + ((o0 + o) * s.ic + c0) * taps;
+      for (int64_t l = 0; l < width; l++)
+        for (int64_t tap = 0; tap < taps; tap++) d[l * taps + tap] = c[(tap * at_once + o) * TI_PANEL + l];
+    }
+  }
+  return TI_OK;
+}

@@ -1,0 +1,292 @@
+/* Register tiles shared by the linear families: C[m x n] = A * B with A broadcast and B in vectors.
+ *
+ * Included by the family bodies, once for each instruction set. A tile has up to TI_MR rows and 2 * VL columns;
+ * loads of B and stores of C are masked to the columns that exist, so no tile touches memory outside its operands.
+ */
+#undef TI_MR
+#undef TI_NR
+#undef TI_INLINE
+#undef TI_REG
+#define TI_NR (2 * VL)
+#define TI_INLINE static inline __attribute__((always_inline))
+#if VL == 16
+#define TI_MR 14
+#define TI_REG "v"
+#else
+#define TI_MR 6
+#define TI_REG "x"
+#endif
+
+#ifndef TORCHIPU_GEMM_TILE
+#define TORCHIPU_GEMM_TILE
+enum { TI_PANEL = 32, TI_ALIGN = 16 };
+/* The sum runs over a nest of three loops, so that windows of an image need no copy:
+ * A(i, o2, o1, k) = a[i * as + k * ak + o1 * a1 + o2 * a2], B likewise with bs, b1, b2 (or offsets[k]). */
+typedef struct {
+  const float *a, *b;
+  float *c;
+  const int32_t *offsets;      /* B row k starts at b[offsets[k]]; NULL for b[k * bs] */
+  const float *row_bias, *col_bias;
+  ptrdiff_t as, ak, a1, a2, bs, b1, b2, ldc;
+  int64_t k, n1, n2;
+  int accumulate;              /* add to what C holds */
+} ti_tile;
+static inline int64_t ti_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t ti_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t ti_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
+/* Rows of a tile when `rows` are cut evenly into as few tiles as possible. */
+static inline int64_t ti_even(int64_t rows, int64_t most) { return ti_ceil(rows, ti_ceil(rows, most)); }
+static const int32_t TI_MASKS[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
+#endif
+
+#if VL == 16
+TI_INLINE FN(vf) FN(load_n)(const float *p, int n) { return (FN(vf))_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p); }
+TI_INLINE void FN(store_n)(float *p, FN(vf) v, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v); }
+#else
+TI_INLINE FN(vf) FN(load_n)(const float *p, int n) {
+  return (FN(vf))_mm256_maskload_ps(p, _mm256_loadu_si256((const __m256i *)(TI_MASKS + 8 - n)));
+}
+TI_INLINE void FN(store_n)(float *p, FN(vf) v, int n) {
+  _mm256_maskstore_ps(p, _mm256_loadu_si256((const __m256i *)(TI_MASKS + 8 - n)), (__m256)v);
+}
+#endif
+TI_INLINE FN(vf) FN(load)(const float *p) { return *(const FN(vf) *)p; }
+TI_INLINE void FN(store)(float *p, FN(vf) v) { *(FN(vf) *)p = v; }
+TI_INLINE FN(vf) FN(splat)(float x) { return x - (FN(vf)){0}; }
+TI_INLINE FN(vf) FN(fma)(FN(vf) a, FN(vf) b, FN(vf) c) {
+#if VL == 16
+  return (FN(vf))_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#else
+  return (FN(vf))_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#endif
+}
+TI_INLINE FN(vf) FN(broadcast)(const float *p) {
+#if VL == 16
+  __m512 v = _mm512_set1_ps(*p);
+#else
+  __m256 v = _mm256_broadcast_ss(p);
+#endif
+  __asm__("" : "+" TI_REG(v));  /* one load that both columns use, instead of a memory operand in each */
+  return (FN(vf))v;
+}
+TI_INLINE float FN(sum)(FN(vf) v) {
+#if VL == 16
+  __m256 h = _mm256_add_ps(_mm512_castps512_ps256((__m512)v),
+                           _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd((__m512)v), 1)));
+#else
+  __m256 h = (__m256)v;
+#endif
+  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
+  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
+  return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+}
+
+/* mr rows, nv vectors; by_row: neighbours of A lie along k (ak = 1), otherwise along i (as = 1). */
+TI_INLINE void FN(tile)(const int mr, const int nv, const int by_row, const int gathered, const ti_tile *t, int n) {
+  FN(vf) c0[TI_MR], c1[TI_MR];
+  const int n0 = n < VL ? n : VL, n1 = n - n0;
+  const ptrdiff_t as = by_row ? t->as : 1, ak = by_row ? 1 : t->ak, bs = t->bs, ldc = t->ldc;
+  if (t->accumulate) {
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; i++) {
+      c0[i] = FN(load_n)(t->c + i * ldc, n0);
+      if (nv > 1) c1[i] = FN(load_n)(t->c + i * ldc + VL, n1);
+    }
+  } else if (t->row_bias) {
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; i++) c0[i] = c1[i] = FN(broadcast)(t->row_bias + i);
+  } else {
+    const FN(vf) first = t->col_bias ? FN(load_n)(t->col_bias, n0) : FN(splat)(0);
+    const FN(vf) second = nv > 1 && t->col_bias ? FN(load_n)(t->col_bias + VL, n1) : FN(splat)(0);
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; i++) { c0[i] = first; c1[i] = second; }
+  }
+  for (int64_t o2 = 0; o2 < t->n2; o2++)
+    for (int64_t o1 = 0; o1 < t->n1; o1++) {
+      const float *a = t->a + o1 * t->a1 + o2 * t->a2, *b = t->b + o1 * t->b1 + o2 * t->b2;
+      const int64_t last = t->k;
+      const int32_t *offsets = t->offsets;
+      for (int64_t k = 0; k < last; k++) {
+        const float *row = gathered ? b + offsets[k] : b;
+        const FN(vf) b0 = FN(load_n)(row, n0);
+        FN(vf) b1;
+        if (nv > 1) b1 = FN(load_n)(row + VL, n1);
+#pragma GCC unroll 16
+        for (int i = 0; i < mr; i++) {
+          const FN(vf) x = FN(broadcast)(a + i * as);
+          c0[i] = FN(fma)(x, b0, c0[i]);
+          if (nv > 1) c1[i] = FN(fma)(x, b1, c1[i]);
+        }
+        a += ak;
+        if (!gathered) b += bs;
+      }
+    }
+#pragma GCC unroll 16
+  for (int i = 0; i < mr; i++) {
+    FN(store_n)(t->c + i * ldc, c0[i], n0);
+    if (nv > 1) FN(store_n)(t->c + i * ldc + VL, c1[i], n1);
+  }
+}
+
+#undef TI_TILE
+#undef TI_TILES
+#define TI_TILE(NAME, MR_, BY_ROW, GATHERED) \
+  static __attribute__((noinline)) void FN(NAME##_##MR_##_1)(const ti_tile *t, int n) { FN(tile)(MR_, 1, BY_ROW, GATHERED, t, n); } \
+  static __attribute__((noinline)) void FN(NAME##_##MR_##_2)(const ti_tile *t, int n) { FN(tile)(MR_, 2, BY_ROW, GATHERED, t, n); }
+#if VL == 16
+#define TI_TILES(NAME, R, G) \
+  TI_TILE(NAME, 1, R, G) TI_TILE(NAME, 2, R, G) TI_TILE(NAME, 3, R, G) TI_TILE(NAME, 4, R, G) TI_TILE(NAME, 5, R, G) \
+  TI_TILE(NAME, 6, R, G) TI_TILE(NAME, 7, R, G) TI_TILE(NAME, 8, R, G) TI_TILE(NAME, 9, R, G) TI_TILE(NAME, 10, R, G) \
+  TI_TILE(NAME, 11, R, G) TI_TILE(NAME, 12, R, G) TI_TILE(NAME, 13, R, G) TI_TILE(NAME, 14, R, G) \
+  static void (*const FN(NAME##_table)[2][TI_MR + 1])(const ti_tile *, int) = { \
+    {0, FN(NAME##_1_1), FN(NAME##_2_1), FN(NAME##_3_1), FN(NAME##_4_1), FN(NAME##_5_1), FN(NAME##_6_1), FN(NAME##_7_1), \
+     FN(NAME##_8_1), FN(NAME##_9_1), FN(NAME##_10_1), FN(NAME##_11_1), FN(NAME##_12_1), FN(NAME##_13_1), FN(NAME##_14_1)}, \
+    {0, FN(NAME##_1_2), FN(NAME##_2_2), FN(NAME##_3_2), FN(NAME##_4_2), FN(NAME##_5_2), FN(NAME##_6_2), FN(NAME##_7_2), \
+     FN(NAME##_8_2), FN(NAME##_9_2), FN(NAME##_10_2), FN(NAME##_11_2), FN(NAME##_12_2), FN(NAME##_13_2), FN(NAME##_14_2)}};
+#else
+#define TI_TILES(NAME, R, G) \
+  TI_TILE(NAME, 1, R, G) TI_TILE(NAME, 2, R, G) TI_TILE(NAME, 3, R, G) TI_TILE(NAME, 4, R, G) TI_TILE(NAME, 5, R, G) \
+  TI_TILE(NAME, 6, R, G) \
+  static void (*const FN(NAME##_table)[2][TI_MR + 1])(const ti_tile *, int) = { \
+    {0, FN(NAME##_1_1), FN(NAME##_2_1), FN(NAME##_3_1), FN(NAME##_4_1), FN(NAME##_5_1), FN(NAME##_6_1)}, \
+    {0, FN(NAME##_1_2), FN(NAME##_2_2), FN(NAME##_3_2), FN(NAME##_4_2), FN(NAME##_5_2), FN(NAME##_6_2)}};
+#endif
+/* tiles_k: A runs along k; tiles_i: A runs along i; tiles_g: A runs along k and B rows come from offsets. */
+TI_TILES(tiles_k, 1, 0)
+TI_TILES(tiles_i, 0, 0)
+#ifdef TI_GATHERED
+TI_TILES(tiles_g, 1, 1)
+#endif
+
+/* Rows [0, m) and columns [0, n) of one panel; n may exceed the width of a tile. Bias pointers follow. */
+#undef TI_ROWS
+#define TI_ROWS(NAME) \
+  static inline void FN(NAME##_rows)(ti_tile t, int64_t m, int64_t n) { \
+    const int64_t even = ti_even(m, TI_MR); \
+    for (int64_t j = 0; j < n; j += TI_NR) { \
+      const int width = (int)ti_min(n - j, TI_NR); \
+      ti_tile u = t; \
+      u.b += j; u.c += j; \
+      if (u.col_bias) u.col_bias += j; \
+      for (int64_t i = 0; i < m; i += even) { \
+        const int64_t rows = ti_min(even, m - i); \
+        FN(NAME##_table)[width > VL][rows](&u, width); \
+        u.a += rows * u.as; u.c += rows * u.ldc; \
+        if (u.row_bias) u.row_bias += rows; \
+      } \
+    } \
+  }
+TI_ROWS(tiles_k)
+TI_ROWS(tiles_i)
+#ifdef TI_GATHERED
+TI_ROWS(tiles_g)
+#endif
+
+/* Transposes one VL x VL block in registers. */
+TI_INLINE void FN(transpose_block)(const float *s, ptrdiff_t ls, float *d, ptrdiff_t ld) {
+#if VL == 16
+  __m512 r[16], t[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(s + i * ls);
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++) {
+    t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm512_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    const __m512d a = _mm512_castps_pd(t[4 * i]), b = _mm512_castps_pd(t[4 * i + 1]);
+    const __m512d c = _mm512_castps_pd(t[4 * i + 2]), e = _mm512_castps_pd(t[4 * i + 3]);
+    r[4 * i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, c));
+    r[4 * i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, c));
+    r[4 * i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(b, e));
+    r[4 * i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(b, e));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    t[i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0x88);
+    t[4 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0x88);
+    t[8 + i] = _mm512_shuffle_f32x4(r[i], r[4 + i], 0xdd);
+    t[12 + i] = _mm512_shuffle_f32x4(r[8 + i], r[12 + i], 0xdd);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    r[i] = _mm512_shuffle_f32x4(t[i], t[4 + i], 0x88);
+    r[8 + i] = _mm512_shuffle_f32x4(t[i], t[4 + i], 0xdd);
+    r[4 + i] = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0x88);
+    r[12 + i] = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0xdd);
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i++) _mm512_storeu_ps(d + i * ld, r[i]);
+#else
+  __m256 r[8], t[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(s + i * ls);
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
+    t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; i++) {
+    r[4 * i] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0x44);
+    r[4 * i + 1] = _mm256_shuffle_ps(t[4 * i], t[4 * i + 2], 0xee);
+    r[4 * i + 2] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0x44);
+    r[4 * i + 3] = _mm256_shuffle_ps(t[4 * i + 1], t[4 * i + 3], 0xee);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++) {
+    _mm256_storeu_ps(d + i * ld, _mm256_permute2f128_ps(r[i], r[4 + i], 0x20));
+    _mm256_storeu_ps(d + (4 + i) * ld, _mm256_permute2f128_ps(r[i], r[4 + i], 0x31));
+  }
+#endif
+}
+
+/* d[c * ld + r] = s[r * ls + c]; the last block of a side overlaps the one before it. */
+static void FN(transpose)(const float *s, ptrdiff_t ls, float *d, ptrdiff_t ld, int64_t rows, int64_t cols) {
+  if (rows < VL || cols < VL) {
+    for (int64_t r = 0; r < rows; r++)
+      for (int64_t c = 0; c < cols; c++) d[c * ld + r] = s[r * ls + c];
+    return;
+  }
+  for (int64_t i = 0; i < rows; i += VL) {
+    const int64_t r = ti_min(i, rows - VL);
+    for (int64_t j = 0; j < cols; j += VL) {
+      const int64_t c = ti_min(j, cols - VL);
+      FN(transpose_block)(s + r * ls + c, ls, d + c * ld + r, ld);
+    }
+  }
+}
+
+/* Packs rows of A as [tile][kc][rows of the tile], so that one tile reads a single stream. */
+static void FN(pack_rows)(const float *a, ptrdiff_t as, ptrdiff_t ak, int64_t m, int64_t even, int64_t kc, float *d) {
+  for (int64_t i = 0; i < m; i += even) {
+    const int64_t rows = ti_min(even, m - i);
+    float *p = d + i * kc;
+    if (ak == 1) {
+      FN(transpose)(a + i * as, as, p, rows, rows, kc);
+    } else {
+      for (int64_t k = 0; k < kc; k++)
+        for (int64_t v = 0; v < rows; v += VL) {
+          const int n = (int)ti_min(VL, rows - v);
+          FN(store_n)(p + k * rows + v, FN(load_n)(a + (i + v) * as + k * ak, n), n);
+        }
+    }
+  }
+}
+
+/* Columns [0, n) of one panel against rows that pack_rows has packed. */
+static void FN(packed_rows)(ti_tile t, int64_t m, int64_t even, int64_t kc, int64_t n) {
+  for (int64_t j = 0; j < n; j += TI_NR) {
+    const int width = (int)ti_min(TI_NR, n - j);
+    ti_tile u = t;
+    u.b += j; u.c += j;
+    if (u.col_bias) u.col_bias += j;
+    for (int64_t i = 0; i < m; i += even) {
+      const int64_t rows = ti_min(even, m - i);
+      u.a = t.a + i * kc; u.ak = rows; u.as = 1;
+      FN(tiles_i_table)[width > VL][rows](&u, width);
+      u.c += rows * u.ldc;
+    }
+  }
+}

@@ -1,0 +1,10 @@
+"""Kernels of matrix products; their arguments are documented in matmul_body.h."""
+
+from torchipu._kernels.abi cimport make_kernel, ti_kernel
+
+cdef extern from "matmul.h" nogil:
+    ti_kernel select_matmul_pack()
+    ti_kernel select_matmul()
+
+MATMUL_PACK = make_kernel("matmul_pack", select_matmul_pack())
+MATMUL = make_kernel("matmul", select_matmul())

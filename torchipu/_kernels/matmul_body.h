@@ -1,0 +1,88 @@
+/* Matrix products over register tiles: packing of the right operand, and C = alpha * A B + beta * S. */
+#include "gemm_body.h"
+
+/* matmul_pack: panels of 32 columns, each [K][32] and zero beyond N.
+ *   args    packed [batch][ceil(N / 32)][K][32], B
+ *   ints    K, N, batch stride of B, row stride of B, column stride of B (one of the last two is 1), rows in a block
+ *   items   batch * panels * blocks of rows */
+int FN(matmul_pack)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const int64_t K = ints[0], N = ints[1], batch = ints[2], row = ints[3], col = ints[4], block = ints[5];
+  const int64_t panels = ti_ceil(N, TI_PANEL), blocks = ti_ceil(K, block);
+  (void)scalars; (void)scratch;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t k0 = item % blocks * block, rest = item / blocks, j = rest % panels * TI_PANEL;
+    const int64_t rows = ti_min(block, K - k0), n = ti_min(TI_PANEL, N - j);
+    float *d = (float *)args[0] + (rest * K + k0) * TI_PANEL;
+    const float *s = (const float *)args[1] + rest / panels * batch + k0 * row + j * col;
+    if (col == 1) {
+      for (int64_t k = 0; k < rows; k++)
+        for (int64_t v = 0; v < TI_PANEL; v += VL)
+          FN(store)(d + k * TI_PANEL + v, FN(load_n)(s + k * row + v, (int)ti_max(0, ti_min(VL, n - v))));
+    } else {
+      FN(transpose)(s, col, d, TI_PANEL, n, rows);
+      if (n < TI_PANEL)
+        for (int64_t k = 0; k < rows; k++) memset(d + k * TI_PANEL + n, 0, sizeof(float) * (size_t)(TI_PANEL - n));
+    }
+  }
+  return TI_OK;
+}
+
+/* C = alpha * C + beta * S over a block; beta = 0 ignores S, not-a-numbers included. */
+static void FN(scale_add)(float *c, ptrdiff_t ldc, const float *s, ptrdiff_t srow, ptrdiff_t scol, float alpha, float beta,
+                          int64_t m, int64_t n) {
+  for (int64_t i = 0; i < m; i++) {
+    float *p = c + i * ldc;
+    const float *q = s + i * srow;
+    if (!s || beta == 0.0f) for (int64_t j = 0; j < n; j++) p[j] = alpha * p[j];
+    else if (scol == 1) for (int64_t j = 0; j < n; j++) p[j] = alpha * p[j] + beta * q[j];
+    else for (int64_t j = 0; j < n; j++) p[j] = alpha * p[j] + beta * q[j * scol];
+  }
+}
+
+enum { FN(M_) = 0, FN(N_), FN(K_), FN(A_BATCH), FN(A_ROW), FN(A_COL), FN(B_BATCH), FN(B_PANEL), FN(B_ROW), FN(MB_), FN(NB_),
+       FN(KC_), FN(PACK_A), FN(HAS_S), FN(S_BATCH), FN(S_ROW), FN(S_COL) };
+
+/* matmul: C[b] = alpha * A[b] B[b] + beta * S[b]
+ *   args     C [batch][M][N], A, B (row-major or packed by matmul_pack), S when ints[13]
+ *   ints     M, N, K, strides of A (batch, row, column; one of the last two is 1), stride of B from one matrix to the
+ *            next, from 32 columns to the next 32, from row to row; rows and columns (a multiple of 32) of an item,
+ *            summands in a block, whether to pack A, whether S is given, its strides (batch, row, column)
+ *   scalars  alpha, beta
+ *   items    batch * blocks of rows * blocks of columns
+ *   scratch  rows of an item * summands in a block floats when A is packed */
+int FN(matmul)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const int64_t M = ints[FN(M_)], N = ints[FN(N_)], K = ints[FN(K_)], MB = ints[FN(MB_)], NB = ints[FN(NB_)];
+  const int64_t KC = ints[FN(KC_)], as = ints[FN(A_ROW)], ak = ints[FN(A_COL)], ncols = ti_ceil(N, NB), nrows = ti_ceil(M, MB);
+  const int has_s = (int)ints[FN(HAS_S)], packed = (int)ints[FN(PACK_A)];
+  const float alpha = (float)scalars[0], beta = (float)scalars[1];
+  const ptrdiff_t srow = ints[FN(S_ROW)], scol = ints[FN(S_COL)];
+  const int bias = has_s && alpha == 1.0f && beta == 1.0f && srow == 0 && scol == 1;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t j0 = item % ncols * NB, i0 = item / ncols % nrows * MB, batch = item / (ncols * nrows);
+    const int64_t m = ti_min(MB, M - i0), n = ti_min(NB, N - j0), even = ti_even(m, TI_MR);
+    float *c = (float *)args[0] + (batch * M + i0) * N + j0;
+    const float *a = (const float *)args[1] + batch * ints[FN(A_BATCH)] + i0 * as;
+    const float *b = (const float *)args[2] + batch * ints[FN(B_BATCH)] + j0 / TI_PANEL * ints[FN(B_PANEL)];
+    const float *s = has_s ? (const float *)args[3] + batch * ints[FN(S_BATCH)] + i0 * srow + j0 * scol : NULL;
+    if (K == 0) for (int64_t i = 0; i < m; i++) memset(c + i * N, 0, sizeof(float) * (size_t)n);
+    for (int64_t k0 = 0; k0 < K; k0 += KC) {
+      const int64_t kc = ti_min(KC, K - k0);
+      const int first = k0 == 0;
+      if (packed) FN(pack_rows)(a + k0 * ak, as, ak, m, even, kc, (float *)scratch);
+      for (int64_t j = 0; j < n; j += TI_PANEL) {
+        const int64_t width = ti_min(TI_PANEL, n - j);
+        ti_tile t = {.b = b + j / TI_PANEL * ints[FN(B_PANEL)] + k0 * ints[FN(B_ROW)], .c = c + j, .bs = ints[FN(B_ROW)], .ldc = N,
+                     .k = kc, .n1 = 1, .n2 = 1, .accumulate = !first, .col_bias = first && bias ? s + j : NULL};
+        if (packed) {
+          t.a = (const float *)scratch;
+          FN(packed_rows)(t, m, even, kc, width);
+        } else {
+          t.a = a + k0 * ak; t.as = as; t.ak = ak;
+          if (ak == 1) FN(tiles_k_rows)(t, m, width); else FN(tiles_i_rows)(t, m, width);
+        }
+      }
+    }
+    if ((has_s && !bias) || alpha != 1.0f) FN(scale_add)(c, N, s, srow, scol, alpha, beta, m, n);
+  }
+  return TI_OK;
+}

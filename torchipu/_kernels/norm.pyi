@@ -1,0 +1,17 @@
+from torchipu._kernels.abi import Kernel
+
+LAYER_NORM: Kernel
+LAYER_NORM_GRAD: Kernel
+SUM_PARTIALS: Kernel
+GROUP_NORM: Kernel
+GROUP_NORM_GRAD: Kernel
+BATCH_MOMENTS: Kernel
+BATCH_STATISTICS: Kernel
+BATCH_APPLY: Kernel
+BATCH_NORM: Kernel
+BATCH_COLUMNS: Kernel
+BATCH_GRAD_SUMS: Kernel
+BATCH_GRAD_STATISTICS: Kernel
+BATCH_GRAD_COLUMNS: Kernel
+BATCH_GRAD_APPLY: Kernel
+BATCH_NORM_GRAD: Kernel

@@ -1,0 +1,208 @@
+/* Pooling over two dimensions; an item is a plane (one channel of one image) throughout. */
+
+#ifndef TORCHIPU_POOL_SHAPE
+#define TORCHIPU_POOL_SHAPE
+/* The first twelve ints of the window kernels. */
+typedef struct { int64_t h, w, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw; } ti_pool_shape;
+static inline ti_pool_shape ti_pool_of(const int64_t *ints) { ti_pool_shape s; memcpy(&s, ints, sizeof s); return s; }
+static inline int64_t ti_least(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t ti_most(int64_t a, int64_t b) { return a > b ? a : b; }
+/* Bounds of window i along one dimension: first position and end, clipped to the image. */
+static inline void ti_window(int64_t i, int64_t size, int64_t window, int64_t stride, int64_t padding, int64_t dilation,
+                             int64_t *first, int64_t *end) {
+  *first = i * stride - padding;
+  *end = ti_least(*first + (window - 1) * dilation + 1, size);
+  while (*first < 0) *first += dilation;
+}
+enum { TI_POOL_INTS = 12 };
+#endif
+
+/* n <= VL floats that lie `step` apart; nothing beyond them is read. */
+static inline __attribute__((always_inline)) FN(vf) FN(strided)(const float *p, int64_t step, int n) {
+#if VL == 16
+  if (step == 1) return (FN(vf))_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+  if (step == 2) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const uint32_t bits = (uint32_t)((1ull << (2 * n - 1)) - 1);
+    return (FN(vf))_mm512_permutex2var_ps(_mm512_maskz_loadu_ps((__mmask16)bits, p), even,
+                                          _mm512_maskz_loadu_ps((__mmask16)(bits >> 16), p + 16));
+  }
+#else
+  if (step == 1 && n == VL) return *(const FN(vf) *)p;
+#endif
+  FN(vf) v = {0};
+  for (int i = 0; i < n; i++) v[i] = p[i * step];
+  return v;
+}
+
+/* One window: the first of the largest values, or the last NaN, as ATen has it. */
+static void FN(max_one)(const ti_pool_shape *s, const float *x, int64_t oh, int64_t ow, float *y, int64_t *index) {
+  int64_t h0, h1, w0, w1;
+  ti_window(oh, s->h, s->kh, s->sh, s->ph, s->dh, &h0, &h1);
+  ti_window(ow, s->w, s->kw, s->sw, s->pw, s->dw, &w0, &w1);
+  float most = -INFINITY;
+  int64_t at = h0 * s->w + w0;
+  for (int64_t h = h0; h < h1; h += s->dh)
+    for (int64_t w = w0; w < w1; w += s->dw) {
+      const float v = x[h * s->w + w];
+      if (v > most || isnan(v)) { most = v; at = h * s->w + w; }
+    }
+  *y = most;
+  *index = at;
+}
+
+/* max_pool
+ *   args   y [planes][oh][ow], indices (int64, flat in the plane), x [planes][h][w]
+ *   ints   the shape
+ *   items  planes */
+int FN(max_pool)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const ti_pool_shape s = ti_pool_of(ints);
+  /* Columns whose window lies within the image, taken VL at a time. */
+  const int64_t lo = ti_least(s.ow, (s.pw + s.sw - 1) / s.sw), room = s.w + s.pw - (s.kw - 1) * s.dw - 1;
+  const int64_t hi = room < 0 ? lo : ti_most(lo, ti_least(s.ow, room / s.sw + 1));
+  (void)scalars; (void)scratch;
+  for (int64_t plane = begin; plane < end; plane++) {
+    const float *x = (const float *)args[2] + plane * s.h * s.w;
+    for (int64_t oh = 0; oh < s.oh; oh++) {
+      float *y = (float *)args[0] + (plane * s.oh + oh) * s.ow;
+      int64_t *index = (int64_t *)args[1] + (plane * s.oh + oh) * s.ow, h0, h1;
+      ti_window(oh, s.h, s.kh, s.sh, s.ph, s.dh, &h0, &h1);
+      int64_t ow = 0;
+      for (; ow < lo; ow++) FN(max_one)(&s, x, oh, ow, y + ow, index + ow);
+      for (; ow < hi; ow += VL) {
+        const int n = (int)ti_least(VL, hi - ow);
+        const int64_t column = ow * s.sw - s.pw;
+        FN(vf) most = (FN(vf)){0} - INFINITY;
+        FN(vi) base;
+        for (int i = 0; i < VL; i++) base[i] = (int32_t)(column + i * s.sw);
+        FN(vi) at = base + (int32_t)(h0 * s.w);
+        for (int64_t h = h0; h < h1; h += s.dh)
+          for (int64_t k = 0; k < s.kw; k++) {
+            const FN(vf) v = FN(strided)(x + h * s.w + column + k * s.dw, s.sw, n);
+            const FN(vi) take = (FN(vi))((v > most) | (v != v)), here = base + (int32_t)(h * s.w + k * s.dw);
+            most = (FN(vf))(((FN(vi))v & take) | ((FN(vi))most & ~take));
+            at = (here & take) | (at & ~take);
+          }
+        for (int i = 0; i < n; i++) { y[ow + i] = most[i]; index[ow + i] = at[i]; }
+      }
+      ow = ti_least(ow, hi);
+      for (; ow < s.ow; ow++) FN(max_one)(&s, x, oh, ow, y + ow, index + ow);
+    }
+  }
+  return TI_OK;
+}
+
+/* max_pool_backward: dx[indices] += dy
+ *   args   dx [planes][pixels], dy [planes][outputs], indices
+ *   ints   pixels, outputs
+ *   items  planes */
+int FN(max_pool_backward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const int64_t pixels = ints[0], outputs = ints[1];
+  (void)scalars; (void)scratch;
+  for (int64_t plane = begin; plane < end; plane++) {
+    float *dx = (float *)args[0] + plane * pixels;
+    const float *dy = (const float *)args[1] + plane * outputs;
+    const int64_t *index = (const int64_t *)args[2] + plane * outputs;
+    memset(dx, 0, sizeof(float) * (size_t)pixels);
+    for (int64_t i = 0; i < outputs; i++) {
+      if ((uint64_t)index[i] >= (uint64_t)pixels) return TI_TRAP_INDEX;
+      dx[index[i]] += dy[i];
+    }
+  }
+  return TI_OK;
+}
+
+/* Divisor of an average: the given one, the window with its padding, or the pixels in it. */
+static inline float FN(divisor)(const ti_pool_shape *s, const int64_t *ints, int64_t oh, int64_t ow, int64_t pixels) {
+  if (ints[TI_POOL_INTS + 1]) return (float)ints[TI_POOL_INTS + 1];
+  if (!ints[TI_POOL_INTS]) return (float)pixels;
+  const int64_t h = ti_least(oh * s->sh - s->ph + s->kh, s->h + s->ph) - (oh * s->sh - s->ph);
+  const int64_t w = ti_least(ow * s->sw - s->pw + s->kw, s->w + s->pw) - (ow * s->sw - s->pw);
+  return (float)(h * w);
+}
+
+/* avg_pool (avg_pool_backward: dx, dy in place of y, x)
+ *   args   y [planes][oh][ow], x [planes][h][w]
+ *   ints   the shape; whether padding counts; the divisor, or 0
+ *   items  planes */
+int FN(avg_pool)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const ti_pool_shape s = ti_pool_of(ints);
+  (void)scalars; (void)scratch;
+  for (int64_t plane = begin; plane < end; plane++) {
+    const float *x = (const float *)args[1] + plane * s.h * s.w;
+    float *y = (float *)args[0] + plane * s.oh * s.ow;
+    for (int64_t oh = 0; oh < s.oh; oh++) {
+      const int64_t h0 = ti_most(0, oh * s.sh - s.ph), h1 = ti_least(s.h, oh * s.sh - s.ph + s.kh);
+      for (int64_t ow = 0; ow < s.ow; ow++, y++) {
+        const int64_t w0 = ti_most(0, ow * s.sw - s.pw), w1 = ti_least(s.w, ow * s.sw - s.pw + s.kw);
+        if (h0 >= h1 || w0 >= w1) { *y = 0; continue; }
+        float sum = 0;
+        for (int64_t h = h0; h < h1; h++)
+          for (int64_t w = w0; w < w1; w++) sum += x[h * s.w + w];
+        *y = sum / FN(divisor)(&s, ints, oh, ow, (h1 - h0) * (w1 - w0));
+      }
+    }
+  }
+  return TI_OK;
+}
+
+int FN(avg_pool_backward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const ti_pool_shape s = ti_pool_of(ints);
+  (void)scalars; (void)scratch;
+  for (int64_t plane = begin; plane < end; plane++) {
+    float *dx = (float *)args[0] + plane * s.h * s.w;
+    const float *dy = (const float *)args[1] + plane * s.oh * s.ow;
+    memset(dx, 0, sizeof(float) * (size_t)(s.h * s.w));
+    for (int64_t oh = 0; oh < s.oh; oh++) {
+      const int64_t h0 = ti_most(0, oh * s.sh - s.ph), h1 = ti_least(s.h, oh * s.sh - s.ph + s.kh);
+      for (int64_t ow = 0; ow < s.ow; ow++, dy++) {
+        const int64_t w0 = ti_most(0, ow * s.sw - s.pw), w1 = ti_least(s.w, ow * s.sw - s.pw + s.kw);
+        if (h0 >= h1 || w0 >= w1) continue;
+        const float share = *dy / FN(divisor)(&s, ints, oh, ow, (h1 - h0) * (w1 - w0));
+        for (int64_t h = h0; h < h1; h++)
+          for (int64_t w = w0; w < w1; w++) dx[h * s.w + w] += share;
+      }
+    }
+  }
+  return TI_OK;
+}
+
+/* adaptive_pool (adaptive_pool_backward: dx, dy in place of y, x): windows [floor(i h / oh), ceil((i + 1) h / oh))
+ *   args   y [planes][oh][ow], x [planes][h][w]
+ *   ints   h, w, oh, ow
+ *   items  planes */
+int FN(adaptive_pool)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const int64_t H = ints[0], W = ints[1], OH = ints[2], OW = ints[3];
+  (void)scalars; (void)scratch;
+  for (int64_t plane = begin; plane < end; plane++) {
+    const float *x = (const float *)args[1] + plane * H * W;
+    float *y = (float *)args[0] + plane * OH * OW;
+    for (int64_t oh = 0; oh < OH; oh++)
+      for (int64_t ow = 0; ow < OW; ow++) {
+        const int64_t h0 = oh * H / OH, h1 = ((oh + 1) * H + OH - 1) / OH, w0 = ow * W / OW, w1 = ((ow + 1) * W + OW - 1) / OW;
+        double sum = 0;
+        for (int64_t h = h0; h < h1; h++)
+          for (int64_t w = w0; w < w1; w++) sum += x[h * W + w];
+        y[oh * OW + ow] = (float)(sum / (double)((h1 - h0) * (w1 - w0)));
+      }
+  }
+  return TI_OK;
+}
+
+int FN(adaptive_pool_backward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const int64_t H = ints[0], W = ints[1], OH = ints[2], OW = ints[3];
+  (void)scalars; (void)scratch;
+  for (int64_t plane = begin; plane < end; plane++) {
+    float *dx = (float *)args[0] + plane * H * W;
+    const float *dy = (const float *)args[1] + plane * OH * OW;
+    memset(dx, 0, sizeof(float) * (size_t)(H * W));
+    for (int64_t oh = 0; oh < OH; oh++)
+      for (int64_t ow = 0; ow < OW; ow++) {
+        const int64_t h0 = oh * H / OH, h1 = ((oh + 1) * H + OH - 1) / OH, w0 = ow * W / OW, w1 = ((ow + 1) * W + OW - 1) / OW;
+        const float share = dy[oh * OW + ow] / (float)((h1 - h0) * (w1 - w0));
+        for (int64_t h = h0; h < h1; h++)
+          for (int64_t w = w0; w < w1; w++) dx[h * W + w] += share;
+      }
+  }
+  return TI_OK;
+}

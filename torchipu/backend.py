@@ -1,0 +1,383 @@
+"""The function that torch.compile(backend="ipu") calls: joins capture, compiler and runtime."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import CompileContext
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torchipu.capture.aot import partition
+from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph
+from torchipu.compiler import Compiled, compile_graph
+from torchipu.errors import CaptureError
+from torchipu.ir.graph import Tensor
+from torchipu.ir.types import Leg, Role, Source
+from torchipu.options import Options
+from torchipu.report import profile_of
+from torchipu.report.recorder import record
+from torchipu.runtime.executor import GraphExecutor
+from torchipu.target import Target, lookup_target
+
+MAX_SHAPES = 32
+"""Sizes for which a graph with sizes unknown to torch is kept compiled."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the backend did in this process.
+
+    Attributes:
+        graphs: FX graphs that Dynamo handed over.
+        programs: Programs compiled: forward, backward and inference, once for each set of sizes.
+        evicted: Programs dropped again because there were too many sizes.
+    """
+
+    graphs: int = 0
+    programs: int = 0
+    evicted: int = 0
+
+
+COUNTS = Counts()
+_NUMBERS = itertools.count()
+
+
+def ipu_backend(
+    gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, object] | Options | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph of Dynamo's for the emulated IPU.
+
+    Args:
+        gm: Torch-level FX graph.
+        example_inputs: Fake inputs, the parameters among them.
+        options: ``torch.compile(..., options={...})``, by the names in `Options`.
+        mode: Ignored with a warning: its values are meant for other backends.
+
+    Returns:
+        A callable that takes and returns tensors as ``gm`` does; gradients flow through it.
+
+    Raises:
+        OptionsError: An option is unknown or out of range.
+        CaptureError: The graph cannot be captured, or under ``strict`` not without leaving code to eager.
+        OutOfTileMemoryError: The program does not fit.
+    """
+    settings = options if isinstance(options, Options) else Options.from_mapping(options or {})
+    if mode is not None:
+        warnings.warn(f"torchipu: mode={mode!r} has no meaning for the IPU and is ignored", stacklevel=2)
+    if settings.strict:
+        refuse_eager(gm)
+    COUNTS.graphs += 1
+    doors = _Doors(f"graph{next(_NUMBERS)}", settings, lookup_target(settings.target))
+    compiled: Callable[..., Any] = aot_autograd(
+        fw_compiler=doors.forward, bw_compiler=doors.backward, inference_compiler=doors.inference,
+        partition_fn=doors.partition,
+    )(gm, example_inputs)
+    return compiled
+
+
+def refuse_eager(gm: GraphModule) -> None:
+    """Raise CaptureError where Dynamo leaves code to eager, or is about to for lack of further recompilations."""
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    if reason is not None and reason.graph_break:
+        lines = [line.strip() for line in str(reason.reason).splitlines() if line.strip()]
+        mine = [frame for frame in reason.user_stack if not frame.filename.startswith((TORCH_ROOT, OUR_ROOT))]
+        source = Source(mine[-1].filename, mine[-1].lineno or 0, mine[-1].line or "") if mine else ""
+        raise CaptureError(
+            f"strict: the model breaks into several graphs: {lines[0] if lines else 'graph break'}", source=source,
+            remedy="rewrite the line, or leave out strict and let torch run what lies between the graphs",
+        )
+    current = CompileContext.current_compile_id()
+    limit = torch._dynamo.config.recompile_limit
+    if current is not None and current.frame_compile_id is not None and current.frame_compile_id >= limit - 1:
+        raise CaptureError(
+            f"strict: this is compilation {limit} of the same code, after which torch runs it in eager",
+            remedy="keep shapes and Python arguments the same, use torch.compile(dynamic=True), or raise "
+            "torch._dynamo.config.recompile_limit",
+        )
+
+
+class _Doors:
+    """The compilers of one Dynamo graph: forward, backward, inference, and the cut between the first two.
+
+    Args:
+        name: Name of the graph in reports and dumps.
+        options: What to emulate.
+        target: The machine.
+    """
+
+    def __init__(self, name: str, options: Options, target: Target) -> None:
+        self.name = name
+        self.options = options
+        self.target = target
+        self.num_results: int | None = None
+        self.roles: dict[str, Role] = {}
+
+    def partition(self, joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **kwargs: Any) -> Any:
+        """Cut the joint graph, and note how many results of the forward are the caller's."""
+        self.num_results = num_fwd_outputs
+        return partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+
+    def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compile a forward whose backward will follow."""
+        for node, value in zip(_placeholders(gm), inputs, strict=True):
+            self.roles[node.name] = Role.WEIGHT if isinstance(value, torch.nn.Parameter) else Role.INPUT
+        return self._program(gm, Leg.FORWARD, "forward", self.num_results)
+
+    def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compile a backward."""
+        for node in _placeholders(gm):
+            if node.name not in self.roles:
+                self.roles[node.name] = Role.GRADIENT if node.name.startswith("tangents") else Role.ACTIVATION
+        return self._program(gm, Leg.BACKWARD, "backward", None)
+
+    def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compile a forward without a backward."""
+        for node, value in zip(_placeholders(gm), inputs, strict=True):
+            self.roles[node.name] = Role.WEIGHT if isinstance(value, torch.nn.Parameter) else Role.INPUT
+        return self._program(gm, Leg.FORWARD, "inference", None)
+
+    def _program(self, gm: GraphModule, leg: Leg, name: str, num_results: int | None) -> Callable[..., Any]:
+        given = [Given(self.roles.get(node.name, Role.INPUT)) for node in _placeholders(gm)]
+
+        @_outside_fake_mode
+        def build(module: GraphModule) -> _Program:
+            imported = import_graph(
+                module, name=f"{self.name}.{name}", given=given, leg=leg, strict_ops=self.options.strict_ops,
+            )
+            compiled = compile_graph(imported.graph, self.options, self.target)
+            COUNTS.programs += 1
+            record(profile_of(compiled.executable, compiled.cost, compiled.target), compiled)
+            return _Program(imported, compiled, self.options, num_results, _passed_through(module))
+
+        run = _ByShape(gm, build).run if _has_unknown_sizes(gm) else build(gm).run
+        return _boxed(run)
+
+
+def _outside_fake_mode(build: Callable[[GraphModule], _Program]) -> Callable[[GraphModule], _Program]:
+    """Call without the modes under which AOT autograd compiles: constants have values, buffers memory."""
+
+    def call(module: GraphModule) -> _Program:
+        with _disable_current_modes():
+            return build(module)
+
+    return call
+
+
+def _boxed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    """Return a callable that AOT autograd hands its arguments in a list, which it empties."""
+
+    def call(arguments: list[Any]) -> list[Any]:
+        return run(arguments)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call
+
+
+def _placeholders(gm: GraphModule) -> list[Node]:
+    return [node for node in gm.graph.nodes if node.op == "placeholder"]
+
+
+def _passed_through(gm: GraphModule) -> tuple[bool, ...]:
+    """Tell for each result whether the FX graph hands back one of its inputs as it is."""
+    (returned,) = next(node for node in gm.graph.nodes if node.op == "output").args
+    return tuple(isinstance(member, Node) and member.op == "placeholder" for member in returned)
+
+
+class _Program:
+    """One compiled graph with the border to torch: order, dtypes, strides and aliases as torch expects them.
+
+    Args:
+        imported: The graph as imported.
+        compiled: The same graph, compiled.
+        options: Threads and seed.
+        num_results: How many of the results, from the first, reach the caller; the others are saved for the
+            backward. None for all.
+        passed_through: Which results are inputs as they are.
+    """
+
+    def __init__(
+        self, imported: Imported, compiled: Compiled, options: Options, num_results: int | None,
+        passed_through: tuple[bool, ...],
+    ) -> None:
+        self.executor = GraphExecutor(
+            compiled.graph, imported.constants, threads=options.host_threads, seed=options.seed,
+        )
+        place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}
+        self.arguments = [place[tensor] for tensor in self.executor.arguments]
+        number = {tensor: index for index, tensor in enumerate(imported.graph.outputs)}
+        self.results: list[_Result] = []
+        for position, (value, fake) in enumerate(zip(imported.results, imported.result_values, strict=True)):
+            visible = num_results is None or position < num_results
+            if not isinstance(value, Tensor):
+                self.results.append(_Result(constant=value))
+            elif value in number:
+                self.results.append(_Result(output=number[value], visible=visible, fake=_layout(fake)))
+            elif value in place:
+                owned = visible and not passed_through[position]
+                self.results.append(_Result(argument=place[value], visible=owned, fake=_layout(fake)))
+            else:
+                self.results.append(_Result(constant=imported.constants[value].clone(), visible=visible))
+
+    def run(self, arguments: list[Any]) -> list[Any]:
+        """Run on a list of arguments, which is emptied."""
+        values = list(arguments)
+        arguments.clear()
+        outputs = self.executor(*(values[index] for index in self.arguments))
+        taken = {_memory(value) for value in values if isinstance(value, torch.Tensor)}
+        returned = []
+        for result in self.results:
+            value = result.pick(values, outputs)
+            returned.append(result.own(value, taken) if result.visible and isinstance(value, torch.Tensor) else value)
+        return returned
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What torch expects of a result: element type, and strides when they are not row-major."""
+
+    dtype: torch.dtype
+    strides: tuple[int, ...] | None
+
+
+def _layout(fake: torch.Tensor | None) -> _Layout | None:
+    """Read the layout of a fake value; overlapping strides, as of an expanded tensor, count as row-major."""
+    if fake is None:
+        return None
+    strides = tuple(int(stride) for stride in fake.stride())
+    return _Layout(fake.dtype, strides if not fake.is_contiguous() and _is_dense(fake) else None)
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    """Whether the elements fill their memory without gaps or overlaps, in any order of the dimensions."""
+    expected = 1
+    for stride, size in sorted(pair for pair in zip(value.stride(), value.shape, strict=True) if pair[1] > 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """Where a result comes from: an output of the program, an argument, or neither.
+
+    Attributes:
+        constant: The value, for one that is no tensor of the program.
+        output: Number of the program's output.
+        argument: Number of the argument.
+        visible: Whether the caller may write into it, so that it must not share memory with anything else.
+        fake: What torch expects of it.
+    """
+
+    constant: object = None
+    output: int | None = None
+    argument: int | None = None
+    visible: bool = False
+    fake: _Layout | None = None
+
+    def pick(self, arguments: Sequence[Any], outputs: Sequence[torch.Tensor]) -> Any:
+        """Return the value."""
+        if self.output is not None:
+            return outputs[self.output]
+        return arguments[self.argument] if self.argument is not None else self.constant
+
+    def own(self, value: torch.Tensor, taken: set[int]) -> torch.Tensor:
+        """Return the value in torch's type and strides, in memory of its own; enter that into ``taken``."""
+        layout = self.fake
+        if layout is not None:
+            if value.dtype != layout.dtype:
+                value = value.to(layout.dtype)
+            if layout.strides is not None and value.stride() != layout.strides:
+                value = torch.empty_strided(value.shape, layout.strides, dtype=value.dtype).copy_(value)
+        if _memory(value) in taken:
+            value = value.clone()
+        taken.add(_memory(value))
+        return value
+
+
+def _memory(value: torch.Tensor) -> int:
+    return value.untyped_storage().data_ptr()
+
+
+# ---------------------------------------------------------------------- sizes that torch does not know
+def _has_unknown_sizes(gm: GraphModule) -> bool:
+    """Whether any input is a number, or has a size that is not fixed."""
+    for node in _placeholders(gm):
+        value = node.meta.get("val")
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return True
+        if isinstance(value, torch.Tensor) and any(not isinstance(size, int) for size in value.shape):
+            return True
+    return False
+
+
+class _ByShape:
+    """A graph of unknown sizes, compiled anew for each set of sizes that it is called with.
+
+    Args:
+        gm: ATen graph with symbolic sizes.
+        build: Compiles a graph of fixed sizes.
+    """
+
+    def __init__(self, gm: GraphModule, build: Callable[[GraphModule], _Program]) -> None:
+        self.gm = gm
+        self.build = build
+        self.programs: OrderedDict[tuple[object, ...], _Program] = OrderedDict()
+        self.warned = False
+
+    def run(self, arguments: list[Any]) -> list[Any]:
+        """Run on a list of arguments, which is emptied."""
+        key = tuple(
+            (tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else value for value in arguments
+        )
+        program = self.programs.get(key)
+        if program is None:
+            program = self.build(specialise(self.gm, arguments))
+            self._make_room()
+            self.programs[key] = program
+        self.programs.move_to_end(key)
+        return program.run(arguments)
+
+    def _make_room(self) -> None:
+        if len(self.programs) < MAX_SHAPES:
+            return
+        self.programs.popitem(last=False)
+        COUNTS.evicted += 1
+        if not self.warned:
+            self.warned = True
+            warnings.warn(
+                f"torchipu: called with more than {MAX_SHAPES} sets of sizes; the least recent programs are compiled "
+                "anew when they return (pad inputs to fewer sizes)", stacklevel=2,
+            )
+
+
+def specialise(gm: GraphModule, arguments: Sequence[Any]) -> GraphModule:
+    """Return a graph with the sizes and numbers of these arguments fixed, source lines and blocks kept.
+
+    Args:
+        gm: ATen graph with symbolic sizes.
+        arguments: Values of its placeholders.
+    """
+    mode = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
+    fakes = [
+        mode.from_tensor(value, static_shapes=True) if isinstance(value, torch.Tensor) else value for value in arguments
+    ]
+
+    def interpret(*values: Any) -> Any:
+        with torch.fx.traceback.preserve_node_meta():
+            return torch.fx.Interpreter(gm).run(*values)
+
+    with torch.no_grad(), mode:
+        fixed: GraphModule = make_fx(interpret, tracing_mode="real")(*fakes)
+    fixed.graph.eliminate_dead_code()
+    return fixed

@@ -1,0 +1,1 @@
+"""From torch to the IR: block annotations, capture of modules, import of FX graphs and of optimisers."""

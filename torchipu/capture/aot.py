@@ -1,0 +1,479 @@
+"""Capture through Dynamo and AOT autograd: whole modules for the one-Program door, the cut for the Dynamo door."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import traceback
+import types
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.functional_export import dynamo_graph_capture_for_export
+from torch._functorch._aot_autograd import descriptors as desc
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._functorch.partitioners import default_partition
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.fx import GraphModule, Node
+from torch.utils import _pytree as pytree
+
+from torchipu.capture.block import BlockForward
+from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph, line_in
+from torchipu.errors import CaptureError, IpuError
+from torchipu.ir.graph import Graph, Tensor
+from torchipu.ir.types import Role, Source
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A module as one graph, and what joins it to the module's tensors.
+
+    Attributes:
+        graph: Forward ops and, for training, backward ops; ``outputs`` are the user's, ``updates`` the mutated buffers.
+        arguments: For each leaf of the flattened ``(args, kwargs)``: its tensor, or None where the leaf is no tensor
+            (its value was fixed at capture). A tensor that no op reads is absent from ``graph.inputs``.
+        parameters: Graph inputs by parameter name; of tied parameters the first name, as ``named_parameters`` has it.
+        buffers: Graph inputs by buffer name.
+        gradients: Gradient by parameter name; parameters that are frozen or do not reach the loss are absent.
+        constants: Values of the graph inputs with the role CONSTANT, the loss scale among them.
+        loss: The loss, one of ``graph.outputs``; None for inference.
+        loss_scale: The constant that the backward ops begin from; None for inference.
+        in_spec: Structure of ``(args, kwargs)``.
+        out_spec: Structure of what ``forward`` returned.
+        leaves: Leaves of that structure: a Tensor of ``graph.outputs``, or a Python constant.
+        output_dtypes: torch dtype of each of ``graph.outputs``, for those computed in another type.
+        generic_targets: ATen overloads without a record, each with its count.
+    """
+
+    graph: Graph
+    arguments: tuple[Tensor | None, ...]
+    parameters: Mapping[str, Tensor]
+    buffers: Mapping[str, Tensor]
+    gradients: dict[str, Tensor]
+    constants: Mapping[Tensor, torch.Tensor]
+    loss: Tensor | None
+    loss_scale: Tensor | None
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+    leaves: tuple[object, ...]
+    output_dtypes: tuple[torch.dtype, ...]
+    generic_targets: Mapping[str, int]
+
+    def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
+        """Return the tensors of a call in the order of ``arguments`` without its Nones.
+
+        Raises:
+            CaptureError: The structure differs from the captured one.
+        """
+        leaves, spec = pytree.tree_flatten((args, dict(kwargs or {})))
+        if spec != self.in_spec:
+            raise CaptureError(
+                "the arguments have another structure than those the model was captured with",
+                detail=f"expected {self.in_spec}\ngot      {spec}",
+                remedy="call with the same arguments, or capture again",
+            )
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+    def restore(self, values: Sequence[Any]) -> Any:
+        """Build what ``forward`` returns from the values of ``graph.outputs``."""
+        known = {
+            tensor: value.to(dtype) if isinstance(value, torch.Tensor) else value
+            for tensor, value, dtype in zip(self.graph.outputs, values, self.output_dtypes, strict=True)
+        }
+        leaves = [known[leaf] if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
+        return pytree.tree_unflatten(leaves, self.out_spec)
+
+
+def capture_joint(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, loss: int | None = None,
+    loss_scale: float = 1.0, name: str = "training", strict_ops: bool = False,
+) -> Captured:
+    """Capture forward and backward of a module as one graph.
+
+    Args:
+        module: The model; it returns a loss, alone or among other results. It is left as it was.
+        args: Example arguments; their sizes and dtypes are fixed in the graph.
+        kwargs: Example keyword arguments.
+        loss: Which of the flattened results is the loss; None takes the only scalar that needs a gradient.
+        loss_scale: What the backward ops begin from: the gradient of the loss by itself.
+        name: Name of the graph.
+        strict_ops: Refuse ops that would run through the generic codelet.
+
+    Raises:
+        CaptureError: The module cannot be captured as one graph (torch's reason is the cause), or its loss cannot be
+            told from its other results.
+    """
+    with _tracing(module):
+        return _capture(module, args, kwargs or {}, _Training(loss, loss_scale), name, strict_ops)
+
+
+def capture_inference(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, *, name: str = "inference",
+    strict_ops: bool = False,
+) -> Captured:
+    """Capture the forward of a module as one graph; arguments and errors as for `capture_joint`."""
+    with torch.no_grad(), _tracing(module):
+        return _capture(module, args, kwargs or {}, None, name, strict_ops)
+
+
+@dataclass(frozen=True, slots=True)
+class _Training:
+    """What a training capture needs to know of the loss."""
+
+    loss: int | None
+    scale: float
+
+
+class _Results(torch.nn.Module):
+    """Calls the captured module, keeps the structure of its results and lets only the loss carry a gradient.
+
+    Args:
+        inner: What Dynamo captured.
+        training: The loss, or None for inference.
+    """
+
+    def __init__(self, inner: GraphModule, training: _Training | None) -> None:
+        super().__init__()
+        self.inner = inner
+        self.training_of = training
+        self.leaves: list[Any] = []
+        self.spec: pytree.TreeSpec | None = None
+        self.loss: int | None = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        """Return the tensors among the results, in order; ``loss`` becomes the place of the loss among them."""
+        # The interpreter and not a plain call: it hands annotations and source lines on to what is traced below it.
+        with torch.fx.traceback.preserve_node_meta():
+            returned = torch.fx.Interpreter(self.inner).run(*args, *kwargs.values())
+        leaves, self.spec = pytree.tree_flatten(returned)
+        chosen = None if self.training_of is None else find_loss(leaves, self.training_of.loss)
+        tensors: list[torch.Tensor] = []
+        self.leaves = []
+        for position, leaf in enumerate(leaves):
+            if not isinstance(leaf, torch.Tensor):
+                self.leaves.append(leaf)
+                continue
+            if position == chosen:
+                self.loss = len(tensors)
+            self.leaves.append(_Place(len(tensors)))
+            # A clone keeps AOT autograd from treating results as views of inputs or of each other.
+            tensors.append(leaf if position == chosen else leaf.detach().clone())
+        return tensors
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Stands for the n-th tensor among the results."""
+
+    index: int
+
+
+def find_loss(leaves: Sequence[Any], index: int | None) -> int:
+    """Return which of the flattened results is the loss.
+
+    Raises:
+        CaptureError: ``index`` names no scalar that needs a gradient, or None leaves a choice, or there is none.
+    """
+    candidates = [
+        position for position, leaf in enumerate(leaves)
+        if isinstance(leaf, torch.Tensor) and leaf.numel() == 1 and leaf.requires_grad
+    ]
+    listing = "\n".join(f"[{position}] {_describe(leaf)}" for position, leaf in enumerate(leaves))
+    if index is not None:
+        index = index + len(leaves) if index < 0 else index
+        if index in candidates:
+            return index
+        raise CaptureError(
+            f"loss={index} is not a scalar that needs a gradient", detail=f"the model returns\n{listing}",
+            remedy=f"give loss= one of {candidates}" if candidates else "return the loss from forward, not detached",
+        )
+    scalars = [position for position in candidates if leaves[position].dim() == 0] or candidates
+    if len(scalars) == 1:
+        return scalars[0]
+    what = f"{len(scalars)} scalars that could be the loss" if scalars else "no scalar that needs a gradient"
+    raise CaptureError(
+        f"the model returns {what}", detail=f"the model returns\n{listing}",
+        remedy=f"give loss= one of {scalars}" if scalars else
+        "return the loss from forward (mean or sum over the batch), and leave some parameters trainable",
+    )
+
+
+def _describe(leaf: Any) -> str:
+    if not isinstance(leaf, torch.Tensor):
+        return repr(leaf)
+    gradient = ", needs a gradient" if leaf.requires_grad else ""
+    return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}{gradient}"
+
+
+# ---------------------------------------------------------------------- capture
+def _capture(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], training: _Training | None, name: str,
+    strict_ops: bool,
+) -> Captured:
+    args, kwargs = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach(), (args, dict(kwargs)))
+    results = _Results(_dynamo(module, args, kwargs), training)
+    with contextlib.ExitStack() as stack:
+        joint = aot_export_joint_with_descriptors(stack, results, args, dict(kwargs))
+        graph_module = joint.graph_module
+    _drop_dead(graph_module)
+    names = _canonical_names(module)
+    placeholders = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+    given = [_given(node, names, results.loss, training) for node in placeholders]
+    imported = import_graph(graph_module, name=name, given=given, strict_ops=strict_ops)
+    return _assemble(imported, placeholders, graph_module, names, results, args, kwargs)
+
+
+def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GraphModule:
+    """Return the module as one torch-level FX graph, with parameters and buffers under their names."""
+    settings = torch._dynamo.config.patch(
+        automatic_dynamic_shapes=False, assume_static_by_default=True, specialize_int=True, specialize_float=True,
+        suppress_errors=False,
+    )
+    with settings, _method_forward(module):
+        captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
+    return captured
+
+
+@contextlib.contextmanager
+def _method_forward(module: torch.nn.Module) -> Iterator[None]:
+    """Let a block begin at the outermost module too: there Dynamo takes nothing but a method for the forward."""
+    begun = module.__dict__.get("forward")
+    if not isinstance(begun, BlockForward):
+        yield
+        return
+
+    def forward(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return begun(*args, **kwargs)
+
+    object.__setattr__(module, "forward", types.MethodType(forward, module))
+    try:
+        yield
+    finally:
+        object.__setattr__(module, "forward", begun)
+
+
+def _drop_dead(module: GraphModule) -> None:
+    """Remove calls that nothing reads; draws of random bits that nothing reads go too."""
+    module.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+
+
+def _canonical_names(module: torch.nn.Module) -> dict[str, str]:
+    """Map every name of a parameter or buffer to the first name of the same tensor."""
+    first: dict[int, str] = {}
+    names: dict[str, str] = {}
+    for members in (module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)):
+        for name, tensor in members:
+            names[name] = first.setdefault(id(tensor), name)
+    return names
+
+
+def _given(node: Node, names: Mapping[str, str], loss: int | None, training: _Training | None) -> Given:
+    """Say what a placeholder of the joint graph is."""
+    match node.meta["desc"]:
+        case desc.ParamAOTInput(target=target):
+            return Given(Role.WEIGHT, names[_inner(target)] if node.users else "")
+        case desc.BufferAOTInput(target=target):
+            return Given(Role.BUFFER, names[_inner(target)])
+        case desc.TangentAOTInput(output=output):
+            is_loss = isinstance(output, desc.PlainAOTOutput) and output.idx == loss
+            fake = node.meta["val"]
+            scale = training.scale if training is not None and is_loss else 0.0
+            value = torch.full(tuple(fake.shape), scale, dtype=fake.dtype)
+            return Given(Role.CONSTANT, "loss_scale" if is_loss else node.name, value)
+        case desc.PlainAOTInput(idx=index):
+            return Given(Role.INPUT, f"input_{index}")
+        case other:
+            raise CaptureError(
+                f"the model takes an input that cannot be captured: {other.expr()}",
+                remedy="pass tensors that do not share memory with each other or with the model's buffers",
+            )
+
+
+def _inner(target: str) -> str:
+    return target.removeprefix("inner.")
+
+
+def _assemble(
+    imported: Imported, placeholders: Sequence[Node], module: GraphModule, names: Mapping[str, str], results: _Results,
+    args: tuple[Any, ...], kwargs: Mapping[str, Any],
+) -> Captured:
+    graph = imported.graph
+    read = _read_by_graph(imported)
+    by_desc = {node.meta["desc"]: tensor for node, tensor in zip(placeholders, imported.placeholders, strict=True)}
+    parameters: dict[str, Tensor] = {}
+    buffers: dict[str, Tensor] = {}
+    for what, tensor in by_desc.items():
+        if tensor is None or tensor not in read:
+            continue
+        if isinstance(what, desc.ParamAOTInput):
+            parameters[names[_inner(what.target)]] = tensor
+        elif isinstance(what, desc.BufferAOTInput):
+            buffers[names[_inner(what.target)]] = tensor
+    outputs: dict[int, Tensor] = {}
+    updates: list[tuple[Tensor, Tensor]] = []
+    gradients: dict[str, Tensor] = {}
+    dtypes: dict[Tensor, torch.dtype] = {}
+    output_node = next(node for node in module.graph.nodes if node.op == "output")
+    for what, value, fake in zip(output_node.meta["desc"], imported.results, imported.result_values, strict=True):
+        if not isinstance(value, Tensor):
+            continue
+        match what:
+            case desc.PlainAOTOutput(idx=index):
+                outputs[index] = value
+                assert fake is not None
+                dtypes[value] = fake.dtype
+            case desc.GradAOTOutput(grad_of=desc.ParamAOTInput(target=target)):
+                gradients[names[_inner(target)]] = value
+            case desc.InputMutationAOTOutput(mutated_input=mutated):
+                state = by_desc[mutated]
+                assert state is not None
+                if state.role is Role.INPUT:
+                    _warn_written_input(state)
+                else:
+                    updates.append((state, value))
+    leaves = tuple(outputs[leaf.index] if isinstance(leaf, _Place) else leaf for leaf in results.leaves)
+    user_outputs = tuple(dict.fromkeys(outputs[index] for index in sorted(outputs)))
+    kept = tuple(tensor for tensor in graph.inputs if tensor in read)
+    flat, in_spec = pytree.tree_flatten((args, dict(kwargs)))
+    arguments = tuple(
+        by_desc[desc.PlainAOTInput(index)] if isinstance(leaf, torch.Tensor) else None
+        for index, leaf in enumerate(flat)
+    )
+    assert results.spec is not None
+    return Captured(
+        graph=dataclasses.replace(graph, inputs=kept, outputs=user_outputs, updates=tuple(updates)),
+        arguments=arguments, parameters=parameters, buffers=buffers, gradients=gradients,
+        constants={tensor: value for tensor, value in imported.constants.items() if tensor in read},
+        loss=None if results.loss is None else outputs[results.loss],
+        loss_scale=next((tensor for tensor in kept if tensor.name == "loss_scale"), None),
+        in_spec=in_spec, out_spec=results.spec, leaves=leaves,
+        output_dtypes=tuple(dtypes[tensor] for tensor in user_outputs), generic_targets=imported.generic_targets,
+    )
+
+
+def _warn_written_input(tensor: Tensor) -> None:
+    warnings.warn(
+        f"torchipu: the model writes into its input {tensor.name} ({list(tensor.shape)}); the caller's tensor stays as "
+        "it is, as on the device", stacklevel=2,
+    )
+
+
+def _read_by_graph(imported: Imported) -> set[Tensor]:
+    """Return every tensor that an op or the caller reads."""
+    read = {tensor for op in imported.graph.ops for tensor in op.inputs}
+    return read | {value for value in imported.results if isinstance(value, Tensor)}
+
+
+# ---------------------------------------------------------------------- errors
+@contextlib.contextmanager
+def _tracing(module: torch.nn.Module) -> Iterator[None]:
+    """Leave random state and train flags as they were, and turn torch's errors into ours."""
+    flags = [(member, member.training) for member in module.modules()]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    except IpuError:
+        raise
+    except Exception as error:
+        raise as_capture_error(error) from error
+    finally:
+        for member, training in flags:
+            member.training = training
+
+
+def as_capture_error(error: BaseException) -> IpuError:
+    """Return our error for one of torch's: ours if it wraps one, else a CaptureError with torch's reason."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, IpuError):
+            return seen
+        seen = getattr(seen, "inner_exception", None) or seen.__cause__
+    if isinstance(error, (DynamicOutputShapeException, DataDependentOutputException)):
+        what = "shape" if isinstance(error, DynamicOutputShapeException) else "value on the host"
+        return CaptureError(
+            f"the model cannot be captured as one graph: the {what} of {error.func} depends on data",
+            source=_user_line(error),
+            remedy="use torch.where, a mask or padding to a fixed size; keep .item() out of forward",
+        )
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = lines[0] if lines else type(error).__name__
+    remedy = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
+    explained = [line for line in lines if line.startswith("Explanation:")]
+    return CaptureError(
+        f"the model cannot be captured as one graph: {reason}", source=_user_line(error), detail="\n".join(explained),
+        remedy=remedy or "see the error below this one for torch's reason",
+    )
+
+
+def _user_line(error: BaseException) -> Source | str:
+    """Return the user's line that an error of torch speaks of."""
+    told = str(error).partition("Original traceback:")[2]
+    if told:
+        return line_in(told)
+    stack = list(getattr(error, "real_stack", None) or [])
+    if not stack and not isinstance(error, TorchDynamoException) and error.__traceback__ is not None:
+        stack = list(traceback.extract_tb(error.__traceback__))
+    mine = [frame for frame in stack if not frame.filename.startswith((TORCH_ROOT, OUR_ROOT, "<"))]
+    if not mine:
+        return ""
+    return Source(mine[-1].filename, mine[-1].lineno or 0, (mine[-1].line or "").strip())
+
+
+# ---------------------------------------------------------------------- the Dynamo door
+VIEWS = frozenset({
+    "aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten.t.default", "aten.transpose.int",
+    "aten.permute.default", "aten.expand.default", "aten.unsqueeze.default", "aten.squeeze.default",
+    "aten.squeeze.dim", "aten.squeeze.dims", "aten.detach.default", "aten.alias.default",
+})
+BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
+
+
+def partition(joint: GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
+    """Cut a joint graph into forward and backward, saving for the backward what the user's own order would save.
+
+    Views are taken again in the backward instead of saved, so that a transposed weight is the weight itself and an
+    activation is saved once however many views the backward reads.
+    """
+    retake_views(joint)
+    forward, backward = default_partition(joint, joint_inputs, **kwargs)
+    return forward, backward
+
+
+def retake_views(joint: GraphModule) -> None:
+    """Give backward nodes their own copies of the forward views that they read."""
+    copies: dict[Node, Node] = {}
+    for node in list(joint.graph.nodes):
+        if node.meta.get("partitioner_tag") not in BACKWARD_TAGS:
+            continue
+        for operand in node.all_input_nodes:
+            if _is_cheap_view(operand):
+                with joint.graph.inserting_before(node):
+                    node.replace_input_with(operand, _copy_view(joint, operand, copies))
+    joint.graph.lint()
+    joint.recompile()
+
+
+def _copy_view(joint: GraphModule, view: Node, copies: dict[Node, Node]) -> Node:
+    """Copy a view and the views below it to the current insertion point, once for all readers."""
+    if view in copies:
+        return copies[view]
+    below = {operand: _copy_view(joint, operand, copies) for operand in view.all_input_nodes if _is_cheap_view(operand)}
+    copy = joint.graph.node_copy(view, lambda operand: below.get(operand, operand))
+    copy.meta = {**view.meta, "partitioner_tag": "is_backward"}
+    copies[view] = copy
+    return copy
+
+
+def _is_cheap_view(node: Node) -> bool:
+    """Whether a forward node is a view that is no smaller than what it shows."""
+    if str(node.target) not in VIEWS or node.meta.get("partitioner_tag") in BACKWARD_TAGS:
+        return False
+    operands = node.all_input_nodes
+    if len(operands) != 1:  # sizes that are not known yet
+        return False
+    shown, base = node.meta.get("val"), operands[0].meta.get("val")
+    return isinstance(shown, torch.Tensor) and isinstance(base, torch.Tensor)

@@ -1,0 +1,529 @@
+"""From an ATen FX graph with fake values to our Graph: one Op for each call, with source, leg and block."""
+
+from __future__ import annotations
+
+import operator
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from torchipu.capture.block import BLOCK_KEY, check_block
+from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.types import UNKNOWN_SOURCE, DType, Leg, Role, Source
+from torchipu.ops import spec as op_table
+
+DTYPES: Mapping[torch.dtype, DType] = {
+    torch.float16: DType.HALF, torch.float32: DType.FLOAT, torch.int32: DType.INT, torch.int64: DType.LONG,
+    torch.int16: DType.SHORT, torch.int8: DType.CHAR, torch.uint8: DType.UNSIGNED_CHAR, torch.bool: DType.BOOL,
+}
+NARROWED: Mapping[torch.dtype, DType] = {torch.float64: DType.FLOAT, torch.bfloat16: DType.FLOAT}
+"""Types that the IPU does not have and that float stands in for."""
+
+DROPPED_ARGUMENTS = frozenset({"memory_format", "layout", "device", "pin_memory"})
+IDENTITIES = frozenset({"aten.lift.default", "aten.lift_fresh.default", "aten.lift_fresh_copy.default",
+                        "aten.detach.default", "aten.alias.default"})
+"""In a graph without in-place writes these give back their operand."""
+
+CHECKS = frozenset({"aten._assert_tensor_metadata.default", "aten._assert_async.default", "aten._assert_async.msg",
+                    "aten._assert_scalar.default", "aten.sym_constrain_range.default",
+                    "aten.sym_constrain_range_for_size.default"})
+"""Calls with no result that torch adds for its own checks."""
+
+FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in .*?(?:\n\s*(?P<code>(?!\s*File ").+))?$', re.M)
+TORCH_ROOT = str(Path(torch.__file__).parent)
+OUR_ROOT = str(Path(__file__).parents[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the caller knows of a placeholder.
+
+    Attributes:
+        role: What the tensor is to the model.
+        name: Name in the IR; empty takes the placeholder's.
+        value: The value, for a placeholder that becomes a constant.
+    """
+
+    role: Role = Role.INPUT
+    name: str = ""
+    value: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A graph, and what torch needs to call it.
+
+    Attributes:
+        graph: The graph; ``outputs`` holds each computed result once.
+        placeholders: The graph input of each placeholder that takes a tensor, in order; None for one that takes a
+            number and for one that became a constant.
+        results: What the FX graph returns, in order: a Tensor of ``graph.outputs`` or ``graph.inputs``, or a Python
+            constant (None, numbers).
+        result_values: The fake value of each result, for its torch dtype and strides; None for constants.
+        constants: Values of the graph inputs with the role CONSTANT.
+        generic_targets: ATen overloads that run through the generic codelet, each with its count.
+    """
+
+    graph: Graph
+    placeholders: tuple[Tensor | None, ...]
+    results: tuple[object, ...]
+    result_values: tuple[torch.Tensor | None, ...]
+    constants: Mapping[Tensor, torch.Tensor]
+    generic_targets: Mapping[str, int] = field(default_factory=dict)
+
+
+def import_graph(
+    module: GraphModule, *, name: str, given: Sequence[Given] | None = None, leg: Leg | None = None,
+    strict_ops: bool = False,
+) -> Imported:
+    """Turn an ATen FX graph into our Graph.
+
+    Args:
+        module: Functional ATen graph; every tensor has a fake value with static sizes in ``node.meta["val"]``.
+        name: Name of the graph.
+        given: What is known of each placeholder, in order; None makes all of them inputs.
+        leg: Leg of all ops; None reads it from the marks of AOT autograd.
+        strict_ops: Refuse ops that would run through the generic codelet.
+
+    Raises:
+        UnsupportedOpError: An element type, a layout or a call that the IR cannot hold; under ``strict_ops`` an op
+            with no record (the message lists all of them).
+        ConstraintError: An op is supported, but not as it is configured here.
+        CaptureError: A size is not known before the program runs.
+    """
+    importer = _Importer(module, leg)
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    known = [Given()] * len(placeholders) if given is None else list(given)
+    for node, what in zip(placeholders, known, strict=True):
+        importer.placeholder(node, what)
+    returned: tuple[object, ...] = ()
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            importer.attribute(node)
+        elif node.op == "output":
+            returned = _flat(node.args[0])
+        elif node.op != "placeholder":
+            importer.call(node)
+    if strict_ops and importer.generic:
+        raise _unsupported(importer.generic)
+    return importer.finish(name, returned)
+
+
+class _Importer:
+    """State of one import: what each FX node became."""
+
+    def __init__(self, module: GraphModule, leg: Leg | None) -> None:
+        self.module = module
+        self.leg = leg
+        self.values: dict[Node, object] = {}
+        self.inputs: list[Tensor] = []
+        self.placeholders: list[Tensor | None] = []
+        self.ops: list[Op] = []
+        self.constants: dict[Tensor, torch.Tensor] = {}
+        self.generic: list[Op] = []
+        self.backward: set[Node] = set()
+        self.names: set[str] = set()
+        self.sources: dict[Tensor, Source] = {}
+
+    # ------------------------------------------------------------------ leaves
+    def placeholder(self, node: Node, what: Given) -> None:
+        """Enter a graph input."""
+        if "tangents" in node.name:
+            self.backward.add(node)
+        value = node.meta.get("val")
+        if not isinstance(value, torch.Tensor):
+            self.values[node] = _concrete(value, node)
+            self.placeholders.append(None)
+            return
+        tensor = self.tensor(what.name or node.name, value, node, what.role)
+        self.values[node] = tensor
+        self.inputs.append(tensor)
+        if what.value is None:
+            self.placeholders.append(tensor)
+        else:
+            self.placeholders.append(None)
+            self.constants[tensor] = _real(what.value)
+
+    def attribute(self, node: Node) -> None:
+        """Enter a tensor that the FX module holds."""
+        value: Any = self.module
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            self.values[node] = value
+            return
+        tensor = self.tensor(node.name.lstrip("_"), value, node, Role.CONSTANT)
+        self.values[node] = tensor
+        self.inputs.append(tensor)
+        self.constants[tensor] = _real(value)
+
+    def tensor(self, name: str, value: torch.Tensor, node: Node, role: Role = Role.ACTIVATION) -> Tensor:
+        """Return a new IR tensor for a fake value, under a name that is free."""
+        unique, count = name, 1
+        while unique in self.names:
+            unique, count = f"{name}_{count}", count + 1
+        self.names.add(unique)
+        return Tensor(unique, _sizes(value, node), _dtype(value, node), role)
+
+    # ------------------------------------------------------------------ calls
+    def call(self, node: Node) -> None:
+        """Enter one call."""
+        if node.target is operator.getitem:
+            self.values[node] = self.read(node.args[0])[node.args[1]]
+            return
+        if not isinstance(node.target, torch._ops.OpOverload):
+            self.values[node] = self.fold(node)
+            return
+        target = str(node.target)
+        if target in CHECKS:
+            return
+        if target in IDENTITIES:
+            operand = self.read(node.args[0])
+            if isinstance(operand, Tensor):
+                self.values[node] = operand
+                self.note_leg(node)
+                return
+        results = node.meta.get("val")
+        if _is_number(results):
+            self.values[node] = _concrete(results, node)
+            return
+        self.emit(node, node.target, target, results)
+
+    def fold(self, node: Node) -> object:
+        """Return the value of a call on numbers alone, such as a product of sizes."""
+        value = node.meta.get("val")
+        if callable(node.target) and not isinstance(node.target, torch._ops.HigherOrderOperator) and _is_number(value):
+            return _concrete(value, node)
+        name = getattr(node.target, "__name__", str(node.target))
+        raise UnsupportedOpError(
+            f"{name} cannot be captured into the program", source=source_of(node),
+            remedy="write the control flow without torch.cond, while_loop or similar operators, or move it out of "
+            "the compiled region",
+        )
+
+    def emit(self, node: Node, overload: torch._ops.OpOverload, target: str, results: object) -> None:
+        """Append the Op of an ATen call."""
+        if overload._schema.is_mutable:
+            raise UnsupportedOpError(
+                f"{target} writes in place and has no functional form", op=node.format_node(), source=source_of(node),
+                remedy="use the out-of-place form of the call",
+            )
+        inputs, operands, attrs = self.arguments(node, overload)
+        outputs, slots, present = self.outputs(node, _masked(results, attrs.get("output_mask")))
+        if not all(present):
+            attrs["present"] = tuple(present)
+        op = Op(
+            "generic", inputs, outputs, attrs, target, operands, self.source(node, inputs), None, self.note_leg(node),
+            block_of(node),
+        )
+        op = self.claim(op)
+        self.ops.append(op)
+        self.sources.update(dict.fromkeys(outputs, op.source))
+        self.values[node] = slots
+
+    def source(self, node: Node, inputs: Sequence[Tensor]) -> Source:
+        """Return the user's line of a node, or that of what it reads where torch added the call itself."""
+        own = source_of(node)
+        if own.file or not inputs:
+            return own
+        return next((self.sources[t] for t in inputs if t in self.sources), own)
+
+    def arguments(
+        self, node: Node, overload: torch._ops.OpOverload,
+    ) -> tuple[tuple[Tensor, ...], tuple[str, ...], dict[str, object]]:
+        """Sort the arguments of a call into tensors and attributes, by the schema."""
+        inputs: list[Tensor] = []
+        operands: list[str] = []
+        attrs: dict[str, object] = {}
+        for position, argument in enumerate(overload._schema.arguments):
+            if argument.name in DROPPED_ARGUMENTS:
+                continue
+            if position < len(node.args) and not argument.kwarg_only:
+                value = self.read(node.args[position])
+            elif argument.name in node.kwargs:
+                value = self.read(node.kwargs[argument.name])
+            elif argument.has_default_value():
+                value = argument.default_value
+            else:
+                continue
+            if isinstance(value, Tensor):
+                inputs.append(value)
+                operands.append(argument.name)
+            elif _holds_tensors(value):
+                assert isinstance(value, (list, tuple))
+                inputs += [member for member in value if isinstance(member, Tensor)]
+                marks = ",".join("x" if isinstance(member, Tensor) else "_" for member in value)
+                operands.append(f"{argument.name}[{marks.replace(',', '')}]")
+            elif value is not None or "Tensor" not in str(argument.type):
+                attrs[argument.name] = _attribute(value)
+        return tuple(inputs), tuple(operands), attrs
+
+    def outputs(self, node: Node, results: object) -> tuple[tuple[Tensor, ...], object, list[bool]]:
+        """Return the output tensors, what the node's readers see, and which results are present."""
+        if isinstance(results, torch.Tensor):
+            tensor = self.tensor(node.name, results, node)
+            return (tensor,), tensor, [True]
+        if not isinstance(results, (list, tuple)) or any(isinstance(member, (list, tuple)) for member in results):
+            raise UnsupportedOpError(
+                f"{node.target} returns neither a tensor nor a flat list of tensors", source=source_of(node),
+                remedy="move the call out of the compiled region",
+            )
+        slots = [
+            self.tensor(f"{node.name}_{index}", member, node) if isinstance(member, torch.Tensor)
+            else (None if member is None else _concrete(member, node))
+            for index, member in enumerate(results)
+        ]
+        tensors = tuple(member for member in slots if isinstance(member, Tensor))
+        return tensors, slots, [isinstance(member, Tensor) for member in slots]
+
+    def read(self, argument: Any) -> Any:
+        """Return what an FX argument stands for."""
+        if isinstance(argument, Node):
+            return self.values[argument]
+        if isinstance(argument, (list, tuple)):
+            return [self.read(member) for member in argument]
+        return argument
+
+    def note_leg(self, node: Node) -> Leg:
+        """Return the leg of a node and remember it for its readers."""
+        if self.leg is not None:
+            return self.leg
+        tag = node.meta.get("partitioner_tag", "")
+        backward = tag in ("is_backward", "must_be_in_backward") or (
+            tag not in ("is_forward", "must_be_in_forward")
+            and ("autograd_backward" in node.meta or any(operand in self.backward for operand in node.all_input_nodes))
+        )
+        if backward:
+            self.backward.add(node)
+        return Leg.BACKWARD if backward else Leg.FORWARD
+
+    def claim(self, op: Op) -> Op:
+        """Give an op to its record in the op table, or leave it generic."""
+        record = op_table.lookup(op.target)
+        if record is None or not _serves(record, op):
+            self.generic.append(op)
+            return op
+        claimed = _with_kind(op, record.kind)
+        for constraint in record.constraints:
+            if not constraint.holds(claimed):
+                raise ConstraintError(
+                    f"{op.target}: {constraint.message}", op=_text(claimed), source=op.source, block=_block_text(op),
+                    remedy=constraint.remedy,
+                )
+        if not record.supports(claimed):
+            self.generic.append(op)
+            return op
+        return claimed
+
+    # ------------------------------------------------------------------ result
+    def finish(self, name: str, returned: tuple[object, ...]) -> Imported:
+        """Assemble the graph."""
+        results = tuple(self.read(member) for member in returned)
+        fakes = tuple(
+            member.meta.get("val") if isinstance(member, Node) and isinstance(result, Tensor) else None
+            for member, result in zip(returned, results, strict=True)
+        )
+        inputs = set(self.inputs)
+        computed = dict.fromkeys(r for r in results if isinstance(r, Tensor) and r not in inputs)
+        counts: dict[str, int] = {}
+        for op in self.generic:
+            counts[op.target] = counts.get(op.target, 0) + 1
+        graph = Graph(name, tuple(self.inputs), tuple(computed), tuple(self.ops))
+        return Imported(graph, tuple(self.placeholders), results, fakes, self.constants, counts)
+
+
+# ---------------------------------------------------------------------- op table
+def _serves(record: op_table.OpSpec, op: Op) -> bool:
+    """Whether a record takes the element types of an op; boolean masks beside other operands do not count."""
+    dtypes = {tensor.dtype for tensor in op.inputs or op.outputs}
+    if len(dtypes) > 1:
+        dtypes.discard(DType.BOOL)
+    return dtypes <= set(record.dtypes)
+
+
+def _with_kind(op: Op, kind: str) -> Op:
+    return Op(kind, op.inputs, op.outputs, op.attrs, op.target, op.operands, op.source, op.placement, op.leg, op.block)
+
+
+def _unsupported(ops: Sequence[Op]) -> UnsupportedOpError:
+    """Return the error of ``strict_ops``: the first op in full, then all of them."""
+    lines: dict[str, Source] = {}
+    for op in ops:
+        lines.setdefault(f"{op.target} ({', '.join(t.dtype.text for t in op.inputs)})", op.source)
+    first = ops[0]
+    detail = "\n".join(f"{what}  {source}" for what, source in lines.items())
+    more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+    return UnsupportedOpError(
+        f"{first.target} has no lowering for the IPU{more}", op=_text(first), source=first.source,
+        block=_block_text(first), detail=f"all unsupported ops:\n{detail}",
+        remedy='leave out options={"strict_ops": True} to run them generically, move them out of the compiled region, '
+        'or see CONTRIBUTING, "Add an op"',
+    )
+
+
+def _text(op: Op) -> str:
+    outputs = ", ".join(f"%{t.name}: {t.dtype.text}[{','.join(map(str, t.shape))}]" for t in op.outputs)
+    inputs = ", ".join(f"%{t.name}" for t in op.inputs)
+    attrs = ", ".join(f"{key}={value}" for key, value in op.attrs.items())
+    return f"{outputs} = {op.target}({inputs}) {{{attrs}}}"
+
+
+def _block_text(op: Op) -> str:
+    if op.block is None:
+        return ""
+    name, ipu = op.block
+    return f"{name} ({op.leg.name.lower()})" if ipu is None else f"{name} (ipu {ipu}, {op.leg.name.lower()})"
+
+
+# ---------------------------------------------------------------------- values
+def _masked(results: object, mask: object) -> object:
+    """Leave out results that the call's ``output_mask`` turns off: the fake call gives them, the real one does not."""
+    if not isinstance(mask, list) or not isinstance(results, (list, tuple)):
+        return results
+    return [result if wanted else None for result, wanted in zip(results, mask, strict=True)]
+
+
+def _flat(returned: Any) -> tuple[object, ...]:
+    return tuple(returned) if isinstance(returned, (list, tuple)) else (returned,)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _concrete(value: object, node: Node) -> object:
+    """Return a plain number, or raise when it depends on data."""
+    if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return value
+    known = getattr(value.node, "maybe_as_int" if isinstance(value, torch.SymInt) else "constant", None)
+    known = known() if callable(known) else known
+    if known is None:
+        raise _unknown_size(node)
+    return known
+
+
+def _unknown_size(node: Node) -> CaptureError:
+    return CaptureError(
+        f"the size of {node.name} is not known before the program runs", op=node.format_node(), source=source_of(node),
+        remedy="avoid calls whose result's shape depends on values, such as nonzero, unique and masked_select: "
+        "use torch.where, or pad to a fixed size",
+    )
+
+
+def _sizes(value: torch.Tensor, node: Node) -> tuple[int, ...]:
+    if any(not isinstance(size, int) for size in value.shape):
+        sizes = tuple(_concrete(size, node) for size in value.shape)
+        return tuple(int(size) for size in sizes)  # type: ignore[call-overload]
+    return tuple(value.shape)
+
+
+def _dtype(value: torch.Tensor, node: Node) -> DType:
+    """Return the element type that holds a fake value."""
+    if value.layout is not torch.strided or value.is_quantized:
+        kind = "quantised tensors" if value.is_quantized else f"tensors of layout {value.layout}"
+        raise UnsupportedOpError(
+            f"{node.target}: {kind} cannot be held by the IPU", op=node.format_node(), source=source_of(node),
+            remedy="convert to a dense tensor of float16, float32 or an integer type first",
+        )
+    return dtype_of(value.dtype, node)
+
+
+def dtype_of(dtype: torch.dtype, node: Node | None = None) -> DType:
+    """Return our element type for torch's.
+
+    Raises:
+        UnsupportedOpError: The IPU has no such type and nothing stands in for it.
+    """
+    known = DTYPES.get(dtype)
+    if known is not None:
+        return known
+    stand_in = NARROWED.get(dtype)
+    if stand_in is None:
+        raise UnsupportedOpError(
+            f"{node.target if node is not None else 'the op'}: {dtype} has no counterpart on the IPU",
+            op=node.format_node() if node is not None else "", source=source_of(node) if node is not None else "",
+            remedy="use float16, float32, bool or an integer type of at most 64 bits (split complex numbers into real "
+            "and imaginary parts)",
+        )
+    _warn_narrowed(dtype, stand_in)
+    return stand_in
+
+
+_WARNED: set[torch.dtype] = set()
+
+
+def _warn_narrowed(dtype: torch.dtype, stand_in: DType) -> None:
+    """Warn once a process that a type is computed in another."""
+    if dtype in _WARNED:
+        return
+    _WARNED.add(dtype)
+    warnings.warn(
+        f"torchipu: {dtype} does not exist on the IPU; it is computed as {stand_in.text} and converted back at the "
+        "border of the compiled region", stacklevel=2,
+    )
+
+
+def _holds_tensors(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and any(isinstance(member, Tensor) for member in value)
+
+
+def _attribute(value: object) -> object:
+    """Return a plain Python value for an argument that is no tensor."""
+    if isinstance(value, torch.dtype):
+        return dtype_of(value)
+    if isinstance(value, (list, tuple)):
+        return [_attribute(member) for member in value]
+    return value
+
+
+def _real(value: torch.Tensor) -> torch.Tensor:
+    """Return a value that neither autograd nor a fake mode follows."""
+    return value.detach()
+
+
+# ---------------------------------------------------------------------- where the user wrote it
+def block_of(node: Node) -> tuple[str, int | None] | None:
+    """Return the block annotation of a node.
+
+    Raises:
+        PlacementError: The annotation is not valid (Dynamo cannot raise it where it was written).
+    """
+    found = (node.meta.get("custom") or {}).get(BLOCK_KEY)
+    if found is None:
+        return None
+    name, ipu = found
+    check_block(name, ipu)
+    return name, ipu
+
+
+def source_of(node: Node) -> Source:
+    """Return the user's line of a node: its last frame outside torch and torchipu."""
+    return line_in(node.meta.get("stack_trace") or "", _module_path(node))
+
+
+def line_in(trace: str, module: str = "") -> Source:
+    """Return the last line outside torch and torchipu of a stack trace as text."""
+    frames = list(FRAME.finditer(trace))
+    if not frames:
+        return Source(module=module) if module else UNKNOWN_SOURCE
+    mine = [frame for frame in frames if not frame["file"].startswith((TORCH_ROOT, OUR_ROOT))]
+    frame = (mine or frames)[-1]
+    return Source(frame["file"], int(frame["line"]), (frame["code"] or "").strip(), module)
+
+
+def _module_path(node: Node) -> str:
+    """Return the dotted path of the innermost module, such as ``encoder.layers.0``."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return ""
+    path = next(reversed(stack.values()))[0]
+    path = re.sub(r"^L\[[^\]]*\]", "", path)  # the local variable that holds the model
+    path = re.sub(r"\[['\"]?([^'\"\]]+)['\"]?\]", r".\1", path)
+    return path.replace("._modules.", ".").removeprefix(".")

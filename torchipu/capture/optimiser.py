@@ -1,0 +1,298 @@
+"""From a torch.optim optimiser to update ops, its state and its hyper-parameters."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchipu._kernels.update import HYPER, HYPER_WORDS
+from torchipu.capture.fx_import import dtype_of
+from torchipu.errors import OptionsError
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType, Leg, Role
+
+Group = dict[str, Any]
+State = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How one class of torch.optim is written in the IR.
+
+    Attributes:
+        base: The class.
+        target: Name of the update op for a parameter group.
+        states: Names in ``optimizer.state`` of the tensors like the parameter, for a parameter group, in the order
+            of the op's operands.
+        counts_in_state: Whether torch keeps ``step`` in the state.
+    """
+
+    base: type[torch.optim.Optimizer]
+    target: Callable[[Group], str]
+    states: Callable[[Group], tuple[str, ...]]
+    counts_in_state: bool = True
+
+
+def _adam_target(group: Group) -> str:
+    return "ipu.adamw.default" if group.get("decoupled_weight_decay") else "ipu.adam.default"
+
+
+def _adam_states(group: Group) -> tuple[str, ...]:
+    return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if group["amsgrad"] else ()))
+
+
+def _sgd_states(group: Group) -> tuple[str, ...]:
+    return ("momentum_buffer",) if float(group["momentum"]) != 0 else ()
+
+
+def _rmsprop_states(group: Group) -> tuple[str, ...]:
+    momentum = ("momentum_buffer",) if float(group["momentum"]) > 0 else ()
+    return ("square_avg", *momentum, *(("grad_avg",) if group["centered"] else ()))
+
+
+KINDS = (
+    _Kind(torch.optim.AdamW, lambda group: "ipu.adamw.default", _adam_states),
+    _Kind(torch.optim.Adam, _adam_target, _adam_states),
+    _Kind(torch.optim.SGD, lambda group: "ipu.sgd.default", _sgd_states, counts_in_state=False),
+    _Kind(torch.optim.RMSprop, lambda group: "ipu.rmsprop.default", _rmsprop_states),
+)
+
+_SGD_STEPS: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[torch.Tensor, torch.Tensor]]
+_SGD_STEPS = weakref.WeakKeyDictionary()
+"""Updates done by each SGD optimiser to each parameter: torch does not count them, but the first one differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class OptimiserImport:
+    """The update of a training step.
+
+    Attributes:
+        ops: Update ops, leg UPDATE: for each parameter a count of its steps and the update itself.
+        inputs: State and hyper-parameter tensors to add to the graph's inputs.
+        updates: ``(state or weight, next value)`` pairs.
+        host: The user's tensor of each state; None for the hyper-parameters, which are copied in at each call.
+        hyperparameters: The values of each hyper-parameter tensor, float64[16] in the order of ``HYPER``; `refresh`
+            writes them.
+        refresh: Reads learning rates and the other hyper-parameters anew, and takes over states that the user has
+            put into ``optimizer.state``; call it before every run.
+    """
+
+    ops: tuple[Op, ...]
+    inputs: tuple[Tensor, ...]
+    updates: tuple[tuple[Tensor, Tensor], ...]
+    host: dict[Tensor, torch.Tensor | None]
+    hyperparameters: dict[Tensor, torch.Tensor]
+    refresh: Callable[[], None]
+
+
+def import_optimiser(
+    optimizer: torch.optim.Optimizer, model: torch.nn.Module, parameters: Mapping[str, Tensor],
+    gradients: Mapping[str, Tensor], *, gradient_scale: float = 1.0,
+) -> OptimiserImport:
+    """Write the update of an optimiser as ops.
+
+    State that torch would create in its first step is created in ``optimizer.state`` now, so that ``state_dict`` and
+    ``load_state_dict`` work as in torch.
+
+    Args:
+        optimizer: SGD, Adam, AdamW or RMSprop of torch.optim.
+        model: Owner of the parameters.
+        parameters: Graph input of each parameter by name.
+        gradients: Gradient of each parameter by name; parameters without one are not updated, as in torch.
+        gradient_scale: Factor on every gradient before the update.
+
+    Raises:
+        OptionsError: Another class of optimiser, a setting that the IPU cannot do, or a parameter of another model.
+    """
+    kind = _kind_of(optimizer)
+    builder = _Builder(optimizer, kind, gradient_scale)
+    name_by_id = {id(tensor): name for name, tensor in model.named_parameters()}
+    for number, group in enumerate(optimizer.param_groups):
+        _check_group(optimizer, group)
+        hyper = builder.hyper(number, group)
+        for parameter in group["params"]:
+            name = name_by_id.get(id(parameter))
+            if name is None:
+                raise OptionsError(
+                    f"{type(optimizer).__name__} updates a parameter of shape {list(parameter.shape)} that the model "
+                    "does not have", option="optimizer", remedy="make the optimiser from model.parameters()",
+                )
+            if name in gradients:
+                builder.parameter(name, parameter, parameters[name], gradients[name], group, hyper)
+    return builder.result()
+
+
+def _kind_of(optimizer: torch.optim.Optimizer) -> _Kind:
+    """Return how an optimiser is written; a subclass counts as its base unless it has a step of its own."""
+    for kind in KINDS:
+        if isinstance(optimizer, kind.base) and inspect.unwrap(type(optimizer).step) is inspect.unwrap(kind.base.step):
+            return kind
+    supported = ", ".join(sorted(f"torch.optim.{kind.base.__name__}" for kind in KINDS))
+    raise OptionsError(
+        f"optimiser {type(optimizer).__module__}.{type(optimizer).__name__} cannot run on the IPU", option="optimizer",
+        value=optimizer, allowed=supported,
+        remedy='use one of these, or torch.compile(model, backend="ipu") with the optimiser run by torch on the host',
+    )
+
+
+def _check_group(optimizer: torch.optim.Optimizer, group: Group) -> None:
+    if group.get("differentiable"):
+        raise OptionsError(
+            f"{type(optimizer).__name__}: differentiable=True cannot run on the IPU", option="differentiable",
+            value=True, allowed="False", remedy="leave differentiable out",
+        )
+
+
+@dataclass(slots=True)
+class _Held:
+    """A state tensor that the program works on."""
+
+    parameter: torch.Tensor
+    key: str
+    value: torch.Tensor
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Gathers the parts of an OptimiserImport."""
+
+    optimizer: torch.optim.Optimizer
+    kind: _Kind
+    gradient_scale: float
+    ops: list[Op] = field(default_factory=list)
+    inputs: list[Tensor] = field(default_factory=list)
+    updates: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    host: dict[Tensor, torch.Tensor | None] = field(default_factory=dict)
+    hyperparameters: dict[Tensor, torch.Tensor] = field(default_factory=dict)
+    groups: list[tuple[Tensor, object]] = field(default_factory=list)
+    held: list[_Held] = field(default_factory=list)
+
+    def structure(self, group: Group) -> tuple[str, tuple[str, ...]]:
+        """Return what of a group is fixed in the program: the op and the states that it works on."""
+        return self.kind.target(group), self.kind.states(group)
+
+    def hyper(self, number: int, group: Group) -> Tensor:
+        """Enter the hyper-parameters of a group."""
+        tensor = Tensor(f"hyper.{number}", (HYPER_WORDS,), DType.LONG, Role.HYPERPARAMETER)
+        self.hyperparameters[tensor] = torch.zeros(HYPER_WORDS, dtype=torch.float64)
+        self.groups.append((tensor, self.structure(group)))
+        self.host[tensor] = None
+        self.inputs.append(tensor)
+        return tensor
+
+    def parameter(
+        self, name: str, parameter: torch.Tensor, weight: Tensor, gradient: Tensor, group: Group, hyper: Tensor,
+    ) -> None:
+        """Enter the update of one parameter."""
+        names = self.kind.states(group)
+        step = self.step(name, parameter)
+        states = [weight, *(self.state(name, parameter, key) for key in names)]
+        counted = Tensor(f"{step.name}.next", (), DType.FLOAT, Role.OPTIMISER_STATE)
+        self.ops.append(_update_op("ipu.increment.default", (step,), (counted,), ("step",)))
+        self.updates.append((step, counted))
+        outputs = tuple(Tensor(f"{state.name}.next", state.shape, state.dtype, state.role) for state in states)
+        self.ops.append(_update_op(
+            self.kind.target(group), (*states, gradient, hyper, counted), outputs,
+            ("param", *names, "grad", "hyper", "step"),
+        ))
+        self.updates += zip(states, outputs, strict=True)
+
+    def state(self, name: str, parameter: torch.Tensor, key: str) -> Tensor:
+        """Enter a state tensor of the parameter's shape, created with zeros where torch has not done it."""
+        state: State = self.optimizer.state[parameter]
+        value = state.get(key)
+        if value is None:
+            value = torch.zeros_like(parameter.detach(), memory_format=torch.preserve_format)
+            state[key] = value
+        return self.hold(parameter, key, value, f"{key}.{name}")
+
+    def step(self, name: str, parameter: torch.Tensor) -> Tensor:
+        """Enter the count of updates of a parameter."""
+        if self.kind.counts_in_state:
+            state: State = self.optimizer.state[parameter]
+            value = state.get("step")
+            if not isinstance(value, torch.Tensor):
+                value = torch.tensor(float(value or 0.0))
+                state["step"] = value
+            return self.hold(parameter, "step", value, f"step.{name}")
+        value = _sgd_steps(self.optimizer, parameter)
+        return self.hold(parameter, "", value, f"step.{name}")
+
+    def hold(self, parameter: torch.Tensor, key: str, value: torch.Tensor, name: str) -> Tensor:
+        """Make a graph input of a state tensor."""
+        tensor = Tensor(name, tuple(value.shape), dtype_of(value.dtype), Role.OPTIMISER_STATE)
+        self.host[tensor] = value
+        self.inputs.append(tensor)
+        if key:
+            self.held.append(_Held(parameter, key, value))
+        return tensor
+
+    def refresh(self) -> None:
+        """Read hyper-parameters and adopted states."""
+        # The groups are looked up anew: load_state_dict replaces them.
+        for (tensor, structure), group in zip(self.groups, self.optimizer.param_groups, strict=True):
+            if self.structure(group) != structure:
+                raise OptionsError(
+                    f"{type(self.optimizer).__name__}: a parameter group now needs other states than it was compiled "
+                    f"with (was {structure}, is {self.structure(group)})", option="optimizer",
+                    remedy="switch momentum, amsgrad, centered or decoupled_weight_decay on or off before the first "
+                    "call, or make a new TrainStep",
+                )
+            self._write_hyper(self.hyperparameters[tensor], group)
+        for held in self.held:
+            self._adopt(held)
+
+    def _write_hyper(self, values: torch.Tensor, group: Group) -> None:
+        values.zero_()
+        given = dict(group)
+        if "betas" in given:
+            given["beta1"], given["beta2"] = given["betas"]
+        given["grad_scale"] = self.gradient_scale
+        for name, place in HYPER.items():
+            if given.get(name) is not None:
+                values[place] = float(given[name])
+
+    def _adopt(self, held: _Held) -> None:
+        """Take over a state that load_state_dict has put in place of the one the program works on."""
+        state: State = self.optimizer.state[held.parameter]
+        found = state.get(held.key)
+        if found is held.value:
+            return
+        if not self.kind.counts_in_state:
+            _sgd_steps(self.optimizer, held.parameter).fill_(0.0 if found is None else 1.0)
+        with torch.no_grad():
+            if isinstance(found, torch.Tensor):
+                held.value.copy_(found)
+            else:
+                held.value.fill_(float(found or 0.0))
+        state[held.key] = held.value
+
+    def result(self) -> OptimiserImport:
+        """Assemble the import, with the hyper-parameters as they are now."""
+        self.refresh()
+        return OptimiserImport(
+            tuple(self.ops), tuple(self.inputs), tuple(self.updates), self.host, self.hyperparameters, self.refresh,
+        )
+
+
+def _sgd_steps(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.Tensor:
+    """Return the count of SGD updates of a parameter; it begins at 1 if torch has made a momentum buffer already."""
+    counts = _SGD_STEPS.setdefault(optimizer, {})
+    if parameter not in counts:
+        counts[parameter] = torch.tensor(0.0 if _momentum_buffer(optimizer, parameter) is None else 1.0)
+    return counts[parameter]
+
+
+def _momentum_buffer(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.Tensor | None:
+    state: State = optimizer.state.get(parameter, {})  # a look-up by [] would make an entry, which torch does not
+    found: torch.Tensor | None = state.get("momentum_buffer")
+    return found
+
+
+def _update_op(target: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], operands: tuple[str, ...]) -> Op:
+    return Op(target.split(".")[1], inputs, outputs, target=target, operands=operands, leg=Leg.UPDATE)

@@ -1,0 +1,78 @@
+"""The command ``torchipu``: reads the command line and prints; what it prints is made elsewhere."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from torchipu import __version__
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status.
+
+    Args:
+        arguments: Those after the name of the command; None takes them from ``sys.argv``.
+    """
+    flags = make_parser().parse_args(arguments)
+    # A reader of a pipe may leave early, as head does.
+    try:
+        return int(flags.run(flags))
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 141
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser; each subcommand sets ``run``."""
+    parser = argparse.ArgumentParser(prog="torchipu", description="An emulated Graphcore IPU for PyTorch.")
+    parser.add_argument("--version", action="version", version=f"torchipu {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="command")
+
+    explain = commands.add_parser(
+        "explain",
+        help="say what becomes of a script or a model on the IPU",
+        description="Run a script, or a function that takes no arguments, and say what was captured, where the graph "
+        "breaks, which ops are generic, where ops are placed, and the cycles and memory that result. A function may "
+        "also return (model, inputs).",
+    )
+    explain.add_argument("subject", metavar="script.py|module:function")
+    explain.add_argument("arguments", nargs=argparse.REMAINDER, help="handed on to the script")
+    explain.set_defaults(run=run_explain)
+
+    targets = commands.add_parser("targets", help="list the machines that can be emulated, with the sources of numbers")
+    targets.add_argument("names", nargs="*", metavar="name", help="machines to list; all when none is named")
+    targets.set_defaults(run=run_targets)
+    return parser
+
+
+def run_explain(flags: argparse.Namespace) -> int:
+    """Run ``torchipu explain``; 1 when the run ended early, 2 when there is nothing to run."""
+    from torchipu.explanation import explain_function, explain_script
+
+    subject: str = flags.subject
+    is_function = ":" in subject and not subject.endswith(".py")
+    try:
+        if is_function:
+            explanation = explain_function(subject)
+        else:
+            explanation = explain_script(subject, flags.arguments)
+    except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
+        print(f"torchipu explain: {error}", file=sys.stderr)
+        return 2
+    print(explanation.text())
+    return 1 if explanation.error is not None else 0
+
+
+def run_targets(flags: argparse.Namespace) -> int:
+    """Run ``torchipu targets``; 2 when a machine is unknown."""
+    from torchipu.cli.targets import print_targets
+    from torchipu.errors import OptionsError
+
+    try:
+        print_targets(flags.names)
+    except OptionsError as error:
+        print(f"torchipu targets: {error}", file=sys.stderr)
+        return 2
+    return 0

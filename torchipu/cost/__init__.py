@@ -1,0 +1,190 @@
+"""The cycle reader of a device program: what one weight update, or one inference run, takes on the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from torchipu.cost.cycles import CATEGORIES, FunctionCost, Superstep, function_cost
+from torchipu.cost.exchange import link_cycles
+from torchipu.cost.sync import sync_cycles
+from torchipu.cost.timeline import Span, Timeline, chart
+from torchipu.ir.program import Call, Copy, Executable, OnIpus, Program, Repeat, Sequence, Sync
+from torchipu.ir.schedule import Schedule
+from torchipu.target import Target
+
+__all__ = ["CATEGORIES", "Cost", "FunctionCost", "Span", "Superstep", "Timeline", "chart", "estimate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Cycles of one iteration of the main program: a weight update, or an inference run.
+
+    Attributes:
+        cycles: Cycles of one iteration.
+        device_iterations: Iterations in a call.
+        pipeline_cycles: Rows of the schedule in which some stage runs.
+        micro_batches: Micro-batches of an iteration.
+        functions: One run of each function, by name.
+        runs_by_function: How often each runs in an iteration.
+        cycles_by_category_by_ipu: For each IPU its cycles by category, and ``idle``; they add up to ``cycles``.
+        timeline: What each IPU does when.
+    """
+
+    cycles: int
+    device_iterations: int
+    pipeline_cycles: int
+    micro_batches: int
+    functions: Mapping[str, FunctionCost]
+    runs_by_function: Mapping[str, int]
+    cycles_by_category_by_ipu: tuple[Mapping[str, int], ...]
+    timeline: Timeline
+
+    @property
+    def efficiency_by_ipu(self) -> tuple[float, ...]:
+        """Share of the time in which each IPU runs a leg of its stages, 0 to 1."""
+        return tuple(
+            self.timeline.busy(ipu) / self.cycles if self.cycles else 1.0
+            for ipu in range(len(self.timeline.spans_by_ipu))
+        )
+
+    @property
+    def pipeline_fill(self) -> float:
+        """Micro-batches over pipeline cycles: ``GA / (GA + 2 S - 2)`` for ``S`` stages in training, 0 to 1.
+
+        Equal to the efficiency only if every cycle took as long as one that runs both legs; fill and flush cycles run
+        one leg and are shorter, so IPUs with balanced stages are busier than this.
+        """
+        return self.micro_batches / self.pipeline_cycles if self.pipeline_cycles else 1.0
+
+
+def estimate(executable: Executable, target: Target, schedule: Schedule) -> Cost:
+    """Return the cycles of an executable.
+
+    Args:
+        executable: From the lower pass; addresses are not needed.
+        target: The machine.
+        schedule: That it was lowered with.
+    """
+    functions = {
+        name: function_cost(name, program, target, executable.functions)
+        for name, program in executable.functions.items()
+    }
+    clock = _Clock(executable, target, functions)
+    main = executable.programs["main"]
+    iterations = main.count if isinstance(main, Repeat) else 1
+    clock.run(main.body if isinstance(main, Repeat) else main)
+    clock.end_sends()
+    actions = [[a for cell in step for a in cell if a.micro_batch is not None] for step in schedule.steps]
+    runs = {name: count for by_name in clock.runs for name, count in by_name.items()}
+    return Cost(
+        cycles=clock.now, device_iterations=iterations, pipeline_cycles=sum(1 for row in actions if row),
+        micro_batches=len({action.micro_batch for row in actions for action in row}), functions=functions,
+        runs_by_function=runs, cycles_by_category_by_ipu=tuple(clock.categories()),
+        timeline=Timeline(clock.spans, clock.now),
+    )
+
+
+class _Clock:
+    """Walks the main program and keeps the time of all IPUs.
+
+    Args:
+        executable: The program.
+        target: The machine.
+        functions: Cost of each function.
+    """
+
+    def __init__(self, executable: Executable, target: Target, functions: Mapping[str, FunctionCost]) -> None:
+        self.executable = executable
+        self.target = target
+        self.functions = functions
+        self.now = 0
+        self.spans: list[list[Span]] = [[] for _ in range(executable.num_ipus)]
+        self.runs: list[dict[str, int]] = [{} for _ in range(executable.num_ipus)]
+        self.shared = dict.fromkeys(CATEGORIES, 0)
+        self.traffic: dict[tuple[int, int], int] = {}
+        self.sends = {name: _link_bytes(program) for name, program in executable.functions.items()}
+
+    def run(self, program: Program) -> None:
+        """Advance over a program."""
+        match program:
+            case Sequence(body=body):
+                for part in body:
+                    self.run(part)
+            case Repeat(count=count, body=body):
+                for _ in range(count):
+                    self.run(body)
+            case OnIpus(bodies=bodies):
+                self.end_sends()
+                self.now += max((self._run_on(ipu, body) for ipu, body in enumerate(bodies)), default=0)
+            case Sync(scope=scope):
+                self.end_sends()
+                self._spend("sync", sync_cycles(self.target, scope))
+            case Call(function=function):
+                self._call(function)
+            case _:
+                raise TypeError(f"{type(program).__name__} in the main program outside a function")
+
+    def _call(self, function: str) -> None:
+        """Take part in the copies between IPUs that follow a cycle, or run alone where it is no such function."""
+        sent = self.sends[function]
+        if sent is None:
+            self.now += self._run_on(0, Call(function))
+            return
+        for pair, count in sent.items():
+            self.traffic[pair] = self.traffic.get(pair, 0) + count
+
+    def end_sends(self) -> None:
+        """Let all copies between IPUs end; pairs of IPUs send side by side, the busiest decides."""
+        if self.traffic:
+            self._spend("link", link_cycles(self.target, max(self.traffic.values())))
+            self.traffic = {}
+
+    def _spend(self, category: str, cycles: int) -> None:
+        self.shared[category] += cycles
+        self.now += cycles
+
+    def _run_on(self, ipu: int, body: Program) -> int:
+        """Record the calls of one IPU in a cycle and return their cycles."""
+        begin = self.now
+        for call in _calls(body):
+            cycles = self.functions[call.function].cycles
+            label = call.function if call.micro_batch is None else f"{call.function}{call.micro_batch}"
+            if cycles:
+                self.spans[ipu].append(Span(label, begin, begin + cycles))
+            self.runs[ipu][call.function] = self.runs[ipu].get(call.function, 0) + 1
+            begin += cycles
+        return begin - self.now
+
+    def categories(self) -> Iterator[dict[str, int]]:
+        """Yield each IPU's cycles by category; what it waits for others is idle."""
+        for runs in self.runs:
+            spent = dict(self.shared)
+            for name, count in runs.items():
+                for category, cycles in self.functions[name].cycles_by_category.items():
+                    spent[category] += cycles * count
+            yield {**spent, "idle": self.now - sum(spent.values())}
+
+
+def _calls(program: Program) -> Iterator[Call]:
+    match program:
+        case Call():
+            yield program
+        case Sequence(body=body):
+            for part in body:
+                yield from _calls(part)
+        case _:
+            raise TypeError(f"{type(program).__name__} in a pipeline cycle outside a function")
+
+
+def _link_bytes(program: Program) -> dict[tuple[int, int], int] | None:
+    """Return the bytes by pair of IPUs of a function that holds nothing but copies between IPUs, else None."""
+    if not isinstance(program, Sequence) or not program.body:
+        return None
+    sent: dict[tuple[int, int], int] = {}
+    for part in program.body:
+        if not isinstance(part, Copy) or part.src.ipu == part.dst.ipu:
+            return None
+        pair = (part.src.ipu, part.dst.ipu)
+        sent[pair] = sent.get(pair, 0) + part.total_bytes
+    return sent

@@ -1,0 +1,476 @@
+"""Convolutions of one and two dimensions, and their gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchipu._kernels import conv as kernels
+from torchipu._kernels import sparse_conv as sparse
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.matmul import PANEL, grain_for, matmul_vertices
+from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Vertices, register
+
+if TYPE_CHECKING:
+    from torchipu.target import Target
+
+CACHE_FLOATS = 96 * 1024  # what a block should need of the second-level cache
+LEAST_CHUNK_MACS = 200_000
+LEAST_ITEMS = 8
+MAX_SPARSE_IMAGE = 64 * 1024  # floats of an image that stay in the second-level cache
+MAX_UNITS = 16  # TI_CONV_UNITS
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a 2-d convolution; ``ic`` and ``oc`` count the channels of one of the ``g`` groups."""
+
+    n: int
+    g: int
+    ic: int
+    oc: int
+    h: int
+    w: int
+    oh: int
+    ow: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    ph: int
+    pw: int
+    dh: int
+    dw: int
+
+    @property
+    def summands(self) -> int:
+        """Products added up for one output."""
+        return self.ic * self.kh * self.kw
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates in all."""
+        return self.n * self.g * self.oc * self.oh * self.ow * self.summands
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether the window is a single pixel and every pixel is used once."""
+        return (self.kh, self.kw, self.sh, self.sw, self.ph, self.pw) == (1, 1, 1, 1, 0, 0)
+
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether summands are contiguous runs of the image as it is."""
+        return (self.kw, self.sw, self.pw, self.sh, self.ph) == (1, 1, 0, 1, 0) and self.w == self.ow
+
+    def ints(self, rows: int, cols: int, direct: bool) -> tuple[int, ...]:
+        """Return the ints that every kernel begins with."""
+        return (
+            self.n,
+            self.g,
+            self.ic,
+            self.oc,
+            self.h,
+            self.w,
+            self.oh,
+            self.ow,
+            self.kh,
+            self.kw,
+            self.sh,
+            self.sw,
+            self.ph,
+            self.pw,
+            self.dh,
+            self.dw,
+            rows,
+            cols,
+            int(direct),
+        )
+
+    def expanded(self, rows: int, cols: int) -> int:
+        """Floats of an expanded block of outputs."""
+        if self.reads_in_place:
+            return 0
+        return self.ic * self.kw * self.sh * (rows + (self.kh - 1) * self.dh // self.sh) * cols
+
+
+def shape_of(x: Tensor, weight: Tensor, op: Op) -> Shape:
+    """Return the sizes of a convolution; one of 1 dimension has height 1."""
+    stride, padding, dilation = (_ints(op, name) for name in ("stride", "padding", "dilation"))
+    groups = int(op.attrs["groups"])  # type: ignore[call-overload]
+    if len(x.shape) == 3:
+        stride, padding, dilation = (1, stride[0]), (0, padding[0]), (1, dilation[0])
+        n, h, w = x.shape[0], 1, x.shape[2]
+        out, per_group, kh, kw = weight.shape[0], weight.shape[1], 1, weight.shape[2]
+    else:
+        n, _, h, w = x.shape
+        out, per_group, kh, kw = weight.shape
+    stride, padding, dilation = _pair(stride), _pair(padding), _pair(dilation)
+    oh = (h + 2 * padding[0] - dilation[0] * (kh - 1) - 1) // stride[0] + 1
+    ow = (w + 2 * padding[1] - dilation[1] * (kw - 1) - 1) // stride[1] + 1
+    return Shape(n, groups, per_group, out // groups, h, w, oh, ow, kh, kw, *stride, *padding, *dilation)
+
+
+def _ints(op: Op, name: str) -> tuple[int, ...]:
+    return tuple(int(v) for v in op.attrs[name])  # type: ignore[attr-defined]
+
+
+def _pair(values: tuple[int, ...]) -> tuple[int, int]:
+    return (values[0], values[0]) if len(values) == 1 else (values[0], values[1])
+
+
+def _supports(op: Op) -> bool:
+    x = op.operand("input")
+    weight = op.operand("weight")
+    if x is None or weight is None or bool(op.attrs["transposed"]) or 0 in x.shape:
+        return False
+    if len(x.shape) not in (3, 4) or len(x.shape) != len(weight.shape):
+        return False
+    return not any(0 in result.shape for result in op.outputs)
+
+
+# --------------------------------------------------------------------------- host side: forward
+def _blocks(s: Shape, images: int) -> tuple[int, int]:
+    """Rows and columns of outputs that are expanded at a time."""
+    rows, cols = s.oh, s.ow
+    while rows > 1 and (s.expanded(rows, cols) > CACHE_FLOATS or images * -(-s.oh // rows) < LEAST_ITEMS):
+        rows = -(-rows // 2)
+    while (
+        rows == 1
+        and cols > 128
+        and not s.reads_in_place
+        and (s.expanded(1, cols) > CACHE_FLOATS or images * s.oh * -(-s.ow // cols) < LEAST_ITEMS)
+    ):
+        cols = -(-cols // 2)
+    return rows, cols
+
+
+def _fills_panels(s: Shape, channels: int, inner: int) -> bool:
+    """Whether the channels-last way wastes little: full panels, no groups, windows of adjoining columns."""
+    padded = -(-channels // 16) * 16
+    return s.g == 1 and s.dw == 1 and channels * 5 >= padded * 4 and channels >= 32 and inner >= 16 and s.kh * s.kw > 1
+
+
+def _offset_floats(s: Shape) -> int:
+    return -(-s.summands // 16) * 16
+
+
+def emit_forward(
+    plan: HostPlanner,
+    s: Shape,
+    out: HostTensor,
+    x: HostTensor,
+    weight: HostTensor,
+    bias: HostTensor | None,
+) -> None:
+    """Emit a convolution with row-major operands."""
+    if _fills_panels(s, s.oc, s.ic):
+        _emit_direct(plan, s, out, x, weight, bias, (s.summands, s.kh * s.kw), turned=False)
+        return
+    rows, cols = _blocks(s, s.n * s.g)
+    items = s.n * s.g * -(-s.oh // rows) * -(-s.ow // cols)
+    plan.step(
+        kernels.CONV_FORWARD,
+        [out],
+        [x, weight] + ([bias] if bias is not None else []),
+        ints=(*s.ints(rows, cols, s.reads_in_place), int(bias is not None)),
+        items=items,
+        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
+        scratch_bytes=4 * (_offset_floats(s) + s.expanded(rows, cols)),
+    )
+
+
+def _emit_direct(
+    plan: HostPlanner,
+    s: Shape,
+    out: HostTensor,
+    x: HostTensor,
+    weight: HostTensor,
+    bias: HostTensor | None,
+    strides: tuple[int, int],
+    turned: bool,
+) -> None:
+    """Emit a convolution the channels-last way; ``strides`` of the weights along output and input channels."""
+    panels, taps = -(-s.oc // PANEL), s.kh * s.kw
+    packed = plan.scratch((panels, taps, s.ic, PANEL))
+    plan.step(
+        kernels.CONV_PACK,
+        [packed],
+        [weight],
+        ints=(s.oc, s.ic, taps, *strides, int(turned)),
+        items=panels * s.ic,
+        grain=grain_for(panels * s.ic, panels * s.ic * taps * PANEL, 16384),
+    )
+    wp = (s.ow - 1) * s.sw + s.kw
+
+    def floats(rows: int) -> int:
+        return ((rows - 1) * s.sh + (s.kh - 1) * s.dh + 1) * wp * s.ic + rows * s.ow * PANEL
+
+    rows = s.oh
+    while rows > 1 and (floats(rows) > CACHE_FLOATS or s.n * -(-s.oh // rows) < LEAST_ITEMS // 2):
+        rows = -(-rows // 2)
+    images = 1
+    while rows == s.oh and s.n // (2 * images) >= LEAST_ITEMS // 2 and 2 * images * floats(rows) <= CACHE_FLOATS:
+        images *= 2
+    items = -(-s.n // images) * -(-s.oh // rows)
+    plan.step(
+        kernels.CONV_DIRECT,
+        [out],
+        [x, packed] + ([bias] if bias is not None else []),
+        ints=(*s.ints(rows, s.ow, False), int(bias is not None), images),
+        items=items,
+        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
+        scratch_bytes=4 * images * floats(rows),
+    )
+
+
+def _emit_convolution(op: Op, plan: HostPlanner) -> None:
+    x, weight, bias = op.operand("input"), op.operand("weight"), op.operand("bias")
+    assert x is not None
+    assert weight is not None
+    values = [plan.value(t, DType.FLOAT) if t is not None else None for t in (x, weight, bias)]
+    assert values[0] is not None
+    assert values[1] is not None
+    out = plan.output(op.outputs[0], DType.FLOAT)
+    emit_forward(plan, shape_of(x, weight, op), out, values[0], values[1], values[2])
+
+
+# --------------------------------------------------------------------------- host side: gradients
+def emit_input_gradient(plan: HostPlanner, s: Shape, dx: HostTensor, dy: HostTensor, weight: HostTensor) -> None:
+    """Emit the gradient of the input: a convolution with turned weights where that wastes little, else a fold."""
+    back = Shape(
+        s.n,
+        1,
+        s.oc,
+        s.ic,
+        s.oh,
+        s.ow,
+        s.h,
+        s.w,
+        s.kh,
+        s.kw,
+        1,
+        1,
+        s.dh * (s.kh - 1) - s.ph,
+        s.dw * (s.kw - 1) - s.pw,
+        s.dh,
+        s.dw,
+    )
+    fits = (s.sh, s.sw) == (1, 1) and back.ph >= 0 and back.pw >= 0 and s.h * s.w < 1.3 * s.oh * s.ow
+    if fits and _fills_panels(back, s.ic, s.oc):
+        _emit_direct(plan, back, dx, dy, weight, None, (s.kh * s.kw, s.summands), turned=True)
+        return
+    channels = s.ic
+    while (
+        channels > 1
+        and s.n * s.g * -(-s.ic // channels) < LEAST_ITEMS
+        or channels * s.kh * s.kw > 1024
+        and channels > 1
+    ):
+        channels = -(-channels // 2)
+    rows = s.oh
+    while rows > 1 and channels * s.kh * s.kw * rows * s.ow > CACHE_FLOATS:
+        rows = -(-rows // 2)
+    items = s.n * s.g * -(-s.ic // channels)
+    plan.step(
+        kernels.CONV_INPUT,
+        [dx],
+        [dy, weight],
+        ints=(*s.ints(rows, s.ow, s.is_pointwise), channels),
+        items=items,
+        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
+        scratch_bytes=4 * channels * s.kh * s.kw * (rows * s.ow + s.oc),
+    )
+
+
+def emit_weight_gradient(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTensor, x: HostTensor) -> None:
+    """Emit the gradient of the weights."""
+    if s.g == 1 and s.ic >= 32 and s.ic % 16 == 0 and s.kh * s.kw > 1:
+        _emit_weight_direct(plan, s, dw, dy, x)
+        return
+    rows, cols = _blocks(s, s.n)
+    units = s.n * -(-s.oh // rows) * -(-s.ow // cols)
+    count = s.g * s.oc * s.summands
+    channels = s.oc
+    while channels > 16 and units * s.g * -(-s.oc // channels) < LEAST_ITEMS:
+        channels = -(-channels // 2)
+    # As few partial sums as keep the threads busy: each is written once and read once.
+    chunks = max(1, min(units, -(-LEAST_ITEMS // (s.g * -(-s.oc // channels)))))
+    while channels > 64 and chunks > 1 and count > 65536:
+        channels = -(-channels // 2)
+        chunks = max(1, min(units, -(-LEAST_ITEMS // (s.g * -(-s.oc // channels)))))
+    size = s.expanded(rows, cols)
+    together = max(1, min(MAX_UNITS, CACHE_FLOATS // 2 // max(1, size))) if size else MAX_UNITS
+    partial = dw if chunks == 1 else plan.scratch((chunks, count))
+    items = chunks * s.g * -(-s.oc // channels)
+    plan.step(
+        kernels.CONV_WEIGHT,
+        [partial],
+        [dy, x],
+        ints=(*s.ints(rows, cols, s.reads_in_place), chunks, channels, together),
+        items=items,
+        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
+        scratch_bytes=4 * (_offset_floats(s) + together * size),
+    )
+    if chunks > 1:
+        blocks = -(-count // 1024)
+        plan.step(
+            kernels.CONV_REDUCE,
+            [dw],
+            [partial],
+            ints=(chunks, count, 1024),
+            items=blocks,
+            grain=grain_for(blocks, count * chunks, 32768),
+        )
+
+
+def _emit_weight_direct(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTensor, x: HostTensor) -> None:
+    hp, wp = (s.oh - 1) * s.sh + (s.kh - 1) * s.dh + 1, (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1
+    last = plan.scratch((s.n, hp, wp, s.ic))
+    plan.step(
+        kernels.CONV_LAST,
+        [last],
+        [x],
+        ints=s.ints(s.oh, s.ow, False),
+        items=s.n * hp,
+        grain=grain_for(s.n * hp, s.n * hp * wp * s.ic, 16384),
+    )
+    rows = s.oh
+    while rows > 1 and rows * s.ow > 800:
+        rows = -(-rows // 2)
+    together = max(1, min(s.n, 800 // (s.oh * s.ow))) if rows == s.oh else 1
+    panels = -(-s.ic // PANEL)
+    channels = min(s.oc, 56)
+    while channels > 14 and panels * -(-s.oc // channels) < LEAST_ITEMS:
+        channels = -(-channels // 2)
+    items = panels * -(-s.oc // channels)
+    plan.step(
+        kernels.CONV_WEIGHT_DIRECT,
+        [dw],
+        [dy, last],
+        ints=(*s.ints(rows, s.ow, False), channels, together),
+        items=items,
+        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
+        scratch_bytes=4 * s.kh * s.kw * channels * PANEL,
+    )
+
+
+def _present(op: Op) -> tuple[bool, ...]:
+    """Which of the three gradients the op has."""
+    return tuple(bool(given) for given in op.attrs.get("present", op.attrs["output_mask"]))  # type: ignore[attr-defined]
+
+
+def _emit_backward(op: Op, plan: HostPlanner) -> None:
+    dy, x, weight = (op.operand(name) for name in ("grad_output", "input", "weight"))
+    assert dy is not None
+    assert x is not None
+    assert weight is not None
+    s = shape_of(x, weight, op)
+    present = _present(op)
+    results = iter(op.outputs)
+<<<<<<< HEAD
+    dx, dw, db = (next(results) if given else None for given in present)  # type: ignore[attr-defined]
+    if dw is not None and db is not None and _is_behind_pool(s, plan.producer(dy)):
+        _emit_sparse_backward(plan, s, dy, x, weight, (dx if dx is not None and plan.wanted(dx) else None, dw, db))
+        return
+=======
+    dx, dw, db = (next(results) if given else None for given in present)
+>>>>>>> linear
+    dy_value = plan.value(dy, DType.FLOAT)
+    if dx is not None and plan.wanted(dx):
+        weight_value = plan.value(weight, DType.FLOAT)
+        emit_input_gradient(plan, s, plan.output(dx, DType.FLOAT), dy_value, weight_value)
+    if dw is not None and plan.wanted(dw):
+        x_value = plan.value(x, DType.FLOAT)
+        emit_weight_gradient(plan, s, plan.output(dw, DType.FLOAT), dy_value, x_value)
+    if db is not None and plan.wanted(db):
+        channels = s.g * s.oc
+        plan.step(
+            kernels.CONV_BIAS,
+            [plan.output(db, DType.FLOAT)],
+            [dy_value],
+            ints=(s.n, channels, s.oh * s.ow),
+            items=channels,
+            grain=grain_for(channels, s.n * channels * s.oh * s.ow, 16384),
+        )
+
+
+def _is_behind_pool(s: Shape, producer: Op | None) -> bool:
+    """Whether most of the output gradient is zero: a max-pool with disjoint windows passes one value of each on."""
+    if producer is None or producer.target != "aten.max_pool2d_with_indices_backward.default":
+        return False
+    kernel, stride = _pair(_ints(producer, "kernel_size")), _ints(producer, "stride")
+    disjoint = not stride or all(step >= size for step, size in zip(_pair(stride), kernel, strict=True))
+    return disjoint and kernel[0] * kernel[1] >= 4 and s.g == 1 and (s.dh, s.dw) == (1, 1) and s.ic * s.h * s.w <= MAX_SPARSE_IMAGE
+
+
+def _emit_sparse_backward(
+    plan: HostPlanner, s: Shape, dy: Tensor, x: Tensor, weight: Tensor, results: tuple[Tensor | None, Tensor, Tensor],
+) -> None:
+    """Emit all gradients from those elements of ``dy`` that are not zero."""
+    dx, dw, db = results
+    run = -(-s.kw * s.ic // 16) * 16
+    images = -(-s.n // LEAST_ITEMS)
+    chunks = -(-s.n // images)
+    image = (s.h + 2 * s.ph) * (s.w + 2 * s.pw) * s.ic + s.kw * s.ic + 48
+    packed = plan.scratch((s.oc, s.kh, run))
+    window = (s.oc, s.ic, s.kh, s.kw, run)
+    plan.step(sparse.SPARSE_CONV_PACK, [packed], [plan.value(weight, DType.FLOAT)], ints=window, items=s.oc, grain=s.oc)
+    partial_dw, partial_db = plan.scratch((chunks, s.oc, s.kh, run)), plan.scratch((chunks, s.oc))
+    dx_value = plan.output(dx, DType.FLOAT) if dx is not None else partial_db
+    plan.step(
+        sparse.SPARSE_CONV_BACKWARD, [dx_value, partial_dw, partial_db],
+        [plan.value(dy, DType.FLOAT), plan.value(x, DType.FLOAT), packed],
+        ints=(s.n, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, run, images, int(dx is not None)),
+        items=chunks, scratch_bytes=4 * (2 * (image + 16) + 2 * (s.oh * s.ow + 64)),
+    )
+    plan.step(
+        sparse.SPARSE_CONV_REDUCE, [plan.output(dw, DType.FLOAT), plan.output(db, DType.FLOAT)], [partial_dw, partial_db],
+        ints=(*window, chunks), items=s.oc, grain=grain_for(s.oc, s.oc * s.kh * run * chunks, 32768),
+        scratch_bytes=4 * s.kh * run,
+    )
+
+
+# --------------------------------------------------------------------------- device side
+def _lower_convolution(op: Op, target: Target) -> tuple[Vertices, ...]:
+    x, weight = op.operand("input"), op.operand("weight")
+    assert x is not None
+    assert weight is not None
+    s = shape_of(x, weight, op)
+    return matmul_vertices(op, target, s.g, s.n * s.oh * s.ow, s.summands, s.oc, x.dtype)
+
+
+def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
+    """Input gradient: a convolution of dy with turned weights. Weight gradient: pixels are the summands."""
+    x, weight = op.operand("input"), op.operand("weight")
+    assert x is not None
+    assert weight is not None
+    s = shape_of(x, weight, op)
+    present = _present(op)
+    sets: tuple[Vertices, ...] = ()
+    if present[0]:
+        taps = -(-s.kh // s.sh) * -(-s.kw // s.sw)
+        sets += matmul_vertices(op, target, s.g, s.n * s.h * s.w, s.oc * taps, s.ic, x.dtype)
+    if present[1]:
+        sets += matmul_vertices(op, target, s.g, s.summands, s.n * s.oh * s.ow, s.oc, x.dtype)
+    return sets
+
+
+register(
+    OpSpec(
+        "aten.convolution.default",
+        "convolution",
+        _lower_convolution,
+        _emit_convolution,
+        dtypes=FLOATING,
+        supports=_supports,
+    ),
+    OpSpec(
+        "aten.convolution_backward.default",
+        "convolution_backward",
+        _lower_backward,
+        _emit_backward,
+        dtypes=FLOATING,
+        supports=_supports,
+    ),
+)

@@ -1,0 +1,226 @@
+"""Losses: negative log-likelihood over classes, and losses of pairs of elements, forward and backward."""
+
+from __future__ import annotations
+
+from math import prod
+
+from torchipu._kernels import loss as kernels
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.lowering import ceil_div, elementwise_set, reduction_codelet, reduction_sets, vector_codelet
+from torchipu.ops.spec import (
+    ANY,
+    FLOATING,
+    Codelet,
+    Emitter,
+    HostPlanner,
+    HostTensor,
+    Lowering,
+    OpSpec,
+    Vertices,
+    register,
+)
+from torchipu.target import Target
+
+NONE, MEAN, SUM = 0, 1, 2
+MSE, SMOOTH_L1, HUBER, CROSS_ENTROPY, CROSS_ENTROPY_LOGITS = range(5)
+NLL_CHUNK, PAIR_CHUNK = 1024, 4096  # elements whose losses are summed in one go
+INDEX_BYTES = {DType.INT: 4, DType.LONG: 8}
+
+
+def _needed(op: Op, name: str) -> Tensor:
+    tensor = op.operand(name)
+    assert tensor is not None, f"{op.target} without {name}"
+    return tensor
+
+
+# --------------------------------------------------------------------------- device side
+_REDUCE = reduction_codelet("popops::Reduce<add,float>")
+_FILL = vector_codelet("popops::Fill", 1, 1, code_bytes=120)
+_PICK = vector_codelet("popops::SelectFromInterval", 36, 18, code_bytes=200)  # 9 an element; ipu_hardware.md 2.3
+_SCATTER = vector_codelet("popops::UpdateIntervalDEC", 36, 18, code_bytes=200)
+_DIFFERENCE = vector_codelet("popops::BinaryOp<subtract>", 3, 3)
+_SQUARE = vector_codelet("popops::UnaryOp<square>", 2, 2)
+_CLAMPED = vector_codelet("popops::HuberLoss", 8, 8, source="estimate")
+_LOGARITHMS = vector_codelet("popops::BinaryCrossEntropy", 16, 30, source="estimate")
+_SCALE = vector_codelet("popops::BroadcastScalar<multiply>", 2, 2)
+
+
+def _lower_nll(op: Op, target: Target) -> tuple[Vertices, ...]:
+    labels = _needed(op, "target")
+    if labels.num_elements == 0:
+        return ()
+    picked = elementwise_set(target, _PICK, labels.num_elements, op.inputs[0].dtype)
+    return (picked, *reduction_sets(target, _REDUCE, labels.num_elements, 1, DType.FLOAT))
+
+
+def _lower_nll_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
+    result, labels = op.outputs[0], _needed(op, "target")
+    if result.num_elements == 0:
+        return ()
+    return (
+        elementwise_set(target, _FILL, result.num_elements, result.dtype),
+        elementwise_set(target, _SCATTER, labels.num_elements, result.dtype),
+    )
+
+
+def _lower_pairs(*codelets: Codelet) -> Lowering:
+    def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
+        data = _needed(op, "self")
+        if data.num_elements == 0:
+            return ()
+        sets = tuple(elementwise_set(target, codelet, data.num_elements, data.dtype) for codelet in codelets)
+        if op.outputs[0].num_elements == data.num_elements:
+            return sets
+        return (*sets, *reduction_sets(target, _REDUCE, data.num_elements, 1, data.dtype))
+
+    return lower
+
+
+# --------------------------------------------------------------------------- host side
+def _classes(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return samples, classes and positions of ``[C]`` or ``[N, C, ...]``."""
+    return (1, shape[0], 1) if len(shape) == 1 else (shape[0], shape[1], prod(shape[2:]))
+
+
+def _labels(op: Op, plan: HostPlanner) -> tuple[HostTensor, int]:
+    held = plan.value(_needed(op, "target"))
+    return held, INDEX_BYTES[held.dtype]
+
+
+def _optional(plan: HostPlanner, tensor: Tensor | None, absent: HostTensor) -> HostTensor:
+    return absent if tensor is None else plan.value(tensor, DType.FLOAT)
+
+
+def _number(op: Op, name: str) -> int:
+    value = op.attrs[name]
+    assert isinstance(value, int)
+    return value
+
+
+def _emit_nll(op: Op, plan: HostPlanner) -> None:
+    x = plan.value(op.inputs[0], DType.FLOAT)
+    labels, label_bytes = _labels(op, plan)
+    weight = op.operand("weight")
+    outer, classes, inner = _classes(x.shape)
+    count, reduction = outer * inner, _number(op, "reduction")
+    if len(x.shape) == 1 and reduction == NONE:
+        reduction = SUM  # the same loss; eager mode also gives the weight of a lone sample
+    out, total = (plan.output(result, DType.FLOAT) for result in op.outputs)
+    chunks = ceil_div(count, NLL_CHUNK)
+    partials = plan.scratch((max(1, chunks), 2))
+    ignored, weighted = _number(op, "ignore_index"), int(weight is not None)
+    ints = (count, classes, inner, ignored, reduction, label_bytes, weighted, NLL_CHUNK)
+    plan.step(kernels.NLL, [out if reduction == NONE else partials], [x, labels, _optional(plan, weight, x)], ints=ints,
+              items=chunks)
+    if reduction == NONE:
+        # Eager mode leaves a total weight of 0; the sum of no partials is that.
+        plan.step(kernels.NLL_TOTAL, [plan.scratch(()), total], [x], ints=(0, 0))
+    else:
+        plan.step(kernels.NLL_TOTAL, [out, total], [partials], ints=(chunks, int(reduction == MEAN)))
+
+
+def _emit_nll_grad(op: Op, plan: HostPlanner) -> None:
+    data = _needed(op, "self")
+    dy, total = (plan.value(_needed(op, name), DType.FLOAT) for name in ("grad_output", "total_weight"))
+    labels, label_bytes = _labels(op, plan)
+    weight = op.operand("weight")
+    outer, classes, inner = _classes(data.shape)
+    dx = plan.output(op.outputs[0], DType.FLOAT)
+    ignored, reduction = _number(op, "ignore_index"), _number(op, "reduction")
+    ints = (outer, classes, inner, ignored, reduction, label_bytes, int(weight is not None))
+    plan.step(kernels.NLL_GRAD, [dx], [dy, labels, _optional(plan, weight, dy), total], ints=ints, items=outer,
+              grain=max(1, 16384 // max(1, classes * inner)))
+
+
+def _width(op: Op) -> float:
+    """Return the beta of smooth L1, the delta of Huber; 0 for the others, which have none."""
+    value = op.attrs.get("beta", op.attrs.get("delta", 0.0))
+    assert isinstance(value, (int, float))
+    return float(value)
+
+
+def _pair(op: Op, plan: HostPlanner) -> tuple[HostTensor, HostTensor, HostTensor]:
+    """Return input, target and weight; the input stands in for an absent weight."""
+    x, wanted = (plan.value(_needed(op, name), DType.FLOAT) for name in ("self", "target"))
+    return x, wanted, _optional(plan, op.operand("weight"), x)
+
+
+def _emit_pairs(kind: int) -> Emitter:
+    def emit(op: Op, plan: HostPlanner) -> None:
+        x, wanted, weight = _pair(op, plan)
+        positive = op.operand("pos_weight")
+        count, reduction, out = x.num_elements, _number(op, "reduction"), plan.output(op.outputs[0], DType.FLOAT)
+        chunks = ceil_div(count, PAIR_CHUNK)
+        partials = plan.scratch((max(1, chunks),))
+        ints = (
+            count, kind, reduction, int(op.operand("weight") is not None),
+            0 if positive is None else positive.num_elements, PAIR_CHUNK,
+        )
+        plan.step(kernels.PAIR_LOSS, [out if reduction == NONE else partials],
+                  [x, wanted, weight, _optional(plan, positive, x)], ints=ints, scalars=(_width(op),), items=chunks)
+        if reduction != NONE:
+            plan.step(kernels.PAIR_TOTAL, [out], [partials], ints=(chunks,),
+                      scalars=(count if reduction == MEAN else 1.0,))
+
+    return emit
+
+
+def _emit_pairs_grad(kind: int) -> Emitter:
+    def emit(op: Op, plan: HostPlanner) -> None:
+        x, wanted, weight = _pair(op, plan)
+        dy = plan.value(_needed(op, "grad_output"), DType.FLOAT)
+        count, reduction = x.num_elements, _number(op, "reduction")
+        plan.step(kernels.PAIR_LOSS_GRAD, [plan.output(op.outputs[0], DType.FLOAT)],
+                  [dy, x, wanted, weight],
+                  ints=(count, kind, reduction, int(op.operand("weight") is not None)),
+                  scalars=(_width(op), count if reduction == MEAN else 1.0), items=count, grain=16384)
+
+    return emit
+
+
+def _has_labels(op: Op) -> bool:
+    data, labels, weight = op.operand("self"), op.operand("target"), op.operand("weight")
+    return (
+        data is not None and labels is not None and labels.dtype in INDEX_BYTES and data.dtype.is_floating
+        and len(data.shape) >= 1 and labels.num_elements == _classes(data.shape)[0] * _classes(data.shape)[2]
+        and labels.num_elements > 0 and (weight is None or weight.dtype.is_floating)
+    )
+
+
+def _has_pairs(op: Op) -> bool:
+    """Whether all operands have one shape; a positive weight may be one row, since it then repeats."""
+    data, wanted, weight, positive = (op.operand(name) for name in ("self", "target", "weight", "pos_weight"))
+    upstream = op.operand("grad_output")
+    if data is None or wanted is None or data.shape != wanted.shape or data.num_elements == 0:
+        return False
+    if weight is not None and weight.shape != data.shape:
+        return False
+    if upstream is not None and upstream.shape not in ((), data.shape):
+        return False
+    return positive is None or positive.shape == data.shape[len(data.shape) - len(positive.shape) :]
+
+
+def _pair_spec(name: str, kind: int, *codelets: Codelet, backward: bool) -> OpSpec:
+    suffix = "_backward" if backward else ""
+    return OpSpec(
+        f"aten.{name}{suffix}.default", f"{name}{'_grad' if backward else ''}", _lower_pairs(*codelets),
+        (_emit_pairs_grad if backward else _emit_pairs)(kind), dtypes=FLOATING, supports=_has_pairs,
+    )
+
+
+register(
+    *(OpSpec(f"aten.{name}_forward.default", "nll_loss", _lower_nll, _emit_nll, dtypes=ANY, supports=_has_labels)
+      for name in ("nll_loss", "nll_loss2d")),
+    *(OpSpec(f"aten.{name}_backward.default", "nll_loss_grad", _lower_nll_grad, _emit_nll_grad, dtypes=ANY,
+             supports=_has_labels) for name in ("nll_loss", "nll_loss2d")),
+    _pair_spec("mse_loss", MSE, _DIFFERENCE, _SQUARE, backward=False),
+    _pair_spec("mse_loss", MSE, _DIFFERENCE, _SCALE, backward=True),
+    _pair_spec("smooth_l1_loss", SMOOTH_L1, _DIFFERENCE, _CLAMPED, backward=False),
+    _pair_spec("smooth_l1_loss", SMOOTH_L1, _DIFFERENCE, _CLAMPED, _SCALE, backward=True),
+    _pair_spec("huber_loss", HUBER, _DIFFERENCE, _CLAMPED, backward=False),
+    _pair_spec("huber_loss", HUBER, _DIFFERENCE, _CLAMPED, _SCALE, backward=True),
+    _pair_spec("binary_cross_entropy", CROSS_ENTROPY, _LOGARITHMS, backward=False),
+    _pair_spec("binary_cross_entropy", CROSS_ENTROPY, _DIFFERENCE, _LOGARITHMS, backward=True),
+    _pair_spec("binary_cross_entropy_with_logits", CROSS_ENTROPY_LOGITS, _LOGARITHMS, backward=False),
+)

@@ -1,0 +1,379 @@
+"""Matrix products: mm, bmm, addmm, baddbmm, and the matrix-unit planner that convolutions share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from torchipu._kernels import matmul as kernels
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.lowering import ceil_div
+from torchipu.ops.spec import FLOATING, Codelet, HostPlanner, HostTensor, OpSpec, Vertices, register
+
+if TYPE_CHECKING:
+    from torchipu.target import Target
+
+# --------------------------------------------------------------------------- device side
+INPUT_GROUP = 16  # input channels that the AMP takes at a time
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
+def _worker_cycles(positions: int, accumulates: bool, is_half: bool) -> int:
+    """Cycles of a worker for one panel of weights (poplibs estimator, ipu_hardware.md 2.2).
+
+    Seven cycles less than for a worker on its own: the set of weights is kept between calls.
+    """
+    if is_half:
+        return ((20, 31, 41)[positions] if positions < 3 else 37 + accumulates + 4 * (positions - 3)) - 7
+    return ((24, 47, 46)[positions] if positions < 3 else 46 + accumulates + 8 * (positions - 3)) - 7
+
+
+def _panel_cycles(positions: int, workers: int, accumulates: bool, is_half: bool) -> int:
+    shares = (-(-positions // workers), positions // workers)
+    cycles = [_worker_cycles(share, accumulates, is_half) for share in shares]
+    return max(workers * max(cycles), workers * min(cycles) + 14)
+
+
+def amp_cycles(target: Target, work: Mapping[str, int]) -> int:
+    """Cycles of one call of the matrix unit.
+
+    Args:
+        target: The machine.
+        work: ``positions`` x ``inputs`` by ``inputs`` x ``outputs``; ``is_half``; ``output_group`` 16 or 8; ``calls``.
+
+    Source: poplibs estimator, ipu_hardware.md 2.2.
+    """
+    is_half = bool(work["is_half"])
+    input_groups = -(-work["inputs"] // INPUT_GROUP)
+    output_groups = -(-work["outputs"] // work["output_group"])
+    load = 64 if work["output_group"] == 16 else 32
+    first = _panel_cycles(work["positions"], target.num_workers, False, is_half)
+    later = _panel_cycles(work["positions"], target.num_workers, True, is_half)
+    cycles = 50 + 6 * (7 + 3 * (input_groups - 1)) + 13 + 11 + output_groups * (18 + load + 7 + first)
+    cycles += (input_groups - 1) * (15 + output_groups * (19 + load + 6 + later))
+    return cycles * work.get("calls", 1)
+
+
+def reduce_partials_cycles(target: Target, work: Mapping[str, int]) -> int:
+    """Cycles to add ``partials`` float partials of ``elements`` results (poplibs estimator, ipu_hardware.md 2.2)."""
+    width = 4 * target.num_workers
+    return 33 + target.num_workers * (20 + (2 * work["partials"] + 8) * -(-work["elements"] // width))
+
+
+AMP = Codelet("poplin::ConvPartial1x1Out", amp_cycles, 1612, "poplibs estimator, ipu_hardware.md 2.2")
+REDUCE_PARTIALS = Codelet(
+    "popops::ReducePartialsEqualSize",
+    reduce_partials_cycles,
+    620,
+    "poplibs estimator, ipu_hardware.md 2.2",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulPlan:
+    """How a product is cut up: splits, sizes on the busiest tile, and how many groups a tile takes in turn."""
+
+    row_split: int
+    column_split: int
+    input_split: int
+    positions: int
+    inputs: int
+    outputs: int
+    calls: int
+    cycles: int
+
+
+@lru_cache(maxsize=4096)
+def plan_matmul(
+    target: Target,
+    groups: int,
+    positions: int,
+    inputs: int,
+    outputs: int,
+    is_half: bool,
+    output_group: int,
+) -> MatmulPlan:
+    """Choose the splits with the fewest cycles for exchange, compute and the reduction of partials.
+
+    Args:
+        target: The machine.
+        groups: Independent products.
+        positions: Rows of the left operand.
+        inputs: Summands.
+        outputs: Columns of the right operand.
+        is_half: Whether operands are half.
+        output_group: Output channels of a panel: 16 with half partials, otherwise 8.
+    """
+    calls = -(-groups // target.num_tiles)
+    tiles = max(1, target.num_tiles // groups)
+    best: MatmulPlan | None = None
+    for input_split in _useful_splits(-(-inputs // INPUT_GROUP), tiles):
+        for column_split in _useful_splits(-(-outputs // output_group), tiles // input_split):
+            row_split = min(max(1, tiles // (input_split * column_split)), positions)
+            candidate = _cost_of(
+                target,
+                (row_split, column_split, input_split),
+                (positions, inputs, outputs),
+                calls,
+                is_half,
+                output_group,
+            )
+            if best is None or candidate.cycles < best.cycles:
+                best = candidate
+    assert best is not None
+    return best
+
+
+def _useful_splits(pieces: int, tiles: int) -> list[int]:
+    """Splits that give different sizes, of at most ``tiles``."""
+    return [split for split in SPLITS if split <= pieces and split <= max(1, tiles)]
+
+
+def _cost_of(
+    target: Target,
+    splits: tuple[int, int, int],
+    sizes: tuple[int, int, int],
+    calls: int,
+    is_half: bool,
+    output_group: int,
+) -> MatmulPlan:
+    row_split, column_split, input_split = splits
+    element_bytes = 2 if is_half else 4
+    rows = -(-sizes[0] // row_split)
+    inner = min(sizes[1], ceil_div(ceil_div(sizes[1], INPUT_GROUP), input_split) * INPUT_GROUP)
+    columns = min(sizes[2], ceil_div(ceil_div(sizes[2], output_group), column_split) * output_group)
+    work = {
+        "positions": rows,
+        "inputs": inner,
+        "outputs": columns,
+        "is_half": int(is_half),
+        "output_group": output_group,
+    }
+    cycles = amp_cycles(target, work) + (rows + columns) * inner * element_bytes // target.exchange_bytes_per_cycle
+    if input_split > 1:
+        share = -(-rows * columns // input_split)
+        cycles += reduce_partials_cycles(target, {"partials": input_split, "elements": share}) + target.sync_cycles
+        cycles += share * (input_split - 1) * 4 // target.exchange_bytes_per_cycle
+    return MatmulPlan(row_split, column_split, input_split, rows, inner, columns, calls, cycles * calls)
+
+
+def matmul_vertices(
+    op: Op,
+    target: Target,
+    groups: int,
+    positions: int,
+    inputs: int,
+    outputs: int,
+    dtype: DType,
+) -> tuple[Vertices, ...]:
+    """Compute sets of ``groups`` products [positions, inputs] x [inputs, outputs]; one element is one vertex."""
+    if 0 in (groups, positions, inputs, outputs):
+        return ()
+    is_half = dtype is DType.HALF
+    output_group = 16 if is_half and op.attrs.get("partials") == "half" else 8
+    plan = plan_matmul(target, groups, positions, inputs, outputs, is_half, output_group)
+    vertices = plan.row_split * plan.column_split * plan.input_split * min(groups, target.num_tiles)
+    element_bytes = 2 if is_half else 4
+    gathered = (plan.positions + plan.outputs) * plan.inputs * element_bytes * plan.calls
+    results = plan.positions * plan.outputs
+    sizes = {
+        "positions": plan.positions,
+        "inputs": plan.inputs,
+        "outputs": plan.outputs,
+        "is_half": int(is_half),
+        "output_group": output_group,
+    }
+    partial_bytes = results * 4 * plan.calls if plan.input_split > 1 or is_half else 0
+    sets = [
+        Vertices(
+            AMP,
+            vertices,
+            lambda count: {**sizes, "calls": plan.calls * max(1, count)},
+            gathered_bytes=gathered,
+            fragments=plan.calls * 2,
+            temporary_bytes=gathered + partial_bytes,
+            max_tiles=vertices,
+        )
+    ]
+    if plan.input_split > 1:
+        share = -(-results // plan.input_split) * plan.calls
+        sets.append(
+            Vertices(
+                REDUCE_PARTIALS,
+                vertices,
+                lambda count: {"partials": plan.input_split, "elements": share * max(1, count)},
+                gathered_bytes=share * (plan.input_split - 1) * 4,
+                fragments=plan.input_split,
+                temporary_bytes=share * plan.input_split * 4,
+                max_tiles=vertices,
+            )
+        )
+    return tuple(sets)
+
+
+def _operands(op: Op) -> tuple[Tensor, Tensor]:
+    left = op.operand("self") if op.kind in ("mm", "bmm") else op.operand("mat1") or op.operand("batch1")
+    right = op.operand("mat2") or op.operand("batch2")
+    assert left is not None
+    assert right is not None
+    return left, right
+
+
+def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
+    left, right = _operands(op)
+    groups = left.shape[0] if len(left.shape) == 3 else 1
+    return matmul_vertices(op, target, groups, left.shape[-2], left.shape[-1], right.shape[-1], left.dtype)
+
+
+# --------------------------------------------------------------------------- host side
+PANEL = 32  # columns of a packed panel
+LEAST_CHUNK_MACS = 100_000  # less than about two microseconds of work is not worth a thread
+LEAST_ITEMS = 8  # items that keep four threads busy
+
+
+def grain_for(items: int, work: float, least_work: float) -> int:
+    """Return how many items a chunk takes so that it holds at least ``least_work`` of ``work`` in all."""
+    if items <= 1 or work <= 0:
+        return 1
+    return min(items, max(1, round(least_work * items / work)))
+
+
+def rows_apart(tensor: HostTensor) -> tuple[int, int] | None:
+    """Return the strides of the last two dimensions if one of them is 1, else None."""
+    row = tensor.strides[-2] if tensor.shape[-2] > 1 else max(1, tensor.shape[-1])
+    column = tensor.strides[-1] if tensor.shape[-1] > 1 else 1
+    if column == 1 or row == 1:
+        return row, column
+    return None
+
+
+def matrix(plan: HostPlanner, tensor: Tensor) -> HostTensor:
+    """Return float storage of a matrix, row-major or column-major."""
+    held = plan.value(tensor, DType.FLOAT, contiguous=False)
+    return held if rows_apart(held) else plan.value(tensor, DType.FLOAT)
+
+
+def emit_product(
+    plan: HostPlanner,
+    out: HostTensor,
+    left: HostTensor,
+    right: HostTensor,
+    addend: HostTensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+) -> None:
+    """Emit ``out = alpha * left @ right + beta * addend``.
+
+    Args:
+        plan: The planner.
+        out: [M, N] or [B, M, N], row-major.
+        left: [M, K] or [B, M, K], one of the last two strides 1.
+        right: [K, N] or [B, K, N], likewise.
+        addend: Anything that broadcasts to ``out``.
+        alpha: Factor of the product.
+        beta: Factor of the addend.
+    """
+    batch = out.shape[0] if len(out.shape) == 3 else 1
+    rows, columns, inner = out.shape[-2], out.shape[-1], left.shape[-1]
+    if 0 in (batch, rows, columns):
+        return
+    left_strides, right_strides = rows_apart(left), rows_apart(right)
+    assert left_strides is not None
+    assert right_strides is not None
+    right, layout = _right_operand(plan, right, right_strides, batch, rows, columns, inner)
+    row_block, column_block = _blocks(batch, rows, columns)
+    packs_left = inner >= 1024 and column_block >= 128 and rows >= 28
+    sum_block = 384 if inner > 512 else max(1, inner)
+    items = batch * -(-rows // row_block) * -(-columns // column_block)
+    left_batch = left.strides[0] if len(left.shape) == 3 else 0
+    addend_strides = _broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
+    plan.step(
+        kernels.MATMUL,
+        [out],
+        [left, right] + ([addend] if addend is not None else []),
+        ints=(
+            rows,
+            columns,
+            inner,
+            left_batch,
+            *left_strides,
+            *layout,
+            row_block,
+            column_block,
+            sum_block,
+            int(packs_left),
+            int(addend is not None),
+            *addend_strides,
+        ),
+        scalars=(alpha, beta),
+        items=items,
+        grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
+        scratch_bytes=row_block * sum_block * 4 if packs_left else 0,
+    )
+
+
+def _right_operand(
+    plan: HostPlanner,
+    right: HostTensor,
+    strides: tuple[int, int],
+    batch: int,
+    rows: int,
+    columns: int,
+    inner: int,
+) -> tuple[HostTensor, tuple[int, int, int]]:
+    """Pack the right operand where that pays; return it with its strides (batch, panel, row)."""
+    row, column = strides
+    right_batch = right.strides[0] if len(right.shape) == 3 else 0
+    # Rows a multiple of 1 KiB apart fall into few cache sets; few rows of output read each panel only once or twice.
+    conflicts = row % 256 == 0 and inner >= 64
+    if column == 1 and (rows <= 28 or (rows <= 56 and not conflicts) or columns <= PANEL):
+        return right, (right_batch, PANEL, row)
+    panels = -(-columns // PANEL)
+    packed = plan.scratch((batch, panels, inner, PANEL))
+    block = 256
+    items = batch * panels * -(-inner // block)
+    plan.step(
+        kernels.MATMUL_PACK,
+        [packed],
+        [right],
+        ints=(inner, columns, right_batch, row, column, block),
+        items=items,
+        grain=grain_for(items, batch * panels * inner * PANEL, 32768),
+    )
+    return packed, (panels * inner * PANEL, inner * PANEL, PANEL)
+
+
+def _blocks(batch: int, rows: int, columns: int) -> tuple[int, int]:
+    """Rows and columns of an item: large enough to reuse operands, small enough to share out."""
+    row_block = -(-rows // -(-rows // 112))
+    column_block = min(128, -(-columns // PANEL) * PANEL)
+    while column_block > PANEL and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:
+        column_block = -(-column_block // (2 * PANEL)) * PANEL
+    while row_block > 28 and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:
+        row_block = -(-row_block // 2)
+    return row_block, column_block
+
+
+def _broadcast_strides(addend: HostTensor, out: HostTensor) -> tuple[int, int, int]:
+    """Strides (batch, row, column) of the addend over the output; 0 where it is broadcast."""
+    shape = (1,) * (3 - len(addend.shape)) + addend.shape
+    strides = (0,) * (3 - len(addend.strides)) + addend.strides
+    first, second, third = (0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
+    # A single column has no neighbours: any stride serves, and 1 is the fast one.
+    return first, second, third if out.shape[-1] > 1 else 1
+
+
+def _emit(op: Op, plan: HostPlanner) -> None:
+    left, right = _operands(op)
+    added = op.operand("self") if op.kind in ("addmm", "baddbmm") else None
+    alpha, beta = (float(op.attrs.get(name, 1)) for name in ("alpha", "beta"))  # type: ignore[arg-type]
+    addend = plan.value(added, DType.FLOAT, contiguous=False) if added is not None and beta != 0 else None
+    left_value, right_value = matrix(plan, left), matrix(plan, right)
+    emit_product(plan, plan.output(op.outputs[0], DType.FLOAT), left_value, right_value, addend, alpha, beta)
+
+
+for _name in ("mm", "bmm", "addmm", "baddbmm"):
+    register(OpSpec(f"aten.{_name}.default", _name, _lower, _emit, dtypes=FLOATING))

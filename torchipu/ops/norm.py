@@ -1,0 +1,305 @@
+"""Layer, group and batch normalisation, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from torchipu._kernels import norm as kernels
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.lowering import ceil_div, chain_sets, reduction_codelet, vector_codelet
+from torchipu.ops.spec import FLOATING, Codelet, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
+from torchipu.target import Target
+
+HAS_WEIGHT, HAS_BIAS, HAS_RUNNING, FROM_RUNNING = 1, 2, 4, 8
+WANTS_PARTIALS = 4  # layer_norm_grad
+SPLIT_ELEMENTS = 16384  # of a channel that are summed in float; must match norm_body.h
+ROWS_GRAIN_ELEMENTS = 16384
+
+# --------------------------------------------------------------------------- device side
+# Poplibs has no special vertices for norms: they are reductions and broadcast operations (ipu_hardware.md 2.6).
+_REDUCE = reduction_codelet("popops::Reduce<add,float>")
+_REDUCE_SQUARES = reduction_codelet("popops::Reduce<square-add,float>")
+_STATISTICS = vector_codelet("popnn::NormStatisticsInverse", 19, 8)
+_BROADCAST = vector_codelet("popops::BroadcastVectorInner", 2, 2, supervisor=15)
+_SCALE = vector_codelet("popops::BroadcastScaledAdd", 2, 2, supervisor=15)
+_MULTIPLY = vector_codelet("popops::BinaryOp<multiply>", 3, 3)
+
+_FORWARD = (
+    (_REDUCE, "reduce"), (_REDUCE_SQUARES, "reduce"), (_STATISTICS, "rows"), (_BROADCAST, "map"), (_SCALE, "map"),
+)
+_APPLY = ((_STATISTICS, "rows"), (_BROADCAST, "map"), (_SCALE, "map"))
+# Whitened activations again, their products with the gradient, two sums, and the gradient of the input.
+_BACKWARD = (
+    (_BROADCAST, "map"), (_MULTIPLY, "map"), (_REDUCE, "reduce"), (_REDUCE, "reduce"), (_SCALE, "map"), (_SCALE, "map"),
+)
+
+
+def _lower(chain: tuple[tuple[Codelet, str], ...], rows_of: Callable[[Op, Tensor], int]) -> Lowering:
+    def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
+        data = op.operand("input")
+        if data is None or data.num_elements == 0:
+            return ()
+        return chain_sets(target, chain, data.num_elements, max(1, rows_of(op, data)), data.dtype)
+
+    return lower
+
+
+def _integer(op: Op, name: str) -> int:
+    value = op.attrs[name]
+    assert isinstance(value, int)
+    return value
+
+
+def _number(op: Op, name: str) -> float:
+    value = op.attrs[name]
+    assert isinstance(value, (int, float))
+    return float(value)
+
+
+def _layer_width(op: Op) -> int:
+    """Return the elements of one row of a layer norm."""
+    shape = op.attrs["normalized_shape"]
+    assert isinstance(shape, (list, tuple))
+    return prod(int(size) for size in shape)
+
+
+def _layer_rows(op: Op, data: Tensor) -> int:
+    return data.num_elements // max(1, _layer_width(op))
+
+
+def _group_rows(op: Op, data: Tensor) -> int:
+    return _integer(op, "N") * _integer(op, "group")
+
+
+def _batch_rows(op: Op, data: Tensor) -> int:
+    return data.shape[1]
+
+
+# --------------------------------------------------------------------------- host side
+def present_outputs(op: Op, count: int) -> list[Tensor | None]:
+    """Return the results in schema order, None for those that torch does not return."""
+    present = op.attrs.get("present") or (True,) * count
+    assert isinstance(present, (list, tuple))
+    results = iter(op.outputs)
+    return [next(results) if there else None for there in present]
+
+
+def _floats(plan: HostPlanner, tensor: Tensor | None, absent: HostTensor) -> HostTensor:
+    """Return a float value; for an absent argument any storage, which the kernel does not read."""
+    return absent if tensor is None else plan.value(tensor, DType.FLOAT)
+
+
+def _result(plan: HostPlanner, tensor: Tensor | None, shape: Sequence[int]) -> HostTensor:
+    """Return float storage for a result, scratch where nobody asked for it."""
+    return plan.scratch(shape) if tensor is None else plan.output(tensor, DType.FLOAT)
+
+
+def _data(op: Op, plan: HostPlanner, name: str) -> HostTensor:
+    tensor = op.operand(name)
+    assert tensor is not None, f"{op.target} without {name}"
+    return plan.value(tensor, DType.FLOAT)
+
+
+def _flags(op: Op) -> int:
+    has_bias = op.operand("bias") is not None
+    return (HAS_WEIGHT if op.operand("weight") is not None else 0) | (HAS_BIAS if has_bias else 0)
+
+
+def _emit_layer_norm(op: Op, plan: HostPlanner) -> None:
+    x = _data(op, plan, "input")
+    width = _layer_width(op)
+    outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
+    operands = [x, _floats(plan, op.operand("weight"), x), _floats(plan, op.operand("bias"), x)]
+    rows = x.num_elements // width if width else 0
+    plan.step(kernels.LAYER_NORM, outputs, operands, ints=(width, _flags(op)), scalars=(_number(op, "eps"),),
+              items=rows,
+              grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, width)))
+
+
+def _emit_layer_norm_grad(op: Op, plan: HostPlanner) -> None:
+    dy, x = _data(op, plan, "grad_out"), _data(op, plan, "input")
+    width = _layer_width(op)
+    rows = x.num_elements // width if width else 0
+    dx, dweight, dbias = present_outputs(op, 3)
+    wants = dweight is not None or dbias is not None
+    # Chunks from the shape alone: at most 64 while they stay short, since each holds a partial sum of the weights.
+    chunk = min(256, max(16 if wants else 1, ceil_div(rows, 64)))
+    chunks = ceil_div(rows, chunk)
+    partials = plan.scratch((max(1, chunks) if wants else 1, 2, width))
+    statistics = [_data(op, plan, "mean"), _data(op, plan, "rstd")]
+    weight = op.operand("weight")
+    flags = (HAS_WEIGHT if weight is not None else 0) | (WANTS_PARTIALS if wants else 0)
+    plan.step(kernels.LAYER_NORM_GRAD, [_result(plan, dx, x.shape), partials],
+              [dy, x, *statistics, _floats(plan, weight, x)], ints=(rows, width, chunk, flags), items=chunks)
+    if wants:
+        plan.step(kernels.SUM_PARTIALS, [_result(plan, dweight, (width,)), _result(plan, dbias, (width,))], [partials],
+                  ints=(chunks, width), items=width, grain=64)
+
+
+def _group_sizes(op: Op) -> tuple[int, int, int, int]:
+    """Return samples, channels of a group, positions and groups."""
+    samples, channels, positions, groups = (_integer(op, name) for name in ("N", "C", "HxW", "group"))
+    return samples, channels // groups, positions, groups
+
+
+def _emit_group_norm(op: Op, plan: HostPlanner) -> None:
+    samples, depth, positions, groups = _group_sizes(op)
+    x = _data(op, plan, "input")
+    outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
+    operands = [x, _floats(plan, op.operand("weight"), x), _floats(plan, op.operand("bias"), x)]
+    plan.step(kernels.GROUP_NORM, outputs, operands, ints=(depth, positions, groups, _flags(op)),
+              scalars=(_number(op, "eps"),), items=samples * groups,
+              grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, depth * positions)))
+
+
+def _emit_group_norm_grad(op: Op, plan: HostPlanner) -> None:
+    samples, depth, positions, groups = _group_sizes(op)
+    dy, x = _data(op, plan, "grad_out"), _data(op, plan, "input")
+    channels = depth * groups
+    dx, dweight, dbias = present_outputs(op, 3)
+    partials = plan.scratch((samples, 2, channels))
+    weight = op.operand("weight")
+    operands = [dy, x, _data(op, plan, "mean"), _data(op, plan, "rstd"), _floats(plan, weight, x)]
+    plan.step(kernels.GROUP_NORM_GRAD, [_result(plan, dx, x.shape), partials], operands,
+              ints=(depth, positions, groups, 1 if weight is not None else 0), items=samples * groups,
+              grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, depth * positions)))
+    if dweight is not None or dbias is not None:
+        plan.step(kernels.SUM_PARTIALS, [_result(plan, dweight, (channels,)), _result(plan, dbias, (channels,))],
+                  [partials], ints=(samples, channels), items=channels, grain=64)
+
+
+class _Batch:
+    """Sizes of a batch normalisation, and how its channels are cut.
+
+    Attributes:
+        samples: N of ``[N, C, L]``.
+        channels: C.
+        positions: L.
+        splits: Pieces of a channel that are summed on their own.
+        whole: Whether one item takes a whole channel: there are enough of them and each stays in a cache.
+        per_item: Items of one row-wise step that are worth a chunk.
+    """
+
+    def __init__(self, x: HostTensor) -> None:
+        self.samples, self.channels = x.shape[0], x.shape[1]
+        self.positions = prod(x.shape[2:])
+        self.rows = max(1, SPLIT_ELEMENTS // max(1, self.positions))
+        self.piece = max(1, min(self.positions, SPLIT_ELEMENTS))
+        self.splits = ceil_div(self.samples, self.rows) * ceil_div(self.positions, self.piece)
+        each = self.samples * self.positions
+        self.whole = each <= 8192 or (each <= 131072 and self.channels >= 32)
+        self.by_rows = (self.samples if self.positions == 1 else self.samples * self.channels)
+        row = self.channels if self.positions == 1 else self.positions
+        self.per_item = max(1, ROWS_GRAIN_ELEMENTS // max(1, row))
+        self.channels_per_chunk = max(1, ROWS_GRAIN_ELEMENTS // max(1, each))
+
+    def ints(self, flags: int) -> tuple[int, ...]:
+        return (self.samples, self.channels, self.positions, self.rows, self.piece, flags)
+
+
+def _emit_batch_norm(op: Op, plan: HostPlanner) -> None:
+    """Normalise by the batch's statistics; keep running ones where the op has them."""
+    x = _data(op, plan, "input")
+    sizes = _Batch(x)
+    weight, bias = (_floats(plan, op.operand(name), x) for name in ("weight", "bias"))
+    running = [op.operand("running_mean"), op.operand("running_var")]
+    old = [_floats(plan, tensor, x) for tensor in running]
+    y, mean, rstd = (plan.output(result, DType.FLOAT) for result in op.outputs[:3])
+    has_running = running[0] is not None and len(op.outputs) == 5
+    new = [plan.output(result, DType.FLOAT) for result in op.outputs[3:]] if has_running else [mean, rstd]
+    ints = sizes.ints(_flags(op) | (HAS_RUNNING if has_running else 0))
+    scalars = (_number(op, "eps"), _number(op, "momentum"))
+    if sizes.whole and sizes.positions > 1:
+        plan.step(kernels.BATCH_NORM, [y, mean, rstd, *new], [*old, x, weight, bias], ints=ints, scalars=scalars,
+                  items=sizes.channels, grain=sizes.channels_per_chunk)
+        return
+    statistics = [mean, rstd, *new]
+    if sizes.positions == 1:
+        plan.step(kernels.BATCH_COLUMNS, statistics, [*old, x], ints=ints, scalars=scalars, items=sizes.channels,
+                  grain=64)
+    else:
+        partials = plan.scratch((sizes.channels, sizes.splits, 2))
+        plan.step(kernels.BATCH_MOMENTS, [partials], [x], ints=ints, items=sizes.channels * sizes.splits)
+        plan.step(kernels.BATCH_STATISTICS, statistics, [*old, partials], ints=ints, scalars=scalars,
+                  items=sizes.channels,
+                  grain=64)
+    plan.step(kernels.BATCH_APPLY, [y], [x, mean, rstd, weight, bias], ints=ints, scalars=scalars, items=sizes.by_rows,
+              grain=sizes.per_item)
+
+
+def _emit_batch_norm_inference(op: Op, plan: HostPlanner) -> None:
+    """Normalise by the running statistics; the saved ones are empty."""
+    x = _data(op, plan, "input")
+    sizes = _Batch(x)
+    weight, bias = (_floats(plan, op.operand(name), x) for name in ("weight", "bias"))
+    y, *_ = (plan.output(result, DType.FLOAT) for result in op.outputs)
+    plan.step(kernels.BATCH_APPLY, [y], [x, _data(op, plan, "running_mean"), _data(op, plan, "running_var"), weight,
+                                         bias],
+              ints=sizes.ints(_flags(op) | FROM_RUNNING), scalars=(_number(op, "eps"), 0.0),
+              items=sizes.by_rows, grain=sizes.per_item)
+
+
+def _emit_batch_norm_grad(op: Op, plan: HostPlanner) -> None:
+    dy, x = _data(op, plan, "grad_out"), _data(op, plan, "input")
+    sizes = _Batch(x)
+    train = bool(op.attrs["train"])
+    names = ("save_mean", "save_invstd") if train else ("running_mean", "running_var")
+    mean, spread = (_data(op, plan, name) for name in names)
+    weight = op.operand("weight")
+    flags = (HAS_WEIGHT if weight is not None else 0) | (0 if train else FROM_RUNNING)
+    ints, scalars = sizes.ints(flags), (_number(op, "eps"), 0.0)
+    grads = present_outputs(op, 3)
+    dx = _result(plan, grads[0], x.shape)
+    dweight, dbias = (_result(plan, grad, (sizes.channels,)) for grad in grads[1:])
+    factor = _floats(plan, weight, x)
+    if sizes.whole and sizes.positions > 1:
+        plan.step(kernels.BATCH_NORM_GRAD, [dx, dweight, dbias], [dy, x, mean, spread, factor], ints=ints,
+                  scalars=scalars,
+                  items=sizes.channels, grain=sizes.channels_per_chunk)
+        return
+    if sizes.positions == 1:
+        plan.step(kernels.BATCH_GRAD_COLUMNS, [dweight, dbias], [spread, dy, x, mean], ints=ints, scalars=scalars,
+                  items=sizes.channels, grain=64)
+    else:
+        partials = plan.scratch((sizes.channels, sizes.splits, 2))
+        plan.step(kernels.BATCH_GRAD_SUMS, [partials], [dy, x, mean], ints=ints, items=sizes.channels * sizes.splits)
+        plan.step(kernels.BATCH_GRAD_STATISTICS, [dweight, dbias], [spread, partials], ints=ints, scalars=scalars,
+                  items=sizes.channels, grain=64)
+    plan.step(kernels.BATCH_GRAD_APPLY, [dx], [dy, x, mean, spread, factor, dweight, dbias], ints=ints, scalars=scalars,
+              items=sizes.by_rows, grain=sizes.per_item)
+
+
+def _is_not_empty(op: Op) -> bool:
+    return all(tensor.num_elements > 0 for tensor in op.inputs)
+
+
+def _trains(op: Op) -> bool:
+    data = op.operand("input")
+    return bool(op.attrs.get("training", True)) and data is not None and len(data.shape) >= 2 and _is_not_empty(op)
+
+
+def _applies(op: Op) -> bool:
+    data = op.operand("input")
+    return data is not None and len(data.shape) >= 2 and data.num_elements > 0
+
+
+register(
+    OpSpec("aten.native_layer_norm.default", "layer_norm", _lower(_FORWARD, _layer_rows), _emit_layer_norm,
+           dtypes=FLOATING, supports=_is_not_empty),
+    OpSpec("aten.native_layer_norm_backward.default", "layer_norm_grad", _lower(_BACKWARD, _layer_rows),
+           _emit_layer_norm_grad, dtypes=FLOATING, supports=_is_not_empty),
+    OpSpec("aten.native_group_norm.default", "group_norm", _lower(_FORWARD, _group_rows), _emit_group_norm,
+           dtypes=FLOATING, supports=_is_not_empty),
+    OpSpec("aten.native_group_norm_backward.default", "group_norm_grad", _lower(_BACKWARD, _group_rows),
+           _emit_group_norm_grad, dtypes=FLOATING, supports=_is_not_empty),
+    OpSpec("aten._native_batch_norm_legit_functional.default", "batch_norm", _lower(_FORWARD, _batch_rows),
+           _emit_batch_norm, dtypes=FLOATING, supports=_trains),
+    OpSpec("aten._native_batch_norm_legit.no_stats", "batch_norm", _lower(_FORWARD, _batch_rows),
+           _emit_batch_norm, dtypes=FLOATING, supports=_trains),
+    OpSpec("aten._native_batch_norm_legit_no_training.default", "batch_norm_inference",
+           _lower(_APPLY, _batch_rows), _emit_batch_norm_inference, dtypes=FLOATING, supports=_applies),
+    OpSpec("aten.native_batch_norm_backward.default", "batch_norm_grad", _lower(_BACKWARD, _batch_rows),
+           _emit_batch_norm_grad, dtypes=FLOATING, supports=_applies),
+)

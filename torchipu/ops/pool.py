@@ -1,0 +1,208 @@
+"""Max and average pooling over two dimensions, and their gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from torchipu._kernels import pool as kernels
+from torchipu._kernels.abi import Kernel
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.lowering import busiest_elements
+from torchipu.ops.matmul import grain_for
+from torchipu.ops.spec import FLOATING, Codelet, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
+
+if TYPE_CHECKING:
+    from torchipu.target import Target
+
+LEAST_CHUNK_READS = 20_000  # window elements that make a chunk worth a thread
+
+
+# --------------------------------------------------------------------------- device side
+def _forward_cycles(target: Target, work: Mapping[str, int]) -> int:
+    """Rows of 13 cycles, work items of 20, 3 a vector of each window element (poplibs, ipu_hardware.md 2.6)."""
+    vectors = -(-work["elements"] // (target.num_workers * work["vector_width"]))
+    return 33 + target.num_workers * (20 + 13 + vectors * (5 + 3 * work["window"]))
+
+
+def _backward_cycles(target: Target, work: Mapping[str, int]) -> int:
+    vectors = -(-work["elements"] // (target.num_workers * work["vector_width"]))
+    return 33 + target.num_workers * (20 + 13 + vectors * (7 + 5 * work["window"]))
+
+
+FORWARD = Codelet("popnn::Pooling", _forward_cycles, 560, "poplibs estimator, ipu_hardware.md 2.6")
+BACKWARD = Codelet("popnn::PoolingGrad", _backward_cycles, 720, "poplibs estimator, ipu_hardware.md 2.6")
+
+
+def _lowering(codelet: Codelet, window: Callable[[Op], int]) -> Lowering:
+    def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
+        result = op.outputs[0]
+        if result.num_elements == 0:
+            return ()
+        element_bytes = result.dtype.device_bytes
+        width = target.vector_width(element_bytes)
+        reads = window(op)
+        mine = busiest_elements(target, result.num_elements, width, element_bytes)
+        operand = op.inputs[0]
+        received = min(mine * reads, operand.num_elements) * element_bytes
+        return (
+            Vertices(
+                codelet,
+                result.num_elements,
+                lambda count: {"elements": count, "window": reads, "vector_width": width},
+                grain=width,
+                gathered_bytes=received,
+                fragments=max(1, min(reads, 16)),
+                temporary_bytes=received,
+            ),
+        )
+
+    return lower
+
+
+def _window(op: Op) -> int:
+    kh, kw = pair(op, "kernel_size")
+    return kh * kw
+
+
+def _overlap(op: Op) -> int:
+    """Windows that an input element lies in, at most."""
+    (kh, kw), (sh, sw) = pair(op, "kernel_size"), strides_of(op)
+    return -(-kh // sh) * -(-kw // sw)
+
+
+def _adaptive_window(op: Op) -> int:
+    large, small = sorted((op.inputs[0], op.outputs[0]), key=lambda t: -t.num_elements)
+    return max(1, -(-large.num_elements // max(1, small.num_elements)))
+
+
+# --------------------------------------------------------------------------- host side
+def pair(op: Op, name: str) -> tuple[int, int]:
+    """Return an argument of one or two integers as two."""
+    value = op.attrs[name]
+    values = [value] if isinstance(value, int) else list(value)  # type: ignore[call-overload]
+    return (int(values[0]), int(values[-1]))
+
+
+def strides_of(op: Op) -> tuple[int, int]:
+    """Return the strides; the window where none are given."""
+    return pair(op, "stride") if op.attrs["stride"] else pair(op, "kernel_size")
+
+
+def _planes(tensor: Tensor) -> int:
+    count = 1
+    for size in tensor.shape[:-2]:
+        count *= size
+    return count
+
+
+def _ints(op: Op, image: Tensor, result: Tensor) -> tuple[int, ...]:
+    dilation = pair(op, "dilation") if "dilation" in op.attrs else (1, 1)
+    return (
+        *image.shape[-2:],
+        *result.shape[-2:],
+        *pair(op, "kernel_size"),
+        *strides_of(op),
+        *pair(op, "padding"),
+        *dilation,
+    )
+
+
+def _step(
+    plan: HostPlanner,
+    kernel: Kernel,
+    outputs: list[HostTensor],
+    inputs: list[HostTensor],
+    ints: tuple[int, ...],
+    planes: int,
+    reads: int,
+) -> None:
+    """Emit a step over planes that reads ``reads`` elements in all."""
+    if planes and reads:
+        plan.step(kernel, outputs, inputs, ints=ints, items=planes, grain=grain_for(planes, reads, LEAST_CHUNK_READS))
+
+
+def _emit_max(op: Op, plan: HostPlanner) -> None:
+    x = op.operand("self")
+    assert x is not None
+    value = plan.value(x, DType.FLOAT)
+    y, indices = plan.output(op.outputs[0], DType.FLOAT), plan.output(op.outputs[1], DType.LONG)
+    reads = op.outputs[0].num_elements * _window(op)
+    _step(plan, kernels.MAX_POOL, [y, indices], [value], _ints(op, x, op.outputs[0]), _planes(x), reads)
+
+
+def _emit_max_backward(op: Op, plan: HostPlanner) -> None:
+    dy, indices, dx = op.operand("grad_output"), op.operand("indices"), op.outputs[0]
+    assert dy is not None
+    assert indices is not None
+    inputs = [plan.value(dy, DType.FLOAT), plan.value(indices, DType.LONG)]
+    ints = (dx.shape[-2] * dx.shape[-1], dy.shape[-2] * dy.shape[-1])
+    _step(plan, kernels.MAX_POOL_BACKWARD, [plan.output(dx, DType.FLOAT)], inputs, ints, _planes(dx), dx.num_elements)
+
+
+def _emit_average(op: Op, plan: HostPlanner) -> None:
+    x, result = op.inputs[0], op.outputs[0]
+    is_backward = op.kind == "avg_pool2d_backward"
+    image, pooled = (result, x) if is_backward else (x, result)
+    ints = (*_ints(op, image, pooled), int(bool(op.attrs["count_include_pad"])), int(op.attrs["divisor_override"] or 0))  # type: ignore[call-overload]
+    kernel = kernels.AVG_POOL_BACKWARD if is_backward else kernels.AVG_POOL
+    value = plan.value(x, DType.FLOAT)
+    reads = max(image.num_elements, pooled.num_elements * _window(op))
+    _step(plan, kernel, [plan.output(result, DType.FLOAT)], [value], ints, _planes(x), reads)
+
+
+def _emit_adaptive(op: Op, plan: HostPlanner) -> None:
+    x, result = op.inputs[0], op.outputs[0]
+    is_backward = op.kind == "adaptive_avg_pool2d_backward"
+    image, pooled = (result, x) if is_backward else (x, result)
+    kernel = kernels.ADAPTIVE_POOL_BACKWARD if is_backward else kernels.ADAPTIVE_POOL
+    value = plan.value(x, DType.FLOAT)
+    ints = (*image.shape[-2:], *pooled.shape[-2:])
+    _step(plan, kernel, [plan.output(result, DType.FLOAT)], [value], ints, _planes(x), image.num_elements)
+
+
+def _fits_index(op: Op) -> bool:
+    """Indices within a plane are held in 32 bits while a window is searched."""
+    return op.inputs[0].shape[-1] * op.inputs[0].shape[-2] < 2**31 if len(op.inputs[0].shape) >= 2 else False
+
+
+register(
+    OpSpec(
+        "aten.max_pool2d_with_indices.default",
+        "max_pool2d",
+        _lowering(FORWARD, _window),
+        _emit_max,
+        dtypes=FLOATING,
+        supports=_fits_index,
+    ),
+    OpSpec(
+        "aten.max_pool2d_with_indices_backward.default",
+        "max_pool2d_backward",
+        _lowering(BACKWARD, _overlap),
+        _emit_max_backward,
+        dtypes=(*FLOATING, DType.LONG),
+    ),
+    OpSpec("aten.avg_pool2d.default", "avg_pool2d", _lowering(FORWARD, _window), _emit_average, dtypes=FLOATING),
+    OpSpec(
+        "aten.avg_pool2d_backward.default",
+        "avg_pool2d_backward",
+        _lowering(BACKWARD, _overlap),
+        _emit_average,
+        dtypes=FLOATING,
+    ),
+    OpSpec(
+        "aten._adaptive_avg_pool2d.default",
+        "adaptive_avg_pool2d",
+        _lowering(FORWARD, _adaptive_window),
+        _emit_adaptive,
+        dtypes=FLOATING,
+    ),
+    OpSpec(
+        "aten._adaptive_avg_pool2d_backward.default",
+        "adaptive_avg_pool2d_backward",
+        _lowering(BACKWARD, lambda op: 1),
+        _emit_adaptive,
+        dtypes=FLOATING,
+    ),
+)

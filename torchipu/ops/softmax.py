@@ -1,0 +1,103 @@
+"""Softmax and log-softmax over one dimension, forward and backward."""
+
+from __future__ import annotations
+
+from math import prod
+
+from torchipu._kernels import softmax as kernels
+from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
+from torchipu.ops.lowering import ceil_div, chain_sets, reduction_codelet, vector_codelet
+from torchipu.ops.spec import FLOATING, Codelet, Emitter, HostPlanner, Lowering, OpSpec, Vertices, register
+from torchipu.target import Target
+
+SOFTMAX, LOG, SAFE = 0, 1, 2
+BLOCK = 32  # positions that an item takes when the dimension is not the last; as in softmax_body.h
+GRAIN_ELEMENTS = 16384
+
+# --------------------------------------------------------------------------- device side
+# No single vertex: seven compute sets; 18,300 cycles for 8 rows of 736 halves a tile on silicon (ipu_hardware.md 2.3).
+_REDUCE_MAX = reduction_codelet("popops::Reduce<max>")
+_REDUCE_ADD = reduction_codelet("popops::Reduce<add,float>")
+_SUBTRACT = vector_codelet("popops::BroadcastVectorInner<subtract>", 2, 2, supervisor=15)
+_MULTIPLY = vector_codelet("popops::BroadcastVectorInner<multiply>", 2, 2, supervisor=15)
+_PRODUCT = vector_codelet("popops::BinaryOp<multiply>", 3, 3)
+_EXP = vector_codelet("popops::UnaryOp<exp>", 4, 6)
+_LOG = vector_codelet("popops::UnaryOp<log>", 4, 12)
+_INVERSE = vector_codelet("popops::UnaryOp<inverse>", 15, 6)
+
+_Chain = tuple[tuple[Codelet, str], ...]
+_FORWARD: _Chain = (
+    (_REDUCE_MAX, "reduce"), (_SUBTRACT, "map"), (_EXP, "map"), (_REDUCE_ADD, "reduce"), (_INVERSE, "rows"),
+    (_MULTIPLY, "map"),
+)
+_LOG_FORWARD: _Chain = (
+    (_REDUCE_MAX, "reduce"), (_SUBTRACT, "map"), (_EXP, "map"), (_REDUCE_ADD, "reduce"), (_LOG, "rows"),
+    (_SUBTRACT, "map"),
+)
+_BACKWARD: _Chain = ((_PRODUCT, "map"), (_REDUCE_ADD, "reduce"), (_SUBTRACT, "map"), (_PRODUCT, "map"))
+_LOG_BACKWARD: _Chain = ((_EXP, "map"), (_REDUCE_ADD, "reduce"), (_MULTIPLY, "map"), (_PRODUCT, "map"))
+
+
+def _lower(chain: _Chain) -> Lowering:
+    def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
+        data = op.inputs[0]
+        if data.num_elements == 0:
+            return ()
+        _, extent, _ = _split(op, data.shape)
+        return chain_sets(target, chain, data.num_elements, data.num_elements // extent, data.dtype)
+
+    return lower
+
+
+# --------------------------------------------------------------------------- host side
+def _split(op: Op, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return the sizes before, of and after the dimension; a 0-d tensor is one row of one."""
+    if not shape:
+        return 1, 1, 1
+    dim = op.attrs["dim"]
+    assert isinstance(dim, int)
+    dim %= len(shape)
+    return prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
+
+
+def _emit(mode: int) -> Emitter:
+    def emit(op: Op, plan: HostPlanner) -> None:
+        x, y = plan.value(op.inputs[0], DType.FLOAT), plan.output(op.outputs[0], DType.FLOAT)
+        outer, extent, inner = _split(op, x.shape)
+        if inner == 1:
+            plan.step(kernels.SOFTMAX_ROWS, [y], [x], ints=(extent, mode), items=outer,
+                      grain=max(1, GRAIN_ELEMENTS // max(1, extent)))
+        else:
+            plan.step(kernels.SOFTMAX_COLUMNS, [y], [x], ints=(extent, inner, mode),
+                      items=outer * ceil_div(inner, BLOCK),
+                      grain=max(1, GRAIN_ELEMENTS // max(1, extent * BLOCK)))
+
+    return emit
+
+
+def _emit_grad(mode: int) -> Emitter:
+    def emit(op: Op, plan: HostPlanner) -> None:
+        names = ("grad_output", "output")
+        dy, y = (plan.value(tensor, DType.FLOAT) for tensor in map(op.operand, names) if tensor is not None)
+        dx = plan.output(op.outputs[0], DType.FLOAT)
+        outer, extent, inner = _split(op, y.shape)
+        if inner == 1:
+            plan.step(kernels.SOFTMAX_ROWS_GRAD, [dx], [dy, y], ints=(extent, mode), items=outer,
+                      grain=max(1, GRAIN_ELEMENTS // max(1, extent)))
+        else:
+            plan.step(kernels.SOFTMAX_COLUMNS_GRAD, [dx], [dy, y], ints=(extent, inner, mode),
+                      items=outer * ceil_div(inner, BLOCK), grain=max(1, GRAIN_ELEMENTS // max(1, extent * BLOCK)))
+
+    return emit
+
+
+register(
+    OpSpec("aten._softmax.default", "softmax", _lower(_FORWARD), _emit(SOFTMAX), dtypes=FLOATING),
+    OpSpec("aten._safe_softmax.default", "safe_softmax", _lower(_FORWARD), _emit(SAFE), dtypes=FLOATING),
+    OpSpec("aten._log_softmax.default", "log_softmax", _lower(_LOG_FORWARD), _emit(LOG), dtypes=FLOATING),
+    OpSpec("aten._softmax_backward_data.default", "softmax_grad", _lower(_BACKWARD), _emit_grad(SOFTMAX),
+           dtypes=FLOATING),
+    OpSpec("aten._log_softmax_backward_data.default", "log_softmax_grad", _lower(_LOG_BACKWARD), _emit_grad(LOG),
+           dtypes=FLOATING),
+)

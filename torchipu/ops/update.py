@@ -1,0 +1,125 @@
+"""Optimisers and gradient accumulation: ops of ours that overwrite their state.
+
+An optimiser takes ``param``, ``grad``, the states it keeps (``STATES``), ``hyper`` and ``step``, by name and in any
+order; its outputs are the next values of ``param`` and the states, in the order of the operands. ``hyper`` is LONG[16]
+whose words are doubles (``HYPER`` names the places), ``step`` a 0-d float that ``ipu.increment.default`` has counted up
+before: in the first update it is 1.
+"""
+
+from __future__ import annotations
+
+from torchipu._kernels import update as kernels
+from torchipu._kernels.abi import Kernel
+from torchipu._kernels.update import HYPER, HYPER_WORDS
+from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
+from torchipu.ops.lowering import FILL, elementwise_set, vector_codelet
+from torchipu.ops.spec import Codelet, Emitter, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
+from torchipu.target import Target
+
+__all__ = ["HYPER", "HYPER_WORDS"]
+
+STATES = ("param", "momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "grad_avg")
+SPAN = 4096  # elements of an item; as in update_body.h
+BLOCK_BYTES = 65536
+AMSGRAD, DECOUPLED = 1, 2
+HAS_MOMENTUM, IS_CENTRED = 1, 2
+
+# --------------------------------------------------------------------------- device side
+_SCALED_ADD = vector_codelet("popops::ScaledAdd", 3, 3, supervisor=60, worker_half=24, worker_single=24)
+_SGD = vector_codelet("popops::ScaledAdd<momentum>", 6, 6, supervisor=60, worker_half=24, worker_single=24)
+_ADAM = vector_codelet("popops::AdamUpdater", 44, 26, code_bytes=900,
+                       source="estimate: sqrt, divide and six fused steps")
+_RMSPROP = vector_codelet("popops::RmsPropUpdater", 44, 24, code_bytes=800,
+                          source="estimate: sqrt, divide and four fused steps")
+_COUNT = Codelet("popops::LoopCounter", lambda target, work: 43, 60, "poplibs estimator, ipu_hardware.md 2.3")
+
+
+def _lower(codelet: Codelet) -> Lowering:
+    def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
+        state = op.inputs[0]
+        return (elementwise_set(target, codelet, state.num_elements, state.dtype),) if state.num_elements else ()
+
+    return lower
+
+
+def _lower_increment(op: Op, target: Target) -> tuple[Vertices, ...]:
+    return (Vertices(_COUNT, 1, lambda count: {"elements": count}, max_tiles=1),)
+
+
+# --------------------------------------------------------------------------- host side
+def _in_place(op: Op, plan: HostPlanner) -> dict[str, HostTensor]:
+    """Return the storage of each state by its schema name; it holds the op's results from now on."""
+    held = [(name, tensor) for name, tensor in zip(op.operands, op.inputs, strict=True) if name in STATES]
+    return {
+        name: plan.update_in_place(state, result)
+        for (name, state), result in zip(held, op.outputs, strict=True)
+    }
+
+
+def _written(state: dict[str, HostTensor], *names: str) -> list[HostTensor]:
+    """Return what a kernel writes, in its order; the parameter stands in for absent states, which it leaves alone."""
+    return [state.get(name, state["param"]) for name in names]
+
+
+def _value(op: Op, plan: HostPlanner, name: str) -> HostTensor:
+    tensor = op.operand(name)
+    assert tensor is not None, f"{op.target} without {name}"
+    return plan.value(tensor)
+
+
+def _update(plan: HostPlanner, kernel: Kernel, written: list[HostTensor], read: list[HostTensor], flags: int) -> None:
+    """Append an update over all elements of its first argument."""
+    count = written[0].num_elements
+    halves = sum(1 << place for place, held in enumerate([*written, *read]) if held.dtype is DType.HALF)
+    plan.step(kernel, written, read, ints=(count, halves, flags), items=-(-count // SPAN), reads_outputs=True)
+
+
+def _emit_accumulate(op: Op, plan: HostPlanner) -> None:
+    grad = plan.value(op.inputs[1])
+    _update(plan, kernels.ACCUMULATE, [plan.update_in_place(op.inputs[0], op.outputs[0])], [grad], 0)
+
+
+def _emit_fill_zero(op: Op, plan: HostPlanner) -> None:
+    state = plan.update_in_place(op.inputs[0], op.outputs[0])
+    num_bytes = state.num_elements * state.dtype.host_bytes
+    plan.step(kernels.FILL_ZERO, [state], [], ints=(num_bytes,), items=-(-num_bytes // BLOCK_BYTES))
+
+
+def _emit_increment(op: Op, plan: HostPlanner) -> None:
+    plan.step(kernels.INCREMENT, [plan.update_in_place(op.inputs[0], op.outputs[0])], [], reads_outputs=True)
+
+
+def _emit_sgd(op: Op, plan: HostPlanner) -> None:
+    read = [_value(op, plan, name) for name in ("grad", "hyper", "step")]
+    state = _in_place(op, plan)
+    flags = HAS_MOMENTUM if "momentum_buffer" in state else 0
+    _update(plan, kernels.SGD, _written(state, "param", "momentum_buffer"), read, flags)
+
+
+def _emit_adam(decoupled: int) -> Emitter:
+    def emit(op: Op, plan: HostPlanner) -> None:
+        read = [_value(op, plan, name) for name in ("grad", "hyper", "step")]
+        state = _in_place(op, plan)
+        flags = decoupled | (AMSGRAD if "max_exp_avg_sq" in state else 0)
+        _update(plan, kernels.ADAM, _written(state, "param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"), read, flags)
+
+    return emit
+
+
+def _emit_rmsprop(op: Op, plan: HostPlanner) -> None:
+    read = [_value(op, plan, name) for name in ("grad", "hyper", "step")]
+    state = _in_place(op, plan)
+    flags = (HAS_MOMENTUM if "momentum_buffer" in state else 0) | (IS_CENTRED if "grad_avg" in state else 0)
+    _update(plan, kernels.RMSPROP, _written(state, "param", "square_avg", "momentum_buffer", "grad_avg"), read, flags)
+
+
+register(
+    OpSpec("ipu.accumulate.default", "accumulate", _lower(_SCALED_ADD), _emit_accumulate),
+    OpSpec("ipu.fill_zero.default", "fill_zero", _lower(FILL), _emit_fill_zero),
+    OpSpec("ipu.increment.default", "increment", _lower_increment, _emit_increment),
+    OpSpec("ipu.sgd.default", "sgd", _lower(_SGD), _emit_sgd),
+    OpSpec("ipu.adam.default", "adam", _lower(_ADAM), _emit_adam(0)),
+    OpSpec("ipu.adamw.default", "adamw", _lower(_ADAM), _emit_adam(DECOUPLED)),
+    OpSpec("ipu.rmsprop.default", "rmsprop", _lower(_RMSPROP), _emit_rmsprop),
+)

@@ -1,0 +1,237 @@
+"""Every option of a compilation: type, default, range and the PopTorch name it answers to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from numbers import Integral, Real
+from typing import Any
+
+from torchipu.errors import OptionsError, nearest
+
+
+def _option(
+    default: object, text: str, *, kind: type, optional: bool = False, allowed: tuple[str, ...] = (),
+    least: int | None = None, above: float | None = None, unit: str = "", poptorch: str = "",
+) -> Any:
+    """Declare an option.
+
+    Args:
+        default: Value when the user says nothing.
+        text: What it does, one line.
+        kind: ``bool``, ``int``, ``float``, ``str``, or ``tuple`` for a list of names.
+        optional: Whether None is a value too.
+        allowed: Words accepted; a ``tuple`` option takes them besides a list of names.
+        least: Smallest value.
+        above: Value that must be exceeded.
+        unit: Unit of a number.
+        poptorch: Name of the PopTorch setting, if it has one.
+    """
+    return field(
+        default=default,
+        metadata={
+            "help": text, "kind": kind, "optional": optional, "allowed": allowed, "least": least, "above": above,
+            "unit": unit, "poptorch": poptorch,
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of one compilation; immutable and checked when made.
+
+    Raises:
+        OptionsError: A value has the wrong type or is out of range.
+    """
+
+    target: str = _option("mk2", "machine to emulate, a name in torchipu.target.TARGETS", kind=str,
+                          poptorch="useOfflineIpuTarget")
+    num_ipus: int | None = _option(
+        None, "IPUs that the model may use; None for as many as its blocks ask", kind=int, optional=True, least=1,
+        unit="IPUs",
+    )
+    blocks: tuple[str, ...] | None = _option(
+        None, "names of all blocks in pipeline order; None for the order in which they first run", kind=tuple,
+        optional=True, poptorch="setExecutionStrategy",
+    )
+    execution: str = _option(
+        "pipelined", "whether micro-batches overlap on several IPUs or run one after another", kind=str,
+        allowed=("pipelined", "sharded"), poptorch="setExecutionStrategy",
+    )
+    gradient_accumulation: int = _option(
+        1, "micro-batches whose gradients make one weight update", kind=int, least=1, unit="micro-batches",
+        poptorch="Training.gradientAccumulation",
+    )
+    accumulation_reduction: str = _option(
+        "mean", "how the gradients of these micro-batches are combined", kind=str, allowed=("mean", "sum"),
+        poptorch="Training.accumulationAndReplicationReductionType",
+    )
+    device_iterations: int = _option(
+        1, "weight updates (training) or micro-batches (inference) in one call", kind=int, least=1,
+        unit="device iterations", poptorch="deviceIterations",
+    )
+    output_mode: str | None = _option(
+        None, "results handed back: of all micro-batches, of the final one, or their sum; None for 'final' in "
+        "training and 'all' in inference", kind=str, optional=True, allowed=("all", "final", "sum"),
+        poptorch="outputMode",
+    )
+    recompute: str | tuple[str, ...] = _option(
+        "none", "forward ops run again in the backward leg instead of being stored: none, those of every stage but "
+        "the last, or those of the blocks named", kind=tuple, allowed=("none", "stage"),
+        poptorch="_Popart.set('autoRecomputation')",
+    )
+    loss_scaling: float = _option(
+        1.0, "factor on the loss before the backward leg, divided out before the update", kind=float, above=0.0,
+        poptorch="optim.loss_scaling",
+    )
+    offload_optimiser_state: bool = _option(
+        False, "keep optimiser states in Streaming Memory between updates", kind=bool,
+        poptorch="TensorLocations.setOptimizerLocation",
+    )
+    allow_out_of_memory: bool = _option(
+        False, "run although a tile overflows; the report shows by how much", kind=bool,
+    )
+    seed: int | None = _option(
+        None, "seed of the random bits on the device; None to draw one from torch's generator", kind=int,
+        optional=True, least=0, poptorch="randomSeed",
+    )
+    strict: bool = _option(False, "refuse graph breaks and recompilations that would leave code to eager", kind=bool)
+    strict_ops: bool = _option(False, "refuse ops that have no record of their own", kind=bool)
+    verify: bool | None = _option(
+        None, "check the IR before and after each pass; None leaves it to the compiler", kind=bool, optional=True,
+    )
+    dump: str | None = _option(
+        None, "directory that receives the IR after each pass", kind=str, optional=True, poptorch="logDir",
+    )
+    host_threads: int | None = _option(
+        None, "host threads that run the kernels, without effect on results; None for one a core", kind=int,
+        optional=True, least=1, unit="threads",
+    )
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = _checked(option.name, getattr(self, option.name), option.metadata)
+            object.__setattr__(self, option.name, value)
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, object]) -> Options:
+        """Make options from ``torch.compile(..., options={...})``.
+
+        Args:
+            mapping: Values by option name.
+
+        Returns:
+            The options, defaults filled in.
+
+        Raises:
+            OptionsError: A name is unknown, or a value has the wrong type or is out of range.
+        """
+        known = [option.name for option in fields(cls)]
+        for name in mapping:
+            if name not in known:
+                raise OptionsError(
+                    f"unknown option {name!r}{nearest(str(name), known)}", option=str(name), value=mapping[name],
+                    allowed=", ".join(known),
+                )
+        return cls(**mapping)  # type: ignore[arg-type]
+
+    @classmethod
+    def describe(cls) -> str:
+        """Return a listing of every option: name, default, expectation, PopTorch name and what it does."""
+        lines = []
+        for option in fields(cls):
+            facts = [f"{option.name} = {option.default!r}", f"expects {_expectation(option.metadata)}"]
+            if option.metadata["unit"]:
+                facts.append(f"unit: {option.metadata['unit']}")
+            if option.metadata["poptorch"]:
+                facts.append(f"poptorch: {option.metadata['poptorch']}")
+            lines += ["; ".join(facts), f"    {option.metadata['help']}"]
+        return "\n".join(lines)
+
+    def changed(self) -> dict[str, object]:
+        """Return the values that differ from their defaults."""
+        values = {option.name: getattr(self, option.name) for option in fields(self)}
+        defaults = {option.name: option.default for option in fields(self) if option.default is not MISSING}
+        return {name: value for name, value in values.items() if value != defaults[name]}
+
+    def __str__(self) -> str:
+        changed = self.changed()
+        width = max(len(option.name) for option in fields(self))
+        return "\n".join(
+            f"{option.name:<{width}} = {getattr(self, option.name)!r}{'' if option.name in changed else '  (default)'}"
+            for option in fields(self)
+        )
+
+
+_ARTICLES = {bool: "a bool", int: "an int", float: "a float", str: "a str", tuple: "a list of block names"}
+
+
+def _checked(name: str, value: object, rules: Mapping[str, Any]) -> object:
+    """Return a value in its normal type, or refuse it."""
+    if value is None and rules["optional"]:
+        return None
+    if rules["allowed"] and isinstance(value, str):
+        if value in rules["allowed"]:
+            return value
+        raise _refusal(name, value, rules, nearest(value, rules["allowed"]))
+    number = _normal(value, rules["kind"])
+    if number is None:
+        raise _refusal(name, value, rules)
+    if isinstance(number, tuple):
+        _check_names(name, number)
+    elif rules["allowed"]:
+        raise _refusal(name, value, rules)
+    if rules["least"] is not None and number < rules["least"]:
+        raise _refusal(name, value, rules)
+    # Written so that a NaN is refused too.
+    if rules["above"] is not None and not rules["above"] < number < float("inf"):
+        raise _refusal(name, value, rules)
+    return number
+
+
+def _normal(value: object, kind: type) -> Any:
+    """Return a value as ``kind`` where that loses nothing, else None; a bool is no number here."""
+    if isinstance(value, bool):
+        return value if kind is bool else None
+    if kind is int and isinstance(value, Integral):
+        return int(value)
+    if kind is float and isinstance(value, Real):
+        return float(value)
+    if kind is str and isinstance(value, (str, os.PathLike)):
+        return os.fspath(value)
+    if kind is tuple and isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        return tuple(value)
+    return None
+
+
+def _check_names(name: str, names: tuple[str, ...]) -> None:
+    """Refuse a list of block names that is empty or says one twice."""
+    if not names:
+        raise OptionsError(f"option {name!r} got an empty list of block names", option=name, value=names)
+    for block in names:
+        if names.count(block) > 1:
+            raise OptionsError(f"option {name!r} lists block {block!r} more than once", option=name, value=names)
+
+
+def _refusal(name: str, value: object, rules: Mapping[str, Any], hint: str = "") -> OptionsError:
+    got = f"{value!r} ({type(value).__name__})"
+    return OptionsError(
+        f"option {name!r} expects {_expectation(rules)}, got {got}{hint}", option=name, value=value,
+        allowed=_expectation(rules),
+    )
+
+
+def _expectation(rules: Mapping[str, Any]) -> str:
+    """Say in words what an option takes, e.g. ``an int of at least 1 or None``."""
+    words = [repr(word) for word in rules["allowed"]]
+    if not words or rules["kind"] is tuple:
+        text = _ARTICLES[rules["kind"]]
+        if rules["least"] is not None:
+            text += f" of at least {rules['least']}"
+        if rules["above"] is not None:
+            text += f" above {rules['above']:g}"
+        words.append(text)
+    if rules["optional"]:
+        words.append("None")
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"

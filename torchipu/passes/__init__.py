@@ -1,0 +1,1 @@
+"""Passes from valid IR to valid IR, one file each; ``compiler.py`` holds their order."""

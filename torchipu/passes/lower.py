@@ -1,0 +1,512 @@
+"""Turns a placed graph and its schedule into a device program: compute sets, copies and control flow.
+
+Kept by later passes: every op is lowered once, into the function of its stage and leg; operands are on the IPU of the
+vertices that read them; the bodies of a pipeline cycle touch their own IPU only, and data crosses between cycles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from torchipu.ir.graph import Graph, Op, Tensor, operand_width
+from torchipu.ir.mapping import TileMapping, linear
+from torchipu.ir.program import (
+    Call,
+    ComputeSet,
+    Copy,
+    Executable,
+    Execute,
+    HostCopy,
+    OnIpus,
+    Program,
+    Repeat,
+    Sequence,
+    Sync,
+    Variable,
+    VertexGroup,
+)
+from torchipu.ir.schedule import Action, Schedule
+from torchipu.ir.types import Leg, Role
+from torchipu.ops.generic import lower_generic
+from torchipu.ops.spec import Codelet, Vertices, spec_of
+from torchipu.target import Target
+
+BROADCAST = "broadcast"  # the function that sends states to further IPUs before the first cycle
+
+# Views whose elements lie in the order of their operand's; the others are laid out anew by who reads them.
+KEEPS_ORDER = frozenset(
+    f"aten.{name}" for name in (
+        "view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
+        "squeeze.dim", "squeeze.dims", "alias.default", "detach.default", "flatten.using_ints", "unflatten.int",
+    )
+)
+
+_IPU_SYNC = Sync("ipu")
+_REPLICA_SYNC = Sync("replica")
+_HOST_SYNC = Sync("host")
+_NOTHING = Sequence(())
+
+
+def lower(
+    graph: Graph, schedule: Schedule, mappings: Mapping[Tensor, TileMapping], target: Target, *,
+    device_iterations: int, micro_batches: int, off_chip_state: bool,
+) -> Executable:
+    """Lower a graph; addresses are left to the memory pass.
+
+    Args:
+        graph: Every op is placed.
+        schedule: Pipeline cycles of one weight update or one inference run.
+        mappings: Tiles of every tensor.
+        target: The machine.
+        device_iterations: How often the schedule runs in a call.
+        micro_batches: Micro-batches of the schedule.
+        off_chip_state: Optimiser state lies in Streaming Memory between updates.
+
+    Returns:
+        A program ``main``, and a function for each stage and leg (``0F``, ``0B``), for the update on each IPU (``U0``)
+        and, ending in ``.send``, for what each of them sends to other IPUs.
+    """
+    flow = _Flow(graph)
+    lowering = _Lowering(flow, schedule, mappings, target, off_chip_state, micro_batches)
+    for op in graph.ops:
+        lowering.add(op)
+    lowering.add_ends()
+    functions = lowering.finished()
+    columns = max(map(len, schedule.steps), default=1)
+    num_ipus = max([1, columns, *(variable.ipu + 1 for variable in lowering.variables.values())])
+    main = Repeat(device_iterations, Sequence(tuple(_cycles(schedule, functions, num_ipus))))
+    return Executable(
+        {"main": main}, functions, tuple(lowering.variables.values()), {}, num_ipus, dict(lowering.code_bytes),
+    )
+
+
+def function_of(op: Op) -> str:
+    """Return the name of the function that an op is lowered into."""
+    if op.placement is None:
+        raise ValueError(f"op {op.kind} is not placed")
+    if op.placement.leg is Leg.UPDATE:
+        return f"U{op.placement.ipu}"
+    return f"{op.placement.stage}{op.placement.leg.value}"
+
+
+def _function_of_action(action: Action, ipu: int) -> str:
+    return f"U{ipu}" if action.leg is Leg.UPDATE else f"{action.stage}{action.leg.value}"
+
+
+# --------------------------------------------------------------------------- control flow
+def _cycles(schedule: Schedule, functions: dict[str, Program], num_ipus: int) -> Iterable[Program]:
+    """Yield the programs of all pipeline cycles: legs side by side, then what crosses between IPUs."""
+    calls: dict[tuple[str, int | None], Call] = {}
+
+    def call(name: str, micro_batch: int | None) -> Call:
+        return calls.setdefault((name, micro_batch), Call(name, micro_batch))
+
+    if BROADCAST in functions:
+        yield _REPLICA_SYNC
+        yield call(BROADCAST, None)
+    updated = False
+    for step in schedule.steps:
+        cells = [_distinct_calls(cell, ipu) for ipu, cell in enumerate(step)]
+        updated = updated or any(name.startswith("U") for cell in cells for name, _ in cell)
+        yield from _one_cycle([[call(*pair) for pair in cell] for cell in cells], functions, num_ipus)
+    if not updated and any(name.startswith("U") for name in functions):
+        cells = [[(f"U{ipu}", None)] if f"U{ipu}" in functions else [] for ipu in range(num_ipus)]
+        yield from _one_cycle([[call(*pair) for pair in cell] for cell in cells], functions, num_ipus)
+
+
+def _distinct_calls(cell: Iterable[Action], ipu: int) -> list[tuple[str, int | None]]:
+    """List the functions of a cell; the stages of one IPU share an update function."""
+    return list(dict.fromkeys((_function_of_action(action, ipu), action.micro_batch) for action in cell))
+
+
+def _one_cycle(cells: list[list[Call]], functions: dict[str, Program], num_ipus: int) -> Iterable[Program]:
+    """Yield one pipeline cycle."""
+    for cell in cells:
+        for call in cell:
+            functions.setdefault(call.function, _NOTHING)
+    bodies = [call_list[0] if len(call_list) == 1 else Sequence(tuple(call_list)) for call_list in cells]
+    yield OnIpus(tuple(bodies) + (_NOTHING,) * (num_ipus - len(bodies)))
+    if num_ipus > 1:
+        yield _REPLICA_SYNC
+        for cell in cells:
+            for call in cell:
+                if f"{call.function}.send" in functions:
+                    yield Call(f"{call.function}.send", call.micro_batch)
+
+
+# --------------------------------------------------------------------------- which value is used where
+class _Flow:
+    """Storage behind each tensor, the function that makes it and the functions that use it.
+
+    Views share storage with their operand, the next value of a state with the state.
+
+    Args:
+        graph: A placed graph.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.alias: dict[Tensor, Tensor] = {}
+        self.maker: dict[Tensor, str] = {}
+        self.home: dict[Tensor, int] = {}
+        self.uses: dict[tuple[Tensor, int], dict[str, None]] = {}
+        self.returned: list[tuple[Tensor, Tensor]] = []
+        self.inputs = set(graph.inputs)
+        self.views: set[int] = set()
+        self.permuted: set[Tensor] = set()
+        for op in graph.ops:
+            if is_view(op):
+                self.views.add(id(op))
+                self.alias.update(dict.fromkeys(op.outputs, self.storage(op.inputs[0])))
+                if op.target not in KEEPS_ORDER or op.inputs[0] in self.permuted:
+                    self.permuted.update(op.outputs)
+                continue
+            name, ipu = function_of(op), _ipu(op)
+            for operand in op.inputs:
+                stored = self.storage(operand)
+                self.home.setdefault(stored, ipu)
+                self.uses.setdefault((stored, ipu), {})[name] = None
+            for result in op.outputs:
+                self.maker[result] = name
+                self.home[result] = ipu
+        self._join_states()
+
+    def storage(self, tensor: Tensor) -> Tensor:
+        """Return the tensor whose storage holds a value."""
+        return self.alias.get(tensor, tensor)
+
+    def _join_states(self) -> None:
+        """Let the next value of a state take the state's storage; where it cannot, it is copied back."""
+        joined: dict[Tensor, Tensor] = {}
+        for state, value in self.graph.updates:
+            stored = self.storage(value)
+            if stored is state:
+                continue
+            fits = (
+                stored in self.maker and stored not in joined and stored.dtype is state.dtype
+                and stored.num_elements == state.num_elements
+                and self.home[stored] == self.home.setdefault(state, self.home[stored])
+            )
+            if fits:
+                joined[stored] = state
+            else:
+                self.returned.append((state, stored))
+        self.alias.update({tensor: joined[stored] for tensor, stored in self.alias.items() if stored in joined})
+        self.alias.update(joined)
+
+
+def is_view(op: Op) -> bool:
+    """Whether an op's result shares the storage of its first operand."""
+    spec = spec_of(op)
+    return spec is not None and spec.is_view and bool(op.inputs)
+
+
+def _ipu(op: Op) -> int:
+    return op.placement.ipu if op.placement is not None else 0
+
+
+# --------------------------------------------------------------------------- ops
+@dataclass(slots=True)
+class _Function:
+    """Streams in, supersteps, streams out, and what is sent when all this has ended."""
+
+    head: list[Program] = field(default_factory=list)
+    body: list[Program] = field(default_factory=list)
+    tail: list[Program] = field(default_factory=list)
+    sends: list[Copy] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """One compute set as far as it is the same for all ops of equal kind, shapes and attributes.
+
+    ``runs`` is None where the vertices lie where the result does.
+    """
+
+    codelet: str
+    runs: TileMapping | None
+    num_tiles: int
+    work: Mapping[str, int]
+    cycles: int
+    gathered_bytes: int
+    fragments: int
+    temporary_bytes: int
+
+
+class _Lowering:
+    """Fills the functions op by op.
+
+    Args:
+        flow: Storage and users of the graph's tensors.
+        schedule: Gives the distance between a value's making and its last use.
+        mappings: Tiles of every tensor.
+        target: The machine.
+        off_chip_state: Optimiser state lies in Streaming Memory between updates.
+        micro_batches: Micro-batches of the schedule.
+    """
+
+    def __init__(
+        self, flow: _Flow, schedule: Schedule, mappings: Mapping[Tensor, TileMapping], target: Target,
+        off_chip_state: bool, micro_batches: int,
+    ) -> None:
+        self.flow = flow
+        self.mappings = mappings
+        self.target = target
+        self.off_chip_state = off_chip_state
+        self.depths = _Depths(schedule, micro_batches)
+        self.functions: dict[str, _Function] = {}
+        self.variables: dict[tuple[Tensor, int], Variable] = {}
+        self.code_bytes: dict[str, int] = {}
+        self.sets_by_key: dict[object, tuple[_Set, ...]] = {}
+        self.linear_by_size: dict[tuple[int, int, int, int], TileMapping] = {}
+        self.busiest_by_runs: dict[int, int] = {}
+        self.last_use_off_chip: dict[str, dict[Variable, int]] = {}
+
+    def add(self, op: Op) -> None:
+        """Lower an op into the function of its stage and leg."""
+        if id(op) in self.flow.views:
+            return
+        name, ipu = function_of(op), _ipu(op)
+        function = self.function(name)
+        fields = self._fields(op, name, ipu)
+        operands = [self._variable(self.flow.storage(operand), ipu, name) for operand in op.inputs]
+        source = max(operands, key=_size, default=None)
+        body = function.body
+        for number, made in enumerate(self._sets(op)):
+            runs = made.runs or self.mappings[op.outputs[0]]
+            gathered, fragments = made.gathered_bytes, made.fragments
+            if made.runs is None and number == 0:
+                strayed = self._strayed(op, runs)
+                gathered, fragments = gathered + strayed[0], fragments + strayed[1]
+            body.append(_IPU_SYNC)
+            if gathered:
+                moved = source or next(iter(fields.values()))
+                body.append(Copy(moved, moved, gathered * made.num_tiles, gathered, fragments))
+            group = VertexGroup(made.codelet, fields, runs, made.work, made.cycles, made.temporary_bytes)
+            label = op.outputs[0].name if op.outputs else op.kind
+            body.append(Execute(ComputeSet(f"{op.kind}.{label}.{number}", ipu, (group,), op)))
+        for variable in fields.values():
+            if variable.off_chip:
+                self.last_use_off_chip.setdefault(name, {})[variable] = len(body)
+
+    def _strayed(self, op: Op, runs: TileMapping) -> tuple[int, int]:
+        """Return the bytes and fragments that the busiest tile fetches of operands that lie, or are ordered, otherwise.
+
+        Only for vertices that lie where the result does and read their operands element by element.
+        """
+        total = fragments = 0
+        result = op.outputs[0]
+        for operand in op.inputs:
+            if operand.num_elements != result.num_elements or operand.num_elements == 1:
+                continue
+            is_permuted = operand in self.flow.permuted
+            if is_permuted or self.mappings[self.flow.storage(operand)] is not runs:
+                share = self._busiest(runs)
+                total += share * operand.dtype.device_bytes
+                # What travels below a word travels with its neighbours.
+                fragments += max(1, int(share**0.5)) if is_permuted else 2
+        return total, fragments
+
+    def _busiest(self, runs: TileMapping) -> int:
+        key = id(runs)
+        if key not in self.busiest_by_runs:
+            self.busiest_by_runs[key] = runs.max_elements_per_tile()
+        return self.busiest_by_runs[key]
+
+    def function(self, name: str) -> _Function:
+        """Return a function by name, new where there is none."""
+        return self.functions.setdefault(name, _Function())
+
+    def add_ends(self) -> None:
+        """Add what follows from the graph's ends: results to the host, states from other IPUs, states off chip."""
+        for tensor in dict.fromkeys(map(self.flow.storage, self.flow.graph.outputs)):
+            maker = self.flow.maker.get(tensor)
+            if maker is not None and not tensor.role.is_state:
+                tail = self.function(maker).tail
+                tail += [*([] if tail else [_HOST_SYNC]), HostCopy(tensor.name, self._home(tensor), to_device=False)]
+        for state, value in self.flow.returned:
+            self._return_state(state, value)
+        for name, positions in self.last_use_off_chip.items():
+            # From the end, so that earlier positions stay right.
+            for variable, position in sorted(positions.items(), key=lambda item: -item[1]):
+                stream = HostCopy(f"remote.{variable.name}", variable, to_device=False)
+                self.functions[name].body[position:position] = [_HOST_SYNC, stream]
+
+    def _return_state(self, state: Tensor, value: Tensor) -> None:
+        """Copy the next value of a state, made elsewhere, to where the state lives."""
+        ipu = self.flow.home.get(state, 0)
+        src, dst = self._home(value), self._variable(state, ipu, None)
+        maker = self.flow.maker.get(value)
+        if maker is None:
+            return
+        largest = dst.mapping.max_elements_per_tile() * dst.dtype.device_bytes
+        copy = Copy(src, dst, dst.device_bytes, largest)
+        function = self.function(maker)
+        if src.ipu == dst.ipu:
+            function.tail[:0] = [_IPU_SYNC, copy]
+        else:
+            function.sends.append(copy)
+
+    def finished(self) -> dict[str, Program]:
+        """Return the functions by name, those that send after those that compute."""
+        done: dict[str, Program] = {}
+        for name, function in self.functions.items():
+            if name != BROADCAST:
+                done[name] = Sequence((*function.head, *function.body, *function.tail))
+        for name, function in self.functions.items():
+            if function.sends:
+                done[BROADCAST if name == BROADCAST else f"{name}.send"] = Sequence(tuple(function.sends))
+        return done
+
+    # ------------------------------------------------------------------ variables
+    def _fields(self, op: Op, name: str, ipu: int) -> dict[str, Variable]:
+        """Bind operands and results to variables on the op's IPU."""
+        fields: dict[str, Variable] = {}
+        operands = iter(op.inputs)
+        labels = [
+            operand if "[" not in operand else f"{operand[: operand.index('[')]}.{index}"
+            for operand in op.operands for index in range(operand_width(operand))
+        ] or [f"in{index}" for index in range(len(op.inputs))]
+        for label, operand in zip(labels, operands, strict=False):
+            fields[label] = self._variable(self.flow.storage(operand), ipu, name)
+        for index, result in enumerate(op.outputs):
+            label = "out" if index == 0 else f"out{index}"
+            fields[label] = self._variable(self.flow.storage(result), ipu, name)
+        return fields
+
+    def _home(self, tensor: Tensor) -> Variable:
+        return self._variable(tensor, self.flow.home.get(tensor, 0), None)
+
+    def _variable(self, tensor: Tensor, ipu: int, user: str | None) -> Variable:
+        """Return the variable that holds a tensor on an IPU, with the copies that fill it when it is new."""
+        found = self.variables.get((tensor, ipu))
+        if found is not None:
+            return found
+        is_home = self.flow.home.get(tensor, ipu) == ipu
+        off_chip = self.off_chip_state and tensor.role is Role.OPTIMISER_STATE
+        variable = Variable(
+            tensor.name if is_home else f"{tensor.name}.ipu{ipu}", tensor.shape, tensor.dtype, ipu,
+            self.mappings[tensor], tensor.role, self._depth(tensor, ipu, is_home), off_chip,
+        )
+        self.variables[tensor, ipu] = variable
+        if off_chip and user is not None and is_home:
+            stream = HostCopy(f"remote.{variable.name}", variable, to_device=True)
+            self.function(user).body += [_HOST_SYNC, stream]
+        elif tensor.role is Role.INPUT and tensor in self.flow.inputs and user is not None:
+            head = self.function(user).head
+            head += [*([] if head else [_HOST_SYNC]), HostCopy(tensor.name, variable, to_device=True)]
+        elif not is_home:
+            self._send(tensor, variable)
+        return variable
+
+    def _send(self, tensor: Tensor, variable: Variable) -> None:
+        """Fill a variable on another IPU: after the function that makes its value, or before everything."""
+        if tensor.role in (Role.CONSTANT, Role.HYPERPARAMETER):
+            return  # the host writes each IPU's copy when the program is loaded
+        home = self._home(tensor)
+        largest = variable.mapping.max_elements_per_tile() * variable.dtype.device_bytes
+        copy = Copy(home, variable, variable.device_bytes, largest)
+        self.function(self.flow.maker.get(tensor, BROADCAST)).sends.append(copy)
+
+    def _depth(self, tensor: Tensor, ipu: int, is_home: bool) -> int:
+        """Return how many micro-batches of a value are held at once."""
+        maker = self.flow.maker.get(tensor)
+        uses = tuple(self.flow.uses.get((tensor, ipu), ()))
+        if tensor.role is Role.INPUT and tensor in self.flow.inputs:
+            maker = uses[0] if uses else None
+        if maker is None or tensor.role.is_state or maker.startswith("U"):
+            return 1
+        return self.depths.of(maker, uses, arrives_later=not is_home and tensor not in self.flow.inputs)
+
+    # ------------------------------------------------------------------ compute sets
+    def _sets(self, op: Op) -> tuple[_Set, ...]:
+        """Return the compute sets of an op; ops that are alike share them."""
+        key = (
+            op.target, op.kind, op.operands, tuple([(t.shape, t.dtype) for t in op.inputs]),
+            tuple([(t.shape, t.dtype) for t in op.outputs]), repr(op.attrs) if op.attrs else "",
+        )
+        found = self.sets_by_key.get(key)
+        if found is None:
+            spec = spec_of(op)
+            vertices = lower_generic(op, self.target) if spec is None else spec.lower(op, self.target)
+            found = tuple(self._set(op, one) for one in vertices if one.elements > 0)
+            self.sets_by_key[key] = found
+        return found
+
+    def _set(self, op: Op, vertices: Vertices) -> _Set:
+        """Spread vertices over the tiles and evaluate the cycle formula on the busiest."""
+        codelet: Codelet = vertices.codelet
+        self.code_bytes[codelet.name] = max(codelet.code_bytes, self.code_bytes.get(codelet.name, 0))
+        runs, follows = self._runs(op, vertices)
+        work = vertices.work(runs.max_elements_per_tile())
+        return _Set(
+            codelet.name, None if follows else runs, len(runs.runs), work, int(codelet.cycles(self.target, work)),
+            vertices.gathered_bytes, max(1, vertices.fragments), max(vertices.temporary_bytes, vertices.gathered_bytes),
+        )
+
+    def _runs(self, op: Op, vertices: Vertices) -> tuple[TileMapping, bool]:
+        """Return the tiles of an iteration space, and whether they are those of the result."""
+        result = op.outputs[0] if op.outputs else None
+        tiles = min(vertices.max_tiles or self.target.num_tiles, self.target.num_tiles)
+        if (
+            result is not None and vertices.max_tiles is None and vertices.elements == result.num_elements
+            and vertices.grain == self.target.vector_width(result.dtype.device_bytes)
+        ):
+            return self.mappings[result], True
+        key = (vertices.elements, tiles, vertices.grain, vertices.grain)
+        if key not in self.linear_by_size:
+            self.linear_by_size[key] = linear(*key)
+        return self.linear_by_size[key], False
+
+
+def _size(variable: Variable) -> int:
+    return variable.num_elements
+
+
+class _Depths:
+    """Micro-batches in flight between functions, read off the schedule.
+
+    Args:
+        schedule: The schedule.
+        micro_batches: Its micro-batches.
+    """
+
+    def __init__(self, schedule: Schedule, micro_batches: int) -> None:
+        self.micro_batches = micro_batches
+        self.times: dict[str, dict[int, int]] = {}
+        for time, step in enumerate(schedule.steps):
+            for cell in step:
+                for action in cell:
+                    if action.micro_batch is not None:
+                        name = f"{action.stage}{action.leg.value}"
+                        self.times.setdefault(name, {})[action.micro_batch] = time
+        self.found: dict[tuple[str, tuple[str, ...], bool], int] = {}
+
+    def of(self, maker: str, uses: tuple[str, ...], *, arrives_later: bool) -> int:
+        """Return how many values exist at once that ``maker`` makes and ``uses`` read.
+
+        Args:
+            maker: Function that makes the value.
+            uses: Functions that read it; reads of the update do not count.
+            arrives_later: The value crosses to another IPU and is there in the next cycle.
+        """
+        key = (maker, uses, arrives_later)
+        if key not in self.found:
+            self.found[key] = self._in_flight(*key)
+        return self.found[key]
+
+    def _in_flight(self, maker: str, uses: tuple[str, ...], arrives_later: bool) -> int:
+        made = self.times.get(maker, {})
+        readers = [self.times[name] for name in uses if name in self.times]
+        changes: dict[int, int] = {}
+        for micro_batch, time in made.items():
+            begin = time + arrives_later
+            end = max([begin, *(reader[micro_batch] for reader in readers if micro_batch in reader)])
+            changes[begin] = changes.get(begin, 0) + 1
+            changes[end + 1] = changes.get(end + 1, 0) - 1
+        most = held = 0
+        for time in sorted(changes):
+            held += changes[time]
+            most = max(most, held)
+        return max(1, most)

@@ -1,0 +1,131 @@
+"""Makes every conversion between element types an op of its own, and states the type of partials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.spec import spec_of
+from torchipu.options import Options
+
+CAST = "ipu.cast.default"
+
+# Types that hold every value of another, the narrowest first.
+WIDER: Mapping[DType, tuple[DType, ...]] = {
+    DType.HALF: (DType.FLOAT,),
+    DType.CHAR: (DType.SHORT, DType.INT, DType.LONG),
+    DType.UNSIGNED_CHAR: (DType.SHORT, DType.INT, DType.LONG),
+    DType.SHORT: (DType.INT, DType.LONG),
+    DType.INT: (DType.LONG,),
+}
+
+# Kinds that accumulate products in the matrix unit.
+WITH_PARTIALS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "convolution")
+
+
+def set_precision(graph: Graph, options: Options) -> Graph:
+    """Return a graph in which every record serves the dtypes of its operands.
+
+    An operand of a type that the record does not serve is cast to the narrowest wider type that it does; a result of
+    the operand's type is computed in the wider one and cast back. Where no wider type is served, the op stays as it
+    is. Products accumulate in float partials, as on the machine by default.
+
+    Args:
+        graph: A valid graph, placed or not.
+        options: Options of the compilation.
+
+    Returns:
+        The new graph, or the same object when nothing changes.
+    """
+    served = _Casts(graph)
+    for op in graph.ops:
+        served.add(op)
+    if not served.is_changed:
+        return graph
+    return replace(graph, ops=tuple(served.ops))
+
+
+class _Casts:
+    """The ops of the new graph, and the casts made so far, so that each tensor is cast once a leg and stage."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.ops: list[Op] = []
+        self.is_changed = False
+        self._names = {tensor.name for op in graph.ops for tensor in op.outputs} | {t.name for t in graph.inputs}
+        self._casts: dict[tuple[object, ...], Tensor] = {}
+
+    def add(self, op: Op) -> None:
+        """Append an op, with casts around it where it needs them, and with its partials."""
+        widened = _widened_types(op)
+        if widened:
+            self._add_widened(op, widened)
+        else:
+            self._append(op)
+
+    def _add_widened(self, op: Op, widened: Mapping[DType, DType]) -> None:
+        self.is_changed = True
+        inputs = tuple(
+            self._cast(tensor, widened[tensor.dtype], op) if tensor.dtype in widened else tensor for tensor in op.inputs
+        )
+        outputs = tuple(
+            self._wide_result(tensor, widened[tensor.dtype]) if tensor.dtype in widened else tensor
+            for tensor in op.outputs
+        )
+        self._append(replace(op, inputs=inputs, outputs=outputs))
+        for tensor, wide in zip(op.outputs, outputs, strict=True):
+            if wide is not tensor:
+                self._append(_cast_op(wide, tensor, op))
+
+    def _append(self, op: Op) -> None:
+        changed = _with_partials(op)
+        self.is_changed = self.is_changed or changed is not op
+        self.ops.append(changed)
+
+    def _cast(self, tensor: Tensor, dtype: DType, reader: Op) -> Tensor:
+        key = (tensor, dtype, reader.leg, reader.block, reader.placement)
+        if key not in self._casts:
+            self._casts[key] = replace(tensor, name=self._fresh(f"{tensor.name}.{dtype.text}"), dtype=dtype)
+            self._append(_cast_op(tensor, self._casts[key], reader))
+        return self._casts[key]
+
+    def _wide_result(self, tensor: Tensor, dtype: DType) -> Tensor:
+        return replace(tensor, name=self._fresh(f"{tensor.name}.{dtype.text}"), dtype=dtype)
+
+    def _fresh(self, name: str) -> str:
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        return name
+
+
+def _widened_types(op: Op) -> Mapping[DType, DType]:
+    """Return, for each operand type that the record does not serve, the wider type that it does."""
+    spec = spec_of(op)
+    if spec is None:
+        return {}
+    widened = {}
+    for dtype in {tensor.dtype: None for tensor in op.inputs}:
+        if dtype in spec.dtypes:
+            continue
+        wider = next((wide for wide in WIDER.get(dtype, ()) if wide in spec.dtypes), None)
+        if wider is not None:
+            widened[dtype] = wider
+    return widened
+
+
+def _with_partials(op: Op) -> Op:
+    """Return an op of the matrix unit with the type of its partials; generic ops keep the attributes of the call."""
+    spec = spec_of(op)
+    if spec is None or "partials" in op.attrs or not spec.kind.startswith(WITH_PARTIALS):
+        return op
+    return replace(op, attrs={**op.attrs, "partials": "float"})
+
+
+def _cast_op(value: Tensor, result: Tensor, near: Op) -> Op:
+    """Make a cast that stands where another op stands."""
+    return Op(
+        kind="cast", inputs=(value,), outputs=(result,), attrs={"dtype": result.dtype}, target=CAST,
+        operands=("self",), source=near.source, placement=near.placement, leg=near.leg, block=near.block,
+    )

@@ -1,0 +1,126 @@
+"""Runs forward ops again in the backward leg, so that fewer activations are kept between the legs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.types import Leg
+from torchipu.ops.spec import spec_of
+from torchipu.options import Options
+
+MARK = "recomputed_from"
+
+
+def recompute(graph: Graph, options: Options) -> Graph:
+    """Return a graph whose backward reads recomputed activations.
+
+    With ``recompute='stage'``, the inputs of each stage are kept and everything else that its backward reads is
+    computed again from them. The last stage is left alone: its backward follows its forward at once, so nothing waits
+    in between. With a list of blocks, the inputs of each of these blocks are kept. Kept as well are results of ops
+    that draw random bits, of ops without a record, and of ops that read a state that the forward changes: computed
+    again, they could differ.
+
+    Args:
+        graph: A placed graph.
+        options: ``recompute`` is read.
+
+    Returns:
+        The graph with clones in leg B, each naming its original in ``attrs['recomputed_from']``, or the same object
+        when there is nothing to recompute.
+    """
+    if options.recompute == "none":
+        return graph
+    clones = _Clones(graph, _regions(graph, options.recompute))
+    for op in graph.ops:
+        clones.add(op)
+    return replace(graph, ops=tuple(clones.ops)) if clones.made else graph
+
+
+def _regions(graph: Graph, choice: str | tuple[str, ...]) -> Mapping[Op, object]:
+    """Return the region of each op that may be recomputed or may read recomputed values."""
+    placed = [(op, op.placement) for op in graph.ops if op.placement is not None]
+    if choice == "stage":
+        last = max((place.stage for _, place in placed), default=0)
+        return {op: place.stage for op, place in placed if place.stage < last}
+    return {op: (place.block, place.stage) for op, place in placed if place.block in choice}
+
+
+class _Clones:
+    """The ops of the new graph, and the clone of each tensor recomputed so far."""
+
+    def __init__(self, graph: Graph, regions: Mapping[Op, object]) -> None:
+        self.ops: list[Op] = []
+        self.made: dict[Tensor, Tensor] = {}
+        self._regions = regions
+        self._names = {tensor.name for op in graph.ops for tensor in op.outputs} | {t.name for t in graph.inputs}
+        changing = _changing_states(graph)
+        self._maker = {
+            tensor: op for op in graph.ops if op in regions and _is_repeatable(op, changing) for tensor in op.outputs
+        }
+
+    def add(self, op: Op) -> None:
+        """Append an op; in leg B, append what it needs recomputed just before it."""
+        if op.leg is not Leg.BACKWARD or op not in self._regions:
+            self.ops.append(op)
+            return
+        region = self._regions[op]
+        inputs = tuple(self._recomputed(tensor, region) for tensor in op.inputs)
+        unchanged = all(new is old for new, old in zip(inputs, op.inputs, strict=True))
+        self.ops.append(op if unchanged else replace(op, inputs=inputs))
+
+    def _recomputed(self, wanted: Tensor, region: object) -> Tensor:
+        """Return a value's clone, making it and all that it needs; values from outside the region are kept.
+
+        Walks with a stack of its own: a chain of forward ops may be longer than Python's recursion limit.
+        """
+        stack = [wanted]
+        while stack:
+            tensor = stack[-1]
+            maker = self._maker_in(tensor, region)
+            if maker is None or tensor in self.made:
+                stack.pop()
+                continue
+            missing = [t for t in maker.inputs if t not in self.made and self._maker_in(t, region) is not None]
+            if missing:
+                stack += missing
+            else:
+                self._clone(maker)
+                stack.pop()
+        return self.made[wanted] if self._maker_in(wanted, region) is not None else wanted
+
+    def _maker_in(self, tensor: Tensor, region: object) -> Op | None:
+        """Return the op of the region that can make a value again."""
+        maker = self._maker.get(tensor)
+        return maker if maker is not None and self._regions[maker] == region else None
+
+    def _clone(self, op: Op) -> None:
+        region = self._regions[op]
+        inputs = tuple(self.made[t] if self._maker_in(t, region) is not None else t for t in op.inputs)
+        outputs = tuple(replace(tensor, name=self._fresh(f"{tensor.name}.again")) for tensor in op.outputs)
+        self.made.update(zip(op.outputs, outputs, strict=True))
+        place = None if op.placement is None else replace(op.placement, leg=Leg.BACKWARD)
+        attrs = {**op.attrs, MARK: op.outputs[0].name}
+        self.ops.append(replace(op, inputs=inputs, outputs=outputs, attrs=attrs, placement=place, leg=Leg.BACKWARD))
+
+    def _fresh(self, name: str) -> str:
+        while name in self._names:
+            name += "_"
+        self._names.add(name)
+        return name
+
+
+def _changing_states(graph: Graph) -> set[Tensor]:
+    """Return the states that change before the update leg, such as running statistics."""
+    maker = {tensor: op for op in graph.ops for tensor in op.outputs}
+    return {state for state, value in graph.updates if value not in maker or maker[value].leg is not Leg.UPDATE}
+
+
+def _is_repeatable(op: Op, changing: set[Tensor]) -> bool:
+    """Whether running a forward op once more, in the backward leg, gives the same values."""
+    spec = spec_of(op)
+    return (
+        op.leg is Leg.FORWARD and spec is not None and not spec.is_random
+        and not any(tensor in changing for tensor in op.inputs)
+    )

@@ -1,0 +1,431 @@
+"""The one-Program door: a whole training step, or a loop of inferences, as one program a call."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torchipu.capture.aot import Captured, capture_inference, capture_joint
+from torchipu.capture.optimiser import OptimiserImport, import_optimiser
+from torchipu.compiler import Compiled, compile_graph
+from torchipu.errors import ConstraintError, OptionsError
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.types import Leg, Role
+from torchipu.options import Options
+from torchipu.report import Profile, profile_of
+from torchipu.report.recorder import record
+from torchipu.runtime.executor import FIRST_EXTERNAL, BoundPlan, default_threads
+from torchipu.runtime.generic import TORCH_DTYPES
+from torchipu.runtime.host_plan import Planner
+from torchipu.target import lookup_target
+
+Built = tuple[Captured, Graph, dict[Tensor, torch.Tensor | None]]
+Progress = Callable[[int, int], None]
+STAGES_OF_COMPILATION = 4
+
+
+@dataclass(slots=True)
+class _Resident:
+    """A state in the program's memory and the user's tensor that it mirrors."""
+
+    memory: torch.Tensor
+    host: torch.Tensor
+    seen: tuple[int, int] = (0, -1)
+
+    def changed(self) -> bool:
+        """Whether the user's tensor was written since it was last seen."""
+        return self.seen != (self.host.data_ptr(), self.host._version)
+
+    def mark(self) -> None:
+        """Take note of the user's tensor as it is now."""
+        self.seen = (self.host.data_ptr(), self.host._version)
+
+
+class _Step:
+    """What training and inference share: capture at the first call, state in the program's memory.
+
+    Weights, buffers and optimiser state live with the program while it runs and are written back to the user's
+    tensors when a call has ended well; a call that fails or is interrupted leaves them as they were.
+    """
+
+    default_output_mode = "all"
+
+    def __init__(self, model: torch.nn.Module, options: Options | None) -> None:
+        if not isinstance(model, torch.nn.Module):
+            raise OptionsError(
+                f"model must be a torch.nn.Module, got {type(model).__name__}", option="model", value=model,
+                remedy="wrap the function in a module whose forward calls it",
+            )
+        self.model = model
+        self.options = options or Options()
+        self.target = lookup_target(self.options.target)
+        self._lock = threading.Lock()
+        self._bound: BoundPlan | None = None
+        self._compiled: Compiled | None = None
+        self._capture: Captured | None = None
+        self._residents: list[_Resident] = []
+        self._signature: tuple[object, ...] | None = None
+        self._clean = False
+        self._calls = 0
+
+    # ------------------------------------------------------------------ for subclasses
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches between two weight updates, or in one inference call."""
+        raise NotImplementedError
+
+    @property
+    def iterations(self) -> int:
+        """Weight updates in one call."""
+        raise NotImplementedError
+
+    @property
+    def output_mode(self) -> str:
+        """Which micro-batches' results a call returns: ``all``, ``final`` or ``sum``."""
+        return self.options.output_mode or self.default_output_mode
+
+    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
+        """Capture the model; return the capture, the whole graph, and the user's tensor of each state or None."""
+        raise NotImplementedError
+
+    def _refresh(self) -> None:
+        """Bring what may change between calls into the program's memory."""
+
+    # ------------------------------------------------------------------ what users call
+    def compile(self, *arguments: Any, progress: Progress | None = None, **keywords: Any) -> None:
+        """Compile for inputs of these shapes without running.
+
+        Args:
+            *arguments: Inputs as for a call: ``[batch x micro-batches x iterations, ...]``.
+            progress: Called with ``(done, total)`` as stages of the compilation end.
+            **keywords: Keyword inputs.
+
+        Raises:
+            CaptureError: The model cannot be captured as one graph.
+            ConstraintError: The batch is not divisible by the number of micro-batches.
+            OutOfTileMemoryError: The fullest tile does not hold the program.
+        """
+        with self._lock:
+            self._compile(arguments, keywords, progress or (lambda done, total: None))
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        """Run one call.
+
+        Args:
+            *arguments: Inputs, ``[batch x micro-batches x iterations, ...]``; tensors are cut along dimension 0.
+            **keywords: Keyword inputs.
+
+        Returns:
+            What the model's forward returns. In output mode ``all`` (the default for inference) results of the
+            micro-batches are joined along dimension 0 and a 0-d result becomes ``[micro-batches]``; in ``final``
+            (the default for training) those of the last one are given; in ``sum`` they are added.
+        """
+        with self._lock:
+            leaves = pytree.tree_leaves((arguments, keywords))
+            if self._signature is None or self._signature_of(leaves) != self._signature:
+                self._compile(arguments, keywords, lambda done, total: None)
+            assert self._capture is not None
+            return self._run(self._capture.flatten(arguments, keywords))
+
+    @property
+    def compiled(self) -> Compiled:
+        """Graph, schedule, program and cost of the last compilation.
+
+        Raises:
+            OptionsError: Nothing was compiled yet.
+        """
+        if self._compiled is None:
+            raise OptionsError("nothing is compiled yet", option="compile", remedy="call compile(*inputs) or run one step")
+        return self._compiled
+
+    @property
+    def profile(self) -> Profile:
+        """Modelled cycles, tile memory and pipeline efficiency of the last compilation."""
+        compiled = self.compiled
+        return profile_of(compiled.executable, compiled.cost, compiled.target)
+
+    # ------------------------------------------------------------------ compiling
+    def _signature_of(self, leaves: Sequence[Any]) -> tuple[object, ...]:
+        mode = tuple(module.training for module in self.model.modules())
+        frozen = tuple(parameter.requires_grad for parameter in self.model.parameters())
+        described = tuple(
+            (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf) for leaf in leaves
+        )
+        return (described, mode, frozen)
+
+    def _slice(self, leaf: Any) -> Any:
+        """Return the first micro-batch of an input."""
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        pieces = self.micro_batches * self.iterations
+        if pieces == 1:
+            return leaf
+        if leaf.dim() == 0 or leaf.shape[0] % pieces or leaf.shape[0] == 0:
+            size = leaf.shape[0] if leaf.dim() else "a 0-d tensor"
+            below = leaf.shape[0] // pieces * pieces if leaf.dim() else 0
+            raise ConstraintError(
+                f"batch of {size} is not divisible by {self._pieces_text()} = {pieces}",
+                remedy=f"pass {below or pieces} or {below + pieces} samples along dimension 0",
+            )
+        return leaf[: leaf.shape[0] // pieces]
+
+    def _pieces_text(self) -> str:
+        return f"device_iterations {self.options.device_iterations} x gradient_accumulation {self.options.gradient_accumulation}"
+
+    def _compile(self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Progress) -> None:
+        leaves = pytree.tree_leaves((arguments, keywords))
+        cut_arguments, cut_keywords = pytree.tree_map(self._slice, (arguments, keywords))
+        progress(0, STAGES_OF_COMPILATION)
+        capture, graph, states = self._build(cut_arguments, cut_keywords)
+        progress(1, STAGES_OF_COMPILATION)
+        compiled = compile_graph(graph, self.options, self.target, micro_batches=self.micro_batches)
+        progress(2, STAGES_OF_COMPILATION)
+        planner = Planner(compiled.graph, states=list(states), micro_batches=self.micro_batches)
+        bound = BoundPlan(planner.plan(), compiled.graph)
+        progress(3, STAGES_OF_COMPILATION)
+        self._capture, self._compiled, self._bound = capture, compiled, bound
+        self._residents = [_Resident(bound.state_view(tensor), host) for tensor, host in states.items() if host is not None]
+        self._clean = False
+        self._signature = self._signature_of(leaves)
+        record(self.profile, compiled)
+        progress(STAGES_OF_COMPILATION, STAGES_OF_COMPILATION)
+
+    def _module_states(self, capture: Captured) -> dict[Tensor, torch.Tensor | None]:
+        """Return the module's tensor of each weight and buffer of the graph."""
+        parameters = dict(self.model.named_parameters())
+        buffers = dict(self.model.named_buffers())
+        states: dict[Tensor, torch.Tensor | None] = {t: parameters[n] for n, t in capture.parameters.items()}
+        return states | {tensor: buffers[name] for name, tensor in capture.buffers.items()}
+
+    # ------------------------------------------------------------------ running
+    def _run(self, tensors: Sequence[torch.Tensor]) -> Any:
+        assert self._bound is not None and self._capture is not None
+        bound, capture = self._bound, self._capture
+        inputs = self._bind_inputs(bound, tensors)
+        outputs = self._bind_outputs(bound)
+        self._refresh()
+        self._upload()
+        if bound.random_rows is not None:
+            seed = self.options.seed
+            bound.seed(seed if seed is not None else int(torch.randint(2**62, ()).item()))
+            if seed is not None:
+                bound.random_rows[:, 3] = self._calls * self.micro_batches * self.iterations
+        self._clean = False
+        bound.run(self.micro_batches, self.iterations, self.options.host_threads or default_threads())
+        self._download()
+        self._clean = True
+        self._calls += 1
+        del inputs
+        return capture.restore([self._join(value) for value in outputs])
+
+    def _bind_inputs(self, bound: BoundPlan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        assert self._capture is not None
+        kept = []
+        number = {tensor: index for index, tensor in enumerate(bound.graph.inputs)}
+        pieces = self.micro_batches * self.iterations
+        arguments = [tensor for tensor in self._capture.arguments if tensor is not None]
+        for tensor, value in zip(arguments, tensors, strict=True):
+            if tensor not in number:
+                continue
+            value = value.detach().to(TORCH_DTYPES[tensor.dtype]).contiguous()
+            stride = tensor.num_elements * tensor.dtype.host_bytes if pieces > 1 else 0
+            bound.engine.bind(FIRST_EXTERNAL + number[tensor], value.data_ptr(), stride)
+            kept.append(value)
+        for tensor, value in self._capture.constants.items():
+            if tensor in number:
+                value = value.detach().to(TORCH_DTYPES[tensor.dtype]).contiguous()
+                bound.engine.bind(FIRST_EXTERNAL + number[tensor], value.data_ptr())
+                kept.append(value)
+        return kept
+
+    def _bind_outputs(self, bound: BoundPlan) -> list[torch.Tensor]:
+        outputs = []
+        pieces = 1 if self.output_mode == "final" else self.micro_batches * self.iterations
+        first = FIRST_EXTERNAL + len(bound.graph.inputs)
+        for index, tensor in enumerate(bound.graph.outputs):
+            value = torch.empty((pieces, *tensor.shape), dtype=TORCH_DTYPES[tensor.dtype])
+            stride = 0 if pieces == 1 else tensor.num_elements * tensor.dtype.host_bytes
+            bound.engine.bind(first + index, value.data_ptr(), stride)
+            outputs.append(value)
+        return outputs
+
+    def _join(self, value: torch.Tensor) -> torch.Tensor:
+        """Shape the results of all micro-batches, ``[micro-batches, ...]``, by the output mode."""
+        if self.output_mode == "sum":
+            return value.sum(0).to(value.dtype)
+        if len(value) == 1:
+            return value[0]
+        return value if value.dim() == 1 else value.flatten(0, 1)
+
+    def _upload(self) -> None:
+        stale = [r for r in self._residents if not self._clean or r.changed()]
+        if stale:
+            with torch.no_grad():
+                torch._foreach_copy_([r.memory for r in stale], [r.host.detach() for r in stale])
+        for resident in stale:
+            resident.mark()
+
+    def _download(self) -> None:
+        """Write all states back in one call, which no signal can cut in two."""
+        written = [r for r in self._residents if self._is_written(r)]
+        if written:
+            with torch.no_grad():
+                torch._foreach_copy_([r.host.detach() for r in written], [r.memory for r in written])
+        for resident in written:
+            resident.mark()
+
+    def _is_written(self, resident: _Resident) -> bool:
+        return True
+
+
+class InferenceStep(_Step):
+    """Runs a model's forward on the emulated IPU, ``device_iterations`` micro-batches a call.
+
+    Args:
+        model: Module; its training flags are taken as they are.
+        options: What to emulate.
+
+    Raises:
+        OptionsError: The model is not a module, or ``gradient_accumulation`` is not 1.
+    """
+
+    def __init__(self, model: torch.nn.Module, options: Options | None = None) -> None:
+        super().__init__(model, options)
+        if self.options.gradient_accumulation != 1:
+            raise OptionsError(
+                f"gradient_accumulation must be 1 for inference, got {self.options.gradient_accumulation}",
+                option="gradient_accumulation", value=self.options.gradient_accumulation, allowed="1",
+                remedy="use device_iterations to run several micro-batches in one call",
+            )
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches in one call."""
+        return self.options.device_iterations
+
+    @property
+    def iterations(self) -> int:
+        """One: inference has no weight update."""
+        return 1
+
+    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
+        capture = capture_inference(self.model, arguments, keywords, strict_ops=self.options.strict_ops)
+        states = self._module_states(capture)
+        self._written = {id(states[state]) for state, _ in capture.graph.updates}
+        return capture, capture.graph, states
+
+    def _is_written(self, resident: _Resident) -> bool:
+        return id(resident.host) in self._written
+
+
+class TrainStep(_Step):
+    """Trains a model on the emulated IPU: forward, loss, backward, accumulation and update are one program.
+
+    A call runs ``device_iterations`` weight updates, each over ``gradient_accumulation`` micro-batches.
+
+    Args:
+        model: Module whose forward returns the loss among its outputs.
+        optimizer: ``torch.optim`` SGD, Adam, AdamW or RMSprop over the model's parameters. Learning rates and
+            other hyper-parameters are read at each call.
+        options: What to emulate.
+        loss: Position of the loss among the flattened outputs; None finds the only 0-d output that
+            requires a gradient.
+
+    Raises:
+        OptionsError: The model is not a module, or the optimiser is of another kind.
+    """
+
+    default_output_mode = "final"
+
+    def __init__(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, options: Options | None = None, *,
+        loss: int | None = None,
+    ) -> None:
+        super().__init__(model, options)
+        self.optimizer = optimizer
+        self.loss = loss
+        self._optimiser: OptimiserImport | None = None
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches between two weight updates."""
+        return self.options.gradient_accumulation
+
+    @property
+    def iterations(self) -> int:
+        """Weight updates in one call."""
+        return self.options.device_iterations
+
+    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
+        capture = capture_joint(
+            self.model, arguments, keywords, loss=self.loss, loss_scale=self.options.loss_scaling,
+            strict_ops=self.options.strict_ops,
+        )
+        accumulated, accumulation = accumulate(capture.gradients, self.micro_batches)
+        mean = self.options.accumulation_reduction == "mean"
+        scale = 1.0 / (self.options.loss_scaling * (self.micro_batches if mean else 1))
+        optimiser = import_optimiser(
+            self.optimizer, self.model, capture.parameters, accumulated, gradient_scale=scale,
+        )
+        graph = Graph(
+            capture.graph.name,
+            (*capture.graph.inputs, *accumulation.inputs, *optimiser.inputs),
+            capture.graph.outputs,
+            (*capture.graph.ops, *accumulation.ops, *optimiser.ops, *accumulation.resets),
+            (*capture.graph.updates, *accumulation.updates, *optimiser.updates),
+        )
+        states = self._module_states(capture) | optimiser.host
+        self._optimiser = optimiser
+        return capture, graph, states | dict.fromkeys(accumulation.inputs)
+
+    def _refresh(self) -> None:
+        """Read learning rates and the other hyper-parameters anew."""
+        assert self._optimiser is not None and self._bound is not None
+        self._optimiser.refresh()
+        for tensor, value in self._optimiser.hyperparameters.items():
+            self._bound.state_view(tensor).copy_(value.view(torch.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """Ops that add up gradients over micro-batches."""
+
+    inputs: tuple[Tensor, ...] = ()
+    ops: tuple[Op, ...] = ()
+    resets: tuple[Op, ...] = ()
+    updates: tuple[tuple[Tensor, Tensor], ...] = ()
+
+
+def accumulate(gradients: dict[str, Tensor], micro_batches: int) -> tuple[dict[str, Tensor], Accumulation]:
+    """Give every gradient an accumulator, unless there is one micro-batch only.
+
+    Args:
+        gradients: Gradient of each parameter by its name.
+        micro_batches: Micro-batches between two updates.
+
+    Returns:
+        What the update reads for each parameter, and the ops to add.
+    """
+    if micro_batches == 1:
+        return gradients, Accumulation()
+    accumulated, inputs, ops, resets, updates = {}, [], [], [], []
+    for name, gradient in gradients.items():
+        held = Tensor(f"acc.{name}", gradient.shape, gradient.dtype, Role.ACCUMULATOR)
+        total = Tensor(f"acc_sum.{name}", gradient.shape, gradient.dtype, Role.ACCUMULATOR)
+        zero = Tensor(f"acc_zero.{name}", gradient.shape, gradient.dtype, Role.ACCUMULATOR)
+        ops.append(Op(
+            "accumulate", (held, gradient), (total,), target="ipu.accumulate.default", operands=("accumulator", "gradient"),
+            leg=Leg.BACKWARD,
+        ))
+        resets.append(Op(
+            "fill_zero", (total,), (zero,), target="ipu.fill_zero.default", operands=("accumulator",), leg=Leg.UPDATE,
+        ))
+        accumulated[name] = total
+        inputs.append(held)
+        updates.append((held, zero))
+    return accumulated, Accumulation(tuple(inputs), tuple(ops), tuple(resets), tuple(updates))
