@@ -53,7 +53,8 @@ def test_reduction_of_everything_equals_eager(layout: str) -> None:
     x = LAYOUTS[layout]()
     for name in "sum mean amax amin max min any all argmax argmin var std linalg_vector_norm norm.Scalar".split():
         check(name if "." in name else f"{name}.default", x)
-    check("prod.default", 1 + x * 0.01 / math.sqrt(x.numel()), rtol=1e-4)
+    # eager multiplies halves in half: no judge for products
+    check("prod.default", 1 + x.float() * 0.01 / math.sqrt(x.numel()), rtol=1e-4)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -63,7 +64,7 @@ def test_extremes_scans_and_products_along_one_dimension_equal_eager(layout: str
     for dim in range(x.dim()):
         for target in "max.dim min.dim argmax.default argmin.default any.dim all.dim".split():
             check(target, x, dim)
-        check("prod.dim_int", x * 0.1 + 1, dim, rtol=2e-4)
+        check("prod.dim_int", x.float() * 0.1 + 1, dim, rtol=2e-4)
         check("cumsum.default", x, dim, atol=1e-4)
 
 
@@ -96,7 +97,7 @@ def test_nan_and_infinity_pass_through_reductions_as_in_eager() -> None:
     x = torch.randn(6, 90)
     x[2, 3], x[2, 50], x[4], x[5] = math.nan, math.nan, math.inf, -math.inf
     for target in "amax.default amin.default logsumexp.default sum.dim_IntList linalg_vector_norm.default".split():
-        check(target, x, **({"dim": [1]} if "norm" in target else {"dim": [1]}))
+        check(target, x, dim=[1])
     for target in "max.dim min.dim argmax.default argmin.default".split():
         check(target, x, 1)
     check("argmax.default", torch.zeros(1, 40), 1)  # the first of equals

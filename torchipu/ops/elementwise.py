@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -313,7 +314,7 @@ class Emission:
     def _operand_slot(self, kind: str, held: HostTensor) -> int:
         argument = len(self.results) + len(self.inputs)
         self.inputs.append(held)
-        shape, (strides,) = collapse(held.shape, held.strides)
+        _, (strides,) = collapse(held.shape, held.strides)
         if not any(strides):
             return self._new_slot(Slot(
                 UNIFORM, argument, DTYPE_CODES[held.dtype], (), (), self._new_register(f"constant {kind}"),
@@ -551,7 +552,7 @@ def clamp(chain: Chain, op: Op) -> Value:
     value = chain.argument(op, "self", kind)
     numbers = op.operand("min") is None and op.operand("max") is None
     low, high = op.attrs.get("min"), op.attrs.get("max")
-    if kind == "f" and numbers and low is not None and high is not None and low == low and high == high:
+    if kind == "f" and numbers and low is not None and high is not None and not any(map(math.isnan, (low, high))):  # type: ignore[arg-type]
         return chain.run("f_clamp", value, scalars=(low, high))  # type: ignore[arg-type]
     for name, instruction in (("min", "max"), ("max", "min")):
         if op.operand(name) is not None or op.attrs.get(name) is not None:
