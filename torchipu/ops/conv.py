@@ -368,14 +368,10 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     s = shape_of(x, weight, op)
     present = _present(op)
     results = iter(op.outputs)
-<<<<<<< HEAD
     dx, dw, db = (next(results) if given else None for given in present)  # type: ignore[attr-defined]
     if dw is not None and db is not None and _is_behind_pool(s, plan.producer(dy)):
         _emit_sparse_backward(plan, s, dy, x, weight, (dx if dx is not None and plan.wanted(dx) else None, dw, db))
         return
-=======
-    dx, dw, db = (next(results) if given else None for given in present)
->>>>>>> linear
     dy_value = plan.value(dy, DType.FLOAT)
     if dx is not None and plan.wanted(dx):
         weight_value = plan.value(weight, DType.FLOAT)
