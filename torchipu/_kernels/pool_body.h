@@ -51,6 +51,19 @@ static void FN(max_one)(const ti_pool_shape *s, const float *x, int64_t oh, int6
   *index = at;
 }
 
+/* Writes n <= VL values and their positions, which memory holds as int64. */
+static inline __attribute__((always_inline)) void FN(store_max)(FN(vf) value, FN(vi) at, int n, float *y, int64_t *index) {
+#if VL == 16
+  const __mmask16 there = (__mmask16)((1u << n) - 1);
+  _mm512_mask_storeu_ps(y, there, (__m512)value);
+  _mm512_mask_storeu_epi64(index, (__mmask8)there, _mm512_cvtepi32_epi64(_mm512_castsi512_si256((__m512i)at)));
+  if (n > 8)
+    _mm512_mask_storeu_epi64(index + 8, (__mmask8)(there >> 8), _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64((__m512i)at, 1)));
+#else
+  for (int i = 0; i < n; i++) { y[i] = value[i]; index[i] = at[i]; }
+#endif
+}
+
 /* max_pool
  *   args   y [planes][oh][ow], indices (int64, flat in the plane), x [planes][h][w]
  *   ints   the shape
@@ -83,7 +96,7 @@ int FN(max_pool)(char *const *args, const int64_t *ints, const double *scalars, 
             most = (FN(vf))(((FN(vi))v & take) | ((FN(vi))most & ~take));
             at = (here & take) | (at & ~take);
           }
-        for (int i = 0; i < n; i++) { y[ow + i] = most[i]; index[ow + i] = at[i]; }
+        FN(store_max)(most, at, n, y + ow, index + ow);
       }
       ow = ti_least(ow, hi);
       for (; ow < s.ow; ow++) FN(max_one)(&s, x, oh, ow, y + ow, index + ow);

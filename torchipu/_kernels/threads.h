@@ -30,62 +30,85 @@ typedef struct {
   int64_t items, grain;
 } ti_job;
 
+typedef struct { _Alignas(64) _Atomic int64_t chunk; } ti_share;
+
+/* The gate lets workers into the current job: a round number, odd while the job is open, above the number of workers
+ * inside. The caller closes it when no chunk is left and waits only for those inside, so that a worker to which the
+ * system gives no processor holds nothing up. */
 typedef struct {
-  _Alignas(64) _Atomic int generation;
-  _Alignas(64) _Atomic int running;    /* workers still in the current job */
-  _Alignas(64) _Atomic int64_t next;   /* next chunk */
-  _Alignas(64) _Atomic int sleepers;
+  _Alignas(64) _Atomic uint64_t gate;
+  _Alignas(64) _Atomic int signal;     /* futex word, changed when a job opens */
+  _Atomic int sleepers;
   _Atomic int trap;
   ti_job job;
-  int active;                          /* workers that take part in the current job */
+  int most;                            /* threads that may take part in the current job */
   int started;
-  int first_seen[TI_MAX_THREADS];      /* generation when the worker was started */
   pthread_t thread[TI_MAX_THREADS];
   char *scratch[TI_MAX_THREADS];
   int64_t scratch_bytes;
+  ti_share next[TI_MAX_THREADS];       /* next chunk of each thread's share */
 } ti_pool;
+
+#define TI_ROUND ((uint64_t)1 << 16)
 
 static ti_pool TI_POOL;
 
+/* Takes chunks of its own share first, so that a thread finds in its cache what it wrote a step ago, then what is
+ * left of the others'. Which thread computes a chunk has no effect on what it computes. */
 static inline void ti_take_chunks(ti_pool *pool, int id) {
   const ti_job job = pool->job;
   const int64_t chunks = (job.items + job.grain - 1) / job.grain;
-  for (;;) {
-    int64_t chunk = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
-    if (chunk >= chunks) return;
-    int64_t begin = chunk * job.grain, end = begin + job.grain;
-    if (end > job.items) end = job.items;
-    int trap = job.fn(job.args, job.ints, job.scalars, begin, end, pool->scratch[id]);
-    if (trap) atomic_store_explicit(&pool->trap, trap, memory_order_relaxed);
+  const int shares = pool->most;
+  for (int turn = 0; turn < shares; turn++) {
+    const int share = (id + turn) % shares;
+    const int64_t last = chunks * (share + 1) / shares;
+    for (;;) {
+      int64_t chunk = atomic_fetch_add_explicit(&pool->next[share].chunk, 1, memory_order_relaxed);
+      if (chunk >= last) break;
+      int64_t begin = chunk * job.grain, end = begin + job.grain;
+      if (end > job.items) end = job.items;
+      int trap = job.fn(job.args, job.ints, job.scalars, begin, end, pool->scratch[id]);
+      if (trap) atomic_store_explicit(&pool->trap, trap, memory_order_relaxed);
+    }
   }
+}
+
+/* Enters the open job unless this round was seen before; returns whether it did. */
+static inline int ti_enter(ti_pool *pool, uint64_t *seen) {
+  uint64_t gate = atomic_load_explicit(&pool->gate, memory_order_acquire);
+  while ((gate / TI_ROUND) & 1 && gate / TI_ROUND != *seen)
+    if (atomic_compare_exchange_weak(&pool->gate, &gate, gate + 1)) {
+      *seen = gate / TI_ROUND;
+      return 1;
+    }
+  return 0;
 }
 
 static void *ti_worker(void *argument) {
   ti_pool *pool = &TI_POOL;
   const int id = (int)(intptr_t)argument;
-  int seen = pool->first_seen[id];
+  uint64_t seen = 0;
   for (;;) {
-    int spins = 0, generation;
-    while ((generation = atomic_load_explicit(&pool->generation, memory_order_acquire)) == seen) {
+    int spins = 0;
+    int signal = atomic_load(&pool->signal);
+    while (!ti_enter(pool, &seen)) {
       if (++spins < TI_SPINS) { _mm_pause(); continue; }
       atomic_fetch_add(&pool->sleepers, 1);
-      if (atomic_load(&pool->generation) == seen)
-        syscall(SYS_futex, &pool->generation, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+      if (atomic_load(&pool->signal) == signal)
+        syscall(SYS_futex, &pool->signal, FUTEX_WAIT_PRIVATE, signal, NULL, NULL, 0);
       atomic_fetch_sub(&pool->sleepers, 1);
+      signal = atomic_load(&pool->signal);
       spins = 0;
     }
-    seen = generation;
-    if (id > pool->active) { atomic_fetch_sub_explicit(&pool->running, 1, memory_order_release); continue; }
-    ti_take_chunks(pool, id);
-    atomic_fetch_sub_explicit(&pool->running, 1, memory_order_release);
+    if (id < pool->most) ti_take_chunks(pool, id);
+    atomic_fetch_sub_explicit(&pool->gate, 1, memory_order_release);
   }
   return NULL;
 }
 
 static void ti_forget_workers(void) {
   TI_POOL.started = 0;
-  atomic_store(&TI_POOL.generation, 0);
-  atomic_store(&TI_POOL.running, 0);
+  atomic_store(&TI_POOL.gate, 0);
   atomic_store(&TI_POOL.sleepers, 0);
 }
 
@@ -93,8 +116,8 @@ static void ti_forget_workers(void) {
 static int ti_prepare(int threads, int64_t scratch_bytes) {
   static int registered = 0;
   ti_pool *pool = &TI_POOL;
-  if (!registered) { pthread_atfork(NULL, NULL, ti_forget_workers); registered = 1; }
   if (threads > TI_MAX_THREADS) threads = TI_MAX_THREADS;
+  if (!registered) { pthread_atfork(NULL, NULL, ti_forget_workers); registered = 1; }
   int most = threads > pool->started + 1 ? threads : pool->started + 1;
   if (scratch_bytes > pool->scratch_bytes || !pool->scratch[most - 1]) {
     int64_t bytes = scratch_bytes > pool->scratch_bytes ? scratch_bytes : pool->scratch_bytes;
@@ -112,7 +135,6 @@ static int ti_prepare(int threads, int64_t scratch_bytes) {
     pthread_attr_init(&attributes);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     int id = pool->started + 1;
-    pool->first_seen[id] = atomic_load(&pool->generation);
     int failed = pthread_create(&pool->thread[id], &attributes, ti_worker, (void *)(intptr_t)id);
     pthread_attr_destroy(&attributes);
     if (failed) return -1;
@@ -123,6 +145,7 @@ static int ti_prepare(int threads, int64_t scratch_bytes) {
 
 /* Runs one step on up to `threads` threads, the caller among them; the caller holds the engine's lock. */
 static int ti_run(const ti_job *job, int threads) {
+  if (threads > TI_MAX_THREADS) threads = TI_MAX_THREADS;
   ti_pool *pool = &TI_POOL;
   const int64_t chunks = (job->items + job->grain - 1) / job->grain;
   if (chunks <= 0) return 0;
@@ -135,15 +158,18 @@ static int ti_run(const ti_job *job, int threads) {
     return 0;
   }
   pool->job = *job;
-  pool->active = (threads < chunks ? threads : (int)chunks) - 1;
+  pool->most = threads < chunks ? threads : (int)chunks;
   atomic_store_explicit(&pool->trap, 0, memory_order_relaxed);
-  atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
-  atomic_store_explicit(&pool->running, pool->started, memory_order_relaxed);
-  atomic_fetch_add(&pool->generation, 1);
-  if (atomic_load(&pool->sleepers)) syscall(SYS_futex, &pool->generation, FUTEX_WAKE_PRIVATE, TI_MAX_THREADS, NULL, NULL, 0);
+  for (int i = 0; i < pool->most; i++)
+    atomic_store_explicit(&pool->next[i].chunk, chunks * i / pool->most, memory_order_relaxed);
+  atomic_fetch_add(&pool->gate, TI_ROUND);
+  atomic_fetch_add(&pool->signal, 1);
+  if (atomic_load(&pool->sleepers))
+    syscall(SYS_futex, &pool->signal, FUTEX_WAKE_PRIVATE, pool->most - 1, NULL, NULL, 0);
   ti_take_chunks(pool, 0);
+  atomic_fetch_add(&pool->gate, TI_ROUND);
   int spins = 0;
-  while (atomic_load_explicit(&pool->running, memory_order_acquire) > 0) {
+  while (atomic_load_explicit(&pool->gate, memory_order_acquire) % TI_ROUND) {
     _mm_pause();
     if (++spins > 2000) { sched_yield(); spins = 0; }
   }
