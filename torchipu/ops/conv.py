@@ -368,7 +368,7 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     s = shape_of(x, weight, op)
     present = _present(op)
     results = iter(op.outputs)
-    dx, dw, db = (next(results) if given else None for given in present)  # type: ignore[attr-defined]
+    dx, dw, db = (next(results) if given else None for given in present)
     if dw is not None and db is not None and _is_behind_pool(s, plan.producer(dy)):
         _emit_sparse_backward(plan, s, dy, x, weight, (dx if dx is not None and plan.wanted(dx) else None, dw, db))
         return
@@ -397,7 +397,8 @@ def _is_behind_pool(s: Shape, producer: Op | None) -> bool:
         return False
     kernel, stride = _pair(_ints(producer, "kernel_size")), _ints(producer, "stride")
     disjoint = not stride or all(step >= size for step, size in zip(_pair(stride), kernel, strict=True))
-    return disjoint and kernel[0] * kernel[1] >= 4 and s.g == 1 and (s.dh, s.dw) == (1, 1) and s.ic * s.h * s.w <= MAX_SPARSE_IMAGE
+    plain = s.g == 1 and (s.dh, s.dw) == (1, 1) and s.ic * s.h * s.w <= MAX_SPARSE_IMAGE
+    return disjoint and plain and kernel[0] * kernel[1] >= 4
 
 
 def _emit_sparse_backward(
@@ -414,14 +415,17 @@ def _emit_sparse_backward(
     plan.step(sparse.SPARSE_CONV_PACK, [packed], [plan.value(weight, DType.FLOAT)], ints=window, items=s.oc, grain=s.oc)
     partial_dw, partial_db = plan.scratch((chunks, s.oc, s.kh, run)), plan.scratch((chunks, s.oc))
     dx_value = plan.output(dx, DType.FLOAT) if dx is not None else partial_db
+    sizes = (s.n, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw)
     plan.step(
         sparse.SPARSE_CONV_BACKWARD, [dx_value, partial_dw, partial_db],
         [plan.value(dy, DType.FLOAT), plan.value(x, DType.FLOAT), packed],
-        ints=(s.n, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, run, images, int(dx is not None)),
+        ints=(*sizes, run, images, int(dx is not None)),
         items=chunks, scratch_bytes=4 * (2 * (image + 16) + 2 * (s.oh * s.ow + 64)),
     )
     plan.step(
-        sparse.SPARSE_CONV_REDUCE, [plan.output(dw, DType.FLOAT), plan.output(db, DType.FLOAT)], [partial_dw, partial_db],
+        sparse.SPARSE_CONV_REDUCE,
+        [plan.output(dw, DType.FLOAT), plan.output(db, DType.FLOAT)],
+        [partial_dw, partial_db],
         ints=(*window, chunks), items=s.oc, grain=grain_for(s.oc, s.oc * s.kh * run * chunks, 32768),
         scratch_bytes=4 * s.kh * run,
     )
