@@ -62,9 +62,6 @@ class ImmediatePlanner:
         self.storage.append(flat)
         return HostTensor(len(self.storage) - 1, 0, tuple(shape), contiguous_strides(tuple(shape)), dtype)  # type: ignore[arg-type]
 
-    def producer(self, tensor: Tensor) -> Op | None:
-        return None
-
     def wanted(self, tensor: Tensor) -> bool:
         return True
 

@@ -55,9 +55,6 @@ class Recorder:
     def constant(self, values: Sequence[float], dtype: DType) -> HostTensor:
         return self.hold(torch.tensor(values, dtype=TORCH[dtype]))
 
-    def producer(self, tensor: Tensor) -> Op | None:
-        return None
-
     def wanted(self, tensor: Tensor) -> bool:
         return True
 

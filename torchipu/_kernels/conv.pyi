@@ -9,3 +9,4 @@ CONV_PACK: Kernel
 CONV_DIRECT: Kernel
 CONV_LAST: Kernel
 CONV_WEIGHT_DIRECT: Kernel
+CONV_MAX_POOL: Kernel

@@ -12,6 +12,7 @@ cdef extern from "conv.h" nogil:
     ti_kernel select_conv_direct()
     ti_kernel select_conv_last()
     ti_kernel select_conv_weight_direct()
+    ti_kernel select_conv_max_pool()
 
 CONV_FORWARD = make_kernel("conv_forward", select_conv_forward())
 CONV_INPUT = make_kernel("conv_input", select_conv_input())
@@ -22,3 +23,4 @@ CONV_PACK = make_kernel("conv_pack", select_conv_pack())
 CONV_DIRECT = make_kernel("conv_direct", select_conv_direct())
 CONV_LAST = make_kernel("conv_last", select_conv_last())
 CONV_WEIGHT_DIRECT = make_kernel("conv_weight_direct", select_conv_weight_direct())
+CONV_MAX_POOL = make_kernel("conv_max_pool", select_conv_max_pool())

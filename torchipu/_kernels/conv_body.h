@@ -489,3 +489,25 @@ int FN(conv_weight_direct)(char *const *args, const int64_t *ints, const double 
   }
   return TI_OK;
 }
+
+#include "pool_body.h"
+
+/* conv_max_pool: y = max_pool(conv(x, w) + bias) with the places of the maxima; the convolution's results stay in cache
+ *   args     y [n][oc][ph][pw], indices (int64, flat in the plane oh x ow), x, w, bias when ints[19]
+ *   ints     as conv_forward, for whole images of one group; then the pool's shape
+ *   items    images
+ *   scratch  as conv_forward, after the convolution's results of an image (rounded up to 16) */
+int FN(conv_max_pool)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const ti_conv s = ti_conv_of(ints);
+  const int64_t *pool = ints + TI_CONV_INTS + 1, planes = s.oc, size = planes * s.oh * s.ow, kept = planes * pool[2] * pool[3];
+  float *image = (float *)scratch, *rest = image + (size + 15) / 16 * 16;
+  for (int64_t i = begin; i < end; i++) {
+    /* The convolution is given the whole result's address, from which it finds this image's. */
+    char *const convolve[] = {(char *)image - i * size * 4, args[2], args[3], ints[TI_CONV_INTS] ? args[4] : NULL};
+    char *const reduce[] = {(char *)((float *)args[0] + i * kept), (char *)((int64_t *)args[1] + i * kept), (char *)image};
+    int trap = FN(conv_forward)(convolve, ints, scalars, i, i + 1, rest);
+    if (!trap) trap = FN(max_pool)(reduce, pool, scalars, 0, planes, rest);
+    if (trap) return trap;
+  }
+  return TI_OK;
+}

@@ -64,6 +64,36 @@ static inline __attribute__((always_inline)) void FN(store_max)(FN(vf) value, FN
 #endif
 }
 
+#if VL == 16
+/* A plane whose windows are 2 x 2, disjoint and within it: sixteen windows of a row at a time. */
+static void FN(max_plane_2x2)(const ti_pool_shape *s, const float *x, float *y, int64_t *index) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  const __m512i one = _mm512_set1_epi32(1), row = _mm512_set1_epi32((int)s->w), next = _mm512_set1_epi32((int)s->w + 1);
+  for (int64_t oh = 0; oh < s->oh; oh++)
+    for (int64_t ow = 0; ow < s->ow; ow += 16) {
+      const int n = (int)ti_least(16, s->ow - ow);
+      const uint64_t bits = n == 16 ? 0xffffffffull : (1ull << (2 * n)) - 1;
+      const __mmask16 low = (__mmask16)bits, high = (__mmask16)(bits >> 16);
+      const float *p = x + 2 * oh * s->w + 2 * ow, *q = p + s->w;
+      const __m512 a0 = _mm512_maskz_loadu_ps(low, p), b0 = _mm512_maskz_loadu_ps(low, q);
+      const __m512 a1 = high ? _mm512_maskz_loadu_ps(high, p + 16) : a0, b1 = high ? _mm512_maskz_loadu_ps(high, q + 16) : b0;
+      const __m512 v[3] = {_mm512_permutex2var_ps(a0, odd, a1), _mm512_permutex2var_ps(b0, even, b1), _mm512_permutex2var_ps(b0, odd, b1)};
+      const __m512i first = _mm512_add_epi32(even, _mm512_set1_epi32((int)(2 * oh * s->w + 2 * ow)));
+      const __m512i place[3] = {_mm512_add_epi32(first, one), _mm512_add_epi32(first, row), _mm512_add_epi32(first, next)};
+      __m512 most = _mm512_permutex2var_ps(a0, even, a1);
+      __m512i at = first;
+#pragma GCC unroll 3
+      for (int k = 0; k < 3; k++) {
+        const __mmask16 take = _mm512_cmp_ps_mask(v[k], most, _CMP_GT_OQ) | _mm512_cmp_ps_mask(v[k], v[k], _CMP_UNORD_Q);
+        most = _mm512_mask_mov_ps(most, take, v[k]);
+        at = _mm512_mask_mov_epi32(at, take, place[k]);
+      }
+      FN(store_max)((FN(vf))most, (FN(vi))at, n, y + oh * s->ow + ow, index + oh * s->ow + ow);
+    }
+}
+#endif
+
 /* max_pool
  *   args   y [planes][oh][ow], indices (int64, flat in the plane), x [planes][h][w]
  *   ints   the shape
@@ -76,6 +106,12 @@ int FN(max_pool)(char *const *args, const int64_t *ints, const double *scalars, 
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++) {
     const float *x = (const float *)args[2] + plane * s.h * s.w;
+#if VL == 16
+    if (s.kh == 2 && s.kw == 2 && s.sh == 2 && s.sw == 2 && !s.ph && !s.pw && s.dh == 1 && s.dw == 1 && 2 * s.ow <= s.w && 2 * s.oh <= s.h) {
+      FN(max_plane_2x2)(&s, x, (float *)args[0] + plane * s.oh * s.ow, (int64_t *)args[1] + plane * s.oh * s.ow);
+      continue;
+    }
+#endif
     for (int64_t oh = 0; oh < s.oh; oh++) {
       float *y = (float *)args[0] + (plane * s.oh + oh) * s.ow;
       int64_t *index = (int64_t *)args[1] + (plane * s.oh + oh) * s.ow, h0, h1;

@@ -1,22 +1,25 @@
-/* Gradients of a convolution whose output gradient is mostly zero, as it is behind a max-pool.
+/* Gradients of a convolution in front of a max-pool, from the gradient of what the pool kept.
  *
- * The image lies channels-last, so that a row of the window is one run of kw * ic floats; each gradient that is not
- * zero then adds that run to the weight gradient, and the weights' run to the input gradient. Where an operand holds
- * infinities or NaNs the zeros take part as well, since 0 * inf is not 0.
+ * The pool passes one value of each window on, so all other gradients of the convolution's results are zero and are
+ * never written. The image lies channels-last, so that a row of the window is one run of kw * ic floats; each gradient
+ * that is not zero then adds that run to the weight gradient, and the weights' run to the input gradient. Where an
+ * operand holds infinities or NaNs the zeros take part as well, since 0 * inf is not 0.
  */
 #include "gemm_body.h"
 
 #ifndef TORCHIPU_SPARSE_CONV_SHAPE
 #define TORCHIPU_SPARSE_CONV_SHAPE
-/* n, ic, oc: sizes; run: floats kept for kw * ic, a multiple of 16; images: images of a chunk. */
+/* run: floats kept for kw * ic, a multiple of 16; images: images of a chunk; pooled: results of the pool in a plane. */
 typedef struct {
-  int64_t n, ic, oc, h, w, oh, ow, kh, kw, sh, sw, ph, pw, run, images, want_dx;
+  int64_t n, ic, oc, h, w, oh, ow, kh, kw, sh, sw, ph, pw, run, images, want_dx, pooled;
 } ti_sparse_conv;
-enum { TI_SPARSE_LANES = 8, TI_SPARSE_SLACK = 32 };
+enum { TI_SPARSE_SLACK = 32 };
 static inline int64_t ti_sparse_image(const ti_sparse_conv *s) {
   return ((s->h + 2 * s->ph) * (s->w + 2 * s->pw) * s->ic + s->kw * s->ic + TI_SPARSE_SLACK + 15) / 16 * 16;
 }
-static inline int64_t ti_sparse_list(const ti_sparse_conv *s) { return (s->oh * s->ow + TI_SPARSE_SLACK + 15) / 16 * 16; }
+static inline int64_t ti_sparse_list(const ti_sparse_conv *s) { return (s->oc * s->oh * s->ow + TI_SPARSE_SLACK + 15) / 16 * 16; }
+/* A gradient in the order of the pixels: its value and the place of its channel's weights. */
+typedef struct { float value; int32_t weight; } ti_entry;
 #endif
 
 /* Whether any of n floats is infinite or NaN. */
@@ -50,46 +53,53 @@ static void FN(from_channels_last)(const ti_sparse_conv *s, const float *last, f
     }
 }
 
-/* Lists the gradients of one channel and where their windows begin; returns how many there are. */
-static int64_t FN(list_gradients)(const ti_sparse_conv *s, const float *dy, int all, float *value, int32_t *at) {
-  const int64_t step = s->sw * s->ic, wp = (s->w + 2 * s->pw) * s->ic * s->sh;
-  int64_t count = 0;
-  for (int64_t h = 0; h < s->oh; h++, dy += s->ow) {
-    int64_t w = 0;
-#if VL == 16
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    for (; w < s->ow; w += 16) {
-      const int left = (int)(s->ow - w < 16 ? s->ow - w : 16);
-      const __mmask16 there = (__mmask16)((1u << left) - 1);
-      const __m512 v = _mm512_maskz_loadu_ps(there, dy + w);
-      const __mmask16 kept = all ? there : _mm512_mask_cmp_ps_mask(there, v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
-      const __m512i p = _mm512_add_epi32(_mm512_set1_epi32((int)(h * wp + w * step)),
-                                         _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)step)));
-      _mm512_storeu_ps(value + count, _mm512_maskz_compress_ps(kept, v));
-      _mm512_storeu_si512(at + count, _mm512_maskz_compress_epi32(kept, p));
-      count += __builtin_popcount(kept);
+/* Lists the gradients of one channel: value and pixel; returns how many there are, or -1 for a bad index. */
+static int64_t FN(list_gradients)(const ti_sparse_conv *s, const float *dy, const int64_t *index, int all, float *value, int32_t *pixel) {
+  const int64_t pixels = s->oh * s->ow;
+  int64_t count = 0, i = 0;
+  if (all) {
+    for (; i < pixels; i++) { value[i] = 0; pixel[i] = (int32_t)i; }
+    for (i = 0; i < s->pooled; i++) {
+      if ((uint64_t)index[i] >= (uint64_t)pixels) return -1;
+      value[index[i]] += dy[i];
     }
-#else
-    for (; w < s->ow; w++)
-      if (all || dy[w] != 0.0f) {
-        value[count] = dy[w];
-        at[count++] = (int32_t)(h * wp + w * step);
-      }
-#endif
+    return pixels;
   }
+#if VL == 16
+  __mmask16 bad = 0;
+  for (; i < s->pooled; i += 16) {
+    const int left = (int)ti_min(16, s->pooled - i);
+    const __mmask16 there = (__mmask16)((1u << left) - 1);
+    const __m512 v = _mm512_maskz_loadu_ps(there, dy + i);
+    const __m256i low = _mm512_cvtepi64_epi32(_mm512_maskz_loadu_epi64((__mmask8)there, index + i));
+    const __m256i high = _mm512_cvtepi64_epi32(_mm512_maskz_loadu_epi64((__mmask8)(there >> 8), index + i + 8));
+    const __m512i at = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    const __mmask16 kept = _mm512_mask_cmp_ps_mask(there, v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    bad |= _mm512_cmpge_epu32_mask(at, _mm512_set1_epi32((int)pixels));
+    _mm512_storeu_ps(value + count, _mm512_maskz_compress_ps(kept, v));
+    _mm512_storeu_si512(pixel + count, _mm512_maskz_compress_epi32(kept, at));
+    count += __builtin_popcount(kept);
+  }
+  if (bad) return -1;
+#else
+  for (; i < s->pooled; i++) {
+    if ((uint64_t)index[i] >= (uint64_t)pixels) return -1;
+    if (dy[i] != 0.0f) { value[count] = dy[i]; pixel[count++] = (int32_t)index[i]; }
+  }
+#endif
   return count;
 }
 
-/* dw[row r] += sum of value[e] * x[at[e] + from[r]], for nb vectors. */
-TI_INLINE void FN(gather_runs)(const int nb, int64_t count, const float *value, const int32_t *at, const float *x,
-                               const int64_t *from, float *const *dw) {
+/* dw[row r] += sum of value[e] * x[begins[pixel[e]] + from[r]], for nb vectors. */
+TI_INLINE void FN(gather_runs)(const int nb, int64_t count, const float *value, const int32_t *pixel, const int32_t *begins,
+                               const float *x, const int64_t *from, float *const *dw) {
   FN(vf) sum[8];
   const float *base[8];
 #pragma GCC unroll 8
   for (int j = 0; j < nb; j++) { sum[j] = FN(load)(dw[j]); base[j] = x + from[j]; }
   for (int64_t e = 0; e < count; e++) {
     const FN(vf) g = FN(broadcast)(value + e);
-    const int64_t o = at[e];
+    const int64_t o = begins[pixel[e]];
 #pragma GCC unroll 8
     for (int j = 0; j < nb; j++) sum[j] = FN(fma)(g, FN(load)(base[j] + o), sum[j]);
   }
@@ -97,22 +107,20 @@ TI_INLINE void FN(gather_runs)(const int nb, int64_t count, const float *value, 
   for (int j = 0; j < nb; j++) FN(store)(dw[j], sum[j]);
 }
 
-/* dx[at[e] + from[r]] += value[e] * w[row r], for nb vectors. Neighbouring entries of the list overlap in memory, and
- * a load that overlaps a store in flight waits for it: entries are taken from TI_SPARSE_LANES places in turn. */
-TI_INLINE void FN(scatter_runs)(const int nb, int64_t count, const float *value, const int32_t *at, float *dx,
-                                const int64_t *from, const float *const *w) {
-  FN(vf) weight[8];
-  float *base[8];
+/* dx[from[r]] += sum of value * weights of the entries of one pixel, for nb vectors. */
+TI_INLINE void FN(scatter_runs)(const int nb, const ti_entry *entry, const ti_entry *end, float *dx, const int64_t *from,
+                                const float *w, const int64_t *weight_from) {
+  FN(vf) sum[8];
 #pragma GCC unroll 8
-  for (int j = 0; j < nb; j++) { weight[j] = FN(load)(w[j]); base[j] = dx + from[j]; }
-  const int64_t lane = ti_ceil(count, TI_SPARSE_LANES);
-  for (int64_t first = 0; first < lane; first++)
-    for (int64_t e = first; e < count; e += lane) {
-      const FN(vf) g = FN(broadcast)(value + e);
-      const int64_t o = at[e];
+  for (int j = 0; j < nb; j++) sum[j] = FN(load)(dx + from[j]);
+  for (; entry < end; entry++) {
+    const FN(vf) g = FN(broadcast)(&entry->value);
+    const float *row = w + entry->weight;
 #pragma GCC unroll 8
-      for (int j = 0; j < nb; j++) FN(store)(base[j] + o, FN(fma)(g, weight[j], FN(load)(base[j] + o)));
-    }
+    for (int j = 0; j < nb; j++) sum[j] = FN(fma)(g, FN(load)(row + weight_from[j]), sum[j]);
+  }
+#pragma GCC unroll 8
+  for (int j = 0; j < nb; j++) FN(store)(dx + from[j], sum[j]);
 }
 
 #define TI_RUNS(verb, ...) \
@@ -122,55 +130,110 @@ TI_INLINE void FN(scatter_runs)(const int nb, int64_t count, const float *value,
     case 5: FN(verb)(5, __VA_ARGS__); break; case 6: FN(verb)(6, __VA_ARGS__); break; \
     case 7: FN(verb)(7, __VA_ARGS__); break; default: FN(verb)(8, __VA_ARGS__); }
 
-static void FN(one_channel)(const ti_sparse_conv *s, int64_t count, const float *value, const int32_t *at, const float *x,
-                            float *dx, const float *w, float *dw) {
+/* Vectors of the window, eight at a time: where they begin in the image and in the packed weights. */
+#define TI_EACH_BLOCK(body) \
+  for (int64_t p = 0; p < pairs; p += 8) { \
+    const int nb = (int)ti_min(8, pairs - p); \
+    int64_t from[8], packed[8]; \
+    for (int j = 0; j < nb; j++) { \
+      const int64_t row = (p + j) / vectors, v = (p + j) % vectors * VL; \
+      from[j] = row * wp + v; \
+      packed[j] = row * s->run + v; \
+    } \
+    body \
+  }
+
+static void FN(weight_gradient)(const ti_sparse_conv *s, int64_t count, const float *value, const int32_t *pixel,
+                                const int32_t *begins, const float *x, float *dw) {
   const int64_t wp = (s->w + 2 * s->pw) * s->ic, vectors = ti_ceil(s->kw * s->ic, VL), pairs = s->kh * vectors;
-  for (int64_t p = 0; p < pairs; p += 8) {
-    const int nb = (int)ti_min(8, pairs - p);
-    int64_t from[8];
+  TI_EACH_BLOCK(
     float *to[8];
-    const float *weight[8];
-    for (int j = 0; j < nb; j++) {
-      const int64_t row = (p + j) / vectors, v = (p + j) % vectors * VL;
-      from[j] = row * wp + v;
-      to[j] = dw + row * s->run + v;
-      weight[j] = w + row * s->run + v;
+    for (int j = 0; j < nb; j++) to[j] = dw + packed[j];
+    TI_RUNS(gather_runs, count, value, pixel, begins, x, from, to))
+}
+
+/* Sorts the entries of all channels by pixel, so that each pixel's window of dx is read and written once; pixel by
+ * pixel and not vector by vector, since windows overlap and a load behind a store in flight would wait for it. */
+static void FN(input_gradient)(const ti_sparse_conv *s, const int32_t *counts, const float *value, const int32_t *pixel,
+                               const int32_t *begins, int32_t *first, ti_entry *sorted, const float *w, float *dx) {
+  const int64_t wp = (s->w + 2 * s->pw) * s->ic, vectors = ti_ceil(s->kw * s->ic, VL), pairs = s->kh * vectors;
+  const int64_t pixels = s->oh * s->ow, size = s->kh * s->run;
+  int64_t total = 0;
+  for (int64_t o = 0; o < s->oc; o++) total += counts[o];
+  memset(first, 0, (size_t)(pixels + 1) * 4);
+  for (int64_t e = 0; e < total; e++) first[pixel[e] + 1]++;
+  for (int64_t p = 0; p < pixels; p++) first[p + 1] += first[p];
+  for (int64_t o = 0, e = 0; o < s->oc; o++)
+    for (int64_t i = 0; i < counts[o]; i++, e++) {
+      ti_entry *entry = sorted + first[pixel[e]]++;
+      entry->value = value[e];
+      entry->weight = (int32_t)(o * size);
     }
-    TI_RUNS(gather_runs, count, value, at, x, from, to)
-    if (dx) { TI_RUNS(scatter_runs, count, value, at, dx, from, weight) }
+  /* The weights are padded with zeros up to whole vectors: harmless, unless an infinity or a NaN meets them. */
+  const int special = FN(any_special)(value, total);
+  for (int64_t q = 0, begin = 0; q < pixels; begin = first[q++]) {
+    if (first[q] == begin) continue;
+    float *at = dx + begins[q];
+    if (special) {
+      for (int64_t e = begin; e < first[q]; e++)
+        for (int64_t row = 0; row < s->kh; row++)
+          for (int64_t i = 0; i < s->kw * s->ic; i++)
+            at[row * wp + i] += sorted[e].value * w[sorted[e].weight + row * s->run + i];
+      continue;
+    }
+    TI_EACH_BLOCK(TI_RUNS(scatter_runs, sorted + begin, sorted + first[q], at, from, w, packed))
   }
 }
 
-/* args: dx [n, ic, h, w] (ignored unless want_dx), partial dw [chunks, oc, kh, run], partial db [chunks, oc];
- *       dy [n, oc, oh, ow], x [n, ic, h, w], packed weights [oc, kh, run]
- * ints: ti_sparse_conv; items: chunks of `images` images; scratch: two images and two lists. */
+/* sparse_conv_backward
+ *   args     dx [n, ic, h, w] (ignored unless want_dx), partial dw [chunks, oc, kh, run], partial db [chunks, oc];
+ *            gradient of the pool's results [n, oc, pooled], their places in the plane oh x ow (int64), x [n, ic, h, w],
+ *            packed weights [oc, kh, run]
+ *   ints     ti_sparse_conv
+ *   items    chunks of `images` images
+ *   scratch  two images; values, pixels and (two words each) sorted entries of an image; two words for each pixel and
+ *            one for each channel */
 int FN(sparse_conv_backward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                              void *scratch) {
-  ti_sparse_conv s;
-  memcpy(&s, ints, sizeof s);
-  float *dx = (float *)args[0], *last = (float *)scratch, *dlast = last + ti_sparse_image(&s);
-  float *value = dlast + ti_sparse_image(&s);
-  int32_t *at = (int32_t *)(value + ti_sparse_list(&s));
-  const float *dy = (const float *)args[3], *x = (const float *)args[4], *w = (const float *)args[5];
-  const int64_t size = s.kh * s.run, image = s.ic * s.h * s.w, plane = s.oh * s.ow;
-  const int special_w = s.want_dx && FN(any_special)(w, s.oc * size);
-  memset(last, 0, (size_t)ti_sparse_image(&s) * 4);
+  ti_sparse_conv shape;
+  memcpy(&shape, ints, sizeof shape);
+  const ti_sparse_conv *s = &shape;
+  const int64_t length = ti_sparse_list(s), pixels = s->oh * s->ow;
+  float *dx = (float *)args[0], *last = (float *)scratch, *dlast = last + ti_sparse_image(s);
+  float *value = dlast + ti_sparse_image(s);
+  int32_t *pixel = (int32_t *)(value + length), *begins = pixel + 3 * length, *first = begins + pixels, *counts = first + pixels + 1;
+  ti_entry *sorted = (ti_entry *)(pixel + length);
+  const float *dy = (const float *)args[3], *x = (const float *)args[5], *w = (const float *)args[6];
+  const int64_t *index = (const int64_t *)args[4];
+  const int64_t size = s->kh * s->run, image = s->ic * s->h * s->w;
+  const int special_w = s->want_dx && FN(any_special)(w, s->oc * size);
+  (void)scalars;
+  memset(last, 0, (size_t)ti_sparse_image(s) * 4);
+  for (int64_t q = 0; q < pixels; q++)
+    begins[q] = (int32_t)((q / s->ow * s->sh * (s->w + 2 * s->pw) + q % s->ow * s->sw) * s->ic);
   for (int64_t chunk = begin; chunk < end; chunk++) {
-    float *dw = (float *)args[1] + chunk * s.oc * size, *db = (float *)args[2] + chunk * s.oc;
-    memset(dw, 0, (size_t)(s.oc * size) * 4);
-    memset(db, 0, (size_t)s.oc * 4);
-    for (int64_t i = chunk * s.images; i < ti_min(s.n, (chunk + 1) * s.images); i++) {
-      FN(to_channels_last)(&s, x + i * image, last);
+    float *dw = (float *)args[1] + chunk * s->oc * size, *db = (float *)args[2] + chunk * s->oc;
+    memset(dw, 0, (size_t)(s->oc * size) * 4);
+    memset(db, 0, (size_t)s->oc * 4);
+    for (int64_t i = chunk * s->images; i < ti_min(s->n, (chunk + 1) * s->images); i++) {
+      FN(to_channels_last)(s, x + i * image, last);
       const int all = special_w || FN(any_special)(x + i * image, image);
-      if (s.want_dx) memset(dlast, 0, (size_t)ti_sparse_image(&s) * 4);
-      for (int64_t o = 0; o < s.oc; o++) {
-        const int64_t count = FN(list_gradients)(&s, dy + (i * s.oc + o) * plane, all, value, at);
+      int64_t e = 0;
+      for (int64_t o = 0; o < s->oc; o++) {
+        const int64_t plane = (i * s->oc + o) * s->pooled;
+        const int64_t count = FN(list_gradients)(s, dy + plane, index + plane, all, value + e, pixel + e);
+        if (count < 0) return TI_TRAP_INDEX;
         float sum = 0;
-        for (int64_t e = 0; e < count; e++) sum += value[e];
+        for (int64_t j = e; j < e + count; j++) sum += value[j];
         db[o] += sum;
-        FN(one_channel)(&s, count, value, at, last, s.want_dx ? dlast : NULL, w + o * size, dw + o * size);
+        counts[o] = (int32_t)count;
+        FN(weight_gradient)(s, count, value + e, pixel + e, begins, last, dw + o * size);
+        e += count;
       }
-      if (s.want_dx) FN(from_channels_last)(&s, dlast, dx + i * image);
+      if (!s->want_dx) continue;
+      memset(dlast, 0, (size_t)ti_sparse_image(s) * 4);
+      FN(input_gradient)(s, counts, value, pixel, begins, first, sorted, w, dlast);
+      FN(from_channels_last)(s, dlast, dx + i * image);
     }
   }
   return TI_OK;

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchipu._kernels import conv as kernels
-from torchipu._kernels import sparse_conv as sparse
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.matmul import PANEL, grain_for, matmul_vertices
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 CACHE_FLOATS = 96 * 1024  # what a block should need of the second-level cache
 LEAST_CHUNK_MACS = 200_000
 LEAST_ITEMS = 8
-MAX_SPARSE_IMAGE = 64 * 1024  # floats of an image that stay in the second-level cache
 MAX_UNITS = 16  # TI_CONV_UNITS
 
 
@@ -369,9 +367,6 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     present = _present(op)
     results = iter(op.outputs)
     dx, dw, db = (next(results) if given else None for given in present)
-    if dw is not None and db is not None and _is_behind_pool(s, plan.producer(dy)):
-        _emit_sparse_backward(plan, s, dy, x, weight, (dx if dx is not None and plan.wanted(dx) else None, dw, db))
-        return
     dy_value = plan.value(dy, DType.FLOAT)
     if dx is not None and plan.wanted(dx):
         weight_value = plan.value(weight, DType.FLOAT)
@@ -389,46 +384,6 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
             items=channels,
             grain=grain_for(channels, s.n * channels * s.oh * s.ow, 16384),
         )
-
-
-def _is_behind_pool(s: Shape, producer: Op | None) -> bool:
-    """Whether most of the output gradient is zero: a max-pool with disjoint windows passes one value of each on."""
-    if producer is None or producer.target != "aten.max_pool2d_with_indices_backward.default":
-        return False
-    kernel, stride = _pair(_ints(producer, "kernel_size")), _ints(producer, "stride")
-    disjoint = not stride or all(step >= size for step, size in zip(_pair(stride), kernel, strict=True))
-    plain = s.g == 1 and (s.dh, s.dw) == (1, 1) and s.ic * s.h * s.w <= MAX_SPARSE_IMAGE
-    return disjoint and plain and kernel[0] * kernel[1] >= 4
-
-
-def _emit_sparse_backward(
-    plan: HostPlanner, s: Shape, dy: Tensor, x: Tensor, weight: Tensor, results: tuple[Tensor | None, Tensor, Tensor],
-) -> None:
-    """Emit all gradients from those elements of ``dy`` that are not zero."""
-    dx, dw, db = results
-    run = -(-s.kw * s.ic // 16) * 16
-    images = -(-s.n // LEAST_ITEMS)
-    chunks = -(-s.n // images)
-    image = (s.h + 2 * s.ph) * (s.w + 2 * s.pw) * s.ic + s.kw * s.ic + 48
-    packed = plan.scratch((s.oc, s.kh, run))
-    window = (s.oc, s.ic, s.kh, s.kw, run)
-    plan.step(sparse.SPARSE_CONV_PACK, [packed], [plan.value(weight, DType.FLOAT)], ints=window, items=s.oc, grain=s.oc)
-    partial_dw, partial_db = plan.scratch((chunks, s.oc, s.kh, run)), plan.scratch((chunks, s.oc))
-    dx_value = plan.output(dx, DType.FLOAT) if dx is not None else partial_db
-    sizes = (s.n, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw)
-    plan.step(
-        sparse.SPARSE_CONV_BACKWARD, [dx_value, partial_dw, partial_db],
-        [plan.value(dy, DType.FLOAT), plan.value(x, DType.FLOAT), packed],
-        ints=(*sizes, run, images, int(dx is not None)),
-        items=chunks, scratch_bytes=4 * (2 * (image + 16) + 2 * (s.oh * s.ow + 64)),
-    )
-    plan.step(
-        sparse.SPARSE_CONV_REDUCE,
-        [plan.output(dw, DType.FLOAT), plan.output(db, DType.FLOAT)],
-        [partial_dw, partial_db],
-        ints=(*window, chunks), items=s.oc, grain=grain_for(s.oc, s.oc * s.kh * run * chunks, 32768),
-        scratch_bytes=4 * s.kh * run,
-    )
 
 
 # --------------------------------------------------------------------------- device side

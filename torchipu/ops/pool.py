@@ -182,6 +182,7 @@ register(
         _lowering(BACKWARD, _overlap),
         _emit_max_backward,
         dtypes=(*FLOATING, DType.LONG),
+        shape_only=("self",),
     ),
     OpSpec("aten.avg_pool2d.default", "avg_pool2d", _lowering(FORWARD, _window), _emit_average, dtypes=FLOATING),
     OpSpec(

@@ -143,10 +143,6 @@ class HostPlanner(Protocol):
         """Return LONG[4]: seed, replica, number of the op within the program, micro-batch counter."""
         ...
 
-    def producer(self, tensor: Tensor) -> Op | None:
-        """Return the op that gives a value, or None for a graph input."""
-        ...
-
     def wanted(self, tensor: Tensor) -> bool:
         """Whether anything reads this result."""
         ...
@@ -209,6 +205,7 @@ class OpSpec:
         constraints: Conditions checked at import.
         is_view: The result is a view of the first operand; costs nothing until a consumer gathers it.
         is_random: Draws random bits: never removed, merged or recomputed.
+        shape_only: Operands of which only the shape matters, so that their values need not exist.
         supports: Tells whether the host kernels serve this op as it stands; otherwise it goes generic.
     """
 
@@ -221,6 +218,7 @@ class OpSpec:
     constraints: tuple[Constraint, ...] = ()
     is_view: bool = False
     is_random: bool = False
+    shape_only: tuple[str, ...] = ()
     supports: Callable[[Op], bool] = field(default=lambda op: True)
 
 
@@ -237,6 +235,32 @@ def register(*specs: OpSpec) -> None:
         if spec.target in TABLE:
             raise ValueError(f"{spec.target} is in the op table already")
         TABLE[spec.target] = spec
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """Two ops that the host computes in one go when nothing else reads what the first hands to the second.
+
+    Attributes:
+        first: Target of the producer, whose first result is handed on.
+        second: Target of the consumer.
+        applies: Tells whether the kernel serves this pair.
+        emit: Host steps that give the results of both, less the value handed on.
+    """
+
+    first: str
+    second: str
+    applies: Callable[[Op, Op], bool]
+    emit: Callable[[Op, Op, HostPlanner], None]
+
+
+FUSIONS: dict[tuple[str, str], Fusion] = {}
+
+
+def register_fusion(*fusions: Fusion) -> None:
+    """Enter pairs that the host planner may join."""
+    for fusion in fusions:
+        FUSIONS[fusion.first, fusion.second] = fusion
 
 
 def lookup(target: str) -> OpSpec | None:

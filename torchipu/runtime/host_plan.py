@@ -13,7 +13,7 @@ from torchipu._kernels.abi import Kernel
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg
 from torchipu.ops import elementwise, view
-from torchipu.ops.spec import HostTensor, contiguous_strides, spec_of
+from torchipu.ops.spec import FUSIONS, Fusion, HostTensor, contiguous_strides, spec_of
 from torchipu.runtime.storage import Allocation, Place, aligned, place_in_arena
 
 # A chain that stays open holds its operands in memory; after this many other ops it is emitted.
@@ -111,11 +111,12 @@ class Planner:
         self.random_ops: dict[Op, int] = {}
         self.random_slots: int | None = None
         self.readers: dict[Tensor, list[Op]] = {}
-        self.producers = {result: op for op in graph.ops for result in op.outputs}
         for op in graph.ops:
-            for operand in op.inputs:
+            for operand in _operands_read(op):
                 self.readers.setdefault(operand, []).append(op)
         self.kept = set(graph.outputs) | {value for _, value in graph.updates}
+        self.fused = self._find_fusions()
+        self.absorbed = {first for first, _ in self.fused.values()}
         self._bind_inputs(dict(input_strides or {}), states)
 
     # ------------------------------------------------------------------ what records may ask (HostPlanner)
@@ -174,10 +175,6 @@ class Planner:
             self.random_slots = self._allocate(max(1, most) * 32, Place.STATE).number
         return HostTensor(self.random_slots, 4 * row, (4,), (1,), DType.LONG)
 
-    def producer(self, tensor: Tensor) -> Op | None:
-        """Return the op that gives a value, or None for a graph input."""
-        return self.producers.get(tensor)
-
     def wanted(self, tensor: Tensor) -> bool:
         """Whether anything reads this result."""
         return tensor in self.kept or bool(self.readers.get(tensor))
@@ -226,6 +223,19 @@ class Planner:
             if tensor in in_state:
                 self.states[tensor] = held
 
+    def _find_fusions(self) -> dict[Op, tuple[Op, Fusion]]:
+        """Return for each consumer that absorbs its producer the producer and how."""
+        fused: dict[Op, tuple[Op, Fusion]] = {}
+        for first in self.graph.ops:
+            readers = self.readers.get(first.outputs[0], []) if first.outputs else []
+            if len(readers) != 1 or first.outputs[0] in self.kept or readers[0].leg is not first.leg:
+                continue
+            fusion = FUSIONS.get((first.target, readers[0].target))
+            if fusion is not None and spec_of(first) is not None and spec_of(readers[0]) is not None:
+                if readers[0] not in fused and fusion.applies(first, readers[0]):
+                    fused[readers[0]] = (first, fusion)
+        return fused
+
     def _emit_ops(self) -> None:
         open_chain: list[Op] = []
         written: set[Tensor] = set()
@@ -270,8 +280,13 @@ class Planner:
 
     def _emit_single(self, op: Op) -> None:
         self.current = op
+        if op in self.absorbed:
+            return
         spec = spec_of(op)
-        if spec is None or spec.emit is None:
+        if op in self.fused:
+            first, fusion = self.fused[op]
+            fusion.emit(first, op, self)
+        elif spec is None or spec.emit is None:
             self._emit_generic(op)
         else:
             spec.emit(op, self)
@@ -410,6 +425,15 @@ class Planner:
 
     def _append(self, step: Step) -> None:
         self.steps.append(step)
+
+
+def _operands_read(op: Op) -> tuple[Tensor, ...]:
+    """Return the operands whose values matter, not their shapes alone."""
+    spec = spec_of(op)
+    if spec is None or not spec.shape_only:
+        return op.inputs
+    ignored = {op.operand(name) for name in spec.shape_only}
+    return tuple(operand for operand in op.inputs if operand not in ignored)
 
 
 def _is_view(op: Op) -> bool:
