@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from torchipu.cost import Cost, estimate
@@ -78,7 +79,7 @@ def compile_graph(graph: Graph, options: Options, target: Target, *, micro_batch
         graph = run(graph, options, target)
         if check:
             verify_graph(graph, name)
-        dump.write(f"{number:02d}-{name}", lambda: text.format_graph(graph))
+        dump.write(f"{number:02d}-{name}", partial(text.format_graph, graph))
     schedule = schedule_of(graph, options, micro_batches)
     dump.write("05-schedule", lambda: text.format_schedule(schedule))
     iterations = options.device_iterations if has_leg(graph, Leg.UPDATE) else 1

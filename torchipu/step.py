@@ -140,7 +140,9 @@ class _Step:
             OptionsError: Nothing was compiled yet.
         """
         if self._compiled is None:
-            raise OptionsError("nothing is compiled yet", option="compile", remedy="call compile(*inputs) or run one step")
+            raise OptionsError(
+                "nothing is compiled yet", option="compile", remedy="call compile(*inputs) or run one step"
+            )
         return self._compiled
 
     @property
@@ -175,7 +177,8 @@ class _Step:
         return leaf[: leaf.shape[0] // pieces]
 
     def _pieces_text(self) -> str:
-        return f"device_iterations {self.options.device_iterations} x gradient_accumulation {self.options.gradient_accumulation}"
+        options = self.options
+        return f"device_iterations {options.device_iterations} x gradient_accumulation {options.gradient_accumulation}"
 
     def _compile(self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Progress) -> None:
         leaves = pytree.tree_leaves((arguments, keywords))
@@ -189,7 +192,9 @@ class _Step:
         bound = BoundPlan(planner.plan(), compiled.graph)
         progress(3, STAGES_OF_COMPILATION)
         self._capture, self._compiled, self._bound = capture, compiled, bound
-        self._residents = [_Resident(bound.state_view(tensor), host) for tensor, host in states.items() if host is not None]
+        self._residents = [
+            _Resident(bound.state_view(tensor), host) for tensor, host in states.items() if host is not None
+        ]
         self._clean = False
         self._signature = self._signature_of(leaves)
         record(self.profile, compiled)
@@ -419,7 +424,8 @@ def accumulate(gradients: dict[str, Tensor], micro_batches: int) -> tuple[dict[s
         total = Tensor(f"acc_sum.{name}", gradient.shape, gradient.dtype, Role.ACCUMULATOR)
         zero = Tensor(f"acc_zero.{name}", gradient.shape, gradient.dtype, Role.ACCUMULATOR)
         ops.append(Op(
-            "accumulate", (held, gradient), (total,), target="ipu.accumulate.default", operands=("accumulator", "gradient"),
+            "accumulate", (held, gradient), (total,), target="ipu.accumulate.default",
+            operands=("accumulator", "gradient"),
             leg=Leg.BACKWARD,
         ))
         resets.append(Op(

@@ -366,7 +366,7 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     s = shape_of(x, weight, op)
     present = _present(op)
     results = iter(op.outputs)
-    dx, dw, db = (next(results) if given else None for given in present)  # type: ignore[attr-defined]
+    dx, dw, db = (next(results) if given else None for given in present)
     dy_value = plan.value(dy, DType.FLOAT)
     if dx is not None and plan.wanted(dx):
         weight_value = plan.value(weight, DType.FLOAT)

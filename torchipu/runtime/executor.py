@@ -190,7 +190,8 @@ class GraphExecutor:
             Values of ``graph.outputs``, in order.
         """
         given = [
-            value if value.dtype is dtype else value.to(dtype) for value, dtype in zip(tensors, self.dtypes, strict=True)
+            value if value.dtype is dtype else value.to(dtype)
+            for value, dtype in zip(tensors, self.dtypes, strict=True)
         ]
         key = tuple(
             None if value.is_contiguous() else value.stride() for value in given

@@ -371,7 +371,8 @@ class Planner:
     def _find_hoisted(self) -> set[int]:
         """Return the steps whose inputs no micro-batch changes; a greatest fixed point."""
         hoisted = {
-            n for n, s in enumerate(self.steps) if s.is_hoistable and not s.is_update and not s.is_reset and s.op is not None
+            n for n, s in enumerate(self.steps)
+            if s.is_hoistable and not s.is_update and not s.is_reset and s.op is not None
         }
         changed = True
         while changed:
@@ -390,7 +391,8 @@ class Planner:
             if any(w not in hoisted and not self.steps[w].is_update for w in allocation.writers):
                 return False
         return all(
-            self.allocations[t.buffer].place is Place.ARENA and all(w in hoisted for w in self.allocations[t.buffer].writers)
+            self.allocations[t.buffer].place is Place.ARENA
+            and all(w in hoisted for w in self.allocations[t.buffer].writers)
             for t in step.outputs
         )
 
