@@ -114,7 +114,7 @@ static void FN(window_offsets)(const ti_conv *s, int64_t cols, int32_t *offsets)
 }
 
 /* conv_forward: y = conv(x, w) + bias, the expanded way
- *   args     y [n][g * oc][oh][ow], x [n][g * ic][h][w], w [g * oc][ic][kh][kw], bias [g * oc] when ints[19]
+ *   args     y [n][g * oc][oh][ow], x [n][g * ic][h][w], turned w [g][ic][kh][kw][oc], bias [g * oc] when ints[19]
  *   ints     the shape; whether there is a bias
  *   items    n * g * blocks of rows * blocks of columns
  *   scratch  ic * kh * kw offsets (int32, rounded up to 16), then the expanded block */
@@ -133,8 +133,8 @@ int FN(conv_forward)(char *const *args, const int64_t *ints, const double *scala
     if (!s.direct) FN(expand)(&s, x, oh0, rows, ow0, cols, e);
     const int64_t block = 768;
     for (int64_t k0 = 0; k0 < K; k0 += block) {
-      ti_tile t = {.a = (const float *)args[2] + group * s.oc * K + k0, .b = s.direct ? x + oh0 * s.w : e, .offsets = offsets + k0,
-                   .c = (float *)args[0] + image * s.oc * ohw + oh0 * s.ow + ow0, .as = K, .ak = 1, .ldc = ohw,
+      ti_tile t = {.a = (const float *)args[2] + (group * K + k0) * s.oc, .b = s.direct ? x + oh0 * s.w : e, .offsets = offsets + k0,
+                   .c = (float *)args[0] + image * s.oc * ohw + oh0 * s.ow + ow0, .as = 1, .ak = s.oc, .ldc = ohw,
                    .k = ti_min(block, K - k0), .n1 = 1, .n2 = 1, .accumulate = k0 > 0,
                    .row_bias = ints[TI_CONV_INTS] ? (const float *)args[3] + group * s.oc : NULL};
       FN(tiles_g_rows)(t, s.oc, rows * cols);
