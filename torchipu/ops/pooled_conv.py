@@ -40,7 +40,7 @@ def _emit_forward(convolution: Op, pool: Op, plan: HostPlanner) -> None:
     offsets = -(-s.summands // 16) * 16
     plan.step(
         kernels.CONV_MAX_POOL, [plan.output(result, DType.FLOAT), plan.output(pool.outputs[1], DType.LONG)], inputs,
-        ints=(*s.ints(s.oh, s.ow, s.reads_in_place), int(bias is not None), s.oh, s.ow, *window), items=s.n,
+        ints=(*s.ints(s.oh, s.ow, s.reads_in_place), int(bias is not None), s.oh, s.ow, *window), items=s.n, grain=-(-s.n // LEAST_ITEMS),
         scratch_bytes=4 * (s.oc * s.oh * s.ow + 16 + offsets + s.expanded(s.oh, s.ow)),
     )
 
