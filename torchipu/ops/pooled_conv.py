@@ -55,6 +55,13 @@ def _backward_applies(pool: Op, convolution: Op) -> bool:
     return disjoint and is_handed_on and present[1] and present[2] and (s.dh, s.dw) == (1, 1) and _is_small(s, pool.outputs[0])
 
 
+def _lanes(s: Shape) -> int:
+    """Floats kept for the channels of a pixel: whole vectors, unless loads that cross cache lines are cheaper still."""
+    padded = -(-s.ic // 16) * 16
+    crossing = 2 * -(-s.kw * s.ic // 16)  # a load that crosses a line counts for two
+    return padded if s.kw * padded // 16 <= crossing else s.ic
+
+
 def _emit_backward(pool: Op, convolution: Op, plan: HostPlanner) -> None:
     x, weight, s = _operands(convolution)
     dy, indices = pool.operand("grad_output"), pool.operand("indices")
@@ -65,22 +72,23 @@ def _emit_backward(pool: Op, convolution: Op, plan: HostPlanner) -> None:
     dx, dw, db = (next(results) if given else None for given in present)
     assert dw is not None
     assert db is not None
-    run = -(-s.kw * s.ic // 16) * 16
+    lanes = _lanes(s)
+    run = -(-s.kw * lanes // 16) * 16
     images = -(-s.n // LEAST_ITEMS)
     chunks = -(-s.n // images)
-    window = (s.oc, s.ic, s.kh, s.kw, run)
+    window = (s.oc, s.ic, s.kh, s.kw, run, lanes)
     packed, partial_dw, partial_db = plan.scratch((s.oc, s.kh, run)), plan.scratch((chunks, s.oc, s.kh, run)), plan.scratch((chunks, s.oc))
     plan.step(sparse.SPARSE_CONV_PACK, [packed], [plan.value(weight, DType.FLOAT)], ints=window, items=s.oc, grain=s.oc)
     wants_dx = dx is not None and plan.wanted(dx)
     dx_value = plan.output(dx, DType.FLOAT) if dx is not None and wants_dx else partial_db
-    image = (s.h + 2 * s.ph) * (s.w + 2 * s.pw) * s.ic + s.kw * s.ic + 48
+    image = (s.h + 2 * s.ph) * (s.w + 2 * s.pw) * lanes + s.kw * lanes + 48
     listed = s.oc * s.oh * s.ow + 48
     plan.step(
         sparse.SPARSE_CONV_BACKWARD, [dx_value, partial_dw, partial_db],
         [plan.value(dy, DType.FLOAT), plan.value(indices, DType.LONG), plan.value(x, DType.FLOAT), packed],
         ints=(
             s.n, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, run, images, int(wants_dx),
-            dy.shape[-2] * dy.shape[-1],
+            dy.shape[-2] * dy.shape[-1], lanes,
         ),
         items=chunks, scratch_bytes=4 * (2 * image + 4 * listed + 2 * s.oh * s.ow + s.oc + 16),
     )
