@@ -6,7 +6,7 @@ from torchipu._kernels import conv as kernels
 from torchipu._kernels import sparse_conv as sparse
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.conv import LEAST_ITEMS, Shape, shape_of
+from torchipu.ops.conv import LEAST_ITEMS, Shape, shape_of, turned
 from torchipu.ops.matmul import grain_for
 from torchipu.ops.pool import pair, strides_of
 from torchipu.ops.spec import Fusion, HostPlanner, register_fusion
@@ -34,12 +34,13 @@ def _forward_applies(convolution: Op, pool: Op) -> bool:
 def _emit_forward(convolution: Op, pool: Op, plan: HostPlanner) -> None:
     x, weight, s = _operands(convolution)
     bias, result = convolution.operand("bias"), pool.outputs[0]
-    inputs = [plan.value(t, DType.FLOAT) for t in (x, weight, bias) if t is not None]
+    inputs = [plan.value(x, DType.FLOAT), turned(plan, s, plan.value(weight, DType.FLOAT))]
+    inputs += [plan.value(bias, DType.FLOAT)] if bias is not None else []
     window = (*result.shape[-2:], *pair(pool, "kernel_size"), *strides_of(pool), *pair(pool, "padding"), *pair(pool, "dilation"))
     offsets = -(-s.summands // 16) * 16
     plan.step(
         kernels.CONV_MAX_POOL, [plan.output(result, DType.FLOAT), plan.output(pool.outputs[1], DType.LONG)], inputs,
-        ints=(*s.ints(s.oh, s.ow, s.reads_in_place), int(bias is not None), s.oh, s.ow, *window), items=s.n,
+        ints=(*s.ints(s.oh, s.ow, s.reads_in_place), int(bias is not None), s.oh, s.ow, *window), items=s.n, grain=-(-s.n // LEAST_ITEMS),
         scratch_bytes=4 * (s.oc * s.oh * s.ow + 16 + offsets + s.expanded(s.oh, s.ow)),
     )
 

@@ -224,8 +224,8 @@ class GraphExecutor:
             bound.seed(seed)
             if self.seed is not None:
                 bound.random_rows[:, 3] = self.calls
-        self.calls += 1
         bound.run(1, 1, self.threads)
+        self.calls += 1
         for index, held in enumerate(plan.outputs):
             if results[index] is None:
                 allocation = plan.allocations[held.buffer]
