@@ -230,10 +230,12 @@ class Planner:
             readers = self.readers.get(first.outputs[0], []) if first.outputs else []
             if len(readers) != 1 or first.outputs[0] in self.kept or readers[0].leg is not first.leg:
                 continue
-            fusion = FUSIONS.get((first.target, readers[0].target))
-            if fusion is not None and spec_of(first) is not None and spec_of(readers[0]) is not None:
-                if readers[0] not in fused and fusion.applies(first, readers[0]):
-                    fused[readers[0]] = (first, fusion)
+            second = readers[0]
+            fusion = FUSIONS.get((first.target, second.target))
+            if fusion is None or spec_of(first) is None or spec_of(second) is None or second in fused:
+                continue
+            if fusion.applies(first, second):
+                fused[second] = (first, fusion)
         return fused
 
     def _emit_ops(self) -> None:
