@@ -36,7 +36,8 @@ class TwoConvs(nn.Module):
 
 def step_of(model: nn.Module, threads: int = 2) -> torchipu.TrainStep:
     """A step whose update subtracts the gradient itself."""
-    return torchipu.TrainStep(model, torch.optim.SGD(model.parameters(), lr=1.0), torchipu.Options(host_threads=threads))
+    options = torchipu.Options(host_threads=threads)
+    return torchipu.TrainStep(model, torch.optim.SGD(model.parameters(), lr=1.0), options)
 
 
 @pytest.mark.parametrize(("image", "conv", "pool"), SHAPES)
@@ -55,7 +56,8 @@ def test_gradients_equal_float64(image, conv, pool):
     torch.testing.assert_close(loss.double(), expected_loss.detach(), rtol=1e-5, atol=0)
     for old, new, judge in zip(before, model.parameters(), reference.parameters(), strict=True):
         assert judge.grad is not None
-        torch.testing.assert_close((old - new.detach()).double(), judge.grad, rtol=1e-4, atol=2e-7 * float(old.abs().max()) + 1e-7)
+        atol = 2e-7 * float(old.abs().max()) + 1e-7  # of the subtraction
+        torch.testing.assert_close((old - new.detach()).double(), judge.grad, rtol=1e-4, atol=atol)
 
 
 def test_the_same_bits_for_any_number_of_threads():

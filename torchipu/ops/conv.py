@@ -362,7 +362,7 @@ def _emit_weight_direct(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTen
     )
 
 
-def _present(op: Op) -> tuple[bool, ...]:
+def present_results(op: Op) -> tuple[bool, ...]:
     """Which of the three gradients the op has."""
     return tuple(bool(given) for given in op.attrs.get("present", op.attrs["output_mask"]))  # type: ignore[attr-defined]
 
@@ -373,7 +373,7 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     assert x is not None
     assert weight is not None
     s = shape_of(x, weight, op)
-    present = _present(op)
+    present = present_results(op)
     results = iter(op.outputs)
     dx, dw, db = (next(results) if given else None for given in present)
     dy_value = plan.value(dy, DType.FLOAT)
@@ -410,7 +410,7 @@ def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
     assert x is not None
     assert weight is not None
     s = shape_of(x, weight, op)
-    present = _present(op)
+    present = present_results(op)
     sets: tuple[Vertices, ...] = ()
     if present[0]:
         taps = -(-s.kh // s.sh) * -(-s.kw // s.sw)
