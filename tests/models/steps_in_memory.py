@@ -11,9 +11,9 @@ sys.path += [str(Path(__file__).parents[2] / name) for name in ("benchmarks",)]
 
 import torch
 import torch.nn.functional as F
-from workloads import DemoNet, WithLoss
 
 from torchipu import TrainStep
+from workloads import DemoNet, WithLoss
 
 WARM_UP = 100
 
