@@ -205,6 +205,7 @@ class OpSpec:
         constraints: Conditions checked at import.
         is_view: The result is a view of the first operand; costs nothing until a consumer gathers it.
         is_random: Draws random bits: never removed, merged or recomputed.
+        is_in_place: The first result overwrites the first operand, which nothing reads afterwards.
         shape_only: Operands of which only the shape matters, so that their values need not exist.
         supports: Tells whether the host kernels serve this op as it stands; otherwise it goes generic.
     """
@@ -218,6 +219,7 @@ class OpSpec:
     constraints: tuple[Constraint, ...] = ()
     is_view: bool = False
     is_random: bool = False
+    is_in_place: bool = False
     shape_only: tuple[str, ...] = ()
     supports: Callable[[Op], bool] = field(default=lambda op: True)
 

@@ -27,7 +27,7 @@ HAS_MOMENTUM, IS_CENTRED = 1, 2
 
 # --------------------------------------------------------------------------- device side
 _SCALED_ADD = vector_codelet("popops::ScaledAdd", 3, 3, supervisor=60, worker_half=24, worker_single=24)
-_SGD = vector_codelet("popops::ScaledAdd<momentum>", 6, 6, supervisor=60, worker_half=24, worker_single=24)
+_MOMENTUM = vector_codelet("popops::ScaledAdd<momentum>", 6, 6, supervisor=60, worker_half=24, worker_single=24)
 _ADAM = vector_codelet("popops::AdamUpdater", 44, 26, code_bytes=900,
                        source="estimate: sqrt, divide and six fused steps")
 _RMSPROP = vector_codelet("popops::RmsPropUpdater", 44, 24, code_bytes=800,
@@ -41,6 +41,10 @@ def _lower(codelet: Codelet) -> Lowering:
         return (elementwise_set(target, codelet, state.num_elements, state.dtype),) if state.num_elements else ()
 
     return lower
+
+
+def _lower_sgd(op: Op, target: Target) -> tuple[Vertices, ...]:
+    return _lower(_MOMENTUM if "momentum_buffer" in op.operands else _SCALED_ADD)(op, target)
 
 
 def _lower_increment(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -115,10 +119,10 @@ def _emit_rmsprop(op: Op, plan: HostPlanner) -> None:
 
 
 register(
-    OpSpec("ipu.accumulate.default", "accumulate", _lower(_SCALED_ADD), _emit_accumulate),
+    OpSpec("ipu.accumulate.default", "accumulate", _lower(_SCALED_ADD), _emit_accumulate, is_in_place=True),
     OpSpec("ipu.fill_zero.default", "fill_zero", _lower(FILL), _emit_fill_zero),
     OpSpec("ipu.increment.default", "increment", _lower_increment, _emit_increment),
-    OpSpec("ipu.sgd.default", "sgd", _lower(_SGD), _emit_sgd),
+    OpSpec("ipu.sgd.default", "sgd", _lower_sgd, _emit_sgd),
     OpSpec("ipu.adam.default", "adam", _lower(_ADAM), _emit_adam(0)),
     OpSpec("ipu.adamw.default", "adamw", _lower(_ADAM), _emit_adam(DECOUPLED)),
     OpSpec("ipu.rmsprop.default", "rmsprop", _lower(_RMSPROP), _emit_rmsprop),

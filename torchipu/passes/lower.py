@@ -170,6 +170,8 @@ class _Flow:
             for result in op.outputs:
                 self.maker[result] = name
                 self.home[result] = ipu
+            if is_in_place(op):
+                self.alias[op.outputs[0]] = self.storage(op.inputs[0])
         self._join_states()
 
     def storage(self, tensor: Tensor) -> Tensor:
@@ -194,6 +196,12 @@ class _Flow:
                 self.returned.append((state, stored))
         self.alias.update({tensor: joined[stored] for tensor, stored in self.alias.items() if stored in joined})
         self.alias.update(joined)
+
+
+def is_in_place(op: Op) -> bool:
+    """Whether an op's first result overwrites its first operand."""
+    spec = spec_of(op)
+    return spec is not None and spec.is_in_place
 
 
 def is_view(op: Op) -> bool:

@@ -72,7 +72,9 @@ def _state_tiles(graph: Graph, spread: _Linear) -> dict[Tensor, int]:
 def _is_pointwise(op: Op) -> bool:
     """Whether an op handles each element apart from all others."""
     spec = spec_of(op)
-    return spec is not None and (spec.instruction is not None or op.leg is Leg.UPDATE) and not spec.is_view
+    if spec is None or spec.is_view:
+        return False
+    return spec.instruction is not None or spec.is_in_place or op.leg is Leg.UPDATE
 
 
 class _Together:
