@@ -116,6 +116,9 @@ class _Step:
     def _refresh(self) -> None:
         """Bring what may change between calls into the program's memory."""
 
+    def _mark_stepped(self) -> None:
+        """Tell the optimiser, if there is one, that it has made a step."""
+
     def _keep(self) -> Callable[[], None]:
         """Note what capture and refreshing change of the user's; return what undoes it."""
         return lambda: None
@@ -269,6 +272,7 @@ class _Step:
         self._download()
         self._clean = True
         self._calls += 1
+        self._mark_stepped()
         return results
 
     def _bind_inputs(self, bound: BoundPlan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -430,6 +434,10 @@ class TrainStep(_Step):
         self._built.optimiser.refresh()
         for tensor, value in self._built.optimiser.hyperparameters.items():
             self._bound.state_view(tensor).copy_(value.view(torch.int64))
+
+    def _mark_stepped(self) -> None:
+        # Schedulers of learning rates warn unless the optimiser has made a step before theirs.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def _keep(self) -> Callable[[], None]:
         """Note which states the optimiser has: those of a first step are created before it has run."""

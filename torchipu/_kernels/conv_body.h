@@ -17,7 +17,9 @@ typedef struct {
   int64_t n, g, ic, oc, h, w, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw, rows, cols, direct;
 } ti_conv;
 static inline ti_conv ti_conv_of(const int64_t *ints) { ti_conv s; memcpy(&s, ints, sizeof s); return s; }
-static inline int64_t ti_conv_span(const ti_conv *s, int64_t rows) { return rows + (s->kh - 1) * s->dh / s->sh; }
+/* a / stride rounded up; most strides are 1, and a division costs as much as copying a row. */
+static inline int64_t ti_steps(int64_t a, int64_t stride) { return stride == 1 ? a : ti_ceil(a, stride); }
+static inline int64_t ti_conv_span(const ti_conv *s, int64_t rows) { return rows + (s->sh == 1 ? (s->kh - 1) * s->dh : (s->kh - 1) * s->dh / s->sh); }
 /* Floats of one expanded block. */
 static inline int64_t ti_conv_expanded(const ti_conv *s) {
   return s->direct ? 0 : s->ic * s->kw * s->sh * ti_conv_span(s, s->rows) * s->cols;
@@ -72,19 +74,27 @@ static void FN(expand)(const ti_conv *s, const float *x, int64_t oh0, int64_t ro
   for (int64_t c = 0; c < s->ic; c++, x += s->h * s->w)
     for (int64_t kw = 0; kw < s->kw; kw++) {
       const int64_t left = s->pw - kw * s->dw - ow0 * s->sw;  /* input column = col * sw - left */
-      const int64_t lo = ti_min(cols, left > 0 ? ti_ceil(left, s->sw) : 0);
-      const int64_t hi = ti_max(lo, ti_min(cols, s->w + left > 0 ? ti_ceil(s->w + left, s->sw) : 0));
+      const int64_t lo = ti_min(cols, left > 0 ? ti_steps(left, s->sw) : 0);
+      const int64_t hi = ti_max(lo, ti_min(cols, s->w + left > 0 ? ti_steps(s->w + left, s->sw) : 0));
       for (int64_t phase = 0; phase < s->sh; phase++) {
         float *d = e + ((c * s->kw + kw) * s->sh + phase) * most * s->cols;
         int64_t reach = -1;                                   /* farthest row of this phase that the window uses */
-        for (int64_t kh = 0; kh < s->kh; kh++) if (kh * s->dh % s->sh == phase) reach = kh * s->dh / s->sh;
+        if (s->sh == 1) reach = (s->kh - 1) * s->dh;
+        else
+          for (int64_t kh = 0; kh < s->kh; kh++) if (kh * s->dh % s->sh == phase) reach = kh * s->dh / s->sh;
         if (reach < 0) continue;
         const int64_t top = s->ph - phase - oh0 * s->sh, all = rows + reach;  /* input row = row * sh - top */
-        const int64_t r0 = ti_min(all, top > 0 ? ti_ceil(top, s->sh) : 0);
-        const int64_t r1 = ti_max(r0, ti_min(all, s->h + top > 0 ? ti_ceil(s->h + top, s->sh) : 0));
+        const int64_t r0 = ti_min(all, top > 0 ? ti_steps(top, s->sh) : 0);
+        const int64_t r1 = ti_max(r0, ti_min(all, s->h + top > 0 ? ti_steps(s->h + top, s->sh) : 0));
         FN(zero_run)(d, r0 * cols);
         FN(zero_run)(d + r1 * cols, (all - r1) * cols);
-        if (s->sw == 1) {  /* the zeros beside the image come from lanes that are masked out */
+        if (s->sw == 1 && lo == 0 && hi == cols && cols % 8 == 0) {  /* whole rows, without a mask */
+        const float *from = x - top * s->w - left;
+        for (int64_t r = r0; r < r1; r++)
+          for (int64_t v = 0; v < cols; v += 8) _mm256_storeu_ps(d + r * cols + v, _mm256_loadu_ps(from + r * s->sh * s->w + v));
+        continue;
+      }
+      if (s->sw == 1) {  /* the zeros beside the image come from lanes that are masked out */
           for (int64_t v = 0; v < cols; v += VL) {
             const uint32_t bits = FN(lanes)(lo - v, hi - v);
             const int width = (int)ti_min(VL, cols - v);

@@ -11,7 +11,7 @@ from torchipu._kernels.abi import KernelTrap, Plan
 from torchipu.errors import ExecutionError
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.spec import HostTensor, contiguous_strides
+from torchipu.ops.spec import HostTensor
 from torchipu.runtime.generic import TORCH_DTYPES, bind_generic
 from torchipu.runtime.host_plan import HostPlan, Planner
 from torchipu.runtime.storage import Place, aligned
@@ -62,6 +62,15 @@ class BoundPlan:
         self.engine.bind(STATE, self.state.data_ptr())
         self.engine.bind(CONSTANT, self.constants.data_ptr())
         self.random_rows = self._random_rows()
+        self.fresh_outputs: list[tuple[int, int, tuple[int, ...], torch.dtype]] = []
+        self.viewing_outputs: list[tuple[int, bool, int, HostTensor]] = []
+        for index, held in enumerate(host_plan.outputs):
+            if host_plan.output_is_direct[index]:
+                number = FIRST_EXTERNAL + num_inputs + index
+                self.fresh_outputs.append((index, number, held.shape, TORCH_DTYPES[held.dtype]))
+                continue
+            allocation = host_plan.allocations[held.buffer]
+            self.viewing_outputs.append((index, allocation.place is Place.INPUT, allocation.index, held))
 
     def _fill_constants(self) -> torch.Tensor:
         offset = 0
@@ -177,8 +186,9 @@ class GraphExecutor:
         self.calls = 0
         self.plans: dict[tuple[tuple[int, ...] | None, ...], BoundPlan] = {}
         self.arguments = [tensor for tensor in graph.inputs if tensor not in self.constants]
-        self.row_major = [contiguous_strides(tensor.shape) for tensor in self.arguments]
         self.dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in self.arguments]
+        # Hashing a Tensor costs a microsecond, so calls go by position.
+        self.fixed = [(place, self.constants[t]) for place, t in enumerate(graph.inputs) if t in self.constants]
 
     def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Run the graph.
@@ -193,13 +203,11 @@ class GraphExecutor:
             value if value.dtype is dtype else value.to(dtype)
             for value, dtype in zip(tensors, self.dtypes, strict=True)
         ]
-        key = tuple(
-            None if value.is_contiguous() else value.stride() for value in given
-        )
+        key = tuple([None if value.is_contiguous() else value.stride() for value in given])
         bound = self.plans.get(key) or self._plan(key)
-        by_tensor = dict(self.constants)
-        by_tensor.update(zip(self.arguments, given, strict=True))
-        return self._run(bound, [by_tensor[tensor] for tensor in self.graph.inputs])
+        for place, value in self.fixed:
+            given.insert(place, value)
+        return self._run(bound, given)
 
     def _plan(self, key: tuple[tuple[int, ...] | None, ...]) -> BoundPlan:
         if len(self.plans) >= MAX_PLANS:
@@ -210,15 +218,13 @@ class GraphExecutor:
         return bound
 
     def _run(self, bound: BoundPlan, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        engine, plan = bound.engine, bound.host_plan
-        for index, value in enumerate(inputs):
-            engine.bind(FIRST_EXTERNAL + index, value.data_ptr())
-        results: list[torch.Tensor | None] = [None] * len(plan.outputs)
-        for index, held in enumerate(plan.outputs):
-            if plan.output_is_direct[index]:
-                fresh = torch.empty(held.shape, dtype=TORCH_DTYPES[held.dtype])
-                engine.bind(FIRST_EXTERNAL + len(inputs) + index, fresh.data_ptr())
-                results[index] = fresh
+        bind = bound.engine.bind
+        for number, value in enumerate(inputs, FIRST_EXTERNAL):
+            bind(number, value.data_ptr())
+        results: list[torch.Tensor | None] = [None] * len(bound.host_plan.outputs)
+        for index, number, shape, dtype in bound.fresh_outputs:
+            results[index] = fresh = torch.empty(shape, dtype=dtype)
+            bind(number, fresh.data_ptr())
         if bound.random_rows is not None:
             seed = self.seed if self.seed is not None else int(torch.randint(2**62, ()).item())
             bound.seed(seed)
@@ -226,10 +232,8 @@ class GraphExecutor:
                 bound.random_rows[:, 3] = self.calls
         bound.run(1, 1, self.threads)
         self.calls += 1
-        for index, held in enumerate(plan.outputs):
-            if results[index] is None:
-                allocation = plan.allocations[held.buffer]
-                base = inputs[allocation.index] if allocation.place is Place.INPUT else results[allocation.index]
-                assert base is not None
-                results[index] = base.as_strided(held.shape, held.strides, base.storage_offset() + held.offset)
+        for index, is_input, source, held in bound.viewing_outputs:
+            base = inputs[source] if is_input else results[source]
+            assert base is not None
+            results[index] = base.as_strided(held.shape, held.strides, base.storage_offset() + held.offset)
         return [result for result in results if result is not None]
