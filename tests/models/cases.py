@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import nn
-from workloads import MLP, DemoNet, ResNet18, TransformerClassifier, WithLoss
 
 from torchipu import BeginBlock, Options, TrainStep
+from workloads import MLP, DemoNet, ResNet18, TransformerClassifier, WithLoss
 
 NUM_STEPS = 20
 Batch = tuple[torch.Tensor, torch.Tensor]

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
-from workloads import WithLoss
 
 from tests.models.cases import CASES, eager_losses, largest_difference, make_optimiser, train, train_step
 from torchipu import Options, TrainStep
 from torchipu.report.captured import captured
 from torchipu.report.recorder import recording
+from workloads import WithLoss
 
 TOLERANCE = 1e-4
 OPTIMISERS = ("sgd", "adamw")

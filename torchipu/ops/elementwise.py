@@ -725,7 +725,8 @@ def _register_arithmetic() -> None:
     _records("atan2", binary("atan2"), element_codelet("popops::BinaryOp1D<atan2>", 60, 400, source="estimate"))
     _records("addcmul", add_product, MULTIPLY_ADD)
     _records(
-        "addcdiv", parametrised("addcdiv", "value", operands=("self", "tensor1", "tensor2")), _estimate("AddCDiv", 24, 13)
+        "addcdiv", parametrised("addcdiv", "value", operands=("self", "tensor1", "tensor2")),
+        _estimate("AddCDiv", 24, 13),
     )
     lerp_scalar_or_tensor = parametrised("lerp", operands=("self", "end", "weight"))
     _records("lerp.Scalar lerp.Tensor", lerp_scalar_or_tensor, _estimate("Lerp", 6, 6))
