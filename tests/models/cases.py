@@ -1,4 +1,4 @@
-"""The four models that the emulator must train, small, with data and optimisers of their own, and their eager losses."""
+"""The four models that the emulator must train, small, with data, optimisers and eager losses."""
 
 from __future__ import annotations
 

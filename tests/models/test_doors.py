@@ -1,4 +1,4 @@
-"""What surrounds a model: states, tied weights, views, dropout, frozen parameters, groups, sizes, graph breaks, schedulers."""
+"""What surrounds a model: states, tied weights, views, dropout, frozen parameters, groups, sizes, schedulers."""
 
 import copy
 
@@ -240,7 +240,8 @@ def test_parameters_put_in_place_of_others_are_not_ignored():
     x, y = rows(1)[0]
     step(x, y)
     with torch.no_grad():
-        model.load_state_dict({name: torch.zeros_like(value) for name, value in model.state_dict().items()}, assign=True)
+        zeros = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+        model.load_state_dict(zeros, assign=True)
     assert torch.count_nonzero(step(x, y)[0]) == 0
 
 

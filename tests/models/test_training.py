@@ -96,7 +96,8 @@ def test_accumulated_micro_batches_train_as_one_batch():
     case = CASES["mlp"]
     models = [case.new(), case.new()]
     for model, accumulation in zip(models, (1, 4), strict=True):
-        step = TrainStep(WithLoss(model), make_optimiser("sgd", case, model), Options(gradient_accumulation=accumulation))
+        options = Options(gradient_accumulation=accumulation)
+        step = TrainStep(WithLoss(model), make_optimiser("sgd", case, model), options)
         for x, y in case.batches(3, size=16):
             step(x, y)
     torch.testing.assert_close(models[1].state_dict(), models[0].state_dict(), rtol=1e-5, atol=1e-6)
