@@ -13,6 +13,10 @@ KERNEL_SOURCES := setup.py $(wildcard torchipu/_kernels/*.pyx torchipu/_kernels/
 # Makefile did not make holds no such file, and is left as it is.
 MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "$$(pwd -P)" || { rm -rf $(VENV); echo yes; })
 
+# setup.py notes which flavour it built; asked for the other one, build anew.
+FLAVOUR := $(if $(filter 1,$(TORCHIPU_CHECKED)),checked,plain)
+OTHER := $(shell test "$$(cat build/flavour 2>/dev/null || echo $(FLAVOUR))" = $(FLAVOUR) || { rm -f $(VENV)/kernels.stamp; echo yes; })
+
 .PHONY: help demo test bench lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:

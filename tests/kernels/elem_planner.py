@@ -29,7 +29,7 @@ class MiniPlanner:
         self.members: frozenset[Op] = frozenset()
         self.read_outside: set[Tensor] = set()
         self.casts: list[tuple[Tensor, HostTensor]] = []
-        self.num_steps = 0
+        self.steps: list[str] = []
         self.random = torch.tensor([1234, 0, 7, 0])
 
     def hold(self, tensor: torch.Tensor) -> HostTensor:
@@ -60,6 +60,10 @@ class MiniPlanner:
     def alias(self, tensor: Tensor, view: HostTensor) -> None:
         self.values[tensor] = view
 
+    def update_in_place(self, state: Tensor, result: Tensor) -> HostTensor:
+        self.values[result] = self.values[state]
+        return self.values[state]
+
     def scratch(self, shape: Sequence[int], dtype: DType = DType.FLOAT) -> HostTensor:
         count = max(1, torch.Size(shape).numel())
         raw = torch.full((count * dtype.host_bytes + 256,), 0x5A, dtype=torch.uint8)
@@ -85,13 +89,23 @@ class MiniPlanner:
     ) -> None:
         if items <= 0:
             return
-        self.num_steps += 1
+        self.steps.append(kernel.name)
         addresses = [
             self.buffers[t.buffer].data_ptr() + t.offset * t.dtype.host_bytes for t in (*outputs, *inputs)
         ]
         run_kernel(kernel, addresses, ints, scalars, items, grain, self.threads, scratch_bytes)
         for written in outputs:
             self.check_guards(self.buffers[written.buffer])
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.steps)
+
+    def finish(self, outputs: Sequence[Tensor]) -> list[torch.Tensor]:
+        """Convert what was computed in another type, and return the values of the results."""
+        for tensor, computed in self.casts:
+            view.emit_copy(self, self.values[tensor], computed)
+        return [self.fetch(self.values[tensor]) for tensor in outputs]
 
     def check_guards(self, buffer: torch.Tensor) -> None:
         num_bytes = buffer.numel() * buffer.element_size()
@@ -166,9 +180,7 @@ def run_op(
     else:
         assert spec.emit is not None
         spec.emit(op, plan)
-    for tensor, computed in plan.casts:
-        view.emit_copy(plan, plan.values[tensor], computed)
-    return tuple(plan.fetch(plan.values[t]) for t in op.outputs), tuple(results)
+    return tuple(plan.finish(op.outputs)), tuple(results)
 
 
 class Ref:

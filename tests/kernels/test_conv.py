@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.kernels.immediate import ImmediatePlanner, run_op
+from tests.kernels.elem_planner import MiniPlanner
+from tests.kernels.immediate import run_op
 from torchipu.ir.types import DType
 from torchipu.ops import conv  # noqa: F401
 
@@ -99,7 +100,7 @@ def test_convolution_of_one_dimension_equals_torch() -> None:
 def test_masked_gradients_are_left_out() -> None:
     x, w, _, attrs = make(CASES[1])
     dy = torch.randn(5, 20, 8, 8)
-    plan = ImmediatePlanner()
+    plan = MiniPlanner()
     attrs = {**attrs, "output_mask": [False, True, False], "present": (False, True, False)}
     (dw,) = run_op(
         "aten.convolution_backward.default",

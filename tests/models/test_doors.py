@@ -1,4 +1,4 @@
-"""What surrounds a model: states, tied weights, views, dropout, frozen parameters, sizes, graph breaks, schedulers."""
+"""What surrounds a model: states, tied weights, views, dropout, frozen parameters, groups, sizes, schedulers."""
 
 import copy
 

@@ -19,8 +19,13 @@ KEYS_AT_ONCE = 256
 ROWS_BACKWARD = 56
 KEYS_BACKWARD = 128
 # Seven compute sets on the device (ipu_hardware.md 2.3); here one, with the sum of their cycles a vector.
-SOFTMAX = vector_codelet("popnn::Softmax", 17, 26, supervisor=77, worker_half=182, worker_single=203)
-SOFTMAX_GRADIENT = vector_codelet("popnn::SoftmaxGrad", 12, 15, supervisor=44, worker_half=104, worker_single=116)
+SOFTMAX = vector_codelet(
+    "popnn::Softmax", 17, 26, supervisor=77, worker_half=182, worker_single=203, source="estimate: a sum of seven sets",
+)
+SOFTMAX_GRADIENT = vector_codelet(
+    "popnn::SoftmaxGrad", 12, 15, supervisor=44, worker_half=104, worker_single=116,
+    source="estimate: a sum of four sets",
+)
 
 
 # --------------------------------------------------------------------------- device side

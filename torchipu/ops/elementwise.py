@@ -677,6 +677,11 @@ def _map(name: str, half: float, single: float) -> Codelet:
     return vector_codelet(f"popops::{name}", half, single)
 
 
+def _estimate(name: str, half: float, single: float) -> Codelet:
+    """Return a codelet of which no source gives the cycles: guessed from what it has to compute."""
+    return vector_codelet(f"popops::{name}", half, single, source="estimate")
+
+
 BINARY = _map("BinaryOp1D", 3, 3)
 MULTIPLY_ADD = _map("ScaledAdd", 3, 3)
 COMPARE = _map("Compare1D", 9, 7)
@@ -684,7 +689,7 @@ SELECT = element_codelet("popops::Select", 5, 5)
 CHEAP = _map("UnaryOp1D", 2, 2)
 ACTIVATION = vector_codelet("popnn::NonLinearity1D", 3, 3, supervisor=9, worker_half=25, worker_single=25)
 ACTIVATION_GRADIENT = vector_codelet("popnn::NonLinearityGrad1D", 3, 3, supervisor=9, worker_half=25, worker_single=25)
-COPY_MAP = _map("UnaryOp1D<copy>", 1, 1)
+COPY_MAP = _estimate("UnaryOp1D<copy>", 1, 1)
 
 
 def _record(target: str, instruction: Instruction, codelet: Codelet) -> OpSpec:
@@ -709,9 +714,9 @@ def _register_arithmetic() -> None:
     _records("rsub.Tensor rsub.Scalar", scaled_sum(-1, "other", "self"), BINARY)
     _records("mul.Tensor mul.Scalar", binary("mul"), BINARY)
     _records("div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode", divide, _map("BinaryOp1D<divide>", 21, 10))
-    _records("floor_divide floor_divide.Scalar", floor_divide, _map("BinaryOp1D<floor_divide>", 23, 12))
-    _records("remainder.Tensor remainder.Scalar", binary("remainder"), _map("BinaryOp1D<remainder>", 25, 14))
-    _records("fmod.Tensor fmod.Scalar", binary("fmod"), _map("BinaryOp1D<fmod>", 25, 14))
+    _records("floor_divide floor_divide.Scalar", floor_divide, _estimate("BinaryOp1D<floor_divide>", 23, 12))
+    _records("remainder.Tensor remainder.Scalar", binary("remainder"), _estimate("BinaryOp1D<remainder>", 25, 14))
+    _records("fmod.Tensor fmod.Scalar", binary("fmod"), _estimate("BinaryOp1D<fmod>", 25, 14))
     _records("maximum", binary("max"), _map("BinaryOp1D<max>", 4, 3))
     _records("minimum", binary("min"), _map("BinaryOp1D<min>", 4, 3))
     _records(
@@ -720,24 +725,28 @@ def _register_arithmetic() -> None:
     _records("atan2", binary("atan2"), element_codelet("popops::BinaryOp1D<atan2>", 60, 400, source="estimate"))
     _records("addcmul", add_product, MULTIPLY_ADD)
     _records(
-        "addcdiv", parametrised("addcdiv", "value", operands=("self", "tensor1", "tensor2")), _map("AddCDiv", 24, 13)
+        "addcdiv", parametrised("addcdiv", "value", operands=("self", "tensor1", "tensor2")),
+        _estimate("AddCDiv", 24, 13),
     )
     lerp_scalar_or_tensor = parametrised("lerp", operands=("self", "end", "weight"))
-    _records("lerp.Scalar lerp.Tensor", lerp_scalar_or_tensor, _map("Lerp", 6, 6))
+    _records("lerp.Scalar lerp.Tensor", lerp_scalar_or_tensor, _estimate("Lerp", 6, 6))
 
 
 def _register_unary() -> None:
-    cycles = {  # per half4 and per float2; ipu_hardware.md 2.3
-        "exp": (4, 6), "expm1": (6, 8), "exp2": (6, 8), "log": (4, 12), "log1p": (6, 14), "log2": (6, 14),
-        "log10": (6, 14),
-        "sqrt": (23, 10), "rsqrt": (19, 8), "square": (2, 2),
-        "tanh": (4, 12), "sigmoid": (6, 12), "tan": (60, 400), "atan": (60, 400), "asin": (60, 400), "acos": (60, 400),
-        "sinh": (10, 20), "cosh": (10, 20), "erfc": (52, 82),
+    # Cycles per half4 and per float2.
+    published = {  # ipu_hardware.md 2.3
+        "exp": (4, 6), "log": (4, 12), "sqrt": (23, 10), "rsqrt": (19, 8), "tanh": (4, 12),
+        "sigmoid": (6, 12),
     }
-    for name, (half, single) in cycles.items():
-        if name == "square":
-            continue
+    guessed = {  # a published function and a few steps around it
+        "expm1": (6, 8), "exp2": (6, 8), "log1p": (6, 14), "log2": (6, 14), "log10": (6, 14), "sinh": (10, 20),
+        "cosh": (10, 20), "atan": (60, 400), "asin": (60, 400), "acos": (60, 400), "erfc": (52, 82),
+    }
+    for name, (half, single) in published.items():
         _records(name, unary(name), _map(f"UnaryOp1D<{name}>", half, single))
+    for name, (half, single) in guessed.items():
+        _records(name, unary(name), _estimate(f"UnaryOp1D<{name}>", half, single))
+    _records("tan", unary("tan"), element_codelet("popops::UnaryOp1D<tan>", 5100, 5700))
     _records("reciprocal", unary("recip"), _map("UnaryOp1D<inverse>", 15, 6))
     _records("square", unary("square"), CHEAP)
     _records("erf special_erf", unary("erf"), element_codelet("popops::UnaryOp1D<erf>", 13, 41))
@@ -748,7 +757,7 @@ def _register_unary() -> None:
     _records("sign", unary("sign", "l_sign"), COMPARE)
     for name in ("floor", "ceil", "round", "trunc"):
         _records(name, unary(name, ""), CHEAP)
-    _records("nan_to_num", nan_to_num, SELECT)
+    _records("nan_to_num", nan_to_num, element_codelet("popops::NanToNum", 5, 5, source="estimate"))
 
 
 def _register_activations() -> None:
@@ -758,18 +767,19 @@ def _register_activations() -> None:
         "popnn::NonLinearityGrad1D<swish>", 9, 15, supervisor=9, worker_half=25, worker_single=25
     )
     gelu_gradient = vector_codelet(
-        "popnn::NonLinearityGrad1D<gelu_erf>", 15, 30, supervisor=9, worker_half=25, worker_single=25
+        "popnn::NonLinearityGrad1D<gelu_erf>", 15, 30, supervisor=9, worker_half=25, worker_single=25,
+        source="estimate",  # as its forward
     )
     softplus = vector_codelet("popops::Softplus", 10, 22, source="estimate")
     _records("relu", unary("relu", None), ACTIVATION)
-    _records("leaky_relu", parametrised("leaky_relu", "negative_slope"), _map("LeakyRelu", 4, 4))
-    _records("elu", parametrised("elu", "alpha", "scale", "input_scale"), _map("Elu", 10, 12))
+    _records("leaky_relu", parametrised("leaky_relu", "negative_slope"), _estimate("LeakyRelu", 4, 4))
+    _records("elu", parametrised("elu", "alpha", "scale", "input_scale"), _estimate("Elu", 10, 12))
     _records("gelu", gelu, gelu_erf)
     _records("silu", unary("silu"), swish)
     _records("mish", unary("mish"), softplus)
     _records("softplus", parametrised("softplus", "beta", "threshold"), softplus)
-    _records("hardsigmoid", unary("hardsigmoid"), _map("HardSigmoid", 5, 5))
-    _records("hardswish", unary("hardswish"), _map("HardSwish", 6, 6))
+    _records("hardsigmoid", unary("hardsigmoid"), _estimate("HardSigmoid", 5, 5))
+    _records("hardswish", unary("hardswish"), _estimate("HardSwish", 6, 6))
     _records("clamp clamp.Tensor clamp_min clamp_min.Tensor clamp_max clamp_max.Tensor", clamp, _map("Clamp", 2, 2))
     _records("threshold", parametrised("threshold", "threshold", "value"), SELECT)
     gradient = ("grad_output", "self")
@@ -788,7 +798,7 @@ def _register_activations() -> None:
     _records(
         "leaky_relu_backward", parametrised("leaky_relu_grad", "negative_slope", operands=gradient), ACTIVATION_GRADIENT
     )
-    _records("elu_backward", elu_backward, _map("EluGrad", 10, 12))
+    _records("elu_backward", elu_backward, _estimate("EluGrad", 10, 12))
     _records("native_dropout_backward", dropout_backward, MULTIPLY_ADD)
 
 

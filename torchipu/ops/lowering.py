@@ -100,7 +100,9 @@ def element_codelet(
     return Codelet(name, cycles, code_bytes, source)
 
 
-def reduction_codelet(name: str, *, code_bytes: int = 600) -> Codelet:
+def reduction_codelet(
+    name: str, *, code_bytes: int = 600, source: str = "poplibs estimator, ipu_hardware.md 2.2 and 2.4",
+) -> Codelet:
     """Return a codelet that reduces ``partials`` values into each of ``elements`` results.
 
     Many results: ``33 + 6 (20 + (2 P + 8) ceil(n / 6 a))``, with an accumulator of a = 4 floats or 8 halves. One or a
@@ -117,7 +119,7 @@ def reduction_codelet(name: str, *, code_bytes: int = 600) -> Codelet:
         contiguous = workers * (24 + rows * (17 + ceil_div(partials, shares * width))) + (40 if shares > 1 else 0)
         return 33 + min(strided, contiguous)
 
-    return Codelet(name, cycles, code_bytes, "poplibs estimator, ipu_hardware.md 2.2 and 2.4")
+    return Codelet(name, cycles, code_bytes, source)
 
 
 def _copy_cycles(target: Target, work: Work) -> int:

@@ -21,7 +21,7 @@ ROWS_GRAIN_ELEMENTS = 16384
 # Poplibs has no special vertices for norms: they are reductions and broadcast operations (ipu_hardware.md 2.6).
 _REDUCE = reduction_codelet("popops::Reduce<add,float>")
 _REDUCE_SQUARES = reduction_codelet("popops::Reduce<square-add,float>")
-_STATISTICS = vector_codelet("popnn::NormStatisticsInverse", 19, 8)
+_STATISTICS = vector_codelet("popnn::NormStatisticsInverse", 19, 8, source="estimate")
 _BROADCAST = vector_codelet("popops::BroadcastVectorInner", 2, 2, supervisor=15)
 _SCALE = vector_codelet("popops::BroadcastScaledAdd", 2, 2, supervisor=15)
 _MULTIPLY = vector_codelet("popops::BinaryOp<multiply>", 3, 3)

@@ -283,8 +283,8 @@ MULTIPLY = reduction_codelet("popops::Reduce<mul>")
 EXTREME = reduction_codelet("popops::Reduce<max>")
 LOGICAL = reduction_codelet("popops::Reduce<or>")
 SQUARE_ADD = reduction_codelet("popops::Reduce<square_add>")
-ARGUMENT = reduction_codelet("popnn::ReduceMaxIndices", code_bytes=500)
-LOG_ADD = reduction_codelet("popops::Reduce<log_add>")
+ARGUMENT = reduction_codelet("popnn::ReduceMaxIndices", code_bytes=500, source="estimate")
+LOG_ADD = reduction_codelet("popops::Reduce<log_add>", source="estimate")
 SCAN = vector_codelet("popops::CumSum", 8, 6, source="estimate")
 
 

@@ -27,7 +27,10 @@ HAS_MOMENTUM, IS_CENTRED = 1, 2
 
 # --------------------------------------------------------------------------- device side
 _SCALED_ADD = vector_codelet("popops::ScaledAdd", 3, 3, supervisor=60, worker_half=24, worker_single=24)
-_MOMENTUM = vector_codelet("popops::ScaledAdd<momentum>", 6, 6, supervisor=60, worker_half=24, worker_single=24)
+_MOMENTUM = vector_codelet(
+    "popops::ScaledAdd<momentum>", 6, 6, supervisor=60, worker_half=24, worker_single=24,
+    source="estimate: two scaled additions",
+)
 _ADAM = vector_codelet("popops::AdamUpdater", 44, 26, code_bytes=900,
                        source="estimate: sqrt, divide and six fused steps")
 _RMSPROP = vector_codelet("popops::RmsPropUpdater", 44, 24, code_bytes=800,
