@@ -132,11 +132,6 @@ static inline V FN(exp)(V x) {
   return FN(ldexp)(p, n);
 #endif
 }
-/* exp(x) for x in [-87, 88], or not a number. */
-static inline V FN(exp_normal)(V x) {
-  V n, r, p = FN(exp_reduce)(x, &n, &r);
-  return (p + r + 1.f) * FN(pow2)(n);
-}
 static inline V FN(expm1)(V x) {
   V n, r, t = FN(min)(FN(set)(89.f), FN(max)(FN(set)(-20.f), x));
   V p = FN(exp_reduce)(t, &n, &r) + r;
@@ -225,7 +220,7 @@ static inline V FN(erf)(V x) {
   q = FN(fma)(q, t, FN(set)(-0.631814539f));
   q = FN(fma)(q, t, FN(set)(-1.13023758f));
   q = FN(fma)(q, t, FN(set)(0.000320441555f));
-  return FN(sel)(FN(lt)(a, FN(set)(0.92f)), p, FN(copysign)(1.f - FN(exp_normal)(q), x));
+  return FN(sel)(FN(lt)(a, FN(set)(0.92f)), p, FN(copysign)(1.f - FN(exp)(q), x));
 }
 /* Sine, or cosine with quarter = 1, for |x| < 32768. */
 static inline V FN(sine)(V x, int quarter) {

@@ -326,6 +326,9 @@ def _turns(left: HostTensor, right: HostTensor, addend: HostTensor | None, alpha
         return False
     if right.num_elements < LEAST_TURNED or left.shape[0] <= PANEL:
         return False
+    # Row-major weights are then read down their columns, once for each panel: slower than packing beyond two panels.
+    if right.strides[1] == 1 and left.shape[0] > 2 * PANEL:
+        return False
     is_row = addend is not None and addend.shape[-1] == right.shape[1] == addend.num_elements
     return addend is None or (beta == 1.0 and is_row and addend.strides[-1] == 1)
 
