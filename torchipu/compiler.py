@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from torchipu.cost import Cost, estimate
@@ -25,6 +27,12 @@ from torchipu.passes.tile_mapping import map_tiles
 from torchipu.target import Target
 
 GraphPass = Callable[[Graph, Options, Target], Graph]
+
+DUMP_VARIABLE = "TORCHIPU_DUMP"
+"""Environment variable with the directory for dumps, where the options name none."""
+
+VERIFY_VARIABLE = "TORCHIPU_VERIFY"
+"""Environment variable that is 1 where the IR is checked although the options do not say so, as in our tests."""
 
 PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("canonicalise", lambda graph, options, target: canonicalise(graph)),
@@ -69,16 +77,16 @@ def compile_graph(graph: Graph, options: Options, target: Target, *, micro_batch
         ScheduleError: The pipeline does not fit the number of micro-batches.
         OutOfTileMemoryError: The fullest tile does not hold the program.
     """
-    dump = Dump(options.dump, graph.name)
-    check = options.verify
+    dump = Dump(dump_directory(options), graph.name)
+    check = is_verifying(options)
     dump.write("00-captured", lambda: text.format_graph(graph))
     if check:
         verify_graph(graph, "capture")
     for number, (name, run) in enumerate(PASSES, start=1):
         graph = run(graph, options, target)
+        dump.write(f"{number:02d}-{name}", partial(text.format_graph, graph))
         if check:
             verify_graph(graph, name)
-        dump.write(f"{number:02d}-{name}", lambda: text.format_graph(graph))
     schedule = schedule_of(graph, options, micro_batches)
     dump.write("05-schedule", lambda: text.format_schedule(schedule))
     iterations = options.device_iterations if has_leg(graph, Leg.UPDATE) else 1
@@ -88,11 +96,23 @@ def compile_graph(graph: Graph, options: Options, target: Target, *, micro_batch
         off_chip_state=options.offload_optimiser_state,
     )
     dump.write("06-lower", lambda: text.format_executable(executable))
-    executable = assign_memory(executable, target, allow_overflow=options.allow_out_of_memory)
     if check:
-        verify_executable(executable, "memory")
+        verify_executable(executable, "lower", target.num_tiles)
+    executable = assign_memory(executable, target, allow_overflow=options.allow_out_of_memory)
     dump.write("07-memory", lambda: text.format_executable(executable))
+    if check:
+        verify_executable(executable, "memory", target.num_tiles)
     return Compiled(graph, schedule, executable, estimate(executable, target, schedule), target, options)
+
+
+def is_verifying(options: Options) -> bool:
+    """Whether the IR is checked after each pass: as the options say, else as ``TORCHIPU_VERIFY`` says."""
+    return os.environ.get(VERIFY_VARIABLE) == "1" if options.verify is None else options.verify
+
+
+def dump_directory(options: Options) -> str | None:
+    """Return where the IR is written to: as the options say, else as ``TORCHIPU_DUMP`` says, else None."""
+    return options.dump or os.environ.get(DUMP_VARIABLE) or None
 
 
 def has_leg(graph: Graph, leg: Leg) -> bool:
@@ -117,7 +137,7 @@ def schedule_of(graph: Graph, options: Options, micro_batches: int) -> Schedule:
         return _backward_only(num_stages, ipus)
     execution = options.execution if num_stages > 1 and micro_batches > 1 or has_leg(graph, Leg.UPDATE) else "sharded"
     schedule = make_schedule(num_stages, ipus, micro_batches, execution, backward)
-    if options.verify:
+    if is_verifying(options):
         verify_schedule(schedule, num_stages, micro_batches, "schedule")
     return schedule
 

@@ -24,9 +24,27 @@ from torchipu.runtime.generic import TORCH_DTYPES
 from torchipu.runtime.host_plan import Planner
 from torchipu.target import lookup_target
 
-Built = tuple[Captured, Graph, dict[Tensor, torch.Tensor | None]]
 Progress = Callable[[int, int], None]
 STAGES_OF_COMPILATION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Built:
+    """What capture gives.
+
+    Attributes:
+        capture: The model.
+        graph: The whole graph, with accumulation and update for training.
+        states: The user's tensor of each state of the program; None for those that only the program knows.
+        written: States that a call changes.
+        optimiser: The update, for training.
+    """
+
+    capture: Captured
+    graph: Graph
+    states: dict[Tensor, torch.Tensor | None]
+    written: frozenset[Tensor]
+    optimiser: OptimiserImport | None = None
 
 
 @dataclass(slots=True)
@@ -35,6 +53,7 @@ class _Resident:
 
     memory: torch.Tensor
     host: torch.Tensor
+    is_written: bool
     seen: tuple[int, int] = (0, -1)
 
     def changed(self) -> bool:
@@ -67,10 +86,11 @@ class _Step:
         self._lock = threading.Lock()
         self._bound: BoundPlan | None = None
         self._compiled: Compiled | None = None
-        self._capture: Captured | None = None
+        self._built: _Built | None = None
         self._residents: list[_Resident] = []
         self._signature: tuple[object, ...] | None = None
         self._clean = False
+        self._committed = False
         self._calls = 0
 
     # ------------------------------------------------------------------ for subclasses
@@ -89,12 +109,19 @@ class _Step:
         """Which micro-batches' results a call returns: ``all``, ``final`` or ``sum``."""
         return self.options.output_mode or self.default_output_mode
 
-    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
-        """Capture the model; return the capture, the whole graph, and the user's tensor of each state or None."""
+    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Built:
+        """Capture the model."""
         raise NotImplementedError
 
     def _refresh(self) -> None:
         """Bring what may change between calls into the program's memory."""
+
+    def _mark_stepped(self) -> None:
+        """Tell the optimiser, if there is one, that it has made a step."""
+
+    def _keep(self) -> Callable[[], None]:
+        """Note what capture and refreshing change of the user's; return what undoes it."""
+        return lambda: None
 
     # ------------------------------------------------------------------ what users call
     def compile(self, *arguments: Any, progress: Progress | None = None, **keywords: Any) -> None:
@@ -111,7 +138,12 @@ class _Step:
             OutOfTileMemoryError: The fullest tile does not hold the program.
         """
         with self._lock:
-            self._compile(arguments, keywords, progress or (lambda done, total: None))
+            undo = self._keep()
+            try:
+                self._compile(arguments, keywords, progress or (lambda done, total: None))
+            except BaseException:
+                undo()
+                raise
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run one call.
@@ -126,11 +158,19 @@ class _Step:
             (the default for training) those of the last one are given; in ``sum`` they are added.
         """
         with self._lock:
-            leaves = pytree.tree_leaves((arguments, keywords))
-            if self._signature is None or self._signature_of(leaves) != self._signature:
-                self._compile(arguments, keywords, lambda done, total: None)
-            assert self._capture is not None
-            return self._run(self._capture.flatten(arguments, keywords))
+            self._committed = False
+            undo = self._keep()
+            try:
+                leaves = pytree.tree_leaves((arguments, keywords))
+                if self._signature is None or self._signature_of(leaves) != self._signature:
+                    self._compile(arguments, keywords, lambda done, total: None)
+                assert self._built is not None
+                return self._run(self._built.capture.flatten(arguments, keywords))
+            except BaseException:
+                # After the write-back the new values are the user's, even if Ctrl-C comes before the results do.
+                if not self._committed:
+                    undo()
+                raise
 
     @property
     def compiled(self) -> Compiled:
@@ -140,7 +180,9 @@ class _Step:
             OptionsError: Nothing was compiled yet.
         """
         if self._compiled is None:
-            raise OptionsError("nothing is compiled yet", option="compile", remedy="call compile(*inputs) or run one step")
+            raise OptionsError(
+                "nothing is compiled yet", option="compile", remedy="call compile(*inputs) or run one step"
+            )
         return self._compiled
 
     @property
@@ -152,11 +194,13 @@ class _Step:
     # ------------------------------------------------------------------ compiling
     def _signature_of(self, leaves: Sequence[Any]) -> tuple[object, ...]:
         mode = tuple(module.training for module in self.model.modules())
-        frozen = tuple(parameter.requires_grad for parameter in self.model.parameters())
+        # By identity too: a model may be given other parameters, by load_state_dict(assign=True) for one.
+        frozen = tuple((id(parameter), parameter.requires_grad) for parameter in self.model.parameters())
+        buffers = tuple(id(buffer) for buffer in self.model.buffers())
         described = tuple(
             (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf) for leaf in leaves
         )
-        return (described, mode, frozen)
+        return (described, mode, frozen, buffers)
 
     def _slice(self, leaf: Any) -> Any:
         """Return the first micro-batch of an input."""
@@ -175,21 +219,26 @@ class _Step:
         return leaf[: leaf.shape[0] // pieces]
 
     def _pieces_text(self) -> str:
-        return f"device_iterations {self.options.device_iterations} x gradient_accumulation {self.options.gradient_accumulation}"
+        options = self.options
+        return f"device_iterations {options.device_iterations} x gradient_accumulation {options.gradient_accumulation}"
 
     def _compile(self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Progress) -> None:
         leaves = pytree.tree_leaves((arguments, keywords))
         cut_arguments, cut_keywords = pytree.tree_map(self._slice, (arguments, keywords))
         progress(0, STAGES_OF_COMPILATION)
-        capture, graph, states = self._build(cut_arguments, cut_keywords)
+        built = self._build(cut_arguments, cut_keywords)
         progress(1, STAGES_OF_COMPILATION)
-        compiled = compile_graph(graph, self.options, self.target, micro_batches=self.micro_batches)
+        compiled = compile_graph(built.graph, self.options, self.target, micro_batches=self.micro_batches)
         progress(2, STAGES_OF_COMPILATION)
-        planner = Planner(compiled.graph, states=list(states), micro_batches=self.micro_batches)
+        planner = Planner(compiled.graph, states=list(built.states), micro_batches=self.micro_batches)
         bound = BoundPlan(planner.plan(), compiled.graph)
         progress(3, STAGES_OF_COMPILATION)
-        self._capture, self._compiled, self._bound = capture, compiled, bound
-        self._residents = [_Resident(bound.state_view(tensor), host) for tensor, host in states.items() if host is not None]
+        self._signature = None  # nothing is compiled until all of this is in place
+        self._built, self._compiled, self._bound = built, compiled, bound
+        self._residents = [
+            _Resident(bound.state_view(tensor), host, tensor in built.written)
+            for tensor, host in built.states.items() if host is not None
+        ]
         self._clean = False
         self._signature = self._signature_of(leaves)
         record(self.profile, compiled)
@@ -204,8 +253,8 @@ class _Step:
 
     # ------------------------------------------------------------------ running
     def _run(self, tensors: Sequence[torch.Tensor]) -> Any:
-        assert self._bound is not None and self._capture is not None
-        bound, capture = self._bound, self._capture
+        assert self._bound is not None and self._built is not None
+        bound, capture = self._bound, self._built.capture
         inputs = self._bind_inputs(bound, tensors)
         outputs = self._bind_outputs(bound)
         self._refresh()
@@ -217,18 +266,21 @@ class _Step:
                 bound.random_rows[:, 3] = self._calls * self.micro_batches * self.iterations
         self._clean = False
         bound.run(self.micro_batches, self.iterations, self.options.host_threads or default_threads())
+        results = capture.restore([self._join(value) for value in outputs])
+        del inputs
+        # Nothing that can fail follows the write-back.
         self._download()
         self._clean = True
         self._calls += 1
-        del inputs
-        return capture.restore([self._join(value) for value in outputs])
+        self._mark_stepped()
+        return results
 
     def _bind_inputs(self, bound: BoundPlan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        assert self._capture is not None
+        assert self._built is not None
         kept = []
         number = {tensor: index for index, tensor in enumerate(bound.graph.inputs)}
         pieces = self.micro_batches * self.iterations
-        arguments = [tensor for tensor in self._capture.arguments if tensor is not None]
+        arguments = [tensor for tensor in self._built.capture.arguments if tensor is not None]
         for tensor, value in zip(arguments, tensors, strict=True):
             if tensor not in number:
                 continue
@@ -236,7 +288,7 @@ class _Step:
             stride = tensor.num_elements * tensor.dtype.host_bytes if pieces > 1 else 0
             bound.engine.bind(FIRST_EXTERNAL + number[tensor], value.data_ptr(), stride)
             kept.append(value)
-        for tensor, value in self._capture.constants.items():
+        for tensor, value in self._built.capture.constants.items():
             if tensor in number:
                 value = value.detach().to(TORCH_DTYPES[tensor.dtype]).contiguous()
                 bound.engine.bind(FIRST_EXTERNAL + number[tensor], value.data_ptr())
@@ -272,15 +324,14 @@ class _Step:
 
     def _download(self) -> None:
         """Write all states back in one call, which no signal can cut in two."""
-        written = [r for r in self._residents if self._is_written(r)]
-        if written:
-            with torch.no_grad():
-                torch._foreach_copy_([r.host.detach() for r in written], [r.memory for r in written])
+        written = [r for r in self._residents if r.is_written]
+        hosts, memories = [r.host.detach() for r in written], [r.memory for r in written]
+        with torch.no_grad():
+            self._committed = True
+            if written:
+                torch._foreach_copy_(hosts, memories)
         for resident in written:
             resident.mark()
-
-    def _is_written(self, resident: _Resident) -> bool:
-        return True
 
 
 class InferenceStep(_Step):
@@ -313,14 +364,10 @@ class InferenceStep(_Step):
         """One: inference has no weight update."""
         return 1
 
-    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
+    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Built:
         capture = capture_inference(self.model, arguments, keywords, strict_ops=self.options.strict_ops)
-        states = self._module_states(capture)
-        self._written = {id(states[state]) for state, _ in capture.graph.updates}
-        return capture, capture.graph, states
-
-    def _is_written(self, resident: _Resident) -> bool:
-        return id(resident.host) in self._written
+        written = frozenset(state for state, _ in capture.graph.updates)
+        return _Built(capture, capture.graph, self._module_states(capture), written)
 
 
 class TrainStep(_Step):
@@ -349,7 +396,6 @@ class TrainStep(_Step):
         super().__init__(model, options)
         self.optimizer = optimizer
         self.loss = loss
-        self._optimiser: OptimiserImport | None = None
 
     @property
     def micro_batches(self) -> int:
@@ -361,7 +407,7 @@ class TrainStep(_Step):
         """Weight updates in one call."""
         return self.options.device_iterations
 
-    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
+    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Built:
         capture = capture_joint(
             self.model, arguments, keywords, loss=self.loss, loss_scale=self.options.loss_scaling,
             strict_ops=self.options.strict_ops,
@@ -379,16 +425,33 @@ class TrainStep(_Step):
             (*capture.graph.ops, *accumulation.ops, *optimiser.ops, *accumulation.resets),
             (*capture.graph.updates, *accumulation.updates, *optimiser.updates),
         )
-        states = self._module_states(capture) | optimiser.host
-        self._optimiser = optimiser
-        return capture, graph, states | dict.fromkeys(accumulation.inputs)
+        states = self._module_states(capture) | optimiser.host | dict.fromkeys(accumulation.inputs)
+        return _Built(capture, graph, states, frozenset(state for state, _ in graph.updates), optimiser)
 
     def _refresh(self) -> None:
         """Read learning rates and the other hyper-parameters anew."""
-        assert self._optimiser is not None and self._bound is not None
-        self._optimiser.refresh()
-        for tensor, value in self._optimiser.hyperparameters.items():
+        assert self._built is not None and self._built.optimiser is not None and self._bound is not None
+        self._built.optimiser.refresh()
+        for tensor, value in self._built.optimiser.hyperparameters.items():
             self._bound.state_view(tensor).copy_(value.view(torch.int64))
+
+    def _mark_stepped(self) -> None:
+        # Schedulers of learning rates warn unless the optimiser has made a step before theirs.
+        self.optimizer._opt_called = True  # type: ignore[attr-defined]
+
+    def _keep(self) -> Callable[[], None]:
+        """Note which states the optimiser has: those of a first step are created before it has run."""
+        states = self.optimizer.state
+        before = {parameter: dict(state) for parameter, state in states.items()}
+
+        def undo() -> None:
+            for parameter in [parameter for parameter in states if parameter not in before]:
+                del states[parameter]
+            for parameter, state in before.items():
+                states[parameter].clear()
+                states[parameter].update(state)
+
+        return undo
 
 
 @dataclass(frozen=True, slots=True)
@@ -419,7 +482,8 @@ def accumulate(gradients: dict[str, Tensor], micro_batches: int) -> tuple[dict[s
         total = Tensor(f"acc_sum.{name}", gradient.shape, gradient.dtype, Role.ACCUMULATOR)
         zero = Tensor(f"acc_zero.{name}", gradient.shape, gradient.dtype, Role.ACCUMULATOR)
         ops.append(Op(
-            "accumulate", (held, gradient), (total,), target="ipu.accumulate.default", operands=("accumulator", "gradient"),
+            "accumulate", (held, gradient), (total,), target="ipu.accumulate.default",
+            operands=("accumulator", "gradient"),
             leg=Leg.BACKWARD,
         ))
         resets.append(Op(

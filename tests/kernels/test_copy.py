@@ -12,7 +12,8 @@ from torchipu.ops import view
 
 SOURCES = {
     "dense": lambda: torch.randn(4, 6, 10), "permuted": lambda: torch.randn(10, 6, 4).permute(2, 1, 0),
-    "long": lambda: torch.randint(0, 9, (4, 6, 10)), "half": lambda: torch.randn(4, 6, 10).half(), "bool": lambda: torch.rand(4, 6, 10) > 0.5,
+    "long": lambda: torch.randint(0, 9, (4, 6, 10)), "half": lambda: torch.randn(4, 6, 10).half(),
+    "bool": lambda: torch.rand(4, 6, 10) > 0.5,
     "expanded": lambda: torch.randn(4, 1, 10).expand(4, 6, 10),
 }
 
@@ -31,15 +32,22 @@ def check(target: str, *args: object, **kwargs: object) -> None:
 def test_view_op_equals_eager_and_moves_nothing(source: str) -> None:
     x = SOURCES[source]()
     calls: list[tuple[str, tuple[object, ...]]] = [
-        ("permute.default", (x, [2, 0, 1])), ("transpose.int", (x, -1, 0)), ("t.default", (x[0],)), ("unsqueeze.default", (x, -1)),
+        ("permute.default", (x, [2, 0, 1])), ("transpose.int", (x, -1, 0)), ("t.default", (x[0],)),
+        ("unsqueeze.default", (x, -1)),
         ("unsqueeze.default", (x, 1)), ("expand.default", (x[:, :1], [3, 4, 6, -1])), ("squeeze.dim", (x[:, :1], 1)),
         ("squeeze.default", (x[:1, :1],)), ("squeeze.dims", (x[:1, :1], [0, 1, 2])), ("slice.Tensor", (x, 1, 1, 5, 2)),
-        ("slice.Tensor", (x, -1, -3, 2**63 - 1)), ("slice.Tensor", (x, 0, 3, 1)), ("select.int", (x, 1, -2)), ("alias.default", (x,)),
-        ("detach.default", (x,)), ("split.Tensor", (x, 4, 2)), ("split_with_sizes.default", (x, [3, 3, 4], 2)), ("unbind.int", (x, 1)),
+        ("slice.Tensor", (x, -1, -3, 2**63 - 1)), ("slice.Tensor", (x, 0, 3, 1)), ("select.int", (x, 1, -2)),
+        ("alias.default", (x,)),
+        ("detach.default", (x,)), ("split.Tensor", (x, 4, 2)), ("split_with_sizes.default", (x, [3, 3, 4], 2)),
+        ("unbind.int", (x, 1)),
         ("diagonal.default", (x, 1, 0, 2)), ("diagonal.default", (x, -1, 2, 1)), ("view.default", (x, [2, 2, 6, 2, 5])),
     ]
     if x.is_contiguous():
-        calls += [("view.default", (x, [24, 10])), ("view.default", (x, [2, 2, 3, 2, 5, 2])), ("_unsafe_view.default", (x, [1, 240, 1]))]
+        calls += [
+            ("view.default", (x, [24, 10])),
+            ("view.default", (x, [2, 2, 3, 2, 5, 2])),
+            ("_unsafe_view.default", (x, [1, 240, 1])),
+        ]
     if source == "permuted":
         calls.pop()  # eager refuses this one
     for target, args in calls:
@@ -109,7 +117,8 @@ def test_emit_copy_converts_between_any_layouts(target: torch.dtype) -> None:
     planner = MiniPlanner()
     for source in (
         torch.randint(0, 50, (50, 70)).float().t(), torch.randint(0, 50, (4, 33, 65, 17)).half().permute(0, 2, 3, 1),
-        torch.randint(0, 50, (1, 9)).expand(8, 9), torch.arange(120)[::3].to(torch.uint8), torch.tensor(7.0), torch.randn(0, 3),
+        torch.randint(0, 50, (1, 9)).expand(8, 9), torch.arange(120)[::3].to(torch.uint8), torch.tensor(7.0),
+        torch.randn(0, 3),
     ):
         held = planner.hold(source)
         wide = planner.scratch((*source.shape, 2), DTYPES[target])

@@ -14,21 +14,23 @@ from torchipu.ops import elementwise
 from torchipu.ops.spec import TABLE
 
 EXTREMES = torch.tensor([
-    0.0, -0.0, math.inf, -math.inf, math.nan, 1e-40, -1e-40, 1e-30, 88.7, 88.73, 89.0, -87.5, -103.0, -104.0, -150.0, 1e30,
+    0.0, -0.0, math.inf, -math.inf, math.nan, 1e-40, -1e-40, 1e-30, 88.7, 88.73, 89.0, -87.5, -103.0, -104.0, -150.0,
+    1e30,
     -1e30, 3e38, 1.0, -1.0, 0.5, -0.5, 2.0, -2.0, 3.0, -3.0, 6.0,
 ])
-UNARY = (
-    "exp expm1 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan tanh sigmoid erf relu gelu silu mish softplus "
-    "hardsigmoid hardswish hardtanh leaky_relu elu neg abs sign floor ceil round trunc square atan exp2 nan_to_num isnan "
-    "isinf logical_not"
-).split()
+UNARY = [
+    "exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "tan", "tanh",
+    "sigmoid", "erf", "relu", "gelu", "silu", "mish", "softplus", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu",
+    "elu", "neg", "abs", "sign", "floor", "ceil", "round", "trunc", "square", "atan", "exp2", "nan_to_num", "isnan",
+    "isinf", "logical_not",
+]
 # Functions whose own formula cancels: eager in float32 is the judge there, with an absolute tolerance.
 CANCELLING = {"gelu", "silu", "mish"}
-BINARY = (
-    "add.Tensor sub.Tensor mul.Tensor div.Tensor maximum.default minimum.default remainder.Tensor fmod.Tensor atan2.default "
-    "eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor pow.Tensor_Tensor logical_and.default logical_or.default "
-    "logical_xor.default floor_divide.default"
-).split()
+BINARY = [
+    "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "maximum.default", "minimum.default", "remainder.Tensor",
+    "fmod.Tensor", "atan2.default", "eq.Tensor", "ne.Tensor", "lt.Tensor", "le.Tensor", "gt.Tensor", "ge.Tensor",
+    "pow.Tensor_Tensor", "logical_and.default", "logical_or.default", "logical_xor.default", "floor_divide.default",
+]
 
 
 def inputs(n: int = 4099) -> torch.Tensor:
@@ -78,7 +80,9 @@ def test_binary_op_equals_eager_in_every_type(name: str, dtype: torch.dtype) -> 
     assert_same(ours, eager, rtol=1e-3 if dtype is torch.float16 else 1e-6)
 
 
-@pytest.mark.parametrize("name", ["add.Tensor", "mul.Tensor", "maximum.default", "minimum.default", "eq.Tensor", "lt.Tensor", "div.Tensor"])
+@pytest.mark.parametrize(
+    "name", ["add.Tensor", "mul.Tensor", "maximum.default", "minimum.default", "eq.Tensor", "lt.Tensor", "div.Tensor"]
+)
 def test_binary_op_treats_extremes_as_eager(name: str) -> None:
     a, b = EXTREMES[:, None].expand(27, 27), EXTREMES[None].expand(27, 27)
     (ours,), (eager,) = run_op(f"aten.{name}", a, b)
@@ -98,13 +102,18 @@ def test_pow_equals_eager_for_negative_bases_zeros_and_infinities() -> None:
 
 
 @pytest.mark.parametrize(("target", "args", "kwargs"), [
-    ("add.Tensor", (2,), {"alpha": 3}), ("add.Scalar", (2.5,), {}), ("sub.Tensor", (0.3,), {"alpha": 2}), ("rsub.Scalar", (1.5,), {}),
+    ("add.Tensor", (2,), {"alpha": 3}), ("add.Scalar", (2.5,), {}), ("sub.Tensor", (0.3,), {"alpha": 2}),
+    ("rsub.Scalar", (1.5,), {}),
     ("mul.Tensor", (3,), {}), ("div.Scalar", (7,), {}), ("div.Tensor_mode", (0.7,), {"rounding_mode": "floor"}),
-    ("div.Tensor_mode", (0.7,), {"rounding_mode": "trunc"}), ("remainder.Scalar", (0.7,), {}), ("remainder.Scalar", (-0.7,), {}),
-    ("fmod.Scalar", (0.7,), {}), ("clamp.default", (-0.5, 0.7), {}), ("clamp.default", (None, 0.2), {}), ("clamp.default", (0.1, None), {}),
+    ("div.Tensor_mode", (0.7,), {"rounding_mode": "trunc"}), ("remainder.Scalar", (0.7,), {}),
+    ("remainder.Scalar", (-0.7,), {}),
+    ("fmod.Scalar", (0.7,), {}), ("clamp.default", (-0.5, 0.7), {}), ("clamp.default", (None, 0.2), {}),
+    ("clamp.default", (0.1, None), {}),
     ("clamp_min.default", (0.3,), {}), ("clamp_max.default", (0.3,), {}), ("hardtanh.default", (-0.4, 2.0), {}),
-    ("leaky_relu.default", (0.2,), {}), ("elu.default", (1.3, 1.1, 0.7), {}), ("gelu.default", (), {"approximate": "tanh"}),
-    ("softplus.default", (2.0, 5.0), {}), ("threshold.default", (0.2, -3.0), {}), ("eq.Scalar", (1,), {}), ("gt.Scalar", (0.3,), {}),
+    ("leaky_relu.default", (0.2,), {}), ("elu.default", (1.3, 1.1, 0.7), {}),
+    ("gelu.default", (), {"approximate": "tanh"}),
+    ("softplus.default", (2.0, 5.0), {}), ("threshold.default", (0.2, -3.0), {}), ("eq.Scalar", (1,), {}),
+    ("gt.Scalar", (0.3,), {}),
     ("ge.Scalar", (0.3,), {}), ("lt.Scalar", (0.3,), {}), ("le.Scalar", (0.3,), {}), ("ne.Scalar", (0.3,), {}),
 ])
 def test_op_with_numbers_equals_eager(target: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
@@ -115,10 +124,13 @@ def test_op_with_numbers_equals_eager(target: str, args: tuple[object, ...], kwa
 
 
 @pytest.mark.parametrize(("target", "args"), [
-    ("add.Tensor", (3,)), ("sub.Tensor", (250,)), ("mul.Tensor", (77,)), ("neg.default", ()), ("abs.default", ()), ("sign.default", ()),
-    ("bitwise_not.default", ()), ("bitwise_and.Scalar", (12,)), ("bitwise_or.Scalar", (12,)), ("bitwise_xor.Scalar", (12,)),
+    ("add.Tensor", (3,)), ("sub.Tensor", (250,)), ("mul.Tensor", (77,)), ("neg.default", ()), ("abs.default", ()),
+    ("sign.default", ()),
+    ("bitwise_not.default", ()), ("bitwise_and.Scalar", (12,)), ("bitwise_or.Scalar", (12,)),
+    ("bitwise_xor.Scalar", (12,)),
     ("remainder.Scalar", (7,)), ("remainder.Scalar", (-7,)), ("fmod.Scalar", (7,)), ("floor_divide.default", (7,)),
-    ("div.Tensor_mode", (7, "trunc")), ("div.Tensor", (7,)), ("pow.Tensor_Scalar", (3,)), ("clamp.default", (-5, 40)), ("relu.default", ()),
+    ("div.Tensor_mode", (7, "trunc")), ("div.Tensor", (7,)), ("pow.Tensor_Scalar", (3,)), ("clamp.default", (-5, 40)),
+    ("relu.default", ()),
     ("eq.Scalar", (5,)), ("gt.Scalar", (2.5,)), ("floor.default", ()),
 ])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8], ids=str)
@@ -136,30 +148,40 @@ def test_division_of_integers_by_zero_traps() -> None:
 
 
 @pytest.mark.parametrize(("target", "args", "kwargs"), [
-    ("threshold_backward", (0.3,), {}), ("gelu_backward", (), {}), ("gelu_backward", (), {"approximate": "tanh"}), ("silu_backward", (), {}),
-    ("sigmoid_backward", (), {}), ("tanh_backward", (), {}), ("hardtanh_backward", (-0.5, 0.5), {}), ("hardsigmoid_backward", (), {}),
+    ("threshold_backward", (0.3,), {}), ("gelu_backward", (), {}), ("gelu_backward", (), {"approximate": "tanh"}),
+    ("silu_backward", (), {}),
+    ("sigmoid_backward", (), {}), ("tanh_backward", (), {}), ("hardtanh_backward", (-0.5, 0.5), {}),
+    ("hardsigmoid_backward", (), {}),
     ("hardswish_backward", (), {}), ("softplus_backward", (2.0, 5.0), {}), ("leaky_relu_backward", (0.2, False), {}),
 ])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_gradient_op_equals_eager(target: str, args: tuple[object, ...], kwargs: dict[str, object], dtype: torch.dtype) -> None:
+def test_gradient_op_equals_eager(
+    target: str, args: tuple[object, ...], kwargs: dict[str, object], dtype: torch.dtype
+) -> None:
     torch.manual_seed(3)
     gradient, x = torch.randn(7, 301).to(dtype), (torch.randn(7, 301) * 3).to(dtype)
     x[0, :7] = torch.tensor([0.0, 3.0, -3.0, 0.5, -0.5, 10.0, -10.0]).to(dtype)
     (ours,), (eager,) = run_op(f"aten.{target}.default", gradient, x, *args, **kwargs)
-    assert_same(ours, eager, rtol=2e-3 if dtype is torch.float16 else 3e-6, atol=2e-3 if dtype is torch.float16 else 2e-6)
+    assert_same(
+        ours, eager, rtol=2e-3 if dtype is torch.float16 else 3e-6, atol=2e-3 if dtype is torch.float16 else 2e-6
+    )
 
 
 def test_ternary_ops_equal_eager() -> None:
     torch.manual_seed(4)
     a, b, c, mask = torch.randn(5, 67), torch.randn(67), torch.randn(5, 1), torch.rand(5, 67) > 0.5
     for target, args, kwargs in (
-        ("addcmul.default", (a, b, c), {"value": 0.3}), ("addcdiv.default", (a, b, c), {"value": 0.3}), ("lerp.Scalar", (a, b, 0.7), {}),
+        ("addcmul.default", (a, b, c), {"value": 0.3}), ("addcdiv.default", (a, b, c), {"value": 0.3}),
+        ("lerp.Scalar", (a, b, 0.7), {}),
         ("lerp.Tensor", (a, b, c), {}), ("where.self", (mask, a, b), {}), ("where.ScalarOther", (mask, a, 2.0), {}),
         ("where.ScalarSelf", (mask, 2.0, a), {}), ("masked_fill.Scalar", (a, mask, -math.inf), {}),
         ("masked_fill.Tensor", (a, mask, torch.tensor(3.0)), {}), ("where.self", (mask, mask, ~mask), {}),
-        ("where.self", (mask, torch.ones(67, dtype=torch.int64), torch.arange(67)), {}), ("where.self", (mask, a, torch.tensor(1)), {}),
-        ("native_dropout_backward.default", (a, mask, 1.25), {}), ("elu_backward.default", (a, 1.3, 1.1, 0.7, False, b + 0 * a), {}),
-        ("elu_backward.default", (a, 1.3, 1.1, 0.7, True, b.clamp(-1) + 0 * a), {}), ("clamp.Tensor", (a, b - 1, b), {}),
+        ("where.self", (mask, torch.ones(67, dtype=torch.int64), torch.arange(67)), {}),
+        ("where.self", (mask, a, torch.tensor(1)), {}),
+        ("native_dropout_backward.default", (a, mask, 1.25), {}),
+        ("elu_backward.default", (a, 1.3, 1.1, 0.7, False, b + 0 * a), {}),
+        ("elu_backward.default", (a, 1.3, 1.1, 0.7, True, b.clamp(-1) + 0 * a), {}),
+        ("clamp.Tensor", (a, b - 1, b), {}),
     ):
         (ours,), (eager,) = run_op(f"aten.{target}", *args, **kwargs)
         assert_same(ours, eager, rtol=2e-6, atol=2e-7)
@@ -177,7 +199,9 @@ def test_cast_equals_eager(source: torch.dtype, target: torch.dtype) -> None:
 
 
 def test_cast_to_half_rounds_to_nearest_even_and_overflows_to_infinity() -> None:
-    x = torch.cat([torch.linspace(-70000, 70000, 5001), torch.tensor([2049.0, 2051.0, 6e-8, 3e-8, 65519.0, 65520.0]), EXTREMES])
+    x = torch.cat(
+        [torch.linspace(-70000, 70000, 5001), torch.tensor([2049.0, 2051.0, 6e-8, 3e-8, 65519.0, 65520.0]), EXTREMES]
+    )
     (ours,), (eager,) = run_op("aten._to_copy.default", x, dtype=torch.float16)
     assert_same(ours, eager, rtol=0, atol=0)
 
@@ -197,9 +221,11 @@ def test_any_layout_is_read_where_it_lies(layout: str, dtype: torch.dtype) -> No
     torch.manual_seed(5)
     a = (torch.randn(6, 37, 9) * 4).to(dtype)
     b = {
-        "transposed": (torch.randn(9, 37, 6) * 4).to(dtype).permute(2, 1, 0), "sliced": (torch.randn(6, 74, 18) * 4).to(dtype)[:, ::2, 9:],
+        "transposed": (torch.randn(9, 37, 6) * 4).to(dtype).permute(2, 1, 0),
+        "sliced": (torch.randn(6, 74, 18) * 4).to(dtype)[:, ::2, 9:],
         "expanded": (torch.randn(6, 1, 9) * 4).to(dtype).expand(6, 37, 9), "row": (torch.randn(9) * 4).to(dtype),
-        "column": (torch.randn(6, 1, 1) * 4).to(dtype), "channel": (torch.randn(37, 1) * 4).to(dtype), "scalar": torch.tensor(1).to(dtype),
+        "column": (torch.randn(6, 1, 1) * 4).to(dtype), "channel": (torch.randn(37, 1) * 4).to(dtype),
+        "scalar": torch.tensor(1).to(dtype),
     }[layout]
     name = "logical_xor.default" if dtype is torch.bool else "mul.Tensor"
     planner = MiniPlanner()
@@ -209,7 +235,13 @@ def test_any_layout_is_read_where_it_lies(layout: str, dtype: torch.dtype) -> No
 
 
 def test_mixed_types_promote_as_eager() -> None:
-    f, h, i, u, b = torch.randn(70), torch.randn(70).half(), torch.arange(70), torch.arange(70, dtype=torch.uint8), torch.arange(70) % 2 == 0
+    f, h, i, u, b = (
+        torch.randn(70),
+        torch.randn(70).half(),
+        torch.arange(70),
+        torch.arange(70, dtype=torch.uint8),
+        torch.arange(70) % 2 == 0,
+    )
     for x, y in ((f, i), (h, f), (h, i), (i, b), (f, b), (u, i), (b, b), (u, u)):
         for name in ("add.Tensor", "mul.Tensor", "eq.Tensor", "div.Tensor"):
             (ours,), (eager,) = run_op(f"aten.{name}", x, y)
@@ -219,8 +251,10 @@ def test_mixed_types_promote_as_eager() -> None:
 def test_a_chain_stores_only_what_is_read_outside_and_equals_its_ops() -> None:
     x, bias = torch.randn(65, 129), torch.randn(129)
     calls = [
-        ("aten.add.Tensor", (x, bias), {}), ("aten.gelu.default", (Ref(0),), {}), ("aten.mul.Tensor", (Ref(1), Ref(0)), {}),
-        ("aten.gt.Scalar", (Ref(2), 0.1), {}), ("aten.where.self", (Ref(3), Ref(2), Ref(1)), {}), ("aten.sub.Tensor", (Ref(4), 1.5), {}),
+        ("aten.add.Tensor", (x, bias), {}), ("aten.gelu.default", (Ref(0),), {}),
+        ("aten.mul.Tensor", (Ref(1), Ref(0)), {}),
+        ("aten.gt.Scalar", (Ref(2), 0.1), {}), ("aten.where.self", (Ref(3), Ref(2), Ref(1)), {}),
+        ("aten.sub.Tensor", (Ref(4), 1.5), {}),
     ]
     ours, eager, planner = run_chain(calls, keep=[3, 5])
     assert torch.equal(ours[0], eager[0])
@@ -242,12 +276,29 @@ def test_random_chains_equal_their_ops_for_any_number_of_threads(seed: int) -> N
     shape = rng.choice([(3000,), (41, 67), (5, 7, 111), (2, 3, 5, 7)])
     dtype = rng.choice([torch.float32, torch.float16])
     calls: list[tuple[str, tuple[object, ...], dict[str, object]]] = []
-    values: list[object] = [torch.randn(shape).to(dtype), torch.randn(shape[-1:]).to(dtype), torch.randn(*shape[:-1], 1).to(dtype)]
+    values: list[object] = [
+        torch.randn(shape).to(dtype),
+        torch.randn(shape[-1:]).to(dtype),
+        torch.randn(*shape[:-1], 1).to(dtype),
+    ]
     calls.append(("aten.add.Tensor", (values[0], values[1]), {}))
     values.append(Ref(0))
     for _ in range(rng.randint(2, 18)):
-        name = rng.choice(["add.Tensor", "sub.Tensor", "mul.Tensor", "maximum.default", "tanh.default", "relu.default", "neg.default", "sigmoid.default"])
-        args = [rng.choice(values[3:])] + ([rng.choice(values)] if name.split(".")[1] == "Tensor" or name == "maximum.default" else [])
+        name = rng.choice(
+            [
+                "add.Tensor",
+                "sub.Tensor",
+                "mul.Tensor",
+                "maximum.default",
+                "tanh.default",
+                "relu.default",
+                "neg.default",
+                "sigmoid.default",
+            ]
+        )
+        args = [rng.choice(values[3:])] + (
+            [rng.choice(values)] if name.split(".")[1] == "Tensor" or name == "maximum.default" else []
+        )
         calls.append((f"aten.{name}", tuple(args), {}))
         values.append(Ref(len(calls) - 1))
     keep = sorted({len(calls) - 1, rng.randrange(len(calls))})
@@ -255,7 +306,9 @@ def test_random_chains_equal_their_ops_for_any_number_of_threads(seed: int) -> N
     ours, eager = by_threads[0]
     for mine, theirs in zip(ours, eager, strict=True):
         # half: a last-place difference of one op grows through the products that follow
-        assert_same(mine, theirs, rtol=3e-2 if dtype is torch.float16 else 1e-4, atol=3e-2 if dtype is torch.float16 else 1e-5)
+        assert_same(
+            mine, theirs, rtol=3e-2 if dtype is torch.float16 else 1e-4, atol=3e-2 if dtype is torch.float16 else 1e-5
+        )
     for other, _ in by_threads[1:]:
         assert all(torch.equal(a, b) or a.isnan().any() for a, b in zip(ours, other, strict=True))
 

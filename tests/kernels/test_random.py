@@ -14,12 +14,21 @@ from torchipu._kernels.random import RANDOM_WORDS, philox
 N = 400_003
 
 
-@pytest.mark.parametrize(("counter", "key", "answer"), [
-    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
-    ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
-    ((0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344), (0xA4093822, 0x299F31D0), (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1)),
-])
-def test_philox_gives_the_published_answers(counter: tuple[int, ...], key: tuple[int, ...], answer: tuple[int, ...]) -> None:
+@pytest.mark.parametrize(
+    ("counter", "key", "answer"),
+    [
+        ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+        ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+        (
+            (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+            (0xA4093822, 0x299F31D0),
+            (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+        ),
+    ],
+)
+def test_philox_gives_the_published_answers(
+    counter: tuple[int, ...], key: tuple[int, ...], answer: tuple[int, ...]
+) -> None:
     assert philox(counter, key) == answer
 
 
@@ -35,7 +44,9 @@ def test_element_is_a_function_of_seed_replica_op_and_micro_batch() -> None:
         assert int(out[element]) & 0xFFFFFFFF == block[word]
 
 
-def draw(target: str, *args: object, state: tuple[int, int, int, int] = (1234, 0, 7, 0), **kwargs: object) -> tuple[torch.Tensor, ...]:
+def draw(
+    target: str, *args: object, state: tuple[int, int, int, int] = (1234, 0, 7, 0), **kwargs: object
+) -> tuple[torch.Tensor, ...]:
     """Run a random op for 1, 2 and 4 threads, which must agree."""
     results = []
     for threads in (1, 2, 4):

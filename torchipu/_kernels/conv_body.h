@@ -17,7 +17,9 @@ typedef struct {
   int64_t n, g, ic, oc, h, w, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw, rows, cols, direct;
 } ti_conv;
 static inline ti_conv ti_conv_of(const int64_t *ints) { ti_conv s; memcpy(&s, ints, sizeof s); return s; }
-static inline int64_t ti_conv_span(const ti_conv *s, int64_t rows) { return rows + (s->kh - 1) * s->dh / s->sh; }
+/* a / stride rounded up; most strides are 1, and a division costs as much as copying a row. */
+static inline int64_t ti_steps(int64_t a, int64_t stride) { return stride == 1 ? a : ti_ceil(a, stride); }
+static inline int64_t ti_conv_span(const ti_conv *s, int64_t rows) { return rows + (s->sh == 1 ? (s->kh - 1) * s->dh : (s->kh - 1) * s->dh / s->sh); }
 /* Floats of one expanded block. */
 static inline int64_t ti_conv_expanded(const ti_conv *s) {
   return s->direct ? 0 : s->ic * s->kw * s->sh * ti_conv_span(s, s->rows) * s->cols;
@@ -72,19 +74,27 @@ static void FN(expand)(const ti_conv *s, const float *x, int64_t oh0, int64_t ro
   for (int64_t c = 0; c < s->ic; c++, x += s->h * s->w)
     for (int64_t kw = 0; kw < s->kw; kw++) {
       const int64_t left = s->pw - kw * s->dw - ow0 * s->sw;  /* input column = col * sw - left */
-      const int64_t lo = ti_min(cols, left > 0 ? ti_ceil(left, s->sw) : 0);
-      const int64_t hi = ti_max(lo, ti_min(cols, s->w + left > 0 ? ti_ceil(s->w + left, s->sw) : 0));
+      const int64_t lo = ti_min(cols, left > 0 ? ti_steps(left, s->sw) : 0);
+      const int64_t hi = ti_max(lo, ti_min(cols, s->w + left > 0 ? ti_steps(s->w + left, s->sw) : 0));
       for (int64_t phase = 0; phase < s->sh; phase++) {
         float *d = e + ((c * s->kw + kw) * s->sh + phase) * most * s->cols;
         int64_t reach = -1;                                   /* farthest row of this phase that the window uses */
-        for (int64_t kh = 0; kh < s->kh; kh++) if (kh * s->dh % s->sh == phase) reach = kh * s->dh / s->sh;
+        if (s->sh == 1) reach = (s->kh - 1) * s->dh;
+        else
+          for (int64_t kh = 0; kh < s->kh; kh++) if (kh * s->dh % s->sh == phase) reach = kh * s->dh / s->sh;
         if (reach < 0) continue;
         const int64_t top = s->ph - phase - oh0 * s->sh, all = rows + reach;  /* input row = row * sh - top */
-        const int64_t r0 = ti_min(all, top > 0 ? ti_ceil(top, s->sh) : 0);
-        const int64_t r1 = ti_max(r0, ti_min(all, s->h + top > 0 ? ti_ceil(s->h + top, s->sh) : 0));
+        const int64_t r0 = ti_min(all, top > 0 ? ti_steps(top, s->sh) : 0);
+        const int64_t r1 = ti_max(r0, ti_min(all, s->h + top > 0 ? ti_steps(s->h + top, s->sh) : 0));
         FN(zero_run)(d, r0 * cols);
         FN(zero_run)(d + r1 * cols, (all - r1) * cols);
-        if (s->sw == 1) {  /* the zeros beside the image come from lanes that are masked out */
+        if (s->sw == 1 && lo == 0 && hi == cols && cols % 8 == 0) {  /* whole rows, without a mask */
+        const float *from = x - top * s->w - left;
+        for (int64_t r = r0; r < r1; r++)
+          for (int64_t v = 0; v < cols; v += 8) _mm256_storeu_ps(d + r * cols + v, _mm256_loadu_ps(from + r * s->sh * s->w + v));
+        continue;
+      }
+      if (s->sw == 1) {  /* the zeros beside the image come from lanes that are masked out */
           for (int64_t v = 0; v < cols; v += VL) {
             const uint32_t bits = FN(lanes)(lo - v, hi - v);
             const int width = (int)ti_min(VL, cols - v);
@@ -114,32 +124,34 @@ static void FN(window_offsets)(const ti_conv *s, int64_t cols, int32_t *offsets)
 }
 
 /* conv_forward: y = conv(x, w) + bias, the expanded way
- *   args     y [n][g * oc][oh][ow], x [n][g * ic][h][w], w [g * oc][ic][kh][kw], bias [g * oc] when ints[19]
+ *   args     y [n][g * oc][oh][ow], x [n][g * ic][h][w], turned w [g][ic][kh][kw][oc], bias [g * oc] when ints[19]
  *   ints     the shape; whether there is a bias
  *   items    n * g * blocks of rows * blocks of columns
  *   scratch  ic * kh * kw offsets (int32, rounded up to 16), then the expanded block */
-int FN(conv_forward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const ti_conv s = ti_conv_of(ints);
-  const int64_t K = s.ic * s.kh * s.kw, ohw = s.oh * s.ow, across = ti_ceil(s.ow, s.cols), down = ti_ceil(s.oh, s.rows);
+static void FN(conv_block)(const ti_conv *s, char *const *args, int has_bias, int64_t item, int64_t *known, void *scratch) {
+  const int64_t K = s->ic * s->kh * s->kw, ohw = s->oh * s->ow, across = ti_ceil(s->ow, s->cols), down = ti_ceil(s->oh, s->rows);
   int32_t *offsets = (int32_t *)scratch;
   float *e = (float *)scratch + (K + 15) / 16 * 16;
-  int64_t known = -1;
-  (void)scalars;
-  for (int64_t item = begin; item < end; item++) {
-    const int64_t ow0 = item % across * s.cols, oh0 = item / across % down * s.rows, image = item / (across * down);
-    const int64_t rows = ti_min(s.rows, s.oh - oh0), cols = ti_min(s.cols, s.ow - ow0), group = image % s.g;
-    const float *x = (const float *)args[1] + image * s.ic * s.h * s.w;
-    if (cols != known) { FN(window_offsets)(&s, cols, offsets); known = cols; }
-    if (!s.direct) FN(expand)(&s, x, oh0, rows, ow0, cols, e);
-    const int64_t block = 768;
-    for (int64_t k0 = 0; k0 < K; k0 += block) {
-      ti_tile t = {.a = (const float *)args[2] + group * s.oc * K + k0, .b = s.direct ? x + oh0 * s.w : e, .offsets = offsets + k0,
-                   .c = (float *)args[0] + image * s.oc * ohw + oh0 * s.ow + ow0, .as = K, .ak = 1, .ldc = ohw,
-                   .k = ti_min(block, K - k0), .n1 = 1, .n2 = 1, .accumulate = k0 > 0,
-                   .row_bias = ints[TI_CONV_INTS] ? (const float *)args[3] + group * s.oc : NULL};
-      FN(tiles_g_rows)(t, s.oc, rows * cols);
-    }
+  const int64_t ow0 = item % across * s->cols, oh0 = item / across % down * s->rows, image = item / (across * down);
+  const int64_t rows = ti_min(s->rows, s->oh - oh0), cols = ti_min(s->cols, s->ow - ow0), group = image % s->g;
+  const float *x = (const float *)args[1] + image * s->ic * s->h * s->w;
+  if (cols != *known) { FN(window_offsets)(s, cols, offsets); *known = cols; }
+  if (!s->direct) FN(expand)(s, x, oh0, rows, ow0, cols, e);
+  const int64_t block = 768;
+  for (int64_t k0 = 0; k0 < K; k0 += block) {
+    ti_tile t = {.a = (const float *)args[2] + (group * K + k0) * s->oc, .b = s->direct ? x + oh0 * s->w : e, .offsets = offsets + k0,
+                 .c = (float *)args[0] + image * s->oc * ohw + oh0 * s->ow + ow0, .as = 1, .ak = s->oc, .ldc = ohw,
+                 .k = ti_min(block, K - k0), .n1 = 1, .n2 = 1, .accumulate = k0 > 0,
+                 .row_bias = has_bias ? (const float *)args[3] + group * s->oc : NULL};
+    FN(tiles_g_rows)(t, s->oc, rows * cols);
   }
+}
+
+int FN(conv_forward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const ti_conv s = ti_conv_of(ints);
+  int64_t known = -1;  /* row length for which the offsets in scratch hold */
+  (void)scalars;
+  for (int64_t item = begin; item < end; item++) FN(conv_block)(&s, args, (int)ints[TI_CONV_INTS], item, &known, scratch);
   return TI_OK;
 }
 
@@ -501,12 +513,13 @@ int FN(conv_max_pool)(char *const *args, const int64_t *ints, const double *scal
   const ti_conv s = ti_conv_of(ints);
   const int64_t *pool = ints + TI_CONV_INTS + 1, planes = s.oc, size = planes * s.oh * s.ow, kept = planes * pool[2] * pool[3];
   float *image = (float *)scratch, *rest = image + (size + 15) / 16 * 16;
+  int64_t known = -1;
   for (int64_t i = begin; i < end; i++) {
     /* The convolution is given the whole result's address, from which it finds this image's. */
     char *const convolve[] = {(char *)image - i * size * 4, args[2], args[3], ints[TI_CONV_INTS] ? args[4] : NULL};
     char *const reduce[] = {(char *)((float *)args[0] + i * kept), (char *)((int64_t *)args[1] + i * kept), (char *)image};
-    int trap = FN(conv_forward)(convolve, ints, scalars, i, i + 1, rest);
-    if (!trap) trap = FN(max_pool)(reduce, pool, scalars, 0, planes, rest);
+    FN(conv_block)(&s, convolve, (int)ints[TI_CONV_INTS], i, &known, rest);
+    const int trap = FN(max_pool)(reduce, pool, scalars, 0, planes, rest);
     if (trap) return trap;
   }
   return TI_OK;

@@ -151,11 +151,11 @@ TI_INLINE void FN(tile)(const int mr, const int nv, const int by_row, const int 
     {0, FN(NAME##_1_1), FN(NAME##_2_1), FN(NAME##_3_1), FN(NAME##_4_1), FN(NAME##_5_1), FN(NAME##_6_1)}, \
     {0, FN(NAME##_1_2), FN(NAME##_2_2), FN(NAME##_3_2), FN(NAME##_4_2), FN(NAME##_5_2), FN(NAME##_6_2)}};
 #endif
-/* tiles_k: A runs along k; tiles_i: A runs along i; tiles_g: A runs along k and B rows come from offsets. */
+/* tiles_k: A runs along k; tiles_i: A runs along i; tiles_g: the same, and B rows come from offsets. */
 TI_TILES(tiles_k, 1, 0)
 TI_TILES(tiles_i, 0, 0)
 #ifdef TI_GATHERED
-TI_TILES(tiles_g, 1, 1)
+TI_TILES(tiles_g, 0, 1)
 #endif
 
 /* Rows [0, m) and columns [0, n) of one panel; n may exceed the width of a tile. Bias pointers follow. */

@@ -9,13 +9,14 @@
 
 #ifndef TORCHIPU_SPARSE_CONV_SHAPE
 #define TORCHIPU_SPARSE_CONV_SHAPE
-/* run: floats kept for kw * ic, a multiple of 16; images: images of a chunk; pooled: results of the pool in a plane. */
+/* lanes: floats kept for the channels of a pixel, which are then on whole vectors, or ic; run: floats kept for
+ * kw * lanes, a multiple of 16; images: images of a chunk; pooled: results of the pool in a plane. */
 typedef struct {
-  int64_t n, ic, oc, h, w, oh, ow, kh, kw, sh, sw, ph, pw, run, images, want_dx, pooled;
+  int64_t n, ic, oc, h, w, oh, ow, kh, kw, sh, sw, ph, pw, run, images, want_dx, pooled, lanes;
 } ti_sparse_conv;
 enum { TI_SPARSE_SLACK = 32 };
 static inline int64_t ti_sparse_image(const ti_sparse_conv *s) {
-  return ((s->h + 2 * s->ph) * (s->w + 2 * s->pw) * s->ic + s->kw * s->ic + TI_SPARSE_SLACK + 15) / 16 * 16;
+  return ((s->h + 2 * s->ph) * (s->w + 2 * s->pw) * s->lanes + s->kw * s->lanes + TI_SPARSE_SLACK + 15) / 16 * 16;
 }
 static inline int64_t ti_sparse_list(const ti_sparse_conv *s) { return (s->oc * s->oh * s->ow + TI_SPARSE_SLACK + 15) / 16 * 16; }
 /* A gradient in the order of the pixels: its value and the place of its channel's weights. */
@@ -32,14 +33,23 @@ static int FN(any_special)(const float *p, int64_t n) {
   return rest != 0.0f;
 }
 
+static float FN(total)(const float *p, int64_t n) {
+  FN(vf) sum = {0};
+  int64_t i = 0;
+  for (; i + VL <= n; i += VL) sum += FN(load)(p + i);
+  float rest = FN(sum)(sum);
+  for (; i < n; i++) rest += p[i];
+  return rest;
+}
+
 static void FN(to_channels_last)(const ti_sparse_conv *s, const float *x, float *last) {
   const int64_t wp = s->w + 2 * s->pw;
   for (int64_t c = 0; c < s->ic; c++)
     for (int64_t h = 0; h < s->h; h++) {
-      float *d = last + ((h + s->ph) * wp + s->pw) * s->ic + c;
+      float *d = last + ((h + s->ph) * wp + s->pw) * s->lanes + c;
       const float *row = x + (c * s->h + h) * s->w;
-      if (s->ic == 1) memcpy(d, row, (size_t)s->w * 4);
-      else for (int64_t w = 0; w < s->w; w++) d[w * s->ic] = row[w];
+      if (s->lanes == 1) memcpy(d, row, (size_t)s->w * 4);
+      else for (int64_t w = 0; w < s->w; w++) d[w * s->lanes] = row[w];
     }
 }
 
@@ -47,9 +57,9 @@ static void FN(from_channels_last)(const ti_sparse_conv *s, const float *last, f
   const int64_t wp = s->w + 2 * s->pw;
   for (int64_t c = 0; c < s->ic; c++)
     for (int64_t h = 0; h < s->h; h++) {
-      const float *d = last + ((h + s->ph) * wp + s->pw) * s->ic + c;
+      const float *d = last + ((h + s->ph) * wp + s->pw) * s->lanes + c;
       float *row = x + (c * s->h + h) * s->w;
-      for (int64_t w = 0; w < s->w; w++) row[w] = d[w * s->ic];
+      for (int64_t w = 0; w < s->w; w++) row[w] = d[w * s->lanes];
     }
 }
 
@@ -143,9 +153,34 @@ TI_INLINE void FN(scatter_runs)(const int nb, const ti_entry *entry, const ti_en
     body \
   }
 
+#if VL == 16
+/* The same for windows whose rows fit half a vector: shorter loads seldom cross a cache line. */
+TI_INLINE void FN(gather_short)(const int nb, int64_t count, const float *value, const int32_t *pixel, const int32_t *begins,
+                                const float *x, int64_t wp, int64_t run, float *dw) {
+  __m256 sum[8];
+#pragma GCC unroll 8
+  for (int j = 0; j < nb; j++) sum[j] = _mm256_loadu_ps(dw + j * run);
+  for (int64_t e = 0; e < count; e++) {
+    const __m256 g = _mm256_broadcast_ss(value + e);
+    const float *at = x + begins[pixel[e]];
+#pragma GCC unroll 8
+    for (int j = 0; j < nb; j++) sum[j] = _mm256_fmadd_ps(g, _mm256_loadu_ps(at + j * wp), sum[j]);
+  }
+#pragma GCC unroll 8
+  for (int j = 0; j < nb; j++) _mm256_storeu_ps(dw + j * run, sum[j]);
+}
+#endif
+
 static void FN(weight_gradient)(const ti_sparse_conv *s, int64_t count, const float *value, const int32_t *pixel,
                                 const int32_t *begins, const float *x, float *dw) {
-  const int64_t wp = (s->w + 2 * s->pw) * s->ic, vectors = ti_ceil(s->kw * s->ic, VL), pairs = s->kh * vectors;
+  const int64_t wp = (s->w + 2 * s->pw) * s->lanes, vectors = ti_ceil(s->kw * s->lanes, VL), pairs = s->kh * vectors;
+#if VL == 16
+  if (s->kw * s->lanes <= 8 && s->kh <= 8) {
+    const int nb = (int)s->kh;
+    TI_RUNS(gather_short, count, value, pixel, begins, x, wp, s->run, dw)
+    return;
+  }
+#endif
   TI_EACH_BLOCK(
     float *to[8];
     for (int j = 0; j < nb; j++) to[j] = dw + packed[j];
@@ -156,7 +191,7 @@ static void FN(weight_gradient)(const ti_sparse_conv *s, int64_t count, const fl
  * pixel and not vector by vector, since windows overlap and a load behind a store in flight would wait for it. */
 static void FN(input_gradient)(const ti_sparse_conv *s, const int32_t *counts, const float *value, const int32_t *pixel,
                                const int32_t *begins, int32_t *first, ti_entry *sorted, const float *w, float *dx) {
-  const int64_t wp = (s->w + 2 * s->pw) * s->ic, vectors = ti_ceil(s->kw * s->ic, VL), pairs = s->kh * vectors;
+  const int64_t wp = (s->w + 2 * s->pw) * s->lanes, vectors = ti_ceil(s->kw * s->lanes, VL), pairs = s->kh * vectors;
   const int64_t pixels = s->oh * s->ow, size = s->kh * s->run;
   int64_t total = 0;
   for (int64_t o = 0; o < s->oc; o++) total += counts[o];
@@ -177,7 +212,7 @@ static void FN(input_gradient)(const ti_sparse_conv *s, const int32_t *counts, c
     if (special) {
       for (int64_t e = begin; e < first[q]; e++)
         for (int64_t row = 0; row < s->kh; row++)
-          for (int64_t i = 0; i < s->kw * s->ic; i++)
+          for (int64_t i = 0; i < s->kw * s->lanes; i++)
             at[row * wp + i] += sorted[e].value * w[sorted[e].weight + row * s->run + i];
       continue;
     }
@@ -210,7 +245,7 @@ int FN(sparse_conv_backward)(char *const *args, const int64_t *ints, const doubl
   (void)scalars;
   memset(last, 0, (size_t)ti_sparse_image(s) * 4);
   for (int64_t q = 0; q < pixels; q++)
-    begins[q] = (int32_t)((q / s->ow * s->sh * (s->w + 2 * s->pw) + q % s->ow * s->sw) * s->ic);
+    begins[q] = (int32_t)((q / s->ow * s->sh * (s->w + 2 * s->pw) + q % s->ow * s->sw) * s->lanes);
   for (int64_t chunk = begin; chunk < end; chunk++) {
     float *dw = (float *)args[1] + chunk * s->oc * size, *db = (float *)args[2] + chunk * s->oc;
     memset(dw, 0, (size_t)(s->oc * size) * 4);
@@ -223,9 +258,7 @@ int FN(sparse_conv_backward)(char *const *args, const int64_t *ints, const doubl
         const int64_t plane = (i * s->oc + o) * s->pooled;
         const int64_t count = FN(list_gradients)(s, dy + plane, index + plane, all, value + e, pixel + e);
         if (count < 0) return TI_TRAP_INDEX;
-        float sum = 0;
-        for (int64_t j = e; j < e + count; j++) sum += value[j];
-        db[o] += sum;
+        db[o] += FN(total)(value + e, count);
         counts[o] = (int32_t)count;
         FN(weight_gradient)(s, count, value + e, pixel + e, begins, last, dw + o * size);
         e += count;
@@ -239,26 +272,26 @@ int FN(sparse_conv_backward)(char *const *args, const int64_t *ints, const doubl
   return TI_OK;
 }
 
-/* args: packed [oc, kh, run]; weight [oc, ic, kh, kw]. ints: oc, ic, kh, kw, run. items: oc. */
+/* args: packed [oc, kh, run]; weight [oc, ic, kh, kw]. ints: oc, ic, kh, kw, run, lanes. items: oc. */
 int FN(sparse_conv_pack)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                          void *scratch) {
-  const int64_t ic = ints[1], kh = ints[2], kw = ints[3], run = ints[4];
+  const int64_t ic = ints[1], kh = ints[2], kw = ints[3], run = ints[4], lanes = ints[5];
   for (int64_t o = begin; o < end; o++) {
     float *d = (float *)args[0] + o * kh * run;
     const float *w = (const float *)args[1] + o * ic * kh * kw;
     memset(d, 0, (size_t)(kh * run) * 4);
     for (int64_t c = 0; c < ic; c++)
       for (int64_t y = 0; y < kh; y++)
-        for (int64_t z = 0; z < kw; z++) d[y * run + z * ic + c] = w[(c * kh + y) * kw + z];
+        for (int64_t z = 0; z < kw; z++) d[y * run + z * lanes + c] = w[(c * kh + y) * kw + z];
   }
   return TI_OK;
 }
 
 /* Adds the chunks in their order. args: dw [oc, ic, kh, kw], db [oc]; partial dw, partial db.
- * ints: oc, ic, kh, kw, run, chunks. items: oc; scratch: kh * run floats. */
+ * ints: oc, ic, kh, kw, run, lanes, chunks. items: oc; scratch: kh * run floats. */
 int FN(sparse_conv_reduce)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                            void *scratch) {
-  const int64_t oc = ints[0], ic = ints[1], kh = ints[2], kw = ints[3], run = ints[4], chunks = ints[5], size = kh * run;
+  const int64_t oc = ints[0], ic = ints[1], kh = ints[2], kw = ints[3], run = ints[4], lanes = ints[5], chunks = ints[6], size = kh * run;
   float *sum = (float *)scratch;
   for (int64_t o = begin; o < end; o++) {
     const float *part = (const float *)args[2] + o * size;
@@ -272,7 +305,7 @@ int FN(sparse_conv_reduce)(char *const *args, const int64_t *ints, const double 
     float *dw = (float *)args[0] + o * ic * kh * kw;
     for (int64_t c = 0; c < ic; c++)
       for (int64_t y = 0; y < kh; y++)
-        for (int64_t z = 0; z < kw; z++) dw[(c * kh + y) * kw + z] = sum[y * run + z * ic + c];
+        for (int64_t z = 0; z < kw; z++) dw[(c * kh + y) * kw + z] = sum[y * run + z * lanes + c];
   }
   return TI_OK;
 }

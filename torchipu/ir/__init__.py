@@ -1,0 +1,1 @@
+"""The data structures of the compiler, one file a level: graph, schedule, mapping, program."""

@@ -34,7 +34,9 @@ class TileMapping:
         return max(by_tile.values(), default=0)
 
 
-def linear(num_elements: int, num_tiles: int, grain: int = 1, min_per_tile: int = 1, first_tile: int = 0) -> TileMapping:
+def linear(
+    num_elements: int, num_tiles: int, grain: int = 1, min_per_tile: int = 1, first_tile: int = 0
+) -> TileMapping:
     """Spread elements over tiles in ascending order, as evenly as whole grains allow.
 
     Args:

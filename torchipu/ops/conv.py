@@ -10,6 +10,7 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.matmul import PANEL, grain_for, matmul_vertices
 from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.view import emit_copy
 
 if TYPE_CHECKING:
     from torchipu.target import Target
@@ -170,12 +171,20 @@ def emit_forward(
     plan.step(
         kernels.CONV_FORWARD,
         [out],
-        [x, weight] + ([bias] if bias is not None else []),
+        [x, turned(plan, s, weight)] + ([bias] if bias is not None else []),
         ints=(*s.ints(rows, cols, s.reads_in_place), int(bias is not None)),
         items=items,
         grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * (_offset_floats(s) + s.expanded(rows, cols)),
     )
+
+
+def turned(plan: HostPlanner, s: Shape, weight: HostTensor) -> HostTensor:
+    """Return the weights as ``[group, summand, output channel]``: a tile reads neighbouring channels side by side."""
+    packed = plan.scratch((s.g, s.summands, s.oc))
+    rows = HostTensor(weight.buffer, weight.offset, packed.shape, (s.oc * s.summands, 1, s.summands), weight.dtype)
+    emit_copy(plan, packed, rows)
+    return packed
 
 
 def _emit_direct(
@@ -353,7 +362,7 @@ def _emit_weight_direct(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTen
     )
 
 
-def _present(op: Op) -> tuple[bool, ...]:
+def present_results(op: Op) -> tuple[bool, ...]:
     """Which of the three gradients the op has."""
     return tuple(bool(given) for given in op.attrs.get("present", op.attrs["output_mask"]))  # type: ignore[attr-defined]
 
@@ -364,9 +373,9 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     assert x is not None
     assert weight is not None
     s = shape_of(x, weight, op)
-    present = _present(op)
+    present = present_results(op)
     results = iter(op.outputs)
-    dx, dw, db = (next(results) if given else None for given in present)  # type: ignore[attr-defined]
+    dx, dw, db = (next(results) if given else None for given in present)
     dy_value = plan.value(dy, DType.FLOAT)
     if dx is not None and plan.wanted(dx):
         weight_value = plan.value(weight, DType.FLOAT)
@@ -401,7 +410,7 @@ def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
     assert x is not None
     assert weight is not None
     s = shape_of(x, weight, op)
-    present = _present(op)
+    present = present_results(op)
     sets: tuple[Vertices, ...] = ()
     if present[0]:
         taps = -(-s.kh // s.sh) * -(-s.kw // s.sw)

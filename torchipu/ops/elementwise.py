@@ -22,18 +22,34 @@ DTYPE_CODES = {
 # Register classes: f float32, l int64, b bool; the type that a register holds as it stands in memory.
 NATIVE = {"f": DType.FLOAT, "l": DType.LONG, "b": DType.BOOL}
 REGISTER_BYTES = {"f": 4, "l": 8, "b": 1}
-WRAPS = {DType.INT: "l_wrap_int", DType.SHORT: "l_wrap_short", DType.CHAR: "l_wrap_char", DType.UNSIGNED_CHAR: "l_wrap_uchar"}
-CONVERSIONS = {"fl": "f_from_l", "fb": "f_from_b", "lf": "l_from_f", "lb": "l_from_b", "bf": "b_from_f", "bl": "b_from_l"}
+WRAPS = {
+    DType.INT: "l_wrap_int",
+    DType.SHORT: "l_wrap_short",
+    DType.CHAR: "l_wrap_char",
+    DType.UNSIGNED_CHAR: "l_wrap_uchar",
+}
+CONVERSIONS = {
+    "fl": "f_from_l",
+    "fb": "f_from_b",
+    "lf": "l_from_f",
+    "lb": "l_from_b",
+    "bf": "b_from_f",
+    "bl": "b_from_l",
+}
 # Nanoseconds an element costs, roughly; they set the size of a thread's share and nothing else.
 NS_CHEAP, NS_FUNCTION, NS_SCALAR = 0.12, 0.8, 5.0
 SCALAR_OPERATIONS = frozenset(
-    "f_fmod f_remainder f_floor_div f_atan2 f_tan f_atan f_asin f_acos f_sinh f_cosh f_erfc l_floor_div l_trunc_div "
-    "l_remainder l_fmod l_pow".split(),
+    [
+        "f_fmod", "f_remainder", "f_floor_div", "f_atan2", "f_tan", "f_atan", "f_asin", "f_acos", "f_sinh", "f_cosh",
+        "f_erfc", "l_floor_div", "l_trunc_div", "l_remainder", "l_fmod", "l_pow",
+    ],
 )
 FUNCTIONS = frozenset(
-    "f_pow f_exp f_expm1 f_log f_log1p f_log2 f_log10 f_sin f_cos f_tanh f_sigmoid f_erf f_exp2 f_elu f_gelu f_gelu_tanh "
-    "f_silu f_mish f_softplus f_log_sigmoid f_gelu_grad f_gelu_tanh_grad f_silu_grad f_softplus_grad f_elu_grad "
-    "f_log_sigmoid_grad".split(),
+    [
+        "f_pow", "f_exp", "f_expm1", "f_log", "f_log1p", "f_log2", "f_log10", "f_sin", "f_cos", "f_tanh", "f_sigmoid",
+        "f_erf", "f_exp2", "f_elu", "f_gelu", "f_gelu_tanh", "f_silu", "f_mish", "f_softplus", "f_log_sigmoid",
+        "f_gelu_grad", "f_gelu_tanh_grad", "f_silu_grad", "f_softplus_grad", "f_elu_grad", "f_log_sigmoid_grad",
+    ],
 )
 SHARE_NS = 10_000.0
 
@@ -268,11 +284,15 @@ class Emission:
         for value in set(node.inputs):
             if last_use[value.number] == number and value.kind != node.kind:
                 self._release(value.number)
-        padded = [*operands, *([operands[0]] * (3 - len(operands)))]
-        self.program.append((OPERATIONS[node.operation], result, *padded, len(self.scalars)))
+        a, b, c = (*operands, *([operands[0]] * (3 - len(operands))))
+        self.program.append((OPERATIONS[node.operation], result, a, b, c, len(self.scalars)))
         self.scalars.extend(node.scalars)
         self.cost_ns += (
-            NS_SCALAR if node.operation in SCALAR_OPERATIONS else NS_FUNCTION if node.operation in FUNCTIONS else NS_CHEAP
+            NS_SCALAR
+            if node.operation in SCALAR_OPERATIONS
+            else NS_FUNCTION
+            if node.operation in FUNCTIONS
+            else NS_CHEAP
         )
 
     def _emit_stores(self, number: int, direct: dict[int, int]) -> None:
@@ -303,7 +323,8 @@ class Emission:
             if node.kind == "f":
                 self.scalars.append(node.constant)
             slot = self._new_slot(Slot(
-                CONSTANT, 0, DTYPE_CODES[NATIVE[node.kind]], (integer, place), (), self._new_register(f"constant {node.kind}"),
+                CONSTANT, 0, DTYPE_CODES[NATIVE[node.kind]], (integer, place), (),
+                self._new_register(f"constant {node.kind}"),
             ))
         else:
             assert node.operand is not None
@@ -374,7 +395,8 @@ class Emission:
             ints += instruction
         self.chain.plan.step(
             CHAIN, [held for _, held in self.results], self.inputs, ints=ints, scalars=[*self.scalars, 0.0, 0.0, 0.0],
-            items=-(-elements // block), grain=max(1, round(SHARE_NS / (block * self.cost_ns))), scratch_bytes=scratch + 64,
+            items=-(-elements // block), grain=max(1, round(SHARE_NS / (block * self.cost_ns))),
+            scratch_bytes=scratch + 64,
         )
 
 
@@ -667,13 +689,18 @@ COPY_MAP = _map("UnaryOp1D<copy>", 1, 1)
 
 def _record(target: str, instruction: Instruction, codelet: Codelet) -> OpSpec:
     kind = target.split(".")[1]
-    return OpSpec(f"{target}" if target.count(".") > 1 else f"{target}.default", kind, linear_vertices(codelet), None, instruction)
+    return OpSpec(
+        f"{target}" if target.count(".") > 1 else f"{target}.default", kind, linear_vertices(codelet), None, instruction
+    )
 
 
 def _records(targets: str, instruction: Instruction, codelet: Codelet) -> None:
-    register(*(
-        _record(target if target.startswith("ipu.") else f"aten.{target}", instruction, codelet) for target in targets.split()
-    ))
+    register(
+        *(
+            _record(target if target.startswith("ipu.") else f"aten.{target}", instruction, codelet)
+            for target in targets.split()
+        )
+    )
 
 
 def _register_arithmetic() -> None:
@@ -687,17 +714,22 @@ def _register_arithmetic() -> None:
     _records("fmod.Tensor fmod.Scalar", binary("fmod"), _map("BinaryOp1D<fmod>", 25, 14))
     _records("maximum", binary("max"), _map("BinaryOp1D<max>", 4, 3))
     _records("minimum", binary("min"), _map("BinaryOp1D<min>", 4, 3))
-    _records("pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar", power, element_codelet("popops::BinaryOp1D<pow>", 325, 312))
+    _records(
+        "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar", power, element_codelet("popops::BinaryOp1D<pow>", 325, 312)
+    )
     _records("atan2", binary("atan2"), element_codelet("popops::BinaryOp1D<atan2>", 60, 400, source="estimate"))
     _records("addcmul", add_product, MULTIPLY_ADD)
-    _records("addcdiv", parametrised("addcdiv", "value", operands=("self", "tensor1", "tensor2")), _map("AddCDiv", 24, 13))
+    _records(
+        "addcdiv", parametrised("addcdiv", "value", operands=("self", "tensor1", "tensor2")), _map("AddCDiv", 24, 13)
+    )
     lerp_scalar_or_tensor = parametrised("lerp", operands=("self", "end", "weight"))
     _records("lerp.Scalar lerp.Tensor", lerp_scalar_or_tensor, _map("Lerp", 6, 6))
 
 
 def _register_unary() -> None:
     cycles = {  # per half4 and per float2; ipu_hardware.md 2.3
-        "exp": (4, 6), "expm1": (6, 8), "exp2": (6, 8), "log": (4, 12), "log1p": (6, 14), "log2": (6, 14), "log10": (6, 14),
+        "exp": (4, 6), "expm1": (6, 8), "exp2": (6, 8), "log": (4, 12), "log1p": (6, 14), "log2": (6, 14),
+        "log10": (6, 14),
         "sqrt": (23, 10), "rsqrt": (19, 8), "square": (2, 2),
         "tanh": (4, 12), "sigmoid": (6, 12), "tan": (60, 400), "atan": (60, 400), "asin": (60, 400), "acos": (60, 400),
         "sinh": (10, 20), "cosh": (10, 20), "erfc": (52, 82),
@@ -722,8 +754,12 @@ def _register_unary() -> None:
 def _register_activations() -> None:
     gelu_erf = vector_codelet("popnn::NonLinearity1D<gelu_erf>", 15, 30, supervisor=9, worker_half=25, worker_single=25)
     swish = vector_codelet("popnn::NonLinearity1D<swish>", 5, 11, supervisor=9, worker_half=25, worker_single=25)
-    swish_gradient = vector_codelet("popnn::NonLinearityGrad1D<swish>", 9, 15, supervisor=9, worker_half=25, worker_single=25)
-    gelu_gradient = vector_codelet("popnn::NonLinearityGrad1D<gelu_erf>", 15, 30, supervisor=9, worker_half=25, worker_single=25)
+    swish_gradient = vector_codelet(
+        "popnn::NonLinearityGrad1D<swish>", 9, 15, supervisor=9, worker_half=25, worker_single=25
+    )
+    gelu_gradient = vector_codelet(
+        "popnn::NonLinearityGrad1D<gelu_erf>", 15, 30, supervisor=9, worker_half=25, worker_single=25
+    )
     softplus = vector_codelet("popops::Softplus", 10, 22, source="estimate")
     _records("relu", unary("relu", None), ACTIVATION)
     _records("leaky_relu", parametrised("leaky_relu", "negative_slope"), _map("LeakyRelu", 4, 4))
@@ -743,11 +779,15 @@ def _register_activations() -> None:
     _records("sigmoid_backward", parametrised("sigmoid_grad", operands=("grad_output", "output")), ACTIVATION_GRADIENT)
     _records("tanh_backward", parametrised("tanh_grad", operands=("grad_output", "output")), ACTIVATION_GRADIENT)
     _records("hardtanh", hardtanh, _map("HardTanh", 2, 2))
-    _records("hardtanh_backward", parametrised("hardtanh_grad", "min_val", "max_val", operands=gradient), ACTIVATION_GRADIENT)
+    _records(
+        "hardtanh_backward", parametrised("hardtanh_grad", "min_val", "max_val", operands=gradient), ACTIVATION_GRADIENT
+    )
     _records("hardsigmoid_backward", parametrised("hardsigmoid_grad", operands=gradient), ACTIVATION_GRADIENT)
     _records("hardswish_backward", parametrised("hardswish_grad", operands=gradient), ACTIVATION_GRADIENT)
     _records("softplus_backward", parametrised("softplus_grad", "beta", "threshold", operands=gradient), softplus)
-    _records("leaky_relu_backward", parametrised("leaky_relu_grad", "negative_slope", operands=gradient), ACTIVATION_GRADIENT)
+    _records(
+        "leaky_relu_backward", parametrised("leaky_relu_grad", "negative_slope", operands=gradient), ACTIVATION_GRADIENT
+    )
     _records("elu_backward", elu_backward, _map("EluGrad", 10, 12))
     _records("native_dropout_backward", dropout_backward, MULTIPLY_ADD)
 

@@ -6,7 +6,7 @@ from torchipu._kernels import conv as kernels
 from torchipu._kernels import sparse_conv as sparse
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.conv import LEAST_ITEMS, Shape, shape_of
+from torchipu.ops.conv import LEAST_ITEMS, Shape, present_results, shape_of, turned
 from torchipu.ops.matmul import grain_for
 from torchipu.ops.pool import pair, strides_of
 from torchipu.ops.spec import Fusion, HostPlanner, register_fusion
@@ -23,7 +23,8 @@ def _operands(convolution: Op) -> tuple[Tensor, Tensor, Shape]:
 
 
 def _is_small(s: Shape, result: Tensor) -> bool:
-    return len(result.shape) == 4 and s.g == 1 and max(s.ic * s.h * s.w, s.expanded(s.oh, s.ow), s.oc * s.oh * s.ow) <= MAX_IMAGE
+    largest = max(s.ic * s.h * s.w, s.expanded(s.oh, s.ow), s.oc * s.oh * s.ow)
+    return len(result.shape) == 4 and s.g == 1 and largest <= MAX_IMAGE
 
 
 # --------------------------------------------------------------------------- forward
@@ -34,12 +35,15 @@ def _forward_applies(convolution: Op, pool: Op) -> bool:
 def _emit_forward(convolution: Op, pool: Op, plan: HostPlanner) -> None:
     x, weight, s = _operands(convolution)
     bias, result = convolution.operand("bias"), pool.outputs[0]
-    inputs = [plan.value(t, DType.FLOAT) for t in (x, weight, bias) if t is not None]
-    window = (*result.shape[-2:], *pair(pool, "kernel_size"), *strides_of(pool), *pair(pool, "padding"), *pair(pool, "dilation"))
+    inputs = [plan.value(x, DType.FLOAT), turned(plan, s, plan.value(weight, DType.FLOAT))]
+    inputs += [plan.value(bias, DType.FLOAT)] if bias is not None else []
+    kernel, padding, dilation = (pair(pool, name) for name in ("kernel_size", "padding", "dilation"))
+    window = (*result.shape[-2:], *kernel, *strides_of(pool), *padding, *dilation)
     offsets = -(-s.summands // 16) * 16
     plan.step(
         kernels.CONV_MAX_POOL, [plan.output(result, DType.FLOAT), plan.output(pool.outputs[1], DType.LONG)], inputs,
-        ints=(*s.ints(s.oh, s.ow, s.reads_in_place), int(bias is not None), s.oh, s.ow, *window), items=s.n,
+        ints=(*s.ints(s.oh, s.ow, s.reads_in_place), int(bias is not None), s.oh, s.ow, *window),
+        items=s.n, grain=-(-s.n // LEAST_ITEMS),
         scratch_bytes=4 * (s.oc * s.oh * s.ow + 16 + offsets + s.expanded(s.oh, s.ow)),
     )
 
@@ -49,10 +53,17 @@ def _backward_applies(pool: Op, convolution: Op) -> bool:
     """Whether most of the gradient between the two is zero: disjoint windows pass one value of each on."""
     s = _operands(convolution)[2]
     (kh, kw), (sh, sw) = pair(pool, "kernel_size"), strides_of(pool)
-    present = tuple(convolution.attrs.get("present", convolution.attrs["output_mask"]))  # type: ignore[call-overload]
+    present = present_results(convolution)
     disjoint = sh >= kh and sw >= kw and kh * kw >= LEAST_WINDOW
-    is_handed_on = convolution.operand("grad_output") is pool.outputs[0]
-    return disjoint and is_handed_on and present[1] and present[2] and (s.dh, s.dw) == (1, 1) and _is_small(s, pool.outputs[0])
+    is_handed_on = convolution.operand("grad_output") is pool.outputs[0] and _is_small(s, pool.outputs[0])
+    return disjoint and is_handed_on and present[1] and present[2] and (s.dh, s.dw) == (1, 1)
+
+
+def _lanes(s: Shape) -> int:
+    """Floats kept for the channels of a pixel: whole vectors, unless loads that cross cache lines are cheaper still."""
+    padded = -(-s.ic // 16) * 16
+    crossing = 2 * -(-s.kw * s.ic // 16)  # a load that crosses a line counts for two
+    return padded if s.kw * padded // 16 <= crossing else s.ic
 
 
 def _emit_backward(pool: Op, convolution: Op, plan: HostPlanner) -> None:
@@ -60,32 +71,36 @@ def _emit_backward(pool: Op, convolution: Op, plan: HostPlanner) -> None:
     dy, indices = pool.operand("grad_output"), pool.operand("indices")
     assert dy is not None
     assert indices is not None
-    present = tuple(convolution.attrs.get("present", convolution.attrs["output_mask"]))  # type: ignore[call-overload]
+    present = present_results(convolution)
     results = iter(convolution.outputs)
     dx, dw, db = (next(results) if given else None for given in present)
     assert dw is not None
     assert db is not None
-    run = -(-s.kw * s.ic // 16) * 16
+    lanes = _lanes(s)
+    run = -(-s.kw * lanes // 16) * 16
     images = -(-s.n // LEAST_ITEMS)
     chunks = -(-s.n // images)
-    window = (s.oc, s.ic, s.kh, s.kw, run)
-    packed, partial_dw, partial_db = plan.scratch((s.oc, s.kh, run)), plan.scratch((chunks, s.oc, s.kh, run)), plan.scratch((chunks, s.oc))
+    window = (s.oc, s.ic, s.kh, s.kw, run, lanes)
+    packed, partial_db = plan.scratch((s.oc, s.kh, run)), plan.scratch((chunks, s.oc))
+    partial_dw = plan.scratch((chunks, s.oc, s.kh, run))
     plan.step(sparse.SPARSE_CONV_PACK, [packed], [plan.value(weight, DType.FLOAT)], ints=window, items=s.oc, grain=s.oc)
     wants_dx = dx is not None and plan.wanted(dx)
     dx_value = plan.output(dx, DType.FLOAT) if dx is not None and wants_dx else partial_db
-    image = (s.h + 2 * s.ph) * (s.w + 2 * s.pw) * s.ic + s.kw * s.ic + 48
+    image = (s.h + 2 * s.ph) * (s.w + 2 * s.pw) * lanes + s.kw * lanes + 48
     listed = s.oc * s.oh * s.ow + 48
     plan.step(
         sparse.SPARSE_CONV_BACKWARD, [dx_value, partial_dw, partial_db],
         [plan.value(dy, DType.FLOAT), plan.value(indices, DType.LONG), plan.value(x, DType.FLOAT), packed],
         ints=(
             s.n, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, run, images, int(wants_dx),
-            dy.shape[-2] * dy.shape[-1],
+            dy.shape[-2] * dy.shape[-1], lanes,
         ),
         items=chunks, scratch_bytes=4 * (2 * image + 4 * listed + 2 * s.oh * s.ow + s.oc + 16),
     )
     plan.step(
-        sparse.SPARSE_CONV_REDUCE, [plan.output(dw, DType.FLOAT), plan.output(db, DType.FLOAT)], [partial_dw, partial_db],
+        sparse.SPARSE_CONV_REDUCE,
+        [plan.output(dw, DType.FLOAT), plan.output(db, DType.FLOAT)],
+        [partial_dw, partial_db],
         ints=(*window, chunks), items=s.oc, grain=grain_for(s.oc, s.oc * s.kh * run * chunks, 32768),
         scratch_bytes=4 * s.kh * run,
     )
@@ -93,5 +108,8 @@ def _emit_backward(pool: Op, convolution: Op, plan: HostPlanner) -> None:
 
 register_fusion(
     Fusion("aten.convolution.default", "aten.max_pool2d_with_indices.default", _forward_applies, _emit_forward),
-    Fusion("aten.max_pool2d_with_indices_backward.default", "aten.convolution_backward.default", _backward_applies, _emit_backward),
+    Fusion(
+        "aten.max_pool2d_with_indices_backward.default", "aten.convolution_backward.default", _backward_applies,
+        _emit_backward,
+    ),
 )

@@ -6,7 +6,11 @@ from collections.abc import Callable, Sequence
 
 from torchipu._kernels.abi import Kernel
 from torchipu._kernels.random import (
-    RANDOM_BERNOULLI, RANDOM_DROPOUT, RANDOM_INTEGERS, RANDOM_NORMAL, RANDOM_UNIFORM,
+    RANDOM_BERNOULLI,
+    RANDOM_DROPOUT,
+    RANDOM_INTEGERS,
+    RANDOM_NORMAL,
+    RANDOM_UNIFORM,
 )
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
@@ -97,7 +101,8 @@ NORMAL = vector_codelet("poprand::Normal", 4, 4, source="poplibs estimator, ipu_
 
 
 def _records(
-    targets: str, emit: Callable[[Op, HostPlanner], None], codelet: Codelet, supports: Callable[[Op], bool] | None = None,
+    targets: str, emit: Callable[[Op, HostPlanner], None], codelet: Codelet,
+    supports: Callable[[Op], bool] | None = None,
 ) -> None:
     for target in targets.split():
         name, _, overload = target.partition(".")

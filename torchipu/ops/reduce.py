@@ -7,7 +7,14 @@ from collections.abc import Callable, Sequence
 
 from torchipu._kernels.abi import Kernel
 from torchipu._kernels.reduce import (
-    ARG_ROWS, CUMSUM, LOGSUMEXP_ROWS, MOMENT_ROWS, REDUCE_BOOLS, REDUCE_COLUMNS, REDUCE_INTEGERS, REDUCE_ROWS,
+    ARG_ROWS,
+    CUMSUM,
+    LOGSUMEXP_ROWS,
+    MOMENT_ROWS,
+    REDUCE_BOOLS,
+    REDUCE_COLUMNS,
+    REDUCE_INTEGERS,
+    REDUCE_ROWS,
 )
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -37,7 +44,7 @@ def reduced_dims(op: Op, source: Tensor) -> tuple[int, ...]:
 
 
 def _split(held: HostTensor, dims: Sequence[int]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Return ``(kept shape, kept strides), (reduced shape, reduced strides)``, merged where they lie one after another."""
+    """Return ``(kept shape, strides), (reduced shape, strides)``, merged where they lie one after another."""
     halves = []
     for chosen in ([d for d in range(len(held.shape)) if d not in dims], list(dims)):
         shape, (strides,) = collapse([held.shape[d] for d in chosen], [held.strides[d] for d in chosen])
@@ -52,7 +59,8 @@ def rows_of(plan: HostPlanner, held: HostTensor, dims: Sequence[int]) -> HostTen
     kept = [d for d in range(len(held.shape)) if d not in dims]
     order = [*kept, *dims]
     view = HostTensor(
-        held.buffer, held.offset, tuple(held.shape[d] for d in order), tuple(held.strides[d] for d in order), held.dtype,
+        held.buffer, held.offset, tuple(held.shape[d] for d in order), tuple(held.strides[d] for d in order),
+        held.dtype,
     )
     rows, length = math.prod(held.shape[d] for d in kept), math.prod(held.shape[d] for d in dims)
     if not view.is_contiguous:
@@ -123,7 +131,9 @@ def _ints(
     return ints
 
 
-def emit_exact(plan: HostPlanner, kernel: Kernel, out: HostTensor, held: HostTensor, dims: Sequence[int], mode: int) -> None:
+def emit_exact(
+    plan: HostPlanner, kernel: Kernel, out: HostTensor, held: HostTensor, dims: Sequence[int], mode: int
+) -> None:
     """Emit an integer or bool reduction; order does not matter to these."""
     (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
     if len(kept) > MAX_DIMS or len(reduced) > MAX_DIMS:
@@ -202,7 +212,8 @@ def moments(*, root: bool, mean: bool) -> Emitter:
         centre = plan.output(op.outputs[1], DType.FLOAT) if mean else plan.scratch((max(1, rows.shape[0]),))
         plan.step(
             MOMENT_ROWS, [spread, centre], [rows], ints=[rows.shape[1], int(root)],
-            scalars=[rows.shape[1] - _correction(op)], items=rows.shape[0], grain=max(1, SHARE // max(1, rows.shape[1])),
+            scalars=[rows.shape[1] - _correction(op)], items=rows.shape[0],
+            grain=max(1, SHARE // max(1, rows.shape[1])),
         )
 
     return emit
@@ -252,7 +263,14 @@ def cumsum(op: Op, plan: HostPlanner) -> None:
     length = source.shape[dim] if rank else 1
     inner = math.prod(source.shape[dim + 1 :])
     items = result.num_elements // length if length else 0
-    plan.step(CUMSUM, [out], [held], ints=[length, inner, int(kind is DType.LONG)], items=items, grain=max(1, SHARE // max(1, length)))
+    plan.step(
+        CUMSUM,
+        [out],
+        [held],
+        ints=[length, inner, int(kind is DType.LONG)],
+        items=items,
+        grain=max(1, SHARE // max(1, length)),
+    )
 
 
 def _is_not_empty(op: Op) -> bool:
@@ -270,7 +288,9 @@ LOG_ADD = reduction_codelet("popops::Reduce<log_add>")
 SCAN = vector_codelet("popops::CumSum", 8, 6, source="estimate")
 
 
-def _records(targets: str, emit: Callable[[Op, HostPlanner], None], codelet: object, supports: Callable[[Op], bool] | None = None) -> None:
+def _records(
+    targets: str, emit: Callable[[Op, HostPlanner], None], codelet: object, supports: Callable[[Op], bool] | None = None
+) -> None:
     for target in targets.split():
         name, _, overload = target.partition(".")
         spec = OpSpec(

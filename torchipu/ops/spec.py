@@ -147,6 +147,10 @@ class HostPlanner(Protocol):
         """Whether anything reads this result."""
         ...
 
+    def wanted_outside(self, tensor: Tensor) -> bool:
+        """Whether anything outside the chain being emitted reads this result."""
+        ...
+
     def step(
         self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
         ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,

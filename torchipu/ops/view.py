@@ -19,7 +19,8 @@ MAX_COPY_DIMS = 12
 TRANSPOSE_PANEL = 16
 MIN_TRANSPOSE = 4
 PACKINGS = {
-    DType.FLOAT: "<f", DType.LONG: "<q", DType.INT: "<i", DType.SHORT: "<h", DType.CHAR: "<b", DType.UNSIGNED_CHAR: "<B",
+    DType.FLOAT: "<f", DType.LONG: "<q", DType.INT: "<i", DType.SHORT: "<h", DType.CHAR: "<b",
+    DType.UNSIGNED_CHAR: "<B",
     DType.BOOL: "<?", DType.HALF: "<e",
 }
 
@@ -183,7 +184,9 @@ def _slice_range(size: int, start: object, end: object, step: object) -> tuple[i
 
 def _slice_of(held: HostTensor, op: Op, rank_shape: Sequence[int]) -> HostTensor:
     dim = op.attrs.get("dim", 0) % len(rank_shape)  # type: ignore[operator]
-    begin, stop, step = _slice_range(held.shape[dim], op.attrs.get("start"), op.attrs.get("end"), op.attrs.get("step", 1))
+    begin, stop, step = _slice_range(
+        held.shape[dim], op.attrs.get("start"), op.attrs.get("end"), op.attrs.get("step", 1)
+    )
     shape, strides = list(held.shape), list(held.strides)
     shape[dim] = -(-(stop - begin) // step)
     strides[dim] *= step

@@ -200,7 +200,8 @@ class GraphExecutor:
             Values of ``graph.outputs``, in order.
         """
         given = [
-            value if value.dtype is dtype else value.to(dtype) for value, dtype in zip(tensors, self.dtypes, strict=True)
+            value if value.dtype is dtype else value.to(dtype)
+            for value, dtype in zip(tensors, self.dtypes, strict=True)
         ]
         key = tuple([None if value.is_contiguous() else value.stride() for value in given])
         bound = self.plans.get(key) or self._plan(key)
@@ -229,8 +230,8 @@ class GraphExecutor:
             bound.seed(seed)
             if self.seed is not None:
                 bound.random_rows[:, 3] = self.calls
-        self.calls += 1
         bound.run(1, 1, self.threads)
+        self.calls += 1
         for index, is_input, source, held in bound.viewing_outputs:
             base = inputs[source] if is_input else results[source]
             assert base is not None

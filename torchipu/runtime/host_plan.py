@@ -200,8 +200,8 @@ class Planner:
     def plan(self) -> HostPlan:
         """Emit every op, decide what is hoisted, and place all storage."""
         self._emit_ops()
-        self._write_back_states()
         outputs, direct = self._collect_outputs()
+        self._write_back_states()
         num_prologue, num_body = self._order_steps()
         self._find_lifetimes(num_prologue, num_body, outputs)
         arena = place_in_arena([a for a in self.allocations if a.place is Place.ARENA and a.first >= 0])
@@ -230,10 +230,12 @@ class Planner:
             readers = self.readers.get(first.outputs[0], []) if first.outputs else []
             if len(readers) != 1 or first.outputs[0] in self.kept or readers[0].leg is not first.leg:
                 continue
-            fusion = FUSIONS.get((first.target, readers[0].target))
-            if fusion is not None and spec_of(first) is not None and spec_of(readers[0]) is not None:
-                if readers[0] not in fused and fusion.applies(first, readers[0]):
-                    fused[readers[0]] = (first, fusion)
+            second = readers[0]
+            fusion = FUSIONS.get((first.target, second.target))
+            if fusion is None or spec_of(first) is None or spec_of(second) is None or second in fused:
+                continue
+            if fusion.applies(first, second):
+                fused[second] = (first, fusion)
         return fused
 
     def _emit_ops(self) -> None:
@@ -312,7 +314,10 @@ class Planner:
         return fresh
 
     def _write_back_states(self) -> None:
-        """Copy new values of states that were not updated in place; last, since older steps read the old value."""
+        """Copy new values of states that were not updated in place; last, since older steps read the old value.
+
+        An output that shows a state as it was is one of these older steps.
+        """
         self.current = None
         pending = [(s, v) for s, v in self.graph.updates if self.values[v].buffer != self.states[s].buffer]
         sources = [self.values[v] for _, v in pending]
@@ -323,7 +328,9 @@ class Planner:
                 fresh = self.scratch(source.shape, source.dtype)
                 view.emit_copy(self, fresh, source)
                 sources[position] = fresh
-        for (state, _), source in zip(pending, sources, strict=True):
+        makers = {result: op for op in self.graph.ops if op.leg is Leg.UPDATE for result in op.outputs}
+        for (state, value), source in zip(pending, sources, strict=True):
+            self.current = makers.get(value)
             view.emit_copy(self, self.states[state], source)
 
     def _collect_outputs(self) -> tuple[list[HostTensor], list[bool]]:
@@ -371,7 +378,8 @@ class Planner:
     def _find_hoisted(self) -> set[int]:
         """Return the steps whose inputs no micro-batch changes; a greatest fixed point."""
         hoisted = {
-            n for n, s in enumerate(self.steps) if s.is_hoistable and not s.is_update and not s.is_reset and s.op is not None
+            n for n, s in enumerate(self.steps)
+            if s.is_hoistable and not s.is_update and not s.is_reset and s.op is not None
         }
         changed = True
         while changed:
@@ -390,7 +398,8 @@ class Planner:
             if any(w not in hoisted and not self.steps[w].is_update for w in allocation.writers):
                 return False
         return all(
-            self.allocations[t.buffer].place is Place.ARENA and all(w in hoisted for w in self.allocations[t.buffer].writers)
+            self.allocations[t.buffer].place is Place.ARENA
+            and all(w in hoisted for w in self.allocations[t.buffer].writers)
             for t in step.outputs
         )
 
