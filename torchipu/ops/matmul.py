@@ -231,7 +231,7 @@ def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
 # --------------------------------------------------------------------------- host side
 PANEL = 32  # columns of a packed panel
 LEAST_CHUNK_MACS = 100_000  # less than about two microseconds of work is not worth a thread
-LEAST_TURNED = 200_000  # elements of a right operand beyond which packing it each call costs more than a transposed store
+LEAST_TURNED = 200_000  # elements of a right operand that are too many to pack in each call
 LEAST_ITEMS = 8  # items that keep four threads busy
 
 
