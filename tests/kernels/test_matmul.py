@@ -19,6 +19,7 @@ SIZES = [
     (1, 100, 50),
     (113, 129, 400),
     (70, 200, 1100),
+    (45, 501, 401),  # computed transposed
 ]
 
 
@@ -99,3 +100,23 @@ def test_nan_and_infinity_stay_in_their_row_and_column() -> None:
     a[3, 7], b[11, 49] = float("nan"), float("inf")
     (result,) = run_op("aten.mm.default", {"self": a, "mat2": b}, {}, [((20, 50), DType.FLOAT)])
     torch.testing.assert_close(result, a @ b, equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(300,), (1, 300), (50, 300), (50, 1), (1,)])
+def test_addmm_of_few_rows_and_large_weights_adds_any_bias(shape: tuple[int, ...]) -> None:
+    bias, a, b = torch.randn(shape), torch.randn(50, 700), torch.randn(300, 700).t()
+    for row_major in (b, b.contiguous()):
+        results = [
+            run_op(
+                "aten.addmm.default",
+                {"self": bias, "mat1": a, "mat2": row_major},
+                {"alpha": 1, "beta": 1},
+                [((50, 300), DType.FLOAT)],
+                threads,
+            )[0]
+            for threads in (1, 2, 4)
+        ]
+        expected = bias.double() + a.double() @ b.double()
+        torch.testing.assert_close(results[0].double(), expected, atol=bound(700) * 4, rtol=1e-5)
+        assert torch.equal(results[0], results[1])
+        assert torch.equal(results[0], results[2])

@@ -231,6 +231,7 @@ def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
 # --------------------------------------------------------------------------- host side
 PANEL = 32  # columns of a packed panel
 LEAST_CHUNK_MACS = 100_000  # less than about two microseconds of work is not worth a thread
+LEAST_TURNED = 200_000  # elements of a right operand that are too many to pack in each call
 LEAST_ITEMS = 8  # items that keep four threads busy
 
 
@@ -280,6 +281,9 @@ def emit_product(
     rows, columns, inner = out.shape[-2], out.shape[-1], left.shape[-1]
     if 0 in (batch, rows, columns):
         return
+    if _turns(left, right, addend, alpha, beta):
+        _emit_turned(plan, out, left, right, addend)
+        return
     left_strides, right_strides = rows_apart(left), rows_apart(right)
     assert left_strides is not None
     assert right_strides is not None
@@ -307,11 +311,65 @@ def emit_product(
             int(packs_left),
             int(addend is not None),
             *addend_strides,
+            0,
         ),
         scalars=(alpha, beta),
         items=items,
         grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
         scratch_bytes=row_block * sum_block * 4 if packs_left else 0,
+    )
+
+
+def _turns(left: HostTensor, right: HostTensor, addend: HostTensor | None, alpha: float, beta: float) -> bool:
+    """Whether to compute the transposed product: it packs the left operand, which is far smaller, not the right."""
+    if len(left.shape) != 2 or alpha != 1.0 or 2 * left.shape[0] > right.shape[1]:
+        return False
+    if right.num_elements < LEAST_TURNED or left.shape[0] <= PANEL:
+        return False
+    # Row-major weights are then read down their columns, once for each panel: slower than packing beyond two panels.
+    if right.strides[1] == 1 and left.shape[0] > 2 * PANEL:
+        return False
+    is_row = addend is not None and addend.shape[-1] == right.shape[1] == addend.num_elements
+    return addend is None or (beta == 1.0 and is_row and addend.strides[-1] == 1)
+
+
+def _emit_turned(
+    plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None
+) -> None:
+    """Emit ``out = left @ right + addend`` as ``(right^T @ left^T + addend)^T``; the addend is one row."""
+    rows, columns, inner = right.shape[1], left.shape[0], left.shape[1]
+    strides, turned_strides = rows_apart(right), rows_apart(left)
+    assert strides is not None
+    assert turned_strides is not None
+    turned = HostTensor(left.buffer, left.offset, left.shape[::-1], left.strides[::-1], left.dtype)
+    turned, layout = _right_operand(plan, turned, turned_strides[::-1], 1, rows, columns, inner)
+    row_block, column_block = _blocks(1, rows, columns)
+    items = -(-rows // row_block) * -(-columns // column_block)
+    plan.step(
+        kernels.MATMUL,
+        [out],
+        [right, turned] + ([addend] if addend is not None else []),
+        ints=(
+            rows,
+            columns,
+            inner,
+            0,
+            *strides[::-1],
+            *layout,
+            row_block,
+            column_block,
+            384 if inner > 512 else max(1, inner),
+            0,
+            int(addend is not None),
+            0,
+            1,
+            0,
+            1,
+        ),
+        scalars=(1.0, 1.0),
+        items=items,
+        grain=grain_for(items, rows * columns * inner, LEAST_CHUNK_MACS),
+        scratch_bytes=row_block * column_block * 4,
     )
 
 
