@@ -128,12 +128,12 @@ def test_a_failed_forward_of_torch_compile_changes_nothing_and_the_next_is_as_if
 
 
 # ---------------------------------------------------------------------- calls that are interrupted
-class StopError(Exception):
+class Interrupted(Exception):  # noqa: N818 - as KeyboardInterrupt
     """What a signal handler of the user's raises."""
 
 
 def raise_interrupted(number, frame):
-    raise StopError
+    raise Interrupted
 
 
 def press_ctrl_c(number, frame):
@@ -158,7 +158,7 @@ def long_step(calls):
     return model, optimiser, step, (x, y)
 
 
-@pytest.mark.parametrize(("handler", "error"), [(raise_interrupted, StopError), (press_ctrl_c, KeyboardInterrupt)])
+@pytest.mark.parametrize(("handler", "error"), [(raise_interrupted, Interrupted), (press_ctrl_c, KeyboardInterrupt)])
 @pytest.mark.parametrize("calls", [0, 1], ids=["first-call", "second-call"])
 def test_an_interrupted_call_changes_nothing_and_the_next_is_as_if_undisturbed(handler, error, calls):
     model, optimiser, step, inputs = long_step(calls)
@@ -184,15 +184,15 @@ def step_of(model, **options):
 
 
 def test_a_misspelt_option_of_torch_compile_names_the_nearest():
-    text = "unknown option 'gradient_acumulation'; did you mean 'gradient_accumulation'"
-    with pytest.raises(Exception, match=text) as e:
+    words = "unknown option 'gradient_acumulation'; did you mean 'gradient_accumulation'"
+    with pytest.raises(Exception, match=words) as e:
         torch.compile(nn.Linear(2, 2), backend="ipu", options={"gradient_acumulation": 2})(torch.ones(1, 2))
     assert isinstance(e.value.inner_exception, OptionsError)
 
 
 def test_an_option_of_the_wrong_type_is_refused():
-    text = r"option 'gradient_accumulation' expects an int of at least 1, got '10' \(str\)"
-    with pytest.raises(OptionsError, match=text):
+    words = r"option 'gradient_accumulation' expects an int of at least 1, got '10' \(str\)"
+    with pytest.raises(OptionsError, match=words):
         Options(gradient_accumulation="10")
 
 
@@ -211,7 +211,7 @@ def test_a_list_of_blocks_that_leaves_an_op_out_is_refused():
 
 
 def test_blocks_for_a_model_without_any_are_refused():
-    with pytest.raises(PlacementError, match=r"options\.blocks leaves . ops unplaced: no op of the model is in a"):
+    with pytest.raises(PlacementError, match=r"options\.blocks leaves . ops unplaced: no op of the model"):
         InferenceStep(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), Options(blocks=("front",)))(torch.ones(1, 2))
 
 
