@@ -160,6 +160,7 @@ def long_step(calls):
 
 @pytest.mark.parametrize(("handler", "error"), [(raise_interrupted, Interrupted), (press_ctrl_c, KeyboardInterrupt)])
 @pytest.mark.parametrize("calls", [0, 1], ids=["first-call", "second-call"])
+@pytest.mark.usefixtures("ctrl_c_interrupts")
 def test_an_interrupted_call_changes_nothing_and_the_next_is_as_if_undisturbed(handler, error, calls):
     model, optimiser, step, inputs = long_step(calls)
     before = held(model, optimiser)

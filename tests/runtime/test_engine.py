@@ -86,6 +86,7 @@ def test_a_callback_may_not_run_a_program() -> None:
     Plan(0).run((0, 0), (0, 0), (0, 0), 1, 1, 1)
 
 
+@pytest.mark.usefixtures("ctrl_c_interrupts")
 def test_an_interrupt_in_the_body_ends_the_run_before_the_update() -> None:
     plan = Plan(0)
     plan.add_callback(lambda: os.kill(os.getpid(), signal.SIGINT))
