@@ -140,10 +140,10 @@ TI_INLINE void FN(scatter_runs)(const int nb, const ti_entry *entry, const ti_en
     case 5: FN(verb)(5, __VA_ARGS__); break; case 6: FN(verb)(6, __VA_ARGS__); break; \
     case 7: FN(verb)(7, __VA_ARGS__); break; default: FN(verb)(8, __VA_ARGS__); }
 
-/* Vectors of the window, eight at a time: where they begin in the image and in the packed weights. */
+/* Vectors of the window, up to eight at a time in blocks of even size: where they begin in the image and in the packed weights. */
 #define TI_EACH_BLOCK(body) \
-  for (int64_t p = 0; p < pairs; p += 8) { \
-    const int nb = (int)ti_min(8, pairs - p); \
+  for (int64_t p = 0, even = ti_even(pairs, 8); p < pairs; p += even) { \
+    const int nb = (int)ti_min(even, pairs - p); \
     int64_t from[8], packed[8]; \
     for (int j = 0; j < nb; j++) { \
       const int64_t row = (p + j) / vectors, v = (p + j) % vectors * VL; \
