@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -184,6 +185,7 @@ class GraphExecutor:
         self.threads = threads or default_threads()
         self.seed = seed
         self.calls = 0
+        self._lock = threading.Lock()
         self.plans: dict[tuple[tuple[int, ...] | None, ...], BoundPlan] = {}
         self.arguments = [tensor for tensor in graph.inputs if tensor not in self.constants]
         self.dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in self.arguments]
@@ -207,7 +209,8 @@ class GraphExecutor:
         bound = self.plans.get(key) or self._plan(key)
         for place, value in self.fixed:
             given.insert(place, value)
-        return self._run(bound, given)
+        with self._lock:  # the plan's buffers and its random words belong to one call at a time
+            return self._run(bound, given)
 
     def _plan(self, key: tuple[tuple[int, ...] | None, ...]) -> BoundPlan:
         if len(self.plans) >= MAX_PLANS:
