@@ -100,37 +100,45 @@ static int64_t FN(list_gradients)(const ti_sparse_conv *s, const float *dy, cons
   return count;
 }
 
-/* dw[row r] += sum of value[e] * x[begins[pixel[e]] + from[r]], for nb vectors. */
-TI_INLINE void FN(gather_runs)(const int nb, int64_t count, const float *value, const int32_t *pixel, const int32_t *begins,
-                               const float *x, const int64_t *from, float *const *dw) {
-  FN(vf) sum[8];
-  const float *base[8];
+/* dw += sum of value[e] * x[begins[pixel[e]]] for a run of nb vectors of one row of the window, or of two rows, which lie
+ * `wp` apart in the image and `run` apart in dw. */
+TI_INLINE void FN(gather_runs)(const int nb, const int two, int64_t count, const float *value, const int32_t *pixel,
+                               const int32_t *begins, const float *x, int64_t wp, int64_t run, float *dw) {
+  FN(vf) a[8], b[8];
 #pragma GCC unroll 8
-  for (int j = 0; j < nb; j++) { sum[j] = FN(load)(dw[j]); base[j] = x + from[j]; }
+  for (int j = 0; j < nb; j++) {
+    a[j] = FN(load)(dw + j * VL);
+    if (two) b[j] = FN(load)(dw + run + j * VL);
+  }
   for (int64_t e = 0; e < count; e++) {
     const FN(vf) g = FN(broadcast)(value + e);
-    const int64_t o = begins[pixel[e]];
+    const float *at = x + begins[pixel[e]], *below = at + wp;
 #pragma GCC unroll 8
-    for (int j = 0; j < nb; j++) sum[j] = FN(fma)(g, FN(load)(base[j] + o), sum[j]);
+    for (int j = 0; j < nb; j++) {
+      a[j] = FN(fma)(g, FN(load)(at + j * VL), a[j]);
+      if (two) b[j] = FN(fma)(g, FN(load)(below + j * VL), b[j]);
+    }
   }
 #pragma GCC unroll 8
-  for (int j = 0; j < nb; j++) FN(store)(dw[j], sum[j]);
+  for (int j = 0; j < nb; j++) {
+    FN(store)(dw + j * VL, a[j]);
+    if (two) FN(store)(dw + run + j * VL, b[j]);
+  }
 }
 
-/* dx[from[r]] += sum of value * weights of the entries of one pixel, for nb vectors. */
-TI_INLINE void FN(scatter_runs)(const int nb, const ti_entry *entry, const ti_entry *end, float *dx, const int64_t *from,
-                                const float *w, const int64_t *weight_from) {
+/* dx += sum of value * weights of the entries of one pixel, for a run of nb vectors. */
+TI_INLINE void FN(scatter_runs)(const int nb, const ti_entry *entry, const ti_entry *end, float *dx, const float *w) {
   FN(vf) sum[8];
 #pragma GCC unroll 8
-  for (int j = 0; j < nb; j++) sum[j] = FN(load)(dx + from[j]);
+  for (int j = 0; j < nb; j++) sum[j] = FN(load)(dx + j * VL);
   for (; entry < end; entry++) {
     const FN(vf) g = FN(broadcast)(&entry->value);
     const float *row = w + entry->weight;
 #pragma GCC unroll 8
-    for (int j = 0; j < nb; j++) sum[j] = FN(fma)(g, FN(load)(row + weight_from[j]), sum[j]);
+    for (int j = 0; j < nb; j++) sum[j] = FN(fma)(g, FN(load)(row + j * VL), sum[j]);
   }
 #pragma GCC unroll 8
-  for (int j = 0; j < nb; j++) FN(store)(dx + from[j], sum[j]);
+  for (int j = 0; j < nb; j++) FN(store)(dx + j * VL, sum[j]);
 }
 
 #define TI_RUNS(verb, ...) \
@@ -139,19 +147,6 @@ TI_INLINE void FN(scatter_runs)(const int nb, const ti_entry *entry, const ti_en
     case 3: FN(verb)(3, __VA_ARGS__); break; case 4: FN(verb)(4, __VA_ARGS__); break; \
     case 5: FN(verb)(5, __VA_ARGS__); break; case 6: FN(verb)(6, __VA_ARGS__); break; \
     case 7: FN(verb)(7, __VA_ARGS__); break; default: FN(verb)(8, __VA_ARGS__); }
-
-/* Vectors of the window, up to eight at a time in blocks of even size: where they begin in the image and in the packed weights. */
-#define TI_EACH_BLOCK(body) \
-  for (int64_t p = 0, even = ti_even(pairs, 8); p < pairs; p += even) { \
-    const int nb = (int)ti_min(even, pairs - p); \
-    int64_t from[8], packed[8]; \
-    for (int j = 0; j < nb; j++) { \
-      const int64_t row = (p + j) / vectors, v = (p + j) % vectors * VL; \
-      from[j] = row * wp + v; \
-      packed[j] = row * s->run + v; \
-    } \
-    body \
-  }
 
 #if VL == 16
 /* The same for windows whose rows fit half a vector: shorter loads seldom cross a cache line. */
@@ -173,7 +168,7 @@ TI_INLINE void FN(gather_short)(const int nb, int64_t count, const float *value,
 
 static void FN(weight_gradient)(const ti_sparse_conv *s, int64_t count, const float *value, const int32_t *pixel,
                                 const int32_t *begins, const float *x, float *dw) {
-  const int64_t wp = (s->w + 2 * s->pw) * s->lanes, vectors = ti_ceil(s->kw * s->lanes, VL), pairs = s->kh * vectors;
+  const int64_t wp = (s->w + 2 * s->pw) * s->lanes, vectors = ti_ceil(s->kw * s->lanes, VL);
 #if VL == 16
   if (s->kw * s->lanes <= 8 && s->kh <= 8) {
     const int nb = (int)s->kh;
@@ -181,17 +176,21 @@ static void FN(weight_gradient)(const ti_sparse_conv *s, int64_t count, const fl
     return;
   }
 #endif
-  TI_EACH_BLOCK(
-    float *to[8];
-    for (int j = 0; j < nb; j++) to[j] = dw + packed[j];
-    TI_RUNS(gather_runs, count, value, pixel, begins, x, from, to))
+  for (int64_t row = 0; row < s->kh; row += 2)
+    for (int64_t v = 0; v < vectors; v += 5) {
+      const int nb = (int)ti_min(5, vectors - v);
+      const float *from = x + row * wp + v * VL;
+      float *to = dw + row * s->run + v * VL;
+      if (row + 1 < s->kh) { TI_RUNS(gather_runs, 1, count, value, pixel, begins, from, wp, s->run, to) }
+      else { TI_RUNS(gather_runs, 0, count, value, pixel, begins, from, wp, s->run, to) }
+    }
 }
 
 /* Sorts the entries of all channels by pixel, so that each pixel's window of dx is read and written once; pixel by
  * pixel and not vector by vector, since windows overlap and a load behind a store in flight would wait for it. */
 static void FN(input_gradient)(const ti_sparse_conv *s, const int32_t *counts, const float *value, const int32_t *pixel,
                                const int32_t *begins, int32_t *first, ti_entry *sorted, const float *w, float *dx) {
-  const int64_t wp = (s->w + 2 * s->pw) * s->lanes, vectors = ti_ceil(s->kw * s->lanes, VL), pairs = s->kh * vectors;
+  const int64_t wp = (s->w + 2 * s->pw) * s->lanes, vectors = ti_ceil(s->kw * s->lanes, VL);
   const int64_t pixels = s->oh * s->ow, size = s->kh * s->run;
   int64_t total = 0;
   for (int64_t o = 0; o < s->oc; o++) total += counts[o];
@@ -216,7 +215,11 @@ static void FN(input_gradient)(const ti_sparse_conv *s, const int32_t *counts, c
             at[row * wp + i] += sorted[e].value * w[sorted[e].weight + row * s->run + i];
       continue;
     }
-    TI_EACH_BLOCK(TI_RUNS(scatter_runs, sorted + begin, sorted + first[q], at, from, w, packed))
+    for (int64_t row = 0; row < s->kh; row++)
+      for (int64_t v = 0; v < vectors; v += 8) {
+        const int nb = (int)ti_min(8, vectors - v);
+        TI_RUNS(scatter_runs, sorted + begin, sorted + first[q], at + row * wp + v * VL, w + row * s->run + v * VL)
+      }
   }
 }
 
