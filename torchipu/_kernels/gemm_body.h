@@ -82,9 +82,9 @@ TI_INLINE float FN(sum)(FN(vf) v) {
 }
 
 /* mr rows, nv vectors; by_row: neighbours of A lie along k (ak = 1), otherwise along i (as = 1). */
-TI_INLINE void FN(tile)(const int mr, const int nv, const int by_row, const int gathered, const ti_tile *t, int n) {
+TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const int gathered, const int full, const ti_tile *t, int n) {
   FN(vf) c0[TI_MR], c1[TI_MR];
-  const int n0 = n < VL ? n : VL, n1 = n - n0;
+  const int n0 = full || n > VL ? VL : n, n1 = full ? VL : n - n0;
   const ptrdiff_t as = by_row ? t->as : 1, ak = by_row ? 1 : t->ak, bs = t->bs, ldc = t->ldc;
   if (t->accumulate) {
 #pragma GCC unroll 16
@@ -108,9 +108,9 @@ TI_INLINE void FN(tile)(const int mr, const int nv, const int by_row, const int 
       const int32_t *offsets = t->offsets;
       for (int64_t k = 0; k < last; k++) {
         const float *row = gathered ? b + offsets[k] : b;
-        const FN(vf) b0 = FN(load_n)(row, n0);
+        const FN(vf) b0 = full ? FN(load)(row) : FN(load_n)(row, n0);
         FN(vf) b1;
-        if (nv > 1) b1 = FN(load_n)(row + VL, n1);
+        if (nv > 1) b1 = full ? FN(load)(row + VL) : FN(load_n)(row + VL, n1);
 #pragma GCC unroll 16
         for (int i = 0; i < mr; i++) {
           const FN(vf) x = FN(broadcast)(a + i * as);
@@ -126,6 +126,12 @@ TI_INLINE void FN(tile)(const int mr, const int nv, const int by_row, const int 
     FN(store_n)(t->c + i * ldc, c0[i], n0);
     if (nv > 1) FN(store_n)(t->c + i * ldc + VL, c1[i], n1);
   }
+}
+
+/* A masked load takes a slot of the arithmetic pipes beside the load itself: full tiles do without. */
+TI_INLINE void FN(tile)(const int mr, const int nv, const int by_row, const int gathered, const ti_tile *t, int n) {
+  if (n == nv * VL) FN(tile_of)(mr, nv, by_row, gathered, 1, t, n);
+  else FN(tile_of)(mr, nv, by_row, gathered, 0, t, n);
 }
 
 #undef TI_TILE
