@@ -174,3 +174,23 @@ def test_a_program_runs_in_a_forked_worker_after_it_ran_in_the_parent() -> None:
     )
     assert torch.equal(torch.cat(list(loader)), here)
     assert torch.equal(rows[3], here[3])
+
+
+def test_float32_subnormals_flush_inside_the_engine_and_nowhere_else() -> None:
+    tiny = torch.tensor([1e-40, -1e-40, 1e-30])
+    x, y = Tensor("x", (3,), DType.FLOAT), Tensor("y", (3,), DType.FLOAT)
+    graph = Graph("g", (x,), (y,), (op("aten.mul.Scalar", (x,), y, ("self",), other=1e-5),))
+    for threads in (1, 2):
+        (result,) = GraphExecutor(graph, threads=threads)(tiny)
+        assert result.tolist() == [0.0, 0.0, pytest.approx(1e-35)], "an operand below 2^-126 counts as zero"
+        (result,) = GraphExecutor(graph, threads=threads)(torch.tensor([1e-36, 1.0, 2.0]))
+        assert result[0] == 0.0, "and so does a result"
+        assert (tiny * 1.0)[0] != 0.0, "the caller's control word is as before"
+
+
+def test_subnormal_halfs_stay() -> None:
+    x, y = Tensor("x", (2,), DType.HALF), Tensor("y", (2,), DType.HALF)
+    graph = Graph("g", (x,), (y,), (op("aten.mul.Scalar", (x,), y, ("self",), other=0.5),))
+    smallest = 2.0**-24
+    (result,) = GraphExecutor(graph, threads=1)(torch.tensor([2 * smallest, 6 * smallest], dtype=torch.half))
+    assert result.tolist() == [smallest, 3 * smallest]

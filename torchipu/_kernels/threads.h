@@ -51,6 +51,11 @@ typedef struct {
 
 #define TI_ROUND ((uint64_t)1 << 16)
 
+/* The IPU flushes subnormal float32 to zero and keeps subnormal halfs: so do the kernels. The bits (15: results, 6:
+ * operands) are set in the register of the thread that runs a kernel, while it does; conversions to and from half
+ * ignore them. */
+#define TI_FLUSH_SUBNORMALS 0x8040u
+
 static ti_pool TI_POOL;
 
 /* Takes chunks of its own share first, so that a thread finds in its cache what it wrote a step ago, then what is
@@ -88,6 +93,7 @@ static void *ti_worker(void *argument) {
   ti_pool *pool = &TI_POOL;
   const int id = (int)(intptr_t)argument;
   uint64_t seen = 0;
+  _mm_setcsr(_mm_getcsr() | TI_FLUSH_SUBNORMALS);
   for (;;) {
     int spins = 0;
     int signal = atomic_load(&pool->signal);
@@ -143,8 +149,9 @@ static int ti_prepare(int threads, int64_t scratch_bytes) {
   return 0;
 }
 
-/* Runs one step on up to `threads` threads, the caller among them; the caller holds the engine's lock. */
-static int ti_run(const ti_job *job, int threads) {
+/* Runs one step on up to `threads` threads, the caller among them; the caller holds the engine's lock and has set
+ * TI_FLUSH_SUBNORMALS. */
+static int ti_run_flushing(const ti_job *job, int threads) {
   if (threads > TI_MAX_THREADS) threads = TI_MAX_THREADS;
   ti_pool *pool = &TI_POOL;
   const int64_t chunks = (job->items + job->grain - 1) / job->grain;
@@ -174,5 +181,13 @@ static int ti_run(const ti_job *job, int threads) {
     if (++spins > 2000) { sched_yield(); spins = 0; }
   }
   return atomic_load_explicit(&pool->trap, memory_order_relaxed);
+}
+
+static inline int ti_run(const ti_job *job, int threads) {
+  const unsigned int callers = _mm_getcsr();
+  _mm_setcsr(callers | TI_FLUSH_SUBNORMALS);
+  const int trap = ti_run_flushing(job, threads);
+  _mm_setcsr(callers);
+  return trap;
 }
 #endif
