@@ -504,9 +504,14 @@ int FN(conv_weight_direct)(char *const *args, const int64_t *ints, const double 
 
 #include "pool_body.h"
 
-/* conv_max_pool: y = max_pool(conv(x, w) + bias) with the places of the maxima; the convolution's results stay in cache
+/* Negative numbers become zero; NaNs stay. */
+static void FN(relu_run)(float *y, int64_t n) {
+  for (int64_t i = 0; i < n; i++) y[i] = y[i] < 0.0f ? 0.0f : y[i];
+}
+
+/* conv_max_pool: y = max_pool(conv(x, w) + bias), or the ReLU of it, with the places of the maxima; the convolution's results stay in cache
  *   args     y [n][oc][ph][pw], indices (int64, flat in the plane oh x ow), x, w, bias when ints[19]
- *   ints     as conv_forward, for whole images of one group; then the pool's shape
+ *   ints     as conv_forward, for whole images of one group; then the pool's shape; whether there is a ReLU
  *   items    images
  *   scratch  as conv_forward, after the convolution's results of an image (rounded up to 16) */
 int FN(conv_max_pool)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
@@ -521,6 +526,7 @@ int FN(conv_max_pool)(char *const *args, const int64_t *ints, const double *scal
     FN(conv_block)(&s, convolve, (int)ints[TI_CONV_INTS], i, &known, rest);
     const int trap = FN(max_pool)(reduce, pool, scalars, 0, planes, rest);
     if (trap) return trap;
+    if (pool[TI_POOL_INTS]) FN(relu_run)((float *)args[0] + i * kept, kept);
   }
   return TI_OK;
 }

@@ -10,9 +10,10 @@
 #ifndef TORCHIPU_SPARSE_CONV_SHAPE
 #define TORCHIPU_SPARSE_CONV_SHAPE
 /* lanes: floats kept for the channels of a pixel, which are then on whole vectors, or ic; run: floats kept for
- * kw * lanes, a multiple of 16; images: images of a chunk; pooled: results of the pool in a plane. */
+ * kw * lanes, a multiple of 16; images: images of a chunk; pooled: results of the pool in a plane; gated: a ReLU came
+ * after the pool. */
 typedef struct {
-  int64_t n, ic, oc, h, w, oh, ow, kh, kw, sh, sw, ph, pw, run, images, want_dx, pooled, lanes;
+  int64_t n, ic, oc, h, w, oh, ow, kh, kw, sh, sw, ph, pw, run, images, want_dx, pooled, lanes, gated;
 } ti_sparse_conv;
 enum { TI_SPARSE_SLACK = 32 };
 static inline int64_t ti_sparse_image(const ti_sparse_conv *s) {
@@ -42,6 +43,10 @@ static float FN(total)(const float *p, int64_t n) {
   return rest;
 }
 
+static void FN(prefetch)(const float *p, int64_t n) {
+  for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(p + i);
+}
+
 static void FN(to_channels_last)(const ti_sparse_conv *s, const float *x, float *last) {
   const int64_t wp = s->w + 2 * s->pw;
   for (int64_t c = 0; c < s->ic; c++)
@@ -63,15 +68,17 @@ static void FN(from_channels_last)(const ti_sparse_conv *s, const float *last, f
     }
 }
 
-/* Lists the gradients of one channel: value and pixel; returns how many there are, or -1 for a bad index. */
-static int64_t FN(list_gradients)(const ti_sparse_conv *s, const float *dy, const int64_t *index, int all, float *value, int32_t *pixel) {
+/* Lists the gradients of one channel: value and pixel; returns how many there are, or -1 for a bad index. With `passed`,
+ * the results of a ReLU, only gradients of those above zero (or NaN) count. */
+static int64_t FN(list_gradients)(const ti_sparse_conv *s, const float *dy, const int64_t *index, const float *passed, int all,
+                                  float *value, int32_t *pixel) {
   const int64_t pixels = s->oh * s->ow;
   int64_t count = 0, i = 0;
   if (all) {
     for (; i < pixels; i++) { value[i] = 0; pixel[i] = (int32_t)i; }
     for (i = 0; i < s->pooled; i++) {
       if ((uint64_t)index[i] >= (uint64_t)pixels) return -1;
-      value[index[i]] += dy[i];
+      value[index[i]] += passed && passed[i] <= 0.0f ? 0.0f : dy[i];
     }
     return pixels;
   }
@@ -84,7 +91,8 @@ static int64_t FN(list_gradients)(const ti_sparse_conv *s, const float *dy, cons
     const __m256i low = _mm512_cvtepi64_epi32(_mm512_maskz_loadu_epi64((__mmask8)there, index + i));
     const __m256i high = _mm512_cvtepi64_epi32(_mm512_maskz_loadu_epi64((__mmask8)(there >> 8), index + i + 8));
     const __m512i at = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-    const __mmask16 kept = _mm512_mask_cmp_ps_mask(there, v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    __mmask16 kept = _mm512_mask_cmp_ps_mask(there, v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    if (passed) kept = _mm512_mask_cmp_ps_mask(kept, _mm512_maskz_loadu_ps(there, passed + i), _mm512_setzero_ps(), _CMP_NLE_UQ);
     bad |= _mm512_cmpge_epu32_mask(at, _mm512_set1_epi32((int)pixels));
     _mm512_storeu_ps(value + count, _mm512_maskz_compress_ps(kept, v));
     _mm512_storeu_si512(pixel + count, _mm512_maskz_compress_epi32(kept, at));
@@ -94,7 +102,7 @@ static int64_t FN(list_gradients)(const ti_sparse_conv *s, const float *dy, cons
 #else
   for (; i < s->pooled; i++) {
     if ((uint64_t)index[i] >= (uint64_t)pixels) return -1;
-    if (dy[i] != 0.0f) { value[count] = dy[i]; pixel[count++] = (int32_t)index[i]; }
+    if (dy[i] != 0.0f && !(passed && passed[i] <= 0.0f)) { value[count] = dy[i]; pixel[count++] = (int32_t)index[i]; }
   }
 #endif
   return count;
@@ -226,7 +234,7 @@ static void FN(input_gradient)(const ti_sparse_conv *s, const int32_t *counts, c
 /* sparse_conv_backward
  *   args     dx [n, ic, h, w] (ignored unless want_dx), partial dw [chunks, oc, kh, run], partial db [chunks, oc];
  *            gradient of the pool's results [n, oc, pooled], their places in the plane oh x ow (int64), x [n, ic, h, w],
- *            packed weights [oc, kh, run]
+ *            packed weights [oc, kh, run]; results of the ReLU [n, oc, pooled] when gated
  *   ints     ti_sparse_conv
  *   items    chunks of `images` images
  *   scratch  two images; values, pixels and (two words each) sorted entries of an image; two words for each pixel and
@@ -255,11 +263,13 @@ int FN(sparse_conv_backward)(char *const *args, const int64_t *ints, const doubl
     memset(db, 0, (size_t)s->oc * 4);
     for (int64_t i = chunk * s->images; i < ti_min(s->n, (chunk + 1) * s->images); i++) {
       FN(to_channels_last)(s, x + i * image, last);
+      if (i + 1 < s->n) FN(prefetch)(dy + (i + 1) * s->oc * s->pooled, s->oc * s->pooled);  /* another core may hold it */
       const int all = special_w || FN(any_special)(x + i * image, image);
       int64_t e = 0;
       for (int64_t o = 0; o < s->oc; o++) {
         const int64_t plane = (i * s->oc + o) * s->pooled;
-        const int64_t count = FN(list_gradients)(s, dy + plane, index + plane, all, value + e, pixel + e);
+        const float *gate = s->gated ? (const float *)args[7] + plane : NULL;
+        const int64_t count = FN(list_gradients)(s, dy + plane, index + plane, gate, all, value + e, pixel + e);
         if (count < 0) return TI_TRAP_INDEX;
         db[o] += FN(total)(value + e, count);
         counts[o] = (int32_t)count;

@@ -113,7 +113,7 @@ static int FN(adam)(char *const *args, const int64_t *ints, const double *scalar
   const float beta2 = (float)hyper[FN(BETA2)], eps = (float)hyper[FN(EPS)];
   const float fresh1 = (float)(1.0 - hyper[FN(BETA1)]), fresh2 = (float)(1.0 - hyper[FN(BETA2)]);
   const double bias1 = 1.0 - pow(hyper[FN(BETA1)], step), bias2 = 1.0 - pow(hyper[FN(BETA2)], step);
-  const float rate = (float)(hyper[FN(LR)] / bias1), root = (float)sqrt(bias2);
+  const float rate = (float)(hyper[FN(LR)] / bias1), root = (float)(1.0 / sqrt(bias2));
   for (int64_t i = begin * FN(SPAN); i < last; i += VL) {
     const int64_t width = last - i;
     VF param = FN(read)(args, h, 0, i, width);
@@ -128,7 +128,7 @@ static int FN(adam)(char *const *args, const int64_t *ints, const double *scalar
       most = FN(max)(FN(read)(args, h, 3, i, width), square);
       FN(write)(args, h, 3, i, width, most);
     }
-    FN(write)(args, h, 0, i, width, param - mean / (FN(vsqrt)(most) / root + eps) * rate);
+    FN(write)(args, h, 0, i, width, param - mean / (FN(vsqrt)(most) * root + eps) * rate);
   }
   return TI_OK;
 }

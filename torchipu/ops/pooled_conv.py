@@ -1,6 +1,8 @@
-"""A convolution with the max-pool that alone reads it: the host computes both at once, forward and backward."""
+"""A convolution, the max-pool that alone reads it and a ReLU after that: the host computes them at once, both ways."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from torchipu._kernels import conv as kernels
 from torchipu._kernels import sparse_conv as sparse
@@ -28,13 +30,14 @@ def _is_small(s: Shape, result: Tensor) -> bool:
 
 
 # --------------------------------------------------------------------------- forward
-def _forward_applies(convolution: Op, pool: Op) -> bool:
-    return _is_small(_operands(convolution)[2], convolution.outputs[0])
+def _forward_applies(ops: Sequence[Op]) -> bool:
+    return _is_small(_operands(ops[0])[2], ops[0].outputs[0])
 
 
-def _emit_forward(convolution: Op, pool: Op, plan: HostPlanner) -> None:
+def _emit_forward(ops: Sequence[Op], plan: HostPlanner) -> None:
+    convolution, pool = ops[:2]
     x, weight, s = _operands(convolution)
-    bias, result = convolution.operand("bias"), pool.outputs[0]
+    bias, result = convolution.operand("bias"), ops[-1].outputs[0]
     inputs = [plan.value(x, DType.FLOAT), turned(plan, s, plan.value(weight, DType.FLOAT))]
     inputs += [plan.value(bias, DType.FLOAT)] if bias is not None else []
     kernel, padding, dilation = (pair(pool, name) for name in ("kernel_size", "padding", "dilation"))
@@ -42,21 +45,26 @@ def _emit_forward(convolution: Op, pool: Op, plan: HostPlanner) -> None:
     offsets = -(-s.summands // 16) * 16
     plan.step(
         kernels.CONV_MAX_POOL, [plan.output(result, DType.FLOAT), plan.output(pool.outputs[1], DType.LONG)], inputs,
-        ints=(*s.ints(s.oh, s.ow, s.reads_in_place), int(bias is not None), s.oh, s.ow, *window),
+        ints=(
+            *s.ints(s.oh, s.ow, s.reads_in_place), int(bias is not None), s.oh, s.ow, *window,
+            int(ops[-1].kind == "relu"),
+        ),
         items=s.n, grain=-(-s.n // LEAST_ITEMS),
         scratch_bytes=4 * (s.oc * s.oh * s.ow + 16 + offsets + s.expanded(s.oh, s.ow)),
     )
 
 
 # --------------------------------------------------------------------------- backward
-def _backward_applies(pool: Op, convolution: Op) -> bool:
+def _backward_applies(ops: Sequence[Op]) -> bool:
     """Whether most of the gradient between the two is zero: disjoint windows pass one value of each on."""
+    pool, convolution = ops[-2:]
     s = _operands(convolution)[2]
     (kh, kw), (sh, sw) = pair(pool, "kernel_size"), strides_of(pool)
     present = present_results(convolution)
     disjoint = sh >= kh and sw >= kw and kh * kw >= LEAST_WINDOW
     is_handed_on = convolution.operand("grad_output") is pool.outputs[0] and _is_small(s, pool.outputs[0])
-    return disjoint and is_handed_on and present[1] and present[2] and (s.dh, s.dw) == (1, 1)
+    is_relu = len(ops) == 2 or ops[0].attrs["threshold"] == 0
+    return is_relu and disjoint and is_handed_on and present[1] and present[2] and (s.dh, s.dw) == (1, 1)
 
 
 def _lanes(s: Shape) -> int:
@@ -66,9 +74,11 @@ def _lanes(s: Shape) -> int:
     return padded if s.kw * padded // 16 <= crossing else s.ic
 
 
-def _emit_backward(pool: Op, convolution: Op, plan: HostPlanner) -> None:
+def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
+    pool, convolution = ops[-2:]
     x, weight, s = _operands(convolution)
-    dy, indices = pool.operand("grad_output"), pool.operand("indices")
+    dy, indices = ops[0].operand("grad_output"), pool.operand("indices")
+    passed = ops[0].operand("self") if len(ops) == 3 else None  # what the ReLU let pass
     assert dy is not None
     assert indices is not None
     present = present_results(convolution)
@@ -90,10 +100,13 @@ def _emit_backward(pool: Op, convolution: Op, plan: HostPlanner) -> None:
     listed = s.oc * s.oh * s.ow + 48
     plan.step(
         sparse.SPARSE_CONV_BACKWARD, [dx_value, partial_dw, partial_db],
-        [plan.value(dy, DType.FLOAT), plan.value(indices, DType.LONG), plan.value(x, DType.FLOAT), packed],
+        [
+            plan.value(dy, DType.FLOAT), plan.value(indices, DType.LONG), plan.value(x, DType.FLOAT), packed,
+            *([plan.value(passed, DType.FLOAT)] if passed is not None else []),
+        ],
         ints=(
             s.n, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, run, images, int(wants_dx),
-            dy.shape[-2] * dy.shape[-1], lanes,
+            dy.shape[-2] * dy.shape[-1], lanes, int(passed is not None),
         ),
         items=chunks, scratch_bytes=4 * (2 * image + 4 * listed + 2 * s.oh * s.ow + s.oc + 16),
     )
@@ -106,10 +119,11 @@ def _emit_backward(pool: Op, convolution: Op, plan: HostPlanner) -> None:
     )
 
 
+FORWARD = ("aten.convolution.default", "aten.max_pool2d_with_indices.default")
+BACKWARD = ("aten.max_pool2d_with_indices_backward.default", "aten.convolution_backward.default")
 register_fusion(
-    Fusion("aten.convolution.default", "aten.max_pool2d_with_indices.default", _forward_applies, _emit_forward),
-    Fusion(
-        "aten.max_pool2d_with_indices_backward.default", "aten.convolution_backward.default", _backward_applies,
-        _emit_backward,
-    ),
+    Fusion(FORWARD, _forward_applies, _emit_forward),
+    Fusion((*FORWARD, "aten.relu.default"), _forward_applies, _emit_forward),
+    Fusion(BACKWARD, _backward_applies, _emit_backward),
+    Fusion(("aten.threshold_backward.default", *BACKWARD), _backward_applies, _emit_backward),
 )

@@ -241,28 +241,26 @@ def register(*specs: OpSpec) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Two ops that the host computes in one go when nothing else reads what the first hands to the second.
+    """Ops that the host computes in one go when nothing else reads what each hands to the next.
 
     Attributes:
-        first: Target of the producer, whose first result is handed on.
-        second: Target of the consumer.
-        applies: Tells whether the kernel serves this pair.
-        emit: Host steps that give the results of both, less the value handed on.
+        targets: The ops in order; the first result of each is handed to the next.
+        applies: Tells whether the kernel serves these ops.
+        emit: Host steps that give the results of all, less the values handed on.
     """
 
-    first: str
-    second: str
-    applies: Callable[[Op, Op], bool]
-    emit: Callable[[Op, Op, HostPlanner], None]
+    targets: tuple[str, ...]
+    applies: Callable[[Sequence[Op]], bool]
+    emit: Callable[[Sequence[Op], HostPlanner], None]
 
 
-FUSIONS: dict[tuple[str, str], Fusion] = {}
+FUSIONS: dict[tuple[str, ...], Fusion] = {}
 
 
 def register_fusion(*fusions: Fusion) -> None:
-    """Enter pairs that the host planner may join."""
+    """Enter sequences that the host planner may join; where several apply it takes the longest."""
     for fusion in fusions:
-        FUSIONS[fusion.first, fusion.second] = fusion
+        FUSIONS[fusion.targets] = fusion
 
 
 def lookup(target: str) -> OpSpec | None:

@@ -116,7 +116,7 @@ class Planner:
                 self.readers.setdefault(operand, []).append(op)
         self.kept = set(graph.outputs) | {value for _, value in graph.updates}
         self.fused = self._find_fusions()
-        self.absorbed = {first for first, _ in self.fused.values()}
+        self.absorbed = {op for ops, _ in self.fused.values() for op in ops[:-1]}
         self._bind_inputs(dict(input_strides or {}), states)
 
     # ------------------------------------------------------------------ what records may ask (HostPlanner)
@@ -223,34 +223,48 @@ class Planner:
             if tensor in in_state:
                 self.states[tensor] = held
 
-    def _find_fusions(self) -> dict[Op, tuple[Op, Fusion]]:
-        """Return for each consumer that absorbs its producer the producer and how."""
-        fused: dict[Op, tuple[Op, Fusion]] = {}
+    def _find_fusions(self) -> dict[Op, tuple[tuple[Op, ...], Fusion]]:
+        """Return for each op that absorbs those before it all of them, itself last, and how."""
+        fused: dict[Op, tuple[tuple[Op, ...], Fusion]] = {}
+        taken: set[Op] = set()
         for first in self.graph.ops:
-            readers = self.readers.get(first.outputs[0], []) if first.outputs else []
-            if len(readers) != 1 or first.outputs[0] in self.kept or readers[0].leg is not first.leg:
+            if first in taken:
                 continue
-            second = readers[0]
-            fusion = FUSIONS.get((first.target, second.target))
-            if fusion is None or spec_of(first) is None or spec_of(second) is None or second in fused:
-                continue
-            if fusion.applies(first, second):
-                fused[second] = (first, fusion)
+            run = self._handed_on(first, max(len(targets) for targets in FUSIONS))
+            for length in range(len(run), 1, -1):
+                ops = run[:length]
+                fusion = FUSIONS.get(tuple(op.target for op in ops))
+                if fusion is not None and not taken.intersection(ops) and fusion.applies(ops):
+                    fused[ops[-1]] = (ops, fusion)
+                    taken.update(ops)
+                    break
         return fused
+
+    def _handed_on(self, first: Op, most: int) -> tuple[Op, ...]:
+        """Return an op and those after it, of which each alone reads the first result of the one before."""
+        run = [first]
+        while len(run) < most and spec_of(run[-1]) is not None and run[-1].outputs:
+            result = run[-1].outputs[0]
+            readers = self.readers.get(result, [])
+            if len(readers) != 1 or result in self.kept or readers[0].leg is not first.leg:
+                break
+            run.append(readers[0])
+        return tuple(run if spec_of(run[-1]) is not None else run[:-1])
 
     def _emit_ops(self) -> None:
         open_chain: list[Op] = []
         written: set[Tensor] = set()
         passed = 0
         for op in self.graph.ops:
-            if open_chain and not any(operand in written for operand in op.inputs) and not elementwise.can_join(op):
+            joins = self._joins(op)
+            if open_chain and not any(operand in written for operand in op.inputs) and not joins:
                 self._emit_single(op)
                 passed += 0 if _is_view(op) else 1
                 if passed > MAX_OPS_PAST_OPEN_CHAIN:
                     self._emit_chain(open_chain)
                     open_chain, written, passed = [], set(), 0
                 continue
-            if elementwise.can_join(op):
+            if joins:
                 if open_chain and not self._fits(open_chain, op):
                     self._emit_chain(open_chain)
                     open_chain, written, passed = [], set(), 0
@@ -263,6 +277,10 @@ class Planner:
             self._emit_single(op)
         if open_chain:
             self._emit_chain(open_chain)
+
+    def _joins(self, op: Op) -> bool:
+        """Whether an op is elementwise and no fusion has it."""
+        return elementwise.can_join(op) and op not in self.fused and op not in self.absorbed
 
     def _fits(self, chain: list[Op], op: Op) -> bool:
         """Whether an op may join a chain: same shape and leg, and room for its operands."""
@@ -286,8 +304,8 @@ class Planner:
             return
         spec = spec_of(op)
         if op in self.fused:
-            first, fusion = self.fused[op]
-            fusion.emit(first, op, self)
+            ops, fusion = self.fused[op]
+            fusion.emit(ops, self)
         elif spec is None or spec.emit is None:
             self._emit_generic(op)
         else:
