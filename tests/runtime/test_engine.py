@@ -13,7 +13,8 @@ from torchipu._kernels.abi import KernelTrap, Plan
 from torchipu.errors import ExecutionError
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.runtime.executor import GraphExecutor
+from torchipu.runtime.executor import BoundPlan, GraphExecutor
+from torchipu.runtime.host_plan import Planner
 
 
 def op(target: str, inputs: tuple[Tensor, ...], output: Tensor, operands: tuple[str, ...], **attrs: object) -> Op:
@@ -194,3 +195,32 @@ def test_subnormal_halfs_stay() -> None:
     smallest = 2.0**-24
     (result,) = GraphExecutor(graph, threads=1)(torch.tensor([2 * smallest, 6 * smallest], dtype=torch.half))
     assert result.tolist() == [smallest, 3 * smallest]
+
+
+def test_borrowed_threads_compute_the_same_bits() -> None:
+    graph, x, w = linear_relu(333), torch.randn(333, 96), torch.randn(96, 80)
+    before = torch.get_num_threads()
+    results = []
+    try:
+        for of_torch in (1, 2):  # the executor borrows torch's threads where they are as many as its own
+            torch.set_num_threads(of_torch)
+            torch.randn(1 << 20).exp_()  # starts them
+            results.append(GraphExecutor(graph, threads=2)(x, w))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("borrow", [False, True])
+def test_a_signal_ends_a_run_between_two_steps(borrow: bool) -> None:
+    plan = BoundPlan(Planner(linear_relu()).plan(), linear_relu())
+    x, w, activation, total = torch.randn(64, 96), torch.randn(96, 80), torch.empty(64, 80), torch.empty(80)
+    for buffer, value in enumerate((x, w, activation, total), start=3):
+        plan.engine.bind(buffer, value.data_ptr())
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        plan.run(1, 50_000_000, 2, borrow=borrow)
+    timer.join()
+    plan.run(1, 1, 2, borrow=borrow)
+    torch.testing.assert_close(activation, (x @ w).relu(), rtol=1e-4, atol=1e-4)

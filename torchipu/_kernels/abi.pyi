@@ -24,5 +24,5 @@ class Plan:
     def bind(self, buffer: int, address: int, stride_bytes: int = ...) -> None: ...
     def run(
         self, prologue: tuple[int, int], body: tuple[int, int], update: tuple[int, int], micro_batches: int,
-        iterations: int, threads: int, counters: int = ..., num_counters: int = ...,
+        iterations: int, threads: int, counters: int = ..., num_counters: int = ..., borrow: bool = ...,
     ) -> None: ...

@@ -9,7 +9,11 @@ from libc.string cimport memcpy
 import os
 import threading
 
-cdef extern from "threads.h" nogil:
+cdef extern from "team.h" nogil:
+    ctypedef struct ti_pool:
+        pass
+    ti_pool TI_POOL
+    ti_pool TI_TEAM
     ctypedef struct ti_job:
         ti_kernel fn
         char **args
@@ -18,7 +22,10 @@ cdef extern from "threads.h" nogil:
         int64_t items
         int64_t grain
     int ti_prepare(int threads, int64_t scratch_bytes)
-    int ti_run(const ti_job *job, int threads)
+    int ti_prepare_scratch(ti_pool *pool, int threads, int64_t scratch_bytes)
+    int ti_run(ti_pool *pool, const ti_job *job, int threads)
+    int ti_can_borrow()
+    int ti_borrow(int (*body)(void *) noexcept nogil, void *context, int threads)
 
 cdef extern from "time.h" nogil:
     ctypedef long time_t
@@ -39,6 +46,7 @@ cdef extern from * nogil:
 # One engine runs at a time: its threads and their scratch are shared by the whole process.
 _LOCK = threading.Lock()
 _RUNNING = threading.local()
+PENDING = []  # the exception of a run on borrowed threads, until it is out of OpenMP's region
 
 
 def _renew_lock():
@@ -74,6 +82,22 @@ cdef Kernel make_kernel(str name, ti_kernel function):
     kernel.name = name
     kernel.function = function
     return kernel
+
+
+cdef struct Loops:
+    void *plan                  # the Plan, borrowed
+    ti_pool *pool
+    int prologue[2]
+    int body[2]
+    int update[2]
+    int64_t micro_batches
+    int64_t iterations
+    int threads
+    int64_t *counters
+    int num_counters
+    bint interruptible
+    double checked              # when signals were last looked for
+    int at                      # the step that runs
 
 
 cdef struct Step:
@@ -123,6 +147,7 @@ cdef class Plan:
     cdef int64_t *strides
     cdef int64_t scratch_bytes
     cdef list callbacks
+    cdef int num_callbacks
     cdef list kernels
 
     def __cinit__(self, int num_buffers):
@@ -200,6 +225,7 @@ cdef class Plan:
         cdef Step *step = self.append()
         step.function = NULL
         self.callbacks[self.num_steps - 1] = callback
+        self.num_callbacks += 1
         return self.num_steps - 1
 
     def bind(self, int buffer, uintptr_t address, int64_t stride_bytes=0):
@@ -209,19 +235,19 @@ cdef class Plan:
         self.bases[buffer] = <char *>address
         self.strides[buffer] = stride_bytes
 
-    cdef int run_range(self, int begin, int end, int threads, int *at, double *checked) except -1 nogil:
-        """Run steps; ``checked`` is when signals were last looked for, or NULL in the update."""
+    cdef int run_range(self, Loops *loops, int begin, int end) except -1 nogil:
+        """Run steps; returns the trap of the one that failed, at ``loops.at``."""
         cdef ti_job job
         cdef char *args[64]
         cdef Step *step
         cdef int i, k, trap
         for i in range(begin, end):
             step = &self.steps[i]
-            at[0] = i
-            if checked != NULL and now() - checked[0] > 0.05:
+            loops.at = i
+            if loops.interruptible and now() - loops.checked > 0.05:
                 with gil:
                     PyErr_CheckSignals()
-                checked[0] = now()
+                loops.checked = now()
             if step.function == NULL:
                 with gil:
                     self.callbacks[i]()
@@ -234,13 +260,43 @@ cdef class Plan:
             job.scalars = step.scalars
             job.items = step.items
             job.grain = step.grain
-            trap = ti_run(&job, threads)
+            trap = ti_run(loops.pool, &job, loops.threads)
+            if trap:
+                return trap
+        return 0
+
+    cdef void advance(self, int64_t position) noexcept nogil:
+        cdef int i
+        for i in range(self.num_buffers):
+            self.current[i] = self.bases[i] + position * self.strides[i]
+
+    cdef int run_loops(self, Loops *loops) except -1 nogil:
+        """Run ``iterations x (prologue, micro_batches x body, update)``; returns a trap."""
+        cdef int64_t iteration, micro, position = 0
+        cdef int trap, i
+        loops.checked = now()
+        for iteration in range(loops.iterations):
+            self.advance(position)
+            loops.interruptible = True
+            trap = self.run_range(loops, loops.prologue[0], loops.prologue[1])
+            if trap:
+                return trap
+            for micro in range(loops.micro_batches):
+                self.advance(position)
+                trap = self.run_range(loops, loops.body[0], loops.body[1])
+                if trap:
+                    return trap
+                position += 1
+                for i in range(loops.num_counters):
+                    loops.counters[4 * i + 3] += 1
+            loops.interruptible = False
+            trap = self.run_range(loops, loops.update[0], loops.update[1])
             if trap:
                 return trap
         return 0
 
     def run(self, prologue, body, update, int64_t micro_batches, int64_t iterations, int threads,
-            uintptr_t counters=0, int num_counters=0):
+            uintptr_t counters=0, int num_counters=0, borrow=False):
         """Run ``iterations x (prologue, micro_batches x body, update)``.
 
         Args:
@@ -252,46 +308,65 @@ cdef class Plan:
             threads: Host threads, the caller among them.
             counters: Address of rows of four int64 whose last word counts micro-batches, or 0.
             num_counters: Number of such rows.
+            borrow: Whether OpenMP's threads, where there are any, do the work instead of the engine's own. For short
+                runs between other work of torch's on as many threads.
 
         Raises:
             KernelTrap: A kernel refused its input.
             RuntimeError: The engine is entered again from one of its own callbacks.
         """
-        cdef int p0 = prologue[0], p1 = prologue[1], b0 = body[0], b1 = body[1], u0 = update[0], u1 = update[1]
-        cdef int64_t iteration, micro, position = 0
-        cdef int trap = 0, at = 0, i
-        cdef int64_t *counter = <int64_t *>counters
-        cdef double checked
+        cdef Loops loops
+        cdef int trap = 0
+        cdef bint on_loan
+        loops.plan = <void *>self
+        loops.prologue[0], loops.prologue[1] = prologue
+        loops.body[0], loops.body[1] = body
+        loops.update[0], loops.update[1] = update
+        loops.micro_batches = micro_batches
+        loops.iterations = iterations
+        loops.threads = threads
+        loops.counters = <int64_t *>counters
+        loops.num_counters = num_counters
+        loops.at = 0
         if getattr(_RUNNING, "active", False):
             raise RuntimeError("the engine is already running on this thread: a callback may not run a program")
         with _LOCK:
             _RUNNING.active = True
             try:
-                if ti_prepare(threads, self.scratch_bytes):
-                    raise MemoryError("no memory, or no threads, for the engine")
-                with nogil:
-                    checked = now()
-                    for iteration in range(iterations):
-                        for i in range(self.num_buffers):
-                            self.current[i] = self.bases[i] + position * self.strides[i]
-                        trap = self.run_range(p0, p1, threads, &at, &checked)
-                        if trap:
-                            break
-                        for micro in range(micro_batches):
-                            for i in range(self.num_buffers):
-                                self.current[i] = self.bases[i] + position * self.strides[i]
-                            trap = self.run_range(b0, b1, threads, &at, &checked)
-                            if trap:
-                                break
-                            position += 1
-                            for i in range(num_counters):
-                                counter[4 * i + 3] += 1
-                        if trap:
-                            break
-                        trap = self.run_range(u0, u1, threads, &at, NULL)
-                        if trap:
-                            break
+                # A callback's torch operators would have no threads left inside a region of OpenMP's.
+                on_loan = borrow and threads > 1 and not self.num_callbacks and ti_can_borrow()
+                loops.pool = &TI_TEAM if on_loan else &TI_POOL
+                if on_loan:
+                    if ti_prepare_scratch(&TI_TEAM, threads, self.scratch_bytes):
+                        raise MemoryError("no memory for the engine")
+                    with nogil:
+                        trap = ti_borrow(run_on_loan, &loops, threads)
+                    if trap < 0:
+                        raise_pending()
+                else:
+                    if ti_prepare(threads, self.scratch_bytes):
+                        raise MemoryError("no memory, or no threads, for the engine")
+                    with nogil:
+                        trap = self.run_loops(&loops)
             finally:
                 _RUNNING.active = False
         if trap:
-            raise KernelTrap(at, trap)
+            raise KernelTrap(loops.at, trap)
+
+
+cdef int run_on_loan(void *context) noexcept with gil:
+    """Run the loops inside OpenMP's region; returns a trap, or -1 with a Python exception in PENDING."""
+    cdef Loops *loops = <Loops *>context
+    cdef Plan plan = <Plan>loops.plan
+    cdef int trap
+    try:
+        with nogil:
+            trap = plan.run_loops(loops)
+    except BaseException as error:
+        PENDING.append(error)
+        trap = -1
+    return trap
+
+
+cdef raise_pending():
+    raise PENDING.pop()

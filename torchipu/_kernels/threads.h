@@ -1,7 +1,7 @@
 /* A persistent pool of POSIX threads: workers spin for a while, then sleep on a futex.
  *
- * Not OpenMP: libgomp hangs for ever in a forked child such as a DataLoader worker. After a fork the child has no
- * workers; the at-fork handler makes it start its own when it first needs them.
+ * Not OpenMP's (but see team.h): libgomp hangs for ever in a forked child such as a DataLoader worker. After a fork
+ * the child has no workers; the at-fork handler makes it start its own when it first needs them.
  */
 #ifndef TORCHIPU_THREADS_H
 #define TORCHIPU_THREADS_H
@@ -56,7 +56,8 @@ typedef struct {
  * ignore them. */
 #define TI_FLUSH_SUBNORMALS 0x8040u
 
-static ti_pool TI_POOL;
+static ti_pool TI_POOL;                /* threads of our own */
+static ti_pool TI_TEAM;                /* threads that OpenMP lends for the length of a run, see team.h */
 
 /* Takes chunks of its own share first, so that a thread finds in its cache what it wrote a step ago, then what is
  * left of the others'. Which thread computes a chunk has no effect on what it computes. */
@@ -118,12 +119,9 @@ static void ti_forget_workers(void) {
   atomic_store(&TI_POOL.sleepers, 0);
 }
 
-/* Makes sure that `threads - 1` workers and `threads` scratch areas exist; returns 0, or -1 without memory. */
-static int ti_prepare(int threads, int64_t scratch_bytes) {
-  static int registered = 0;
-  ti_pool *pool = &TI_POOL;
+/* Makes sure that `threads` scratch areas exist; returns 0, or -1 without memory. */
+static int ti_prepare_scratch(ti_pool *pool, int threads, int64_t scratch_bytes) {
   if (threads > TI_MAX_THREADS) threads = TI_MAX_THREADS;
-  if (!registered) { pthread_atfork(NULL, NULL, ti_forget_workers); registered = 1; }
   int most = threads > pool->started + 1 ? threads : pool->started + 1;
   if (scratch_bytes > pool->scratch_bytes || !pool->scratch[most - 1]) {
     int64_t bytes = scratch_bytes > pool->scratch_bytes ? scratch_bytes : pool->scratch_bytes;
@@ -136,6 +134,16 @@ static int ti_prepare(int threads, int64_t scratch_bytes) {
     }
     pool->scratch_bytes = bytes - 4096;
   }
+  return 0;
+}
+
+/* Makes sure that `threads - 1` workers of our own and their scratch areas exist; returns 0, or -1 without memory. */
+static int ti_prepare(int threads, int64_t scratch_bytes) {
+  static int registered = 0;
+  ti_pool *pool = &TI_POOL;
+  if (threads > TI_MAX_THREADS) threads = TI_MAX_THREADS;
+  if (!registered) { pthread_atfork(NULL, NULL, ti_forget_workers); registered = 1; }
+  if (ti_prepare_scratch(pool, threads, scratch_bytes)) return -1;
   while (pool->started < threads - 1) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
@@ -151,9 +159,8 @@ static int ti_prepare(int threads, int64_t scratch_bytes) {
 
 /* Runs one step on up to `threads` threads, the caller among them; the caller holds the engine's lock and has set
  * TI_FLUSH_SUBNORMALS. */
-static int ti_run_flushing(const ti_job *job, int threads) {
+static int ti_run_flushing(ti_pool *pool, const ti_job *job, int threads) {
   if (threads > TI_MAX_THREADS) threads = TI_MAX_THREADS;
-  ti_pool *pool = &TI_POOL;
   const int64_t chunks = (job->items + job->grain - 1) / job->grain;
   if (chunks <= 0) return 0;
   if (chunks == 1 || threads <= 1) {
@@ -183,10 +190,10 @@ static int ti_run_flushing(const ti_job *job, int threads) {
   return atomic_load_explicit(&pool->trap, memory_order_relaxed);
 }
 
-static inline int ti_run(const ti_job *job, int threads) {
+static inline int ti_run(ti_pool *pool, const ti_job *job, int threads) {
   const unsigned int callers = _mm_getcsr();
   _mm_setcsr(callers | TI_FLUSH_SUBNORMALS);
-  const int trap = ti_run_flushing(job, threads);
+  const int trap = ti_run_flushing(pool, job, threads);
   _mm_setcsr(callers);
   return trap;
 }

@@ -140,8 +140,8 @@ class BoundPlan:
             self.random_rows[:, 1] = replica
             self.random_rows[:, 3] = 0
 
-    def run(self, micro_batches: int, iterations: int, threads: int) -> None:
-        """Run the plan over what is bound.
+    def run(self, micro_batches: int, iterations: int, threads: int, *, borrow: bool = False) -> None:
+        """Run the plan over what is bound, on threads of the engine or, with ``borrow``, of torch.
 
         Raises:
             ExecutionError: A kernel refused a value, such as an index out of range.
@@ -153,6 +153,7 @@ class BoundPlan:
         try:
             self.engine.run(
                 (0, begin), (begin, end), (end, len(plan.steps)), micro_batches, iterations, threads, *counters,
+                borrow=borrow,
             )
         except KernelTrap as trap:
             raise self._explain(trap) from None
@@ -233,7 +234,7 @@ class GraphExecutor:
             bound.seed(seed)
             if self.seed is not None:
                 bound.random_rows[:, 3] = self.calls
-        bound.run(1, 1, self.threads)
+        bound.run(1, 1, self.threads, borrow=self.threads == torch.get_num_threads())
         self.calls += 1
         for index, is_input, source, held in bound.viewing_outputs:
             base = inputs[source] if is_input else results[source]
