@@ -31,6 +31,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dynamo", type=float, default=0.03, help="fraction that goes through torch.compile")
     parser.add_argument("--seconds", type=float, default=30.0, help="time limit of a sample")
     parser.add_argument("--write", type=Path, default=None, help="folder for results.jsonl and table.txt")
+    parser.add_argument("--fast", action="store_true", help="do not tell which operators count (saves their tracing)")
     parser.add_argument("--quiet", action="store_true", help="print totals only")
     return parser.parse_args(given)
 
@@ -43,7 +44,7 @@ def main(given: list[str] | None = None) -> int:
     shard, num_shards = (int(part) for part in options.shard.split("/"))
     chosen = cases(pattern.fullmatch, options.dtypes.split(","), in_place=options.in_place)[shard - 1 :: num_shards]
     samples = None if options.samples is None else tuple(int(number) for number in options.samples.split(","))
-    settings = Settings(options.max_samples, options.dynamo, options.seconds, samples)
+    settings = Settings(options.max_samples, options.dynamo, options.seconds, samples, not options.fast)
     results = run(chosen, settings, options.workers, options.write)
     entries = known.read()
     known.mark(results, entries)

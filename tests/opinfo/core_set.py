@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
+import os
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,11 +18,29 @@ from tests.opinfo.doors import flat
 from tests.opinfo.samples import DTYPES, OPS, Call, Case, samples_of, spread, takes_gradients
 
 TRACED_SAMPLES = 6
+CACHE = Path(__file__).parents[2] / "build" / "opinfo" / "core"
 
 
 @functools.cache
 def others_than_core(op: str) -> frozenset[str] | None:
-    """Return the overloads outside the core set in the graphs of an operator, or None if torch cannot trace it."""
+    """Return the overloads outside the core set in the graphs of an operator, or None if torch cannot trace it.
+
+    What was found is kept in files: it depends on the version of torch alone, and costs as much as running samples.
+    """
+    file = CACHE / torch.__version__ / f"{op}.json"
+    if file.exists():
+        kept = json.loads(file.read_text(encoding="utf-8"))
+    else:
+        others = _trace(op)
+        kept = None if others is None else sorted(others)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(kept), encoding="utf-8")
+        part.replace(file)
+    return None if kept is None else frozenset(kept)
+
+
+def _trace(op: str) -> set[str] | None:
     dtype = next((name for name in DTYPES if OPS[op].supports_dtype(DTYPES[name], "cpu")), None)
     if dtype is None:
         return None
@@ -36,11 +57,12 @@ def others_than_core(op: str) -> frozenset[str] | None:
         traced += 1
         for graph in graphs:
             for node in graph.graph.nodes:
-                if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.core not in node.target.tags:
-                    found.add(str(node.target))
+                if isinstance(node.target, torch._ops.OpOverload):
+                    if torch.Tag.core not in node.target.tags:
+                        found.add(str(node.target))
                 elif isinstance(node.target, torch._ops.HigherOrderOperator):
                     found.add(str(node.target))
-    return frozenset(found) if traced else None
+    return found if traced else None
 
 
 def is_core(op: str) -> bool:

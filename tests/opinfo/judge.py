@@ -20,7 +20,6 @@ from tests.opinfo.samples import UNDEFINED, Call, Case, seed
 from torchipu.errors import IpuError
 from torchipu.report.recorder import recording
 
-
 SEEDS = 16
 """Eager runs that must agree for a sample to count as not random; two agree by chance on small tensors."""
 
@@ -53,7 +52,7 @@ class _Outcome:
     gradients: list[torch.Tensor | None]
 
 
-class _Differs(Exception):
+class _DiffersError(Exception):
     """What differs between two outcomes."""
 
 
@@ -78,7 +77,7 @@ def judge(case: Case, call: Call, *, dynamo: bool) -> Verdict:
         generic = sorted({op.target for program in programs for op in program.graph.ops if op.kind == "generic"})
         try:
             _compare(returned, expected, call, metadata_only)
-        except _Differs as difference:
+        except _DiffersError as difference:
             return Verdict("wrong", str(difference), generic)
         return Verdict("ok", "", generic)
 
@@ -149,7 +148,7 @@ def _with_breaks(call: Call, torchs: Exception, expected: _Outcome, metadata_onl
     try:
         returned = _run(call, through_dynamo(call, fullgraph=False), call.tensors())
         _compare(returned, expected, call, metadata_only)
-    except _Differs as difference:
+    except _DiffersError as difference:
         return Verdict("wrong", f"with graph breaks: {difference}")
     except Exception as error:
         ours = _ours(error)
@@ -193,10 +192,10 @@ def _is_random(call: Call, expected: _Outcome) -> bool:
 
 
 def _compare(returned: _Outcome, expected: _Outcome, call: Call, metadata_only: bool) -> None:
-    """Raise _Differs where a run differs from eager; of a random operator shapes and types alone are compared."""
+    """Raise _DiffersError where a run differs from eager; of a random operator shapes and types alone are compared."""
     try:
         _compare_all(returned, expected, call, metadata_only)
-    except _Differs:
+    except _DiffersError:
         if metadata_only or not _is_random(call, expected):
             raise
         _compare_all(returned, expected, call, metadata_only=True)
@@ -204,7 +203,7 @@ def _compare(returned: _Outcome, expected: _Outcome, call: Call, metadata_only: 
 
 def _compare_all(returned: _Outcome, expected: _Outcome, call: Call, metadata_only: bool) -> None:
     if len(returned.values) != len(expected.values):
-        raise _Differs(f"{len(returned.values)} results, not {len(expected.values)}")
+        raise _DiffersError(f"{len(returned.values)} results, not {len(expected.values)}")
     exact: _Outcome | None = None
     pairs = [("result", place, a, b) for place, (a, b) in enumerate(zip(returned.values, expected.values, strict=True))]
     pairs += [
@@ -214,25 +213,25 @@ def _compare_all(returned: _Outcome, expected: _Outcome, call: Call, metadata_on
     for what, place, ours, eagers in pairs:
         try:
             _compare_one(ours, eagers, metadata_only)
-        except _Differs as difference:
+        except _DiffersError as difference:
             if exact is None and not metadata_only:
                 exact = _in_double(call)
             members = None if exact is None else exact.values if what == "result" else exact.gradients
             if members is None or place >= len(members) or not _is_as_near(ours, eagers, members[place]):
-                raise _Differs(f"{what} {place}: {difference}") from None
+                raise _DiffersError(f"{what} {place}: {difference}") from None
 
 
 def _compare_one(ours: Any, eagers: Any, metadata_only: bool) -> None:
     if not isinstance(eagers, torch.Tensor):
         if type(ours) is not type(eagers):
-            raise _Differs(f"{type(ours).__name__}, not {type(eagers).__name__}")
+            raise _DiffersError(f"{type(ours).__name__}, not {type(eagers).__name__}")
         if not metadata_only and ours != eagers and not (ours != ours and eagers != eagers):
-            raise _Differs(f"{ours!r}, not {eagers!r}")
+            raise _DiffersError(f"{ours!r}, not {eagers!r}")
         return
     if not isinstance(ours, torch.Tensor):
-        raise _Differs(f"{ours!r} instead of a tensor")
+        raise _DiffersError(f"{ours!r} instead of a tensor")
     if (ours.dtype, ours.shape, ours.layout) != (eagers.dtype, eagers.shape, eagers.layout):
-        raise _Differs(
+        raise _DiffersError(
             f"{ours.dtype} {list(ours.shape)} {ours.layout}, not {eagers.dtype} {list(eagers.shape)} {eagers.layout}"
         )
     if metadata_only:
@@ -241,7 +240,7 @@ def _compare_one(ours: Any, eagers: Any, metadata_only: bool) -> None:
         torch.testing.assert_close(ours, eagers, equal_nan=True)
     except AssertionError as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise _Differs("; ".join(line for line in lines[:5] if not line.startswith("Tensor-likes"))) from None
+        raise _DiffersError("; ".join(line for line in lines[:5] if not line.startswith("Tensor-likes"))) from None
 
 
 def _in_double(call: Call) -> _Outcome | None:
@@ -256,7 +255,7 @@ def _is_as_near(ours: Any, eagers: Any, exact: Any) -> bool:
     tensors = (ours, eagers, exact)
     if not all(isinstance(value, torch.Tensor) and value.is_floating_point() for value in tensors):
         return False
-    if not ours.dtype == eagers.dtype or not ours.shape == eagers.shape == exact.shape:
+    if ours.dtype != eagers.dtype or not ours.shape == eagers.shape == exact.shape:
         return False
     rounded = exact.to(ours.dtype).double()
     near, own = ours.double(), eagers.double()

@@ -56,7 +56,7 @@ def seed(number: int) -> None:
     """Seed every generator that samples may draw from."""
     torch.manual_seed(number)
     random.seed(number)
-    np.random.seed(number)  # noqa: NPY002
+    np.random.seed(number)
 
 
 def takes_gradients(case: Case) -> bool:
