@@ -10,14 +10,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
 DTYPES = {
     "float32": torch.float32, "float16": torch.float16, "int32": torch.int32, "int64": torch.int64, "bool": torch.bool,
 }
-OPS: dict[str, OpInfo] = {op.full_name: op for op in op_db}
+
+
+def _unseeded(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return op(*args, **kwargs)
+
+
+# OpInfo calls random operators with a fixed seed of torch's generator, which has no meaning for another generator, and
+# which Dynamo cannot trace. Without it `judge` can tell by itself which operators are random.
+common_methods_invocations.wrapper_set_seed = _unseeded
+
+OPS: dict[str, OpInfo] = {op.full_name: op for op in common_methods_invocations.op_db}
 
 UNDEFINED = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 """Operators whose values are whatever the memory held; only shape and type can be compared."""
