@@ -21,6 +21,7 @@ Verdicts:
     known: Not ok, and listed with a reason in ``known_differences.toml``.
     breaks: torch cannot trace the sample into one graph either, with any backend; through ``fullgraph=False`` the
         values are eager's.
+    torchs: The graphs that torch traces, run by eager, differ from eager in the same sample.
     skipped: Eager PyTorch itself raises.
-The score is ok / (all but breaks and skipped) over the operators that count.
+The score is ok / (all but breaks, torchs and skipped) over the operators that count.
 """

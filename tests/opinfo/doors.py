@@ -46,12 +46,12 @@ def directly(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> C
     return ipu_backend(_Module(lambda *given: flat(function(*given))), list(tensors), options=OPTIONS)
 
 
-def with_torch_alone(function: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> list[Any]:
-    """Trace with AOT autograd, run the graphs with eager; raises where torch cannot trace."""
+def traced_by_torch(function: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """Trace with AOT autograd at the first call, and run the graphs with eager; raises where torch cannot trace."""
     def keep(graph: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:
         return make_boxed_func(graph)
 
-    return aot_function(lambda *given: flat(function(*given)), fw_compiler=keep, bw_compiler=keep)(*tensors)
+    return aot_function(lambda *given: flat(function(*given)), fw_compiler=keep, bw_compiler=keep)
 
 
 def flat(returned: Any) -> list[Any]:

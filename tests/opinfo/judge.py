@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tests.opinfo.doors import directly, flat, through_dynamo, with_torch_alone
+from tests.opinfo.doors import directly, flat, through_dynamo, traced_by_torch
 from tests.opinfo.samples import UNDEFINED, Call, Case, seed
 from torchipu.errors import IpuError
 from torchipu.report.recorder import recording
@@ -78,8 +78,20 @@ def judge(case: Case, call: Call, *, dynamo: bool) -> Verdict:
         try:
             _compare(returned, expected, call, metadata_only)
         except _DiffersError as difference:
-            return Verdict("wrong", str(difference), generic)
+            verdict = "torchs" if _differs_with_torch_alone(call, expected, metadata_only) else "wrong"
+            return Verdict(verdict, str(difference), generic)
         return Verdict("ok", "", generic)
+
+
+def _differs_with_torch_alone(call: Call, expected: _Outcome, metadata_only: bool) -> bool:
+    """Whether the graphs that torch traces already differ from eager, whatever runs them."""
+    try:
+        tensors = call.tensors()
+        returned = _run(call, traced_by_torch(call), tensors)
+        _compare(returned, expected, call, metadata_only)
+    except _DiffersError:
+        return True
+    return False
 
 
 def _dynamo_traces(call: Call) -> bool:
@@ -129,7 +141,7 @@ def _explain(call: Call, error: Exception, expected: _Outcome, metadata_only: bo
     ours = _ours(error)
     if ours is None or not isinstance(error, IpuError):
         try:
-            with_torch_alone(call, call.tensors())
+            traced_by_torch(call)(*call.tensors())
         except Exception as torchs:
             return _with_breaks(call, torchs, expected, metadata_only)
     if ours is not None:
