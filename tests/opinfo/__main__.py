@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.opinfo import known, table
 from tests.opinfo.pool import Settings, run_cases
-from tests.opinfo.samples import DTYPES, cases
+from tests.opinfo.samples import ALL_DTYPES, DTYPES, cases
 
 LEAST_SHARE = 0.99
 """Share of the samples of the core ATen set's ops that must pass."""
@@ -22,7 +22,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.opinfo", description=__doc__)
     parser.add_argument("--ops", default="", help="regular expression that the whole name of an operator must match")
-    parser.add_argument("--dtypes", default=",".join(DTYPES), help="element types, by commas (default: all)")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="element types, by commas")
     parser.add_argument("--max-samples", type=int, default=None, help="samples of each operator and type, spread")
     parser.add_argument("--samples", default=None, help="numbers of samples, by commas: only these")
     parser.add_argument("--in-place", action="store_true", help="run in-place variants too")
@@ -50,7 +50,7 @@ def main(given: list[str] | None = None) -> int:
     known.mark(results, entries)
     is_complete = options.max_samples is None and samples is None and num_shards == 1
     stale = known.stale(results, entries, complete=is_complete)
-    results.sort(key=lambda result: (result["op"], list(DTYPES).index(result["dtype"]), result["index"]))
+    results.sort(key=lambda result: (result["op"], list(ALL_DTYPES).index(result["dtype"]), result["index"]))
     parts = [table.by_op(results), table.failures(results), f"run by the generic codelet:\n{table.generic(results)}"]
     text = "\n\n".join([*parts, table.totals(results)])
     if options.write is not None:

@@ -18,6 +18,13 @@ DTYPES = {
     "float32": torch.float32, "float16": torch.float16, "int32": torch.int32, "int64": torch.int64, "bool": torch.bool,
 }
 
+FURTHER_DTYPES = {
+    "float64": torch.float64, "bfloat16": torch.bfloat16, "int8": torch.int8, "int16": torch.int16,
+    "uint8": torch.uint8,
+}
+"""Types that a run takes when they are named: narrow integers, and floats that the IPU computes as float32."""
+ALL_DTYPES = {**DTYPES, **FURTHER_DTYPES}
+
 
 def _unseeded(op: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return op(*args, **kwargs)
@@ -54,7 +61,7 @@ def cases(pattern: Callable[[str], Any], dtypes: Sequence[str], *, in_place: boo
         if not pattern(name):
             continue
         for dtype in dtypes:
-            if not op.supports_dtype(DTYPES[dtype], "cpu"):
+            if not op.supports_dtype(ALL_DTYPES[dtype], "cpu"):
                 continue
             found.append(Case(name, dtype))
             if in_place and op.inplace_variant is not None:
@@ -71,13 +78,13 @@ def seed(number: int) -> None:
 
 def takes_gradients(case: Case) -> bool:
     """Whether a backward is run."""
-    return OPS[case.op].supports_autograd and DTYPES[case.dtype].is_floating_point and not case.in_place
+    return OPS[case.op].supports_autograd and ALL_DTYPES[case.dtype].is_floating_point and not case.in_place
 
 
 def samples_of(case: Case) -> list[SampleInput]:
     """Return all samples of a case; the same list at each call."""
     seed(zlib.crc32(f"{case.op} {case.dtype}".encode()))
-    found = list(OPS[case.op].sample_inputs("cpu", DTYPES[case.dtype], requires_grad=takes_gradients(case)))
+    found = list(OPS[case.op].sample_inputs("cpu", ALL_DTYPES[case.dtype], requires_grad=takes_gradients(case)))
     return [sample for sample in found if not (case.in_place and sample.broadcasts_input)]
 
 
