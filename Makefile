@@ -6,6 +6,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+OPINFO_ARGS ?= --workers 2
 
 KERNEL_SOURCES := setup.py $(wildcard torchipu/_kernels/*.pyx torchipu/_kernels/*.pxd torchipu/_kernels/*.h)
 
@@ -17,13 +18,14 @@ MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "
 FLAVOUR := $(if $(filter 1,$(TORCHIPU_CHECKED)),checked,plain)
 OTHER := $(shell test "$$(cat build/flavour 2>/dev/null || echo $(FLAVOUR))" = $(FLAVOUR) || { rm -f $(VENV)/kernels.stamp; echo yes; })
 
-.PHONY: help demo test bench lint kernels clean
+.PHONY: help demo test opinfo bench lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
 help:
 	@echo "make demo     train and test the pipelined demo (DEMO_ARGS=... passes flags on)"
 	@echo "make test     run the tests (PYTEST_ARGS=... passes flags on)"
+	@echo "make opinfo   compare every operator of PyTorch's OpInfo with eager (OPINFO_ARGS=... passes flags on)"
 	@echo "make bench    run the benchmarks beside eager and Inductor"
 	@echo "make lint     ruff, mypy, import-linter, codespell"
 	@echo "make kernels  build the kernels again where their sources changed"
@@ -34,6 +36,9 @@ demo: $(VENV)/demo.stamp $(VENV)/kernels.stamp
 
 test: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m pytest $(PYTEST_ARGS)
+
+opinfo: $(VENV)/dev.stamp $(VENV)/kernels.stamp
+	$(PY) -m tests.opinfo --write build/opinfo $(OPINFO_ARGS)
 
 bench: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m pytest benchmarks --benchmark-only -s $(PYTEST_ARGS)

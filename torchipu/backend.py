@@ -17,11 +17,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu.capture.aot import partition
-from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph
+from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph, refuse_inputs, source_of
 from torchipu.compiler import Compiled, compile_graph
 from torchipu.errors import CaptureError
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import Leg, Role, Source
+from torchipu.ops.generic import EFFECT_TOKEN
 from torchipu.options import Options
 from torchipu.report import profile_of
 from torchipu.report.recorder import record
@@ -48,6 +49,9 @@ class Counts:
 
 
 COUNTS = Counts()
+_RESUMED = "torch_dynamo_resume_in_"
+_UNBROKEN = "rewrite the line, or leave out strict and let torch run what lies between the graphs"
+_NO_EFFECT = torch.empty(0)
 _NUMBERS = itertools.count()
 
 
@@ -76,6 +80,8 @@ def ipu_backend(
         warnings.warn(f"torchipu: mode={mode!r} has no meaning for the IPU and is ignored", stacklevel=2)
     if settings.strict:
         refuse_eager(gm)
+    if isinstance(gm, GraphModule):
+        refuse_inputs(gm)
     COUNTS.graphs += 1
     doors = _Doors(f"graph{next(_NUMBERS)}", settings, lookup_target(settings.target))
     compiled: Callable[..., Any] = aot_autograd(
@@ -94,7 +100,13 @@ def refuse_eager(gm: GraphModule) -> None:
         source = Source(mine[-1].filename, mine[-1].lineno or 0, mine[-1].line or "") if mine else ""
         raise CaptureError(
             f"strict: the model breaks into several graphs: {lines[0] if lines else 'graph break'}", source=source,
-            remedy="rewrite the line, or leave out strict and let torch run what lies between the graphs",
+            remedy=_UNBROKEN,
+        )
+    resumed = next((node for node in gm.graph.nodes if _RESUMED in (node.meta.get("stack_trace") or "")), None)
+    if resumed is not None:
+        raise CaptureError(
+            "strict: the model breaks into several graphs: torch ran what comes before this line in eager",
+            source=source_of(resumed), remedy=_UNBROKEN,
         )
     current = CompileContext.current_compile_id()
     limit = torch._dynamo.config.recompile_limit
@@ -214,6 +226,7 @@ class _Program:
         )
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}
         self.arguments = [place[tensor] for tensor in self.executor.arguments]
+        self.has_effects = any(EFFECT_TOKEN in op.operands for op in imported.graph.ops)
         number = {tensor: index for index, tensor in enumerate(imported.graph.outputs)}
         self.results: list[_Result] = []
         for position, (value, fake) in enumerate(zip(imported.results, imported.result_values, strict=True)):
@@ -232,6 +245,8 @@ class _Program:
         """Run on a list of arguments, which is emptied."""
         values = list(arguments)
         arguments.clear()
+        if self.has_effects:  # torch hands None for the token of effects
+            values = [_NO_EFFECT if value is None else value for value in values]
         outputs = self.executor(*(values[index] for index in self.arguments))
         taken = {_memory(value) for value in values if isinstance(value, torch.Tensor)}
         returned = []

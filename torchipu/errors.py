@@ -40,7 +40,7 @@ class IpuError(Exception):
 
     def __str__(self) -> str:
         facts = (("op", self.op), ("source", self.source), ("block", self.block))
-        lines = [self.message, *(f"  {label:<8}{fact}" for label, fact in facts if fact)]
+        lines = [self.message, *(f"  {label:<8}{fact}" for label, fact in facts if fact and str(fact))]
         lines += [f"  {line}" for line in self.detail.splitlines()]
         if self.remedy:
             lines.append(f"  {'do':<8}{self.remedy}")

@@ -22,7 +22,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from torchipu.capture.block import BlockForward
-from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph, line_in
+from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph, line_in, refuse_inputs
 from torchipu.errors import CaptureError, IpuError
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.types import Role, Source
@@ -215,7 +215,9 @@ def _capture(
     strict_ops: bool,
 ) -> Captured:
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach(), (args, dict(kwargs)))
-    results = _Results(_dynamo(module, args, kwargs), training)
+    traced = _dynamo(module, args, kwargs)
+    refuse_inputs(traced)
+    results = _Results(traced, training)
     with contextlib.ExitStack() as stack:
         joint = aot_export_joint_with_descriptors(stack, results, args, dict(kwargs))
         graph_module = joint.graph_module
@@ -286,6 +288,8 @@ def _given(node: Node, names: Mapping[str, str], loss: int | None, training: _Tr
             return Given(Role.CONSTANT, "loss_scale" if is_loss else node.name, value)
         case desc.PlainAOTInput(idx=index):
             return Given(Role.INPUT, f"input_{index}")
+        case desc.ForwardTokenAOTInput() | desc.BackwardTokenAOTInput():
+            return Given(Role.CONSTANT, node.name, torch.empty(0))
         case other:
             raise CaptureError(
                 f"the model takes an input that cannot be captured: {other.expr()}",

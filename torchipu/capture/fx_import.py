@@ -18,6 +18,7 @@ from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import UNKNOWN_SOURCE, DType, Leg, Role, Source
 from torchipu.ops import spec as op_table
+from torchipu.ops.generic import EFFECT_TOKEN
 
 DTYPES: Mapping[torch.dtype, DType] = {
     torch.float16: DType.HALF, torch.float32: DType.FLOAT, torch.int32: DType.INT, torch.int64: DType.LONG,
@@ -178,6 +179,9 @@ class _Importer:
         if node.target is operator.getitem:
             self.values[node] = self.read(node.args[0])[node.args[1]]
             return
+        if node.target is torch.ops.higher_order.with_effects:
+            self.effect(node)
+            return
         if not isinstance(node.target, torch._ops.OpOverload):
             self.values[node] = self.fold(node)
             return
@@ -201,21 +205,41 @@ class _Importer:
         value = node.meta.get("val")
         if callable(node.target) and not isinstance(node.target, torch._ops.HigherOrderOperator) and _is_number(value):
             return _concrete(value, node)
-        name = getattr(node.target, "__name__", str(node.target))
-        raise UnsupportedOpError(
-            f"{name} cannot be captured into the program", source=source_of(node),
-            remedy="write the control flow without torch.cond, while_loop or similar operators, or move it out of "
-            "the compiled region",
-        )
+        raise _uncapturable(node, getattr(node.target, "__name__", str(node.target)))
 
-    def emit(self, node: Node, overload: torch._ops.OpOverload, target: str, results: object) -> None:
-        """Append the Op of an ATen call."""
+    def effect(self, node: Node) -> None:
+        """Append a call that acts by more than its results, such as the check of a matrix for being singular.
+
+        torch hands an empty tensor from one such call to the next; as operand and result it keeps them alive and in
+        their order.
+        """
+        token, overload, *args = node.args
+        if not isinstance(overload, torch._ops.OpOverload):
+            raise _uncapturable(node, getattr(overload, "__name__", str(overload)))
+        self.emit(node, overload, str(overload), node.meta.get("val"), args, token)
+
+    def emit(
+        self, node: Node, overload: torch._ops.OpOverload, target: str, results: object,
+        args: Sequence[Any] | None = None, token: Any = None,
+    ) -> None:
+        """Append the Op of an ATen call.
+
+        Args:
+            node: The call.
+            overload: What it calls.
+            target: Its name.
+            results: Fake values of its results.
+            args: Positional arguments; None for those of the node.
+            token: Node of the token of effects, if it takes one.
+        """
         if overload._schema.is_mutable:
             raise UnsupportedOpError(
                 f"{target} writes in place and has no functional form", op=node.format_node(), source=source_of(node),
                 remedy="use the out-of-place form of the call",
             )
-        inputs, operands, attrs = self.arguments(node, overload)
+        inputs, operands, attrs = self.arguments(node.args if args is None else args, node.kwargs, overload, node)
+        if token is not None:
+            inputs, operands = (self.read(token), *inputs), (EFFECT_TOKEN, *operands)
         outputs, slots, present = self.outputs(node, _masked(results, attrs.get("output_mask")))
         if not all(present):
             attrs["present"] = tuple(present)
@@ -236,7 +260,7 @@ class _Importer:
         return next((self.sources[t] for t in inputs if t in self.sources), own)
 
     def arguments(
-        self, node: Node, overload: torch._ops.OpOverload,
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], overload: torch._ops.OpOverload, node: Node,
     ) -> tuple[tuple[Tensor, ...], tuple[str, ...], dict[str, object]]:
         """Sort the arguments of a call into tensors and attributes, by the schema."""
         inputs: list[Tensor] = []
@@ -245,10 +269,10 @@ class _Importer:
         for position, argument in enumerate(overload._schema.arguments):
             if argument.name in DROPPED_ARGUMENTS:
                 continue
-            if position < len(node.args) and not argument.kwarg_only:
-                value = self.read(node.args[position])
-            elif argument.name in node.kwargs:
-                value = self.read(node.kwargs[argument.name])
+            if position < len(args) and not argument.kwarg_only:
+                value = self.read(args[position])
+            elif argument.name in kwargs:
+                value = self.read(kwargs[argument.name])
             elif argument.has_default_value():
                 value = argument.default_value
             else:
@@ -262,7 +286,7 @@ class _Importer:
                 marks = ",".join("x" if isinstance(member, Tensor) else "_" for member in value)
                 operands.append(f"{argument.name}[{marks.replace(',', '')}]")
             elif value is not None or "Tensor" not in str(argument.type):
-                attrs[argument.name] = _attribute(value)
+                attrs[argument.name] = _attribute(value, node)
         return tuple(inputs), tuple(operands), attrs
 
     def outputs(self, node: Node, results: object) -> tuple[tuple[Tensor, ...], object, list[bool]]:
@@ -409,6 +433,14 @@ def _concrete(value: object, node: Node) -> object:
     return known
 
 
+def _uncapturable(node: Node, name: str) -> UnsupportedOpError:
+    return UnsupportedOpError(
+        f"{name} cannot be captured into the program", op=node.format_node(), source=source_of(node),
+        remedy="write the control flow without torch.cond, while_loop or similar operators, or move it out of "
+        "the compiled region",
+    )
+
+
 def _unknown_size(node: Node) -> CaptureError:
     return CaptureError(
         f"the size of {node.name} is not known before the program runs", op=node.format_node(), source=source_of(node),
@@ -424,15 +456,34 @@ def _sizes(value: torch.Tensor, node: Node) -> tuple[int, ...]:
     return tuple(value.shape)
 
 
+def refuse_inputs(module: GraphModule) -> None:
+    """Raise UnsupportedOpError for an input of a graph of Dynamo's that no program can hold, before it is traced."""
+    for node in module.graph.nodes:
+        value = node.meta.get("example_value")
+        if node.op == "placeholder" and isinstance(value, torch.Tensor):
+            _dtype(value, node)
+
+
 def _dtype(value: torch.Tensor, node: Node) -> DType:
     """Return the element type that holds a fake value."""
-    if value.layout is not torch.strided or value.is_quantized:
-        kind = "quantised tensors" if value.is_quantized else f"tensors of layout {value.layout}"
+    kind, remedy = _foreign_kind(value)
+    if kind:
         raise UnsupportedOpError(
-            f"{node.target}: {kind} cannot be held by the IPU", op=node.format_node(), source=source_of(node),
-            remedy="convert to a dense tensor of float16, float32 or an integer type first",
+            f"{_called(node)}: {kind} cannot be held by the IPU", op=node.format_node(), source=_line_of(node),
+            remedy=remedy,
         )
     return dtype_of(value.dtype, node)
+
+
+def _foreign_kind(value: torch.Tensor) -> tuple[str, str]:
+    """Return what a tensor is that is no plain dense one, and what to do; empty words for a plain one."""
+    if value.is_nested:
+        return "nested tensors", "pad to one size with Tensor.to_padded_tensor, and mask what is padding"
+    if value.is_quantized:
+        return "quantised tensors", "call dequantize() before the compiled region, or keep the weights in float16"
+    if value.layout is not torch.strided:
+        return f"tensors of layout {value.layout}", "call to_dense() before the compiled region"
+    return "", ""
 
 
 def dtype_of(dtype: torch.dtype, node: Node | None = None) -> DType:
@@ -447,13 +498,37 @@ def dtype_of(dtype: torch.dtype, node: Node | None = None) -> DType:
     stand_in = NARROWED.get(dtype)
     if stand_in is None:
         raise UnsupportedOpError(
-            f"{node.target if node is not None else 'the op'}: {dtype} has no counterpart on the IPU",
-            op=node.format_node() if node is not None else "", source=source_of(node) if node is not None else "",
-            remedy="use float16, float32, bool or an integer type of at most 64 bits (split complex numbers into real "
-            "and imaginary parts)",
+            f"{_called(node) if node is not None else 'the op'}: {dtype} has no counterpart on the IPU",
+            op=node.format_node() if node is not None else "", source=_line_of(node) if node is not None else "",
+            remedy=_instead_of(dtype),
         )
     _warn_narrowed(dtype, stand_in)
     return stand_in
+
+
+def _instead_of(dtype: torch.dtype) -> str:
+    if dtype.is_complex:
+        return "compute with real and imaginary parts as two real tensors (torch.view_as_real outside the compiled " \
+            "region), or leave this call outside of it"
+    if dtype in (torch.uint16, torch.uint32, torch.uint64):
+        return "use int32 or int64, or uint8 for bytes"
+    if dtype.is_floating_point:
+        return "use float16 or float32"
+    return "use float16, float32, bool or an integer type of at most 64 bits"
+
+
+def _called(node: Node) -> str:
+    """Return what a message calls a node: the op, or the input by the name that the user gave it."""
+    if node.op != "placeholder":
+        return str(node.target)
+    name = re.sub(r"^[lL]_(\w+?)_*$", r"\1", str(node.target))
+    return f"input {name}"
+
+
+def _line_of(node: Node) -> Source:
+    """Return the user's line of a node; of an input the first line that reads it."""
+    reader = next(iter(node.users), node) if node.op == "placeholder" else node
+    return source_of(reader)
 
 
 _WARNED: set[torch.dtype] = set()
@@ -474,12 +549,12 @@ def _holds_tensors(value: object) -> bool:
     return isinstance(value, (list, tuple)) and any(isinstance(member, Tensor) for member in value)
 
 
-def _attribute(value: object) -> object:
+def _attribute(value: object, node: Node) -> object:
     """Return a plain Python value for an argument that is no tensor."""
     if isinstance(value, torch.dtype):
-        return dtype_of(value)
+        return dtype_of(value, node)
     if isinstance(value, (list, tuple)):
-        return [_attribute(member) for member in value]
+        return [_attribute(member, node) for member in value]
     return value
 
 

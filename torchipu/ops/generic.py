@@ -10,6 +10,9 @@ from torchipu.target import Target
 # A typical elementwise op with two operands takes 3 cycles a vector; unknown ones are taken to be twice as dear.
 GENERIC = vector_codelet("torchipu::Generic", 6, 6, code_bytes=600, source="estimate")
 
+EFFECT_TOKEN = "effect_token"
+"""Operand of ops with effects, such as a check that raises: an empty tensor that such ops hand to each other."""
+
 
 def lower_generic(op: Op, target: Target) -> tuple[Vertices, ...]:
     """Estimate an op of kind ``generic``: one compute set over its largest tensor, all operands gathered first.

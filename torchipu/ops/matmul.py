@@ -281,6 +281,8 @@ def emit_product(
     rows, columns, inner = out.shape[-2], out.shape[-1], left.shape[-1]
     if 0 in (batch, rows, columns):
         return
+    if inner == 0:  # an empty sum is zero: one product of zeros says the same, and the kernel has something to do
+        left, right, inner = _zeros(plan, (*left.shape[:-1], 1)), _zeros(plan, (*right.shape[:-2], 1, columns)), 1
     if _turns(left, right, addend, alpha, beta):
         _emit_turned(plan, out, left, right, addend)
         return
@@ -318,6 +320,12 @@ def emit_product(
         grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
         scratch_bytes=row_block * sum_block * 4 if packs_left else 0,
     )
+
+
+def _zeros(plan: HostPlanner, shape: tuple[int, ...]) -> HostTensor:
+    """Return [..., M, N] of zeros, of which memory holds one row."""
+    row = plan.constant([0.0] * shape[-1], DType.FLOAT)
+    return HostTensor(row.buffer, 0, shape, (0,) * (len(shape) - 1) + (1,), DType.FLOAT)
 
 
 def _turns(left: HostTensor, right: HostTensor, addend: HostTensor | None, alpha: float, beta: float) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Leg
+from torchipu.ops.generic import EFFECT_TOKEN
 from torchipu.ops.spec import spec_of
 
 
@@ -186,11 +187,12 @@ def _base_name(target: str) -> str:
 
 # --------------------------------------------------------------------------- dead ops
 def _drop_dead(graph: Graph) -> Graph:
-    """Drop ops whose results reach neither an output nor an update; an op without results is there for its effect."""
+    """Drop ops whose results reach neither an output nor an update; an op may be there for its effect."""
     live = {*graph.outputs, *(value for _, value in graph.updates)}
     kept: list[Op] = []
     for op in reversed(graph.ops):
-        if not op.outputs or any(tensor in live for tensor in op.outputs):
+        has_effect = not op.outputs or EFFECT_TOKEN in op.operands
+        if has_effect or any(tensor in live for tensor in op.outputs):
             live.update(op.inputs)
             kept.append(op)
     if len(kept) == len(graph.ops):

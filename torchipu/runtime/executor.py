@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Mapping, Sequence
@@ -117,7 +118,13 @@ class BoundPlan:
             )
 
     def _arena_view(self, held: HostTensor) -> torch.Tensor:
-        return typed_view(self.arena, self.host_plan.allocations[held.buffer].offset_bytes, held)
+        """Return a torch tensor over part of the arena with a storage of its own: as_strided counts from there."""
+        if held.num_elements == 0:
+            return torch.empty(held.shape, dtype=TORCH_DTYPES[held.dtype])
+        view = typed_view(self.arena, self.host_plan.allocations[held.buffer].offset_bytes, held)
+        num_bytes = held.num_elements * held.dtype.host_bytes
+        memory = (ctypes.c_char * num_bytes).from_address(view.data_ptr())  # the arena outlives the plan's steps
+        return torch.frombuffer(memory, dtype=view.dtype).as_strided(held.shape, held.strides)
 
     def _random_rows(self) -> torch.Tensor | None:
         if self.host_plan.random_slots is None:

@@ -9,6 +9,7 @@ import torch
 
 from torchipu.ir.graph import Op, operand_width
 from torchipu.ir.types import DType
+from torchipu.ops.generic import EFFECT_TOKEN
 
 TORCH_DTYPES = {
     DType.HALF: torch.float16, DType.FLOAT: torch.float32, DType.INT: torch.int32, DType.LONG: torch.int64,
@@ -49,7 +50,7 @@ def call_arguments(op: Op, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
             name, marks = operand[:-1].split("[")
             members = iter(given)
             arguments[name] = [next(members) if mark == "x" else None for mark in marks]
-        else:
+        elif operand != EFFECT_TOKEN:
             arguments[operand] = given[0]
     for argument in overload(op.target)._schema.arguments:
         # An optional tensor that the call leaves out has no default in some schemas.
@@ -68,9 +69,10 @@ def call_aten(op: Op, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             break
         positional.append(arguments.pop(argument.name))
     results = function(*positional, **arguments)
-    if isinstance(results, torch.Tensor):
-        return [results]
-    return [result for result in results if isinstance(result, torch.Tensor)]
+    listed = list(results) if isinstance(results, (list, tuple)) else [results]
+    if EFFECT_TOKEN in op.operands:
+        listed.insert(0, tensors[op.operands.index(EFFECT_TOKEN)])
+    return [result for result in listed if isinstance(result, torch.Tensor)]
 
 
 def bind_generic(op: Op, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Callable[[], None]:

@@ -1,0 +1,80 @@
+"""``python -m tests.opinfo``: run samples of OpInfo through the backend and print what fails."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.opinfo import known, table
+from tests.opinfo.pool import Settings, run_cases
+from tests.opinfo.samples import ALL_DTYPES, DTYPES, cases
+
+LEAST_SHARE = 0.99
+"""Share of the samples of the core ATen set's ops that must pass."""
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.opinfo", description=__doc__)
+    parser.add_argument("--ops", default="", help="regular expression that the whole name of an operator must match")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="element types, by commas")
+    parser.add_argument("--max-samples", type=int, default=None, help="samples of each operator and type, spread")
+    parser.add_argument("--samples", default=None, help="numbers of samples, by commas: only these")
+    parser.add_argument("--in-place", action="store_true", help="run in-place variants too")
+    parser.add_argument("--shard", default="1/1", help="k/n: the k-th of n parts")
+    parser.add_argument("--workers", type=int, default=1, help="worker processes")
+    parser.add_argument("--dynamo", type=float, default=0.03, help="fraction that goes through torch.compile")
+    parser.add_argument("--seconds", type=float, default=30.0, help="time limit of a sample")
+    parser.add_argument("--write", type=Path, default=None, help="folder for results.jsonl and table.txt")
+    parser.add_argument("--fast", action="store_true", help="do not tell which operators count (saves their tracing)")
+    parser.add_argument("--quiet", action="store_true", help="print totals only")
+    return parser.parse_args(given)
+
+
+def main(given: list[str] | None = None) -> int:
+    """Run; return 1 where a sample crashes or hangs, an entry is stale, or too few samples pass."""
+    options = arguments(given)
+    os.environ.setdefault("TORCHIPU_VERIFY", "1")
+    pattern = re.compile(options.ops or ".*")
+    shard, num_shards = (int(part) for part in options.shard.split("/"))
+    chosen = cases(pattern.fullmatch, options.dtypes.split(","), in_place=options.in_place)[shard - 1 :: num_shards]
+    samples = None if options.samples is None else tuple(int(number) for number in options.samples.split(","))
+    settings = Settings(options.max_samples, options.dynamo, options.seconds, samples, not options.fast)
+    results = run(chosen, settings, options.workers, options.write)
+    entries = known.read()
+    known.mark(results, entries)
+    is_complete = options.max_samples is None and samples is None and num_shards == 1
+    stale = known.stale(results, entries, complete=is_complete)
+    results.sort(key=lambda result: (result["op"], list(ALL_DTYPES).index(result["dtype"]), result["index"]))
+    parts = [table.by_op(results), table.failures(results), f"run by the generic codelet:\n{table.generic(results)}"]
+    text = "\n\n".join([*parts, table.totals(results)])
+    if options.write is not None:
+        (options.write / "table.txt").write_text(text + "\n", encoding="utf-8")
+    print(table.totals(results) if options.quiet else text)
+    for entry in stale:
+        print(f"stale: the known difference of {entry.op} {entry.dtypes or ''} {entry.samples or ''} no longer differs")
+    is_lost = any(result["verdict"] in ("crash", "hang") for result in results)
+    return int(is_lost or bool(stale) or table.share([r for r in results if r["core"]]) < LEAST_SHARE)
+
+
+def run(chosen: list[Any], settings: Settings, num_workers: int, folder: Path | None) -> list[dict[str, Any]]:
+    """Run cases, and write each result at once where a folder is given."""
+    if folder is None:
+        return list(run_cases(chosen, settings, num_workers))
+    folder.mkdir(parents=True, exist_ok=True)
+    results = []
+    with (folder / "results.jsonl").open("w", encoding="utf-8") as file:
+        for result in run_cases(chosen, settings, num_workers):
+            results.append(result)
+            file.write(json.dumps(result) + "\n")
+            file.flush()
+    return results
+
+
+if __name__ == "__main__":
+    sys.exit(main())

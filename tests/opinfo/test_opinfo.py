@@ -1,0 +1,91 @@
+"""A fixed part of OpInfo agrees with eager; crashes, hangs and stale entries are told. `make opinfo` runs all of it."""
+
+import os
+import random
+import time
+
+import pytest
+
+from tests.opinfo import known, table
+from tests.opinfo.core_set import is_core, others_than_core
+from tests.opinfo.pool import Settings, run_cases
+from tests.opinfo.samples import DTYPES, OPS, Case, cases, spread
+
+NUM_CASES = 110
+
+
+def subset():
+    """Return the cases that run with the tests: drawn from all operators with a fixed seed."""
+    names = set(random.Random(0).sample(sorted(OPS), 120))
+    every = cases(names.__contains__, list(DTYPES), in_place=True)
+    return random.Random(1).sample(every, min(NUM_CASES, len(every)))
+
+
+def test_a_fixed_part_of_opinfo_agrees_with_eager():
+    results = list(run_cases(subset(), Settings(most=2, dynamo=0.05, classify=False), num_workers=2))
+    known.mark(results, known.read())
+    assert len(results) > NUM_CASES
+    assert table.failures(results) == ""
+
+
+def crash_and_hang(pipe, settings, environment):
+    """Stand in for the worker: the sample with number 1 crashes, that with number 3 hangs."""
+    while True:
+        try:
+            case, first = pipe.recv()
+        except EOFError:
+            return
+        for index in range(first, 5):
+            pipe.send(("begin", (index, False)))
+            if index == 1:
+                os.abort()
+            if index == 3:
+                time.sleep(600)
+            pipe.send(("end", {"op": case.op, "dtype": case.dtype, "index": index, "verdict": "ok"}))
+        pipe.send(("done", None))
+
+
+def test_a_crash_and_a_hang_cost_one_sample_each():
+    found = list(run_cases([Case("add", "float32"), Case("mul", "float32")], Settings(seconds=1.0), 2, crash_and_hang))
+    for op in ("add", "mul"):
+        verdicts = {result["index"]: result["verdict"] for result in found if result["op"] == op}
+        assert verdicts == {0: "ok", 1: "crash", 2: "ok", 3: "hang", 4: "ok"}
+
+
+def result(**changes):
+    return {"op": "add", "dtype": "float32", "index": 0, "verdict": "ok", "line": "", **changes}
+
+
+def test_a_listed_difference_is_known_and_one_that_no_longer_differs_is_stale():
+    entry = known.Difference("add", "torch rounds twice where we round once", ("float32",), (0, 1))
+    results = [result(verdict="wrong", line="far off"), result(index=1), result(index=2, verdict="wrong")]
+    known.mark(results, [entry])
+    assert [one["verdict"] for one in results] == ["known", "ok", "wrong"]
+    assert known.stale(results, [entry], complete=True) == []
+    assert known.stale([result(), result(index=1)], [entry], complete=False) == [entry]
+    assert known.stale([result()], [entry], complete=False) == []
+
+
+@pytest.mark.parametrize("verdict", ["crash", "hang"])
+def test_a_crash_is_never_known(verdict):
+    results = [result(verdict=verdict)]
+    known.mark(results, [known.Difference("add", "a reason of some words")])
+    assert results[0]["verdict"] == verdict
+
+
+def test_every_known_difference_names_an_operator():
+    for entry in known.read():
+        assert entry.op.removesuffix("[in place]") in OPS
+        assert set(entry.dtypes) <= set(DTYPES)
+
+
+def test_whether_an_operator_counts_is_told_from_its_graph():
+    assert is_core("add")
+    assert is_core("nn.functional.silu")  # decomposed to sigmoid and mul
+    assert not is_core("linalg.svd")
+    assert any("svd" in target for target in others_than_core("linalg.svd"))
+
+
+def test_samples_are_spread_over_the_list():
+    assert spread(3, None) == [0, 1, 2]
+    assert spread(100, 3) == [0, 50, 99]
