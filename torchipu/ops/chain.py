@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from torchipu._kernels.elementwise import CHAIN, OPERATIONS
+from torchipu._kernels.elementwise import CHAIN, OPERATIONS, SCALAR_OPERATIONS
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.spec import HostPlanner, HostTensor, spec_of
@@ -36,17 +36,13 @@ CONVERSIONS = {
 }
 # Nanoseconds an element costs, roughly; they set the size of a thread's share and nothing else.
 NS_CHEAP, NS_FUNCTION, NS_SCALAR = 0.12, 0.8, 5.0
-SCALAR_OPERATIONS = frozenset(
-    [
-        "f_fmod", "f_remainder", "f_floor_div", "f_atan2", "f_tan", "f_atan", "f_asin", "f_acos", "f_sinh", "f_cosh",
-        "f_erfc", "l_floor_div", "l_trunc_div", "l_remainder", "l_fmod", "l_pow",
-    ],
-)
 FUNCTIONS = frozenset(
     [
         "f_pow", "f_exp", "f_expm1", "f_log", "f_log1p", "f_log2", "f_log10", "f_sin", "f_cos", "f_tanh", "f_sigmoid",
         "f_erf", "f_exp2", "f_elu", "f_gelu", "f_gelu_tanh", "f_silu", "f_mish", "f_softplus", "f_log_sigmoid",
         "f_gelu_grad", "f_gelu_tanh_grad", "f_silu_grad", "f_softplus_grad", "f_elu_grad", "f_log_sigmoid_grad",
+        "f_logit", "f_logaddexp", "f_logaddexp2", "f_xlogy", "f_xlog1py", "f_entr", "f_sinc", "f_mish_grad", "f_glu",
+        "f_glu_gate_grad",
     ],
 )
 SHARE_NS = 10_000.0
@@ -84,6 +80,24 @@ def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, 
     if not sizes:
         return (1,), tuple((0,) for _ in strides)
     return tuple(sizes), tuple(tuple(kept) for kept in merged)
+
+
+def _becomes_half(operand: Tensor, op: Op) -> bool:
+    """Whether an operand is an integer that torch promotes to half for this op."""
+    if class_of(operand.dtype) != "l":
+        return False
+    return {tensor.dtype for tensor in op.inputs if tensor.dtype.is_floating} == {DType.HALF}
+
+
+def _wrapped(number: float, op: Op) -> int:
+    """Return what becomes of a whole number beside integer operands of one type: -1 beside bytes is 255."""
+    types = {tensor.dtype for tensor in op.inputs if class_of(tensor.dtype) == "l"}
+    if len(types) != 1:
+        return int(number)
+    (dtype,) = types
+    bits = 8 * dtype.host_bytes
+    least = 0 if dtype is DType.UNSIGNED_CHAR else -(1 << (bits - 1))
+    return (int(number) - least) % (1 << bits) + least
 
 
 def broadcast(held: HostTensor, shape: Sequence[int]) -> HostTensor:
@@ -173,8 +187,11 @@ class Chain:
         """Return an argument of an op, a tensor or a Python number, in a register class."""
         tensor = op.operand(name)
         if tensor is not None:
-            return self.convert(self.read(tensor), kind)
-        return self.scalar(op.attrs[name], kind)  # type: ignore[arg-type]
+            value = self.convert(self.read(tensor), kind)
+            # Beside halves, integers become halves before they are computed with.
+            return self.run("f_round_half", value) if kind == "f" and _becomes_half(tensor, op) else value
+        number: float = op.attrs[name]  # type: ignore[assignment]
+        return self.scalar(_wrapped(number, op) if kind == "l" else number, kind)
 
     # ------------------------------------------------------------------ results
     def bind(self, tensor: Tensor, value: Value) -> None:
@@ -417,7 +434,9 @@ def emit_chain(ops: Sequence[Op], plan: HostPlanner) -> None:
         spec = spec_of(op)
         assert spec is not None
         instruction: Instruction = spec.instruction  # type: ignore[assignment]
-        chain.bind(op.outputs[0], instruction(chain, op))
+        values = instruction(chain, op)
+        for result, value in zip(op.outputs, (values,) if isinstance(values, Value) else values, strict=True):
+            chain.bind(result, value)
     results = [
         (chain.known[result], plan.output(result)) for op in ops for result in op.outputs if plan.wanted_outside(result)
     ]
@@ -430,5 +449,5 @@ def emit_cast(plan: HostPlanner, dst: HostTensor, src: HostTensor) -> None:
     chain.emit([(chain.convert(chain.load(src), class_of(dst.dtype)), dst)])
 
 
-Instruction = Callable[[Chain, Op], Value]
-"""How an op enters a chain: the `instruction` of its record."""
+Instruction = Callable[[Chain, Op], Value | tuple[Value, ...]]
+"""How an op enters a chain: the `instruction` of its record; it returns the value of each result."""

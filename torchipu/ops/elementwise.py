@@ -41,12 +41,13 @@ def unary(name: str, integer: str | None = None) -> Instruction:
     return build
 
 
-def binary(name: str, left: str = "self", right: str = "other") -> Instruction:
-    """Apply ``f_name`` or ``l_name`` to two arguments, by the type of the result."""
+def binary(name: str, left: str = "self", right: str = "other", *, integer: str = "") -> Instruction:
+    """Apply ``f_name`` or ``l_name`` (or ``l_integer``) to two arguments, by the type of the result."""
 
     def build(chain: Chain, op: Op) -> Value:
         kind = result_class(op)
-        return chain.run(f"{kind}_{name}", chain.argument(op, left, kind), chain.argument(op, right, kind))
+        operation = integer if integer and kind == "l" else name
+        return chain.run(f"{kind}_{operation}", chain.argument(op, left, kind), chain.argument(op, right, kind))
 
     return build
 
@@ -84,6 +85,74 @@ def floor_divide(chain: Chain, op: Op) -> Value:
     """Divide and round down."""
     kind = result_class(op)
     return chain.run(f"{kind}_floor_div", chain.argument(op, "self", kind), chain.argument(op, "other", kind))
+
+
+def ldexp(chain: Chain, op: Op) -> Value:
+    """``self * 2^other``, as eager computes it: the power may overflow before the product does."""
+    power = chain.run("f_exp2", chain.argument(op, "other", "f"))
+    return chain.run("f_mul", chain.argument(op, "self", "f"), power)
+
+
+def shift(name: str, factor: str) -> Instruction:
+    """Shift the bits of integers; floats are multiplied or divided by a power of two."""
+
+    def build(chain: Chain, op: Op) -> Value:
+        kind = result_class(op)
+        a, b = chain.argument(op, "self", kind), chain.argument(op, "other", kind)
+        if kind == "l":
+            return chain.run(f"l_shift_{name}", a, b)
+        return chain.run(factor, a, chain.run("f_exp2", b))
+
+    return build
+
+
+def round_decimals(chain: Chain, op: Op) -> Value:
+    """Round to so many decimals; a negative number of them rounds to tens, hundreds and so on."""
+    value, decimals = chain.argument(op, "self", "f"), op.attrs["decimals"]
+    if decimals == 0:
+        return chain.run("f_round", value)
+    power = chain.scalar(10.0 ** abs(decimals), "f")  # type: ignore[arg-type]
+    there, back = ("f_mul", "f_div") if decimals > 0 else ("f_div", "f_mul")  # type: ignore[operator]
+    return chain.run(back, chain.run("f_round", chain.run(there, value, power)), power)
+
+
+def heaviside(chain: Chain, op: Op) -> Value:
+    """0 below zero, 1 above, and ``values`` at zero."""
+    kind = result_class(op)
+    value, at_zero = chain.argument(op, "self", kind), chain.argument(op, "values", kind)
+    if kind == "f":
+        return chain.run("f_heaviside", value, at_zero)
+    zero = chain.scalar(0, "l")
+    above = chain.convert(chain.run("b_lt_l", zero, value), "l")
+    return chain.run("l_where", chain.run("b_eq_l", value, zero), at_zero, above)
+
+
+def square(chain: Chain, op: Op) -> Value:
+    """Multiply by itself."""
+    kind = result_class(op)
+    value = chain.argument(op, "self", kind)
+    return chain.run("f_square", value) if kind == "f" else chain.run("l_mul", value, value)
+
+
+def scale(factor: float) -> Instruction:
+    """Multiply by a constant."""
+
+    def build(chain: Chain, op: Op) -> Value:
+        return chain.run("f_mul", chain.argument(op, "self", "f"), chain.scalar(factor, "f"))
+
+    return build
+
+
+def nextafter(chain: Chain, op: Op) -> Value:
+    """Step to the neighbour in the direction of ``other``, among the numbers of the result's type."""
+    name = "f_nextafter_half" if op.outputs[0].dtype is DType.HALF else "f_nextafter"
+    return chain.run(name, chain.argument(op, "self", "f"), chain.argument(op, "other", "f"))
+
+
+def frexp(chain: Chain, op: Op) -> tuple[Value, Value]:
+    """Split into a mantissa in [0.5, 1) and an exponent."""
+    value = chain.argument(op, "self", "f")
+    return chain.run("f_frexp", value), chain.run("l_frexp_exponent", value)
 
 
 def compare(name: str, *, swap: bool = False) -> Instruction:
@@ -188,6 +257,15 @@ def classify(name: str) -> Instruction:
     return build
 
 
+def signbit(chain: Chain, op: Op) -> Value:
+    """Whether the sign is set; that of a zero counts, and that of a NaN."""
+    operand = op.operand("self")
+    assert operand is not None
+    if operand.dtype.is_floating:
+        return chain.run("b_signbit", chain.argument(op, "self", "f"))
+    return chain.run("b_signbit_l", chain.argument(op, "self", "l"))
+
+
 def copy(name: str = "self") -> Instruction:
     """Pass a value on; the result's type converts it."""
 
@@ -272,7 +350,8 @@ def _register_arithmetic() -> None:
     )
     register_maps("floor_divide floor_divide.Scalar", floor_divide, estimated_map("BinaryOp1D<floor_divide>", 23, 12))
     register_maps(
-        "remainder.Tensor remainder.Scalar", binary("remainder"), estimated_map("BinaryOp1D<remainder>", 25, 14)
+        "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor", binary("remainder"),
+        estimated_map("BinaryOp1D<remainder>", 25, 14),
     )
     register_maps("fmod.Tensor fmod.Scalar", binary("fmod"), estimated_map("BinaryOp1D<fmod>", 25, 14))
     register_maps("maximum", binary("max"), vector_map("BinaryOp1D<max>", 4, 3))
@@ -281,6 +360,15 @@ def _register_arithmetic() -> None:
         "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar", power, element_codelet("popops::BinaryOp1D<pow>", 325, 312)
     )
     register_maps("atan2", binary("atan2"), element_codelet("popops::BinaryOp1D<atan2>", 60, 400, source="estimate"))
+    register_maps("fmax", binary("fmax", integer="max"), estimated_map("BinaryOp1D<fmax>", 12, 11))
+    register_maps("fmin", binary("fmin", integer="min"), estimated_map("BinaryOp1D<fmin>", 12, 11))
+    register_maps("hypot", binary("hypot"), estimated_map("BinaryOp1D<hypot>", 40, 22))
+    register_maps("copysign.Tensor copysign.Scalar", binary("copysign"), estimated_map("BinaryOp1D<copysign>", 3, 3))
+    register_maps("nextafter", nextafter, element_codelet("popops::NextAfter", 14, 12, source="estimate"))
+    register_maps("heaviside", heaviside, estimated_map("Heaviside", 10, 9))
+    register_maps("ldexp.Tensor", ldexp, estimated_map("LdExp", 9, 11))
+    register_maps("gcd", binary("gcd"), element_codelet("popops::Gcd", 700, 700, source="estimate"))
+    register_maps("lcm", binary("lcm"), element_codelet("popops::Lcm", 740, 740, source="estimate"))
     register_maps("addcmul", add_product, MULTIPLY_ADD)
     register_maps(
         "addcdiv", parametrised("addcdiv", "value", operands=("self", "tensor1", "tensor2")),
@@ -306,13 +394,19 @@ def _register_unary() -> None:
         register_maps(name, unary(name), estimated_map(f"UnaryOp1D<{name}>", half, single))
     register_maps("tan", unary("tan"), element_codelet("popops::UnaryOp1D<tan>", 5100, 5700))
     register_maps("reciprocal", unary("recip"), vector_map("UnaryOp1D<inverse>", 15, 6))
-    register_maps("square", unary("square"), CHEAP)
+    register_maps("square", square, CHEAP)
     register_maps("erf special_erf", unary("erf"), element_codelet("popops::UnaryOp1D<erf>", 13, 41))
     for name in ("sin", "cos"):
         register_maps(name, unary(name), element_codelet(f"popops::UnaryOp1D<{name}>", 25, 2300))
     register_maps("neg", unary("neg", "l_neg"), CHEAP)
     register_maps("abs", unary("abs", "l_abs"), CHEAP)
-    register_maps("sign", unary("sign", "l_sign"), COMPARE)
+    register_maps("sign sgn", unary("sign", "l_sign"), COMPARE)
+    register_maps("deg2rad", scale(math.pi / 180), CHEAP)
+    register_maps("rad2deg", scale(180 / math.pi), CHEAP)
+    register_maps("frac", unary("frac"), estimated_map("UnaryOp1D<frac>", 4, 4))
+    register_maps("round.decimals", round_decimals, estimated_map("RoundDecimals", 22, 14))
+    register_maps("frexp.Tensor", frexp, element_codelet("popops::FrExp", 9, 8, source="estimate"))
+    register_maps("angle", unary("angle"), estimated_map("UnaryOp1D<angle>", 12, 11))
     for name in ("floor", "ceil", "round", "trunc"):
         register_maps(name, unary(name, ""), CHEAP)
     register_maps("nan_to_num", nan_to_num, element_codelet("popops::NanToNum", 5, 5, source="estimate"))
@@ -325,9 +419,18 @@ def _register_logic() -> None:
     register_maps("ge.Scalar ge.Tensor", compare("le", swap=True), COMPARE)
     for name in ("and", "or", "xor"):
         register_maps(f"logical_{name}", logical(name), BINARY)
-        register_maps(f"bitwise_{name}.Tensor bitwise_{name}.Scalar", bitwise(name), BINARY)
+        register_maps(
+            f"bitwise_{name}.Tensor bitwise_{name}.Scalar bitwise_{name}.Scalar_Tensor", bitwise(name), BINARY
+        )
     register_maps("logical_not", logical_not, CHEAP)
     register_maps("bitwise_not", bitwise_not, CHEAP)
+    for name, factor, symbol in (("left", "f_mul", "l"), ("right", "f_div", "r")):
+        overloads = [f"bitwise_{name}_shift.{overload}" for overload in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")]
+        overloads += [f"__{symbol}shift__.{overload}" for overload in ("Tensor", "Scalar")]
+        register_maps(" ".join(overloads), shift(name, factor), BINARY)
+    register_maps("signbit", signbit, CHEAP)
+    register_maps("isposinf", classify("isposinf"), COMPARE)
+    register_maps("isneginf", classify("isneginf"), COMPARE)
     register_maps("isnan", classify("isnan"), COMPARE)
     register_maps("isinf", classify("isinf"), COMPARE)
     register_maps("where.self where.ScalarSelf where.ScalarOther where.Scalar", where(), SELECT)
