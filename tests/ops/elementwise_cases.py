@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -149,6 +150,7 @@ def _as_call(schema: Any, given: dict[str, object]) -> Call:
     return args, {a.name: given[a.name] for a in schema.arguments if a.kwarg_only and a.name in given}
 
 
+@functools.cache
 def accepted(target: str, dtype: torch.dtype) -> list[tuple[Call, tuple[torch.Tensor, ...]]]:
     """Return the calls that eager accepts for a type, each with eager's results."""
     found = []

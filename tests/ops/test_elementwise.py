@@ -205,38 +205,43 @@ def test_three_threads_give_the_bits_of_one(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_cycles_grow_with_the_work_and_shrink_with_the_tiles(target: str) -> None:
-    spec = lookup(target)
+    spec, op = lookup(target), small_op(target)
     assert spec is not None
     machine = lookup_target("mk2")
     found: dict[tuple[int, int], int] = {}
     for tiles, rows in itertools.product((1, 3, 1472), (4, 4000)):
-        op = op_of(target, rows)
-        small = dataclasses.replace(machine, num_tiles=tiles)
-        sets = spec.lower(op, small)
+        fewer = dataclasses.replace(machine, num_tiles=tiles)
+        sets = spec.lower(with_rows(op, rows), fewer)
         assert sets
         found[tiles, rows] = sum(
-            vertices.codelet.cycles(
-                small, vertices.work(busiest_elements(small, vertices.elements, vertices.grain)),
-            ) for vertices in sets
+            vertices.codelet.cycles(fewer, vertices.work(busiest_elements(fewer, vertices.elements, vertices.grain)))
+            for vertices in sets
         )
-    elements = op_of(target, 4000).outputs[0].num_elements
+    elements = with_rows(op, 4000).outputs[0].num_elements
     # More than a hundredth of a cycle and less than ten thousand an element; six workers share a tile.
     assert elements / 100 < found[1, 4000] < 1e4 * elements
     assert found[1, 4] < found[1, 4000]
     assert found[1, 4000] > found[3, 4000] > found[1472, 4000] > 0
 
 
-def op_of(target: str, rows: int) -> Op:
-    """Return the op of a call on ``rows`` rows."""
-    for dtype in (torch.float32, torch.int32, torch.bool):
-        if accepted(target, dtype):
-            args, kwargs = calls(target, dtype, shapes=((rows, 34), (34,), (rows, 1)))[0]
-            break
-    if target in ("aten.glu.default", "aten.glu_backward.default"):
-        args = [value.repeat(rows // 2, 1) if isinstance(value, torch.Tensor) else value for value in args]
+def small_op(target: str) -> Op:
+    """Return the op of a call on four rows."""
+    dtype = next(dtype for dtype in (torch.float32, torch.int32, torch.bool) if accepted(target, dtype))
+    args, kwargs = calls(target, dtype, shapes=((4, 34), (34,), (4, 1)))[0]
     eager = overload_of(target)(*args, **kwargs)
     tensors = {
         id(value): Tensor(f"x{number}", tuple(value.shape), HELD[value.dtype])
         for number, value in enumerate(bind_call(target, args, kwargs).values()) if isinstance(value, torch.Tensor)
     }
     return make_op(target, args, kwargs, tensors, eager if isinstance(eager, (tuple, list)) else (eager,))
+
+
+def with_rows(op: Op, rows: int) -> Op:
+    """Return an op with so many rows in place of its first dimension where there are two."""
+
+    def grown(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(
+            dataclasses.replace(t, shape=(rows, *t.shape[1:])) if len(t.shape) == 2 else t for t in tensors
+        )
+
+    return dataclasses.replace(op, inputs=grown(op.inputs), outputs=grown(op.outputs))

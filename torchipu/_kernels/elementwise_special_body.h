@@ -31,7 +31,7 @@ TI_F(prelu, FN(sel)(FN(lt)(ZERO, A), A, A *B))
 TI_F(prelu_grad, FN(sel)(FN(lt)(ZERO, B), A, A *C)) /* gradient, x, weight */
 TI_F(prelu_weight_grad, FN(sel)(FN(lt)(ZERO, B), ZERO, A *B))
 TI_F(glu, A *FN(sigmoid)(B))
-TI_F(glu_gate_grad, A * (FN(sigmoid)(C) * (1.f - FN(sigmoid)(C))) * B) /* gradient, value, gate */
+TI_F(glu_gate_grad, A * (FN(sigmoid)(C) * (1.f - FN(sigmoid)(C)) * B)) /* gradient, value, gate */
 TI_FB(signbit, FN(lt)(FN(sign_of)(A), ZERO))
 TI_FB(isposinf, FN(eq)(A, FN(set)(INFINITY)))
 TI_FB(isneginf, FN(eq)(A, FN(set)(-INFINITY)))

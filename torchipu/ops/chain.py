@@ -82,11 +82,17 @@ def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, 
     return tuple(sizes), tuple(tuple(kept) for kept in merged)
 
 
+# Eager takes 0-d operands of these as they are, beside halves too.
+TAKES_NUMBERS = frozenset(["add", "sub", "rsub", "mul", "div"])
+
+
 def _becomes_half(operand: Tensor, op: Op) -> bool:
-    """Whether an operand is an integer that torch promotes to half for this op."""
-    if class_of(operand.dtype) != "l":
+    """Whether an operand is an integer or a 0-d float that torch promotes to half for this op."""
+    floats = [tensor for tensor in op.inputs if tensor.dtype.is_floating]
+    deciding = [tensor for tensor in floats if tensor.shape] or floats
+    if {tensor.dtype for tensor in deciding} != {DType.HALF}:
         return False
-    return {tensor.dtype for tensor in op.inputs if tensor.dtype.is_floating} == {DType.HALF}
+    return class_of(operand.dtype) == "l" or (operand.dtype is DType.FLOAT and op.kind not in TAKES_NUMBERS)
 
 
 def _wrapped(number: float, op: Op) -> int:
