@@ -114,7 +114,7 @@ LAYOUTS = {
     "one": (((1,),), lambda value: value),
     "odd": (((7, 131),), lambda value: value),
     "transposed": (((5, 6, 7),), lambda value: value.permute(2, 0, 1).contiguous().permute(1, 2, 0)),
-    "sliced": (((5, 9),), lambda value: torch.stack([value, value], -1).flatten(-2)[..., ::2] if value.dim() else value),
+    "sliced": (((5, 9),), lambda value: torch.stack([value, value], -1)[..., 1] if value.dim() else value),
     "expanded": (((5, 9), (1, 9), (5, 1)), lambda value: value[..., :1].expand(value.shape) if value.dim() else value),
 }
 
@@ -154,7 +154,8 @@ EXTREMES = torch.tensor([
 
 def at_extremes(args: list[object]) -> list[object]:
     """Return a call whose first three floating operands run through all pairs or triples of extremes."""
-    places = [place for place, value in enumerate(args) if isinstance(value, torch.Tensor) and value.is_floating_point()]
+    tensors = {place: value for place, value in enumerate(args) if isinstance(value, torch.Tensor)}
+    places = [place for place, value in tensors.items() if value.is_floating_point()]
     dims = min(3, len(places))
     size = len(EXTREMES)
     replaced = list(args)
@@ -162,8 +163,8 @@ def at_extremes(args: list[object]) -> list[object]:
         shape = [1] * dims
         shape[min(number, dims - 1)] = size
         replaced[place] = EXTREMES.reshape(shape).expand([size] * dims)
-    for place, value in enumerate(args):
-        if isinstance(value, torch.Tensor) and value.dtype is torch.bool:
+    for place, value in tensors.items():
+        if value.dtype is torch.bool:
             replaced[place] = torch.arange(size**dims).reshape([size] * dims) % 2 == 0
     return replaced
 

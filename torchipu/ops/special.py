@@ -61,8 +61,8 @@ def _elements(name: str, cycles: float) -> Codelet:
 def _register() -> None:
     for name, cycles in UNARY_CYCLES.items():
         instruction = INSTRUCTIONS.get(name, name.removeprefix("special_"))
-        operand = "x" if name in NAMED_X else "self"
-        register_maps(name, parametrised(instruction, operands=(operand,)), _elements(f"UnaryOp1D<{instruction}>", cycles))
+        build = parametrised(instruction, operands=("x" if name in NAMED_X else "self",))
+        register_maps(name, build, _elements(f"UnaryOp1D<{instruction}>", cycles))
     register_maps("sinc", unary("sinc"), element_codelet("popops::Sinc", 45, 2310, source="estimate"))
     register_maps("special_entr", unary("entr"), estimated_map("Entr", 14, 20))
     register_maps("polygamma", parametrised("polygamma", "n"), _elements("Polygamma", 3200))
