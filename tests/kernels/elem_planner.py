@@ -9,7 +9,8 @@ import torch
 from torchipu._kernels.abi import Kernel, run_kernel
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops import elementwise, view
+from torchipu.ops import view
+from torchipu.ops.chain import can_join, emit_chain
 from torchipu.ops.spec import HostTensor, contiguous_strides, lookup
 
 DTYPES = {
@@ -176,7 +177,7 @@ def run_op(
     assert spec is not None
     assert spec.supports(op), f"{target} is not supported"
     if spec.instruction is not None:
-        elementwise.emit_chain([op], plan)
+        emit_chain([op], plan)
     else:
         assert spec.emit is not None
         spec.emit(op, plan)
@@ -217,6 +218,6 @@ def run_chain(
         ops.append(op)
     plan.members = frozenset(ops)
     plan.read_outside = {ops[i].outputs[0] for i in keep}
-    assert all(elementwise.can_join(op) for op in ops)
-    elementwise.emit_chain(ops, plan)
+    assert all(can_join(op) for op in ops)
+    emit_chain(ops, plan)
     return [plan.fetch(plan.values[ops[i].outputs[0]]) for i in keep], [eager[i] for i in keep], plan

@@ -10,7 +10,7 @@ import torch
 
 from tests.kernels.elem_planner import MiniPlanner, Ref, run_chain, run_op
 from torchipu._kernels.abi import KernelTrap
-from torchipu.ops import elementwise
+from torchipu.ops.chain import collapse
 from torchipu.ops.spec import TABLE
 
 EXTREMES = torch.tensor([
@@ -324,6 +324,6 @@ def test_every_elementwise_record_names_an_overload_of_aten_or_ours() -> None:
 
 
 def test_collapse_merges_dense_and_repeated_dimensions() -> None:
-    assert elementwise.collapse((2, 3, 4), (12, 4, 1)) == ((24,), ((1,),))
-    assert elementwise.collapse((2, 3, 4), (12, 4, 1), (0, 0, 1)) == ((6, 4), ((4, 1), (0, 1)))
-    assert elementwise.collapse((1, 1), (5, 5)) == ((1,), ((0,),))
+    assert collapse((2, 3, 4), (12, 4, 1)) == ((24,), ((1,),))
+    assert collapse((2, 3, 4), (12, 4, 1), (0, 0, 1)) == ((6, 4), ((4, 1), (0, 1)))
+    assert collapse((1, 1), (5, 5)) == ((1,), ((0,),))

@@ -251,7 +251,7 @@ TI_F(gelu_tanh_grad, A *FN(gelu_tanh_slope)(B))
 TI_F(silu_grad, A *FN(silu_slope)(B))
 TI_F(sigmoid_grad, A * (1.f - B) * B)
 TI_F(tanh_grad, A * (1.f - B * B))
-TI_F(hardtanh_grad, FN(sel)(FN(mor)(FN(le)(B, K0), FN(le)(K1, B)), ZERO, A))
+TI_F(hardtanh_grad, FN(sel)(FN(mand)(FN(lt)(K0, B), FN(lt)(B, K1)), A, ZERO))
 TI_F(hardsigmoid_grad, FN(sel)(FN(mand)(FN(lt)(FN(set)(-3.f), B), FN(lt)(B, FN(set)(3.f))), A / 6.f, ZERO))
 TI_F(hardswish_grad, FN(sel)(FN(le)(B, FN(set)(-3.f)), ZERO, FN(sel)(FN(lt)(B, FN(set)(3.f)), A * (B / 3.f + 0.5f), A)))
 TI_F(softplus_grad, FN(sel)(FN(lt)(K1, B *K0), A, A *FN(sigmoid)(B *K0)))
@@ -382,6 +382,8 @@ TI_SCALAR(l, int64_t, int64_t, pow, {
   if (B < 0) R = A == 1 ? 1 : A == -1 ? (B & 1 ? -1 : 1) : 0;
   else { for (int64_t e = B; e; e >>= 1) { if (e & 1) power *= base; base *= base; } R = (int64_t)power; }
 })
+
+#include "elementwise_special_body.h"
 
 /* ------------------------------------------------------------------ operands that are not read in place */
 #define TI_LOAD_LOOP(type, expression) \

@@ -1,441 +1,18 @@
-"""Elementwise ops: how each enters a fused chain, and the emitter that turns a chain into one kernel call."""
+"""Elementwise ops: how each enters a fused chain, and what it costs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
-from torchipu._kernels.elementwise import CHAIN, OPERATIONS
-from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
+from torchipu.ops.chain import Chain, Instruction, Value, class_of
 from torchipu.ops.lowering import CAST, element_codelet, linear_vertices, vector_codelet
-from torchipu.ops.spec import Codelet, HostPlanner, HostTensor, OpSpec, register, spec_of
-
-MAX_OPERANDS = 24  # operands and results of one chain
-MAX_DIMS = 8
-DIRECT, REGISTER, CONSTANT, UNIFORM, WALK = range(5)
-DTYPE_CODES = {
-    DType.FLOAT: 0, DType.HALF: 1, DType.BOOL: 2, DType.LONG: 3, DType.INT: 4, DType.SHORT: 5, DType.CHAR: 6,
-    DType.UNSIGNED_CHAR: 7,
-}
-# Register classes: f float32, l int64, b bool; the type that a register holds as it stands in memory.
-NATIVE = {"f": DType.FLOAT, "l": DType.LONG, "b": DType.BOOL}
-REGISTER_BYTES = {"f": 4, "l": 8, "b": 1}
-WRAPS = {
-    DType.INT: "l_wrap_int",
-    DType.SHORT: "l_wrap_short",
-    DType.CHAR: "l_wrap_char",
-    DType.UNSIGNED_CHAR: "l_wrap_uchar",
-}
-CONVERSIONS = {
-    "fl": "f_from_l",
-    "fb": "f_from_b",
-    "lf": "l_from_f",
-    "lb": "l_from_b",
-    "bf": "b_from_f",
-    "bl": "b_from_l",
-}
-# Nanoseconds an element costs, roughly; they set the size of a thread's share and nothing else.
-NS_CHEAP, NS_FUNCTION, NS_SCALAR = 0.12, 0.8, 5.0
-SCALAR_OPERATIONS = frozenset(
-    [
-        "f_fmod", "f_remainder", "f_floor_div", "f_atan2", "f_tan", "f_atan", "f_asin", "f_acos", "f_sinh", "f_cosh",
-        "f_erfc", "l_floor_div", "l_trunc_div", "l_remainder", "l_fmod", "l_pow",
-    ],
-)
-FUNCTIONS = frozenset(
-    [
-        "f_pow", "f_exp", "f_expm1", "f_log", "f_log1p", "f_log2", "f_log10", "f_sin", "f_cos", "f_tanh", "f_sigmoid",
-        "f_erf", "f_exp2", "f_elu", "f_gelu", "f_gelu_tanh", "f_silu", "f_mish", "f_softplus", "f_log_sigmoid",
-        "f_gelu_grad", "f_gelu_tanh_grad", "f_silu_grad", "f_softplus_grad", "f_elu_grad", "f_log_sigmoid_grad",
-    ],
-)
-SHARE_NS = 10_000.0
-
-
-def class_of(dtype: DType) -> str:
-    """Return the register class that holds a dtype's values exactly."""
-    return "f" if dtype.is_floating else "b" if dtype is DType.BOOL else "l"
-
-
-def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Merge dimensions that lie one after another in every layout, and drop those of size 1.
-
-    Args:
-        shape: Sizes.
-        strides: For each layout its strides, in elements.
-
-    Returns:
-        The merged sizes, at least one, and the strides of each layout.
-    """
-    sizes: list[int] = []
-    merged: list[list[int]] = [[] for _ in strides]
-    for dim, size in enumerate(shape):
-        if size == 1:
-            continue
-        steps = [layout[dim] for layout in strides]
-        if sizes and all(kept[-1] == step * size for kept, step in zip(merged, steps, strict=True)):
-            sizes[-1] *= size
-            for kept, step in zip(merged, steps, strict=True):
-                kept[-1] = step
-        else:
-            sizes.append(size)
-            for kept, step in zip(merged, steps, strict=True):
-                kept.append(step)
-    if not sizes:
-        return (1,), tuple((0,) for _ in strides)
-    return tuple(sizes), tuple(tuple(kept) for kept in merged)
-
-
-def broadcast(held: HostTensor, shape: Sequence[int]) -> HostTensor:
-    """Return a view with stride 0 wherever the tensor is repeated to reach ``shape``."""
-    missing = len(shape) - len(held.shape)
-    strides = [0] * missing + [
-        0 if size == 1 else stride for size, stride in zip(held.shape, held.strides, strict=True)
-    ]
-    return HostTensor(held.buffer, held.offset, tuple(shape), tuple(strides), held.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """A value inside a chain: its number and its register class."""
-
-    number: int
-    kind: str
-
-
-@dataclass(slots=True)
-class Node:
-    """How a value comes about: an operand in memory, a constant, or an instruction.
-
-    Attributes:
-        kind: Register class.
-        operand: Memory that it is loaded from.
-        constant: Its constant value.
-        operation: Name of the instruction.
-        inputs: Values that the instruction reads.
-        scalars: Constants that the instruction takes.
-    """
-
-    kind: str
-    operand: HostTensor | None = None
-    constant: float | None = None
-    operation: str = ""
-    inputs: tuple[Value, ...] = ()
-    scalars: tuple[float, ...] = ()
-
-
-class Chain:
-    """Builds the program of one chain.
-
-    Args:
-        plan: Says where operands lie.
-        shape: Shape of every result.
-    """
-
-    def __init__(self, plan: HostPlanner, shape: Sequence[int]) -> None:
-        self.plan = plan
-        self.shape = tuple(shape)
-        self.nodes: list[Node] = []
-        self.known: dict[object, Value] = {}
-        self.exact: dict[Value, Value] = {}
-
-    # ------------------------------------------------------------------ what instructions are made of
-    def read(self, tensor: Tensor) -> Value:
-        """Return a tensor's value: made in this chain, or loaded."""
-        if tensor not in self.known:
-            held = self.plan.value(tensor, contiguous=False)
-            if self._num_dims(held) > MAX_DIMS:
-                held = self.plan.value(tensor)
-            self.known[tensor] = self.load(held)
-        return self.known[tensor]
-
-    def load(self, held: HostTensor) -> Value:
-        """Return the value that lies in memory, broadcast to the chain's shape."""
-        return self._add(Node(class_of(held.dtype), operand=broadcast(held, self.shape)))
-
-    def scalar(self, number: float, kind: str) -> Value:
-        """Return a constant."""
-        number = float(number) if kind == "f" else int(bool(number)) if kind == "b" else int(number)
-        key = (repr(number), kind)
-        if key not in self.known:
-            self.known[key] = self._add(Node(kind, constant=number))
-        return self.known[key]
-
-    def run(self, operation: str, *inputs: Value, scalars: Sequence[float] = ()) -> Value:
-        """Return the result of an instruction; its name begins with the class of the result."""
-        return self._add(Node(operation[0], operation=operation, inputs=inputs, scalars=tuple(map(float, scalars))))
-
-    def convert(self, value: Value, kind: str) -> Value:
-        """Return the value in another register class."""
-        return value if value.kind == kind else self.run(CONVERSIONS[kind + value.kind], value)
-
-    def argument(self, op: Op, name: str, kind: str) -> Value:
-        """Return an argument of an op, a tensor or a Python number, in a register class."""
-        tensor = op.operand(name)
-        if tensor is not None:
-            return self.convert(self.read(tensor), kind)
-        return self.scalar(op.attrs[name], kind)  # type: ignore[arg-type]
-
-    # ------------------------------------------------------------------ results
-    def bind(self, tensor: Tensor, value: Value) -> None:
-        """Make a value the result of an op, rounded to the result's type for those who read it in this chain."""
-        exact = self.convert(value, class_of(tensor.dtype))
-        rounding = "f_round_half" if tensor.dtype is DType.HALF else WRAPS.get(tensor.dtype)
-        node = self.nodes[exact.number]
-        if rounding and node.operation:
-            rounded = self.run(rounding, exact)
-            self.exact[rounded] = exact  # a store rounds by itself
-            exact = rounded
-        self.known[tensor] = exact
-
-    def emit(self, results: Sequence[tuple[Value, HostTensor]]) -> None:
-        """Append the kernel call that stores the results."""
-        if not results or results[0][1].num_elements == 0:
-            return
-        Emission(self, [(self.exact.get(value, value), held) for value, held in results]).emit()
-
-    def _add(self, node: Node) -> Value:
-        self.nodes.append(node)
-        return Value(len(self.nodes) - 1, node.kind)
-
-    def _num_dims(self, held: HostTensor) -> int:
-        view = broadcast(held, self.shape)
-        return len(collapse(view.shape, view.strides)[0])
-
-
-@dataclass(slots=True)
-class Slot:
-    """One entry of the kernel's slot table; ``offset_of`` is resolved once the block size is known."""
-
-    kind: int
-    argument: int = 0
-    dtype: int = 0
-    shape: tuple[int, ...] = ()
-    strides: tuple[int, ...] = ()
-    register: int = -1
-
-
-@dataclass(slots=True)
-class Emission:
-    """Turns the nodes of a chain into slots, registers and instructions.
-
-    Args:
-        chain: The finished chain.
-        results: Values and where they are stored.
-    """
-
-    chain: Chain
-    results: list[tuple[Value, HostTensor]]
-    slots: list[Slot] = field(default_factory=list)
-    program: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
-    scalars: list[float] = field(default_factory=list)
-    inputs: list[HostTensor] = field(default_factory=list)
-    register_kinds: list[str] = field(default_factory=list)
-    free: dict[str, list[int]] = field(default_factory=lambda: {"f": [], "l": [], "b": []})
-    slot_by_value: dict[int, int] = field(default_factory=dict)
-    cost_ns: float = NS_CHEAP
-
-    def emit(self) -> None:
-        """Emit the step."""
-        last_use = self._last_uses()
-        direct = self._direct_results()
-        for number in sorted(last_use):
-            node = self.chain.nodes[number]
-            if node.operation:
-                self._emit_instruction(number, node, last_use, direct)
-            if number in last_use:
-                self._emit_stores(number, direct)
-                if last_use[number] == number:
-                    self._release(number)
-        self._append_step()
-
-    def _last_uses(self) -> dict[int, int]:
-        """Return for each value that is needed the number of the last instruction that reads it."""
-        last: dict[int, int] = {value.number: value.number for value, _ in self.results}
-        for number in range(len(self.chain.nodes) - 1, -1, -1):
-            if number not in last:
-                continue
-            for value in self.chain.nodes[number].inputs:
-                last[value.number] = max(last.get(value.number, -1), number)
-        return last
-
-    def _direct_results(self) -> dict[int, int]:
-        """Return the result that each value is written to in place, by number of the value."""
-        direct: dict[int, int] = {}
-        for position, (value, held) in enumerate(self.results):
-            computed = bool(self.chain.nodes[value.number].operation)
-            if computed and held.dtype is NATIVE[value.kind] and held.is_contiguous:
-                direct.setdefault(value.number, position)
-        return direct
-
-    def _emit_instruction(self, number: int, node: Node, last_use: dict[int, int], direct: dict[int, int]) -> None:
-        operands = [self._slot(value) for value in node.inputs]
-        for value in set(node.inputs):
-            if last_use[value.number] == number and value.kind == node.kind:
-                self._release(value.number)  # the result may take its place: elements are read before written
-        if number in direct:
-            held = self.results[direct[number]][1]
-            result = self._new_slot(Slot(DIRECT, direct[number], DTYPE_CODES[held.dtype]))
-        else:
-            result = self._register(node.kind)
-        self.slot_by_value[number] = result
-        for value in set(node.inputs):
-            if last_use[value.number] == number and value.kind != node.kind:
-                self._release(value.number)
-        a, b, c = (*operands, *([operands[0]] * (3 - len(operands))))
-        self.program.append((OPERATIONS[node.operation], result, a, b, c, len(self.scalars)))
-        self.scalars.extend(node.scalars)
-        self.cost_ns += (
-            NS_SCALAR
-            if node.operation in SCALAR_OPERATIONS
-            else NS_FUNCTION
-            if node.operation in FUNCTIONS
-            else NS_CHEAP
-        )
-
-    def _emit_stores(self, number: int, direct: dict[int, int]) -> None:
-        for position, (value, held) in enumerate(self.results):
-            if value.number != number or direct.get(number) == position:
-                continue
-            source = self._slot(value)
-            if held.dtype is NATIVE[value.kind] and held.is_contiguous:
-                target = self._new_slot(Slot(DIRECT, position, DTYPE_CODES[held.dtype]))
-                self.program.append((OPERATIONS[f"{value.kind}_copy"], target, source, source, source, 0))
-            else:
-                target = self._walk_slot(position, held)
-                # A repeated constant is not a whole register: spread it first.
-                if self.slots[source].kind in (CONSTANT, UNIFORM) and value.kind != "b":
-                    spread = self._register(value.kind)
-                    self.program.append((OPERATIONS[f"{value.kind}_copy"], spread, source, source, source, 0))
-                    source = spread
-                self.program.append((OPERATIONS["x_store"], target, source, source, source, 0))
-            self.cost_ns += NS_CHEAP
-
-    def _slot(self, value: Value) -> int:
-        """Return the slot that holds a value, loading it when it is first needed."""
-        if value.number in self.slot_by_value:
-            return self.slot_by_value[value.number]
-        node = self.chain.nodes[value.number]
-        if node.constant is not None:
-            integer, place = (0, len(self.scalars)) if node.kind == "f" else (int(node.constant), 0)
-            if node.kind == "f":
-                self.scalars.append(node.constant)
-            slot = self._new_slot(Slot(
-                CONSTANT, 0, DTYPE_CODES[NATIVE[node.kind]], (integer, place), (),
-                self._new_register(f"constant {node.kind}"),
-            ))
-        else:
-            assert node.operand is not None
-            slot = self._operand_slot(node.kind, node.operand)
-        self.slot_by_value[value.number] = slot
-        return slot
-
-    def _operand_slot(self, kind: str, held: HostTensor) -> int:
-        argument = len(self.results) + len(self.inputs)
-        self.inputs.append(held)
-        _, (strides,) = collapse(held.shape, held.strides)
-        if not any(strides):
-            return self._new_slot(Slot(
-                UNIFORM, argument, DTYPE_CODES[held.dtype], (), (), self._new_register(f"constant {kind}"),
-            ))
-        if held.dtype is NATIVE[kind] and held.is_contiguous:
-            return self._new_slot(Slot(DIRECT, argument, DTYPE_CODES[held.dtype]))
-        source = self._walk_slot(argument, held)
-        register = self._register(kind)
-        self.program.append((OPERATIONS["x_load"], register, source, source, source, 0))
-        self.cost_ns += NS_CHEAP if strides[-1] <= 1 else 10 * NS_CHEAP
-        return register
-
-    def _walk_slot(self, argument: int, held: HostTensor) -> int:
-        shape, (strides,) = collapse(held.shape, held.strides)
-        if len(shape) > MAX_DIMS:
-            raise ValueError(f"an elementwise operand has {len(shape)} separate dimensions, at most {MAX_DIMS}")
-        return self._new_slot(Slot(WALK, argument, DTYPE_CODES[held.dtype], shape, strides))
-
-    def _register(self, kind: str) -> int:
-        """Return a slot for a register, one whose value is no longer needed where there is one."""
-        if self.free[kind]:
-            return self.free[kind].pop()
-        return self._new_slot(Slot(REGISTER, 0, DTYPE_CODES[NATIVE[kind]], (), (), self._new_register(kind)))
-
-    def _release(self, number: int) -> None:
-        slot = self.slot_by_value.get(number)
-        if slot is None or self.slots[slot].kind != REGISTER:
-            return
-        kind = self.register_kinds[self.slots[slot].register]
-        if slot not in self.free[kind]:
-            self.free[kind].append(slot)
-
-    def _new_register(self, kind: str) -> int:
-        self.register_kinds.append(kind)
-        return len(self.register_kinds) - 1
-
-    def _new_slot(self, slot: Slot) -> int:
-        self.slots.append(slot)
-        return len(self.slots) - 1
-
-    def _append_step(self) -> None:
-        elements = self.results[0][1].num_elements
-        per_element = sum(REGISTER_BYTES.get(kind, 0) for kind in self.register_kinds)
-        # Registers and the operands read in place share an L1 of 32 KiB.
-        block = 1024 if per_element <= 16 else 512 if per_element <= 40 else 256
-        offsets, scratch = [], 0
-        for kind in self.register_kinds:
-            offsets.append(scratch)
-            scratch += 64 if kind in ("constant f", "constant l") else REGISTER_BYTES[kind[-1]] * block + 64
-        ints = [elements, block, len(self.slots), len(self.program)]
-        for slot in self.slots:
-            blank = [0] * MAX_DIMS
-            offset = offsets[slot.register] if slot.register >= 0 else 0
-            ints += [slot.kind, slot.argument, slot.dtype, offset, len(slot.shape)]
-            ints += [*slot.shape, *blank][:MAX_DIMS] + [*slot.strides, *blank][:MAX_DIMS]
-        for instruction in self.program:
-            ints += instruction
-        self.chain.plan.step(
-            CHAIN, [held for _, held in self.results], self.inputs, ints=ints, scalars=[*self.scalars, 0.0, 0.0, 0.0],
-            items=-(-elements // block), grain=max(1, round(SHARE_NS / (block * self.cost_ns))),
-            scratch_bytes=scratch + 64,
-        )
-
-
-# --------------------------------------------------------------------------- what the planner calls
-def can_join(op: Op) -> bool:
-    """Return whether an op is elementwise, so that it may enter a chain."""
-    spec = spec_of(op)
-    return spec is not None and spec.instruction is not None
-
-
-def emit_chain(ops: Sequence[Op], plan: HostPlanner) -> None:
-    """Emit one step for elementwise ops of one shape; values that others read are stored, the rest stay in registers.
-
-    Args:
-        ops: In order; :func:`can_join` holds for each, and all results have the same shape.
-        plan: Receives the step.
-    """
-    chain = Chain(plan, ops[0].outputs[0].shape)
-    for op in ops:
-        spec = spec_of(op)
-        assert spec is not None
-        instruction: Instruction = spec.instruction  # type: ignore[assignment]
-        chain.bind(op.outputs[0], instruction(chain, op))
-    results = [
-        (chain.known[result], plan.output(result)) for op in ops for result in op.outputs if plan.wanted_outside(result)
-    ]
-    chain.emit(results)
-
-
-def emit_cast(plan: HostPlanner, dst: HostTensor, src: HostTensor) -> None:
-    """Emit a copy between two views of the same shape that converts the element type."""
-    chain = Chain(plan, dst.shape)
-    chain.emit([(chain.convert(chain.load(src), class_of(dst.dtype)), dst)])
+from torchipu.ops.spec import Codelet, OpSpec, register
 
 
 # --------------------------------------------------------------------------- instructions
-Instruction = Callable[[Chain, Op], Value]
-
-
 def compute_class(op: Op, *names: str) -> str:
     """Return the class in which operands of mixed types are compared or combined: f if any is floating, else l."""
     for name in names:
@@ -464,12 +41,13 @@ def unary(name: str, integer: str | None = None) -> Instruction:
     return build
 
 
-def binary(name: str, left: str = "self", right: str = "other") -> Instruction:
-    """Apply ``f_name`` or ``l_name`` to two arguments, by the type of the result."""
+def binary(name: str, left: str = "self", right: str = "other", *, integer: str = "") -> Instruction:
+    """Apply ``f_name`` or ``l_name`` (or ``l_integer``) to two arguments, by the type of the result."""
 
     def build(chain: Chain, op: Op) -> Value:
         kind = result_class(op)
-        return chain.run(f"{kind}_{name}", chain.argument(op, left, kind), chain.argument(op, right, kind))
+        operation = integer if integer and kind == "l" else name
+        return chain.run(f"{kind}_{operation}", chain.argument(op, left, kind), chain.argument(op, right, kind))
 
     return build
 
@@ -509,6 +87,74 @@ def floor_divide(chain: Chain, op: Op) -> Value:
     return chain.run(f"{kind}_floor_div", chain.argument(op, "self", kind), chain.argument(op, "other", kind))
 
 
+def ldexp(chain: Chain, op: Op) -> Value:
+    """``self * 2^other``, as eager computes it: the power may overflow before the product does."""
+    power = chain.run("f_exp2", chain.argument(op, "other", "f"))
+    return chain.run("f_mul", chain.argument(op, "self", "f"), power)
+
+
+def shift(name: str, factor: str) -> Instruction:
+    """Shift the bits of integers; floats are multiplied or divided by a power of two."""
+
+    def build(chain: Chain, op: Op) -> Value:
+        kind = result_class(op)
+        a, b = chain.argument(op, "self", kind), chain.argument(op, "other", kind)
+        if kind == "l":
+            return chain.run(f"l_shift_{name}", a, b)
+        return chain.run(factor, a, chain.run("f_exp2", b))
+
+    return build
+
+
+def round_decimals(chain: Chain, op: Op) -> Value:
+    """Round to so many decimals; a negative number of them rounds to tens, hundreds and so on."""
+    value, decimals = chain.argument(op, "self", "f"), op.attrs["decimals"]
+    if decimals == 0:
+        return chain.run("f_round", value)
+    power = chain.scalar(10.0 ** abs(decimals), "f")  # type: ignore[arg-type]
+    there, back = ("f_mul", "f_div") if decimals > 0 else ("f_div", "f_mul")  # type: ignore[operator]
+    return chain.run(back, chain.run("f_round", chain.run(there, value, power)), power)
+
+
+def heaviside(chain: Chain, op: Op) -> Value:
+    """0 below zero, 1 above, and ``values`` at zero."""
+    kind = result_class(op)
+    value, at_zero = chain.argument(op, "self", kind), chain.argument(op, "values", kind)
+    if kind == "f":
+        return chain.run("f_heaviside", value, at_zero)
+    zero = chain.scalar(0, "l")
+    above = chain.convert(chain.run("b_lt_l", zero, value), "l")
+    return chain.run("l_where", chain.run("b_eq_l", value, zero), at_zero, above)
+
+
+def square(chain: Chain, op: Op) -> Value:
+    """Multiply by itself."""
+    kind = result_class(op)
+    value = chain.argument(op, "self", kind)
+    return chain.run("f_square", value) if kind == "f" else chain.run("l_mul", value, value)
+
+
+def scale(factor: float) -> Instruction:
+    """Multiply by a constant."""
+
+    def build(chain: Chain, op: Op) -> Value:
+        return chain.run("f_mul", chain.argument(op, "self", "f"), chain.scalar(factor, "f"))
+
+    return build
+
+
+def nextafter(chain: Chain, op: Op) -> Value:
+    """Step to the neighbour in the direction of ``other``, among the numbers of the result's type."""
+    name = "f_nextafter_half" if op.outputs[0].dtype is DType.HALF else "f_nextafter"
+    return chain.run(name, chain.argument(op, "self", "f"), chain.argument(op, "other", "f"))
+
+
+def frexp(chain: Chain, op: Op) -> tuple[Value, Value]:
+    """Split into a mantissa in [0.5, 1) and an exponent."""
+    value = chain.argument(op, "self", "f")
+    return chain.run("f_frexp", value), chain.run("l_frexp_exponent", value)
+
+
 def compare(name: str, *, swap: bool = False) -> Instruction:
     """Compare two arguments in their common type; ``swap`` makes greater-than of less-than."""
 
@@ -545,27 +191,6 @@ def parametrised(name: str, *attrs: str, operands: Sequence[str] = ("self",)) ->
         return chain.run(f"f_{name}", *values, scalars=[op.attrs[attr] for attr in attrs])  # type: ignore[misc]
 
     return build
-
-
-def gelu(chain: Chain, op: Op) -> Value:
-    """GELU, by the error function or by tanh."""
-    name = "f_gelu_tanh" if op.attrs.get("approximate") == "tanh" else "f_gelu"
-    return chain.run(name, chain.argument(op, "self", "f"))
-
-
-def gelu_backward(chain: Chain, op: Op) -> Value:
-    """Gradient of GELU."""
-    name = "f_gelu_tanh_grad" if op.attrs.get("approximate") == "tanh" else "f_gelu_grad"
-    return chain.run(name, chain.argument(op, "grad_output", "f"), chain.argument(op, "self", "f"))
-
-
-def elu_backward(chain: Chain, op: Op) -> Value:
-    """Gradient of ELU from its operand or from its result."""
-    name = "f_elu_result_grad" if op.attrs.get("is_result") else "f_elu_grad"
-    scalars = [op.attrs[attr] for attr in ("alpha", "scale", "input_scale")]
-    return chain.run(
-        name, chain.argument(op, "grad_output", "f"), chain.argument(op, "self_or_result", "f"), scalars=scalars,  # type: ignore[arg-type]
-    )
 
 
 def clamp(chain: Chain, op: Op) -> Value:
@@ -632,6 +257,15 @@ def classify(name: str) -> Instruction:
     return build
 
 
+def signbit(chain: Chain, op: Op) -> Value:
+    """Whether the sign is set; that of a zero counts, and that of a NaN."""
+    operand = op.operand("self")
+    assert operand is not None
+    if operand.dtype.is_floating:
+        return chain.run("b_signbit", chain.argument(op, "self", "f"))
+    return chain.run("b_signbit_l", chain.argument(op, "self", "l"))
+
+
 def copy(name: str = "self") -> Instruction:
     """Pass a value on; the result's type converts it."""
 
@@ -641,14 +275,6 @@ def copy(name: str = "self") -> Instruction:
         return chain.read(tensor)
 
     return build
-
-
-def dropout_backward(chain: Chain, op: Op) -> Value:
-    """``gradient * mask * scale``."""
-    return chain.run(
-        "f_dropout_grad", chain.argument(op, "grad_output", "f"), chain.argument(op, "mask", "b"),
-        scalars=(op.attrs["scale"],),  # type: ignore[arg-type]
-    )
 
 
 def add_product(chain: Chain, op: Op) -> Value:
@@ -673,23 +299,22 @@ def nan_to_num(chain: Chain, op: Op) -> Value:
 
 
 # --------------------------------------------------------------------------- records
-def _map(name: str, half: float, single: float) -> Codelet:
+def vector_map(name: str, half: float, single: float) -> Codelet:
+    """Return a codelet of popops that takes so many cycles for four halves or two floats, as poplibs has it."""
     return vector_codelet(f"popops::{name}", half, single)
 
 
-def _estimate(name: str, half: float, single: float) -> Codelet:
+def estimated_map(name: str, half: float, single: float) -> Codelet:
     """Return a codelet of which no source gives the cycles: guessed from what it has to compute."""
     return vector_codelet(f"popops::{name}", half, single, source="estimate")
 
 
-BINARY = _map("BinaryOp1D", 3, 3)
-MULTIPLY_ADD = _map("ScaledAdd", 3, 3)
-COMPARE = _map("Compare1D", 9, 7)
+BINARY = vector_map("BinaryOp1D", 3, 3)
+MULTIPLY_ADD = vector_map("ScaledAdd", 3, 3)
+COMPARE = vector_map("Compare1D", 9, 7)
 SELECT = element_codelet("popops::Select", 5, 5)
-CHEAP = _map("UnaryOp1D", 2, 2)
-ACTIVATION = vector_codelet("popnn::NonLinearity1D", 3, 3, supervisor=9, worker_half=25, worker_single=25)
-ACTIVATION_GRADIENT = vector_codelet("popnn::NonLinearityGrad1D", 3, 3, supervisor=9, worker_half=25, worker_single=25)
-COPY_MAP = _estimate("UnaryOp1D<copy>", 1, 1)
+CHEAP = vector_map("UnaryOp1D", 2, 2)
+COPY_MAP = estimated_map("UnaryOp1D<copy>", 1, 1)
 
 
 def _record(target: str, instruction: Instruction, codelet: Codelet) -> OpSpec:
@@ -699,7 +324,14 @@ def _record(target: str, instruction: Instruction, codelet: Codelet) -> OpSpec:
     )
 
 
-def _records(targets: str, instruction: Instruction, codelet: Codelet) -> None:
+def register_maps(targets: str, instruction: Instruction, codelet: Codelet) -> None:
+    """Enter a record for each overload of a list separated by spaces.
+
+    Args:
+        targets: ``name`` or ``name.overload`` of ATen, or a full name of ours that begins with ``ipu.``.
+        instruction: How the op enters a chain.
+        codelet: What runs on the device.
+    """
     register(
         *(
             _record(target if target.startswith("ipu.") else f"aten.{target}", instruction, codelet)
@@ -709,27 +341,41 @@ def _records(targets: str, instruction: Instruction, codelet: Codelet) -> None:
 
 
 def _register_arithmetic() -> None:
-    _records("add.Tensor add.Scalar", scaled_sum(1), BINARY)
-    _records("sub.Tensor sub.Scalar", scaled_sum(-1), BINARY)
-    _records("rsub.Tensor rsub.Scalar", scaled_sum(-1, "other", "self"), BINARY)
-    _records("mul.Tensor mul.Scalar", binary("mul"), BINARY)
-    _records("div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode", divide, _map("BinaryOp1D<divide>", 21, 10))
-    _records("floor_divide floor_divide.Scalar", floor_divide, _estimate("BinaryOp1D<floor_divide>", 23, 12))
-    _records("remainder.Tensor remainder.Scalar", binary("remainder"), _estimate("BinaryOp1D<remainder>", 25, 14))
-    _records("fmod.Tensor fmod.Scalar", binary("fmod"), _estimate("BinaryOp1D<fmod>", 25, 14))
-    _records("maximum", binary("max"), _map("BinaryOp1D<max>", 4, 3))
-    _records("minimum", binary("min"), _map("BinaryOp1D<min>", 4, 3))
-    _records(
+    register_maps("add.Tensor add.Scalar", scaled_sum(1), BINARY)
+    register_maps("sub.Tensor sub.Scalar", scaled_sum(-1), BINARY)
+    register_maps("rsub.Tensor rsub.Scalar", scaled_sum(-1, "other", "self"), BINARY)
+    register_maps("mul.Tensor mul.Scalar", binary("mul"), BINARY)
+    register_maps(
+        "div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode", divide, vector_map("BinaryOp1D<divide>", 21, 10)
+    )
+    register_maps("floor_divide floor_divide.Scalar", floor_divide, estimated_map("BinaryOp1D<floor_divide>", 23, 12))
+    register_maps(
+        "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor", binary("remainder"),
+        estimated_map("BinaryOp1D<remainder>", 25, 14),
+    )
+    register_maps("fmod.Tensor fmod.Scalar", binary("fmod"), estimated_map("BinaryOp1D<fmod>", 25, 14))
+    register_maps("maximum", binary("max"), vector_map("BinaryOp1D<max>", 4, 3))
+    register_maps("minimum", binary("min"), vector_map("BinaryOp1D<min>", 4, 3))
+    register_maps(
         "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar", power, element_codelet("popops::BinaryOp1D<pow>", 325, 312)
     )
-    _records("atan2", binary("atan2"), element_codelet("popops::BinaryOp1D<atan2>", 60, 400, source="estimate"))
-    _records("addcmul", add_product, MULTIPLY_ADD)
-    _records(
+    register_maps("atan2", binary("atan2"), element_codelet("popops::BinaryOp1D<atan2>", 60, 400, source="estimate"))
+    register_maps("fmax", binary("fmax", integer="max"), estimated_map("BinaryOp1D<fmax>", 12, 11))
+    register_maps("fmin", binary("fmin", integer="min"), estimated_map("BinaryOp1D<fmin>", 12, 11))
+    register_maps("hypot", binary("hypot"), estimated_map("BinaryOp1D<hypot>", 40, 22))
+    register_maps("copysign.Tensor copysign.Scalar", binary("copysign"), estimated_map("BinaryOp1D<copysign>", 3, 3))
+    register_maps("nextafter", nextafter, element_codelet("popops::NextAfter", 14, 12, source="estimate"))
+    register_maps("heaviside", heaviside, estimated_map("Heaviside", 10, 9))
+    register_maps("ldexp.Tensor", ldexp, estimated_map("LdExp", 9, 11))
+    register_maps("gcd", binary("gcd"), element_codelet("popops::Gcd", 700, 700, source="estimate"))
+    register_maps("lcm", binary("lcm"), element_codelet("popops::Lcm", 740, 740, source="estimate"))
+    register_maps("addcmul", add_product, MULTIPLY_ADD)
+    register_maps(
         "addcdiv", parametrised("addcdiv", "value", operands=("self", "tensor1", "tensor2")),
-        _estimate("AddCDiv", 24, 13),
+        estimated_map("AddCDiv", 24, 13),
     )
     lerp_scalar_or_tensor = parametrised("lerp", operands=("self", "end", "weight"))
-    _records("lerp.Scalar lerp.Tensor", lerp_scalar_or_tensor, _estimate("Lerp", 6, 6))
+    register_maps("lerp.Scalar lerp.Tensor", lerp_scalar_or_tensor, estimated_map("Lerp", 6, 6))
 
 
 def _register_unary() -> None:
@@ -743,98 +389,60 @@ def _register_unary() -> None:
         "cosh": (10, 20), "atan": (60, 400), "asin": (60, 400), "acos": (60, 400), "erfc": (52, 82),
     }
     for name, (half, single) in published.items():
-        _records(name, unary(name), _map(f"UnaryOp1D<{name}>", half, single))
+        register_maps(name, unary(name), vector_map(f"UnaryOp1D<{name}>", half, single))
     for name, (half, single) in guessed.items():
-        _records(name, unary(name), _estimate(f"UnaryOp1D<{name}>", half, single))
-    _records("tan", unary("tan"), element_codelet("popops::UnaryOp1D<tan>", 5100, 5700))
-    _records("reciprocal", unary("recip"), _map("UnaryOp1D<inverse>", 15, 6))
-    _records("square", unary("square"), CHEAP)
-    _records("erf special_erf", unary("erf"), element_codelet("popops::UnaryOp1D<erf>", 13, 41))
+        register_maps(name, unary(name), estimated_map(f"UnaryOp1D<{name}>", half, single))
+    register_maps("tan", unary("tan"), element_codelet("popops::UnaryOp1D<tan>", 5100, 5700))
+    register_maps("reciprocal", unary("recip"), vector_map("UnaryOp1D<inverse>", 15, 6))
+    register_maps("square", square, CHEAP)
+    register_maps("erf special_erf", unary("erf"), element_codelet("popops::UnaryOp1D<erf>", 13, 41))
     for name in ("sin", "cos"):
-        _records(name, unary(name), element_codelet(f"popops::UnaryOp1D<{name}>", 25, 2300))
-    _records("neg", unary("neg", "l_neg"), CHEAP)
-    _records("abs", unary("abs", "l_abs"), CHEAP)
-    _records("sign", unary("sign", "l_sign"), COMPARE)
+        register_maps(name, unary(name), element_codelet(f"popops::UnaryOp1D<{name}>", 25, 2300))
+    register_maps("neg", unary("neg", "l_neg"), CHEAP)
+    register_maps("abs", unary("abs", "l_abs"), CHEAP)
+    register_maps("sign sgn", unary("sign", "l_sign"), COMPARE)
+    register_maps("deg2rad", scale(math.pi / 180), CHEAP)
+    register_maps("rad2deg", scale(180 / math.pi), CHEAP)
+    register_maps("frac", unary("frac"), estimated_map("UnaryOp1D<frac>", 4, 4))
+    register_maps("round.decimals", round_decimals, estimated_map("RoundDecimals", 22, 14))
+    register_maps("frexp.Tensor", frexp, element_codelet("popops::FrExp", 9, 8, source="estimate"))
+    register_maps("angle", unary("angle"), estimated_map("UnaryOp1D<angle>", 12, 11))
     for name in ("floor", "ceil", "round", "trunc"):
-        _records(name, unary(name, ""), CHEAP)
-    _records("nan_to_num", nan_to_num, element_codelet("popops::NanToNum", 5, 5, source="estimate"))
-
-
-def _register_activations() -> None:
-    gelu_erf = vector_codelet("popnn::NonLinearity1D<gelu_erf>", 15, 30, supervisor=9, worker_half=25, worker_single=25)
-    swish = vector_codelet("popnn::NonLinearity1D<swish>", 5, 11, supervisor=9, worker_half=25, worker_single=25)
-    swish_gradient = vector_codelet(
-        "popnn::NonLinearityGrad1D<swish>", 9, 15, supervisor=9, worker_half=25, worker_single=25
-    )
-    gelu_gradient = vector_codelet(
-        "popnn::NonLinearityGrad1D<gelu_erf>", 15, 30, supervisor=9, worker_half=25, worker_single=25,
-        source="estimate",  # as its forward
-    )
-    softplus = vector_codelet("popops::Softplus", 10, 22, source="estimate")
-    _records("relu", unary("relu", None), ACTIVATION)
-    _records("leaky_relu", parametrised("leaky_relu", "negative_slope"), _estimate("LeakyRelu", 4, 4))
-    _records("elu", parametrised("elu", "alpha", "scale", "input_scale"), _estimate("Elu", 10, 12))
-    _records("gelu", gelu, gelu_erf)
-    _records("silu", unary("silu"), swish)
-    _records("mish", unary("mish"), softplus)
-    _records("softplus", parametrised("softplus", "beta", "threshold"), softplus)
-    _records("hardsigmoid", unary("hardsigmoid"), _estimate("HardSigmoid", 5, 5))
-    _records("hardswish", unary("hardswish"), _estimate("HardSwish", 6, 6))
-    _records("clamp clamp.Tensor clamp_min clamp_min.Tensor clamp_max clamp_max.Tensor", clamp, _map("Clamp", 2, 2))
-    _records("threshold", parametrised("threshold", "threshold", "value"), SELECT)
-    gradient = ("grad_output", "self")
-    _records("threshold_backward", parametrised("threshold_grad", "threshold", operands=gradient), ACTIVATION_GRADIENT)
-    _records("gelu_backward", gelu_backward, gelu_gradient)
-    _records("silu_backward", parametrised("silu_grad", operands=gradient), swish_gradient)
-    _records("sigmoid_backward", parametrised("sigmoid_grad", operands=("grad_output", "output")), ACTIVATION_GRADIENT)
-    _records("tanh_backward", parametrised("tanh_grad", operands=("grad_output", "output")), ACTIVATION_GRADIENT)
-    _records("hardtanh", hardtanh, _map("HardTanh", 2, 2))
-    _records(
-        "hardtanh_backward", parametrised("hardtanh_grad", "min_val", "max_val", operands=gradient), ACTIVATION_GRADIENT
-    )
-    _records("hardsigmoid_backward", parametrised("hardsigmoid_grad", operands=gradient), ACTIVATION_GRADIENT)
-    _records("hardswish_backward", parametrised("hardswish_grad", operands=gradient), ACTIVATION_GRADIENT)
-    _records("softplus_backward", parametrised("softplus_grad", "beta", "threshold", operands=gradient), softplus)
-    _records(
-        "leaky_relu_backward", parametrised("leaky_relu_grad", "negative_slope", operands=gradient), ACTIVATION_GRADIENT
-    )
-    _records("elu_backward", elu_backward, _estimate("EluGrad", 10, 12))
-    _records("native_dropout_backward", dropout_backward, MULTIPLY_ADD)
-
-
-def hardtanh(chain: Chain, op: Op) -> Value:
-    """Limit to ``[min_val, max_val]``."""
-    kind = result_class(op)
-    value = chain.argument(op, "self", kind)
-    if kind == "f":
-        return chain.run("f_clamp", value, scalars=(op.attrs["min_val"], op.attrs["max_val"]))  # type: ignore[arg-type]
-    value = chain.run("l_max", value, chain.scalar(op.attrs["min_val"], "l"))  # type: ignore[arg-type]
-    return chain.run("l_min", value, chain.scalar(op.attrs["max_val"], "l"))  # type: ignore[arg-type]
+        register_maps(name, unary(name, ""), CHEAP)
+    register_maps("nan_to_num", nan_to_num, element_codelet("popops::NanToNum", 5, 5, source="estimate"))
 
 
 def _register_logic() -> None:
     for name in ("eq", "ne", "lt", "le"):
-        _records(f"{name}.Scalar {name}.Tensor", compare(name), COMPARE)
-    _records("gt.Scalar gt.Tensor", compare("lt", swap=True), COMPARE)
-    _records("ge.Scalar ge.Tensor", compare("le", swap=True), COMPARE)
+        register_maps(f"{name}.Scalar {name}.Tensor", compare(name), COMPARE)
+    register_maps("gt.Scalar gt.Tensor", compare("lt", swap=True), COMPARE)
+    register_maps("ge.Scalar ge.Tensor", compare("le", swap=True), COMPARE)
     for name in ("and", "or", "xor"):
-        _records(f"logical_{name}", logical(name), BINARY)
-        _records(f"bitwise_{name}.Tensor bitwise_{name}.Scalar", bitwise(name), BINARY)
-    _records("logical_not", logical_not, CHEAP)
-    _records("bitwise_not", bitwise_not, CHEAP)
-    _records("isnan", classify("isnan"), COMPARE)
-    _records("isinf", classify("isinf"), COMPARE)
-    _records("where.self where.ScalarSelf where.ScalarOther where.Scalar", where(), SELECT)
-    _records("masked_fill.Scalar masked_fill.Tensor", where("mask", "value", "self"), SELECT)
+        register_maps(f"logical_{name}", logical(name), BINARY)
+        register_maps(
+            f"bitwise_{name}.Tensor bitwise_{name}.Scalar bitwise_{name}.Scalar_Tensor", bitwise(name), BINARY
+        )
+    register_maps("logical_not", logical_not, CHEAP)
+    register_maps("bitwise_not", bitwise_not, CHEAP)
+    for name, factor, symbol in (("left", "f_mul", "l"), ("right", "f_div", "r")):
+        overloads = [f"bitwise_{name}_shift.{overload}" for overload in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")]
+        overloads += [f"__{symbol}shift__.{overload}" for overload in ("Tensor", "Scalar")]
+        register_maps(" ".join(overloads), shift(name, factor), BINARY)
+    register_maps("signbit", signbit, CHEAP)
+    register_maps("isposinf", classify("isposinf"), COMPARE)
+    register_maps("isneginf", classify("isneginf"), COMPARE)
+    register_maps("isnan", classify("isnan"), COMPARE)
+    register_maps("isinf", classify("isinf"), COMPARE)
+    register_maps("where.self where.ScalarSelf where.ScalarOther where.Scalar", where(), SELECT)
+    register_maps("masked_fill.Scalar masked_fill.Tensor", where("mask", "value", "self"), SELECT)
 
 
 def _register_copies() -> None:
-    _records("_to_copy ipu.cast", copy(), CAST)
-    _records("copy", copy("src"), COPY_MAP)
+    register_maps("_to_copy ipu.cast", copy(), CAST)
+    register_maps("copy", copy("src"), COPY_MAP)
 
 
 _register_arithmetic()
 _register_unary()
-_register_activations()
 _register_logic()
 _register_copies()

@@ -18,7 +18,7 @@ from torchipu._kernels.reduce import (
 )
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.elementwise import collapse
+from torchipu.ops.chain import collapse
 from torchipu.ops.lowering import reduction_codelet, reduction_vertices, vector_codelet
 from torchipu.ops.spec import Emitter, HostPlanner, HostTensor, OpSpec, contiguous_strides, register
 from torchipu.ops.view import emit_copy

@@ -200,7 +200,7 @@ class OpSpec:
         kind: Name in the IR.
         lower: Compute sets that the op becomes; empty for ops that move nothing.
         emit: Host steps that give its value. None when ``instruction`` is given.
-        instruction: For elementwise ops: how the op enters a fused chain (see ``ops.elementwise``).
+        instruction: For elementwise ops: how the op enters a fused chain (see ``ops.chain``).
         dtypes: Element types of floating or integer operands that the record serves; others go generic.
         constraints: Conditions checked at import.
         is_view: The result is a view of the first operand; costs nothing until a consumer gathers it.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from torchipu._kernels.copy import ARANGE, COPY, FILL, TRANSPOSE
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.elementwise import broadcast, collapse, emit_cast
+from torchipu.ops.chain import broadcast, collapse, emit_cast
 from torchipu.ops.lowering import copy_vertices, fill_vertices, no_vertices
 from torchipu.ops.spec import HostPlanner, HostTensor, Lowering, OpSpec, contiguous_strides, register
 

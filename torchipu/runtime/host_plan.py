@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from torchipu._kernels.abi import Kernel
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg
-from torchipu.ops import elementwise, view
+from torchipu.ops import view
+from torchipu.ops.chain import MAX_OPERANDS, can_join, emit_chain
 from torchipu.ops.spec import FUSIONS, Fusion, HostTensor, contiguous_strides, spec_of
 from torchipu.runtime.storage import Allocation, Place, aligned, place_in_arena
 
@@ -280,7 +281,7 @@ class Planner:
 
     def _joins(self, op: Op) -> bool:
         """Whether an op is elementwise and no fusion has it."""
-        return elementwise.can_join(op) and op not in self.fused and op not in self.absorbed
+        return can_join(op) and op not in self.fused and op not in self.absorbed
 
     def _fits(self, chain: list[Op], op: Op) -> bool:
         """Whether an op may join a chain: same shape and leg, and room for its operands."""
@@ -289,12 +290,12 @@ class Planner:
         members = [*chain, op]
         made = {result for member in members for result in member.outputs}
         read = {operand for member in members for operand in member.inputs if operand not in made}
-        return len(read) + len(made) <= elementwise.MAX_OPERANDS
+        return len(read) + len(made) <= MAX_OPERANDS
 
     def _emit_chain(self, chain: list[Op]) -> None:
         self.current = chain[0]
         self.chain_members = frozenset(chain)
-        elementwise.emit_chain(chain, self)
+        emit_chain(chain, self)
         self.chain_members = frozenset()
         self._emit_casts()
 
