@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -22,12 +22,12 @@ TORCH_OWN = (
 )
 """Ops for which torch's own decomposition gives parts that we serve."""
 
-Decompositions = dict[torch._ops.OperatorBase, Callable[..., Any]]
+Decompositions = dict[torch._ops.OpOverload, Callable[..., Any]]
 
 
 def decompositions() -> Decompositions:
     """Return what AOT autograd takes apart while it traces, by overload."""
-    return {**get_decompositions(list(TORCH_OWN)), **OURS}
+    return {**cast(Decompositions, get_decompositions(list(TORCH_OWN))), **OURS}
 
 
 def _addbmm(
@@ -41,7 +41,7 @@ def _addbmm(
 
 
 def _vector_norm(
-    self: Tensor, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, *,  # noqa: A002
+    self: Tensor, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, *,
     dtype: torch.dtype | None = None,
 ) -> Any:
     """Take orders apart that are neither 1, 2 nor infinity, for which there is a kernel."""
