@@ -289,6 +289,8 @@ def _given(node: Node, names: Mapping[str, str], loss: int | None, training: _Tr
             return Given(Role.CONSTANT, "loss_scale" if is_loss else node.name, value)
         case desc.PlainAOTInput(idx=index):
             return Given(Role.INPUT, f"input_{index}")
+        case desc.ForwardTokenAOTInput() | desc.BackwardTokenAOTInput():
+            return Given()
         case other:
             raise CaptureError(
                 f"the model takes an input that cannot be captured: {other.expr()}",
