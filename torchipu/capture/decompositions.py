@@ -129,6 +129,7 @@ def _block_diag(tensors: Sequence[Tensor]) -> Tensor:
 
 
 OURS: Decompositions = {
+    torch.ops.prims.convert_element_type.default: lambda self, dtype: aten._to_copy(self, dtype=dtype),
     aten.addbmm.default: _addbmm,
     aten.linalg_vector_norm.default: _vector_norm,
     aten.norm.ScalarOpt_dim: _norm,

@@ -253,7 +253,8 @@ def logsumexp(op: Op, plan: HostPlanner) -> None:
 
 
 def _is_not_empty(op: Op) -> bool:
-    return op.inputs[0].num_elements > 0
+    """Whether each result has something to reduce; eager refuses the rest."""
+    return op.inputs[0].num_elements > 0 or op.outputs[0].num_elements == 0
 
 
 # --------------------------------------------------------------------------- records

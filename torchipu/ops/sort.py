@@ -167,14 +167,15 @@ def select(mode: int) -> Emitter:
 
 
 def _has_rows(op: Op) -> bool:
-    return op.inputs[0].num_elements > 0
+    """Whether each result has something to choose from; the median of nothing is NaN, by ATen."""
+    return op.inputs[0].num_elements > 0 or op.outputs[0].num_elements == 0
 
 
 def search(op: Op, plan: HostPlanner) -> None:
     """Find where each value belongs in a sorted row."""
     boundaries = op.operand("sorted_sequence") or op.operand("boundaries")
     assert boundaries is not None
-    values, order = _searched(op), op.operand("sorter")
+    values, order = op.operand("self"), op.operand("sorter")
     scalar = op.attrs.get("self")
     given = values.dtype.is_floating if values is not None else isinstance(scalar, float)
     kind = DType.FLOAT if boundaries.dtype.is_floating or given else DType.LONG
@@ -189,11 +190,6 @@ def search(op: Op, plan: HostPlanner) -> None:
         SEARCH, [out], [row, wanted, *orders], ints=[length, per_row, int(kind is DType.LONG), int(right), len(orders)],
         items=out.num_elements, grain=SEARCH_SHARE,
     )
-
-
-def _searched(op: Op) -> Tensor | None:
-    """Return the values looked for, or None for a number."""
-    return op.operand("self")
 
 
 def histogram(op: Op, plan: HostPlanner) -> None:
@@ -234,4 +230,4 @@ _record("median median.dim", _lower_sort, select(MEDIAN), _has_rows)
 _record("nanmedian nanmedian.dim", _lower_sort, select(NAN_MEDIAN), _has_rows)
 _record("mode", _lower_sort, select(MODE), _has_rows)
 _record("searchsorted.Tensor searchsorted.Scalar bucketize.Tensor bucketize.Scalar", _lower_search, search)
-_record("histc", _lower_histogram, histogram, _has_rows, dtypes=FLOATING)
+_record("histc", _lower_histogram, histogram, dtypes=FLOATING)
