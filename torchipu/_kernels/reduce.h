@@ -1,4 +1,4 @@
-/* Reductions and scans for both instruction sets. */
+/* Reductions for both instruction sets. */
 #ifndef TORCHIPU_REDUCE_H
 #define TORCHIPU_REDUCE_H
 #include "isa.h"
@@ -12,5 +12,4 @@ TI_SELECT(reduce_bools)
 TI_SELECT(arg_rows)
 TI_SELECT(moment_rows)
 TI_SELECT(logsumexp_rows)
-TI_SELECT(cumsum)
 #endif

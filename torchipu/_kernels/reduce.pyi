@@ -7,4 +7,3 @@ REDUCE_BOOLS: Kernel
 ARG_ROWS: Kernel
 MOMENT_ROWS: Kernel
 LOGSUMEXP_ROWS: Kernel
-CUMSUM: Kernel

@@ -1,4 +1,4 @@
-/* Reductions over any dimensions of a strided operand, and scans.
+/* Reductions over any dimensions of a strided operand.
  *
  * Float sums add at most 2048 values in vector lanes before they go to a double (rows), or 32 rows before they go to
  * a second accumulator (columns): errors stay near one rounding, whatever the length.
@@ -329,29 +329,6 @@ static int FN(logsumexp_rows)(char *const *args, const int64_t *ints, const doub
   return TI_OK;
 }
 
-/* cumsum: args [out, in], float (sums in double) or long; both row-major [outer, length, inner].
- *
- *   ints   [length, inner, is long]   items  outer x inner
- */
-static int FN(cumsum)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  (void)scalars, (void)scratch;
-  const int64_t length = ints[0], inner = ints[1];
-  for (int64_t item = begin; item < end; item++) {
-    const int64_t base = item / inner * length * inner + item % inner;
-    if (ints[2]) {
-      const int64_t *x = (const int64_t *)args[1] + base;
-      int64_t *y = (int64_t *)args[0] + base;
-      uint64_t sum = 0;
-      for (int64_t i = 0; i < length; i++) { sum += (uint64_t)x[i * inner]; y[i * inner] = (int64_t)sum; }
-    } else {
-      const float *x = (const float *)args[1] + base;
-      float *y = (float *)args[0] + base;
-      double sum = 0;
-      for (int64_t i = 0; i < length; i++) { sum += x[i * inner]; y[i * inner] = (float)sum; }
-    }
-  }
-  return TI_OK;
-}
 #undef V
 #undef VI
 #undef M

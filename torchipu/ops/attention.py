@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchipu._kernels import attention as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.ops.elementwise import broadcast
 from torchipu.ops.lowering import busiest_elements, vector_codelet
 from torchipu.ops.matmul import matmul_vertices
-from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.reduce import SUM, emit_reduction
+from torchipu.ops.spec import (
+    FLOATING,
+    HostPlanner,
+    HostTensor,
+    OpSpec,
+    Vertices,
+    contiguous_strides,
+    register,
+)
 
 if TYPE_CHECKING:
     from torchipu.target import Target
@@ -90,9 +102,9 @@ def _supports(op: Op) -> bool:
     query, key, value, mask = (op.operand(name) for name in ("query", "key", "value", "attn_mask"))
     if query is None or key is None or value is None or len(query.shape) != 4 or 0 in query.shape or 0 in key.shape:
         return False
-    same = query.shape[:2] == key.shape[:2] and key.shape == value.shape and query.shape[3] == key.shape[3]
+    heads = query.shape[0] == key.shape[0] and query.shape[1] % key.shape[1] == 0 and query.shape[3] == key.shape[3]
     masked = mask is None or (mask.dtype.is_floating and len(mask.shape) <= 4)
-    return same and masked and float(op.attrs["dropout_p"]) == 0.0  # type: ignore[arg-type]
+    return heads and key.shape == value.shape and masked and float(op.attrs["dropout_p"]) == 0.0  # type: ignore[arg-type]
 
 
 def _vectors(plan: HostPlanner, tensor: Tensor) -> HostTensor:
@@ -101,23 +113,71 @@ def _vectors(plan: HostPlanner, tensor: Tensor) -> HostTensor:
     return held if held.strides[3] == 1 or held.shape[3] == 1 else plan.value(tensor, DType.FLOAT)
 
 
-def _mask(plan: HostPlanner, op: Op) -> tuple[list[HostTensor], tuple[int, ...]]:
-    """Return the mask, if there is one, and its four strides, 0 where it is broadcast."""
-    tensor = op.operand("attn_mask")
+def _mask(plan: HostPlanner, op: Op, query: HostTensor) -> HostTensor | None:
+    """Return the mask over all scores, if there is one, with strides of 0 where it is broadcast."""
+    tensor, key = op.operand("attn_mask"), op.operand("key")
     if tensor is None:
-        return [], (0, 0, 0, 0)
-    held = plan.value(tensor, DType.FLOAT, contiguous=False)
-    missing = 4 - len(held.shape)
-    shape, strides = (1,) * missing + held.shape, (0,) * missing + held.strides
-    return [held], tuple(0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
+        return None
+    assert key is not None
+    return broadcast(plan.value(tensor, DType.FLOAT, contiguous=False), (*query.shape[:3], key.shape[2]))
 
 
-def _ints(
-    op: Op, operands: list[HostTensor], mask: tuple[list[HostTensor], tuple[int, ...]], rows: int, cols: int
-) -> tuple[int, ...]:
+def _ints(op: Op, operands: Sequence[HostTensor], mask: HostTensor | None, rows: int, cols: int) -> tuple[int, ...]:
     query, key = operands[0], operands[1]
-    head = (*query.shape[:3], key.shape[2], query.shape[3], rows, cols, int(bool(op.attrs["is_causal"])), len(mask[0]))
-    return (*head, *(stride for operand in operands for stride in operand.strides[:3]), *mask[1])
+    masked, mask_strides = (0, (0, 0, 0, 0)) if mask is None else (1, mask.strides)
+    head = (*query.shape[:3], key.shape[2], query.shape[3], rows, cols, int(bool(op.attrs["is_causal"])), masked)
+    return (*head, *(stride for operand in operands for stride in operand.strides[:3]), *mask_strides)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Operands of one kernel call: everything, or one batch when several query heads share a key head.
+
+    Attributes:
+        operands: Query, key and value, [batch, heads, positions, width].
+        mask: Over all scores, or None.
+        dense: Row-major operands and results, query-like or key-like, with as many heads as the query.
+    """
+
+    operands: tuple[HostTensor, ...]
+    mask: HostTensor | None
+    dense: tuple[HostTensor, ...]
+
+
+def _calls(operands: Sequence[HostTensor], mask: HostTensor | None, dense: Sequence[HostTensor]) -> Iterator[_Call]:
+    """Split attention with grouped queries: in each call a key head is a batch whose heads are the queries' group."""
+    batches, heads = operands[0].shape[:2]
+    key_heads = operands[1].shape[1]
+    group = heads // key_heads
+    if group == 1:
+        yield _Call(tuple(operands), mask, tuple(dense))
+        return
+    for batch in range(batches):
+        yield _Call(
+            (
+                _grouped(operands[0], batch, key_heads, group),
+                *(_repeated(operand, batch, group) for operand in operands[1:]),
+            ),
+            None if mask is None else _grouped(mask, batch, key_heads, group),
+            tuple(_grouped(held, batch, key_heads, group) for held in dense),
+        )
+
+
+def _grouped(held: HostTensor, batch: int, key_heads: int, group: int) -> HostTensor:
+    """Show one batch of ``[batch, heads, ...]`` as ``[key heads, group, ...]``."""
+    first, second, *rest = held.strides
+    return HostTensor(
+        held.buffer, held.offset + batch * first, (key_heads, group, *held.shape[2:]), (second * group, second, *rest),
+        held.dtype,
+    )
+
+
+def _repeated(held: HostTensor, batch: int, group: int) -> HostTensor:
+    """Show one batch of ``[batch, key heads, ...]`` as ``[key heads, group, ...]``, the same for the whole group."""
+    first, second, *rest = held.strides
+    return HostTensor(
+        held.buffer, held.offset + batch * first, (held.shape[1], group, *held.shape[2:]), (second, 0, *rest), held.dtype,
+    )
 
 
 def _scale(op: Op, width: int) -> float:
@@ -135,44 +195,53 @@ def _operands(op: Op, plan: HostPlanner) -> list[HostTensor]:
 
 
 def _emit_forward(op: Op, plan: HostPlanner) -> None:
-    operands, mask = _operands(op, plan), _mask(plan, op)
-    batch, heads, queries, width = operands[0].shape
-    keys = operands[1].shape[2]
-    rows = min(queries, 112)
-    while rows > 28 and batch * heads * -(-queries // rows) < 8:
-        rows = -(-rows // 2)
-    cols = min(KEYS_AT_ONCE, -(-keys // 32) * 32)
+    operands = _operands(op, plan)
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
-    plan.step(
-        kernels.ATTENTION,
-        outputs,
-        [*operands, *mask[0]],
-        ints=_ints(op, operands, mask, rows, cols),
-        scalars=(_scale(op, width),),
-        items=batch * heads * -(-queries // rows),
-        scratch_bytes=4 * (cols * width + rows * cols + rows * width + 2 * rows),
-    )
+    for call in _calls(operands, _mask(plan, op, operands[0]), outputs):
+        batch, heads, queries, width = call.operands[0].shape
+        rows = min(queries, 112)
+        while rows > 28 and batch * heads * -(-queries // rows) < 8:
+            rows = -(-rows // 2)
+        cols = min(KEYS_AT_ONCE, -(-operands[1].shape[2] // 32) * 32)
+        plan.step(
+            kernels.ATTENTION,
+            call.dense,
+            [*call.operands, *([call.mask] if call.mask else [])],
+            ints=_ints(op, call.operands, call.mask, rows, cols),
+            scalars=(_scale(op, width),),
+            items=batch * heads * -(-queries // rows),
+            scratch_bytes=4 * (cols * width + rows * cols + rows * width + 2 * rows),
+        )
 
 
 def _emit_backward(op: Op, plan: HostPlanner) -> None:
-    operands, mask = _operands(op, plan), _mask(plan, op)
-    batch, heads, queries, width = operands[0].shape
+    operands = _operands(op, plan)
+    (batches, heads, queries, width), (_, key_heads, keys, _) = operands[0].shape, operands[1].shape
     saved = []
     for name in ("grad_out", "out", "logsumexp"):
         tensor = op.operand(name)
         assert tensor is not None
         saved.append(plan.value(tensor, DType.FLOAT))
-    rows, cols = min(ROWS_BACKWARD, queries), min(KEYS_BACKWARD, -(-operands[1].shape[2] // 32) * 32)
+    rows, cols = min(ROWS_BACKWARD, queries), min(KEYS_BACKWARD, -(-keys // 32) * 32)
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
-    plan.step(
-        kernels.ATTENTION_BACKWARD,
-        outputs,
-        [*saved, *operands, *mask[0]],
-        ints=_ints(op, operands, mask, rows, cols),
-        scalars=(_scale(op, width),),
-        items=batch * heads,
-        scratch_bytes=4 * (2 * cols * width + 2 * rows * cols + queries),
-    )
+    # Grouped queries leave gradients of keys and values for each query head; the group is summed below.
+    apart = [plan.scratch((batches, heads, keys, width)) for _ in range(2)] if heads != key_heads else outputs[1:]
+    for call in _calls(operands, _mask(plan, op, operands[0]), [outputs[0], *apart, *saved]):
+        plan.step(
+            kernels.ATTENTION_BACKWARD,
+            call.dense[:3],
+            [*call.dense[3:], *call.operands, *([call.mask] if call.mask else [])],
+            ints=_ints(op, call.operands, call.mask, rows, cols),
+            scalars=(_scale(op, width),),
+            items=call.operands[0].shape[0] * call.operands[0].shape[1],
+            scratch_bytes=4 * (2 * cols * width + 2 * rows * cols + queries),
+        )
+    if heads == key_heads:
+        return
+    shape = (batches * key_heads, heads // key_heads, keys * width)
+    for held, out in zip(apart, outputs[1:], strict=True):
+        members = HostTensor(held.buffer, held.offset, shape, contiguous_strides(shape), DType.FLOAT)
+        emit_reduction(plan, out, members, (1,), SUM)
 
 
 register(

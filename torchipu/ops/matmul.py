@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from torchipu._kernels import matmul as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.ops.elementwise import broadcast
+from torchipu.ops.integer_matmul import emit_integer_product, integer_vertices
 from torchipu.ops.lowering import ceil_div
-from torchipu.ops.spec import FLOATING, Codelet, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.spec import FLOATING, INTEGER, Codelet, HostPlanner, HostTensor, OpSpec, Vertices, register
 
 if TYPE_CHECKING:
     from torchipu.target import Target
@@ -225,6 +227,8 @@ def _operands(op: Op) -> tuple[Tensor, Tensor]:
 def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
     left, right = _operands(op)
     groups = left.shape[0] if len(left.shape) == 3 else 1
+    if not left.dtype.is_floating:
+        return integer_vertices(target, op.outputs[0].num_elements, left.shape[-1], left.dtype)
     return matmul_vertices(op, target, groups, left.shape[-2], left.shape[-1], right.shape[-1], left.dtype)
 
 
@@ -289,7 +293,7 @@ def emit_product(
     left_strides, right_strides = rows_apart(left), rows_apart(right)
     assert left_strides is not None
     assert right_strides is not None
-    right, layout = _right_operand(plan, right, right_strides, batch, rows, columns, inner)
+    right, layout = right_operand(plan, right, right_strides, batch, rows, columns, inner)
     row_block, column_block = _blocks(batch, rows, columns)
     packs_left = inner >= 1024 and column_block >= 128 and rows >= 28
     sum_block = 384 if inner > 512 else max(1, inner)
@@ -350,7 +354,7 @@ def _emit_turned(
     assert strides is not None
     assert turned_strides is not None
     turned = HostTensor(left.buffer, left.offset, left.shape[::-1], left.strides[::-1], left.dtype)
-    turned, layout = _right_operand(plan, turned, turned_strides[::-1], 1, rows, columns, inner)
+    turned, layout = right_operand(plan, turned, turned_strides[::-1], 1, rows, columns, inner)
     row_block, column_block = _blocks(1, rows, columns)
     items = -(-rows // row_block) * -(-columns // column_block)
     plan.step(
@@ -381,7 +385,7 @@ def _emit_turned(
     )
 
 
-def _right_operand(
+def right_operand(
     plan: HostPlanner,
     right: HostTensor,
     strides: tuple[int, int],
@@ -435,11 +439,23 @@ def _broadcast_strides(addend: HostTensor, out: HostTensor) -> tuple[int, int, i
 def _emit(op: Op, plan: HostPlanner) -> None:
     left, right = _operands(op)
     added = op.operand("self") if op.kind in ("addmm", "baddbmm") else None
+    if not op.outputs[0].dtype.is_floating:
+        _emit_integers(op, plan, left, right, added)
+        return
     alpha, beta = (float(op.attrs.get(name, 1)) for name in ("alpha", "beta"))  # type: ignore[arg-type]
     addend = plan.value(added, DType.FLOAT, contiguous=False) if added is not None and beta != 0 else None
     left_value, right_value = matrix(plan, left), matrix(plan, right)
     emit_product(plan, plan.output(op.outputs[0], DType.FLOAT), left_value, right_value, addend, alpha, beta)
 
 
+def _emit_integers(op: Op, plan: HostPlanner, left: Tensor, right: Tensor, added: Tensor | None) -> None:
+    alpha, beta = (int(op.attrs.get(name, 1)) for name in ("alpha", "beta"))  # type: ignore[call-overload]
+    operands = (plan.value(tensor, DType.LONG, contiguous=False) for tensor in (left, right))
+    addend = None
+    if added is not None and beta != 0:
+        addend = broadcast(plan.value(added, DType.LONG, contiguous=False), op.outputs[0].shape)
+    emit_integer_product(plan, plan.output(op.outputs[0], DType.LONG), *operands, addend, alpha, beta)
+
+
 for _name in ("mm", "bmm", "addmm", "baddbmm"):
-    register(OpSpec(f"aten.{_name}.default", _name, _lower, _emit, dtypes=FLOATING))
+    register(OpSpec(f"aten.{_name}.default", _name, _lower, _emit, dtypes=(*FLOATING, *INTEGER)))

@@ -1,4 +1,4 @@
-"""Reductions and scans: sums, extremes, moments, norms and cumulative sums over any dimensions."""
+"""Reductions: sums, extremes, moments and norms over any dimensions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from torchipu._kernels.abi import Kernel
 from torchipu._kernels.reduce import (
     ARG_ROWS,
-    CUMSUM,
     LOGSUMEXP_ROWS,
     MOMENT_ROWS,
     REDUCE_BOOLS,
@@ -19,7 +18,7 @@ from torchipu._kernels.reduce import (
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.chain import collapse
-from torchipu.ops.lowering import reduction_codelet, reduction_vertices, vector_codelet
+from torchipu.ops.lowering import reduction_codelet, reduction_vertices
 from torchipu.ops.spec import Emitter, HostPlanner, HostTensor, OpSpec, contiguous_strides, register
 from torchipu.ops.view import emit_copy
 
@@ -253,28 +252,9 @@ def logsumexp(op: Op, plan: HostPlanner) -> None:
     )
 
 
-def cumsum(op: Op, plan: HostPlanner) -> None:
-    """Sums of all elements up to each one."""
-    source, result = _source(op), op.outputs[0]
-    kind = DType.FLOAT if result.dtype.is_floating else DType.LONG
-    held, out = plan.value(source, kind), plan.output(result, kind)
-    rank = len(source.shape)
-    dim = op.attrs["dim"] % rank if rank else 0  # type: ignore[operator]
-    length = source.shape[dim] if rank else 1
-    inner = math.prod(source.shape[dim + 1 :])
-    items = result.num_elements // length if length else 0
-    plan.step(
-        CUMSUM,
-        [out],
-        [held],
-        ints=[length, inner, int(kind is DType.LONG)],
-        items=items,
-        grain=max(1, SHARE // max(1, length)),
-    )
-
-
 def _is_not_empty(op: Op) -> bool:
-    return op.inputs[0].num_elements > 0
+    """Whether each result has something to reduce; eager refuses the rest."""
+    return op.inputs[0].num_elements > 0 or op.outputs[0].num_elements == 0
 
 
 # --------------------------------------------------------------------------- records
@@ -285,7 +265,6 @@ LOGICAL = reduction_codelet("popops::Reduce<or>")
 SQUARE_ADD = reduction_codelet("popops::Reduce<square_add>")
 ARGUMENT = reduction_codelet("popnn::ReduceMaxIndices", code_bytes=500, source="estimate")
 LOG_ADD = reduction_codelet("popops::Reduce<log_add>", source="estimate")
-SCAN = vector_codelet("popops::CumSum", 8, 6, source="estimate")
 
 
 def _records(
@@ -317,4 +296,3 @@ _records("var_mean.correction", moments(root=False, mean=True), SQUARE_ADD)
 _records("std_mean.correction", moments(root=True, mean=True), SQUARE_ADD)
 _records("linalg_vector_norm norm.ScalarOpt_dim norm.Scalar", vector_norm, SQUARE_ADD, _has_norm_order)
 _records("logsumexp", logsumexp, LOG_ADD)
-_records("cumsum", cumsum, SCAN)

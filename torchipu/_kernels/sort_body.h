@@ -1,0 +1,226 @@
+/* Sorting, selection, and search in sorted rows.
+ *
+ * A row becomes entries of an unsigned key, which orders as eager does (NaN above all numbers, -0 equal to 0), and a
+ * position: every order here is by key, then by position, so that results are the same in all ways of computing them.
+ */
+#ifndef TORCHIPU_SORT_ENTRY
+#define TORCHIPU_SORT_ENTRY
+typedef struct { uint64_t key; int64_t at; } ti_entry;
+enum { TI_SORT_RUN = 16, TI_SORT_SMALL = 256 }; /* runs sorted by insertion; rows that are merged rather than counted */
+#endif
+
+static inline uint64_t FN(float_key)(const float *x) {
+  uint32_t bits;
+  memcpy(&bits, x, sizeof bits);
+  if ((bits & 0x7fffffffu) > 0x7f800000u) return 0xffffffffu;
+  if ((bits << 1) == 0) bits = 0;
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+/* Loads n elements, `stride` apart; with `descending` the greatest gets the smallest key. */
+static void FN(load_entries)(ti_entry *e, const char *x, int64_t n, int64_t stride, int is_long, int descending) {
+  if (is_long) {
+    const uint64_t turn = descending ? ~0ull : 0;
+    for (int64_t i = 0; i < n; i++)
+      e[i] = (ti_entry){((uint64_t)((const int64_t *)x)[i * stride] ^ 0x8000000000000000ull) ^ turn, i};
+  } else {
+    const uint64_t turn = descending ? 0xffffffffull : 0;
+    for (int64_t i = 0; i < n; i++) e[i] = (ti_entry){FN(float_key)((const float *)x + i * stride) ^ turn, i};
+  }
+}
+static void FN(merge_sort)(ti_entry *e, ti_entry *spare, int64_t n) {
+  for (int64_t r = 0; r < n; r += TI_SORT_RUN)
+    for (int64_t i = r + 1; i < n && i < r + TI_SORT_RUN; i++) {
+      const ti_entry moved = e[i];
+      int64_t j = i;
+      for (; j > r && e[j - 1].key > moved.key; j--) e[j] = e[j - 1];
+      e[j] = moved;
+    }
+  ti_entry *from = e, *to = spare;
+  for (int64_t run = TI_SORT_RUN; run < n; run *= 2) {
+    for (int64_t r = 0; r < n; r += 2 * run) {
+      const int64_t middle = r + run < n ? r + run : n, last = r + 2 * run < n ? r + 2 * run : n;
+      int64_t i = r, j = middle;
+      for (int64_t k = r; k < last; k++)
+        to[k] = i < middle && (j >= last || from[i].key <= from[j].key) ? from[i++] : from[j++];
+    }
+    ti_entry *other = from;
+    from = to;
+    to = other;
+  }
+  if (from != e) memcpy(e, from, (size_t)n * sizeof *e);
+}
+/* Sorts by key, stably; a byte that all keys share takes no pass. */
+static void FN(sort_entries)(ti_entry *e, ti_entry *spare, int64_t n) {
+  if (n <= TI_SORT_SMALL) {
+    FN(merge_sort)(e, spare, n);
+    return;
+  }
+  int64_t count[8][256];
+  memset(count, 0, sizeof count);
+  for (int64_t i = 0; i < n; i++)
+    for (int b = 0; b < 8; b++) count[b][e[i].key >> 8 * b & 255]++;
+  ti_entry *from = e, *to = spare;
+  for (int b = 0; b < 8; b++) {
+    if (count[b][from[0].key >> 8 * b & 255] == n) continue;
+    int64_t place = 0;
+    for (int d = 0; d < 256; d++) {
+      const int64_t here = count[b][d];
+      count[b][d] = place;
+      place += here;
+    }
+    for (int64_t i = 0; i < n; i++) to[count[b][from[i].key >> 8 * b & 255]++] = from[i];
+    ti_entry *other = from;
+    from = to;
+    to = other;
+  }
+  if (from != e) memcpy(e, from, (size_t)n * sizeof *e);
+}
+/* Returns the entry of rank k, by narrowing the keys byte by byte; the entries are lost. */
+static ti_entry FN(select_entry)(ti_entry *e, ti_entry *spare, int64_t n, int64_t k) {
+  for (int b = 7; b >= 0 && n > TI_SORT_SMALL; b--) {
+    int64_t count[256] = {0}, kept = 0;
+    for (int64_t i = 0; i < n; i++) count[e[i].key >> 8 * b & 255]++;
+    int d = 0;
+    for (; k >= count[d]; d++) k -= count[d];
+    if (count[d] == n) continue;
+    for (int64_t i = 0; i < n; i++)
+      if ((int)(e[i].key >> 8 * b & 255) == d) e[kept++] = e[i];
+    n = kept;
+  }
+  if (n <= TI_SORT_SMALL) FN(merge_sort)(e, spare, n);
+  return e[k];
+}
+/* Puts the k smallest entries in front, sorted. */
+static void FN(sort_smallest)(ti_entry *e, ti_entry *spare, int64_t n, int64_t k) {
+  if (k < n && n > TI_SORT_SMALL) {
+    memcpy(spare, e, (size_t)n * sizeof *e);
+    const ti_entry last = FN(select_entry)(spare, spare + n, n, k - 1);
+    int64_t kept = 0;
+    for (int64_t i = 0; i < n; i++)
+      if (e[i].key < last.key || (e[i].key == last.key && e[i].at <= last.at)) e[kept++] = e[i];
+    n = kept;
+  }
+  FN(sort_entries)(e, spare, n);
+}
+static inline void FN(put_entry)(char *const *args, int64_t to, const char *x, int64_t stride, int64_t at, int is_long) {
+  if (is_long) ((int64_t *)args[0])[to] = ((const int64_t *)x)[at * stride];
+  else memcpy((float *)args[0] + to, (const float *)x + at * stride, sizeof(float));
+  ((int64_t *)args[1])[to] = at;
+}
+
+/* sort: args [values, indices long, in] along the middle of row-major [outer, n, inner] (results [outer, k, inner]).
+ *
+ *   ints     [n, inner, k, is long, descending]   items  outer x inner
+ *   scratch  (2 n + 256) entries of 16 bytes
+ */
+static int FN(sort)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  (void)scalars;
+  const int64_t n = ints[0], inner = ints[1], k = ints[2];
+  const int is_long = (int)ints[3];
+  ti_entry *e = scratch, *spare = e + n;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t outer = item / inner, position = item % inner;
+    const char *x = args[2] + (outer * n * inner + position) * (is_long ? 8 : 4);
+    FN(load_entries)(e, x, n, inner, is_long, (int)ints[4]);
+    FN(sort_smallest)(e, spare, n, k);
+    for (int64_t i = 0; i < k; i++) FN(put_entry)(args, (outer * k + i) * inner + position, x, inner, e[i].at, is_long);
+  }
+  return TI_OK;
+}
+
+/* The last position of the most frequent value, the smallest of several; each NaN is a value of its own. */
+static int64_t FN(most_frequent)(ti_entry *e, ti_entry *spare, int64_t n, int is_long) {
+  FN(sort_entries)(e, spare, n);
+  int64_t best = 0, most = 0, run = 0;
+  for (int64_t i = 0; i < n; i++) {
+    run++;
+    const int is_nan = !is_long && e[i].key == 0xffffffffu;
+    if (i + 1 < n && e[i].key == e[i + 1].key && !is_nan) continue;
+    if (run > most) most = run, best = e[i].at;
+    run = 0;
+  }
+  return best;
+}
+
+/* select: args [values, indices long, in] of row-major [outer, n, inner]: one of each row.
+ *
+ *   ints     [n, inner, is long, mode: 0 rank k, 1 median, 2 median without NaN, 3 most frequent, k]
+ *   items    outer x inner
+ *   scratch  (2 n + 256) entries of 16 bytes
+ * A median of an even number is the lower one; a row with NaN has its first NaN for a median.
+ */
+static int FN(select)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  (void)scalars;
+  const int64_t n = ints[0], inner = ints[1];
+  const int is_long = (int)ints[2], mode = (int)ints[3];
+  ti_entry *e = scratch, *spare = e + n;
+  for (int64_t item = begin; item < end; item++) {
+    const char *x = args[2] + (item / inner * n * inner + item % inner) * (is_long ? 8 : 4);
+    FN(load_entries)(e, x, n, inner, is_long, 0);
+    int64_t k = ints[4], nans = 0, first_nan = -1;
+    if (mode == 3) {
+      FN(put_entry)(args, item, x, inner, FN(most_frequent)(e, spare, n, is_long), is_long);
+      continue;
+    }
+    if (mode && !is_long)
+      for (int64_t i = n - 1; i >= 0; i--)
+        if (e[i].key == 0xffffffffu) nans++, first_nan = i;
+    if (mode) k = nans == n || mode == 1 ? (n - 1) / 2 : (n - nans - 1) / 2;
+    const int64_t at = mode == 1 && nans ? first_nan : FN(select_entry)(e, spare, n, k).at;
+    FN(put_entry)(args, item, x, inner, at, is_long);
+  }
+  return TI_OK;
+}
+
+/* search: args [out long, sorted, values, order long when ints[4]]; sorted and values are float, or long.
+ *
+ *   ints   [sorted elements of a row, values of a row (0: all values search one row), is long, right, has order]
+ *   items  values
+ */
+#define TI_SEARCH(type) do { \
+    const type *row = (const type *)args[1] + base, x = ((const type *)args[2])[item]; \
+    while (low < high) { \
+      const int64_t middle = low + (high - low) / 2; \
+      const type y = row[order ? order[middle] : middle]; \
+      if (ints[3] ? !(y > x) : !(y >= x)) low = middle + 1; \
+      else high = middle; \
+    } \
+  } while (0)
+static int FN(search)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  (void)scalars, (void)scratch;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t base = ints[1] ? item / ints[1] * ints[0] : 0;
+    const int64_t *order = ints[4] ? (const int64_t *)args[3] + base : NULL;
+    int64_t low = 0, high = ints[0];
+    if (ints[2]) TI_SEARCH(int64_t);
+    else TI_SEARCH(float);
+    ((int64_t *)args[0])[item] = low;
+  }
+  return TI_OK;
+}
+#undef TI_SEARCH
+
+/* histogram: args [counts long [chunks][bins], in float, edges float: lowest, highest]; what lies outside is not counted.
+ *
+ *   ints   [elements, elements of a chunk, bins]   items  chunks
+ * Traps where the edges are not finite.
+ */
+static int FN(histogram)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  (void)scalars, (void)scratch;
+  const float *x = (const float *)args[1];
+  float low = ((const float *)args[2])[0], high = ((const float *)args[2])[1];
+  if (low == high) low -= 1.0f, high += 1.0f;
+  if (!(isfinite(low) && isfinite(high))) return TI_TRAP_RANGE;
+  const int64_t bins = ints[2];
+  for (int64_t chunk = begin; chunk < end; chunk++) {
+    int64_t *counts = (int64_t *)args[0] + chunk * bins;
+    const int64_t last = (chunk + 1) * ints[1] < ints[0] ? (chunk + 1) * ints[1] : ints[0];
+    memset(counts, 0, (size_t)bins * sizeof *counts);
+    for (int64_t i = chunk * ints[1]; i < last; i++) {
+      if (!(x[i] >= low && x[i] <= high)) continue;
+      const int64_t bin = (int64_t)((x[i] - low) * (float)bins / (high - low));
+      counts[bin < bins ? bin : bins - 1]++;
+    }
+  }
+  return TI_OK;
+}

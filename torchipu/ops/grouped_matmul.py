@@ -1,0 +1,124 @@
+"""Products of groups of rows, each with its own matrix: mixtures of experts, whose groups differ from run to run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchipu._kernels.grouped_matmul import GROUPED_MATMUL, GROUPED_OUTER
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.lowering import ceil_div
+from torchipu.ops.matmul import emit_product, matmul_vertices, matrix, right_operand, rows_apart
+from torchipu.ops.spec import HostPlanner, HostTensor, OpSpec, Vertices, register
+
+if TYPE_CHECKING:
+    from torchipu.target import Target
+
+ROWS, COLUMNS = 56, 128  # of an item; as in grouped_matmul_body.h
+
+
+# --------------------------------------------------------------------------- device side
+def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
+    """Lower to a product for each group, with as many rows each as if the rows were spread evenly."""
+    left, right = op.inputs[0], op.inputs[1]
+    if len(left.shape) == len(right.shape) == 2:
+        groups = _needed(op, "offs").num_elements
+        shape = (groups, left.shape[0], ceil_div(left.shape[1], max(1, groups)), right.shape[1])
+    else:
+        groups = right.shape[0]
+        rows = left.shape[1] if len(left.shape) == 3 else ceil_div(left.shape[0], max(1, groups))
+        shape = (groups, rows, right.shape[1], right.shape[2])
+    return matmul_vertices(op, target, *shape, left.dtype)
+
+
+def _lower_gradient(op: Op, target: Target) -> tuple[Vertices, ...]:
+    left, right = op.inputs[0], op.inputs[1]
+    groups, inner, columns = right.shape
+    rows = ceil_div(left.shape[0], max(1, groups))
+    return (
+        *matmul_vertices(op, target, groups, rows, columns, inner, left.dtype),
+        *matmul_vertices(op, target, groups, inner, rows, columns, left.dtype),
+    )
+
+
+# --------------------------------------------------------------------------- host side
+def _needed(op: Op, name: str) -> Tensor:
+    tensor = op.operand(name)
+    assert tensor is not None, f"{op.target} without {name}"
+    return tensor
+
+
+def _turned(held: HostTensor) -> HostTensor:
+    """Show a matrix, or each of several, transposed."""
+    *batch, rows, columns = held.shape
+    *batch_strides, row, column = held.strides
+    return HostTensor(held.buffer, held.offset, (*batch, columns, rows), (*batch_strides, column, row), held.dtype)
+
+
+def _emit_rows(plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, ends: HostTensor) -> None:
+    """Emit ``out [M, N]`` from ``left [M, K]`` and ``right [G, K, N]``; groups of rows end at ``ends [G]``."""
+    rows, columns, inner, groups = out.shape[0], out.shape[1], left.shape[1], right.shape[0]
+    strides, right_strides = rows_apart(left), rows_apart(right)
+    assert strides is not None
+    assert right_strides is not None
+    right, layout = right_operand(plan, right, right_strides, groups, ceil_div(rows, max(1, groups)), columns, inner)
+    plan.step(
+        GROUPED_MATMUL, [out], [left, right, ends], ints=(rows, columns, inner, *strides, *layout, groups),
+        items=ceil_div(rows, ROWS) * ceil_div(columns, COLUMNS),
+    )
+
+
+def _emit_outer(plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, ends: HostTensor) -> None:
+    """Emit ``out [G, M, N]`` from ``left [M, K]`` and ``right [K, N]``; groups of summands end at ``ends [G]``."""
+    strides = rows_apart(left)
+    assert strides is not None
+    groups, rows, columns = out.shape
+    plan.step(
+        GROUPED_OUTER, [out], [left, right, ends],
+        ints=(rows, columns, left.shape[1], *strides, right.strides[0], groups),
+        items=groups * ceil_div(rows, ROWS) if columns else 0,
+    )
+
+
+def _emit_fallback(op: Op, plan: HostPlanner) -> None:
+    left, right = matrix(plan, _needed(op, "input")), matrix(plan, _needed(op, "weight"))
+    ends = plan.value(_needed(op, "offs"), DType.LONG)
+    _emit_rows(plan, plan.output(op.outputs[0], DType.FLOAT), left, right, ends)
+
+
+def _emit_fallback_gradient(op: Op, plan: HostPlanner) -> None:
+    left, right = matrix(plan, _needed(op, "input")), matrix(plan, _needed(op, "weight"))
+    gradient, ends = plan.value(_needed(op, "grad_output"), DType.FLOAT), plan.value(_needed(op, "offs"), DType.LONG)
+    _emit_rows(plan, plan.output(op.outputs[0], DType.FLOAT), gradient, _turned(right), ends)
+    _emit_outer(plan, plan.output(op.outputs[1], DType.FLOAT), _turned(left), gradient, ends)
+
+
+def _emit_aten(op: Op, plan: HostPlanner) -> None:
+    left, right = matrix(plan, _needed(op, "self")), matrix(plan, _needed(op, "mat2"))
+    out, ends = plan.output(op.outputs[0], DType.FLOAT), op.operand("offs")
+    if ends is None:
+        emit_product(plan, out, left, right)
+    elif len(right.shape) == 3:
+        _emit_rows(plan, out, left, right, plan.value(ends, DType.LONG))
+    else:
+        _emit_outer(
+            plan, out, left, plan.value(_needed(op, "mat2"), DType.FLOAT), plan.value(ends, DType.LONG),
+        )
+
+
+def _is_grouped_by_rows_or_summands(op: Op) -> bool:
+    ranks = len(op.inputs[0].shape), len(op.inputs[1].shape)
+    grouped = op.operand("offs") is not None
+    return op.operand("bias") is None and (ranks in ((2, 3), (2, 2)) if grouped else ranks == (3, 3))
+
+
+register(
+    OpSpec("transformers.grouped_mm_fallback.default", "grouped_mm", _lower, _emit_fallback),
+    OpSpec(
+        "transformers.grouped_mm_fallback_backward.default", "grouped_mm_backward", _lower_gradient,
+        _emit_fallback_gradient,
+    ),
+    OpSpec(
+        "aten._grouped_mm.default", "grouped_mm", _lower, _emit_aten, supports=_is_grouped_by_rows_or_summands,
+    ),
+)

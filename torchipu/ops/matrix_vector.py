@@ -1,0 +1,63 @@
+"""Products of a matrix and a vector: mv and addmv, as products with a matrix of one column or one row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.elementwise import broadcast
+from torchipu.ops.integer_matmul import emit_integer_product, integer_vertices
+from torchipu.ops.matmul import emit_product, matmul_vertices, matrix
+from torchipu.ops.spec import FLOATING, INTEGER, HostPlanner, HostTensor, OpSpec, Vertices, register
+
+if TYPE_CHECKING:
+    from torchipu.target import Target
+
+
+def _operands(op: Op) -> tuple[Tensor, Tensor]:
+    held, vector = op.operand("self") if op.kind == "mv" else op.operand("mat"), op.operand("vec")
+    assert held is not None
+    assert vector is not None
+    return held, vector
+
+
+def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
+    held, _ = _operands(op)
+    rows, inner = held.shape
+    if not held.dtype.is_floating:
+        return integer_vertices(target, rows, inner, held.dtype)
+    return matmul_vertices(op, target, 1, rows, inner, 1, held.dtype)
+
+
+def _column(held: HostTensor) -> HostTensor:
+    """Show a vector as a matrix of one column."""
+    return HostTensor(held.buffer, held.offset, (*held.shape, 1), (*held.strides, 1), held.dtype)
+
+
+def _turned(held: HostTensor) -> HostTensor:
+    return HostTensor(held.buffer, held.offset, held.shape[::-1], held.strides[::-1], held.dtype)
+
+
+def _emit(op: Op, plan: HostPlanner) -> None:
+    left, right = _operands(op)
+    kind = DType.FLOAT if op.outputs[0].dtype.is_floating else DType.LONG
+    alpha, beta = op.attrs.get("alpha", 1), op.attrs.get("beta", 1)
+    out = _column(plan.output(op.outputs[0], kind))
+    added = op.operand("self") if op.kind == "addmv" and beta != 0 else None
+    addend = None if added is None else _column(broadcast(plan.value(added, kind), op.outputs[0].shape))
+    vector = _column(plan.value(right, kind))
+    if kind is DType.LONG:
+        held = plan.value(left, kind, contiguous=False)
+        emit_integer_product(plan, out, held, vector, addend, int(alpha), int(beta))  # type: ignore[call-overload]
+        return
+    held = matrix(plan, left)
+    if held.strides[0] == 1 and held.strides[1] != 1:  # columns lie dense: sum them, rather than each row
+        turned = None if addend is None else _turned(addend)
+        emit_product(plan, _turned(out), _turned(vector), _turned(held), turned, float(alpha), float(beta))  # type: ignore[arg-type]
+        return
+    emit_product(plan, out, held, vector, addend, float(alpha), float(beta))  # type: ignore[arg-type]
+
+
+for _name in ("mv", "addmv"):
+    register(OpSpec(f"aten.{_name}.default", _name, _lower, _emit, dtypes=(*FLOATING, *INTEGER)))

@@ -1,0 +1,82 @@
+"""Scans along one dimension: cumulative sums, products, extremes, and logarithms of sums of exponentials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from torchipu._kernels.scan import SCAN, SCAN_EXTREMES
+from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
+from torchipu.ops.lowering import ceil_div, linear_vertices, vector_codelet
+from torchipu.ops.spec import FLOATING, Emitter, HostPlanner, OpSpec, register
+
+SUM, PRODUCT, LOG_ADD = range(3)
+BLOCK = 16  # positions beside each other that an item takes; as in scan_body.h
+SHARE = 16384  # elements of one thread's share
+
+
+def around_dim(op: Op, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return the sizes before, of and after the dimension ``dim``; a 0-d tensor is one row of one."""
+    if not shape:
+        return 1, 1, 1
+    dim = op.attrs.get("dim", -1)
+    assert isinstance(dim, int)
+    dim %= len(shape)
+    return prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
+
+
+def accumulate(mode: int) -> Emitter:
+    """Combine all elements up to each one, in float for floating results, else in int64."""
+
+    def emit(op: Op, plan: HostPlanner) -> None:
+        result = op.outputs[0]
+        kind = DType.FLOAT if result.dtype.is_floating else DType.LONG
+        held, out = plan.value(op.inputs[0], kind), plan.output(result, kind)
+        outer, length, inner = around_dim(op, held.shape)
+        if not result.num_elements:
+            return
+        plan.step(
+            SCAN, [out], [held], ints=[length, inner, mode, int(kind is DType.LONG)],
+            items=outer * ceil_div(inner, BLOCK), grain=max(1, SHARE // (length * min(inner, BLOCK))),
+        )
+
+    return emit
+
+
+def running_extreme(smallest: bool) -> Emitter:
+    """Find the extreme up to each element, and where it is."""
+
+    def emit(op: Op, plan: HostPlanner) -> None:
+        source = op.inputs[0]
+        kind = DType.FLOAT if source.dtype.is_floating else DType.LONG
+        held = plan.value(source, kind)
+        values, indices = plan.output(op.outputs[0], kind), plan.output(op.outputs[1], DType.LONG)
+        outer, length, inner = around_dim(op, held.shape)
+        if not source.num_elements:
+            return
+        plan.step(
+            SCAN_EXTREMES, [values, indices], [held], ints=[length, inner, int(smallest), int(kind is DType.LONG)],
+            items=outer * ceil_div(inner, BLOCK), grain=max(1, SHARE // (length * min(inner, BLOCK))),
+        )
+
+    return emit
+
+
+# --------------------------------------------------------------------------- records
+# A scan reads and writes each vector twice: once within a tile, once to add what came before it.
+CUMULATIVE = vector_codelet("popops::CumSum", 8, 6, source="estimate")
+CUMULATIVE_EXTREME = vector_codelet("popops::CumMax", 10, 8, source="estimate")
+CUMULATIVE_LOG_ADD = vector_codelet("popops::CumLogAdd", 24, 30, source="estimate")
+
+
+def _record(name: str, emit: Callable[[Op, HostPlanner], None], codelet: object, **known: object) -> None:
+    lower = linear_vertices(codelet, temporaries=1)  # type: ignore[arg-type]
+    register(OpSpec(f"aten.{name}.default", name, lower, emit, **known))  # type: ignore[arg-type]
+
+
+_record("cumsum", accumulate(SUM), CUMULATIVE)
+_record("cumprod", accumulate(PRODUCT), CUMULATIVE)
+_record("logcumsumexp", accumulate(LOG_ADD), CUMULATIVE_LOG_ADD, dtypes=FLOATING)
+_record("cummax", running_extreme(False), CUMULATIVE_EXTREME)
+_record("cummin", running_extreme(True), CUMULATIVE_EXTREME)

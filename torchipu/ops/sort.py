@@ -1,0 +1,233 @@
+"""Sorting, the k largest, medians and other ranks, search in sorted rows, and histograms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from torchipu._kernels.reduce import REDUCE_INTEGERS
+from torchipu._kernels.sort import HISTOGRAM, SEARCH, SELECT, SORT
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.lowering import busiest_elements, element_codelet, reduction_codelet, reduction_sets
+from torchipu.ops.reduce import LARGEST, SMALLEST, SUM, emit_exact, emit_reduction
+from torchipu.ops.scan import around_dim
+from torchipu.ops.spec import FLOATING, Codelet, Emitter, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.target import Target
+
+RANK, MEDIAN, NAN_MEDIAN, MODE = range(4)
+ENTRY_BYTES, SPARE_ENTRIES = 16, 256  # as in sort_body.h
+SHARE = 2048  # elements that one thread sorts at least
+SEARCH_SHARE = 1024  # searches of one thread's share
+MAX_CHUNKS, MIN_CHUNK = 32, 16384  # of a histogram; fixed, so that results do not depend on threads
+
+
+# --------------------------------------------------------------------------- device side
+COMPARE_SWAP = Codelet(
+    "popops::CompareAndSwapAtDistance",
+    lambda target, work: 42 + 11 * -(-work["elements"] // 2), 640, "ipu-stack kernel measurements, ipu_hardware.md 2.3",
+)
+HEAP = element_codelet("popops::HeapSortVertex", 60, 60, code_bytes=900, source="estimate")
+BINARY_SEARCH = element_codelet("torchipu::BinarySearch", 90, 90, source="estimate")
+COUNT = element_codelet("popops::Histogram", 12, 12, source="estimate")
+ADD = reduction_codelet("popops::Reduce<add>")
+
+
+def _bitonic_sets(target: Target, elements: int, length: int, dtype: DType) -> list[Vertices]:
+    """Return the stages of a bitonic sort of rows; values travel with their positions.
+
+    Stages whose partners lie on one tile exchange nothing. They follow one another without an exchange, so that those
+    of one round are one compute set.
+    """
+    levels = max(0, math.ceil(math.log2(max(1, length))))
+    width = target.vector_width(dtype.device_bytes)
+    mine = busiest_elements(target, elements, width, dtype.device_bytes)
+    local = int(math.log2(max(1, mine)))
+    fixed = {"vector_width": width, "element_bytes": dtype.device_bytes}
+    pair_bytes = dtype.device_bytes + 4
+    sets: list[Vertices] = []
+    for level in range(1, levels + 1):
+        here = min(level, local)
+        sets += [
+            Vertices(
+                COMPARE_SWAP, elements, lambda count: {"elements": count, **fixed}, grain=width,
+                gathered_bytes=mine * pair_bytes, temporary_bytes=mine * pair_bytes,
+            )
+        ] * (level - here)
+        if here:
+            sets.append(Vertices(
+                COMPARE_SWAP, elements, lambda count, here=here: {"elements": count * here, **fixed},  # type: ignore[misc]
+                grain=width, temporary_bytes=mine * 4,
+            ))
+    return sets
+
+
+def _lower_sort(op: Op, target: Target) -> tuple[Vertices, ...]:
+    source = op.inputs[0]
+    if not source.num_elements:
+        return ()
+    _, length, _ = _rows(op, source)
+    return tuple(_bitonic_sets(target, source.num_elements, length, source.dtype))
+
+
+def _lower_topk(op: Op, target: Target) -> tuple[Vertices, ...]:
+    """Lower to a heap on each tile over its share of a row, then a sort of what the tiles kept."""
+    source = op.inputs[0]
+    if not source.num_elements or not op.outputs[0].num_elements:
+        return ()
+    _, length, _ = _rows(op, source)
+    rows = source.num_elements // length
+    kept = max(1, op.outputs[0].num_elements // rows)
+    width = target.vector_width(source.dtype.device_bytes)
+    mine = busiest_elements(target, source.num_elements, width, source.dtype.device_bytes)
+    candidates = min(length, kept * max(1, length // max(1, mine)))
+    fixed = {"vector_width": width, "element_bytes": source.dtype.device_bytes}
+    per_element = max(1, round((13 + 20 * math.log(max(1, kept))) / 60))
+    heap = Vertices(
+        HEAP, source.num_elements, lambda count: {"elements": count * per_element, **fixed}, grain=width,
+        temporary_bytes=8 * kept,
+    )
+    return (heap, *_bitonic_sets(target, rows * candidates, candidates, source.dtype))
+
+
+def _lower_search(op: Op, target: Target) -> tuple[Vertices, ...]:
+    result = op.outputs[0]
+    if not result.num_elements:
+        return ()
+    boundaries = op.operand("sorted_sequence") or op.operand("boundaries")
+    assert boundaries is not None
+    steps = max(1, math.ceil(math.log2(boundaries.shape[-1] + 1)) if boundaries.shape else 1)
+    fixed = {"vector_width": 2, "element_bytes": 4}
+    row_bytes = boundaries.device_bytes // max(1, math.prod(boundaries.shape[:-1]))
+    return (Vertices(
+        BINARY_SEARCH, result.num_elements, lambda count: {"elements": max(1, count * steps // 5), **fixed},
+        gathered_bytes=row_bytes, temporary_bytes=row_bytes,
+    ),)
+
+
+def _lower_histogram(op: Op, target: Target) -> tuple[Vertices, ...]:
+    source, bins = op.inputs[0], op.outputs[0].num_elements
+    if not source.num_elements:
+        return ()
+    fixed = {"vector_width": target.vector_width(source.dtype.device_bytes), "element_bytes": source.dtype.device_bytes}
+    held = busiest_elements(target, source.num_elements, 2, source.dtype.device_bytes)
+    tiles = min(target.num_tiles, -(-source.num_elements // held))
+    count = Vertices(COUNT, source.num_elements, lambda n: {"elements": n, **fixed}, temporary_bytes=4 * bins)
+    return (count, *reduction_sets(target, ADD, bins * tiles, bins, DType.FLOAT))
+
+
+# --------------------------------------------------------------------------- host side
+def _kind(source: Tensor) -> DType:
+    return DType.FLOAT if source.dtype.is_floating else DType.LONG
+
+
+def _rows(op: Op, source: Tensor) -> tuple[int, int, int]:
+    """Return the sizes before, of and after the dimension; an op without one takes the tensor as one row."""
+    return around_dim(op, source.shape) if "dim" in op.attrs else (1, source.num_elements, 1)
+
+
+def _scratch_bytes(length: int) -> int:
+    return ENTRY_BYTES * (2 * length + SPARE_ENTRIES)
+
+
+def sort(op: Op, plan: HostPlanner) -> None:
+    """Sort rows stably, or give their k smallest or largest in order."""
+    source, kind = op.inputs[0], _kind(op.inputs[0])
+    held = plan.value(source, kind)
+    values, indices = plan.output(op.outputs[0], kind), plan.output(op.outputs[1], DType.LONG)
+    outer, length, inner = _rows(op, source)
+    taken = min(length, op.attrs["k"]) if "k" in op.attrs else length  # type: ignore[type-var, call-overload]
+    descending = op.attrs["largest"] if "k" in op.attrs else op.attrs.get("descending", False)
+    if not values.num_elements:
+        return
+    plan.step(
+        SORT, [values, indices], [held], ints=[length, inner, taken, int(kind is DType.LONG), int(bool(descending))],  # type: ignore[list-item]
+        items=outer * inner, grain=max(1, SHARE // length), scratch_bytes=_scratch_bytes(length),
+    )
+
+
+def select(mode: int) -> Emitter:
+    """Give one element of each row by its rank, or the most frequent one."""
+
+    def emit(op: Op, plan: HostPlanner) -> None:
+        source, kind = op.inputs[0], _kind(op.inputs[0])
+        held, values = plan.value(source, kind), plan.output(op.outputs[0], kind)
+        outer, length, inner = _rows(op, source)
+        both = len(op.outputs) > 1
+        indices = plan.output(op.outputs[1], DType.LONG) if both else plan.scratch((1,), DType.LONG)
+        if not values.num_elements:
+            return
+        rank = int(op.attrs.get("k", 1)) - 1  # type: ignore[call-overload]
+        plan.step(
+            SELECT, [values, indices], [held], ints=[length, inner, int(kind is DType.LONG), mode, rank],
+            items=outer * inner, grain=max(1, SHARE // length), scratch_bytes=_scratch_bytes(length),
+        )
+
+    return emit
+
+
+def _has_rows(op: Op) -> bool:
+    """Whether each result has something to choose from; the median of nothing is NaN, by ATen."""
+    return op.inputs[0].num_elements > 0 or op.outputs[0].num_elements == 0
+
+
+def search(op: Op, plan: HostPlanner) -> None:
+    """Find where each value belongs in a sorted row."""
+    boundaries = op.operand("sorted_sequence") or op.operand("boundaries")
+    assert boundaries is not None
+    values, order = op.operand("self"), op.operand("sorter")
+    scalar = op.attrs.get("self")
+    given = values.dtype.is_floating if values is not None else isinstance(scalar, float)
+    kind = DType.FLOAT if boundaries.dtype.is_floating or given else DType.LONG
+    row = plan.value(boundaries, kind)
+    wanted = plan.value(values, kind) if values is not None else plan.constant([scalar], kind)  # type: ignore[list-item]
+    orders = [plan.value(order, DType.LONG)] if order is not None else []
+    out = plan.output(op.outputs[0], DType.LONG)
+    length = boundaries.shape[-1] if boundaries.shape else 1
+    per_row = wanted.shape[-1] if len(boundaries.shape) > 1 else 0
+    right = bool(op.attrs.get("right")) or op.attrs.get("side") == "right"
+    plan.step(
+        SEARCH, [out], [row, wanted, *orders], ints=[length, per_row, int(kind is DType.LONG), int(right), len(orders)],
+        items=out.num_elements, grain=SEARCH_SHARE,
+    )
+
+
+def histogram(op: Op, plan: HostPlanner) -> None:
+    """Count the elements in bins of equal width; without edges given, between the extremes."""
+    source, result = op.inputs[0], op.outputs[0]
+    held = plan.value(source, DType.FLOAT)
+    low, high = float(op.attrs["min"]), float(op.attrs["max"])  # type: ignore[arg-type]
+    if low == high:
+        edges = plan.scratch((2,))
+        for place, mode in enumerate((SMALLEST, LARGEST)):
+            edge = HostTensor(edges.buffer, place, (), (), DType.FLOAT)
+            emit_reduction(plan, edge, held, tuple(range(len(held.shape))), mode)
+    else:
+        edges = plan.constant([low, high], DType.FLOAT)
+    bins, count = result.num_elements, source.num_elements
+    chunk = max(MIN_CHUNK, -(-count // MAX_CHUNKS))
+    chunks = -(-count // chunk)
+    counts = plan.scratch((chunks, bins), DType.LONG)
+    plan.step(HISTOGRAM, [counts], [held, edges], ints=[count, chunk, bins], items=chunks)
+    emit_exact(plan, REDUCE_INTEGERS, plan.output(result, DType.LONG), counts, (0,), SUM)
+
+
+# --------------------------------------------------------------------------- records
+def _record(
+    targets: str, lower: Callable[[Op, Target], tuple[Vertices, ...]], emit: Callable[[Op, HostPlanner], None],
+    supports: Callable[[Op], bool] = lambda op: True, **known: object,
+) -> None:
+    for target in targets.split():
+        name, _, overload = target.partition(".")
+        full = f"aten.{name}.{overload or 'default'}"
+        register(OpSpec(full, name, lower, emit, supports=supports, **known))  # type: ignore[arg-type]
+
+
+_record("sort sort.stable", _lower_sort, sort)
+_record("topk", _lower_topk, sort)
+_record("kthvalue", _lower_sort, select(RANK), _has_rows)
+_record("median median.dim", _lower_sort, select(MEDIAN), _has_rows)
+_record("nanmedian nanmedian.dim", _lower_sort, select(NAN_MEDIAN), _has_rows)
+_record("mode", _lower_sort, select(MODE), _has_rows)
+_record("searchsorted.Tensor searchsorted.Scalar bucketize.Tensor bucketize.Scalar", _lower_search, search)
+_record("histc", _lower_histogram, histogram, dtypes=FLOATING)
