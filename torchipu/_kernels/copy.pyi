@@ -4,3 +4,4 @@ COPY: Kernel
 TRANSPOSE: Kernel
 FILL: Kernel
 ARANGE: Kernel
+TRIANGLE: Kernel

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 
+from torchipu.capture import movement
+
 aten = torch.ops.aten
 
 TORCH_OWN = (
@@ -27,7 +29,7 @@ Decompositions = dict[torch._ops.OperatorBase, Callable[..., Any]]
 
 def decompositions() -> Decompositions:
     """Return what AOT autograd takes apart while it traces, by overload."""
-    return {**get_decompositions(list(TORCH_OWN)), **OURS}
+    return {**get_decompositions([*TORCH_OWN, *movement.TORCH_OWN]), **OURS, **movement.OURS}
 
 
 def _addbmm(

@@ -201,20 +201,17 @@ def _serves(op: Op) -> bool:
     return not op.attrs.get("sparse") and needed(op, "indices").dtype in INDEX_BYTES
 
 
-def _serves_bag(op: Op) -> bool:
-    """As embeddings; eager mode's fourth result must have the shape of ours where the mode needs it."""
-    return _serves(op) and needed(op, "indices").num_elements > 0
-
-
 _LOWER_GRAD = lower_update(_width, _num_indices)
 register(
     OpSpec("aten.embedding.default", "embedding", lower_take(_width), _emit_embedding, supports=_serves),
     OpSpec("aten.embedding_dense_backward.default", "embedding_grad", _LOWER_GRAD, _emit_embedding_grad,
            supports=_serves),
     OpSpec("aten.embedding_renorm.default", "embedding_renorm", _LOWER_GRAD, _emit_renorm, supports=_serves),
-    OpSpec("aten._embedding_bag.default", "embedding_bag", _lower_bag, _emit_bag, supports=_serves_bag),
-    OpSpec("aten._embedding_bag_forward_only.default", "embedding_bag", _lower_bag, _emit_bag, supports=_serves_bag),
+    OpSpec("aten._embedding_bag.default", "embedding_bag", _lower_bag, _emit_bag, supports=_serves),
+    OpSpec("aten._embedding_bag_forward_only.default", "embedding_bag", _lower_bag, _emit_bag, supports=_serves),
     OpSpec("aten._embedding_bag_dense_backward.default", "embedding_bag_grad", _lower_bag_grad, _emit_bag_grad,
+           supports=_serves),
+    OpSpec("aten._embedding_bag_backward.default", "embedding_bag_grad", _lower_bag_grad, _emit_bag_grad,
            supports=_serves),
     OpSpec("aten._embedding_bag_per_sample_weights_backward.default", "embedding_bag_weights_grad",
            _lower_bag_weights_grad, _emit_bag_weights_grad, supports=_serves),

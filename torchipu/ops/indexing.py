@@ -388,6 +388,11 @@ def _has_index(op: Op) -> bool:
     return needed(op, "index").dtype in INDEX_BYTES
 
 
+def _has_lines(op: Op) -> bool:
+    """As `_has_index`; eager mode takes an empty index of any type."""
+    return _has_index(op) or needed(op, "index").num_elements == 0
+
+
 def _has_index_tensors(op: Op) -> bool:
     """Whether all index tensors hold numbers; boolean masks have no fixed shape and go generic."""
     tensors = [t for t in op.operand_list("indices") if t is not None]
@@ -396,7 +401,7 @@ def _has_index_tensors(op: Op) -> bool:
 
 def _serves_scatter(op: Op) -> bool:
     """Whether eager mode's reduction has a counterpart; a source of another type is converted there too."""
-    return _has_index(op) and op.attrs.get("reduce", "sum") in REDUCTIONS
+    return _has_lines(op) and op.attrs.get("reduce", "sum") in REDUCTIONS
 
 
 def _row_along(op: Op) -> int:
@@ -437,7 +442,7 @@ _along("index_add.default", "index_copy.default", "index_fill.int_Scalar", "inde
        "index_reduce.default")
 _LOWER_INDEX_PUT = lower_update(_row_of_indexed, lambda op: prod(_index_shape(op)))
 register(
-    OpSpec("aten.gather.default", "gather", lower_take(_one), _emit_gather, supports=_has_index),
+    OpSpec("aten.gather.default", "gather", lower_take(_one), _emit_gather, supports=_has_lines),
     OpSpec("aten.index_select.default", "index_select", lower_take(_row_along), _emit_index_select,
            supports=_has_index),
     OpSpec("aten.take.default", "take", lower_take(_one), _emit_take, supports=_has_index),
