@@ -9,4 +9,5 @@ TI_SELECT(transpose)
 TI_SELECT(fill)
 TI_SELECT(arange)
 TI_SELECT(triangle)
+TI_SELECT(linspace)
 #endif

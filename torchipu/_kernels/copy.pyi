@@ -5,3 +5,4 @@ TRANSPOSE: Kernel
 FILL: Kernel
 ARANGE: Kernel
 TRIANGLE: Kernel
+LINSPACE: Kernel

@@ -131,6 +131,21 @@ static int FN(arange)(char *const *args, const int64_t *ints, const double *scal
   return TI_OK;
 }
 
+/* linspace: args [dst], row-major float (ints[0] = 0) or long (1), which rounds towards zero.
+ *
+ *   ints [is long, steps]   scalars [first, last, step]   items  elements; the second half counts back from the last
+ */
+static int FN(linspace)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  (void)scratch;
+  for (int64_t i = begin; i < end; i++) {
+    const double value = i < ints[1] / 2 ? scalars[0] + scalars[2] * (double)i
+                                         : scalars[1] - scalars[2] * (double)(ints[1] - i - 1);
+    if (ints[0]) ((int64_t *)args[0])[i] = (int64_t)value;
+    else ((float *)args[0])[i] = (float)value;
+  }
+  return TI_OK;
+}
+
 /* triangle: args [dst, src], row-major [..., rows, columns].
  *
  *   ints   [element bytes, rows, columns, diagonal, upper]: keeps columns from row + diagonal on, or up to it

@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 TORCH_OWN = (
     aten._unsafe_masked_index, aten._unsafe_masked_index_put_accumulate, aten.affine_grid_generator, aten.cauchy,
-    aten.channel_shuffle, aten.eye, aten.geometric, aten.linspace, aten.log_normal, aten.logspace,
+    aten.channel_shuffle, aten.eye, aten.geometric, aten.linspace.Tensor_Scalar, aten.linspace.Tensor_Tensor, aten.linspace.Scalar_Tensor, aten.log_normal, aten.logspace,
     aten.pixel_shuffle, aten.pixel_unshuffle, aten.rot90, aten.tril_indices, aten.triu_indices,
 )
 """Ops for which torch's own decomposition gives parts that we serve."""

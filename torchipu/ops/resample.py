@@ -310,8 +310,12 @@ def _emit_padding_grad(op: Op, plan: HostPlanner) -> None:
 
 # --------------------------------------------------------------------------- records
 def _is_floating(op: Op) -> bool:
-    """Bytes are interpolated in whole numbers, which goes generic."""
     return op.outputs[0].dtype.is_floating
+
+
+def _serves_interpolation(op: Op) -> bool:
+    """Eager mode weighs bytes in whole numbers, which goes generic; taking the nearest one is the same in float."""
+    return _is_floating(op) or "nearest" in op.target
 
 
 _INTERPOLATIONS = (
@@ -322,7 +326,7 @@ _INTERPOLATIONS = (
 for _name in _INTERPOLATIONS:
     for _target in (_name, f"{_name}_backward"):
         register(OpSpec(f"aten.{_target}.default", _target.lstrip("_"), lower_taps(_taps_of), _emit_interpolation,
-                        supports=_is_floating))
+                        supports=_serves_interpolation))
 for _name in ("reflection_pad", "replication_pad"):
     for _dims in (1, 2, 3):
         _target = f"{_name}{_dims}d"

@@ -7,7 +7,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 
-from torchipu._kernels.copy import ARANGE, COPY, FILL, TRANSPOSE
+from torchipu._kernels.copy import ARANGE, COPY, FILL, LINSPACE, TRANSPOSE
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.elementwise import broadcast, collapse, emit_cast
@@ -422,6 +422,19 @@ def arange(op: Op, plan: HostPlanner) -> None:
     )
 
 
+def linspace(op: Op, plan: HostPlanner) -> None:
+    """Number elements from ``start`` to ``end`` at equal distances; whole numbers are rounded towards zero."""
+    result, steps = op.outputs[0], op.outputs[0].num_elements
+    floating = result.dtype.is_floating
+    first, last = (float(op.attrs[name]) for name in ("start", "end"))  # type: ignore[arg-type]
+    if not floating:
+        first, last = float(int(first)), float(int(last))
+    step = (last - first) / (steps - 1) if steps > 1 else 0.0
+    scalars = [first, first if steps == 1 else last, step]
+    out = plan.output(result, DType.FLOAT if floating else DType.LONG)
+    plan.step(LINSPACE, [out], [], ints=[int(not floating), steps], scalars=scalars, items=steps, grain=COPY_SHARE)
+
+
 # --------------------------------------------------------------------------- records
 def _records(targets: str, emit: Callable[[Op, HostPlanner], None], lower: Lowering, *, is_view: bool = False) -> None:
     for target in targets.split():
@@ -471,3 +484,4 @@ _records(
     full(None, 0), fill_vertices,
 )
 _records("arange arange.start arange.start_step", arange, fill_vertices)
+_records("linspace", linspace, fill_vertices)
