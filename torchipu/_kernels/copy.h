@@ -8,4 +8,6 @@ TI_SELECT(copy)
 TI_SELECT(transpose)
 TI_SELECT(fill)
 TI_SELECT(arange)
+TI_SELECT(triangle)
+TI_SELECT(linspace)
 #endif

@@ -4,3 +4,5 @@ COPY: Kernel
 TRANSPOSE: Kernel
 FILL: Kernel
 ARANGE: Kernel
+TRIANGLE: Kernel
+LINSPACE: Kernel

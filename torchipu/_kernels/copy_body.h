@@ -130,5 +130,40 @@ static int FN(arange)(char *const *args, const int64_t *ints, const double *scal
   else for (int64_t i = begin; i < end; i++) ((float *)args[0])[i] = (float)(scalars[0] + scalars[1] * (double)i);
   return TI_OK;
 }
+
+/* linspace: args [dst], row-major float (ints[0] = 0) or long (1), which rounds towards zero.
+ *
+ *   ints [is long, steps]   scalars [first, last, step]   items  elements; the second half counts back from the last
+ */
+static int FN(linspace)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  (void)scratch;
+  for (int64_t i = begin; i < end; i++) {
+    const double value = i < ints[1] / 2 ? scalars[0] + scalars[2] * (double)i
+                                         : scalars[1] - scalars[2] * (double)(ints[1] - i - 1);
+    if (ints[0]) ((int64_t *)args[0])[i] = (int64_t)value;
+    else ((float *)args[0])[i] = (float)value;
+  }
+  return TI_OK;
+}
+
+/* triangle: args [dst, src], row-major [..., rows, columns].
+ *
+ *   ints   [element bytes, rows, columns, diagonal, upper]: keeps columns from row + diagonal on, or up to it
+ *   items  rows of all matrices
+ */
+static int FN(triangle)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  (void)scalars, (void)scratch;
+  const int64_t size = ints[0], columns = ints[2];
+  for (int64_t row = begin; row < end; row++) {
+    int64_t cut = row % ints[1] + ints[3] + (ints[4] ? 0 : 1);
+    cut = cut < 0 ? 0 : cut > columns ? columns : cut;
+    char *dst = args[0] + row * columns * size;
+    const char *src = args[1] + row * columns * size;
+    const int64_t kept = ints[4] ? cut : 0, length = ints[4] ? columns - cut : cut;
+    memset(dst, 0, (size_t)(columns * size));
+    memcpy(dst + kept * size, src + kept * size, (size_t)(length * size));
+  }
+  return TI_OK;
+}
 #undef TI_COPY_LOOP
 #undef TI_TILE_LOOP

@@ -1,4 +1,4 @@
-/* Rows taken from, put into and summed into tables by index; gather and scatter along a dimension. Duplicate indices
+/* Rows taken from, put into and summed into tables by index, and bags of rows. Duplicate indices
  * are served in their order: they are bucketed by table row first, so that the result is the same on any number of
  * threads and the last write wins. */
 #include "rowmath_body.h"
@@ -7,13 +7,13 @@ TI_INLINE int64_t FN(index_at)(const char *p, int64_t bytes, int64_t i) {
   return bytes == 8 ? ((const int64_t *)p)[i] : ((const int32_t *)p)[i];
 }
 
-/* take_rows: args out [outer, n, row], table [outer, rows, row], index [n]; ints rows, n, bytes of a row, index bytes,
- * negative indices allowed. Items: (outer, index). */
+/* take_rows: args out [outer, n, row], table [outer, rows, row], index [n] or [outer, n]; ints rows, n, bytes of a row,
+ * index bytes, negative indices allowed, length of the index. Items: (outer, index). */
 static int FN(take_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                          void *scratch) {
-  const int64_t rows = ints[0], n = ints[1], bytes = ints[2], wrap = ints[4];
+  const int64_t rows = ints[0], n = ints[1], bytes = ints[2], wrap = ints[4], period = ints[5];
   for (int64_t i = begin; i < end; i++) {
-    int64_t k = FN(index_at)(args[2], ints[3], i % n);
+    int64_t k = FN(index_at)(args[2], ints[3], i % period);
     if (wrap && k < 0) k += rows;
     if (k < 0 || k >= rows) return TI_TRAP_INDEX;
     const char *src = args[1] + (i / n * rows + k) * bytes;
@@ -77,28 +77,30 @@ static int FN(sum_rows)(char *const *args, const int64_t *ints, const double *sc
 }
 
 /* put_rows: args out, base, source, offsets, order as in sum_rows; ints rows, n, elements in a row, element bytes,
- * source stride of n in elements, source stride of the row (0 or 1). Items: rows. The last source wins. */
+ * source stride of n in elements, source stride of the row (0 or 1). Items: (outer, row). The last source wins. */
 static int FN(put_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                         void *scratch) {
   const int64_t *offsets = (const int64_t *)args[3], *order = (const int64_t *)args[4];
-  const int64_t inner = ints[2], bytes = ints[3], step = ints[4], lane = ints[5];
-  for (int64_t k = begin; k < end; k++) {
-    char *out = args[0] + k * inner * bytes;
+  const int64_t rows = ints[0], n = ints[1], inner = ints[2], bytes = ints[3], step = ints[4], lane = ints[5];
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t o = item / rows, k = item % rows;
+    char *out = args[0] + item * inner * bytes;
     if (offsets[k] == offsets[k + 1]) {
-      memcpy(out, args[1] + k * inner * bytes, (size_t)(inner * bytes));
+      memcpy(out, args[1] + item * inner * bytes, (size_t)(inner * bytes));
       continue;
     }
-    const char *src = args[2] + order[offsets[k + 1] - 1] * step * bytes;
+    const char *src = args[2] + (o * n + order[offsets[k + 1] - 1]) * step * bytes;
     if (lane) memcpy(out, src, (size_t)(inner * bytes));
     else for (int64_t i = 0; i < inner; i++) memcpy(out + i * bytes, src, (size_t)bytes);
   }
   return TI_OK;
 }
 
-enum { FN(MAX_DIMS) = 8, FN(MAX_INDICES) = 6 };
+enum { FN(MAX_DIMS) = 8, FN(MAX_INDICES) = 8 };
 
-/* flatten_index: args out LONG[n], up to 6 index tensors; ints n, tensors, dims, sizes[8] (row-major), then for each
- * tensor: extent, bytes, strides[8] (0 where broadcast). Items: positions. Negative indices count from the end. */
+/* flatten_index: args out LONG[n], up to 8 index tensors; ints n, tensors, dims, sizes[8] (row-major), then for each
+ * tensor: extent, factor, bytes, strides[8] (0 where broadcast). Items: positions. Each gives the sum of the indices
+ * times their factors; negative ones count from the end. */
 static int FN(flatten_index)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                              void *scratch) {
   int64_t *out = (int64_t *)args[0];
@@ -108,103 +110,18 @@ static int FN(flatten_index)(char *const *args, const int64_t *ints, const doubl
     for (int64_t d = dims - 1; d >= 0; d--) {
       const int64_t c = rest % sizes[d];
       rest /= sizes[d];
-      for (int64_t t = 0; t < tensors; t++) at[t] += c * ints[11 + 10 * t + 2 + d];
+      for (int64_t t = 0; t < tensors; t++) at[t] += c * ints[11 + 11 * t + 3 + d];
     }
     for (int64_t t = 0; t < tensors; t++) {
-      const int64_t *of = ints + 11 + 10 * t;
-      int64_t k = FN(index_at)(args[1 + t], of[1], at[t]);
+      const int64_t *of = ints + 11 + 11 * t;
+      int64_t k = FN(index_at)(args[1 + t], of[2], at[t]);
       if (k < 0) k += of[0];
       if (k < 0 || k >= of[0]) return TI_TRAP_INDEX;
-      flat = flat * of[0] + k;
+      flat += k * of[1];
     }
     out[i] = flat;
   }
   return TI_OK;
-}
-
-enum { FN(GROUP) = 64 }; /* lines taken together, so that neighbouring ones share cache lines */
-
-/* Offsets at the beginning of line `item` of an index tensor: a line runs along `dim`, the other coordinates are fixed.
- * strides[0..8) of the table, strides[8..16) of the index, strides[16..24) of the source. */
-TI_INLINE void FN(line)(int64_t item, int64_t dims, int64_t dim, const int64_t *sizes, const int64_t *strides,
-                        int64_t *at) {
-  at[0] = at[1] = at[2] = 0;
-  for (int64_t d = dims - 1; d >= 0; d--) {
-    if (d == dim) continue;
-    const int64_t c = item % sizes[d];
-    item /= sizes[d];
-    for (int k = 0; k < 3; k++) at[k] += c * strides[8 * k + d];
-  }
-}
-
-/* What a walk along the lines does at each position. */
-enum { FN(GATHER), FN(PUT), FN(ADD) };
-
-/* One position: table[k], with k = index[i], against other[o]. */
-TI_INLINE int FN(visit)(int what, int64_t bytes, int64_t index_bytes, char *table, const char *index, char *other,
-                        int64_t i, int64_t o, int64_t stride, int64_t extent) {
-  const int64_t k = FN(index_at)(index, index_bytes, i);
-  if ((uint64_t)k >= (uint64_t)extent) return TI_TRAP_INDEX;
-  if (what == FN(GATHER)) memcpy(other + o * bytes, table + k * stride * bytes, (size_t)bytes);
-  else if (what == FN(PUT)) memcpy(table + k * stride * bytes, other + o * bytes, (size_t)bytes);
-  else *(float *)(table + k * stride * 4) += *(const float *)(other + o * 4);
-  return TI_OK;
-}
-
-TI_INLINE int FN(walk)(int what, int64_t bytes, int64_t index_bytes, char *table, const char *index, char *other,
-                       const int64_t *ints, int64_t begin, int64_t end) {
-  const int64_t extent = ints[2], dims = ints[3], dim = ints[4], *sizes = ints + 5, *strides = ints + 13;
-  const int64_t n = sizes[dim], by = strides[dim], step = strides[8 + dim];
-  const int64_t *other_strides = strides + (what == FN(GATHER) ? 8 : 16);
-  const int64_t pace = other_strides[dim];
-  int64_t at[FN(GROUP)][3];
-  for (int64_t first = begin; first < end; first += FN(GROUP)) {
-    const int64_t lines = TI_MIN(FN(GROUP), end - first);
-    for (int64_t j = 0; j < lines; j++) {
-      FN(line)(first + j, dims, dim, sizes, strides, at[j]);
-      if (what == FN(GATHER)) at[j][2] = at[j][1];
-    }
-    if (step == 1) {
-      for (int64_t j = 0; j < lines; j++)
-        for (int64_t i = 0; i < n; i++)
-          if (FN(visit)(what, bytes, index_bytes, table + at[j][0] * bytes, index, other, at[j][1] + i,
-                        at[j][2] + i * pace, by, extent))
-            return TI_TRAP_INDEX;
-      continue;
-    }
-    for (int64_t i = 0; i < n; i++)
-      for (int64_t j = 0; j < lines; j++)
-        if (FN(visit)(what, bytes, index_bytes, table + at[j][0] * bytes, index, other, at[j][1] + i * step,
-                      at[j][2] + i * pace, by, extent))
-          return TI_TRAP_INDEX;
-  }
-  return TI_OK;
-}
-
-/* Gives the compiler each element size as a constant. */
-TI_INLINE int FN(walk_sized)(int what, char *table, const char *index, char *other, const int64_t *ints, int64_t begin,
-                             int64_t end) {
-  if (ints[0] == 4 && ints[1] == 8) return FN(walk)(what, 4, 8, table, index, other, ints, begin, end);
-  if (ints[0] == 4) return FN(walk)(what, 4, 4, table, index, other, ints, begin, end);
-  if (ints[0] == 2) return FN(walk)(what, 2, ints[1], table, index, other, ints, begin, end);
-  if (ints[0] == 8) return FN(walk)(what, 8, ints[1], table, index, other, ints, begin, end);
-  return FN(walk)(what, 1, ints[1], table, index, other, ints, begin, end);
-}
-
-/* gather_lines: args out (shape of index), table, index; ints element bytes, index bytes, extent of the table along
- * dim, dims, dim, sizes[8] of the index, strides[24] (table, index, unused). Items: lines along dim. */
-static int FN(gather_lines)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
-  return FN(walk_sized)(FN(GATHER), args[1], args[2], args[0], ints, begin, end);
-}
-
-/* scatter_lines: args out (written in place), index, source; ints as gather_lines with strides of out, index, source
- * (0: one element), then mode (0 put, 1 add floats). Items: lines along dim; lines never meet. */
-static int FN(scatter_lines)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                             void *scratch) {
-  if (ints[37] == 0) return FN(walk_sized)(FN(PUT), args[0], args[1], args[2], ints, begin, end);
-  if (ints[1] == 8) return FN(walk)(FN(ADD), 4, 8, args[0], args[1], args[2], ints, begin, end);
-  return FN(walk)(FN(ADD), 4, 4, args[0], args[1], args[2], ints, begin, end);
 }
 
 /* copy_bytes: args out, in; ints bytes in all. Items: blocks of 65536 bytes. */
@@ -212,5 +129,140 @@ static int FN(copy_bytes)(char *const *args, const int64_t *ints, const double *
                           void *scratch) {
   const int64_t first = begin * 65536, last = TI_MIN(ints[0], end * 65536);
   memcpy(args[0] + first, args[1] + first, (size_t)(last - first));
+  return TI_OK;
+}
+
+enum { FN(SUM), FN(MEAN), FN(MAXIMUM) };
+
+/* bag_rows: args out [bags, width], sizes LONG[bags], winners LONG[bags, width] (MAXIMUM only), table [rows, width],
+ * index [n], offsets [bags], weights [n]; ints rows, width, n, bags, mode, index bytes, padding index (-1: none), has
+ * weights. Items: bags. Empty bags are zero, and win nothing: -1. */
+static int FN(bag_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                        void *scratch) {
+  const int64_t rows = ints[0], width = ints[1], n = ints[2], bags = ints[3], mode = ints[4], bytes = ints[5];
+  for (int64_t bag = begin; bag < end; bag++) {
+    float *out = (float *)args[0] + bag * width;
+    int64_t *winner = (int64_t *)args[2] + bag * width, size = 0;
+    const int64_t first = FN(index_at)(args[5], bytes, bag);
+    const int64_t last = bag + 1 < bags ? FN(index_at)(args[5], bytes, bag + 1) : n;
+    if (first < 0 || last < first || last > n) return TI_TRAP_INDEX;
+    memset(out, 0, (size_t)width * sizeof(float));
+    if (mode == FN(MAXIMUM)) for (int64_t i = 0; i < width; i++) winner[i] = -1;
+    for (int64_t j = first; j < last; j++) {
+      const int64_t k = FN(index_at)(args[4], bytes, j);
+      if ((uint64_t)k >= (uint64_t)rows) return TI_TRAP_INDEX;
+      if (k == ints[6]) continue;
+      const float *row = (const float *)args[3] + k * width;
+      const float by = ints[7] ? ((const float *)args[6])[j] : 1.f;
+      if (mode != FN(MAXIMUM)) for (int64_t i = 0; i < width; i++) out[i] += by * row[i];
+      else for (int64_t i = 0; i < width; i++)
+        if (!size || row[i] > out[i]) out[i] = row[i], winner[i] = k;
+      size++;
+    }
+    ((int64_t *)args[1])[bag] = size;
+    if (mode == FN(MEAN) && size > 1) for (int64_t i = 0; i < width; i++) out[i] /= (float)size;
+  }
+  return TI_OK;
+}
+
+/* bag_of: args out LONG[n], offsets [bags]; ints n, bags, index bytes. One item. The bag of each position. */
+static int FN(bag_of)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                      void *scratch) {
+  int64_t *out = (int64_t *)args[0], bag = -1;
+  for (int64_t i = 0; i < ints[0]; i++) {
+    while (bag + 1 < ints[1] && FN(index_at)(args[1], ints[2], bag + 1) <= i) bag++;
+    out[i] = bag;
+  }
+  return TI_OK;
+}
+
+/* bag_rows_grad: args out [rows, width], dy [bags, width], offsets and order of the bucketed index, bag of each
+ * position LONG[n], sizes LONG[bags], weights [n]; ints width, divide by the size of the bag, has weights, divide by
+ * how often the row is named. Items: rows. */
+static int FN(bag_rows_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                             void *scratch) {
+  const int64_t *offsets = (const int64_t *)args[2], *order = (const int64_t *)args[3], width = ints[0];
+  for (int64_t row = begin; row < end; row++) {
+    float *out = (float *)args[0] + row * width;
+    const int64_t named = offsets[row + 1] - offsets[row];
+    memset(out, 0, (size_t)width * sizeof(float));
+    for (int64_t j = offsets[row]; j < offsets[row + 1]; j++) {
+      const int64_t bag = ((const int64_t *)args[4])[order[j]];
+      float by = ints[2] ? ((const float *)args[6])[order[j]] : 1.f;
+      if (ints[1]) by /= (float)((const int64_t *)args[5])[bag];
+      if (ints[3]) by /= (float)named;
+      const float *dy = (const float *)args[1] + bag * width;
+      for (int64_t i = 0; i < width; i++) out[i] += by * dy[i];
+    }
+  }
+  return TI_OK;
+}
+
+/* bag_max_grad: args out [rows, width] (zeroed), dy [bags, width], winners LONG[bags, width]; ints width, bags, rows.
+ * Items: panels of 16 columns. */
+static int FN(bag_max_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                            void *scratch) {
+  const int64_t width = ints[0], last = TI_MIN(width, end * 16);
+  for (int64_t bag = 0; bag < ints[1]; bag++)
+    for (int64_t i = begin * 16; i < last; i++) {
+      const int64_t k = ((const int64_t *)args[2])[bag * width + i];
+      if (k >= ints[2]) return TI_TRAP_INDEX;
+      if (k >= 0) ((float *)args[0])[k * width + i] += ((const float *)args[1])[bag * width + i];
+    }
+  return TI_OK;
+}
+
+/* bag_weights_grad: args out [n], dy [bags, width], table [rows, width], index [n], bag of each position LONG[n]; ints
+ * width, rows, index bytes, padding index (-1: none). Items: positions. */
+static int FN(bag_weights_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
+                                int64_t end, void *scratch) {
+  const int64_t width = ints[0];
+  for (int64_t j = begin; j < end; j++) {
+    const int64_t k = FN(index_at)(args[3], ints[2], j);
+    if ((uint64_t)k >= (uint64_t)ints[1]) return TI_TRAP_INDEX;
+    const float *dy = (const float *)args[1] + ((const int64_t *)args[4])[j] * width;
+    const float *row = (const float *)args[2] + k * width;
+    float sum = 0;
+    if (k != ints[3]) for (int64_t i = 0; i < width; i++) sum += dy[i] * row[i];
+    ((float *)args[0])[j] = sum;
+  }
+  return TI_OK;
+}
+
+/* scale_by_count: args out [rows, width] (in place), offsets LONG[rows + 1]; ints width. Items: rows. Divides each row
+ * by how often an index names it. */
+static int FN(scale_by_count)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                              void *scratch) {
+  const int64_t *offsets = (const int64_t *)args[1];
+  for (int64_t row = begin; row < end; row++) {
+    const int64_t count = offsets[row + 1] - offsets[row];
+    float *out = (float *)args[0] + row * ints[0];
+    if (count > 1) for (int64_t i = 0; i < ints[0]; i++) out[i] /= (float)count;
+  }
+  return TI_OK;
+}
+
+/* renorm_rows: args out [rows, width], table, offsets LONG[rows + 1]; ints width; scalars largest norm, exponent of
+ * the norm. Items: rows. Rows that an index names are scaled down to the largest norm, the others are copied. */
+static int FN(renorm_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                           void *scratch) {
+  const int64_t *offsets = (const int64_t *)args[2], width = ints[0];
+  const double most = scalars[0], p = scalars[1];
+  for (int64_t row = begin; row < end; row++) {
+    const float *in = (const float *)args[1] + row * width;
+    float *out = (float *)args[0] + row * width;
+    double norm = 0;
+    float scale = 1.f;
+    if (offsets[row] < offsets[row + 1]) {
+      for (int64_t i = 0; i < width; i++) {
+        const double x = fabs((double)in[i]);
+        if (isinf(p)) norm = x > norm ? x : norm;
+        else norm += p == 2 ? x * x : p == 1 ? x : p == 0 ? x != 0 : pow(x, p);
+      }
+      if (!isinf(p) && p != 0) norm = p == 2 ? sqrt(norm) : pow(norm, 1 / p);
+      if (norm > most) scale = (float)(most / (norm + 1e-7));
+    }
+    for (int64_t i = 0; i < width; i++) out[i] = scale == 1.f ? in[i] : in[i] * scale;
+  }
   return TI_OK;
 }

@@ -11,4 +11,7 @@ TI_SELECT(random_bernoulli)
 TI_SELECT(random_uniform)
 TI_SELECT(random_normal)
 TI_SELECT(random_integers)
+TI_SELECT(random_exponential)
+TI_SELECT(random_permutation)
+TI_SELECT(random_choice)
 #endif

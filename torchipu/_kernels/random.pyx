@@ -13,6 +13,9 @@ cdef extern from "random.h" nogil:
     ti_kernel select_random_uniform()
     ti_kernel select_random_normal()
     ti_kernel select_random_integers()
+    ti_kernel select_random_exponential()
+    ti_kernel select_random_permutation()
+    ti_kernel select_random_choice()
 
 RANDOM_WORDS = make_kernel("random_words", select_random_words())
 RANDOM_DROPOUT = make_kernel("random_dropout", select_random_dropout())
@@ -20,6 +23,9 @@ RANDOM_BERNOULLI = make_kernel("random_bernoulli", select_random_bernoulli())
 RANDOM_UNIFORM = make_kernel("random_uniform", select_random_uniform())
 RANDOM_NORMAL = make_kernel("random_normal", select_random_normal())
 RANDOM_INTEGERS = make_kernel("random_integers", select_random_integers())
+RANDOM_EXPONENTIAL = make_kernel("random_exponential", select_random_exponential())
+RANDOM_PERMUTATION = make_kernel("random_permutation", select_random_permutation())
+RANDOM_CHOICE = make_kernel("random_choice", select_random_choice())
 
 
 def philox(counter, key):

@@ -107,11 +107,15 @@ TI_RANDOM(random_bernoulli, {
     TI_PUT(out + i, FN(sel)(FN(lt)(FN(uniform_of)(words + i), chance), FN(set)(1.f), FN(set)(0.f)));
   })
 })
-/* random_uniform: args [out float, state]   ints [elements]   scalars [from, to - from]   items  64 elements */
+/* random_uniform: args [out float, state]   ints [elements, bits]   scalars [from, to - from]   items  64 elements
+ *
+ * With 11 bits instead of 24 no value becomes 1 when it is rounded to half.
+ */
 TI_RANDOM(random_uniform, {
   float *out = (float *)args[0] + start;
   const V from = FN(set)((float)scalars[0]), span = FN(set)((float)scalars[1]);
   FN(words)((const int64_t *)args[1], item, words);
+  if (ints[1] < 24) for (long i = 0; i < TI_ITEM; i++) words[i] &= ~0u << (32 - ints[1]);
   TI_EACH_VECTOR({ TI_PUT(out + i, FN(fma)(FN(uniform_of)(words + i), span, from)); })
 })
 /* random_normal: args [out float, state]   ints [elements]   scalars [mean, standard deviation]   items  64 elements
@@ -138,6 +142,84 @@ TI_RANDOM(random_integers, {
   FN(words)((const int64_t *)args[1], item, words);
   for (long i = 0; i < n; i++) out[i] = ints[1] + (int64_t)(((uint64_t)words[i] * (uint64_t)ints[2]) >> 32);
 })
+/* random_exponential: args [out float, state]   ints [elements]   scalars [rate]   items  64 elements */
+TI_RANDOM(random_exponential, {
+  float *out = (float *)args[0] + start;
+  const V scale = FN(set)((float)(-1 / scalars[0]));
+  FN(words)((const int64_t *)args[1], item, words);
+  TI_EACH_VECTOR({ TI_PUT(out + i, FN(log)(FN(positive_of)(words + i)) * scale); })
+})
+/* random_permutation: args [out long, state]   ints [elements]   one item
+ *
+ * Fisher and Yates' shuffle; element i of the random words chooses the partner of place i.
+ */
+static int FN(random_permutation)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  (void)scratch, (void)scalars, (void)begin, (void)end;
+  uint32_t words[TI_ITEM] __attribute__((aligned(64)));
+  int64_t *out = (int64_t *)args[0];
+  const int64_t n = ints[0];
+  for (int64_t i = 0; i < n; i++) {
+    if (i % TI_ITEM == 0) FN(words)((const int64_t *)args[1], i / TI_ITEM, words);
+    const int64_t j = (int64_t)(((uint64_t)words[i % TI_ITEM] * (uint64_t)(i + 1)) >> 32);
+    out[i] = out[j];
+    out[j] = i;
+  }
+  return TI_OK;
+}
+/* random_choice: args [out long [rows, samples], state, weights float [rows, n]]
+ *
+ *   ints [rows, n, samples, with replacement]   items  rows   scratch  8 n bytes, and 8 samples bytes behind them
+ *
+ * With replacement, each draw looks for a uniform number among the running sums. Without, every place waits for an
+ * exponential time divided by its weight, and the first ones are taken. Words of a row are those of the elements from
+ * row * ceil(max(n, samples) / 64) * 64 on.
+ */
+static int FN(random_choice)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  (void)scalars;
+  const int64_t n = ints[1], samples = ints[2], draws = ints[3] ? samples : n;
+  double *sums = (double *)scratch;
+  int64_t *chosen = (int64_t *)(sums + n);
+  uint32_t words[TI_ITEM] __attribute__((aligned(64)));
+  for (int64_t row = begin; row < end; row++) {
+    const float *weights = (const float *)args[2] + row * n;
+    int64_t *out = (int64_t *)args[0] + row * samples;
+    const int64_t items = ((n > samples ? n : samples) + TI_ITEM - 1) / TI_ITEM;
+    int64_t positive = 0;
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+      if (!(weights[i] >= 0) || isinf(weights[i])) return TI_TRAP_RANGE;
+      positive += weights[i] > 0;
+      sum += weights[i];
+      sums[i] = sum;
+    }
+    if (!(sum > 0) || (!ints[3] && positive < samples)) return TI_TRAP_RANGE;
+    int64_t held = 0;
+    for (int64_t i = 0; i < draws; i++) {
+      if (i % TI_ITEM == 0) FN(words)((const int64_t *)args[1], row * items + i / TI_ITEM, words);
+      const double u = ((double)words[i % TI_ITEM] + 0.5) * 0x1p-32;
+      if (ints[3]) {
+        int64_t low = 0, high = n - 1;
+        while (low < high) {
+          const int64_t middle = (low + high) / 2;
+          if (sums[middle] > u * sum) high = middle;
+          else low = middle + 1;
+        }
+        while (!(weights[low] > 0)) low--;
+        out[i] = low;
+        continue;
+      }
+      if (!(weights[i] > 0)) continue;
+      /* Insertion into the first ones so far; sums[i] is no longer needed. */
+      sums[i] = -log(u) / weights[i];
+      if (held == samples && sums[i] >= sums[chosen[held - 1]]) continue;
+      int64_t at = held < samples ? held++ : held - 1;
+      for (; at > 0 && sums[chosen[at - 1]] > sums[i]; at--) chosen[at] = chosen[at - 1];
+      chosen[at] = i;
+    }
+    if (!ints[3]) memcpy(out, chosen, (size_t)samples * sizeof(int64_t));
+  }
+  return TI_OK;
+}
 #undef V
 #undef VI
 #undef M

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 
+from torchipu.capture import movement
+
 aten = torch.ops.aten
 
 TORCH_OWN = (
@@ -27,7 +29,8 @@ Decompositions = dict[torch._ops.OpOverload, Callable[..., Any]]
 
 def decompositions() -> Decompositions:
     """Return what AOT autograd takes apart while it traces, by overload."""
-    return {**cast(Decompositions, get_decompositions(list(TORCH_OWN))), **OURS}
+    taken_apart = get_decompositions([*TORCH_OWN, *movement.TORCH_OWN])
+    return {**cast(Decompositions, taken_apart), **OURS, **movement.OURS}
 
 
 def _addbmm(

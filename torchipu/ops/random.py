@@ -7,14 +7,17 @@ from collections.abc import Callable, Sequence
 from torchipu._kernels.abi import Kernel
 from torchipu._kernels.random import (
     RANDOM_BERNOULLI,
+    RANDOM_CHOICE,
     RANDOM_DROPOUT,
+    RANDOM_EXPONENTIAL,
     RANDOM_INTEGERS,
     RANDOM_NORMAL,
+    RANDOM_PERMUTATION,
     RANDOM_UNIFORM,
 )
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import linear_vertices, vector_codelet
+from torchipu.ops.lowering import element_codelet, linear_vertices, vector_codelet
 from torchipu.ops.spec import Codelet, HostPlanner, HostTensor, OpSpec, register
 from torchipu.ops.view import emit_copy, emit_fill
 
@@ -70,13 +73,38 @@ def uniform(op: Op, plan: HostPlanner) -> None:
     """Draw from ``[from, to)``."""
     low = _number(op, "from")
     out = plan.output(op.outputs[0], DType.FLOAT)
-    _draw(op, plan, RANDOM_UNIFORM, [out], scalars=[low, _number(op, "to", 1.0) - low])
+    bits = 11 if op.outputs[0].dtype is DType.HALF else 24  # what the type holds below 1
+    _draw(op, plan, RANDOM_UNIFORM, [out], ints=[bits], scalars=[low, _number(op, "to", 1.0) - low])
 
 
 def normal(op: Op, plan: HostPlanner) -> None:
     """Draw from a normal distribution."""
     out = plan.output(op.outputs[0], DType.FLOAT)
     _draw(op, plan, RANDOM_NORMAL, [out], scalars=[_number(op, "mean"), _number(op, "std", 1.0)])
+
+
+def exponential(op: Op, plan: HostPlanner) -> None:
+    """Draw waiting times of a rate."""
+    _draw(op, plan, RANDOM_EXPONENTIAL, [plan.output(op.outputs[0], DType.FLOAT)], scalars=[_number(op, "lambd", 1.0)])
+
+
+def permutation(op: Op, plan: HostPlanner) -> None:
+    """Shuffle the numbers below n."""
+    out = plan.output(op.outputs[0], DType.LONG)
+    if out.num_elements:
+        plan.step(RANDOM_PERMUTATION, [out], [plan.random_state(op)], ints=[out.num_elements])
+
+
+def multinomial(op: Op, plan: HostPlanner) -> None:
+    """Draw places of each row with probabilities in proportion to its weights."""
+    source = op.operand("self")
+    assert source is not None
+    weights, out = plan.value(source, DType.FLOAT), plan.output(op.outputs[0])
+    samples, count = out.shape[-1], weights.shape[-1]
+    rows = weights.num_elements // max(1, count)
+    ints = [rows, count, samples, int(bool(op.attrs.get("replacement")))]
+    plan.step(RANDOM_CHOICE, [out], [plan.random_state(op), weights], ints=ints, items=rows if samples else 0,
+              grain=max(1, SHARE // max(1, count + samples)), scratch_bytes=8 * (count + samples))
 
 
 def integers(op: Op, plan: HostPlanner) -> None:
@@ -97,6 +125,9 @@ def _has_floating_result(op: Op) -> bool:
 DROPOUT = vector_codelet("poprand::Dropout", 2, 2, supervisor=144, source="poplibs estimator, ipu_hardware.md 2.6")
 BERNOULLI = vector_codelet("poprand::Bernoulli", 1, 1, source="poplibs estimator, ipu_hardware.md 2.6")
 UNIFORM = vector_codelet("poprand::Uniform", 4, 4, source="poplibs estimator, ipu_hardware.md 2.6")
+EXPONENTIAL = vector_codelet("poprand::Exponential", 20, 18, source="estimate: a uniform number and its logarithm")
+PERMUTATION = element_codelet("poprand::Permutation", 30, 30, source="estimate: a random word and two moves on one tile")
+CHOICE = element_codelet("poprand::Multinomial", 60, 60, source="estimate: running sums and a binary search")
 NORMAL = vector_codelet("poprand::Normal", 4, 4, source="poplibs estimator, ipu_hardware.md 2.6")
 
 
@@ -116,4 +147,7 @@ _records("native_dropout dropout", dropout, DROPOUT, _has_floating_result)
 _records("bernoulli bernoulli.p", bernoulli, BERNOULLI)
 _records("rand rand_like uniform", uniform, UNIFORM, _has_floating_result)
 _records("randn randn_like normal_functional normal.float_float", normal, NORMAL, _has_floating_result)
+_records("exponential", exponential, EXPONENTIAL, _has_floating_result)
+_records("randperm", permutation, PERMUTATION)
+_records("multinomial", multinomial, CHOICE)
 _records("randint randint.low randint_like randint_like.low_dtype", integers, UNIFORM, _has_short_span)

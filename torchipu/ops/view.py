@@ -7,7 +7,7 @@ import math
 import struct
 from collections.abc import Callable, Sequence
 
-from torchipu._kernels.copy import ARANGE, COPY, FILL, TRANSPOSE
+from torchipu._kernels.copy import ARANGE, COPY, FILL, LINSPACE, TRANSPOSE
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.chain import broadcast, collapse, emit_cast
@@ -140,9 +140,9 @@ def permute(op: Op, plan: HostPlanner) -> None:
     held = _held(op, plan)
     rank = len(held.shape)
     match op.target:
-        case "aten.t.default":
+        case "aten.t.default" | "aten.t_copy.default":
             dims = list(range(rank))[::-1]
-        case "aten.transpose.int":
+        case "aten.transpose.int" | "aten.transpose_copy.int":
             dims = list(range(rank))
             if rank:
                 a, b = op.attrs["dim0"] % rank, op.attrs["dim1"] % rank  # type: ignore[operator]
@@ -220,14 +220,20 @@ def alias(op: Op, plan: HostPlanner) -> None:
 
 def diagonal(op: Op, plan: HostPlanner) -> None:
     """Take a diagonal of two dimensions as the last dimension."""
-    held, result = _held(op, plan), op.outputs[0]
+    shift, first, second = (op.attrs.get(name, default) for name, default in (("offset", 0), ("dim1", 0), ("dim2", 1)))
+    plan.alias(op.outputs[0], diagonal_of(_held(op, plan), shift, first, second))  # type: ignore[arg-type]
+
+
+def diagonal_of(held: HostTensor, shift: int, first: int, second: int) -> HostTensor:
+    """Return a diagonal of two dimensions as a view whose last dimension it is."""
     rank = len(held.shape)
-    a, b = op.attrs["dim1"] % rank, op.attrs["dim2"] % rank  # type: ignore[operator]
-    shift: int = op.attrs["offset"]  # type: ignore[assignment]
-    strides = [held.strides[d] for d in range(rank) if d not in (a, b)]
+    a, b = first % rank, second % rank
+    kept = [dim for dim in range(rank) if dim not in (a, b)]
+    length = max(0, min(held.shape[a] + min(0, shift), held.shape[b] - max(0, shift)))
     offset = shift * held.strides[b] if shift > 0 else -shift * held.strides[a]
-    strides.append(held.strides[a] + held.strides[b])
-    plan.alias(result, _view(held, result.shape, strides, offset if result.num_elements else 0))
+    shape = [*(held.shape[dim] for dim in kept), length]
+    strides = [*(held.strides[dim] for dim in kept), held.strides[a] + held.strides[b]]
+    return _view(held, shape, strides, offset if 0 not in shape else 0)
 
 
 def _present(op: Op, count: int) -> list[tuple[int, Tensor]]:
@@ -416,6 +422,19 @@ def arange(op: Op, plan: HostPlanner) -> None:
     )
 
 
+def linspace(op: Op, plan: HostPlanner) -> None:
+    """Number elements from ``start`` to ``end`` at equal distances; whole numbers are rounded towards zero."""
+    result, steps = op.outputs[0], op.outputs[0].num_elements
+    floating = result.dtype.is_floating
+    first, last = (float(op.attrs[name]) for name in ("start", "end"))  # type: ignore[arg-type]
+    if not floating:
+        first, last = float(int(first)), float(int(last))
+    step = (last - first) / (steps - 1) if steps > 1 else 0.0
+    scalars = [first, first if steps == 1 else last, step]
+    out = plan.output(result, DType.FLOAT if floating else DType.LONG)
+    plan.step(LINSPACE, [out], [], ints=[int(not floating), steps], scalars=scalars, items=steps, grain=COPY_SHARE)
+
+
 # --------------------------------------------------------------------------- records
 def _records(targets: str, emit: Callable[[Op, HostPlanner], None], lower: Lowering, *, is_view: bool = False) -> None:
     for target in targets.split():
@@ -430,17 +449,18 @@ def _run_of_clone(op: Op) -> int | None:
 
 MOVE = copy_vertices(_run_of_clone)
 _VIEWS: tuple[tuple[str, Callable[[Op, HostPlanner], None]], ...] = (
-    ("view _unsafe_view reshape", view),
-    ("permute transpose.int t", permute),
-    ("expand", expand),
-    ("unsqueeze", unsqueeze),
-    ("squeeze squeeze.dim squeeze.dims", squeeze),
-    ("slice.Tensor", slice_),
-    ("select.int", select),
-    ("alias detach", alias),
-    ("diagonal", diagonal),
-    ("split.Tensor split_with_sizes", split),
-    ("unbind.int", unbind),
+    ("view view_copy _unsafe_view reshape _reshape_alias", view),
+    ("permute permute_copy transpose.int transpose_copy.int t t_copy", permute),
+    ("expand expand_copy", expand),
+    ("unsqueeze unsqueeze_copy", unsqueeze),
+    ("squeeze squeeze.dim squeeze.dims squeeze_copy squeeze_copy.dim squeeze_copy.dims", squeeze),
+    ("slice.Tensor slice_copy.Tensor", slice_),
+    ("select.int select_copy.int", select),
+    ("alias alias_copy detach detach_copy", alias),
+    ("diagonal diagonal_copy", diagonal),
+    ("split.Tensor split_copy.Tensor unsafe_split.Tensor", split),
+    ("split_with_sizes split_with_sizes_copy unsafe_split_with_sizes", split),
+    ("unbind.int unbind_copy.int", unbind),
 )
 for _targets, _emit in _VIEWS:
     _records(_targets, _emit, no_vertices, is_view=True)
@@ -460,7 +480,8 @@ _records("scalar_tensor", full("s"), fill_vertices)
 _records("fill.Scalar fill.Tensor", full("value"), fill_vertices)
 _records("ones ones_like new_ones", full(None, 1), fill_vertices)
 _records(
-    "zeros zeros_like new_zeros zero empty.memory_format empty_like new_empty new_empty_strided empty_strided",
+    "zeros zeros_like new_zeros zero empty.memory_format empty_permuted empty_like new_empty new_empty_strided empty_strided",
     full(None, 0), fill_vertices,
 )
 _records("arange arange.start arange.start_step", arange, fill_vertices)
+_records("linspace", linspace, fill_vertices)

@@ -1,0 +1,87 @@
+"""What moves, numbers or draws elements and is taken apart at capture; see `torchipu.capture.decompositions`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torchipu.errors import UnsupportedOpError
+
+aten = torch.ops.aten
+
+TORCH_OWN = (
+    aten._unsafe_masked_index, aten._unsafe_masked_index_put_accumulate, aten.affine_grid_generator, aten.cauchy,
+    aten.channel_shuffle, aten.eye, aten.geometric, aten.linspace.Tensor_Scalar, aten.linspace.Tensor_Tensor, aten.linspace.Scalar_Tensor, aten.log_normal, aten.logspace,
+    aten.pixel_shuffle, aten.pixel_unshuffle, aten.rot90, aten.tril_indices, aten.triu_indices,
+)
+"""Ops for which torch's own decomposition gives parts that we serve."""
+
+
+def _index_put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False) -> Any:
+    """Choose by a boolean mask where eager mode would list the positions that it sets."""
+    given = [index for index in indices if index is not None]
+    if len(given) != 1 or given[0].dtype not in (torch.bool, torch.uint8):
+        return NotImplemented
+    mask = given[0].bool()
+    lead = next(position for position, index in enumerate(indices) if index is not None)
+    behind = self.dim() - lead - mask.dim()
+    spread = mask.reshape(mask.shape + (1,) * behind).expand(self.shape)
+    row = 1 if lead else values.dim() - behind  # dimensions of the values that run along the positions
+    if values.numel() == 1:
+        chosen = values.reshape(()).expand(self.shape)
+    elif lead == 0 and row <= 0 or (row == 1 and lead == 0 and values.shape[0] == 1):
+        chosen = values.reshape(values.shape[max(0, row) :]).expand(self.shape)
+    elif lead == 0 and not accumulate and tuple(values.shape[1:]) == tuple(self.shape[mask.dim() :]):
+        return aten.masked_scatter(self, spread, values)
+    else:
+        return NotImplemented
+    return torch.where(spread, self + chosen if accumulate else chosen, self)
+
+
+def _as_strided(self: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Any:
+    """Bring the operand to the order in which it lies in memory, where elements can be named by strides."""
+    offset = 0 if storage_offset is None else storage_offset - self.storage_offset()
+    if self.is_contiguous():
+        if offset == (storage_offset or 0):
+            return NotImplemented
+        return _strided_from(self, size, stride, offset)
+    order = sorted(range(self.dim()), key=lambda dim: (-self.stride(dim), dim))
+    ordered = self.permute(order)
+    if not ordered.is_contiguous():
+        raise _beyond(size)
+    return _strided_from(ordered, size, stride, offset)
+
+
+def _strided_from(self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor:
+    if offset < 0:
+        raise _beyond(size)
+    return aten.as_strided(self.clone(memory_format=torch.contiguous_format), size, stride, offset)
+
+
+def _beyond(size: Sequence[int]) -> UnsupportedOpError:
+    return UnsupportedOpError(
+        f"aten.as_strided.default: a view of size {list(size)} shows memory that its operand does not",
+        remedy="take the view of the tensor that owns the memory, or use narrow, select and unfold",
+    )
+
+
+def _normal(mean: Tensor | float, std: Tensor | float, *, generator: torch.Generator | None = None) -> Tensor:
+    """Move and stretch standard normal values."""
+    like = mean if isinstance(mean, Tensor) else std
+    assert isinstance(like, Tensor)
+    shape = torch.broadcast_shapes(*(value.shape for value in (mean, std) if isinstance(value, Tensor)))
+    return aten.randn(shape, dtype=like.dtype, device=like.device) * std + mean
+
+
+OURS: dict[torch._ops.OperatorBase, Callable[..., Any]] = {
+    aten.index_put.default: _index_put,
+    aten._unsafe_index_put.default: _index_put,
+    aten.as_strided.default: _as_strided,
+    aten.normal.Tensor_Tensor: _normal,
+    aten.normal.Tensor_float: lambda mean, std=1.0, *, generator=None: _normal(mean, std),
+    aten.normal.float_Tensor: lambda mean, std, *, generator=None: _normal(mean, std),
+}
+"""Decompositions of our own."""

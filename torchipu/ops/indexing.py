@@ -1,0 +1,454 @@
+"""Gather, scatter and index ops: what is read from, written to and reduced into a tensor by index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf, prod
+
+from torchipu._kernels import embedding as row_kernels
+from torchipu._kernels import indexing as kernels
+from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
+from torchipu.ops.elementwise import broadcast, collapse
+from torchipu.ops.row_access import (
+    INDEX_BYTES,
+    arithmetic_type,
+    bucket,
+    dim_of,
+    lower_take,
+    lower_update,
+    needed,
+    outer_of,
+    row_grain,
+    take_rows,
+)
+from torchipu.ops.spec import HostPlanner, HostTensor, OpSpec, contiguous_strides, register
+from torchipu.ops.view import emit_copy, emit_fill
+
+BLOCK_SHARE = 8192  # positions of one thread's share
+MAX_DIMS, MAX_INDICES = 8, 8  # as in embedding_body.h
+PANEL = 64  # as in indexing_body.h
+PUT, ADD, MULTIPLY, MAX, MIN, MEAN = range(6)  # as in indexing_body.h
+REDUCTIONS = {
+    "add": ADD, "sum": ADD, "multiply": MULTIPLY, "prod": MULTIPLY, "amax": MAX, "amin": MIN, "mean": MEAN,
+}
+LEAST, MOST = -(2**63), 2**63 - 1
+
+
+# --------------------------------------------------------------------------- blocks: gather and scatter
+def _whole(held: HostTensor) -> HostTensor:
+    """Return a 0-d tensor as one of one dimension."""
+    return held if held.shape else replace(held, shape=(1,), strides=(1,))
+
+
+def _cropped(held: HostTensor, shape: Sequence[int], dim: int) -> HostTensor:
+    """Return the part of a tensor that an index of a shape reaches: all of ``dim``, the beginning of the others."""
+    held = _whole(held)
+    return replace(held, shape=(*shape[:dim], held.shape[dim], *shape[dim + 1 :]))
+
+
+def _row_major(plan: HostPlanner, held: HostTensor) -> HostTensor:
+    """Return a row-major copy, or the tensor itself where it is row-major."""
+    if held.is_contiguous:
+        return held
+    fresh = plan.scratch(held.shape, held.dtype)
+    emit_copy(plan, fresh, held)
+    return fresh
+
+
+def _shared_index(index: HostTensor, dim: int) -> HostTensor | None:
+    """Return ``[outer, n]`` of an index that is the same for all elements behind ``dim``, or None."""
+    behind = prod(index.shape[dim + 1 :])
+    if behind <= 1 or any(s != 0 for n, s in zip(index.shape[dim + 1 :], index.strides[dim + 1 :], strict=True)
+                          if n > 1):
+        return None
+    return replace(index, shape=index.shape[: dim + 1], strides=index.strides[: dim + 1])
+
+
+def _emit_gather(op: Op, plan: HostPlanner) -> None:
+    out = plan.output(op.outputs[0])
+    if out.num_elements == 0:
+        return
+    held = _whole(plan.value(needed(op, "index"), contiguous=False))
+    dim = dim_of(op, len(held.shape))
+    table = _row_major(plan, _cropped(plan.value(needed(op, "self"), contiguous=False), held.shape, dim))
+    outer, extent, inner = outer_of(table.shape, dim)
+    shared = _shared_index(held, dim)
+    if shared is not None:
+        take_rows(plan, out, table, _row_major(plan, shared), outer=outer, rows=extent,
+                  row_bytes=inner * table.dtype.host_bytes, wrap=False, count=held.shape[dim])
+        return
+    index = _row_major(plan, held)
+    ints = (table.dtype.host_bytes, INDEX_BYTES[index.dtype], index.shape[dim], inner, extent)
+    plan.step(kernels.GATHER_BLOCK, [out], [table, index], ints=ints, items=outer * index.shape[dim],
+              grain=max(1, BLOCK_SHARE // inner))
+
+
+def _scatter(
+    plan: HostPlanner, out: HostTensor, index: HostTensor, source: HostTensor | None, number: float, dim: int, how: int,
+) -> None:
+    """Join a source, or a number, into row-major ``out`` where an index says."""
+    outer, extent, inner = outer_of(out.shape, dim)
+    source_rows = 0 if source is None else source.shape[dim]
+    given = plan.constant((number,), out.dtype) if source is None else source
+    n = index.shape[dim]
+    ints = (out.dtype.host_bytes, INDEX_BYTES[index.dtype], n, inner, extent, source_rows, how)
+    plan.step(kernels.SCATTER_BLOCK, [out], [index, given], ints=ints, items=outer * -(-inner // PANEL),
+              grain=max(1, BLOCK_SHARE // max(1, n * min(inner, PANEL))), reads_outputs=True)
+
+
+def _identity(how: int, dtype: DType) -> float:
+    """Return what leaves any value as it is when joined with it."""
+    if how == MULTIPLY:
+        return 1
+    if how in (ADD, MEAN):
+        return 0
+    if dtype.is_floating:
+        return -inf if how == MAX else inf
+    return LEAST if how == MAX else MOST
+
+
+def _reduction(op: Op) -> tuple[int, bool]:
+    """Return how values are joined, and whether the old value takes part."""
+    if op.target == "aten.scatter_add.default":
+        return ADD, True
+    reduce = op.attrs.get("reduce")
+    if reduce is None:
+        return PUT, True
+    assert isinstance(reduce, str)
+    return REDUCTIONS[reduce], bool(op.attrs.get("include_self", True))
+
+
+def _emit_scatter(op: Op, plan: HostPlanner) -> None:
+    """Emit scatter in all its forms: a tensor or a number, put or reduced."""
+    how, with_base = _reduction(op)
+    base_tensor, index_tensor, values = needed(op, "self"), needed(op, "index"), op.operand("src")
+    dtype = base_tensor.dtype if how == PUT else arithmetic_type(base_tensor.dtype)
+    out = plan.output(op.outputs[0], dtype)
+    emit_copy(plan, out, plan.value(base_tensor, dtype, contiguous=False))
+    if index_tensor.num_elements == 0:
+        return
+    index = _whole(plan.value(index_tensor))
+    dim = dim_of(op, len(index.shape))
+    source = None
+    if values is not None:
+        source = _row_major(plan, _cropped(plan.value(values, dtype, contiguous=False), index.shape, dim))
+    number = op.attrs.get("value", 0)
+    assert isinstance(number, (int, float))
+    # Where the index is smaller than the tensor in other dimensions, the part that it reaches is updated apart.
+    reached = _cropped(out, index.shape, dim)
+    part = reached
+    if not reached.is_contiguous:
+        part = plan.scratch(reached.shape, dtype)
+        emit_copy(plan, part, reached)
+    _reduce_scattered(plan, part, index, source, number, dim, how, with_base)
+    if how == MEAN and not base_tensor.dtype.is_floating:
+        part = _wrapped(plan, part, base_tensor.dtype)
+    if how == MEAN:
+        counts = plan.scratch(part.shape, dtype)
+        emit_fill(plan, counts, int(with_base))
+        _scatter(plan, counts, index, None, 1, dim, ADD)
+        plan.step(kernels.DIVIDE_COUNTS, [part], [counts], ints=(int(dtype is DType.LONG),), items=part.num_elements,
+                  grain=BLOCK_SHARE, reads_outputs=True)
+    if part is not reached:
+        emit_copy(plan, reached, part)
+
+
+def _reduce_scattered(
+    plan: HostPlanner, out: HostTensor, index: HostTensor, source: HostTensor | None, number: float, dim: int, how: int,
+    with_base: bool,
+) -> None:
+    if how != PUT and not with_base:
+        _scatter(plan, out, index, None, _identity(how, out.dtype), dim, PUT)
+    _scatter(plan, out, index, source, number, dim, ADD if how == MEAN else how)
+
+
+def _wrapped(plan: HostPlanner, held: HostTensor, dtype: DType) -> HostTensor:
+    """Let 64-bit sums overflow as those of a shorter type do."""
+    if dtype is DType.LONG:
+        return held
+    narrow = plan.scratch(held.shape, dtype)
+    emit_copy(plan, narrow, held)
+    emit_copy(plan, held, narrow)
+    return held
+
+
+# --------------------------------------------------------------------------- rows along one dimension
+def _emit_index_select(op: Op, plan: HostPlanner) -> None:
+    table, index = plan.value(needed(op, "self")), plan.value(needed(op, "index"))
+    outer, rows, inner = outer_of(table.shape, dim_of(op, len(table.shape)))
+    take_rows(plan, plan.output(op.outputs[0]), table, index, outer=outer, rows=rows,
+              row_bytes=inner * table.dtype.host_bytes, wrap=False)
+
+
+def _reduce_rows(
+    plan: HostPlanner, out: HostTensor, base: HostTensor, source: HostTensor, buckets: tuple[HostTensor, HostTensor], *,
+    sizes: tuple[int, int, int], count: int, strides: tuple[int, int], how: int, with_base: bool = True,
+    alpha: float = 1.0,
+) -> None:
+    """Join the rows of a source into those of a base; ``sizes`` are the outer, the rows and the inner."""
+    outer, rows, inner = sizes
+    if how == PUT:
+        plan.step(row_kernels.PUT_ROWS, [out], [base, source, *buckets],
+                  ints=(rows, count, inner, base.dtype.host_bytes, *strides), items=outer * rows, grain=row_grain(inner))
+    elif how == ADD and base.dtype is DType.FLOAT:
+        plan.step(row_kernels.SUM_ROWS, [out], [base, source, *buckets],
+                  ints=(rows, count, inner, int(with_base), *strides), scalars=(float(alpha),), items=outer * rows,
+                  grain=row_grain(inner))
+    else:
+        plan.step(kernels.REDUCE_ROWS, [out], [base, source, *buckets],
+                  ints=(rows, count, inner, int(with_base), *strides, how, int(base.dtype is DType.LONG)),
+                  items=outer * rows, grain=row_grain(inner))
+
+
+def _emit_along(op: Op, plan: HostPlanner) -> None:
+    """Emit index_add, index_copy, index_fill and index_reduce."""
+    name = op.target.split(".")[1]
+    how, with_base, alpha = PUT, True, 1.0
+    if name == "index_add":
+        how, alpha = ADD, float(op.attrs["alpha"])  # type: ignore[arg-type]
+    elif name == "index_reduce":
+        how, with_base = _reduction(op)
+    tensor = needed(op, "self")
+    dtype = tensor.dtype if how == PUT else arithmetic_type(tensor.dtype)
+    base, index = _whole(plan.value(tensor, dtype)), plan.value(needed(op, "index"))
+    sizes = outer_of(base.shape, dim_of(op, len(base.shape)))
+    inner = sizes[2]
+    values = op.operand("source") or op.operand("value")
+    strides = (inner, 1) if op.operand("source") is not None else (0, 0)
+    if values is None:
+        source = plan.constant((op.attrs["value"],), dtype)  # type: ignore[arg-type]
+    else:
+        source = plan.value(values, dtype)
+    if alpha != 1.0 and dtype is DType.LONG:
+        source = _scaled(plan, source, int(alpha))
+    out = plan.output(op.outputs[0], dtype)
+    buckets = bucket(plan, index, sizes[1], wrap=name == "index_fill")
+    _reduce_rows(plan, out, base, source, buckets, sizes=sizes, count=index.num_elements, strides=strides, how=how,
+                 with_base=with_base, alpha=alpha)
+
+
+def _scaled(plan: HostPlanner, source: HostTensor, factor: int) -> HostTensor:
+    """Return whole numbers times a factor."""
+    count = source.num_elements
+    product, index = plan.scratch(source.shape, DType.LONG), plan.scratch((1, count), DType.LONG)
+    emit_copy(plan, product, source)
+    emit_fill(plan, index, 0)
+    _scatter(plan, replace(product, shape=(1, count), strides=(count, 1)), index, None, factor, 0, MULTIPLY)
+    return product
+
+
+# --------------------------------------------------------------------------- index tensors
+def _marks(op: Op) -> list[int]:
+    """Return the dimensions that index tensors select from."""
+    return [dim for dim, tensor in enumerate(op.operand_list("indices")) if tensor is not None]
+
+
+def _is_adjacent(dims: Sequence[int]) -> bool:
+    return list(dims) == list(range(dims[0], dims[0] + len(dims)))
+
+
+def _broadcast_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Return the shape that index tensors broadcast to."""
+    rank = max(len(shape) for shape in shapes)
+    aligned = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
+    return tuple(next((n for n in column if n != 1), 1) for column in zip(*aligned, strict=True))
+
+
+def _index_shape(op: Op) -> tuple[int, ...]:
+    return _broadcast_shape([t.shape for t in op.operand_list("indices") if t is not None])
+
+
+def _flat_index(op: Op, plan: HostPlanner, extents: Sequence[int], factors: Sequence[int]) -> HostTensor:
+    """Return the sum of the index tensors times factors, for every position."""
+    tensors = [plan.value(t, contiguous=False) for t in op.operand_list("indices") if t is not None]
+    shape = _index_shape(op)
+    merged, layouts = _collapsed(shape, [broadcast(held, shape).strides for held in tensors])
+    padding = (0,) * (MAX_DIMS - len(merged))
+    ints = [prod(shape), len(tensors), len(merged), *merged, *padding]
+    for held, extent, factor, strides in zip(tensors, extents, factors, layouts, strict=True):
+        ints += [extent, factor, INDEX_BYTES[held.dtype], *strides, *padding]
+    flat = plan.scratch((prod(shape),), DType.LONG)
+    plan.step(row_kernels.FLATTEN_INDEX, [flat], tensors, ints=ints, items=prod(shape), grain=4096)
+    return flat
+
+
+def _row_numbers(op: Op, plan: HostPlanner, extents: Sequence[int]) -> HostTensor:
+    """Return for every position the number of the row that the index tensors name; negative where one tensor has it."""
+    tensors = [t for t in op.operand_list("indices") if t is not None]
+    if len(tensors) == 1:
+        return plan.value(tensors[0])
+    return _flat_index(op, plan, extents, contiguous_strides(extents))
+
+
+def _emit_index(op: Op, plan: HostPlanner) -> None:
+    dims, out = _marks(op), plan.output(op.outputs[0])
+    if out.num_elements == 0:
+        return
+    held = plan.value(needed(op, "self"), contiguous=False)
+    lead, last = dims[0], dims[-1] + 1
+    extents = [held.shape[dim] for dim in dims]
+    if _is_adjacent(dims) and held.is_contiguous:
+        row_bytes = prod(held.shape[last:]) * held.dtype.host_bytes
+        take_rows(plan, out, held, _row_numbers(op, plan, extents), outer=prod(held.shape[:lead]), rows=prod(extents),
+                  row_bytes=row_bytes, wrap=True)
+        return
+    offsets = _flat_index(op, plan, extents, [held.strides[dim] for dim in dims])
+    outside = range(lead) if _is_adjacent(dims) else range(0)
+    inside = [dim for dim in range(len(held.shape)) if dim not in dims and dim not in outside]
+    outer, (outer_strides,) = _collapsed(*_layout(held, outside))
+    inner, (inner_strides,) = _collapsed(*_layout(held, inside))
+    ints = (held.dtype.host_bytes, offsets.num_elements, len(outer), len(inner), prod(inner), *outer, *outer_strides,
+            *inner, *inner_strides)
+    plan.step(kernels.TAKE_STRIDED, [out], [held, offsets], ints=ints, items=prod(outer) * offsets.num_elements,
+              grain=max(1, BLOCK_SHARE // max(1, prod(inner))))
+
+
+def _layout(held: HostTensor, dims: Sequence[int]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    return tuple(held.shape[dim] for dim in dims), [tuple(held.strides[dim] for dim in dims)]
+
+
+def _collapsed(
+    shape: Sequence[int], layouts: Sequence[Sequence[int]],
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    return collapse(shape, *layouts)
+
+
+def _emit_index_put(op: Op, plan: HostPlanner) -> None:
+    """Bring the indexed dimensions to the front, write rows there, and show the result in the order asked for."""
+    tensor, dims = needed(op, "self"), _marks(op)
+    how = ADD if op.attrs.get("accumulate") else PUT
+    dtype = arithmetic_type(tensor.dtype) if how == ADD else tensor.dtype
+    order = [*dims, *(dim for dim in range(len(tensor.shape)) if dim not in dims)]
+    base = _row_major(plan, _permuted(plan.value(tensor, dtype, contiguous=False), order))
+    extents, row = base.shape[: len(dims)], base.shape[len(dims) :]
+    source, strides = _put_values(op, plan, dtype, dims, row)
+    rows, inner = prod(extents), prod(row)
+    index = _row_numbers(op, plan, extents)
+    is_plain = order == list(range(len(order)))
+    out = plan.output(op.outputs[0], dtype) if is_plain else plan.scratch(base.shape, dtype)
+    if base.num_elements:
+        buckets = bucket(plan, index, rows, wrap=True)
+        _reduce_rows(plan, out, base, source, buckets, sizes=(1, rows, inner), count=index.num_elements,
+                     strides=strides, how=how)
+    if is_plain:
+        return
+    shown = _permuted(out, [order.index(dim) for dim in range(len(order))])
+    if dtype is tensor.dtype:
+        plan.alias(op.outputs[0], shown)
+    else:
+        emit_copy(plan, plan.output(op.outputs[0]), shown)
+
+
+def _permuted(held: HostTensor, order: Sequence[int]) -> HostTensor:
+    return replace(held, shape=tuple(held.shape[d] for d in order), strides=tuple(held.strides[d] for d in order))
+
+
+def _put_values(
+    op: Op, plan: HostPlanner, dtype: DType, dims: Sequence[int], row: tuple[int, ...],
+) -> tuple[HostTensor, tuple[int, int]]:
+    """Return the values of index_put, and their strides along the indices and along a row."""
+    tensor, shape = needed(op, "values"), _index_shape(op)
+    if tensor.num_elements == 1:
+        return plan.value(tensor, dtype), (0, 0)
+    inner = prod(row)
+    leading = dims[0] if _is_adjacent(dims) else 0
+    if leading == 0 and tensor.shape == row:
+        return plan.value(tensor, dtype), (0, 1)
+    held = plan.value(tensor, dtype, contiguous=False)
+    while len(held.shape) > len(shape) + len(row):  # leading dimensions of size 1
+        held = replace(held, shape=held.shape[1:], strides=held.strides[1:])
+    lead_sizes = row[:leading]
+    whole = broadcast(held, (*lead_sizes, *shape, *row[leading:]))
+    order = [*range(leading, leading + len(shape)), *range(leading), *range(leading + len(shape), len(whole.shape))]
+    return _row_major(plan, _permuted(whole, order)), (inner, 1)
+
+
+# --------------------------------------------------------------------------- positions in the flattened tensor
+def _emit_take(op: Op, plan: HostPlanner) -> None:
+    table, index = plan.value(needed(op, "self")), plan.value(needed(op, "index"))
+    take_rows(plan, plan.output(op.outputs[0]), table, index, outer=1, rows=table.num_elements,
+              row_bytes=table.dtype.host_bytes, wrap=True)
+
+
+def _emit_put(op: Op, plan: HostPlanner) -> None:
+    tensor = needed(op, "self")
+    how = ADD if op.attrs.get("accumulate") else PUT
+    dtype = arithmetic_type(tensor.dtype) if how == ADD else tensor.dtype
+    base, index = plan.value(tensor, dtype), plan.value(needed(op, "index"))
+    source, out = plan.value(needed(op, "source"), dtype), plan.output(op.outputs[0], dtype)
+    rows = base.num_elements
+    _reduce_rows(plan, out, base, source, bucket(plan, index, rows, wrap=True), sizes=(1, rows, 1),
+                 count=index.num_elements, strides=(1, 1), how=how)
+
+
+# --------------------------------------------------------------------------- what the kernels serve
+def _has_index(op: Op) -> bool:
+    return needed(op, "index").dtype in INDEX_BYTES
+
+
+def _has_lines(op: Op) -> bool:
+    """As `_has_index`; eager mode takes an empty index of any type."""
+    return _has_index(op) or needed(op, "index").num_elements == 0
+
+
+def _has_index_tensors(op: Op) -> bool:
+    """Whether all index tensors hold numbers; boolean masks have no fixed shape and go generic."""
+    tensors = [t for t in op.operand_list("indices") if t is not None]
+    return 0 < len(tensors) <= MAX_INDICES and all(t.dtype in INDEX_BYTES for t in tensors)
+
+
+def _serves_scatter(op: Op) -> bool:
+    """Whether eager mode's reduction has a counterpart; a source of another type is converted there too."""
+    return _has_lines(op) and op.attrs.get("reduce", "sum") in REDUCTIONS
+
+
+def _row_along(op: Op) -> int:
+    shape = op.inputs[0].shape
+    return outer_of(shape, dim_of(op, len(shape)))[2]
+
+
+def _row_of_indexed(op: Op) -> int:
+    dims = _marks(op)
+    return prod(n for dim, n in enumerate(op.inputs[0].shape) if dim not in dims and dim > dims[0])
+
+
+def _num_indices(op: Op) -> int:
+    return needed(op, "index").num_elements
+
+
+def _one(op: Op) -> int:
+    return 1
+
+
+# --------------------------------------------------------------------------- records
+def _scatters(*targets: str) -> None:
+    lower = lower_update(_one, _num_indices)
+    for target in targets:
+        name = target.split(".")[0]
+        register(OpSpec(f"aten.{target}", name, lower, _emit_scatter, supports=_serves_scatter))
+
+
+def _along(*targets: str) -> None:
+    lower = lower_update(_row_along, _num_indices)
+    for target in targets:
+        register(OpSpec(f"aten.{target}", target.split(".")[0], lower, _emit_along, supports=_has_index))
+
+
+_scatters("scatter.value", "scatter.src", "scatter.reduce", "scatter.value_reduce", "scatter_add.default",
+          "scatter_reduce.two")
+_along("index_add.default", "index_copy.default", "index_fill.int_Scalar", "index_fill.int_Tensor",
+       "index_reduce.default")
+_LOWER_INDEX_PUT = lower_update(_row_of_indexed, lambda op: prod(_index_shape(op)))
+register(
+    OpSpec("aten.gather.default", "gather", lower_take(_one), _emit_gather, supports=_has_lines),
+    OpSpec("aten.index_select.default", "index_select", lower_take(_row_along), _emit_index_select,
+           supports=_has_index),
+    OpSpec("aten.take.default", "take", lower_take(_one), _emit_take, supports=_has_index),
+    OpSpec("aten.put.default", "put", lower_update(_one, _num_indices), _emit_put, supports=_has_index),
+)
+for _name in ("index.Tensor", "_unsafe_index.Tensor"):
+    register(OpSpec(f"aten.{_name}", "index", lower_take(_row_of_indexed), _emit_index, supports=_has_index_tensors))
+for _name in ("index_put.default", "_unsafe_index_put.default"):
+    register(OpSpec(f"aten.{_name}", "index_put", _LOWER_INDEX_PUT, _emit_index_put, supports=_has_index_tensors))

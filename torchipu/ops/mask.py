@@ -1,0 +1,83 @@
+"""What boolean masks select: elements taken from a source in order, the reverse, and positions of non-zero elements."""
+
+from __future__ import annotations
+
+from torchipu._kernels.indexing import MASK_COMPACT, MASK_COUNT, MASK_SCATTER, NONZERO
+from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
+from torchipu.ops.elementwise import broadcast
+from torchipu.ops.lowering import MULTI_SLICE, gather_set, reduction_codelet, reduction_sets
+from torchipu.ops.row_access import needed
+from torchipu.ops.spec import HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.view import emit_copy, emit_fill
+from torchipu.target import Target
+
+BLOCK = 4096  # as in indexing_body.h
+_COUNT = reduction_codelet("popops::Reduce<add,int>")
+
+
+def _spread(plan: HostPlanner, held: HostTensor, shape: tuple[int, ...]) -> HostTensor:
+    """Return a row-major tensor repeated to a shape."""
+    shown = broadcast(held, shape)
+    if shown.is_contiguous:
+        return shown
+    fresh = plan.scratch(shape, held.dtype)
+    emit_copy(plan, fresh, shown)
+    return fresh
+
+
+def _counts(plan: HostPlanner, mask: HostTensor) -> HostTensor:
+    """Return how many elements each block of a mask sets."""
+    blocks = -(-mask.num_elements // BLOCK)
+    counts = plan.scratch((max(1, blocks),), DType.LONG)
+    plan.step(MASK_COUNT, [counts], [mask], ints=(mask.num_elements,), items=blocks, grain=8)
+    return counts
+
+
+def _emit_masked_scatter(op: Op, plan: HostPlanner) -> None:
+    out = plan.output(op.outputs[0])
+    base = _spread(plan, plan.value(needed(op, "self")), out.shape)
+    mask = _spread(plan, plan.value(needed(op, "mask"), DType.BOOL), out.shape)
+    source = plan.value(needed(op, "source"), out.dtype)
+    ints = (out.num_elements, out.dtype.host_bytes, source.num_elements)
+    plan.step(MASK_SCATTER, [out], [base, source, mask, _counts(plan, mask)], ints=ints,
+              items=-(-out.num_elements // BLOCK), grain=8)
+
+
+def _emit_masked_scatter_grad(op: Op, plan: HostPlanner) -> None:
+    """Collect the gradients where the mask is set; the rest of the source has none."""
+    dy = plan.value(needed(op, "grad_output"))
+    mask = _spread(plan, plan.value(needed(op, "mask"), DType.BOOL), dy.shape)
+    out = plan.output(op.outputs[0])
+    emit_fill(plan, out, 0)
+    ints = (dy.num_elements, dy.dtype.host_bytes, out.num_elements)
+    plan.step(MASK_COMPACT, [out], [dy, mask, _counts(plan, mask)], ints=ints, items=-(-dy.num_elements // BLOCK),
+              grain=8, reads_outputs=True)
+
+
+def _emit_nonzero(op: Op, plan: HostPlanner) -> None:
+    """List the coordinates of non-zero elements, as many as asked for; what is missing gets the fill value."""
+    mask, out = plan.value(needed(op, "self"), DType.BOOL), plan.output(op.outputs[0])
+    fill = op.attrs.get("fill_value", -1)
+    assert isinstance(fill, int)
+    emit_fill(plan, out, fill)
+    size, dims = out.shape
+    plan.step(NONZERO, [out], [mask, _counts(plan, mask)], ints=(mask.num_elements, size, dims, *mask.shape),
+              items=-(-mask.num_elements // BLOCK), grain=8, reads_outputs=True)
+
+
+def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
+    """Lower to a count of the elements before each tile's, and a look-up of what they take."""
+    result, mask = op.outputs[0], op.operand("mask") or needed(op, "self")
+    if result.num_elements == 0 or mask.num_elements == 0:
+        return ()
+    tiles = min(target.num_tiles, mask.num_elements)
+    counted = reduction_sets(target, _COUNT, mask.num_elements, tiles, DType.INT)
+    return *counted, gather_set(target, MULTI_SLICE, result.num_elements, 1, result.dtype)
+
+
+register(
+    OpSpec("aten.masked_scatter.default", "masked_scatter", _lower, _emit_masked_scatter),
+    OpSpec("aten.masked_scatter_backward.default", "masked_scatter_backward", _lower, _emit_masked_scatter_grad),
+    OpSpec("aten.nonzero_static.default", "nonzero_static", _lower, _emit_nonzero),
+)

@@ -1,0 +1,337 @@
+"""Interpolation of images and volumes, and paddings that repeat: sums of weighted elements, one dimension at a time.
+
+What an element of the result takes from a line of the operand is known from the sizes alone, so the weights are
+constants of the program. The gradient takes the same weights the other way round.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import floor, prod
+
+from torchipu._kernels.resample import WEIGHTED_TAPS
+from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
+from torchipu.ops.lowering import Work, busiest_elements, ceil_div, copy_vertices
+from torchipu.ops.row_access import needed, row_grain
+from torchipu.ops.spec import Codelet, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.view import emit_copy
+from torchipu.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Taps:
+    """A linear map along one dimension.
+
+    Attributes:
+        length: Elements of the operand along it.
+        rows: For each element of the result the sources and weights that it sums.
+    """
+
+    length: int
+    rows: tuple[tuple[tuple[int, float], ...], ...]
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether the result is the operand."""
+        return len(self.rows) == self.length and all(row == ((i, 1.0),) for i, row in enumerate(self.rows))
+
+    @property
+    def width(self) -> int:
+        """Most sources of one element."""
+        return max((len(row) for row in self.rows), default=0)
+
+
+def transposed(taps: Taps) -> Taps:
+    """Return the map that takes gradients of the result to gradients of the operand."""
+    back: list[list[tuple[int, float]]] = [[] for _ in range(taps.length)]
+    for place, row in enumerate(taps.rows):
+        for source, weight in row:
+            back[source].append((place, weight))
+    return Taps(len(taps.rows), tuple(map(tuple, back)))
+
+
+# --------------------------------------------------------------------------- weights
+def _single(value: float) -> float:
+    """Round to float, as eager mode keeps scales."""
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+
+
+def _scale(size: int, result: int, align: bool, factor: float | None) -> float:
+    """Return how far apart neighbours of the result lie in the operand."""
+    if align:
+        return (size - 1) / (result - 1) if result > 1 else 0.0
+    return 1.0 / factor if factor is not None and factor > 0 else size / result
+
+
+def nearest_taps(size: int, result: int, factor: float | None, *, exact: bool) -> Taps:
+    """Take the element before, or the nearest one; positions are rounded to float, as they are in eager mode."""
+    scale, shift = _single(_scale(size, result, False, factor)), 0.5 if exact else 0.0
+    places = [i if size == result else min(floor(_single((i + shift) * scale)), size - 1) for i in range(result)]
+    return Taps(size, tuple(((place, 1.0),) for place in places))
+
+
+def linear_taps(size: int, result: int, align: bool, factor: float | None) -> Taps:
+    """Weigh the two neighbours by their distance."""
+    scale, rows = _scale(size, result, align, factor), []
+    for i in range(result):
+        at = scale * i if align else max(0.0, scale * (i + 0.5) - 0.5)
+        if size == result:
+            at = float(i)
+        low = min(int(at), size - 1)
+        high, part = min(low + 1, size - 1), min(1.0, at - low)
+        rows.append(((low, 1.0),) if part == 0 or low == high else ((low, 1.0 - part), (high, part)))
+    return Taps(size, tuple(rows))
+
+
+def _cubic(distance: float, a: float) -> float:
+    """Keys' kernel."""
+    x = abs(distance)
+    if x <= 1:
+        return ((a + 2) * x - (a + 3)) * x * x + 1
+    return (((x - 5) * x + 8) * x - 4) * a if x < 2 else 0.0
+
+
+def cubic_taps(size: int, result: int, align: bool, factor: float | None) -> Taps:
+    """Weigh four neighbours; beyond the border the last element is repeated."""
+    scale, rows = _scale(size, result, align, factor), []
+    for i in range(result):
+        at = scale * i if align else scale * (i + 0.5) - 0.5
+        low = floor(at)
+        weights: dict[int, float] = {}
+        for place in range(low - 1, low + 3):
+            source = min(max(place, 0), size - 1)
+            weights[source] = weights.get(source, 0.0) + _cubic(at - place, -0.75)
+        rows.append(tuple(weights.items()))
+    return Taps(size, tuple(rows))
+
+
+def smoothed_taps(size: int, result: int, align: bool, factor: float | None, *, cubic: bool) -> Taps:
+    """Weigh all neighbours within the support of a filter that is as wide as an element of the result."""
+    scale, rows = _scale(size, result, align, factor), []
+    wide = max(scale, 1.0)
+    support = (2.0 if cubic else 1.0) * wide
+    for i in range(result):
+        centre = scale * (i + 0.5)
+        first = max(int(centre - support + 0.5), 0)
+        last = min(int(centre + support + 0.5), size)
+        distances = [(place - centre + 0.5) / wide for place in range(first, last)]
+        weights = [_cubic(d, -0.5) if cubic else max(0.0, 1.0 - abs(d)) for d in distances]
+        total = sum(weights)
+        rows.append(tuple((first + n, weight / total if total else weight) for n, weight in enumerate(weights)))
+    return Taps(size, tuple(rows))
+
+
+def reflection_places(size: int, before: int, after: int) -> list[int]:
+    """Return the sources of a dimension padded by reflection; the border is not repeated."""
+    period = max(1, 2 * size - 2)
+    return [(size - 1) - abs((size - 1) - place % period) for place in range(-before, size + after)]
+
+
+def replication_places(size: int, before: int, after: int) -> list[int]:
+    """Return the sources of a dimension padded by repeating the border."""
+    return [min(max(place, 0), size - 1) for place in range(-before, size + after)]
+
+
+# --------------------------------------------------------------------------- host side
+def apply_taps(plan: HostPlanner, held: HostTensor, taps: dict[int, Taps], out: HostTensor) -> None:
+    """Map dimensions one after another, those that shrink first and those that grow last, the innermost before others.
+
+    Args:
+        plan: Receives the steps.
+        held: Row-major float.
+        taps: Map of each dimension; identities are left out.
+        out: Row-major float, written.
+    """
+    order = sorted((dim for dim in taps if not taps[dim].is_identity),
+                   key=lambda dim: (len(taps[dim].rows) / max(1, taps[dim].length), -dim))
+    if not order:
+        emit_copy(plan, out, held)
+        return
+    for position, dim in enumerate(order):
+        one = taps[dim]
+        shape = (*held.shape[:dim], len(one.rows), *held.shape[dim + 1 :])
+        result = out if position == len(order) - 1 else plan.scratch(shape, DType.FLOAT)
+        _apply_one(plan, result, held, one, dim)
+        held = result
+
+
+def _apply_one(plan: HostPlanner, out: HostTensor, held: HostTensor, taps: Taps, dim: int) -> None:
+    inner = prod(held.shape[dim + 1 :])
+    starts = plan.constant([0, *itertools.accumulate(map(len, taps.rows))], DType.LONG)
+    flat = [pair for row in taps.rows for pair in row]
+    sources = plan.constant([source for source, _ in flat], DType.LONG)
+    weights = plan.constant([weight for _, weight in flat], DType.FLOAT)
+    items = prod(held.shape[:dim]) * len(taps.rows)
+    plan.step(WEIGHTED_TAPS, [out], [held, starts, sources, weights], ints=(len(taps.rows), taps.length, inner),
+              items=items if inner else 0, grain=row_grain(inner * max(1, taps.width)))
+
+
+# --------------------------------------------------------------------------- interpolation
+def _sizes(op: Op, name: str) -> tuple[int, ...]:
+    return tuple(op.attrs[name])  # type: ignore[call-overload, no-any-return]
+
+
+def _factors(op: Op, count: int) -> list[float | None]:
+    """Return the scale factors that the call gives, by dimension."""
+    if count == 1:
+        return [op.attrs.get("scales")]  # type: ignore[list-item]
+    names = ("scales_d", "scales_h", "scales_w")[-count:]
+    return [op.attrs.get(name) for name in names]  # type: ignore[misc]
+
+
+def _taps_of(op: Op) -> dict[int, Taps]:
+    """Return the maps from the image before interpolation to the one after it, by dimension."""
+    name = op.target.split(".")[1]
+    results = _sizes(op, "output_size")
+    count = len(results)
+    before = _sizes(op, "input_size") if "input_size" in op.attrs else needed(op, _image(op)).shape
+    align = bool(op.attrs.get("align_corners"))
+    taps = {}
+    for place, (result, factor) in enumerate(zip(results, _factors(op, count), strict=True)):
+        size = before[2 + place]
+        if "nearest" in name:
+            one = nearest_taps(size, result, factor, exact="exact" in name)
+        elif name.removesuffix("_backward").endswith("_aa"):
+            one = smoothed_taps(size, result, align, factor, cubic="bicubic" in name)
+        elif "bicubic" in name:
+            one = cubic_taps(size, result, align, factor)
+        else:
+            one = linear_taps(size, result, align, factor)
+        taps[2 + place] = transposed(one) if "input_size" in op.attrs else one
+    return taps
+
+
+def _image(op: Op) -> str:
+    return op.operands[0]
+
+
+def _emit_interpolation(op: Op, plan: HostPlanner) -> None:
+    held = plan.value(needed(op, _image(op)), DType.FLOAT)
+    apply_taps(plan, held, _taps_of(op), plan.output(op.outputs[0], DType.FLOAT))
+
+
+def _taps_cycles(target: Target, work: Work) -> int:
+    """A multiplication and an addition for each tap, a vector at a time."""
+    vectors = ceil_div(work["elements"], target.num_workers * work["vector_width"])
+    return 40 + target.num_workers * (40 + vectors * (4 + 3 * work["taps"]))
+
+
+RESAMPLE = Codelet("popnn::Resample", _taps_cycles, 480, "estimate: a fused multiply-add and an address for each tap")
+
+
+def lower_taps(taps_of: Callable[[Op], dict[int, Taps]]) -> Callable[[Op, Target], tuple[Vertices, ...]]:
+    """Return the lowering of weighted sums: one compute set for each dimension that changes."""
+
+    def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
+        result, sets, shape = op.outputs[0], [], list(op.inputs[0].shape)
+        if result.num_elements == 0:
+            return ()
+        width = target.vector_width(result.dtype.device_bytes)
+        for dim, taps in taps_of(op).items():
+            if taps.is_identity:
+                continue
+            shape[dim] = len(taps.rows)
+            elements = prod(shape)
+            mine = busiest_elements(target, elements, width, result.dtype.device_bytes)
+            fixed = {"vector_width": width, "element_bytes": result.dtype.device_bytes, "taps": max(1, taps.width)}
+            gathered = mine * max(1, taps.width) * result.dtype.device_bytes
+            sets.append(Vertices(
+                RESAMPLE, elements, _work_of(fixed), grain=width, gathered_bytes=gathered, fragments=taps.width + 1,
+                temporary_bytes=gathered,
+            ))
+        return tuple(sets)
+
+    return lower
+
+
+def _work_of(fixed: dict[str, int]) -> Callable[[int], Work]:
+    return lambda count: {"elements": count, **fixed}
+
+
+# --------------------------------------------------------------------------- paddings that repeat
+def _places(op: Op, shape: Sequence[int]) -> dict[int, list[int]]:
+    """Return the sources along each padded dimension of an operand of a shape."""
+    widths, rank = _sizes(op, "padding"), len(shape)
+    places_of = reflection_places if "reflection" in op.target else replication_places
+    return {
+        rank - 1 - position: places_of(shape[rank - 1 - position], widths[2 * position], widths[2 * position + 1])
+        for position in range(len(widths) // 2)
+    }
+
+
+def _runs(places: Sequence[int]) -> list[tuple[int, int, int, int]]:
+    """Cut a list of sources into ``(where, source, step, length)`` with steps of -1, 0 or 1."""
+    runs: list[tuple[int, int, int, int]] = []
+    at = 0
+    while at < len(places):
+        step = places[at + 1] - places[at] if at + 1 < len(places) else 1
+        step = step if step in (-1, 0, 1) else 1
+        end = at + 1
+        while end < len(places) and places[end] - places[end - 1] == step:
+            end += 1
+        runs.append((at, places[at], step, end - at))
+        at = end
+    return runs
+
+
+def _emit_padding(op: Op, plan: HostPlanner) -> None:
+    held, out = plan.value(needed(op, "self"), contiguous=False), plan.output(op.outputs[0])
+    if out.num_elements == 0:
+        return
+    places = _places(op, held.shape)
+    dims = sorted(places)
+    for pieces in itertools.product(*(_runs(places[dim]) for dim in dims)):
+        shape, strides, read, written = list(held.shape), list(held.strides), 0, 0
+        for dim, (where, source, step, length) in zip(dims, pieces, strict=True):
+            read += source * held.strides[dim]
+            written += where * out.strides[dim]
+            shape[dim], strides[dim] = length, step * held.strides[dim]
+        part = replace(out, offset=out.offset + written, shape=tuple(shape))
+        emit_copy(plan, part, replace(held, offset=held.offset + read, shape=tuple(shape), strides=tuple(strides)))
+
+
+def _taps_of_padding(op: Op) -> dict[int, Taps]:
+    """Return the maps from gradients of what was padded to gradients of the operand."""
+    shape = op.outputs[0].shape
+    return {
+        dim: transposed(Taps(shape[dim], tuple(((place, 1.0),) for place in places)))
+        for dim, places in _places(op, shape).items()
+    }
+
+
+def _emit_padding_grad(op: Op, plan: HostPlanner) -> None:
+    dy = plan.value(needed(op, "grad_output"), DType.FLOAT)
+    apply_taps(plan, dy, _taps_of_padding(op), plan.output(op.outputs[0], DType.FLOAT))
+
+
+# --------------------------------------------------------------------------- records
+def _is_floating(op: Op) -> bool:
+    return op.outputs[0].dtype.is_floating
+
+
+def _serves_interpolation(op: Op) -> bool:
+    """Eager mode weighs bytes in whole numbers, which goes generic; taking the nearest one is the same in float."""
+    return _is_floating(op) or "nearest" in op.target
+
+
+_INTERPOLATIONS = (
+    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
+    "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
+    "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
+)
+for _name in _INTERPOLATIONS:
+    for _target in (_name, f"{_name}_backward"):
+        register(OpSpec(f"aten.{_target}.default", _target.lstrip("_"), lower_taps(_taps_of), _emit_interpolation,
+                        supports=_serves_interpolation))
+for _name in ("reflection_pad", "replication_pad"):
+    for _dims in (1, 2, 3):
+        _target = f"{_name}{_dims}d"
+        register(
+            OpSpec(f"aten.{_target}.default", _target, copy_vertices(), _emit_padding),
+            OpSpec(f"aten.{_target}_backward.default", f"{_target}_backward", lower_taps(_taps_of_padding),
+                   _emit_padding_grad, supports=_is_floating, shape_only=("self",)),
+        )
