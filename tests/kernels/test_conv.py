@@ -8,7 +8,7 @@ import torch
 from tests.kernels.elem_planner import MiniPlanner
 from tests.kernels.immediate import run_op
 from torchipu.ir.types import DType
-from torchipu.ops import conv  # noqa: F401
+from torchipu.ops import convolution  # noqa: F401
 
 # n, groups, input channels, output channels, size, window, stride, padding, dilation
 CASES = [

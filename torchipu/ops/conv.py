@@ -1,4 +1,4 @@
-"""Convolutions of one and two dimensions, and their gradients."""
+"""Host steps of convolutions of one and two dimensions, and of their gradients."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchipu._kernels import conv as kernels
-from torchipu.ir.graph import Op, Tensor
-from torchipu.ir.types import DType
-from torchipu.ops.matmul import PANEL, grain_for, matmul_vertices
-from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.matmul import PANEL, grain_for
+from torchipu.ops.spec import HostPlanner, HostTensor
 from torchipu.ops.view import emit_copy
 
 if TYPE_CHECKING:
-    from torchipu.target import Target
+    pass
 
 CACHE_FLOATS = 96 * 1024  # what a block should need of the second-level cache
 LEAST_CHUNK_MACS = 200_000
@@ -55,7 +53,8 @@ class Shape:
     @property
     def is_pointwise(self) -> bool:
         """Whether the window is a single pixel and every pixel is used once."""
-        return (self.kh, self.kw, self.sh, self.sw, self.ph, self.pw) == (1, 1, 1, 1, 0, 0)
+        is_single = (self.kh, self.kw, self.sh, self.sw, self.ph, self.pw) == (1, 1, 1, 1, 0, 0)
+        return is_single and (self.h, self.w) == (self.oh, self.ow)
 
     @property
     def reads_in_place(self) -> bool:
@@ -91,41 +90,6 @@ class Shape:
         if self.reads_in_place:
             return 0
         return self.ic * self.kw * self.sh * (rows + (self.kh - 1) * self.dh // self.sh) * cols
-
-
-def shape_of(x: Tensor, weight: Tensor, op: Op) -> Shape:
-    """Return the sizes of a convolution; one of 1 dimension has height 1."""
-    stride, padding, dilation = (_ints(op, name) for name in ("stride", "padding", "dilation"))
-    groups = int(op.attrs["groups"])  # type: ignore[call-overload]
-    if len(x.shape) == 3:
-        stride, padding, dilation = (1, stride[0]), (0, padding[0]), (1, dilation[0])
-        n, h, w = x.shape[0], 1, x.shape[2]
-        out, per_group, kh, kw = weight.shape[0], weight.shape[1], 1, weight.shape[2]
-    else:
-        n, _, h, w = x.shape
-        out, per_group, kh, kw = weight.shape
-    stride, padding, dilation = _pair(stride), _pair(padding), _pair(dilation)
-    oh = (h + 2 * padding[0] - dilation[0] * (kh - 1) - 1) // stride[0] + 1
-    ow = (w + 2 * padding[1] - dilation[1] * (kw - 1) - 1) // stride[1] + 1
-    return Shape(n, groups, per_group, out // groups, h, w, oh, ow, kh, kw, *stride, *padding, *dilation)
-
-
-def _ints(op: Op, name: str) -> tuple[int, ...]:
-    return tuple(int(v) for v in op.attrs[name])  # type: ignore[attr-defined]
-
-
-def _pair(values: tuple[int, ...]) -> tuple[int, int]:
-    return (values[0], values[0]) if len(values) == 1 else (values[0], values[1])
-
-
-def _supports(op: Op) -> bool:
-    x = op.operand("input")
-    weight = op.operand("weight")
-    if x is None or weight is None or bool(op.attrs["transposed"]) or 0 in x.shape:
-        return False
-    if len(x.shape) not in (3, 4) or len(x.shape) != len(weight.shape):
-        return False
-    return not any(0 in result.shape for result in op.outputs)
 
 
 # --------------------------------------------------------------------------- host side: forward
@@ -229,17 +193,6 @@ def _emit_direct(
         grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * images * floats(rows),
     )
-
-
-def _emit_convolution(op: Op, plan: HostPlanner) -> None:
-    x, weight, bias = op.operand("input"), op.operand("weight"), op.operand("bias")
-    assert x is not None
-    assert weight is not None
-    values = [plan.value(t, DType.FLOAT) if t is not None else None for t in (x, weight, bias)]
-    assert values[0] is not None
-    assert values[1] is not None
-    out = plan.output(op.outputs[0], DType.FLOAT)
-    emit_forward(plan, shape_of(x, weight, op), out, values[0], values[1], values[2])
 
 
 # --------------------------------------------------------------------------- host side: gradients
@@ -360,81 +313,3 @@ def _emit_weight_direct(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTen
         grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * s.kh * s.kw * channels * PANEL,
     )
-
-
-def present_results(op: Op) -> tuple[bool, ...]:
-    """Which of the three gradients the op has."""
-    return tuple(bool(given) for given in op.attrs.get("present", op.attrs["output_mask"]))  # type: ignore[attr-defined]
-
-
-def _emit_backward(op: Op, plan: HostPlanner) -> None:
-    dy, x, weight = (op.operand(name) for name in ("grad_output", "input", "weight"))
-    assert dy is not None
-    assert x is not None
-    assert weight is not None
-    s = shape_of(x, weight, op)
-    present = present_results(op)
-    results = iter(op.outputs)
-    dx, dw, db = (next(results) if given else None for given in present)
-    dy_value = plan.value(dy, DType.FLOAT)
-    if dx is not None and plan.wanted(dx):
-        weight_value = plan.value(weight, DType.FLOAT)
-        emit_input_gradient(plan, s, plan.output(dx, DType.FLOAT), dy_value, weight_value)
-    if dw is not None and plan.wanted(dw):
-        x_value = plan.value(x, DType.FLOAT)
-        emit_weight_gradient(plan, s, plan.output(dw, DType.FLOAT), dy_value, x_value)
-    if db is not None and plan.wanted(db):
-        channels = s.g * s.oc
-        plan.step(
-            kernels.CONV_BIAS,
-            [plan.output(db, DType.FLOAT)],
-            [dy_value],
-            ints=(s.n, channels, s.oh * s.ow),
-            items=channels,
-            grain=grain_for(channels, s.n * channels * s.oh * s.ow, 16384),
-        )
-
-
-# --------------------------------------------------------------------------- device side
-def _lower_convolution(op: Op, target: Target) -> tuple[Vertices, ...]:
-    x, weight = op.operand("input"), op.operand("weight")
-    assert x is not None
-    assert weight is not None
-    s = shape_of(x, weight, op)
-    return matmul_vertices(op, target, s.g, s.n * s.oh * s.ow, s.summands, s.oc, x.dtype)
-
-
-def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
-    """Input gradient: a convolution of dy with turned weights. Weight gradient: pixels are the summands."""
-    x, weight = op.operand("input"), op.operand("weight")
-    assert x is not None
-    assert weight is not None
-    s = shape_of(x, weight, op)
-    present = present_results(op)
-    sets: tuple[Vertices, ...] = ()
-    if present[0]:
-        taps = -(-s.kh // s.sh) * -(-s.kw // s.sw)
-        sets += matmul_vertices(op, target, s.g, s.n * s.h * s.w, s.oc * taps, s.ic, x.dtype)
-    if present[1]:
-        sets += matmul_vertices(op, target, s.g, s.summands, s.n * s.oh * s.ow, s.oc, x.dtype)
-    return sets
-
-
-register(
-    OpSpec(
-        "aten.convolution.default",
-        "convolution",
-        _lower_convolution,
-        _emit_convolution,
-        dtypes=FLOATING,
-        supports=_supports,
-    ),
-    OpSpec(
-        "aten.convolution_backward.default",
-        "convolution_backward",
-        _lower_backward,
-        _emit_backward,
-        dtypes=FLOATING,
-        supports=_supports,
-    ),
-)

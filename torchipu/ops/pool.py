@@ -35,7 +35,9 @@ FORWARD = Codelet("popnn::Pooling", _forward_cycles, 560, "poplibs estimator, ip
 BACKWARD = Codelet("popnn::PoolingGrad", _backward_cycles, 720, "poplibs estimator, ipu_hardware.md 2.6")
 
 
-def _lowering(codelet: Codelet, window: Callable[[Op], int]) -> Lowering:
+def lowering(codelet: Codelet, window: Callable[[Op], int]) -> Lowering:
+    """Return the lowering of a pool: ``window`` tells how many elements go into one result."""
+
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
         result = op.outputs[0]
         if result.num_elements == 0:
@@ -171,7 +173,7 @@ register(
     OpSpec(
         "aten.max_pool2d_with_indices.default",
         "max_pool2d",
-        _lowering(FORWARD, _window),
+        lowering(FORWARD, _window),
         _emit_max,
         dtypes=FLOATING,
         supports=_fits_index,
@@ -179,30 +181,30 @@ register(
     OpSpec(
         "aten.max_pool2d_with_indices_backward.default",
         "max_pool2d_backward",
-        _lowering(BACKWARD, _overlap),
+        lowering(BACKWARD, _overlap),
         _emit_max_backward,
         dtypes=(*FLOATING, DType.LONG),
         shape_only=("self",),
     ),
-    OpSpec("aten.avg_pool2d.default", "avg_pool2d", _lowering(FORWARD, _window), _emit_average, dtypes=FLOATING),
+    OpSpec("aten.avg_pool2d.default", "avg_pool2d", lowering(FORWARD, _window), _emit_average, dtypes=FLOATING),
     OpSpec(
         "aten.avg_pool2d_backward.default",
         "avg_pool2d_backward",
-        _lowering(BACKWARD, _overlap),
+        lowering(BACKWARD, _overlap),
         _emit_average,
         dtypes=FLOATING,
     ),
     OpSpec(
         "aten._adaptive_avg_pool2d.default",
         "adaptive_avg_pool2d",
-        _lowering(FORWARD, _adaptive_window),
+        lowering(FORWARD, _adaptive_window),
         _emit_adaptive,
         dtypes=FLOATING,
     ),
     OpSpec(
         "aten._adaptive_avg_pool2d_backward.default",
         "adaptive_avg_pool2d_backward",
-        _lowering(BACKWARD, lambda op: 1),
+        lowering(BACKWARD, lambda op: 1),
         _emit_adaptive,
         dtypes=FLOATING,
     ),

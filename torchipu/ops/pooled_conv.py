@@ -8,7 +8,8 @@ from torchipu._kernels import conv as kernels
 from torchipu._kernels import sparse_conv as sparse
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.conv import LEAST_ITEMS, Shape, present_results, shape_of, turned
+from torchipu.ops.conv import LEAST_ITEMS, Shape, turned
+from torchipu.ops.convolution import present_results, problem_of
 from torchipu.ops.matmul import grain_for
 from torchipu.ops.pool import pair, strides_of
 from torchipu.ops.spec import Fusion, HostPlanner, register_fusion
@@ -21,7 +22,13 @@ def _operands(convolution: Op) -> tuple[Tensor, Tensor, Shape]:
     x, weight = convolution.operand("input"), convolution.operand("weight")
     assert x is not None
     assert weight is not None
-    return x, weight, shape_of(x, weight, convolution)
+    return x, weight, problem_of(convolution).planar
+
+
+def _is_plain(convolution: Op) -> bool:
+    """Whether it is a convolution of two dimensions, not transposed and not of nothing."""
+    problem = problem_of(convolution)
+    return problem.dimensions == 2 and not problem.is_transposed and not problem.is_empty
 
 
 def _is_small(s: Shape, result: Tensor) -> bool:
@@ -31,7 +38,7 @@ def _is_small(s: Shape, result: Tensor) -> bool:
 
 # --------------------------------------------------------------------------- forward
 def _forward_applies(ops: Sequence[Op]) -> bool:
-    return _is_small(_operands(ops[0])[2], ops[0].outputs[0])
+    return _is_plain(ops[0]) and _is_small(_operands(ops[0])[2], ops[0].outputs[0])
 
 
 def _emit_forward(ops: Sequence[Op], plan: HostPlanner) -> None:
@@ -58,6 +65,8 @@ def _emit_forward(ops: Sequence[Op], plan: HostPlanner) -> None:
 def _backward_applies(ops: Sequence[Op]) -> bool:
     """Whether most of the gradient between the two is zero: disjoint windows pass one value of each on."""
     pool, convolution = ops[-2:]
+    if not _is_plain(convolution):
+        return False
     s = _operands(convolution)[2]
     (kh, kw), (sh, sw) = pair(pool, "kernel_size"), strides_of(pool)
     present = present_results(convolution)

@@ -10,7 +10,7 @@ from torchipu._kernels.copy import TRIANGLE
 from torchipu._kernels.resample import ADD_STRIDED
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.elementwise import collapse
+from torchipu.ops.chain import collapse
 from torchipu.ops.lowering import FILL, copy_set, copy_vertices, elementwise_set, no_vertices, vector_codelet
 from torchipu.ops.row_access import needed, row_grain
 from torchipu.ops.spec import Constraint, HostPlanner, HostTensor, OpSpec, Vertices, register

@@ -1,0 +1,230 @@
+"""The records of convolutions: one to three dimensions, plain and transposed, and their gradients.
+
+A transposed convolution is the input gradient of a plain one, whose input it gives and whose output it takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+from torchipu._kernels import conv as kernels
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops import conv, volume
+from torchipu.ops.lowering import elementwise_set, vector_codelet
+from torchipu.ops.matmul import grain_for, matmul_vertices
+from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.view import emit_fill
+from torchipu.ops.volume import Volume
+
+if TYPE_CHECKING:
+    from torchipu.target import Target
+
+ADD_BIAS = vector_codelet("popops::BroadcastVectorInner<add>", 2, 2, supervisor=15)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A plain convolution of three dimensions; unused ones come first and have size 1.
+
+    Attributes:
+        volume: Sizes; of a transposed convolution those of the plain one that it is the gradient of.
+        dimensions: Dimensions of the user's convolution.
+        is_transposed: Whether the op's input is the plain convolution's output.
+    """
+
+    volume: Volume
+    dimensions: int
+    is_transposed: bool
+
+    @property
+    def planar(self) -> conv.Shape:
+        """The same sizes without the depth."""
+        v = self.volume
+        sizes = (v.size, v.out, v.window, v.stride, v.padding, v.dilation)
+        return conv.Shape(v.n, v.g, v.ic, v.oc, *(value for triple in sizes for value in triple[1:]))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to multiply."""
+        return self.volume.macs == 0
+
+
+def problem_of(op: Op) -> Problem:
+    """Return the sizes of a convolution or of its gradient."""
+    x, weight = _operand(op, "input"), _operand(op, "weight")
+    dimensions = len(weight.shape) - 2
+    stride, padding, dilation = (_triple(op, name, dimensions) for name in ("stride", "padding", "dilation"))
+    transposed = bool(op.attrs["transposed"])
+    groups = int(op.attrs["groups"])  # type: ignore[call-overload]
+    given, window = _filled(x.shape[2:]), _filled(weight.shape[2:])
+    if transposed:
+        extra = _triple(op, "output_padding", dimensions, default=0)
+        size = tuple(
+            (given[i] - 1) * stride[i] - 2 * padding[i] + dilation[i] * (window[i] - 1) + extra[i] + 1 for i in range(3)
+        )
+        out = given
+    else:
+        size = given
+        out = tuple(
+            (given[i] + 2 * padding[i] - dilation[i] * (window[i] - 1) - 1) // stride[i] + 1 for i in range(3)
+        )
+    # Either way the first size of the weights counts the channels of the plain convolution's output.
+    sizes = Volume(
+        x.shape[0], groups, weight.shape[1], weight.shape[0] // groups, size, out, window,  # type: ignore[arg-type]
+        stride, padding, dilation,
+    )
+    return Problem(sizes, dimensions, transposed)
+
+
+def _operand(op: Op, name: str) -> Tensor:
+    tensor = op.operand(name)
+    assert tensor is not None, f"{op.target} without {name}"
+    return tensor
+
+
+def _filled(values: tuple[int, ...], fill: int = 1) -> tuple[int, int, int]:
+    """Return one to three sizes as three."""
+    first, second, third = (fill,) * (3 - len(values)) + tuple(values)
+    return first, second, third
+
+
+def _triple(op: Op, name: str, dimensions: int, default: int | None = None) -> tuple[int, int, int]:
+    """Return an argument of one value, or of one a dimension, as three; absent ones do nothing."""
+    values = tuple(int(value) for value in op.attrs[name])  # type: ignore[attr-defined]
+    values = values * dimensions if len(values) == 1 else values
+    neutral = {"stride": 1, "dilation": 1}.get(name, 0)
+    return _filled(values, neutral if default is None else default)
+
+
+def _supports(op: Op) -> bool:
+    x, weight = op.operand("input"), op.operand("weight")
+    return x is not None and weight is not None and len(x.shape) == len(weight.shape) and 3 <= len(x.shape) <= 5
+
+
+# --------------------------------------------------------------------------- host side
+def _emit_plain(
+    plan: HostPlanner, p: Problem, out: HostTensor, x: HostTensor, weight: HostTensor, bias: HostTensor | None,
+) -> None:
+    """Emit the output of the plain convolution."""
+    if p.dimensions == 3:
+        volume.emit_forward(plan, p.volume, out, x, weight, bias)
+    else:
+        conv.emit_forward(plan, p.planar, out, x, weight, bias)
+
+
+def _emit_input_gradient(plan: HostPlanner, p: Problem, dx: HostTensor, dy: HostTensor, weight: HostTensor) -> None:
+    if p.dimensions == 3:
+        volume.emit_input_gradient(plan, p.volume, dx, dy, weight)
+    else:
+        conv.emit_input_gradient(plan, p.planar, dx, dy, weight)
+
+
+def _emit_weight_gradient(plan: HostPlanner, p: Problem, dw: HostTensor, dy: HostTensor, x: HostTensor) -> None:
+    if p.dimensions == 3:
+        volume.emit_weight_gradient(plan, p.volume, dw, dy, x)
+    else:
+        conv.emit_weight_gradient(plan, p.planar, dw, dy, x)
+
+
+def _emit_convolution(op: Op, plan: HostPlanner) -> None:
+    p, out = problem_of(op), plan.output(op.outputs[0], DType.FLOAT)
+    bias = op.operand("bias")
+    added = plan.value(bias, DType.FLOAT) if bias is not None else None
+    if p.is_empty:
+        emit_fill(plan, out, 0.0)
+    else:
+        x, weight = (plan.value(_operand(op, name), DType.FLOAT) for name in ("input", "weight"))
+        if not p.is_transposed:
+            _emit_plain(plan, p, out, x, weight, added)
+            return
+        _emit_input_gradient(plan, p, out, x, weight)
+    if added is not None and out.num_elements:
+        volume.emit_bias(plan, out, added, out.shape[1])
+
+
+def present_results(op: Op) -> tuple[bool, ...]:
+    """Which of the three gradients the op has."""
+    return tuple(bool(given) for given in op.attrs.get("present", op.attrs["output_mask"]))  # type: ignore[attr-defined]
+
+
+def _emit_backward(op: Op, plan: HostPlanner) -> None:
+    dy, x, weight = (_operand(op, name) for name in ("grad_output", "input", "weight"))
+    p, results = problem_of(op), iter(op.outputs)
+    dx, dw, db = (next(results) if given else None for given in present_results(op))
+    dy_value = plan.value(dy, DType.FLOAT)
+    for result in (dx, dw):
+        if result is None or not plan.wanted(result):
+            continue
+        held = plan.output(result, DType.FLOAT)
+        if p.is_empty:
+            emit_fill(plan, held, 0.0)
+        elif result is dx:
+            weights = plan.value(weight, DType.FLOAT)
+            if p.is_transposed:
+                _emit_plain(plan, p, held, dy_value, weights, None)
+            else:
+                _emit_input_gradient(plan, p, held, dy_value, weights)
+        else:
+            pair = dy_value, plan.value(x, DType.FLOAT)
+            _emit_weight_gradient(plan, p, held, *(reversed(pair) if p.is_transposed else pair))
+    if db is not None and plan.wanted(db):
+        _emit_bias_gradient(plan, plan.output(db, DType.FLOAT), dy_value)
+
+
+def _emit_bias_gradient(plan: HostPlanner, db: HostTensor, dy: HostTensor) -> None:
+    samples, channels, positions = dy.shape[0], dy.shape[1], prod(dy.shape[2:])
+    plan.step(
+        kernels.CONV_BIAS, [db], [dy], ints=(samples, channels, positions), items=channels,
+        grain=grain_for(channels, dy.num_elements, 16384),
+    )
+
+
+# --------------------------------------------------------------------------- device side
+def _output_sets(op: Op, target: Target, p: Problem, dtype: DType) -> tuple[Vertices, ...]:
+    """The output of the plain convolution."""
+    v = p.volume
+    return matmul_vertices(op, target, v.g, v.n * prod(v.out), v.summands, v.oc, dtype)
+
+
+def _input_sets(op: Op, target: Target, p: Problem, dtype: DType) -> tuple[Vertices, ...]:
+    """The input's gradient: a convolution with turned weights, of which a stride leaves a part for each input."""
+    v = p.volume
+    taps = prod(-(-window // stride) for window, stride in zip(v.window, v.stride, strict=True))
+    return matmul_vertices(op, target, v.g, v.n * prod(v.size), v.oc * taps, v.ic, dtype)
+
+
+def _lower_convolution(op: Op, target: Target) -> tuple[Vertices, ...]:
+    p, dtype, result = problem_of(op), op.inputs[0].dtype, op.outputs[0]
+    if not p.is_transposed:
+        return _output_sets(op, target, p, dtype)
+    sets = _input_sets(op, target, p, dtype)
+    if op.operand("bias") is not None and result.num_elements:
+        sets += (elementwise_set(target, ADD_BIAS, result.num_elements, dtype, gathered_elements=1),)
+    return sets
+
+
+def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
+    """Weight gradient: positions are the summands."""
+    p, dtype = problem_of(op), op.inputs[0].dtype
+    v, present = p.volume, present_results(op)
+    sets: tuple[Vertices, ...] = ()
+    if present[0]:
+        sets += (_output_sets if p.is_transposed else _input_sets)(op, target, p, dtype)
+    if present[1]:
+        sets += matmul_vertices(op, target, v.g, v.summands, v.n * prod(v.out), v.oc, dtype)
+    return sets
+
+
+register(
+    OpSpec(
+        "aten.convolution.default", "convolution", _lower_convolution, _emit_convolution, dtypes=FLOATING,
+        supports=_supports,
+    ),
+    OpSpec(
+        "aten.convolution_backward.default", "convolution_backward", _lower_backward, _emit_backward, dtypes=FLOATING,
+        supports=_supports,
+    ),
+)

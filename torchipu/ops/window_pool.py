@@ -1,0 +1,186 @@
+"""Pooling that the two-dimensional kernels do not serve: three dimensions, adaptive maxima, and undone max-pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from torchipu._kernels import pool as pool_kernels
+from torchipu._kernels import window as kernels
+from torchipu._kernels.abi import Kernel
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.lowering import FILL, MULTI_UPDATE_ADD, elementwise_set, gather_set
+from torchipu.ops.matmul import grain_for
+from torchipu.ops.pool import BACKWARD, FORWARD, LEAST_CHUNK_READS, lowering
+from torchipu.ops.spec import FLOATING, Emitter, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.target import Target
+
+Triple = tuple[int, int, int]
+Window = tuple[int, int, int]  # first position, end, divisor
+
+
+# --------------------------------------------------------------------------- windows along each dimension
+def _sizes(tensor: Tensor, dimensions: int) -> Triple:
+    """Return depth, height and width; the depth of an image is 1."""
+    first, second, third = (1,) * (3 - dimensions) + tensor.shape[len(tensor.shape) - dimensions :]
+    return first, second, third
+
+
+def _triple(op: Op, name: str, default: Triple = (1, 1, 1)) -> Triple:
+    value = op.attrs.get(name)
+    values = [value] if isinstance(value, int) else list(value or default)  # type: ignore[call-overload]
+    first, second, third = values * 3 if len(values) == 1 else values
+    return int(first), int(second), int(third)
+
+
+def _fixed(op: Op, image: Triple, pooled: Triple, *, averages: bool) -> list[list[Window]]:
+    """Windows of a fixed size; a divisor that the user gives belongs to the depth."""
+    window, padding = _triple(op, "kernel_size"), _triple(op, "padding", (0, 0, 0))
+    stride, dilation = _triple(op, "stride", window), _triple(op, "dilation")
+    override = op.attrs.get("divisor_override")
+    tables = []
+    for dim in range(3):
+        table = []
+        for i in range(pooled[dim]):
+            begin = i * stride[dim] - padding[dim]
+            first = begin + -(min(begin, 0) // dilation[dim]) * dilation[dim]
+            end = min(begin + (window[dim] - 1) * dilation[dim] + 1, image[dim])
+            counted = min(begin + window[dim], image[dim] + padding[dim]) - begin
+            divisor = counted if averages and op.attrs["count_include_pad"] else end - first
+            table.append((first, end, max(1, divisor) if override is None else int(override) if dim == 0 else 1))  # type: ignore[call-overload]
+        tables.append(table)
+    return tables
+
+
+def _adaptive(image: Triple, pooled: Triple) -> list[list[Window]]:
+    """Windows that cover the image evenly."""
+    return [
+        [(i * size // count, -(-(i + 1) * size // count), -(-(i + 1) * size // count) - i * size // count)
+         for i in range(count)]
+        for size, count in zip(image, pooled, strict=True)
+    ]
+
+
+# --------------------------------------------------------------------------- host side
+def _volumes(tensor: Tensor, dimensions: int) -> int:
+    return prod(tensor.shape[: len(tensor.shape) - dimensions])
+
+
+def _reads(tables: Sequence[Sequence[Window]]) -> int:
+    """Elements that the windows of one volume hold."""
+    return prod(sum(max(0, end - first) for first, end, _ in table) for table in tables)
+
+
+def _windows_step(
+    plan: HostPlanner, kernel: Kernel, outputs: Sequence[HostTensor], x: HostTensor, image: Triple, pooled: Triple,
+    step: Triple, tables: Sequence[Sequence[Window]], volumes: int,
+) -> None:
+    if not volumes or not prod(image) or not prod(pooled):
+        return
+    held = [plan.constant([value for row in table for value in row], DType.LONG) for table in tables]
+    plan.step(
+        kernel, outputs, [x, *held], ints=(*image, *pooled, *step), items=volumes,
+        grain=grain_for(volumes, volumes * max(prod(image), _reads(tables)), LEAST_CHUNK_READS),
+    )
+
+
+def _emit_max(dimensions: int, *, adaptive: bool) -> Emitter:
+    def emit(op: Op, plan: HostPlanner) -> None:
+        x, result = op.inputs[0], op.outputs[0]
+        image, pooled = _sizes(x, dimensions), _sizes(result, dimensions)
+        tables = _adaptive(image, pooled) if adaptive else _fixed(op, image, pooled, averages=False)
+        outputs = [plan.output(result, DType.FLOAT), plan.output(op.outputs[1], DType.LONG)]
+        step = (1, 1, 1) if adaptive else _triple(op, "dilation")
+        _windows_step(plan, kernels.WINDOW_MAX, outputs, plan.value(x, DType.FLOAT), image, pooled, step, tables,
+                      _volumes(x, dimensions))
+
+    return emit
+
+
+def _emit_mean(*, adaptive: bool, backward: bool) -> Emitter:
+    kernel = kernels.WINDOW_MEAN_BACKWARD if backward else kernels.WINDOW_MEAN
+
+    def emit(op: Op, plan: HostPlanner) -> None:
+        x, result = op.inputs[0], op.outputs[0]
+        image, pooled = (_sizes(t, 3) for t in ((result, x) if backward else (x, result)))
+        tables = _adaptive(image, pooled) if adaptive else _fixed(op, image, pooled, averages=True)
+        _windows_step(plan, kernel, [plan.output(result, DType.FLOAT)], plan.value(x, DType.FLOAT), image, pooled,
+                      (1, 1, 1), tables, _volumes(x, 3))
+
+    return emit
+
+
+def _emit_by_index(dimensions: int, kernel: Kernel, values: str) -> Emitter:
+    """Put values, or add gradients, where the indices say."""
+
+    def emit(op: Op, plan: HostPlanner) -> None:
+        data, indices, result = op.operand(values), op.operand("indices"), op.outputs[0]
+        assert data is not None
+        assert indices is not None
+        volumes = _volumes(result, dimensions)
+        sizes = prod(_sizes(result, dimensions)), prod(_sizes(data, dimensions))
+        inputs = [plan.value(data, DType.FLOAT), plan.value(indices, DType.LONG)]
+        out = plan.output(result, DType.FLOAT)
+        if result.num_elements:
+            plan.step(kernel, [out], inputs, ints=sizes, items=volumes,
+                      grain=grain_for(volumes, result.num_elements, LEAST_CHUNK_READS))
+
+    return emit
+
+
+# --------------------------------------------------------------------------- device side
+def _window(op: Op) -> int:
+    return prod(_triple(op, "kernel_size"))
+
+
+def _overlap(op: Op) -> int:
+    """Windows that an input element lies in, at most."""
+    window = _triple(op, "kernel_size")
+    return prod(-(-size // stride) for size, stride in zip(window, _triple(op, "stride", window), strict=True))
+
+
+def _ratio(op: Op) -> int:
+    large, small = sorted((op.inputs[0], op.outputs[0]), key=lambda t: -t.num_elements)
+    return max(1, -(-large.num_elements // max(1, small.num_elements)))
+
+
+def _lower_placing(op: Op, target: Target) -> tuple[Vertices, ...]:
+    result, data = op.outputs[0], op.inputs[0]
+    if not result.num_elements:
+        return ()
+    return (
+        elementwise_set(target, FILL, result.num_elements, result.dtype),
+        gather_set(target, MULTI_UPDATE_ADD, data.num_elements, 1, result.dtype, table_rows=result.num_elements),
+    )
+
+
+def _backward_of_max(name: str, kind: str, dimensions: int, window: Callable[[Op], int]) -> OpSpec:
+    return OpSpec(
+        f"aten.{name}_backward.default", f"{kind}_backward", lowering(BACKWARD, window),
+        _emit_by_index(dimensions, pool_kernels.MAX_POOL_BACKWARD, "grad_output"), dtypes=(*FLOATING, DType.LONG),
+        shape_only=("self",),
+    )
+
+
+register(
+    OpSpec("aten.max_pool3d_with_indices.default", "max_pool3d", lowering(FORWARD, _window),
+           _emit_max(3, adaptive=False), dtypes=FLOATING),
+    _backward_of_max("max_pool3d_with_indices", "max_pool3d", 3, _overlap),
+    *(OpSpec(f"aten.adaptive_max_pool{dimensions}d.default", f"adaptive_max_pool{dimensions}d",
+             lowering(FORWARD, _ratio), _emit_max(dimensions, adaptive=True), dtypes=FLOATING)
+      for dimensions in (2, 3)),
+    *(_backward_of_max(f"adaptive_max_pool{dimensions}d", f"adaptive_max_pool{dimensions}d", dimensions, _ratio)
+      for dimensions in (2, 3)),
+    OpSpec("aten.avg_pool3d.default", "avg_pool3d", lowering(FORWARD, _window),
+           _emit_mean(adaptive=False, backward=False), dtypes=FLOATING),
+    OpSpec("aten.avg_pool3d_backward.default", "avg_pool3d_backward", lowering(BACKWARD, _overlap),
+           _emit_mean(adaptive=False, backward=True), dtypes=FLOATING),
+    OpSpec("aten._adaptive_avg_pool3d.default", "adaptive_avg_pool3d", lowering(FORWARD, _ratio),
+           _emit_mean(adaptive=True, backward=False), dtypes=FLOATING),
+    OpSpec("aten._adaptive_avg_pool3d_backward.default", "adaptive_avg_pool3d_backward", lowering(BACKWARD, _ratio),
+           _emit_mean(adaptive=True, backward=True), dtypes=FLOATING),
+    *(OpSpec(f"aten.max_unpool{dimensions}d.default", f"max_unpool{dimensions}d", _lower_placing,
+             _emit_by_index(dimensions, kernels.WINDOW_PLACE, "self"), dtypes=(*FLOATING, DType.LONG))
+      for dimensions in (2, 3)),
+)
