@@ -5,8 +5,8 @@ exceed the largest of
 
 - ``EAGER_TIMES`` times the error of eager float32, which is the larger one with and without oneDNN;
 - ``FLOOR`` times the norm of the tensor: eager now and then gets a value right by chance, the loss above all;
-- for a gradient, ``SHARE`` of the norm of all gradients together: some are zero but for rounding, such as those of a
-  bias that normalisation takes away again.
+- for a gradient or a buffer, ``SHARE`` of the norm of all gradients or buffers together: some are zero but for
+  rounding, such as the gradient of a bias that normalisation takes away again, or the mean of random images.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _compiled(module: nn.Module, inputs: Inputs, finding: Finding) -> Run:
     """Run through the backend, and note what was compiled."""
     torch._dynamo.reset()
     counters.clear()
-    compiled = torch.compile(module, backend="ipu", options={"allow_out_of_memory": True})
+    compiled = torch.compile(module, backend="ipu", options={"allow_out_of_memory": True, "host_threads": torch.get_num_threads()})
     before = copy.deepcopy(module.state_dict())
     with recording() as programs, quiet():
         began = time.process_time()
@@ -180,7 +180,7 @@ def judge(finding: Finding, ours: Run, eager: list[Run], exact: Run) -> None:
         if mine.keys() != reference.keys():
             finding.beyond.append(f"{kind}: other tensors than eager's: {sorted(mine.keys() ^ reference.keys())}")
             continue
-        whole = math.hypot(*(_norm(value) for value in reference.values())) if kind == "gradient" else 0.0
+        whole = math.hypot(*(_norm(value) for value in reference.values())) if kind in ("gradient", "buffer") else 0.0
         for name, value in reference.items():
             error, limit = _error(mine[name], value), _limit([each[name] for each in theirs], value, whole)
             if not error <= limit:  # also a NaN

@@ -19,6 +19,8 @@ class _Float64(TorchFunctionMode):
     ) -> Any:
         if func is torch.Tensor.float:
             func = torch.Tensor.double
+        elif func is torch.nn.functional.grouped_mm:  # has no kernel for float64; transformers comes with another
+            func = torch.ops.transformers.grouped_mm_fallback
         args, kwargs = pytree.tree_map_only(torch.dtype, _widened, (args, kwargs or {}))
         return func(*args, **kwargs)
 

@@ -16,7 +16,7 @@ NUM_CLASSES = 10
 BATCH = 4
 
 # Side of the images and what differs from the library's defaults. A side of 64 leaves 2x2 positions at the usual
-# stride of 32, so that batch normalisation sees 16 values.
+# stride of 32, so that batch normalisation sees 16 values; with 4 the gradients of inception_v3 are rounding errors.
 MODELS: dict[str, tuple[int, dict[str, Any]]] = {
     "densenet121": (64, {"block_config": (2, 2, 2, 2)}),
     "dla34": (64, {}),
@@ -24,7 +24,7 @@ MODELS: dict[str, tuple[int, dict[str, Any]]] = {
     "efficientnet_b0": (64, {}),
     "ghostnet_050": (64, {}),
     "hrnet_w18_small": (64, {}),
-    "inception_v3": (96, {}),
+    "inception_v3": (128, {}),
     "mnasnet_small": (64, {}),
     "mobilenetv2_100": (64, {}),
     "mobilenetv3_small_050": (64, {}),

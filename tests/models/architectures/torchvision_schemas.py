@@ -1,12 +1,13 @@
-"""Lets timm be imported beside a torch that the compiled operators of torchvision were not built for.
+"""Lets timm and transformers be imported beside a torch that the library of torchvision was not built for.
 
-timm needs torchvision for image files alone, yet imports all of it. The torchvision of PyPI is built for a torch with
+Both need torchvision for image files alone, yet import all of it. The torchvision of PyPI is built for a torch with
 CUDA: next to one without, its library does not load, and it then fails at the first fake kernel that it registers.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 
 import torch
@@ -19,7 +20,9 @@ _libraries: list[torch.library.Library] = []  # what a library defines goes when
 
 
 def import_torchvision() -> None:
-    """Import torchvision; where its operators are missing, declare those that it registers fake kernels for."""
+    """Import torchvision, if there is one; where its operators are missing, declare those that it gives fakes for."""
+    if importlib.util.find_spec("torchvision") is None:  # transformers does without
+        return
     try:
         importlib.import_module("torchvision")
     except RuntimeError as error:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from tests.models.architectures.architecture import Architecture, Inputs
+from tests.models.architectures.torchvision_schemas import import_torchvision
 
 BATCH, LENGTH, VOCABULARY, NUM_CLASSES = 2, 16, 96, 5
 WIDTH, HEADS, LAYERS = 32, 4, 2
@@ -24,7 +25,8 @@ SIZES: dict[str, Any] = {
     "d_ff": 2 * WIDTH, "ffn_dim": 2 * WIDTH, "hidden_dim": 2 * WIDTH, "encoder_ffn_dim": 2 * WIDTH,
     "decoder_ffn_dim": 2 * WIDTH, "d_kv": WIDTH // HEADS, "embedding_size": WIDTH, "max_position_embeddings": 64,
     "n_positions": 64, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3,
-    "cls_token_id": 2, "sep_token_id": 3, "num_labels": NUM_CLASSES, "use_cache": False,
+    "cls_token_id": 2, "sep_token_id": 3, "num_labels": NUM_CLASSES,
+    "problem_type": "single_label_classification", "use_cache": False,
 }
 
 
@@ -156,6 +158,7 @@ class Tuple(nn.Module):
 
 def make(name: str) -> tuple[nn.Module, Inputs]:
     """Return a model of transformers, and its inputs."""
+    import_torchvision()
     import transformers
 
     recipe = RECIPES[name]
