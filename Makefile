@@ -6,6 +6,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+MODELS ?=
 
 KERNEL_SOURCES := setup.py $(wildcard torchipu/_kernels/*.pyx torchipu/_kernels/*.pxd torchipu/_kernels/*.h)
 
@@ -17,13 +18,14 @@ MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "
 FLAVOUR := $(if $(filter 1,$(TORCHIPU_CHECKED)),checked,plain)
 OTHER := $(shell test "$$(cat build/flavour 2>/dev/null || echo $(FLAVOUR))" = $(FLAVOUR) || { rm -f $(VENV)/kernels.stamp; echo yes; })
 
-.PHONY: help demo test bench lint kernels clean
+.PHONY: help demo test models bench lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
 help:
 	@echo "make demo     train and test the pipelined demo (DEMO_ARGS=... passes flags on)"
 	@echo "make test     run the tests (PYTEST_ARGS=... passes flags on)"
+	@echo "make models   compare architectures of timm and transformers with eager; writes docs/models.md"
 	@echo "make bench    run the benchmarks beside eager and Inductor"
 	@echo "make lint     ruff, mypy, import-linter, codespell"
 	@echo "make kernels  build the kernels again where their sources changed"
@@ -34,6 +36,9 @@ demo: $(VENV)/demo.stamp $(VENV)/kernels.stamp
 
 test: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m pytest $(PYTEST_ARGS)
+
+models: $(VENV)/models.stamp $(VENV)/kernels.stamp
+	$(PY) -m tests.models.architectures $(MODELS)
 
 bench: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m pytest benchmarks --benchmark-only -s $(PYTEST_ARGS)
@@ -71,4 +76,8 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/kernels.stamp
 
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/kernels.stamp
 	$(PY) -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[dev]"
+	touch $@
+
+$(VENV)/models.stamp: pyproject.toml constraints.txt | $(VENV)/kernels.stamp
+	$(PY) -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[dev,models]"
 	touch $@

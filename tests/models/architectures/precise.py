@@ -19,10 +19,16 @@ class _Float64(TorchFunctionMode):
     ) -> Any:
         if func is torch.Tensor.float:
             func = torch.Tensor.double
-        elif func is torch.nn.functional.grouped_mm:  # has no kernel for float64; transformers comes with another
-            func = torch.ops.transformers.grouped_mm_fallback
+        elif func is torch._grouped_mm:  # has no kernel for float64; transformers comes with another
+            func = _grouped_product
         args, kwargs = pytree.tree_map_only(torch.dtype, _widened, (args, kwargs or {}))
         return func(*args, **kwargs)
+
+
+def _grouped_product(
+    rows: torch.Tensor, weights: torch.Tensor, offs: torch.Tensor, bias: None = None, out_dtype: None = None,
+) -> torch.Tensor:
+    return torch.ops.transformers.grouped_mm_fallback(rows, weights, offs)
 
 
 def _widened(dtype: torch.dtype) -> torch.dtype:
