@@ -7,6 +7,7 @@ PY := $(VENV)/bin/python
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
 OPINFO_ARGS ?= --workers 2
+MODELS ?=
 
 KERNEL_SOURCES := setup.py $(wildcard torchipu/_kernels/*.pyx torchipu/_kernels/*.pxd torchipu/_kernels/*.h)
 
@@ -18,7 +19,7 @@ MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "
 FLAVOUR := $(if $(filter 1,$(TORCHIPU_CHECKED)),checked,plain)
 OTHER := $(shell test "$$(cat build/flavour 2>/dev/null || echo $(FLAVOUR))" = $(FLAVOUR) || { rm -f $(VENV)/kernels.stamp; echo yes; })
 
-.PHONY: help demo test opinfo bench lint kernels clean
+.PHONY: help demo test opinfo models bench lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -26,6 +27,7 @@ help:
 	@echo "make demo     train and test the pipelined demo (DEMO_ARGS=... passes flags on)"
 	@echo "make test     run the tests (PYTEST_ARGS=... passes flags on)"
 	@echo "make opinfo   compare every operator of PyTorch's OpInfo with eager (OPINFO_ARGS=... passes flags on)"
+	@echo "make models   compare architectures of timm and transformers with eager; writes docs/models.md"
 	@echo "make bench    run the benchmarks beside eager and Inductor"
 	@echo "make lint     ruff, mypy, import-linter, codespell"
 	@echo "make kernels  build the kernels again where their sources changed"
@@ -39,6 +41,9 @@ test: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 
 opinfo: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.opinfo --write build/opinfo $(OPINFO_ARGS)
+
+models: $(VENV)/models.stamp $(VENV)/kernels.stamp
+	$(PY) -m tests.models.architectures $(MODELS)
 
 bench: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m pytest benchmarks --benchmark-only -s $(PYTEST_ARGS)
@@ -76,4 +81,8 @@ $(VENV)/demo.stamp: pyproject.toml constraints.txt | $(VENV)/kernels.stamp
 
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(VENV)/kernels.stamp
 	$(PY) -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[dev]"
+	touch $@
+
+$(VENV)/models.stamp: pyproject.toml constraints.txt | $(VENV)/kernels.stamp
+	$(PY) -m pip install --quiet --no-build-isolation -c constraints.txt -e ".[dev,models]"
 	touch $@

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from library_workloads import missing
 from workloads import WORKLOADS
 
 CONTENDERS = ("eager", "inductor", "torchipu")
@@ -47,7 +48,10 @@ def rounds(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def chosen(request: pytest.FixtureRequest) -> None:
-    """Skip a workload that ``--workload`` does not name."""
-    names = request.config.getoption("--workload")
-    if names and request.node.callspec.params["name"] not in names:
+    """Skip a workload that ``--workload`` does not name, or whose model is in a library that is not installed."""
+    names, name = request.config.getoption("--workload"), request.node.callspec.params["name"]
+    if names and name not in names:
         pytest.skip("not chosen by --workload")
+    absent = missing(WORKLOADS[name].libraries) if name in WORKLOADS else []
+    if absent:
+        pytest.skip(f'{", ".join(absent)} not installed: pip install -e ".[models]"')

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from library_workloads import (
+    LSTM,
+    NUM_WORDS,
+    Loss,
+    bert_base,
+    bert_small,
+    gpt2_small,
+    same_words,
+    square_of_states,
+    square_of_states_and_pooled,
+    timm_model,
+    word_classes,
+)
 
 Step = Callable[[], object]
 
@@ -128,21 +142,19 @@ class Workload:
         name: In the tables, and for ``--workload``.
         model: Makes the model.
         inputs: Makes the inputs of the model.
-        num_classes: Of the labels.
+        loss: Of what the model returns, and its inputs.
         training: Whether a step trains; otherwise it infers under ``no_grad``.
+        frozen: Whether an inference step may prepare the weights once, as with ``freezing`` of Inductor.
+        libraries: What must be installed.
     """
 
     name: str
     model: Callable[[], nn.Module]
     inputs: Callable[[], torch.Tensor]
-    num_classes: int = 10
+    loss: Loss
     training: bool = True
-    labels: torch.Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        generator = torch.Generator().manual_seed(1)
-        batch = len(self.inputs())
-        object.__setattr__(self, "labels", torch.randint(self.num_classes, (batch,), generator=generator))
+    frozen: bool = False
+    libraries: tuple[str, ...] = ()
 
     def step(self, compile_model: Callable[[nn.Module], Callable[..., torch.Tensor]] | None = None) -> Step:
         """Return a step of the workload on a model of its own, with the same weights each time.
@@ -156,6 +168,7 @@ class Workload:
         called = model if compile_model is None else compile_model(model)
         inputs = self.inputs()
         if not self.training:
+            model.requires_grad_(False)
 
             def infer() -> torch.Tensor:
                 with torch.no_grad():
@@ -166,7 +179,7 @@ class Workload:
 
         def train() -> torch.Tensor:
             optimiser.zero_grad(set_to_none=True)
-            loss = F.cross_entropy(called(inputs), self.labels)
+            loss = self.loss(called(inputs), inputs)
             loss.backward()
             optimiser.step()
             return loss.detach()
@@ -179,19 +192,50 @@ def images(*shape: int) -> Callable[[], torch.Tensor]:
     return lambda: torch.randn(shape, generator=torch.Generator().manual_seed(2))
 
 
-def tokens(batch: int, length: int) -> Callable[[], torch.Tensor]:
+def tokens(batch: int, length: int, num_words: int = 1000) -> Callable[[], torch.Tensor]:
     """Return a maker of random tokens `[batch, length]`."""
-    return lambda: torch.randint(1000, (batch, length), generator=torch.Generator().manual_seed(2))
+    return lambda: torch.randint(num_words, (batch, length), generator=torch.Generator().manual_seed(2))
 
 
+def classes(batch: int, num_classes: int) -> Loss:
+    """Return the cross entropy with random classes, the same each time."""
+    labels = torch.randint(num_classes, (batch,), generator=torch.Generator().manual_seed(1))
+    return lambda output, inputs: F.cross_entropy(output, labels)
+
+
+def trained_and_inferred(workload: Workload) -> tuple[Workload, ...]:
+    """Return a model's workloads: training, inference, and inference with frozen weights."""
+    return tuple(
+        replace(workload, name=f"{workload.name}-{suffix}", training=suffix == "train", frozen=suffix == "frozen")
+        for suffix in ("train", "infer", "frozen")
+    )
+
+
+TIMM, TRANSFORMERS = ("timm",), ("transformers",)
 WORKLOADS = {
     workload.name: workload
     for workload in (
-        Workload("demo-cnn-train", DemoNet, images(40, 1, 28, 28)),
-        Workload("mlp-train", MLP, images(64, 784)),
-        Workload("transformer-train", TransformerClassifier, tokens(16, 64)),
-        Workload("resnet18-train", ResNet18, images(8, 3, 64, 64), num_classes=1000),
-        Workload("resnet18-infer", ResNet18, images(8, 3, 64, 64), num_classes=1000, training=False),
+        Workload("demo-cnn-train", DemoNet, images(40, 1, 28, 28), classes(40, 10)),
+        Workload("mlp-train", MLP, images(64, 784), classes(64, 10)),
+        Workload("transformer-train", TransformerClassifier, tokens(16, 64), classes(16, 10)),
+        Workload("resnet18-train", ResNet18, images(8, 3, 64, 64), classes(8, 1000)),
+        Workload("resnet18-infer", ResNet18, images(8, 3, 64, 64), classes(8, 1000), training=False),
+        *trained_and_inferred(Workload(
+            "resnet50", timm_model("resnet50"), images(4, 3, 224, 224), classes(4, 1000), libraries=TIMM,
+        )),
+        *trained_and_inferred(Workload(
+            "vit-tiny", timm_model("vit_tiny_patch16_224"), images(4, 3, 224, 224), classes(4, 1000), libraries=TIMM,
+        )),
+        *trained_and_inferred(Workload(
+            "bert-base", bert_base, tokens(4, 128, 30000), square_of_states, libraries=TRANSFORMERS,
+        )),
+        *trained_and_inferred(Workload(
+            "bert-small", bert_small, tokens(8, 128, NUM_WORDS), square_of_states_and_pooled, libraries=TRANSFORMERS,
+        )),
+        *trained_and_inferred(Workload(
+            "gpt2-small", gpt2_small, tokens(2, 256, NUM_WORDS), same_words, libraries=TRANSFORMERS,
+        )),
+        *trained_and_inferred(Workload("lstm", LSTM, tokens(16, 64, 5000), word_classes)),
     )
 }
 

@@ -216,7 +216,7 @@ def emit_input_gradient(plan: HostPlanner, s: Shape, dx: HostTensor, dy: HostTen
         s.dh,
         s.dw,
     )
-    fits = (s.sh, s.sw) == (1, 1) and back.ph >= 0 and back.pw >= 0 and s.h * s.w < 1.3 * s.oh * s.ow
+    fits = s.g == 1 and (s.sh, s.sw) == (1, 1) and back.ph >= 0 and back.pw >= 0 and s.h * s.w < 1.3 * s.oh * s.ow
     if fits and _fills_panels(back, s.ic, s.oc):
         _emit_direct(plan, back, dx, dy, weight, None, (s.kh * s.kw, s.summands), turned=True)
         return

@@ -1,0 +1,95 @@
+"""Models of timm and transformers, and an LSTM, at the sizes that people train: random weights, made when measured."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.models.architectures.torchvision_schemas import import_torchvision
+
+Loss = Callable[[Any, torch.Tensor], torch.Tensor]
+NUM_WORDS = 8000
+
+
+def missing(libraries: tuple[str, ...]) -> list[str]:
+    """Return those of the libraries that are not installed."""
+    return [library for library in libraries if importlib.util.find_spec(library) is None]
+
+
+class LSTM(nn.Module):
+    """Embedding, a two-layer LSTM of width 256, a linear layer: int64 `[N, L]` to `[N, L, 1000]`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5000, 256)
+        self.cells = nn.LSTM(256, 256, 2, batch_first=True)
+        self.head = nn.Linear(256, 1000)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.cells(self.words(tokens))[0])
+
+
+def timm_model(name: str) -> Callable[[], nn.Module]:
+    """Return a maker of a model of timm: `[N, 3, 224, 224]` to `[N, 1000]`."""
+
+    def make() -> nn.Module:
+        import_torchvision()
+        import timm
+
+        model: nn.Module = timm.create_model(name, pretrained=False)
+        return model
+
+    return make
+
+
+def bert_base() -> nn.Module:
+    """Return BERT base: 12 layers of width 768, 30,522 words."""
+    import_torchvision()
+    from transformers import BertConfig, BertModel
+
+    return BertModel(BertConfig(attn_implementation="sdpa"))
+
+
+def bert_small() -> nn.Module:
+    """Return BERT with 4 layers of width 512 and 8,000 words."""
+    import_torchvision()
+    from transformers import BertConfig, BertModel
+
+    return BertModel(BertConfig(
+        hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048, vocab_size=NUM_WORDS,
+    ))
+
+
+def gpt2_small() -> nn.Module:
+    """Return GPT-2 with 6 layers of width 384 and 8,000 words."""
+    import_torchvision()
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config(n_layer=6, n_embd=384, n_head=6, vocab_size=NUM_WORDS, n_positions=256))
+
+
+def square_of_states(output: Any, inputs: torch.Tensor) -> torch.Tensor:
+    """Return the mean square of the last layer."""
+    return output.last_hidden_state.float().pow(2).mean()
+
+
+def square_of_states_and_pooled(output: Any, inputs: torch.Tensor) -> torch.Tensor:
+    """Return the mean square of the last layer and the mean of the pooled first token."""
+    return square_of_states(output, inputs) + output.pooler_output.float().mean()
+
+
+def same_words(output: Any, inputs: torch.Tensor) -> torch.Tensor:
+    """Return the cross entropy of the words with themselves."""
+    return F.cross_entropy(output.logits.float().view(-1, NUM_WORDS), inputs.view(-1))
+
+
+def word_classes(output: Any, inputs: torch.Tensor) -> torch.Tensor:
+    """Return the cross entropy of each word of the LSTM with the same random classes each time."""
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.randint(output.shape[-1], (inputs.numel(),), generator=generator)
+    return F.cross_entropy(output.reshape(-1, output.shape[-1]), labels)

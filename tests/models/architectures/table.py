@@ -1,0 +1,70 @@
+"""The page ``docs/models.md``: what became of every architecture."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+
+from tests.models.architectures.catalogue import LIBRARIES
+from tests.models.architectures.comparison import EAGER_TIMES, Finding
+
+HEADINGS = (
+    "model", "parameters", "ops", "generic", "programs", "graph breaks", "forward", "loss", "gradient", "compile s", "",
+)
+
+
+def page(findings: Sequence[Finding]) -> str:
+    """Return the page for these findings."""
+    num_ops = sum(finding.num_ops for finding in findings)
+    generic: Counter[str] = Counter()
+    for finding in findings:
+        generic.update(finding.generic)
+    passed = sum(finding.passed for finding in findings)
+    share = 100 * sum(generic.values()) / max(1, num_ops)
+    versions = ", ".join(f"{library} {metadata.version(library)}" for library in ("torch", *LIBRARIES))
+    parts = [
+        "# Models",
+        "Architectures of timm and transformers, small and with random weights, through "
+        '`torch.compile(model, backend="ipu")`: a training step with the loss compiled too, then an inference step. '
+        f"Written by `make models` ({versions}); do not edit.",
+        f"**{passed} of {len(findings)} models match eager; {sum(generic.values())} of {num_ops:,} ops "
+        f"({share:.2f} %) run through the generic codelet.**",
+        "- *ops*: those of all programs of the model, after canonicalisation; *generic*: those among them that have no "
+        "record of their own, and run through ATen.\n"
+        "- *forward*, *loss*, *gradient*: error of ours against eager in float64 over the error of eager float32 "
+        "(the largest of several runs on data one rounding apart), all tensors together: below 1, ours is nearer. "
+        f"Each tensor by itself must be within {EAGER_TIMES:.0f} times eager's error; "
+        "`tests/models/architectures/comparison.py` states the rule.\n"
+        "- *compile s*: CPU seconds of the first steps less those of the second ones, Dynamo and AOT autograd included.",
+    ]
+    for library in LIBRARIES:
+        of_library = [finding for finding in findings if finding.library == library]
+        parts.append(f"## {library}: {len(of_library)} models")
+        parts.append("\n".join([_line(HEADINGS), _line(["---", *["---:"] * 9, "---"]), *map(_row, of_library)]))
+    if generic:
+        rows = [_line((f"`{target}`", str(count))) for target, count in sorted(generic.items())]
+        parts += ["## Generic ops", "\n".join([_line(("op", "calls")), _line(("---", "---:")), *rows])]
+    return "\n\n".join(parts) + "\n"
+
+
+def names_on(text: str) -> list[str]:
+    """Return the models that a page lists."""
+    rows = (line.split("|")[1].strip() for line in text.partition("\n## Generic ops")[0].splitlines() if line[:2] == "| ")
+    return [name for name in rows if name not in ("model", "---")]
+
+
+def _row(finding: Finding) -> str:
+    verdict = "" if finding.passed else finding.failure or f"{len(finding.beyond)} tensors beyond: {finding.beyond[0]}"
+    return _line([
+        finding.name, f"{finding.num_parameters:,}", str(finding.num_ops), str(sum(finding.generic.values())),
+        str(finding.programs), str(finding.graph_breaks), *_errors(finding.errors), f"{finding.compile_s:.1f}", verdict,
+    ])
+
+
+def _errors(errors: Mapping[str, float]) -> list[str]:
+    return [f"{errors[kind]:.2f}" if kind in errors else "" for kind in ("forward", "loss", "gradient")]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
