@@ -108,22 +108,34 @@ TI_INLINE FN(vf) FN(fetch)(const ti_source *s, const float *x, const int64_t ste
 #endif
 }
 
-/* The panel's rows of summands (channel, tap), for `channels` channels from x. */
-TI_INLINE void FN(columns_of)(const ti_source *table, int64_t taps, const float *x, int64_t plane, int64_t channels, int64_t step, const int most, float *d) {
-  for (int64_t c = 0; c < channels; c++, x += plane)
-    for (int64_t s = 0; s < taps * FN(WIDE); s++, d += VL) FN(store)(d, FN(fetch)(table + s, x, step, most));
+/* The rows of summands (channel, tap) of `panels` panels, `pitch` floats apart, for `channels` channels from x. Panels
+ * run within a channel, so that planes are read along their rows. */
+TI_INLINE void FN(columns_of)(const ti_source *table, int64_t taps, int64_t panels, int64_t pitch, const float *x, int64_t plane, int64_t channels,
+                              const int64_t step, const int most, float *d) {
+  for (int64_t c = 0; c < channels; c++, x += plane, d += taps * TI_LANES) {
+    const ti_source *from = table;
+    for (int64_t p = 0; p < panels; p++) {
+      float *to = d + p * pitch;
+      for (int64_t s = 0; s < taps * FN(WIDE); s++, to += VL, from++) FN(store)(to, FN(fetch)(from, x, step, most));
+    }
+  }
 }
-static void FN(columns)(const ti_source *table, int64_t taps, const float *x, int64_t plane, int64_t channels, int64_t step, int most, float *d) {
-  if (step == 1 && most <= 1) FN(columns_of)(table, taps, x, plane, channels, 1, 1, d);
-  else if (step == 1 && most <= 2) FN(columns_of)(table, taps, x, plane, channels, 1, 2, d);
-  else if (step == 1 && most <= TI_RUNS) FN(columns_of)(table, taps, x, plane, channels, 1, TI_RUNS, d);
-  else if (step == 2 && most <= TI_RUNS) FN(columns_of)(table, taps, x, plane, channels, 2, TI_RUNS, d);
-  else FN(columns_of)(table, taps, x, plane, channels, step, TI_RUNS + 1, d);
+static void FN(columns)(const ti_source *table, int64_t taps, int64_t panels, int64_t pitch, const float *x, int64_t plane, int64_t channels,
+                        int64_t step, int most, float *d) {
+  if (step == 1 && most <= 1) FN(columns_of)(table, taps, panels, pitch, x, plane, channels, 1, 1, d);
+  else if (step == 1 && most <= 2) FN(columns_of)(table, taps, panels, pitch, x, plane, channels, 1, 2, d);
+  else if (step == 1 && most <= TI_RUNS) FN(columns_of)(table, taps, panels, pitch, x, plane, channels, 1, TI_RUNS, d);
+  else if (step == 2 && most <= TI_RUNS) FN(columns_of)(table, taps, panels, pitch, x, plane, channels, 2, TI_RUNS, d);
+  else FN(columns_of)(table, taps, panels, pitch, x, plane, channels, step, TI_RUNS + 1, d);
 }
 
 /* C[mr x 32] = A B, or += : A(i, k) = a[i * as + offsets[k]] (offsets[k] = k where NULL), B [k][32]. The sum
  * begins at zero and is added to what C holds at its end, so that long sums are sums of short ones. */
 typedef struct { const float *a, *b; float *c; const int32_t *offsets; ptrdiff_t as, ldc; int64_t k; int accumulate; } FN(panel);
+/* c += a b in the register of c: left to itself, the compiler sums into that of a, and copies registers in each turn. */
+TI_INLINE void FN(add_product)(FN(vf) *c, FN(vf) a, FN(vf) b) {
+  __asm__("vfmadd231ps %2, %1, %0" : "+" TI_REG(*c) : TI_REG(a), TI_REG(b));
+}
 TI_INLINE void FN(panel_of)(const int mr, const int nv, const int gathered, const FN(panel) *t) {
   FN(vf) c0[TI_MR], c1[TI_MR];
   const float *a = t->a, *b = t->b;
@@ -140,8 +152,8 @@ TI_INLINE void FN(panel_of)(const int mr, const int nv, const int gathered, cons
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) {
       const FN(vf) x = FN(broadcast)(p + i * as);
-      c0[i] = FN(fma)(x, b0, c0[i]);
-      if (nv > 1) c1[i] = FN(fma)(x, b1, c1[i]);
+      FN(add_product)(&c0[i], x, b0);
+      if (nv > 1) FN(add_product)(&c1[i], x, b1);
     }
   }
   if (t->accumulate) {
@@ -279,8 +291,7 @@ int FN(conv_product)(char *const *args, const int64_t *ints, const double *scala
     if (taps == 0) memset(results, 0, sizeof(float) * (size_t)(panels * most_rows * TI_LANES));
     for (int64_t c = 0; c < g.c; c += block) {
       const int64_t channels = ti_min(block, g.c - c), k = channels * taps;
-      for (int64_t p = 0; p < panels; p++)
-        FN(columns)(sources + p * taps * FN(WIDE), taps, x + c * plane, plane, channels, g.sw, runs, columns + p * depth * TI_LANES);
+      FN(columns)(sources, taps, panels, depth * TI_LANES, x + c * plane, plane, channels, g.sw, runs, columns);
       for (int64_t i = 0; i < rows; i += even)
         for (int64_t p = 0; p < panels; p++) {
           float *const tile = results + (p * most_rows + i) * TI_LANES;
