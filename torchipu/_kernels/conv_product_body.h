@@ -9,7 +9,7 @@
 
 #ifndef TORCHIPU_CONV_PRODUCT
 #define TORCHIPU_CONV_PRODUCT
-enum { TI_RUNS = 4, TI_LANES = 32, TI_GRID_INTS = 10, TI_TAP_INTS = 3 };
+enum { TI_RUNS = 4, TI_AHEAD = 36 /* summands that weights are fetched ahead */, TI_LANES = 32, TI_GRID_INTS = 10, TI_TAP_INTS = 3 };
 /* Where the lanes of a vector come from. A run is a stretch of lanes whose elements lie `step` apart: lane l is read at
  * x[index[run] + l * step]. With more than TI_RUNS runs, each lane has an index of its own. */
 typedef struct {
@@ -129,23 +129,25 @@ static void FN(columns)(const ti_source *table, int64_t taps, int64_t panels, in
   else FN(columns_of)(table, taps, panels, pitch, x, plane, channels, step, TI_RUNS + 1, d);
 }
 
-/* C[mr x 32] = A B, or += : A(i, k) = a[i * as + offsets[k]] (offsets[k] = k where NULL), B [k][32]. The sum
- * begins at zero and is added to what C holds at its end, so that long sums are sums of short ones. */
-typedef struct { const float *a, *b; float *c; const int32_t *offsets; ptrdiff_t as, ldc; int64_t k; int accumulate; } FN(panel);
+/* C[mr x 32] = A B, or += : A(i, k) = a[i * as + k], or a[i * as + offsets[k]], or packed a[k * mr + i]; B [k][32]. The
+ * sum begins at zero and is added to what C holds at its end, so that long sums are sums of short ones. */
+enum { FN(BY_ROW), FN(GATHERED), FN(PACKED) };
+typedef struct { const float *a, *b; float *c; const int32_t *offsets; ptrdiff_t as, ldc; int64_t k; int order, accumulate; } FN(panel);
 /* c += a b in the register of c: left to itself, the compiler sums into that of a, and copies registers in each turn. */
 TI_INLINE void FN(add_product)(FN(vf) *c, FN(vf) a, FN(vf) b) {
   __asm__("vfmadd231ps %2, %1, %0" : "+" TI_REG(*c) : TI_REG(a), TI_REG(b));
 }
-TI_INLINE void FN(panel_of)(const int mr, const int nv, const int gathered, const FN(panel) *t) {
+TI_INLINE void FN(panel_of)(const int mr, const int nv, const int order, const FN(panel) *t) {
   FN(vf) c0[TI_MR], c1[TI_MR];
   const float *a = t->a, *b = t->b;
   const int32_t *offsets = t->offsets;
-  const ptrdiff_t as = t->as;
+  const ptrdiff_t as = order == FN(PACKED) ? 1 : t->as;
   const int64_t last = t->k;
 #pragma GCC unroll 16
   for (int i = 0; i < mr; i++) c0[i] = c1[i] = FN(splat)(0);
   for (int64_t k = 0; k < last; k++, b += TI_LANES) {
-    const float *p = gathered ? a + offsets[k] : a + k;
+    const float *p = order == FN(GATHERED) ? a + offsets[k] : order == FN(PACKED) ? a + k * mr : a + k;
+    if (order == FN(GATHERED)) __builtin_prefetch(a + offsets[ti_min(k + TI_AHEAD, last - 1)] + k % 8 * 16);
     const FN(vf) b0 = FN(load)(b);
     FN(vf) b1;
     if (nv > 1) b1 = FN(load)(b + VL);
@@ -171,18 +173,21 @@ TI_INLINE void FN(panel_of)(const int mr, const int nv, const int gathered, cons
 }
 #undef TI_PANEL_TILE
 #undef TI_PANEL_NAMES
-#define TI_PANEL_TILE(MR_) \
-  static __attribute__((noinline)) void FN(panel_##MR_##_1)(const FN(panel) *t) { FN(panel_of)(MR_, 1, 0, t); } \
-  static __attribute__((noinline)) void FN(panel_##MR_##_2)(const FN(panel) *t) { FN(panel_of)(MR_, 2, 0, t); } \
-  static __attribute__((noinline)) void FN(panel_##MR_##_3)(const FN(panel) *t) { FN(panel_of)(MR_, 1, 1, t); } \
-  static __attribute__((noinline)) void FN(panel_##MR_##_4)(const FN(panel) *t) { FN(panel_of)(MR_, 2, 1, t); }
-#define TI_PANEL_NAMES(MR_) {FN(panel_##MR_##_1), FN(panel_##MR_##_2), FN(panel_##MR_##_3), FN(panel_##MR_##_4)}
+#define TI_PANEL_TILE(M_) \
+  static __attribute__((noinline)) void FN(panel_##M_##_1)(const FN(panel) *t) { FN(panel_of)(M_, 1, FN(BY_ROW), t); } \
+  static __attribute__((noinline)) void FN(panel_##M_##_2)(const FN(panel) *t) { FN(panel_of)(M_, 2, FN(BY_ROW), t); } \
+  static __attribute__((noinline)) void FN(panel_##M_##_3)(const FN(panel) *t) { FN(panel_of)(M_, 1, FN(GATHERED), t); } \
+  static __attribute__((noinline)) void FN(panel_##M_##_4)(const FN(panel) *t) { FN(panel_of)(M_, 2, FN(GATHERED), t); } \
+  static __attribute__((noinline)) void FN(panel_##M_##_5)(const FN(panel) *t) { FN(panel_of)(M_, 1, FN(PACKED), t); } \
+  static __attribute__((noinline)) void FN(panel_##M_##_6)(const FN(panel) *t) { FN(panel_of)(M_, 2, FN(PACKED), t); }
+#define TI_PANEL_NAMES(M_) \
+  {FN(panel_##M_##_1), FN(panel_##M_##_2), FN(panel_##M_##_3), FN(panel_##M_##_4), FN(panel_##M_##_5), FN(panel_##M_##_6)}
 TI_PANEL_TILE(1) TI_PANEL_TILE(2) TI_PANEL_TILE(3) TI_PANEL_TILE(4) TI_PANEL_TILE(5) TI_PANEL_TILE(6)
 #if VL == 16
 TI_PANEL_TILE(7) TI_PANEL_TILE(8) TI_PANEL_TILE(9) TI_PANEL_TILE(10) TI_PANEL_TILE(11) TI_PANEL_TILE(12) TI_PANEL_TILE(13) TI_PANEL_TILE(14)
 #endif
-/* By rows, then [gathered][vectors]. */
-static void (*const FN(panel_table)[TI_MR][4])(const FN(panel) *) = {
+/* By rows, then by order and vectors. */
+static void (*const FN(panel_table)[TI_MR][6])(const FN(panel) *) = {
   TI_PANEL_NAMES(1), TI_PANEL_NAMES(2), TI_PANEL_NAMES(3), TI_PANEL_NAMES(4), TI_PANEL_NAMES(5), TI_PANEL_NAMES(6),
 #if VL == 16
   TI_PANEL_NAMES(7), TI_PANEL_NAMES(8), TI_PANEL_NAMES(9), TI_PANEL_NAMES(10), TI_PANEL_NAMES(11), TI_PANEL_NAMES(12), TI_PANEL_NAMES(13), TI_PANEL_NAMES(14),
@@ -191,12 +196,22 @@ static void (*const FN(panel_table)[TI_MR][4])(const FN(panel) *) = {
 /* `rows` rows against the first `lanes` lanes of a panel. */
 TI_INLINE void FN(multiply_panel)(FN(panel) t, int64_t rows, int64_t lanes) {
   for (int64_t l = 0; l < lanes; l += 2 * VL, t.b += 2 * VL, t.c += 2 * VL)
-    FN(panel_table)[rows - 1][2 * (t.offsets != NULL) + (lanes - l > VL)](&t);
+    FN(panel_table)[rows - 1][2 * t.order + (lanes - l > VL)](&t);
+}
+
+/* Packs A(i, k) = a[i + k * ak] as [tile][k][rows of the tile], along the rows that a has in memory. */
+static void FN(pack_turned)(const float *a, ptrdiff_t ak, int64_t m, int64_t even, int64_t depth, float *d) {
+  for (int64_t k = 0; k < depth; k++, a += ak)
+    for (int64_t i = 0; i < m; i += even) {
+      const int64_t rows = ti_min(even, m - i);
+      __builtin_prefetch(a + 8 * ak + i);
+      FN(store_n)(d + i * depth + k * rows, FN(load_n)(a + i, (int)rows), (int)rows);
+    }
 }
 
 /* ints of conv_product after the grid */
 enum { FN(PLANE) = TI_GRID_INTS, FN(FIRST), FN(DOWN), FN(ACROSS), FN(A_GROUP), FN(A_ROW), FN(A_CHANNEL), FN(TAPS), FN(PANELS), FN(ROWS),
-       FN(CHANNELS), FN(FLAGS), FN(TAP_LIST) };
+       FN(CHANNELS), FN(FLAGS), FN(ORDER), FN(TAP_LIST) };
 enum { FN(BIAS) = 1, FN(NORM) = 2, FN(NORM_WEIGHT) = 4, FN(NORM_BIAS) = 8, FN(ADD) = 16, FN(RELU) = 32 };
 
 /* Stores one row of a panel where its lanes belong. */
@@ -253,12 +268,13 @@ static void FN(find_affine)(char *const *args, int flags, double eps, int64_t m0
  *            added, as y, with flag 16
  *   ints     the grid (h, w: plane of x; gh, gw: lanes); elements of a plane of y, where lane (0, 0) goes in it, steps
  *            from lane to lane down and across; strides of w along groups, results and channels; taps; panels of 32
- *            lanes and results of an item; channels of a block; flags (32: negative results become 0); for each tap
+ *            lanes and results of an item; channels of a block; flags (32: negative results become 0); how w is read: 0
+ *            when a result's summands adjoin, 2 when results do, else 1; for each tap
  *            row, column and place in w
  *   scalars  epsilon of the normalisation
  *   items    g * blocks of lanes * blocks of results
  *   scratch  floats: panels * 32 * (channels of a block * taps + results of an item), 2 * results of an item rounded up
- *            to 16; int32: channels of a block * taps rounded up to 16; ti_source (84 bytes):
+ *            to 16, in order 2 results * channels of a block * taps; int32: channels of a block * taps rounded up to 16; ti_source (84 bytes):
  *            panels * (taps + 1) * 32 / 8 */
 int FN(conv_product)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
   ti_grid g;
@@ -267,16 +283,13 @@ int FN(conv_product)(char *const *args, const int64_t *ints, const double *scala
   const int64_t lanes = g.n * g.gh * g.gw, parts = ti_ceil(lanes, most_panels * TI_LANES), shares = ti_ceil(g.m, most_rows);
   const int64_t plane = g.h * g.w, depth = block * taps, channel = ints[FN(A_CHANNEL)];
   const ti_tap *list = (const ti_tap *)(ints + FN(TAP_LIST));
-  const int flags = (int)ints[FN(FLAGS)];
+  const int flags = (int)ints[FN(FLAGS)], order = (int)ints[FN(ORDER)];
   float *columns = (float *)scratch, *results = columns + most_panels * depth * TI_LANES, *scale = results + most_panels * most_rows * TI_LANES;
   float *shift = scale + ti_ceil(most_rows, 16) * 16;
-  int32_t *offsets = (int32_t *)(shift + ti_ceil(most_rows, 16) * 16);
+  float *packed = shift + ti_ceil(most_rows, 16) * 16;
+  int32_t *offsets = (int32_t *)(packed + (order == FN(PACKED) ? most_rows * depth : 0));
   ti_source *sources = (ti_source *)(offsets + ti_ceil(depth, 16) * 16), *targets = sources + most_panels * taps * FN(WIDE);
-  int gathered = 0;
-  for (int64_t k = 0; k < depth; k++) {
-    offsets[k] = (int32_t)(k / taps * channel + list[k % taps].weight);
-    gathered |= offsets[k] != k;
-  }
+  for (int64_t k = 0; k < depth; k++) offsets[k] = (int32_t)(k / taps * channel + list[k % taps].weight);
   for (int64_t item = begin; item < end; item++) {
     const int64_t m0 = item % shares * most_rows, q0 = item / shares % parts * most_panels * TI_LANES, group = item / (shares * parts);
     const int64_t rows = ti_min(most_rows, g.m - m0), even = ti_even(rows, TI_MR), n0 = q0 / (g.gh * g.gw);
@@ -284,6 +297,7 @@ int FN(conv_product)(char *const *args, const int64_t *ints, const double *scala
     const float *x = (const float *)args[1] + (n0 * g.g + group) * g.c * plane;
     const float *w = (const float *)args[2] + group * ints[FN(A_GROUP)] + m0 * ints[FN(A_ROW)];
     const ptrdiff_t at = ((n0 * g.g + group) * g.m + m0) * ints[FN(PLANE)];
+    float *const y = (float *)args[0] + at;
     const float *added = flags & FN(ADD) ? (const float *)args[3 + !!(flags & 1) + 2 * !!(flags & 2) + !!(flags & 4) + !!(flags & 8)] + at : NULL;
     const int runs = FN(find_sources)(&g, list, taps, q0, panels, sources);
     FN(find_targets)(&g, ints, q0, panels, targets);
@@ -292,20 +306,23 @@ int FN(conv_product)(char *const *args, const int64_t *ints, const double *scala
     for (int64_t c = 0; c < g.c; c += block) {
       const int64_t channels = ti_min(block, g.c - c), k = channels * taps;
       FN(columns)(sources, taps, panels, depth * TI_LANES, x + c * plane, plane, channels, g.sw, runs, columns);
-      for (int64_t i = 0; i < rows; i += even)
+      if (order == FN(PACKED)) FN(pack_turned)(w + c * channel, channel, rows, even, k, packed);
+      for (int64_t i = 0; i < rows; i += even) {
+        const int64_t height = ti_min(even, rows - i);
+        const float *a = w + i * ints[FN(A_ROW)] + c * channel;
+        if (order == FN(PACKED)) a = packed + i * k;
         for (int64_t p = 0; p < panels; p++) {
           float *const tile = results + (p * most_rows + i) * TI_LANES;
-          const int64_t height = ti_min(even, rows - i);
-          const FN(panel) t = {.a = w + i * ints[FN(A_ROW)] + c * channel, .b = columns + p * depth * TI_LANES, .c = tile,
-                               .offsets = gathered ? offsets : NULL, .as = ints[FN(A_ROW)], .ldc = TI_LANES, .k = k, .accumulate = c > 0};
+          const FN(panel) t = {.a = a, .b = columns + p * depth * TI_LANES, .c = tile, .offsets = offsets, .as = ints[FN(A_ROW)],
+                               .ldc = TI_LANES, .k = k, .order = order, .accumulate = c > 0};
           if (taps) FN(multiply_panel)(t, height, ti_min(TI_LANES, lanes - q0 - p * TI_LANES));
-          if (c + block < g.c) continue;
-          for (int64_t r = 0; r < height; r++) {
-            const int64_t place = (i + r) * ints[FN(PLANE)];
-            FN(put)(targets + p * FN(WIDE), tile + r * TI_LANES, (float *)args[0] + at + place, added ? added + place : NULL, ints[FN(ACROSS)],
-                    scale[i + r], shift[i + r], flags);
-          }
         }
+        if (c + block < g.c) continue;
+        for (int64_t r = i; r < i + height; r++)  /* along the rows of results */
+          for (int64_t p = 0; p < panels; p++)
+            FN(put)(targets + p * FN(WIDE), results + (p * most_rows + r) * TI_LANES, y + r * ints[FN(PLANE)], added ? added + r * ints[FN(PLANE)] : NULL,
+                    ints[FN(ACROSS)], scale[r], shift[r], flags);
+      }
     }
   }
   return TI_OK;

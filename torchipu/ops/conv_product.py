@@ -18,8 +18,10 @@ LANES = 32  # TI_LANES: pixels of a panel
 BLOCK = 256  # summands of a block: with its panel it fits the first-level cache, and partial sums stay short
 RESULT_FLOATS = 64 * 1024  # results of an item: a quarter of a second-level cache of 1 MiB
 MOST_PANELS = 8
+LEAST_ROWS = 128  # results for which it pays to lay out pixels again
 WEIGHT_LANES = 128  # pixels of a block of a gradient of weights
 LEAST_IN_PLACE = 64  # pixels of an image whose gradients are read where they lie
+BY_ROW, GATHERED, PACKED = 0, 1, 2
 SOURCE_BYTES = 84  # sizeof(ti_source)
 HAS_BIAS, HAS_NORM, HAS_NORM_WEIGHT, HAS_NORM_BIAS, HAS_ADDEND, IS_RELU = 1, 2, 4, 8, 16, 32
 
@@ -40,6 +42,14 @@ class Product:
     target: tuple[int, int, int, int]
     weights: tuple[int, int, int]
     taps: tuple[tuple[int, int, int], ...]
+
+    @property
+    def order(self) -> int:
+        """How the weights are read: whether a result's summands adjoin, or results do, or neither."""
+        places = tuple(place for _, _, place in self.taps)
+        if self.weights[2] == len(places) and places == tuple(range(len(places))):
+            return BY_ROW
+        return PACKED if self.weights[1] == 1 else GATHERED
 
     @property
     def lanes(self) -> int:
@@ -99,10 +109,11 @@ def emit_product(
     flags |= (HAS_BIAS if bias is not None else 0) | (HAS_ADDEND if addend is not None else 0)
     operands = [x, weight, *([bias] if bias is not None else []), *norm, *([addend] if addend is not None else [])]
     floats = panels * LANES * (block * taps + rows) + 2 * _rounded_up(rows, 16) + _rounded_up(block * taps, 16)
+    floats += rows * block * taps if product.order == PACKED else 0
     plan.step(
         kernels.CONV_PRODUCT, [out], operands,
         ints=(
-            *product.grid, *product.target, *product.weights, len(product.taps), panels, rows, block, flags,
+            *product.grid, *product.target, *product.weights, len(product.taps), panels, rows, block, flags, product.order,
             *(number for tap in product.taps for number in tap),
         ),
         scalars=(epsilon,), items=items,
@@ -116,14 +127,18 @@ def _rounded_up(count: int, multiple: int) -> int:
 
 
 def _cut(lanes: int, groups: int, results: int) -> tuple[int, int]:
-    """Panels and results of an item: as many as caches hold, unless threads would have nothing to share."""
+    """Panels and results of an item: as many as caches hold, unless threads would have nothing to share.
+
+    Results are divided first: that way each weight is read once, and laying out few pixels again costs little.
+    """
     panels = max(1, min(MOST_PANELS, RESULT_FLOATS // (LANES * results), -(-lanes // LANES)))
     panels = -(-lanes // (LANES * -(-lanes // (LANES * panels))))  # items of equal size
     rows = results
-    while panels > 1 and groups * -(-lanes // (panels * LANES)) < LEAST_ITEMS:
-        panels = -(-panels // 2)
-    while rows > 64 and groups * -(-lanes // (panels * LANES)) * -(-results // rows) < LEAST_ITEMS // 2:
+    while rows >= 2 * LEAST_ROWS and groups * -(-lanes // (panels * LANES)) * -(-results // rows) < LEAST_ITEMS:
         rows = -(-rows // 2)
+    panels = max(panels, min(MOST_PANELS, RESULT_FLOATS // (LANES * rows), -(-lanes // LANES)))
+    while panels > 1 and groups * -(-lanes // (panels * LANES)) * -(-results // rows) < LEAST_ITEMS:
+        panels = -(-panels // 2)
     return panels, rows
 
 
