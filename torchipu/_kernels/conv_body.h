@@ -46,15 +46,6 @@ TI_INLINE void FN(copy_run)(float *d, const float *s, int64_t n, int64_t step) {
   for (; i < n; i++) d[i] = s[i * step];
 }
 
-/* The lanes of p whose bits are set; the others are 0 and are not read. */
-#if VL == 16
-TI_INLINE FN(vf) FN(load_lanes)(const float *p, uint32_t bits) { return (FN(vf))_mm512_maskz_loadu_ps((__mmask16)bits, p); }
-#else
-TI_INLINE FN(vf) FN(load_lanes)(const float *p, uint32_t bits) {
-  const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-  return (FN(vf))_mm256_maskload_ps(p, _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), lane), lane));
-}
-#endif
 /* Bits of the lanes [lo, hi) of a vector that begins at lane 0; bounds may lie outside. */
 TI_INLINE uint32_t FN(lanes)(int64_t lo, int64_t hi) {
   lo = ti_max(0, ti_min(VL, lo)); hi = ti_max(lo, ti_min(VL, hi));

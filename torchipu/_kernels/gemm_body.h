@@ -50,6 +50,15 @@ TI_INLINE void FN(store_n)(float *p, FN(vf) v, int n) {
   _mm256_maskstore_ps(p, _mm256_loadu_si256((const __m256i *)(TI_MASKS + 8 - n)), (__m256)v);
 }
 #endif
+/* The lanes of p whose bits are set; the others are 0 and are not read. */
+#if VL == 16
+TI_INLINE FN(vf) FN(load_lanes)(const float *p, uint32_t bits) { return (FN(vf))_mm512_maskz_loadu_ps((__mmask16)bits, p); }
+#else
+TI_INLINE FN(vf) FN(load_lanes)(const float *p, uint32_t bits) {
+  const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  return (FN(vf))_mm256_maskload_ps(p, _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), lane), lane));
+}
+#endif
 TI_INLINE FN(vf) FN(load)(const float *p) { return *(const FN(vf) *)p; }
 TI_INLINE void FN(store)(float *p, FN(vf) v) { *(FN(vf) *)p = v; }
 TI_INLINE FN(vf) FN(splat)(float x) { return x - (FN(vf)){0}; }

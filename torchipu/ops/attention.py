@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torchipu._kernels import attention as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.elementwise import broadcast
+from torchipu.ops.chain import broadcast
 from torchipu.ops.lowering import busiest_elements, vector_codelet
 from torchipu.ops.matmul import matmul_vertices
 from torchipu.ops.reduce import SUM, emit_reduction

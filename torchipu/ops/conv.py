@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchipu._kernels import conv as kernels
+from torchipu.ops import conv_product
 from torchipu.ops.matmul import PANEL, grain_for
 from torchipu.ops.spec import HostPlanner, HostTensor
 from torchipu.ops.view import emit_copy
@@ -127,6 +128,9 @@ def emit_forward(
     bias: HostTensor | None,
 ) -> None:
     """Emit a convolution with row-major operands."""
+    if conv_product.serves(s):
+        conv_product.emit_product(plan, conv_product.forward_product(s), out, x, weight, bias=bias)
+        return
     if _fills_panels(s, s.oc, s.ic):
         _emit_direct(plan, s, out, x, weight, bias, (s.summands, s.kh * s.kw), turned=False)
         return
@@ -198,6 +202,10 @@ def _emit_direct(
 # --------------------------------------------------------------------------- host side: gradients
 def emit_input_gradient(plan: HostPlanner, s: Shape, dx: HostTensor, dy: HostTensor, weight: HostTensor) -> None:
     """Emit the gradient of the input: a convolution with turned weights where that wastes little, else a fold."""
+    if conv_product.serves_input(s):
+        for product in conv_product.input_products(s):
+            conv_product.emit_product(plan, product, dx, dy, weight)
+        return
     back = Shape(
         s.n,
         1,
@@ -245,6 +253,9 @@ def emit_input_gradient(plan: HostPlanner, s: Shape, dx: HostTensor, dy: HostTen
 
 def emit_weight_gradient(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTensor, x: HostTensor) -> None:
     """Emit the gradient of the weights."""
+    if conv_product.serves_weight(s):
+        conv_product.emit_weight_product(plan, s, dw, dy, x)
+        return
     if s.g == 1 and s.ic >= 32 and s.ic % 16 == 0 and s.kh * s.kw > 1:
         _emit_weight_direct(plan, s, dw, dy, x)
         return

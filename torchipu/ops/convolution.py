@@ -51,6 +51,11 @@ class Problem:
         """Whether there is nothing to multiply."""
         return self.volume.macs == 0
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a convolution of two dimensions, not transposed and not of nothing."""
+        return self.dimensions == 2 and not self.is_transposed and not self.is_empty
+
 
 def problem_of(op: Op) -> Problem:
     """Return the sizes of a convolution or of its gradient."""
@@ -62,15 +67,15 @@ def problem_of(op: Op) -> Problem:
     given, window = _filled(x.shape[2:]), _filled(weight.shape[2:])
     if transposed:
         extra = _triple(op, "output_padding", dimensions, default=0)
-        size = tuple(
+        size = _filled(tuple(
             (given[i] - 1) * stride[i] - 2 * padding[i] + dilation[i] * (window[i] - 1) + extra[i] + 1 for i in range(3)
-        )
+        ))
         out = given
     else:
         size = given
-        out = tuple(
+        out = _filled(tuple(
             (given[i] + 2 * padding[i] - dilation[i] * (window[i] - 1) - 1) // stride[i] + 1 for i in range(3)
-        )
+        ))
     # Either way the first size of the weights counts the channels of the plain convolution's output.
     sizes = Volume(
         x.shape[0], groups, weight.shape[1], weight.shape[0] // groups, size, out, window,  # type: ignore[arg-type]

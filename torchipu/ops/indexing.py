@@ -10,7 +10,7 @@ from torchipu._kernels import embedding as row_kernels
 from torchipu._kernels import indexing as kernels
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.elementwise import broadcast, collapse
+from torchipu.ops.chain import broadcast, collapse
 from torchipu.ops.row_access import (
     INDEX_BYTES,
     arithmetic_type,

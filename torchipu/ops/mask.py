@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchipu._kernels.indexing import MASK_COMPACT, MASK_COUNT, MASK_SCATTER, NONZERO
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.elementwise import broadcast
+from torchipu.ops.chain import broadcast
 from torchipu.ops.lowering import MULTI_SLICE, gather_set, reduction_codelet, reduction_sets
 from torchipu.ops.row_access import needed
 from torchipu.ops.spec import HostPlanner, HostTensor, OpSpec, Vertices, register

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torchipu._kernels import matmul as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.elementwise import broadcast
+from torchipu.ops.chain import broadcast
 from torchipu.ops.integer_matmul import emit_integer_product, integer_vertices
 from torchipu.ops.lowering import ceil_div
 from torchipu.ops.spec import FLOATING, INTEGER, Codelet, HostPlanner, HostTensor, OpSpec, Vertices, register

@@ -25,12 +25,6 @@ def _operands(convolution: Op) -> tuple[Tensor, Tensor, Shape]:
     return x, weight, problem_of(convolution).planar
 
 
-def _is_plain(convolution: Op) -> bool:
-    """Whether it is a convolution of two dimensions, not transposed and not of nothing."""
-    problem = problem_of(convolution)
-    return problem.dimensions == 2 and not problem.is_transposed and not problem.is_empty
-
-
 def _is_small(s: Shape, result: Tensor) -> bool:
     largest = max(s.ic * s.h * s.w, s.expanded(s.oh, s.ow), s.oc * s.oh * s.ow)
     return len(result.shape) == 4 and s.g == 1 and largest <= MAX_IMAGE
@@ -38,7 +32,7 @@ def _is_small(s: Shape, result: Tensor) -> bool:
 
 # --------------------------------------------------------------------------- forward
 def _forward_applies(ops: Sequence[Op]) -> bool:
-    return _is_plain(ops[0]) and _is_small(_operands(ops[0])[2], ops[0].outputs[0])
+    return problem_of(ops[0]).is_plain and _is_small(_operands(ops[0])[2], ops[0].outputs[0])
 
 
 def _emit_forward(ops: Sequence[Op], plan: HostPlanner) -> None:
@@ -65,7 +59,7 @@ def _emit_forward(ops: Sequence[Op], plan: HostPlanner) -> None:
 def _backward_applies(ops: Sequence[Op]) -> bool:
     """Whether most of the gradient between the two is zero: disjoint windows pass one value of each on."""
     pool, convolution = ops[-2:]
-    if not _is_plain(convolution):
+    if not problem_of(convolution).is_plain:
         return False
     s = _operands(convolution)[2]
     (kh, kw), (sh, sw) = pair(pool, "kernel_size"), strides_of(pool)

@@ -1,0 +1,4 @@
+from torchipu._kernels.abi import Kernel
+
+CONV_PRODUCT: Kernel
+CONV_PRODUCT_WEIGHT: Kernel

@@ -1,0 +1,416 @@
+/* Convolutions and their gradients as matrix products over columns of pixels, thirty-two pixels side by side.
+ *
+ * The left operand is the weights as they lie in memory: nothing is packed, which matters where images are small and
+ * weights are many. The right operand, the pixels that each element of the window meets, is laid out in panels of 32
+ * lanes, a block of summands at a time, so that it stays in the cache. A panel may span rows and images, so that small
+ * images fill it as well as large ones do.
+ */
+#include "gemm_body.h"
+
+#ifndef TORCHIPU_CONV_PRODUCT
+#define TORCHIPU_CONV_PRODUCT
+enum { TI_RUNS = 4, TI_AHEAD = 36 /* summands that weights are fetched ahead */, TI_LANES = 32, TI_GRID_INTS = 10, TI_TAP_INTS = 3 };
+/* Where the lanes of a vector come from. A run is a stretch of lanes whose elements lie `step` apart: lane l is read at
+ * x[index[run] + l * step]. With more than TI_RUNS runs, each lane has an index of its own. */
+typedef struct {
+  int32_t runs;              /* TI_RUNS + 1: each lane has its own index */
+  uint32_t mask[TI_RUNS];    /* lanes of each run; mask[0] holds all lanes where each has its own index */
+  int32_t index[16];
+} ti_source;
+
+/* Lanes [n][gh][gw] over planes h x w of g groups of c channels, to planes of m channels. With tap t, lane (a, b) meets
+ * row a * sh + tap.row and column b * sw + tap.col. */
+typedef struct { int64_t n, g, c, m, h, w, gh, gw, sh, sw; } ti_grid;
+typedef struct { int64_t row, col, weight; } ti_tap;
+
+/* Adds the lanes [lane, end), the first of which is read at `from`. */
+static inline void ti_add_run(ti_source *s, int lane, int end, int64_t from, int64_t step) {
+  const int32_t index = (int32_t)(from - lane * step);
+  const uint32_t lanes = (uint32_t)((1ull << end) - (1ull << lane));
+  if (s->runs <= TI_RUNS && s->runs && s->index[s->runs - 1] == index) { s->mask[s->runs - 1] |= lanes; return; }
+  if (s->runs < TI_RUNS) { s->index[s->runs] = index; s->mask[s->runs++] = lanes; return; }
+  if (s->runs == TI_RUNS) {
+    int32_t first[TI_RUNS];
+    memcpy(first, s->index, sizeof first);
+    memset(s->index, 0, sizeof s->index);
+    for (int r = 0; r < TI_RUNS; r++)
+      for (int l = 0; l < 16; l++) if (s->mask[r] >> l & 1) s->index[l] = (int32_t)(first[r] + l * step);
+    for (int r = 1; r < TI_RUNS; r++) { s->mask[0] |= s->mask[r]; s->mask[r] = 0; }
+    s->runs++;
+  }
+  s->mask[0] |= lanes;
+  for (int l = lane; l < end; l++) s->index[l] = (int32_t)(index + l * step);
+}
+#endif
+
+enum { FN(WIDE) = TI_LANES / VL };  /* vectors of a panel */
+
+/* Fills the sources of `panels` panels from lane q0: table[panel][tap][vector], relative to the image of lane q0.
+ * Returns the most runs of a vector. */
+static int FN(find_sources)(const ti_grid *g, const ti_tap *taps, int64_t count, int64_t q0, int64_t panels, ti_source *table) {
+  const int64_t all = g->n * g->gh * g->gw, image = g->g * g->c * g->h * g->w, first = q0 / (g->gh * g->gw);
+  int most = 0;
+  memset(table, 0, sizeof(ti_source) * (size_t)(panels * count * FN(WIDE)));
+  for (int64_t q = q0; q < ti_min(all, q0 + panels * TI_LANES);) {
+    const int64_t b = q % g->gw, a = q / g->gw % g->gh, n = q / (g->gw * g->gh) - first;
+    const int lane = (int)((q - q0) % VL);
+    const int64_t length = ti_min(ti_min(VL - lane, g->gw - b), all - q);
+    ti_source *s = table + (q - q0) / TI_LANES * count * FN(WIDE) + (q - q0) % TI_LANES / VL;
+    for (int64_t t = 0; t < count; t++, s += FN(WIDE)) {
+      const int64_t row = a * g->sh + taps[t].row, col = b * g->sw + taps[t].col;
+      if (row < 0 || row >= g->h) continue;
+      const int64_t lo = col < 0 ? ti_ceil(-col, g->sw) : 0;
+      const int64_t hi = col < g->w ? ti_min(length, ti_ceil(g->w - col, g->sw)) : 0;
+      if (lo >= hi) continue;
+      ti_add_run(s, lane + (int)lo, lane + (int)hi, n * image + row * g->w + col + lo * g->sw, g->sw);
+      if (s->runs > most) most = s->runs;
+    }
+    q += length;
+  }
+  return most;
+}
+
+/* One vector, lanes without a source 0. `most` bounds the runs. */
+TI_INLINE FN(vf) FN(fetch)(const ti_source *s, const float *x, const int64_t step, const int most) {
+#if VL == 16
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  __m512 v = _mm512_setzero_ps();
+  if (most > TI_RUNS && s->runs > TI_RUNS)
+    return (FN(vf))_mm512_mask_i32gather_ps(v, (__mmask16)s->mask[0], _mm512_loadu_si512(s->index), x, 4);
+  if (step == 1) {
+#pragma GCC unroll 4
+    for (int r = 0; r < (most < TI_RUNS ? most : TI_RUNS); r++) v = _mm512_mask_loadu_ps(v, (__mmask16)s->mask[r], x + s->index[r]);
+  } else if (step == 2) {
+    for (int r = 0; r < s->runs; r++) {
+      const float *p = x + s->index[r];
+      const uint32_t bits = _pdep_u32(s->mask[r], 0x55555555u), high = _pdep_u32(s->mask[r] >> 8, 0x55555555u);
+      const __m512 pairs = _mm512_permutex2var_ps(_mm512_maskz_loadu_ps((__mmask16)bits, p), _mm512_slli_epi32(lane, 1),
+                                                  _mm512_maskz_loadu_ps((__mmask16)high, p + 16));
+      v = _mm512_mask_mov_ps(v, (__mmask16)s->mask[r], pairs);
+    }
+  } else {
+    for (int r = 0; r < s->runs; r++) {
+      const __m512i apart = _mm512_mullo_epi32(lane, _mm512_set1_epi32((int)step));
+      v = _mm512_mask_i32gather_ps(v, (__mmask16)s->mask[r], _mm512_add_epi32(apart, _mm512_set1_epi32(s->index[r])), x, 4);
+    }
+  }
+  return (FN(vf))v;
+#else
+  FN(vf) v = {0};
+  if (step == 1 && s->runs <= TI_RUNS) {
+    for (int r = 0; r < s->runs; r++) v = (FN(vf))((FN(vi))v | (FN(vi))FN(load_lanes)(x + s->index[r], s->mask[r]));
+    return v;
+  }
+  for (int r = 0; r < (s->runs > TI_RUNS ? 1 : s->runs); r++)
+    for (int l = 0; l < VL; l++)
+      if (s->mask[r] >> l & 1) v[l] = s->runs > TI_RUNS ? x[s->index[l]] : x[s->index[r] + l * step];
+  return v;
+#endif
+}
+
+/* The rows of summands (channel, tap) of `panels` panels, `pitch` floats apart, for `channels` channels from x. Panels
+ * run within a channel, so that planes are read along their rows. */
+TI_INLINE void FN(columns_of)(const ti_source *table, int64_t taps, int64_t panels, int64_t pitch, const float *x, int64_t plane, int64_t channels,
+                              const int64_t step, const int most, float *d) {
+  for (int64_t c = 0; c < channels; c++, x += plane, d += taps * TI_LANES) {
+    const ti_source *from = table;
+    for (int64_t p = 0; p < panels; p++) {
+      float *to = d + p * pitch;
+      for (int64_t s = 0; s < taps * FN(WIDE); s++, to += VL, from++) FN(store)(to, FN(fetch)(from, x, step, most));
+    }
+  }
+}
+static void FN(columns)(const ti_source *table, int64_t taps, int64_t panels, int64_t pitch, const float *x, int64_t plane, int64_t channels,
+                        int64_t step, int most, float *d) {
+  if (step == 1 && most <= 1) FN(columns_of)(table, taps, panels, pitch, x, plane, channels, 1, 1, d);
+  else if (step == 1 && most <= 2) FN(columns_of)(table, taps, panels, pitch, x, plane, channels, 1, 2, d);
+  else if (step == 1 && most <= TI_RUNS) FN(columns_of)(table, taps, panels, pitch, x, plane, channels, 1, TI_RUNS, d);
+  else if (step == 2 && most <= TI_RUNS) FN(columns_of)(table, taps, panels, pitch, x, plane, channels, 2, TI_RUNS, d);
+  else FN(columns_of)(table, taps, panels, pitch, x, plane, channels, step, TI_RUNS + 1, d);
+}
+
+/* C[mr x 32] = A B, or += : A(i, k) = a[i * as + k], or a[i * as + offsets[k]], or packed a[k * mr + i]; B [k][32]. The
+ * sum begins at zero and is added to what C holds at its end, so that long sums are sums of short ones. */
+enum { FN(BY_ROW), FN(GATHERED), FN(PACKED) };
+typedef struct { const float *a, *b; float *c; const int32_t *offsets; ptrdiff_t as, ldc; int64_t k; int order, accumulate; } FN(panel);
+/* c += a b in the register of c: left to itself, the compiler sums into that of a, and copies registers in each turn. */
+TI_INLINE void FN(add_product)(FN(vf) *c, FN(vf) a, FN(vf) b) {
+  __asm__("vfmadd231ps %2, %1, %0" : "+" TI_REG(*c) : TI_REG(a), TI_REG(b));
+}
+TI_INLINE void FN(panel_of)(const int mr, const int nv, const int order, const FN(panel) *t) {
+  FN(vf) c0[TI_MR], c1[TI_MR];
+  const float *a = t->a, *b = t->b;
+  const int32_t *offsets = t->offsets;
+  const ptrdiff_t as = order == FN(PACKED) ? 1 : t->as;
+  const int64_t last = t->k;
+#pragma GCC unroll 16
+  for (int i = 0; i < mr; i++) c0[i] = c1[i] = FN(splat)(0);
+  for (int64_t k = 0; k < last; k++, b += TI_LANES) {
+    const float *p = order == FN(GATHERED) ? a + offsets[k] : order == FN(PACKED) ? a + k * mr : a + k;
+    if (order == FN(GATHERED)) __builtin_prefetch(a + offsets[ti_min(k + TI_AHEAD, last - 1)] + k % 8 * 16);
+    const FN(vf) b0 = FN(load)(b);
+    FN(vf) b1;
+    if (nv > 1) b1 = FN(load)(b + VL);
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; i++) {
+      const FN(vf) x = FN(broadcast)(p + i * as);
+      FN(add_product)(&c0[i], x, b0);
+      if (nv > 1) FN(add_product)(&c1[i], x, b1);
+    }
+  }
+  if (t->accumulate) {
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; i++) {
+      c0[i] += FN(load)(t->c + i * t->ldc);
+      if (nv > 1) c1[i] += FN(load)(t->c + i * t->ldc + VL);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < mr; i++) {
+    FN(store)(t->c + i * t->ldc, c0[i]);
+    if (nv > 1) FN(store)(t->c + i * t->ldc + VL, c1[i]);
+  }
+}
+#undef TI_PANEL_TILE
+#undef TI_PANEL_NAMES
+#define TI_PANEL_TILE(M_) \
+  static __attribute__((noinline)) void FN(panel_##M_##_1)(const FN(panel) *t) { FN(panel_of)(M_, 1, FN(BY_ROW), t); } \
+  static __attribute__((noinline)) void FN(panel_##M_##_2)(const FN(panel) *t) { FN(panel_of)(M_, 2, FN(BY_ROW), t); } \
+  static __attribute__((noinline)) void FN(panel_##M_##_3)(const FN(panel) *t) { FN(panel_of)(M_, 1, FN(GATHERED), t); } \
+  static __attribute__((noinline)) void FN(panel_##M_##_4)(const FN(panel) *t) { FN(panel_of)(M_, 2, FN(GATHERED), t); } \
+  static __attribute__((noinline)) void FN(panel_##M_##_5)(const FN(panel) *t) { FN(panel_of)(M_, 1, FN(PACKED), t); } \
+  static __attribute__((noinline)) void FN(panel_##M_##_6)(const FN(panel) *t) { FN(panel_of)(M_, 2, FN(PACKED), t); }
+#define TI_PANEL_NAMES(M_) \
+  {FN(panel_##M_##_1), FN(panel_##M_##_2), FN(panel_##M_##_3), FN(panel_##M_##_4), FN(panel_##M_##_5), FN(panel_##M_##_6)}
+TI_PANEL_TILE(1) TI_PANEL_TILE(2) TI_PANEL_TILE(3) TI_PANEL_TILE(4) TI_PANEL_TILE(5) TI_PANEL_TILE(6)
+#if VL == 16
+TI_PANEL_TILE(7) TI_PANEL_TILE(8) TI_PANEL_TILE(9) TI_PANEL_TILE(10) TI_PANEL_TILE(11) TI_PANEL_TILE(12) TI_PANEL_TILE(13) TI_PANEL_TILE(14)
+#endif
+/* By rows, then by order and vectors. */
+static void (*const FN(panel_table)[TI_MR][6])(const FN(panel) *) = {
+  TI_PANEL_NAMES(1), TI_PANEL_NAMES(2), TI_PANEL_NAMES(3), TI_PANEL_NAMES(4), TI_PANEL_NAMES(5), TI_PANEL_NAMES(6),
+#if VL == 16
+  TI_PANEL_NAMES(7), TI_PANEL_NAMES(8), TI_PANEL_NAMES(9), TI_PANEL_NAMES(10), TI_PANEL_NAMES(11), TI_PANEL_NAMES(12), TI_PANEL_NAMES(13), TI_PANEL_NAMES(14),
+#endif
+};
+/* `rows` rows against the first `lanes` lanes of a panel. */
+TI_INLINE void FN(multiply_panel)(FN(panel) t, int64_t rows, int64_t lanes) {
+  for (int64_t l = 0; l < lanes; l += 2 * VL, t.b += 2 * VL, t.c += 2 * VL)
+    FN(panel_table)[rows - 1][2 * t.order + (lanes - l > VL)](&t);
+}
+
+/* Packs A(i, k) = a[i + k * ak] as [tile][k][rows of the tile], along the rows that a has in memory. */
+static void FN(pack_turned)(const float *a, ptrdiff_t ak, int64_t m, int64_t even, int64_t depth, float *d) {
+  for (int64_t k = 0; k < depth; k++, a += ak)
+    for (int64_t i = 0; i < m; i += even) {
+      const int64_t rows = ti_min(even, m - i);
+      __builtin_prefetch(a + 8 * ak + i);
+      FN(store_n)(d + i * depth + k * rows, FN(load_n)(a + i, (int)rows), (int)rows);
+    }
+}
+
+/* ints of conv_product after the grid */
+enum { FN(PLANE) = TI_GRID_INTS, FN(FIRST), FN(DOWN), FN(ACROSS), FN(A_GROUP), FN(A_ROW), FN(A_CHANNEL), FN(TAPS), FN(PANELS), FN(ROWS),
+       FN(CHANNELS), FN(FLAGS), FN(ORDER), FN(TAP_LIST) };
+enum { FN(BIAS) = 1, FN(NORM) = 2, FN(NORM_WEIGHT) = 4, FN(NORM_BIAS) = 8, FN(ADD) = 16, FN(RELU) = 32 };
+
+/* Stores one row of a panel where its lanes belong. */
+TI_INLINE void FN(put)(const ti_source *s, const float *c, float *y, const float *added, int64_t step, float scale, float shift, int flags) {
+  for (int v = 0; v < FN(WIDE); v++, s++, c += VL) {
+    if (!s->runs) continue;
+    FN(vf) value = FN(load)(c) * scale + shift;
+    if (flags & FN(ADD)) value += FN(fetch)(s, added, step, TI_RUNS + 1);
+    if (flags & FN(RELU)) value = (FN(vf))((FN(vi))value & ~(FN(vi))(value < 0));
+#if VL == 16
+    if (step == 1 && s->runs <= TI_RUNS) {
+      for (int r = 0; r < s->runs; r++) _mm512_mask_storeu_ps(y + s->index[r], (__mmask16)s->mask[r], (__m512)value);
+      continue;
+    }
+#endif
+    for (int r = 0; r < (s->runs > TI_RUNS ? 1 : s->runs); r++)
+      for (int l = 0; l < VL; l++)
+        if (s->mask[r] >> l & 1) y[s->runs > TI_RUNS ? s->index[l] : s->index[r] + l * step] = value[l];
+  }
+}
+
+/* Where the lanes of `panels` panels from lane q0 are stored, relative to the first image: table[panel][vector]. */
+static void FN(find_targets)(const ti_grid *g, const int64_t *ints, int64_t q0, int64_t panels, ti_source *table) {
+  const int64_t all = g->n * g->gh * g->gw, image = g->g * g->m * ints[FN(PLANE)], n0 = q0 / (g->gh * g->gw);
+  memset(table, 0, sizeof(ti_source) * (size_t)(panels * FN(WIDE)));
+  for (int64_t q = q0; q < ti_min(all, q0 + panels * TI_LANES);) {
+    const int64_t b = q % g->gw, a = q / g->gw % g->gh, n = q / (g->gw * g->gh) - n0;
+    const int lane = (int)((q - q0) % VL);
+    const int64_t length = ti_min(ti_min(VL - lane, g->gw - b), all - q);
+    const int64_t to = n * image + ints[FN(FIRST)] + a * ints[FN(DOWN)] + b * ints[FN(ACROSS)];
+    ti_add_run(table + (q - q0) / VL, lane, lane + (int)length, to, ints[FN(ACROSS)]);
+    q += length;
+  }
+}
+
+/* Scale and shift of the results [m0, m0 + rows): the bias, or a normalisation by running statistics. */
+static void FN(find_affine)(char *const *args, int flags, double eps, int64_t m0, int64_t rows, float *scale, float *shift) {
+  const float *const bias = flags & FN(BIAS) ? (const float *)*args++ : NULL;
+  for (int64_t i = 0; i < rows; i++) { scale[i] = 1; shift[i] = bias ? bias[m0 + i] : 0; }
+  if (!(flags & FN(NORM))) return;
+  const float *mean = (const float *)args[0] + m0, *variance = (const float *)args[1] + m0;
+  args += 2;
+  const float *const weight = flags & FN(NORM_WEIGHT) ? (const float *)*args++ + m0 : NULL;
+  const float *const beside = flags & FN(NORM_BIAS) ? (const float *)*args++ + m0 : NULL;
+  for (int64_t i = 0; i < rows; i++) {
+    const double r = 1.0 / sqrt(variance[i] + eps) * (weight ? weight[i] : 1.0f);
+    shift[i] = (float)(((double)shift[i] - mean[i]) * r + (beside ? beside[i] : 0.0f));
+    scale[i] = (float)r;
+  }
+}
+
+/* conv_product: y[m, lane] = act(scale (sum of w[m, channel, tap] x[channel, lane + tap]) + shift + added)
+ *   args     y, x, w; bias [g * m] with flag 1; running mean, variance [g * m] with flag 2, then weight (4), bias (8);
+ *            added, as y, with flag 16
+ *   ints     the grid (h, w: plane of x; gh, gw: lanes); elements of a plane of y, where lane (0, 0) goes in it, steps
+ *            from lane to lane down and across; strides of w along groups, results and channels; taps; panels of 32
+ *            lanes and results of an item; channels of a block; flags (32: negative results become 0); how w is read: 0
+ *            when a result's summands adjoin, 2 when results do, else 1; for each tap
+ *            row, column and place in w
+ *   scalars  epsilon of the normalisation
+ *   items    g * blocks of lanes * blocks of results
+ *   scratch  floats: panels * 32 * (channels of a block * taps + results of an item), 2 * results of an item rounded up
+ *            to 16, in order 2 results * channels of a block * taps; int32: channels of a block * taps rounded up to 16; ti_source (84 bytes):
+ *            panels * (taps + 1) * 32 / 8 */
+int FN(conv_product)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  ti_grid g;
+  memcpy(&g, ints, sizeof g);
+  const int64_t taps = ints[FN(TAPS)], most_panels = ints[FN(PANELS)], most_rows = ints[FN(ROWS)], block = ints[FN(CHANNELS)];
+  const int64_t lanes = g.n * g.gh * g.gw, parts = ti_ceil(lanes, most_panels * TI_LANES), shares = ti_ceil(g.m, most_rows);
+  const int64_t plane = g.h * g.w, depth = block * taps, channel = ints[FN(A_CHANNEL)];
+  const ti_tap *list = (const ti_tap *)(ints + FN(TAP_LIST));
+  const int flags = (int)ints[FN(FLAGS)], order = (int)ints[FN(ORDER)];
+  float *columns = (float *)scratch, *results = columns + most_panels * depth * TI_LANES, *scale = results + most_panels * most_rows * TI_LANES;
+  float *shift = scale + ti_ceil(most_rows, 16) * 16;
+  float *packed = shift + ti_ceil(most_rows, 16) * 16;
+  int32_t *offsets = (int32_t *)(packed + (order == FN(PACKED) ? most_rows * depth : 0));
+  ti_source *sources = (ti_source *)(offsets + ti_ceil(depth, 16) * 16), *targets = sources + most_panels * taps * FN(WIDE);
+  for (int64_t k = 0; k < depth; k++) offsets[k] = (int32_t)(k / taps * channel + list[k % taps].weight);
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t m0 = item % shares * most_rows, q0 = item / shares % parts * most_panels * TI_LANES, group = item / (shares * parts);
+    const int64_t rows = ti_min(most_rows, g.m - m0), even = ti_even(rows, TI_MR), n0 = q0 / (g.gh * g.gw);
+    const int64_t panels = ti_min(most_panels, ti_ceil(lanes - q0, TI_LANES));
+    const float *x = (const float *)args[1] + (n0 * g.g + group) * g.c * plane;
+    const float *w = (const float *)args[2] + group * ints[FN(A_GROUP)] + m0 * ints[FN(A_ROW)];
+    const ptrdiff_t at = ((n0 * g.g + group) * g.m + m0) * ints[FN(PLANE)];
+    float *const y = (float *)args[0] + at;
+    const float *added = flags & FN(ADD) ? (const float *)args[3 + !!(flags & 1) + 2 * !!(flags & 2) + !!(flags & 4) + !!(flags & 8)] + at : NULL;
+    const int runs = FN(find_sources)(&g, list, taps, q0, panels, sources);
+    FN(find_targets)(&g, ints, q0, panels, targets);
+    FN(find_affine)(args + 3, flags, scalars[0], group * g.m + m0, rows, scale, shift);
+    if (taps == 0) memset(results, 0, sizeof(float) * (size_t)(panels * most_rows * TI_LANES));
+    for (int64_t c = 0; c < g.c; c += block) {
+      const int64_t channels = ti_min(block, g.c - c), k = channels * taps;
+      FN(columns)(sources, taps, panels, depth * TI_LANES, x + c * plane, plane, channels, g.sw, runs, columns);
+      if (order == FN(PACKED)) FN(pack_turned)(w + c * channel, channel, rows, even, k, packed);
+      for (int64_t i = 0; i < rows; i += even) {
+        const int64_t height = ti_min(even, rows - i);
+        const float *a = w + i * ints[FN(A_ROW)] + c * channel;
+        if (order == FN(PACKED)) a = packed + i * k;
+        for (int64_t p = 0; p < panels; p++) {
+          float *const tile = results + (p * most_rows + i) * TI_LANES;
+          const FN(panel) t = {.a = a, .b = columns + p * depth * TI_LANES, .c = tile, .offsets = offsets, .as = ints[FN(A_ROW)],
+                               .ldc = TI_LANES, .k = k, .order = order, .accumulate = c > 0};
+          if (taps) FN(multiply_panel)(t, height, ti_min(TI_LANES, lanes - q0 - p * TI_LANES));
+        }
+        if (c + block < g.c) continue;
+        for (int64_t r = i; r < i + height; r++)  /* along the rows of results */
+          for (int64_t p = 0; p < panels; p++)
+            FN(put)(targets + p * FN(WIDE), results + (p * most_rows + r) * TI_LANES, y + r * ints[FN(PLANE)], added ? added + r * ints[FN(PLANE)] : NULL,
+                    ints[FN(ACROSS)], scale[r], shift[r], flags);
+      }
+    }
+  }
+  return TI_OK;
+}
+
+/* Columns of a panel of up to 32 summands from `first` for the 32 lanes of `table`, lanes down: d[lane][32]. */
+TI_INLINE void FN(turned_of)(const ti_source *table, int64_t taps, const float *x, int64_t plane, int64_t first, int64_t count, int64_t step, const int most, float *d) {
+  _Alignas(64) float block[VL * VL];
+  for (int64_t k0 = 0; k0 < TI_LANES; k0 += VL)
+    for (int v = 0; v < FN(WIDE); v++) {
+      int64_t c = (first + k0) / taps, t = (first + k0) % taps;
+      for (int k = 0; k < VL; k++) {
+        const int there = k0 + k < count;
+        FN(store)(block + k * VL, there ? FN(fetch)(table + t * FN(WIDE) + v, x + c * plane, step, most) : FN(splat)(0));
+        if (++t == taps) { t = 0; c++; }
+      }
+      FN(transpose_block)(block, VL, d + v * VL * TI_LANES + k0, TI_LANES);
+    }
+}
+static void FN(turned_columns)(const ti_source *table, int64_t taps, const float *x, int64_t plane, int64_t first, int64_t count, int64_t step, int most, float *d) {
+  if (step == 1 && most <= 1) FN(turned_of)(table, taps, x, plane, first, count, 1, 1, d);
+  else if (step == 1 && most <= 2) FN(turned_of)(table, taps, x, plane, first, count, 1, 2, d);
+  else if (step == 1 && most <= TI_RUNS) FN(turned_of)(table, taps, x, plane, first, count, 1, TI_RUNS, d);
+  else if (step == 2 && most <= TI_RUNS) FN(turned_of)(table, taps, x, plane, first, count, 2, TI_RUNS, d);
+  else FN(turned_of)(table, taps, x, plane, first, count, step, TI_RUNS + 1, d);
+}
+
+/* ints of conv_product_weight after the grid */
+enum { FN(W_TAPS) = TI_GRID_INTS, FN(W_LANES), FN(W_SUMMANDS), FN(W_ROWS), FN(W_CHUNKS), FN(W_LIST) };
+
+/* conv_product_weight: gradient of the weights, one partial sum for each chunk of the lanes
+ *   args     partial [chunks][g * m][c * taps], dy [n][g * m][gh][gw], x
+ *   ints     the grid of the convolution; taps; lanes of a block (a multiple of 32, within an image unless images are
+ *            smaller); panels of 32 summands and results of an item; chunks; for each tap row, column, 0
+ *   items    chunks * g * blocks of results * blocks of summands
+ *   scratch  floats: lanes of a block * 32 * panels, panels * 32 * results of an item, lanes * results; ti_source:
+ *            lanes / 32 * (taps + 1) * 32 / 8 */
+int FN(conv_product_weight)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  ti_grid g;
+  memcpy(&g, ints, sizeof g);
+  const int64_t taps = ints[FN(W_TAPS)], length = ints[FN(W_LANES)], most_panels = ints[FN(W_SUMMANDS)], most_rows = ints[FN(W_ROWS)];
+  const int64_t chunks = ints[FN(W_CHUNKS)], K = g.c * taps, pixels = g.gh * g.gw, plane = g.h * g.w;
+  const int64_t parts = ti_ceil(K, most_panels * TI_LANES), shares = ti_ceil(g.m, most_rows);
+  /* Blocks of lanes stay within an image where images are large: their gradients are then read in place. */
+  const int in_place = length <= pixels;
+  const int64_t each = in_place ? ti_ceil(pixels, length) : 1, blocks = in_place ? g.n * each : ti_ceil(g.n * pixels, length);
+  const int64_t to[] = {g.n, g.g, 0, g.m, 0, 0, 0, 0, 0, 0, pixels, 0, g.gw, 1};
+  const ti_tap *list = (const ti_tap *)(ints + FN(W_LIST));
+  float *columns = (float *)scratch, *results = columns + length * TI_LANES * most_panels, *left = results + most_panels * TI_LANES * most_rows;
+  ti_source *sources = (ti_source *)(left + length * most_rows), *targets = sources + length / TI_LANES * taps * FN(WIDE);
+  (void)scalars;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t k0 = item % parts * most_panels * TI_LANES, m0 = item / parts % shares * most_rows;
+    const int64_t group = item / (parts * shares) % g.g, chunk = item / (parts * shares * g.g);
+    const int64_t rows = ti_min(most_rows, g.m - m0), even = ti_even(rows, TI_MR), panels = ti_min(most_panels, ti_ceil(K - k0, TI_LANES));
+    const int64_t first = blocks * chunk / chunks, last = blocks * (chunk + 1) / chunks;
+    float *const d = (float *)args[0] + ((chunk * g.g + group) * g.m + m0) * K + k0;
+    for (int64_t b = first; b < last; b++) {
+      const int64_t q0 = in_place ? b / each * pixels + b % each * length : b * length, n0 = q0 / pixels;
+      const int64_t lanes = ti_min(length, (in_place ? (n0 + 1) * pixels : g.n * pixels) - q0), wide = ti_ceil(lanes, TI_LANES);
+      const float *x = (const float *)args[2] + (n0 * g.g + group) * g.c * plane;
+      const float *dy = (const float *)args[1] + ((n0 * g.g + group) * g.m + m0) * pixels, *a = dy + q0 % pixels;
+      const int runs = FN(find_sources)(&g, list, taps, q0, wide, sources);
+      if (!in_place) {
+        FN(find_targets)(&g, to, q0, wide, targets);
+        for (int64_t i = 0; i < rows; i++)
+          for (int64_t v = 0; v < wide * FN(WIDE); v++) FN(store)(left + i * length + v * VL, FN(fetch)(targets + v, dy + i * pixels, 1, TI_RUNS + 1));
+        a = left;
+      }
+      for (int64_t p = 0; p < panels; p++) {
+        const int64_t k = k0 + p * TI_LANES;
+        for (int64_t l = 0; l < wide; l++)
+          FN(turned_columns)(sources + l * taps * FN(WIDE), taps, x, plane, k, ti_min(TI_LANES, K - k), g.sw, runs, columns + (p * length + l * TI_LANES) * TI_LANES);
+      }
+      for (int64_t i = 0; i < rows; i += even)
+        for (int64_t p = 0; p < panels; p++) {
+          const int64_t as = in_place ? pixels : length, height = ti_min(even, rows - i), width = ti_min(TI_LANES, K - k0 - p * TI_LANES);
+          float *const tile = results + (p * most_rows + i) * TI_LANES, *const there = d + i * K + p * TI_LANES;
+          const int direct = last - first == 1 && width == TI_LANES;
+          const FN(panel) t = {.a = a + i * as, .b = columns + p * length * TI_LANES, .c = direct ? there : tile,
+                               .as = as, .ldc = direct ? K : TI_LANES, .k = lanes, .accumulate = b > first};
+          FN(multiply_panel)(t, height, width);
+          if (direct || b + 1 < last) continue;
+          for (int64_t r = 0; r < height; r++)
+            for (int64_t v = 0; v < width; v += VL)
+              FN(store_n)(there + r * K + v, FN(load)(tile + r * TI_LANES + v), (int)ti_min(VL, width - v));
+        }
+    }
+  }
+  return TI_OK;
+}
