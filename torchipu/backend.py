@@ -315,6 +315,8 @@ class _Result:
                 value = value.to(layout.dtype)
             if layout.strides is not None and value.stride() != layout.strides:
                 value = torch.empty_strided(value.shape, layout.strides, dtype=value.dtype).copy_(value)
+            if layout.strides is None and not value.is_contiguous():
+                value = value.contiguous()
         if _memory(value) in taken:
             value = value.clone()
         taken.add(_memory(value))

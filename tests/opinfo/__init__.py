@@ -7,7 +7,7 @@ Doors: most samples go through `ipu_backend` as Dynamo would call it, which leav
 fixed fraction goes through ``torch.compile(fn, backend="ipu", fullgraph=True, dynamic=False)`` (`doors`).
 
 Which operators count for the score: those that PyTorch decomposes to the core ATen set. An operator counts when, for
-each of up to six of its samples, evenly spread over the list, the forward and backward graphs that AOT autograd makes
+each of up to four of its samples, evenly spread over the list, the forward and backward graphs that AOT autograd makes
 with ``torch._decomp.core_aten_decompositions()`` hold no call but of ops tagged ``torch.Tag.core`` (`core_set`).
 Nothing is listed by hand. The totals over all operators are printed beside the score.
 

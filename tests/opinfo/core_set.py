@@ -17,7 +17,7 @@ from torch._functorch.aot_autograd import aot_function, make_boxed_func
 from tests.opinfo.doors import flat
 from tests.opinfo.samples import DTYPES, OPS, Call, Case, samples_of, spread, takes_gradients
 
-TRACED_SAMPLES = 6
+TRACED_SAMPLES = 4
 CACHE = Path(__file__).parents[2] / "build" / "opinfo" / "core"
 
 

@@ -14,6 +14,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torchipu.capture.block import BLOCK_KEY, check_block
+from torchipu.capture.strides import order_by_memory
 from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import UNKNOWN_SOURCE, DType, Leg, Role, Source
@@ -100,6 +101,7 @@ def import_graph(
         ConstraintError: An op is supported, but not as it is configured here.
         CaptureError: A size is not known before the program runs.
     """
+    order_by_memory(module)
     importer = _Importer(module, leg)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     known = [Given()] * len(placeholders) if given is None else list(given)

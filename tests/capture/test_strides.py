@@ -1,0 +1,42 @@
+"""Strides of inputs, of results and of as_strided's operand are torch's, whatever the order of the dimensions."""
+
+import pytest
+import torch
+
+from torchipu.backend import ipu_backend
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    torch._dynamo.reset()
+
+
+def check(function, *args):
+    returned, expected = torch.compile(function, backend=ipu_backend, fullgraph=True)(*args), function(*args)
+    torch.testing.assert_close(returned, expected)
+    assert returned.stride() == expected.stride()
+
+
+def test_as_strided_of_a_computed_transpose():
+    check(lambda x: torch.as_strided((x * 2).t(), (2, 2), (1, 2), 1) + 1, torch.randn(3, 4))
+
+
+def test_as_strided_of_a_transposed_input():
+    check(lambda x: torch.as_strided(x, (2, 2), (1, 2), 1) * 2, torch.randn(3, 4).t())
+
+
+def test_as_strided_scatter_into_a_computed_transpose():
+    def scatter(x, y):
+        return torch.as_strided_scatter((x * 2).t(), y, (2, 2), (1, 2), 1) + 1
+
+    x, y = torch.randn(3, 4), torch.randn(2, 2)
+    returned = torch.compile(scatter, backend=ipu_backend, fullgraph=True)(x, y)
+    torch.testing.assert_close(returned, scatter(x, y))
+
+
+def test_contiguous_makes_a_channels_last_input_row_major():
+    check(lambda x: x.contiguous(), torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last))
+
+
+def test_channels_last_stays_channels_last():
+    check(lambda x: x * 2, torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last))
