@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu.capture.aot import partition
+from torchipu.capture.decompositions import decompositions
 from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph
 from torchipu.compiler import Compiled, compile_graph
 from torchipu.errors import CaptureError
@@ -80,7 +81,7 @@ def ipu_backend(
     doors = _Doors(f"graph{next(_NUMBERS)}", settings, lookup_target(settings.target))
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=doors.forward, bw_compiler=doors.backward, inference_compiler=doors.inference,
-        partition_fn=doors.partition,
+        partition_fn=doors.partition, decompositions=decompositions(),
     )(gm, example_inputs)
     return compiled
 

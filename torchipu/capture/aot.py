@@ -22,6 +22,7 @@ from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
 from torchipu.capture.block import BlockForward
+from torchipu.capture.decompositions import decompositions
 from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph, line_in
 from torchipu.errors import CaptureError, IpuError
 from torchipu.ir.graph import Graph, Tensor
@@ -217,7 +218,9 @@ def _capture(
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach(), (args, dict(kwargs)))
     results = _Results(_dynamo(module, args, kwargs), training)
     with contextlib.ExitStack() as stack:
-        joint = aot_export_joint_with_descriptors(stack, results, args, dict(kwargs))
+        joint = aot_export_joint_with_descriptors(
+            stack, results, args, dict(kwargs), decompositions=decompositions(),
+        )
         graph_module = joint.graph_module
     _drop_dead(graph_module)
     names = _canonical_names(module)

@@ -1,0 +1,144 @@
+"""Operators that are taken apart at capture: compositions whose parts have records of their own.
+
+An op is listed here when the device would run its parts as well, or when it is rare. Ops that a kernel serves better
+than their parts have a record in `torchipu.ops` instead and are absent here, whatever torch's own tables hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import get_decompositions
+
+aten = torch.ops.aten
+
+TORCH_OWN = (
+    aten._addmm_activation, aten._euclidean_dist, aten.addr, aten.aminmax, aten.count_nonzero, aten.dist, aten.dot,
+    aten.linalg_cross, aten.nansum, aten.renorm, aten.vdot,
+)
+"""Ops for which torch's own decomposition gives parts that we serve."""
+
+Decompositions = dict[torch._ops.OperatorBase, Callable[..., Any]]
+
+
+def decompositions() -> Decompositions:
+    """Return what AOT autograd takes apart while it traces, by overload."""
+    return {**get_decompositions(list(TORCH_OWN)), **OURS}
+
+
+def _addbmm(
+    self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1,
+) -> Tensor:
+    """Add the sum of a batch of products: one product whose inner dimension spans the batch."""
+    batch, rows, inner = batch1.shape
+    left = batch1.permute(1, 0, 2).reshape(rows, batch * inner)
+    right = batch2.reshape(batch * inner, batch2.shape[2])
+    return aten.addmm(self, left, right, beta=beta, alpha=alpha)
+
+
+def _vector_norm(
+    self: Tensor, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, *,  # noqa: A002
+    dtype: torch.dtype | None = None,
+) -> Any:
+    """Take orders apart that are neither 1, 2 nor infinity, for which there is a kernel."""
+    if ord in (1, 2, math.inf) or self.is_complex():
+        return NotImplemented
+    values = self if dtype is None else self.to(dtype)
+    dims = list(range(self.dim())) if dim is None or (not dim and self.dim()) else list(dim)
+    if ord == 0:
+        return (values != 0).to(values.dtype).sum(dims, keepdim)
+    if ord == -math.inf:
+        return values.abs().amin(dims, keepdim)
+    return _powers(values.abs(), ord, dims, keepdim)
+
+
+def _powers(magnitudes: Tensor, order: float, dims: list[int], keepdim: bool) -> Tensor:
+    """Return ``sum(magnitudes ^ order) ^ (1 / order)``; halves are raised and summed in float."""
+    wide = magnitudes.float() if magnitudes.dtype in (torch.half, torch.bfloat16) else magnitudes
+    return wide.pow(order).sum(dims, keepdim).pow(1.0 / order).to(magnitudes.dtype)
+
+
+def _norm(self: Tensor, p: float | None = 2, dim: Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+    """Give the old norm to the new one."""
+    return aten.linalg_vector_norm(self, 2 if p is None else p, dim, keepdim)
+
+
+def _norm_dtype(
+    self: Tensor, p: float | None, dim: Sequence[int] | None = None, keepdim: bool = False, *, dtype: torch.dtype,
+) -> Tensor:
+    return aten.linalg_vector_norm(self, 2 if p is None else p, dim, keepdim, dtype=dtype)
+
+
+def _norm_full_dtype(self: Tensor, p: float | None, *, dtype: torch.dtype) -> Tensor:
+    return aten.linalg_vector_norm(self, 2 if p is None else p, None, False, dtype=dtype)
+
+
+def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
+    """Distances of all pairs from the differences of all pairs."""
+    return aten.linalg_vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, [-1])
+
+
+def _cdist_backward(grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:
+    """Gradient for ``x1``; a pair without distance gives none."""
+    differences = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    grad, distances = grad.unsqueeze(-1), cdist.unsqueeze(-1)
+    if p == 0:
+        return aten.zeros_like(x1)
+    if p == 1:
+        slopes = grad * differences.sign()
+    elif p == math.inf:
+        slopes = grad * differences.sign() * (differences.abs() == distances)
+    elif p == 2:
+        slopes = torch.where(distances == 0, 0.0, grad * differences / distances)
+    else:
+        powers = differences.abs().pow(p - 1) / distances.pow(p - 1)
+        none = (distances == 0) | (differences == 0) if p < 1 else distances == 0
+        slopes = torch.where(none, 0.0, grad * differences.sign() * powers)
+    return slopes.sum(-2)
+
+
+def _trilinear(
+    i1: Tensor, i2: Tensor, i3: Tensor, expand1: Sequence[int], expand2: Sequence[int], expand3: Sequence[int],
+    sumdim: Sequence[int], unroll_dim: int = 1,
+) -> Tensor:
+    """Multiply three tensors spread over each other's dimensions, and sum."""
+    operands = []
+    for value, dims in ((i1, expand1), (i2, expand2), (i3, expand3)):
+        for dim in dims:
+            value = value.unsqueeze(dim)
+        operands.append(value)
+    product = operands[0] * operands[1] * operands[2]
+    return product.sum(list(sumdim)) if sumdim else product
+
+
+def _block_diag(tensors: Sequence[Tensor]) -> Tensor:
+    """Pad each matrix to the width of all, and stack."""
+    matrices = [aten.atleast_2d(member) for member in tensors]
+    dtype = matrices[0].dtype
+    for member in matrices[1:]:
+        dtype = torch.promote_types(dtype, member.dtype)
+    width, begin, rows = sum(member.shape[1] for member in matrices), 0, []
+    for member in matrices:
+        rows.append(aten.constant_pad_nd(member.to(dtype), [begin, width - begin - member.shape[1]]))
+        begin += member.shape[1]
+    return torch.cat(rows)
+
+
+OURS: Decompositions = {
+    aten.addbmm.default: _addbmm,
+    aten.linalg_vector_norm.default: _vector_norm,
+    aten.norm.ScalarOpt_dim: _norm,
+    aten.norm.Scalar: lambda self, p=2: _norm(self, p),
+    aten.norm.ScalarOpt_dim_dtype: _norm_dtype,
+    aten.norm.ScalarOpt_dtype: _norm_full_dtype,
+    aten._cdist_forward.default: _cdist,
+    aten._cdist_backward.default: _cdist_backward,
+    aten.trace.default: lambda self: aten.sum(aten.diagonal(self)),
+    aten._trilinear.default: _trilinear,
+    aten.block_diag.default: _block_diag,
+}
+"""Decompositions of our own."""
