@@ -15,40 +15,54 @@ from torchipu.errors import ExecutionError
 F = torch.nn.functional
 Shapes = tuple[tuple[int, ...], ...]
 PRODUCTS: dict[str, tuple[Callable[..., Any], Shapes]] = {
-    "mm": (torch.mm, ((9, 37), (37, 33))), "bmm": (torch.bmm, ((3, 4, 5), (3, 5, 6))),
+    "mm": (torch.mm, ((9, 37), (37, 33))),
+    "bmm": (torch.bmm, ((3, 4, 5), (3, 5, 6))),
     "addmm": (lambda a, b, c: torch.addmm(a, b, c, alpha=2, beta=3), ((6,), (4, 5), (5, 6))),
     "addmm of a column": (torch.addmm, ((4, 1), (4, 5), (5, 6))),
     "baddbmm": (lambda a, b, c: torch.baddbmm(a, b, c, alpha=2, beta=3), ((1, 4, 6), (3, 4, 5), (3, 5, 6))),
     "addbmm": (lambda a, b, c: torch.addbmm(a, b, c, alpha=2, beta=3), ((4, 6), (3, 4, 5), (3, 5, 6))),
     "addmv": (lambda a, b, c: torch.addmv(a, b, c, alpha=2, beta=3), ((4,), (4, 5), (5,))),
     "addr": (lambda a, b, c: torch.addr(a, b, c, alpha=2, beta=3), ((4, 5), (4,), (5,))),
-    "mv": (torch.mv, ((70, 45), (45,))), "mv of columns": (lambda a, b: torch.mv(a.t(), b), ((45, 70), (45,))),
-    "dot": (torch.dot, ((1001,), (1001,))), "vdot": (torch.vdot, ((5,), (5,))), "outer": (torch.outer, ((5,), (6,))),
-    "inner": (torch.inner, ((3, 5), (4, 5))), "linear": (F.linear, ((3, 5), (4, 5), (4,))),
-    "linear in batches": (F.linear, ((2, 3, 5), (4, 5), (4,))), "linear of a vector": (F.linear, ((5,), (4, 5))),
+    "mv": (torch.mv, ((70, 45), (45,))),
+    "mv of columns": (lambda a, b: torch.mv(a.t(), b), ((45, 70), (45,))),
+    "dot": (torch.dot, ((1001,), (1001,))),
+    "vdot": (torch.vdot, ((5,), (5,))),
+    "outer": (torch.outer, ((5,), (6,))),
+    "inner": (torch.inner, ((3, 5), (4, 5))),
+    "linear": (F.linear, ((3, 5), (4, 5), (4,))),
+    "linear in batches": (F.linear, ((2, 3, 5), (4, 5), (4,))),
+    "linear of a vector": (F.linear, ((5,), (4, 5))),
     "bilinear": (F.bilinear, ((3, 5), (3, 4), (2, 5, 4), (2,))),
     "einsum of matrices": (lambda a, b: torch.einsum("bij,bjk->bik", a, b), ((3, 4, 5), (3, 5, 6))),
     "einsum of heads": (lambda a, b: torch.einsum("bihd,bjhd->bhij", a, b), ((2, 4, 3, 5), (2, 6, 3, 5))),
     "einsum of sums": (lambda a, b: torch.einsum("ij,kl->", a, b), ((2, 3), (4, 5))),
     "einsum of a diagonal": (lambda a: torch.einsum("ii->i", a), ((4, 4),)),
     "einsum of three": (lambda a, b, c: torch.einsum("ij,jk,kl->il", a, b, c), ((3, 4), (4, 5), (5, 2))),
-    "matmul of vectors": (torch.matmul, ((5,), (5,))), "matmul with a vector": (torch.matmul, ((2, 3, 5), (5,))),
+    "matmul of vectors": (torch.matmul, ((5,), (5,))),
+    "matmul with a vector": (torch.matmul, ((2, 3, 5), (5,))),
     "matmul of broadcast batches": (torch.matmul, ((2, 1, 4, 5), (3, 5, 6))),
     "chain": (lambda a, b, c: torch.linalg.multi_dot([a, b, c]), ((3, 4), (4, 5), (5, 2))),
     "matrix power": (lambda a: torch.linalg.matrix_power(a, 5), ((4, 4),)),
-    "tensordot": (lambda a, b: torch.tensordot(a, b, 2), ((3, 4, 5), (4, 5, 2))), "kron": (torch.kron, ((2, 3), (4, 2))),
-    "block_diag": (torch.block_diag, ((2, 3), (4, 2))), "cross": (torch.linalg.cross, ((4, 3), (4, 3))),
+    "tensordot": (lambda a, b: torch.tensordot(a, b, 2), ((3, 4, 5), (4, 5, 2))),
+    "kron": (torch.kron, ((2, 3), (4, 2))),
+    "block_diag": (torch.block_diag, ((2, 3), (4, 2))),
+    "cross": (torch.linalg.cross, ((4, 3), (4, 3))),
     "expanded operands": (lambda a, b: torch.bmm(a.expand(3, 4, 5), b.expand(3, 5, 6)), ((1, 4, 5), (1, 5, 6))),
     "expanded rows": (lambda a, b: torch.mm(a.expand(4, 5), b.expand(5, 6)), ((1, 5), (5, 1))),
     "strided operands": (lambda a, b: torch.mm(a[::2, ::2], b[::3]), ((8, 10), (15, 6))),
     "transposed operands": (lambda a, b: torch.mm(a.t(), b.t()), ((5, 4), (6, 5))),
-    "no summands": (torch.mm, ((4, 0), (0, 6))), "no summands to add": (torch.addmm, ((4, 6), (4, 0), (0, 6))),
-    "no summands of vectors": (torch.mv, ((4, 0), (0,))), "dot of nothing": (torch.dot, ((0,), (0,))),
-    "no summands in batches": (torch.bmm, ((2, 4, 0), (2, 0, 6))), "no rows": (torch.mm, ((0, 4), (4, 6))),
-    "no batch": (torch.bmm, ((0, 4, 3), (0, 3, 6))), "addmv of nothing": (torch.addmv, ((4,), (4, 0), (0,))),
+    "no summands": (torch.mm, ((4, 0), (0, 6))),
+    "no summands to add": (torch.addmm, ((4, 6), (4, 0), (0, 6))),
+    "no summands of vectors": (torch.mv, ((4, 0), (0,))),
+    "dot of nothing": (torch.dot, ((0,), (0,))),
+    "no summands in batches": (torch.bmm, ((2, 4, 0), (2, 0, 6))),
+    "no rows": (torch.mm, ((0, 4), (4, 6))),
+    "no batch": (torch.bmm, ((0, 4, 3), (0, 3, 6))),
+    "addmv of nothing": (torch.addmv, ((4,), (4, 0), (0,))),
 }
 INTEGRAL = [
-    name for name in PRODUCTS
+    name
+    for name in PRODUCTS
     if name not in ("bilinear", "cross", "dot of nothing", "linear", "linear in batches") and name != "einsum of sums"
 ]
 WITHOUT_RECORD = ("aten.index_put.default", "aten.diagonal_scatter.default", "aten.slice_scatter.default")
@@ -80,8 +94,13 @@ def test_integers_multiply_exactly_and_wrap(name: str, dtype: torch.dtype) -> No
 
 @pytest.mark.parametrize(
     ("function", "shapes"),
-    [(torch.addmm, ((4, 6), (4, 5), (5, 6))), (torch.baddbmm, ((2, 4, 6), (2, 4, 5), (2, 5, 6))), (torch.addmv, ((4,), (4, 5), (5,))),
-     (torch.addr, ((4, 6), (4,), (6,))), (torch.addbmm, ((4, 6), (2, 4, 5), (2, 5, 6)))],
+    [
+        (torch.addmm, ((4, 6), (4, 5), (5, 6))),
+        (torch.baddbmm, ((2, 4, 6), (2, 4, 5), (2, 5, 6))),
+        (torch.addmv, ((4,), (4, 5), (5,))),
+        (torch.addr, ((4, 6), (4,), (6,))),
+        (torch.addbmm, ((4, 6), (2, 4, 5), (2, 5, 6))),
+    ],
 )
 def test_a_factor_of_zero_hides_nan_in_the_addend(function: Callable[..., Any], shapes: Shapes) -> None:
     addend, *factors = (torch.randn(shape) for shape in shapes)
@@ -100,21 +119,39 @@ def test_nan_and_infinity_spread_as_in_eager(name: str) -> None:
 
 @pytest.mark.parametrize("use_gelu", [False, True])
 def test_activation_after_addmm(use_gelu: bool) -> None:
-    check(lambda a, b, c: torch._addmm_activation(a, b, c, use_gelu=use_gelu), torch.randn(6), torch.randn(4, 5), torch.randn(5, 6))
+    check(
+        lambda a, b, c: torch._addmm_activation(a, b, c, use_gelu=use_gelu),
+        torch.randn(6),
+        torch.randn(4, 5),
+        torch.randn(5, 6),
+    )
 
 
 def test_inverse_and_its_gradient() -> None:
     x = (torch.randn(4, 4) + 4 * torch.eye(4)).requires_grad_()
     check(torch.linalg.inv, x, allowed=("aten.linalg_inv_ex.default",))
-    check(lambda x, b: torch.linalg.solve(x, b), x, torch.randn(4, 2), allowed=("aten._linalg_solve_ex.default", "aten.linalg_lu_solve.default"))
+    check(
+        lambda x, b: torch.linalg.solve(x, b),
+        x,
+        torch.randn(4, 2),
+        allowed=("aten._linalg_solve_ex.default", "aten.linalg_lu_solve.default"),
+    )
 
 
-GROUPS = [(20, 16, 24, [5, 5, 12, 20]), (130, 40, 300, [0, 100, 101, 120]), (7, 3, 5, [7]), (90, 500, 33, [60, 90]), (0, 4, 5, [0, 0])]
+GROUPS = [
+    (20, 16, 24, [5, 5, 12, 20]),
+    (130, 40, 300, [0, 100, 101, 120]),
+    (7, 3, 5, [7]),
+    (90, 500, 33, [60, 90]),
+    (0, 4, 5, [0, 0]),
+]
 
 
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(("rows", "inner", "columns", "ends"), GROUPS)
-def test_groups_of_rows_meet_their_own_matrix(rows: int, inner: int, columns: int, ends: list[int], turned: bool) -> None:
+def test_groups_of_rows_meet_their_own_matrix(
+    rows: int, inner: int, columns: int, ends: list[int], turned: bool
+) -> None:
     pytest.importorskip("transformers.integrations.moe")
     fallback = torch.ops.transformers.grouped_mm_fallback
 
@@ -130,8 +167,11 @@ def test_groups_of_rows_meet_their_own_matrix(rows: int, inner: int, columns: in
     shape = (len(ends), columns, inner) if turned else (len(ends), inner, columns)
     for dtype in (torch.int32, torch.int64):
         check(
-            multiply, torch.randn(rows, inner, requires_grad=True), torch.randn(shape, requires_grad=True),
-            torch.tensor(ends, dtype=dtype), tolerance=1e-4,
+            multiply,
+            torch.randn(rows, inner, requires_grad=True),
+            torch.randn(shape, requires_grad=True),
+            torch.tensor(ends, dtype=dtype),
+            tolerance=1e-4,
         )
 
 
@@ -143,7 +183,11 @@ def test_groups_that_end_outside_the_rows_are_refused() -> None:
 
 def test_grouped_mm_of_torch() -> None:
     # bfloat16 is computed as float here: the judge takes the rounded operands and rounds its result.
-    x, w, ends = torch.randn(16, 16).bfloat16(), torch.randn(3, 16, 8).bfloat16(), torch.tensor([4, 10, 16], dtype=torch.int32)
+    x, w, ends = (
+        torch.randn(16, 16).bfloat16(),
+        torch.randn(3, 16, 8).bfloat16(),
+        torch.tensor([4, 10, 16], dtype=torch.int32),
+    )
     for function, operands in ((torch._grouped_mm, (x, w.transpose(1, 2).contiguous().transpose(1, 2))),):
         (mine,) = run(lambda a, b, e, f=function: f(a, b, offs=e), *operands, ends)
         exact = torch.cat([x[s:e].double() @ w[g].double() for g, (s, e) in enumerate([(0, 4), (4, 10), (10, 16)])])

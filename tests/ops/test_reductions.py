@@ -16,32 +16,60 @@ Case = Callable[[torch.Tensor], Any]
 INF = math.inf
 
 FLOATING: dict[str, Case] = {
-    "sum": lambda x: x.sum(), "sum of one": lambda x: x.sum(1), "sum kept": lambda x: x.sum((0, 2), keepdim=True),
-    "sum in float": lambda x: x.sum(1, dtype=torch.float32), "mean": lambda x: x.mean(),
-    "mean of two": lambda x: x.mean((0, 1)), "mean kept": lambda x: x.mean(-1, True), "amax": lambda x: x.amax((0, 2)),
-    "amin": lambda x: x.amin(1, True), "max": lambda x: x.max(), "min": lambda x: x.min(),
-    "max of one": lambda x: x.max(1), "min of one": lambda x: x.min(0, True), "aminmax": lambda x: x.aminmax(dim=2),
-    "argmax": lambda x: x.argmax(), "argmin of one": lambda x: x.argmin(1, True), "prod": lambda x: (x * 0.3 + 1).prod(),
-    "prod of one": lambda x: x.prod(1), "var": lambda x: x.var(), "var of two": lambda x: x.var((0, 1), correction=0),
-    "std": lambda x: x.std(1, keepdim=True), "std corrected by two": lambda x: x.std((0, 2), correction=2),
-    "var_mean": lambda x: torch.var_mean(x, 1), "std_mean": lambda x: torch.std_mean(x, (0, 2)),
-    "any": lambda x: (x > 0).any(1), "all": lambda x: (x > -1).all((0, 1)), "any of floats": lambda x: x.any(2),
-    "logsumexp": lambda x: x.logsumexp(1), "logsumexp of two": lambda x: x.logsumexp((0, 2), keepdim=True),
-    "count_nonzero": lambda x: (x > 0).count_nonzero(1), "count_nonzero of all": lambda x: x.relu().count_nonzero(),
-    "nansum": lambda x: x.nansum(1), "nanmean": lambda x: x.nanmean((0, 1), True),
+    "sum": lambda x: x.sum(),
+    "sum of one": lambda x: x.sum(1),
+    "sum kept": lambda x: x.sum((0, 2), keepdim=True),
+    "sum in float": lambda x: x.sum(1, dtype=torch.float32),
+    "mean": lambda x: x.mean(),
+    "mean of two": lambda x: x.mean((0, 1)),
+    "mean kept": lambda x: x.mean(-1, True),
+    "amax": lambda x: x.amax((0, 2)),
+    "amin": lambda x: x.amin(1, True),
+    "max": lambda x: x.max(),
+    "min": lambda x: x.min(),
+    "max of one": lambda x: x.max(1),
+    "min of one": lambda x: x.min(0, True),
+    "aminmax": lambda x: x.aminmax(dim=2),
+    "argmax": lambda x: x.argmax(),
+    "argmin of one": lambda x: x.argmin(1, True),
+    "prod": lambda x: (x * 0.3 + 1).prod(),
+    "prod of one": lambda x: x.prod(1),
+    "var": lambda x: x.var(),
+    "var of two": lambda x: x.var((0, 1), correction=0),
+    "std": lambda x: x.std(1, keepdim=True),
+    "std corrected by two": lambda x: x.std((0, 2), correction=2),
+    "var_mean": lambda x: torch.var_mean(x, 1),
+    "std_mean": lambda x: torch.std_mean(x, (0, 2)),
+    "any": lambda x: (x > 0).any(1),
+    "all": lambda x: (x > -1).all((0, 1)),
+    "any of floats": lambda x: x.any(2),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "logsumexp of two": lambda x: x.logsumexp((0, 2), keepdim=True),
+    "count_nonzero": lambda x: (x > 0).count_nonzero(1),
+    "count_nonzero of all": lambda x: x.relu().count_nonzero(),
+    "nansum": lambda x: x.nansum(1),
+    "nanmean": lambda x: x.nanmean((0, 1), True),
     "norm of order 0": lambda x: torch.linalg.vector_norm(x, 0, 1),
     "norm of order -2": lambda x: torch.linalg.vector_norm(x, -2, 1),
     "norm of order 3": lambda x: torch.linalg.vector_norm(x, 3, (0, 2), keepdim=True),
-    "norm of order 1/2": lambda x: torch.linalg.vector_norm(x, 0.5, 1), "norm": lambda x: x.norm(),
-    "norm of order 1": lambda x: x.norm(1, dim=1), "norm of all of order 4": lambda x: x.norm(4),
-    "Frobenius norm": lambda x: torch.linalg.matrix_norm(x), "dist": lambda x: torch.dist(x, x.detach() * 2 + 1, 3),
-    "renorm": lambda x: x.renorm(2, 0, 1.5), "cdist": lambda x: torch.cdist(x, x.flip(0) + 0.5),
-    "cdist of order 1": lambda x: torch.cdist(x, x.flip(0) + 0.5, 1), "cdist of order 3": lambda x: torch.cdist(x, x.flip(0) + 0.5, 3),
-    "trace": lambda x: x[0].trace(), "trapezoid": lambda x: torch.trapezoid(x, dim=1),
+    "norm of order 1/2": lambda x: torch.linalg.vector_norm(x, 0.5, 1),
+    "norm": lambda x: x.norm(),
+    "norm of order 1": lambda x: x.norm(1, dim=1),
+    "norm of all of order 4": lambda x: x.norm(4),
+    "Frobenius norm": lambda x: torch.linalg.matrix_norm(x),
+    "dist": lambda x: torch.dist(x, x.detach() * 2 + 1, 3),
+    "renorm": lambda x: x.renorm(2, 0, 1.5),
+    "cdist": lambda x: torch.cdist(x, x.flip(0) + 0.5),
+    "cdist of order 1": lambda x: torch.cdist(x, x.flip(0) + 0.5, 1),
+    "cdist of order 3": lambda x: torch.cdist(x, x.flip(0) + 0.5, 3),
+    "trace": lambda x: x[0].trace(),
+    "trapezoid": lambda x: torch.trapezoid(x, dim=1),
 }
 LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
-    "plain": lambda: torch.randn(5, 6, 7), "permuted": lambda: torch.randn(7, 5, 6).permute(1, 2, 0),
-    "sliced": lambda: torch.randn(5, 12, 9)[:, ::2, 1:8], "expanded": lambda: torch.randn(1, 6, 7).expand(5, 6, 7),
+    "plain": lambda: torch.randn(5, 6, 7),
+    "permuted": lambda: torch.randn(7, 5, 6).permute(1, 2, 0),
+    "sliced": lambda: torch.randn(5, 12, 9)[:, ::2, 1:8],
+    "expanded": lambda: torch.randn(1, 6, 7).expand(5, 6, 7),
 }
 # The derivative of trace writes by index, and those of norms take signs: owned by other records.
 ELSEWHERE = ("aten.index_fill.int_Tensor", "aten.sgn.default")
@@ -72,11 +100,22 @@ def test_values_of_halves_are_computed_in_float(name: str) -> None:
 
 
 INTEGERS: dict[str, Case] = {
-    "sum": lambda x: x.sum(1), "sum of all": lambda x: x.sum(), "sum in int32": lambda x: x.sum(1, dtype=torch.int32),
-    "sum in float": lambda x: x.sum((0, 2), dtype=torch.float32), "prod": lambda x: x.prod(1), "amax": lambda x: x.amax((0, 2)),
-    "amin": lambda x: x.amin(1), "max": lambda x: x.max(), "min": lambda x: x.min(), "max of one": lambda x: x.max(1),
-    "min of one": lambda x: x.min(2, True), "any": lambda x: x.any(1), "all": lambda x: x.all(), "mean in float": lambda x: x.mean(1, dtype=torch.float32),
-    "count_nonzero": lambda x: x.count_nonzero((0, 1)), "aminmax": lambda x: x.aminmax(dim=1),
+    "sum": lambda x: x.sum(1),
+    "sum of all": lambda x: x.sum(),
+    "sum in int32": lambda x: x.sum(1, dtype=torch.int32),
+    "sum in float": lambda x: x.sum((0, 2), dtype=torch.float32),
+    "prod": lambda x: x.prod(1),
+    "amax": lambda x: x.amax((0, 2)),
+    "amin": lambda x: x.amin(1),
+    "max": lambda x: x.max(),
+    "min": lambda x: x.min(),
+    "max of one": lambda x: x.max(1),
+    "min of one": lambda x: x.min(2, True),
+    "any": lambda x: x.any(1),
+    "all": lambda x: x.all(),
+    "mean in float": lambda x: x.mean(1, dtype=torch.float32),
+    "count_nonzero": lambda x: x.count_nonzero((0, 1)),
+    "aminmax": lambda x: x.aminmax(dim=1),
     "nansum": lambda x: x.nansum(1),
 }
 TYPES = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
@@ -96,7 +135,7 @@ def test_values_and_types_of_integers(name: str, dtype: torch.dtype) -> None:
 def test_the_first_of_equal_extremes_is_named(name: str, dtype: torch.dtype) -> None:
     x = torch.randint(0, 3, (30, 70)).to(dtype)
     for dim in (0, 1):
-        check(lambda x: getattr(x, name)(dim), x)
+        check(lambda x, dim=dim: getattr(x, name)(dim), x)
     if name.startswith("arg"):
         check(lambda x: getattr(x, name)(), x)
 
@@ -110,13 +149,29 @@ def test_gradients_of_ties_are_shared_out_as_in_eager(name: str) -> None:
 
 
 EXTREMES: dict[str, Case] = {
-    "sum": lambda x: x.sum(1), "mean": lambda x: x.mean(1), "amax": lambda x: x.amax(1), "amin": lambda x: x.amin(0),
-    "max": lambda x: x.max(1), "min": lambda x: x.min(0), "argmax": lambda x: x.argmax(1), "argmin": lambda x: x.argmin(),
-    "prod": lambda x: x.prod(1), "var": lambda x: x.var(1), "std": lambda x: x.std(1), "any": lambda x: x.any(1),
-    "all": lambda x: x.all(0), "logsumexp": lambda x: x.logsumexp(1), "nansum": lambda x: x.nansum(1),
-    "nanmean": lambda x: x.nanmean(0), "count_nonzero": lambda x: x.count_nonzero(1), "norm": lambda x: x.norm(dim=1),
-    "norm inf": lambda x: x.norm(INF, 1), "norm -inf": lambda x: x.norm(-INF, 1), "norm 0": lambda x: x.norm(0, 1),
-    "norm 3": lambda x: x.norm(3, 1), "aminmax": lambda x: x.aminmax(dim=1),
+    "sum": lambda x: x.sum(1),
+    "mean": lambda x: x.mean(1),
+    "amax": lambda x: x.amax(1),
+    "amin": lambda x: x.amin(0),
+    "max": lambda x: x.max(1),
+    "min": lambda x: x.min(0),
+    "argmax": lambda x: x.argmax(1),
+    "argmin": lambda x: x.argmin(),
+    "prod": lambda x: x.prod(1),
+    "var": lambda x: x.var(1),
+    "std": lambda x: x.std(1),
+    "any": lambda x: x.any(1),
+    "all": lambda x: x.all(0),
+    "logsumexp": lambda x: x.logsumexp(1),
+    "nansum": lambda x: x.nansum(1),
+    "nanmean": lambda x: x.nanmean(0),
+    "count_nonzero": lambda x: x.count_nonzero(1),
+    "norm": lambda x: x.norm(dim=1),
+    "norm inf": lambda x: x.norm(INF, 1),
+    "norm -inf": lambda x: x.norm(-INF, 1),
+    "norm 0": lambda x: x.norm(0, 1),
+    "norm 3": lambda x: x.norm(3, 1),
+    "aminmax": lambda x: x.aminmax(dim=1),
 }
 
 

@@ -12,8 +12,10 @@ import torch
 from tests.ops.traced import check
 
 SCANS: dict[str, Callable[[torch.Tensor, int], Any]] = {
-    "cumsum": lambda x, dim: x.cumsum(dim), "cumprod": lambda x, dim: x.cumprod(dim),
-    "cummax": lambda x, dim: x.cummax(dim), "cummin": lambda x, dim: x.cummin(dim),
+    "cumsum": lambda x, dim: x.cumsum(dim),
+    "cumprod": lambda x, dim: x.cumprod(dim),
+    "cummax": lambda x, dim: x.cummax(dim),
+    "cummin": lambda x, dim: x.cummin(dim),
     "logcumsumexp": lambda x, dim: x.logcumsumexp(dim),
 }
 ELSEWHERE = ("aten.scatter_add.default",)  # the gradient of cummax, a look-up

@@ -13,7 +13,9 @@ from tests.ops.traced import check
 aten = torch.ops.aten
 F = torch.nn.functional
 FORMS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
-    "softmax": torch.softmax, "log_softmax": torch.log_softmax, "softmin": F.softmin,
+    "softmax": torch.softmax,
+    "log_softmax": torch.log_softmax,
+    "softmin": F.softmin,
     "safe softmax": lambda x, dim: aten._safe_softmax(x, dim),
     "in float": lambda x, dim: x.softmax(dim, dtype=torch.float32),
     "logarithm in float": lambda x, dim: x.log_softmax(dim, dtype=torch.float32),

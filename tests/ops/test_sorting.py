@@ -16,12 +16,21 @@ TYPES = [torch.float32, torch.float16, torch.int64, torch.int32, torch.int16, to
 # Results and gradients of selections are looked up by position.
 ELSEWHERE = ("aten.scatter.src", "aten.scatter_add.default", "aten.index_put.default")
 DISTINCT: dict[str, Callable[[torch.Tensor], Any]] = {
-    "sort": lambda x: x.sort(1), "sort down": lambda x: x.sort(0, descending=True), "argsort": lambda x: x.argsort(-1),
-    "stable sort": lambda x: x.sort(dim=1, stable=True), "msort": lambda x: x.msort(), "topk": lambda x: x.topk(3, 1),
+    "sort": lambda x: x.sort(1),
+    "sort down": lambda x: x.sort(0, descending=True),
+    "argsort": lambda x: x.argsort(-1),
+    "stable sort": lambda x: x.sort(dim=1, stable=True),
+    "msort": lambda x: x.msort(),
+    "topk": lambda x: x.topk(3, 1),
     "smallest": lambda x: x.topk(2, 0, False),
-    "topk unsorted": lambda x: x.topk(4, 2, sorted=False)[0].sum(2), "kthvalue": lambda x: x.kthvalue(2, 1),
-    "kthvalue kept": lambda x: x.kthvalue(5, 2, True), "median": lambda x: x.median(), "median of one": lambda x: x.median(1),
-    "nanmedian": lambda x: x.nanmedian(), "nanmedian of one": lambda x: x.nanmedian(2, True), "mode": lambda x: x.mode(1),
+    "topk unsorted": lambda x: x.topk(4, 2, sorted=False)[0].sum(2),
+    "kthvalue": lambda x: x.kthvalue(2, 1),
+    "kthvalue kept": lambda x: x.kthvalue(5, 2, True),
+    "median": lambda x: x.median(),
+    "median of one": lambda x: x.median(1),
+    "nanmedian": lambda x: x.nanmedian(),
+    "nanmedian of one": lambda x: x.nanmedian(2, True),
+    "mode": lambda x: x.mode(1),
     "quantile": lambda x: x.quantile(0.3, 1),
 }
 
@@ -143,7 +152,9 @@ def test_histograms_count_as_eager_does(size: int) -> None:
     x = torch.randn(size)
     for low, high in ((-1, 2), (0, 0), (-0.3, 0.3)):
         # Judged by eager float32: the borders of bins are rounded, and float64 puts elements elsewhere.
-        one, three = (run(lambda x: x.histc(13, low, high), x, threads=threads)[0] for threads in (1, 3))
+        one, three = (
+            run(lambda x, low=low, high=high: x.histc(13, low, high), x, threads=threads)[0] for threads in (1, 3)
+        )
         assert torch.equal(one, x.histc(13, low, high))
         assert torch.equal(one, three)
     check(lambda x: x.histc(4, 0, 4), torch.tensor([0.0, 1.5, 4.0, math.nan, 5.0, math.inf]))

@@ -30,7 +30,10 @@ class _Function(torch.nn.Module):
 
 
 def check(
-    function: Callable[..., Any], *args: torch.Tensor, tolerance: float | None = None, allowed: tuple[str, ...] = (),
+    function: Callable[..., Any],
+    *args: torch.Tensor,
+    tolerance: float | None = None,
+    allowed: tuple[str, ...] = (),
     skip: tuple[int, ...] = (),
 ) -> list[Op]:
     """Assert that a function gives on the IPU the dtypes of eager, the values and gradients of eager float64, and the
@@ -55,8 +58,10 @@ def check(
             executor.threads = 3
         again = _outcome(compiled, args)
     eager = _flat(function(*(arg.detach() for arg in args)))
-    exact = _outcome(function, [arg.detach().double().requires_grad_(arg.requires_grad)
-                                if arg.is_floating_point() else arg for arg in args])
+    exact = _outcome(
+        function,
+        [arg.detach().double().requires_grad_(arg.requires_grad) if arg.is_floating_point() else arg for arg in args],
+    )
     assert len(mine) == len(exact)
     for place, (ours, others, wanted) in enumerate(zip(mine, again, exact, strict=True)):
         assert torch.equal(_bits(ours), _bits(others)), f"result {place} depends on the number of threads"
@@ -67,7 +72,11 @@ def check(
             continue
         bound = tolerance if place < len(eager) else 5 * tolerance  # gradients pass through two kernels and more
         torch.testing.assert_close(
-            ours.to(wanted.dtype), wanted, rtol=bound, atol=bound, equal_nan=True,
+            ours.to(wanted.dtype),
+            wanted,
+            rtol=bound,
+            atol=bound,
+            equal_nan=True,
             msg=lambda text, place=place: f"result {place}: {text}",
         )
     ops = [op for executor in executors for op in executor.graph.ops]
@@ -112,7 +121,7 @@ def _executors() -> Iterator[list[GraphExecutor]]:
 
 
 def check_costs(ops: list[Op]) -> None:
-    """Assert that every op with elements costs cycles on 1, 3 and 1472 tiles, and that tiles help where there is work."""
+    """Assert that every op with elements costs cycles on 1, 3 and 1472 tiles, and that tiles help."""
     for op in ops:
         record = spec_of(op)
         if record is not None and record.is_view:

@@ -175,9 +175,8 @@ def _grouped(held: HostTensor, batch: int, key_heads: int, group: int) -> HostTe
 def _repeated(held: HostTensor, batch: int, group: int) -> HostTensor:
     """Show one batch of ``[batch, key heads, ...]`` as ``[key heads, group, ...]``, the same for the whole group."""
     first, second, *rest = held.strides
-    return HostTensor(
-        held.buffer, held.offset + batch * first, (held.shape[1], group, *held.shape[2:]), (second, 0, *rest), held.dtype,
-    )
+    shape = (held.shape[1], group, *held.shape[2:])
+    return HostTensor(held.buffer, held.offset + batch * first, shape, (second, 0, *rest), held.dtype)
 
 
 def _scale(op: Op, width: int) -> float:

@@ -450,11 +450,11 @@ def _emit(op: Op, plan: HostPlanner) -> None:
 
 def _emit_integers(op: Op, plan: HostPlanner, left: Tensor, right: Tensor, added: Tensor | None) -> None:
     alpha, beta = (int(op.attrs.get(name, 1)) for name in ("alpha", "beta"))  # type: ignore[call-overload]
-    operands = (plan.value(tensor, DType.LONG, contiguous=False) for tensor in (left, right))
+    held, other = (plan.value(tensor, DType.LONG, contiguous=False) for tensor in (left, right))
     addend = None
     if added is not None and beta != 0:
         addend = broadcast(plan.value(added, DType.LONG, contiguous=False), op.outputs[0].shape)
-    emit_integer_product(plan, plan.output(op.outputs[0], DType.LONG), *operands, addend, alpha, beta)
+    emit_integer_product(plan, plan.output(op.outputs[0], DType.LONG), held, other, addend, alpha, beta)
 
 
 for _name in ("mm", "bmm", "addmm", "baddbmm"):

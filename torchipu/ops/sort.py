@@ -136,12 +136,12 @@ def sort(op: Op, plan: HostPlanner) -> None:
     held = plan.value(source, kind)
     values, indices = plan.output(op.outputs[0], kind), plan.output(op.outputs[1], DType.LONG)
     outer, length, inner = _rows(op, source)
-    taken = min(length, op.attrs["k"]) if "k" in op.attrs else length  # type: ignore[type-var, call-overload]
+    taken = min(length, op.attrs["k"]) if "k" in op.attrs else length  # type: ignore[call-overload]
     descending = op.attrs["largest"] if "k" in op.attrs else op.attrs.get("descending", False)
     if not values.num_elements:
         return
     plan.step(
-        SORT, [values, indices], [held], ints=[length, inner, taken, int(kind is DType.LONG), int(bool(descending))],  # type: ignore[list-item]
+        SORT, [values, indices], [held], ints=[length, inner, taken, int(kind is DType.LONG), int(bool(descending))],
         items=outer * inner, grain=max(1, SHARE // length), scratch_bytes=_scratch_bytes(length),
     )
 
@@ -180,7 +180,7 @@ def search(op: Op, plan: HostPlanner) -> None:
     given = values.dtype.is_floating if values is not None else isinstance(scalar, float)
     kind = DType.FLOAT if boundaries.dtype.is_floating or given else DType.LONG
     row = plan.value(boundaries, kind)
-    wanted = plan.value(values, kind) if values is not None else plan.constant([scalar], kind)  # type: ignore[list-item]
+    wanted = plan.value(values, kind) if values is not None else plan.constant([scalar], kind)  # type: ignore[arg-type]
     orders = [plan.value(order, DType.LONG)] if order is not None else []
     out = plan.output(op.outputs[0], DType.LONG)
     length = boundaries.shape[-1] if boundaries.shape else 1
