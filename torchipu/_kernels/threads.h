@@ -51,7 +51,7 @@ typedef struct {
 
 #define TI_ROUND ((uint64_t)1 << 16)
 
-/* The IPU flushes subnormal float32 to zero and keeps subnormal halfs: so do the kernels. The bits (15: results, 6:
+/* The IPU flushes subnormal float32 to zero and keeps subnormal halves: so do the kernels. The bits (15: results, 6:
  * operands) are set in the register of the thread that runs a kernel, while it does; conversions to and from half
  * ignore them. */
 #define TI_FLUSH_SUBNORMALS 0x8040u

@@ -14,7 +14,9 @@ aten = torch.ops.aten
 
 TORCH_OWN = (
     aten._unsafe_masked_index, aten._unsafe_masked_index_put_accumulate, aten.affine_grid_generator, aten.cauchy,
-    aten.channel_shuffle, aten.eye, aten.geometric, aten.linspace.Tensor_Scalar, aten.linspace.Tensor_Tensor, aten.linspace.Scalar_Tensor, aten.log_normal, aten.logspace,
+    aten.channel_shuffle, aten.eye, aten.geometric,
+    aten.linspace.Tensor_Scalar, aten.linspace.Tensor_Tensor, aten.linspace.Scalar_Tensor,
+    aten.log_normal, aten.logspace,
     aten.pixel_shuffle, aten.pixel_unshuffle, aten.rot90, aten.tril_indices, aten.triu_indices,
 )
 """Ops for which torch's own decomposition gives parts that we serve."""
@@ -43,12 +45,13 @@ def _index_put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
 
 def _as_strided(self: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Any:
     """Bring the operand to the order in which it lies in memory, where elements can be named by strides."""
-    offset = 0 if storage_offset is None else storage_offset - self.storage_offset()
+    offset = 0 if storage_offset is None else storage_offset - int(self.storage_offset())
     if self.is_contiguous():
         if offset == (storage_offset or 0):
             return NotImplemented
         return _strided_from(self, size, stride, offset)
-    order = sorted(range(self.dim()), key=lambda dim: (-self.stride(dim), dim))
+    strides = self.stride()
+    order = sorted(range(self.dim()), key=lambda dim: (-strides[dim], dim))
     ordered = self.permute(order)
     if not ordered.is_contiguous():
         raise _beyond(size)
@@ -76,7 +79,7 @@ def _normal(mean: Tensor | float, std: Tensor | float, *, generator: torch.Gener
     return aten.randn(shape, dtype=like.dtype, device=like.device) * std + mean
 
 
-OURS: dict[torch._ops.OperatorBase, Callable[..., Any]] = {
+OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.index_put.default: _index_put,
     aten._unsafe_index_put.default: _index_put,
     aten.as_strided.default: _as_strided,

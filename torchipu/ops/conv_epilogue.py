@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from itertools import pairwise, product
 
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -40,7 +40,7 @@ def _applies(ops: Sequence[Op]) -> bool:
     tensors = [tensor for op in ops for tensor in (*op.inputs, op.outputs[0])]
     if any(tensor.dtype is not DType.FLOAT for tensor in tensors):
         return False  # halves are rounded after each op
-    if not all(_adds_like(before, op) for before, op in zip(ops, ops[1:], strict=False) if op.target == ADD):
+    if not all(_adds_like(before, op) for before, op in pairwise(ops) if op.target == ADD):
         return False
     problem = problem_of(convolution)
     return problem.is_plain and conv_product.serves(problem.planar)
@@ -52,7 +52,7 @@ def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
     assert x is not None
     assert weight is not None
     flags, norm, addend, epsilon = 0, [], None, 0.0
-    for before, op in zip(ops, ops[1:], strict=False):
+    for before, op in pairwise(ops):
         if op.target == NORM:
             epsilon = float(op.attrs["eps"])  # type: ignore[arg-type]
             scale, shift = op.operand("weight"), op.operand("bias")

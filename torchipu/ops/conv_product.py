@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torchipu._kernels import conv as convolutions
 from torchipu._kernels import conv_product as kernels
+from torchipu.ops.conv_shape import Shape
 from torchipu.ops.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
 from torchipu.ops.spec import HostPlanner, HostTensor
-
-if TYPE_CHECKING:
-    from torchipu.ops.conv import Shape
 
 LANES = 32  # TI_LANES: pixels of a panel
 BLOCK = 256  # summands of a block: with its panel it fits the first-level cache, and partial sums stay short
@@ -113,7 +110,8 @@ def emit_product(
     plan.step(
         kernels.CONV_PRODUCT, [out], operands,
         ints=(
-            *product.grid, *product.target, *product.weights, len(product.taps), panels, rows, block, flags, product.order,
+            *product.grid, *product.target, *product.weights, len(product.taps), panels, rows, block, flags,
+            product.order,
             *(number for tap in product.taps for number in tap),
         ),
         scalars=(epsilon,), items=items,

@@ -13,6 +13,7 @@ from torchipu._kernels import conv as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops import conv, volume
+from torchipu.ops.conv_shape import Shape
 from torchipu.ops.lowering import elementwise_set, vector_codelet
 from torchipu.ops.matmul import grain_for, matmul_vertices
 from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Vertices, register
@@ -40,11 +41,11 @@ class Problem:
     is_transposed: bool
 
     @property
-    def planar(self) -> conv.Shape:
+    def planar(self) -> Shape:
         """The same sizes without the depth."""
         v = self.volume
         sizes = (v.size, v.out, v.window, v.stride, v.padding, v.dilation)
-        return conv.Shape(v.n, v.g, v.ic, v.oc, *(value for triple in sizes for value in triple[1:]))
+        return Shape(v.n, v.g, v.ic, v.oc, *(value for triple in sizes for value in triple[1:]))
 
     @property
     def is_empty(self) -> bool:
@@ -78,7 +79,7 @@ def problem_of(op: Op) -> Problem:
         ))
     # Either way the first size of the weights counts the channels of the plain convolution's output.
     sizes = Volume(
-        x.shape[0], groups, weight.shape[1], weight.shape[0] // groups, size, out, window,  # type: ignore[arg-type]
+        x.shape[0], groups, weight.shape[1], weight.shape[0] // groups, size, out, window,
         stride, padding, dilation,
     )
     return Problem(sizes, dimensions, transposed)

@@ -191,7 +191,8 @@ def _reduce_rows(
     outer, rows, inner = sizes
     if how == PUT:
         plan.step(row_kernels.PUT_ROWS, [out], [base, source, *buckets],
-                  ints=(rows, count, inner, base.dtype.host_bytes, *strides), items=outer * rows, grain=row_grain(inner))
+                  ints=(rows, count, inner, base.dtype.host_bytes, *strides), items=outer * rows,
+                  grain=row_grain(inner))
     elif how == ADD and base.dtype is DType.FLOAT:
         plan.step(row_kernels.SUM_ROWS, [out], [base, source, *buckets],
                   ints=(rows, count, inner, int(with_base), *strides), scalars=(float(alpha),), items=outer * rows,
@@ -199,7 +200,8 @@ def _reduce_rows(
     else:
         plan.step(kernels.REDUCE_ROWS, [out], [base, source, *buckets],
                   ints=(rows, count, inner, int(with_base), *strides, how, int(base.dtype is DType.LONG)),
-                  items=outer * rows, grain=row_grain(inner))
+                  items=outer * rows,
+                  grain=row_grain(inner))
 
 
 def _emit_along(op: Op, plan: HostPlanner) -> None:

@@ -8,7 +8,8 @@ from torchipu._kernels import conv as kernels
 from torchipu._kernels import sparse_conv as sparse
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.conv import LEAST_ITEMS, Shape, turned
+from torchipu.ops.conv import LEAST_ITEMS, turned
+from torchipu.ops.conv_shape import Shape
 from torchipu.ops.convolution import present_results, problem_of
 from torchipu.ops.matmul import grain_for
 from torchipu.ops.pool import pair, strides_of

@@ -126,7 +126,9 @@ DROPOUT = vector_codelet("poprand::Dropout", 2, 2, supervisor=144, source="popli
 BERNOULLI = vector_codelet("poprand::Bernoulli", 1, 1, source="poplibs estimator, ipu_hardware.md 2.6")
 UNIFORM = vector_codelet("poprand::Uniform", 4, 4, source="poplibs estimator, ipu_hardware.md 2.6")
 EXPONENTIAL = vector_codelet("poprand::Exponential", 20, 18, source="estimate: a uniform number and its logarithm")
-PERMUTATION = element_codelet("poprand::Permutation", 30, 30, source="estimate: a random word and two moves on one tile")
+PERMUTATION = element_codelet(
+    "poprand::Permutation", 30, 30, source="estimate: a random word and two moves on one tile"
+)
 CHOICE = element_codelet("poprand::Multinomial", 60, 60, source="estimate: running sums and a binary search")
 NORMAL = vector_codelet("poprand::Normal", 4, 4, source="poplibs estimator, ipu_hardware.md 2.6")
 

@@ -172,7 +172,7 @@ def _apply_one(plan: HostPlanner, out: HostTensor, held: HostTensor, taps: Taps,
 
 # --------------------------------------------------------------------------- interpolation
 def _sizes(op: Op, name: str) -> tuple[int, ...]:
-    return tuple(op.attrs[name])  # type: ignore[call-overload, no-any-return]
+    return tuple(op.attrs[name])  # type: ignore[arg-type]
 
 
 def _factors(op: Op, count: int) -> list[float | None]:

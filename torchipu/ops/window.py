@@ -25,7 +25,7 @@ def _integer(op: Op, name: str, default: int = 0) -> int:
 
 
 def _integers(op: Op, name: str) -> tuple[int, ...]:
-    return tuple(op.attrs[name])  # type: ignore[call-overload, no-any-return]
+    return tuple(op.attrs[name])  # type: ignore[arg-type]
 
 
 def _held(op: Op, plan: HostPlanner, name: str = "self") -> HostTensor:

@@ -35,6 +35,7 @@ class Architecture:
             module, inputs = self.make()
         for member in module.modules():
             for chance in ("p", "drop_prob", "drop_rate", "dropout", "attn_drop_rate"):
-                if isinstance(getattr(member, chance, None), float) and "drop" in (type(member).__name__ + chance).lower():
+                given = getattr(member, chance, None)
+                if isinstance(given, float) and "drop" in (type(member).__name__ + chance).lower():
                     setattr(member, chance, 0.0)
         return module, inputs

@@ -15,7 +15,8 @@ LIBRARIES = ("timm", "transformers")
 # Those that take a few seconds, and of which a seed draws.
 QUICK = (
     "beit_base_patch16_224", "cait_xxs24_224", "pit_ti_224", "resnet18", "swin_tiny_patch4_window7_224",
-    "vit_tiny_patch16_224", "vgg11_bn", "xcit_nano_12_p16_224", "bert", "bloom", "falcon", "gpt_neo", "gpt_neox", "gptj",
+    "vit_tiny_patch16_224", "vgg11_bn", "xcit_nano_12_p16_224", "bert", "bloom", "falcon", "gpt_neo", "gpt_neox",
+    "gptj",
     "llama", "mistral", "mixtral", "modernbert", "opt", "qwen2", "roberta", "t5", "vit",
 )
 

@@ -108,7 +108,8 @@ def _compiled(module: nn.Module, inputs: Inputs, finding: Finding) -> Run:
     """Run through the backend, and note what was compiled."""
     torch._dynamo.reset()
     counters.clear()
-    compiled = torch.compile(module, backend="ipu", options={"allow_out_of_memory": True, "host_threads": torch.get_num_threads()})
+    options = {"allow_out_of_memory": True, "host_threads": torch.get_num_threads()}
+    compiled = torch.compile(module, backend="ipu", options=options)
     before = copy.deepcopy(module.state_dict())
     with recording() as programs, quiet():
         began = time.process_time()

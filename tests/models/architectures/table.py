@@ -36,7 +36,8 @@ def page(findings: Sequence[Finding]) -> str:
         "(the largest of several runs on data one rounding apart), all tensors together: below 1, ours is nearer. "
         f"Each tensor by itself must be within {EAGER_TIMES:.0f} times eager's error; "
         "`tests/models/architectures/comparison.py` states the rule.\n"
-        "- *compile s*: CPU seconds of the first steps less those of the second ones, Dynamo and AOT autograd included.",
+        "- *compile s*: CPU seconds of the first steps less those of the second ones, Dynamo and AOT autograd "
+        "included.",
     ]
     for library in LIBRARIES:
         of_library = [finding for finding in findings if finding.library == library]
@@ -50,7 +51,8 @@ def page(findings: Sequence[Finding]) -> str:
 
 def names_on(text: str) -> list[str]:
     """Return the models that a page lists."""
-    rows = (line.split("|")[1].strip() for line in text.partition("\n## Generic ops")[0].splitlines() if line[:2] == "| ")
+    table = text.partition("\n## Generic ops")[0].splitlines()
+    rows = (line.split("|")[1].strip() for line in table if line[:2] == "| ")
     return [name for name in rows if name not in ("model", "---")]
 
 
