@@ -105,9 +105,10 @@ INDEXED = [
     [indices(4, 3, 1), indices(5, 2)], [None, indices(5, 3), indices(6, 3)],
     [indices(4, 3), indices(5, 1), torch.tensor(2)], [None, None, indices(6, 2)],
 ]
+SCATTERED = [indices(4, 3), None, indices(6, 3)]
 
 
-@pytest.mark.parametrize("given", INDEXED, ids=str)
+@pytest.mark.parametrize("given", [*INDEXED, SCATTERED], ids=str)
 def test_index_agrees_with_eager_mode(given):
     table = normal(4, 5, 6)
     wanted = aten.index(table, given)
@@ -135,7 +136,14 @@ def test_index_put_sums_duplicates_or_keeps_the_last(given, form):
     assert torch.equal(found, wanted)
 
 
-def test_masks_and_scattered_index_dimensions_are_left_to_aten():
+def test_index_put_takes_indices_of_dimensions_that_do_not_adjoin():
+    table, values = normal(4, 5, 6), normal(3, 5)
+    wanted = aten.index_put(table.double(), SCATTERED, values.double(), True)
+    found, = run_record("aten.index_put.default", {"self": table, "indices": SCATTERED, "values": values},
+                        {"accumulate": True}, [table], 2)
+    torch.testing.assert_close(found.double(), wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_masks_are_left_to_aten():
     table = normal(4, 5, 6)
     assert not serves("aten.index.Tensor", {"self": table, "indices": [table > 0]}, {})
-    assert not serves("aten.index.Tensor", {"self": table, "indices": [indices(4, 3), None, indices(6, 3)]}, {})

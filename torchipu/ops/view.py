@@ -481,7 +481,7 @@ _records("fill.Scalar fill.Tensor", full("value"), fill_vertices)
 _records("ones ones_like new_ones", full(None, 1), fill_vertices)
 _records(
     "zeros zeros_like new_zeros zero empty.memory_format empty_permuted empty_like new_empty new_empty_strided "
-    "empty_strided",
+    "empty_strided _efficientzerotensor",
     full(None, 0), fill_vertices,
 )
 _records("arange arange.start arange.start_step", arange, fill_vertices)
