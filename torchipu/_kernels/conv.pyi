@@ -5,8 +5,4 @@ CONV_INPUT: Kernel
 CONV_WEIGHT: Kernel
 CONV_REDUCE: Kernel
 CONV_BIAS: Kernel
-CONV_PACK: Kernel
-CONV_DIRECT: Kernel
-CONV_LAST: Kernel
-CONV_WEIGHT_DIRECT: Kernel
 CONV_MAX_POOL: Kernel

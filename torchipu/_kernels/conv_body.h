@@ -1,9 +1,7 @@
-/* Two-dimensional convolutions and their gradients.
+/* Two-dimensional convolutions of few channels, and their gradients; conv_product_body.h serves many channels.
  *
- * Two ways. The expanded way serves everything: an image (or a block of its output) is copied once for each column of
- * the window, so that every summand of the convolution reads a contiguous run of pixels, and channels meet pixels in
- * register tiles. The channels-last way serves many channels: pixels are rows, windows are read in place, and nothing
- * is padded when channels are multiples of 32.
+ * An image (or a block of its output) is copied once for each column of the window, so that every summand of the
+ * convolution reads a contiguous run of pixels, and channels meet pixels in register tiles.
  */
 #define TI_GATHERED
 #include "gemm_body.h"
@@ -114,7 +112,7 @@ static void FN(window_offsets)(const ti_conv *s, int64_t cols, int32_t *offsets)
                                          : ((c * s->kw + kw) * s->sh + kh * s->dh % s->sh) * most * s->cols + kh * s->dh / s->sh * cols);
 }
 
-/* conv_forward: y = conv(x, w) + bias, the expanded way
+/* conv_forward: y = conv(x, w) + bias, over an expanded block
  *   args     y [n][g * oc][oh][ow], x [n][g * ic][h][w], turned w [g][ic][kh][kw][oc], bias [g * oc] when ints[19]
  *   ints     the shape; whether there is a bias
  *   items    n * g * blocks of rows * blocks of columns
@@ -367,128 +365,6 @@ int FN(conv_bias)(char *const *args, const int64_t *ints, const double *scalars,
       total += FN(sum)(a + b);
     }
     ((float *)args[0])[c] = (float)total;
-  }
-  return TI_OK;
-}
-
-/* conv_pack: weights for the channels-last way, [ceil(o / 32)][kh][kw][i][32], zero beyond o
- *   args   packed, w
- *   ints   o, i, taps (kh * kw), strides of w along o and i, whether the window is turned by 180 degrees
- *   items  panels of 32 output channels * i */
-int FN(conv_pack)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const int64_t O = ints[0], I = ints[1], taps = ints[2], os = ints[3], is = ints[4];
-  const int turned = (int)ints[5];
-  (void)scalars; (void)scratch;
-  for (int64_t item = begin; item < end; item++) {
-    const int64_t panel = item / I, i = item % I, lanes = ti_min(TI_PANEL, O - panel * TI_PANEL);
-    float *d = (float *)args[0] + (panel * taps * I + i) * TI_PANEL;
-    const float *w = (const float *)args[1] + panel * TI_PANEL * os + i * is;
-    for (int64_t tap = 0; tap < taps; tap++) {
-      const float *s = w + (turned ? taps - 1 - tap : tap);
-      float *p = d + tap * I * TI_PANEL;
-      for (int64_t l = 0; l < lanes; l++) p[l] = s[l * os];
-      for (int64_t l = lanes; l < TI_PANEL; l++) p[l] = 0;
-    }
-  }
-  return TI_OK;
-}
-
-/* One row of padded channels-last input: d[wp][c] from x[c][w] with `left` zero columns before and some after. */
-static void FN(last_row)(const float *x, ptrdiff_t plane, int64_t c, int64_t w, int64_t left, int64_t wp, float *d) {
-  const int64_t n = ti_max(0, ti_min(w, wp - left));
-  FN(zero_run)(d, left * c);
-  FN(transpose)(x, plane, d + left * c, c, c, n);
-  FN(zero_run)(d + (left + n) * c, (wp - left - n) * c);
-}
-
-/* conv_direct: y = conv(x, w) + bias, the channels-last way (one group, window columns not dilated)
- *   args     y, x, w packed by conv_pack, bias when ints[19]
- *   ints     the shape; whether there is a bias; images of an item (more than 1 only when rows = oh)
- *   items    blocks of images * blocks of rows
- *   scratch  images * ((rows - 1) * sh + (kh - 1) * dh + 1) * ((ow - 1) * sw + kw) * ic + images * rows * ow * 32 floats */
-int FN(conv_direct)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const ti_conv s = ti_conv_of(ints);
-  const int64_t at_once = ints[TI_CONV_INTS + 1], down = ti_ceil(s.oh, s.rows), wp = (s.ow - 1) * s.sw + s.kw, hw = s.h * s.w;
-  const int64_t span = (s.rows - 1) * s.sh + (s.kh - 1) * s.dh + 1, size = span * wp * s.ic, ohw = s.oh * s.ow, run = s.kw * s.ic;
-  float *last = (float *)scratch, *c = last + at_once * size;
-  (void)scalars;
-  for (int64_t item = begin; item < end; item++) {
-    const int64_t oh0 = item % down * s.rows, n0 = item / down * at_once;
-    const int64_t rows = ti_min(s.rows, s.oh - oh0), images = ti_min(at_once, s.n - n0), pixels = rows * s.ow;
-    for (int64_t n = 0; n < images; n++)
-      for (int64_t r = 0; r < (rows - 1) * s.sh + (s.kh - 1) * s.dh + 1; r++) {
-        const int64_t ih = oh0 * s.sh + r - s.ph;
-        float *d = last + n * size + r * wp * s.ic;
-        if (ih < 0 || ih >= s.h) FN(zero_run)(d, wp * s.ic);
-        else FN(last_row)((const float *)args[1] + (n0 + n) * s.ic * hw + ih * s.w, hw, s.ic, s.w, s.pw, wp, d);
-      }
-    /* A large window is taken a row at a time, so that its weights stay in the second-level cache. */
-    const int64_t passes = s.kh * run * TI_PANEL * 4 > 400 * 1024 ? s.kh : 1, deep = s.kh / passes;
-    for (int64_t o = 0; o < s.oc; o += TI_PANEL) {
-      const int64_t width = ti_min(TI_PANEL, s.oc - o);
-      const float *w = (const float *)args[2] + o * s.kh * run;
-      for (int64_t pass = 0; pass < passes; pass++)
-        for (int64_t n = 0; n < images; n++)
-          for (int64_t r = 0; r < rows; r++) {
-            ti_tile t = {.a = last + n * size + (r * s.sh + pass * s.dh) * wp * s.ic, .b = w + pass * run * TI_PANEL, .c = c + (n * pixels + r * s.ow) * TI_PANEL,
-                         .as = s.sw * s.ic, .ak = 1, .a1 = s.dh * wp * s.ic, .bs = TI_PANEL, .b1 = run * TI_PANEL, .ldc = TI_PANEL,
-                         .k = run, .n1 = deep, .n2 = 1, .accumulate = pass > 0,
-                         .col_bias = ints[TI_CONV_INTS] ? (const float *)args[3] + o : NULL};
-            FN(tiles_k_rows)(t, s.ow, width);
-          }
-      for (int64_t n = 0; n < images; n++)
-        FN(transpose)(c + n * pixels * TI_PANEL, TI_PANEL, (float *)args[0] + ((n0 + n) * s.oc + o) * ohw + oh0 * s.ow, ohw, pixels, width);
-    }
-  }
-  return TI_OK;
-}
-
-/* conv_last: padded channels-last copy of the input for conv_weight_direct, [n][hp][wp][ic]
- *   args   copy, x
- *   ints   the shape (hp = (oh - 1) * sh + (kh - 1) * dh + 1, wp likewise)
- *   items  n * hp */
-int FN(conv_last)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const ti_conv s = ti_conv_of(ints);
-  const int64_t hp = (s.oh - 1) * s.sh + (s.kh - 1) * s.dh + 1, wp = (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1;
-  (void)scalars; (void)scratch;
-  for (int64_t item = begin; item < end; item++) {
-    const int64_t n = item / hp, ih = item % hp - s.ph;
-    float *d = (float *)args[0] + item * wp * s.ic;
-    if (ih < 0 || ih >= s.h) FN(zero_run)(d, wp * s.ic);
-    else FN(last_row)((const float *)args[1] + (n * s.ic * s.h + ih) * s.w, s.h * s.w, s.ic, s.w, s.pw, wp, d);
-  }
-  return TI_OK;
-}
-
-/* conv_weight_direct: gradient of the weights from a channels-last input (one group)
- *   args     dw [oc][ic][kh][kw], dy [n][oc][oh][ow], x copied by conv_last
- *   ints     the shape (rows of outputs summed at a time); output channels of an item; images summed together
- *   items    blocks of output channels * panels of 32 input channels
- *   scratch  kh * kw * output channels of an item * 32 floats */
-int FN(conv_weight_direct)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const ti_conv s = ti_conv_of(ints);
-  const int64_t at_once = ints[TI_CONV_INTS], together = ints[TI_CONV_INTS + 1], panels = ti_ceil(s.ic, TI_PANEL), ohw = s.oh * s.ow;
-  const int64_t hp = (s.oh - 1) * s.sh + (s.kh - 1) * s.dh + 1, wp = (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1, taps = s.kh * s.kw;
-  float *c = (float *)scratch;
-  (void)scalars;
-  for (int64_t item = begin; item < end; item++) {
-    const int64_t c0 = item % panels * TI_PANEL, o0 = item / panels * at_once;
-    const int64_t width = ti_min(TI_PANEL, s.ic - c0), channels = ti_min(at_once, s.oc - o0);
-    for (int64_t n = 0; n < s.n; n += together)
-      for (int64_t oh0 = 0; oh0 < s.oh; oh0 += s.rows)
-        for (int64_t tap = 0; tap < taps; tap++) {
-          ti_tile t = {.a = (const float *)args[1] + (n * s.oc + o0) * ohw + oh0 * s.ow,
-                       .b = (const float *)args[2] + ((n * hp + oh0 * s.sh + tap / s.kw * s.dh) * wp + tap % s.kw * s.dw) * s.ic + c0,
-                       .c = c + tap * at_once * TI_PANEL, .as = ohw, .ak = 1, .a1 = s.ow, .a2 = s.oc * ohw, .bs = s.sw * s.ic,
-                       .b1 = s.sh * wp * s.ic, .b2 = hp * wp * s.ic, .ldc = TI_PANEL, .k = s.ow, .n1 = ti_min(s.rows, s.oh - oh0),
-                       .n2 = ti_min(together, s.n - n), .accumulate = n > 0 || oh0 > 0};
-          FN(tiles_k_rows)(t, channels, width);
-        }
-    for (int64_t o = 0; o < channels; o++) {
-      float *d = (float *)args[0] + ((o0 + o) * s.ic + c0) * taps;
-      for (int64_t l = 0; l < width; l++)
-        for (int64_t tap = 0; tap < taps; tap++) d[l * taps + tap] = c[(tap * at_once + o) * TI_PANEL + l];
-    }
   }
   return TI_OK;
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchipu._kernels import conv as kernels
 from torchipu.ops import conv_product
 from torchipu.ops.conv_shape import Shape
-from torchipu.ops.matmul import PANEL, grain_for
+from torchipu.ops.matmul import grain_for
 from torchipu.ops.spec import HostPlanner, HostTensor
 from torchipu.ops.view import emit_copy
 
@@ -30,12 +30,6 @@ def _blocks(s: Shape, images: int) -> tuple[int, int]:
     return rows, cols
 
 
-def _fills_panels(s: Shape, channels: int, inner: int) -> bool:
-    """Whether the channels-last way wastes little: full panels, no groups, windows of adjoining columns."""
-    padded = -(-channels // 16) * 16
-    return s.g == 1 and s.dw == 1 and channels * 5 >= padded * 4 and channels >= 32 and inner >= 16 and s.kh * s.kw > 1
-
-
 def _offset_floats(s: Shape) -> int:
     return -(-s.summands // 16) * 16
 
@@ -51,9 +45,6 @@ def emit_forward(
     """Emit a convolution with row-major operands."""
     if conv_product.serves(s):
         conv_product.emit_product(plan, conv_product.forward_product(s), out, x, weight, bias=bias)
-        return
-    if _fills_panels(s, s.oc, s.ic):
-        _emit_direct(plan, s, out, x, weight, bias, (s.summands, s.kh * s.kw), turned=False)
         return
     rows, cols = _blocks(s, s.n * s.g)
     items = s.n * s.g * -(-s.oh // rows) * -(-s.ow // cols)
@@ -76,78 +67,12 @@ def turned(plan: HostPlanner, s: Shape, weight: HostTensor) -> HostTensor:
     return packed
 
 
-def _emit_direct(
-    plan: HostPlanner,
-    s: Shape,
-    out: HostTensor,
-    x: HostTensor,
-    weight: HostTensor,
-    bias: HostTensor | None,
-    strides: tuple[int, int],
-    turned: bool,
-) -> None:
-    """Emit a convolution the channels-last way; ``strides`` of the weights along output and input channels."""
-    panels, taps = -(-s.oc // PANEL), s.kh * s.kw
-    packed = plan.scratch((panels, taps, s.ic, PANEL))
-    plan.step(
-        kernels.CONV_PACK,
-        [packed],
-        [weight],
-        ints=(s.oc, s.ic, taps, *strides, int(turned)),
-        items=panels * s.ic,
-        grain=grain_for(panels * s.ic, panels * s.ic * taps * PANEL, 16384),
-    )
-    wp = (s.ow - 1) * s.sw + s.kw
-
-    def floats(rows: int) -> int:
-        return ((rows - 1) * s.sh + (s.kh - 1) * s.dh + 1) * wp * s.ic + rows * s.ow * PANEL
-
-    rows = s.oh
-    while rows > 1 and (floats(rows) > CACHE_FLOATS or s.n * -(-s.oh // rows) < LEAST_ITEMS // 2):
-        rows = -(-rows // 2)
-    images = 1
-    while rows == s.oh and s.n // (2 * images) >= LEAST_ITEMS // 2 and 2 * images * floats(rows) <= CACHE_FLOATS:
-        images *= 2
-    items = -(-s.n // images) * -(-s.oh // rows)
-    plan.step(
-        kernels.CONV_DIRECT,
-        [out],
-        [x, packed] + ([bias] if bias is not None else []),
-        ints=(*s.ints(rows, s.ow, False), int(bias is not None), images),
-        items=items,
-        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
-        scratch_bytes=4 * images * floats(rows),
-    )
-
-
 # --------------------------------------------------------------------------- host side: gradients
 def emit_input_gradient(plan: HostPlanner, s: Shape, dx: HostTensor, dy: HostTensor, weight: HostTensor) -> None:
-    """Emit the gradient of the input: a convolution with turned weights where that wastes little, else a fold."""
+    """Emit the gradient of the input: products over its pixels, or columns of windows folded back."""
     if conv_product.serves_input(s):
         for product in conv_product.input_products(s):
             conv_product.emit_product(plan, product, dx, dy, weight)
-        return
-    back = Shape(
-        s.n,
-        1,
-        s.oc,
-        s.ic,
-        s.oh,
-        s.ow,
-        s.h,
-        s.w,
-        s.kh,
-        s.kw,
-        1,
-        1,
-        s.dh * (s.kh - 1) - s.ph,
-        s.dw * (s.kw - 1) - s.pw,
-        s.dh,
-        s.dw,
-    )
-    fits = s.g == 1 and (s.sh, s.sw) == (1, 1) and back.ph >= 0 and back.pw >= 0 and s.h * s.w < 1.3 * s.oh * s.ow
-    if fits and _fills_panels(back, s.ic, s.oc):
-        _emit_direct(plan, back, dx, dy, weight, None, (s.kh * s.kw, s.summands), turned=True)
         return
     channels = s.ic
     while (
@@ -177,9 +102,6 @@ def emit_weight_gradient(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTe
     if conv_product.serves_weight(s):
         conv_product.emit_weight_product(plan, s, dw, dy, x)
         return
-    if s.g == 1 and s.ic >= 32 and s.ic % 16 == 0 and s.kh * s.kw > 1:
-        _emit_weight_direct(plan, s, dw, dy, x)
-        return
     rows, cols = _blocks(s, s.n)
     units = s.n * -(-s.oh // rows) * -(-s.ow // cols)
     count = s.g * s.oc * s.summands
@@ -205,43 +127,4 @@ def emit_weight_gradient(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTe
         scratch_bytes=4 * (_offset_floats(s) + together * size),
     )
     if chunks > 1:
-        blocks = -(-count // 1024)
-        plan.step(
-            kernels.CONV_REDUCE,
-            [dw],
-            [partial],
-            ints=(chunks, count, 1024),
-            items=blocks,
-            grain=grain_for(blocks, count * chunks, 32768),
-        )
-
-
-def _emit_weight_direct(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTensor, x: HostTensor) -> None:
-    hp, wp = (s.oh - 1) * s.sh + (s.kh - 1) * s.dh + 1, (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1
-    last = plan.scratch((s.n, hp, wp, s.ic))
-    plan.step(
-        kernels.CONV_LAST,
-        [last],
-        [x],
-        ints=s.ints(s.oh, s.ow, False),
-        items=s.n * hp,
-        grain=grain_for(s.n * hp, s.n * hp * wp * s.ic, 16384),
-    )
-    rows = s.oh
-    while rows > 1 and rows * s.ow > 800:
-        rows = -(-rows // 2)
-    together = max(1, min(s.n, 800 // (s.oh * s.ow))) if rows == s.oh else 1
-    panels = -(-s.ic // PANEL)
-    channels = min(s.oc, 56)
-    while channels > 14 and panels * -(-s.oc // channels) < LEAST_ITEMS:
-        channels = -(-channels // 2)
-    items = panels * -(-s.oc // channels)
-    plan.step(
-        kernels.CONV_WEIGHT_DIRECT,
-        [dw],
-        [dy, last],
-        ints=(*s.ints(rows, s.ow, False), channels, together),
-        items=items,
-        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
-        scratch_bytes=4 * s.kh * s.kw * channels * PANEL,
-    )
+        conv_product.emit_reduce(plan, dw, partial, chunks, count)

@@ -12,9 +12,11 @@ from torchipu.ops.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
 from torchipu.ops.spec import HostPlanner, HostTensor
 
 LANES = 32  # TI_LANES: pixels of a panel
-BLOCK = 256  # summands of a block: with its panel it fits the first-level cache, and partial sums stay short
+BLOCK = 128  # summands of a block: sums so short round no worse than those of eager PyTorch
 RESULT_FLOATS = 64 * 1024  # results of an item: a quarter of a second-level cache of 1 MiB
 MOST_PANELS = 8
+MOST_SOURCES = 2048  # taps of all panels of an item
+LEAST_RESULTS = 32  # results of a group below which laying out pixels costs too much
 LEAST_ROWS = 128  # results for which it pays to lay out pixels again
 WEIGHT_LANES = 128  # pixels of a block of a gradient of weights
 LEAST_IN_PLACE = 64  # pixels of an image whose gradients are read where they lie
@@ -102,6 +104,7 @@ def emit_product(
     taps = max(1, len(product.taps))
     block = min(channels, max(1, BLOCK // taps))
     panels, rows = _cut(product.lanes, groups, results)
+    panels = min(panels, max(1, MOST_SOURCES // taps))
     items = groups * -(-product.lanes // (panels * LANES)) * -(-results // rows)
     flags |= (HAS_BIAS if bias is not None else 0) | (HAS_ADDEND if addend is not None else 0)
     operands = [x, weight, *([bias] if bias is not None else []), *norm, *([addend] if addend is not None else [])]
@@ -142,12 +145,22 @@ def _cut(lanes: int, groups: int, results: int) -> tuple[int, int]:
 
 def serves(s: Shape) -> bool:
     """Whether the forward pass goes this way."""
-    return s.oc >= 16
+    return s.oc >= LEAST_RESULTS and _is_indexable(s)
 
 
 def serves_input(s: Shape) -> bool:
-    """Whether the gradient of the input goes this way."""
-    return s.ic >= 16 and s.sh * s.sw <= 4
+    """Whether the gradient of the input goes this way: with long strides its phases have few pixels and taps."""
+    return s.ic >= LEAST_RESULTS and s.sh * s.sw <= 4 and _is_indexable(s)
+
+
+def serves_weight(s: Shape) -> bool:
+    """Whether the gradient of the weights goes this way."""
+    return s.oc >= LEAST_RESULTS and _is_indexable(s)
+
+
+def _is_indexable(s: Shape) -> bool:
+    """Whether places in the operands fit 32 bits."""
+    return s.n * s.g * max(s.ic * s.h * s.w, s.oc * s.oh * s.ow) < 2**31 and s.g * s.oc * s.summands < 2**31
 
 
 def emit_weight_product(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTensor, x: HostTensor) -> None:
@@ -192,8 +205,3 @@ def emit_reduce(plan: HostPlanner, total: HostTensor, partial: HostTensor, chunk
         convolutions.CONV_REDUCE, [total], [partial], ints=(chunks, count, 1024), items=blocks,
         grain=grain_for(blocks, count * chunks, 32768),
     )
-
-
-def serves_weight(s: Shape) -> bool:
-    """Whether the gradient of the weights goes this way."""
-    return s.oc >= 16
