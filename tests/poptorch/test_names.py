@@ -1,0 +1,119 @@
+"""Importing: ``poptorch`` is ``torchipu.poptorch``, module by module, and stands aside for a real PopTorch."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import torchipu.poptorch
+
+ROOT = Path(__file__).parents[2]
+MODULES = [module.name for module in pkgutil.iter_modules(torchipu.poptorch.__path__)]
+
+
+def run_python(code: str, *first_on_path: Path) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh process that finds this checkout and its aliases."""
+    paths = [*map(str, first_on_path), str(ROOT), str(ROOT / "aliases"), os.environ.get("PYTHONPATH", "")]
+    return subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)}, capture_output=True,
+        text=True, check=False,
+    )
+
+
+def test_poptorch_is_the_module_of_torchipu() -> None:
+    assert importlib.import_module("poptorch") is torchipu.poptorch
+
+
+def test_submodules_are_the_same_objects_under_both_names() -> None:
+    done = run_python(f"""
+import importlib, sys, poptorch
+for name in {MODULES}:
+    alias, own = (importlib.import_module(f"{{root}}.{{name}}") for root in ("poptorch", "torchipu.poptorch"))
+    assert alias is own is getattr(poptorch, name) is sys.modules[f"poptorch.{{name}}"], name
+    assert own.__name__ == own.__spec__.name == f"torchipu.poptorch.{{name}}", own.__spec__
+""")
+    assert done.returncode == 0, done.stderr
+
+
+def test_submodules_imported_under_their_own_names_first_are_not_loaded_again() -> None:
+    done = run_python(f"""
+import importlib
+for name in {MODULES}:
+    own, alias = (importlib.import_module(f"{{root}}.{{name}}") for root in ("torchipu.poptorch", "poptorch"))
+    assert alias is own, name
+""")
+    assert done.returncode == 0, done.stderr
+
+
+def test_missing_submodule_is_named_as_the_user_wrote_it() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'poptorch\.optimisers'"):
+        importlib.import_module("poptorch.optimisers")
+
+
+def test_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'poptorch' has no attribute 'trainModel'"):
+        torchipu.poptorch.trainModel  # noqa: B018 - the access is the test
+
+
+@pytest.mark.parametrize("name", torchipu.poptorch.__all__)
+def test_public_name_resolves(name: str) -> None:
+    assert getattr(torchipu.poptorch, name) is not None
+
+
+def test_star_import_gives_the_public_names() -> None:
+    names: dict[str, object] = {}
+    exec("from poptorch import *", names)
+    assert set(torchipu.poptorch.__all__) <= set(names)
+
+
+def test_pickle_written_under_the_alias_is_read_under_the_alias() -> None:
+    poptorch = importlib.import_module("poptorch")
+    assert pickle.loads(pickle.dumps(poptorch.OutputMode.EveryN)) is torchipu.poptorch.OutputMode.EveryN
+
+
+def test_popart_gives_its_enumerations() -> None:
+    popart = importlib.import_module("popart")
+    assert int(popart.SyntheticDataMode.RandomNormal) == 2
+    assert int(getattr(popart.RecomputationType, "None")) == int(popart.RecomputationType.NoRecompute) == 0
+    assert int(popart.RecomputationType.RecomputeAll) == 4
+    assert popart is importlib.import_module("torchipu.poptorch.popart")
+
+
+@pytest.mark.parametrize("same_folder", [True, False])
+def test_stands_aside_for_a_real_poptorch(tmp_path: Path, same_folder: bool) -> None:
+    real = tmp_path / "site"
+    (real / "poptorch").mkdir(parents=True)
+    (real / "poptorch" / "__init__.py").write_text("__version__ = 'real'", encoding="utf-8")
+    (real / "poptorch" / "optim.py").write_text("WHOSE = 'real'", encoding="utf-8")
+    ours = real if same_folder else tmp_path / "ours"
+    ours.mkdir(exist_ok=True)
+    (ours / "poptorch.py").write_text((ROOT / "aliases" / "poptorch.py").read_text(encoding="utf-8"), encoding="utf-8")
+    done = run_python(
+        "import poptorch, poptorch.optim, torchipu.poptorch\n"
+        "print(poptorch.__version__, poptorch.optim.WHOSE, torchipu.poptorch.__version__)", ours, real,
+    )
+    assert done.stdout.split() == ["real", "real", "3.3.0"], done.stderr
+    if not same_folder:
+        assert f"poptorch is installed at {real / 'poptorch' / '__init__.py'}: torchipu stands aside" in done.stderr
+
+
+def test_a_working_folder_named_poptorch_is_no_installation(tmp_path: Path) -> None:
+    (tmp_path / "poptorch").mkdir()
+    done = run_python("import poptorch; print(poptorch.__name__)", ROOT / "aliases", tmp_path)
+    assert (done.stdout.strip(), done.stderr) == ("torchipu.poptorch", "")
+
+
+def test_importing_loads_no_compiler() -> None:
+    done = run_python(
+        "import torch, sys; before = set(sys.modules); import poptorch\n"
+        "print(sorted(m for m in set(sys.modules) - before if m.startswith(('torch.', 'torch._dynamo', 'torchipu.capt"
+        "ure', 'torchipu.step', 'torchipu.backend'))))"
+    )
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")

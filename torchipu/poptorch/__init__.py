@@ -1,0 +1,84 @@
+"""PopTorch 3.3 on torchipu: ``import poptorch`` gives this module.
+
+Names of light modules are imported at once; `_MODULE_BY_NAME` holds those whose module loads the compiler, which is
+imported at their first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from torchipu.poptorch import enums, poptorch_core
+from torchipu.poptorch.capturing import isRunningOnIpu
+from torchipu.poptorch.enums import (
+    AnchorMode,
+    AutoStage,
+    CommGroupType,
+    ConnectionType,
+    DataLoaderMode,
+    HalfFloatCastingBehavior,
+    Liveness,
+    MatMulSerializationMode,
+    MeanReductionStrategy,
+    MultiConvPlanType,
+    OutputMode,
+    OverlapMode,
+    ReductionType,
+    SharingStrategy,
+    SyncPattern,
+    VariableRetrievalMode,
+)
+from torchipu.poptorch.poptorch_core import Error, RecoverableError, UnrecoverableError
+
+__version__ = "3.3.0"
+"""The PopTorch whose behaviour this is."""
+
+_MODULE_BY_NAME: dict[str, str] = {}
+
+__all__ = [
+    "AnchorMode",
+    "AutoStage",
+    "CommGroupType",
+    "ConnectionType",
+    "DataLoaderMode",
+    "Error",
+    "HalfFloatCastingBehavior",
+    "Liveness",
+    "MatMulSerializationMode",
+    "MeanReductionStrategy",
+    "MultiConvPlanType",
+    "OutputMode",
+    "OverlapMode",
+    "RecoverableError",
+    "ReductionType",
+    "SharingStrategy",
+    "SyncPattern",
+    "UnrecoverableError",
+    "VariableRetrievalMode",
+    "__version__",
+    "enums",
+    "isRunningOnIpu",
+    "poptorch_core",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is used for the first time: the module of a name, or a submodule."""
+    if name in _MODULE_BY_NAME:
+        value = getattr(importlib.import_module(f"{__name__}.{_MODULE_BY_NAME[name]}"), name)
+    elif name in _SUBMODULES:
+        value = importlib.import_module(f"{__name__}.{name}")
+    else:
+        raise AttributeError(f"module 'poptorch' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+_SUBMODULES = ("_impl", "_poplar_executor", "ops", "optim", "options", "profiling")
+"""Modules that are attributes of this one without an import of their own."""
+
+
+def __dir__() -> list[str]:
+    """Return the public names, imported or not."""
+    return sorted({*__all__, *_MODULE_BY_NAME})
