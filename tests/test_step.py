@@ -87,6 +87,15 @@ def test_output_mode_gives_the_shape(mode: str | None, logits: tuple[int, ...], 
     assert [value.shape for value in found] == [logits, losses]
 
 
+def test_every_n_gives_all_micro_batches_of_every_nth_device_iteration() -> None:
+    options = {"gradient_accumulation": 2, "device_iterations": 6}
+    everything, some = (
+        train_step(**options, output_mode=mode, output_period=3)(*batch(24)) for mode in ("all", "every_n")
+    )
+    assert torch.equal(some[0], everything[0].unflatten(0, (6, 4))[[2, 5]].flatten(0, 1))
+    assert torch.equal(some[1], everything[1].unflatten(0, (6, 2))[[2, 5]].flatten())
+
+
 def test_final_and_sum_are_made_of_all() -> None:
     options = {"gradient_accumulation": 3, "device_iterations": 2}
     every, final, total = (

@@ -72,9 +72,13 @@ class Options:
         unit="device iterations", poptorch="deviceIterations",
     )
     output_mode: str | None = _option(
-        None, "results handed back: of all micro-batches, of the final one, or their sum; None for 'final' in "
-        "training and 'all' in inference", kind=str, optional=True, allowed=("all", "final", "sum"),
-        poptorch="outputMode",
+        None, "results handed back: of all micro-batches, of the final one, their sum, or of every n-th device "
+        "iteration; None for 'final' in training and 'all' in inference", kind=str, optional=True,
+        allowed=("all", "final", "sum", "every_n"), poptorch="outputMode",
+    )
+    output_period: int = _option(
+        1, "the n of output_mode 'every_n'", kind=int, least=1, unit="device iterations",
+        poptorch="outputMode(..., output_return_period)",
     )
     recompute: str | tuple[str, ...] = _option(
         "none", "forward ops run again in the backward leg instead of being stored: none, those of every stage but "

@@ -47,6 +47,39 @@ class _Built:
     optimiser: OptimiserImport | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Which micro-batches' results of an output a call returns.
+
+    Attributes:
+        mode: ``all``, ``final``, ``sum`` or ``every_n``, as the option ``output_mode``.
+        period: For ``every_n``: that of every how many device iterations.
+    """
+
+    mode: str
+    period: int = 1
+
+    def join(self, value: torch.Tensor, device_iterations: int) -> torch.Tensor:
+        """Shape what was kept of all micro-batches.
+
+        Args:
+            value: ``[micro-batches, ...]``, of the last one alone for ``final``.
+            device_iterations: In how many device iterations they ran.
+
+        Returns:
+            The micro-batches joined along dimension 0, a 0-d result as ``[micro-batches]``; of a single one the
+            result as it is.
+        """
+        if self.mode == "sum":
+            return value.sum(0).to(value.dtype)
+        if self.mode == "every_n":
+            by_iteration = value.unflatten(0, (device_iterations, -1))
+            value = by_iteration[self.period - 1 :: self.period].flatten(0, 1)
+        if len(value) == 1:
+            return value[0]
+        return value if value.dim() == 1 else value.flatten(0, 1)
+
+
 @dataclass(slots=True)
 class _Resident:
     """A state in the program's memory and the user's tensor that it mirrors."""
@@ -106,11 +139,25 @@ class _Step:
 
     @property
     def output_mode(self) -> str:
-        """Which micro-batches' results a call returns: ``all``, ``final`` or ``sum``."""
+        """Which micro-batches' results a call returns: ``all``, ``final``, ``sum`` or ``every_n``."""
         return self.options.output_mode or self.default_output_mode
 
-    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Built:
+    def _returned(self) -> list[Returned]:
+        """Say for each output of the graph which micro-batches' results are handed back."""
+        assert self._built is not None
+        return [Returned(self.output_mode, self.options.output_period)] * len(self._built.graph.outputs)
+
+    def _deliver(self, values: list[torch.Tensor]) -> Any:
+        """Build what a call returns from the joined results of the graph's outputs."""
+        assert self._built is not None
+        return self._built.capture.restore(values)
+
+    def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
         """Capture the model."""
+        raise NotImplementedError
+
+    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Built:
+        """Capture the model and add to its graph what the step does beside it."""
         raise NotImplementedError
 
     def _refresh(self) -> None:
@@ -155,7 +202,8 @@ class _Step:
         Returns:
             What the model's forward returns. In output mode ``all`` (the default for inference) results of the
             micro-batches are joined along dimension 0 and a 0-d result becomes ``[micro-batches]``; in ``final``
-            (the default for training) those of the last one are given; in ``sum`` they are added.
+            (the default for training) those of the last one are given; in ``sum`` they are added; in ``every_n``
+            those of every ``output_period``-th device iteration are joined.
         """
         with self._lock:
             self._committed = False
@@ -254,7 +302,7 @@ class _Step:
     # ------------------------------------------------------------------ running
     def _run(self, tensors: Sequence[torch.Tensor]) -> Any:
         assert self._bound is not None and self._built is not None
-        bound, capture = self._bound, self._built.capture
+        bound = self._bound
         inputs = self._bind_inputs(bound, tensors)
         outputs = self._bind_outputs(bound)
         self._refresh()
@@ -266,7 +314,8 @@ class _Step:
                 bound.random_rows[:, 3] = self._calls * self.micro_batches * self.iterations
         self._clean = False
         bound.run(self.micro_batches, self.iterations, self.options.host_threads or default_threads())
-        results = capture.restore([self._join(value) for value in outputs])
+        rules, iterations = self._returned(), self.options.device_iterations
+        results = self._deliver([rule.join(value, iterations) for rule, value in zip(rules, outputs, strict=True)])
         del inputs
         # Nothing that can fail follows the write-back.
         self._download()
@@ -297,22 +346,15 @@ class _Step:
 
     def _bind_outputs(self, bound: BoundPlan) -> list[torch.Tensor]:
         outputs = []
-        pieces = 1 if self.output_mode == "final" else self.micro_batches * self.iterations
+        rules = self._returned()
         first = FIRST_EXTERNAL + len(bound.graph.inputs)
         for index, tensor in enumerate(bound.graph.outputs):
+            pieces = 1 if rules[index].mode == "final" else self.micro_batches * self.iterations
             value = torch.empty((pieces, *tensor.shape), dtype=TORCH_DTYPES[tensor.dtype])
             stride = 0 if pieces == 1 else tensor.num_elements * tensor.dtype.host_bytes
             bound.engine.bind(first + index, value.data_ptr(), stride)
             outputs.append(value)
         return outputs
-
-    def _join(self, value: torch.Tensor) -> torch.Tensor:
-        """Shape the results of all micro-batches, ``[micro-batches, ...]``, by the output mode."""
-        if self.output_mode == "sum":
-            return value.sum(0).to(value.dtype)
-        if len(value) == 1:
-            return value[0]
-        return value if value.dim() == 1 else value.flatten(0, 1)
 
     def _upload(self) -> None:
         stale = [r for r in self._residents if not self._clean or r.changed()]
@@ -365,9 +407,12 @@ class InferenceStep(_Step):
         return 1
 
     def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Built:
-        capture = capture_inference(self.model, arguments, keywords, strict_ops=self.options.strict_ops)
+        capture = self._capture(arguments, keywords)
         written = frozenset(state for state, _ in capture.graph.updates)
         return _Built(capture, capture.graph, self._module_states(capture), written)
+
+    def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
+        return capture_inference(self.model, arguments, keywords, strict_ops=self.options.strict_ops)
 
 
 class TrainStep(_Step):
@@ -408,10 +453,7 @@ class TrainStep(_Step):
         return self.options.device_iterations
 
     def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Built:
-        capture = capture_joint(
-            self.model, arguments, keywords, loss=self.loss, loss_scale=self.options.loss_scaling,
-            strict_ops=self.options.strict_ops,
-        )
+        capture = self._capture(arguments, keywords)
         accumulated, accumulation = accumulate(capture.gradients, self.micro_batches)
         mean = self.options.accumulation_reduction == "mean"
         scale = 1.0 / (self.options.loss_scaling * (self.micro_batches if mean else 1))
@@ -427,6 +469,12 @@ class TrainStep(_Step):
         )
         states = self._module_states(capture) | optimiser.host | dict.fromkeys(accumulation.inputs)
         return _Built(capture, graph, states, frozenset(state for state, _ in graph.updates), optimiser)
+
+    def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
+        return capture_joint(
+            self.model, arguments, keywords, loss=self.loss, loss_scale=self.options.loss_scaling,
+            strict_ops=self.options.strict_ops,
+        )
 
     def _refresh(self) -> None:
         """Read learning rates and the other hyper-parameters anew."""

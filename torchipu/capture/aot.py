@@ -9,7 +9,7 @@ import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch._dynamo.exc import TorchDynamoException
@@ -48,6 +48,8 @@ class Captured:
         leaves: Leaves of that structure: a Tensor of ``graph.outputs``, or a Python constant.
         output_dtypes: torch dtype of each of ``graph.outputs``, for those computed in another type.
         generic_targets: ATen overloads without a record, each with its count.
+        written: By the place of an argument that forward writes into: what it holds after a micro-batch, one of
+            ``graph.outputs``. Empty where capture went through Dynamo: there such writes are lost, with a warning.
     """
 
     graph: Graph
@@ -63,6 +65,7 @@ class Captured:
     leaves: tuple[object, ...]
     output_dtypes: tuple[torch.dtype, ...]
     generic_targets: Mapping[str, int]
+    written: Mapping[int, Tensor] = dataclasses.field(default_factory=dict)
 
     def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
         """Return the tensors of a call in the order of ``arguments`` without its Nones.
@@ -144,6 +147,8 @@ class _Results(torch.nn.Module):
         self.leaves: list[Any] = []
         self.spec: pytree.TreeSpec | None = None
         self.loss: int | None = None
+        self.loss_scale = 0.0 if training is None else training.scale
+        self.keeps_writes = False
 
     def forward(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
         """Return the tensors among the results, in order; ``loss`` becomes the place of the loss among them."""
@@ -160,14 +165,14 @@ class _Results(torch.nn.Module):
                 continue
             if position == chosen:
                 self.loss = len(tensors)
-            self.leaves.append(_Place(len(tensors)))
+            self.leaves.append(Place(len(tensors)))
             # A clone keeps AOT autograd from treating results as views of inputs or of each other.
             tensors.append(leaf if position == chosen else leaf.detach().clone())
         return tensors
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Stands for the n-th tensor among the results."""
 
     index: int
@@ -218,7 +223,41 @@ def _capture(
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach(), (args, dict(kwargs)))
     traced = _dynamo(module, args, kwargs)
     refuse_inputs(traced)
-    results = _Results(traced, training)
+    return export(_Results(traced, training), module, args, kwargs, name=name, strict_ops=strict_ops)
+
+
+class Results(Protocol):
+    """A module that calls another one, its ``inner``, and returns the tensors among the results as a list.
+
+    Attributes:
+        leaves: The flattened results; a `Place` for each tensor.
+        spec: Their structure.
+        loss: Place of the loss among the tensors, or None.
+        loss_scale: What the backward ops begin from.
+        keeps_writes: Whether writes into arguments become outputs.
+    """
+
+    leaves: list[Any]
+    spec: pytree.TreeSpec | None
+    loss: int | None
+    loss_scale: float
+    keeps_writes: bool
+
+
+def export(
+    results: Any, module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, name: str,
+    strict_ops: bool,
+) -> Captured:
+    """Trace what calls a module through AOT autograd and import the graph.
+
+    Args:
+        results: `Results`, also a torch.nn.Module.
+        module: What it calls; its names of parameters and buffers are those of the graph.
+        args: Example arguments.
+        kwargs: Example keyword arguments.
+        name: Name of the graph.
+        strict_ops: Refuse ops that would run through the generic codelet.
+    """
     with contextlib.ExitStack() as stack:
         joint = aot_export_joint_with_descriptors(
             stack, results, args, dict(kwargs), decompositions=decompositions(),
@@ -227,7 +266,7 @@ def _capture(
     _drop_dead(graph_module)
     names = _canonical_names(module)
     placeholders = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
-    given = [_given(node, names, results.loss, training) for node in placeholders]
+    given = [_given(node, names, results) for node in placeholders]
     imported = import_graph(graph_module, name=name, given=given, strict_ops=strict_ops)
     return _assemble(imported, placeholders, graph_module, names, results, args, kwargs)
 
@@ -276,7 +315,7 @@ def _canonical_names(module: torch.nn.Module) -> dict[str, str]:
     return names
 
 
-def _given(node: Node, names: Mapping[str, str], loss: int | None, training: _Training | None) -> Given:
+def _given(node: Node, names: Mapping[str, str], results: Results) -> Given:
     """Say what a placeholder of the joint graph is."""
     match node.meta["desc"]:
         case desc.ParamAOTInput(target=target):
@@ -284,9 +323,9 @@ def _given(node: Node, names: Mapping[str, str], loss: int | None, training: _Tr
         case desc.BufferAOTInput(target=target):
             return Given(Role.BUFFER, names[_inner(target)])
         case desc.TangentAOTInput(output=output):
-            is_loss = isinstance(output, desc.PlainAOTOutput) and output.idx == loss
+            is_loss = isinstance(output, desc.PlainAOTOutput) and output.idx == results.loss
             fake = node.meta["val"]
-            scale = training.scale if training is not None and is_loss else 0.0
+            scale = results.loss_scale if is_loss else 0.0
             value = torch.full(tuple(fake.shape), scale, dtype=fake.dtype)
             return Given(Role.CONSTANT, "loss_scale" if is_loss else node.name, value)
         case desc.PlainAOTInput(idx=index):
@@ -305,7 +344,7 @@ def _inner(target: str) -> str:
 
 
 def _assemble(
-    imported: Imported, placeholders: Sequence[Node], module: GraphModule, names: Mapping[str, str], results: _Results,
+    imported: Imported, placeholders: Sequence[Node], module: GraphModule, names: Mapping[str, str], results: Results,
     args: tuple[Any, ...], kwargs: Mapping[str, Any],
 ) -> Captured:
     graph = imported.graph
@@ -323,6 +362,7 @@ def _assemble(
     outputs: dict[int, Tensor] = {}
     updates: list[tuple[Tensor, Tensor]] = []
     gradients: dict[str, Tensor] = {}
+    written: dict[int, Tensor] = {}
     dtypes: dict[Tensor, torch.dtype] = {}
     output_node = next(node for node in module.graph.nodes if node.op == "output")
     for what, value, fake in zip(output_node.meta["desc"], imported.results, imported.result_values, strict=True):
@@ -338,12 +378,17 @@ def _assemble(
             case desc.InputMutationAOTOutput(mutated_input=mutated):
                 state = by_desc[mutated]
                 assert state is not None
-                if state.role is Role.INPUT:
+                if state.role is Role.INPUT and results.keeps_writes:
+                    assert isinstance(mutated, desc.PlainAOTInput)
+                    written[mutated.idx] = value
+                    assert fake is not None
+                    dtypes[value] = fake.dtype
+                elif state.role is Role.INPUT:
                     _warn_written_input(state)
                 else:
                     updates.append((state, value))
-    leaves = tuple(outputs[leaf.index] if isinstance(leaf, _Place) else leaf for leaf in results.leaves)
-    user_outputs = tuple(dict.fromkeys(outputs[index] for index in sorted(outputs)))
+    leaves = tuple(outputs[leaf.index] if isinstance(leaf, Place) else leaf for leaf in results.leaves)
+    user_outputs = tuple(dict.fromkeys([*(outputs[index] for index in sorted(outputs)), *written.values()]))
     kept = tuple(tensor for tensor in graph.inputs if tensor in read)
     flat, in_spec = pytree.tree_flatten((args, dict(kwargs)))
     arguments = tuple(
@@ -359,6 +404,7 @@ def _assemble(
         loss_scale=next((tensor for tensor in kept if tensor.name == "loss_scale"), None),
         in_spec=in_spec, out_spec=results.spec, leaves=leaves,
         output_dtypes=tuple(dtypes[tensor] for tensor in user_outputs), generic_targets=imported.generic_targets,
+        written=written,
     )
 
 

@@ -1,0 +1,150 @@
+"""Capture by running: forward runs as plain Python on fake tensors and what it calls is recorded, without Dynamo.
+
+So captures PopTorch: anything that Python can do before, between and after the calls is allowed, errors of the model
+reach the caller as they are, and blocks may be begun by assignment. The price is that forward runs more than once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.fx import traceback
+from torch.nn.modules import module as torch_module
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from torchipu.capture.aot import Captured, Place, as_capture_error, export
+from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT
+
+
+class Running(torch.nn.Module):
+    """Calls a module on flat tensors and returns flat tensors; subclasses say how.
+
+    Args:
+        inner: The module, called by `run`.
+        loss_scale: What the backward ops begin from; 0 for inference.
+    """
+
+    keeps_writes = True
+
+    def __init__(self, inner: torch.nn.Module, loss_scale: float = 0.0) -> None:
+        super().__init__()
+        self.inner = inner
+        self.loss_scale = loss_scale
+        self.loss: int | None = None
+        self.leaves: list[Any] = []
+        self.spec: pytree.TreeSpec | None = None
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int | None]:
+        """Call ``inner``; return its tensors and which of them is the loss, or None."""
+        raise NotImplementedError
+
+    def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        """Return the tensors of a run; only the loss carries a gradient."""
+        with traceback.preserve_node_meta(), _module_paths(self.inner), _UserLines():
+            results, self.loss = self.run(tensors)
+        if self.loss is not None and not results[self.loss].requires_grad:
+            self.loss = None
+        self.leaves = [Place(index) for index in range(len(results))]
+        self.spec = pytree.tree_structure(self.leaves)
+        # A clone keeps AOT autograd from treating results as views of inputs or of each other.
+        return [
+            result if index == self.loss else result.detach().clone() for index, result in enumerate(results)
+        ]
+
+
+def capture_by_running(
+    running: Running, tensors: Sequence[torch.Tensor], *, name: str, strict_ops: bool = False,
+) -> Captured:
+    """Capture a module as one graph by running it on fake tensors.
+
+    Args:
+        running: Calls the module; its ``loss_scale`` says whether backward ops are wanted.
+        tensors: Example inputs; sizes and types are fixed in the graph.
+        name: Name of the graph.
+        strict_ops: Refuse ops that would run through the generic codelet.
+
+    Returns:
+        The capture; its structure is that of the flat list of tensors that `Running.run` returned, and writes into
+        inputs are among its outputs.
+
+    Raises:
+        CaptureError: A size or a value on the host depends on data.
+        Exception: Whatever the module raises, as it is.
+    """
+    is_training = running.loss_scale != 0.0
+    # Tensors that are no parameters, buffers or inputs are constants of the program.
+    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with (
+        torch.inference_mode(False), torch.set_grad_enabled(is_training), torch.random.fork_rng(devices=[]),
+        tracing(TracingContext(fake_mode)),
+    ):
+        try:
+            given = tuple(tensor.detach() for tensor in tensors)
+            return export(running, running.inner, given, {}, name=name, strict_ops=strict_ops)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise as_capture_error(error) from error
+
+
+# ---------------------------------------------------------------------- where the user wrote it
+class _UserLines(TorchFunctionMode):
+    """Notes for each call into torch the line outside torch that it comes from."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        line = _user_line(sys._getframe(1))
+        if line:
+            traceback.current_meta["stack_trace"] = line
+        return function(*args, **(kwargs or {}))
+
+
+def _user_line(frame: FrameType | None) -> str:
+    """Return the innermost frame outside torch and torchipu as one entry of a stack trace."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith((TORCH_ROOT, OUR_ROOT, "<")):
+            code = linecache.getline(file, frame.f_lineno).strip()
+            return f'  File "{file}", line {frame.f_lineno}, in {frame.f_code.co_name}\n    {code}\n'
+        frame = frame.f_back
+    return ""
+
+
+@contextlib.contextmanager
+def _module_paths(root: torch.nn.Module) -> Iterator[None]:
+    """Note for each call into torch the modules that it is made in."""
+    paths = {id(member): path for path, member in root.named_modules(remove_duplicate=True)}
+    stacks: list[dict[str, tuple[str, type]]] = [{}]
+
+    def enter(module: torch.nn.Module, args: Any) -> None:
+        path = paths.get(id(module))
+        if path is None:
+            return
+        stacks.append({**stacks[-1], path: (path, type(module))})
+        traceback.current_meta["nn_module_stack"] = stacks[-1]
+
+    def leave(module: torch.nn.Module, args: Any, result: Any) -> None:
+        if id(module) in paths and len(stacks) > 1:
+            stacks.pop()
+            traceback.current_meta["nn_module_stack"] = stacks[-1]
+
+    begin = torch_module.register_module_forward_pre_hook(enter)
+    end = torch_module.register_module_forward_hook(leave, always_call=True)
+    try:
+        yield
+    finally:
+        begin.remove()
+        end.remove()
