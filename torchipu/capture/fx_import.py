@@ -35,9 +35,8 @@ IDENTITIES = frozenset({"aten.lift.default", "aten.lift_fresh.default", "aten.li
 
 CHECKS = frozenset({"aten._assert_tensor_metadata.default", "aten._assert_async.default", "aten._assert_async.msg",
                     "aten._assert_scalar.default", "aten.sym_constrain_range.default",
-                    "aten.sym_constrain_range_for_size.default", "aten._linalg_check_errors.default"})
-"""Calls with no result that torch adds for its own checks. A program on the device has no way to raise: what
-`torch.linalg` cannot invert or factor comes out as infinities and NaN."""
+                    "aten.sym_constrain_range_for_size.default"})
+"""Calls with no result that torch adds for its own checks."""
 
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in .*?(?:\n\s*(?P<code>(?!\s*File ").+))?$', re.M)
 TORCH_ROOT = str(Path(torch.__file__).parent)
@@ -142,10 +141,6 @@ class _Importer:
         if "tangents" in node.name:
             self.backward.add(node)
         value = node.meta.get("val")
-        if _is_token(node):
-            self.values[node] = None
-            self.placeholders.append(None)
-            return
         if not isinstance(value, torch.Tensor):
             self.values[node] = _concrete(value, node)
             self.placeholders.append(None)
@@ -210,8 +205,6 @@ class _Importer:
     def fold(self, node: Node) -> object:
         """Return the value of a call on numbers alone, such as a product of sizes."""
         value = node.meta.get("val")
-        if node.target is torch.ops.higher_order.with_effects and str(node.args[1]) in CHECKS:
-            return [self.read(node.args[0])]
         if callable(node.target) and not isinstance(node.target, torch._ops.HigherOrderOperator) and _is_number(value):
             return _concrete(value, node)
         raise _uncapturable(node, getattr(node.target, "__name__", str(node.target)))
@@ -413,11 +406,6 @@ def _block_text(op: Op) -> str:
         return ""
     name, ipu = op.block
     return f"{name} ({op.leg.name.lower()})" if ipu is None else f"{name} (ipu {ipu}, {op.leg.name.lower()})"
-
-
-def _is_token(node: Node) -> bool:
-    """Whether a placeholder only orders calls that have effects; AOT autograd hands over None for it."""
-    return bool(node.users) and all(user.target is torch.ops.higher_order.with_effects for user in node.users)
 
 
 # ---------------------------------------------------------------------- values
