@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from torchipu.capture import substitutes
 from torchipu.capture.block import BlockForward
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph, line_in, refuse_inputs
@@ -28,6 +29,7 @@ from torchipu.errors import CaptureError, IpuError
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.types import Role, Source
 
+substitutes.register()
 
 @dataclass(frozen=True, slots=True)
 class Captured:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 
-from torchipu.capture import movement
+from torchipu.capture import criteria, movement
 
 aten = torch.ops.aten
 
@@ -29,8 +29,8 @@ Decompositions = dict[torch._ops.OpOverload, Callable[..., Any]]
 
 def decompositions() -> Decompositions:
     """Return what AOT autograd takes apart while it traces, by overload."""
-    taken_apart = get_decompositions([*TORCH_OWN, *movement.TORCH_OWN])
-    return {**cast(Decompositions, taken_apart), **OURS, **movement.OURS}
+    taken_apart = get_decompositions([*TORCH_OWN, *movement.TORCH_OWN, *criteria.TORCH_OWN])
+    return {**cast(Decompositions, taken_apart), **OURS, **movement.OURS, **criteria.OURS}
 
 
 def _addbmm(
@@ -80,30 +80,6 @@ def _norm_full_dtype(self: Tensor, p: float | None, *, dtype: torch.dtype) -> Te
     return aten.linalg_vector_norm(self, 2 if p is None else p, None, False, dtype=dtype)
 
 
-def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
-    """Distances of all pairs from the differences of all pairs."""
-    return aten.linalg_vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, [-1])
-
-
-def _cdist_backward(grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:
-    """Gradient for ``x1``; a pair without distance gives none."""
-    differences = x1.unsqueeze(-2) - x2.unsqueeze(-3)
-    grad, distances = grad.unsqueeze(-1), cdist.unsqueeze(-1)
-    if p == 0:
-        return aten.zeros_like(x1)
-    if p == 1:
-        slopes = grad * differences.sign()
-    elif p == math.inf:
-        slopes = grad * differences.sign() * (differences.abs() == distances)
-    elif p == 2:
-        slopes = torch.where(distances == 0, 0.0, grad * differences / distances)
-    else:
-        powers = differences.abs().pow(p - 1) / distances.pow(p - 1)
-        none = (distances == 0) | (differences == 0) if p < 1 else distances == 0
-        slopes = torch.where(none, 0.0, grad * differences.sign() * powers)
-    return slopes.sum(-2)
-
-
 def _trilinear(
     i1: Tensor, i2: Tensor, i3: Tensor, expand1: Sequence[int], expand2: Sequence[int], expand3: Sequence[int],
     sumdim: Sequence[int], unroll_dim: int = 1,
@@ -139,8 +115,6 @@ OURS: Decompositions = {
     aten.norm.Scalar: lambda self, p=2: _norm(self, p),
     aten.norm.ScalarOpt_dim_dtype: _norm_dtype,
     aten.norm.ScalarOpt_dtype: _norm_full_dtype,
-    aten._cdist_forward.default: _cdist,
-    aten._cdist_backward.default: _cdist_backward,
     aten.trace.default: lambda self: aten.sum(aten.diagonal(self)),
     aten._trilinear.default: _trilinear,
     aten.block_diag.default: _block_diag,

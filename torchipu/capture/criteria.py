@@ -1,0 +1,150 @@
+"""Losses, distances and weight norms that are taken apart at capture; see `torchipu.capture.decompositions`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+aten = torch.ops.aten
+
+TORCH_OWN = (
+    aten.multi_margin_loss, aten.multilabel_margin_loss_forward, aten.soft_margin_loss_backward,
+)
+"""Ops for which torch's own decomposition gives parts that we serve."""
+
+MEAN, SUM = 1, 2  # torch.nn._reduction
+
+
+def reduced(losses: Tensor, reduction: int) -> Tensor:
+    """Reduce losses by torch's number of a reduction."""
+    if reduction == MEAN:
+        return losses.mean()
+    return losses.sum() if reduction == SUM else losses
+
+
+def _soft_margin(self: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
+    """``log(1 + exp(-target * self))``, which overflows nowhere and stays in float between halves."""
+    wide = _wide(self)
+    losses = aten.softplus(-wide * target, 1, math.inf)
+    return reduced(losses, reduction).to(self.dtype)
+
+
+def _binary_cross_entropy_with_logits(
+    self: Tensor, target: Tensor, weight: Tensor | None = None, pos_weight: Tensor | None = None, reduction: int = MEAN,
+) -> Any:
+    """Spread weights that the kernel does not read as they stand over the elements."""
+    shape = self.shape
+    spread = weight is not None and weight.shape != shape
+    # A positive weight of one row repeats; any other broadcast does not.
+    repeats = pos_weight is None or pos_weight.shape == shape[len(shape) - pos_weight.dim() :]
+    if repeats and not spread:
+        return NotImplemented
+    return aten.binary_cross_entropy_with_logits(
+        self, target, weight.expand(shape) if spread else weight,  # type: ignore[union-attr]
+        pos_weight if repeats else pos_weight.expand(shape), reduction,  # type: ignore[union-attr]
+    )
+
+
+def _binary_cross_entropy(
+    self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
+) -> Any:
+    if weight is None or weight.shape == self.shape:
+        return NotImplemented
+    return aten.binary_cross_entropy(self, target, weight.expand(self.shape), reduction)
+
+
+def _binary_cross_entropy_backward(
+    grad_output: Tensor, self: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN,
+) -> Any:
+    if weight is None or weight.shape == self.shape:
+        return NotImplemented
+    return aten.binary_cross_entropy_backward(grad_output, self, target, weight.expand(self.shape), reduction)
+
+
+# --------------------------------------------------------------------------- distances
+def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
+    """Distances of all pairs from the differences of all pairs."""
+    return aten.linalg_vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, [-1])
+
+
+def _cdist_backward(grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:
+    """Gradient for ``x1``."""
+    return _slopes(grad.unsqueeze(-1), x1.unsqueeze(-2) - x2.unsqueeze(-3), cdist.unsqueeze(-1), p).sum(-2)
+
+
+def _slopes(grad: Tensor, differences: Tensor, distances: Tensor, p: float) -> Tensor:
+    """Gradient of the p-norm of each difference, ``[..., D]``; a pair without distance gives none."""
+    if p == 0:
+        return aten.zeros_like(differences)
+    if p == 1:
+        return grad * differences.sign()
+    if p == math.inf:
+        return grad * differences.sign() * (differences.abs() == distances)
+    if p == 2:
+        return torch.where(distances == 0, 0.0, grad * differences / distances)
+    powers = differences.abs().pow(p - 1) / distances.pow(p - 1)
+    none = (distances == 0) | (differences == 0) if p < 1 else distances == 0
+    return torch.where(none, 0.0, grad * differences.sign() * powers)
+
+
+def _pairs(rows: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the numbers of the rows of each pair, in the order of ``pdist``."""
+    first, second = torch.triu_indices(rows, rows, 1, device=device)
+    return first, second
+
+
+def _pdist(self: Tensor, p: float = 2) -> Tensor:
+    """Distances of all pairs of rows."""
+    first, second = _pairs(self.shape[0], self.device)
+    return aten.linalg_vector_norm(self.index_select(0, first) - self.index_select(0, second), p, [-1])
+
+
+def _pdist_backward(grad: Tensor, self: Tensor, p: float, pdist: Tensor) -> Tensor:
+    first, second = _pairs(self.shape[0], self.device)
+    differences = self.index_select(0, first) - self.index_select(0, second)
+    slopes = _slopes(grad.unsqueeze(-1), differences, pdist.unsqueeze(-1), p)
+    return aten.zeros_like(self).index_add(0, first, slopes).index_add(0, second, slopes, alpha=-1)
+
+
+# --------------------------------------------------------------------------- weight norm
+def _others(value: Tensor, dim: int) -> list[int]:
+    return [other for other in range(value.dim()) if other != dim]
+
+
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> tuple[Tensor, Tensor]:
+    """Scale each slice of ``v`` to the length that ``g`` gives; returns the norms of the slices too."""
+    norms = aten.linalg_vector_norm(v, 2, _others(v, dim), True)
+    return v * (g / norms), norms
+
+
+def _weight_norm_backward(
+    grad_w: Tensor, saved_v: Tensor, saved_g: Tensor, saved_norms: Tensor, dim: int,
+) -> tuple[Tensor, Tensor]:
+    """Gradients for ``v`` and ``g``; sums over a slice are taken in float."""
+    grad, v, g, norms = (_wide(value) for value in (grad_w, saved_v, saved_g, saved_norms))
+    along = (grad * v).sum(_others(v, dim), keepdim=True) / norms
+    grad_v = g / norms * (grad - v * (along / norms))
+    return grad_v.to(saved_v.dtype), along.to(saved_g.dtype)
+
+
+def _wide(value: Tensor) -> Tensor:
+    return value.float() if value.dtype in (torch.half, torch.bfloat16) else value
+
+
+OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
+    aten.soft_margin_loss.default: _soft_margin,
+    aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy_with_logits,
+    aten.binary_cross_entropy.default: _binary_cross_entropy,
+    aten.binary_cross_entropy_backward.default: _binary_cross_entropy_backward,
+    aten._cdist_forward.default: _cdist,
+    aten._cdist_backward.default: _cdist_backward,
+    aten._pdist_forward.default: _pdist,
+    aten._pdist_backward.default: _pdist_backward,
+    aten._weight_norm_interface.default: _weight_norm,
+    aten._weight_norm_interface_backward.default: _weight_norm_backward,
+}
+"""Decompositions of our own."""
