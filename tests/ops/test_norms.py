@@ -25,10 +25,10 @@ def tensors(*shapes: tuple[int, ...], grads: str = "") -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize("momentum", [0.1, None])
+@pytest.mark.parametrize("momentum", [0.1, 0.0])
 @pytest.mark.parametrize("shape", CHANNELS_FIRST, ids=str)
 def test_batch_norm_module_trains_and_keeps_its_statistics(
-    shape: tuple[int, ...], momentum: float | None, affine: bool, dtype: torch.dtype,
+    shape: tuple[int, ...], momentum: float, affine: bool, dtype: torch.dtype,
 ) -> None:
     kind = (nn.BatchNorm1d, nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)[CHANNELS_FIRST.index(shape)]
     module = kind(6, momentum=momentum, affine=affine)
@@ -42,6 +42,17 @@ def test_batch_norm_module_trains_and_keeps_its_statistics(
     judge(step, *tensors(shape), state, dtype=dtype)
     module.eval()
     judge(step, *tensors(shape), state, dtype=dtype)
+
+
+def test_batch_norm_module_averages_over_all_batches() -> None:
+    # Without momentum the module reads its counter on the host: Dynamo breaks the graph there, for every backend.
+    ours, exact = nn.BatchNorm2d(6, momentum=None), nn.BatchNorm2d(6, momentum=None).double()
+    torch._dynamo.reset()
+    compiled = torch.compile(ours, backend="ipu")
+    for batch in torch.randn(3, 4, 6, 5, 5, generator=torch.Generator().manual_seed(0)):
+        torch.testing.assert_close(compiled(batch).double(), exact(batch.double()), rtol=1e-5, atol=1e-5)
+    for name, value in exact.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name].to(value.dtype), value, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("grads", ["yyy", "nyy", "ynn", "nny"])
