@@ -89,6 +89,15 @@ class Options:
         1.0, "factor on the loss before the backward leg, divided out before the update", kind=float, above=0.0,
         poptorch="optim.loss_scaling",
     )
+    stochastic_rounding: bool = _option(
+        False, "round half results up or down at random, in proportion to what is discarded; otherwise to nearest",
+        kind=bool, poptorch="Precision.enableStochasticRounding",
+    )
+    half_overflow: str = _option(
+        "infinity", "what a half result beyond 65504 becomes: infinity as in PyTorch, NaN as on an IPU with NANOO set, "
+        "or the largest half as on one with NANOO clear", kind=str, allowed=("infinity", "nan", "saturate"),
+        poptorch="_Popart.set('enableNanoo')",
+    )
     offload_optimiser_state: bool = _option(
         False, "keep optimiser states in Streaming Memory between updates", kind=bool,
         poptorch="TensorLocations.setOptimizerLocation",

@@ -3,6 +3,7 @@
 #define TORCHIPU_ELEMENTWISE_H
 #include "isa.h"
 #include "elementwise_ops.h"
+#include "philox.h"
 #include "special_functions.h"
 #define TI_BODY "elementwise_body.h"
 #include "isa_build.h"

@@ -1,6 +1,7 @@
 /* Kernels of optimisers and gradient accumulation. */
 #ifndef TORCHIPU_UPDATE_H
 #define TORCHIPU_UPDATE_H
+#include "philox.h"
 #include "rowmath.h"
 #define TI_BODY "update_body.h"
 #include "isa_build.h"

@@ -1,8 +1,11 @@
 /* Optimisers and accumulation: each writes its state in place. Arithmetic is float whatever the type in memory.
  *
  * Hyperparameters are 16 doubles (see HYPER in update.pyx); `halves` in ints has bit k set when argument k is half.
- * Items of all kernels but fill_zero and increment: blocks of 4096 elements; ints are n, halves, flags. */
+ * Items of all kernels but fill_zero and increment: blocks of 4096 elements; ints are n, halves, flags, what becomes
+ * of an overflow, and the place among the arguments of the random words by which those written are rounded, one each in
+ * their order, or 0 to round to nearest. */
 #include "rowmath_body.h"
+#include "rounding_body.h"
 
 enum {
   FN(LR), FN(BETA1), FN(BETA2), FN(EPS), FN(WEIGHT_DECAY), FN(MOMENTUM), FN(DAMPENING), FN(ALPHA), FN(GRAD_SCALE),
@@ -23,19 +26,44 @@ TI_INLINE VF FN(read)(char *const *args, int64_t halves, int k, int64_t i, int64
   return width < VL ? FN(ldn)(p, width, (VF){0}) : FN(ld)(p);
 }
 
-TI_INLINE void FN(write)(char *const *args, int64_t halves, int k, int64_t i, int64_t width, VF v) {
-  if (halves >> k & 1) {
-    uint16_t *p = (uint16_t *)args[k] + i;
-    if (width >= VL) {
-      FN(sth)(p, v);
-      return;
-    }
-    uint16_t lanes[VL];
-    FN(sth)(lanes, v);
-    memcpy(p, lanes, (size_t)width * 2);
+/* How the written arguments are rounded, and the random words of the item at hand for each. */
+typedef struct {
+  char *const *args;
+  int64_t halves, first;
+  int overflow;
+  uint32_t words[4][64] __attribute__((aligned(64)));
+} FN(target);
+
+TI_INLINE void FN(aim)(FN(target) *to, char *const *args, const int64_t *ints) {
+  to->args = args;
+  to->halves = ints[1];
+  to->overflow = (int)ints[3];
+  to->first = ints[4] && !FN(rounds_to_nearest)((const int64_t *)args[ints[4]]) ? ints[4] : 0;
+}
+
+TI_INLINE void FN(write_half)(FN(target) *to, int k, int64_t i, int64_t width, VF v) {
+  if (to->first) {
+    if (i % FN(ROUNDING_ITEM) == 0)
+      FN(words)((const int64_t *)to->args[to->first + k], i / FN(ROUNDING_ITEM), to->words[k]);
+    v = FN(rounded_by)(v, FN(rounding_bits)(to->words[k], (int)(i / 16 % 8), (int)(i % 16)));
+  } else v = FN(rounded_to_nearest)(v);
+  v = FN(overflowed)(v, to->overflow);
+  uint16_t *p = (uint16_t *)to->args[k] + i;
+  if (width >= VL) {
+    FN(sth)(p, v);
     return;
   }
-  float *p = (float *)args[k] + i;
+  uint16_t lanes[VL];
+  FN(sth)(lanes, v);
+  memcpy(p, lanes, (size_t)width * 2);
+}
+
+TI_INLINE void FN(write)(FN(target) *to, int k, int64_t i, int64_t width, VF v) {
+  if (to->halves >> k & 1) {
+    FN(write_half)(to, k, i, width, v);
+    return;
+  }
+  float *p = (float *)to->args[k] + i;
   if (width < VL) FN(stn)(p, v, width);
   else FN(st)(p, v);
 }
@@ -50,8 +78,10 @@ TI_INLINE VF FN(lerp)(VF a, VF b, float w) {
 static int FN(accumulate)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                           void *scratch) {
   const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1];
+  FN(target) to;
+  FN(aim)(&to, args, ints);
   for (int64_t i = begin * FN(SPAN); i < last; i += VL)
-    FN(write)(args, h, 0, i, last - i, FN(read)(args, h, 0, i, last - i) + FN(read)(args, h, 1, i, last - i));
+    FN(write)(&to, 0, i, last - i, FN(read)(args, h, 0, i, last - i) + FN(read)(args, h, 1, i, last - i));
   return TI_OK;
 }
 
@@ -81,6 +111,8 @@ static int FN(sgd)(char *const *args, const int64_t *ints, const double *scalars
                    void *scratch) {
   const double *hyper = (const double *)args[3];
   const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1], flags = ints[2];
+  FN(target) to;
+  FN(aim)(&to, args, ints);
   const int first = *(const float *)args[4] <= 1.0f, nesterov = hyper[FN(NESTEROV)] != 0;
   const float scale = (float)(hyper[FN(MAXIMIZE)] != 0 ? -hyper[FN(GRAD_SCALE)] : hyper[FN(GRAD_SCALE)]);
   const float decay = (float)hyper[FN(WEIGHT_DECAY)], momentum = (float)hyper[FN(MOMENTUM)];
@@ -92,11 +124,11 @@ static int FN(sgd)(char *const *args, const int64_t *ints, const double *scalars
     if (flags & 1) {
       VF buffer = grad;
       if (!first) buffer = FN(read)(args, h, 1, i, width) * momentum + grad * fresh;
-      FN(write)(args, h, 1, i, width, buffer);
+      FN(write)(&to, 1, i, width, buffer);
       if (nesterov) grad = grad + buffer * momentum;
       else grad = buffer;
     }
-    FN(write)(args, h, 0, i, width, param - grad * rate);
+    FN(write)(&to, 0, i, width, param - grad * rate);
   }
   return TI_OK;
 }
@@ -107,6 +139,8 @@ static int FN(adam)(char *const *args, const int64_t *ints, const double *scalar
                     void *scratch) {
   const double *hyper = (const double *)args[5], step = *(const float *)args[6];
   const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1], flags = ints[2];
+  FN(target) to;
+  FN(aim)(&to, args, ints);
   const float scale = (float)(hyper[FN(MAXIMIZE)] != 0 ? -hyper[FN(GRAD_SCALE)] : hyper[FN(GRAD_SCALE)]);
   const float decay = flags & 2 ? 0.0f : (float)hyper[FN(WEIGHT_DECAY)];
   const float keep = flags & 2 ? (float)(1.0 - hyper[FN(LR)] * hyper[FN(WEIGHT_DECAY)]) : 1.0f;
@@ -122,13 +156,13 @@ static int FN(adam)(char *const *args, const int64_t *ints, const double *scalar
     const VF mean = FN(lerp)(FN(read)(args, h, 1, i, width), grad, fresh1);
     const VF square = FN(read)(args, h, 2, i, width) * beta2 + grad * grad * fresh2;
     VF most = square;
-    FN(write)(args, h, 1, i, width, mean);
-    FN(write)(args, h, 2, i, width, square);
+    FN(write)(&to, 1, i, width, mean);
+    FN(write)(&to, 2, i, width, square);
     if (flags & 1) {
       most = FN(max)(FN(read)(args, h, 3, i, width), square);
-      FN(write)(args, h, 3, i, width, most);
+      FN(write)(&to, 3, i, width, most);
     }
-    FN(write)(args, h, 0, i, width, param - mean / (FN(vsqrt)(most) * root + eps) * rate);
+    FN(write)(&to, 0, i, width, param - mean / (FN(vsqrt)(most) * root + eps) * rate);
   }
   return TI_OK;
 }
@@ -138,6 +172,8 @@ static int FN(rmsprop)(char *const *args, const int64_t *ints, const double *sca
                        void *scratch) {
   const double *hyper = (const double *)args[5];
   const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1], flags = ints[2];
+  FN(target) to;
+  FN(aim)(&to, args, ints);
   const float scale = (float)(hyper[FN(MAXIMIZE)] != 0 ? -hyper[FN(GRAD_SCALE)] : hyper[FN(GRAD_SCALE)]);
   const float decay = (float)hyper[FN(WEIGHT_DECAY)], alpha = (float)hyper[FN(ALPHA)];
   const float fresh = (float)(1.0 - hyper[FN(ALPHA)]), eps = (float)hyper[FN(EPS)], rate = (float)hyper[FN(LR)];
@@ -148,18 +184,18 @@ static int FN(rmsprop)(char *const *args, const int64_t *ints, const double *sca
     const VF grad = FN(gradient)(FN(read)(args, h, 4, i, width), param, scale, decay);
     const VF square = FN(read)(args, h, 1, i, width) * alpha + grad * grad * fresh;
     VF spread = square;
-    FN(write)(args, h, 1, i, width, square);
+    FN(write)(&to, 1, i, width, square);
     if (flags & 2) {
       const VF mean = FN(lerp)(FN(read)(args, h, 3, i, width), grad, fresh);
-      FN(write)(args, h, 3, i, width, mean);
+      FN(write)(&to, 3, i, width, mean);
       spread = square - mean * mean;
     }
     VF move = grad / (FN(vsqrt)(spread) + eps);
     if (flags & 1) {
       move = FN(read)(args, h, 2, i, width) * momentum + move;
-      FN(write)(args, h, 2, i, width, move);
+      FN(write)(&to, 2, i, width, move);
     }
-    FN(write)(args, h, 0, i, width, param - move * rate);
+    FN(write)(&to, 0, i, width, param - move * rate);
   }
   return TI_OK;
 }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torchipu._kernels.elementwise import CHAIN, OPERATIONS, SCALAR_OPERATIONS
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.spec import HostPlanner, HostTensor, spec_of
+from torchipu.ops.spec import TO_NEAREST, HostPlanner, HostTensor, Rounding, spec_of
 
 MAX_OPERANDS = 24  # operands and results of one chain
 MAX_DIMS = 8
@@ -134,6 +134,7 @@ class Node:
         operation: Name of the instruction.
         inputs: Values that the instruction reads.
         scalars: Constants that the instruction takes.
+        random: Words of the random op that a rounding draws from.
     """
 
     kind: str
@@ -142,6 +143,7 @@ class Node:
     operation: str = ""
     inputs: tuple[Value, ...] = ()
     scalars: tuple[float, ...] = ()
+    random: HostTensor | None = None
 
 
 class Chain:
@@ -185,6 +187,14 @@ class Chain:
         """Return the result of an instruction; its name begins with the class of the result."""
         return self._add(Node(operation[0], operation=operation, inputs=inputs, scalars=tuple(map(float, scalars))))
 
+    def round(self, value: Value, rounding: Rounding) -> Value:
+        """Return the value as a half holds it."""
+        if rounding is TO_NEAREST:
+            return self.run("f_round_half", value)
+        node = Node("f", operation="f_round_by", inputs=(value,), scalars=(float(rounding.overflow),))
+        node.random = rounding.random
+        return self._add(node)
+
     def convert(self, value: Value, kind: str) -> Value:
         """Return the value in another register class."""
         return value if value.kind == kind else self.run(CONVERSIONS[kind + value.kind], value)
@@ -200,9 +210,12 @@ class Chain:
         return self.scalar(_wrapped(number, op) if kind == "l" else number, kind)
 
     # ------------------------------------------------------------------ results
-    def bind(self, tensor: Tensor, value: Value) -> None:
+    def bind(self, tensor: Tensor, value: Value, rounding_of: Rounding = TO_NEAREST) -> None:
         """Make a value the result of an op, rounded to the result's type for those who read it in this chain."""
         exact = self.convert(value, class_of(tensor.dtype))
+        if tensor.dtype is DType.HALF and rounding_of is not TO_NEAREST:
+            self.known[tensor] = self.round(exact, rounding_of)
+            return
         rounding = "f_round_half" if tensor.dtype is DType.HALF else WRAPS.get(tensor.dtype)
         node = self.nodes[exact.number]
         if rounding and node.operation:
@@ -293,6 +306,9 @@ class Emission:
 
     def _emit_instruction(self, number: int, node: Node, last_use: dict[int, int], direct: dict[int, int]) -> None:
         operands = [self._slot(value) for value in node.inputs]
+        if node.random is not None:
+            operands.append(self._new_slot(Slot(WALK, len(self.results) + len(self.inputs), DTYPE_CODES[DType.LONG])))
+            self.inputs.append(node.random)
         for value in set(node.inputs):
             if last_use[value.number] == number and value.kind == node.kind:
                 self._release(value.number)  # the result may take its place: elements are read before written
@@ -442,17 +458,20 @@ def emit_chain(ops: Sequence[Op], plan: HostPlanner) -> None:
         instruction: Instruction = spec.instruction  # type: ignore[assignment]
         values = instruction(chain, op)
         for result, value in zip(op.outputs, (values,) if isinstance(values, Value) else values, strict=True):
-            chain.bind(result, value)
+            chain.bind(result, value, plan.rounding(op, result))
     results = [
         (chain.known[result], plan.output(result)) for op in ops for result in op.outputs if plan.wanted_outside(result)
     ]
     chain.emit(results)
 
 
-def emit_cast(plan: HostPlanner, dst: HostTensor, src: HostTensor) -> None:
-    """Emit a copy between two views of the same shape that converts the element type."""
+def emit_cast(plan: HostPlanner, dst: HostTensor, src: HostTensor, rounding: Rounding = TO_NEAREST) -> None:
+    """Emit a copy between two views of the same shape that converts the element type, rounding halves as told."""
     chain = Chain(plan, dst.shape)
-    chain.emit([(chain.convert(chain.load(src), class_of(dst.dtype)), dst)])
+    value = chain.convert(chain.load(src), class_of(dst.dtype))
+    if dst.dtype is DType.HALF and rounding is not TO_NEAREST:
+        value = chain.round(value, rounding)
+    chain.emit([(value, dst)])
 
 
 Instruction = Callable[[Chain, Op], Value | tuple[Value, ...]]

@@ -103,6 +103,23 @@ class HostTensor:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """How a result becomes half.
+
+    Attributes:
+        random: LONG[4] of a random op (see ``HostPlanner.random_state``) to round stochastically; None to round to
+            nearest.
+        overflow: What becomes of values beyond 65504: 0 infinity, 1 NaN, 2 the largest half.
+    """
+
+    random: HostTensor | None = None
+    overflow: int = 0
+
+
+TO_NEAREST = Rounding()
+
+
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Return row-major strides in elements."""
     strides, step = [], 1
@@ -141,6 +158,10 @@ class HostPlanner(Protocol):
 
     def random_state(self, op: Op) -> HostTensor:
         """Return LONG[4]: seed, replica, number of the op within the program, micro-batch counter."""
+        ...
+
+    def rounding(self, op: Op, result: Tensor) -> Rounding:
+        """Return how a half result of an op is rounded."""
         ...
 
     def wanted(self, tensor: Tensor) -> bool:

@@ -8,6 +8,8 @@ before: in the first update it is 1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torchipu._kernels import update as kernels
 from torchipu._kernels.abi import Kernel
 from torchipu._kernels.update import HYPER, HYPER_WORDS
@@ -64,27 +66,46 @@ def _in_place(op: Op, plan: HostPlanner) -> dict[str, HostTensor]:
     }
 
 
-def _written(state: dict[str, HostTensor], *names: str) -> list[HostTensor]:
-    """Return what a kernel writes, in its order; the parameter stands in for absent states, which it leaves alone."""
-    return [state.get(name, state["param"]) for name in names]
-
-
 def _value(op: Op, plan: HostPlanner, name: str) -> HostTensor:
     tensor = op.operand(name)
     assert tensor is not None, f"{op.target} without {name}"
     return plan.value(tensor)
 
 
-def _update(plan: HostPlanner, kernel: Kernel, written: list[HostTensor], read: list[HostTensor], flags: int) -> None:
-    """Append an update over all elements of its first argument."""
-    count = written[0].num_elements
-    halves = sum(1 << place for place, held in enumerate([*written, *read]) if held.dtype is DType.HALF)
-    plan.step(kernel, written, read, ints=(count, halves, flags), items=-(-count // SPAN), reads_outputs=True)
+def _update(
+    op: Op, plan: HostPlanner, kernel: Kernel, written: Sequence[str], state: dict[str, HostTensor],
+    read: list[HostTensor], flags: int,
+) -> None:
+    """Append an update over all elements of the first state that is written.
+
+    Args:
+        op: The update.
+        plan: Receives the step.
+        kernel: Its kernel.
+        written: What the kernel writes, in its order; the first stands in for absent states, which it leaves alone.
+        state: Storage of each state by name.
+        read: What the kernel reads besides.
+        flags: For the kernel.
+    """
+    first = state[written[0]]
+    targets = [state.get(name, first) for name in written]
+    halves = sum(1 << place for place, held in enumerate([*targets, *read]) if held.dtype is DType.HALF)
+    roundings = dict(zip(state, (plan.rounding(op, result) for result in op.outputs), strict=True))
+    random = [roundings.get(name, roundings[written[0]]).random for name in written]
+    drawn = next((words for words in random if words is not None), None)
+    words = [held or drawn for held in random] if drawn is not None else []
+    overflow = max(rounding.overflow for rounding in roundings.values())
+    ints = (first.num_elements, halves, flags, overflow, len(targets) + len(read) if words else 0)
+    plan.step(
+        kernel, targets, [*read, *(held for held in words if held is not None)], ints=ints,
+        items=-(-first.num_elements // SPAN), reads_outputs=True,
+    )
 
 
 def _emit_accumulate(op: Op, plan: HostPlanner) -> None:
     grad = plan.value(op.inputs[1])
-    _update(plan, kernels.ACCUMULATE, [plan.update_in_place(op.inputs[0], op.outputs[0])], [grad], 0)
+    state = {"accumulator": plan.update_in_place(op.inputs[0], op.outputs[0])}
+    _update(op, plan, kernels.ACCUMULATE, ("accumulator",), state, [grad], 0)
 
 
 def _emit_fill_zero(op: Op, plan: HostPlanner) -> None:
@@ -101,7 +122,7 @@ def _emit_sgd(op: Op, plan: HostPlanner) -> None:
     read = [_value(op, plan, name) for name in ("grad", "hyper", "step")]
     state = _in_place(op, plan)
     flags = HAS_MOMENTUM if "momentum_buffer" in state else 0
-    _update(plan, kernels.SGD, _written(state, "param", "momentum_buffer"), read, flags)
+    _update(op, plan, kernels.SGD, ("param", "momentum_buffer"), state, read, flags)
 
 
 def _emit_adam(decoupled: int) -> Emitter:
@@ -109,7 +130,8 @@ def _emit_adam(decoupled: int) -> Emitter:
         read = [_value(op, plan, name) for name in ("grad", "hyper", "step")]
         state = _in_place(op, plan)
         flags = decoupled | (AMSGRAD if "max_exp_avg_sq" in state else 0)
-        _update(plan, kernels.ADAM, _written(state, "param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"), read, flags)
+        written = ("param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+        _update(op, plan, kernels.ADAM, written, state, read, flags)
 
     return emit
 
@@ -118,7 +140,7 @@ def _emit_rmsprop(op: Op, plan: HostPlanner) -> None:
     read = [_value(op, plan, name) for name in ("grad", "hyper", "step")]
     state = _in_place(op, plan)
     flags = (HAS_MOMENTUM if "momentum_buffer" in state else 0) | (IS_CENTRED if "grad_avg" in state else 0)
-    _update(plan, kernels.RMSPROP, _written(state, "param", "square_avg", "momentum_buffer", "grad_avg"), read, flags)
+    _update(op, plan, kernels.RMSPROP, ("param", "square_avg", "momentum_buffer", "grad_avg"), state, read, flags)
 
 
 register(

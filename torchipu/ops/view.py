@@ -12,7 +12,9 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.chain import broadcast, collapse, emit_cast
 from torchipu.ops.lowering import copy_vertices, fill_vertices, no_vertices
-from torchipu.ops.spec import HostPlanner, HostTensor, Lowering, OpSpec, contiguous_strides, register
+from torchipu.ops.spec import (
+    TO_NEAREST, HostPlanner, HostTensor, Lowering, OpSpec, Rounding, contiguous_strides, register,
+)
 
 COPY_SHARE = 16384  # elements of one thread's share
 MAX_COPY_DIMS = 12
@@ -26,16 +28,19 @@ PACKINGS = {
 
 
 # --------------------------------------------------------------------------- copies and fills, for all families
-def emit_copy(plan: HostPlanner, dst: HostTensor, src: HostTensor) -> None:
+def emit_copy(
+    plan: HostPlanner, dst: HostTensor, src: HostTensor, rounding: Rounding = TO_NEAREST,
+) -> None:
     """Emit a copy between two views of the same shape, whatever their strides; it converts the element type.
 
     Args:
         plan: Receives the step.
         dst: Written; its elements may not overlap.
         src: Read; strides may be 0 or negative.
+        rounding: How floats become halves.
     """
     if src.dtype is not dst.dtype:
-        emit_cast(plan, dst, src)
+        emit_cast(plan, dst, src, rounding)
         return
     if dst.num_elements == 0:
         return

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from torchipu.ir.graph import Graph, Op, Tensor
-from torchipu.ir.types import DType
+from torchipu.ir.types import DType, Leg
 from torchipu.ops.spec import spec_of
 from torchipu.options import Options
 
@@ -21,6 +21,9 @@ WIDER: Mapping[DType, tuple[DType, ...]] = {
     DType.INT: (DType.LONG,),
 }
 
+# The Dynamo door compiles legs apart; no two of them share a stream of random bits.
+FIRST_STREAMS: Mapping[Leg, int] = {Leg.FORWARD: 0, Leg.BACKWARD: 1 << 28, Leg.UPDATE: 1 << 29}
+
 # Kinds that accumulate products in the matrix unit.
 WITH_PARTIALS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "convolution")
 
@@ -30,7 +33,8 @@ def set_precision(graph: Graph, options: Options) -> Graph:
 
     An operand of a type that the record does not serve is cast to the narrowest wider type that it does; a result of
     the operand's type is computed in the wider one and cast back. Where no wider type is served, the op stays as it
-    is. Products accumulate in float partials, as on the machine by default.
+    is. Products accumulate in float partials, as on the machine by default. Ops whose half results are rounded
+    otherwise than by PyTorch have attributes that say how.
 
     Args:
         graph: A valid graph, placed or not.
@@ -42,9 +46,32 @@ def set_precision(graph: Graph, options: Options) -> Graph:
     served = _Casts(graph)
     for op in graph.ops:
         served.add(op)
-    if not served.is_changed:
+    ops = _with_rounding(served.ops, options)
+    if not served.is_changed and ops is served.ops:
         return graph
-    return replace(graph, ops=tuple(served.ops))
+    return replace(graph, ops=tuple(ops))
+
+
+def _with_rounding(ops: list[Op], options: Options) -> list[Op]:
+    """Say of each op with half results how they are rounded; ATen rounds those of generic ops, to nearest.
+
+    A result has a stream of random bits of its own, whose number depends on the leg and on the ops before it: an op
+    that is recomputed rounds as it did at first.
+    """
+    attrs: dict[str, object] = {} if options.half_overflow == "infinity" else {"half_overflow": options.half_overflow}
+    if not attrs and not options.stochastic_rounding:
+        return ops
+    next_stream = dict(FIRST_STREAMS)
+    rounded = []
+    for op in ops:
+        spec = spec_of(op)
+        if spec is None or spec.is_view or all(result.dtype is not DType.HALF for result in op.outputs):
+            rounded.append(op)
+            continue
+        stream = {"rounding_stream": next_stream[op.leg]} if options.stochastic_rounding else {}
+        next_stream[op.leg] += len(op.outputs)
+        rounded.append(replace(op, attrs={**op.attrs, **attrs, **stream}))
+    return rounded
 
 
 class _Casts:

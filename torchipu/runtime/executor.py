@@ -20,6 +20,7 @@ from torchipu.runtime.storage import Place, aligned
 
 ARENA, STATE, CONSTANT, FIRST_EXTERNAL = 0, 1, 2, 3
 MAX_PLANS = 8
+ROUNDS_TO_NEAREST = 1 << 32  # beside the replica; see rounding_body.h
 
 
 def default_threads() -> int:
@@ -129,10 +130,11 @@ class BoundPlan:
     def _random_rows(self) -> torch.Tensor | None:
         if self.host_plan.random_slots is None:
             return None
-        count = self.host_plan.num_random_ops
+        streams = torch.tensor(self.host_plan.random_streams, dtype=torch.int64)
+        count = len(streams)
         held = HostTensor(self.host_plan.random_slots, 0, (count, 4), (4, 1), DType.LONG)
         rows = typed_view(self.state, self.host_plan.allocations[self.host_plan.random_slots].offset_bytes, held)
-        rows[:, 2] = torch.arange(count)
+        rows[:, 2] = streams
         return rows
 
     def state_view(self, tensor: Tensor) -> torch.Tensor:
@@ -140,11 +142,20 @@ class BoundPlan:
         held = self.host_plan.states[tensor]
         return typed_view(self.state, self.host_plan.allocations[held.buffer].offset_bytes, held)
 
-    def seed(self, seed: int, replica: int = 0) -> None:
-        """Set the key of all random ops; the micro-batch counter starts at 0."""
+    def seed(self, seed: int, replica: int = 0, *, stochastic_rounding: bool = True) -> None:
+        """Set the key of all streams of random bits; the micro-batch counter starts at 0.
+
+        Args:
+            seed: Key.
+            replica: Which replica runs; streams that all replicas share keep that of replica 0.
+            stochastic_rounding: Whether halves that the program rounds stochastically are; otherwise to nearest.
+        """
         if self.random_rows is not None:
             self.random_rows[:, 0] = seed
             self.random_rows[:, 1] = replica
+            self.random_rows[list(self.host_plan.shared_streams), 1] = 0
+            if not stochastic_rounding:
+                self.random_rows[:, 1] += ROUNDS_TO_NEAREST
             self.random_rows[:, 3] = 0
 
     def run(self, micro_batches: int, iterations: int, threads: int, *, borrow: bool = False) -> None:

@@ -14,11 +14,14 @@ from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg
 from torchipu.ops import view
 from torchipu.ops.chain import MAX_OPERANDS, can_join, emit_chain
-from torchipu.ops.spec import FUSIONS, Fusion, HostTensor, contiguous_strides, spec_of
+from torchipu.ops.spec import FUSIONS, TO_NEAREST, Fusion, HostTensor, Rounding, contiguous_strides, spec_of
 from torchipu.runtime.storage import Allocation, Place, aligned, place_in_arena
 
 # A chain that stays open holds its operands in memory; after this many other ops it is emitted.
 MAX_OPS_PAST_OPEN_CHAIN = 4
+# The streams of rounding are numbered from here, those of ops that draw random bits from 0.
+ROUNDING_STREAMS = 1 << 31
+OVERFLOWS = ("infinity", "nan", "saturate")  # as rounding_body.h numbers them
 
 
 @dataclass(slots=True, eq=False)
@@ -64,8 +67,9 @@ class HostPlan:
         outputs: For each graph output the storage that holds it.
         output_is_direct: Whether that storage is the output's own buffer.
         constants: Contents of constant allocations by number.
-        random_slots: Allocation of the random words, or None; ``num_random_ops`` rows of four.
-        num_random_ops: Random ops in the plan.
+        random_slots: Allocation of the random words, or None; a row of four for each of ``random_streams``.
+        random_streams: Number of each stream of random bits: of an op that draws, or of a result that is rounded.
+        shared_streams: Rows of the streams that are the same on all replicas.
     """
 
     steps: list[Step]
@@ -79,7 +83,8 @@ class HostPlan:
     output_is_direct: list[bool]
     constants: dict[int, tuple[tuple[float, ...] | tuple[int, ...], DType]]
     random_slots: int | None
-    num_random_ops: int
+    random_streams: tuple[int, ...]
+    shared_streams: tuple[int, ...]
     ops_by_step: list[Op | None] = field(default_factory=list)
 
 
@@ -110,7 +115,10 @@ class Planner:
         self.current: Op | None = None
         self.chain_members: frozenset[Op] = frozenset()
         self.random_ops: dict[Op, int] = {}
+        self.random_streams: dict[int, int] = {}  # row by number
+        self.shared_streams: list[int] = []
         self.random_slots: int | None = None
+        self.makers = {result: op for op in graph.ops for result in op.outputs}
         self.readers: dict[Tensor, list[Op]] = {}
         for op in graph.ops:
             for operand in _operands_read(op):
@@ -170,11 +178,29 @@ class Planner:
 
     def random_state(self, op: Op) -> HostTensor:
         """Return LONG[4]: seed, replica, number of the op, micro-batch counter."""
-        row = self.random_ops.setdefault(op, len(self.random_ops))
+        return self._random_row(self.random_ops.setdefault(op, len(self.random_ops)), op)
+
+    def rounding(self, op: Op, result: Tensor) -> Rounding:
+        """Return how a half result of an op is rounded, as the precision pass has said in its attributes."""
+        if result.dtype is not DType.HALF:
+            return TO_NEAREST
+        overflow = OVERFLOWS.index(str(op.attrs.get("half_overflow", OVERFLOWS[0])))
+        first = op.attrs.get("rounding_stream")
+        if not isinstance(first, int):
+            return Rounding(None, overflow) if overflow else TO_NEAREST
+        return Rounding(self._random_row(ROUNDING_STREAMS + first + op.outputs.index(result), op), overflow)
+
+    def _random_row(self, stream: int, op: Op) -> HostTensor:
         if self.random_slots is None:
-            most = sum(1 for candidate in self.graph.ops if _is_random(candidate))
+            most = sum(
+                len(op.outputs) if "rounding_stream" in op.attrs else 0 for op in self.graph.ops
+            ) + sum(1 for op in self.graph.ops if _is_random(op))
             self.random_slots = self._allocate(max(1, most) * 32, Place.STATE).number
-        return HostTensor(self.random_slots, 4 * row, (4,), (1,), DType.LONG)
+        if stream not in self.random_streams:
+            self.random_streams[stream] = len(self.random_streams)
+            if op.leg is Leg.UPDATE:
+                self.shared_streams.append(self.random_streams[stream])
+        return HostTensor(self.random_slots, 4 * self.random_streams[stream], (4,), (1,), DType.LONG)
 
     def wanted(self, tensor: Tensor) -> bool:
         """Whether anything reads this result."""
@@ -208,7 +234,8 @@ class Planner:
         arena = place_in_arena([a for a in self.allocations if a.place is Place.ARENA and a.first >= 0])
         return HostPlan(
             self.steps, num_prologue, num_body, self.allocations, arena, self._place_states(), self.states, outputs,
-            direct, self.constants, self.random_slots, len(self.random_ops), [step.op for step in self.steps],
+            direct, self.constants, self.random_slots, tuple(self.random_streams), tuple(self.shared_streams),
+            [step.op for step in self.steps],
         )
 
     def _bind_inputs(self, strides: dict[Tensor, tuple[int, ...]], states: Sequence[Tensor]) -> None:
@@ -315,7 +342,7 @@ class Planner:
 
     def _emit_casts(self) -> None:
         for tensor, computed in self.casts_due:
-            view.emit_copy(self, self.values[tensor], computed)
+            view.emit_copy(self, self.values[tensor], computed, self.rounding(self.makers[tensor], tensor))
         self.casts_due = []
 
     def _emit_generic(self, op: Op) -> None:
