@@ -125,6 +125,25 @@ class _Step:
         self._clean = False
         self._committed = False
         self._calls = 0
+        self._rounds_stochastically = self.options.stochastic_rounding
+
+    @property
+    def stochastic_rounding(self) -> bool:
+        """Whether half results are rounded stochastically; may be switched between calls, without compiling again.
+
+        Raises:
+            OptionsError: It is switched on in a step whose options leave it off, so that the program lacks it.
+        """
+        return self._rounds_stochastically
+
+    @stochastic_rounding.setter
+    def stochastic_rounding(self, on: bool) -> None:
+        if on and not self.options.stochastic_rounding:
+            raise OptionsError(
+                "the program has no stochastic rounding to switch on", option="stochastic_rounding", value=on,
+                remedy="make the step with torchipu.Options(stochastic_rounding=True); then switch it off and on",
+            )
+        self._rounds_stochastically = bool(on)
 
     # ------------------------------------------------------------------ for subclasses
     @property
@@ -309,7 +328,8 @@ class _Step:
         self._upload()
         if bound.random_rows is not None:
             seed = self.options.seed
-            bound.seed(seed if seed is not None else int(torch.randint(2**62, ()).item()))
+            key = seed if seed is not None else int(torch.randint(2**62, ()).item())
+            bound.seed(key, stochastic_rounding=self._rounds_stochastically)
             if seed is not None:
                 bound.random_rows[:, 3] = self._calls * self.micro_batches * self.iterations
         self._clean = False

@@ -11,7 +11,7 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops import view
 from torchipu.ops.chain import can_join, emit_chain
-from torchipu.ops.spec import HostTensor, contiguous_strides, lookup
+from torchipu.ops.spec import TO_NEAREST, HostTensor, Rounding, contiguous_strides, lookup
 
 DTYPES = {
     torch.float16: DType.HALF, torch.float32: DType.FLOAT, torch.int32: DType.INT, torch.int64: DType.LONG,
@@ -76,6 +76,9 @@ class MiniPlanner:
 
     def random_state(self, op: Op) -> HostTensor:
         return self.hold(self.random)
+
+    def rounding(self, op: Op, result: Tensor) -> Rounding:
+        return TO_NEAREST
 
     def wanted(self, tensor: Tensor) -> bool:
         return True

@@ -1,0 +1,146 @@
+"""Rounding of float32 to half: to nearest by torch's own conversion, stochastic by gfloat with the same random bits."""
+
+import numpy as np
+import pytest
+import torch
+from gfloat import RoundMode, round_ndarray
+from gfloat.formats import format_info_binary16
+
+from torchipu._kernels.abi import run_kernel
+from torchipu._kernels.random import RANDOM_WORDS
+from torchipu.errors import OptionsError
+from torchipu.options import Options
+
+ROUNDING_STREAMS = 1 << 31
+
+
+def to_half(**options):
+    torch._dynamo.reset()
+    return torch.compile(lambda x: x.half(), backend="ipu", dynamic=False, options={"seed": 11, **options})
+
+
+def random_bits(count, *, seed=11, replica=0, stream=0, micro_batch=0):
+    """Return the 16 random bits of each element, from the raw words of the generator."""
+    state = torch.tensor([seed, replica, ROUNDING_STREAMS + stream, micro_batch])
+    items = -(-count // 128)
+    words = torch.empty(64 * items, dtype=torch.int32)
+    run_kernel(RANDOM_WORDS, [words.data_ptr(), state.data_ptr()], [64 * items], items=items)
+    words = words.view(items, 4, 16).to(torch.int64) & 0xFFFFFFFF
+    return torch.stack([words & 0xFFFF, words >> 16], 2).reshape(-1)[:count].numpy()
+
+
+def spread(count, *, seed=0):
+    """Return floats of all binades that halves have, and some beyond, of both signs."""
+    generator = torch.Generator().manual_seed(seed)
+    exponents = torch.randint(-28, 18, (count,), generator=generator).float()
+    values = (1 + torch.rand(count, generator=generator)) * torch.exp2(exponents)
+    return torch.where(torch.rand(count, generator=generator) < 0.5, -values, values)
+
+
+def test_halves_are_fixed_points_of_both_roundings():
+    every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int32).to(torch.int16).view(torch.half)
+    for options in ({}, {"stochastic_rounding": True}):
+        rounded = to_half(**options)(every.float())
+        same = (rounded.view(torch.int16) == every.view(torch.int16)) | (rounded.isnan() & every.isnan())
+        assert bool(same.all())
+
+
+@pytest.mark.parametrize("overflow", ["infinity", "nan", "saturate"])
+def test_nearest_equals_the_conversion_of_torch_over_a_dense_sweep(overflow):
+    bits = torch.arange(-(1 << 31), 1 << 31, 4099, dtype=torch.int64).to(torch.int32)
+    values = bits.view(torch.float32)
+    values = torch.where(values.abs() < 2.0**-126, 0.0, values)  # the device flushes subnormal floats
+    wanted = values.half()
+    beyond = wanted.isinf()
+    if overflow == "nan":
+        wanted[beyond] = torch.nan
+    elif overflow == "saturate":
+        wanted[beyond] = torch.where(values[beyond] > 0, 65504.0, -65504.0).half()
+    found = to_half(half_overflow=overflow)(values)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("count", [1, 127, 128, 1000, 70_001])
+def test_stochastic_rounding_equals_gfloat_given_the_same_bits(count):
+    values = spread(count)
+    found = to_half(stochastic_rounding=True)(values)
+    wanted = round_ndarray(
+        format_info_binary16, values.double().numpy(), RoundMode.StochasticFastest, srbits=random_bits(count),
+        srnumbits=16,
+    )
+    assert np.array_equal(found.double().numpy(), wanted)
+
+
+def test_stochastic_rounding_is_unbiased_in_every_binade():
+    draws = 1_000_000
+    values = spread(1000, seed=5)
+    values = values[values.abs() < 60000]
+    rounding = to_half(stochastic_rounding=True)
+    for value in values.tolist():
+        given = torch.full((1,), value)
+        rounded = rounding(given.expand(draws))
+        exact = given.double().item()
+        spacing = 2.0 ** (max(np.floor(np.log2(abs(exact))), -14) - 10)
+        fraction = abs(exact) / spacing % 1
+        deviation = (rounded.double().mean().item() - exact) / spacing
+        # 16 random bits leave less than 2^-16 of the spacing.
+        assert abs(deviation) <= 4 * np.sqrt(fraction * (1 - fraction) / draws) + 2.0**-16
+
+
+@pytest.mark.parametrize("overflow", ["infinity", "nan", "saturate"])
+def test_overflow_of_stochastic_rounding(overflow):
+    given = torch.tensor([65504.0, 65520.0, 1e5, -1e5, torch.inf, -torch.inf, torch.nan, -0.0])
+    rounding = to_half(stochastic_rounding=True, half_overflow=overflow)
+    found = torch.stack([rounding(given) for _ in range(200)]).float()
+    high = {"infinity": torch.inf, "nan": torch.nan, "saturate": 65504.0}[overflow]
+    assert bool((found[:, 0] == 65504).all())
+    rows = found[:, 1]
+    went_up = rows.isnan() if overflow == "nan" else rows == high
+    assert 20 < int(went_up.sum()) < 180 or overflow == "saturate"
+    for column, sign in ((2, 1), (3, -1), (4, 1), (5, -1)):
+        torch.testing.assert_close(found[:, column], torch.full((200,), sign * high), equal_nan=True)
+    assert bool(found[:, 6].isnan().all())
+    assert bool(found[:, 7].signbit().all()) and bool((found[:, 7] == 0).all())
+
+
+def test_results_do_not_depend_on_threads_or_layout():
+    values = spread(40_000).view(200, 200)
+    one = to_half(stochastic_rounding=True, host_threads=1)(values)
+    four = to_half(stochastic_rounding=True, host_threads=4)(values)
+    assert torch.equal(one, four)
+    turned = to_half(stochastic_rounding=True)(values.t().contiguous().t())
+    assert torch.equal(one, turned)
+
+
+def test_each_call_draws_anew_and_a_seed_repeats_them():
+    values = spread(4096)
+    rounding = to_half(stochastic_rounding=True)
+    first, second = rounding(values), rounding(values)
+    assert not torch.equal(first, second)
+    rounding = to_half(stochastic_rounding=True)
+    assert torch.equal(first, rounding(values))
+    assert torch.equal(second, rounding(values))
+
+
+def test_every_half_result_of_a_chain_is_rounded_by_bits_of_its_own():
+    def chain(x, y):
+        total = x + y
+        return total, total * y
+
+    torch._dynamo.reset()
+    compiled = torch.compile(chain, backend="ipu", dynamic=False, options={"stochastic_rounding": True, "seed": 11})
+    x, y = spread(3000, seed=1).clamp(-99, 99).half(), spread(3000, seed=2).clamp(-99, 99).half()
+    total, product = compiled(x, y)
+
+    def rounded(exact, stream):
+        bits = random_bits(3000, stream=stream)
+        return round_ndarray(format_info_binary16, exact, RoundMode.StochasticFastest, srbits=bits, srnumbits=16)
+
+    wanted = rounded((x.float() + y.float()).double().numpy(), 0)
+    assert np.array_equal(total.double().numpy(), wanted)
+    assert np.array_equal(product.double().numpy(), rounded((total.float() * y.float()).double().numpy(), 1))
+
+
+def test_overflow_names_are_checked():
+    with pytest.raises(OptionsError, match="half_overflow"):
+        Options(half_overflow="wrap")
