@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from bench_step import measure
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from bench_step import measure
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Role
 from torchipu.options import Options

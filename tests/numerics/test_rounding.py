@@ -20,13 +20,17 @@ def to_half(**options):
 
 
 def random_bits(count, *, seed=11, replica=0, stream=0, micro_batch=0):
-    """Return the 16 random bits of each element, from the raw words of the generator."""
+    """Return the 16 random bits of each element: a hash of its number, keyed by one block of the generator."""
     state = torch.tensor([seed, replica, ROUNDING_STREAMS + stream, micro_batch])
-    items = -(-count // 128)
-    words = torch.empty(64 * items, dtype=torch.int32)
-    run_kernel(RANDOM_WORDS, [words.data_ptr(), state.data_ptr()], [64 * items], items=items)
-    words = words.view(items, 4, 16).to(torch.int64) & 0xFFFFFFFF
-    return torch.stack([words & 0xFFFF, words >> 16], 2).reshape(-1)[:count].numpy()
+    block = torch.empty(64, dtype=torch.int32)
+    run_kernel(RANDOM_WORDS, [block.data_ptr(), state.data_ptr()], [64], items=1)
+    first, second = (int(block[place]) & 0xFFFFFFFF for place in (0, 16))
+    groups = -(-count // 32)
+    words = np.arange(16 * groups, dtype=np.uint32) + np.uint32(first)
+    words = (words ^ words >> np.uint32(16)) * np.uint32(0x7FEB352D)
+    words = ((words ^ words >> np.uint32(15)) + np.uint32(second)) * np.uint32(0x846CA68B)
+    words = (words ^ words >> np.uint32(16)).reshape(groups, 1, 16)
+    return np.concatenate([words & 0xFFFF, words >> np.uint32(16)], 1).reshape(-1)[:count].astype(np.int64)
 
 
 def spread(count, *, seed=0):
@@ -100,7 +104,8 @@ def test_overflow_of_stochastic_rounding(overflow):
     for column, sign in ((2, 1), (3, -1), (4, 1), (5, -1)):
         torch.testing.assert_close(found[:, column], torch.full((200,), sign * high), equal_nan=True)
     assert bool(found[:, 6].isnan().all())
-    assert bool(found[:, 7].signbit().all()) and bool((found[:, 7] == 0).all())
+    assert bool(found[:, 7].signbit().all())
+    assert bool((found[:, 7] == 0).all())
 
 
 def test_results_do_not_depend_on_threads_or_layout():

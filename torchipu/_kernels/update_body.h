@@ -2,8 +2,8 @@
  *
  * Hyperparameters are 16 doubles (see HYPER in update.pyx); `halves` in ints has bit k set when argument k is half.
  * Items of all kernels but fill_zero and increment: blocks of 4096 elements; ints are n, halves, flags, what becomes
- * of an overflow, and the place among the arguments of the random words by which those written are rounded, one each in
- * their order, or 0 to round to nearest. */
+ * of an overflow, and where the random words by which those written are rounded begin among the arguments, or 0 to
+ * round to nearest, and how many there are: one each in their order. */
 #include "rowmath_body.h"
 #include "rounding_body.h"
 
@@ -26,28 +26,25 @@ TI_INLINE VF FN(read)(char *const *args, int64_t halves, int k, int64_t i, int64
   return width < VL ? FN(ldn)(p, width, (VF){0}) : FN(ld)(p);
 }
 
-/* How the written arguments are rounded, and the random words of the item at hand for each. */
+/* How the written arguments, of which there are up to four, are rounded. */
 typedef struct {
   char *const *args;
-  int64_t halves, first;
-  int overflow;
-  uint32_t words[4][64] __attribute__((aligned(64)));
+  int64_t halves;
+  int overflow, is_stochastic;
+  FN(keys) keys[4];
 } FN(target);
 
 TI_INLINE void FN(aim)(FN(target) *to, char *const *args, const int64_t *ints) {
   to->args = args;
   to->halves = ints[1];
   to->overflow = (int)ints[3];
-  to->first = ints[4] && !FN(rounds_to_nearest)((const int64_t *)args[ints[4]]) ? ints[4] : 0;
+  to->is_stochastic = ints[4] && !FN(rounds_to_nearest)((const int64_t *)args[ints[4]]);
+  for (int k = 0; to->is_stochastic && k < ints[5]; k++) to->keys[k] = FN(keys_of)((const int64_t *)args[ints[4] + k]);
 }
 
 TI_INLINE void FN(write_half)(FN(target) *to, int k, int64_t i, int64_t width, VF v) {
-  if (to->first) {
-    if (i % FN(ROUNDING_ITEM) == 0)
-      FN(words)((const int64_t *)to->args[to->first + k], i / FN(ROUNDING_ITEM), to->words[k]);
-    v = FN(rounded_by)(v, FN(rounding_bits)(to->words[k], (int)(i / 16 % 8), (int)(i % 16)));
-  } else v = FN(rounded_to_nearest)(v);
-  v = FN(overflowed)(v, to->overflow);
+  v = to->is_stochastic ? FN(rounded_by)(v, FN(random_halves)(to->keys[k], i), to->overflow)
+                        : FN(rounded_to_nearest)(v, to->overflow);
   uint16_t *p = (uint16_t *)to->args[k] + i;
   if (width >= VL) {
     FN(sth)(p, v);

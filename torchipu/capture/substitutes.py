@@ -48,4 +48,5 @@ def _gaussian_nll_loss(
 def register() -> None:
     """Tell Dynamo, unless someone else has: it refuses a second form of a function."""
     with contextlib.suppress(ValueError):
-        torch.compiler.substitute_in_graph(F.gaussian_nll_loss)(_gaussian_nll_loss)
+        # torch declares arguments with defaults as optional, which these are not.
+        torch.compiler.substitute_in_graph(F.gaussian_nll_loss)(_gaussian_nll_loss)  # type: ignore[arg-type]

@@ -95,7 +95,7 @@ def _update(
     drawn = next((words for words in random if words is not None), None)
     words = [held or drawn for held in random] if drawn is not None else []
     overflow = max(rounding.overflow for rounding in roundings.values())
-    ints = (first.num_elements, halves, flags, overflow, len(targets) + len(read) if words else 0)
+    ints = (first.num_elements, halves, flags, overflow, len(targets) + len(read) if words else 0, len(words))
     plan.step(
         kernel, targets, [*read, *(held for held in words if held is not None)], ints=ints,
         items=-(-first.num_elements // SPAN), reads_outputs=True,

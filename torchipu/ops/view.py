@@ -13,7 +13,14 @@ from torchipu.ir.types import DType
 from torchipu.ops.chain import broadcast, collapse, emit_cast
 from torchipu.ops.lowering import copy_vertices, fill_vertices, no_vertices
 from torchipu.ops.spec import (
-    TO_NEAREST, HostPlanner, HostTensor, Lowering, OpSpec, Rounding, contiguous_strides, register,
+    TO_NEAREST,
+    HostPlanner,
+    HostTensor,
+    Lowering,
+    OpSpec,
+    Rounding,
+    contiguous_strides,
+    register,
 )
 
 COPY_SHARE = 16384  # elements of one thread's share
