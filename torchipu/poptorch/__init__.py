@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from torchipu.poptorch import enums, poptorch_core
+from torchipu.poptorch import enums, options, poptorch_core, profiling
+from torchipu.poptorch._logging import setLogLevel
 from torchipu.poptorch.capturing import isRunningOnIpu
 from torchipu.poptorch.enums import (
     AnchorMode,
@@ -29,6 +30,18 @@ from torchipu.poptorch.enums import (
     SyncPattern,
     VariableRetrievalMode,
 )
+from torchipu.poptorch.hardware import ipuHardwareIsAvailable, ipuHardwareVersion
+from torchipu.poptorch.options import (
+    ConfigFileError,
+    Options,
+    ParallelPhasedExecution,
+    Phase,
+    PipelinedExecution,
+    SerialPhasedExecution,
+    ShardedExecution,
+    Stage,
+    TensorLocationSettings,
+)
 from torchipu.poptorch.poptorch_core import Error, RecoverableError, UnrecoverableError
 
 __version__ = "3.3.0"
@@ -40,6 +53,7 @@ __all__ = [
     "AnchorMode",
     "AutoStage",
     "CommGroupType",
+    "ConfigFileError",
     "ConnectionType",
     "DataLoaderMode",
     "Error",
@@ -48,18 +62,31 @@ __all__ = [
     "MatMulSerializationMode",
     "MeanReductionStrategy",
     "MultiConvPlanType",
+    "Options",
     "OutputMode",
     "OverlapMode",
+    "ParallelPhasedExecution",
+    "Phase",
+    "PipelinedExecution",
     "RecoverableError",
     "ReductionType",
+    "SerialPhasedExecution",
+    "ShardedExecution",
     "SharingStrategy",
+    "Stage",
     "SyncPattern",
+    "TensorLocationSettings",
     "UnrecoverableError",
     "VariableRetrievalMode",
     "__version__",
     "enums",
+    "ipuHardwareIsAvailable",
+    "ipuHardwareVersion",
     "isRunningOnIpu",
+    "options",
     "poptorch_core",
+    "profiling",
+    "setLogLevel",
 ]
 
 
@@ -75,7 +102,7 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-_SUBMODULES = ("_impl", "_poplar_executor", "ops", "optim", "options", "profiling")
+_SUBMODULES = ("_impl", "_logging", "_poplar_executor", "ops", "optim")
 """Modules that are attributes of this one without an import of their own."""
 
 
