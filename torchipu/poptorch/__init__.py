@@ -47,11 +47,20 @@ from torchipu.poptorch.poptorch_core import Error, RecoverableError, Unrecoverab
 __version__ = "3.3.0"
 """The PopTorch whose behaviour this is."""
 
-_MODULE_BY_NAME: dict[str, str] = {}
+_MODULE_BY_NAME: dict[str, str] = {
+    "BeginBlock": "blocks",
+    "Block": "blocks",
+    "BlockFunction": "blocks",
+    "removeBlocks": "blocks",
+    "MultiConv": "multi_conv",
+}
 
 __all__ = [
     "AnchorMode",
     "AutoStage",
+    "BeginBlock",
+    "Block",
+    "BlockFunction",
     "CommGroupType",
     "ConfigFileError",
     "ConnectionType",
@@ -61,6 +70,7 @@ __all__ = [
     "Liveness",
     "MatMulSerializationMode",
     "MeanReductionStrategy",
+    "MultiConv",
     "MultiConvPlanType",
     "Options",
     "OutputMode",
@@ -86,13 +96,16 @@ __all__ = [
     "options",
     "poptorch_core",
     "profiling",
+    "removeBlocks",
     "setLogLevel",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Import what is used for the first time: the module of a name, or a submodule."""
-    if name in _MODULE_BY_NAME:
+    if name == "print":
+        from torchipu.poptorch.blocks import poptorch_print as value
+    elif name in _MODULE_BY_NAME:
         value = getattr(importlib.import_module(f"{__name__}.{_MODULE_BY_NAME[name]}"), name)
     elif name in _SUBMODULES:
         value = importlib.import_module(f"{__name__}.{name}")
