@@ -9,7 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from torchipu.poptorch import enums, poptorch_core
+from torchipu.poptorch import enums, options, poptorch_core, profiling
+from torchipu.poptorch._logging import setLogLevel
 from torchipu.poptorch.capturing import isRunningOnIpu
 from torchipu.poptorch.enums import (
     AnchorMode,
@@ -29,17 +30,39 @@ from torchipu.poptorch.enums import (
     SyncPattern,
     VariableRetrievalMode,
 )
+from torchipu.poptorch.hardware import ipuHardwareIsAvailable, ipuHardwareVersion
+from torchipu.poptorch.options import (
+    ConfigFileError,
+    Options,
+    ParallelPhasedExecution,
+    Phase,
+    PipelinedExecution,
+    SerialPhasedExecution,
+    ShardedExecution,
+    Stage,
+    TensorLocationSettings,
+)
 from torchipu.poptorch.poptorch_core import Error, RecoverableError, UnrecoverableError
 
 __version__ = "3.3.0"
 """The PopTorch whose behaviour this is."""
 
-_MODULE_BY_NAME: dict[str, str] = {}
+_MODULE_BY_NAME: dict[str, str] = {
+    "BeginBlock": "blocks",
+    "Block": "blocks",
+    "BlockFunction": "blocks",
+    "removeBlocks": "blocks",
+    "MultiConv": "multi_conv",
+}
 
 __all__ = [
     "AnchorMode",
     "AutoStage",
+    "BeginBlock",
+    "Block",
+    "BlockFunction",
     "CommGroupType",
+    "ConfigFileError",
     "ConnectionType",
     "DataLoaderMode",
     "Error",
@@ -47,25 +70,42 @@ __all__ = [
     "Liveness",
     "MatMulSerializationMode",
     "MeanReductionStrategy",
+    "MultiConv",
     "MultiConvPlanType",
+    "Options",
     "OutputMode",
     "OverlapMode",
+    "ParallelPhasedExecution",
+    "Phase",
+    "PipelinedExecution",
     "RecoverableError",
     "ReductionType",
+    "SerialPhasedExecution",
+    "ShardedExecution",
     "SharingStrategy",
+    "Stage",
     "SyncPattern",
+    "TensorLocationSettings",
     "UnrecoverableError",
     "VariableRetrievalMode",
     "__version__",
     "enums",
+    "ipuHardwareIsAvailable",
+    "ipuHardwareVersion",
     "isRunningOnIpu",
+    "options",
     "poptorch_core",
+    "profiling",
+    "removeBlocks",
+    "setLogLevel",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Import what is used for the first time: the module of a name, or a submodule."""
-    if name in _MODULE_BY_NAME:
+    if name == "print":
+        from torchipu.poptorch.blocks import poptorch_print as value
+    elif name in _MODULE_BY_NAME:
         value = getattr(importlib.import_module(f"{__name__}.{_MODULE_BY_NAME[name]}"), name)
     elif name in _SUBMODULES:
         value = importlib.import_module(f"{__name__}.{name}")
@@ -75,7 +115,7 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-_SUBMODULES = ("_impl", "_poplar_executor", "ops", "optim", "options", "profiling")
+_SUBMODULES = ("_impl", "_logging", "_poplar_executor", "ops", "optim")
 """Modules that are attributes of this one without an import of their own."""
 
 
