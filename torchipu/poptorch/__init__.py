@@ -103,8 +103,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import what is used for the first time: the module of a name, or a submodule."""
+    value: Any
     if name == "print":
-        from torchipu.poptorch.blocks import poptorch_print as value
+        from torchipu.poptorch.blocks import poptorch_print
+
+        value = poptorch_print
     elif name in _MODULE_BY_NAME:
         value = getattr(importlib.import_module(f"{__name__}.{_MODULE_BY_NAME[name]}"), name)
     elif name in _SUBMODULES:
