@@ -17,6 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu.capture.aot import partition
+from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph, refuse_inputs, source_of
 from torchipu.compiler import Compiled, compile_graph
@@ -88,7 +89,7 @@ def ipu_backend(
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=doors.forward, bw_compiler=doors.backward, inference_compiler=doors.inference,
         partition_fn=doors.partition, decompositions=decompositions(),
-    )(gm, example_inputs)
+    )(replace_calls(gm), example_inputs)
     return compiled
 
 

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from torchipu.capture import substitutes
 from torchipu.capture.block import BlockForward
+from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph, line_in, refuse_inputs
 from torchipu.errors import CaptureError, IpuError
@@ -30,6 +31,7 @@ from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.types import Role, Source
 
 substitutes.register()
+
 
 @dataclass(frozen=True, slots=True)
 class Captured:
@@ -281,7 +283,7 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
     )
     with settings, _method_forward(module):
         captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
-    return captured
+    return replace_calls(captured)
 
 
 @contextlib.contextmanager

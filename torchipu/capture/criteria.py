@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import _reduction
 
 aten = torch.ops.aten
 
-TORCH_OWN = (
-    aten.multi_margin_loss, aten.multilabel_margin_loss_forward, aten.soft_margin_loss_backward,
-)
+TORCH_OWN = (aten.soft_margin_loss_backward,)
 """Ops for which torch's own decomposition gives parts that we serve."""
 
 MEAN, SUM = 1, 2  # torch.nn._reduction
@@ -31,6 +31,54 @@ def _soft_margin(self: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
     wide = _wide(self)
     losses = aten.softplus(-wide * target, 1, math.inf)
     return reduced(losses, reduction).to(self.dtype)
+
+
+def _margin_loss(
+    input: Tensor, target: Tensor, p: int = 1, margin: float = 1.0, weight: Tensor | None = None,
+    size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean",
+) -> Tensor:
+    """`F.multi_margin_loss`: how far each class but the target's comes within a margin of the target's."""
+    rows, labels = torch.atleast_2d(input), target.reshape(-1, 1)
+    violations = (margin - rows.gather(1, labels) + rows).relu()
+    if p == 2:
+        violations = violations * violations
+    if weight is not None:
+        violations = violations * weight[labels]
+    others = torch.arange(rows.shape[1], device=rows.device) != labels
+    losses = torch.where(others, violations, 0.0).mean(1)
+    return _per_sample(losses, input, size_average, reduce, reduction)
+
+
+def _multilabel_margin_loss(
+    input: Tensor, target: Tensor, size_average: bool | None = None, reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """`F.multilabel_margin_loss`: likewise for several targets, which end at the first -1.
+
+    Torch's own decomposition also counts what stands behind that end, as targets of class 0.
+    """
+    rows, labels = torch.atleast_2d(input), torch.atleast_2d(target).unsqueeze(2)
+    is_given = (labels == -1).cumsum(1) == 0  # [N, S, 1]
+    is_target = ((labels == torch.arange(rows.shape[1], device=rows.device)) & is_given).any(1, keepdim=True)
+    chosen = rows.gather(1, torch.where(is_given, labels, 0).squeeze(2)).unsqueeze(2)
+    violations = (1 - chosen + rows.unsqueeze(1)).relu()  # [N, S, C]
+    losses = torch.where(is_given & ~is_target, violations, 0.0).sum((1, 2)) / rows.shape[1]
+    return _per_sample(losses, input, size_average, reduce, reduction)
+
+
+def _per_sample(
+    losses: Tensor, input: Tensor, size_average: bool | None, reduce: bool | None, reduction: str,
+) -> Tensor:
+    """Reduce losses as the arguments of a function of torch say; those of a lone sample are a scalar."""
+    if size_average is not None or reduce is not None:
+        reduction = _reduction.legacy_get_string(size_average, reduce)
+    return reduced(losses if input.dim() == 2 else losses.squeeze(0), _reduction.get_enum(reduction))
+
+
+CALLS: dict[Any, Callable[..., Any]] = {
+    F.multi_margin_loss: _margin_loss, F.multilabel_margin_loss: _multilabel_margin_loss,
+}
+"""Functions of torch that are wrong in its own decompositions, which tracing prefers to ours; and what stands in."""
 
 
 def _binary_cross_entropy_with_logits(

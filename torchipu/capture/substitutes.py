@@ -1,18 +1,19 @@
-"""Functions of torch that Dynamo cannot trace, in a form that it can.
+"""What Dynamo cannot or will not trace by itself, and what makes it.
 
-Dynamo asks no backend before it traces, so what stands here is registered for the process, through torch's own
-`torch.compiler.substitute_in_graph`. Eager code does not come here. Other backends do, and compute the same with a
-check in the graph where they had a break of the graph before.
+Dynamo asks no backend before it traces, and offers one that is named to `torch.compile` no hook: so all of this holds
+for the process, from when a door of torchipu is first opened. Eager code does not come here. Other backends in the
+same process do, and compute the same values, with graphs that no longer break where they broke before.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._dynamo.trace_rules import get_torch_obj_rule_map
+from torch._dynamo.variables import PolyfilledFunctionVariable
 
 
 def _gaussian_nll_loss(
@@ -46,7 +47,9 @@ def _gaussian_nll_loss(
 
 
 def register() -> None:
-    """Tell Dynamo, unless someone else has: it refuses a second form of a function."""
-    with contextlib.suppress(ValueError):
+    """Tell Dynamo of the functions here; its own rule for one of them is to run it on values that are not there."""
+    rules = get_torch_obj_rule_map()
+    if not issubclass(rules.get(F.gaussian_nll_loss, object), PolyfilledFunctionVariable):
+        rules.pop(F.gaussian_nll_loss, None)
         # torch declares arguments with defaults as optional, which these are not.
         torch.compiler.substitute_in_graph(F.gaussian_nll_loss)(_gaussian_nll_loss)  # type: ignore[arg-type]
