@@ -23,5 +23,6 @@ RMSPROP = make_kernel("rmsprop", select_rmsprop())
 HYPER = {
     "lr": 0, "beta1": 1, "beta2": 2, "eps": 3, "weight_decay": 4, "momentum": 5, "dampening": 6, "alpha": 7,
     "grad_scale": 8, "maximize": 9, "nesterov": 10, "amsgrad": 11, "centered": 12,
+    "bias_correction": 13, "max_weight_norm": 14, "trust_coefficient": 15,
 }
 HYPER_WORDS = 16

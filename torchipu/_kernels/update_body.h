@@ -1,75 +1,6 @@
 /* Optimisers and accumulation: each writes its state in place. Arithmetic is float whatever the type in memory.
- *
- * Hyperparameters are 16 doubles (see HYPER in update.pyx); `halves` in ints has bit k set when argument k is half.
- * Items of all kernels but fill_zero and increment: blocks of 4096 elements; ints are n, halves, flags, what becomes
- * of an overflow, and where the random words by which those written are rounded begin among the arguments, or 0 to
- * round to nearest, and how many there are: one each in their order. */
-#include "rowmath_body.h"
-#include "rounding_body.h"
-
-enum {
-  FN(LR), FN(BETA1), FN(BETA2), FN(EPS), FN(WEIGHT_DECAY), FN(MOMENTUM), FN(DAMPENING), FN(ALPHA), FN(GRAD_SCALE),
-  FN(MAXIMIZE), FN(NESTEROV), FN(AMSGRAD), FN(CENTERED)
-};
-enum { FN(SPAN) = 4096 };
-
-/* Argument k at element i, `width` elements of it. */
-TI_INLINE VF FN(read)(char *const *args, int64_t halves, int k, int64_t i, int64_t width) {
-  if (halves >> k & 1) {
-    const uint16_t *p = (const uint16_t *)args[k] + i;
-    if (width >= VL) return FN(ldh)(p);
-    uint16_t lanes[VL] = {0};
-    memcpy(lanes, p, (size_t)width * 2);
-    return FN(ldh)(lanes);
-  }
-  const float *p = (const float *)args[k] + i;
-  return width < VL ? FN(ldn)(p, width, (VF){0}) : FN(ld)(p);
-}
-
-/* How the written arguments, of which there are up to four, are rounded. */
-typedef struct {
-  char *const *args;
-  int64_t halves;
-  int overflow, is_stochastic;
-  FN(keys) keys[4];
-} FN(target);
-
-TI_INLINE void FN(aim)(FN(target) *to, char *const *args, const int64_t *ints) {
-  to->args = args;
-  to->halves = ints[1];
-  to->overflow = (int)ints[3];
-  to->is_stochastic = ints[4] && !FN(rounds_to_nearest)((const int64_t *)args[ints[4]]);
-  for (int k = 0; to->is_stochastic && k < ints[5]; k++) to->keys[k] = FN(keys_of)((const int64_t *)args[ints[4] + k]);
-}
-
-TI_INLINE void FN(write_half)(FN(target) *to, int k, int64_t i, int64_t width, VF v) {
-  v = to->is_stochastic ? FN(rounded_by)(v, FN(random_halves)(to->keys[k], i), to->overflow)
-                        : FN(rounded_to_nearest)(v, to->overflow);
-  uint16_t *p = (uint16_t *)to->args[k] + i;
-  if (width >= VL) {
-    FN(sth)(p, v);
-    return;
-  }
-  uint16_t lanes[VL];
-  FN(sth)(lanes, v);
-  memcpy(p, lanes, (size_t)width * 2);
-}
-
-TI_INLINE void FN(write)(FN(target) *to, int k, int64_t i, int64_t width, VF v) {
-  if (to->halves >> k & 1) {
-    FN(write_half)(to, k, i, width, v);
-    return;
-  }
-  float *p = (float *)to->args[k] + i;
-  if (width < VL) FN(stn)(p, v, width);
-  else FN(st)(p, v);
-}
-
-/* a + w (b - a), taken from the nearer end. */
-TI_INLINE VF FN(lerp)(VF a, VF b, float w) {
-  if (w < 0.5f) return a + (b - a) * w;
-  return b - (b - a) * (1.0f - w);
-}
+ * fill_zero and increment have items and ints of their own; for those of the others see update_state_body.h. */
+#include "update_state_body.h"
 
 /* accumulate: args acc, grad. acc += grad. */
 static int FN(accumulate)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
@@ -94,13 +25,6 @@ static int FN(increment)(char *const *args, const int64_t *ints, const double *s
                          void *scratch) {
   *(float *)args[0] += 1.0f;
   return TI_OK;
-}
-
-/* The gradient as the optimisers use it: unscaled, negated to maximise, with the L2 term where it is coupled. */
-TI_INLINE VF FN(gradient)(VF grad, VF param, float scale, float decay) {
-  grad = grad * scale;
-  if (decay != 0.0f) grad = grad + param * decay;
-  return grad;
 }
 
 /* sgd: args param, momentum buffer, grad, hyper, step; flags 1 has a momentum buffer. */

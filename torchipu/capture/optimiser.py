@@ -15,6 +15,7 @@ from torchipu.capture.fx_import import dtype_of
 from torchipu.errors import OptionsError
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType, Leg, Role
+from torchipu.optim import LAMB, LARS
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -60,6 +61,8 @@ KINDS = (
     _Kind(torch.optim.Adam, _adam_target, _adam_states),
     _Kind(torch.optim.SGD, lambda group: "ipu.sgd.default", _sgd_states, counts_in_state=False),
     _Kind(torch.optim.RMSprop, lambda group: "ipu.rmsprop.default", _rmsprop_states),
+    _Kind(LAMB, lambda group: "ipu.lamb.default", lambda group: ("exp_avg", "exp_avg_sq")),
+    _Kind(LARS, lambda group: "ipu.lars.default", lambda group: ("momentum_buffer",), counts_in_state=False),
 )
 
 _SGD_STEPS: weakref.WeakKeyDictionary[torch.optim.Optimizer, dict[torch.Tensor, torch.Tensor]]
@@ -100,7 +103,7 @@ def import_optimiser(
     ``load_state_dict`` work as in torch.
 
     Args:
-        optimizer: SGD, Adam, AdamW or RMSprop of torch.optim.
+        optimizer: SGD, Adam, AdamW or RMSprop of torch.optim, LAMB or LARS of torchipu.optim.
         model: Owner of the parameters.
         parameters: Graph input of each parameter by name.
         gradients: Gradient of each parameter by name; parameters without one are not updated, as in torch.
@@ -132,12 +135,17 @@ def _kind_of(optimizer: torch.optim.Optimizer) -> _Kind:
     for kind in KINDS:
         if isinstance(optimizer, kind.base) and inspect.unwrap(type(optimizer).step) is inspect.unwrap(kind.base.step):
             return kind
-    supported = ", ".join(sorted(f"torch.optim.{kind.base.__name__}" for kind in KINDS))
+    supported = ", ".join(sorted(f"{_home(kind.base)}.{kind.base.__name__}" for kind in KINDS))
     raise OptionsError(
         f"optimiser {type(optimizer).__module__}.{type(optimizer).__name__} cannot run on the IPU", option="optimizer",
         value=optimizer, allowed=supported,
         remedy='use one of these, or torch.compile(model, backend="ipu") with the optimiser run by torch on the host',
     )
+
+
+def _home(optimizer: type) -> str:
+    """Return the package from which users import a class of optimiser."""
+    return ".".join(optimizer.__module__.split(".")[:2])
 
 
 def _check_group(optimizer: torch.optim.Optimizer, group: Group) -> None:

@@ -57,7 +57,7 @@ def _lower_increment(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 
 # --------------------------------------------------------------------------- host side
-def _in_place(op: Op, plan: HostPlanner) -> dict[str, HostTensor]:
+def in_place(op: Op, plan: HostPlanner) -> dict[str, HostTensor]:
     """Return the storage of each state by its schema name; it holds the op's results from now on."""
     held = [(name, tensor) for name, tensor in zip(op.operands, op.inputs, strict=True) if name in STATES]
     return {
@@ -66,40 +66,63 @@ def _in_place(op: Op, plan: HostPlanner) -> dict[str, HostTensor]:
     }
 
 
-def _value(op: Op, plan: HostPlanner, name: str) -> HostTensor:
+def value_of(op: Op, plan: HostPlanner, name: str) -> HostTensor:
     tensor = op.operand(name)
     assert tensor is not None, f"{op.target} without {name}"
     return plan.value(tensor)
+
+
+def rounded(
+    op: Op, plan: HostPlanner, written: Sequence[str], state: dict[str, HostTensor],
+) -> tuple[list[HostTensor], int]:
+    """Return how states are rounded where they are half.
+
+    Args:
+        op: The update.
+        plan: Knows the streams of random bits.
+        written: States in the order in which a kernel writes them; those that are absent are left alone.
+        state: Storage of each state by name, in the order of the op's outputs.
+
+    Returns:
+        The random words of each, none to round to nearest; and what becomes of an overflow.
+    """
+    roundings = dict(zip(state, (plan.rounding(op, result) for result in op.outputs), strict=True))
+    drawn = [rounding.random for rounding in roundings.values() if rounding.random is not None]
+    words = [(roundings[name].random if name in roundings else None) or drawn[0] for name in written] if drawn else []
+    return words, max(rounding.overflow for rounding in roundings.values())
+
+
+def update(
+    plan: HostPlanner, kernel: Kernel, written: Sequence[HostTensor], read: Sequence[HostTensor], count: int, *,
+    flags: int = 0, rounding: tuple[list[HostTensor], int] = ([], 0),
+) -> None:
+    """Append a kernel that goes over blocks of elements; see update_state_body.h.
+
+    Args:
+        plan: Receives the step.
+        kernel: Its kernel.
+        written: What it writes, and may read.
+        read: What it reads besides.
+        count: Elements.
+        flags: For the kernel.
+        rounding: What `rounded` gives for the first of those written.
+    """
+    words, overflow = rounding
+    arguments = [*written, *read]
+    halves = sum(1 << place for place, held in enumerate(arguments) if held.dtype is DType.HALF)
+    ints = (count, halves, flags, overflow, len(arguments) if words else 0, len(words))
+    plan.step(kernel, written, [*read, *words], ints=ints, items=-(-count // SPAN), reads_outputs=True)
 
 
 def _update(
     op: Op, plan: HostPlanner, kernel: Kernel, written: Sequence[str], state: dict[str, HostTensor],
     read: list[HostTensor], flags: int,
 ) -> None:
-    """Append an update over all elements of the first state that is written.
-
-    Args:
-        op: The update.
-        plan: Receives the step.
-        kernel: Its kernel.
-        written: What the kernel writes, in its order; the first stands in for absent states, which it leaves alone.
-        state: Storage of each state by name.
-        read: What the kernel reads besides.
-        flags: For the kernel.
-    """
+    """Append an update; the first state that is written stands in for absent ones, which the kernel leaves alone."""
     first = state[written[0]]
     targets = [state.get(name, first) for name in written]
-    halves = sum(1 << place for place, held in enumerate([*targets, *read]) if held.dtype is DType.HALF)
-    roundings = dict(zip(state, (plan.rounding(op, result) for result in op.outputs), strict=True))
-    random = [roundings.get(name, roundings[written[0]]).random for name in written]
-    drawn = next((words for words in random if words is not None), None)
-    words = [held or drawn for held in random] if drawn is not None else []
-    overflow = max(rounding.overflow for rounding in roundings.values())
-    ints = (first.num_elements, halves, flags, overflow, len(targets) + len(read) if words else 0, len(words))
-    plan.step(
-        kernel, targets, [*read, *(held for held in words if held is not None)], ints=ints,
-        items=-(-first.num_elements // SPAN), reads_outputs=True,
-    )
+    rounding = rounded(op, plan, written, state)
+    update(plan, kernel, targets, read, first.num_elements, flags=flags, rounding=rounding)
 
 
 def _emit_accumulate(op: Op, plan: HostPlanner) -> None:
@@ -119,16 +142,16 @@ def _emit_increment(op: Op, plan: HostPlanner) -> None:
 
 
 def _emit_sgd(op: Op, plan: HostPlanner) -> None:
-    read = [_value(op, plan, name) for name in ("grad", "hyper", "step")]
-    state = _in_place(op, plan)
+    read = [value_of(op, plan, name) for name in ("grad", "hyper", "step")]
+    state = in_place(op, plan)
     flags = HAS_MOMENTUM if "momentum_buffer" in state else 0
     _update(op, plan, kernels.SGD, ("param", "momentum_buffer"), state, read, flags)
 
 
 def _emit_adam(decoupled: int) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
-        read = [_value(op, plan, name) for name in ("grad", "hyper", "step")]
-        state = _in_place(op, plan)
+        read = [value_of(op, plan, name) for name in ("grad", "hyper", "step")]
+        state = in_place(op, plan)
         flags = decoupled | (AMSGRAD if "max_exp_avg_sq" in state else 0)
         written = ("param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
         _update(op, plan, kernels.ADAM, written, state, read, flags)
@@ -137,8 +160,8 @@ def _emit_adam(decoupled: int) -> Emitter:
 
 
 def _emit_rmsprop(op: Op, plan: HostPlanner) -> None:
-    read = [_value(op, plan, name) for name in ("grad", "hyper", "step")]
-    state = _in_place(op, plan)
+    read = [value_of(op, plan, name) for name in ("grad", "hyper", "step")]
+    state = in_place(op, plan)
     flags = (HAS_MOMENTUM if "momentum_buffer" in state else 0) | (IS_CENTRED if "grad_avg" in state else 0)
     _update(op, plan, kernels.RMSPROP, ("param", "square_avg", "momentum_buffer", "grad_avg"), state, read, flags)
 

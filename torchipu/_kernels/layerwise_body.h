@@ -1,0 +1,133 @@
+/* Optimisers that scale the update of a whole tensor: LAMB and LARS.
+ *
+ * Each takes three kernels: one over blocks of 4096 elements that leaves the sums of squares of every block, one that
+ * makes the ratio of the norms from them, in the order of the blocks, and one over blocks that applies the update.
+ */
+#include "update_state_body.h"
+
+/* Sums of squares of two vectors, kept as doubles. */
+typedef struct {
+  VF a[2], b[2];
+} FN(squares);
+
+TI_INLINE void FN(add_pair)(FN(squares) *sum, int64_t turn, VF a, VF b) {
+  sum->a[turn & 1] += a * a;
+  sum->b[turn & 1] += b * b;
+}
+
+TI_INLINE void FN(put_pair)(double *partial, int64_t item, const FN(squares) *sum) {
+  partial[2 * item] = FN(hsum)(sum->a[0] + sum->a[1]);
+  partial[2 * item + 1] = FN(hsum)(sum->b[0] + sum->b[1]);
+}
+
+/* The elements from i on that exist; zeros behind the last. */
+TI_INLINE VF FN(within)(VF v, int64_t width) {
+  if (width >= VL) return v;
+  float lanes[VL];
+  FN(st)(lanes, v);
+  for (int64_t j = width; j < VL; j++) lanes[j] = 0;
+  return FN(ld)(lanes);
+}
+
+/* lamb_direction: args exp_avg, exp_avg_sq, direction (float), partial (doubles), param, grad, hyper, step; also the
+ * random words of the first two. The direction is Adam's, with the weight decay. */
+static int FN(lamb_direction)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                              void *scratch) {
+  const double *hyper = (const double *)args[6], step = *(const float *)args[7];
+  const int64_t h = ints[1];
+  const int corrected = hyper[FN(BIAS_CORRECTION)] != 0;
+  const float scale = (float)hyper[FN(GRAD_SCALE)], decay = (float)hyper[FN(WEIGHT_DECAY)];
+  const float beta2 = (float)hyper[FN(BETA2)], eps = (float)hyper[FN(EPS)];
+  const float fresh1 = (float)(1.0 - hyper[FN(BETA1)]), fresh2 = (float)(1.0 - hyper[FN(BETA2)]);
+  const float first = corrected ? (float)(1.0 / (1.0 - pow(hyper[FN(BETA1)], step))) : 1.0f;
+  const float root = corrected ? (float)(1.0 / sqrt(1.0 - pow(hyper[FN(BETA2)], step))) : 1.0f;
+  FN(target) to;
+  FN(aim)(&to, args, ints);
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t last = TI_MIN(ints[0], (item + 1) * FN(SPAN));
+    FN(squares) sum = {{{0}}, {{0}}};
+    for (int64_t i = item * FN(SPAN), turn = 0; i < last; i += VL, turn++) {
+      const int64_t width = last - i;
+      const VF param = FN(read)(args, h, 4, i, width), grad = FN(read)(args, h, 5, i, width) * scale;
+      const VF mean = FN(lerp)(FN(read)(args, h, 0, i, width), grad, fresh1);
+      const VF square = FN(read)(args, h, 1, i, width) * beta2 + grad * grad * fresh2;
+      FN(write)(&to, 0, i, width, mean);
+      FN(write)(&to, 1, i, width, square);
+      const VF move = FN(within)(mean * first / (FN(vsqrt)(square) * root + eps) + param * decay, width);
+      FN(write)(&to, 2, i, width, move);
+      FN(add_pair)(&sum, turn, FN(within)(param, width), move);
+    }
+    FN(put_pair)((double *)args[3], item, &sum);
+  }
+  return TI_OK;
+}
+
+/* lars_norms: args partial (doubles), param, grad; the sums of squares of both, the gradient unscaled. */
+static int FN(lars_norms)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                          void *scratch) {
+  const int64_t h = ints[1];
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t last = TI_MIN(ints[0], (item + 1) * FN(SPAN));
+    FN(squares) sum = {{{0}}, {{0}}};
+    for (int64_t i = item * FN(SPAN), turn = 0; i < last; i += VL, turn++)
+      FN(add_pair)(&sum, turn, FN(within)(FN(read)(args, h, 1, i, last - i), last - i),
+                   FN(within)(FN(read)(args, h, 2, i, last - i), last - i));
+    FN(put_pair)((double *)args[0], item, &sum);
+  }
+  return TI_OK;
+}
+
+/* trust_ratio: args ratio (one float), partial, hyper; ints [blocks, is LARS]. One item.
+ *
+ * LAMB: min(|param|, max_weight_norm) / |direction|. LARS: trust_coefficient |param| / (|grad| + weight_decay |param| +
+ * eps). 1 where either norm is 0. */
+static int FN(trust_ratio)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                           void *scratch) {
+  const double *partial = (const double *)args[1], *hyper = (const double *)args[2];
+  double weight = 0, other = 0;
+  for (int64_t i = 0; i < ints[0]; i++) weight += partial[2 * i], other += partial[2 * i + 1];
+  weight = sqrt(weight), other = sqrt(other);
+  if (ints[1]) other *= fabs(hyper[FN(GRAD_SCALE)]);
+  double ratio = 1;
+  if (ints[1] && weight > 0 && other > 0)
+    ratio = hyper[FN(TRUST_COEFFICIENT)] * weight / (other + hyper[FN(WEIGHT_DECAY)] * weight + hyper[FN(EPS)]);
+  else if (!ints[1] && weight > 0 && other > 0)
+    ratio = (weight < hyper[FN(MAX_WEIGHT_NORM)] ? weight : hyper[FN(MAX_WEIGHT_NORM)]) / other;
+  *(float *)args[0] = (float)ratio;
+  return TI_OK;
+}
+
+/* lamb_apply: args param, ratio, direction, hyper; also the random words of param. */
+static int FN(lamb_apply)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                          void *scratch) {
+  const double *hyper = (const double *)args[3];
+  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1];
+  const float rate = (float)(hyper[FN(LR)] * *(const float *)args[1]);
+  FN(target) to;
+  FN(aim)(&to, args, ints);
+  for (int64_t i = begin * FN(SPAN); i < last; i += VL)
+    FN(write)(&to, 0, i, last - i, FN(read)(args, h, 0, i, last - i) - FN(read)(args, h, 2, i, last - i) * rate);
+  return TI_OK;
+}
+
+/* lars_apply: args param, momentum buffer, ratio, grad, hyper; also the random words of the first two. The momentum
+ * buffer holds updates, learning rate included, as in the paper: You, Gitman and Ginsburg, "Large batch training of
+ * convolutional networks", 2017. */
+static int FN(lars_apply)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                          void *scratch) {
+  const double *hyper = (const double *)args[4];
+  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1];
+  const float scale = (float)hyper[FN(GRAD_SCALE)], decay = (float)hyper[FN(WEIGHT_DECAY)];
+  const float momentum = (float)hyper[FN(MOMENTUM)], rate = (float)(hyper[FN(LR)] * *(const float *)args[2]);
+  FN(target) to;
+  FN(aim)(&to, args, ints);
+  for (int64_t i = begin * FN(SPAN); i < last; i += VL) {
+    const int64_t width = last - i;
+    const VF param = FN(read)(args, h, 0, i, width);
+    const VF grad = FN(read)(args, h, 3, i, width) * scale + param * decay;
+    const VF move = FN(read)(args, h, 1, i, width) * momentum + grad * rate;
+    FN(write)(&to, 1, i, width, move);
+    FN(write)(&to, 0, i, width, param - move);
+  }
+  return TI_OK;
+}
