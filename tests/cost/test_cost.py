@@ -56,6 +56,7 @@ def test_function_is_the_sum_of_its_supersteps():
         "exchange": 34,  # 128 bytes: 32 cycles, times 1.05
         "sync": 600 + 120 + 600,
         "link": 0,
+        "all-reduce": 0,
         "host": 2 * host_cycles(MK2, 100 * 64 * 4),
     }
     assert cost.cycles == function.cycles == sum(function.cycles_by_category.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-BAR = {"F": "#", "B": "=", "U": "+"}
+BAR = {"F": "#", "B": "=", "R": "%", "U": "+"}
 IDLE = "."
 
 
@@ -13,7 +13,7 @@ class Span:
     """One action of one IPU.
 
     Attributes:
-        action: Such as ``0F3``, or ``U`` for the update.
+        action: Such as ``0F3``, ``R0`` for the all-reduce of gradients or ``U0`` for the update on IPU 0.
         begin: First cycle.
         end: Cycle after the last.
     """
@@ -41,7 +41,7 @@ class Timeline:
 
 
 def chart(timeline: Timeline, width: int = 72) -> str:
-    """Draw a timeline, one line an IPU: ``#`` forward, ``=`` backward, ``+`` update, ``.`` idle.
+    """Draw a timeline, one line an IPU: ``#`` forward, ``=`` backward, ``%`` all-reduce, ``+`` update, ``.`` idle.
 
     A column shows what takes most of its time.
 
