@@ -123,8 +123,9 @@ class Options:
         poptorch="outputMode(..., output_return_period)",
     )
     recompute: str | tuple[str, ...] = _option(
-        "none", "forward ops run again in the backward leg instead of being stored: none, those of every stage but "
-        "the last, or those of the blocks named", kind=tuple, allowed=("none", "stage"),
+        "auto", "forward ops run again in the backward leg instead of being stored: none, those of every stage but "
+        "the last, or those of the blocks named; auto for 'stage' in a training pipeline, else 'none'. "
+        "torch.utils.checkpoint holds beside all of these", kind=tuple, allowed=("auto", "none", "stage"),
         poptorch="_Popart.set('autoRecomputation')",
     )
     loss_scaling: float = _option(
@@ -304,7 +305,8 @@ def _check_stages(stages: list[Stage]) -> None:
     for number, stage in enumerate(stages):
         for block in stage.blocks:
             if block in found:
-                where = f"stage {found[block]} and in stage {number}" if found[block] != number else f"stage {number} twice"
+                first = found[block]
+                where = f"stage {number} twice" if first == number else f"stage {first} and in stage {number}"
                 raise OptionsError(
                     f"block {block!r} is in {where}", option="stages", value=block,
                     allowed="every block once\n" + format_stages(stages, number, f"{block!r} again"),

@@ -332,7 +332,7 @@ class _Step:
             compiled.graph, states=list(built.states), micro_batches=self.micro_batches, replicas=replicas,
         )
         self._check_buffers(built, planner.banked)
-        bound = BoundPlan(planner.plan(), compiled.graph, replicas)
+        bound = BoundPlan(planner.plan(), planner.graph, replicas)
         progress(3, STAGES_OF_COMPILATION)
         self._signature = None  # nothing is compiled until all of this is in place
         self._built, self._compiled, self._bound = built, compiled, bound
@@ -551,7 +551,7 @@ class TrainStep(_Step):
             capture.graph.name,
             (*capture.graph.inputs, *accumulation.inputs, *optimiser.inputs),
             capture.graph.outputs,
-            (*capture.graph.ops, *accumulation.ops, *reductions, *optimiser.ops, *accumulation.resets),
+            (*_as_made(capture.graph.ops, accumulation.ops), *reductions, *optimiser.ops, *accumulation.resets),
             (*capture.graph.updates, *accumulation.updates, *optimiser.updates),
         )
         states = self._module_states(capture) | optimiser.host | dict.fromkeys(accumulation.inputs)
@@ -628,6 +628,17 @@ def accumulate(gradients: dict[str, Tensor], micro_batches: int) -> tuple[dict[s
         inputs.append(held)
         updates.append((held, zero))
     return accumulated, Accumulation(tuple(inputs), tuple(ops), tuple(resets), tuple(updates))
+
+
+def _as_made(ops: Sequence[Op], accumulations: Sequence[Op]) -> list[Op]:
+    """Put each accumulation right behind what makes its gradient, which then has to be kept no longer."""
+    due: dict[Tensor, list[Op]] = {}
+    for op in accumulations:
+        due.setdefault(op.inputs[1], []).append(op)  # parameters may share a gradient
+    ordered: list[Op] = []
+    for op in ops:
+        ordered += [op, *(late for tensor in op.outputs for late in due.pop(tensor, ()))]
+    return [*ordered, *(op for left in due.values() for op in left)]
 
 
 def all_reduce(gradients: dict[str, Tensor], replicas: int) -> tuple[dict[str, Tensor], tuple[Op, ...]]:

@@ -54,6 +54,11 @@ class FunctionCost:
         """Cycles in all."""
         return sum(self.cycles_by_category.values())
 
+    @property
+    def recompute_cycles(self) -> int:
+        """Cycles, among them, of forward ops that the backward runs again."""
+        return sum(step.cycles for step in self.supersteps if "recomputed_from" in step.op.attrs)
+
 
 @dataclass(slots=True)
 class _Count:

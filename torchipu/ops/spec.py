@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -190,18 +190,6 @@ class HostPlanner(Protocol):
             scratch_bytes: Private bytes each thread needs.
             reads_outputs: Whether the kernel also reads what it overwrites (accumulation).
         """
-        ...
-
-
-    def step_at(
-        self, part: Literal["reset", "body"], kernel: Kernel, outputs: Sequence[HostTensor],
-        inputs: Sequence[HostTensor], *, ints: Sequence[int] = (), items: int = 1,
-    ) -> None:
-        """Append a kernel call that runs before the first micro-batch, or for every one, whatever its op's leg."""
-        ...
-
-    def is_state(self, tensor: Tensor) -> bool:
-        """Whether a value lies in memory that all micro-batches and replicas share."""
         ...
 
 

@@ -41,7 +41,7 @@ KEEPS_ORDER = frozenset(
         "view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
         "squeeze.dim", "squeeze.dims", "alias.default", "detach.default", "flatten.using_ints", "unflatten.int",
     )
-)
+) | {"torchipu.checkpoint.default"}
 
 _IPU_SYNC = Sync("ipu")
 _REPLICA_SYNC = Sync("replica")

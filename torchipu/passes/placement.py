@@ -114,7 +114,7 @@ def _stages(asked: Mapping[str, int | None], options: Options, target: Target) -
     available = available if options.num_ipus is None else min(options.num_ipus, available)
     if available == 0:
         raise PlacementError(
-            f"{options.replicas} replicas of the model need {options.replicas} IPUs at least, but {target.title} has "
+            f"{options.replicas} replicas of the model need {options.replicas} IPUs at least, but {target.name} has "
             f"{target.num_ipus}", remedy=f"set replicas to {target.num_ipus} or less",
         )
     blocks: dict[str, _Block] = {}

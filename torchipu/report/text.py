@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torchipu.cost import LEGEND
 from torchipu.report.figures import Figures
 
 LABEL_WIDTH = 20
@@ -39,7 +40,7 @@ def format_full(profile: Figures) -> str:
     """Return the summary and the tables behind it."""
     parts = [
         format_summary(profile),
-        "one iteration  (# forward, = backward, % all-reduce, + update, . idle)\n" + profile.timeline,
+        f"one iteration  ({LEGEND})\n{profile.timeline}",
         "cycles of an iteration by IPU\n" + _cycle_table(profile),
         "memory of the fullest tile by IPU, bytes\n" + _memory_table(profile),
         "functions, one run\n" + _table(

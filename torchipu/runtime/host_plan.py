@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 from torchipu._kernels.abi import Kernel
 from torchipu.ir.graph import Graph, Op, Tensor
-from torchipu.ir.types import DType, Leg, Role
+from torchipu.ir.types import DType, Leg
 from torchipu.ops import view
 from torchipu.ops.chain import MAX_OPERANDS, can_join, emit_chain
 from torchipu.ops.spec import FUSIONS, TO_NEAREST, Fusion, HostTensor, Rounding, contiguous_strides, spec_of
+from torchipu.passes.recompute import undone
+from torchipu.runtime.replicas import states_of_replicas, with_totals
 from torchipu.runtime.storage import Allocation, Place, aligned, place_in_arena
 
 # A chain that stays open holds its operands in memory; after this many other ops it is emitted.
@@ -36,7 +37,6 @@ class Step:
         inputs: Storage read.
         is_update: Runs after the last micro-batch.
         is_reset: Runs before the first micro-batch.
-        is_body: Runs for every micro-batch, although its op belongs to the update.
     """
 
     op: Op | None
@@ -51,7 +51,6 @@ class Step:
     reads_outputs: bool = False
     is_update: bool = False
     is_reset: bool = False
-    is_body: bool = False
     is_hoistable: bool = True
 
 
@@ -110,7 +109,9 @@ class Planner:
         self, graph: Graph, *, input_strides: Mapping[Tensor, tuple[int, ...]] | None = None,
         states: Sequence[Tensor] = (), micro_batches: int = 1, replicas: int = 1,
     ) -> None:
-        self.graph = graph
+        # The host has room for what the device computes twice, and adds up what the replicas give in one place.
+        graph, totals = with_totals(undone(graph))
+        self.graph, states = graph, (*states, *totals)
         self.runs = micro_batches * replicas
         self.banked = states_of_replicas(graph) if replicas > 1 else frozenset()
         self.steps: list[Step] = []
@@ -230,20 +231,6 @@ class Planner:
             self.current, kernel, tuple(outputs), tuple(inputs), tuple(ints), tuple(scalars), items, max(1, grain),
             scratch_bytes, reads_outputs,
         ))
-
-    def step_at(
-        self, part: Literal["reset", "body"], kernel: Kernel, outputs: Sequence[HostTensor],
-        inputs: Sequence[HostTensor], *, ints: Sequence[int] = (), items: int = 1,
-    ) -> None:
-        """Append a kernel call that runs before the first micro-batch, or for every one, whatever its op's leg."""
-        self._append(Step(
-            self.current, kernel, tuple(outputs), tuple(inputs), tuple(ints), (), items, is_reset=part == "reset",
-            is_body=part == "body", reads_outputs=part == "body", is_hoistable=False,
-        ))
-
-    def is_state(self, tensor: Tensor) -> bool:
-        """Whether a value lies in memory that all micro-batches and replicas share."""
-        return self.allocations[self.values[tensor].buffer].place is Place.STATE
 
     # ------------------------------------------------------------------ planning
     def plan(self) -> HostPlan:
@@ -431,11 +418,8 @@ class Planner:
     def _order_steps(self) -> tuple[int, int]:
         """Put resets and hoisted steps first, then the body, then the update."""
         for number, step in enumerate(self.steps):
-            if step.is_reset or step.is_body:
-                pass
-            elif step.op is not None:
-                step.is_update = step.op.leg is Leg.UPDATE
-                step.is_reset = step.op.target == "ipu.fill_zero.default"
+            step.is_update = step.op is not None and step.op.leg is Leg.UPDATE
+            step.is_reset = step.op is not None and step.op.target == "ipu.fill_zero.default"
             for written in step.outputs:
                 self.allocations[written.buffer].writers.append(number)
         hoisted = self._find_hoisted() if self.runs > 1 else set()
@@ -505,17 +489,6 @@ class Planner:
 
     def _append(self, step: Step) -> None:
         self.steps.append(step)
-
-
-def states_of_replicas(graph: Graph) -> frozenset[Tensor]:
-    """Return the states of which each replica has its own: those that the micro-batches change, but for gradients.
-
-    An accumulator adds up the gradients of all replicas.
-    """
-    updating = {tensor for op in graph.ops if op.leg is Leg.UPDATE for tensor in op.outputs}
-    return frozenset(
-        state for state, value in graph.updates if value not in updating and state.role is not Role.ACCUMULATOR
-    )
 
 
 def _operands_read(op: Op) -> tuple[Tensor, ...]:
