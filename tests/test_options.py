@@ -10,7 +10,9 @@ import sys
 import pytest
 
 from torchipu.errors import OptionsError
-from torchipu.options import Options
+from torchipu.options import Options, Stage
+
+EXECUTIONS = "'pipelined', 'sharded', 'serial_phased', 'parallel_phased', '1f1b' or 'interleaved'"
 
 
 def test_every_option_says_what_it_does() -> None:
@@ -72,12 +74,13 @@ def test_unknown_name_gets_the_nearest_spelling() -> None:
     ("loss_scaling", float("nan"), "option 'loss_scaling' expects a float above 0, got nan (float)"),
     ("loss_scaling", float("inf"), "option 'loss_scaling' expects a float above 0, got inf (float)"),
     ("execution", "pipelind",
-     "option 'execution' expects 'pipelined' or 'sharded', got 'pipelind' (str); did you mean 'pipelined'?"),
-    ("execution", 0, "option 'execution' expects 'pipelined' or 'sharded', got 0 (int)"),
+     f"option 'execution' expects {EXECUTIONS}, got 'pipelind' (str); did you mean 'pipelined'?"),
+    ("execution", 0, f"option 'execution' expects {EXECUTIONS}, got 0 (int)"),
     ("output_mode", "evry",
      "option 'output_mode' expects 'all', 'final', 'sum', 'every_n' or None, got 'evry' (str); "
      "did you mean 'every_n'?"),
-    ("recompute", "B1", "option 'recompute' expects 'none', 'stage' or a list of block names, got 'B1' (str)"),
+    ("recompute", "B1",
+     "option 'recompute' expects 'auto', 'none', 'stage' or a list of block names, got 'B1' (str)"),
     ("blocks", "A", "option 'blocks' expects a list of block names or None, got 'A' (str)"),
     ("blocks", ["A", 1], "option 'blocks' expects a list of block names or None, got ['A', 1] (list)"),
     ("blocks", ["A", "B", "A"], "option 'blocks' lists block 'A' more than once"),
@@ -106,3 +109,28 @@ def test_description_names_the_poptorch_setting() -> None:
 def test_importing_options_does_not_import_torch() -> None:
     code = "import sys, torchipu.options; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_block_in_two_stages_shows_where() -> None:
+    with pytest.raises(OptionsError) as caught:
+        Options(stages=["embed", ["layer0", "layer1"], Stage(("layer1", "head"), ipu=3)])
+    assert str(caught.value) == """\
+block 'layer1' is in stage 1 and in stage 2
+  allowed every block once
+  stage 0: embed
+  stage 1: layer0, layer1
+  stage 2: layer1, head  (ipu 3)   <-- 'layer1' again
+  do      name the block in the stage where it belongs only"""
+
+
+@pytest.mark.parametrize("stages", [[], "A", [3], [[]], [""], [Stage(("A",), ipu=-1)], [Stage(("A",), ipu=True)]])
+def test_what_is_no_list_of_stages_is_refused(stages: object) -> None:
+    with pytest.raises(OptionsError, match="stage"):
+        Options(stages=stages)
+
+
+def test_stages_take_names_lists_and_stages() -> None:
+    options = Options(stages=["A", ["B", "C"], Stage(("D",), ipu=0)])
+    assert options.stages == (Stage(("A",)), Stage(("B", "C")), Stage(("D",), 0))
+    with pytest.raises(OptionsError, match="stages and blocks both give the order"):
+        Options(stages=["A"], blocks=["A"])

@@ -9,6 +9,7 @@ from torchipu.installation import check_kernels, check_torch, torch_version
 
 if TYPE_CHECKING:
     from torchipu.capture.block import BeginBlock, Block
+    from torchipu.capture.checkpoint import recomputation_checkpoint
     from torchipu.errors import (
         CaptureError,
         ConstraintError,
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
         VerifyError,
     )
     from torchipu.explanation import Explanation, explain
-    from torchipu.options import Options
+    from torchipu.options import Options, Stage
     from torchipu.step import InferenceStep, TrainStep
 
 __version__ = "0.1.0"
@@ -41,10 +42,12 @@ _MODULE_BY_NAME = {
     "OutOfTileMemoryError": "errors",
     "PlacementError": "errors",
     "ScheduleError": "errors",
+    "Stage": "options",
     "TrainStep": "step",
     "UnsupportedOpError": "errors",
     "VerifyError": "errors",
     "explain": "explanation",
+    "recomputation_checkpoint": "capture.checkpoint",
 }
 
 __all__ = [
@@ -61,11 +64,13 @@ __all__ = [
     "OutOfTileMemoryError",
     "PlacementError",
     "ScheduleError",
+    "Stage",
     "TrainStep",
     "UnsupportedOpError",
     "VerifyError",
     "__version__",
     "explain",
+    "recomputation_checkpoint",
 ]
 
 check_torch(torch_version())

@@ -21,7 +21,7 @@ from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph, refuse_inputs, source_of
 from torchipu.compiler import Compiled, compile_graph
-from torchipu.errors import CaptureError
+from torchipu.errors import CaptureError, OptionsError
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import Leg, Role, Source
 from torchipu.ops.generic import EFFECT_TOKEN
@@ -80,6 +80,12 @@ def ipu_backend(
     settings = options if isinstance(options, Options) else Options.from_mapping(options or {})
     if mode is not None:
         warnings.warn(f"torchipu: mode={mode!r} has no meaning for the IPU and is ignored", stacklevel=2)
+    if settings.replicas > 1:
+        raise OptionsError(
+            f"replicas={settings.replicas} needs a whole step as one program", option="replicas",
+            value=settings.replicas, allowed="1 with torch.compile",
+            remedy="use torchipu.TrainStep or torchipu.InferenceStep",
+        )
     if settings.strict:
         refuse_eager(gm)
     if isinstance(gm, GraphModule):

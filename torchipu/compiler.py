@@ -93,7 +93,7 @@ def compile_graph(graph: Graph, options: Options, target: Target, *, micro_batch
     mappings = map_tiles(graph, target)
     executable = lower(
         graph, schedule, mappings, target, device_iterations=iterations, micro_batches=micro_batches,
-        off_chip_state=options.offload_optimiser_state,
+        off_chip_state=options.offload_optimiser_state, replicas=options.replicas,
     )
     dump.write("06-lower", lambda: text.format_executable(executable))
     if check:
@@ -135,11 +135,19 @@ def schedule_of(graph: Graph, options: Options, micro_batches: int) -> Schedule:
     forward, backward = has_leg(graph, Leg.FORWARD), has_leg(graph, Leg.BACKWARD)
     if backward and not forward:
         return _backward_only(num_stages, ipus)
-    execution = options.execution if num_stages > 1 and micro_batches > 1 or has_leg(graph, Leg.UPDATE) else "sharded"
-    schedule = make_schedule(num_stages, ipus, micro_batches, execution, backward)
+    execution = options.execution
+    if not _is_phased(options) and (num_stages == 1 or micro_batches == 1) and not has_leg(graph, Leg.UPDATE):
+        execution = "sharded"  # there is nothing to overlap
+    schedule = make_schedule(
+        num_stages, ipus, micro_batches, execution, backward, separate_backward=options.separate_backward_phase,
+    )
     if is_verifying(options):
         verify_schedule(schedule, num_stages, micro_batches, "schedule")
     return schedule
+
+
+def _is_phased(options: Options) -> bool:
+    return options.execution.endswith("_phased")
 
 
 def _backward_only(num_stages: int, ipu_by_stage: tuple[int, ...]) -> Schedule:

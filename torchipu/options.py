@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any
@@ -37,6 +37,19 @@ def _option(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of the model, or a phase in phased execution.
+
+    Attributes:
+        blocks: Names of the blocks that run in it.
+        ipu: IPU that computes it; None for what its blocks ask, else for the stage's own number.
+    """
+
+    blocks: tuple[str, ...]
+    ipu: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Options of one compilation; immutable and checked when made.
@@ -55,17 +68,46 @@ class Options:
         None, "names of all blocks in pipeline order; None for the order in which they first run", kind=tuple,
         optional=True, poptorch="setExecutionStrategy",
     )
+    stages: tuple[Stage, ...] | None = _option(
+        None, "the stages in order: of each a torchipu.options.Stage, a block or a list of blocks; None for a stage "
+        "wherever the blocks change from one IPU to another", kind=tuple, optional=True,
+        poptorch="setExecutionStrategy",
+    )
     execution: str = _option(
-        "pipelined", "whether micro-batches overlap on several IPUs or run one after another", kind=str,
-        allowed=("pipelined", "sharded"), poptorch="setExecutionStrategy",
+        "pipelined", "pipelined: micro-batches overlap on several IPUs; sharded: they run one after another; "
+        "serial_phased, parallel_phased: each stage is a phase, whose tensors come from Streaming Memory; 1f1b, "
+        "interleaved: pipelines that PopTorch does not have", kind=str,
+        allowed=("pipelined", "sharded", "serial_phased", "parallel_phased", "1f1b", "interleaved"),
+        poptorch="setExecutionStrategy",
+    )
+    separate_backward_phase: bool = _option(
+        False, "in phased execution, run the first backward in a phase after that of the last forward", kind=bool,
+        poptorch="useSeparateBackwardPhase",
     )
     gradient_accumulation: int = _option(
         1, "micro-batches whose gradients make one weight update", kind=int, least=1, unit="micro-batches",
         poptorch="Training.gradientAccumulation",
     )
     accumulation_reduction: str = _option(
-        "mean", "how the gradients of these micro-batches are combined", kind=str, allowed=("mean", "sum"),
+        "mean", "how the gradients of these micro-batches, and of the replicas, are combined", kind=str,
+        allowed=("mean", "sum"),
         poptorch="Training.accumulationAndReplicationReductionType",
+    )
+    replicas: int = _option(
+        1, "copies of the model, each on IPUs of its own, that share the micro-batches of an update", kind=int, least=1,
+        unit="replicas", poptorch="replicationFactor",
+    )
+    input_group_size: int = _option(
+        1, "replicas that are given the same inputs; it divides the replicas", kind=int, least=1, unit="replicas",
+        poptorch="inputReplicaGrouping",
+    )
+    input_grouping: str = _option(
+        "consecutive", "whether replicas with the same inputs are neighbours or lie a group's number apart", kind=str,
+        allowed=("consecutive", "orthogonal"), poptorch="inputReplicaGrouping",
+    )
+    broadcast_buffers: bool = _option(
+        True, "all replicas have the same buffers, so the model may not write any; False gives each its own", kind=bool,
+        poptorch="broadcastBuffers",
     )
     device_iterations: int = _option(
         1, "weight updates (training) or micro-batches (inference) in one call", kind=int, least=1,
@@ -81,8 +123,9 @@ class Options:
         poptorch="outputMode(..., output_return_period)",
     )
     recompute: str | tuple[str, ...] = _option(
-        "none", "forward ops run again in the backward leg instead of being stored: none, those of every stage but "
-        "the last, or those of the blocks named", kind=tuple, allowed=("none", "stage"),
+        "auto", "forward ops run again in the backward leg instead of being stored: none, those of every stage but "
+        "the last, or those of the blocks named; auto for 'stage' in a training pipeline, else 'none'. "
+        "torch.utils.checkpoint holds beside all of these", kind=tuple, allowed=("auto", "none", "stage"),
         poptorch="_Popart.set('autoRecomputation')",
     )
     loss_scaling: float = _option(
@@ -124,8 +167,25 @@ class Options:
 
     def __post_init__(self) -> None:
         for option in fields(self):
-            value = _checked(option.name, getattr(self, option.name), option.metadata)
+            given = getattr(self, option.name)
+            value = _stages(given) if option.name == "stages" else _checked(option.name, given, option.metadata)
             object.__setattr__(self, option.name, value)
+        if self.stages is not None and self.blocks is not None:
+            raise OptionsError(
+                "stages and blocks both give the order of the blocks", option="blocks", value=self.blocks,
+                allowed="None beside stages", remedy="leave blocks out",
+            )
+        if self.replicas % self.input_group_size:
+            raise OptionsError(
+                f"input_group_size={self.input_group_size} does not divide replicas={self.replicas}",
+                option="input_group_size", value=self.input_group_size,
+                allowed=", ".join(str(size) for size in range(1, self.replicas + 1) if self.replicas % size == 0),
+            )
+
+    @property
+    def input_groups(self) -> int:
+        """Groups of replicas with inputs of their own."""
+        return self.replicas // self.input_group_size
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, object]) -> Options:
@@ -216,6 +276,54 @@ def _normal(value: object, kind: type) -> Any:
     if kind is tuple and isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return tuple(value)
     return None
+
+
+def _stages(given: object) -> tuple[Stage, ...] | None:
+    """Return the stages that a list of blocks, of lists of blocks, or of stages describes."""
+    if given is None:
+        return None
+    rule = "a list of stages, each a Stage, a block name or a list of block names"
+    if not isinstance(given, (list, tuple)) or not given:
+        raise OptionsError(f"option 'stages' expects {rule}, got {given!r}", option="stages", value=given, allowed=rule)
+    stages = []
+    for position, item in enumerate(given):
+        stage = item if isinstance(item, Stage) else Stage((item,) if isinstance(item, str) else item)
+        names = _normal(stage.blocks, tuple)
+        ipu = None if stage.ipu is None else _normal(stage.ipu, int)
+        if not names or not all(names) or (stage.ipu is not None and (ipu is None or ipu < 0)):
+            raise OptionsError(
+                f"stage {position} is {item!r}, which is no stage", option="stages", value=item, allowed=rule,
+            )
+        stages.append(Stage(names, ipu))
+    _check_stages(stages)
+    return tuple(stages)
+
+
+def _check_stages(stages: list[Stage]) -> None:
+    """Refuse a block that is in two stages, or twice in one."""
+    found: dict[str, int] = {}
+    for number, stage in enumerate(stages):
+        for block in stage.blocks:
+            if block in found:
+                first = found[block]
+                where = f"stage {number} twice" if first == number else f"stage {first} and in stage {number}"
+                raise OptionsError(
+                    f"block {block!r} is in {where}", option="stages", value=block,
+                    allowed="every block once\n" + format_stages(stages, number, f"{block!r} again"),
+                    remedy="name the block in the stage where it belongs only",
+                )
+            found[block] = number
+
+
+def format_stages(stages: Iterable[Stage], arrow_at: int | None = None, note: str = "") -> str:
+    """Return stages as a table: number, blocks and, where it is given, the IPU."""
+    lines = [
+        f"stage {number}: {', '.join(stage.blocks)}" + ("" if stage.ipu is None else f"  (ipu {stage.ipu})")
+        for number, stage in enumerate(stages)
+    ]
+    if arrow_at is not None:
+        lines[arrow_at] += f"   <-- {note}"
+    return "\n".join(lines)
 
 
 def _check_names(name: str, names: tuple[str, ...]) -> None:

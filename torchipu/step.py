@@ -59,19 +59,20 @@ class Returned:
     mode: str
     period: int = 1
 
-    def join(self, value: torch.Tensor, device_iterations: int) -> torch.Tensor:
+    def join(self, value: torch.Tensor, device_iterations: int, replicas: int = 1) -> torch.Tensor:
         """Shape what was kept of all micro-batches.
 
         Args:
-            value: ``[micro-batches, ...]``, of the last one alone for ``final``.
+            value: ``[micro-batches x replicas, ...]``, of the last micro-batch alone for ``final``.
             device_iterations: In how many device iterations they ran.
+            replicas: Replicas, each of which gives a result or, for ``sum``, a sum of its own.
 
         Returns:
-            The micro-batches joined along dimension 0, a 0-d result as ``[micro-batches]``; of a single one the
+            The results joined along dimension 0, a 0-d result as ``[micro-batches x replicas]``; of a single one the
             result as it is.
         """
         if self.mode == "sum":
-            return value.sum(0).to(value.dtype)
+            value = value.unflatten(0, (-1, replicas)).sum(0).to(value.dtype)
         if self.mode == "every_n":
             by_iteration = value.unflatten(0, (device_iterations, -1))
             value = by_iteration[self.period - 1 :: self.period].flatten(0, 1)
@@ -82,20 +83,45 @@ class Returned:
 
 @dataclass(slots=True)
 class _Resident:
-    """A state in the program's memory and the user's tensor that it mirrors."""
+    """A state in the program's memory and the user's tensor that it mirrors.
+
+    Attributes:
+        memory: The state; ``[replicas, ...]`` where each replica has its own.
+        host: The user's tensor, which has the state of the first replica.
+        is_written: Whether a call changes the state.
+        replicas: What every replica had after the last call that ended well, where each has its own.
+        seen: Address and version of the user's tensor when it was last seen.
+    """
 
     memory: torch.Tensor
     host: torch.Tensor
     is_written: bool
+    replicas: torch.Tensor | None = None
     seen: tuple[int, int] = (0, -1)
 
     def changed(self) -> bool:
         """Whether the user's tensor was written since it was last seen."""
         return self.seen != (self.host.data_ptr(), self.host._version)
 
+    def source(self) -> torch.Tensor:
+        """Return what the state is to be: the user's tensor, or each replica's own if that is as it was."""
+        if self.replicas is None:
+            return self.host.detach()
+        return self.host.detach().expand_as(self.memory) if self.changed() else self.replicas
+
+    def targets(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return where the state is written back to, and from where."""
+        if self.replicas is None:
+            return [(self.host.detach(), self.memory)]
+        return [(self.host.detach(), self.memory[0]), (self.replicas, self.memory)]
+
     def mark(self) -> None:
         """Take note of the user's tensor as it is now."""
         self.seen = (self.host.data_ptr(), self.host._version)
+
+
+def _resident(memory: torch.Tensor, host: torch.Tensor, is_written: bool, is_apart: bool) -> _Resident:
+    return _Resident(memory, host, is_written, torch.zeros_like(memory) if is_apart else None)
 
 
 class _Step:
@@ -273,7 +299,7 @@ class _Step:
         """Return the first micro-batch of an input."""
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        pieces = self.micro_batches * self.iterations
+        pieces = self.micro_batches * self.iterations * self.options.input_groups
         if pieces == 1:
             return leaf
         if leaf.dim() == 0 or leaf.shape[0] % pieces or leaf.shape[0] == 0:
@@ -287,7 +313,11 @@ class _Step:
 
     def _pieces_text(self) -> str:
         options = self.options
-        return f"device_iterations {options.device_iterations} x gradient_accumulation {options.gradient_accumulation}"
+        text = f"device_iterations {options.device_iterations} x gradient_accumulation {options.gradient_accumulation}"
+        if options.replicas == 1:
+            return text
+        groups = "" if options.input_group_size == 1 else f" / input_group_size {options.input_group_size}"
+        return f"{text} x replicas {options.replicas}{groups}"
 
     def _compile(self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Progress) -> None:
         leaves = pytree.tree_leaves((arguments, keywords))
@@ -297,19 +327,46 @@ class _Step:
         progress(1, STAGES_OF_COMPILATION)
         compiled = compile_graph(built.graph, self.options, self.target, micro_batches=self.micro_batches)
         progress(2, STAGES_OF_COMPILATION)
-        planner = Planner(compiled.graph, states=list(built.states), micro_batches=self.micro_batches)
-        bound = BoundPlan(planner.plan(), compiled.graph)
+        replicas = self.options.replicas
+        planner = Planner(
+            compiled.graph, states=list(built.states), micro_batches=self.micro_batches, replicas=replicas,
+        )
+        self._check_buffers(built, planner.banked)
+        bound = BoundPlan(planner.plan(), planner.graph, replicas)
         progress(3, STAGES_OF_COMPILATION)
         self._signature = None  # nothing is compiled until all of this is in place
         self._built, self._compiled, self._bound = built, compiled, bound
         self._residents = [
-            _Resident(bound.state_view(tensor), host, tensor in built.written)
+            _resident(bound.state_view(tensor), host, tensor in built.written, tensor in planner.banked)
             for tensor, host in built.states.items() if host is not None
         ]
         self._clean = False
         self._signature = self._signature_of(leaves)
         record(self.profile, compiled)
         progress(STAGES_OF_COMPILATION, STAGES_OF_COMPILATION)
+
+    def _check_buffers(self, built: _Built, banked: frozenset[Tensor]) -> None:
+        """Refuse replicas whose buffers would go apart."""
+        names = [name for name, tensor in built.capture.buffers.items() if tensor in banked]
+        if self.options.broadcast_buffers and names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise OptionsError(
+                f"the model writes buffer {names[0]!r}{more}, but with replicas={self.options.replicas} "
+                "broadcast_buffers=True keeps the buffers of all replicas the same", option="broadcast_buffers",
+                value=True, allowed="False for a model that writes buffers",
+                remedy="set broadcast_buffers=False: each replica then has its own, and the model is given those of "
+                "the first",
+            )
+
+    def replica_buffers(self) -> dict[str, torch.Tensor]:
+        """Return what each replica has of the buffers that it has for itself: ``[replicas, ...]`` by name.
+
+        The module's own buffers are those of the first replica.
+        """
+        with self._lock:
+            apart = {id(r.host): r.replicas for r in self._residents if r.replicas is not None}
+            found = {name: apart.get(id(buffer)) for name, buffer in self.model.named_buffers()}
+            return {name: value.clone() for name, value in found.items() if value is not None}
 
     def _module_states(self, capture: Captured) -> dict[Tensor, torch.Tensor | None]:
         """Return the module's tensor of each weight and buffer of the graph."""
@@ -335,7 +392,9 @@ class _Step:
         self._clean = False
         bound.run(self.micro_batches, self.iterations, self.options.host_threads or default_threads())
         rules, iterations = self._returned(), self.options.device_iterations
-        results = self._deliver([rule.join(value, iterations) for rule, value in zip(rules, outputs, strict=True)])
+        results = self._deliver([
+            rule.join(value, iterations, bound.replicas) for rule, value in zip(rules, outputs, strict=True)
+        ])
         del inputs
         # Nothing that can fail follows the write-back.
         self._download()
@@ -348,14 +407,18 @@ class _Step:
         assert self._built is not None
         kept = []
         number = {tensor: index for index, tensor in enumerate(bound.graph.inputs)}
-        pieces = self.micro_batches * self.iterations
+        options = self.options
+        groups = options.input_groups
+        pieces = self.micro_batches * self.iterations * groups
+        # Groups of neighbours: replica r reads value r // size; of replicas that lie apart: value r % groups.
+        sharing = (1, groups) if options.input_grouping == "orthogonal" else (options.input_group_size, 0)
         arguments = [tensor for tensor in self._built.capture.arguments if tensor is not None]
         for tensor, value in zip(arguments, tensors, strict=True):
             if tensor not in number:
                 continue
             value = value.detach().to(TORCH_DTYPES[tensor.dtype]).contiguous()
             stride = tensor.num_elements * tensor.dtype.host_bytes if pieces > 1 else 0
-            bound.engine.bind(FIRST_EXTERNAL + number[tensor], value.data_ptr(), stride)
+            bound.engine.bind(FIRST_EXTERNAL + number[tensor], value.data_ptr(), stride * groups, stride, *sharing)
             kept.append(value)
         for tensor, value in self._built.capture.constants.items():
             if tensor in number:
@@ -366,13 +429,14 @@ class _Step:
 
     def _bind_outputs(self, bound: BoundPlan) -> list[torch.Tensor]:
         outputs = []
-        rules = self._returned()
+        rules, replicas = self._returned(), self.options.replicas
         first = FIRST_EXTERNAL + len(bound.graph.inputs)
         for index, tensor in enumerate(bound.graph.outputs):
-            pieces = 1 if rules[index].mode == "final" else self.micro_batches * self.iterations
+            pieces = replicas * (1 if rules[index].mode == "final" else self.micro_batches * self.iterations)
             value = torch.empty((pieces, *tensor.shape), dtype=TORCH_DTYPES[tensor.dtype])
-            stride = 0 if pieces == 1 else tensor.num_elements * tensor.dtype.host_bytes
-            bound.engine.bind(first + index, value.data_ptr(), stride)
+            stride = tensor.num_elements * tensor.dtype.host_bytes
+            apart = 0 if pieces == replicas else stride * replicas
+            bound.engine.bind(first + index, value.data_ptr(), apart, stride)
             outputs.append(value)
         return outputs
 
@@ -380,14 +444,15 @@ class _Step:
         stale = [r for r in self._residents if not self._clean or r.changed()]
         if stale:
             with torch.no_grad():
-                torch._foreach_copy_([r.memory for r in stale], [r.host.detach() for r in stale])
+                torch._foreach_copy_([r.memory for r in stale], [r.source() for r in stale])
         for resident in stale:
             resident.mark()
 
     def _download(self) -> None:
         """Write all states back in one call, which no signal can cut in two."""
         written = [r for r in self._residents if r.is_written]
-        hosts, memories = [r.host.detach() for r in written], [r.memory for r in written]
+        pairs = [pair for resident in written for pair in resident.targets()]
+        hosts, memories = [host for host, _ in pairs], [memory for _, memory in pairs]
         with torch.no_grad():
             self._committed = True
             if written:
@@ -475,8 +540,10 @@ class TrainStep(_Step):
     def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Built:
         capture = self._capture(arguments, keywords)
         accumulated, accumulation = accumulate(capture.gradients, self.micro_batches)
+        replicas = self.options.replicas
+        accumulated, reductions = all_reduce(accumulated, replicas)
         mean = self.options.accumulation_reduction == "mean"
-        scale = 1.0 / (self.options.loss_scaling * (self.micro_batches if mean else 1))
+        scale = 1.0 / (self.options.loss_scaling * (self.micro_batches * replicas if mean else 1))
         optimiser = import_optimiser(
             self.optimizer, self.model, capture.parameters, accumulated, gradient_scale=scale,
         )
@@ -484,7 +551,7 @@ class TrainStep(_Step):
             capture.graph.name,
             (*capture.graph.inputs, *accumulation.inputs, *optimiser.inputs),
             capture.graph.outputs,
-            (*capture.graph.ops, *accumulation.ops, *optimiser.ops, *accumulation.resets),
+            (*_as_made(capture.graph.ops, accumulation.ops), *reductions, *optimiser.ops, *accumulation.resets),
             (*capture.graph.updates, *accumulation.updates, *optimiser.updates),
         )
         states = self._module_states(capture) | optimiser.host | dict.fromkeys(accumulation.inputs)
@@ -561,3 +628,37 @@ def accumulate(gradients: dict[str, Tensor], micro_batches: int) -> tuple[dict[s
         inputs.append(held)
         updates.append((held, zero))
     return accumulated, Accumulation(tuple(inputs), tuple(ops), tuple(resets), tuple(updates))
+
+
+def _as_made(ops: Sequence[Op], accumulations: Sequence[Op]) -> list[Op]:
+    """Put each accumulation right behind what makes its gradient, which then has to be kept no longer."""
+    due: dict[Tensor, list[Op]] = {}
+    for op in accumulations:
+        due.setdefault(op.inputs[1], []).append(op)  # parameters may share a gradient
+    ordered: list[Op] = []
+    for op in ops:
+        ordered += [op, *(late for tensor in op.outputs for late in due.pop(tensor, ()))]
+    return [*ordered, *(op for left in due.values() for op in left)]
+
+
+def all_reduce(gradients: dict[str, Tensor], replicas: int) -> tuple[dict[str, Tensor], tuple[Op, ...]]:
+    """Add the gradients up over the replicas, if there are several.
+
+    Args:
+        gradients: What each replica has at the end of its micro-batches, by parameter name.
+        replicas: Number of replicas.
+
+    Returns:
+        What the update reads for each parameter, and the ops to add.
+    """
+    if replicas == 1:
+        return gradients, ()
+    reduced, ops = {}, []
+    for name, gradient in gradients.items():
+        total = Tensor(f"reduced.{name}", gradient.shape, gradient.dtype, gradient.role)
+        ops.append(Op(
+            "all_reduce", (gradient,), (total,), {"replicas": replicas}, target="ipu.all_reduce.default",
+            operands=("gradient",), leg=Leg.UPDATE,
+        ))
+        reduced[name] = total
+    return reduced, tuple(ops)

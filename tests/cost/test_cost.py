@@ -1,6 +1,7 @@
 """Cycles: exchange and sync against published figures, pipelines against their formula, times that add up."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -56,6 +57,7 @@ def test_function_is_the_sum_of_its_supersteps():
         "exchange": 34,  # 128 bytes: 32 cycles, times 1.05
         "sync": 600 + 120 + 600,
         "link": 0,
+        "all-reduce": 0,
         "host": 2 * host_cycles(MK2, 100 * 64 * 4),
     }
     assert cost.cycles == function.cycles == sum(function.cycles_by_category.values())
@@ -159,3 +161,19 @@ def test_chart_shows_legs_and_idle_time():
 
 def test_chart_of_nothing_is_idle():
     assert chart(Timeline([[]], 0), width=4) == "ipu0 |....| -"
+
+
+def test_timeline_tells_recomputation_all_reduce_and_links_apart():
+    graph = training_graph(2, 4096)
+    attrs = {"recomputed_from": "h0.0"}
+    again = [replace(made, attrs=attrs) if made.outputs[0].name == "g0.0" else made for made in graph.ops]
+    cost = cost_of(replace(graph, ops=tuple(again)), pipeline(2, 5), MK2, 5)
+    for ipu in range(2):
+        kinds = cost.timeline.cycles_by_kind(ipu)
+        assert sum(kinds.values()) == cost.cycles
+        assert kinds["idle"] >= 0 < kinds["forward"] * kinds["backward"] * kinds["update"] * kinds["link"]
+        assert (kinds["recompute"] > 0) == (ipu == 0)
+        spans = cost.timeline.spans_by_ipu[ipu]
+        assert all(before.end <= after.begin for before, after in pairwise(spans))
+    assert [span.kind for span in cost.timeline.spans_by_ipu[0] if "0B0" in span.action] == ["recompute", "backward"]
+    assert "r" in chart(cost.timeline, 200).splitlines()[0]

@@ -191,7 +191,7 @@ on ipus {
   1:
     call 1F mb=2
 }
-all_reduce mean %w
+all_reduce mean %w  # 2 replicas, 15680 B
 call U0
 copy %0 -> host 'loss'  # host, 640 B"""
 

@@ -14,7 +14,7 @@ from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.text import format_graph
 from torchipu.ir.types import Leg, Role, Source
 from torchipu.ir.verify import verify_graph
-from torchipu.options import Options
+from torchipu.options import Options, Stage
 from torchipu.passes.placement import place
 from torchipu.target import Target
 
@@ -232,6 +232,8 @@ block 'A' (stage 0) reads %1, which block 'B' of the later stage 1 makes
   op      %2: float[3,3] = tanh(%1)  @F block=A ipu=0  # model.py:3
   source  model.py:3  line 2
   block   A (ipu 0, stage 0, forward)
+  stage 0: A  (ipu 0)   <-- reads what stage 1 makes
+  stage 1: B  (ipu 1)
   do      give this region a block name of its own after 'B', or list the blocks in the order of the data in \
 options.blocks"""
 
@@ -243,6 +245,45 @@ block 'secnd' is not in options.blocks; did you mean 'second'?
   source  model.py:2  line 1
   known blocks: first, second
   do      add it to options.blocks where its stage belongs, or set blocks=None"""
+
+
+def test_a_stage_without_an_ipu_is_on_that_of_its_blocks_or_of_its_number() -> None:
+    graph = chain(("A", None), ("B", None), ("C", 3), ("D", 0))
+    stages = ["A", ["B"], "C", Stage(("D",), ipu=2)]
+    assert places(graph, stages=stages) == ["A 0 0F", "B 1 1F", "C 3 2F", "D 2 3F"]
+
+
+def test_neighbouring_stages_on_one_ipu_are_one_but_phases_stay_apart() -> None:
+    graph = chain(("A", None), ("B", None), ("C", None))
+    stages = [Stage(("A",), ipu=0), Stage(("B",), ipu=0), Stage(("C",), ipu=1)]
+    assert places(graph, stages=stages) == ["A 0 0F", "B 0 0F", "C 1 1F"]
+    assert places(graph, stages=stages, execution="serial_phased") == ["A 0 0F", "B 0 1F", "C 1 2F"]
+
+
+def test_block_that_is_in_no_stage_shows_the_stages() -> None:
+    assert str(refusal(chain(("first", 0), ("thrid", 1)), stages=[["first", "second"], "third"])) == """\
+block 'thrid' is not in options.stages; did you mean 'third'?
+  op      %1: float[3,3] = tanh(%0)  @F block=thrid ipu=1  # model.py:2
+  source  model.py:2  line 1
+  stage 0: first, second
+  stage 1: third
+  do      add it to options.stages where its stage belongs, or set stages=None"""
+
+
+def test_blocks_of_a_stage_that_ask_for_two_ipus() -> None:
+    assert str(refusal(chain(("A", 0), ("B", 1)), stages=[["A", "B"]])) == """\
+block 'B' asks for ipu 1, but its stage 0 is on ipu 0
+  stage 0: A, B   <-- ipu 0 and ipu 1
+  do      give the stage an ipu, or the block a stage of its own"""
+
+
+def test_replicas_leave_fewer_ipus_to_each() -> None:
+    assert str(refusal(chain(("A", 0), ("B", 1), ("C", 2)), replicas=2)) == """\
+block 'C' asks for ipu 2, but a replica of 2 on the 4 IPUs of mk2 has ipus 0 to 1
+  do      use an ipu_id that is there, or use fewer replicas"""
+    assert refusal(chain(None), replicas=5).message == (
+        "5 replicas of the model need 5 IPUs at least, but mk2 has 4"
+    )
 
 
 def test_listed_blocks_that_no_op_is_in() -> None:

@@ -17,7 +17,7 @@ from torchipu.ir.types import Leg, Role
 from torchipu.ir.verify import verify_graph
 from torchipu.options import Options
 from torchipu.passes.placement import place
-from torchipu.passes.recompute import MARK, recompute
+from torchipu.passes.recompute import MARK, recompute, undone
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -90,7 +90,49 @@ def test_early_stages_keep_nothing_that_they_made(graph: Graph) -> None:
 @given(training_graphs())
 def test_without_the_option_nothing_changes(graph: Graph) -> None:
     placed = place(graph, Options(), FOUR)
-    assert recompute(placed, Options()) is placed
+    assert recompute(placed, Options(recompute="none")) is placed
+    assert recompute(placed, Options(execution="sharded")) is placed
+
+
+@given(training_graphs())
+def test_a_training_pipeline_recomputes_unless_told_otherwise(graph: Graph) -> None:
+    placed = place(graph, Options(), FOUR)
+    assert format_graph(recompute(placed, Options())) == format_graph(recompute(placed, STAGE))
+
+
+@given(training_graphs())
+def test_undone_is_what_was_before(graph: Graph) -> None:
+    placed = place(graph, Options(), FOUR)
+    assert format_graph(undone(recompute(placed, STAGE))) == format_graph(placed)
+
+
+def test_what_the_user_marks_is_kept() -> None:
+    build = GraphBuilder(block=("A", 0))
+    first = build.unary("tanh", build.input("x"))
+    marked = build.op("torchipu.checkpoint.default", ("self", first))
+    inner = build.unary("neg", marked)
+    build.block = ("B", 1)
+    last = build.unary("relu", inner)
+    build.leg, build.block = Leg.BACKWARD, ("A", 0)
+    graph = recompute(place(build.graph(build.mul(inner, build.mul(last, first))), Options(), FOUR), STAGE)
+    assert [op.kind for op in graph.ops if MARK in op.attrs] == ["neg"]
+    assert {first, marked} <= kept_activations(graph)
+
+
+def test_a_region_of_torch_checkpoint_is_recomputed_from_its_inputs() -> None:
+    build = GraphBuilder(block=("A", 0))
+    entered = build.unary("tanh", build.input("x"))
+    inner = build.op("aten.neg.default", ("self", entered), checkpoint_region=7)
+    left = build.op("aten.sigmoid.default", ("self", inner), checkpoint_region=7)
+    after = build.unary("relu", left)
+    build.leg = Leg.BACKWARD
+    gradient = build.mul(build.mul(after, left), build.mul(inner, entered))
+    placed = place(build.graph(gradient), Options(), FOUR)
+    graph = recompute(placed, Options(recompute="none"))
+    verify_graph(graph, "recompute")
+    assert [op.attrs[MARK] for op in graph.ops if MARK in op.attrs] == [inner.name]
+    assert kept_activations(graph) == {entered, left, after}
+    assert_same_values(placed, graph)
 
 
 def test_one_stage_is_left_alone_but_its_blocks_can_be_named() -> None:

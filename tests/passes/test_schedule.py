@@ -146,3 +146,88 @@ def test_shortest_pipeline_is_the_one_named(stages: int, training: bool) -> None
     with pytest.raises(ScheduleError, match=f"of at least {least}\n"):
         make_schedule(stages, range(stages), least - 1, "pipelined", training)
     make_schedule(stages, range(stages), least - 1, "sharded", training)
+
+
+# --------------------------------------------------------------------------- phases, 1F1B, interleaved
+def test_phases_go_forward_and_back_and_turn_round_in_the_last() -> None:
+    schedule = make_schedule(3, (0, 1, 0), 1, "parallel_phased", training=True)
+    assert format_schedule(schedule) == """\
+0F0
+          1F0
+2F0 2B0
+          1B0
+0B0
+0U 2U     1U"""
+    apart = make_schedule(2, (0, 0), 1, "serial_phased", training=True, separate_backward=True)
+    assert format_schedule(apart) == "0F0\n1F0\n1B0\n0B0\n0U 1U"
+
+
+def test_parallel_phase_on_the_wrong_half_of_the_ipus_shows_where() -> None:
+    with pytest.raises(ScheduleError) as caught:
+        make_schedule(3, (0, 1, 1), 1, "parallel_phased", training=True)
+    assert str(caught.value) == """\
+phase 2 is on ipu 1, but in parallel phased execution an even phase needs an even IPU
+  0F0
+        1F0
+        2F0 2B0   <-- phase 2 on ipu 1
+        1B0
+  0B0
+  0U    1U 2U
+  do      give the blocks of even phases even ipu_ids and those of odd phases odd ones, or set \
+execution='serial_phased'"""
+
+
+def test_one_forward_one_backward() -> None:
+    schedule = make_schedule(3, (0, 1, 2), 4, "1f1b", training=True)
+    assert format_schedule(schedule) == """\
+0F0
+0F1   1F0
+0F2   1F1   2F0
+            2B0
+      1B0   2F1
+0B0   1F2   2B1
+0F3   1B1   2F2
+0B1   1F3   2B2
+      1B2   2F3
+0B2         2B3
+      1B3
+0B3
+0U    1U    2U"""
+    assert (schedule.fill, schedule.flush) == (2, 4)
+
+
+def in_flight(schedule: Schedule, ipu: int) -> int:
+    """Return the most micro-batches between forward and backward on an IPU."""
+    held = most = 0
+    for step in schedule.steps:
+        for action in step[ipu]:
+            held += {Leg.FORWARD: 1, Leg.BACKWARD: -1, Leg.UPDATE: 0}[action.leg]
+            most = max(most, held)
+    return most
+
+
+@given(st.integers(1, 6), st.integers(1, 14))
+def test_1f1b_holds_no_more_micro_batches_than_stages_are_left(stages: int, micro_batches: int) -> None:
+    schedule = make_schedule(stages, range(stages), micro_batches, "1f1b", training=True)
+    verify_schedule(schedule, stages, micro_batches)
+    assert [in_flight(schedule, ipu) for ipu in range(stages)] == [
+        min(micro_batches, stages - stage) for stage in range(stages)
+    ]
+    assert len(schedule.steps) - 1 == 2 * (micro_batches + stages - 1)
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 9), st.booleans())
+def test_interleaved_stages_are_valid(ipus: int, chunks: int, micro_batches: int, training: bool) -> None:
+    stages = ipus * chunks
+    ipu_by_stage = [stage % ipus for stage in range(stages)]
+    for execution in ("interleaved", "1f1b", "serial_phased"):
+        schedule = make_schedule(stages, ipu_by_stage, micro_batches, execution, training)
+        verify_schedule(schedule, stages, micro_batches)
+    assert all(len(cell) <= 1 for step in schedule.steps[:-1] for cell in step) or execution == "serial_phased"
+
+
+def test_interleaving_shortens_the_ramps() -> None:
+    plain = make_schedule(4, (0, 1, 2, 3), 8, "1f1b", training=True)
+    interleaved = make_schedule(8, (0, 1, 2, 3) * 2, 8, "interleaved", training=True)
+    # Its stages are half as long.
+    assert len(interleaved.steps) / 2 < len(plain.steps)

@@ -74,7 +74,7 @@ def test_full_text_holds_the_summary_and_a_row_for_each_ipu():
     tables = dict(part.split("\n", 1) for part in text.split("\n\n")[1:])
     cycles = tables["cycles of an iteration by IPU"].split("\n")
     assert [row.split()[0] for row in cycles[1:]] == ["ipu0", "ipu1", "ipu2"]
-    assert cycles[0].split() == ["compute", "exchange", "sync", "link", "host", "idle"]
+    assert cycles[0].split() == ["compute", "exchange", "sync", "link", "all-reduce", "host", "idle"]
     memory = tables["memory of the fullest tile by IPU, bytes"].split("\n")
     assert memory[1].split()[2] == f"{found.memory_by_ipu[0].total_bytes:,}"
     assert len({row.index("ipu") for row in cycles[1:]}) == 1

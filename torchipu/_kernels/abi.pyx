@@ -91,6 +91,7 @@ cdef struct Loops:
     int body[2]
     int update[2]
     int64_t micro_batches
+    int64_t replicas
     int64_t iterations
     int threads
     int64_t *counters
@@ -98,6 +99,14 @@ cdef struct Loops:
     bint interruptible
     double checked              # when signals were last looked for
     int at                      # the step that runs
+
+
+cdef struct Binding:
+    char *base
+    int64_t stride              # bytes from one micro-batch to the next
+    int64_t replica_stride      # bytes from one value to the next among those of the replicas
+    int64_t divisor             # replica r takes value (r / divisor) % modulus; modulus 0 stands for no wrapping
+    int64_t modulus
 
 
 cdef struct Step:
@@ -131,6 +140,13 @@ cdef double now() noexcept nogil:
     return t.tv_sec + 1e-9 * t.tv_nsec
 
 
+cdef void count(Loops *loops, int word, int64_t by) noexcept nogil:
+    """Add to a word of every row of counters: 1 is the replica, 3 the micro-batch."""
+    cdef int i
+    for i in range(loops.num_counters):
+        loops.counters[4 * i + word] += by
+
+
 cdef class Plan:
     """A flat list of steps over numbered buffers.
 
@@ -142,21 +158,22 @@ cdef class Plan:
     cdef readonly int num_steps
     cdef int capacity
     cdef int num_buffers
-    cdef char **bases
+    cdef Binding *bindings
     cdef char **current
-    cdef int64_t *strides
     cdef int64_t scratch_bytes
     cdef list callbacks
     cdef int num_callbacks
     cdef list kernels
 
     def __cinit__(self, int num_buffers):
+        cdef int i
         self.num_buffers = num_buffers
-        self.bases = <char **>calloc(num_buffers + 1, sizeof(char *))
+        self.bindings = <Binding *>calloc(num_buffers + 1, sizeof(Binding))
         self.current = <char **>calloc(num_buffers + 1, sizeof(char *))
-        self.strides = <int64_t *>calloc(num_buffers + 1, sizeof(int64_t))
-        if not self.bases or not self.current or not self.strides:
+        if not self.bindings or not self.current:
             raise MemoryError
+        for i in range(num_buffers):
+            self.bindings[i].divisor = 1
         self.callbacks = []
         self.kernels = []
 
@@ -168,9 +185,8 @@ cdef class Plan:
             free(self.steps[i].ints)
             free(self.steps[i].scalars)
         free(self.steps)
-        free(self.bases)
+        free(self.bindings)
         free(self.current)
-        free(self.strides)
 
     cdef Step *append(self) except NULL:
         cdef int capacity
@@ -228,12 +244,23 @@ cdef class Plan:
         self.num_callbacks += 1
         return self.num_steps - 1
 
-    def bind(self, int buffer, uintptr_t address, int64_t stride_bytes=0):
-        """Say where a buffer lies and how far it advances with each micro-batch."""
+    def bind(self, int buffer, uintptr_t address, int64_t stride_bytes=0, int64_t replica_stride_bytes=0,
+             int64_t divisor=1, int64_t modulus=0):
+        """Say where a buffer lies and how far it advances.
+
+        Args:
+            buffer: Its number.
+            address: Where it lies for the first micro-batch of the first replica.
+            stride_bytes: From one micro-batch to the next.
+            replica_stride_bytes: From one of the replicas' values to the next.
+            divisor: Neighbouring replicas that share a value.
+            modulus: After how many values the replicas begin again with the first; 0 for never.
+        """
         if not 0 <= buffer < self.num_buffers:
             raise ValueError(f"buffer {buffer} of {self.num_buffers}")
-        self.bases[buffer] = <char *>address
-        self.strides[buffer] = stride_bytes
+        if divisor < 1 or modulus < 0:
+            raise ValueError(f"buffer {buffer}: divisor {divisor}, modulus {modulus}")
+        self.bindings[buffer] = Binding(<char *>address, stride_bytes, replica_stride_bytes, divisor, modulus)
 
     cdef int run_range(self, Loops *loops, int begin, int end) except -1 nogil:
         """Run steps; returns the trap of the one that failed, at ``loops.at``."""
@@ -265,30 +292,39 @@ cdef class Plan:
                 return trap
         return 0
 
-    cdef void advance(self, int64_t position) noexcept nogil:
+    cdef void advance(self, int64_t micro_batch, int64_t replica) noexcept nogil:
+        cdef int64_t place
+        cdef Binding *at
         cdef int i
         for i in range(self.num_buffers):
-            self.current[i] = self.bases[i] + position * self.strides[i]
+            at = &self.bindings[i]
+            place = replica / at.divisor
+            if at.modulus:
+                place %= at.modulus
+            self.current[i] = at.base + micro_batch * at.stride + place * at.replica_stride
 
     cdef int run_loops(self, Loops *loops) except -1 nogil:
-        """Run ``iterations x (prologue, micro_batches x body, update)``; returns a trap."""
-        cdef int64_t iteration, micro, position = 0
-        cdef int trap, i
+        """Run ``iterations x (prologue, micro_batches x replicas x body, update)``; returns a trap."""
+        cdef int64_t iteration, micro, replica, position = 0
+        cdef int trap
         loops.checked = now()
         for iteration in range(loops.iterations):
-            self.advance(position)
+            self.advance(position, 0)
             loops.interruptible = True
             trap = self.run_range(loops, loops.prologue[0], loops.prologue[1])
             if trap:
                 return trap
             for micro in range(loops.micro_batches):
-                self.advance(position)
-                trap = self.run_range(loops, loops.body[0], loops.body[1])
-                if trap:
-                    return trap
+                for replica in range(loops.replicas):
+                    self.advance(position, replica)
+                    if replica:
+                        count(loops, 1, 1)
+                    trap = self.run_range(loops, loops.body[0], loops.body[1])
+                    if trap:
+                        return trap
+                count(loops, 1, 1 - loops.replicas)
+                count(loops, 3, 1)
                 position += 1
-                for i in range(loops.num_counters):
-                    loops.counters[4 * i + 3] += 1
             loops.interruptible = False
             trap = self.run_range(loops, loops.update[0], loops.update[1])
             if trap:
@@ -296,20 +332,22 @@ cdef class Plan:
         return 0
 
     def run(self, prologue, body, update, int64_t micro_batches, int64_t iterations, int threads,
-            uintptr_t counters=0, int num_counters=0, borrow=False):
-        """Run ``iterations x (prologue, micro_batches x body, update)``.
+            uintptr_t counters=0, int num_counters=0, borrow=False, int64_t replicas=1):
+        """Run ``iterations x (prologue, micro_batches x replicas x body, update)``.
 
         Args:
             prologue: Range of steps run at the beginning of every iteration.
-            body: Range of steps run for every micro-batch.
+            body: Range of steps run for every micro-batch of every replica.
             update: Range of steps run at the end of every iteration; never interrupted by a signal.
             micro_batches: Micro-batches in an iteration.
             iterations: Iterations.
             threads: Host threads, the caller among them.
-            counters: Address of rows of four int64 whose last word counts micro-batches, or 0.
+            counters: Address of rows of four int64, or 0: the body finds the number of the replica added to the
+                second word, the last counts micro-batches.
             num_counters: Number of such rows.
             borrow: Whether OpenMP's threads, where there are any, do the work instead of the engine's own. For short
                 runs between other work of torch's on as many threads.
+            replicas: Replicas, each of which runs the body for every micro-batch.
 
         Raises:
             KernelTrap: A kernel refused its input.
@@ -323,6 +361,7 @@ cdef class Plan:
         loops.body[0], loops.body[1] = body
         loops.update[0], loops.update[1] = update
         loops.micro_batches = micro_batches
+        loops.replicas = replicas
         loops.iterations = iterations
         loops.threads = threads
         loops.counters = <int64_t *>counters

@@ -46,8 +46,9 @@ enum { FN(M_) = 0, FN(N_), FN(K_), FN(A_BATCH), FN(A_ROW), FN(A_COL), FN(B_BATCH
  *   args     C [batch][M][N], A, B (row-major or packed by matmul_pack), S when ints[13]
  *   ints     M, N, K, strides of A (batch, row, column; one of the last two is 1), stride of B from one matrix to the
  *            next, from 32 columns to the next 32, from row to row; rows and columns (a multiple of 32) of an item,
- *            summands in a block, whether to pack A, whether S is given, its strides (batch, row, column), whether to
- *            store C transposed, [N][M] (then alpha = beta = 1, S has one value for each row, and A is not packed)
+ *            summands in a block, whether to pack A, whether S is given, its strides (batch, row, column), and 1 to store
+ *            C transposed, [N][M] (then alpha = beta = 1, S has one value for each row, and A is not packed), 2 to add
+ *            onto what C holds (then alpha = 1, without S), else 0
  *   scalars  alpha, beta
  *   items    batch * blocks of rows * blocks of columns
  *   scratch  rows of an item * summands in a block floats when A is packed; rows * columns of an item floats when C is
@@ -58,7 +59,8 @@ int FN(matmul)(char *const *args, const int64_t *ints, const double *scalars, in
   const int has_s = (int)ints[FN(HAS_S)], packed = (int)ints[FN(PACK_A)];
   const float alpha = (float)scalars[0], beta = (float)scalars[1];
   const ptrdiff_t srow = ints[FN(S_ROW)], scol = ints[FN(S_COL)];
-  const int turned = (int)ints[FN(TURNED_)], bias = has_s && alpha == 1.0f && beta == 1.0f && srow == 0 && scol == 1;
+  const int turned = ints[FN(TURNED_)] == 1, adds = ints[FN(TURNED_)] == 2;
+  const int bias = has_s && alpha == 1.0f && beta == 1.0f && srow == 0 && scol == 1;
   for (int64_t item = begin; item < end; item++) {
     const int64_t j0 = item % ncols * NB, i0 = item / ncols % nrows * MB, batch = item / (ncols * nrows);
     const int64_t m = ti_min(MB, M - i0), n = ti_min(NB, N - j0), even = ti_even(m, TI_MR);
@@ -68,7 +70,7 @@ int FN(matmul)(char *const *args, const int64_t *ints, const double *scalars, in
     const float *a = (const float *)args[1] + batch * ints[FN(A_BATCH)] + i0 * as;
     const float *b = (const float *)args[2] + batch * ints[FN(B_BATCH)] + j0 / TI_PANEL * ints[FN(B_PANEL)];
     const float *s = has_s ? (const float *)args[3] + batch * ints[FN(S_BATCH)] + i0 * srow + j0 * scol : NULL;
-    if (K == 0) for (int64_t i = 0; i < m; i++) memset(c + i * ldc, 0, sizeof(float) * (size_t)n);
+    if (K == 0 && !adds) for (int64_t i = 0; i < m; i++) memset(c + i * ldc, 0, sizeof(float) * (size_t)n);
     for (int64_t k0 = 0; k0 < K; k0 += KC) {
       const int64_t kc = ti_min(KC, K - k0);
       const int first = k0 == 0;
@@ -76,7 +78,7 @@ int FN(matmul)(char *const *args, const int64_t *ints, const double *scalars, in
       for (int64_t j = 0; j < n; j += TI_PANEL) {
         const int64_t width = ti_min(TI_PANEL, n - j);
         ti_tile t = {.b = b + j / TI_PANEL * ints[FN(B_PANEL)] + k0 * ints[FN(B_ROW)], .c = c + j, .bs = ints[FN(B_ROW)], .ldc = ldc,
-                     .k = kc, .n1 = 1, .n2 = 1, .accumulate = !first, .col_bias = first && bias ? s + j : NULL,
+                     .k = kc, .n1 = 1, .n2 = 1, .accumulate = adds || !first, .col_bias = first && bias ? s + j : NULL,
                      .row_bias = first && turned ? s : NULL};
         if (packed) {
           t.a = (const float *)scratch;

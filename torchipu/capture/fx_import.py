@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
 
 from torchipu.capture.block import BLOCK_KEY, check_block
 from torchipu.capture.strides import order_by_memory
@@ -20,6 +21,7 @@ from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import UNKNOWN_SOURCE, DType, Leg, Role, Source
 from torchipu.ops import spec as op_table
 from torchipu.ops.generic import EFFECT_TOKEN
+from torchipu.passes.recompute import CHECKPOINT_REGION
 
 DTYPES: Mapping[torch.dtype, DType] = {
     torch.float16: DType.HALF, torch.float32: DType.FLOAT, torch.int32: DType.INT, torch.int64: DType.LONG,
@@ -245,6 +247,9 @@ class _Importer:
         outputs, slots, present = self.outputs(node, _masked(results, attrs.get("output_mask")))
         if not all(present):
             attrs["present"] = tuple(present)
+        region = checkpoint_region_of(node)
+        if region is not None:
+            attrs[CHECKPOINT_REGION] = region
         op = Op(
             "generic", inputs, outputs, attrs, target, operands, self.source(node, inputs), None, self.note_leg(node),
             block_of(node),
@@ -578,6 +583,13 @@ def block_of(node: Node) -> tuple[str, int | None] | None:
     name, ipu = found
     check_block(name, ipu)
     return name, ipu
+
+
+def checkpoint_region_of(node: Node) -> int | None:
+    """Return the number of the call of torch.utils.checkpoint under which a node ran and is to be computed again."""
+    if node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE):
+        return int(node.meta.get("ac_graph_id", 0))
+    return None
 
 
 def source_of(node: Node) -> Source:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from torchipu.cost.cycles import CATEGORIES, FunctionCost, Superstep, function_cost
 from torchipu.cost.exchange import link_cycles
 from torchipu.cost.sync import sync_cycles
-from torchipu.cost.timeline import Span, Timeline, chart
+from torchipu.cost.timeline import LEGEND, LINK, RECOMPUTE, Span, Timeline, chart
 from torchipu.ir.program import Call, Copy, Executable, OnIpus, Program, Repeat, Sequence, Sync
 from torchipu.ir.schedule import Schedule
 from torchipu.target import Target
 
-__all__ = ["CATEGORIES", "Cost", "FunctionCost", "Span", "Superstep", "Timeline", "chart", "estimate"]
+__all__ = ["CATEGORIES", "LEGEND", "Cost", "FunctionCost", "Span", "Superstep", "Timeline", "chart", "estimate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +137,19 @@ class _Clock:
     def end_sends(self) -> None:
         """Let all copies between IPUs end; pairs of IPUs send side by side, the busiest decides."""
         if self.traffic:
+            for pair, count in self.traffic.items():
+                for ipu in pair:
+                    self._add_link(ipu, self.now + link_cycles(self.target, count))
             self._spend("link", link_cycles(self.target, max(self.traffic.values())))
             self.traffic = {}
+
+    def _add_link(self, ipu: int, end: int) -> None:
+        """Record that an IPU sends or receives from now on; what it does with several others overlaps."""
+        spans = self.spans[ipu]
+        if spans and spans[-1].action == LINK and spans[-1].begin == self.now:
+            end = max(end, spans.pop().end)
+        if end > self.now:
+            spans.append(Span(LINK, self.now, end))
 
     def _spend(self, category: str, cycles: int) -> None:
         self.shared[category] += cycles
@@ -150,8 +161,11 @@ class _Clock:
         for call in _calls(body):
             cycles = self.functions[call.function].cycles
             label = call.function if call.micro_batch is None else f"{call.function}{call.micro_batch}"
-            if cycles:
-                self.spans[ipu].append(Span(label, begin, begin + cycles))
+            again = self.functions[call.function].recompute_cycles
+            if again:
+                self.spans[ipu].append(Span(f"{label}.{RECOMPUTE}", begin, begin + again))
+            if cycles > again:
+                self.spans[ipu].append(Span(label, begin + again, begin + cycles))
             self.runs[ipu][call.function] = self.runs[ipu].get(call.function, 0) + 1
             begin += cycles
         return begin - self.now

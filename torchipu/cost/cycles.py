@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from torchipu.cost.exchange import exchange_cycles, host_cycles, link_cycles, streaming_cycles
+from torchipu.cost.exchange import all_reduce_cycles, exchange_cycles, host_cycles, link_cycles, streaming_cycles
 from torchipu.cost.sync import sync_cycles
 from torchipu.ir.graph import Op
 from torchipu.ir.program import AllReduce, Call, ComputeSet, Copy, Execute, HostCopy, Program, Repeat, Sequence, Sync
 from torchipu.target import Target
 
-CATEGORIES = ("compute", "exchange", "sync", "link", "host")
+CATEGORIES = ("compute", "exchange", "sync", "link", "all-reduce", "host")
 REMOTE_PREFIX = "remote."  # streams of Streaming Memory
 
 
@@ -53,6 +53,11 @@ class FunctionCost:
     def cycles(self) -> int:
         """Cycles in all."""
         return sum(self.cycles_by_category.values())
+
+    @property
+    def recompute_cycles(self) -> int:
+        """Cycles, among them, of forward ops that the backward runs again."""
+        return sum(step.cycles for step in self.supersteps if "recomputed_from" in step.op.attrs)
 
 
 @dataclass(slots=True)
@@ -113,9 +118,9 @@ def _walk(program: Program, target: Target, functions: Mapping[str, Program], co
         case HostCopy(stream=stream, variable=variable):
             move = streaming_cycles if stream.startswith(REMOTE_PREFIX) else host_cycles
             count.add("host", move(target, variable.device_bytes), times)
-        case AllReduce(variables=variables):
-            # A ring moves each byte twice over a link; ipu_hardware.md 4.3, for many replicas.
-            count.add("link", link_cycles(target, 2 * sum(variable.device_bytes for variable in variables)), times)
+        case AllReduce(variables=variables, replicas=replicas):
+            total_bytes = sum(variable.device_bytes for variable in variables)
+            count.add("all-reduce", all_reduce_cycles(target, total_bytes, replicas), times)
         case _:
             raise TypeError(f"{type(program).__name__} inside a function")
 

@@ -32,9 +32,23 @@ def exchange_cycles(target: Target, max_tile_bytes: int, fragments: int = 1) -> 
     return math.ceil(max(payload, CYCLES_PER_FRAGMENT * fragments) * factor)
 
 
-def link_cycles(target: Target, total_bytes: int) -> int:
+def link_cycles(target: Target, total_bytes: float) -> int:
     """Return the cycles of a copy from one IPU to another."""
     return math.ceil(total_bytes / target.link_bytes_per_cycle)
+
+
+def all_reduce_cycles(target: Target, total_bytes: int, replicas: int) -> int:
+    """Return the cycles of adding up ``total_bytes`` of one IPU over replicas, in a ring.
+
+    Each IPU sends, and receives, ``(R - 1) / R`` of the bytes to reduce them and as much again to gather the sums, in
+    ``2 (R - 1)`` steps with a sync each.
+
+    Source: ``ipu_hardware.md`` 4.3 for the bytes; the sync of every step is an estimate.
+    """
+    if replicas == 1 or total_bytes == 0:
+        return 0
+    steps = 2 * (replicas - 1)
+    return link_cycles(target, total_bytes * steps / replicas) + steps * target.ipu_sync_cycles
 
 
 def host_cycles(target: Target, total_bytes: int) -> int:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-BAR = {"F": "#", "B": "=", "U": "+"}
+KINDS = {"F": "forward", "B": "backward", "R": "all-reduce", "U": "update"}
+RECOMPUTE, LINK = "recompute", "link"
+BAR = {"forward": "#", "backward": "=", RECOMPUTE: "r", "all-reduce": "%", "update": "+", LINK: ">"}
 IDLE = "."
+LEGEND = ", ".join([*(f"{mark} {kind}" for kind, mark in BAR.items()), f"{IDLE} idle"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +16,9 @@ class Span:
     """One action of one IPU.
 
     Attributes:
-        action: Such as ``0F3``, or ``U`` for the update.
+        action: Such as ``0F3``, ``R0`` for the all-reduce of gradients or ``U0`` for the update on IPU 0; ending in
+            ``.recompute`` for the share of a backward that is spent on computing forward ops again; ``link`` for copies
+            from and to other IPUs.
         begin: First cycle.
         end: Cycle after the last.
     """
@@ -21,6 +26,13 @@ class Span:
     action: str
     begin: int
     end: int
+
+    @property
+    def kind(self) -> str:
+        """Kind of work: ``forward``, ``backward``, ``recompute``, ``all-reduce``, ``update`` or ``link``."""
+        if self.action == LINK or self.action.endswith(f".{RECOMPUTE}"):
+            return LINK if self.action == LINK else RECOMPUTE
+        return KINDS.get(next((letter for letter in self.action if letter.isalpha()), ""), LINK)
 
 
 @dataclass(slots=True)
@@ -36,12 +48,22 @@ class Timeline:
     cycles: int = 0
 
     def busy(self, ipu: int) -> int:
-        """Return the cycles in which an IPU works."""
-        return sum(span.end - span.begin for span in self.spans_by_ipu[ipu])
+        """Return the cycles in which an IPU runs legs of its stages."""
+        return sum(span.end - span.begin for span in self.spans_by_ipu[ipu] if span.kind != LINK)
+
+    def cycles_by_kind(self, ipu: int) -> dict[str, int]:
+        """Return how many cycles an IPU spends on each kind of work, and ``idle``; they add up to ``cycles``.
+
+        Syncs between IPUs count as idle.
+        """
+        spent = dict.fromkeys(BAR, 0)
+        for span in self.spans_by_ipu[ipu]:
+            spent[span.kind] += span.end - span.begin
+        return {**spent, "idle": self.cycles - sum(spent.values())}
 
 
 def chart(timeline: Timeline, width: int = 72) -> str:
-    """Draw a timeline, one line an IPU: ``#`` forward, ``=`` backward, ``+`` update, ``.`` idle.
+    """Draw a timeline, one line an IPU, with the marks of ``LEGEND``.
 
     A column shows what takes most of its time.
 
@@ -65,7 +87,7 @@ def _bar(spans: list[Span], cycles: int, width: int) -> str:
     shares: list[dict[str, float]] = [{} for _ in range(width)]
     scale = width / cycles if cycles else 0.0
     for span in spans:
-        mark = BAR.get(next((letter for letter in span.action if letter.isalpha()), ""), "?")
+        mark = BAR[span.kind]
         begin, end = span.begin * scale, span.end * scale
         for column in range(int(begin), min(width, int(end) + 1)):
             overlap = min(end, column + 1) - max(begin, column)

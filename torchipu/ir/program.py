@@ -114,10 +114,17 @@ class HostCopy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllReduce:
-    """Sum, or average, variables over the replicas."""
+    """Sum, or average, variables over the replicas.
+
+    Attributes:
+        variables: What is reduced, on one IPU of each replica.
+        mean: Whether the sum is divided by the number of replicas.
+        replicas: How many take part.
+    """
 
     variables: tuple[Variable, ...]
     mean: bool
+    replicas: int = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,6 +178,7 @@ class Executable:
         addresses: Begin and end within the tile by variable name, in bytes.
         num_ipus: IPUs used.
         code_bytes: Bytes of code by codelet name.
+        replicas: Copies of all this, each on IPUs of its own.
     """
 
     programs: Mapping[str, Program]
@@ -179,3 +187,4 @@ class Executable:
     addresses: Mapping[str, tuple[int, int]]
     num_ipus: int = 1
     code_bytes: Mapping[str, int] = field(default_factory=dict)
+    replicas: int = 1

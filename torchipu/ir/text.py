@@ -251,7 +251,8 @@ def format_executable(executable: Executable, graph: Graph | None = None) -> str
     """
     names = Names(graph)
     plural = "" if executable.num_ipus == 1 else "s"
-    lines = [f"executable on {executable.num_ipus} ipu{plural} {{"]
+    copies = "" if executable.replicas == 1 else f"{executable.replicas} replicas of "
+    lines = [f"executable on {copies}{executable.num_ipus} ipu{plural} {{"]
     lines += [INDENT + _variable_line(variable, executable, names) for variable in executable.variables]
     lines.append("}")
     for word, programs in (("function", executable.functions), ("program", executable.programs)):
@@ -299,8 +300,10 @@ def _program_lines(program: Program, names: Names) -> list[str]:
             device, host = names.variable(variable), f"host {stream!r}"
             route = f"{host} -> {device}" if to_device else f"{device} -> {host}"
             return [f"copy {route}  # host, {variable.device_bytes} B"]
-        case AllReduce(variables=variables, mean=mean):
-            return [f"all_reduce {'mean' if mean else 'sum'} {', '.join(map(names.variable, variables))}"]
+        case AllReduce(variables=variables, mean=mean, replicas=replicas):
+            kind, total = "mean" if mean else "sum", sum(variable.device_bytes for variable in variables)
+            listed = ", ".join(map(names.variable, variables))
+            return [f"all_reduce {kind} {listed}  # {replicas} replicas, {total} B"]
         case Sync(scope=scope):
             return [f"sync {scope}"]
     raise TypeError(f"{type(program).__name__} is not a program")

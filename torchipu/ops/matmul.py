@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -13,7 +13,18 @@ from torchipu.ir.types import DType
 from torchipu.ops.chain import broadcast
 from torchipu.ops.integer_matmul import emit_integer_product, integer_vertices
 from torchipu.ops.lowering import ceil_div
-from torchipu.ops.spec import FLOATING, INTEGER, Codelet, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.spec import (
+    FLOATING,
+    INTEGER,
+    Codelet,
+    Fusion,
+    HostPlanner,
+    HostTensor,
+    OpSpec,
+    Vertices,
+    register,
+    register_fusion,
+)
 
 if TYPE_CHECKING:
     from torchipu.target import Target
@@ -269,6 +280,8 @@ def emit_product(
     addend: HostTensor | None = None,
     alpha: float = 1.0,
     beta: float = 1.0,
+    *,
+    adds: bool = False,
 ) -> None:
     """Emit ``out = alpha * left @ right + beta * addend``.
 
@@ -280,6 +293,7 @@ def emit_product(
         addend: Anything that broadcasts to ``out``.
         alpha: Factor of the product.
         beta: Factor of the addend.
+        adds: Add to what ``out`` holds; then there is no addend, and ``alpha`` is 1.
     """
     batch = out.shape[0] if len(out.shape) == 3 else 1
     rows, columns, inner = out.shape[-2], out.shape[-1], left.shape[-1]
@@ -287,7 +301,7 @@ def emit_product(
         return
     if inner == 0:  # an empty sum is zero: one product of zeros says the same, and the kernel has something to do
         left, right, inner = _zeros(plan, (*left.shape[:-1], 1)), _zeros(plan, (*right.shape[:-2], 1, columns)), 1
-    if _turns(left, right, addend, alpha, beta):
+    if not adds and _turns(left, right, addend, alpha, beta):
         _emit_turned(plan, out, left, right, addend)
         return
     left_strides, right_strides = rows_apart(left), rows_apart(right)
@@ -317,12 +331,13 @@ def emit_product(
             int(packs_left),
             int(addend is not None),
             *addend_strides,
-            0,
+            2 if adds else 0,
         ),
         scalars=(alpha, beta),
         items=items,
         grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
         scratch_bytes=row_block * sum_block * 4 if packs_left else 0,
+        reads_outputs=adds,
     )
 
 
@@ -446,6 +461,25 @@ def _emit(op: Op, plan: HostPlanner) -> None:
     addend = plan.value(added, DType.FLOAT, contiguous=False) if added is not None and beta != 0 else None
     left_value, right_value = matrix(plan, left), matrix(plan, right)
     emit_product(plan, plan.output(op.outputs[0], DType.FLOAT), left_value, right_value, addend, alpha, beta)
+
+
+ACCUMULATE = "ipu.accumulate.default"
+
+
+def _adds_up(ops: Sequence[Op]) -> bool:
+    """Whether a product and what accumulates it are all float, the accumulator row-major as it always is."""
+    tensors = [tensor for op in ops for tensor in (*op.inputs, *op.outputs)]
+    return all(tensor.dtype is DType.FLOAT for tensor in tensors) and 0 not in ops[0].inputs[0].shape
+
+
+def _emit_accumulated(ops: Sequence[Op], plan: HostPlanner) -> None:
+    """Add a product onto an accumulator as it is computed: the gradient of a weight is never written by itself."""
+    product, accumulate = ops
+    left, right = (matrix(plan, tensor) for tensor in _operands(product))
+    emit_product(plan, plan.update_in_place(accumulate.inputs[0], accumulate.outputs[0]), left, right, adds=True)
+
+
+register_fusion(Fusion(("aten.mm.default", ACCUMULATE), _adds_up, _emit_accumulated))
 
 
 def _emit_integers(op: Op, plan: HostPlanner, left: Tensor, right: Tensor, added: Tensor | None) -> None:

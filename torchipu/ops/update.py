@@ -15,7 +15,7 @@ from torchipu._kernels.abi import Kernel
 from torchipu._kernels.update import HYPER, HYPER_WORDS
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import FILL, elementwise_set, vector_codelet
+from torchipu.ops.lowering import FILL, elementwise_set, no_vertices, vector_codelet
 from torchipu.ops.spec import Codelet, Emitter, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
 from torchipu.target import Target
 
@@ -131,6 +131,11 @@ def _emit_accumulate(op: Op, plan: HostPlanner) -> None:
     _update(op, plan, kernels.ACCUMULATE, ("accumulator",), state, [grad], 0)
 
 
+def _emit_all_reduce(op: Op, plan: HostPlanner) -> None:
+    """All replicas add to one accumulator, which holds the sum already."""
+    plan.alias(op.outputs[0], plan.value(op.inputs[0]))
+
+
 def _emit_fill_zero(op: Op, plan: HostPlanner) -> None:
     state = plan.update_in_place(op.inputs[0], op.outputs[0])
     num_bytes = state.num_elements * state.dtype.host_bytes
@@ -168,6 +173,7 @@ def _emit_rmsprop(op: Op, plan: HostPlanner) -> None:
 
 register(
     OpSpec("ipu.accumulate.default", "accumulate", _lower(_SCALED_ADD), _emit_accumulate, is_in_place=True),
+    OpSpec("ipu.all_reduce.default", "all_reduce", no_vertices, _emit_all_reduce, is_in_place=True),
     OpSpec("ipu.fill_zero.default", "fill_zero", _lower(FILL), _emit_fill_zero),
     OpSpec("ipu.increment.default", "increment", _lower_increment, _emit_increment),
     OpSpec("ipu.sgd.default", "sgd", _lower_sgd, _emit_sgd),

@@ -476,6 +476,7 @@ _VIEWS: tuple[tuple[str, Callable[[Op, HostPlanner], None]], ...] = (
 )
 for _targets, _emit in _VIEWS:
     _records(_targets, _emit, no_vertices, is_view=True)
+register(OpSpec("torchipu.checkpoint.default", "checkpoint", no_vertices, alias, is_view=True))
 _records("clone lift_fresh_copy", clone, MOVE)
 _records("cat", cat, MOVE)
 _records("stack", stack, MOVE)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from torchipu.ir.graph import Graph, Op, Tensor, operand_width
 from torchipu.ir.mapping import TileMapping, linear
 from torchipu.ir.program import (
+    AllReduce,
     Call,
     ComputeSet,
     Copy,
@@ -40,7 +41,7 @@ KEEPS_ORDER = frozenset(
         "view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
         "squeeze.dim", "squeeze.dims", "alias.default", "detach.default", "flatten.using_ints", "unflatten.int",
     )
-)
+) | {"torchipu.checkpoint.default"}
 
 _IPU_SYNC = Sync("ipu")
 _REPLICA_SYNC = Sync("replica")
@@ -50,7 +51,7 @@ _NOTHING = Sequence(())
 
 def lower(
     graph: Graph, schedule: Schedule, mappings: Mapping[Tensor, TileMapping], target: Target, *,
-    device_iterations: int, micro_batches: int, off_chip_state: bool,
+    device_iterations: int, micro_batches: int, off_chip_state: bool, replicas: int = 1,
 ) -> Executable:
     """Lower a graph; addresses are left to the memory pass.
 
@@ -62,10 +63,11 @@ def lower(
         device_iterations: How often the schedule runs in a call.
         micro_batches: Micro-batches of the schedule.
         off_chip_state: Optimiser state lies in Streaming Memory between updates.
+        replicas: Copies of the program on other IPUs, with which gradients are added up.
 
     Returns:
-        A program ``main``, and a function for each stage and leg (``0F``, ``0B``), for the update on each IPU (``U0``)
-        and, ending in ``.send``, for what each of them sends to other IPUs.
+        A program ``main``, and a function for each stage and leg (``0F``, ``0B``), for the sum over replicas (``R0``)
+        and the update (``U0``) on each IPU and, ending in ``.send``, for what each of them sends to other IPUs.
     """
     flow = _Flow(graph)
     lowering = _Lowering(flow, schedule, mappings, target, off_chip_state, micro_batches)
@@ -78,6 +80,7 @@ def lower(
     main = Repeat(device_iterations, Sequence(tuple(_cycles(schedule, functions, num_ipus))))
     return Executable(
         {"main": main}, functions, tuple(lowering.variables.values()), {}, num_ipus, dict(lowering.code_bytes),
+        replicas,
     )
 
 
@@ -86,7 +89,7 @@ def function_of(op: Op) -> str:
     if op.placement is None:
         raise ValueError(f"op {op.kind} is not placed")
     if op.placement.leg is Leg.UPDATE:
-        return f"U{op.placement.ipu}"
+        return f"{'R' if is_all_reduce(op) else 'U'}{op.placement.ipu}"
     return f"{op.placement.stage}{op.placement.leg.value}"
 
 
@@ -108,11 +111,22 @@ def _cycles(schedule: Schedule, functions: dict[str, Program], num_ipus: int) ->
     updated = False
     for step in schedule.steps:
         cells = [_distinct_calls(cell, ipu) for ipu, cell in enumerate(step)]
-        updated = updated or any(name.startswith("U") for cell in cells for name, _ in cell)
+        updates = any(name.startswith("U") for cell in cells for name, _ in cell)
+        if updates and not updated:
+            yield from _all_reduces(functions, num_ipus)
+        updated = updated or updates
         yield from _one_cycle([[call(*pair) for pair in cell] for cell in cells], functions, num_ipus)
     if not updated and any(name.startswith("U") for name in functions):
         cells = [[(f"U{ipu}", None)] if f"U{ipu}" in functions else [] for ipu in range(num_ipus)]
         yield from _one_cycle([[call(*pair) for pair in cell] for cell in cells], functions, num_ipus)
+
+
+def _all_reduces(functions: dict[str, Program], num_ipus: int) -> Iterable[Program]:
+    """Yield the sum of the gradients over the replicas, each IPU with its twins in the other replicas."""
+    names = [f"R{ipu}" for ipu in range(num_ipus)]
+    if any(name in functions for name in names):
+        yield _REPLICA_SYNC
+        yield from _one_cycle([[Call(name)] if name in functions else [] for name in names], functions, num_ipus)
 
 
 def _distinct_calls(cell: Iterable[Action], ipu: int) -> list[tuple[str, int | None]]:
@@ -172,6 +186,9 @@ class _Flow:
                 self.home[result] = ipu
             if is_in_place(op):
                 self.alias[op.outputs[0]] = self.storage(op.inputs[0])
+            if is_all_reduce(op):
+                # What other IPUs are sent is the sum.
+                self.maker[self.storage(op.inputs[0])] = name
         self._join_states()
 
     def storage(self, tensor: Tensor) -> Tensor:
@@ -204,6 +221,11 @@ def is_in_place(op: Op) -> bool:
     return spec is not None and spec.is_in_place
 
 
+def is_all_reduce(op: Op) -> bool:
+    """Whether an op adds a value up over the replicas."""
+    return op.kind == "all_reduce"
+
+
 def is_view(op: Op) -> bool:
     """Whether an op's result shares the storage of its first operand."""
     spec = spec_of(op)
@@ -217,9 +239,11 @@ def _ipu(op: Op) -> int:
 # --------------------------------------------------------------------------- ops
 @dataclass(slots=True)
 class _Function:
-    """Streams in, supersteps, streams out, and what is sent when all this has ended."""
+    """Streams in, sums over replicas, supersteps, streams out, and what is sent when all this has ended."""
 
     head: list[Program] = field(default_factory=list)
+    reduced: list[Variable] = field(default_factory=list)
+    replicas: int = 1
     body: list[Program] = field(default_factory=list)
     tail: list[Program] = field(default_factory=list)
     sends: list[Copy] = field(default_factory=list)
@@ -277,6 +301,11 @@ class _Lowering:
             return
         name, ipu = function_of(op), _ipu(op)
         function = self.function(name)
+        if is_all_reduce(op):
+            # Merged into one, as PopART does: a collective has a high fixed cost.
+            function.reduced.append(self._variable(self.flow.storage(op.inputs[0]), ipu, name))
+            function.replicas = int(str(op.attrs["replicas"]))
+            return
         fields = self._fields(op, name, ipu)
         operands = [self._variable(self.flow.storage(operand), ipu, name) for operand in op.inputs]
         source = max(operands, key=_size, default=None)
@@ -361,7 +390,8 @@ class _Lowering:
         done: dict[str, Program] = {}
         for name, function in self.functions.items():
             if name != BROADCAST:
-                done[name] = Sequence((*function.head, *function.body, *function.tail))
+                sums = (AllReduce(tuple(function.reduced), False, function.replicas),) if function.reduced else ()
+                done[name] = Sequence((*function.head, *sums, *function.body, *function.tail))
         for name, function in self.functions.items():
             if function.sends:
                 done[BROADCAST if name == BROADCAST else f"{name}.send"] = Sequence(tuple(function.sends))
@@ -423,7 +453,7 @@ class _Lowering:
         uses = tuple(self.flow.uses.get((tensor, ipu), ()))
         if tensor.role is Role.INPUT and tensor in self.flow.inputs:
             maker = uses[0] if uses else None
-        if maker is None or tensor.role.is_state or maker.startswith("U"):
+        if maker is None or tensor.role.is_state or maker.startswith(("R", "U")):
             return 1
         return self.depths.of(maker, uses, arrives_later=not is_home and tensor not in self.flow.inputs)
 

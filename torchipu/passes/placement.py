@@ -9,7 +9,7 @@ from torchipu.errors import PlacementError, nearest
 from torchipu.ir.graph import Graph, Op, Placement, Tensor
 from torchipu.ir.text import Names, format_op
 from torchipu.ir.types import UNKNOWN_SOURCE, Leg, Role, Source
-from torchipu.options import Options
+from torchipu.options import Options, Stage, format_stages
 from torchipu.target import Target
 
 ONLY_BLOCK = "main"  # of a model without blocks
@@ -18,15 +18,17 @@ ONLY_BLOCK = "main"  # of a model without blocks
 def place(graph: Graph, options: Options, target: Target) -> Graph:
     """Return a graph in which every op is placed.
 
-    Blocks come in the order of ``options.blocks``, else in the order in which they first run. A block that asks for
-    no IPU gets the one after that of the block before it. A stage is a run of blocks on one IPU. A forward op outside
+    Blocks come in the order of ``options.stages`` or ``options.blocks``, else in the order in which they first run. A
+    block that asks for no IPU gets the one after that of the block before it; one of ``options.stages`` the IPU of its
+    stage, which without a word of its own is the stage's number. A stage is a run of blocks on one IPU, and in phased
+    execution an entry of ``options.stages``. A forward op outside
     blocks belongs to the last block before it, or to the first block. A backward op outside blocks follows the
     forward op written on the same line, else the gradients that it reads, else the backward op before it. An update
     op sits with its weight.
 
     Args:
         graph: A graph as captured.
-        options: ``blocks`` and ``num_ipus`` are read.
+        options: ``stages``, ``blocks``, ``execution``, ``replicas`` and ``num_ipus`` are read.
         target: The machine, for the number of its IPUs.
 
     Returns:
@@ -64,6 +66,7 @@ class _Block:
 def _blocks(graph: Graph, options: Options, names: Names) -> dict[str, int | None]:
     """Return the IPU that each block asks for, in pipeline order."""
     asked: dict[str, int | None] = {}
+    option, listed, known = _listed(options)
     for op in _in_forward_order(graph):
         if op.block is None:
             continue
@@ -74,22 +77,29 @@ def _blocks(graph: Graph, options: Options, names: Names) -> dict[str, int | Non
                 source=op.source, remedy="give the second region a block name of its own",
             )
         asked[name] = ipu if asked.get(name) is None else asked[name]
-        if options.blocks is not None and name not in options.blocks:
+        if listed is not None and name not in listed:
             raise PlacementError(
-                f"block {name!r} is not in options.blocks{nearest(name, options.blocks)}", op=format_op(op, names),
-                source=op.source, detail=f"known blocks: {', '.join(options.blocks)}",
-                remedy="add it to options.blocks where its stage belongs, or set blocks=None",
+                f"block {name!r} is not in options.{option}{nearest(name, listed)}", op=format_op(op, names),
+                source=op.source, detail=known,
+                remedy=f"add it to options.{option} where its stage belongs, or set {option}=None",
             )
-    if options.blocks is None:
+    if listed is None:
         return asked or {ONLY_BLOCK: None}
     if not asked and graph.ops:
         raise PlacementError(
-            f"options.blocks leaves {len(graph.ops)} ops unplaced: no op of the model is in a block",
-            op=format_op(graph.ops[0], names), source=graph.ops[0].source,
-            detail=f"known blocks: {', '.join(options.blocks)}",
-            remedy="mark the regions of the model with torchipu.Block(name), or set blocks=None",
+            f"options.{option} leaves {len(graph.ops)} ops unplaced: no op of the model is in a block",
+            op=format_op(graph.ops[0], names), source=graph.ops[0].source, detail=known,
+            remedy=f"mark the regions of the model with torchipu.Block(name), or set {option}=None",
         )
-    return {name: asked[name] for name in options.blocks if name in asked} or {ONLY_BLOCK: None}
+    return {name: asked[name] for name in listed if name in asked} or {ONLY_BLOCK: None}
+
+
+def _listed(options: Options) -> tuple[str, tuple[str, ...] | None, str]:
+    """Return the option that lists the blocks, the blocks, and what to show of them in an error."""
+    if options.stages is not None:
+        blocks = tuple(block for stage in options.stages for block in stage.blocks)
+        return "stages", blocks, format_stages(options.stages)
+    return "blocks", options.blocks, f"known blocks: {', '.join(options.blocks or ())}"
 
 
 def _in_forward_order(graph: Graph) -> Iterable[Op]:
@@ -100,17 +110,38 @@ def _in_forward_order(graph: Graph) -> Iterable[Op]:
 
 def _stages(asked: Mapping[str, int | None], options: Options, target: Target) -> dict[str, _Block]:
     """Number the stages and give each block its IPU."""
-    available = target.num_ipus if options.num_ipus is None else min(options.num_ipus, target.num_ipus)
+    available = target.num_ipus // options.replicas
+    available = available if options.num_ipus is None else min(options.num_ipus, available)
+    if available == 0:
+        raise PlacementError(
+            f"{options.replicas} replicas of the model need {options.replicas} IPUs at least, but {target.name} has "
+            f"{target.num_ipus}", remedy=f"set replicas to {target.num_ipus} or less",
+        )
     blocks: dict[str, _Block] = {}
-    ipu, stage = -1, -1
+    entries = enumerate(options.stages or ())
+    listed = {block: (number, entry) for number, entry in entries for block in entry.blocks}
+    ipu, stage, before = -1, -1, -1
     for name, wanted in asked.items():
+        number, entry = listed.get(name, (before, None))
         next_ipu = ipu + 1 if wanted is None else wanted
+        if entry is not None:
+            next_ipu = next((one for one in (entry.ipu, wanted) if one is not None), number)
         if not 0 <= next_ipu < available:
-            raise _beyond(name, next_ipu, wanted is not None, available, options, target)
-        stage += next_ipu != ipu
-        ipu = next_ipu
+            raise _beyond(name, next_ipu, entry is not None or wanted is not None, available, options, target)
+        if entry is not None and number == before and next_ipu != ipu:
+            raise PlacementError(
+                f"block {name!r} asks for ipu {next_ipu}, but its stage {number} is on ipu {ipu}",
+                detail=format_stages(options.stages or (), number, f"ipu {ipu} and ipu {next_ipu}"),
+                remedy="give the stage an ipu, or the block a stage of its own",
+            )
+        stage += next_ipu != ipu or (_is_phased(options) and entry is not None and number != before)
+        ipu, before = next_ipu, number
         blocks[name] = _Block(name, ipu, stage)
     return blocks
+
+
+def _is_phased(options: Options) -> bool:
+    return options.execution in ("serial_phased", "parallel_phased")
 
 
 def _beyond(
@@ -119,9 +150,13 @@ def _beyond(
     """Make the error of a block on an IPU that is not there."""
     ids = "ipu 0 only" if available == 1 else f"ipus 0 to {available - 1}"
     owner = target.name if available == target.num_ipus else f"num_ipus={options.num_ipus}"
+    if options.replicas > 1 and available == target.num_ipus // options.replicas:
+        owner = f"a replica of {options.replicas} on the {target.num_ipus} IPUs of {target.name}"
     verb = "asks for" if is_asked else "would follow on"
     remedies = ["use an ipu_id that is there" if is_asked else "give ipu_id to the blocks that share an IPU"]
-    if available < target.num_ipus:
+    if options.replicas > 1:
+        remedies.append("use fewer replicas")
+    if available < target.num_ipus // options.replicas:
         remedies.append("raise num_ipus")
     return PlacementError(f"block {name!r} {verb} ipu {ipu}, but {owner} has {ids}", remedy=", or ".join(remedies))
 
@@ -150,10 +185,15 @@ def _check_forward_edges(
         for tensor in op.inputs:
             there = blocks[block_by_op[maker[tensor]]] if tensor in maker else here
             if there.stage > here.stage:
+                stages = [
+                    Stage(tuple(b.name for b in blocks.values() if b.stage == number), ipu)
+                    for number, ipu in sorted({block.stage: block.ipu for block in blocks.values()}.items())
+                ]
                 raise PlacementError(
                     f"block {here.name!r} (stage {here.stage}) reads {names.tensor(tensor)}, which block "
                     f"{there.name!r} of the later stage {there.stage} makes", op=format_op(op, names),
                     source=op.source, block=Placement(here.name, here.ipu, here.stage, op.leg),
+                    detail=format_stages(stages, here.stage, f"reads what stage {there.stage} makes"),
                     remedy=f"give this region a block name of its own after {there.name!r}, or list the blocks in "
                     "the order of the data in options.blocks",
                 )

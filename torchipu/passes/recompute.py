@@ -11,6 +11,8 @@ from torchipu.ops.spec import spec_of
 from torchipu.options import Options
 
 MARK = "recomputed_from"
+CHECKPOINT_REGION = "checkpoint_region"  # attribute of ops under torch.utils.checkpoint: which call of it
+PIPELINES = ("pipelined", "1f1b", "interleaved")
 
 
 def recompute(graph: Graph, options: Options) -> Graph:
@@ -18,33 +20,49 @@ def recompute(graph: Graph, options: Options) -> Graph:
 
     With ``recompute='stage'``, the inputs of each stage are kept and everything else that its backward reads is
     computed again from them. The last stage is left alone: its backward follows its forward at once, so nothing waits
-    in between. With a list of blocks, the inputs of each of these blocks are kept. Kept as well are results of ops
-    that draw random bits, of ops without a record, and of ops that read a state that the forward changes: computed
-    again, they could differ.
+    in between. With a list of blocks, the inputs of each of these blocks are kept. ``auto`` stands for ``stage`` where
+    several stages form a training pipeline, as in PopTorch. Ops under ``torch.utils.checkpoint`` are computed again
+    from what goes into it, whatever the option says.
+
+    Kept is what passes through ``torchipu.recomputation_checkpoint``. Kept as well are results of ops that draw random
+    bits, of ops without a record, and of ops that read a state that the forward changes: computed again, they could
+    differ.
 
     Args:
         graph: A placed graph.
-        options: ``recompute`` is read.
+        options: ``recompute`` and ``execution`` are read.
 
     Returns:
         The graph with clones in leg B, each naming its original in ``attrs['recomputed_from']``, or the same object
         when there is nothing to recompute.
     """
-    if options.recompute == "none":
+    choice = _choice(graph, options)
+    if choice == "none" and not any(CHECKPOINT_REGION in op.attrs for op in graph.ops):
         return graph
-    clones = _Clones(graph, _regions(graph, options.recompute))
+    clones = _Clones(graph, _regions(graph, choice))
     for op in graph.ops:
         clones.add(op)
     return replace(graph, ops=tuple(clones.ops)) if clones.made else graph
 
 
+def _choice(graph: Graph, options: Options) -> str | tuple[str, ...]:
+    if options.recompute != "auto":
+        return options.recompute
+    stages = {op.placement.stage for op in graph.ops if op.placement is not None}
+    return "stage" if len(stages) > 1 and options.execution in PIPELINES else "none"
+
+
 def _regions(graph: Graph, choice: str | tuple[str, ...]) -> Mapping[Op, object]:
     """Return the region of each op that may be recomputed or may read recomputed values."""
     placed = [(op, op.placement) for op in graph.ops if op.placement is not None]
+    regions: dict[Op, object] = {
+        op: (CHECKPOINT_REGION, op.attrs[CHECKPOINT_REGION], place.stage) for op, place in placed
+        if CHECKPOINT_REGION in op.attrs and op.leg is Leg.FORWARD
+    }
     if choice == "stage":
         last = max((place.stage for _, place in placed), default=0)
-        return {op: place.stage for op, place in placed if place.stage < last}
-    return {op: (place.block, place.stage) for op, place in placed if place.block in choice}
+        return regions | {op: place.stage for op, place in placed if place.stage < last}
+    return regions | {op: (place.block, place.stage) for op, place in placed if place.block in choice}
 
 
 class _Clones:
@@ -55,20 +73,29 @@ class _Clones:
         self.made: dict[Tensor, Tensor] = {}
         self._regions = regions
         self._names = {tensor.name for op in graph.ops for tensor in op.outputs} | {t.name for t in graph.inputs}
-        changing = _changing_states(graph)
+        changing, kept = _changing_states(graph), _kept(graph, regions)
         self._maker = {
             tensor: op for op in graph.ops if op in regions and _is_repeatable(op, changing) for tensor in op.outputs
+            if tensor not in kept
         }
 
     def add(self, op: Op) -> None:
         """Append an op; in leg B, append what it needs recomputed just before it."""
-        if op.leg is not Leg.BACKWARD or op not in self._regions:
+        if op.leg is not Leg.BACKWARD:
             self.ops.append(op)
             return
-        region = self._regions[op]
-        inputs = tuple(self._recomputed(tensor, region) for tensor in op.inputs)
+        inputs = tuple(self._recomputed(tensor, self._region_for(op, tensor)) for tensor in op.inputs)
         unchanged = all(new is old for new, old in zip(inputs, op.inputs, strict=True))
         self.ops.append(op if unchanged else replace(op, inputs=inputs))
+
+    def _region_for(self, op: Op, tensor: Tensor) -> object:
+        """Return the region from which a backward op may have a value again, or None."""
+        maker = self._maker.get(tensor)
+        region = self._regions[maker] if maker is not None else None
+        if maker is not None and isinstance(region, tuple) and region[0] == CHECKPOINT_REGION:
+            here, there = op.placement, maker.placement
+            return region if here is not None and there is not None and here.stage == there.stage else None
+        return self._regions.get(op)
 
     def _recomputed(self, wanted: Tensor, region: object) -> Tensor:
         """Return a value's clone, making it and all that it needs; values from outside the region are kept.
@@ -92,7 +119,7 @@ class _Clones:
 
     def _maker_in(self, tensor: Tensor, region: object) -> Op | None:
         """Return the op of the region that can make a value again."""
-        maker = self._maker.get(tensor)
+        maker = self._maker.get(tensor) if region is not None else None
         return maker if maker is not None and self._regions[maker] == region else None
 
     def _clone(self, op: Op) -> None:
@@ -109,6 +136,45 @@ class _Clones:
             name += "_"
         self._names.add(name)
         return name
+
+
+def _kept(graph: Graph, regions: Mapping[Op, object]) -> set[Tensor]:
+    """Return what is kept: what the user marked, and what leaves a region of torch.utils.checkpoint."""
+    kept: set[Tensor] = set()
+    maker = {tensor: op for op in graph.ops for tensor in op.outputs}
+    for op in graph.ops:
+        if op.kind == "checkpoint":
+            kept.update((*op.inputs, *op.outputs))
+        if op.leg is Leg.FORWARD:
+            for tensor in op.inputs:
+                made_in = regions.get(maker[tensor]) if tensor in maker else None
+                is_checkpoint = isinstance(made_in, tuple) and made_in[0] == CHECKPOINT_REGION
+                if is_checkpoint and regions.get(op) != made_in:
+                    kept.add(tensor)
+    return kept
+
+
+def undone(graph: Graph) -> Graph:
+    """Return the graph without its clones: what a clone gives is what its original gave.
+
+    For readers to whom storage between the legs costs nothing, such as the host.
+    """
+    clones = {op for op in graph.ops if MARK in op.attrs}
+    if not clones:
+        return graph
+    original = {op.outputs[0].name: op for op in graph.ops if op.outputs and op not in clones}
+    same: dict[Tensor, Tensor] = {}
+    for op in graph.ops:
+        if op in clones:
+            same.update(zip(op.outputs, original[str(op.attrs[MARK])].outputs, strict=True))
+    ops = tuple(
+        replace(op, inputs=tuple(same.get(tensor, tensor) for tensor in op.inputs)) if any(t in same for t in op.inputs)
+        else op for op in graph.ops if op not in clones
+    )
+    return replace(
+        graph, ops=ops, outputs=tuple(same.get(tensor, tensor) for tensor in graph.outputs),
+        updates=tuple((state, same.get(value, value)) for state, value in graph.updates),
+    )
 
 
 def _changing_states(graph: Graph) -> set[Tensor]:

@@ -53,14 +53,15 @@ class Figures:
         title: Its name for people.
         clock_hz: Tile clock.
         tile_memory_bytes: Bytes that a tile has.
-        num_ipus: IPUs used.
+        num_ipus: IPUs that the model uses.
+        replicas: Copies of the model, each on as many IPUs.
         is_training: Whether an iteration ends in an update of weights.
         micro_batches: Micro-batches of an iteration.
         micro_batch_size: Samples of a micro-batch: the first size of the first input.
         device_iterations: Iterations of a call.
         cycles_per_update: Cycles of an iteration.
         microseconds_per_update: The same in time.
-        samples_per_second: Samples of an iteration over its time.
+        samples_per_second: Samples of an iteration, of all replicas, over its time.
         memory_by_ipu: The fullest tile of each IPU.
         efficiency_by_ipu: Share of the time in which each IPU works, 0 to 1.
         pipeline_fill: Micro-batches over pipeline cycles, 0 to 1.
@@ -79,6 +80,7 @@ class Figures:
     clock_hz: float
     tile_memory_bytes: int
     num_ipus: int
+    replicas: int
     is_training: bool
     micro_batches: int
     micro_batch_size: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torchipu.cost import LEGEND
 from torchipu.report.figures import Figures
 
 LABEL_WIDTH = 20
@@ -13,10 +14,13 @@ def format_summary(profile: Figures) -> str:
     """Return the lines that a user wants first: cycles, the fullest tile's memory, pipeline efficiency."""
     run = "weight update" if profile.is_training else "inference run"
     batch = f"{profile.micro_batches} x {profile.micro_batch_size} samples"
+    batch += "" if profile.replicas == 1 else f" x {profile.replicas} replicas"
+    ipus = _count(profile.num_ipus, "IPU")
+    ipus = ipus if profile.replicas == 1 else f"{profile.replicas} replicas of {ipus}"
     fullest = profile.fullest_tile
     share = fullest.total_bytes / profile.tile_memory_bytes
     lines = [
-        _line("machine", f"{profile.title}, {_count(profile.num_ipus, 'IPU')} (modelled)"),
+        _line("machine", f"{profile.title}, {ipus} (modelled)"),
         _line(run, f"{profile.cycles_per_update:,} cycles, {profile.microseconds_per_update:,.1f} us ({batch})"),
         _line("throughput", f"{profile.samples_per_second:,.0f} samples/s"),
         _line(
@@ -36,7 +40,7 @@ def format_full(profile: Figures) -> str:
     """Return the summary and the tables behind it."""
     parts = [
         format_summary(profile),
-        "one iteration  (# forward, = backward, + update, . idle)\n" + profile.timeline,
+        f"one iteration  ({LEGEND})\n{profile.timeline}",
         "cycles of an iteration by IPU\n" + _cycle_table(profile),
         "memory of the fullest tile by IPU, bytes\n" + _memory_table(profile),
         "functions, one run\n" + _table(

@@ -18,7 +18,7 @@ from torchipu.runtime.generic import TORCH_DTYPES, bind_generic
 from torchipu.runtime.host_plan import HostPlan, Planner
 from torchipu.runtime.storage import Place, aligned
 
-ARENA, STATE, CONSTANT, FIRST_EXTERNAL = 0, 1, 2, 3
+ARENA, STATE, CONSTANT, BANK, FIRST_EXTERNAL = 0, 1, 2, 3, 4
 MAX_PLANS = 8
 ROUNDS_TO_NEAREST = 1 << 32  # beside the replica; see rounding_body.h
 
@@ -50,13 +50,16 @@ class BoundPlan:
     Args:
         host_plan: What to run.
         graph: The graph it was made from.
+        replicas: Replicas, each with a bank of states of its own.
     """
 
-    def __init__(self, host_plan: HostPlan, graph: Graph) -> None:
+    def __init__(self, host_plan: HostPlan, graph: Graph, replicas: int = 1) -> None:
         self.host_plan = host_plan
         self.graph = graph
+        self.replicas = replicas
         self.arena = aligned_bytes(host_plan.arena_bytes)
         self.state = aligned_bytes(host_plan.state_bytes)
+        self.banks = aligned_bytes(host_plan.bank_bytes * replicas)
         num_inputs = len(graph.inputs)
         self.engine = Plan(FIRST_EXTERNAL + num_inputs + len(graph.outputs))
         self.constants = self._fill_constants()
@@ -64,6 +67,7 @@ class BoundPlan:
         self.engine.bind(ARENA, self.arena.data_ptr())
         self.engine.bind(STATE, self.state.data_ptr())
         self.engine.bind(CONSTANT, self.constants.data_ptr())
+        self.engine.bind(BANK, self.banks.data_ptr(), 0, host_plan.bank_bytes)
         self.random_rows = self._random_rows()
         self.fresh_outputs: list[tuple[int, int, tuple[int, ...], torch.dtype]] = []
         self.viewing_outputs: list[tuple[int, bool, int, HostTensor]] = []
@@ -97,6 +101,8 @@ class BoundPlan:
                 return ARENA, allocation.offset_bytes + offset
             case Place.STATE:
                 return STATE, allocation.offset_bytes + offset
+            case Place.BANK:
+                return BANK, allocation.offset_bytes + offset
             case Place.CONSTANT:
                 return CONSTANT, allocation.offset_bytes + offset
             case Place.INPUT:
@@ -138,16 +144,21 @@ class BoundPlan:
         return rows
 
     def state_view(self, tensor: Tensor) -> torch.Tensor:
-        """Return a torch view of a state tensor's memory."""
+        """Return a torch view of a state tensor's memory; where each replica has its own, ``[replicas, ...]``."""
         held = self.host_plan.states[tensor]
-        return typed_view(self.state, self.host_plan.allocations[held.buffer].offset_bytes, held)
+        allocation = self.host_plan.allocations[held.buffer]
+        if allocation.place is Place.STATE:
+            return typed_view(self.state, allocation.offset_bytes, held)
+        apart = self.host_plan.bank_bytes // held.dtype.host_bytes
+        every = HostTensor(held.buffer, 0, (self.replicas, *held.shape), (apart, *held.strides), held.dtype)
+        return typed_view(self.banks, allocation.offset_bytes, every)
 
     def seed(self, seed: int, replica: int = 0, *, stochastic_rounding: bool = True) -> None:
         """Set the key of all streams of random bits; the micro-batch counter starts at 0.
 
         Args:
             seed: Key.
-            replica: Which replica runs; streams that all replicas share keep that of replica 0.
+            replica: The first replica that runs; streams that all replicas share keep that of replica 0.
             stochastic_rounding: Whether halves that the program rounds stochastically are; otherwise to nearest.
         """
         if self.random_rows is not None:
@@ -171,7 +182,7 @@ class BoundPlan:
         try:
             self.engine.run(
                 (0, begin), (begin, end), (end, len(plan.steps)), micro_batches, iterations, threads, *counters,
-                borrow=borrow,
+                borrow=borrow, replicas=self.replicas,
             )
         except KernelTrap as trap:
             raise self._explain(trap) from None

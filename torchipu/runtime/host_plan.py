@@ -15,6 +15,8 @@ from torchipu.ir.types import DType, Leg
 from torchipu.ops import view
 from torchipu.ops.chain import MAX_OPERANDS, can_join, emit_chain
 from torchipu.ops.spec import FUSIONS, TO_NEAREST, Fusion, HostTensor, Rounding, contiguous_strides, spec_of
+from torchipu.passes.recompute import undone
+from torchipu.runtime.replicas import states_of_replicas, with_totals
 from torchipu.runtime.storage import Allocation, Place, aligned, place_in_arena
 
 # A chain that stays open holds its operands in memory; after this many other ops it is emitted.
@@ -63,6 +65,7 @@ class HostPlan:
         allocations: By number.
         arena_bytes: Size of the arena.
         state_bytes: Size of the state memory.
+        bank_bytes: Size of the memory that each replica has for states of its own.
         states: Where each state tensor lies.
         outputs: For each graph output the storage that holds it.
         output_is_direct: Whether that storage is the output's own buffer.
@@ -78,6 +81,7 @@ class HostPlan:
     allocations: list[Allocation]
     arena_bytes: int
     state_bytes: int
+    bank_bytes: int
     states: dict[Tensor, HostTensor]
     outputs: list[HostTensor]
     output_is_direct: list[bool]
@@ -97,14 +101,19 @@ class Planner:
         states: Inputs that live in the state memory and outlast a call.
         micro_batches: Micro-batches of an iteration; with more than one, steps that depend on state alone are
             hoisted out of the loop.
+        replicas: Replicas that run every micro-batch. A state that the body writes, other than an accumulator, lies in
+            the replica's bank.
     """
 
     def __init__(
         self, graph: Graph, *, input_strides: Mapping[Tensor, tuple[int, ...]] | None = None,
-        states: Sequence[Tensor] = (), micro_batches: int = 1,
+        states: Sequence[Tensor] = (), micro_batches: int = 1, replicas: int = 1,
     ) -> None:
-        self.graph = graph
-        self.micro_batches = micro_batches
+        # The host has room for what the device computes twice, and adds up what the replicas give in one place.
+        graph, totals = with_totals(undone(graph))
+        self.graph, states = graph, (*states, *totals)
+        self.runs = micro_batches * replicas
+        self.banked = states_of_replicas(graph) if replicas > 1 else frozenset()
         self.steps: list[Step] = []
         self.allocations: list[Allocation] = []
         self.values: dict[Tensor, HostTensor] = {}
@@ -233,9 +242,9 @@ class Planner:
         self._find_lifetimes(num_prologue, num_body, outputs)
         arena = place_in_arena([a for a in self.allocations if a.place is Place.ARENA and a.first >= 0])
         return HostPlan(
-            self.steps, num_prologue, num_body, self.allocations, arena, self._place_states(), self.states, outputs,
-            direct, self.constants, self.random_slots, tuple(self.random_streams), tuple(self.shared_streams),
-            [step.op for step in self.steps],
+            self.steps, num_prologue, num_body, self.allocations, arena, self._place_all(Place.STATE),
+            self._place_all(Place.BANK), self.states, outputs, direct, self.constants, self.random_slots,
+            tuple(self.random_streams), tuple(self.shared_streams), [step.op for step in self.steps],
         )
 
     def _bind_inputs(self, strides: dict[Tensor, tuple[int, ...]], states: Sequence[Tensor]) -> None:
@@ -243,6 +252,7 @@ class Planner:
         for index, tensor in enumerate(self.graph.inputs):
             num_bytes = max(1, tensor.num_elements) * tensor.dtype.host_bytes
             place = Place.STATE if tensor in in_state else Place.INPUT
+            place = Place.BANK if tensor in self.banked else place
             allocation = self._allocate(num_bytes, place, index)
             held = HostTensor(
                 allocation.number, 0, tensor.shape, strides.get(tensor, contiguous_strides(tensor.shape)), tensor.dtype,
@@ -394,7 +404,7 @@ class Planner:
             if allocation.place is Place.ARENA and whole and held.buffer not in pinned:
                 allocation.place, allocation.index = Place.OUTPUT, index
                 direct.append(True)
-            elif self.micro_batches == 1 and allocation.place in (Place.INPUT, Place.OUTPUT) and not self.states:
+            elif self.runs == 1 and allocation.place in (Place.INPUT, Place.OUTPUT) and not self.states:
                 direct.append(False)
             else:
                 fresh = self._allocate(max(1, held.num_elements) * held.dtype.host_bytes, Place.OUTPUT, index)
@@ -412,7 +422,7 @@ class Planner:
             step.is_reset = step.op is not None and step.op.target == "ipu.fill_zero.default"
             for written in step.outputs:
                 self.allocations[written.buffer].writers.append(number)
-        hoisted = self._find_hoisted() if self.micro_batches > 1 else set()
+        hoisted = self._find_hoisted() if self.runs > 1 else set()
         # The write-back of states changed by the body comes last in the list, without an op: it is body.
         prologue = [s for n, s in enumerate(self.steps) if n in hoisted or s.is_reset]
         update = [s for n, s in enumerate(self.steps) if s.is_update and not s.is_reset and n not in hoisted]
@@ -458,15 +468,16 @@ class Planner:
                     allocation.first = number
                 allocation.last = number
         for allocation in self.allocations:
-            if 0 <= allocation.first < num_prologue and self.micro_batches > 1:
+            if 0 <= allocation.first < num_prologue and self.runs > 1:
                 allocation.last = max(allocation.last, end_of_body)
         for held in outputs:
             self.allocations[held.buffer].last = len(self.steps)
 
-    def _place_states(self) -> int:
+    def _place_all(self, place: Place) -> int:
+        """Lay allocations of one place out one after another; return their bytes."""
         offset = 0
         for allocation in self.allocations:
-            if allocation.place is Place.STATE:
+            if allocation.place is place:
                 allocation.offset_bytes = offset
                 offset += aligned(allocation.num_bytes)
         return offset

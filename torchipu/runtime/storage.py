@@ -9,10 +9,11 @@ ALIGNMENT_BYTES = 64
 
 
 class Place(Enum):
-    """Which memory an allocation is part of."""
+    """Which memory an allocation is part of; every replica has a bank of its own."""
 
     ARENA = "arena"
     STATE = "state"
+    BANK = "bank"
     CONSTANT = "constant"
     INPUT = "input"
     OUTPUT = "output"
