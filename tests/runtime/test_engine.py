@@ -13,7 +13,7 @@ from torchipu._kernels.abi import KernelTrap, Plan
 from torchipu.errors import ExecutionError
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.runtime.executor import BoundPlan, GraphExecutor
+from torchipu.runtime.executor import FIRST_EXTERNAL, BoundPlan, GraphExecutor
 from torchipu.runtime.host_plan import Planner
 
 
@@ -215,7 +215,7 @@ def test_borrowed_threads_compute_the_same_bits() -> None:
 def test_a_signal_ends_a_run_between_two_steps(borrow: bool) -> None:
     plan = BoundPlan(Planner(linear_relu()).plan(), linear_relu())
     x, w, activation, total = torch.randn(64, 96), torch.randn(96, 80), torch.empty(64, 80), torch.empty(80)
-    for buffer, value in enumerate((x, w, activation, total), start=3):
+    for buffer, value in enumerate((x, w, activation, total), start=FIRST_EXTERNAL):
         plan.engine.bind(buffer, value.data_ptr())
     timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
