@@ -132,7 +132,15 @@ static void FN(columns)(const ti_source *table, int64_t taps, int64_t panels, in
 /* C[mr x 32] = A B, or += : A(i, k) = a[i * as + k], or a[i * as + offsets[k]], or packed a[k * mr + i]; B [k][32]. The
  * sum begins at zero and is added to what C holds at its end, so that long sums are sums of short ones. */
 enum { FN(BY_ROW), FN(GATHERED), FN(PACKED) };
-typedef struct { const float *a, *b; float *c; const int32_t *offsets; ptrdiff_t as, ldc; int64_t k; int order, accumulate; } FN(panel);
+/* What becomes of the sums at last: act(scale sum + shift + added), by row, and 0 where `gate` is not above 0; `to` is
+ * NULL while sums go on. */
+typedef struct { float *to; const float *added, *gate, *scale, *shift; ptrdiff_t row; int is_relu; } FN(finish);
+typedef struct {
+  const float *a, *b; float *c; const int32_t *offsets; ptrdiff_t as, ldc; int64_t k; int order, accumulate;
+  FN(finish) end;
+} FN(panel);
+TI_INLINE FN(vf) FN(gated)(FN(vf) v, FN(vf) gate) { return (FN(vf))((FN(vi))v & ~(FN(vi))(gate <= 0)); }
+TI_INLINE FN(vf) FN(rectified)(FN(vf) v) { return (FN(vf))((FN(vi))v & ~(FN(vi))(v < 0)); }
 /* c += a b in the register of c: left to itself, the compiler sums into that of a, and copies registers in each turn. */
 TI_INLINE void FN(add_product)(FN(vf) *c, FN(vf) a, FN(vf) b) {
   __asm__("vfmadd231ps %2, %1, %0" : "+" TI_REG(*c) : TI_REG(a), TI_REG(b));
@@ -165,6 +173,41 @@ TI_INLINE void FN(panel_of)(const int mr, const int nv, const int order, const F
       if (nv > 1) c1[i] += FN(load)(t->c + i * t->ldc + VL);
     }
   }
+  if (t->end.to) {
+    const FN(finish) e = t->end;
+    if (e.scale) {
+#pragma GCC unroll 16
+      for (int i = 0; i < mr; i++) {
+        const FN(vf) scale = FN(splat)(e.scale[i]), shift = FN(splat)(e.shift[i]);
+        c0[i] = c0[i] * scale + shift;
+        if (nv > 1) c1[i] = c1[i] * scale + shift;
+      }
+    }
+    if (e.added) {
+#pragma GCC unroll 16
+      for (int i = 0; i < mr; i++) {
+        c0[i] += FN(load)(e.added + i * e.row);
+        if (nv > 1) c1[i] += FN(load)(e.added + i * e.row + VL);
+      }
+    }
+    if (e.gate) {
+#pragma GCC unroll 16
+      for (int i = 0; i < mr; i++) {
+        c0[i] = FN(gated)(c0[i], FN(load)(e.gate + i * e.row));
+        if (nv > 1) c1[i] = FN(gated)(c1[i], FN(load)(e.gate + i * e.row + VL));
+      }
+    }
+    if (e.is_relu) {
+#pragma GCC unroll 16
+      for (int i = 0; i < mr; i++) { c0[i] = FN(rectified)(c0[i]); if (nv > 1) c1[i] = FN(rectified)(c1[i]); }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; i++) {
+      FN(store)(e.to + i * e.row, c0[i]);
+      if (nv > 1) FN(store)(e.to + i * e.row + VL, c1[i]);
+    }
+    return;
+  }
 #pragma GCC unroll 16
   for (int i = 0; i < mr; i++) {
     FN(store)(t->c + i * t->ldc, c0[i]);
@@ -195,8 +238,12 @@ static void (*const FN(panel_table)[TI_MR][6])(const FN(panel) *) = {
 };
 /* `rows` rows against the first `lanes` lanes of a panel. */
 TI_INLINE void FN(multiply_panel)(FN(panel) t, int64_t rows, int64_t lanes) {
-  for (int64_t l = 0; l < lanes; l += 2 * VL, t.b += 2 * VL, t.c += 2 * VL)
+  for (int64_t l = 0; l < lanes; l += 2 * VL, t.b += 2 * VL, t.c += 2 * VL) {
     FN(panel_table)[rows - 1][2 * t.order + (lanes - l > VL)](&t);
+    if (t.end.to) t.end.to += 2 * VL;
+    if (t.end.added) t.end.added += 2 * VL;
+    if (t.end.gate) t.end.gate += 2 * VL;
+  }
 }
 
 /* Packs A(i, k) = a[i + k * ak] as [tile][k][rows of the tile], along the rows that a has in memory. */
@@ -212,25 +259,35 @@ static void FN(pack_turned)(const float *a, ptrdiff_t ak, int64_t m, int64_t eve
 /* ints of conv_product after the grid */
 enum { FN(PLANE) = TI_GRID_INTS, FN(FIRST), FN(DOWN), FN(ACROSS), FN(A_GROUP), FN(A_ROW), FN(A_CHANNEL), FN(TAPS), FN(PANELS), FN(ROWS),
        FN(CHANNELS), FN(FLAGS), FN(ORDER), FN(TAP_LIST) };
-enum { FN(BIAS) = 1, FN(NORM) = 2, FN(NORM_WEIGHT) = 4, FN(NORM_BIAS) = 8, FN(ADD) = 16, FN(RELU) = 32 };
+enum { FN(BIAS) = 1, FN(NORM) = 2, FN(NORM_WEIGHT) = 4, FN(NORM_BIAS) = 8, FN(ADD) = 16, FN(RELU) = 32, FN(GATE) = 64 };
 
-/* Stores one row of a panel where its lanes belong. */
-TI_INLINE void FN(put)(const ti_source *s, const float *c, float *y, const float *added, int64_t step, float scale, float shift, int flags) {
-  for (int v = 0; v < FN(WIDE); v++, s++, c += VL) {
-    if (!s->runs) continue;
-    FN(vf) value = FN(load)(c) * scale + shift;
-    if (flags & FN(ADD)) value += FN(fetch)(s, added, step, TI_RUNS + 1);
-    if (flags & FN(RELU)) value = (FN(vf))((FN(vi))value & ~(FN(vi))(value < 0));
+/* Finishes `rows` rows of one vector of a panel, c[row][TI_LANES], and stores their lanes where they belong. */
+TI_INLINE void FN(put)(const ti_source *s, const float *c, int64_t rows, FN(finish) e, int64_t step) {
+  const ti_source where = *s;
+  if (!where.runs) return;
+  for (int64_t i = 0; i < rows; i++, c += TI_LANES, e.to += e.row) {
+    FN(vf) value = FN(load)(c);
+    if (e.scale) value = value * e.scale[i] + e.shift[i];
+    if (e.added) { value += FN(fetch)(&where, e.added, step, TI_RUNS + 1); e.added += e.row; }
+    if (e.gate) { value = FN(gated)(value, FN(fetch)(&where, e.gate, step, TI_RUNS + 1)); e.gate += e.row; }
+    if (e.is_relu) value = FN(rectified)(value);
 #if VL == 16
-    if (step == 1 && s->runs <= TI_RUNS) {
-      for (int r = 0; r < s->runs; r++) _mm512_mask_storeu_ps(y + s->index[r], (__mmask16)s->mask[r], (__m512)value);
+    if (step == 1 && where.runs <= TI_RUNS) {
+      for (int r = 0; r < where.runs; r++) _mm512_mask_storeu_ps(e.to + where.index[r], (__mmask16)where.mask[r], (__m512)value);
       continue;
     }
 #endif
-    for (int r = 0; r < (s->runs > TI_RUNS ? 1 : s->runs); r++)
+    for (int r = 0; r < (where.runs > TI_RUNS ? 1 : where.runs); r++)
       for (int l = 0; l < VL; l++)
-        if (s->mask[r] >> l & 1) y[s->runs > TI_RUNS ? s->index[l] : s->index[r] + l * step] = value[l];
+        if (where.mask[r] >> l & 1) e.to[where.runs > TI_RUNS ? where.index[l] : where.index[r] + l * step] = value[l];
   }
+}
+
+/* Whether the lanes of a panel lie side by side where they are stored. */
+TI_INLINE int FN(is_whole)(const ti_source *s, int64_t step) {
+  for (int v = 0; v < FN(WIDE); v++)
+    if (step != 1 || s[v].runs != 1 || s[v].mask[0] != (1u << VL) - 1 || s[v].index[0] != s[0].index[0] + v * VL) return 0;
+  return 1;
 }
 
 /* Where the lanes of `panels` panels from lane q0 are stored, relative to the first image: table[panel][vector]. */
@@ -265,7 +322,7 @@ static void FN(find_affine)(char *const *args, int flags, double eps, int64_t m0
 
 /* conv_product: y[m, lane] = act(scale (sum of w[m, channel, tap] x[channel, lane + tap]) + shift + added)
  *   args     y, x, w; bias [g * m] with flag 1; running mean, variance [g * m] with flag 2, then weight (4), bias (8);
- *            added, as y, with flag 16
+ *            added, as y, with flag 16; gate, as y, with flag 64: where it is not above 0, the result is 0
  *   ints     the grid (h, w: plane of x; gh, gw: lanes); elements of a plane of y, where lane (0, 0) goes in it, steps
  *            from lane to lane down and across; strides of w along groups, results and channels; taps; panels of 32
  *            lanes and results of an item; channels of a block; flags (32: negative results become 0); how w is read: 0
@@ -298,7 +355,8 @@ int FN(conv_product)(char *const *args, const int64_t *ints, const double *scala
     const float *w = (const float *)args[2] + group * ints[FN(A_GROUP)] + m0 * ints[FN(A_ROW)];
     const ptrdiff_t at = ((n0 * g.g + group) * g.m + m0) * ints[FN(PLANE)];
     float *const y = (float *)args[0] + at;
-    const float *added = flags & FN(ADD) ? (const float *)args[3 + !!(flags & 1) + 2 * !!(flags & 2) + !!(flags & 4) + !!(flags & 8)] + at : NULL;
+    char *const *like = args + 3 + !!(flags & FN(BIAS)) + 2 * !!(flags & FN(NORM)) + !!(flags & FN(NORM_WEIGHT)) + !!(flags & FN(NORM_BIAS));
+    const float *const added = flags & FN(ADD) ? (const float *)*like++ + at : NULL, *const gate = flags & FN(GATE) ? (const float *)*like + at : NULL;
     const int runs = FN(find_sources)(&g, list, taps, q0, panels, sources);
     FN(find_targets)(&g, ints, q0, panels, targets);
     FN(find_affine)(args + 3, flags, scalars[0], group * g.m + m0, rows, scale, shift);
@@ -311,17 +369,26 @@ int FN(conv_product)(char *const *args, const int64_t *ints, const double *scala
         const int64_t height = ti_min(even, rows - i);
         const float *a = w + i * ints[FN(A_ROW)] + c * channel;
         if (order == FN(PACKED)) a = packed + i * k;
+        const int is_last = c + block >= g.c;
         for (int64_t p = 0; p < panels; p++) {
+          const ti_source *to = targets + p * FN(WIDE);
           float *const tile = results + (p * most_rows + i) * TI_LANES;
-          const FN(panel) t = {.a = a, .b = columns + p * depth * TI_LANES, .c = tile, .offsets = offsets, .as = ints[FN(A_ROW)],
-                               .ldc = TI_LANES, .k = k, .order = order, .accumulate = c > 0};
+          const ptrdiff_t row = i * ints[FN(PLANE)];
+          const FN(finish) end = {.to = y + row, .added = added ? added + row : NULL, .gate = gate ? gate + row : NULL, .scale = flags & (FN(BIAS) | FN(NORM)) ? scale + i : NULL,
+                                  .shift = shift + i, .row = ints[FN(PLANE)], .is_relu = flags & FN(RELU)};
+          FN(panel) t = {.a = a, .b = columns + p * depth * TI_LANES, .c = tile, .offsets = offsets, .as = ints[FN(A_ROW)],
+                         .ldc = TI_LANES, .k = k, .order = order, .accumulate = c > 0};
+          const int is_whole = is_last && FN(is_whole)(to, ints[FN(ACROSS)]);
+          if (is_whole) {
+            t.end = end;
+            t.end.to += to->index[0];
+            if (added) t.end.added += to->index[0];
+            if (gate) t.end.gate += to->index[0];
+          }
           if (taps) FN(multiply_panel)(t, height, ti_min(TI_LANES, lanes - q0 - p * TI_LANES));
+          if (!is_last || (is_whole && taps)) continue;
+          for (int v = 0; v < FN(WIDE); v++) FN(put)(to + v, tile + v * VL, height, end, ints[FN(ACROSS)]);
         }
-        if (c + block < g.c) continue;
-        for (int64_t r = i; r < i + height; r++)  /* along the rows of results */
-          for (int64_t p = 0; p < panels; p++)
-            FN(put)(targets + p * FN(WIDE), results + (p * most_rows + r) * TI_LANES, y + r * ints[FN(PLANE)], added ? added + r * ints[FN(PLANE)] : NULL,
-                    ints[FN(ACROSS)], scale[r], shift[r], flags);
       }
     }
   }

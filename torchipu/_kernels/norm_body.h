@@ -23,12 +23,29 @@ TI_INLINE void FN(normalise_row)(float *y, const float *x, const float *w, const
   }
 }
 
-/* y = (x - mean) scale + shift */
-TI_INLINE void FN(scale_row)(float *y, const float *x, float mean, float scale, float shift, int64_t n) {
+/* y = (x - mean) scale + shift, then what `added` holds, then a ReLU, which passes NaN on. */
+TI_INLINE void FN(scale_row_of)(float *y, const float *x, const float *added, float mean, float scale, float shift,
+                                int64_t n, const int adds, const int is_relu) {
   const VF m = FN(set)(mean), a = FN(set)(scale), b = FN(set)(shift);
   int64_t i = 0;
-  for (; i + VL <= n; i += VL) FN(st)(y + i, (FN(ld)(x + i) - m) * a + b);
-  if (i < n) FN(stn)(y + i, (FN(ldn)(x + i, n - i, m) - m) * a + b, n - i);
+  for (; i + VL <= n; i += VL) {
+    VF v = (FN(ld)(x + i) - m) * a + b;
+    if (adds) v += FN(ld)(added + i);
+    FN(st)(y + i, is_relu ? (VF)((FN(vi))v & ~(FN(vi))(v < 0)) : v);
+  }
+  if (i < n) {
+    VF v = (FN(ldn)(x + i, n - i, m) - m) * a + b;
+    if (adds) v += FN(ldn)(added + i, n - i, m);
+    FN(stn)(y + i, is_relu ? (VF)((FN(vi))v & ~(FN(vi))(v < 0)) : v, n - i);
+  }
+}
+/* `added` may be NULL. */
+TI_INLINE void FN(scale_row)(float *y, const float *x, const float *added, float mean, float scale, float shift,
+                             int is_relu, int64_t n) {
+  if (added && is_relu) FN(scale_row_of)(y, x, added, mean, scale, shift, n, 1, 1);
+  else if (added) FN(scale_row_of)(y, x, added, mean, scale, shift, n, 1, 0);
+  else if (is_relu) FN(scale_row_of)(y, x, NULL, mean, scale, shift, n, 0, 1);
+  else FN(scale_row_of)(y, x, NULL, mean, scale, shift, n, 0, 0);
 }
 
 /* dx = g a + (x - mean) b + c */
@@ -170,7 +187,7 @@ static int FN(group_norm)(char *const *args, const int64_t *ints, const double *
     }
     for (int64_t k = 0; k < d; k++) {
       const float scale = flags & 1 ? (float)r * w[c + k] : (float)r, shift = flags & 2 ? b[c + k] : 0.0f;
-      FN(scale_row)(y + i * n + k * l, x + i * n + k * l, (float)centre, scale, shift, l);
+      FN(scale_row)(y + i * n + k * l, x + i * n + k * l, NULL, (float)centre, scale, shift, 0, l);
     }
   }
   return TI_OK;
@@ -209,7 +226,8 @@ static int FN(group_norm_grad)(char *const *args, const int64_t *ints, const dou
 /* ---------------------------------------------------------------------------------------------- batch normalisation
  * x is [N, C, L]. A channel is cut into splits of at most 16384 elements: R samples of L positions, or P positions of
  * one sample. ints of all kernels: N, C, L, R, P, flags (1 weight, 2 bias, 4 running statistics, 8 the statistics are
- * the running ones: a variance stands where the reciprocal deviation would). scalars: eps, momentum. */
+ * the running ones: a variance stands where the reciprocal deviation would, 16 something of the same shape is added to
+ * the result, 32 a ReLU follows). scalars: eps, momentum. */
 typedef struct { int64_t n, c, l, rows, piece, pieces, splits; } FN(geometry);
 
 TI_INLINE FN(geometry) FN(geometry_of)(const int64_t *ints) {
@@ -285,7 +303,7 @@ TI_INLINE float FN(deviation)(const float *values, int64_t c, int64_t flags, dou
   return flags & 8 ? (float)(1.0 / sqrt(values[c] + eps)) : values[c];
 }
 
-/* batch_apply: args y, x, mean [C], rstd or variance [C], weight [C], bias [C]. Items: (sample, channel), or samples
+/* batch_apply: args y, x, mean [C], rstd or variance [C], weight [C], bias [C], what is added. Items: (sample, channel), or samples
  * when L is 1. */
 static int FN(batch_apply)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                            void *scratch) {
@@ -293,30 +311,34 @@ static int FN(batch_apply)(char *const *args, const int64_t *ints, const double 
   const float *x = (const float *)args[1], *mean = (const float *)args[2], *spread = (const float *)args[3];
   const float *w = (const float *)args[4], *b = (const float *)args[5];
   const int64_t channels = ints[1], l = ints[2], flags = ints[5];
+  const float *const added = flags & 16 ? (const float *)args[6] : NULL;
   if (l == 1) {
     const float eps = (float)scalars[0];
     for (int64_t i = begin * channels; i < end * channels; i += channels)
       for (int64_t c = 0; c < channels; c++) {
         const float r = flags & 8 ? 1.0f / sqrtf(spread[c] + eps) : spread[c];
-        y[i + c] = (x[i + c] - mean[c]) * (flags & 1 ? r * w[c] : r) + (flags & 2 ? b[c] : 0.0f);
+        const float v = (x[i + c] - mean[c]) * (flags & 1 ? r * w[c] : r) + (flags & 2 ? b[c] : 0.0f) + (added ? added[i + c] : 0.0f);
+        y[i + c] = flags & 32 && v < 0 ? 0.0f : v;
       }
     return TI_OK;
   }
   for (int64_t i = begin; i < end; i++) {
     const int64_t c = i % channels;
     const float r = FN(deviation)(spread, c, flags, scalars[0]);
-    FN(scale_row)(y + i * l, x + i * l, mean[c], flags & 1 ? r * w[c] : r, flags & 2 ? b[c] : 0.0f, l);
+    FN(scale_row)(y + i * l, x + i * l, added ? added + i * l : NULL, mean[c], flags & 1 ? r * w[c] : r,
+                  flags & 2 ? b[c] : 0.0f, flags & 32, l);
   }
   return TI_OK;
 }
 
 /* batch_norm: all of the above, a channel at a time while it lies in the cache. args y, save_mean, save_rstd, new
- * running mean, new running variance, running mean, running variance, x, weight, bias. Items: channels. */
+ * running mean, new running variance, running mean, running variance, x, weight, bias, what is added. Items:
+ * channels. */
 static int FN(batch_norm)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                           void *scratch) {
   float *y = (float *)args[0];
   const float *rstd = (const float *)args[2], *x = (const float *)args[7], *w = (const float *)args[8];
-  const float *b = (const float *)args[9];
+  const float *b = (const float *)args[9], *const added = ints[5] & 16 ? (const float *)args[10] : NULL;
   const FN(geometry) g = FN(geometry_of)(ints);
   for (int64_t c = begin; c < end; c++) {
     FN(channel) all = {0, 0, 0};
@@ -331,7 +353,7 @@ static int FN(batch_norm)(char *const *args, const int64_t *ints, const double *
     const float scale = ints[5] & 1 ? rstd[c] * w[c] : rstd[c], shift = ints[5] & 2 ? b[c] : 0.0f;
     for (int64_t n = 0; n < g.n; n++) {
       const int64_t at = (n * g.c + c) * g.l;
-      FN(scale_row)(y + at, x + at, (float)all.mean, scale, shift, g.l);
+      FN(scale_row)(y + at, x + at, added ? added + at : NULL, (float)all.mean, scale, shift, ints[5] & 32, g.l);
     }
   }
   return TI_OK;
@@ -462,7 +484,7 @@ static int FN(batch_grad_apply)(char *const *args, const int64_t *ints, const do
   for (int64_t i = begin; i < end; i++) {
     const int64_t c = i % channels;
     const float r = FN(deviation)(spread, c, flags, scalars[0]), scale = flags & 1 ? r * w[c] : r;
-    if (flags & 8) FN(scale_row)(dx + i * l, dy + i * l, 0.0f, scale, 0.0f, l);
+    if (flags & 8) FN(scale_row)(dx + i * l, dy + i * l, NULL, 0.0f, scale, 0.0f, 0, l);
     else FN(grad_row)(dx + i * l, dy + i * l, x + i * l, mean[c], scale, -scale * r * dw[c] / count,
                       -scale * db[c] / count, l);
   }

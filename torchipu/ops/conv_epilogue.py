@@ -22,13 +22,13 @@ def _operand(op: Op, name: str) -> Tensor:
     return tensor
 
 
-def _addend(before: Op, add: Op) -> Tensor:
+def addend_of(before: Op, add: Op) -> Tensor:
     """Return what is added to the result of the op before."""
     left, right = add.inputs
     return right if left is before.outputs[0] else left
 
 
-def _adds_like(before: Op, add: Op) -> bool:
+def adds_like(before: Op, add: Op) -> bool:
     """Whether an op adds two different tensors of one shape."""
     if len(add.inputs) != 2 or add.inputs[0] is add.inputs[1] or add.attrs.get("alpha", 1) != 1:
         return False
@@ -40,7 +40,7 @@ def _applies(ops: Sequence[Op]) -> bool:
     tensors = [tensor for op in ops for tensor in (*op.inputs, op.outputs[0])]
     if any(tensor.dtype is not DType.FLOAT for tensor in tensors):
         return False  # halves are rounded after each op
-    if not all(_adds_like(before, op) for before, op in pairwise(ops) if op.target == ADD):
+    if not all(adds_like(before, op) for before, op in pairwise(ops) if op.target == ADD):
         return False
     problem = problem_of(convolution)
     return problem.is_plain and conv_product.serves(problem.planar)
@@ -63,7 +63,7 @@ def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
             for empty in op.outputs[1:]:
                 plan.output(empty)
         elif op.target == ADD:
-            addend = plan.value(_addend(before, op), DType.FLOAT)
+            addend = plan.value(addend_of(before, op), DType.FLOAT)
         else:
             flags |= IS_RELU
     conv_product.emit_product(

@@ -22,7 +22,7 @@ WEIGHT_LANES = 128  # pixels of a block of a gradient of weights
 LEAST_IN_PLACE = 64  # pixels of an image whose gradients are read where they lie
 BY_ROW, GATHERED, PACKED = 0, 1, 2
 SOURCE_BYTES = 84  # sizeof(ti_source)
-HAS_BIAS, HAS_NORM, HAS_NORM_WEIGHT, HAS_NORM_BIAS, HAS_ADDEND, IS_RELU = 1, 2, 4, 8, 16, 32
+HAS_BIAS, HAS_NORM, HAS_NORM_WEIGHT, HAS_NORM_BIAS, HAS_ADDEND, IS_RELU, HAS_GATE = 1, 2, 4, 8, 16, 32, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +83,8 @@ def input_products(s: Shape) -> list[Product]:
 
 def emit_product(
     plan: HostPlanner, product: Product, out: HostTensor, x: HostTensor, weight: HostTensor, *,
-    bias: HostTensor | None = None, norm: Sequence[HostTensor] = (), addend: HostTensor | None = None, flags: int = 0,
-    epsilon: float = 0.0,
+    bias: HostTensor | None = None, norm: Sequence[HostTensor] = (), addend: HostTensor | None = None,
+    gate: HostTensor | None = None, flags: int = 0, epsilon: float = 0.0,
 ) -> None:
     """Emit a product with row-major operands.
 
@@ -97,6 +97,7 @@ def emit_product(
         bias: Added to each plane of results.
         norm: Running mean and variance, then weight and bias where ``flags`` has them.
         addend: Added to the results, after the normalisation.
+        gate: Where it is not above 0, results are 0.
         flags: HAS_NORM, HAS_NORM_WEIGHT, HAS_NORM_BIAS, IS_RELU.
         epsilon: Of the normalisation.
     """
@@ -107,7 +108,8 @@ def emit_product(
     panels = min(panels, max(1, MOST_SOURCES // taps))
     items = groups * -(-product.lanes // (panels * LANES)) * -(-results // rows)
     flags |= (HAS_BIAS if bias is not None else 0) | (HAS_ADDEND if addend is not None else 0)
-    operands = [x, weight, *([bias] if bias is not None else []), *norm, *([addend] if addend is not None else [])]
+    flags |= HAS_GATE if gate is not None else 0
+    operands = [x, weight, *(t for t in (bias, *norm, addend, gate) if t is not None)]
     floats = panels * LANES * (block * taps + rows) + 2 * _rounded_up(rows, 16) + _rounded_up(block * taps, 16)
     floats += rows * block * taps if product.order == PACKED else 0
     plan.step(

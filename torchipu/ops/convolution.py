@@ -157,22 +157,29 @@ def present_results(op: Op) -> tuple[bool, ...]:
 
 
 def _emit_backward(op: Op, plan: HostPlanner) -> None:
-    dy, x, weight = (_operand(op, name) for name in ("grad_output", "input", "weight"))
-    p, results = problem_of(op), iter(op.outputs)
-    dx, dw, db = (next(results) if given else None for given in present_results(op))
-    dy_value = plan.value(dy, DType.FLOAT)
-    for result in (dx, dw):
-        if result is None or not plan.wanted(result):
-            continue
-        held = plan.output(result, DType.FLOAT)
+    dx = op.outputs[0] if present_results(op)[0] else None
+    if dx is not None and plan.wanted(dx):
+        p, dy, weight = problem_of(op), _operand(op, "grad_output"), _operand(op, "weight")
+        held = plan.output(dx, DType.FLOAT)
         if p.is_empty:
             emit_fill(plan, held, 0.0)
-        elif result is dx:
-            weights = plan.value(weight, DType.FLOAT)
-            if p.is_transposed:
-                _emit_plain(plan, p, held, dy_value, weights, None)
-            else:
-                _emit_input_gradient(plan, p, held, dy_value, weights)
+        elif p.is_transposed:
+            _emit_plain(plan, p, held, plan.value(dy, DType.FLOAT), plan.value(weight, DType.FLOAT), None)
+        else:
+            _emit_input_gradient(plan, p, held, plan.value(dy, DType.FLOAT), plan.value(weight, DType.FLOAT))
+    emit_parameter_gradients(op, plan)
+
+
+def emit_parameter_gradients(op: Op, plan: HostPlanner) -> None:
+    """Emit the gradients of the weights and of the bias, where they are wanted."""
+    dy, x = (_operand(op, name) for name in ("grad_output", "input"))
+    p, results = problem_of(op), iter(op.outputs)
+    _, dw, db = (next(results) if given else None for given in present_results(op))
+    dy_value = plan.value(dy, DType.FLOAT)
+    if dw is not None and plan.wanted(dw):
+        held = plan.output(dw, DType.FLOAT)
+        if p.is_empty:
+            emit_fill(plan, held, 0.0)
         else:
             pair = dy_value, plan.value(x, DType.FLOAT)
             _emit_weight_gradient(plan, p, held, *(reversed(pair) if p.is_transposed else pair))

@@ -12,7 +12,7 @@ from torchipu.ops.lowering import ceil_div, chain_sets, reduction_codelet, vecto
 from torchipu.ops.spec import FLOATING, Codelet, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
 from torchipu.target import Target
 
-HAS_WEIGHT, HAS_BIAS, HAS_RUNNING, FROM_RUNNING = 1, 2, 4, 8
+HAS_WEIGHT, HAS_BIAS, HAS_RUNNING, FROM_RUNNING, HAS_ADDEND, IS_RELU = 1, 2, 4, 8, 16, 32
 WANTS_PARTIALS = 4  # layer_norm_grad
 SPLIT_ELEMENTS = 16384  # of a channel that are summed in float; must match norm_body.h
 ROWS_GRAIN_ELEMENTS = 16384
@@ -200,20 +200,35 @@ class _Batch:
 
 
 def _emit_batch_norm(op: Op, plan: HostPlanner) -> None:
-    """Normalise by the batch's statistics; keep running ones where the op has them."""
+    emit_batch_norm(op, plan, op.outputs[0])
+
+
+def emit_batch_norm(
+    op: Op, plan: HostPlanner, result: Tensor, addend: Tensor | None = None, *, is_relu: bool = False
+) -> None:
+    """Normalise by the batch's statistics; keep running ones where the op has them.
+
+    Args:
+        op: The normalisation.
+        plan: The planner.
+        result: What comes of it, after the sum and the ReLU.
+        addend: Added to the normalised values.
+        is_relu: Whether negative results become 0.
+    """
     x = _data(op, plan, "input")
     sizes = _Batch(x)
     weight, bias = (_floats(plan, op.operand(name), x) for name in ("weight", "bias"))
     running = [op.operand("running_mean"), op.operand("running_var")]
     old = [_floats(plan, tensor, x) for tensor in running]
-    y, mean, rstd = (plan.output(result, DType.FLOAT) for result in op.outputs[:3])
+    added = [] if addend is None else [plan.value(addend, DType.FLOAT)]
+    y, mean, rstd = (plan.output(tensor, DType.FLOAT) for tensor in (result, *op.outputs[1:3]))
     has_running = running[0] is not None and len(op.outputs) == 5
-    new = [plan.output(result, DType.FLOAT) for result in op.outputs[3:]] if has_running else [mean, rstd]
-    ints = sizes.ints(_flags(op) | (HAS_RUNNING if has_running else 0))
-    scalars = (_number(op, "eps"), _number(op, "momentum"))
+    new = [plan.output(tensor, DType.FLOAT) for tensor in op.outputs[3:]] if has_running else [mean, rstd]
+    flags = _flags(op) | (HAS_RUNNING if has_running else 0) | (HAS_ADDEND if added else 0) | (IS_RELU * is_relu)
+    ints, scalars = sizes.ints(flags), (_number(op, "eps"), _number(op, "momentum"))
     if sizes.whole and sizes.positions > 1:
-        plan.step(kernels.BATCH_NORM, [y, mean, rstd, *new], [*old, x, weight, bias], ints=ints, scalars=scalars,
-                  items=sizes.channels, grain=sizes.channels_per_chunk)
+        plan.step(kernels.BATCH_NORM, [y, mean, rstd, *new], [*old, x, weight, bias, *added], ints=ints,
+                  scalars=scalars, items=sizes.channels, grain=sizes.channels_per_chunk)
         return
     statistics = [mean, rstd, *new]
     if sizes.positions == 1:
@@ -225,8 +240,8 @@ def _emit_batch_norm(op: Op, plan: HostPlanner) -> None:
         plan.step(kernels.BATCH_STATISTICS, statistics, [*old, partials], ints=ints, scalars=scalars,
                   items=sizes.channels,
                   grain=64)
-    plan.step(kernels.BATCH_APPLY, [y], [x, mean, rstd, weight, bias], ints=ints, scalars=scalars, items=sizes.by_rows,
-              grain=sizes.per_item)
+    plan.step(kernels.BATCH_APPLY, [y], [x, mean, rstd, weight, bias, *added], ints=ints, scalars=scalars,
+              items=sizes.by_rows, grain=sizes.per_item)
 
 
 def _emit_batch_norm_inference(op: Op, plan: HostPlanner) -> None:
@@ -275,7 +290,7 @@ def _is_not_empty(op: Op) -> bool:
     return all(tensor.num_elements > 0 for tensor in op.inputs)
 
 
-def _trains(op: Op) -> bool:
+def trains(op: Op) -> bool:
     data = op.operand("input")
     return bool(op.attrs.get("training", True)) and data is not None and len(data.shape) >= 2 and _is_not_empty(op)
 
@@ -295,9 +310,9 @@ register(
     OpSpec("aten.native_group_norm_backward.default", "group_norm_grad", _lower(_BACKWARD, _group_rows),
            _emit_group_norm_grad, dtypes=FLOATING, supports=_is_not_empty),
     OpSpec("aten._native_batch_norm_legit_functional.default", "batch_norm", _lower(_FORWARD, _batch_rows),
-           _emit_batch_norm, dtypes=FLOATING, supports=_trains),
+           _emit_batch_norm, dtypes=FLOATING, supports=trains),
     OpSpec("aten._native_batch_norm_legit.no_stats", "batch_norm", _lower(_FORWARD, _batch_rows),
-           _emit_batch_norm, dtypes=FLOATING, supports=_trains),
+           _emit_batch_norm, dtypes=FLOATING, supports=trains),
     OpSpec("aten._native_batch_norm_legit_no_training.default", "batch_norm_inference",
            _lower(_APPLY, _batch_rows), _emit_batch_norm_inference, dtypes=FLOATING, supports=_applies),
     OpSpec("aten.native_batch_norm_backward.default", "batch_norm_grad", _lower(_BACKWARD, _batch_rows),

@@ -265,6 +265,7 @@ class Planner:
         """Return for each op that absorbs those before it all of them, itself last, and how."""
         fused: dict[Op, tuple[tuple[Op, ...], Fusion]] = {}
         taken: set[Op] = set()
+        places = {op: place for place, op in enumerate(self.graph.ops)}
         for first in self.graph.ops:
             if first in taken:
                 continue
@@ -272,11 +273,18 @@ class Planner:
             for length in range(len(run), 1, -1):
                 ops = run[:length]
                 fusion = FUSIONS.get(tuple(op.target for op in ops))
-                if fusion is not None and not taken.intersection(ops) and fusion.applies(ops):
+                if fusion is None or taken.intersection(ops) or self._are_read_before(ops, places):
+                    continue
+                if fusion.applies(ops):
                     fused[ops[-1]] = (ops, fusion)
                     taken.update(ops)
                     break
         return fused
+
+    def _are_read_before(self, ops: Sequence[Op], places: Mapping[Op, int]) -> bool:
+        """Whether an op reads another result of one of these before the last of them, where all would be computed."""
+        others = [result for op in ops[:-1] for result in op.outputs[1:]]
+        return any(places[reader] < places[ops[-1]] for result in others for reader in self.readers.get(result, ()))
 
     def _handed_on(self, first: Op, most: int) -> tuple[Op, ...]:
         """Return an op and those after it, of which each alone reads the first result of the one before."""
