@@ -3,7 +3,11 @@
 import pytest
 import torch
 
+from tests.kernels.elem_planner import MiniPlanner
 from tests.kernels.record_runner import run_record
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.norm import emit_batch_norm
 
 aten = torch.ops.aten
 
@@ -107,6 +111,34 @@ def test_batch_norm_training_agrees_with_float64(n, c, p, affine):
     grads = run_record("aten.native_batch_norm_backward.default", operands, {"train": True, "eps": 1e-5} | extra,
                        [(v.shape, x.dtype) for v in present])
     assert_near(grads, present, 20.0)
+
+
+@pytest.mark.parametrize(("n", "c", "p"), BATCHES)
+@pytest.mark.parametrize(("adds", "is_relu"), [(True, False), (False, True), (True, True)])
+def test_batch_norm_with_what_follows_agrees_with_float64(n, c, p, adds, is_relu):
+    values = {"input": normal(n, c, p, offset=2.0), "weight": normal(c), "bias": normal(c, offset=0.1)}
+    other = normal(n, c, p)
+    other.view(-1)[1] = float("nan")
+    exact = torch.nn.functional.batch_norm(
+        values["input"].double(), None, None, values["weight"].double(), values["bias"].double(), True)
+    exact = exact + other.double() if adds else exact
+    exact = exact.relu() if is_relu else exact
+    found = []
+    for threads in (1, 3):
+        plan = MiniPlanner(threads)
+        tensors = {name: Tensor(name, tuple(value.shape), DType.FLOAT) for name, value in values.items()}
+        added, result = Tensor("other", (n, c, p), DType.FLOAT), Tensor("result", (n, c, p), DType.FLOAT)
+        statistics = tuple(Tensor(name, (c,), DType.FLOAT) for name in ("mean", "rstd"))
+        for name, value in values.items():
+            plan.values[tensors[name]] = plan.hold(value)
+        plan.values[added] = plan.hold(other)
+        op = Op("batch_norm", tuple(tensors.values()), (result, *statistics),
+                {"training": True, "momentum": 0.1, "eps": 1e-5}, "aten._native_batch_norm_legit.no_stats",
+                tuple(tensors))
+        emit_batch_norm(op, plan, result, added if adds else None, is_relu=is_relu)
+        found.append(plan.fetch(plan.values[result]).clone())
+    torch.testing.assert_close(found[0].double(), exact, rtol=1e-5, atol=2e-5, equal_nan=True)
+    assert torch.equal(found[0].view(torch.int32), found[1].view(torch.int32))
 
 
 @pytest.mark.parametrize(("n", "c", "p"), BATCHES)

@@ -24,7 +24,8 @@ class Residual(nn.Module):
         pad = kernel // 2
         self.stem = nn.Conv2d(3, channels, 3)
         self.convs = nn.ModuleList(
-            nn.Conv2d(channels, channels, kernel, stride if index == 2 else 1, pad, bias=index == 3) for index in range(4)
+            nn.Conv2d(channels, channels, kernel, stride if index == 2 else 1, pad, bias=index == 3)
+            for index in range(4)
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(5))
         self.project = nn.Conv2d(channels, channels, 1, stride, bias=False)

@@ -258,7 +258,7 @@ static void FN(pack_turned)(const float *a, ptrdiff_t ak, int64_t m, int64_t eve
 
 /* ints of conv_product after the grid */
 enum { FN(PLANE) = TI_GRID_INTS, FN(FIRST), FN(DOWN), FN(ACROSS), FN(A_GROUP), FN(A_ROW), FN(A_CHANNEL), FN(TAPS), FN(PANELS), FN(ROWS),
-       FN(CHANNELS), FN(FLAGS), FN(ORDER), FN(TAP_LIST) };
+       FN(CHANNELS), FN(SEGMENT), FN(FLAGS), FN(ORDER), FN(TAP_LIST) };
 enum { FN(BIAS) = 1, FN(NORM) = 2, FN(NORM_WEIGHT) = 4, FN(NORM_BIAS) = 8, FN(ADD) = 16, FN(RELU) = 32, FN(GATE) = 64 };
 
 /* Finishes `rows` rows of one vector of a panel, c[row][TI_LANES], and stores their lanes where they belong. */
@@ -325,7 +325,7 @@ static void FN(find_affine)(char *const *args, int flags, double eps, int64_t m0
  *            added, as y, with flag 16; gate, as y, with flag 64: where it is not above 0, the result is 0
  *   ints     the grid (h, w: plane of x; gh, gw: lanes); elements of a plane of y, where lane (0, 0) goes in it, steps
  *            from lane to lane down and across; strides of w along groups, results and channels; taps; panels of 32
- *            lanes and results of an item; channels of a block; flags (32: negative results become 0); how w is read: 0
+ *            lanes and results of an item; channels of a block, and summands of it that are summed at a time; flags (32: negative results become 0); how w is read: 0
  *            when a result's summands adjoin, 2 when results do, else 1; for each tap
  *            row, column and place in w
  *   scalars  epsilon of the normalisation
@@ -336,7 +336,7 @@ static void FN(find_affine)(char *const *args, int flags, double eps, int64_t m0
 int FN(conv_product)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
   ti_grid g;
   memcpy(&g, ints, sizeof g);
-  const int64_t taps = ints[FN(TAPS)], most_panels = ints[FN(PANELS)], most_rows = ints[FN(ROWS)], block = ints[FN(CHANNELS)];
+  const int64_t taps = ints[FN(TAPS)], most_panels = ints[FN(PANELS)], most_rows = ints[FN(ROWS)], block = ints[FN(CHANNELS)], segment = ints[FN(SEGMENT)];
   const int64_t lanes = g.n * g.gh * g.gw, parts = ti_ceil(lanes, most_panels * TI_LANES), shares = ti_ceil(g.m, most_rows);
   const int64_t plane = g.h * g.w, depth = block * taps, channel = ints[FN(A_CHANNEL)];
   const ti_tap *list = (const ti_tap *)(ints + FN(TAP_LIST));
@@ -367,27 +367,37 @@ int FN(conv_product)(char *const *args, const int64_t *ints, const double *scala
       if (order == FN(PACKED)) FN(pack_turned)(w + c * channel, channel, rows, even, k, packed);
       for (int64_t i = 0; i < rows; i += even) {
         const int64_t height = ti_min(even, rows - i);
-        const float *a = w + i * ints[FN(A_ROW)] + c * channel;
+        const float *a = w + i * ints[FN(A_ROW)] + c * channel, *next = i + even < rows ? a + even * ints[FN(A_ROW)] : NULL;
         if (order == FN(PACKED)) a = packed + i * k;
-        const int is_last = c + block >= g.c;
-        for (int64_t p = 0; p < panels; p++) {
-          const ti_source *to = targets + p * FN(WIDE);
-          float *const tile = results + (p * most_rows + i) * TI_LANES;
-          const ptrdiff_t row = i * ints[FN(PLANE)];
-          const FN(finish) end = {.to = y + row, .added = added ? added + row : NULL, .gate = gate ? gate + row : NULL, .scale = flags & (FN(BIAS) | FN(NORM)) ? scale + i : NULL,
-                                  .shift = shift + i, .row = ints[FN(PLANE)], .is_relu = flags & FN(RELU)};
-          FN(panel) t = {.a = a, .b = columns + p * depth * TI_LANES, .c = tile, .offsets = offsets, .as = ints[FN(A_ROW)],
-                         .ldc = TI_LANES, .k = k, .order = order, .accumulate = c > 0};
-          const int is_whole = is_last && FN(is_whole)(to, ints[FN(ACROSS)]);
-          if (is_whole) {
-            t.end = end;
-            t.end.to += to->index[0];
-            if (added) t.end.added += to->index[0];
-            if (gate) t.end.gate += to->index[0];
+        for (int64_t from = 0; from < ti_max(k, 1); from += segment) {
+          const int64_t length = ti_min(segment, k - from);
+          const int is_last = c + block >= g.c && from + length >= k;
+          for (int64_t p = 0; p < panels; p++) {
+            const ti_source *to = targets + p * FN(WIDE);
+            float *const tile = results + (p * most_rows + i) * TI_LANES;
+            const ptrdiff_t row = i * ints[FN(PLANE)];
+            const FN(finish) end = {.to = y + row, .added = added ? added + row : NULL, .gate = gate ? gate + row : NULL,
+                                    .scale = flags & (FN(BIAS) | FN(NORM)) ? scale + i : NULL, .shift = shift + i,
+                                    .row = ints[FN(PLANE)], .is_relu = flags & FN(RELU)};
+            FN(panel) t = {.a = order == FN(GATHERED) ? a : a + from * (order == FN(PACKED) ? height : 1), .as = ints[FN(A_ROW)],
+                           .offsets = offsets + from, .b = columns + (p * depth + from) * TI_LANES, .c = tile, .ldc = TI_LANES,
+                           .k = length, .order = order, .accumulate = c + from > 0};
+            const int is_whole = is_last && FN(is_whole)(to, ints[FN(ACROSS)]);
+            if (is_whole) {
+              t.end = end;
+              t.end.to += to->index[0];
+              if (added) t.end.added += to->index[0];
+              if (gate) t.end.gate += to->index[0];
+            }
+            /* The weights of the rows that come next, a part with each panel: a line is too far from the one before it
+             * for the processor to foresee it. */
+            if (next && order == FN(BY_ROW))
+              for (int64_t r = height * p / panels; r < ti_min(height * (p + 1) / panels, rows - i - even); r++)
+                for (int64_t l = 0; l < length; l += 16) _mm_prefetch((const char *)(next + r * ints[FN(A_ROW)] + from + l), _MM_HINT_T1);
+            if (taps) FN(multiply_panel)(t, height, ti_min(TI_LANES, lanes - q0 - p * TI_LANES));
+            if (!is_last || (is_whole && taps)) continue;
+            for (int v = 0; v < FN(WIDE); v++) FN(put)(to + v, tile + v * VL, height, end, ints[FN(ACROSS)]);
           }
-          if (taps) FN(multiply_panel)(t, height, ti_min(TI_LANES, lanes - q0 - p * TI_LANES));
-          if (!is_last || (is_whole && taps)) continue;
-          for (int v = 0; v < FN(WIDE); v++) FN(put)(to + v, tile + v * VL, height, end, ints[FN(ACROSS)]);
         }
       }
     }

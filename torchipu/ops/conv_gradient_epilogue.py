@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
@@ -19,7 +20,7 @@ def _applies(ops: Sequence[Op]) -> bool:
     tensors = [tensor for op in ops for tensor in (*op.inputs, op.outputs[0])]
     if not present_results(backward)[0] or any(tensor.dtype is not DType.FLOAT for tensor in tensors):
         return False  # halves are rounded after each op
-    if any(op.target == ADD and not adds_like(before, op) for before, op in zip(ops, ops[1:2], strict=False)):
+    if any(not adds_like(before, op) for before, op in pairwise(ops) if op.target == ADD):
         return False
     if last.target == RELU_BACKWARD and (
         last.operand("grad_output") is not ops[-2].outputs[0] or last.attrs["threshold"] != 0

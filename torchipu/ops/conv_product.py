@@ -14,6 +14,8 @@ from torchipu.ops.spec import HostPlanner, HostTensor
 LANES = 32  # TI_LANES: pixels of a panel
 BLOCK = 128  # summands of a block: sums so short round no worse than those of eager PyTorch
 RESULT_FLOATS = 64 * 1024  # results of an item: a quarter of a second-level cache of 1 MiB
+COLUMN_FLOATS = 128 * 1024  # of the pixels laid out at a time, where weights are many
+MANY_WEIGHTS = 256 * 1024  # more than stay in a second-level cache beside the rest
 MOST_PANELS = 8
 MOST_SOURCES = 2048  # taps of all panels of an item
 LEAST_RESULTS = 32  # results of a group below which laying out pixels costs too much
@@ -103,9 +105,10 @@ def emit_product(
     """
     groups, channels, results = product.grid[1:4]
     taps = max(1, len(product.taps))
-    block = min(channels, max(1, BLOCK // taps))
     panels, rows = _cut(product.lanes, groups, results)
     panels = min(panels, max(1, MOST_SOURCES // taps))
+    block = min(channels, max(1, _depth(product, panels) // taps))
+    segment = min(block * taps, max(BLOCK, taps))
     items = groups * -(-product.lanes // (panels * LANES)) * -(-results // rows)
     flags |= (HAS_BIAS if bias is not None else 0) | (HAS_ADDEND if addend is not None else 0)
     flags |= HAS_GATE if gate is not None else 0
@@ -115,14 +118,22 @@ def emit_product(
     plan.step(
         kernels.CONV_PRODUCT, [out], operands,
         ints=(
-            *product.grid, *product.target, *product.weights, len(product.taps), panels, rows, block, flags,
-            product.order,
+            *product.grid, *product.target, *product.weights, len(product.taps), panels, rows, block,
+            segment, flags, product.order,
             *(number for tap in product.taps for number in tap),
         ),
         scalars=(epsilon,), items=items,
         grain=grain_for(items, groups * product.lanes * results * channels * taps, LEAST_CHUNK_MACS),
         scratch_bytes=4 * floats + SOURCE_BYTES * panels * (taps + 1) * 4,
     )
+
+
+def _depth(product: Product, panels: int) -> int:
+    """Summands that are laid out at a time: long runs of the rows of weights where these come from memory."""
+    channels, results = product.grid[2:4]
+    if product.order != BY_ROW or results * channels * len(product.taps) < MANY_WEIGHTS:
+        return BLOCK
+    return max(BLOCK, COLUMN_FLOATS // (LANES * panels))
 
 
 def _rounded_up(count: int, multiple: int) -> int:

@@ -291,6 +291,7 @@ def _is_not_empty(op: Op) -> bool:
 
 
 def trains(op: Op) -> bool:
+    """Whether a batch normalisation is by the batch's statistics, which the kernels then compute."""
     data = op.operand("input")
     return bool(op.attrs.get("training", True)) and data is not None and len(data.shape) >= 2 and _is_not_empty(op)
 
