@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchipu import TrainStep
+from torchipu import Options, TrainStep
 from torchipu.backend import ipu_backend
 from torchipu.errors import CaptureError, IpuError, UnsupportedOpError
 
@@ -90,6 +90,13 @@ def test_strict_ops_names_the_op_its_line_and_the_way_out():
     assert 'leave out options={"strict_ops": True}' in text
 
 
+@pytest.mark.parametrize("function", [lambda x: x.sum().item() * 2, lambda x: x * int(x.argmax())])
+def test_a_number_read_from_a_tensor(function):
+    text = refusal(lambda x: function(x), torch.ones(4), kind=CaptureError)
+    assert "is not known before the program runs" in text.splitlines()[0]
+    assert "compute with the tensor" in text
+
+
 class Inverting(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -99,15 +106,70 @@ class Inverting(torch.nn.Module):
         return self.linear(torch.linalg.inv(x)).sum()
 
 
-def test_a_refused_model_is_as_it_was():
-    model = Inverting()
+class Refused(torch.nn.Module):
+    """A model that no program can hold, for what it does with its input."""
+
+    def __init__(self, refused):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+        self.refused = refused
+
+    def forward(self, x):
+        return self.linear(self.refused(x).float()).sum()
+
+
+def sparse_product(x):
+    return (x @ x.t()).to_sparse().to_dense()
+
+
+def quantised(x):
+    return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize()
+
+
+@pytest.mark.parametrize(("refused", "options", "told"), [
+    (lambda x: torch.fft.fft(x).abs(), {}, "aten._fft_r2c.default: torch.complex64 has no counterpart on the IPU"),
+    (lambda x: torch.linalg.qr(x)[1], {"strict_ops": True}, "aten.linalg_qr.default has no lowering for the IPU"),
+    (lambda x: x[x.nonzero()[:, 0]], {}, "depends on data"),
+    (lambda x: x * int(x.argmax()), {}, ".item()"),
+    (lambda x: x if x.sum() > 0 else -x, {}, "Data-dependent branching"),
+    (sparse_product, {}, "sparse"),
+    (quantised, {}, "torch.qint8 has no counterpart on the IPU"),
+])
+def test_a_whole_step_is_refused_and_the_model_is_as_it_was(refused, options, told):
+    model = Refused(refused)
     before = {name: value.clone() for name, value in model.state_dict().items()}
+    optimiser = torch.optim.Adam(model.parameters(), 0.1)
+    step = TrainStep(model, optimiser, Options(**options))
+    with pytest.raises(CaptureError) as caught:
+        step(torch.eye(3))
+    assert told in str(caught.value)
+    assert "test_refusals.py" in str(caught.value.source)
+    assert caught.value.remedy
+    assert "fullgraph" not in caught.value.remedy
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
+    assert not optimiser.state
+    assert model.training
+    assert model.refused is refused
+
+
+@pytest.mark.filterwarnings("ignore:.*(quantize_per_tensor|Sparse CSR|nested tensors)")
+@pytest.mark.parametrize(("given", "told", "remedy"), [
+    (lambda: torch.eye(3).to_sparse(), "input x: tensors of layout torch.sparse_coo", "to_dense()"),
+    (lambda: torch.eye(3).to_sparse_csr(), "input x: tensors of layout torch.sparse_csr", "to_dense()"),
+    (lambda: torch.eye(3).to_mkldnn(), "input x: tensors of layout torch._mkldnn", "to_dense()"),
+    (lambda: torch.quantize_per_tensor(torch.eye(3), 0.1, 0, torch.qint8), "input x: quantised", "dequantize()"),
+    (lambda: torch.nested.nested_tensor([torch.ones(2, 3)]), "input x: nested tensors", "to_padded_tensor"),
+    (lambda: torch.eye(3, dtype=torch.complex64), "input x: torch.complex64 has no counterpart", "real and imaginary"),
+])
+def test_a_whole_step_is_refused_for_its_input(given, told, remedy):
+    model = Refused(torch.real)
     step = TrainStep(model, torch.optim.SGD(model.parameters(), 0.1))
-    with pytest.raises(UnsupportedOpError, match="complex64 has no counterpart"):
-        step(torch.eye(3, dtype=torch.complex64))
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name])
-    assert all(parameter.grad is None for parameter in model.parameters())
+    with pytest.raises(UnsupportedOpError) as caught:
+        step(given())
+    assert str(caught.value).startswith(told)
+    assert "test_refusals.py" in str(caught.value.source)
+    assert remedy in caught.value.remedy
 
 
 def test_torchs_check_of_a_matrix_is_kept_by_both_doors():

@@ -9,12 +9,15 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 from tests.opinfo.samples import Case
 
 LISTING_SECONDS = 120.0
 """Time for the first sample of a case: importing, listing the samples and telling whether the operator counts."""
+
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,8 @@ class Settings:
     Attributes:
         most: Samples of each case, evenly spread; None for all.
         dynamo: Fraction that goes through torch.compile.
-        seconds: Time limit of a sample.
+        seconds: Time limit of a sample, in processor time where the system tells it.
+        patience: How many times that limit may pass on the clock: a machine that is shared gives less than all of it.
         samples: Only these numbers; None for all.
         classify: Whether to tell if the operator counts; it is noted as not counting otherwise.
     """
@@ -32,6 +36,7 @@ class Settings:
     most: int | None = None
     dynamo: float = 0.03
     seconds: float = 30.0
+    patience: float = 20.0
     samples: tuple[int, ...] | None = None
     classify: bool = True
 
@@ -43,7 +48,31 @@ class _Worker:
     case: Case | None = None
     index: int | None = None
     core: bool = False
-    deadline: float = float("inf")
+    limit: float = 0.0
+    began: float = 0.0
+    used: float = 0.0
+
+    def begin(self, limit: float) -> None:
+        """Start to count a sample's time."""
+        self.limit, self.began, self.used = limit, time.monotonic(), _processor_seconds(self.process.pid) or 0.0
+
+    def is_over(self, patience: float) -> bool:
+        """Whether the sample has used up its time; one that waits for something uses none, and is over in the end."""
+        passed = time.monotonic() - self.began
+        if passed < self.limit or passed > self.limit * patience:
+            return passed >= self.limit
+        now = _processor_seconds(self.process.pid)
+        return now is None or now - self.used > self.limit
+
+
+def _processor_seconds(pid: int) -> float | None:
+    """Return the processor time of a process, or None where the system has no ``/proc``."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return None
+    user, system = fields[11:13]
+    return (int(user) + int(system)) / TICKS
 
 
 Work = Callable[[Connection, Settings, dict[str, str]], None]
@@ -73,7 +102,8 @@ def run_cases(
             for worker in workers:
                 if worker.case is None and due:
                     worker.case, first = due.popleft()
-                    worker.index, worker.deadline = None, time.monotonic() + LISTING_SECONDS
+                    worker.index = None
+                    worker.begin(max(LISTING_SECONDS, settings.seconds))
                     worker.pipe.send((worker.case, first))
             ready = wait([worker.pipe for worker in workers if worker.case is not None], timeout=1.0)
             for worker in list(workers):
@@ -82,7 +112,7 @@ def run_cases(
                 if worker.pipe in ready:
                     lost = yield from _listen(worker, settings)
                 else:
-                    lost = "hang" if time.monotonic() > worker.deadline else ""
+                    lost = "hang" if worker.is_over(settings.patience) else ""
                 if lost:
                     yield from _bury(worker, lost, due)
                     workers.remove(worker)
@@ -111,11 +141,11 @@ def _listen(worker: _Worker, settings: Settings) -> Iterator[dict[str, Any]]:
     match kind:
         case "begin":
             worker.index, worker.core = content
-            worker.deadline = time.monotonic() + settings.seconds
+            worker.begin(settings.seconds)
         case "end":
             yield content
         case "done":
-            worker.case, worker.index, worker.deadline = None, None, float("inf")
+            worker.case, worker.index = None, None
     return ""
 
 

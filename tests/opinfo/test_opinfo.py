@@ -46,7 +46,8 @@ def crash_and_hang(pipe, settings, environment):
 
 
 def test_a_crash_and_a_hang_cost_one_sample_each():
-    found = list(run_cases([Case("add", "float32"), Case("mul", "float32")], Settings(seconds=1.0), 2, crash_and_hang))
+    settings = Settings(seconds=1.0, patience=2.0)
+    found = list(run_cases([Case("add", "float32"), Case("mul", "float32")], settings, 2, crash_and_hang))
     for op in ("add", "mul"):
         verdicts = {result["index"]: result["verdict"] for result in found if result["op"] == op}
         assert verdicts == {0: "ok", 1: "crash", 2: "ok", 3: "hang", 4: "ok"}

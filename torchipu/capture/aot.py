@@ -26,6 +26,7 @@ from torchipu.capture.block import BlockForward
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph, line_in, refuse_inputs
+from torchipu.capture.inputs import refuse_foreign
 from torchipu.errors import CaptureError, IpuError
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.types import Role, Source
@@ -225,6 +226,7 @@ def _capture(
     strict_ops: bool,
 ) -> Captured:
     args, kwargs = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.detach(), (args, dict(kwargs)))
+    refuse_foreign(module, args, kwargs)
     traced = _dynamo(module, args, kwargs)
     refuse_inputs(traced)
     return export(_Results(traced, training), module, args, kwargs, name=name, strict_ops=strict_ops)
@@ -442,6 +444,14 @@ def _tracing(module: torch.nn.Module) -> Iterator[None]:
             member.training = training
 
 
+_INSTEAD = {
+    "sparse": "compute with dense tensors: make sparse ones outside of the model, and hand over to_dense() of them",
+    "NestedTensor": "pad to one size with Tensor.to_padded_tensor, and mask what is padding",
+    "quantized": "compute with float16 or float32: call dequantize() outside of the model",
+}
+"""What to do about kinds of tensors that Dynamo does not take; its own hints speak of compiled functions."""
+
+
 def as_capture_error(error: BaseException) -> IpuError:
     """Return our error for one of torch's: ours if it wraps one, else a CaptureError with torch's reason."""
     seen: BaseException | None = error
@@ -458,7 +468,9 @@ def as_capture_error(error: BaseException) -> IpuError:
         )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0] if lines else type(error).__name__
-    remedy = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
+    remedy = next((words for word, words in _INSTEAD.items() if word in reason), "")
+    if not remedy:
+        remedy = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
     explained = [line for line in lines if line.startswith("Explanation:")]
     return CaptureError(
         f"the model cannot be captured as one graph: {reason}", source=_user_line(error), detail="\n".join(explained),

@@ -449,6 +449,12 @@ def _uncapturable(node: Node, name: str) -> UnsupportedOpError:
 
 
 def _unknown_size(node: Node) -> CaptureError:
+    if _is_number(node.meta.get("val")):
+        return CaptureError(
+            f"the value of {node.name} is not known before the program runs", op=node.format_node(),
+            source=source_of(node),
+            remedy="keep .item(), int() and float() of tensors out of the compiled region: compute with the tensor",
+        )
     return CaptureError(
         f"the size of {node.name} is not known before the program runs", op=node.format_node(), source=source_of(node),
         remedy="avoid calls whose result's shape depends on values, such as nonzero, unique and masked_select: "
@@ -473,7 +479,7 @@ def refuse_inputs(module: GraphModule) -> None:
 
 def _dtype(value: torch.Tensor, node: Node) -> DType:
     """Return the element type that holds a fake value."""
-    kind, remedy = _foreign_kind(value)
+    kind, remedy = foreign_kind(value)
     if kind:
         raise UnsupportedOpError(
             f"{_called(node)}: {kind} cannot be held by the IPU", op=node.format_node(), source=_line_of(node),
@@ -482,7 +488,7 @@ def _dtype(value: torch.Tensor, node: Node) -> DType:
     return dtype_of(value.dtype, node)
 
 
-def _foreign_kind(value: torch.Tensor) -> tuple[str, str]:
+def foreign_kind(value: torch.Tensor) -> tuple[str, str]:
     """Return what a tensor is that is no plain dense one, and what to do; empty words for a plain one."""
     if value.is_nested:
         return "nested tensors", "pad to one size with Tensor.to_padded_tensor, and mask what is padding"

@@ -1,0 +1,60 @@
+"""Arguments and parameters that no program can hold, told before the model is traced."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torchipu.capture.fx_import import foreign_kind
+from torchipu.errors import UnsupportedOpError
+from torchipu.ir.types import UNKNOWN_SOURCE, Source
+
+
+def refuse_foreign(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raise UnsupportedOpError for a tensor that is not plain and dense.
+
+    Dynamo stops at such tensors with words of its own, which suit a compiled function and not a whole program. Element
+    types are left to the graph, which knows the line that reads them.
+
+    Args:
+        module: The model.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+    """
+    for what, value in _named(module, args, kwargs):
+        kind, remedy = foreign_kind(value)
+        if kind:
+            raise UnsupportedOpError(
+                f"{what}: {kind} cannot be held by the IPU", source=_forward_line(module), remedy=remedy,
+            )
+
+
+def _named(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any],
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield each tensor of a call with what the user calls it."""
+    try:
+        given: Mapping[str, Any] = inspect.signature(module.forward).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # a wrong call: the error of the call itself says more
+        given = {"args": args, **kwargs}
+    for path, leaf in pytree.tree_flatten_with_path(dict(given))[0]:
+        if isinstance(leaf, torch.Tensor):
+            yield f"input {path[0].key}{pytree.keystr(path[1:])}", leaf
+    for name, parameter in module.named_parameters():
+        yield f"parameter {name}", parameter
+    for name, buffer in module.named_buffers():
+        yield f"buffer {name}", buffer
+
+
+def _forward_line(module: torch.nn.Module) -> Source:
+    """Return the line where the module's forward begins."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    if code is None:
+        return UNKNOWN_SOURCE
+    text = linecache.getline(code.co_filename, code.co_firstlineno).strip()
+    return Source(code.co_filename, code.co_firstlineno, text)
