@@ -15,7 +15,7 @@ def _copy(value: torch.Tensor) -> torch.Tensor:
     return value.clone()  # a result of an operator of torch's may not share its argument's storage
 
 
-@torch.library.register_fake("torchipu::checkpoint")
+@torch.library.register_fake("torchipu::checkpoint")  # type: ignore[untyped-decorator]
 def _like(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(value)
 
