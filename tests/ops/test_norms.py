@@ -89,9 +89,10 @@ def test_norms_without_parameters(function: Callable[..., Any]) -> None:
 
 
 def test_an_empty_batch_gives_an_empty_result() -> None:
-    judge(lambda x, w, b: F.layer_norm(x, (6,), w, b), *tensors((0, 6), (6,), (6,)))
-    judge(lambda x, w, b: F.group_norm(x, 2, w, b), *tensors((0, 6, 3), (6,), (6,)))
-    judge(lambda x, w: F.rms_norm(x, (6,), w), *tensors((0, 6), (6,)))
+    # Where there is nothing to normalise, the kernels leave the call to ATen.
+    judge(lambda x, w, b: F.layer_norm(x, (6,), w, b), *tensors((0, 6), (6,), (6,)), native=False)
+    judge(lambda x, w, b: F.group_norm(x, 2, w, b), *tensors((0, 6, 3), (6,), (6,)), native=False)
+    judge(lambda x, w: F.rms_norm(x, (6,), w), *tensors((0, 6), (6,)), native=False)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
