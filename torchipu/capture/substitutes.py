@@ -15,6 +15,8 @@ from torch import Tensor
 from torch._dynamo.trace_rules import get_torch_obj_rule_map
 from torch._dynamo.variables import PolyfilledFunctionVariable
 
+from torchipu.capture import ctc
+
 
 def _gaussian_nll_loss(
     input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean",
@@ -53,3 +55,4 @@ def register() -> None:
         rules.pop(F.gaussian_nll_loss, None)
         # torch declares arguments with defaults as optional, which these are not.
         torch.compiler.substitute_in_graph(F.gaussian_nll_loss)(_gaussian_nll_loss)  # type: ignore[arg-type]
+    ctc.register()
