@@ -120,10 +120,15 @@ class MiniPlanner:
         assert bool((storage[128 + num_bytes :] == 0x5A).all()), "wrote past the buffer"
 
 
+def overload_of(target: str) -> torch._ops.OpOverload:
+    """Return what runs a target in eager mode."""
+    namespace, name, overload = target.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+
 def bind_call(target: str, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
     """Return all schema arguments of an ATen call by name, defaults filled in."""
-    _, name, overload = target.split(".")
-    schema = getattr(getattr(torch.ops.aten, name), overload)._schema
+    schema = overload_of(target)._schema
     bound: dict[str, object] = {}
     for position, argument in enumerate(schema.arguments):
         if position < len(args):
@@ -164,8 +169,7 @@ def run_op(
         Our results and eager's.
     """
     if results is None:
-        _, name, overload = target.split(".")
-        eager = getattr(getattr(torch.ops.aten, name), overload)(*args, **kwargs)
+        eager = overload_of(target)(*args, **kwargs)
         results = tuple(eager) if isinstance(eager, (tuple, list)) else (eager,)
     plan = planner or MiniPlanner(threads)
     tensors: dict[int, Tensor] = {}
@@ -208,8 +212,7 @@ def run_chain(
     ops: list[Op] = []
     for target, args, kwargs in calls:
         real = tuple(eager[a.call] if isinstance(a, Ref) else a for a in args)
-        _, name, overload = target.split(".")
-        result = getattr(getattr(torch.ops.aten, name), overload)(*real, **kwargs)
+        result = overload_of(target)(*real, **kwargs)
         for value in real:
             if isinstance(value, torch.Tensor) and id(value) not in tensors:
                 graph_tensor = Tensor(f"x{len(tensors)}", tuple(value.shape), DTYPES[value.dtype])

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch.fx import GraphModule
 
-from torchipu.capture import criteria
+from torchipu.capture import criteria, recurrence, substitutes
+from torchipu.capture.fx_import import line_in
+from torchipu.errors import CaptureError
 
-REPLACEMENTS: Mapping[Any, Callable[..., Any]] = criteria.CALLS
+RECURRENT: Mapping[Any, Callable[..., Any]] = {
+    torch._VF.lstm: recurrence.lstm,
+    torch._VF.gru: recurrence.gru,
+    torch._VF.rnn_tanh: recurrence.rnn_tanh,
+    torch._VF.rnn_relu: recurrence.rnn_relu,
+}
+REPLACEMENTS: Mapping[Any, Callable[..., Any]] = {
+    **criteria.CALLS, **RECURRENT, F.gaussian_nll_loss: substitutes.gaussian_nll_loss,
+}
+
+PAD = "pad the sequences to one length, give the layer [T, N, C] and mask what lies behind their ends"
 
 
 def replace_calls(module: GraphModule) -> GraphModule:
@@ -18,7 +32,25 @@ def replace_calls(module: GraphModule) -> GraphModule:
         if not isinstance(part, GraphModule):
             continue
         for node in part.graph.nodes:
-            if node.op == "call_function" and node.target in REPLACEMENTS:
-                node.target = REPLACEMENTS[node.target]
+            if node.op == "call_function":
+                node.target = stand_in(node.target, node.args, node.meta.get("stack_trace") or "")
         part.recompile()
     return module
+
+
+def stand_in(function: Callable[..., Any], args: Sequence[Any], trace: str = "") -> Callable[..., Any]:
+    """Return what to call in place of a function of torch, or the function itself.
+
+    Args:
+        function: What is called.
+        args: Its positional arguments.
+        trace: Stack trace of the call.
+
+    Raises:
+        CaptureError: A recurrent layer is given packed sequences.
+    """
+    if function in RECURRENT and isinstance(args[3], (list, tuple)):  # the weights are one argument further
+        raise CaptureError(
+            "packed sequences: the batch of each time step has a size of its own", source=line_in(trace), remedy=PAD,
+        )
+    return REPLACEMENTS.get(function, function)

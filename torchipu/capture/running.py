@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from torchipu.capture.aot import Captured, Place, as_capture_error, export
+from torchipu.capture.custom_ops import stand_in
 from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT
 
 
@@ -100,7 +101,7 @@ def capture_by_running(
 
 # ---------------------------------------------------------------------- where the user wrote it
 class _UserLines(TorchFunctionMode):
-    """Notes for each call into torch the line outside torch that it comes from."""
+    """Notes for each call into torch the line outside torch that it comes from, and calls what stands in for it."""
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
@@ -109,7 +110,7 @@ class _UserLines(TorchFunctionMode):
         line = _user_line(sys._getframe(1))
         if line:
             traceback.current_meta["stack_trace"] = line
-        return function(*args, **(kwargs or {}))
+        return stand_in(function, args, line)(*args, **(kwargs or {}))
 
 
 def _user_line(frame: FrameType | None) -> str:

@@ -15,8 +15,10 @@ from torch import Tensor
 from torch._dynamo.trace_rules import get_torch_obj_rule_map
 from torch._dynamo.variables import PolyfilledFunctionVariable
 
+from torchipu.capture import ctc
 
-def _gaussian_nll_loss(
+
+def gaussian_nll_loss(
     input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean",
 ) -> Tensor:
     """`F.gaussian_nll_loss` with an assertion in the graph where torch branches on the values of ``var``."""
@@ -52,4 +54,7 @@ def register() -> None:
     if not issubclass(rules.get(F.gaussian_nll_loss, object), PolyfilledFunctionVariable):
         rules.pop(F.gaussian_nll_loss, None)
         # torch declares arguments with defaults as optional, which these are not.
-        torch.compiler.substitute_in_graph(F.gaussian_nll_loss)(_gaussian_nll_loss)  # type: ignore[arg-type]
+        torch.compiler.substitute_in_graph(F.gaussian_nll_loss)(gaussian_nll_loss)  # type: ignore[arg-type]
+    ctc.register()
+    # Recurrent layers, which Dynamo leaves to eager unless this says otherwise when it begins to trace.
+    torch._dynamo.config.allow_rnn = True

@@ -1,0 +1,168 @@
+/* Recurrent layers: the whole loop over time of a block of samples, with the products of the inputs given. */
+#include "rowmath_body.h"
+#include "gemm_body.h"
+
+#ifndef TORCHIPU_RECURRENT_SHAPE
+#define TORCHIPU_RECURRENT_SHAPE
+enum { TI_CELL_TANH = 0, TI_CELL_RELU = 1, TI_CELL_LSTM = 2, TI_CELL_GRU = 3 };
+/* The ints of both kernels: `state` is the width of what a step hands to the next, `hidden` that of a gate; they differ
+ * with a projection. Gates of a sample lie side by side. */
+typedef struct { int64_t cell, time, batch, hidden, state, rows, reverse, projects; } ti_recurrent;
+static inline ti_recurrent ti_recurrent_of(const int64_t *ints) { ti_recurrent s; memcpy(&s, ints, sizeof s); return s; }
+static inline int64_t ti_gates(const ti_recurrent *s) { return s->hidden * (s->cell == TI_CELL_LSTM ? 4 : s->cell == TI_CELL_GRU ? 3 : 1); }
+/* Values kept for the backward: the gates and the cell, or the gates and the recurrent half of the new gate. */
+static inline int64_t ti_kept(const ti_recurrent *s) { return s->hidden * (s->cell == TI_CELL_LSTM ? 5 : s->cell == TI_CELL_GRU ? 4 : 0); }
+#endif
+
+#define ROW(P) FN(ldn)((P) + j, ti_min(VL, H - j), (FN(vf)){0})
+#define PUT(P, X) FN(put_row)((P) + j, (X), ti_min(VL, H - j))
+#define EACH(H_) for (int64_t j = 0, H = (H_); j < H; j += VL)
+#define SIGMOID(X) (1.0f / (1.0f + FN(vexp)(-(X))))
+
+TI_INLINE void FN(put_row)(float *p, FN(vf) v, int64_t n) { if (n == VL) FN(st)(p, v); else FN(stn)(p, v, n); }
+/* tanh within a few ulp: a polynomial near zero, where the exponential would cancel. */
+TI_INLINE FN(vf) FN(gate_tanh)(FN(vf) x) {
+  const FN(vi) sign = (FN(vi))x & ((FN(vi)){0} + INT32_MIN);
+  const FN(vf) a = (FN(vf))((FN(vi))x ^ sign), q = a * a;
+  const FN(vf) near = a + a * q * (-1.0f / 3 + q * (2.0f / 15 + q * (-17.0f / 315 + q * (62.0f / 2835))));
+  const FN(vf) far = 1.0f - 2.0f / (FN(vexp)(a + a) + 1.0f);
+  const FN(vi) is_near = (FN(vi))(a < FN(set)(0.3f));
+  return (FN(vf))((((FN(vi))near & is_near) | ((FN(vi))far & ~is_near)) ^ sign);
+}
+
+/* c[m][n] (+)= a[m][k] b[k][n]; the first also takes a bias for each column, or NULL */
+static void FN(rows_product)(float *c, const float *a, const float *b, const float *bias, int64_t m, int64_t k, int64_t n, int accumulate) {
+  ti_tile t = {.a = a, .as = k, .ak = 1, .b = b, .bs = n, .c = c, .ldc = n, .k = k, .n1 = 1, .n2 = 1, .accumulate = accumulate,
+               .col_bias = bias};
+  FN(tiles_k_rows)(t, m, n);
+}
+
+/* One sample of one step: gates from their sums, the new state at `h`, what the backward needs at `kept`.
+ * x: products of the inputs (GRU), before: the state before, cell: the cell state, updated in place. */
+TI_INLINE void FN(cell_forward)(int64_t kind, int64_t hidden, const float *sums, const float *x, const float *before, float *cell,
+                                float *h, float *kept) {
+  EACH(hidden) {
+    if (kind == TI_CELL_TANH) PUT(h, FN(gate_tanh)(ROW(sums)));
+    else if (kind == TI_CELL_RELU) {
+      const FN(vf) v = ROW(sums);
+      PUT(h, (FN(vf))((FN(vi))v & ~(FN(vi))(v < FN(set)(0.0f))));
+    } else if (kind == TI_CELL_LSTM) {
+      const FN(vf) i = SIGMOID(ROW(sums)), f = SIGMOID(ROW(sums + H)), g = FN(gate_tanh)(ROW(sums + 2 * H)), o = SIGMOID(ROW(sums + 3 * H));
+      const FN(vf) c = f * ROW(cell) + i * g;
+      PUT(kept, i); PUT(kept + H, f); PUT(kept + 2 * H, g); PUT(kept + 3 * H, o); PUT(kept + 4 * H, c);
+      PUT(cell, c);
+      PUT(h, o * FN(gate_tanh)(c));
+    } else {
+      const FN(vf) r = SIGMOID(ROW(x) + ROW(sums)), z = SIGMOID(ROW(x + H) + ROW(sums + H)), inner = ROW(sums + 2 * H);
+      const FN(vf) n = FN(gate_tanh)(ROW(x + 2 * H) + r * inner);
+      PUT(kept, r); PUT(kept + H, z); PUT(kept + 2 * H, n); PUT(kept + 3 * H, inner);
+      PUT(h, n + z * (ROW(before) - n));
+    }
+  }
+}
+
+/* recurrence
+ *   args     y [time][batch][state], last cell [batch][hidden], kept [time][batch][0, 5 or 4 hidden], projected inputs
+ *            [time][batch][gates], h0 [batch][state], c0 [batch][hidden] (LSTM), weights [state][gates], recurrent bias
+ *            [gates] (GRU), projection [hidden][state]
+ *   ints     cell, time, batch, hidden, state, samples of an item, whether time runs backwards, whether there is a projection
+ *   items    blocks of samples
+ *   scratch  samples * (gates + 2 hidden) floats */
+int FN(recurrence)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const ti_recurrent s = ti_recurrent_of(ints);
+  const int64_t gates = ti_gates(&s), kept = ti_kept(&s), is_gru = s.cell == TI_CELL_GRU;
+  (void)scalars;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t b0 = item * s.rows, rows = ti_min(s.rows, s.batch - b0);
+    float *sums = (float *)scratch, *cell = sums + s.rows * gates, *full = cell + s.rows * s.hidden;
+    if (s.cell == TI_CELL_LSTM) memcpy(cell, (const float *)args[5] + b0 * s.hidden, sizeof(float) * (size_t)(rows * s.hidden));
+    const float *before = (const float *)args[4] + b0 * s.state;
+    for (int64_t step = 0; step < s.time; step++) {
+      const int64_t place = (s.reverse ? s.time - 1 - step : step) * s.batch + b0;
+      const float *x = (const float *)args[3] + place * gates;
+      float *y = (float *)args[0] + place * s.state, *h = s.projects ? full : y;
+      if (!is_gru) memcpy(sums, x, sizeof(float) * (size_t)(rows * gates));
+      FN(rows_product)(sums, before, (const float *)args[6], is_gru ? (const float *)args[7] : NULL, rows, s.state, gates, !is_gru);
+      for (int64_t r = 0; r < rows; r++)
+        FN(cell_forward)(s.cell, s.hidden, sums + r * gates, x + r * gates, before + r * s.state, cell + r * s.hidden,
+                         h + r * s.hidden, (float *)args[2] + (place + r) * kept);
+      if (s.projects) FN(rows_product)(y, full, (const float *)args[8], NULL, rows, s.hidden, s.state, 0);
+      before = y;
+    }
+    if (s.cell == TI_CELL_LSTM) memcpy((float *)args[1] + b0 * s.hidden, cell, sizeof(float) * (size_t)(rows * s.hidden));
+  }
+  return TI_OK;
+}
+
+/* One sample of one step backwards: gradients of the gates' sums at `d` (of their recurrent half at `inner`, GRU).
+ * dh: gradient of the state, which GRU replaces by its direct share; dc: of the cell, updated in place. */
+TI_INLINE void FN(cell_backward)(int64_t kind, int64_t hidden, float *dh, float *dc, const float *y, const float *kept,
+                                 const float *before, float *d, float *inner) {
+  EACH(hidden) {
+    const FN(vf) g0 = ROW(dh);
+    if (kind == TI_CELL_TANH) { const FN(vf) v = ROW(y); PUT(d, g0 * (1.0f - v * v)); }
+    else if (kind == TI_CELL_RELU) PUT(d, (FN(vf))((FN(vi))g0 & (FN(vi))(ROW(y) > FN(set)(0.0f))));
+    else if (kind == TI_CELL_LSTM) {
+      const FN(vf) i = ROW(kept), f = ROW(kept + H), g = ROW(kept + 2 * H), o = ROW(kept + 3 * H), t = FN(gate_tanh)(ROW(kept + 4 * H));
+      const FN(vf) c = ROW(dc) + g0 * o * (1.0f - t * t);
+      PUT(d, c * g * i * (1.0f - i));
+      PUT(d + H, c * ROW(before) * f * (1.0f - f));
+      PUT(d + 2 * H, c * i * (1.0f - g * g));
+      PUT(d + 3 * H, g0 * t * o * (1.0f - o));
+      PUT(dc, c * f);
+    } else {
+      const FN(vf) r = ROW(kept), z = ROW(kept + H), n = ROW(kept + 2 * H);
+      const FN(vf) dn = g0 * (1.0f - z) * (1.0f - n * n), dr = dn * ROW(kept + 3 * H) * r * (1.0f - r);
+      const FN(vf) dz = g0 * (ROW(before) - n) * z * (1.0f - z);
+      PUT(d, dr); PUT(d + H, dz); PUT(d + 2 * H, dn);
+      PUT(inner, dr); PUT(inner + H, dz); PUT(inner + 2 * H, dn * r);
+      PUT(dh, g0 * z);
+    }
+  }
+}
+
+/* recurrence_backward
+ *   args     gradients of the projected inputs [time][batch][gates]; of their recurrent half, likewise (GRU), or of all
+ *            outputs [time][batch][state] (projection); of h0 and c0; then dy [time][batch][state], gradient of the last
+ *            cell [batch][hidden], kept, y, h0, c0, weights [gates][state], projection [state][hidden]
+ *   ints     as recurrence
+ *   items    blocks of samples
+ *   scratch  samples * (state + 2 hidden) floats */
+int FN(recurrence_backward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const ti_recurrent s = ti_recurrent_of(ints);
+  const int64_t gates = ti_gates(&s), kept = ti_kept(&s), is_lstm = s.cell == TI_CELL_LSTM, is_gru = s.cell == TI_CELL_GRU;
+  (void)scalars;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t b0 = item * s.rows, rows = ti_min(s.rows, s.batch - b0);
+    float *dh = (float *)scratch, *dc = dh + s.rows * s.state, *full = dc + s.rows * s.hidden;
+    memset(dh, 0, sizeof(float) * (size_t)(rows * s.state));
+    if (is_lstm) memcpy(dc, (const float *)args[5] + b0 * s.hidden, sizeof(float) * (size_t)(rows * s.hidden));
+    for (int64_t step = 0; step < s.time; step++) {
+      const int64_t t = s.reverse ? step : s.time - 1 - step, place = t * s.batch + b0, is_first = step == s.time - 1;
+      const int64_t earlier = (s.reverse ? t + 1 : t - 1) * s.batch + b0;
+      const float *dy = (const float *)args[4] + place * s.state, *y = (const float *)args[7] + place * s.state;
+      float *d = (float *)args[0] + place * gates, *inner = is_gru ? (float *)args[1] + place * gates : d, *total = dh;
+      for (int64_t i = 0; i < rows * s.state; i++) dh[i] += dy[i];
+      if (s.projects) {
+        memcpy((float *)args[1] + place * s.state, dh, sizeof(float) * (size_t)(rows * s.state));
+        FN(rows_product)(full, dh, (const float *)args[11], NULL, rows, s.state, s.hidden, 0);
+        total = full;
+      }
+      for (int64_t r = 0; r < rows; r++) {
+        const float *before = NULL;
+        if (is_lstm) before = is_first ? (const float *)args[9] + (b0 + r) * s.hidden : (const float *)args[6] + (earlier + r) * kept + 4 * s.hidden;
+        if (is_gru) before = is_first ? (const float *)args[8] + (b0 + r) * s.state : (const float *)args[7] + (earlier + r) * s.state;
+        FN(cell_backward)(s.cell, s.hidden, total + r * s.hidden, dc + r * s.hidden, y + r * s.state,
+                          (const float *)args[6] + (place + r) * kept, before, d + r * gates, inner + r * gates);
+      }
+      FN(rows_product)(dh, inner, (const float *)args[10], NULL, rows, gates, s.state, is_gru);
+    }
+    memcpy((float *)args[2] + b0 * s.state, dh, sizeof(float) * (size_t)(rows * s.state));
+    if (is_lstm) memcpy((float *)args[3] + b0 * s.hidden, dc, sizeof(float) * (size_t)(rows * s.hidden));
+  }
+  return TI_OK;
+}
+#undef ROW
+#undef PUT
+#undef EACH
+#undef SIGMOID

@@ -1,0 +1,99 @@
+"""Connectionist temporal classification, forward and backward."""
+
+from __future__ import annotations
+
+from torchipu._kernels import ctc as kernels
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.lowering import element_codelet, elementwise_set, vector_codelet
+from torchipu.ops.spec import FLOATING, Constraint, HostPlanner, OpSpec, Vertices, register
+from torchipu.target import Target
+
+MEAN, SUM = 1, 2  # torch.nn._reduction
+
+# Each position of alpha or beta adds up to three logarithms: poplibs' CTC vertices spend about 60 cycles on it.
+_ALPHA = element_codelet("popnn::CTCAlpha", 60, 60, code_bytes=900, source="estimate")
+_GRADIENT = element_codelet("popnn::CTCGradGivenAlpha", 90, 90, code_bytes=1100, source="estimate")
+_LOSS = vector_codelet("popnn::CTCLoss", 20, 20, source="estimate")
+
+
+def _operand(op: Op, name: str) -> Tensor:
+    tensor = op.operand(name)
+    assert tensor is not None, f"{op.target} without {name}"
+    return tensor
+
+
+def _ints(op: Op) -> tuple[int, ...]:
+    (time, batch, classes), labels = _operand(op, "log_probs").shape, _operand(op, "targets").shape[1]
+    return time, batch, classes, labels, _blank(op), int(bool(op.attrs["zero_infinity"]))
+
+
+def _blank(op: Op) -> int:
+    blank = op.attrs["blank"]
+    assert isinstance(blank, int)
+    return blank
+
+
+def _width(op: Op) -> int:
+    """Return the positions of an extended target: labels with blanks around them."""
+    return 2 * _operand(op, "targets").shape[1] + 1
+
+
+def _emit_loss(op: Op, plan: HostPlanner) -> None:
+    inputs = [plan.value(_operand(op, "log_probs"), DType.FLOAT)]
+    inputs += [plan.value(_operand(op, name), DType.LONG) for name in ("targets", "input_lengths", "target_lengths")]
+    ints = _ints(op)
+    plan.step(kernels.CTC_LOSS, [plan.output(t, DType.FLOAT) for t in op.outputs], inputs, ints=ints, items=ints[1])
+
+
+def _emit_gradient(op: Op, plan: HostPlanner) -> None:
+    inputs = [plan.value(_operand(op, name), DType.FLOAT) for name in ("grad", "loss", "alpha", "log_probs")]
+    inputs += [plan.value(_operand(op, name), DType.LONG) for name in ("targets", "input_lengths", "target_lengths")]
+    ints = _ints(op)
+    plan.step(
+        kernels.CTC_LOSS_BACKWARD, [plan.output(op.outputs[0], DType.FLOAT)], inputs, ints=ints, items=ints[1],
+        scratch_bytes=8 * (2 * _width(op) + ints[2]),
+    )
+
+
+def _lower_loss(op: Op, target: Target) -> tuple[Vertices, ...]:
+    """One compute set for each time step: positions depend on those of the step before."""
+    time, batch, width = *_operand(op, "log_probs").shape[:2], _width(op)
+    dtype = _operand(op, "log_probs").dtype
+    if not batch:
+        return ()
+    step = elementwise_set(target, _ALPHA, batch * width, dtype, gathered_elements=2)
+    return (*[step] * time, elementwise_set(target, _LOSS, batch, dtype))
+
+
+def _lower_gradient(op: Op, target: Target) -> tuple[Vertices, ...]:
+    (time, batch, classes), width = _operand(op, "log_probs").shape, _width(op)
+    dtype = _operand(op, "log_probs").dtype
+    if not batch:
+        return ()
+    step = elementwise_set(target, _GRADIENT, batch * width, dtype, gathered_elements=2)
+    return (*[step] * time, elementwise_set(target, _LOSS, time * batch * classes, dtype))
+
+
+def _has_tables(op: Op) -> bool:
+    return all(_operand(op, name).dtype in (DType.INT, DType.LONG) for name in ("targets", "input_lengths"))
+
+
+CONSTRAINTS = (
+    Constraint(lambda op: op.attrs["reduction"] in (MEAN, SUM), "CTC loss cannot be had by reduction='none'",
+               "pass reduction='mean' or reduction='sum'"),
+    Constraint(lambda op: len(_operand(op, "targets").shape) == 2, "CTC loss takes targets [N, S], not one row of all",
+               "pad the targets to one length and stack them; target_lengths tells the padding apart"),
+    Constraint(lambda op: _operand(op, "targets").shape[1] <= _operand(op, "log_probs").shape[0],
+               "CTC loss has targets [N, S] that are longer than its inputs [T, N, C]",
+               "cut the padding of the targets to T columns, or give more time steps: no longer target can be aligned"),
+    Constraint(lambda op: 0 <= _blank(op) < _operand(op, "log_probs").shape[2], "CTC loss has a blank that is no class",
+               "pass blank= between 0 and the number of classes less one"),
+)
+
+register(
+    OpSpec("ipu.ctc_loss.default", "ctc_loss", _lower_loss, _emit_loss,
+           dtypes=(*FLOATING, DType.INT, DType.LONG), constraints=CONSTRAINTS, supports=_has_tables),
+    OpSpec("ipu.ctc_loss_backward.default", "ctc_loss_backward", _lower_gradient, _emit_gradient,
+           dtypes=(*FLOATING, DType.INT, DType.LONG), supports=_has_tables),
+)

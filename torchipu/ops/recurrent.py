@@ -1,0 +1,148 @@
+"""Recurrent layers: the loop over time of RNN, LSTM and GRU, forward and backward; products of inputs are other ops."""
+
+from __future__ import annotations
+
+from torchipu._kernels import recurrent as kernels
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.lowering import elementwise_set, vector_codelet
+from torchipu.ops.matmul import grain_for, matmul_vertices
+from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.view import emit_copy
+from torchipu.target import Target
+
+CELLS = ("tanh", "relu", "lstm", "gru")  # TI_CELL_*
+LEAST_CHUNK_MACS = 200_000
+LEAST_ITEMS, MOST_ROWS = 8, 28
+
+# A sigmoid or tanh costs 5 cycles a vector of halves and 10 of floats (poplibs, ipu_hardware.md 2.3); the sums beside
+# them about as much again.
+_FORWARD = {
+    "tanh": vector_codelet("popnn::RnnTanh", 6, 11, source="estimate"),
+    "relu": vector_codelet("popnn::RnnRelu", 2, 2, source="estimate"),
+    "lstm": vector_codelet("popnn::LstmGates", 34, 62, code_bytes=700, source="estimate"),
+    "gru": vector_codelet("popnn::GruGates", 26, 44, code_bytes=640, source="estimate"),
+}
+_BACKWARD = {
+    "tanh": vector_codelet("popnn::RnnTanhGrad", 4, 4, source="estimate"),
+    "relu": vector_codelet("popnn::RnnReluGrad", 3, 3, source="estimate"),
+    "lstm": vector_codelet("popnn::LstmGatesGrad", 40, 46, code_bytes=800, source="estimate"),
+    "gru": vector_codelet("popnn::GruGatesGrad", 36, 36, code_bytes=760, source="estimate"),
+}
+
+
+class _Sizes:
+    """What the kernels need to know of an op.
+
+    Args:
+        op: A recurrence or its gradient.
+    """
+
+    def __init__(self, op: Op) -> None:
+        self.cell = str(op.attrs["cell"])
+        self.time, self.batch = op.inputs[0].shape[:2]
+        self.state = _operand(op, "h0").shape[-1]
+        weight = _operand(op, "weight")
+        self.gates = weight.shape[0]
+        self.hidden = self.gates // {"lstm": 4, "gru": 3}.get(self.cell, 1)
+        self.projects = op.operand("projection") is not None
+        self.reverse = bool(op.attrs["reverse"])
+        rows = min(self.batch, MOST_ROWS)
+        while rows > 1 and -(-self.batch // rows) < LEAST_ITEMS:
+            rows = -(-rows // 2)
+        self.rows = max(1, rows)
+
+    @property
+    def items(self) -> int:
+        """Blocks of samples."""
+        return -(-self.batch // self.rows)
+
+    @property
+    def grain(self) -> int:
+        """Blocks that make a chunk worth a thread."""
+        return grain_for(self.items, self.time * self.batch * self.gates * self.state, LEAST_CHUNK_MACS)
+
+    def ints(self) -> tuple[int, ...]:
+        """Return the ints of both kernels."""
+        return (
+            CELLS.index(self.cell), self.time, self.batch, self.hidden, self.state, self.rows, int(self.reverse),
+            int(self.projects),
+        )
+
+
+def _operand(op: Op, name: str) -> Tensor:
+    tensor = op.operand(name)
+    assert tensor is not None, f"{op.target} without {name}"
+    return tensor
+
+
+def _floats(op: Op, plan: HostPlanner, name: str, absent: HostTensor) -> HostTensor:
+    tensor = op.operand(name)
+    return absent if tensor is None else plan.value(tensor, DType.FLOAT)
+
+
+def _turned(plan: HostPlanner, weight: HostTensor) -> HostTensor:
+    """Return a matrix with its dimensions swapped, laid out anew."""
+    rows, columns = weight.shape
+    packed = plan.scratch((columns, rows))
+    emit_copy(plan, packed, HostTensor(weight.buffer, weight.offset, (columns, rows), (1, columns), weight.dtype))
+    return packed
+
+
+def _emit_forward(op: Op, plan: HostPlanner) -> None:
+    s = _Sizes(op)
+    x, h0 = (plan.value(_operand(op, name), DType.FLOAT) for name in ("projected", "h0"))
+    weight = _turned(plan, plan.value(_operand(op, "weight"), DType.FLOAT))
+    projection = op.operand("projection")
+    turned = weight if projection is None else _turned(plan, plan.value(projection, DType.FLOAT))
+    bias = op.operand("bias")
+    if bias is None:
+        added = plan.constant([0.0] * s.gates, DType.FLOAT) if s.cell == "gru" else x
+    else:
+        added = plan.value(bias, DType.FLOAT)
+    outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
+    plan.step(
+        kernels.RECURRENCE, outputs, [x, h0, _floats(op, plan, "c0", x), weight, added, turned], ints=s.ints(),
+        items=s.items, grain=s.grain, scratch_bytes=4 * s.rows * (s.gates + 2 * s.hidden),
+    )
+
+
+def _emit_backward(op: Op, plan: HostPlanner) -> None:
+    s = _Sizes(op)
+    names = ("grad_outputs", "grad_cell", "kept", "outputs", "h0")
+    dy, dc, kept, y, h0 = (plan.value(_operand(op, name), DType.FLOAT) for name in names)
+    weight = plan.value(_operand(op, "weight"), DType.FLOAT)
+    operands = [dy, dc, kept, y, h0, _floats(op, plan, "c0", y), weight, _floats(op, plan, "projection", weight)]
+    plan.step(
+        kernels.RECURRENCE_BACKWARD, [plan.output(result, DType.FLOAT) for result in op.outputs], operands,
+        ints=s.ints(), items=s.items, grain=s.grain, scratch_bytes=4 * s.rows * (s.state + 2 * s.hidden),
+    )
+
+
+def _lower_forward(op: Op, target: Target) -> tuple[Vertices, ...]:
+    """One product and one set of gates for each time step."""
+    s, dtype = _Sizes(op), _operand(op, "projected").dtype
+    if not s.batch:
+        return ()
+    step = matmul_vertices(op, target, 1, s.batch, s.state, s.gates, dtype)
+    step += (elementwise_set(target, _FORWARD[s.cell], s.batch * s.hidden, dtype),)
+    if s.projects:
+        step += matmul_vertices(op, target, 1, s.batch, s.hidden, s.state, dtype)
+    return step * s.time
+
+
+def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
+    s, dtype = _Sizes(op), _operand(op, "outputs").dtype
+    if not s.batch:
+        return ()
+    step = (elementwise_set(target, _BACKWARD[s.cell], s.batch * s.hidden, dtype),)
+    step += matmul_vertices(op, target, 1, s.batch, s.gates, s.state, dtype)
+    if s.projects:
+        step = matmul_vertices(op, target, 1, s.batch, s.state, s.hidden, dtype) + step
+    return step * s.time
+
+
+register(
+    OpSpec("ipu.recurrence.default", "recurrence", _lower_forward, _emit_forward, dtypes=FLOATING),
+    OpSpec("ipu.recurrence_backward.default", "recurrence_backward", _lower_backward, _emit_backward, dtypes=FLOATING),
+)
