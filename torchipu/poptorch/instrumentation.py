@@ -222,7 +222,7 @@ def as_plain(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _set_kind(tensor: torch.Tensor, kind: type[torch.Tensor]) -> None:
-    tensor.__class__ = kind  # type: ignore[assignment]
+    tensor.__class__ = kind
 
 
 def _plain_kind(tensor: torch.Tensor) -> type[torch.Tensor]:
