@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -24,8 +23,6 @@ MODES = {
     OutputMode.Final: "final", OutputMode.All: "all", OutputMode.Sum: "sum", OutputMode.EveryN: "every_n",
 }
 TARGETS = {1: "mk1", 2: "mk2", 21: "mk2"}
-PIPELINE_RECOMPUTATION = 3
-"""PopART's number for recomputation in the stages of a pipeline."""
 MAX_IPUS = 64
 SEED_BYTES = 6
 """Bytes of a seed drawn by chance: it stays an exact number wherever it is shown or stored."""
@@ -54,7 +51,7 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "loss_scaling": float(getattr(optimizer, "loss_scaling", None) or 1.0),
         "seed": seed & (2**62 - 1),
         "allow_out_of_memory": str(engine.get("debug.allowOutOfMemory", "false")).lower() == "true",
-        "recompute": _recomputation(options, optimizer is not None),
+        "recompute": _recomputation(options),
         "stochastic_rounding": bool(options._popart.options.get("enableStochasticRounding", False)),
         "offload_optimiser_state": _is_off_chip(options.TensorLocations.location_optimizer),
         "replicas": options.replication_factor,
@@ -62,14 +59,15 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "input_grouping": "orthogonal" if options.input_cgt == CommGroupType.Orthogonal else "consecutive",
         "broadcast_buffers": options.broadcast_buffers,
     }
-    known = {field.name for field in dataclasses.fields(CoreOptions)}
-    return CoreOptions(**{name: value for name, value in values.items() if name in known})
+    return CoreOptions(**values)
 
 
-def _recomputation(options: Options, is_training: bool) -> str:
-    """Return which stages run their forward again: all but the last of a pipeline unless told otherwise."""
-    default = PIPELINE_RECOMPUTATION if isinstance(options._execution_strategy, PipelinedExecution) else 0
-    return "stage" if is_training and int(options._popart.options.get("autoRecomputation", default)) else "none"
+def _recomputation(options: Options) -> str:
+    """Return which stages run their forward again, if the program says so by PopART's option."""
+    level = options._popart.options.get("autoRecomputation")
+    if level is None:
+        return "auto"
+    return "stage" if int(level) else "none"
 
 
 def _is_off_chip(location: Any) -> bool:
