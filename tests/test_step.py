@@ -96,6 +96,18 @@ def test_every_n_gives_all_micro_batches_of_every_nth_device_iteration() -> None
     assert torch.equal(some[1], everything[1].unflatten(0, (6, 2))[[2, 5]].flatten())
 
 
+def test_a_model_without_states_may_return_its_input_and_a_view_of_it() -> None:
+    class Echo(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x, x.t()
+
+    x = torch.rand(3, 2)
+    found = torchipu.InferenceStep(Echo())(x)
+    assert torch.equal(found[0], x)
+    assert torch.equal(found[1], x.t())
+    assert found[0].data_ptr() != x.data_ptr()
+
+
 def test_final_and_sum_are_made_of_all() -> None:
     options = {"gradient_accumulation": 3, "device_iterations": 2}
     every, final, total = (

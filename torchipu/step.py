@@ -331,6 +331,7 @@ class _Step:
         planner = Planner(
             compiled.graph, states=list(built.states), micro_batches=self.micro_batches, replicas=replicas,
         )
+        planner.may_view_outputs = False  # every output has memory of its own
         self._check_buffers(built, planner.banked)
         bound = BoundPlan(planner.plan(), planner.graph, replicas)
         progress(3, STAGES_OF_COMPILATION)

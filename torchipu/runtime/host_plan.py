@@ -114,6 +114,7 @@ class Planner:
         self.graph, states = graph, (*states, *totals)
         self.runs = micro_batches * replicas
         self.banked = states_of_replicas(graph) if replicas > 1 else frozenset()
+        self.may_view_outputs = self.runs == 1 and not states
         self.steps: list[Step] = []
         self.allocations: list[Allocation] = []
         self.values: dict[Tensor, HostTensor] = {}
@@ -412,7 +413,7 @@ class Planner:
             if allocation.place is Place.ARENA and whole and held.buffer not in pinned:
                 allocation.place, allocation.index = Place.OUTPUT, index
                 direct.append(True)
-            elif self.runs == 1 and allocation.place in (Place.INPUT, Place.OUTPUT) and not self.states:
+            elif self.may_view_outputs and allocation.place in (Place.INPUT, Place.OUTPUT):
                 direct.append(False)
             else:
                 fresh = self._allocate(max(1, held.num_elements) * held.dtype.host_bytes, Place.OUTPUT, index)

@@ -1,0 +1,83 @@
+"""Graphs as plain data that JSON can hold, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from torchipu.ir.graph import Graph, Op, Placement, Tensor
+from torchipu.ir.types import DType, Leg, Role, Source
+
+
+def graph_to_data(graph: Graph) -> dict[str, Any]:
+    """Return a graph as dicts, lists, numbers and text; tensors are listed once and named by their number."""
+    tensors: dict[Tensor, int] = {}
+
+    def number(tensor: Tensor) -> int:
+        return tensors.setdefault(tensor, len(tensors))
+
+    data = {
+        "name": graph.name,
+        "inputs": [number(tensor) for tensor in graph.inputs],
+        "ops": [_op_to_data(op, [number(t) for t in op.inputs], [number(t) for t in op.outputs]) for op in graph.ops],
+        "outputs": [number(tensor) for tensor in graph.outputs],
+        "updates": [[number(state), number(value)] for state, value in graph.updates],
+    }
+    return {**data, "tensors": [[t.name, list(t.shape), t.dtype.name, t.role.name] for t in tensors]}
+
+
+def graph_from_data(data: Mapping[str, Any]) -> Graph:
+    """Return the graph that `graph_to_data` has written.
+
+    Raises:
+        KeyError: The data is of another kind.
+    """
+    tensors = [Tensor(name, tuple(shape), DType[dtype], Role[role]) for name, shape, dtype, role in data["tensors"]]
+    return Graph(
+        data["name"], tuple(tensors[n] for n in data["inputs"]), tuple(tensors[n] for n in data["outputs"]),
+        tuple(_op_from_data(op, tensors) for op in data["ops"]),
+        tuple((tensors[state], tensors[value]) for state, value in data["updates"]),
+    )
+
+
+def _op_to_data(op: Op, inputs: list[int], outputs: list[int]) -> dict[str, Any]:
+    return {
+        "kind": op.kind, "target": op.target, "inputs": inputs, "outputs": outputs, "operands": list(op.operands),
+        "attrs": {name: _plain(value) for name, value in op.attrs.items()}, "leg": op.leg.name,
+        "source": list(asdict(op.source).values()), "block": None if op.block is None else list(op.block),
+        "placement": None if op.placement is None else [
+            op.placement.block, op.placement.ipu, op.placement.stage, op.placement.leg.name,
+        ],
+    }
+
+
+def _op_from_data(data: Mapping[str, Any], tensors: list[Tensor]) -> Op:
+    place, block = data["placement"], data["block"]
+    return Op(
+        data["kind"], tuple(tensors[n] for n in data["inputs"]), tuple(tensors[n] for n in data["outputs"]),
+        {name: _value(value) for name, value in data["attrs"].items()}, data["target"], tuple(data["operands"]),
+        Source(*data["source"]), None if place is None else Placement(place[0], place[1], place[2], Leg[place[3]]), Leg[data["leg"]],
+        None if block is None else (block[0], block[1]),
+    )
+
+
+def _plain(value: object) -> object:
+    """Return an attribute as JSON can hold it: tuples and element types are marked."""
+    if isinstance(value, DType):
+        return {"dtype": value.name}
+    if isinstance(value, tuple):
+        return {"tuple": [_plain(member) for member in value]}
+    if isinstance(value, list):
+        return [_plain(member) for member in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"an attribute of type {type(value).__name__} cannot be written to a file")
+
+
+def _value(data: Any) -> object:
+    if isinstance(data, dict):
+        return DType[data["dtype"]] if "dtype" in data else tuple(_value(member) for member in data["tuple"])
+    if isinstance(data, list):
+        return [_value(member) for member in data]
+    return data
