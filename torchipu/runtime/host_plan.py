@@ -97,14 +97,18 @@ class Planner:
         states: Inputs that live in the state memory and outlast a call.
         micro_batches: Micro-batches of an iteration; with more than one, steps that depend on state alone are
             hoisted out of the loop.
+        frozen: Inputs that seldom change: steps that depend on them and on states alone come first too, so that a
+            caller may leave them out where nothing has changed.
     """
 
     def __init__(
         self, graph: Graph, *, input_strides: Mapping[Tensor, tuple[int, ...]] | None = None,
-        states: Sequence[Tensor] = (), micro_batches: int = 1,
+        states: Sequence[Tensor] = (), micro_batches: int = 1, frozen: Sequence[Tensor] = (),
     ) -> None:
         self.graph = graph
         self.micro_batches = micro_batches
+        self.frozen = {index for index, tensor in enumerate(graph.inputs) if tensor in set(frozen)}
+        self.is_hoisting = micro_batches > 1 or bool(self.frozen)
         self.steps: list[Step] = []
         self.allocations: list[Allocation] = []
         self.values: dict[Tensor, HostTensor] = {}
@@ -412,7 +416,7 @@ class Planner:
             step.is_reset = step.op is not None and step.op.target == "ipu.fill_zero.default"
             for written in step.outputs:
                 self.allocations[written.buffer].writers.append(number)
-        hoisted = self._find_hoisted() if self.micro_batches > 1 else set()
+        hoisted = self._find_hoisted() if self.is_hoisting else set()
         # The write-back of states changed by the body comes last in the list, without an op: it is body.
         prologue = [s for n, s in enumerate(self.steps) if n in hoisted or s.is_reset]
         update = [s for n, s in enumerate(self.steps) if s.is_update and not s.is_reset and n not in hoisted]
@@ -439,7 +443,9 @@ class Planner:
     def _is_invariant(self, step: Step, hoisted: set[int]) -> bool:
         for tensor in step.inputs:
             allocation = self.allocations[tensor.buffer]
-            if allocation.place is Place.INPUT or tensor.buffer == self.random_slots:
+            if tensor.buffer == self.random_slots:
+                return False
+            if allocation.place is Place.INPUT and allocation.index not in self.frozen:
                 return False
             if any(w not in hoisted and not self.steps[w].is_update for w in allocation.writers):
                 return False
@@ -458,7 +464,7 @@ class Planner:
                     allocation.first = number
                 allocation.last = number
         for allocation in self.allocations:
-            if 0 <= allocation.first < num_prologue and self.micro_batches > 1:
+            if 0 <= allocation.first < num_prologue and self.is_hoisting:
                 allocation.last = max(allocation.last, end_of_body)
         for held in outputs:
             self.allocations[held.buffer].last = len(self.steps)
