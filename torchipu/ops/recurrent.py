@@ -135,7 +135,7 @@ def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
     s, dtype = _Sizes(op), _operand(op, "outputs").dtype
     if not s.batch:
         return ()
-    step = (elementwise_set(target, _BACKWARD[s.cell], s.batch * s.hidden, dtype),)
+    step: tuple[Vertices, ...] = (elementwise_set(target, _BACKWARD[s.cell], s.batch * s.hidden, dtype),)
     step += matmul_vertices(op, target, 1, s.batch, s.gates, s.state, dtype)
     if s.projects:
         step = matmul_vertices(op, target, 1, s.batch, s.state, s.hidden, dtype) + step
