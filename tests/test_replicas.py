@@ -170,6 +170,8 @@ def test_each_replica_keeps_its_own_statistics() -> None:
     stacked = {name: torch.stack([one.get_buffer(name) for one in alone]) for name, _ in model.named_buffers()}
     torch.testing.assert_close(step.replica_buffers(), stacked)
     torch.testing.assert_close(dict(model.named_buffers()), dict(alone[0].named_buffers()))
+    step.compile(x[:32])
+    torch.testing.assert_close(step.replica_buffers(), stacked, msg="another signature loses no statistics")
     with torch.no_grad():
         model.norm.running_mean.fill_(7)
     step(x[:16])

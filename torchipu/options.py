@@ -75,8 +75,8 @@ class Options:
     )
     execution: str = _option(
         "pipelined", "pipelined: micro-batches overlap on several IPUs; sharded: they run one after another; "
-        "serial_phased, parallel_phased: each stage is a phase, whose tensors come from Streaming Memory; 1f1b, "
-        "interleaved: pipelines that PopTorch does not have", kind=str,
+        "serial_phased, parallel_phased: each stage is a phase, and phases run one after another; 1f1b, interleaved: "
+        "pipelines that PopTorch does not have", kind=str,
         allowed=("pipelined", "sharded", "serial_phased", "parallel_phased", "1f1b", "interleaved"),
         poptorch="setExecutionStrategy",
     )

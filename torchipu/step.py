@@ -337,10 +337,16 @@ class _Step:
         progress(3, STAGES_OF_COMPILATION)
         self._signature = None  # nothing is compiled until all of this is in place
         self._built, self._compiled, self._bound = built, compiled, bound
+        before = {id(r.host): r for r in self._residents if r.replicas is not None and not r.changed()}
         self._residents = [
             _resident(bound.state_view(tensor), host, tensor in built.written, tensor in planner.banked)
             for tensor, host in built.states.items() if host is not None
         ]
+        for resident in self._residents:
+            earlier = before.get(id(resident.host))
+            if resident.replicas is not None and earlier is not None and earlier.replicas is not None:
+                resident.replicas.copy_(earlier.replicas)
+                resident.mark()
         self._clean = False
         self._signature = self._signature_of(leaves)
         record(self.profile, compiled)
