@@ -42,9 +42,10 @@ def _named(
         given: Mapping[str, Any] = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     except (TypeError, ValueError):  # a wrong call: the error of the call itself says more
         given = {"args": args, **kwargs}
-    for path, leaf in pytree.tree_flatten_with_path(dict(given))[0]:
-        if isinstance(leaf, torch.Tensor):
-            yield f"input {path[0].key}{pytree.keystr(path[1:])}", leaf
+    for name, value in given.items():
+        for path, leaf in pytree.tree_flatten_with_path(value)[0]:
+            if isinstance(leaf, torch.Tensor):
+                yield f"input {name}{pytree.keystr(path)}", leaf
     for name, parameter in module.named_parameters():
         yield f"parameter {name}", parameter
     for name, buffer in module.named_buffers():
