@@ -54,6 +54,7 @@ def main(given: list[str] | None = None) -> int:
     parts = [table.by_op(results), table.failures(results), f"run by the generic codelet:\n{table.generic(results)}"]
     text = "\n\n".join([*parts, totals])
     if options.write is not None:
+        options.write.mkdir(parents=True, exist_ok=True)
         (options.write / "table.txt").write_text(text + "\n", encoding="utf-8")
     if options.document is not None:
         told = sys.argv[1:] if given is None else given
