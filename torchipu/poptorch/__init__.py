@@ -136,7 +136,7 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-_SUBMODULES = ("_impl", "_logging", "_poplar_executor", "ops", "optim")
+_SUBMODULES = ("_impl", "_logging", "_poplar_executor", "optim")
 """Modules that are attributes of this one without an import of their own."""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchipu.errors import ExecutionError, IpuError, OptionsError
-from torchipu.poptorch import instrumentation, ir_text, perf, profiling, translation
+from torchipu.poptorch import instrumentation, ir_text, optim, perf, profiling, translation
 from torchipu.poptorch._args_parser import ArgsParser, Arguments
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch._logging import logger
@@ -98,10 +98,13 @@ class PoplarExecutor(Reports, Files):
         self._groups: dict[str, Any] = {}
         if training:
             assert optimizer is not None
+            optim.check(optimizer)
             translation.adapt_options(options, optimizer)
         options._freeze()
         if training and isinstance(model, torch.nn.Module):
             instrumentation.instrument(model, self)
+        if isinstance(optimizer, optim.Optimizer):
+            optimizer._attach(self)
         channel = profiling.Channel("poptorch.trainingModel" if training else "poptorch.inferenceModel")
         channel.instrument(self, "copyWeightsToHost", "copyWeightsToDevice", "setOptimizer", "compile", "destroy")
 
@@ -417,6 +420,10 @@ class PoplarExecutor(Reports, Files):
             optimizer: The one in use, after a change of its values, or another one of the same kind.
         """
         session = self._executable
+        if optimizer is not self._optimizer:
+            optim.check(optimizer)
+            if isinstance(optimizer, optim.Optimizer):
+                optimizer._attach(self)
         if isinstance(session, TrainingSession):
             if optimizer is not self._optimizer:
                 self._pull_optimiser()

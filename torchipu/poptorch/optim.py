@@ -1,0 +1,473 @@
+"""Optimisers with PopTorch's arguments: loss scaling, types of accumulators, and states that travel with the device."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from torchipu import optim as core
+from torchipu.poptorch._impl import createPoptorchError
+from torchipu.poptorch._logging import logger
+
+if TYPE_CHECKING:
+    from torchipu.poptorch._poplar_executor import PoplarExecutor
+
+__all__ = ["LAMB", "SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "VariableAttributes"]
+
+MOMENTS = {
+    "momentum_buffer": "Accl1", "exp_avg": "Accl1", "exp_avg_sq": "Accl2", "square_avg": "Accl2", "grad_avg": "Accl3",
+}
+"""PopART's names of states, by torch's."""
+SUPPORTED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, core.LAMB)
+
+
+class VariableAttributes:
+    """Which attributes may change after compilation without another one.
+
+    Args:
+        variable: Those that may, at first.
+        allowed: All there are.
+    """
+
+    def __init__(self, variable: Sequence[str], allowed: Sequence[str]) -> None:
+        self._allowed = list(allowed)
+        self._variable = {name for name in variable if name in self._allowed}
+
+    def isConstant(self, name: str) -> bool:
+        """Return whether an attribute is fixed.
+
+        Raises:
+            AssertionError: There is none of this name; so with the other methods.
+        """
+        self._check(name)
+        return name not in self._variable
+
+    def markAsConstant(self, name: str) -> None:
+        """Fix an attribute."""
+        self._check(name)
+        self._variable.discard(name)
+
+    def markAsVariable(self, name: str) -> None:
+        """Let an attribute change."""
+        self._check(name)
+        self._variable.add(name)
+
+    def _check(self, name: str) -> None:
+        assert name in self._allowed, f"Unknown attribute {name}, allowed values: {self._allowed}"
+
+
+class Optimizer:
+    """What the optimisers of PopTorch have besides torch's: see the classes below."""
+
+    variable_attrs: VariableAttributes
+    loss_scaling: float
+    accum_type: torch.dtype
+    param_groups: list[dict[str, Any]]
+    state: dict[torch.Tensor, dict[str, Any]]
+    _executor: weakref.ref[PoplarExecutor] | None = None
+    _waiting: Mapping[str, torch.Tensor] | None = None
+    ipu_state_is_dirty = False
+
+    def _begin(self, given: Mapping[str, Any], attributes: Sequence[str], loss_scaling: float | None,
+               accum_type: torch.dtype | None, **types: torch.dtype | None) -> None:
+        """Note what the constructor was given; what is left to its default is a constant."""
+        self.loss_scaling = 1.0 if loss_scaling is None else float(loss_scaling)
+        self.accum_type = _checked_type("accum_type", accum_type)
+        for name, dtype in types.items():
+            setattr(self, name, _checked_type(name, dtype))
+        allowed = [*attributes, "loss_scaling"]
+        variable = [name for name, value in {**given, "loss_scaling": loss_scaling}.items() if value is not None]
+        self.variable_attrs = VariableAttributes(variable, allowed)
+
+    def _attach(self, executor: PoplarExecutor) -> None:
+        """Belong to an executor, whose device holds the newest states from now on."""
+        self._executor = weakref.ref(executor)
+        if self._waiting:
+            self._take(self._waiting)
+            self._waiting = None
+
+    def _attached(self) -> PoplarExecutor | None:
+        return None if self._executor is None else self._executor()
+
+    # ------------------------------------------------------------------ states
+    def state_dict(self) -> dict[str, Any]:
+        """Return torch's state, after bringing what the device has to the host, and the same by PopART's names.
+
+        Returns:
+            ``state`` and ``param_groups`` as of torch; ``ipu_state``, moments and steps by name, and ``ipu_param``,
+            the variable numbers, or None where no program has been compiled.
+        """
+        executor = self._attached()
+        compiled = executor is not None and executor._executable is not None
+        if executor is not None and compiled:
+            executor._pull_optimiser()
+        found: dict[str, Any] = super().state_dict()  # type: ignore[misc]
+        names = _names(executor) if executor is not None and compiled else None
+        return {
+            "ipu_state": None if names is None else self._moments(names),
+            "ipu_param": None if names is None else self._numbers(names), **found,
+        }
+
+    def _moments(self, names: Mapping[torch.Tensor, str]) -> dict[str, torch.Tensor]:
+        moments = {}
+        for parameter, state in self.state.items():
+            name = names.get(parameter)
+            for key, value in state.items():
+                if name is not None and isinstance(value, torch.Tensor):
+                    prefix = MOMENTS.get(key, "Step" if key == "step" else key)
+                    moments[f"{prefix}___{name}"] = value.detach().clone()
+        return moments
+
+    def _numbers(self, names: Mapping[torch.Tensor, str]) -> dict[str, torch.Tensor]:
+        numbers = {}
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                for key, name in (("lr", "learningRate"), ("weight_decay", "weightDecay")):
+                    if parameter in names and not self.variable_attrs.isConstant(key):
+                        value = torch.tensor(float(group[key]))
+                        numbers[f"{name}___specific___{names[parameter]}"] = value
+        if not self.variable_attrs.isConstant("loss_scaling"):
+            numbers["lossScaling_FLOAT"] = torch.tensor(self.loss_scaling)
+        return numbers
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` has given, onto the device too where there is one.
+
+        Args:
+            state_dict: Its result; ``ipu_state`` may be None, and may hold some of the states.
+
+        Raises:
+            RuntimeError: It is empty, or comes from an optimiser of torch.
+        """
+        if not state_dict:
+            raise RuntimeError("Cannot load optimizer state dictionary because it is empty.")
+        if not {"ipu_state", "ipu_param"} <= set(state_dict):
+            raise RuntimeError("Only IPU optimizer states can be loaded onto the IPU.")
+        if "state" in state_dict and "param_groups" in state_dict:
+            plain = {key: value for key, value in state_dict.items() if key not in ("ipu_state", "ipu_param")}
+            super().load_state_dict(plain)  # type: ignore[misc]
+        moments = state_dict["ipu_state"]
+        self.ipu_state_is_dirty = moments is not None
+        executor = self._attached()
+        if moments is not None and executor is None:
+            self._waiting = moments
+        elif moments is not None:
+            self._take(moments)
+        if executor is not None:
+            executor.setOptimizer(self)  # type: ignore[arg-type]
+
+    def _take(self, moments: Mapping[str, torch.Tensor]) -> None:
+        """Set states by PopART's names; unknown ones are ignored, as PopTorch does."""
+        executor = self._attached()
+        assert executor is not None
+        names = {name: parameter for parameter, name in _names(executor).items()}
+        for long_name, value in moments.items():
+            prefix, _, name = long_name.partition("___")
+            parameter = names.get(name)
+            if parameter is None:
+                logger.debug("Ignoring the unknown optimizer state %s", long_name)
+                continue
+            keys = [key for key, known in MOMENTS.items() if known == prefix and key in self._keys(parameter)]
+            key = "step" if prefix == "Step" else keys[0] if keys else prefix
+            self.state[parameter][key] = value.detach().clone()
+
+    def _keys(self, parameter: torch.Tensor) -> tuple[str, ...]:
+        """Return the states that a parameter has or would get."""
+        by_kind: tuple[tuple[type, tuple[str, ...]], ...] = (
+            (torch.optim.SGD, ("momentum_buffer",)),
+            (torch.optim.RMSprop, ("square_avg", "grad_avg", "momentum_buffer")),
+        )
+        kinds = [keys for kind, keys in by_kind if isinstance(self, kind)]
+        return kinds[0] if kinds else ("exp_avg", "exp_avg_sq")
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[misc,assignment]
+        own = {key: value for key, value in vars(self).items() if key not in state and key != "_executor"}
+        return {**own, **state}
+
+
+class SGD(Optimizer, torch.optim.SGD):
+    """`torch.optim.SGD` with PopTorch's arguments; the three variants of PopTorch compute the same here.
+
+    Args:
+        params: Parameters or groups of them.
+        lr: Learning rate, as the arguments after it those of torch.
+        momentum: Of the velocity.
+        dampening: Of the gradient in the velocity.
+        weight_decay: Added to the gradient.
+        nesterov: Whether the velocity looks ahead.
+        maximize: Whether to climb.
+        foreach: Of no effect.
+        differentiable: Must be False.
+        loss_scaling: Factor on the loss and its gradients, divided out before the update.
+        velocity_scaling: Of no effect on values.
+        use_combined_accum: One tensor for accumulator and velocity; of no effect on values.
+        accum_type: Type of gradient accumulators, float32 or float16.
+        velocity_accum_type: Type of velocities.
+        max_grad_norm: Norm to which gradients are clipped; only infinity can run so far.
+
+    Raises:
+        AssertionError: A type is neither float32 nor float16.
+    """
+
+    def __init__(
+        self, params: Any, lr: float | None = None, momentum: float | None = None, dampening: float | None = None,
+        weight_decay: float | None = None, nesterov: bool | None = None, maximize: bool | None = None,
+        foreach: bool | None = None, differentiable: bool | None = None, loss_scaling: float | None = None,
+        velocity_scaling: float | None = None, use_combined_accum: bool | None = None,
+        accum_type: torch.dtype | None = None, velocity_accum_type: torch.dtype | None = None,
+        max_grad_norm: float | None = None,
+    ) -> None:
+        given = {
+            "lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay, "nesterov": nesterov,
+            "maximize": maximize, "foreach": foreach, "differentiable": differentiable,
+        }
+        super().__init__(params, **_present(given))
+        self._begin(
+            {**given, "velocity_scaling": velocity_scaling},
+            ("lr", "momentum", "dampening", "weight_decay", "nesterov", "velocity_scaling"), loss_scaling, accum_type,
+            velocity_accum_type=velocity_accum_type,
+        )
+        self.use_combined_accum = bool(use_combined_accum)
+        self.velocity_scaling = 1.0 if velocity_scaling is None else velocity_scaling
+        if velocity_scaling is not None and not self.use_combined_accum:
+            logger.warning("velocity_scaling is ignored unless use_combined_accum is True")
+        self.max_grad_norm = _checked_norm(max_grad_norm)
+
+
+class Adam(Optimizer, torch.optim.Adam):
+    """`torch.optim.Adam` with PopTorch's arguments.
+
+    Args:
+        params: Parameters or groups of them.
+        lr: Learning rate, as the arguments after it those of torch.
+        betas: Decays of the two moments.
+        eps: Added to the root of the second moment.
+        weight_decay: Added to the gradient.
+        amsgrad: Must be False in a training model.
+        foreach: Of no effect.
+        maximize: Whether to climb.
+        capturable: Of no effect.
+        differentiable: Must be False.
+        fused: Of no effect.
+        loss_scaling: Factor on the loss and its gradients, divided out before the update.
+        accum_type: Type of gradient accumulators, float32 or float16.
+        first_order_momentum_accum_type: Type of first moments.
+        second_order_momentum_accum_type: Type of second moments.
+        max_grad_norm: Norm to which gradients are clipped; only infinity can run so far.
+
+    Raises:
+        AssertionError: A type is neither float32 nor float16.
+    """
+
+    def __init__(
+        self, params: Any, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None,
+        weight_decay: float | None = None, amsgrad: bool | None = None, foreach: bool | None = None,
+        maximize: bool | None = None, capturable: bool | None = None, differentiable: bool | None = None,
+        fused: bool | None = None, loss_scaling: float | None = None, accum_type: torch.dtype | None = None,
+        first_order_momentum_accum_type: torch.dtype | None = None,
+        second_order_momentum_accum_type: torch.dtype | None = None, max_grad_norm: float | None = None,
+    ) -> None:
+        given = {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad, "foreach": foreach,
+            "maximize": maximize, "capturable": capturable, "differentiable": differentiable, "fused": fused,
+        }
+        super().__init__(params, **_present(given))
+        self._begin(
+            given, ("lr", "betas", "eps", "weight_decay", "amsgrad"), loss_scaling, accum_type,
+            first_order_momentum_accum_type=first_order_momentum_accum_type,
+            second_order_momentum_accum_type=second_order_momentum_accum_type,
+        )
+        self.max_grad_norm = _checked_norm(max_grad_norm)
+
+
+class AdamW(Optimizer, torch.optim.AdamW):
+    """`torch.optim.AdamW` with PopTorch's arguments.
+
+    Args:
+        params: Parameters or groups of them.
+        lr: Learning rate, as the arguments after it those of torch.
+        betas: Decays of the two moments.
+        eps: Added to the root of the second moment.
+        weight_decay: Taken from the weights apart from the gradient.
+        amsgrad: Must be False in a training model.
+        maximize: Whether to climb.
+        foreach: Of no effect.
+        capturable: Of no effect.
+        differentiable: Must be False.
+        fused: Of no effect.
+        loss_scaling: Factor on the loss and its gradients, divided out before the update.
+        bias_correction: Of no effect, as in PopTorch 3.3: moments are always corrected.
+        accum_type: Type of gradient accumulators, float32 or float16.
+        first_order_momentum_accum_type: Type of first moments.
+        second_order_momentum_accum_type: Type of second moments.
+        max_grad_norm: Norm to which gradients are clipped; only infinity can run so far.
+
+    Raises:
+        AssertionError: A type is neither float32 nor float16.
+    """
+
+    def __init__(
+        self, params: Any, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None,
+        weight_decay: float | None = None, amsgrad: bool | None = None, maximize: bool | None = None,
+        foreach: bool | None = None, capturable: bool | None = None, differentiable: bool | None = None,
+        fused: bool | None = None, loss_scaling: float | None = None, bias_correction: bool | None = None,
+        accum_type: torch.dtype | None = None, first_order_momentum_accum_type: torch.dtype | None = None,
+        second_order_momentum_accum_type: torch.dtype | None = None, max_grad_norm: float | None = None,
+    ) -> None:
+        given = {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad,
+            "maximize": maximize, "foreach": foreach, "capturable": capturable, "differentiable": differentiable,
+            "fused": fused,
+        }
+        super().__init__(params, **_present(given))
+        self._begin(
+            given, ("lr", "betas", "eps", "weight_decay", "amsgrad"), loss_scaling, accum_type,
+            first_order_momentum_accum_type=first_order_momentum_accum_type,
+            second_order_momentum_accum_type=second_order_momentum_accum_type,
+        )
+        self.bias_correction = bias_correction is not False
+        self.max_grad_norm = _checked_norm(max_grad_norm)
+
+
+class RMSprop(Optimizer, torch.optim.RMSprop):
+    """`torch.optim.RMSprop` with PopTorch's arguments.
+
+    Args:
+        params: Parameters or groups of them.
+        lr: Learning rate, as the arguments after it those of torch.
+        alpha: Decay of the mean square.
+        eps: Added to its root.
+        weight_decay: Added to the gradient.
+        momentum: Of the update.
+        centered: Whether the mean gradient is taken off; the same in all groups.
+        foreach: Of no effect.
+        maximize: Whether to climb.
+        differentiable: Must be False.
+        loss_scaling: Factor on the loss and its gradients, divided out before the update.
+        accum_type: Type of gradient accumulators, float32 or float16.
+        first_order_momentum_accum_type: Type of mean gradients.
+        second_order_momentum_accum_type: Type of mean squares.
+        use_tf_variant: TensorFlow's arithmetic, which cannot run so far.
+
+    Raises:
+        AssertionError: A type is neither float32 nor float16, or groups differ in ``centered``.
+    """
+
+    def __init__(
+        self, params: Any, lr: float | None = None, alpha: float | None = None, eps: float | None = None,
+        weight_decay: float | None = None, momentum: float | None = None, centered: bool | None = None,
+        foreach: bool | None = None, maximize: bool | None = None, differentiable: bool | None = None,
+        loss_scaling: float | None = None, accum_type: torch.dtype | None = None,
+        first_order_momentum_accum_type: torch.dtype | None = None,
+        second_order_momentum_accum_type: torch.dtype | None = None, use_tf_variant: bool | None = None,
+    ) -> None:
+        given = {
+            "lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay, "momentum": momentum,
+            "centered": centered, "foreach": foreach, "maximize": maximize, "differentiable": differentiable,
+        }
+        super().__init__(params, **_present(given))
+        self._begin(
+            given, ("lr", "momentum", "weight_decay", "alpha", "eps", "centered"), loss_scaling, accum_type,
+            first_order_momentum_accum_type=first_order_momentum_accum_type,
+            second_order_momentum_accum_type=second_order_momentum_accum_type,
+        )
+        assert len({group["centered"] for group in self.param_groups}) == 1, (
+            "All parameter groups must have the same value of centered"
+        )
+        self.use_tf_variant = bool(use_tf_variant)
+
+
+class LAMB(Optimizer, core.LAMB):
+    """Adam scaled to the norm of the weights of each tensor; see `torchipu.optim.LAMB`.
+
+    Args:
+        params: Parameters or groups of them.
+        lr: Learning rate, 1e-3 by default.
+        betas: Decays of the two moments, (0.9, 0.999) by default.
+        eps: Added to the root of the second moment, 1e-8 by default.
+        weight_decay: Share of the weights in the update, 1e-2 by default.
+        bias_correction: Whether moments are corrected, True by default.
+        loss_scaling: Factor on the loss and its gradients, divided out before the update.
+        max_weight_norm: What a larger norm of weights counts as, 65500 by default.
+        accum_type: Type of gradient accumulators, float32 or float16.
+        first_order_momentum_accum_type: Type of first moments.
+        second_order_momentum_accum_type: Type of second moments.
+
+    Raises:
+        AssertionError: A type is neither float32 nor float16.
+    """
+
+    def __init__(
+        self, params: Any, lr: float | None = None, betas: tuple[float, float] | None = None, eps: float | None = None,
+        weight_decay: float | None = None, bias_correction: bool | None = None, loss_scaling: float | None = None,
+        max_weight_norm: float | None = None, accum_type: torch.dtype | None = None,
+        first_order_momentum_accum_type: torch.dtype | None = None,
+        second_order_momentum_accum_type: torch.dtype | None = None,
+    ) -> None:
+        given = {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "max_weight_norm": max_weight_norm,
+        }
+        super().__init__(params, **_present({**given, "bias_correction": bias_correction}))
+        self._begin(
+            given, ("lr", "weight_decay", "betas", "eps", "max_weight_norm"), loss_scaling, accum_type,
+            first_order_momentum_accum_type=first_order_momentum_accum_type,
+            second_order_momentum_accum_type=second_order_momentum_accum_type,
+        )
+        self.bias_correction = bias_correction is not False
+        self.max_weight_norm = self.defaults["max_weight_norm"]
+
+
+def check(optimizer: torch.optim.Optimizer) -> None:
+    """Refuse what a training model cannot run.
+
+    Args:
+        optimizer: Of torch.optim or of this module.
+
+    Raises:
+        AssertionError: Of another kind.
+        ValueError: AMSGrad.
+        Error: An argument of this module that cannot run so far.
+    """
+    assert isinstance(optimizer, SUPPORTED), (
+        f"Unsupported optimizer type {type(optimizer).__name__}. Supported types: "
+        f"{', '.join(kind.__name__ for kind in SUPPORTED)}"
+    )
+    if type(optimizer) not in (*SUPPORTED, SGD, Adam, AdamW, RMSprop, LAMB):
+        logger.warning(
+            "Optimizers that are subclassed from classes in poptorch.optim or torch.optim are unlikely to behave as "
+            "intended: a step method of their own is never run"
+        )
+    if any(group.get("amsgrad") for group in optimizer.param_groups):
+        raise ValueError("Only non-amsgrad Adam/AdamW optimizers are supported.")
+    if math.isfinite(getattr(optimizer, "max_grad_norm", math.inf)):
+        raise createPoptorchError(
+            "max_grad_norm cannot run so far: leave it out, or clip in a training loop with torch.compile"
+        )
+    if getattr(optimizer, "use_tf_variant", False):
+        raise createPoptorchError("use_tf_variant of RMSprop cannot run so far: leave it out")
+
+
+def _names(executor: PoplarExecutor) -> dict[torch.Tensor, str]:
+    """Return the name of each parameter of an executor's model."""
+    model = executor._user_model
+    return {p: name for name, p in model.named_parameters()} if isinstance(model, torch.nn.Module) else {}
+
+
+def _present(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _checked_type(name: str, dtype: torch.dtype | None) -> torch.dtype:
+    assert dtype in (None, torch.float16, torch.float32), f"{name} must be one of torch.float16, torch.float32"
+    return torch.float32 if dtype is None else dtype
+
+
+def _checked_norm(norm: float | None) -> float:
+    if norm is not None and math.isnan(norm):
+        raise createPoptorchError("max_grad_norm must not be NaN")
+    return math.inf if norm is None else float(norm)
