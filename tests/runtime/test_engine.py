@@ -117,7 +117,7 @@ def test_a_trap_carries_the_number_of_its_step() -> None:
     run(torch.randn(5, 8), torch.tensor([0, 1, 2]))
     (bound,) = run.plans.values()
     table, ids, rows = torch.randn(5, 8), torch.tensor([-1, 1, 2]), torch.empty(3, 8)
-    for buffer, value in enumerate((table, ids, rows), start=3):
+    for buffer, value in enumerate((table, ids, rows), start=FIRST_EXTERNAL):
         bound.engine.bind(buffer, value.data_ptr())
     with pytest.raises(KernelTrap) as trap:
         bound.engine.run((0, 0), (0, 1), (1, 1), 1, 1, 1)
