@@ -11,8 +11,11 @@ import torch
 
 import torchipu
 from torchipu.cli import main
+from torchipu.cli.operators import codelets_of
 from torchipu.cli.targets import sources_of
 from torchipu.explanation import explain
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ops.spec import TABLE
 from torchipu.target import TARGETS
 
 
@@ -37,6 +40,38 @@ def test_targets_prints_each_machine_asked_for(capsys: pytest.CaptureFixture[str
     assert TARGETS["bow"].title in printed
     assert TARGETS["mk1"].title not in printed
     assert "num_tiles" in printed
+
+
+def test_committed_page_of_operators_is_up_to_date(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["operators"]) == 0
+    committed = (Path(__file__).parents[1] / "docs" / "operators.md").read_text(encoding="utf-8")
+    assert committed == capsys.readouterr().out, "run: python -m torchipu operators > docs/operators.md"
+
+
+@pytest.mark.parametrize(
+    ("target", "codelet"),
+    [
+        ("aten.relu.default", "popnn::NonLinearity1D"), ("aten.mm.default", "poplin::ConvPartial1x1Out"),
+        ("aten.max_pool2d_with_indices.default", "popnn::Pooling"), ("aten.sum.dim_IntList", "popops::Reduce<add>"),
+    ],
+)
+def test_codelets_of_an_operator_are_read_from_its_lowering(target: str, codelet: str) -> None:
+    assert codelet in codelets_of(TABLE[target].lower)
+
+
+def test_codelets_that_operators_become_are_among_those_listed() -> None:
+    lowered, unlisted = 0, []
+    for target, spec in TABLE.items():
+        x, y = Tensor("x", (4, 8), spec.dtypes[-1]), Tensor("y", (4, 8), spec.dtypes[-1])
+        op = Op(spec.kind, (x,), (y,), {}, target, ("self",))
+        try:
+            used = {vertices.codelet.name for vertices in spec.lower(op, TARGETS["mk2"])}
+        except (AssertionError, AttributeError, LookupError, StopIteration, TypeError, ValueError):
+            continue  # an operator of other operands than this guess
+        lowered += 1
+        unlisted += [(target, name) for name in used - codelets_of(spec.lower)]
+    assert unlisted == []
+    assert lowered > 100
 
 
 def test_unknown_target_is_refused_with_the_nearest_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,6 +44,9 @@ def make_parser() -> argparse.ArgumentParser:
     targets = commands.add_parser("targets", help="list the machines that can be emulated, with the sources of numbers")
     targets.add_argument("names", nargs="*", metavar="name", help="machines to list; all when none is named")
     targets.set_defaults(run=run_targets)
+
+    operators = commands.add_parser("operators", help="list the operators that have a record, as Markdown")
+    operators.set_defaults(run=run_operators)
     return parser
 
 
@@ -63,6 +66,14 @@ def run_explain(flags: argparse.Namespace) -> int:
         return 2
     print(explanation.text())
     return 1 if explanation.error is not None else 0
+
+
+def run_operators(flags: argparse.Namespace) -> int:
+    """Run ``torchipu operators``."""
+    from torchipu.cli.operators import page
+
+    print(page(), end="")
+    return 0
 
 
 def run_targets(flags: argparse.Namespace) -> int:
