@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch._inductor.config
 import torch.nn.functional as F
 from pytest_benchmark.fixture import BenchmarkFixture
 
@@ -50,14 +51,16 @@ def test_step_through_torch_compile(
 ) -> None:
     """The model compiled by ``torch.compile``; the loss and the optimiser run eagerly for every contender."""
     workload = WORKLOADS[name]
+    options = {"host_threads": num_threads, "allow_out_of_memory": True, "frozen_weights": workload.frozen}
     compilers = {
         "eager": None,
         "inductor": torch.compile,
-        "torchipu": lambda model: torch.compile(model, backend="ipu", options={"host_threads": num_threads}),
+        "torchipu": lambda model: torch.compile(model, backend="ipu", options=options),
     }
     steps: dict[str, Callable[[], object]] = {who: workload.step(compilers[who]) for who in contenders}
     benchmark.group = f"step of {name}"
-    measure(benchmark, f"{name}, torch.compile, {num_threads} threads", steps, rounds)
+    with torch._inductor.config.patch(freezing=workload.frozen):
+        measure(benchmark, f"{name}, torch.compile, {num_threads} threads", steps, rounds)
 
 
 def reference_steps(compiled: bool, x: torch.Tensor, y: torch.Tensor) -> Step:

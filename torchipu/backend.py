@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
-from torch._guards import CompileContext
+from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
@@ -162,8 +162,9 @@ class _Doors:
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a forward without a backward."""
-        for node, value in zip(_placeholders(gm), inputs, strict=True):
-            self.roles[node.name] = Role.WEIGHT if isinstance(value, torch.nn.Parameter) else Role.INPUT
+        static = _static_inputs()
+        for position, node in enumerate(_placeholders(gm)):
+            self.roles[node.name] = Role.WEIGHT if position in static else Role.INPUT
         return self._program(gm, Leg.FORWARD, "inference", None)
 
     def _program(self, gm: GraphModule, leg: Leg, name: str, num_results: int | None) -> Callable[..., Any]:
@@ -177,10 +178,21 @@ class _Doors:
             compiled = compile_graph(imported.graph, self.options, self.target)
             COUNTS.programs += 1
             record(profile_of(compiled.executable, compiled.cost, compiled.target), compiled)
-            return _Program(imported, compiled, self.options, num_results, _passed_through(module))
+            is_frozen = self.options.frozen_weights and name == "inference"
+            return _Program(imported, compiled, self.options, num_results, _passed_through(module), is_frozen)
 
         run = _ByShape(gm, build).run if _has_unknown_sizes(gm) else build(gm).run
         return _boxed(run)
+
+
+def _static_inputs() -> frozenset[int]:
+    """Return the positions of parameters, and of other tensors that modules hold, as Dynamo found them.
+
+    In a graph without a backward AOT autograd detaches its inputs: none is a parameter by its type.
+    """
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    return frozenset(metadata.static_input_indices if metadata is not None else ())
 
 
 def _outside_fake_mode(build: Callable[[GraphModule], _Program]) -> Callable[[GraphModule], _Program]:
@@ -223,14 +235,16 @@ class _Program:
         num_results: How many of the results, from the first, reach the caller; the others are saved for the
             backward. None for all.
         passed_through: Which results are inputs as they are.
+        is_frozen: Whether what depends on weights alone is computed once.
     """
 
     def __init__(
         self, imported: Imported, compiled: Compiled, options: Options, num_results: int | None,
-        passed_through: tuple[bool, ...],
+        passed_through: tuple[bool, ...], is_frozen: bool = False,
     ) -> None:
+        frozen = [tensor for tensor in compiled.graph.inputs if is_frozen and tensor.role is Role.WEIGHT]
         self.executor = GraphExecutor(
-            compiled.graph, imported.constants, threads=options.host_threads, seed=options.seed,
+            compiled.graph, imported.constants, threads=options.host_threads, seed=options.seed, frozen=frozen,
         )
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}
         self.arguments = [place[tensor] for tensor in self.executor.arguments]

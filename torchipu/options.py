@@ -160,6 +160,10 @@ class Options:
     dump: str | None = _option(
         None, "directory that receives the IR after each pass", kind=str, optional=True, poptorch="logDir",
     )
+    frozen_weights: bool = _option(
+        False, "torch.compile, inference: prepare weights at the first call, and again only after a change that torch "
+        "counts (Tensor._version), which writes through .data are not; without effect on results otherwise", kind=bool,
+    )
     host_threads: int | None = _option(
         None, "host threads that run the kernels, without effect on results; None for one a core", kind=int,
         optional=True, least=1, unit="threads",

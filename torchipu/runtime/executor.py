@@ -14,6 +14,7 @@ from torchipu.errors import ExecutionError
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.spec import HostTensor
+from torchipu.runtime.arena import aligned_bytes, shared_arena
 from torchipu.runtime.generic import TORCH_DTYPES, bind_generic
 from torchipu.runtime.host_plan import HostPlan, Planner
 from torchipu.runtime.storage import Place, aligned
@@ -23,16 +24,20 @@ MAX_PLANS = 8
 ROUNDS_TO_NEAREST = 1 << 32  # beside the replica; see rounding_body.h
 
 
+Stamp = tuple[tuple[int, int], ...]
+"""Where tensors lie and how often each was written: two equal ones mean the same values."""
+
+
+def stamp_of(values: Sequence[torch.Tensor]) -> Stamp | None:
+    """Return the stamp of tensors; None where there are none, or torch does not count the writes into one."""
+    if not values or any(value.is_inference() for value in values):
+        return None
+    return tuple([(value.data_ptr(), value._version) for value in values])
+
+
 def default_threads() -> int:
     """Return how many host threads a program uses unless told: the CPUs this process may run on."""
     return len(os.sched_getaffinity(0))
-
-
-def aligned_bytes(num_bytes: int) -> torch.Tensor:
-    """Return zeroed bytes, ``[num_bytes]`` uint8, on a cache-line boundary."""
-    raw = torch.zeros(num_bytes + 128, dtype=torch.uint8)
-    skip = -raw.data_ptr() % 64
-    return raw[skip : skip + num_bytes + 64]
 
 
 def typed_view(memory: torch.Tensor, offset_bytes: int, held: HostTensor) -> torch.Tensor:
@@ -51,13 +56,18 @@ class BoundPlan:
         host_plan: What to run.
         graph: The graph it was made from.
         replicas: Replicas, each with a bank of states of its own.
+        shares_arena: Whether the arena may be that of other plans, where nothing in it outlasts a call.
     """
 
-    def __init__(self, host_plan: HostPlan, graph: Graph, replicas: int = 1) -> None:
+    def __init__(
+        self, host_plan: HostPlan, graph: Graph, replicas: int = 1, *, shares_arena: bool = False,
+    ) -> None:
         self.host_plan = host_plan
         self.graph = graph
         self.replicas = replicas
-        self.arena = aligned_bytes(host_plan.arena_bytes)
+        is_fixed = host_plan.num_prologue > 0 or any(step.kernel is None for step in host_plan.steps)
+        self.shared = shared_arena(host_plan.arena_bytes) if shares_arena and not is_fixed else None
+        self.arena = aligned_bytes(host_plan.arena_bytes if self.shared is None else 0)
         self.state = aligned_bytes(host_plan.state_bytes)
         self.banks = aligned_bytes(host_plan.bank_bytes * replicas)
         num_inputs = len(graph.inputs)
@@ -69,6 +79,8 @@ class BoundPlan:
         self.engine.bind(CONSTANT, self.constants.data_ptr())
         self.engine.bind(BANK, self.banks.data_ptr(), 0, host_plan.bank_bytes)
         self.random_rows = self._random_rows()
+        self.stamp: Stamp | None = None
+        self.prepared_from: list[torch.Tensor] = []
         self.fresh_outputs: list[tuple[int, int, tuple[int, ...], torch.dtype]] = []
         self.viewing_outputs: list[tuple[int, bool, int, HostTensor]] = []
         for index, held in enumerate(host_plan.outputs):
@@ -169,19 +181,37 @@ class BoundPlan:
                 self.random_rows[:, 1] += ROUNDS_TO_NEAREST
             self.random_rows[:, 3] = 0
 
-    def run(self, micro_batches: int, iterations: int, threads: int, *, borrow: bool = False) -> None:
+    def run(
+        self, micro_batches: int, iterations: int, threads: int, *, borrow: bool = False, is_prepared: bool = False,
+    ) -> None:
         """Run the plan over what is bound, on threads of the engine or, with ``borrow``, of torch.
+
+        Args:
+            micro_batches: Times that the body runs in an iteration.
+            iterations: Times that all of it runs.
+            threads: Host threads.
+            borrow: Whether to use the threads of torch.
+            is_prepared: Whether the steps before the first micro-batch have run, and what they read is unchanged.
 
         Raises:
             ExecutionError: A kernel refused a value, such as an index out of range.
         """
+        if self.shared is None:
+            self._run(micro_batches, iterations, threads, borrow, is_prepared)
+            return
+        with self.shared.lent(self.host_plan.arena_bytes) as address:
+            self.engine.bind(ARENA, address)
+            self._run(micro_batches, iterations, threads, borrow, is_prepared)
+
+    def _run(self, micro_batches: int, iterations: int, threads: int, borrow: bool, is_prepared: bool) -> None:
         plan = self.host_plan
         begin, end = plan.num_prologue, plan.num_prologue + plan.num_body
         rows = self.random_rows
+        prologue = (0, 0) if is_prepared else (0, begin)
         counters = (0, 0) if rows is None else (rows.data_ptr(), len(rows))
         try:
             self.engine.run(
-                (0, begin), (begin, end), (end, len(plan.steps)), micro_batches, iterations, threads, *counters,
+                prologue, (begin, end), (end, len(plan.steps)), micro_batches, iterations, threads, *counters,
                 borrow=borrow, replicas=self.replicas,
             )
         except KernelTrap as trap:
@@ -204,17 +234,21 @@ class GraphExecutor:
         constants: Values of the graph inputs that the caller does not give.
         threads: Host threads; None for all CPUs.
         seed: Key of random ops; None draws one from torch's default generator at each call.
+        frozen: Inputs of which what depends on them alone is computed at the first call, and again only after they
+            changed.
     """
 
     def __init__(
         self, graph: Graph, constants: Mapping[Tensor, torch.Tensor] | None = None, *, threads: int | None = None,
-        seed: int | None = None,
+        seed: int | None = None, frozen: Sequence[Tensor] = (),
     ) -> None:
         self.graph = graph
         self.constants = {tensor: value.contiguous() for tensor, value in (constants or {}).items()}
         self.threads = threads or default_threads()
         self.seed = seed
         self.calls = 0
+        self.frozen = [*frozen, *self.constants] if frozen else []
+        self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
         self._lock = threading.Lock()
         self.plans: dict[tuple[tuple[int, ...] | None, ...], BoundPlan] = {}
         self.arguments = [tensor for tensor in graph.inputs if tensor not in self.constants]
@@ -246,7 +280,8 @@ class GraphExecutor:
         if len(self.plans) >= MAX_PLANS:
             self.plans.clear()
         strides = {t: s for t, s in zip(self.arguments, key, strict=True) if s is not None}
-        bound = BoundPlan(Planner(self.graph, input_strides=strides).plan(), self.graph)
+        planner = Planner(self.graph, input_strides=strides, frozen=self.frozen)
+        bound = BoundPlan(planner.plan(), self.graph, shares_arena=True)
         self.plans[key] = bound
         return bound
 
@@ -263,10 +298,22 @@ class GraphExecutor:
             bound.seed(seed)
             if self.seed is not None:
                 bound.random_rows[:, 3] = self.calls
-        bound.run(1, 1, self.threads, borrow=self.threads == torch.get_num_threads())
+        self._run_steps(bound, [inputs[place] for place in self.frozen_places])
         self.calls += 1
         for index, is_input, source, held in bound.viewing_outputs:
             base = inputs[source] if is_input else results[source]
             assert base is not None
             results[index] = base.as_strided(held.shape, held.strides, base.storage_offset() + held.offset)
         return [result for result in results if result is not None]
+
+    def _run_steps(self, bound: BoundPlan, frozen: Sequence[torch.Tensor]) -> None:
+        """Run the plan; without the steps that depend on the frozen inputs alone where these are as they were."""
+        stamp = stamp_of(frozen)
+        is_prepared = stamp is not None and stamp == bound.stamp
+        bound.stamp = None  # a run that fails may have prepared a part
+        borrow = self.threads == torch.get_num_threads()
+        bound.run(1, 1, self.threads, borrow=borrow, is_prepared=is_prepared)
+        bound.stamp = stamp
+        if not is_prepared:
+            # Keeps the memory from being freed, and another tensor from being taken for this one by its address.
+            bound.prepared_from = [value.detach() for value in frozen]

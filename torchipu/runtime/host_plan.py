@@ -103,17 +103,21 @@ class Planner:
             hoisted out of the loop.
         replicas: Replicas that run every micro-batch. A state that the body writes, other than an accumulator, lies in
             the replica's bank.
+        frozen: Inputs that seldom change: steps that depend on them and on states alone come first too, so that a
+            caller may leave them out where nothing has changed.
     """
 
     def __init__(
         self, graph: Graph, *, input_strides: Mapping[Tensor, tuple[int, ...]] | None = None,
-        states: Sequence[Tensor] = (), micro_batches: int = 1, replicas: int = 1,
+        states: Sequence[Tensor] = (), micro_batches: int = 1, replicas: int = 1, frozen: Sequence[Tensor] = (),
     ) -> None:
         # The host has room for what the device computes twice, and adds up what the replicas give in one place.
         graph, totals = with_totals(undone(graph))
         self.graph, states = graph, (*states, *totals)
         self.runs = micro_batches * replicas
         self.banked = states_of_replicas(graph) if replicas > 1 else frozenset()
+        self.frozen = {index for index, tensor in enumerate(graph.inputs) if tensor in set(frozen)}
+        self.is_hoisting = self.runs > 1 or bool(self.frozen)
         self.steps: list[Step] = []
         self.allocations: list[Allocation] = []
         self.values: dict[Tensor, HostTensor] = {}
@@ -430,7 +434,7 @@ class Planner:
             step.is_reset = step.op is not None and step.op.target == "ipu.fill_zero.default"
             for written in step.outputs:
                 self.allocations[written.buffer].writers.append(number)
-        hoisted = self._find_hoisted() if self.runs > 1 else set()
+        hoisted = self._find_hoisted() if self.is_hoisting else set()
         # The write-back of states changed by the body comes last in the list, without an op: it is body.
         prologue = [s for n, s in enumerate(self.steps) if n in hoisted or s.is_reset]
         update = [s for n, s in enumerate(self.steps) if s.is_update and not s.is_reset and n not in hoisted]
@@ -457,7 +461,9 @@ class Planner:
     def _is_invariant(self, step: Step, hoisted: set[int]) -> bool:
         for tensor in step.inputs:
             allocation = self.allocations[tensor.buffer]
-            if allocation.place is Place.INPUT or tensor.buffer == self.random_slots:
+            if tensor.buffer == self.random_slots:
+                return False
+            if allocation.place is Place.INPUT and allocation.index not in self.frozen:
                 return False
             if any(w not in hoisted and not self.steps[w].is_update for w in allocation.writers):
                 return False
@@ -476,7 +482,7 @@ class Planner:
                     allocation.first = number
                 allocation.last = number
         for allocation in self.allocations:
-            if 0 <= allocation.first < num_prologue and self.runs > 1:
+            if 0 <= allocation.first < num_prologue and self.is_hoisting:
                 allocation.last = max(allocation.last, end_of_body)
         for held in outputs:
             self.allocations[held.buffer].last = len(self.steps)

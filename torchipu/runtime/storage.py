@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+
+import numpy as np
 
 ALIGNMENT_BYTES = 64
 
@@ -49,7 +52,7 @@ def aligned(num_bytes: int) -> int:
     return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def place_in_arena(allocations: list[Allocation]) -> int:
+def place_in_arena(allocations: Sequence[Allocation]) -> int:
     """Give every allocation an offset such that those alive at the same time do not overlap.
 
     Largest first, each at the lowest offset that is free over its whole life.
@@ -60,20 +63,26 @@ def place_in_arena(allocations: list[Allocation]) -> int:
     Returns:
         Bytes of the arena.
     """
-    placed: list[Allocation] = []
     peak = 0
-    for allocation in sorted(allocations, key=lambda a: (-a.num_bytes, a.number)):
+    # Arrays: there are thousands of allocations in a large model, and each is compared with all before it.
+    first, last, begin, end = np.zeros((4, len(allocations)), np.int64)
+    for placed, allocation in enumerate(sorted(allocations, key=lambda a: (-a.num_bytes, a.number))):
+        alive = (first[:placed] <= allocation.last) & (last[:placed] >= allocation.first)
         size = aligned(allocation.num_bytes)
-        alive = sorted(
-            ((other.offset_bytes, other.offset_bytes + aligned(other.num_bytes)) for other in placed
-             if other.first <= allocation.last and allocation.first <= other.last),
-        )
-        offset = 0
-        for begin, end in alive:
-            if begin - offset >= size:
-                break
-            offset = max(offset, end)
+        offset = _lowest_gap(begin[:placed][alive], end[:placed][alive], size)
         allocation.offset_bytes = offset
-        placed.append(allocation)
+        first[placed], last[placed] = allocation.first, allocation.last
+        begin[placed], end[placed] = offset, offset + size
         peak = max(peak, offset + size)
     return peak
+
+
+def _lowest_gap(begins: np.ndarray, ends: np.ndarray, size: int) -> int:
+    """Return the lowest offset at which ``size`` bytes are free between occupied ranges."""
+    if not begins.size:
+        return 0
+    order = np.argsort(begins, kind="stable")
+    # The gap before a range begins where all lower ranges have ended.
+    floors = np.concatenate(([0], np.maximum.accumulate(ends[order])))
+    fits = np.flatnonzero(begins[order] - floors[:-1] >= size)
+    return int(floors[fits[0]] if fits.size else floors[-1])

@@ -1,0 +1,61 @@
+"""The memory of what lives within one call: programs of torch.compile that do not run at the same time share it."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def aligned_bytes(num_bytes: int) -> torch.Tensor:
+    """Return zeroed bytes, ``[num_bytes]`` uint8, on a cache-line boundary."""
+    raw = torch.zeros(num_bytes + 128, dtype=torch.uint8)
+    skip = -raw.data_ptr() % 64
+    return raw[skip : skip + num_bytes + 64]
+
+
+class Arena:
+    """Memory as large as the largest program that shares it needs, for one of them at a time."""
+
+    def __init__(self) -> None:
+        self._num_bytes = 0
+        self._memory = aligned_bytes(0)
+        self._lock = threading.Lock()
+
+    def grow(self, num_bytes: int) -> None:
+        """Make room for a program."""
+        with self._lock:
+            if num_bytes > self._num_bytes:
+                self._memory = aligned_bytes(num_bytes)
+                self._num_bytes = num_bytes
+
+    @contextmanager
+    def lent(self, num_bytes: int) -> Iterator[int]:
+        """Yield the address of at least so many bytes: of other memory where a program of another thread runs."""
+        if not self._lock.acquire(blocking=False):
+            memory = aligned_bytes(num_bytes)
+            yield memory.data_ptr()
+            return
+        try:
+            yield self._memory.data_ptr()
+        finally:
+            self._lock.release()
+
+
+_shared: weakref.ref[Arena] | None = None
+_creation = threading.Lock()
+
+
+def shared_arena(num_bytes: int) -> Arena:
+    """Return the arena of all programs, with room for one more; it goes when the last of them does."""
+    global _shared
+    with _creation:
+        arena = _shared() if _shared is not None else None
+        if arena is None:
+            arena = Arena()
+            _shared = weakref.ref(arena)
+    arena.grow(num_bytes)
+    return arena
