@@ -94,6 +94,28 @@ def _trilinear(
     return product.sum(list(sumdim)) if sumdim else product
 
 
+def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Any:
+    """Scale what each index of ``dim`` holds to the norm ``g``; return the norms it had too."""
+    if v.dim() < 2:
+        return NotImplemented
+    norms = aten.linalg_vector_norm(v, 2, _but(v, dim), True)
+    return v * (g / norms), norms
+
+
+def _weight_norm_backward(grad_w: Tensor, saved_v: Tensor, saved_g: Tensor, saved_norms: Tensor, dim: int) -> Any:
+    """Gradients for ``v`` and ``g``."""
+    if saved_v.dim() < 2:
+        return NotImplemented
+    along = (grad_w * saved_v).sum(_but(saved_v, dim), keepdim=True)
+    grad_v = saved_g / saved_norms * (grad_w - saved_v * (along / (saved_norms * saved_norms)))
+    return grad_v, along / saved_norms
+
+
+def _but(value: Tensor, dim: int) -> list[int]:
+    """Return all dimensions but one."""
+    return [other for other in range(value.dim()) if other != dim % value.dim()]
+
+
 def _block_diag(tensors: Sequence[Tensor]) -> Tensor:
     """Pad each matrix to the width of all, and stack."""
     matrices = [aten.atleast_2d(member) for member in tensors]
@@ -118,5 +140,7 @@ OURS: Decompositions = {
     aten.trace.default: lambda self: aten.sum(aten.diagonal(self)),
     aten._trilinear.default: _trilinear,
     aten.block_diag.default: _block_diag,
+    aten._weight_norm_interface.default: _weight_norm,
+    aten._weight_norm_interface_backward.default: _weight_norm_backward,
 }
 """Decompositions of our own."""
