@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 
-from tests.models.architectures.catalogue import LIBRARIES
+from tests.models.architectures.catalogue import ALL, LIBRARIES
 from tests.models.architectures.comparison import EAGER_TIMES, Finding
 
 HEADINGS = (
@@ -14,15 +13,14 @@ HEADINGS = (
 )
 
 
-def page(findings: Sequence[Finding]) -> str:
-    """Return the page for these findings."""
+def page(findings: Sequence[Finding], versions: str) -> str:
+    """Return the page for these findings, made with these versions of the libraries."""
     num_ops = sum(finding.num_ops for finding in findings)
     generic: Counter[str] = Counter()
     for finding in findings:
         generic.update(finding.generic)
     passed = sum(finding.passed for finding in findings)
     share = 100 * sum(generic.values()) / max(1, num_ops)
-    versions = ", ".join(f"{library} {metadata.version(library)}" for library in ("torch", *LIBRARIES))
     parts = [
         "# Models",
         "Architectures of timm and transformers, small and with random weights, through "
@@ -43,17 +41,14 @@ def page(findings: Sequence[Finding]) -> str:
         of_library = [finding for finding in findings if finding.library == library]
         parts.append(f"## {library}: {len(of_library)} models")
         parts.append("\n".join([_line(HEADINGS), _line(["---", *["---:"] * 9, "---"]), *map(_row, of_library)]))
+    found = {finding.name for finding in findings}
+    rest = [architecture.name for architecture in ALL if architecture.name not in found]
+    if rest:
+        parts += ["## Not compared yet", ", ".join(rest) + "."]
     if generic:
         rows = [_line((f"`{target}`", str(count))) for target, count in sorted(generic.items())]
         parts += ["## Generic ops", "\n".join([_line(("op", "calls")), _line(("---", "---:")), *rows])]
     return "\n\n".join(parts) + "\n"
-
-
-def names_on(text: str) -> list[str]:
-    """Return the models that a page lists."""
-    table = text.partition("\n## Generic ops")[0].splitlines()
-    rows = (line.split("|")[1].strip() for line in table if line[:2] == "| ")
-    return [name for name in rows if name not in ("model", "---")]
 
 
 def _row(finding: Finding) -> str:
