@@ -53,6 +53,15 @@ _MODULE_BY_NAME: dict[str, str] = {
     "BlockFunction": "blocks",
     "removeBlocks": "blocks",
     "MultiConv": "multi_conv",
+    "ICustomArgParser": "structure",
+    "PoplarExecutor": "_poplar_executor",
+    "identity_loss": "loss",
+    "inferenceModel": "wrappers",
+    "load": "wrappers",
+    "registerCustomArgParser": "structure",
+    "registerPostCompileHook": "compile_hooks",
+    "registerPreCompileHook": "compile_hooks",
+    "trainingModel": "wrappers",
 }
 
 __all__ = [
@@ -67,6 +76,7 @@ __all__ = [
     "DataLoaderMode",
     "Error",
     "HalfFloatCastingBehavior",
+    "ICustomArgParser",
     "Liveness",
     "MatMulSerializationMode",
     "MeanReductionStrategy",
@@ -78,6 +88,7 @@ __all__ = [
     "ParallelPhasedExecution",
     "Phase",
     "PipelinedExecution",
+    "PoplarExecutor",
     "RecoverableError",
     "ReductionType",
     "SerialPhasedExecution",
@@ -90,14 +101,21 @@ __all__ = [
     "VariableRetrievalMode",
     "__version__",
     "enums",
+    "identity_loss",
+    "inferenceModel",
     "ipuHardwareIsAvailable",
     "ipuHardwareVersion",
     "isRunningOnIpu",
+    "load",
     "options",
     "poptorch_core",
     "profiling",
+    "registerCustomArgParser",
+    "registerPostCompileHook",
+    "registerPreCompileHook",
     "removeBlocks",
     "setLogLevel",
+    "trainingModel",
 ]
 
 

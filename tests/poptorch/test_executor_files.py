@@ -1,0 +1,140 @@
+"""Executors in files: what is read back computes the same, without the model's code and without pickle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import torchipu.poptorch as poptorch
+from tests.poptorch.models import Classifier, batch, eager_training, options, sgd, twin_of
+from torchipu.poptorch import tensor_file
+
+
+def saved(tmp_path: Path, **more: Any) -> tuple[poptorch.PoplarExecutor, Path]:
+    model = Classifier()
+    step = poptorch.trainingModel(model, options(2, 2), sgd(model, momentum=0.9))
+    path = tmp_path / "deep" / "model.poptorch"
+    step.compileAndExport(path, *batch(8), **more)
+    return step, path
+
+
+def test_a_loaded_executor_trains_on_where_the_saved_one_stood(tmp_path: Path) -> None:
+    step, path = saved(tmp_path)
+    twin = twin_of(step.model)
+    x, labels = batch(8)
+    step(x, labels)
+    step.save(path)
+    loaded = poptorch.load(path)
+    # The saved options are those of the executor, the loaded module has the names of the user's.
+    assert loaded.options.device_iterations == 2
+    assert loaded.options.output_mode == poptorch.OutputMode.Final
+    assert [name for name, _ in loaded.named_parameters()] == [name for name, _ in step.named_parameters()]
+    torch.testing.assert_close(dict(loaded.state_dict()), dict(step.state_dict()))
+    expected = step(x, labels)
+    found = loaded(x, labels)
+    assert torch.equal(found[0], expected[0])
+    assert torch.equal(found[1], expected[1])
+    optimizer = sgd(twin, momentum=0.9)
+    for _ in range(2):
+        eager_training(twin, optimizer, (x, labels), updates=2, micro_batches=2)
+    expected = {name: value.detach() for name, value in twin.named_parameters()}
+    torch.testing.assert_close(dict(loaded.state_dict()), expected)
+
+
+def test_an_executable_is_loaded_into_the_users_own_model(tmp_path: Path) -> None:
+    _, path = saved(tmp_path, export_model=False)
+    model = Classifier()
+    with torch.no_grad():
+        model.head.bias.fill_(0.5)
+    twin = twin_of(model)
+    step = poptorch.trainingModel(model, options(2, 2), sgd(model, momentum=0.9))
+    step.loadExecutable(path)
+    assert step.isCompiled()
+    assert step.isAttachedToDevice()
+    x, labels = batch(8)
+    loss = step(x, labels)[1]
+    expected = eager_training(twin, sgd(twin, momentum=0.9), (x, labels), updates=2, micro_batches=2)
+    torch.testing.assert_close(loss, expected[-1][1])
+    torch.testing.assert_close(dict(model.state_dict()), dict(twin.state_dict()))
+    with pytest.raises(AssertionError, match="loadExecutable"):
+        poptorch.load(path)
+
+
+def test_inference_with_nested_arguments_comes_back(tmp_path: Path) -> None:
+    class Scale(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("factor", torch.tensor([1.0, 2.0]))
+            self.table = torch.tensor([10.0, 20.0])
+
+        def forward(self, x: dict[str, torch.Tensor], power: int = 2) -> Any:
+            return {"y": [x["a"] ** power * self.factor, "word"], "z": x["b"] + self.table}
+
+    x = {"a": torch.rand(4, 2), "b": torch.rand(4, 2)}
+    step = poptorch.inferenceModel(Scale(), options(2))
+    expected = step(x)
+    step.save(tmp_path / "scale.poptorch")
+    changed: list[int] = []
+    loaded = poptorch.load(
+        tmp_path / "scale.poptorch", lambda settings: changed.append(settings.device_iterations),
+    )
+    assert changed == [2]
+    found = loaded(x)
+    assert torch.equal(found["y"][0], expected["y"][0])
+    assert found["y"][1] == "word"
+    assert torch.equal(found["z"], expected["z"])
+    with pytest.raises(poptorch.Error, match="Shape mismatch for x"):
+        loaded({"a": torch.rand(2, 2), "b": torch.rand(4, 2)})
+
+
+def test_random_state_goes_with_the_file(tmp_path: Path) -> None:
+    step = poptorch.inferenceModel(lambda x: torch.nn.functional.dropout(x, 0.5), options().randomSeed(3))
+    x = torch.ones(64)
+    first = step(x)
+    step.save(tmp_path / "dropout.poptorch")
+    loaded = poptorch.load(tmp_path / "dropout.poptorch")
+    assert loaded.rng_state == step.rng_state
+    second = step(x)
+    assert not torch.equal(first, second)
+    assert torch.equal(loaded(x), second)
+    assert 8 < int((first == 0).sum()) < 56
+
+
+def test_a_file_holds_json_and_tensors_and_tells_what_is_wrong_with_it(tmp_path: Path) -> None:
+    _, path = saved(tmp_path)
+    data = path.read_bytes()
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    assert header["__metadata__"]["kind"] == "torchipu.poptorch executable"
+    assert header["parameter/head.bias"]["shape"] == [3]
+    model = Classifier()
+    step = poptorch.trainingModel(model, options(2, 2), sgd(model, momentum=0.9))
+    for name, content in {"cut": data[:-5], "changed": data[:-3] + b"abc", "other": b"something else", "": b""}.items():
+        broken = tmp_path / f"{name}.poptorch"
+        broken.write_bytes(content)
+        with pytest.raises(AssertionError, match="Invalid file"):
+            poptorch.load(broken)
+        with pytest.raises(poptorch.Error, match="Invalid file"):
+            step.loadExecutable(broken)
+    tensors, texts = tensor_file.read(path)
+    tensor_file.write(path, tensors, {**texts, "version": "3.2.0"})
+    with pytest.raises(AssertionError, match="PopTorch version mismatch"):
+        poptorch.load(path)
+    assert not step.isCompiled()
+
+
+def test_where_a_file_goes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    step = poptorch.inferenceModel(lambda x: x * 2)
+    with pytest.raises(poptorch.Error, match="Model has not been compiled"):
+        step.save(tmp_path / "early")
+    step.compile(torch.rand(2))
+    step.save(tmp_path)
+    assert (tmp_path / "model.poptorch").exists()
+    assert torch.equal(poptorch.load(tmp_path)(torch.ones(2)), torch.full((2,), 2.0))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AssertionError, match="is not a directory"):
+        step.save(tmp_path / "file" / "model.poptorch")
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]

@@ -1,0 +1,193 @@
+"""Anchored tensors, names, hooks, counters and the other things that an executor tells of its program."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from typing import Any
+
+import pytest
+import torch
+
+import torchipu.poptorch as poptorch
+from tests.poptorch.models import Classifier, batch, options, sgd, twin_of
+from torchipu.poptorch import OutputMode
+
+
+def test_anchors_hand_back_gradients_and_updated_weights() -> None:
+    model = Classifier()
+    twin = twin_of(model)
+    settings = options(1, 2, OutputMode.Final)
+    settings.anchorTensor("gradients", "Gradient___head.bias", OutputMode.All)
+    settings.anchorTensor("last", "Gradient___head.bias")
+    settings.anchorTensor("weight", "UpdatedVar___head.bias")
+    settings.anchorTensor("before", "head.bias")
+    step = poptorch.trainingModel(model, settings, sgd(model))
+    with pytest.raises(AssertionError, match=r"No tensor with name gradients found\."):
+        step.getAnchoredTensor("gradients")
+    x, labels = batch(8)
+    logits, _ = step(x, labels)
+    assert logits.shape == (4, 3)
+    gradients = []
+    for inputs, targets in zip(x.chunk(2), labels.chunk(2), strict=True):
+        gradients += torch.autograd.grad(twin(inputs, targets)[1], twin.head.bias)
+    torch.testing.assert_close(step.getAnchoredTensor("gradients"), torch.cat(gradients))
+    torch.testing.assert_close(step.getAnchoredTensor("last"), gradients[-1])
+    torch.testing.assert_close(step.getAnchoredTensor("before"), twin.head.bias.detach())
+    torch.testing.assert_close(
+        step.getAnchoredTensor("weight"), twin.head.bias.detach() - 0.1 * torch.stack(gradients).mean(0),
+    )
+    with pytest.raises(AssertionError, match="No tensor with name nothing found"):
+        step.getAnchoredTensor("nothing")
+
+
+def test_an_activation_is_anchored_by_the_name_that_getTensorNames_gives() -> None:
+    model = Classifier()
+    first = poptorch.inferenceModel(model)
+    with pytest.raises(AssertionError):
+        first.getTensorNames()
+    x, _ = batch(8)
+    first.compile(x)
+    name, = (name for name in first.getTensorNames() if name.startswith("body/") and "MatMul" in name)
+    settings = options(4)
+    settings.anchorTensor("hidden", name, OutputMode.EveryN, 2)
+    step = poptorch.inferenceModel(model, settings)
+    step(x)
+    found = step.getAnchoredTensor("hidden")
+    expected = model.body(x).detach().unflatten(0, (4, 2))[[1, 3]].flatten(0, 1)
+    torch.testing.assert_close(found, expected)
+
+
+def test_an_anchor_that_the_program_does_not_have_is_refused() -> None:
+    settings = options()
+    settings.anchorTensor("odd", "Gradient___nothing")
+    step = poptorch.inferenceModel(Classifier(), settings)
+    with pytest.raises(poptorch.Error, match="Gradient___nothing"):
+        step(batch(4)[0])
+
+
+def test_the_ir_lists_ops_with_their_module_and_place() -> None:
+    model = Classifier()
+    step = poptorch.trainingModel(model, options(), sgd(model))
+    with pytest.raises(poptorch.Error, match="Model has not been compiled"):
+        step._debugGetPopartIR()
+    assert step._executable is None
+    step.compile(*batch(4))
+    assert step._executable
+    ops = json.loads(step._debugGetPopartIR())["maingraph"]
+    kinds = {op["type"] for op in ops}
+    assert {"MatMul", "SGD0VarUpdate", "Nll"} <= kinds
+    assert any(op["name"].startswith("head/") for op in ops)
+    assert all(isinstance(value, str) for op in ops for value in op["attributes"].values())
+
+
+@pytest.mark.parametrize(("mode", "more", "outputs"), [
+    (OutputMode.All, {}, 8), (OutputMode.Final, {}, 1), (OutputMode.Sum, {}, 1),
+    (OutputMode.EveryN, {"output_return_period": 2}, 4),
+])
+def test_counters_have_an_entry_for_every_micro_batch(mode: Any, more: Any, outputs: int) -> None:
+    step = poptorch.inferenceModel(Classifier(), options(8, 1, mode, **more))
+    assert list(step.getPerfCounters()) == ["input", "input_complete", "output", "output_complete"]
+    assert all(times == [[]] for times in step.getPerfCounters().values())
+    assert step.getLatency() == (0.0, 0.0, 0.0)
+    step(batch(8)[0])
+    counters = step.getPerfCounters()
+    assert [len(times) for times in counters["input"]] == [8]
+    assert [len(times) for times in counters["output_complete"]] == [outputs]
+    assert counters["input"][0][0] <= counters["input_complete"][0][-1] <= counters["output"][0][0]
+    for latency in (step.getLatency, step.getHostIpuLatency, step.getComputeLatency, step.getIpuHostLatency):
+        least, greatest, mean = latency()
+        assert 0 <= least <= mean <= greatest
+    assert step.getLatency()[1] >= step.getComputeLatency()[1]
+
+
+def test_cycles_are_those_of_the_machine_model() -> None:
+    with pytest.raises(poptorch.Error, match="Cycle count logging is disabled"):
+        poptorch.inferenceModel(Classifier()).cycleCount()
+    counts = []
+    for iterations in (1, 4):
+        settings = options(iterations)
+        settings.logCycleCount(True)
+        model = Classifier()
+        step = poptorch.trainingModel(model, settings, sgd(model))
+        with pytest.raises(poptorch.Error, match="Please run the model at least once"):
+            step.cycleCount()
+        step(*batch(4 * iterations))
+        counts.append(step.cycleCount())
+    assert counts[0] > 0
+    assert counts[1] == 4 * counts[0]
+
+
+def test_compilation_time_is_told_after_compiling() -> None:
+    step = poptorch.inferenceModel(Classifier())
+    with pytest.raises(poptorch.Error, match="Please compile the model before obtaining compilation time"):
+        step.compilationTime()
+    step.compile(batch(4)[0])
+    assert datetime.timedelta(0) < step.compilationTime() < datetime.timedelta(hours=1)
+
+
+def test_hooks_run_around_every_capture_in_order_also_where_it_fails() -> None:
+    calls: list[str] = []
+    handles = [
+        poptorch.registerPreCompileHook(lambda: calls.append("first")),
+        poptorch.registerPreCompileHook(lambda: calls.append("second")),
+        poptorch.registerPostCompileHook(lambda: calls.append("after")),
+    ]
+    try:
+        step = poptorch.inferenceModel(lambda x: x)
+        step(torch.ones(2))
+        step(torch.ones(2))
+        assert calls == ["first", "second", "after"]
+        handles[1].remove()
+        calls.clear()
+        with pytest.raises(ZeroDivisionError):
+            poptorch.inferenceModel(lambda x: x * (1 // 0))(torch.ones(2))
+        assert calls == ["first", "after"]
+    finally:
+        for handle in handles:
+            handle.remove()
+    with pytest.raises(RuntimeError, match="must be callable"):
+        poptorch.registerPostCompileHook(3)
+
+
+def test_random_numbers_follow_the_seed_and_can_be_set_back() -> None:
+    def make() -> poptorch.PoplarExecutor:
+        return poptorch.inferenceModel(lambda x: x + torch.rand(16), options().randomSeed(7))
+
+    x = torch.zeros(16)
+    step, other = make(), make()
+    with pytest.raises(poptorch.Error, match="Model has not been compiled"):
+        _ = step.rng_state
+    first, second = step(x), step(x)
+    assert not torch.equal(first, second)
+    assert torch.equal(other(x), first)
+    assert other.rng_state[0] == 7
+    state = other.rng_state
+    assert torch.equal(other(x), second)
+    other.rng_state = state
+    assert torch.equal(other(x), second)
+
+
+def test_compiling_twice_is_told_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    step = poptorch.inferenceModel(lambda x: x + 1)
+    step.compile(torch.ones(2))
+    before = step._executable
+    step.compile(torch.ones(3))
+    assert step._executable is before
+
+
+def test_names_that_programs_use_are_there() -> None:
+    model = Classifier()
+    step = poptorch.trainingModel(model, options(), sgd(model))
+    assert poptorch._poplar_executor.PoplarExecutor is poptorch.PoplarExecutor
+    assert isinstance(step, poptorch.PoplarExecutor)
+    assert step._user_model is model
+    assert step._options is step.options
+    poptorch._impl.unwrapModelIfNecessary(model)
+    assert type(model) is Classifier
+    poptorch._impl.rewrapModelIfNecessary(model)
+    assert type(model).__name__ == "PoptorchClassifier"
+    plain = Classifier()
+    poptorch._impl.unwrapModelIfNecessary(plain)
+    poptorch._impl.rewrapModelIfNecessary(plain)
+    assert type(plain) is Classifier

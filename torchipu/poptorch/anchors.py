@@ -1,0 +1,87 @@
+"""Names of the tensors of a program in PopART's manner, and what `Options.anchorTensor` hands back of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.types import Leg, Role
+from torchipu.poptorch._impl import createPoptorchError
+from torchipu.step import Returned
+
+OP_TYPES: Mapping[str, str] = {
+    "mm": "MatMul", "bmm": "MatMul", "addmm": "MatMul", "linear": "MatMul", "convolution": "Conv", "t": "Transpose",
+    "permute": "Transpose", "transpose": "Transpose", "view": "Reshape", "_unsafe_view": "Reshape",
+    "native_batch_norm": "BatchNormalization", "native_layer_norm": "GroupNormalization",
+    "native_group_norm": "GroupNormalization", "native_dropout": "Dropout", "_softmax": "Softmax",
+    "_log_softmax": "LogSoftmax", "nll_loss_forward": "Nll", "embedding": "Gather", "mean": "ReduceMean",
+    "sum": "ReduceSum", "max_pool2d_with_indices": "MaxPool", "cat": "Concat", "_to_copy": "Cast", "clone": "Identity",
+    "sgd": "SGD0VarUpdate", "adam": "AdamVarUpdate", "adamw": "AdamVarUpdate", "rmsprop": "RMSPropUpdater",
+    "accumulate": "Accumulate", "all_reduce": "ReplicatedAllReduce", "l1_loss": "L1", "cos": "Cos", "sin": "Sin",
+}
+"""PopART's name of an op where it is not simply ATen's in capitals."""
+
+GRADIENT, UPDATED = "Gradient___", "UpdatedVar___"
+
+
+@dataclass(frozen=True, slots=True)
+class Anchor:
+    """A tensor that is handed back beside the results.
+
+    Attributes:
+        long_name: Its name in the program.
+        returned: Which micro-batches' values; None as the results.
+    """
+
+    long_name: str
+    returned: Returned | None
+
+
+def op_type(op: Op) -> str:
+    """Return PopART's name of what an op computes."""
+    name = op.target.split(".")[1] if "." in op.target else op.kind
+    return OP_TYPES.get(name) or "".join(part.capitalize() for part in name.strip("_").split("_"))
+
+
+def op_names(graph: Graph) -> Iterator[tuple[str, Op]]:
+    """Yield each op with its name: ``module/path/Type:0``, a number behind it where several are alike."""
+    counts: dict[str, int] = {}
+    for op in graph.ops:
+        scope = op.source.module.replace(".", "/")
+        leg = "" if op.leg is Leg.FORWARD else "Gradient___" if op.leg is Leg.BACKWARD else "Update___"
+        base = f"{scope}/{leg}{op_type(op)}" if scope else f"{leg}{op_type(op)}"
+        count = counts[base] = counts.get(base, -1) + 1
+        yield (f"{base}/{count}" if count else base), op
+
+
+def tensor_names(graph: Graph, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return every tensor of a captured graph by its name.
+
+    Args:
+        graph: As captured.
+        gradients: Gradient of each parameter.
+    """
+    names = {
+        tensor.name: tensor for tensor in graph.inputs
+        if tensor.role in (Role.INPUT, Role.WEIGHT, Role.BUFFER, Role.CONSTANT)
+    }
+    for name, op in op_names(graph):
+        names |= {f"{name}:{place}": tensor for place, tensor in enumerate(op.outputs)}
+    names |= {f"{GRADIENT}{name}": tensor for name, tensor in gradients.items()}
+    names |= {f"{UPDATED}{state.name}": state for state, _ in graph.updates if state.role is Role.WEIGHT}
+    return names
+
+
+def find_tensor(long_name: str, graph: Graph, gradients: Mapping[str, Tensor]) -> Tensor:
+    """Return the tensor of a name.
+
+    Raises:
+        Error: There is none.
+    """
+    found = tensor_names(graph, gradients).get(long_name)
+    if found is None:
+        raise createPoptorchError(
+            f"Anchored tensor {long_name} is not in the graph. getTensorNames() lists the tensors that are."
+        )
+    return found

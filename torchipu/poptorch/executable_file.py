@@ -1,0 +1,223 @@
+"""Executors in files: the captured graph, weights and options; the device program is made anew when one is read.
+
+A file holds no code. So `load` gives an executor whose module has the parameters and buffers under their names, but no
+forward of its own: it runs on the device only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchipu.capture.aot import Captured
+from torchipu.ir.graph import Tensor
+from torchipu.ir.serial import graph_from_data, graph_to_data
+from torchipu.poptorch import stored_values, tensor_file
+from torchipu.poptorch._args_parser import Arguments
+from torchipu.poptorch._impl import createPoptorchError
+from torchipu.poptorch._logging import logger
+from torchipu.poptorch.enums import ConnectionType
+from torchipu.poptorch.structure import with_tensors
+
+KIND, VERSION = "torchipu.poptorch executable", "3.3.0"
+DEFAULT_NAME = "model.poptorch"
+
+
+def save(executor: Any, filename: str | os.PathLike[str], export_model: bool, save_rng_state: bool) -> None:
+    """Write an executor; see `PoplarExecutor.save`."""
+    path = Path(filename)
+    if path.is_dir():
+        path = path / DEFAULT_NAME
+        logger.warning("%s is a directory: saving the model to %s", filename, path)
+    assert not path.parent.exists() or path.parent.is_dir(), f"{path.parent} is not a directory"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    session = executor._session()
+    assert session._built is not None and executor._compiled_arguments is not None
+    captured, arguments = session._built.capture, executor._compiled_arguments
+    capture, tensors = _capture_to_data(captured)
+    traced = session.traced
+    members = [m if isinstance(m, int) else f"result/{n}" for n, m in enumerate(traced.members)]
+    tensors |= {f"result/{n}": m for n, m in enumerate(traced.members) if not isinstance(m, int)}
+    description: dict[str, Any] = {
+        "training": executor._training, "has_model": export_model, "capture": capture,
+        "options": stored_values.options_to_data(executor.options), "members": members,
+        "template": stored_values.to_data(traced.template),
+        "arguments": stored_values.to_data((arguments.positional, arguments.keyword, arguments.names)),
+        "parameters": _signature_to_data(executor._parser.signature),
+        "random": list(executor._random_state()) if save_rng_state else None,
+    }
+    module = executor._user_model if isinstance(executor._user_model, torch.nn.Module) else executor._model
+    if executor._optimizer is not None:
+        description["optimizer"], states = stored_values.optimiser_to_data(executor._optimizer, module)
+        tensors |= states
+    if export_model:
+        description["frozen"] = [name for name, p in module.named_parameters() if not p.requires_grad]
+        tensors |= {f"parameter/{name}": p.detach() for name, p in module.named_parameters()}
+        tensors |= {f"buffer/{name}": b.detach() for name, b in module.named_buffers()}
+    texts = {"kind": KIND, "version": VERSION, "description": json.dumps(description)}
+    tensor_file.write(path, tensors, texts)
+
+
+def read(filename: str | os.PathLike[str]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Return the tensors and the description of a file.
+
+    Raises:
+        ValueError: It is damaged, or was written by something else or another version.
+    """
+    path = Path(filename)
+    if path.is_dir():
+        path = path / DEFAULT_NAME
+    try:
+        tensors, texts = tensor_file.read(path)
+    except OSError as error:
+        raise ValueError(str(error)) from error
+    if texts.get("kind") != KIND:
+        raise ValueError("it is no executable")
+    if texts.get("version") != VERSION:
+        raise ValueError(
+            f"PopTorch version mismatch: File has been created with version {texts.get('version')} and you are trying "
+            f"to load it with version {VERSION}"
+        )
+    return tensors, json.loads(texts["description"])
+
+
+def load_into(executor: Any, filename: str | os.PathLike[str]) -> None:
+    """Give an executor the program of a file; see `PoplarExecutor.loadExecutable`.
+
+    Raises:
+        Error: The file is not valid.
+    """
+    try:
+        tensors, description = read(filename)
+    except ValueError as error:
+        raise createPoptorchError(f"Invalid file {os.fspath(filename)}: {error}") from error
+    if description["training"] != executor._training:
+        raise createPoptorchError(f"Invalid file {os.fspath(filename)}: it was written by another kind of wrapper")
+    adopt(executor, tensors, description)
+    if executor.options.connection_type != ConnectionType.Never:
+        executor._attach()
+
+
+def adopt(executor: Any, tensors: Mapping[str, torch.Tensor], description: Mapping[str, Any]) -> None:
+    """Compile an executor for the graph of a file.
+
+    Args:
+        executor: A `PoplarExecutor`.
+        tensors: Of the file.
+        description: Of the file.
+    """
+    positional, keyword, names = stored_values.from_data(description["arguments"])
+    arguments = Arguments(positional, keyword, names)
+    # The capture is given: of the inputs only sizes and types matter.
+    empty = [torch.zeros(t.shape, dtype=t.dtype) for t in arguments.tensors()]
+    captured = _capture_from_data(description["capture"], tensors)
+    executor._compile(arguments.with_tensors(empty), captured)
+    traced = executor._session().traced
+    traced.members = [tensors[m] if isinstance(m, str) else m for m in description["members"]]
+    template = stored_values.from_data(description["template"])
+    traced.template = with_tensors(template, iter([torch.empty(0)] * len(traced.members)))
+
+
+class StoredModel(torch.nn.Module):
+    """The parameters and buffers of a model that was read from a file.
+
+    Args:
+        tensors: Of the file.
+        description: Of the file.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], description: Mapping[str, Any]) -> None:
+        super().__init__()
+        frozen = set(description["frozen"])
+        for name, tensor in tensors.items():
+            kind, _, path = name.partition("/")
+            if kind == "parameter":
+                trainable = path not in frozen and tensor.is_floating_point()
+                self._place(path).register_parameter(
+                    path.rpartition(".")[2], torch.nn.Parameter(tensor, requires_grad=trainable)
+                )
+            elif kind == "buffer":
+                self._place(path).register_buffer(path.rpartition(".")[2], tensor)
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            raise createPoptorchError("a model read from an executable file has no code: it runs on the device only")
+
+        forward.__signature__ = _signature_from_data(description["parameters"])  # type: ignore[attr-defined]
+        object.__setattr__(self, "forward", forward)
+
+    def _place(self, path: str) -> torch.nn.Module:
+        """Return the module that holds a tensor, made if need be."""
+        member: torch.nn.Module = self
+        for name in path.split(".")[:-1]:
+            if name not in member._modules:
+                member.add_module(name, torch.nn.Module())
+            member = member._modules[name]  # type: ignore[assignment]
+        return member
+
+
+# ---------------------------------------------------------------------- parts
+def _capture_to_data(captured: Captured) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    values = {f"constant/{tensor.name}": value for tensor, value in captured.constants.items()}
+    data = {
+        "graph": graph_to_data(captured.graph),
+        "arguments": [tensor.name if tensor is not None else None for tensor in captured.arguments],
+        "parameters": {name: tensor.name for name, tensor in captured.parameters.items()},
+        "buffers": {name: tensor.name for name, tensor in captured.buffers.items()},
+        "gradients": {name: tensor.name for name, tensor in captured.gradients.items()},
+        "constants": [tensor.name for tensor in captured.constants],
+        "loss": captured.loss.name if captured.loss is not None else None,
+        "loss_scale": captured.loss_scale.name if captured.loss_scale is not None else None,
+        "leaves": [leaf.name for leaf in captured.leaves if isinstance(leaf, Tensor)],
+        "dtypes": [str(dtype).removeprefix("torch.") for dtype in captured.output_dtypes],
+        "written": [[place, tensor.name] for place, tensor in captured.written.items()],
+    }
+    return data, values
+
+
+def _capture_from_data(data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Captured:
+    graph = graph_from_data(data["graph"])
+    known = {tensor.name: tensor for tensor in graph.inputs}
+    known |= {tensor.name: tensor for op in graph.ops for tensor in op.outputs}
+    known |= {t.name: t for t in graph.outputs}
+    # Arguments that no op reads are not in the graph.
+    unread = Tensor("unread", (), next(iter(known.values())).dtype) if known else None
+
+    def named(names: Mapping[str, str]) -> dict[str, Tensor]:
+        return {name: known[tensor] for name, tensor in names.items()}
+
+    spec = torch.utils._pytree.tree_structure([0] * len(data["leaves"]))
+    return Captured(
+        graph=graph, arguments=tuple(known.get(name, unread) if name else None for name in data["arguments"]),
+        parameters=named(data["parameters"]), buffers=named(data["buffers"]), gradients=named(data["gradients"]),
+        constants={known[name]: tensors[f"constant/{name}"] for name in data["constants"]},
+        loss=known[data["loss"]] if data["loss"] else None,
+        loss_scale=known[data["loss_scale"]] if data["loss_scale"] else None, in_spec=spec, out_spec=spec,
+        leaves=tuple(known[name] for name in data["leaves"]),
+        output_dtypes=tuple(getattr(torch, name) for name in data["dtypes"]), generic_targets={},
+        written={place: known[name] for place, name in data["written"]},
+    )
+
+
+def _signature_to_data(signature: inspect.Signature) -> list[list[Any]]:
+    found = []
+    for parameter in signature.parameters.values():
+        default = parameter.default
+        known = default is not inspect.Parameter.empty and not isinstance(default, torch.Tensor)
+        found.append([parameter.name, parameter.kind.name, known, stored_values.to_data(default) if known else None])
+    return found
+
+
+def _signature_from_data(data: list[list[Any]]) -> inspect.Signature:
+    return inspect.Signature([
+        inspect.Parameter(
+            name, inspect._ParameterKind[kind],
+            default=stored_values.from_data(default) if known else inspect.Parameter.empty,
+        )
+        for name, kind, known, default in data
+    ])

@@ -1,0 +1,199 @@
+"""Arguments, results, options and optimisers as JSON data, and back, without anything that executes."""
+
+from __future__ import annotations
+
+import collections
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from torchipu.poptorch import enums, strategies
+from torchipu.poptorch._impl import createPoptorchError
+from torchipu.poptorch.options import Options
+
+OPTIMISERS: Mapping[str, type[torch.optim.Optimizer]] = {
+    "SGD": torch.optim.SGD, "Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW, "RMSprop": torch.optim.RMSprop,
+}
+
+
+def to_data(value: Any) -> Any:
+    """Return a nested value as JSON data; of its tensors only size and type.
+
+    Raises:
+        Error: It holds an object of a class that files do not know.
+    """
+    if isinstance(value, torch.Tensor):
+        return {"tensor": list(value.shape), "dtype": _dtype_name(value.dtype)}
+    if isinstance(value, enum.Enum):
+        return {"enum": [type(value).__name__, value.name]}
+    if isinstance(value, torch.dtype):
+        return {"torch": _dtype_name(value)}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    kind = type(value)
+    if kind in (tuple, list, set):
+        return {kind.__name__: [to_data(member) for member in value]}
+    if kind in (dict, collections.OrderedDict):
+        name = "dict" if kind is dict else "ordered"
+        return {name: [[to_data(key), to_data(member)] for key, member in value.items()]}
+    raise createPoptorchError(f"An object of class {kind.__qualname__} cannot be stored in an executable file")
+
+
+def from_data(data: Any) -> Any:
+    """Return the value that `to_data` has written; its tensors have no memory."""
+    if not isinstance(data, dict):
+        return data
+    if "tensor" in data:
+        return torch.empty(data["tensor"], dtype=getattr(torch, data["dtype"]), device="meta")
+    (kind, content), = data.items()
+    match kind:
+        case "enum":
+            return getattr(enums, content[0])[content[1]]
+        case "torch":
+            return getattr(torch, content)
+        case "tuple":
+            return tuple(from_data(member) for member in content)
+        case "list":
+            return [from_data(member) for member in content]
+        case "set":
+            return {from_data(member) for member in content}
+        case "dict":
+            return {from_data(key): from_data(member) for key, member in content}
+        case "ordered":
+            return collections.OrderedDict((from_data(key), from_data(member)) for key, member in content)
+    raise ValueError(f"unknown kind of value {kind!r}")
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+# ---------------------------------------------------------------------- options
+STRATEGIES = {"PipelinedExecution": strategies.PipelinedExecution, "ShardedExecution": strategies.ShardedExecution}
+
+
+def options_to_data(options: Options) -> dict[str, Any]:
+    """Return the values of options and of their groups; locations of tensors are left to their defaults."""
+    groups = {name: _storable(getattr(options, name)._values) for name in ("Training", "Precision", "Distributed")}
+    strategy = options._execution_strategy
+    return {
+        "values": _storable(options._values), "groups": groups, "popart": _storable(options._popart.options),
+        "strategy": [type(strategy).__name__, [_part(part) for part in strategy._parts()]],
+    }
+
+
+def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name, value in values.items():
+        try:
+            found[name] = to_data(value)
+        except Exception as error:
+            if type(error).__name__ != "Error":
+                raise
+    return found
+
+
+def _part(part: Any) -> Any:
+    if isinstance(part, strategies.Stage):
+        return {"stage": list(part.blocks), "ipu": part._ipu_id}
+    return to_data(part)
+
+
+def options_from_data(data: Mapping[str, Any]) -> Options:
+    """Return options with the values of a file, not frozen."""
+    options = Options()
+    for name, value in data["values"].items():
+        options._values[name] = from_data(value)
+    for group, values in data["groups"].items():
+        for name, value in values.items():
+            getattr(options, group)._values[name] = from_data(value)
+    for name, value in data["popart"].items():
+        options._popart.options[name] = from_data(value)
+    kind, parts = data["strategy"]
+    if kind in STRATEGIES:
+        made = []
+        for part in parts:
+            if isinstance(part, dict) and "stage" in part:
+                stage = strategies.Stage(*part["stage"])
+                made.append(stage if part["ipu"] is None else stage.ipu(part["ipu"]))
+            else:
+                made.append(from_data(part))
+        options._execution_strategy = STRATEGIES[kind](*made)
+    return options
+
+
+# ---------------------------------------------------------------------- optimisers
+def optimiser_to_data(
+    optimizer: torch.optim.Optimizer, model: torch.nn.Module,
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return an optimiser as data, and its tensors by name.
+
+    Args:
+        optimizer: Of torch.optim or poptorch.optim.
+        model: Owner of its parameters.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    state = torch.optim.Optimizer.state_dict(optimizer)
+    tensors: dict[str, torch.Tensor] = {}
+    numbers: dict[str, Any] = {}
+    for index, entries in state["state"].items():
+        for key, value in entries.items():
+            if isinstance(value, torch.Tensor):
+                tensors[f"optimizer/{index}/{key}"] = value
+            else:
+                numbers[f"{index}/{key}"] = to_data(value)
+    groups = [{name: to_data(value) for name, value in group.items() if name != "params"}
+              for group in optimizer.param_groups]
+    parameters = [[names.get(id(parameter), "") for parameter in group["params"]] for group in optimizer.param_groups]
+    kind = type(optimizer)
+    extra = {
+        name: to_data(getattr(optimizer, name)) for name in ("loss_scaling", "accum_type", "use_combined_accum")
+        if hasattr(optimizer, name)
+    }
+    return {
+        "class": kind.__name__, "is_ours": not kind.__module__.startswith("torch."), "groups": groups,
+        "parameters": parameters, "numbers": numbers, "attributes": extra,
+    }, tensors
+
+
+def optimiser_from_data(
+    data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor], model: torch.nn.Module,
+) -> torch.optim.Optimizer:
+    """Return the optimiser of a file, over the parameters of a model."""
+    kinds: Mapping[str, Any] = OPTIMISERS
+    if data["is_ours"]:
+        from torchipu.poptorch import optim
+
+        kinds = {name: getattr(optim, name) for name in ("SGD", "Adam", "AdamW", "RMSprop", "LAMB")}
+    parameters = dict(model.named_parameters())
+    groups = [
+        {"params": [parameters[name] for name in names if name], **{k: from_data(v) for k, v in group.items()}}
+        for names, group in zip(data["parameters"], data["groups"], strict=True)
+    ]
+    known = {"params", "lr", "momentum", "dampening", "weight_decay", "nesterov", "betas", "eps", "amsgrad", "alpha",
+             "centered"}
+    first = {name: value for name, value in groups[0].items() if name in known and name != "params"}
+    kind = kinds[data["class"]]
+    optimizer: torch.optim.Optimizer = kind([{"params": group["params"]} for group in groups], **_accepted(kind, first))
+    for made, group in zip(optimizer.param_groups, groups, strict=True):
+        made.update({name: value for name, value in group.items() if name != "params"})
+    flat = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for name, tensor in tensors.items():
+        if name.startswith("optimizer/"):
+            _, index, key = name.split("/", 2)
+            optimizer.state[flat[int(index)]][key] = tensor
+    for name, value in data["numbers"].items():
+        index, key = name.split("/", 1)
+        optimizer.state[flat[int(index)]][key] = from_data(value)
+    for name, value in data["attributes"].items():
+        setattr(optimizer, name, from_data(value))
+    return optimizer
+
+
+def _accepted(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    import inspect
+
+    names = inspect.signature(kind).parameters
+    return {name: value for name, value in values.items() if name in names}

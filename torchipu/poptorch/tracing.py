@@ -1,0 +1,205 @@
+"""Runs a user's model while it is captured: what it is given, what it returns, which result is the loss."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.nn.modules.batchnorm import _NormBase
+from torch.overrides import TorchFunctionMode
+
+from torchipu.capture.fx_import import TORCH_ROOT
+from torchipu.capture.running import Running
+from torchipu.poptorch import loss as losses
+from torchipu.poptorch import structure
+from torchipu.poptorch._args_parser import Arguments
+from torchipu.poptorch._impl import createPoptorchError
+from torchipu.poptorch.blocks import placing
+from torchipu.poptorch.capturing import on_ipu
+from torchipu.poptorch.mixed_types import with_common_type
+from torchipu.poptorch.strategies import _IExecutionStrategy
+
+
+class Function(torch.nn.Module):
+    """A module whose forward is a user's function.
+
+    Args:
+        function: What is called.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self.function(*args, **kwargs)
+
+
+class TracedModel(Running):
+    """A user's model as a function from flat tensors to flat tensors.
+
+    Args:
+        model: The model.
+        arguments: Those of the call that is captured.
+        strategy: How blocks become stages.
+        is_training: Whether there must be a loss.
+        loss_scale: What the backward ops begin from.
+
+    Attributes:
+        ipus: IPU of each block in the order in which they began.
+        template: What the model returned; its tensors are empty and stand for `members`.
+        members: For each tensor of the template its place among the flat results, or its value if the model does
+            not compute it.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, arguments: Arguments, strategy: _IExecutionStrategy, *, is_training: bool,
+        loss_scale: float,
+    ) -> None:
+        super().__init__(model, loss_scale if is_training else 0.0)
+        self.arguments = arguments
+        self.strategy = strategy
+        self.is_training = is_training
+        self.ipus: list[int] = []
+        self.template: Any = None
+        self.members: list[int | torch.Tensor] = []
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int | None]:
+        """Call the model on tensors in the places of the captured call's."""
+        given = self.arguments.with_tensors(list(tensors))
+        tracker = losses.LossTracker()
+        before = losses.set_tracker(tracker)
+        try:
+            with on_ipu(), placing(self.strategy) as placed, _members_stay(self.inner), _Calls(tracker):
+                returned = self.inner(*given.positional, **given.keyword)
+        finally:
+            losses.set_tracker(before)
+        self.ipus = placed.ipus
+        final = tracker.final() if self.is_training else None
+        return self._flatten(returned, final)
+
+    def _flatten(self, returned: Any, final: torch.Tensor | None) -> tuple[list[torch.Tensor], int | None]:
+        results: list[torch.Tensor] = []
+        self.members = []
+        place: int | None = None
+        for tensor in structure.tensors_in(returned):
+            if not isinstance(tensor, (FunctionalTensor, FakeTensor)):
+                warnings.warn(f"Output expected to be on the IPU but is on {tensor.device.type}", stacklevel=2)
+                self.members.append(tensor.detach().clone())
+                continue
+            known = next((index for index, result in enumerate(results) if result is tensor), None)
+            if known is None:
+                known = len(results)
+                results.append(tensor)
+            if tensor is final:
+                place = known
+            self.members.append(known)
+        if final is not None and place is None:
+            place = len(results)
+            results.append(final)
+        empty = iter([torch.empty(0)] * len(self.members))
+        with torch._C._DisableTorchDispatch():
+            self.template = structure.with_tensors(returned, empty)
+        return results, place
+
+    def rebuild(self, results: Sequence[torch.Tensor]) -> Any:
+        """Return what the model returned, with the results of a call."""
+        members = [results[member] if isinstance(member, int) else member for member in self.members]
+        if isinstance(self.template, torch.Tensor):
+            return members[0]
+        return structure.with_tensors(self.template, iter(members))
+
+
+def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[torch.Tensor]) -> Exception:
+    """Return the error to raise where a model cannot be captured: that of torch's own kernels where they refuse it too.
+
+    Args:
+        error: What was raised while the model ran on tensors without values; torch words some refusals otherwise
+            there than in its kernels.
+        traced: The model.
+        tensors: Inputs of one micro-batch.
+    """
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if innermost is None or not innermost.tb_frame.f_code.co_filename.startswith(TORCH_ROOT):
+        return error
+    given = traced.arguments.with_tensors([tensor.clone() for tensor in tensors])
+    buffers = [(buffer, buffer.clone()) for buffer in traced.inner.buffers()]
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), on_ipu(), _members_stay(traced.inner):
+            traced.inner(*given.positional, **given.keyword)
+    except Exception as other:
+        return other if type(other) is type(error) else error
+    finally:
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    return error
+
+
+class _Calls(TorchFunctionMode):
+    """Sees every call into torch: brings mixed types together, and notes losses."""
+
+    def __init__(self, tracker: losses.LossTracker) -> None:
+        super().__init__()
+        self.tracker = tracker
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        args, kwargs = with_common_type(function, args, kwargs or {})
+        result = function(*args, **kwargs)
+        self.tracker.note(function, args, kwargs, result)
+        return result
+
+
+@contextlib.contextmanager
+def _members_stay(model: torch.nn.Module) -> Iterator[None]:
+    """Refuse a forward that binds another tensor to the name of a parameter or a buffer; undo it in any case."""
+    before = [
+        (member, kind, copy.copy(getattr(member, kind)))
+        for member in model.modules() for kind in ("_parameters", "_buffers")
+    ]
+    plain = [(member, dict(member.__dict__)) for member in model.modules() if member._buffers or member._parameters]
+    paths = {id(member): path for path, member in model.named_modules()}
+    try:
+        yield
+        for member, kind, tensors in before:
+            if not isinstance(member, _NormBase):
+                _check_members(member, kind, tensors, paths[id(member)])
+    finally:
+        for member, kind, tensors in before:
+            held = getattr(member, kind)
+            if any(held.get(name) is not tensor for name, tensor in tensors.items()) or len(held) != len(tensors):
+                held.clear()
+                held.update(tensors)
+        for member, attributes in plain:
+            for name in set(member.__dict__) - set(attributes):
+                if name in member._buffers or name in member._parameters:
+                    del member.__dict__[name]
+
+
+def _check_members(member: torch.nn.Module, kind: str, tensors: dict[str, Any], path: str) -> None:
+    word = "Parameter" if kind == "_parameters" else "Buffer"
+    held = getattr(member, kind)
+    for name, tensor in tensors.items():
+        full = f"{path}.{name}" if path else name
+        if name not in held and not hasattr(member, name):
+            raise createPoptorchError(
+                f"{word} {full} is removed from the model when calling the forward method. Keep it, or make it a "
+                "plain attribute."
+            )
+        if held.get(name) is not tensor:
+            raise createPoptorchError(
+                f"{word} {full} is reassigned within the model when calling the forward method. This is not supported. "
+                f"Consider using self.{full}.copy_(src) to copy data from a source tensor, where src is the name of "
+                "the source tensor."
+            )

@@ -1,0 +1,181 @@
+"""From PopTorch's options to those of the core, and the checks that PopTorch makes of both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from torchipu.options import Options as CoreOptions
+from torchipu.poptorch._args_parser import Arguments
+from torchipu.poptorch._impl import createPoptorchError
+from torchipu.poptorch._logging import logger
+from torchipu.poptorch.anchors import UPDATED, Anchor
+from torchipu.poptorch.enums import CommGroupType, MeanReductionStrategy, OutputMode, ReductionType
+from torchipu.poptorch.options import Options
+from torchipu.poptorch.poptorch_core import Error
+from torchipu.poptorch.strategies import PipelinedExecution
+from torchipu.step import Returned
+
+MODES = {
+    OutputMode.Final: "final", OutputMode.All: "all", OutputMode.Sum: "sum", OutputMode.EveryN: "every_n",
+}
+TARGETS = {1: "mk1", 2: "mk2", 21: "mk2"}
+MAX_IPUS = 64
+SEED_BYTES = 6
+"""Bytes of a seed drawn by chance: it stays an exact number wherever it is shown or stored."""
+
+
+def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> CoreOptions:
+    """Return the core's options.
+
+    Args:
+        options: The executor's.
+        optimizer: For training.
+    """
+    accumulation = options.Training
+    mean = accumulation.accumulation_and_replication_reduction_type != ReductionType.Sum
+    seed = options.random_seed if options.exists("random_seed") else int.from_bytes(os.urandom(SEED_BYTES), "little")
+    engine = options._popart.options.get("engineOptions", {})
+    version = options.ipu_version if options.exists("ipu_version") else 2
+    values: dict[str, Any] = {
+        "target": TARGETS.get(version, "mk2"),
+        "execution": "pipelined" if isinstance(options._execution_strategy, PipelinedExecution) else "sharded",
+        "gradient_accumulation": accumulation.gradient_accumulation,
+        "accumulation_reduction": "mean" if mean else "sum",
+        "device_iterations": options.device_iterations,
+        "output_mode": MODES[OutputMode(options.output_mode)],
+        "output_period": options.output_return_period,
+        "loss_scaling": float(getattr(optimizer, "loss_scaling", None) or 1.0),
+        "seed": seed & (2**62 - 1),
+        "allow_out_of_memory": str(engine.get("debug.allowOutOfMemory", "false")).lower() == "true",
+        "recompute": _recomputation(options),
+        "stochastic_rounding": bool(options._popart.options.get("enableStochasticRounding", False)),
+        "offload_optimiser_state": _is_off_chip(options.TensorLocations.location_optimizer),
+        "replicas": options.replication_factor,
+        "input_group_size": options.input_group_size,
+        "input_grouping": "orthogonal" if options.input_cgt == CommGroupType.Orthogonal else "consecutive",
+        "broadcast_buffers": options.broadcast_buffers,
+    }
+    return CoreOptions(**values)
+
+
+def _recomputation(options: Options) -> str:
+    """Return which stages run their forward again, if the program says so by PopART's option."""
+    level = options._popart.options.get("autoRecomputation")
+    if level is None:
+        return "auto"
+    return "stage" if int(level) else "none"
+
+
+def _is_off_chip(location: Any) -> bool:
+    return location.exists("onChip") and not location.onChip
+
+
+def check_ipus(num_ipus: int, options: Options) -> None:
+    """Refuse numbers of IPUs that machines do not come in.
+
+    Args:
+        num_ipus: What a replica uses.
+        options: The executor's.
+
+    Raises:
+        Error: No power of two, and not to be rounded; or more than a process may have.
+    """
+    needed = num_ipus * options.replication_factor
+    reserved = 1 << (needed - 1).bit_length()
+    if needed > MAX_IPUS:
+        raise createPoptorchError(
+            f"Too many IPUs requested ({needed}). Experiments that need more than {MAX_IPUS} IPUs require distributed "
+            "execution."
+        )
+    if needed == reserved or _is_ipu_model(options):
+        return
+    if not options.auto_round_num_ipus:
+        raise createPoptorchError(
+            f"The model specifies the use of {needed} IPUs, however PopTorch must reserve a minimum of {reserved} in "
+            "order to allow the model to run, because PopTorch must reserve a power of 2 or a multiple of 64 IPUs. "
+            "Please reconfigure your model to use a different number of IPUs or set "
+            "poptorch.Options().autoRoundNumIPUs(True)."
+        )
+    logger.warning("Reserving %d IPUs when the model specifices the use of only %d.", reserved, needed)
+
+
+def _is_ipu_model(options: Options) -> bool:
+    """Whether the program asks for an emulated machine of any size."""
+    if options.exists("use_model"):
+        return bool(options.use_model)
+    return any(os.environ.get(name) == "1" for name in ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"))
+
+
+def check_numbers(tensors: Iterable[torch.Tensor], options: Options) -> None:
+    """Raise for NaN and infinity where floating-point exceptions are on; only inputs and results are looked at.
+
+    Raises:
+        Error: There is one.
+    """
+    if not options._popart.options.get("enableFloatingPointChecks"):
+        return
+    for tensor in tensors:
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise Error(
+                "'poplar_application_runtime_error': a floating-point exception was detected",
+                type="poplar_application_runtime_error", message="a floating-point exception was detected",
+            )
+
+
+def anchors(options: Options) -> dict[str, Anchor]:
+    """Return what `Options.anchorTensor` asks for; updated weights are read from the device instead."""
+    found = {}
+    for short_name, (long_name, mode, period) in options.anchored_tensors.items():
+        is_usual = mode == OutputMode.Default
+        returned = None if is_usual else Returned(MODES[OutputMode(mode)], period)
+        if not long_name.startswith(UPDATED):
+            found[short_name] = Anchor(long_name, returned)
+    return found
+
+
+def check_inference(options: Options) -> None:
+    """Refuse options that only training can have.
+
+    Raises:
+        Error: Gradients are to be accumulated.
+    """
+    if options.Training.gradient_accumulation == 1:
+        return
+    message = "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value (1)"
+    if isinstance(options._execution_strategy, PipelinedExecution):
+        message += " when running a poptorch.inferenceModel(). Use poptorch.Options().deviceIterations to process a " \
+                   "sufficient number of batches each run for pipelined execution instead"
+    raise createPoptorchError(message + ".")
+
+
+def adapt_options(options: Options, optimizer: torch.optim.Optimizer) -> None:
+    """Choose the mean over half accumulators that cannot overflow, as PopTorch does."""
+    accum_type = getattr(optimizer, "accum_type", None)
+    if accum_type == torch.float16 and not getattr(optimizer, "use_combined_accum", False):
+        options.Training.setMeanAccumulationAndReplicationReductionStrategy(MeanReductionStrategy.Running)
+
+
+def check_batch(arguments: Arguments, options: Options) -> None:
+    """Refuse batches that cannot be cut.
+
+    Raises:
+        AssertionError: The first size of a tensor is no multiple of the micro-batches of a call.
+    """
+    groups = options.replication_factor // options.input_group_size
+    accumulation = options.Training.gradient_accumulation
+    pieces = options.device_iterations * groups * accumulation
+    for name, tensor in arguments.named_tensors():
+        size = tensor.shape[0] if tensor.dim() else 1
+        assert size % pieces == 0, (
+            f"Invalid batch dimension: In the input {name}, the batch dimension ({size}) must be a multiple of "
+            f"poptorch.Options.deviceIterations ({options.device_iterations}) * "
+            f"(poptorch.Options.replicationFactor ({options.replication_factor}) / input group size "
+            f"({options.input_group_size})) * poptorch.Options.Training.gradientAccumulation ({accumulation}) = "
+            f"{pieces} because it is used to calculate the batch size which will be executed on the device in any "
+            "given iteration. For a full explanation see the batching semantics page of the documentation."
+        )
+
