@@ -57,7 +57,8 @@ def _op_from_data(data: Mapping[str, Any], tensors: list[Tensor]) -> Op:
     return Op(
         data["kind"], tuple(tensors[n] for n in data["inputs"]), tuple(tensors[n] for n in data["outputs"]),
         {name: _value(value) for name, value in data["attrs"].items()}, data["target"], tuple(data["operands"]),
-        Source(*data["source"]), None if place is None else Placement(place[0], place[1], place[2], Leg[place[3]]), Leg[data["leg"]],
+        Source(*data["source"]),
+        None if place is None else Placement(place[0], place[1], place[2], Leg[place[3]]), Leg[data["leg"]],
         None if block is None else (block[0], block[1]),
     )
 
