@@ -53,10 +53,13 @@ _MODULE_BY_NAME: dict[str, str] = {
     "BlockFunction": "blocks",
     "removeBlocks": "blocks",
     "MultiConv": "multi_conv",
+    "AsynchronousDataAccessor": "data_accessor",
+    "DataLoader": "data_loader",
 }
 
 __all__ = [
     "AnchorMode",
+    "AsynchronousDataAccessor",
     "AutoStage",
     "BeginBlock",
     "Block",
@@ -64,6 +67,7 @@ __all__ = [
     "CommGroupType",
     "ConfigFileError",
     "ConnectionType",
+    "DataLoader",
     "DataLoaderMode",
     "Error",
     "HalfFloatCastingBehavior",
