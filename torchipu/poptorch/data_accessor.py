@@ -6,7 +6,7 @@ import ctypes
 import os
 import pickle
 import tempfile
-from collections.abc import Iterable, Sized
+from collections.abc import Callable, Iterable, Sized
 from multiprocessing import connection, reduction
 from multiprocessing import util as multiprocessing_util
 from multiprocessing.connection import Connection
@@ -49,6 +49,20 @@ class AsynchronousDataAccessor:
     Raises:
         Error: The process did not start, or the data gave no first element.
     """
+
+    _epoch: int
+    _num_read: int
+    _is_touched: bool
+    _is_done: bool
+    _has_failed: bool
+    _counters: Counters
+    _ring: Ring
+    _process: BaseProcess
+    _woken: Connection
+    _wake_worker: Connection
+    _life: Connection
+    _report: Connection
+    _end_process: Callable[[], object]
 
     def __init__(
         self, dataset: Iterable[Any], buffer_size: int = 3, miss_sleep_time_in_ms: float = 0.1,
@@ -149,7 +163,7 @@ class AsynchronousDataAccessor:
         self._epoch = self._num_read = 0
         self._is_touched = self._is_done = self._has_failed = False
         method = START_METHODS[self._sharing_strategy]
-        context = torch.multiprocessing.get_context(method)
+        context: Any = torch.multiprocessing.get_context(method)
         if method == "forkserver":
             # Imported once in the server and not in every process; without effect if the server runs already.
             context.set_forkserver_preload(["__main__", run.__module__])
@@ -171,7 +185,7 @@ class AsynchronousDataAccessor:
             load_indefinitely=self._load_indefinitely, wake_reader=wake_reader, wake_worker=wake_worker, alive=alive,
             report=report, not_ours=ours if method == "fork" else (),
         )
-        self._process: BaseProcess = context.Process(target=run, args=(job,), name="poptorch data")
+        self._process = context.Process(target=run, args=(job,), name="poptorch data")
         try:
             self._process.start()
         except BaseException:

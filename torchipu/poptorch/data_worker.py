@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -165,7 +165,7 @@ class _Worker:
                 self._wait(lambda: self.counters.wanted_epoch >= self.epoch)
             self.epoch = max(self.epoch, self.counters.wanted_epoch)
 
-    def _elements(self, source: Iterable[Any]) -> Iterator[Any]:
+    def _elements(self, source: Iterable[Any]) -> Generator[Any, None, None]:
         """Yield the elements of an epoch; a generator, so that closing it lets the iterator of the source go."""
         yield from source
 
