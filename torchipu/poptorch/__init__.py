@@ -62,10 +62,13 @@ _MODULE_BY_NAME: dict[str, str] = {
     "registerPostCompileHook": "compile_hooks",
     "registerPreCompileHook": "compile_hooks",
     "trainingModel": "wrappers",
+    "AsynchronousDataAccessor": "data_accessor",
+    "DataLoader": "data_loader",
 }
 
 __all__ = [
     "AnchorMode",
+    "AsynchronousDataAccessor",
     "AutoStage",
     "BeginBlock",
     "Block",
@@ -73,6 +76,7 @@ __all__ = [
     "CommGroupType",
     "ConfigFileError",
     "ConnectionType",
+    "DataLoader",
     "DataLoaderMode",
     "Error",
     "HalfFloatCastingBehavior",

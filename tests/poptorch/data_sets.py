@@ -1,0 +1,123 @@
+"""Data sets for the tests of loaders, in a module of their own so that spawned processes find them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import namedtuple
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+Pair = namedtuple("Pair", ["x", "y"])
+
+
+class Numbers(Dataset[Any]):
+    """Elements ``(full of n, n)``.
+
+    Args:
+        length: How many.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if index >= self.length:
+            raise IndexError(index)
+        return torch.full((2, 3), float(index)), torch.tensor(index)
+
+
+class Types(Numbers):
+    """Elements of many types, in a dict."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {
+            "half": torch.full((2,), index, dtype=torch.half), "bool": torch.tensor([index % 2 == 0]),
+            "byte": torch.full((3,), index, dtype=torch.uint8), "bfloat16": torch.full((1,), index).bfloat16(),
+            "double": torch.tensor(index / 3, dtype=torch.double), "empty": torch.empty(0, 4),
+        }
+
+
+class Broken(Numbers):
+    """Raises from an element on.
+
+    Args:
+        length: How many elements it says to have.
+        first: The element that raises.
+    """
+
+    def __init__(self, length: int, first: int) -> None:
+        super().__init__(length)
+        self.first = first
+
+    def __getitem__(self, index: int) -> Any:
+        if self.first <= index < self.length:
+            raise LookupError(f"element {index} is broken")
+        return super().__getitem__(index)
+
+
+class Dying(Numbers):
+    """Ends its process, as the system does when memory is short, at element 4."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 4:
+            os.kill(os.getpid(), 9)
+        return super().__getitem__(index)
+
+
+class Held(Numbers):
+    """Takes for ever with element 4."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 4:
+            threading.Event().wait()
+        return super().__getitem__(index)
+
+
+class Gated(Numbers):
+    """Gives element 4 when somebody opens a named pipe.
+
+    Args:
+        length: How many elements.
+        gate: The pipe.
+    """
+
+    def __init__(self, length: int, gate: str) -> None:
+        super().__init__(length)
+        self.gate = gate
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 4:
+            with open(self.gate, encoding="utf-8"):
+                pass
+        return super().__getitem__(index)
+
+
+class Stream(IterableDataset[Any]):
+    """Numbers one by one; each of several workers has its part of them.
+
+    Args:
+        length: How many.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        worker = get_worker_info()
+        first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        for number in range(first, self.length, step):
+            yield torch.tensor(number)
+
+
+def keep_part(worker: int) -> None:
+    """Stand for a ``worker_init_fn``: `Stream` asks for its part itself."""
