@@ -103,8 +103,7 @@ class PoplarExecutor(Reports, Files):
         options._freeze()
         if training and isinstance(model, torch.nn.Module):
             instrumentation.instrument(model, self)
-        if isinstance(optimizer, optim.Optimizer):
-            optimizer._attach(self)
+        optim.attach(optimizer, self)
         channel = profiling.Channel("poptorch.trainingModel" if training else "poptorch.inferenceModel")
         channel.instrument(self, "copyWeightsToHost", "copyWeightsToDevice", "setOptimizer", "compile", "destroy")
 
@@ -422,8 +421,7 @@ class PoplarExecutor(Reports, Files):
         session = self._executable
         if optimizer is not self._optimizer:
             optim.check(optimizer)
-            if isinstance(optimizer, optim.Optimizer):
-                optimizer._attach(self)
+            optim.attach(optimizer, self)
         if isinstance(session, TrainingSession):
             if optimizer is not self._optimizer:
                 self._pull_optimiser()

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 import weakref
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
 from torchipu import optim as core
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch._logging import logger
-
-if TYPE_CHECKING:
-    from torchipu.poptorch._poplar_executor import PoplarExecutor
 
 __all__ = ["LAMB", "SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "VariableAttributes"]
 
@@ -23,6 +21,21 @@ MOMENTS = {
 }
 """PopART's names of states, by torch's."""
 SUPPORTED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, core.LAMB)
+
+
+class Executor(Protocol):
+    """What an optimiser asks of the executor that it belongs to."""
+
+    _executable: Any
+    _user_model: Any
+
+    def _pull_optimiser(self) -> None:
+        """Bring the states to the host."""
+        ...
+
+    def setOptimizer(self, optimizer: Any) -> None:
+        """Let the device use the optimiser's values."""
+        ...
 
 
 class VariableAttributes:
@@ -67,8 +80,8 @@ class Optimizer:
     loss_scaling: float
     accum_type: torch.dtype
     param_groups: list[dict[str, Any]]
-    state: dict[torch.Tensor, dict[str, Any]]
-    _executor: weakref.ref[PoplarExecutor] | None = None
+    state: defaultdict[torch.Tensor, Any]
+    _executor: weakref.ref[Executor] | None = None
     _waiting: Mapping[str, torch.Tensor] | None = None
     ipu_state_is_dirty = False
 
@@ -83,14 +96,14 @@ class Optimizer:
         variable = [name for name, value in {**given, "loss_scaling": loss_scaling}.items() if value is not None]
         self.variable_attrs = VariableAttributes(variable, allowed)
 
-    def _attach(self, executor: PoplarExecutor) -> None:
+    def _attach(self, executor: Executor) -> None:
         """Belong to an executor, whose device holds the newest states from now on."""
         self._executor = weakref.ref(executor)
         if self._waiting:
             self._take(self._waiting)
             self._waiting = None
 
-    def _attached(self) -> PoplarExecutor | None:
+    def _attached(self) -> Executor | None:
         return None if self._executor is None else self._executor()
 
     # ------------------------------------------------------------------ states
@@ -158,7 +171,7 @@ class Optimizer:
         elif moments is not None:
             self._take(moments)
         if executor is not None:
-            executor.setOptimizer(self)  # type: ignore[arg-type]
+            executor.setOptimizer(self)
 
     def _take(self, moments: Mapping[str, torch.Tensor]) -> None:
         """Set states by PopART's names; unknown ones are ignored, as PopTorch does."""
@@ -185,7 +198,7 @@ class Optimizer:
         return kinds[0] if kinds else ("exp_avg", "exp_avg_sq")
 
     def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()  # type: ignore[misc,assignment]
+        state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
         own = {key: value for key, value in vars(self).items() if key not in state and key != "_executor"}
         return {**own, **state}
 
@@ -452,7 +465,13 @@ def check(optimizer: torch.optim.Optimizer) -> None:
         raise createPoptorchError("use_tf_variant of RMSprop cannot run so far: leave it out")
 
 
-def _names(executor: PoplarExecutor) -> dict[torch.Tensor, str]:
+def attach(optimizer: object, executor: Executor) -> None:
+    """Let an optimiser of this module belong to an executor; others know nothing of executors."""
+    if isinstance(optimizer, Optimizer):
+        optimizer._attach(executor)
+
+
+def _names(executor: Executor) -> dict[torch.Tensor, str]:
     """Return the name of each parameter of an executor's model."""
     model = executor._user_model
     return {p: name for name, p in model.named_parameters()} if isinstance(model, torch.nn.Module) else {}

@@ -1,0 +1,153 @@
+"""`poptorch.optim`: arguments, variable attributes, states by PopART's names, and training by torch's arithmetic."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+
+from torchipu import poptorch
+from torchipu.poptorch import optim
+
+
+class Regressor(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        out = self.linear(x)
+        return out, torch.nn.functional.mse_loss(out, y)
+
+
+def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    return [(torch.randn(4, 6, generator=generator), torch.randn(4, 3, generator=generator)) for _ in range(count)]
+
+
+def model() -> Regressor:
+    torch.manual_seed(0)
+    return Regressor()
+
+
+PAIRS = {
+    "SGD": (lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, loss_scaling=16.0),
+            lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01)),
+    "SGD combined": (lambda p: optim.SGD(p, lr=0.1, momentum=0.9, use_combined_accum=True, velocity_scaling=2.0),
+                     lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+    "Adam": (lambda p: optim.Adam(p, lr=0.02, betas=(0.8, 0.9), loss_scaling=128.0),
+             lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.8, 0.9))),
+    "AdamW": (lambda p: optim.AdamW(p, lr=0.02, weight_decay=0.1, bias_correction=False),
+              lambda p: torch.optim.AdamW(p, lr=0.02, weight_decay=0.1)),
+    "RMSprop": (lambda p: optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+                lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True)),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_training_follows_the_optimiser_of_torch_in_float64(name: str) -> None:
+    ours, exact = model(), model().double()
+    training = poptorch.trainingModel(ours, optimizer=PAIRS[name][0](ours.parameters()))
+    reference = PAIRS[name][1](exact.parameters())
+    for x, y in batches(5):
+        training(x, y)
+        reference.zero_grad()
+        exact(x.double(), y.double())[1].backward()
+        reference.step()
+    for mine, theirs in zip(training.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(mine.detach().double(), theirs.detach(), rtol=1e-4, atol=1e-6)
+    training.destroy()
+
+
+def test_lamb_trains() -> None:
+    ours = model()
+    training = poptorch.trainingModel(ours, optimizer=optim.LAMB(ours.parameters(), lr=0.05))
+    x, y = batches(1)[0]
+    losses = [training(x, y)[1].item() for _ in range(10)]
+    assert losses[-1] < losses[0]
+    training.destroy()
+
+
+def test_what_is_given_is_variable_and_what_is_left_out_is_constant() -> None:
+    attributes = optim.AdamW(model().parameters(), lr=0.1).variable_attrs
+    assert not attributes.isConstant("lr")
+    assert attributes.isConstant("betas")
+    assert attributes.isConstant("loss_scaling")
+    attributes.markAsConstant("lr")
+    assert attributes.isConstant("lr")
+    attributes.markAsVariable("eps")
+    assert not attributes.isConstant("eps")
+    with pytest.raises(AssertionError, match="Unknown attribute momentum, allowed values"):
+        attributes.isConstant("momentum")
+
+
+def test_states_go_from_one_run_to_the_next() -> None:
+    def trained(start: int, stop: int, states: dict[str, dict[str, object]] | None) -> dict[str, dict[str, object]]:
+        module = model()
+        optimizer = optim.Adam(module.parameters(), lr=0.05, loss_scaling=2.0)
+        if states is not None:
+            module.load_state_dict(states["model"])
+            optimizer.load_state_dict(states["optimizer"])
+        training = poptorch.trainingModel(module, optimizer=optimizer)
+        for x, y in batches(6)[start:stop]:
+            training(x, y)
+        found = {"optimizer": copy.deepcopy(optimizer.state_dict()), "model": copy.deepcopy(training.state_dict())}
+        training.destroy()
+        return found
+
+    whole, half = trained(0, 6, None), trained(0, 3, None)
+    again = trained(3, 6, half)
+    for name, value in whole["model"].items():
+        torch.testing.assert_close(again["model"][name], value, rtol=1e-6, atol=1e-7)
+    moments = half["optimizer"]["ipu_state"]
+    assert isinstance(moments, dict)
+    assert {"Accl1___linear.weight", "Accl2___linear.bias", "Step___linear.weight"} <= set(moments)
+    numbers = half["optimizer"]["ipu_param"]
+    assert isinstance(numbers, dict)
+    assert numbers["learningRate___specific___linear.bias"] == torch.tensor(0.05)
+    assert numbers["lossScaling_FLOAT"] == 2.0
+    assert not any(name.startswith("weightDecay") for name in numbers)
+
+
+def test_states_are_none_before_a_program_exists_and_bad_ones_are_refused() -> None:
+    optimizer = optim.SGD(model().parameters(), lr=0.1)
+    found = optimizer.state_dict()
+    assert found["ipu_state"] is None
+    assert found["ipu_param"] is None
+    optimizer.load_state_dict(found)
+    with pytest.raises(RuntimeError, match="because it is empty"):
+        optimizer.load_state_dict({})
+    with pytest.raises(RuntimeError, match="Only IPU optimizer states can be loaded"):
+        optimizer.load_state_dict(torch.optim.SGD(model().parameters(), lr=0.1).state_dict())
+
+
+def test_a_scheduler_changes_the_rate_once_the_optimiser_is_set_anew() -> None:
+    module = model()
+    optimizer = optim.SGD(module.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.0 if epoch else 1.0)
+    training = poptorch.trainingModel(module, optimizer=optimizer)
+    (x, y), = batches(1)
+    training(x, y)
+    before = training.linear.weight.detach().clone()
+    optimizer.step()  # touches nothing: torch warns if a scheduler steps before its optimiser
+    scheduler.step()
+    training.setOptimizer(optimizer)
+    training(x, y)
+    assert torch.equal(training.linear.weight.detach(), before)
+    training.destroy()
+
+
+@pytest.mark.parametrize(("make", "kind", "words"), [
+    (lambda p: torch.optim.Adagrad(p), AssertionError, "Unsupported optimizer type Adagrad"),
+    (lambda p: optim.Adam(p, amsgrad=True), ValueError, "Only non-amsgrad Adam/AdamW optimizers are supported."),
+    (lambda p: optim.SGD(p, lr=0.1, max_grad_norm=1.0), poptorch.Error, "max_grad_norm cannot run so far"),
+    (lambda p: optim.RMSprop(p, use_tf_variant=True), poptorch.Error, "use_tf_variant of RMSprop cannot run so far"),
+    (lambda p: optim.SGD(p, lr=0.1, max_grad_norm=math.nan), poptorch.Error, "max_grad_norm must not be NaN"),
+    (lambda p: optim.SGD(p, lr=0.1, accum_type=torch.int32), AssertionError, "accum_type must be one of"),
+])
+def test_what_cannot_run_is_refused(make: object, kind: type[Exception], words: str) -> None:
+    module = model()
+    with pytest.raises(kind, match=words):
+        poptorch.trainingModel(module, optimizer=make(module.parameters()))  # type: ignore[operator]
