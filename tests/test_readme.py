@@ -23,7 +23,7 @@ def test_readme_shows_both_doors() -> None:
     assert [("torch.compile" in block, "TrainStep" in block) for block in BLOCKS] == [(True, False), (False, True)]
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=["torch.compile", "TrainStep"])
+@pytest.mark.parametrize("block", BLOCKS, ids=["compile", "step", "poptorch"])
 def test_block_prints_what_its_comments_say(block: str) -> None:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
