@@ -38,7 +38,7 @@ def main(names: list[str]) -> int:
         known = {finding.name for finding in findings.read()}
         wanted = [architecture.name for architecture in ALL if architecture.name not in known]
     passed = True
-    PROCESSES.set_forkserver_preload(["tests.models.architectures.libraries"])
+    PROCESSES.set_forkserver_preload(["tests.models.architectures.packages"])
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         for finding in track(pool.map(compared_apart, wanted), "comparing", total=len(wanted), console=console):
             findings.enter(finding)  # one by one: a run that is broken off leaves what it has found
@@ -60,10 +60,10 @@ def compared_apart(name: str) -> Finding:
         if receiver.poll(LIMIT_S):
             finding: Finding = receiver.recv()
             return finding
-        return Finding(name, named(name).library, failure=f"took more than {LIMIT_S} s")
+        return Finding(name, named(name).package, failure=f"took more than {LIMIT_S} s")
     except EOFError:
         process.join()
-        return Finding(name, named(name).library, failure=f"the process ended with {process.exitcode}")
+        return Finding(name, named(name).package, failure=f"the process ended with {process.exitcode}")
     finally:
         process.kill()
         process.join()

@@ -16,13 +16,13 @@ class Architecture:
     """A model of one of the libraries, small, with random weights and inputs.
 
     Attributes:
-        name: The library's name of it.
-        library: ``timm`` or ``transformers``.
+        name: The package's name of it.
+        package: ``timm`` or ``transformers``.
         make: Makes the module, which takes the inputs by name and returns ``(loss, results)``, and the inputs.
     """
 
     name: str
-    library: str
+    package: str
     make: Callable[[], tuple[nn.Module, Inputs]]
 
     def new(self) -> tuple[nn.Module, Inputs]:

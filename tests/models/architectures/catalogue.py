@@ -10,7 +10,7 @@ from tests.models.architectures.timm_models import TIMM
 from tests.models.architectures.transformers_models import TRANSFORMERS
 
 ALL = (*TIMM, *TRANSFORMERS)
-LIBRARIES = ("timm", "transformers")
+PACKAGES = ("timm", "transformers")
 
 # Those that take a few seconds, and of which a seed draws.
 QUICK = (
@@ -33,4 +33,4 @@ def drawn(seed: int, count: int = 8) -> list[Architecture]:
 
 def missing_libraries() -> list[str]:
     """Return the libraries that are not installed."""
-    return [library for library in LIBRARIES if importlib.util.find_spec(library) is None]
+    return [package for package in PACKAGES if importlib.util.find_spec(package) is None]

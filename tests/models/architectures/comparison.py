@@ -61,7 +61,7 @@ class Finding:
 
     Attributes:
         name: Of the architecture.
-        library: Of the architecture.
+        package: Of the architecture.
         num_parameters: Elements of all parameters.
         num_ops: Ops of its programs: forward, backward and inference.
         generic: Ops among them that ran through the generic codelet, by ATen overload.
@@ -74,7 +74,7 @@ class Finding:
     """
 
     name: str
-    library: str
+    package: str
     num_parameters: int = 0
     num_ops: int = 0
     generic: dict[str, int] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Finding:
 
 def compare(architecture: Architecture) -> Finding:
     """Compile one architecture for the IPU, train and infer one step, and compare."""
-    finding = Finding(architecture.name, architecture.library)
+    finding = Finding(architecture.name, architecture.package)
     module, inputs = architecture.new()
     finding.num_parameters = sum(parameter.numel() for parameter in module.parameters())
     exact = run(copy.deepcopy(module).double(), _doubled(inputs), precisely=True)
@@ -250,4 +250,4 @@ def _norm(value: torch.Tensor) -> float:
 def failed(architecture: Architecture, error: BaseException) -> Finding:
     """Return the finding of an architecture that raised."""
     lines: Mapping[int, str] = dict(enumerate(line for line in str(error).splitlines() if line.strip()))
-    return Finding(architecture.name, architecture.library, failure=f"{type(error).__name__}: {lines.get(0, '')}")
+    return Finding(architecture.name, architecture.package, failure=f"{type(error).__name__}: {lines.get(0, '')}")

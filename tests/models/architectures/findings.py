@@ -7,7 +7,7 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
-from tests.models.architectures.catalogue import ALL, LIBRARIES
+from tests.models.architectures.catalogue import ALL, PACKAGES
 from tests.models.architectures.comparison import Finding
 from tests.models.architectures.table import page
 
@@ -31,7 +31,7 @@ def enter(finding: Finding) -> None:
     """Put one finding in the place of what was found of the architecture before, and write the page anew."""
     known = {entry.name: entry for entry in read()} | {finding.name: finding}
     ordered = [asdict(known[architecture.name]) for architecture in ALL if architecture.name in known]
-    versions = ", ".join(f"{library} {metadata.version(library)}" for library in ("torch", *LIBRARIES))
+    versions = ", ".join(f"{package} {metadata.version(package)}" for package in ("torch", *PACKAGES))
     text = json.dumps({"versions": versions, "findings": ordered}, indent=1)
     FILE.write_text(text + "\n", encoding="utf-8")
     PAGE.write_text(rendered(), encoding="utf-8")

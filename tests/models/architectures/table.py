@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tests.models.architectures.catalogue import ALL, LIBRARIES
+from tests.models.architectures.catalogue import ALL, PACKAGES
 from tests.models.architectures.comparison import EAGER_TIMES, Finding
 
 HEADINGS = (
@@ -37,10 +37,10 @@ def page(findings: Sequence[Finding], versions: str) -> str:
         "- *compile s*: CPU seconds of the first steps less those of the second ones, Dynamo and AOT autograd "
         "included.",
     ]
-    for library in LIBRARIES:
-        of_library = [finding for finding in findings if finding.library == library]
-        parts.append(f"## {library}: {len(of_library)} models")
-        parts.append("\n".join([_line(HEADINGS), _line(["---", *["---:"] * 9, "---"]), *map(_row, of_library)]))
+    for package in PACKAGES:
+        of_package = [finding for finding in findings if finding.package == package]
+        parts.append(f"## {package}: {len(of_package)} models")
+        parts.append("\n".join([_line(HEADINGS), _line(["---", *["---:"] * 9, "---"]), *map(_row, of_package)]))
     found = {finding.name for finding in findings}
     rest = [architecture.name for architecture in ALL if architecture.name not in found]
     if rest:

@@ -15,7 +15,7 @@ from tests.models.architectures.torchvision_schemas import import_torchvision
 NUM_CLASSES = 10
 BATCH = 4
 
-# Side of the images and what differs from the library's defaults. A side of 64 leaves 2x2 positions at the usual
+# Side of the images and what differs from the package's defaults. A side of 64 leaves 2x2 positions at the usual
 # stride of 32, so that batch normalisation sees 16 values; with 4 the gradients of inception_v3 are rounding errors.
 MODELS: dict[str, tuple[int, dict[str, Any]]] = {
     "densenet121": (64, {"block_config": (2, 2, 2, 2)}),

@@ -1,7 +1,7 @@
-"""Lets timm and transformers be imported beside a torch that the library of torchvision was not built for.
+"""Lets timm and transformers be imported beside a torch that the operators of torchvision were not built for.
 
 Both need torchvision for image files alone, yet import all of it. The torchvision of PyPI is built for a torch with
-CUDA: next to one without, its library does not load, and it then fails at the first fake kernel that it registers.
+CUDA: next to one without, they do not load, and it then fails at the first fake kernel that it registers.
 """
 
 from __future__ import annotations
@@ -12,11 +12,8 @@ import sys
 
 import torch
 
-_SCHEMAS = (
-    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
-)
-_libraries: list[torch.library.Library] = []  # what a library defines goes when the library goes
+_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+_OPERATORS = ("torchvision::nms", "torchvision::qnms")
 
 
 def import_torchvision() -> None:
@@ -30,8 +27,6 @@ def import_torchvision() -> None:
             raise
         for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
             del sys.modules[name]
-        library = torch.library.Library("torchvision", "DEF")
-        for schema in _SCHEMAS:
-            library.define(schema)
-        _libraries.append(library)
+        for name in _OPERATORS:
+            torch.library.define(name, _SCHEMA)
         importlib.import_module("torchvision")

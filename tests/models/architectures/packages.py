@@ -6,12 +6,12 @@ import importlib
 
 import torch
 
-from tests.models.architectures.catalogue import LIBRARIES
+from tests.models.architectures.catalogue import PACKAGES
 from tests.models.architectures.torchvision_schemas import import_torchvision
 
 import_torchvision()
-for library in LIBRARIES:
-    importlib.import_module(library)
+for package in PACKAGES:
+    importlib.import_module(package)
 # Neither threads nor the autograd engine may start here: processes are forked from this one.
 torch.set_num_threads(1)
 with torch.no_grad():
