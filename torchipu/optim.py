@@ -14,7 +14,32 @@ MAX_WEIGHT_NORM = 65500.0
 """What LAMB takes a larger norm of weights for, by default: just within the range of a half, as in PopTorch."""
 
 
-class LAMB(torch.optim.Optimizer):
+class _Layerwise(torch.optim.Optimizer):
+    """Updates each tensor by itself."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update all parameters that have a gradient.
+
+        Args:
+            closure: Computes the loss anew, with gradients.
+
+        Returns:
+            What the closure returns.
+        """
+        loss = _evaluate(closure)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
+        return loss
+
+    def _update(self, parameter: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
+        """Update a parameter in place, and its state."""
+        raise NotImplementedError
+
+
+class LAMB(_Layerwise):
     """Adam whose update of each tensor is scaled to the norm of its weights.
 
     Args:
@@ -45,23 +70,6 @@ class LAMB(torch.optim.Optimizer):
             "max_weight_norm": norm,
         })
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update all parameters that have a gradient.
-
-        Args:
-            closure: Computes the loss anew, with gradients.
-
-        Returns:
-            What the closure returns.
-        """
-        loss = _evaluate(closure)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
-        return loss
-
     def _update(self, parameter: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
@@ -79,7 +87,7 @@ class LAMB(torch.optim.Optimizer):
         parameter.sub_(group["lr"] * ratio * direction)
 
 
-class LARS(torch.optim.Optimizer):
+class LARS(_Layerwise):
     """SGD with momentum whose learning rate for each tensor follows the ratio of its weights to their gradient.
 
     Args:
@@ -107,23 +115,6 @@ class LARS(torch.optim.Optimizer):
             "lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust_coefficient": trust_coefficient,
             "eps": eps,
         })
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update all parameters that have a gradient.
-
-        Args:
-            closure: Computes the loss anew, with gradients.
-
-        Returns:
-            What the closure returns.
-        """
-        loss = _evaluate(closure)
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
-        return loss
 
     def _update(self, parameter: Tensor, grad: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
