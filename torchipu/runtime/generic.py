@@ -86,6 +86,8 @@ def bind_generic(op: Op, inputs: Sequence[torch.Tensor], outputs: Sequence[torch
         with torch.no_grad():
             try:
                 results = call_aten(op, inputs)
+            except torch.linalg.LinAlgError:  # torch's own check of a matrix, as in eager
+                raise
             except (IndexError, RuntimeError, ValueError) as error:
                 raise ExecutionError(
                     f"{op.target}: {str(error).splitlines()[0]}", source=op.source, block=op.placement,
