@@ -86,7 +86,7 @@ def bind_generic(op: Op, inputs: Sequence[torch.Tensor], outputs: Sequence[torch
         with torch.no_grad():
             try:
                 results = call_aten(op, inputs)
-            except torch.linalg.LinAlgError:  # torch's own check of a matrix, as in eager
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch checks a matrix, as in eager
                 raise
             except (IndexError, RuntimeError, ValueError) as error:
                 raise ExecutionError(
