@@ -22,7 +22,7 @@ from torchipu.capture.decompositions import decompositions
 from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph, refuse_inputs, source_of
 from torchipu.compiler import Compiled, compile_graph
 from torchipu.errors import CaptureError, OptionsError
-from torchipu.ir.graph import Tensor
+from torchipu.ir.graph import Tensor, walk_ops
 from torchipu.ir.types import Leg, Role, Source
 from torchipu.ops.generic import EFFECT_TOKEN
 from torchipu.options import Options
@@ -248,7 +248,7 @@ class _Program:
         )
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}
         self.arguments = [place[tensor] for tensor in self.executor.arguments]
-        self.has_effects = any(EFFECT_TOKEN in op.operands for op in imported.graph.ops)
+        self.has_effects = any(EFFECT_TOKEN in op.operands for op in walk_ops(imported.graph.ops))
         number = {tensor: index for index, tensor in enumerate(imported.graph.outputs)}
         self.results: list[_Result] = []
         for position, (value, fake) in enumerate(zip(imported.results, imported.result_values, strict=True)):

@@ -110,7 +110,8 @@ cdef struct Binding:
 
 
 cdef struct Step:
-    ti_kernel function          # NULL for a callback
+    ti_kernel function          # NULL for a callback and for a jump
+    int jump                    # the step to go on with, or -1 where the step is no jump
     int num_args
     int *buffers
     int64_t *offsets
@@ -202,6 +203,7 @@ cdef class Plan:
             self.capacity = capacity
         self.num_steps += 1
         self.callbacks.append(None)
+        self.steps[self.num_steps - 1].jump = -1
         return &self.steps[self.num_steps - 1]
 
     def add_step(self, Kernel kernel, buffers, byte_offsets, ints, scalars, int64_t items, int64_t grain,
@@ -244,6 +246,27 @@ cdef class Plan:
         self.num_callbacks += 1
         return self.num_steps - 1
 
+    def add_jump(self, int target, int buffer=-1, int64_t byte_offset=0):
+        """Append a jump to another step and return its number.
+
+        Args:
+            target: Number of the step to go on with, within the range that runs.
+            buffer: Buffer with a boolean: the jump is taken unless that is true. -1 for a jump that is always taken.
+            byte_offset: Where in the buffer.
+        """
+        if target < 0 or not -1 <= buffer < self.num_buffers:
+            raise ValueError(f"a jump to step {target} by buffer {buffer} of {self.num_buffers}")
+        cdef Step *step = self.append()
+        step.function = NULL
+        step.jump = target
+        if buffer >= 0:
+            step.buffers = <int *>malloc(sizeof(int))
+            step.offsets = <int64_t *>malloc(sizeof(int64_t))
+            step.num_args = 1
+            step.buffers[0] = buffer
+            step.offsets[0] = byte_offset
+        return self.num_steps - 1
+
     def bind(self, int buffer, uintptr_t address, int64_t stride_bytes=0, int64_t replica_stride_bytes=0,
              int64_t divisor=1, int64_t modulus=0):
         """Say where a buffer lies and how far it advances.
@@ -267,14 +290,20 @@ cdef class Plan:
         cdef ti_job job
         cdef char *args[64]
         cdef Step *step
-        cdef int i, k, trap
-        for i in range(begin, end):
+        cdef int i, k, trap, following = begin
+        while following < end:
+            i = following
+            following = i + 1
             step = &self.steps[i]
             loops.at = i
             if loops.interruptible and now() - loops.checked > 0.05:
                 with gil:
                     PyErr_CheckSignals()
                 loops.checked = now()
+            if step.jump >= 0:
+                if step.num_args == 0 or not (self.current[step.buffers[0]] + step.offsets[0])[0]:
+                    following = step.jump
+                continue
             if step.function == NULL:
                 with gil:
                     self.callbacks[i]()

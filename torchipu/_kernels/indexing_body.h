@@ -8,6 +8,41 @@ static inline __attribute__((always_inline)) int64_t FN(position)(const char *p,
 }
 
 /* --------------------------------------------------------------------------- gather and scatter over blocks */
+/* Floats by 64-bit indices, several at a time: out[j] = table[index[j] * inner + j * pace]. Returns how many were taken,
+ * or -1 where an index is out of range. Products of an index and `inner` have at most 32 bits each. */
+#if VL == 16
+static inline int64_t FN(gather_floats)(float *out, const float *table, const int64_t *index, int64_t count,
+                                        int64_t inner, int64_t pace, int64_t extent) {
+  const __m512i limit = _mm512_set1_epi64(extent), by = _mm512_set1_epi64(inner);
+  __m512i place = _mm512_mullo_epi64(_mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7), _mm512_set1_epi64(pace));
+  int64_t j = 0;
+  for (; j + 8 <= count; j += 8) {
+    const __m512i k = _mm512_loadu_si512(index + j);
+    if (_mm512_cmpge_epu64_mask(k, limit)) return -1;
+    const __m512i at = _mm512_add_epi64(_mm512_mul_epu32(k, by), place);
+    _mm256_storeu_ps(out + j, _mm512_i64gather_ps(at, table, 4));
+    place = _mm512_add_epi64(place, _mm512_set1_epi64(8 * pace));
+  }
+  return j;
+}
+#else
+static inline int64_t FN(gather_floats)(float *out, const float *table, const int64_t *index, int64_t count,
+                                        int64_t inner, int64_t pace, int64_t extent) {
+  const __m256i last = _mm256_set1_epi64x(extent - 1), by = _mm256_set1_epi64x(inner), zero = _mm256_setzero_si256();
+  __m256i place = _mm256_setr_epi64x(0, pace, 2 * pace, 3 * pace);
+  int64_t j = 0;
+  for (; j + 4 <= count; j += 4) {
+    const __m256i k = _mm256_loadu_si256((const __m256i *)(index + j));
+    const __m256i wrong = _mm256_or_si256(_mm256_cmpgt_epi64(zero, k), _mm256_cmpgt_epi64(k, last));
+    if (!_mm256_testz_si256(wrong, wrong)) return -1;
+    const __m256i at = _mm256_add_epi64(_mm256_mul_epu32(k, by), place);
+    _mm_storeu_ps(out + j, _mm256_i64gather_ps(table, at, 4));
+    place = _mm256_add_epi64(place, _mm256_set1_epi64x(4 * pace));
+  }
+  return j;
+}
+#endif
+
 static inline __attribute__((always_inline)) int FN(gather_sized)(
     char *const *args, const int64_t *ints, int64_t begin, int64_t end, int64_t bytes, int64_t index_bytes) {
   const int64_t n = ints[2], inner = ints[3], extent = ints[4];
@@ -16,7 +51,13 @@ static inline __attribute__((always_inline)) int FN(gather_sized)(
     const int64_t run = inner == 1 ? TI_MIN(n - row % n, end - row) : 1, count = run * inner;
     const char *table = args[1] + row / n * extent * inner * bytes;
     char *out = args[0] + row * inner * bytes;
-    for (int64_t j = 0; j < count; j++) {
+    int64_t j = 0;
+    if (bytes == 4 && index_bytes == 8 && extent < INT32_MAX && inner < INT32_MAX) {
+      j = FN(gather_floats)((float *)out, (const float *)table, (const int64_t *)args[2] + row * inner, count, inner,
+                            inner != 1, extent);
+      if (j < 0) return TI_TRAP_INDEX;
+    }
+    for (; j < count; j++) {
       const int64_t k = FN(position)(args[2], index_bytes, row * inner + j);
       const int wrong = (uint64_t)k >= (uint64_t)extent;
       bad |= wrong;

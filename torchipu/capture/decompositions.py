@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 
-from torchipu.capture import criteria, movement
+from torchipu.capture import criteria, maps, movement
 
 aten = torch.ops.aten
 
@@ -30,7 +30,7 @@ Decompositions = dict[torch._ops.OpOverload, Callable[..., Any]]
 def decompositions() -> Decompositions:
     """Return what AOT autograd takes apart while it traces, by overload."""
     taken_apart = get_decompositions([*TORCH_OWN, *movement.TORCH_OWN, *criteria.TORCH_OWN])
-    return {**cast(Decompositions, taken_apart), **OURS, **movement.OURS, **criteria.OURS}
+    return {**cast(Decompositions, taken_apart), **OURS, **maps.OURS, **movement.OURS, **criteria.OURS}
 
 
 def _addbmm(

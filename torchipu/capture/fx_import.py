@@ -6,7 +6,7 @@ import operator
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torchipu.capture.block import BLOCK_KEY, check_block
+from torchipu.capture.control import REMEDIES, Body, import_control, is_control
 from torchipu.capture.strides import order_by_memory
 from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
 from torchipu.ir.graph import Graph, Op, Tensor
@@ -124,9 +125,10 @@ def import_graph(
 class _Importer:
     """State of one import: what each FX node became."""
 
-    def __init__(self, module: GraphModule, leg: Leg | None) -> None:
+    def __init__(self, module: GraphModule, leg: Leg | None, within: str = "") -> None:
         self.module = module
         self.leg = leg
+        self.within = within
         self.values: dict[Node, object] = {}
         self.inputs: list[Tensor] = []
         self.placeholders: list[Tensor | None] = []
@@ -171,6 +173,7 @@ class _Importer:
 
     def tensor(self, name: str, value: torch.Tensor, node: Node, role: Role = Role.ACTIVATION) -> Tensor:
         """Return a new IR tensor for a fake value, under a name that is free."""
+        name = f"{self.within}{name}"
         unique, count = name, 1
         while unique in self.names:
             unique, count = f"{name}_{count}", count + 1
@@ -185,6 +188,9 @@ class _Importer:
             return
         if node.target is torch.ops.higher_order.with_effects:
             self.effect(node)
+            return
+        if is_control(node.target):
+            import_control(node, self)
             return
         if not isinstance(node.target, torch._ops.OpOverload):
             self.values[node] = self.fold(node)
@@ -258,6 +264,58 @@ class _Importer:
         self.ops.append(op)
         self.sources.update(dict.fromkeys(outputs, op.source))
         self.values[node] = slots
+
+    # ------------------------------------------------------------------ control flow
+    def body(self, module: GraphModule, name: str, leg: Leg, source: Source, numbers: Mapping[int, object]) -> Body:
+        """Import a graph that a node runs; a call in it without a line of its own has that of the node.
+
+        Args:
+            module: The graph.
+            name: What its values' names begin with.
+            leg: Leg of the node.
+            source: Line of the node.
+            numbers: What placeholders stand for that take no tensor, by position.
+        """
+        order_by_memory(module)
+        inner = _Importer(module, leg, f"{self.within}{name}.")
+        inner.names, inner.generic = self.names, self.generic
+        returned: tuple[object, ...] = ()
+        placeholders = 0
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                if placeholders in numbers:
+                    inner.values[node] = numbers[placeholders]
+                else:
+                    inner.placeholder(node, Given(Role.ACTIVATION))
+                placeholders += 1
+            elif node.op == "get_attr":
+                inner.attribute(node)
+            elif node.op == "output":
+                returned = _flat(node.args[0])
+            else:
+                inner.call(node)
+        results = tuple(inner.read(member) for member in returned)
+        ops = tuple(op if op.source.file else replace(op, source=source) for op in inner.ops)
+        return Body(ops, tuple(inner.inputs), results, inner.constants)
+
+    def constant(self, like: Tensor, value: torch.Tensor) -> Tensor:
+        """Enter a constant of a body as an input of this graph."""
+        tensor = replace(like, name=f"{like.name}.value")
+        self.names.add(tensor.name)
+        self.inputs.append(tensor)
+        self.constants[tensor] = value
+        return tensor
+
+    def control(self, node: Node, op: Op, slots: list[object]) -> None:
+        """Append an op of control flow."""
+        op = replace(op, source=self.source(node, op.inputs))
+        self.ops.append(op)
+        self.sources.update(dict.fromkeys(op.outputs, op.source))
+        self.values[node] = slots
+
+    def line(self, node: Node) -> tuple[Source, tuple[str, int | None] | None]:
+        """Return the user's line of a node, and its block."""
+        return source_of(node), block_of(node)
 
     def source(self, node: Node, inputs: Sequence[Tensor]) -> Source:
         """Return the user's line of a node, or that of what it reads where torch added the call itself."""
@@ -443,8 +501,8 @@ def _concrete(value: object, node: Node) -> object:
 def _uncapturable(node: Node, name: str) -> UnsupportedOpError:
     return UnsupportedOpError(
         f"{name} cannot be captured into the program", op=node.format_node(), source=source_of(node),
-        remedy="write the control flow without torch.cond, while_loop or similar operators, or move it out of "
-        "the compiled region",
+        remedy=REMEDIES.get(name, "write it with torch.cond, while_loop, scan or map, or move it out of the compiled "
+        "region"),
     )
 
 

@@ -7,12 +7,26 @@ nothing overlaps.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torchipu.cost.exchange import all_reduce_cycles, exchange_cycles, host_cycles, link_cycles, streaming_cycles
 from torchipu.cost.sync import sync_cycles
 from torchipu.ir.graph import Op
-from torchipu.ir.program import AllReduce, Call, ComputeSet, Copy, Execute, HostCopy, Program, Repeat, Sequence, Sync
+from torchipu.ir.program import (
+    AllReduce,
+    Call,
+    ComputeSet,
+    Copy,
+    Execute,
+    HostCopy,
+    If,
+    Program,
+    Repeat,
+    RepeatWhile,
+    Sequence,
+    Sync,
+    parts_of,
+)
 from torchipu.target import Target
 
 CATEGORIES = ("compute", "exchange", "sync", "link", "all-reduce", "host")
@@ -28,11 +42,27 @@ class Superstep:
     sync: int
     exchange: int
     compute: int
+    runs: int = 1
 
     @property
     def cycles(self) -> int:
-        """All three together."""
-        return self.sync + self.exchange + self.compute
+        """All three together, in all runs within one run of the function."""
+        return (self.sync + self.exchange + self.compute) * self.runs
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Cycles that depend on data.
+
+    Attributes:
+        op: The ``cond``, or the ``while_loop``.
+        cycles: Of one run of each branch, or of one trip of the loop, its test included.
+        runs: How often it is reached within one run of the function.
+    """
+
+    op: Op
+    cycles: tuple[int, ...]
+    runs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +71,16 @@ class FunctionCost:
 
     Attributes:
         name: Name of the function.
-        cycles_by_category: Cycles for each of ``CATEGORIES``.
+        cycles_by_category: Cycles for each of ``CATEGORIES``: of a choice those of its dearest branch, of a loop
+            that ends when a test says so those of one trip.
         supersteps: Its compute sets in order.
+        choices: What depends on data.
     """
 
     name: str
     cycles_by_category: Mapping[str, int]
     supersteps: tuple[Superstep, ...]
+    choices: tuple[Choice, ...] = ()
 
     @property
     def cycles(self) -> int:
@@ -66,15 +99,26 @@ class _Count:
 
     cycles: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0))
     supersteps: list[Superstep] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
     sync: int = 0
     exchange: int = 0
 
     def add(self, category: str, cycles: int, times: int) -> None:
         self.cycles[category] += cycles * times
 
-    def close(self, compute_set: ComputeSet, compute: int) -> None:
-        self.supersteps.append(Superstep(compute_set.name, compute_set.op, self.sync, self.exchange, compute))
+    def close(self, compute_set: ComputeSet, compute: int, times: int) -> None:
+        self.supersteps.append(Superstep(compute_set.name, compute_set.op, self.sync, self.exchange, compute, times))
         self.sync = self.exchange = 0
+
+    def join(self, other: _Count) -> None:
+        """Take over the cycles of a part, counted by itself."""
+        for category, cycles in other.cycles.items():
+            self.cycles[category] += cycles
+
+    def show(self, other: _Count, times: int) -> None:
+        """Take over the supersteps of a part as often as they count, and what depends on data in it."""
+        self.supersteps += [replace(step, runs=step.runs * times) for step in other.supersteps]
+        self.choices += other.choices
 
 
 def function_cost(name: str, program: Program, target: Target, functions: Mapping[str, Program]) -> FunctionCost:
@@ -91,7 +135,7 @@ def function_cost(name: str, program: Program, target: Target, functions: Mappin
     """
     count = _Count()
     _walk(program, target, functions, count, 1)
-    return FunctionCost(name, count.cycles, tuple(count.supersteps))
+    return FunctionCost(name, count.cycles, tuple(count.supersteps), tuple(count.choices))
 
 
 def _walk(program: Program, target: Target, functions: Mapping[str, Program], count: _Count, times: int) -> None:
@@ -114,7 +158,9 @@ def _walk(program: Program, target: Target, functions: Mapping[str, Program], co
             # Groups of one compute set share the tiles: the slowest vertex counts.
             compute = max((group.cycles for group in compute_set.groups), default=0)
             count.add("compute", compute, times)
-            count.close(compute_set, compute)
+            count.close(compute_set, compute, times)
+        case If(op=op) | RepeatWhile(op=op):
+            _walk_choice(program, target, functions, count, times, op)
         case HostCopy(stream=stream, variable=variable):
             move = streaming_cycles if stream.startswith(REMOTE_PREFIX) else host_cycles
             count.add("host", move(target, variable.device_bytes), times)
@@ -123,6 +169,24 @@ def _walk(program: Program, target: Target, functions: Mapping[str, Program], co
             count.add("all-reduce", all_reduce_cycles(target, total_bytes, replicas), times)
         case _:
             raise TypeError(f"{type(program).__name__} inside a function")
+
+
+def _walk_choice(
+    program: Program, target: Target, functions: Mapping[str, Program], count: _Count, times: int, op: Op,
+) -> None:
+    """Count the dearest branch of a choice, or the test and one trip of a loop, and state all of them."""
+    parts = [_Count() for _ in parts_of(program)]
+    for part, inner in zip(parts, parts_of(program), strict=True):
+        _walk(inner, target, functions, part, times)
+    spent = [sum(part.cycles.values()) for part in parts]
+    dearest = spent.index(max(spent))
+    for position, part in enumerate(parts):
+        counts = position == dearest or isinstance(program, RepeatWhile)
+        count.show(part, int(counts))
+        if counts:
+            count.join(part)
+    once = [cycles // max(1, times) for cycles in spent]
+    count.choices.append(Choice(op, (sum(once),) if isinstance(program, RepeatWhile) else tuple(once), times))
 
 
 def copy_cycles(copy: Copy, target: Target) -> tuple[str, int]:

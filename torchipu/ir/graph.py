@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -68,6 +68,7 @@ class Op:
         placement: None until the placement pass.
         leg: Leg as captured; the placement repeats it.
         block: Block annotation as captured: ``(name, ipu_id or None)``.
+        bodies: Graphs that the op runs, for control flow; see `torchipu.ops.control`.
     """
 
     kind: str
@@ -80,6 +81,7 @@ class Op:
     placement: Placement | None = None
     leg: Leg = Leg.FORWARD
     block: tuple[str, int | None] | None = None
+    bodies: tuple[Graph, ...] = ()
 
     def operand(self, name: str) -> Tensor | None:
         """Return the single tensor bound to a schema name, or None when it was not given."""
@@ -124,3 +126,11 @@ class Graph:
     outputs: tuple[Tensor, ...]
     ops: tuple[Op, ...]
     updates: tuple[tuple[Tensor, Tensor], ...] = ()
+
+
+def walk_ops(ops: Sequence[Op]) -> Iterator[Op]:
+    """Yield ops, and after each one those of its bodies."""
+    for op in ops:
+        yield op
+        for body in op.bodies:
+            yield from walk_ops(body.ops)

@@ -158,13 +158,61 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class If:
+    """Run one of two programs, as the single element of a variable says.
+
+    Attributes:
+        condition: Boolean that the tiles agree on.
+        then: Run where it is true.
+        otherwise: Run where it is false.
+        op: What asked for it.
+    """
+
+    condition: Variable
+    then: Program
+    otherwise: Program
+    op: Op
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RepeatWhile:
+    """Run a program as often as a test that runs before it says.
+
+    Attributes:
+        test: Computes the condition.
+        condition: Boolean that the tiles agree on.
+        body: Run while it is true.
+        op: What asked for it.
+    """
+
+    test: Program
+    condition: Variable
+    body: Program
+    op: Op
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class OnIpus:
     """Run programs side by side, one an IPU, until the next sync: one pipeline cycle."""
 
     bodies: tuple[Program, ...]
 
 
-Program = Execute | Copy | HostCopy | AllReduce | Sync | Call | Sequence | Repeat | OnIpus
+Program = Execute | Copy | HostCopy | AllReduce | Sync | Call | Sequence | Repeat | If | RepeatWhile | OnIpus
+
+
+def parts_of(program: Program) -> tuple[Program, ...]:
+    """Return the programs that a program of control flow runs itself; calls of functions are none."""
+    match program:
+        case Sequence(body=parts) | OnIpus(bodies=parts):
+            return parts
+        case Repeat(body=part):
+            return (part,)
+        case If(then=then, otherwise=otherwise):
+            return (then, otherwise)
+        case RepeatWhile(test=test, body=part):
+            return (test, part)
+    return ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.program import (
     AllReduce,
@@ -19,9 +19,11 @@ from torchipu.ir.program import (
     Executable,
     Execute,
     HostCopy,
+    If,
     OnIpus,
     Program,
     Repeat,
+    RepeatWhile,
     Sequence,
     Sync,
     Variable,
@@ -50,8 +52,10 @@ class Names:
             return
         for tensor in graph.inputs:
             self._keep(tensor.name)
-        for op in graph.ops:
+        for op in walk_ops(graph.ops):
             for tensor in op.outputs:
+                self.tensor(tensor)
+            for tensor in (formal for body in op.bodies for formal in body.inputs):
                 self.tensor(tensor)
 
     def tensor(self, tensor: Tensor) -> str:
@@ -92,7 +96,7 @@ def format_graph(graph: Graph) -> str:
 def graph_lines(graph: Graph) -> list[str]:
     """Return the lines of a graph's text; ``op_line`` tells which belongs to an op."""
     names = Names(graph)
-    body = [INDENT + format_op(op, names) for op in graph.ops]
+    body = [INDENT + line for op in graph.ops for line in _op_lines(op, names)]
     ends = [f"{INDENT}update {names.tensor(state)} <- {names.tensor(value)}" for state, value in graph.updates]
     ends.append(f"{INDENT}return {', '.join(names.tensor(tensor) for tensor in graph.outputs)}".rstrip())
     return [*_graph_head(graph, names), *body, *ends, "}"]
@@ -100,7 +104,20 @@ def graph_lines(graph: Graph) -> list[str]:
 
 def op_line(graph: Graph, position: int) -> int:
     """Return the index, in ``graph_lines``, of the op at a position."""
-    return len(_graph_head(graph, Names(graph))) + position
+    names = Names(graph)
+    return len(_graph_head(graph, names)) + sum(len(_op_lines(op, names)) for op in graph.ops[:position])
+
+
+def _op_lines(op: Op, names: Names) -> list[str]:
+    """Return the line of an op, and below it those of the graphs that it runs."""
+    lines = [format_op(op, names)]
+    for body in op.bodies:
+        formals = ", ".join(_typed(tensor, names) for tensor in body.inputs)
+        lines.append(f"{INDENT}{body.name}({formals}) {{")
+        lines += [INDENT * 2 + line for inner in body.ops for line in _op_lines(inner, names)]
+        lines.append(f"{INDENT * 2}yield {', '.join(names.tensor(tensor) for tensor in body.outputs)}".rstrip())
+        lines.append(f"{INDENT}}}")
+    return lines
 
 
 def _graph_head(graph: Graph, names: Names) -> list[str]:
@@ -285,6 +302,12 @@ def _program_lines(program: Program, names: Names) -> list[str]:
             return [line for part in body for line in _program_lines(part, names)]
         case Repeat(count=count, body=part):
             return [f"repeat {count} {{", *_indented(_program_lines(part, names)), "}"]
+        case If(condition=condition, then=then, otherwise=otherwise):
+            lines = [f"if {names.variable(condition)} {{", *_indented(_program_lines(then, names))]
+            return [*lines, "} else {", *_indented(_program_lines(otherwise, names)), "}"]
+        case RepeatWhile(test=test, condition=condition, body=part):
+            lines = ["repeat {", *_indented(_program_lines(test, names)), f"}} while {names.variable(condition)} {{"]
+            return [*lines, *_indented(_program_lines(part, names)), "}"]
         case OnIpus(bodies=bodies):
             lines = []
             for position, part in enumerate(bodies):

@@ -15,12 +15,15 @@ from torchipu.ir.program import (
     Executable,
     Execute,
     HostCopy,
+    If,
     OnIpus,
     Program,
     Repeat,
+    RepeatWhile,
     Sequence,
     Sync,
     Variable,
+    parts_of,
 )
 from torchipu.ir.schedule import Action, Schedule
 from torchipu.ir.text import format_executable, format_mapping, format_schedule, graph_lines, op_line
@@ -60,11 +63,11 @@ def verify_graph(graph: Graph, after: str = "") -> None:
 class _GraphCheck:
     """Which op made which tensor, as far as the graph has been read."""
 
-    def __init__(self, graph: Graph, after: str) -> None:
+    def __init__(self, graph: Graph, after: str, names: set[str] | None = None) -> None:
         self.graph = graph
         self.after = after
         self.maker: dict[Tensor, Op | None] = {}
-        self.names: set[str] = set()
+        self.names: set[str] = set() if names is None else names
         for tensor in graph.inputs:
             self.define(tensor, None, None)
 
@@ -97,8 +100,19 @@ class _GraphCheck:
         width = sum(map(operand_width, op.operands))
         if op.operands and width != len(op.inputs):
             self.fail_at(f"op {op.kind} names {width} operands but has {len(op.inputs)} inputs", position)
+        for body in op.bodies:
+            self.check_body(body, op)
         for tensor in op.outputs:
             self.define(tensor, op, position)
+
+    def check_body(self, body: Graph, op: Op) -> None:
+        """Check a graph that an op runs: it stands by itself, and lies in the op's leg and place."""
+        inner = _GraphCheck(body, self.after, self.names)
+        for position, member in enumerate(body.ops):
+            inner.check_op(member, position)
+            if member.leg is not op.leg or member.placement != op.placement:
+                inner.fail_at(f"op {member.kind} is in another leg or place than the {op.kind} that runs it", position)
+        inner.check_ends()
 
     def check_ends(self) -> None:
         inputs, states = set(self.graph.inputs), set()
@@ -310,6 +324,12 @@ class _ExecutableCheck:
                 if count < 1:
                     self.fail(f"{name} repeats {count} times", name)
                 self.check_program(part, name)
+            case If(condition=condition) | RepeatWhile(condition=condition):
+                self._check_known(condition, name)
+                if condition.num_elements != 1:
+                    self.fail(f"{name} decides by %{condition.name}, which has {condition.num_elements} elements", name)
+                for part in parts_of(program):
+                    self.check_program(part, name)
             case OnIpus(bodies=bodies):
                 self._check_side_by_side(bodies, name)
             case Execute(compute_set=compute_set):
@@ -409,10 +429,8 @@ def touched(program: Program) -> tuple[Variable, ...]:
 def ipus_of(program: Program, functions: Mapping[str, Program]) -> set[int]:
     """Return the IPUs that a program touches, through its calls too."""
     match program:
-        case Sequence(body=parts) | OnIpus(bodies=parts):
-            return set().union(*(ipus_of(part, functions) for part in parts))
-        case Repeat(body=part):
-            return ipus_of(part, functions)
+        case Sequence() | OnIpus() | Repeat() | If() | RepeatWhile():
+            return set().union(*(ipus_of(part, functions) for part in parts_of(program)))
         case Call(function=function):
             return ipus_of(functions[function], functions) if function in functions else set()
         case Execute(compute_set=compute_set):
@@ -422,11 +440,7 @@ def ipus_of(program: Program, functions: Mapping[str, Program]) -> set[int]:
 
 def called_functions(program: Program) -> Iterator[str]:
     """Yield the functions that a program calls itself."""
-    match program:
-        case Sequence(body=parts) | OnIpus(bodies=parts):
-            for part in parts:
-                yield from called_functions(part)
-        case Repeat(body=part):
-            yield from called_functions(part)
-        case Call(function=function):
-            yield function
+    if isinstance(program, Call):
+        yield program.function
+    for part in parts_of(program):
+        yield from called_functions(part)

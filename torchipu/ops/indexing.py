@@ -126,6 +126,8 @@ def _emit_scatter(op: Op, plan: HostPlanner) -> None:
     base_tensor, index_tensor, values = needed(op, "self"), needed(op, "index"), op.operand("src")
     dtype = base_tensor.dtype if how == PUT else arithmetic_type(base_tensor.dtype)
     out = plan.output(op.outputs[0], dtype)
+    if _emit_shared_scatter(op, plan, out, how, with_base):
+        return
     emit_copy(plan, out, plan.value(base_tensor, dtype, contiguous=False))
     if index_tensor.num_elements == 0:
         return
@@ -153,6 +155,25 @@ def _emit_scatter(op: Op, plan: HostPlanner) -> None:
                   grain=BLOCK_SHARE, reads_outputs=True)
     if part is not reached:
         emit_copy(plan, reached, part)
+
+
+def _emit_shared_scatter(op: Op, plan: HostPlanner, out: HostTensor, how: int, with_base: bool) -> bool:
+    """Join whole rows where one index serves all elements of a row, as after ``index[:, None].expand(-1, n)``."""
+    index, values = plan.value(needed(op, "index"), contiguous=False), op.operand("src")
+    dim = dim_of(op, len(index.shape))
+    if values is None or not index.shape or dim != 0 or index.shape[1:] != out.shape[1:]:
+        return False
+    shared = _shared_index(index, dim)
+    wraps = how == MEAN and out.dtype is DType.LONG  # sums of short types overflow before they are divided
+    if shared is None or wraps or index.num_elements == 0 or values.shape[1:] != index.shape[1:]:
+        return False
+    base = plan.value(needed(op, "self"), out.dtype)
+    source = _row_major(plan, replace(plan.value(values, out.dtype, contiguous=False), shape=index.shape))
+    rows, inner = out.shape[0], prod(out.shape[1:])
+    buckets = bucket(plan, _row_major(plan, shared), rows, wrap=False)
+    _reduce_rows(plan, out, base, source, buckets, sizes=(1, rows, inner), count=index.shape[0], strides=(inner, 1),
+                 how=how, with_base=with_base)
+    return True
 
 
 def _reduce_scattered(
@@ -193,9 +214,10 @@ def _reduce_rows(
         plan.step(row_kernels.PUT_ROWS, [out], [base, source, *buckets],
                   ints=(rows, count, inner, base.dtype.host_bytes, *strides), items=outer * rows,
                   grain=row_grain(inner))
-    elif how == ADD and base.dtype is DType.FLOAT:
+    elif how == ADD and with_base and base.dtype is DType.FLOAT:
+        # Without a base this kernel gives zero to rows that no index names.
         plan.step(row_kernels.SUM_ROWS, [out], [base, source, *buckets],
-                  ints=(rows, count, inner, int(with_base), *strides), scalars=(float(alpha),), items=outer * rows,
+                  ints=(rows, count, inner, 1, *strides), scalars=(float(alpha),), items=outer * rows,
                   grain=row_grain(inner))
     else:
         plan.step(kernels.REDUCE_ROWS, [out], [base, source, *buckets],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
 
 if TYPE_CHECKING:
@@ -129,6 +130,11 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+@dataclass(slots=True, eq=False)
+class Mark:
+    """A place among the steps of a plan that others go on with."""
+
+
 class HostPlanner(Protocol):
     """What the emitter of a record may ask of the planner; implemented in ``runtime.host_plan``."""
 
@@ -189,6 +195,31 @@ class HostPlanner(Protocol):
             grain: Items of one chunk; chosen from shapes alone, so that results do not depend on threads.
             scratch_bytes: Private bytes each thread needs.
             reads_outputs: Whether the kernel also reads what it overwrites (accumulation).
+        """
+        ...
+
+    def body(self, body: Graph, operands: Sequence[HostTensor]) -> list[HostTensor]:
+        """Append the steps of a graph that an op runs and return where its results lie.
+
+        Args:
+            body: One of ``Op.bodies``.
+            operands: Storage of its inputs.
+        """
+        ...
+
+    def place(self, mark: Mark) -> None:
+        """Put a mark before the next step."""
+        ...
+
+    def go(self, mark: Mark, unless: HostTensor | None = None) -> None:
+        """Append a jump to a mark, taken always or unless a boolean is true."""
+        ...
+
+    def loop(self, counter: HostTensor) -> AbstractContextManager[None]:
+        """Say that the steps appended within run again and again: what they keep lasts until the last has ended.
+
+        Args:
+            counter: LONG[1], trips made so far; random ops draw anew with each.
         """
         ...
 

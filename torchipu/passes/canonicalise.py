@@ -24,7 +24,19 @@ def canonicalise(graph: Graph) -> Graph:
     Returns:
         The new graph, or the same object when there is nothing to remove.
     """
-    return _drop_dead(_merge(graph))
+    return _drop_dead(_merge(_in_bodies(graph)))
+
+
+def _in_bodies(graph: Graph) -> Graph:
+    """Do the same within the graphs that ops run; what a body takes and gives stays as it is."""
+    if not any(op.bodies for op in graph.ops):
+        return graph
+    ops = []
+    for op in graph.ops:
+        bodies = tuple(canonicalise(body) for body in op.bodies)
+        unchanged = all(new is old for new, old in zip(bodies, op.bodies, strict=True))
+        ops.append(op if unchanged else replace(op, bodies=bodies))
+    return replace(graph, ops=tuple(ops))
 
 
 # --------------------------------------------------------------------------- no-ops and repetitions
@@ -96,7 +108,7 @@ def _key(op: Op) -> Hashable | None:
     """Return what two ops must share to compute the same, or None for an op that must not be merged."""
     spec = spec_of(op)
     # An op without a record may draw random bits for all that we know.
-    if spec is None or spec.is_random or not op.outputs:
+    if spec is None or spec.is_random or not op.outputs or op.bodies:
         return None
     results = tuple((tensor.shape, tensor.dtype) for tensor in op.outputs)
     attrs = tuple(sorted((name, _frozen(value)) for name, value in op.attrs.items()))

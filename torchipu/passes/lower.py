@@ -19,9 +19,11 @@ from torchipu.ir.program import (
     Executable,
     Execute,
     HostCopy,
+    If,
     OnIpus,
     Program,
     Repeat,
+    RepeatWhile,
     Sequence,
     Sync,
     Variable,
@@ -29,6 +31,7 @@ from torchipu.ir.program import (
 )
 from torchipu.ir.schedule import Action, Schedule
 from torchipu.ir.types import Leg, Role
+from torchipu.ops.control import COND, WHILE, carried_of, formals_of, trips_of
 from torchipu.ops.generic import lower_generic
 from torchipu.ops.spec import Codelet, Vertices, spec_of
 from torchipu.target import Target
@@ -169,7 +172,12 @@ class _Flow:
         self.inputs = set(graph.inputs)
         self.views: set[int] = set()
         self.permuted: set[Tensor] = set()
-        for op in graph.ops:
+        self._follow(graph.ops)
+        self._join_states()
+
+    def _follow(self, ops: Iterable[Op]) -> None:
+        """Note what ops make and use, and what the graphs that they run do."""
+        for op in ops:
             if is_view(op):
                 self.views.add(id(op))
                 self.alias.update(dict.fromkeys(op.outputs, self.storage(op.inputs[0])))
@@ -189,7 +197,13 @@ class _Flow:
             if is_all_reduce(op):
                 # What other IPUs are sent is the sum.
                 self.maker[self.storage(op.inputs[0])] = name
-        self._join_states()
+            for body in op.bodies:
+                for formal, held, is_row in formals_of(op, body):
+                    if is_row:
+                        self.maker[formal], self.home[formal] = name, ipu
+                    else:
+                        self.alias[formal] = self.storage(held)
+                self._follow(body.ops)
 
     def storage(self, tensor: Tensor) -> Tensor:
         """Return the tensor whose storage holds a value."""
@@ -299,6 +313,9 @@ class _Lowering:
         """Lower an op into the function of its stage and leg."""
         if id(op) in self.flow.views:
             return
+        if op.bodies:
+            self.function(function_of(op)).body += self._control(op)
+            return
         name, ipu = function_of(op), _ipu(op)
         function = self.function(name)
         if is_all_reduce(op):
@@ -326,6 +343,66 @@ class _Lowering:
         for variable in fields.values():
             if variable.off_chip:
                 self.last_use_off_chip.setdefault(name, {})[variable] = len(body)
+
+    # ------------------------------------------------------------------ control flow
+    def _control(self, op: Op) -> list[Program]:
+        """Return the programs of an op that runs graphs."""
+        bodies = [(body, self._within(op, body)) for body in op.bodies]
+        if op.target == COND:
+            branches = [
+                Sequence((*program, *self._moves(op, zip(body.outputs, op.outputs, strict=True))))
+                for body, program in bodies
+            ]
+            return [_IPU_SYNC, If(self._held(op, op.inputs[0]), branches[0], branches[1], op)]
+        carried = op.outputs[: len(carried_of(op))]
+        begin = self._moves(op, zip(carried_of(op), carried, strict=True))
+        body, program = bodies[-1]
+        if op.target == WHILE:
+            test, tested = bodies[0]
+            moves = self._moves(op, zip(body.outputs, carried, strict=True))
+            condition = self._held(op, test.outputs[0])
+            return [*begin, RepeatWhile(Sequence((*tested, _IPU_SYNC)), condition, Sequence((*program, *moves)), op)]
+        if not trips_of(op):
+            return begin
+        formals = formals_of(op, body)
+        taken = self._rows(op, [(held, formal) for formal, held, is_row in formals if is_row], taken=True)
+        stacked = list(zip(body.outputs, op.outputs, strict=True))[len(carried) :]
+        put = self._rows(op, stacked, taken=False)
+        moves = self._moves(op, zip(body.outputs, carried, strict=False))
+        return [*begin, Repeat(trips_of(op), Sequence((*taken, *program, *put, *moves)))]
+
+    def _within(self, op: Op, body: Graph) -> list[Program]:
+        """Return the programs of a body; streams that it is the first to need begin the function all the same."""
+        function = self.function(function_of(op))
+        around, function.body = function.body, []
+        for member in body.ops:
+            self.add(member)
+        program, function.body = function.body, around
+        return program
+
+    def _held(self, op: Op, tensor: Tensor) -> Variable:
+        return self._variable(self.flow.storage(tensor), _ipu(op), function_of(op))
+
+    def _moves(self, op: Op, pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Program]:
+        """Copy values into the storage of others."""
+        moves: list[Program] = []
+        for source, target in pairs:
+            src, dst = self._held(op, source), self._held(op, target)
+            if src is not dst and dst.num_elements:
+                largest = dst.mapping.max_elements_per_tile() * dst.dtype.device_bytes
+                moves += [_IPU_SYNC, Copy(src, dst, dst.device_bytes, largest)]
+        return moves
+
+    def _rows(self, op: Op, pairs: Iterable[tuple[Tensor, Tensor]], *, taken: bool) -> list[Program]:
+        """Copy a row out of each table, or into it."""
+        moves: list[Program] = []
+        for source, target in pairs:
+            src, dst = self._held(op, source), self._held(op, target)
+            row = dst if taken else src
+            if row.num_elements:
+                largest = row.mapping.max_elements_per_tile() * row.dtype.device_bytes
+                moves += [_IPU_SYNC, Copy(src, dst, row.device_bytes, largest)]
+        return moves
 
     def _strayed(self, op: Op, runs: TileMapping) -> tuple[int, int]:
         """Return the bytes and fragments that the busiest tile fetches of operands that lie, or are ordered, otherwise.

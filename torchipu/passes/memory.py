@@ -20,12 +20,15 @@ from torchipu.ir.program import (
     Executable,
     Execute,
     HostCopy,
+    If,
     OnIpus,
     Program,
     Repeat,
+    RepeatWhile,
     Sequence,
     Variable,
     VertexGroup,
+    parts_of,
 )
 from torchipu.ir.types import Role
 from torchipu.target import Target
@@ -136,6 +139,7 @@ class _Trace:
     fed: set[Variable] = field(default_factory=set)
     moments: list[_Moment] = field(default_factory=list)
     exchanges: dict[tuple[int, int, int, int], None] = field(default_factory=dict)
+    loops: list[tuple[int, int]] = field(default_factory=list)
     time: int = 0
 
     def touch(self, variables: Iterable[Variable]) -> None:
@@ -172,6 +176,17 @@ class Liveness:
             case Sequence(body=body):
                 for part in body:
                     self._follow(part)
+            case Repeat() | RepeatWhile():
+                begin = trace.time + 1
+                for part in parts_of(program):
+                    self._follow(part)
+                if isinstance(program, RepeatWhile):
+                    trace.touch((program.condition,))
+                trace.loops.append((begin, trace.time))
+            case If(condition=condition):
+                trace.touch((condition,))
+                for part in parts_of(program):
+                    self._follow(part)
             case Execute(compute_set=compute_set):
                 trace.time += 1
                 for group in compute_set.groups:
@@ -200,7 +215,11 @@ class Liveness:
             lasting = False
         unused = variable not in trace.first
         always = lasting or variable in trace.fed or unused
-        return _Lifetime(variable, trace.first.get(variable, 0), trace.last.get(variable, 0), always)
+        begin, end = trace.first.get(variable, 0), trace.last.get(variable, 0)
+        for first, last in trace.loops:  # inner loops come first
+            if begin <= last and end >= first and (begin < first or end > last):
+                begin, end = min(begin, first), max(end, last)  # shared with what lies around: held through all trips
+        return _Lifetime(variable, begin, end, always)
 
     def bytes_by_tile(self, mapping: TileMapping, element_bytes: int) -> TileBytes:
         """Return the bytes that a mapping puts on each tile."""

@@ -49,8 +49,14 @@ def place(graph: Graph, options: Options, target: Target) -> Graph:
     ops = []
     for op in graph.ops:
         block = blocks[block_by_op[op]]
-        ops.append(replace(op, placement=Placement(block.name, block.ipu, block.stage, op.leg)))
+        ops.append(_placed(op, Placement(block.name, block.ipu, block.stage, op.leg)))
     return replace(graph, ops=tuple(ops))
+
+
+def _placed(op: Op, placement: Placement) -> Op:
+    """Return an op at a place; what it runs is there too."""
+    bodies = tuple(replace(body, ops=tuple(_placed(member, placement) for member in body.ops)) for body in op.bodies)
+    return replace(op, placement=placement, bodies=bodies)
 
 
 @dataclass(frozen=True, slots=True)

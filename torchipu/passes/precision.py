@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from torchipu.ir.graph import Graph, Op, Tensor
@@ -61,15 +61,25 @@ def _with_rounding(ops: list[Op], options: Options) -> list[Op]:
     attrs: dict[str, object] = {} if options.half_overflow == "infinity" else {"half_overflow": options.half_overflow}
     if not attrs and not options.stochastic_rounding:
         return ops
-    next_stream = dict(FIRST_STREAMS)
+    return _rounded(ops, attrs, dict(FIRST_STREAMS) if options.stochastic_rounding else None)
+
+
+def _rounded(ops: Sequence[Op], attrs: Mapping[str, object], next_stream: dict[Leg, int] | None) -> list[Op]:
+    """Add the attributes of rounding, in the bodies of control flow too; streams are numbered where there are any."""
     rounded = []
     for op in ops:
         spec = spec_of(op)
+        if op.bodies:
+            bodies = [replace(body, ops=tuple(_rounded(body.ops, attrs, next_stream))) for body in op.bodies]
+            rounded.append(replace(op, bodies=tuple(bodies)))
+            continue
         if spec is None or spec.is_view or all(result.dtype is not DType.HALF for result in op.outputs):
             rounded.append(op)
             continue
-        stream = {"rounding_stream": next_stream[op.leg]} if options.stochastic_rounding else {}
-        next_stream[op.leg] += len(op.outputs)
+        stream = {}
+        if next_stream is not None:
+            stream = {"rounding_stream": next_stream[op.leg]}
+            next_stream[op.leg] += len(op.outputs)
         rounded.append(replace(op, attrs={**op.attrs, **attrs, **stream}))
     return rounded
 
@@ -86,10 +96,22 @@ class _Casts:
     def add(self, op: Op) -> None:
         """Append an op, with casts around it where it needs them, and with its partials."""
         widened = _widened_types(op)
-        if widened:
+        if op.bodies:
+            self._add_with_bodies(op)
+        elif widened:
             self._add_widened(op, widened)
         else:
             self._append(op)
+
+    def _add_with_bodies(self, op: Op) -> None:
+        """Append an op of control flow with the same done in what it runs."""
+        inner = [_Casts(body) for body in op.bodies]
+        for casts, body in zip(inner, op.bodies, strict=True):
+            for member in body.ops:
+                casts.add(member)
+        self.is_changed = self.is_changed or any(casts.is_changed for casts in inner)
+        bodies = tuple(replace(body, ops=tuple(c.ops)) for c, body in zip(inner, op.bodies, strict=True))
+        self.ops.append(replace(op, bodies=bodies))
 
     def _add_widened(self, op: Op, widened: Mapping[DType, DType]) -> None:
         self.is_changed = True

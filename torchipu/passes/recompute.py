@@ -25,8 +25,8 @@ def recompute(graph: Graph, options: Options) -> Graph:
     from what goes into it, whatever the option says.
 
     Kept is what passes through ``torchipu.recomputation_checkpoint``. Kept as well are results of ops that draw random
-    bits, of ops without a record, and of ops that read a state that the forward changes: computed again, they could
-    differ.
+    bits, of ops without a record, of control flow, and of ops that read a state that the forward changes: computed
+    again, they could differ.
 
     Args:
         graph: A placed graph.
@@ -187,6 +187,6 @@ def _is_repeatable(op: Op, changing: set[Tensor]) -> bool:
     """Whether running a forward op once more, in the backward leg, gives the same values."""
     spec = spec_of(op)
     return (
-        op.leg is Leg.FORWARD and spec is not None and not spec.is_random
+        op.leg is Leg.FORWARD and spec is not None and not spec.is_random and not op.bodies
         and not any(tensor in changing for tensor in op.inputs)
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.mapping import TileMapping, linear
 from torchipu.ir.types import DType, Leg
+from torchipu.ops.control import formals_of
 from torchipu.ops.lowering import MIN_BYTES_PER_TILE, ceil_div
 from torchipu.ops.spec import spec_of
 from torchipu.target import Target
@@ -33,6 +34,12 @@ def map_tiles(graph: Graph, target: Target) -> dict[Tensor, TileMapping]:
     for tensor in graph.inputs:
         if tensor not in mappings:
             mappings[tensor] = spread.at(tensor)
+    _map_results(graph, mappings, spread)
+    return mappings
+
+
+def _map_results(graph: Graph, mappings: dict[Tensor, TileMapping], spread: _Linear) -> None:
+    """Map the results of all ops, and within the bodies of control flow."""
     for op in graph.ops:
         followed = _followed(op, mappings, spread)
         for result in op.outputs:
@@ -42,7 +49,10 @@ def map_tiles(graph: Graph, target: Target) -> dict[Tensor, TileMapping]:
                 mappings[result] = mappings[followed]
             else:
                 mappings[result] = spread.at(result)
-    return mappings
+        for body in op.bodies:
+            for formal, held, is_row in formals_of(op, body):
+                mappings[formal] = spread.at(formal) if is_row else mappings[held]
+            _map_results(body, mappings, spread)
 
 
 def _state_tiles(graph: Graph, spread: _Linear) -> dict[Tensor, int]:

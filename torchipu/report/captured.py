@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from torchipu.ir.graph import Graph
+from torchipu.ir.graph import Graph, walk_ops
 from torchipu.ir.types import Leg, Role
 
 _LETTERS = {Leg.FORWARD: "forward", Leg.BACKWARD: "backward", Leg.UPDATE: "update"}
@@ -72,7 +72,7 @@ def captured(graph: Graph) -> Captured:
         name=graph.name,
         ops_by_leg=in_order_of_legs(Counter(op.leg for op in graph.ops)),
         num_weight_elements=sum(tensor.num_elements for tensor in graph.inputs if tensor.role is Role.WEIGHT),
-        generic=dict(Counter(op.target for op in graph.ops if op.kind == "generic")),
+        generic=dict(Counter(op.target for op in walk_ops(graph.ops) if op.kind == "generic")),
         blocks=tuple(
             BlockShare(block, ipu, stage, in_order_of_legs(counts))
             for (stage, ipu, block), counts in sorted(by_place.items(), key=lambda item: item[0])

@@ -45,6 +45,23 @@ class OpCycles:
 
 
 @dataclass(frozen=True, slots=True)
+class ChoiceCycles:
+    """Cycles that depend on data.
+
+    Attributes:
+        kind: ``cond`` or ``while_loop``.
+        function: Where it is.
+        source: The user's line.
+        cycles: Of each branch, of which the dearest is counted; or of one trip of a loop, of which one is counted.
+    """
+
+    kind: str
+    function: str
+    source: str
+    cycles: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """What one iteration, a weight update or an inference run, takes of the machine.
 
@@ -71,6 +88,7 @@ class Figures:
         supersteps_per_update: Compute sets run in an iteration.
         codelets: In order of cycles.
         slowest_ops: The ten ops that take most.
+        choices: Branches and loops whose cycles depend on data.
         generic_ops: Ops without a record.
         timeline: Text chart of an iteration.
     """
@@ -97,6 +115,7 @@ class Figures:
     supersteps_per_update: int
     codelets: tuple[CodeletUse, ...]
     slowest_ops: tuple[OpCycles, ...]
+    choices: tuple[ChoiceCycles, ...]
     generic_ops: tuple[GenericOp, ...]
     timeline: str
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from torchipu.cost import Cost, chart
 from torchipu.ir.graph import Op
-from torchipu.ir.program import Executable, Execute, HostCopy, Program, Sequence
+from torchipu.ir.program import Executable, Execute, HostCopy, Program, parts_of
 from torchipu.ir.types import Role
 from torchipu.passes.memory import tile_memory
-from torchipu.report.figures import CodeletUse, Figures, GenericOp, OpCycles
+from torchipu.report.figures import ChoiceCycles, CodeletUse, Figures, GenericOp, OpCycles
 from torchipu.report.json import format_json
 from torchipu.report.text import format_full, format_summary
 from torchipu.target import Target
@@ -61,16 +61,17 @@ def profile_of(executable: Executable, cost: Cost, target: Target) -> Profile:
         cycles_by_function={name: function.cycles for name, function in cost.functions.items()},
         num_compute_sets=sum(len(function.supersteps) for function in cost.functions.values()),
         supersteps_per_update=sum(len(f.supersteps) * runs.get(name, 0) for name, f in cost.functions.items()),
-        codelets=_codelets(executable, cost), slowest_ops=_slowest(cost), generic_ops=_generic(cost),
+        codelets=_codelets(executable, cost), slowest_ops=_slowest(cost), choices=_choices(cost),
+        generic_ops=_generic(cost),
         timeline=chart(cost.timeline),
     )
 
 
 def _steps(program: Program) -> Iterator[Program]:
-    if isinstance(program, Sequence):
-        for part in program.body:
-            yield from _steps(part)
-    else:
+    parts = parts_of(program)
+    for part in parts:
+        yield from _steps(part)
+    if not parts:
         yield program
 
 
@@ -88,11 +89,13 @@ def _codelets(executable: Executable, cost: Cost) -> tuple[CodeletUse, ...]:
     cycles: dict[str, int] = {}
     for name, program in executable.functions.items():
         runs = cost.runs_by_function.get(name, 0)
+        within = {step.name: step.runs for step in cost.functions[name].supersteps}
         for step in _steps(program):
             if isinstance(step, Execute):
+                times = runs * within.get(step.compute_set.name, 1)
                 for group in step.compute_set.groups:
                     sets[group.codelet] = sets.get(group.codelet, 0) + 1
-                    cycles[group.codelet] = cycles.get(group.codelet, 0) + group.cycles * runs
+                    cycles[group.codelet] = cycles.get(group.codelet, 0) + group.cycles * times
     uses = [CodeletUse(name, sets[name], cycles[name], executable.code_bytes.get(name, 0)) for name in sets]
     return tuple(sorted(uses, key=lambda use: (-use.cycles, use.name)))
 
@@ -114,6 +117,13 @@ def _slowest(cost: Cost, most: int = 10) -> tuple[OpCycles, ...]:
             str(ops[key].source), cycles[key],
         )
         for key in order
+    )
+
+
+def _choices(cost: Cost) -> tuple[ChoiceCycles, ...]:
+    return tuple(
+        ChoiceCycles(choice.op.kind, name, str(choice.op.source), choice.cycles)
+        for name, function in cost.functions.items() for choice in function.choices
     )
 
 

@@ -55,6 +55,11 @@ def format_full(profile: Figures) -> str:
             [(f"%{op.name}", op.kind, op.function, f"{op.cycles:,}", op.source) for op in profile.slowest_ops],
         ),
     ]
+    if profile.choices:
+        parts.append("cycles that depend on data: the dearest branch and one trip are counted\n" + _table(
+            ("op", "in", "cycles", "source"),
+            [(c.kind, c.function, " or ".join(f"{n:,}" for n in c.cycles), c.source) for c in profile.choices],
+        ))
     if profile.generic_ops:
         rows = [(op.target, f"{op.count:,}", op.source) for op in profile.generic_ops]
         parts.append("ops that run through the generic codelet\n" + _table(("op", "count", "source"), rows))

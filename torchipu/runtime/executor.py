@@ -123,7 +123,15 @@ class BoundPlan:
                 return FIRST_EXTERNAL + num_inputs + allocation.index, offset
 
     def _add_steps(self, num_inputs: int) -> None:
-        for step in self.host_plan.steps:
+        number = {id(step.mark): n for n, step in enumerate(self.host_plan.steps) if step.mark is not None}
+        for position, step in enumerate(self.host_plan.steps):
+            if step.mark is not None:
+                self.engine.add_jump(position + 1)
+                continue
+            if step.goes_to is not None:
+                condition = [self._address(t, num_inputs) for t in step.inputs]
+                self.engine.add_jump(number[id(step.goes_to)], *(condition[0] if condition else ()))
+                continue
             if step.kernel is None:
                 assert step.op is not None
                 self.engine.add_callback(bind_generic(

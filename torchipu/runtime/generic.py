@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from torchipu.errors import ExecutionError
 from torchipu.ir.graph import Op, operand_width
 from torchipu.ir.types import DType
 from torchipu.ops.generic import EFFECT_TOKEN
@@ -76,11 +77,23 @@ def call_aten(op: Op, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def bind_generic(op: Op, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Callable[[], None]:
-    """Return a callable that runs an op on fixed tensors and writes its results in place."""
+    """Return a callable that runs an op on fixed tensors and writes its results in place.
+
+    It raises ExecutionError where ATen refuses the values.
+    """
 
     def run() -> None:
         with torch.no_grad():
-            for kept, result in zip(outputs, call_aten(op, inputs), strict=True):
+            try:
+                results = call_aten(op, inputs)
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch checks a matrix, as in eager
+                raise
+            except (IndexError, RuntimeError, ValueError) as error:
+                raise ExecutionError(
+                    f"{op.target}: {str(error).splitlines()[0]}", source=op.source, block=op.placement,
+                    remedy="check the values that the op reads against what it allows",
+                ) from error
+            for kept, result in zip(outputs, results, strict=True):
                 kept.copy_(result)
 
     return run

@@ -6,15 +6,17 @@ from here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torchipu._kernels.abi import Kernel
-from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu._kernels.control import FORK
+from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import DType, Leg
 from torchipu.ops import view
 from torchipu.ops.chain import MAX_OPERANDS, can_join, emit_chain
-from torchipu.ops.spec import FUSIONS, TO_NEAREST, Fusion, HostTensor, Rounding, contiguous_strides, spec_of
+from torchipu.ops.spec import FUSIONS, TO_NEAREST, Fusion, HostTensor, Mark, Rounding, contiguous_strides, spec_of
 from torchipu.passes.recompute import undone
 from torchipu.runtime.replicas import states_of_replicas, with_totals
 from torchipu.runtime.storage import Allocation, Place, aligned, place_in_arena
@@ -28,15 +30,17 @@ OVERFLOWS = ("infinity", "nan", "saturate")  # as rounding_body.h numbers them
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """One kernel call, or one call of Python, before it has a number in the engine.
+    """One kernel call, one call of Python, or one jump, before it has a number in the engine.
 
     Attributes:
         op: The op it belongs to, for error messages.
-        kernel: The host kernel, or None for the generic codelet, which calls ATen.
+        kernel: The host kernel, or None for the generic codelet, which calls ATen, and for jumps.
         outputs: Storage written.
         inputs: Storage read.
         is_update: Runs after the last micro-batch.
         is_reset: Runs before the first micro-batch.
+        mark: The mark that lies here, for a step that does nothing else.
+        goes_to: Where a jump leads, unless the boolean that it reads is true.
     """
 
     op: Op | None
@@ -52,6 +56,13 @@ class Step:
     is_update: bool = False
     is_reset: bool = False
     is_hoistable: bool = True
+    mark: Mark | None = None
+    goes_to: Mark | None = None
+
+    @property
+    def is_generic(self) -> bool:
+        """Whether the step calls ATen."""
+        return self.kernel is None and self.mark is None and self.goes_to is None
 
 
 @dataclass(slots=True)
@@ -132,13 +143,20 @@ class Planner:
         self.random_streams: dict[int, int] = {}  # row by number
         self.shared_streams: list[int] = []
         self.random_slots: int | None = None
-        self.makers = {result: op for op in graph.ops for result in op.outputs}
+        self.makers = {result: op for op in walk_ops(graph.ops) for result in op.outputs}
         self.readers: dict[Tensor, list[Op]] = {}
-        for op in graph.ops:
-            for operand in _operands_read(op):
-                self.readers.setdefault(operand, []).append(op)
-        self.kept = set(graph.outputs) | {value for _, value in graph.updates}
-        self.fused = self._find_fusions()
+        self.kept = {value for _, value in graph.updates}
+        self.fused: dict[Op, tuple[tuple[Op, ...], Fusion]] = {}
+        for part in _with_bodies(graph):
+            for op in part.ops:
+                for operand in _operands_read(op):
+                    self.readers.setdefault(operand, []).append(op)
+            self.kept |= set(part.outputs)
+        for part in _with_bodies(graph):
+            self.fused.update(self._find_fusions(part))
+        self.counters: list[HostTensor] = []
+        self.loops: list[tuple[Step, Step]] = []
+        self.depth = 0
         self.absorbed = {op for ops, _ in self.fused.values() for op in ops[:-1]}
         self._bind_inputs(dict(input_strides or {}), states)
 
@@ -207,14 +225,19 @@ class Planner:
     def _random_row(self, stream: int, op: Op) -> HostTensor:
         if self.random_slots is None:
             most = sum(
-                len(op.outputs) if "rounding_stream" in op.attrs else 0 for op in self.graph.ops
-            ) + sum(1 for op in self.graph.ops if _is_random(op))
+                (len(op.outputs) if "rounding_stream" in op.attrs else 0) + _is_random(op)
+                for op in walk_ops(self.graph.ops)
+            )
             self.random_slots = self._allocate(max(1, most) * 32, Place.STATE).number
         if stream not in self.random_streams:
             self.random_streams[stream] = len(self.random_streams)
             if op.leg is Leg.UPDATE:
                 self.shared_streams.append(self.random_streams[stream])
-        return HostTensor(self.random_slots, 4 * self.random_streams[stream], (4,), (1,), DType.LONG)
+        state = HostTensor(self.random_slots, 4 * self.random_streams[stream], (4,), (1,), DType.LONG)
+        for counter in self.counters:
+            outer, state = state, self.scratch((4,), DType.LONG)
+            self.step(FORK, [state], [outer, counter])
+        return state
 
     def wanted(self, tensor: Tensor) -> bool:
         """Whether anything reads this result."""
@@ -237,10 +260,45 @@ class Planner:
             scratch_bytes, reads_outputs,
         ))
 
+    # ------------------------------------------------------------------ control flow
+    def body(self, body: Graph, operands: Sequence[HostTensor]) -> list[HostTensor]:
+        """Append the steps of a graph that an op runs."""
+        self.values.update(zip(body.inputs, operands, strict=True))
+        # A copy made by the steps of a body is there only where these have run.
+        current, converted = self.current, self.converted
+        self.converted = dict(converted)
+        self.depth += 1
+        self._emit_ops(body.ops)
+        self.depth -= 1
+        self.current, self.converted = current, converted
+        return [self.values[tensor] for tensor in body.outputs]
+
+    def place(self, mark: Mark) -> None:
+        """Put a mark before the next step."""
+        self._append(Step(self.current, None, (), (), is_hoistable=False, mark=mark))
+
+    def go(self, mark: Mark, unless: HostTensor | None = None) -> None:
+        """Append a jump."""
+        read = () if unless is None else (unless,)
+        self._append(Step(self.current, None, (), read, is_hoistable=False, goes_to=mark))
+
+    @contextmanager
+    def loop(self, counter: HostTensor) -> Iterator[None]:
+        """Take note of the first and the last step of a loop."""
+        first, last = (Step(self.current, None, (), (), is_hoistable=False, mark=Mark()) for _ in range(2))
+        self._append(first)
+        self.counters.append(counter)
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.counters.pop()
+        self._append(last)
+        self.loops.append((first, last))
+
     # ------------------------------------------------------------------ planning
     def plan(self) -> HostPlan:
         """Emit every op, decide what is hoisted, and place all storage."""
-        self._emit_ops()
+        self._emit_ops(self.graph.ops)
         outputs, direct = self._collect_outputs()
         self._write_back_states()
         num_prologue, num_body = self._order_steps()
@@ -266,12 +324,12 @@ class Planner:
             if tensor in in_state:
                 self.states[tensor] = held
 
-    def _find_fusions(self) -> dict[Op, tuple[tuple[Op, ...], Fusion]]:
+    def _find_fusions(self, graph: Graph) -> dict[Op, tuple[tuple[Op, ...], Fusion]]:
         """Return for each op that absorbs those before it all of them, itself last, and how."""
         fused: dict[Op, tuple[tuple[Op, ...], Fusion]] = {}
         taken: set[Op] = set()
-        places = {op: place for place, op in enumerate(self.graph.ops)}
-        for first in self.graph.ops:
+        places = {op: place for place, op in enumerate(graph.ops)}
+        for first in graph.ops:
             if first in taken:
                 continue
             run = self._handed_on(first, max(len(targets) for targets in FUSIONS))
@@ -302,11 +360,11 @@ class Planner:
             run.append(readers[0])
         return tuple(run if spec_of(run[-1]) is not None else run[:-1])
 
-    def _emit_ops(self) -> None:
+    def _emit_ops(self, ops: Sequence[Op]) -> None:
         open_chain: list[Op] = []
         written: set[Tensor] = set()
         passed = 0
-        for op in self.graph.ops:
+        for op in ops:
             joins = self._joins(op)
             if open_chain and not any(operand in written for operand in op.inputs) and not joins:
                 self._emit_single(op)
@@ -407,7 +465,7 @@ class Planner:
         self.current = None
         outputs, direct = [], []
         # ATen sees the arena only: what a generic step reads or writes stays there.
-        pinned = {held.buffer for step in self.steps if step.kernel is None for held in (*step.inputs, *step.outputs)}
+        pinned = {held.buffer for step in self.steps if step.is_generic for held in (*step.inputs, *step.outputs)}
         for index, tensor in enumerate(self.graph.outputs):
             held = self.values[tensor]
             allocation = self.allocations[held.buffer]
@@ -485,8 +543,19 @@ class Planner:
         for allocation in self.allocations:
             if 0 <= allocation.first < num_prologue and self.is_hoisting:
                 allocation.last = max(allocation.last, end_of_body)
+        self._keep_through_loops()
         for held in outputs:
             self.allocations[held.buffer].last = len(self.steps)
+
+    def _keep_through_loops(self) -> None:
+        """Let what a loop shares with the steps around it live through all its trips; inner loops end first."""
+        number = {id(step): position for position, step in enumerate(self.steps)}
+        for first, last in self.loops:
+            begin, end = number[id(first)], number[id(last)]
+            for allocation in self.allocations:
+                outside = allocation.first < begin or allocation.last > end
+                if allocation.first >= 0 and outside and allocation.first <= end and allocation.last >= begin:
+                    allocation.first, allocation.last = min(allocation.first, begin), max(allocation.last, end)
 
     def _place_all(self, place: Place) -> int:
         """Lay allocations of one place out one after another; return their bytes."""
@@ -503,7 +572,17 @@ class Planner:
         return allocation
 
     def _append(self, step: Step) -> None:
+        if self.depth:  # what a body computes belongs to where the op runs that owns the body
+            step.is_hoistable = False
         self.steps.append(step)
+
+
+def _with_bodies(graph: Graph) -> Iterator[Graph]:
+    """Yield a graph and those that its ops run."""
+    yield graph
+    for op in graph.ops:
+        for body in op.bodies:
+            yield from _with_bodies(body)
 
 
 def _operands_read(op: Op) -> tuple[Tensor, ...]:
