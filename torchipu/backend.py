@@ -19,7 +19,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchipu.capture.aot import partition
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
-from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph, refuse_inputs, source_of
+from torchipu.capture.fx_import import Given, Imported, import_graph
+from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT, source_of
+from torchipu.capture.fx_types import refuse_inputs
 from torchipu.compiler import Compiled, compile_graph
 from torchipu.errors import CaptureError, OptionsError
 from torchipu.ir.graph import Tensor, walk_ops

@@ -10,18 +10,19 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torchipu.capture.accumulation import accumulate, all_reduce, as_made
 from torchipu.capture.aot import Captured, capture_inference, capture_joint
 from torchipu.capture.optimiser import OptimiserImport, import_optimiser
 from torchipu.compiler import Compiled, compile_graph
 from torchipu.errors import ConstraintError, OptionsError
-from torchipu.ir.graph import Graph, Op, Tensor
-from torchipu.ir.types import Leg, Role
+from torchipu.ir.graph import Graph, Tensor
 from torchipu.options import Options
 from torchipu.report import Profile, profile_of
 from torchipu.report.recorder import record
 from torchipu.runtime.executor import FIRST_EXTERNAL, BoundPlan, default_threads
 from torchipu.runtime.generic import TORCH_DTYPES
 from torchipu.runtime.host_plan import Planner
+from torchipu.runtime.resident import Resident, Returned
 from torchipu.target import lookup_target
 
 Progress = Callable[[int, int], None]
@@ -47,83 +48,6 @@ class _Built:
     optimiser: OptimiserImport | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """Which micro-batches' results of an output a call returns.
-
-    Attributes:
-        mode: ``all``, ``final``, ``sum`` or ``every_n``, as the option ``output_mode``.
-        period: For ``every_n``: that of every how many device iterations.
-    """
-
-    mode: str
-    period: int = 1
-
-    def join(self, value: torch.Tensor, device_iterations: int, replicas: int = 1) -> torch.Tensor:
-        """Shape what was kept of all micro-batches.
-
-        Args:
-            value: ``[micro-batches x replicas, ...]``, of the last micro-batch alone for ``final``.
-            device_iterations: In how many device iterations they ran.
-            replicas: Replicas, each of which gives a result or, for ``sum``, a sum of its own.
-
-        Returns:
-            The results joined along dimension 0, a 0-d result as ``[micro-batches x replicas]``; of a single one the
-            result as it is.
-        """
-        if self.mode == "sum":
-            value = value.unflatten(0, (-1, replicas)).sum(0).to(value.dtype)
-        if self.mode == "every_n":
-            by_iteration = value.unflatten(0, (device_iterations, -1))
-            value = by_iteration[self.period - 1 :: self.period].flatten(0, 1)
-        if len(value) == 1:
-            return value[0]
-        return value if value.dim() == 1 else value.flatten(0, 1)
-
-
-@dataclass(slots=True)
-class _Resident:
-    """A state in the program's memory and the user's tensor that it mirrors.
-
-    Attributes:
-        memory: The state; ``[replicas, ...]`` where each replica has its own.
-        host: The user's tensor, which has the state of the first replica.
-        is_written: Whether a call changes the state.
-        replicas: What every replica had after the last call that ended well, where each has its own.
-        seen: Address and version of the user's tensor when it was last seen.
-    """
-
-    memory: torch.Tensor
-    host: torch.Tensor
-    is_written: bool
-    replicas: torch.Tensor | None = None
-    seen: tuple[int, int] = (0, -1)
-
-    def changed(self) -> bool:
-        """Whether the user's tensor was written since it was last seen."""
-        return self.seen != (self.host.data_ptr(), self.host._version)
-
-    def source(self) -> torch.Tensor:
-        """Return what the state is to be: the user's tensor, or each replica's own if that is as it was."""
-        if self.replicas is None:
-            return self.host.detach()
-        return self.host.detach().expand_as(self.memory) if self.changed() else self.replicas
-
-    def targets(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Return where the state is written back to, and from where."""
-        if self.replicas is None:
-            return [(self.host.detach(), self.memory)]
-        return [(self.host.detach(), self.memory[0]), (self.replicas, self.memory)]
-
-    def mark(self) -> None:
-        """Take note of the user's tensor as it is now."""
-        self.seen = (self.host.data_ptr(), self.host._version)
-
-
-def _resident(memory: torch.Tensor, host: torch.Tensor, is_written: bool, is_apart: bool) -> _Resident:
-    return _Resident(memory, host, is_written, torch.zeros_like(memory) if is_apart else None)
-
-
 class _Step:
     """What training and inference share: capture at the first call, state in the program's memory.
 
@@ -146,7 +70,7 @@ class _Step:
         self._bound: BoundPlan | None = None
         self._compiled: Compiled | None = None
         self._built: _Built | None = None
-        self._residents: list[_Resident] = []
+        self._residents: list[Resident] = []
         self._signature: tuple[object, ...] | None = None
         self._clean = False
         self._committed = False
@@ -339,7 +263,7 @@ class _Step:
         self._built, self._compiled, self._bound = built, compiled, bound
         before = {id(r.host): r for r in self._residents if r.replicas is not None and not r.changed()}
         self._residents = [
-            _resident(bound.state_view(tensor), host, tensor in built.written, tensor in planner.banked)
+            Resident.of(bound.state_view(tensor), host, tensor in built.written, tensor in planner.banked)
             for tensor, host in built.states.items() if host is not None
         ]
         for resident in self._residents:
@@ -558,7 +482,7 @@ class TrainStep(_Step):
             capture.graph.name,
             (*capture.graph.inputs, *accumulation.inputs, *optimiser.inputs),
             capture.graph.outputs,
-            (*_as_made(capture.graph.ops, accumulation.ops), *reductions, *optimiser.ops, *accumulation.resets),
+            (*as_made(capture.graph.ops, accumulation.ops), *reductions, *optimiser.ops, *accumulation.resets),
             (*capture.graph.updates, *accumulation.updates, *optimiser.updates),
         )
         states = self._module_states(capture) | optimiser.host | dict.fromkeys(accumulation.inputs)
@@ -594,78 +518,3 @@ class TrainStep(_Step):
                 states[parameter].update(state)
 
         return undo
-
-
-@dataclass(frozen=True, slots=True)
-class Accumulation:
-    """Ops that add up gradients over micro-batches."""
-
-    inputs: tuple[Tensor, ...] = ()
-    ops: tuple[Op, ...] = ()
-    resets: tuple[Op, ...] = ()
-    updates: tuple[tuple[Tensor, Tensor], ...] = ()
-
-
-def accumulate(gradients: dict[str, Tensor], micro_batches: int) -> tuple[dict[str, Tensor], Accumulation]:
-    """Give every gradient an accumulator, unless there is one micro-batch only.
-
-    Args:
-        gradients: Gradient of each parameter by its name.
-        micro_batches: Micro-batches between two updates.
-
-    Returns:
-        What the update reads for each parameter, and the ops to add.
-    """
-    if micro_batches == 1:
-        return gradients, Accumulation()
-    accumulated, inputs, ops, resets, updates = {}, [], [], [], []
-    for name, gradient in gradients.items():
-        held = Tensor(f"acc.{name}", gradient.shape, gradient.dtype, Role.ACCUMULATOR)
-        total = Tensor(f"acc_sum.{name}", gradient.shape, gradient.dtype, Role.ACCUMULATOR)
-        zero = Tensor(f"acc_zero.{name}", gradient.shape, gradient.dtype, Role.ACCUMULATOR)
-        ops.append(Op(
-            "accumulate", (held, gradient), (total,), target="ipu.accumulate.default",
-            operands=("accumulator", "gradient"),
-            leg=Leg.BACKWARD,
-        ))
-        resets.append(Op(
-            "fill_zero", (total,), (zero,), target="ipu.fill_zero.default", operands=("accumulator",), leg=Leg.UPDATE,
-        ))
-        accumulated[name] = total
-        inputs.append(held)
-        updates.append((held, zero))
-    return accumulated, Accumulation(tuple(inputs), tuple(ops), tuple(resets), tuple(updates))
-
-
-def _as_made(ops: Sequence[Op], accumulations: Sequence[Op]) -> list[Op]:
-    """Put each accumulation right behind what makes its gradient, which then has to be kept no longer."""
-    due: dict[Tensor, list[Op]] = {}
-    for op in accumulations:
-        due.setdefault(op.inputs[1], []).append(op)  # parameters may share a gradient
-    ordered: list[Op] = []
-    for op in ops:
-        ordered += [op, *(late for tensor in op.outputs for late in due.pop(tensor, ()))]
-    return [*ordered, *(op for left in due.values() for op in left)]
-
-
-def all_reduce(gradients: dict[str, Tensor], replicas: int) -> tuple[dict[str, Tensor], tuple[Op, ...]]:
-    """Add the gradients up over the replicas, if there are several.
-
-    Args:
-        gradients: What each replica has at the end of its micro-batches, by parameter name.
-        replicas: Number of replicas.
-
-    Returns:
-        What the update reads for each parameter, and the ops to add.
-    """
-    if replicas == 1:
-        return gradients, ()
-    reduced, ops = {}, []
-    for name, gradient in gradients.items():
-        total = Tensor(f"reduced.{name}", gradient.shape, gradient.dtype, gradient.role)
-        ops.append(Op(
-            "all_reduce", (gradient,), (total,), {"replicas": replicas}, target="ipu.all_reduce.default",
-            operands=("gradient",), leg=Leg.UPDATE,
-        ))
-        reduced[name] = total
-    return reduced, tuple(ops)

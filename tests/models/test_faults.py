@@ -21,7 +21,7 @@ from torchipu import (
     TrainStep,
     UnsupportedOpError,
 )
-from torchipu.capture import fx_import
+from torchipu.capture import fx_types
 
 
 @pytest.fixture(autouse=True)
@@ -241,7 +241,7 @@ def test_complex_numbers_are_refused_by_both_doors():
 
 
 def test_double_is_computed_as_float_with_one_warning(monkeypatch):
-    monkeypatch.setattr(fx_import, "_WARNED", set())
+    monkeypatch.setattr(fx_types, "_WARNED", set())
     model = nn.Linear(3, 2).double()
     x = torch.randn(4, 3, dtype=torch.float64)
     with warnings.catch_warnings(record=True) as caught:

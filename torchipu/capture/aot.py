@@ -25,7 +25,9 @@ from torchipu.capture import substitutes
 from torchipu.capture.block import BlockForward
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
-from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT, Given, Imported, import_graph, line_in, refuse_inputs
+from torchipu.capture.fx_import import Given, Imported, import_graph
+from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT, line_in
+from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.inputs import refuse_foreign
 from torchipu.errors import CaptureError, IpuError
 from torchipu.ir.graph import Graph, Tensor

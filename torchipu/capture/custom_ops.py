@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.fx import GraphModule
 
 from torchipu.capture import criteria, recurrence, substitutes
-from torchipu.capture.fx_import import line_in
+from torchipu.capture.fx_source import line_in
 from torchipu.errors import CaptureError
 
 RECURRENT: Mapping[Any, Callable[..., Any]] = {

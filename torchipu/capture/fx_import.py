@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import operator
-import re
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils.checkpoint import CheckpointPolicy
 
-from torchipu.capture.block import BLOCK_KEY, check_block
 from torchipu.capture.control import REMEDIES, Body, import_control, is_control
+from torchipu.capture.fx_source import block_of, checkpoint_region_of, source_of
+from torchipu.capture.fx_types import dtype_of, tensor_dtype
 from torchipu.capture.strides import order_by_memory
 from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
 from torchipu.ir.graph import Graph, Op, Tensor
-from torchipu.ir.types import UNKNOWN_SOURCE, DType, Leg, Role, Source
+from torchipu.ir.types import DType, Leg, Role, Source
 from torchipu.ops import spec as op_table
 from torchipu.ops.generic import EFFECT_TOKEN
 from torchipu.passes.recompute import CHECKPOINT_REGION
-
-DTYPES: Mapping[torch.dtype, DType] = {
-    torch.float16: DType.HALF, torch.float32: DType.FLOAT, torch.int32: DType.INT, torch.int64: DType.LONG,
-    torch.int16: DType.SHORT, torch.int8: DType.CHAR, torch.uint8: DType.UNSIGNED_CHAR, torch.bool: DType.BOOL,
-}
-NARROWED: Mapping[torch.dtype, DType] = {torch.float64: DType.FLOAT, torch.bfloat16: DType.FLOAT}
-"""Types that the IPU does not have and that float stands in for."""
 
 DROPPED_ARGUMENTS = frozenset({"memory_format", "layout", "device", "pin_memory"})
 IDENTITIES = frozenset({"aten.lift.default", "aten.lift_fresh.default", "aten.lift_fresh_copy.default",
@@ -41,9 +31,6 @@ CHECKS = frozenset({"aten._assert_tensor_metadata.default", "aten._assert_async.
                     "aten.sym_constrain_range_for_size.default"})
 """Calls with no result that torch adds for its own checks."""
 
-FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in .*?(?:\n\s*(?P<code>(?!\s*File ").+))?$', re.M)
-TORCH_ROOT = str(Path(torch.__file__).parent)
-OUR_ROOT = str(Path(__file__).parents[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +165,7 @@ class _Importer:
         while unique in self.names:
             unique, count = f"{name}_{count}", count + 1
         self.names.add(unique)
-        return Tensor(unique, _sizes(value, node), _dtype(value, node), role)
+        return Tensor(unique, _sizes(value, node), tensor_dtype(value, node), role)
 
     # ------------------------------------------------------------------ calls
     def call(self, node: Node) -> None:
@@ -527,95 +514,6 @@ def _sizes(value: torch.Tensor, node: Node) -> tuple[int, ...]:
     return tuple(value.shape)
 
 
-def refuse_inputs(module: GraphModule) -> None:
-    """Raise UnsupportedOpError for an input of a graph of Dynamo's that no program can hold, before it is traced."""
-    for node in module.graph.nodes:
-        value = node.meta.get("example_value")
-        if node.op == "placeholder" and isinstance(value, torch.Tensor):
-            _dtype(value, node)
-
-
-def _dtype(value: torch.Tensor, node: Node) -> DType:
-    """Return the element type that holds a fake value."""
-    kind, remedy = foreign_kind(value)
-    if kind:
-        raise UnsupportedOpError(
-            f"{_called(node)}: {kind} cannot be held by the IPU", op=node.format_node(), source=_line_of(node),
-            remedy=remedy,
-        )
-    return dtype_of(value.dtype, node)
-
-
-def foreign_kind(value: torch.Tensor) -> tuple[str, str]:
-    """Return what a tensor is that is no plain dense one, and what to do; empty words for a plain one."""
-    if value.is_nested:
-        return "nested tensors", "pad to one size with Tensor.to_padded_tensor, and mask what is padding"
-    if value.is_quantized:
-        return "quantised tensors", "call dequantize() before the compiled region, or keep the weights in float16"
-    if value.layout is not torch.strided:
-        return f"tensors of layout {value.layout}", "call to_dense() before the compiled region"
-    return "", ""
-
-
-def dtype_of(dtype: torch.dtype, node: Node | None = None) -> DType:
-    """Return our element type for torch's.
-
-    Raises:
-        UnsupportedOpError: The IPU has no such type and nothing stands in for it.
-    """
-    known = DTYPES.get(dtype)
-    if known is not None:
-        return known
-    stand_in = NARROWED.get(dtype)
-    if stand_in is None:
-        raise UnsupportedOpError(
-            f"{_called(node) if node is not None else 'the op'}: {dtype} has no counterpart on the IPU",
-            op=node.format_node() if node is not None else "", source=_line_of(node) if node is not None else "",
-            remedy=_instead_of(dtype),
-        )
-    _warn_narrowed(dtype, stand_in)
-    return stand_in
-
-
-def _instead_of(dtype: torch.dtype) -> str:
-    if dtype.is_complex:
-        return "compute with real and imaginary parts as two real tensors (torch.view_as_real outside the compiled " \
-            "region), or leave this call outside of it"
-    if dtype in (torch.uint16, torch.uint32, torch.uint64):
-        return "use int32 or int64, or uint8 for bytes"
-    if dtype.is_floating_point:
-        return "use float16 or float32"
-    return "use float16, float32, bool or an integer type of at most 64 bits"
-
-
-def _called(node: Node) -> str:
-    """Return what a message calls a node: the op, or the input by the name that the user gave it."""
-    if node.op != "placeholder":
-        return str(node.target)
-    name = re.sub(r"^[lL]_(\w+?)_*$", r"\1", str(node.target))
-    return f"input {name}"
-
-
-def _line_of(node: Node) -> Source:
-    """Return the user's line of a node; of an input the first line that reads it."""
-    reader = next(iter(node.users), node) if node.op == "placeholder" else node
-    return source_of(reader)
-
-
-_WARNED: set[torch.dtype] = set()
-
-
-def _warn_narrowed(dtype: torch.dtype, stand_in: DType) -> None:
-    """Warn once a process that a type is computed in another."""
-    if dtype in _WARNED:
-        return
-    _WARNED.add(dtype)
-    warnings.warn(
-        f"torchipu: {dtype} does not exist on the IPU; it is computed as {stand_in.text} and converted back at the "
-        "border of the compiled region", stacklevel=2,
-    )
-
-
 def _holds_tensors(value: object) -> bool:
     return isinstance(value, (list, tuple)) and any(isinstance(member, Tensor) for member in value)
 
@@ -632,51 +530,3 @@ def _attribute(value: object, node: Node) -> object:
 def _real(value: torch.Tensor) -> torch.Tensor:
     """Return a value that neither autograd nor a fake mode follows."""
     return value.detach()
-
-
-# ---------------------------------------------------------------------- where the user wrote it
-def block_of(node: Node) -> tuple[str, int | None] | None:
-    """Return the block annotation of a node.
-
-    Raises:
-        PlacementError: The annotation is not valid (Dynamo cannot raise it where it was written).
-    """
-    found = (node.meta.get("custom") or {}).get(BLOCK_KEY)
-    if found is None:
-        return None
-    name, ipu = found
-    check_block(name, ipu)
-    return name, ipu
-
-
-def checkpoint_region_of(node: Node) -> int | None:
-    """Return the number of the call of torch.utils.checkpoint under which a node ran and is to be computed again."""
-    if node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE):
-        return int(node.meta.get("ac_graph_id", 0))
-    return None
-
-
-def source_of(node: Node) -> Source:
-    """Return the user's line of a node: its last frame outside torch and torchipu."""
-    return line_in(node.meta.get("stack_trace") or "", _module_path(node))
-
-
-def line_in(trace: str, module: str = "") -> Source:
-    """Return the last line outside torch and torchipu of a stack trace as text."""
-    frames = list(FRAME.finditer(trace))
-    if not frames:
-        return Source(module=module) if module else UNKNOWN_SOURCE
-    mine = [frame for frame in frames if not frame["file"].startswith((TORCH_ROOT, OUR_ROOT))]
-    frame = (mine or frames)[-1]
-    return Source(frame["file"], int(frame["line"]), (frame["code"] or "").strip(), module)
-
-
-def _module_path(node: Node) -> str:
-    """Return the dotted path of the innermost module, such as ``encoder.layers.0``."""
-    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
-    if not stack:
-        return ""
-    path = next(reversed(stack.values()))[0]
-    path = re.sub(r"^L\[[^\]]*\]", "", path)  # the local variable that holds the model
-    path = re.sub(r"\[['\"]?([^'\"\]]+)['\"]?\]", r".\1", path)
-    return path.replace("._modules.", ".").removeprefix(".")

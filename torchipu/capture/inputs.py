@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchipu.capture.fx_import import foreign_kind
+from torchipu.capture.fx_types import foreign_kind
 from torchipu.errors import UnsupportedOpError
 from torchipu.ir.types import UNKNOWN_SOURCE, Source
 

@@ -27,7 +27,7 @@ from torch.utils import _pytree as pytree
 
 from torchipu.capture.aot import Captured, Place, as_capture_error, export
 from torchipu.capture.custom_ops import stand_in
-from torchipu.capture.fx_import import OUR_ROOT, TORCH_ROOT
+from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT
 
 
 class Running(torch.nn.Module):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Leg, Role
 from torchipu.poptorch._impl import createPoptorchError
-from torchipu.step import Returned
+from torchipu.runtime.resident import Returned
 
 OP_TYPES: Mapping[str, str] = {
     "mm": "MatMul", "bmm": "MatMul", "addmm": "MatMul", "linear": "MatMul", "convolution": "Conv", "t": "Transpose",

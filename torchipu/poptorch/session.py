@@ -18,7 +18,8 @@ from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch.anchors import Anchor, find_tensor
 from torchipu.poptorch.blocks import check_depth, refuse_ops_outside
 from torchipu.poptorch.tracing import TracedModel
-from torchipu.step import InferenceStep, Returned, TrainStep, _Resident, _Step
+from torchipu.runtime.resident import Resident, Returned
+from torchipu.step import InferenceStep, TrainStep, _Step
 
 RETURNED_DTYPES = {torch.int64: torch.int32, torch.float64: torch.float32, torch.bfloat16: torch.float32}
 """Types that the device does not have come back as these."""
@@ -55,8 +56,8 @@ class Session(_Step):
         self.written_places: list[tuple[int, int]] = []
         self.anchor_places: dict[str, int] = {}
         self.rules: list[Returned] = []
-        self.weights: list[_Resident] = []
-        self.states: list[_Resident] = []
+        self.weights: list[Resident] = []
+        self.states: list[Resident] = []
 
     # ------------------------------------------------------------------ compiling
     def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
@@ -149,7 +150,7 @@ class Session(_Step):
         """Leave everything on the device."""
         self._committed = True
 
-    def upload(self, residents: Iterable[_Resident]) -> None:
+    def upload(self, residents: Iterable[Resident]) -> None:
         """Copy states of the host to the device."""
         chosen = list(residents)
         if chosen:
@@ -157,7 +158,7 @@ class Session(_Step):
                 for resident in chosen:
                     resident.memory.copy_(resident.host.detach())
 
-    def download(self, residents: Iterable[_Resident]) -> None:
+    def download(self, residents: Iterable[Resident]) -> None:
         """Copy those states that the program changes from the device to the host."""
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             for resident in residents:
@@ -169,7 +170,7 @@ class Session(_Step):
                 else:
                     resident.host.detach().copy_(resident.memory)
 
-    def buffers(self, names: Iterable[str]) -> list[_Resident]:
+    def buffers(self, names: Iterable[str]) -> list[Resident]:
         """Return the states of buffers by name; those that the program does not use are left out."""
         assert self._built is not None
         wanted = {self._built.capture.buffers[name] for name in names if name in self._built.capture.buffers}

@@ -14,7 +14,7 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
 
-from torchipu.capture.fx_import import TORCH_ROOT
+from torchipu.capture.fx_source import TORCH_ROOT
 from torchipu.capture.running import Running
 from torchipu.poptorch import loss as losses
 from torchipu.poptorch import structure

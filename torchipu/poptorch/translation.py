@@ -17,7 +17,7 @@ from torchipu.poptorch.enums import CommGroupType, MeanReductionStrategy, Output
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.poptorch_core import Error
 from torchipu.poptorch.strategies import PipelinedExecution
-from torchipu.step import Returned
+from torchipu.runtime.resident import Returned
 
 MODES = {
     OutputMode.Final: "final", OutputMode.All: "all", OutputMode.Sum: "sum", OutputMode.EveryN: "every_n",

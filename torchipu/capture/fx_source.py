@@ -1,0 +1,64 @@
+"""Where the user wrote what an FX node does: source line, block, checkpointed region, module."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import torch
+from torch.fx import Node
+from torch.utils.checkpoint import CheckpointPolicy
+
+from torchipu.capture.block import BLOCK_KEY, check_block
+from torchipu.ir.types import UNKNOWN_SOURCE, Source
+
+FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in .*?(?:\n\s*(?P<code>(?!\s*File ").+))?$', re.M)
+TORCH_ROOT = str(Path(torch.__file__).parent)
+OUR_ROOT = str(Path(__file__).parents[1])
+
+
+def block_of(node: Node) -> tuple[str, int | None] | None:
+    """Return the block annotation of a node.
+
+    Raises:
+        PlacementError: The annotation is not valid (Dynamo cannot raise it where it was written).
+    """
+    found = (node.meta.get("custom") or {}).get(BLOCK_KEY)
+    if found is None:
+        return None
+    name, ipu = found
+    check_block(name, ipu)
+    return name, ipu
+
+
+def checkpoint_region_of(node: Node) -> int | None:
+    """Return the number of the call of torch.utils.checkpoint under which a node ran and is to be computed again."""
+    if node.meta.get("recompute") in (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE):
+        return int(node.meta.get("ac_graph_id", 0))
+    return None
+
+
+def source_of(node: Node) -> Source:
+    """Return the user's line of a node: its last frame outside torch and torchipu."""
+    return line_in(node.meta.get("stack_trace") or "", _module_path(node))
+
+
+def line_in(trace: str, module: str = "") -> Source:
+    """Return the last line outside torch and torchipu of a stack trace as text."""
+    frames = list(FRAME.finditer(trace))
+    if not frames:
+        return Source(module=module) if module else UNKNOWN_SOURCE
+    mine = [frame for frame in frames if not frame["file"].startswith((TORCH_ROOT, OUR_ROOT))]
+    frame = (mine or frames)[-1]
+    return Source(frame["file"], int(frame["line"]), (frame["code"] or "").strip(), module)
+
+
+def _module_path(node: Node) -> str:
+    """Return the dotted path of the innermost module, such as ``encoder.layers.0``."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return ""
+    path = next(reversed(stack.values()))[0]
+    path = re.sub(r"^L\[[^\]]*\]", "", path)  # the local variable that holds the model
+    path = re.sub(r"\[['\"]?([^'\"\]]+)['\"]?\]", r".\1", path)
+    return path.replace("._modules.", ".").removeprefix(".")

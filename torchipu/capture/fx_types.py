@@ -1,0 +1,114 @@
+"""Which element type of ours holds a torch tensor, and which tensors no program can hold."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+
+import torch
+from torch.fx import GraphModule, Node
+
+from torchipu.capture.fx_source import source_of
+from torchipu.errors import UnsupportedOpError
+from torchipu.ir.types import DType, Source
+
+DTYPES: Mapping[torch.dtype, DType] = {
+    torch.float16: DType.HALF, torch.float32: DType.FLOAT, torch.int32: DType.INT, torch.int64: DType.LONG,
+    torch.int16: DType.SHORT, torch.int8: DType.CHAR, torch.uint8: DType.UNSIGNED_CHAR, torch.bool: DType.BOOL,
+}
+NARROWED: Mapping[torch.dtype, DType] = {torch.float64: DType.FLOAT, torch.bfloat16: DType.FLOAT}
+"""Types that the IPU does not have and that float stands in for."""
+
+
+def refuse_inputs(module: GraphModule) -> None:
+    """Raise UnsupportedOpError for an input of a graph of Dynamo's that no program can hold, before it is traced."""
+    for node in module.graph.nodes:
+        value = node.meta.get("example_value")
+        if node.op == "placeholder" and isinstance(value, torch.Tensor):
+            tensor_dtype(value, node)
+
+
+def tensor_dtype(value: torch.Tensor, node: Node) -> DType:
+    """Return the element type that holds a node's fake value.
+
+    Raises:
+        UnsupportedOpError: The IPU holds no such tensor, and nothing stands in for it.
+    """
+    kind, remedy = foreign_kind(value)
+    if kind:
+        raise UnsupportedOpError(
+            f"{_called(node)}: {kind} cannot be held by the IPU", op=node.format_node(), source=_line_of(node),
+            remedy=remedy,
+        )
+    return dtype_of(value.dtype, node)
+
+
+def foreign_kind(value: torch.Tensor) -> tuple[str, str]:
+    """Return what a tensor is that is no plain dense one, and what to do; empty words for a plain one."""
+    if value.is_nested:
+        return "nested tensors", "pad to one size with Tensor.to_padded_tensor, and mask what is padding"
+    if value.is_quantized:
+        return "quantised tensors", "call dequantize() before the compiled region, or keep the weights in float16"
+    if value.layout is not torch.strided:
+        return f"tensors of layout {value.layout}", "call to_dense() before the compiled region"
+    return "", ""
+
+
+def dtype_of(dtype: torch.dtype, node: Node | None = None) -> DType:
+    """Return our element type for torch's.
+
+    Raises:
+        UnsupportedOpError: The IPU has no such type and nothing stands in for it.
+    """
+    known = DTYPES.get(dtype)
+    if known is not None:
+        return known
+    stand_in = NARROWED.get(dtype)
+    if stand_in is None:
+        raise UnsupportedOpError(
+            f"{_called(node) if node is not None else 'the op'}: {dtype} has no counterpart on the IPU",
+            op=node.format_node() if node is not None else "", source=_line_of(node) if node is not None else "",
+            remedy=_instead_of(dtype),
+        )
+    _warn_narrowed(dtype, stand_in)
+    return stand_in
+
+
+def _instead_of(dtype: torch.dtype) -> str:
+    if dtype.is_complex:
+        return "compute with real and imaginary parts as two real tensors (torch.view_as_real outside the compiled " \
+            "region), or leave this call outside of it"
+    if dtype in (torch.uint16, torch.uint32, torch.uint64):
+        return "use int32 or int64, or uint8 for bytes"
+    if dtype.is_floating_point:
+        return "use float16 or float32"
+    return "use float16, float32, bool or an integer type of at most 64 bits"
+
+
+def _called(node: Node) -> str:
+    """Return what a message calls a node: the op, or the input by the name that the user gave it."""
+    if node.op != "placeholder":
+        return str(node.target)
+    name = re.sub(r"^[lL]_(\w+?)_*$", r"\1", str(node.target))
+    return f"input {name}"
+
+
+def _line_of(node: Node) -> Source:
+    """Return the user's line of a node; of an input the first line that reads it."""
+    reader = next(iter(node.users), node) if node.op == "placeholder" else node
+    return source_of(reader)
+
+
+_WARNED: set[torch.dtype] = set()
+
+
+def _warn_narrowed(dtype: torch.dtype, stand_in: DType) -> None:
+    """Warn once a process that a type is computed in another."""
+    if dtype in _WARNED:
+        return
+    _WARNED.add(dtype)
+    warnings.warn(
+        f"torchipu: {dtype} does not exist on the IPU; it is computed as {stand_in.text} and converted back at the "
+        "border of the compiled region", stacklevel=2,
+    )

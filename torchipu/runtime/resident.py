@@ -1,0 +1,85 @@
+"""What lives on both sides of a step: its states in the program's memory, and the results that it hands back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """Which micro-batches' results of an output a call returns.
+
+    Attributes:
+        mode: ``all``, ``final``, ``sum`` or ``every_n``, as the option ``output_mode``.
+        period: For ``every_n``: that of every how many device iterations.
+    """
+
+    mode: str
+    period: int = 1
+
+    def join(self, value: torch.Tensor, device_iterations: int, replicas: int = 1) -> torch.Tensor:
+        """Shape what was kept of all micro-batches.
+
+        Args:
+            value: ``[micro-batches x replicas, ...]``, of the last micro-batch alone for ``final``.
+            device_iterations: In how many device iterations they ran.
+            replicas: Replicas, each of which gives a result or, for ``sum``, a sum of its own.
+
+        Returns:
+            The results joined along dimension 0, a 0-d result as ``[micro-batches x replicas]``; of a single one the
+            result as it is.
+        """
+        if self.mode == "sum":
+            value = value.unflatten(0, (-1, replicas)).sum(0).to(value.dtype)
+        if self.mode == "every_n":
+            by_iteration = value.unflatten(0, (device_iterations, -1))
+            value = by_iteration[self.period - 1 :: self.period].flatten(0, 1)
+        if len(value) == 1:
+            return value[0]
+        return value if value.dim() == 1 else value.flatten(0, 1)
+
+
+@dataclass(slots=True)
+class Resident:
+    """A state in the program's memory and the user's tensor that it mirrors.
+
+    Attributes:
+        memory: The state; ``[replicas, ...]`` where each replica has its own.
+        host: The user's tensor, which has the state of the first replica.
+        is_written: Whether a call changes the state.
+        replicas: What every replica had after the last call that ended well, where each has its own.
+        seen: Address and version of the user's tensor when it was last seen.
+    """
+
+    memory: torch.Tensor
+    host: torch.Tensor
+    is_written: bool
+    replicas: torch.Tensor | None = None
+    seen: tuple[int, int] = (0, -1)
+
+    @classmethod
+    def of(cls, memory: torch.Tensor, host: torch.Tensor, is_written: bool, is_apart: bool) -> Resident:
+        """Return a state, with room for what each replica has of it where they are apart."""
+        return cls(memory, host, is_written, torch.zeros_like(memory) if is_apart else None)
+
+    def changed(self) -> bool:
+        """Whether the user's tensor was written since it was last seen."""
+        return self.seen != (self.host.data_ptr(), self.host._version)
+
+    def source(self) -> torch.Tensor:
+        """Return what the state is to be: the user's tensor, or each replica's own if that is as it was."""
+        if self.replicas is None:
+            return self.host.detach()
+        return self.host.detach().expand_as(self.memory) if self.changed() else self.replicas
+
+    def targets(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return where the state is written back to, and from where."""
+        if self.replicas is None:
+            return [(self.host.detach(), self.memory)]
+        return [(self.host.detach(), self.memory[0]), (self.replicas, self.memory)]
+
+    def mark(self) -> None:
+        """Take note of the user's tensor as it is now."""
+        self.seen = (self.host.data_ptr(), self.host._version)
