@@ -23,8 +23,9 @@ TORCH_DTYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 class MiniPlanner:
     """Runs each step as soon as it is emitted, on guarded buffers."""
 
-    def __init__(self, threads: int = 1) -> None:
+    def __init__(self, threads: int = 1, *, is_hoisting: bool = False) -> None:
         self.threads = threads
+        self.is_hoisting = is_hoisting
         self.buffers: list[torch.Tensor] = []
         self.values: dict[Tensor, HostTensor] = {}
         self.members: frozenset[Op] = frozenset()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from tests.kernels.elem_planner import MiniPlanner
 from tests.kernels.immediate import run_op
 from torchipu.ir.types import DType
 from torchipu.ops import matmul  # noqa: F401
@@ -20,6 +21,8 @@ SIZES = [
     (113, 129, 400),
     (70, 200, 1100),
     (45, 501, 401),  # computed transposed
+    (29, 131, 385),  # the last tile, panel and block of summands have one of each
+    (621, 160, 70),  # several blocks of rows
 ]
 
 
@@ -32,12 +35,18 @@ def bound(inner: int) -> float:
 
 
 @pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("is_hoisting", [False, True])  # who packs the right operand: each item, or a step of its own
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
-def test_mm_equals_the_float64_product(m: int, n: int, k: int, transposed: tuple[bool, bool]) -> None:
+def test_mm_equals_the_float64_product(
+    m: int, n: int, k: int, is_hoisting: bool, transposed: tuple[bool, bool]
+) -> None:
     torch.manual_seed(m + n + k)
     a, b = matrix(m, k, transposed[0]), matrix(k, n, transposed[1])
     results = [
-        run_op("aten.mm.default", {"self": a, "mat2": b}, {}, [((m, n), DType.FLOAT)], threads)[0]
+        run_op(
+            "aten.mm.default", {"self": a, "mat2": b}, {}, [((m, n), DType.FLOAT)],
+            planner=MiniPlanner(threads, is_hoisting=is_hoisting),
+        )[0]
         for threads in (1, 2, 4)
     ]
     torch.testing.assert_close(results[0].double(), a.double() @ b.double(), atol=bound(k) * 4, rtol=1e-5)

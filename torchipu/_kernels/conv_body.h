@@ -209,12 +209,13 @@ int FN(conv_input)(char *const *args, const int64_t *ints, const double *scalars
     float *dx = (float *)args[0] + (image * s.ic + c0) * s.h * s.w, *col = (float *)scratch, *packed = col + at_once * taps * s.rows * s.ow;
     const float *dy = (const float *)args[1] + image * s.oc * ohw, *w = (const float *)args[2] + image % s.g * s.oc * K + c0 * taps;
     if (!s.direct) memset(dx, 0, sizeof(float) * (size_t)(channels * s.h * s.w));
-    FN(pack_rows)(w, 1, K, m, even, s.oc, packed);
+    FN(pack_rows)(w, 1, K, m, even, 0, s.oc, s.oc, packed);
     for (int64_t oh0 = 0; oh0 < s.oh; oh0 += s.rows) {
       const int64_t rows = ti_min(s.rows, s.oh - oh0), pixels = rows * s.ow;
       float *c = s.direct ? dx + oh0 * s.ow : col;
       ti_tile t = {.a = packed, .b = dy + oh0 * s.ow, .c = c, .bs = ohw, .ldc = s.direct ? ohw : pixels, .k = s.oc, .n1 = 1, .n2 = 1};
-      FN(packed_rows)(t, m, even, s.oc, pixels);
+      t.next_b = t.b;
+      FN(packed_rows)(t, m, even, 0, s.oc, pixels);
       if (!s.direct) FN(fold)(&s, col, pixels, channels, oh0, rows, dx);
     }
   }

@@ -19,13 +19,16 @@
 
 #ifndef TORCHIPU_GEMM_TILE
 #define TORCHIPU_GEMM_TILE
-enum { TI_PANEL = 32, TI_ALIGN = 16 };
+enum { TI_PANEL = 32, TI_ALIGN = 16, TI_LINE = 16, TI_FETCH = 128 };
 /* The sum runs over a nest of three loops, so that windows of an image need no copy:
  * A(i, o2, o1, k) = a[i * as + k * ak + o1 * a1 + o2 * a2], B likewise with bs, b1, b2 (or offsets[k]). */
 typedef struct {
   const float *a, *b;
   float *c;
   const int32_t *offsets;      /* B row k starts at b[offsets[k]]; NULL for b[k * bs] */
+  const float *next_a, *next_b; /* of packed rows: what to fetch meanwhile, a cache line of each for each k */
+  const float *source;         /* of packed rows: the panel that is to be packed next, fetched tile by tile; or NULL */
+  ptrdiff_t source_row, source_col;
   const float *row_bias, *col_bias;
   ptrdiff_t as, ak, a1, a2, bs, b1, b2, ldc;
   int64_t k, n1, n2;
@@ -91,7 +94,8 @@ TI_INLINE float FN(sum)(FN(vf) v) {
 }
 
 /* mr rows, nv vectors; by_row: neighbours of A lie along k (ak = 1), otherwise along i (as = 1). */
-TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const int gathered, const int full, const ti_tile *t, int n) {
+TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const int gathered, const int ahead, const int full,
+                           const ti_tile *t, int n) {
   FN(vf) c0[TI_MR], c1[TI_MR];
   const int n0 = full || n > VL ? VL : n, n1 = full ? VL : n - n0;
   const ptrdiff_t as = by_row ? t->as : 1, ak = by_row ? 1 : t->ak, bs = t->bs, ldc = t->ldc;
@@ -117,6 +121,12 @@ TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const i
       const int32_t *offsets = t->offsets;
       for (int64_t k = 0; k < last; k++) {
         const float *row = gathered ? b + offsets[k] : b;
+        if (ahead) {
+          _mm_prefetch((const char *)(t->next_a + k * TI_LINE), _MM_HINT_T1);
+          _mm_prefetch((const char *)(t->next_b + k * TI_LINE), _MM_HINT_T1);
+        }
+        /* a line of the rows of the next tile, all of which have been fetched by the time it begins */
+        if (by_row) _mm_prefetch((const char *)(a + (mr + k % TI_LINE) * as - k % TI_LINE), _MM_HINT_T1);
         const FN(vf) b0 = full ? FN(load)(row) : FN(load_n)(row, n0);
         FN(vf) b1;
         if (nv > 1) b1 = full ? FN(load)(row + VL) : FN(load_n)(row + VL, n1);
@@ -138,39 +148,40 @@ TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const i
 }
 
 /* A masked load takes a slot of the arithmetic pipes beside the load itself: full tiles do without. */
-TI_INLINE void FN(tile)(const int mr, const int nv, const int by_row, const int gathered, const ti_tile *t, int n) {
-  if (n == nv * VL) FN(tile_of)(mr, nv, by_row, gathered, 1, t, n);
-  else FN(tile_of)(mr, nv, by_row, gathered, 0, t, n);
+TI_INLINE void FN(tile)(const int mr, const int nv, const int by_row, const int gathered, const int ahead, const ti_tile *t, int n) {
+  if (n == nv * VL) FN(tile_of)(mr, nv, by_row, gathered, ahead, 1, t, n);
+  else FN(tile_of)(mr, nv, by_row, gathered, ahead, 0, t, n);
 }
 
 #undef TI_TILE
 #undef TI_TILES
-#define TI_TILE(NAME, MR_, BY_ROW, GATHERED) \
-  static __attribute__((noinline)) void FN(NAME##_##MR_##_1)(const ti_tile *t, int n) { FN(tile)(MR_, 1, BY_ROW, GATHERED, t, n); } \
-  static __attribute__((noinline)) void FN(NAME##_##MR_##_2)(const ti_tile *t, int n) { FN(tile)(MR_, 2, BY_ROW, GATHERED, t, n); }
+#define TI_TILE(NAME, MR_, BY_ROW, GATHERED, AHEAD) \
+  static __attribute__((noinline)) void FN(NAME##_##MR_##_1)(const ti_tile *t, int n) { FN(tile)(MR_, 1, BY_ROW, GATHERED, AHEAD, t, n); } \
+  static __attribute__((noinline)) void FN(NAME##_##MR_##_2)(const ti_tile *t, int n) { FN(tile)(MR_, 2, BY_ROW, GATHERED, AHEAD, t, n); }
 #if VL == 16
-#define TI_TILES(NAME, R, G) \
-  TI_TILE(NAME, 1, R, G) TI_TILE(NAME, 2, R, G) TI_TILE(NAME, 3, R, G) TI_TILE(NAME, 4, R, G) TI_TILE(NAME, 5, R, G) \
-  TI_TILE(NAME, 6, R, G) TI_TILE(NAME, 7, R, G) TI_TILE(NAME, 8, R, G) TI_TILE(NAME, 9, R, G) TI_TILE(NAME, 10, R, G) \
-  TI_TILE(NAME, 11, R, G) TI_TILE(NAME, 12, R, G) TI_TILE(NAME, 13, R, G) TI_TILE(NAME, 14, R, G) \
+#define TI_TILES(NAME, R, G, P) \
+  TI_TILE(NAME, 1, R, G, P) TI_TILE(NAME, 2, R, G, P) TI_TILE(NAME, 3, R, G, P) TI_TILE(NAME, 4, R, G, P) TI_TILE(NAME, 5, R, G, P) \
+  TI_TILE(NAME, 6, R, G, P) TI_TILE(NAME, 7, R, G, P) TI_TILE(NAME, 8, R, G, P) TI_TILE(NAME, 9, R, G, P) TI_TILE(NAME, 10, R, G, P) \
+  TI_TILE(NAME, 11, R, G, P) TI_TILE(NAME, 12, R, G, P) TI_TILE(NAME, 13, R, G, P) TI_TILE(NAME, 14, R, G, P) \
   static void (*const FN(NAME##_table)[2][TI_MR + 1])(const ti_tile *, int) = { \
     {0, FN(NAME##_1_1), FN(NAME##_2_1), FN(NAME##_3_1), FN(NAME##_4_1), FN(NAME##_5_1), FN(NAME##_6_1), FN(NAME##_7_1), \
      FN(NAME##_8_1), FN(NAME##_9_1), FN(NAME##_10_1), FN(NAME##_11_1), FN(NAME##_12_1), FN(NAME##_13_1), FN(NAME##_14_1)}, \
     {0, FN(NAME##_1_2), FN(NAME##_2_2), FN(NAME##_3_2), FN(NAME##_4_2), FN(NAME##_5_2), FN(NAME##_6_2), FN(NAME##_7_2), \
      FN(NAME##_8_2), FN(NAME##_9_2), FN(NAME##_10_2), FN(NAME##_11_2), FN(NAME##_12_2), FN(NAME##_13_2), FN(NAME##_14_2)}};
 #else
-#define TI_TILES(NAME, R, G) \
-  TI_TILE(NAME, 1, R, G) TI_TILE(NAME, 2, R, G) TI_TILE(NAME, 3, R, G) TI_TILE(NAME, 4, R, G) TI_TILE(NAME, 5, R, G) \
-  TI_TILE(NAME, 6, R, G) \
+#define TI_TILES(NAME, R, G, P) \
+  TI_TILE(NAME, 1, R, G, P) TI_TILE(NAME, 2, R, G, P) TI_TILE(NAME, 3, R, G, P) TI_TILE(NAME, 4, R, G, P) TI_TILE(NAME, 5, R, G, P) \
+  TI_TILE(NAME, 6, R, G, P) \
   static void (*const FN(NAME##_table)[2][TI_MR + 1])(const ti_tile *, int) = { \
     {0, FN(NAME##_1_1), FN(NAME##_2_1), FN(NAME##_3_1), FN(NAME##_4_1), FN(NAME##_5_1), FN(NAME##_6_1)}, \
     {0, FN(NAME##_1_2), FN(NAME##_2_2), FN(NAME##_3_2), FN(NAME##_4_2), FN(NAME##_5_2), FN(NAME##_6_2)}};
 #endif
-/* tiles_k: A runs along k; tiles_i: A runs along i; tiles_g: the same, and B rows come from offsets. */
-TI_TILES(tiles_k, 1, 0)
-TI_TILES(tiles_i, 0, 0)
+/* tiles_k: A runs along k; tiles_i: A runs along i; tiles_p: the same, packed; tiles_g: B rows come from offsets. */
+TI_TILES(tiles_k, 1, 0, 0)
+TI_TILES(tiles_i, 0, 0, 0)
+TI_TILES(tiles_p, 0, 0, 1)
 #ifdef TI_GATHERED
-TI_TILES(tiles_g, 0, 1)
+TI_TILES(tiles_g, 0, 1, 0)
 #endif
 
 /* Rows [0, m) and columns [0, n) of one panel; n may exceed the width of a tile. Bias pointers follow. */
@@ -197,12 +208,16 @@ TI_ROWS(tiles_i)
 TI_ROWS(tiles_g)
 #endif
 
-/* Transposes one VL x VL block in registers. */
-TI_INLINE void FN(transpose_block)(const float *s, ptrdiff_t ls, float *d, ptrdiff_t ld) {
+/* Transposes a block of rows <= VL by VL columns in registers. */
+TI_INLINE void FN(transpose_block)(const float *s, ptrdiff_t ls, float *d, ptrdiff_t ld, const int rows) {
 #if VL == 16
   __m512 r[16], t[16];
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(s + i * ls);
+  for (int i = 0; i < 16; i++) {
+    const float *row = s + (i < rows ? i : rows - 1) * ls;
+    _mm_prefetch((const char *)(row + TI_FETCH), _MM_HINT_T0);
+    r[i] = _mm512_loadu_ps(row);
+  }
 #pragma GCC unroll 8
   for (int i = 0; i < 8; i++) {
     t[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);
@@ -232,11 +247,11 @@ TI_INLINE void FN(transpose_block)(const float *s, ptrdiff_t ls, float *d, ptrdi
     r[12 + i] = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0xdd);
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; i++) _mm512_storeu_ps(d + i * ld, r[i]);
+  for (int i = 0; i < 16; i++) FN(store_n)(d + i * ld, (FN(vf))r[i], rows);
 #else
   __m256 r[8], t[8];
 #pragma GCC unroll 8
-  for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(s + i * ls);
+  for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(s + (i < rows ? i : rows - 1) * ls);
 #pragma GCC unroll 4
   for (int i = 0; i < 4; i++) {
     t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
@@ -251,8 +266,8 @@ TI_INLINE void FN(transpose_block)(const float *s, ptrdiff_t ls, float *d, ptrdi
   }
 #pragma GCC unroll 4
   for (int i = 0; i < 4; i++) {
-    _mm256_storeu_ps(d + i * ld, _mm256_permute2f128_ps(r[i], r[4 + i], 0x20));
-    _mm256_storeu_ps(d + (4 + i) * ld, _mm256_permute2f128_ps(r[i], r[4 + i], 0x31));
+    FN(store_n)(d + i * ld, (FN(vf))_mm256_permute2f128_ps(r[i], r[4 + i], 0x20), rows);
+    FN(store_n)(d + (4 + i) * ld, (FN(vf))_mm256_permute2f128_ps(r[i], r[4 + i], 0x31), rows);
   }
 #endif
 }
@@ -268,39 +283,64 @@ static void FN(transpose)(const float *s, ptrdiff_t ls, float *d, ptrdiff_t ld, 
     const int64_t r = ti_min(i, rows - VL);
     for (int64_t j = 0; j < cols; j += VL) {
       const int64_t c = ti_min(j, cols - VL);
-      FN(transpose_block)(s + r * ls + c, ls, d + c * ld + r, ld);
+      FN(transpose_block)(s + r * ls + c, ls, d + c * ld + r, ld, VL);
     }
   }
 }
 
-/* Packs rows of A as [tile][kc][rows of the tile], so that one tile reads a single stream. */
-static void FN(pack_rows)(const float *a, ptrdiff_t as, ptrdiff_t ak, int64_t m, int64_t even, int64_t kc, float *d) {
-  for (int64_t i = 0; i < m; i += even) {
+/* Packs columns [0, kc) of the rows of one tile as [kc][rows]; neighbours lie along k. */
+static void FN(pack_tile)(const float *a, ptrdiff_t as, int rows, int64_t kc, float *d) {
+  if (kc < VL) {
+    for (int64_t k = 0; k < kc; k++)
+      for (int i = 0; i < rows; i++) d[k * rows + i] = a[i * as + k];
+    return;
+  }
+  for (int64_t j = 0; j < kc; j += VL) {  /* the last block overlaps the one before it */
+    const int64_t k = ti_min(j, kc - VL);
+    FN(transpose_block)(a + k, as, d + k * rows, rows, rows);
+  }
+}
+
+/* Packs kc columns of A, the first of which is column k0 of `depth`, as [tile][depth][rows of the tile]: a tile then reads
+ * a single stream. */
+static void FN(pack_rows)(const float *a, ptrdiff_t as, ptrdiff_t ak, int64_t m, int64_t even, int64_t k0, int64_t kc,
+                          int64_t depth, float *d) {
+  for (int64_t i = 0; ak == 1 && i < m; i += even) {
     const int64_t rows = ti_min(even, m - i);
-    float *p = d + i * kc;
-    if (ak == 1) {
-      FN(transpose)(a + i * as, as, p, rows, rows, kc);
-    } else {
-      for (int64_t k = 0; k < kc; k++)
-        for (int64_t v = 0; v < rows; v += VL) {
-          const int n = (int)ti_min(VL, rows - v);
-          FN(store_n)(p + k * rows + v, FN(load_n)(a + (i + v) * as + k * ak, n), n);
-        }
-    }
+    FN(pack_tile)(a + i * as, as, (int)rows, kc, d + i * depth + k0 * rows);
   }
+  for (int64_t k = 0; ak != 1 && k < kc; k++)
+    for (int64_t i = 0; i < m; i += even) {
+      const int64_t rows = ti_min(even, m - i);
+      for (int64_t v = 0; v < rows; v += VL) {
+        const int n = (int)ti_min(VL, rows - v);
+        FN(store_n)(d + i * depth + (k0 + k) * rows + v, FN(load_n)(a + (i + v) * as + k * ak, n), n);
+      }
+    }
 }
 
-/* Columns [0, n) of one panel against rows that pack_rows has packed. */
-static void FN(packed_rows)(ti_tile t, int64_t m, int64_t even, int64_t kc, int64_t n) {
+/* Fetches part `index` of `parts` of what pack_panel will read. */
+static void FN(fetch_panel)(const float *s, ptrdiff_t row, ptrdiff_t col, int64_t count, int64_t n, int64_t index, int64_t parts) {
+  const int64_t lines = col == 1 ? count : n, length = col == 1 ? n : count, step = ti_ceil(lines, parts);
+  for (int64_t i = index * step; i < ti_min(lines, (index + 1) * step); i++)
+    for (int64_t l = 0; l < length; l += TI_LINE) _mm_prefetch((const char *)(s + i * (col == 1 ? row : col) + l), _MM_HINT_T1);
+}
+
+/* Columns [0, n) of one panel against rows that pack_rows has packed, from column k0 of `depth`. */
+static void FN(packed_rows)(ti_tile t, int64_t m, int64_t even, int64_t k0, int64_t depth, int64_t n) {
   for (int64_t j = 0; j < n; j += TI_NR) {
     const int width = (int)ti_min(TI_NR, n - j);
     ti_tile u = t;
     u.b += j; u.c += j;
     if (u.col_bias) u.col_bias += j;
     for (int64_t i = 0; i < m; i += even) {
-      const int64_t rows = ti_min(even, m - i);
-      u.a = t.a + i * kc; u.ak = rows; u.as = 1;
-      FN(tiles_i_table)[width > VL][rows](&u, width);
+      const int64_t rows = ti_min(even, m - i), after = i + rows < m ? i + rows : 0;
+      u.a = t.a + i * depth + k0 * rows; u.ak = rows; u.as = 1;
+      u.next_a = t.a + after * depth + k0 * ti_min(even, m - after);
+      /* The first two tiles fetch the panel that comes next, a half each; later ones find it there. */
+      u.next_b = i == 0 ? t.next_b : i == even ? t.next_b + t.k * TI_LINE : u.b;
+      if (t.source) FN(fetch_panel)(t.source, t.source_row, t.source_col, t.k, TI_PANEL, i / even, ti_ceil(m, even));
+      FN(tiles_p_table)[width > VL][rows](&u, width);
       u.c += rows * u.ldc;
     }
   }

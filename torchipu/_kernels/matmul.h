@@ -3,4 +3,5 @@
 #define TI_BODY "matmul_body.h"
 #include "isa_build.h"
 TI_SELECT(matmul_pack)
+TI_SELECT(matmul_pack_rows)
 TI_SELECT(matmul)

@@ -1,4 +1,5 @@
 from torchipu._kernels.abi import Kernel
 
 MATMUL_PACK: Kernel
+MATMUL_PACK_ROWS: Kernel
 MATMUL: Kernel

@@ -1,6 +1,19 @@
 /* Matrix products over register tiles: packing of the right operand, and C = alpha * A B + beta * S. */
 #include "gemm_body.h"
 
+/* Packs rows [0, count) of n <= 32 columns of B as [count][32], zero beyond n; one of the strides is 1. */
+static void FN(pack_panel)(const float *s, ptrdiff_t row, ptrdiff_t col, int64_t count, int64_t n, float *d) {
+  if (col == 1) {
+    for (int64_t k = 0; k < count; k++)
+      for (int64_t v = 0; v < TI_PANEL; v += VL)
+        FN(store)(d + k * TI_PANEL + v, FN(load_n)(s + k * row + v, (int)ti_max(0, ti_min(VL, n - v))));
+    return;
+  }
+  FN(transpose)(s, col, d, TI_PANEL, n, count);
+  if (n < TI_PANEL)
+    for (int64_t k = 0; k < count; k++) memset(d + k * TI_PANEL + n, 0, sizeof(float) * (size_t)(TI_PANEL - n));
+}
+
 /* matmul_pack: panels of 32 columns, each [K][32] and zero beyond N.
  *   args    packed [batch][ceil(N / 32)][K][32], B
  *   ints    K, N, batch stride of B, row stride of B, column stride of B (one of the last two is 1), rows in a block
@@ -14,15 +27,24 @@ int FN(matmul_pack)(char *const *args, const int64_t *ints, const double *scalar
     const int64_t rows = ti_min(block, K - k0), n = ti_min(TI_PANEL, N - j);
     float *d = (float *)args[0] + (rest * K + k0) * TI_PANEL;
     const float *s = (const float *)args[1] + rest / panels * batch + k0 * row + j * col;
-    if (col == 1) {
-      for (int64_t k = 0; k < rows; k++)
-        for (int64_t v = 0; v < TI_PANEL; v += VL)
-          FN(store)(d + k * TI_PANEL + v, FN(load_n)(s + k * row + v, (int)ti_max(0, ti_min(VL, n - v))));
-    } else {
-      FN(transpose)(s, col, d, TI_PANEL, n, rows);
-      if (n < TI_PANEL)
-        for (int64_t k = 0; k < rows; k++) memset(d + k * TI_PANEL + n, 0, sizeof(float) * (size_t)(TI_PANEL - n));
-    }
+    FN(pack_panel)(s, row, col, rows, n, d);
+  }
+  return TI_OK;
+}
+
+/* matmul_pack_rows: the left operand as the tiles of matmul read it, [block of rows][tile][K][rows of the tile].
+ *   args    packed, A
+ *   ints    M, K, strides of A (batch, row, column; one of the last two is 1), rows in a block, columns of A in an item
+ *   items   batch * blocks of rows * blocks of columns */
+int FN(matmul_pack_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const int64_t M = ints[0], K = ints[1], as = ints[3], ak = ints[4], MB = ints[5], KB = ints[6];
+  const int64_t nrows = ti_ceil(M, MB), nk = ti_ceil(K, KB);
+  (void)scalars; (void)scratch;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t k0 = item % nk * KB, i0 = item / nk % nrows * MB, batch = item / (nk * nrows);
+    const int64_t m = ti_min(MB, M - i0), even = ti_even(m, TI_MR);
+    const float *a = (const float *)args[1] + batch * ints[2] + i0 * as + k0 * ak;
+    FN(pack_rows)(a, as, ak, m, even, k0, ti_min(KB, K - k0), K, (float *)args[0] + (batch * M + i0) * K);
   }
   return TI_OK;
 }
@@ -40,23 +62,23 @@ static void FN(scale_add)(float *c, ptrdiff_t ldc, const float *s, ptrdiff_t sro
 }
 
 enum { FN(M_) = 0, FN(N_), FN(K_), FN(A_BATCH), FN(A_ROW), FN(A_COL), FN(B_BATCH), FN(B_PANEL), FN(B_ROW), FN(MB_), FN(NB_),
-       FN(KC_), FN(PACK_A), FN(HAS_S), FN(S_BATCH), FN(S_ROW), FN(S_COL), FN(TURNED_) };
+       FN(KC_), FN(PACK_A), FN(HAS_S), FN(S_BATCH), FN(S_ROW), FN(S_COL), FN(TURNED_), FN(B_COL) };
 
 /* matmul: C[b] = alpha * A[b] B[b] + beta * S[b]
  *   args     C [batch][M][N], A, B (row-major or packed by matmul_pack), S when ints[13]
  *   ints     M, N, K, strides of A (batch, row, column; one of the last two is 1), stride of B from one matrix to the
  *            next, from 32 columns to the next 32, from row to row; rows and columns (a multiple of 32) of an item,
- *            summands in a block, whether to pack A, whether S is given, its strides (batch, row, column), and 1 to store
+ *            summands in a block, whether A is packed by matmul_pack_rows (then its strides are M * K, K and 1), whether S is given, its strides (batch, row, column), and 1 to store
  *            C transposed, [N][M] (then alpha = beta = 1, S has one value for each row, and A is not packed), 2 to add
- *            onto what C holds (then alpha = 1, without S), else 0
+ *            onto what C holds (then alpha = 1, without S), else 0; stride of B from column to column where each item is
+ *            to pack the panels that it reads, else 0
  *   scalars  alpha, beta
  *   items    batch * blocks of rows * blocks of columns
- *   scratch  rows of an item * summands in a block floats when A is packed; rows * columns of an item floats when C is
- *            stored transposed */
+ *   scratch  rows * columns of an item floats when C is stored transposed; 32 * summands in a block floats when items pack */
 int FN(matmul)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
   const int64_t M = ints[FN(M_)], N = ints[FN(N_)], K = ints[FN(K_)], MB = ints[FN(MB_)], NB = ints[FN(NB_)];
   const int64_t KC = ints[FN(KC_)], as = ints[FN(A_ROW)], ak = ints[FN(A_COL)], ncols = ti_ceil(N, NB), nrows = ti_ceil(M, MB);
-  const int has_s = (int)ints[FN(HAS_S)], packed = (int)ints[FN(PACK_A)];
+  const int has_s = (int)ints[FN(HAS_S)], packed = (int)ints[FN(PACK_A)], packs = ints[FN(B_COL)] != 0;
   const float alpha = (float)scalars[0], beta = (float)scalars[1];
   const ptrdiff_t srow = ints[FN(S_ROW)], scol = ints[FN(S_COL)];
   const int turned = ints[FN(TURNED_)] == 1, adds = ints[FN(TURNED_)] == 2;
@@ -74,15 +96,23 @@ int FN(matmul)(char *const *args, const int64_t *ints, const double *scalars, in
     for (int64_t k0 = 0; k0 < K; k0 += KC) {
       const int64_t kc = ti_min(KC, K - k0);
       const int first = k0 == 0;
-      if (packed) FN(pack_rows)(a + k0 * ak, as, ak, m, even, kc, (float *)scratch);
       for (int64_t j = 0; j < n; j += TI_PANEL) {
         const int64_t width = ti_min(TI_PANEL, n - j);
-        ti_tile t = {.b = b + j / TI_PANEL * ints[FN(B_PANEL)] + k0 * ints[FN(B_ROW)], .c = c + j, .bs = ints[FN(B_ROW)], .ldc = ldc,
+        const float *panel = b + j / TI_PANEL * ints[FN(B_PANEL)] + k0 * ints[FN(B_ROW)];
+        /* what is read after this panel: the next one, or the first of the next block of summands */
+        const float *after = j + TI_PANEL < n ? panel + ints[FN(B_PANEL)] : k0 + kc < K ? b + (k0 + kc) * ints[FN(B_ROW)] : panel;
+        ti_tile t = {.b = panel, .c = c + j, .bs = ints[FN(B_ROW)], .ldc = ldc,
                      .k = kc, .n1 = 1, .n2 = 1, .accumulate = adds || !first, .col_bias = first && bias ? s + j : NULL,
                      .row_bias = first && turned ? s : NULL};
+        if (packs) {
+          FN(pack_panel)(panel, ints[FN(B_ROW)], ints[FN(B_COL)], kc, width, (float *)scratch);
+          t.b = (const float *)scratch; t.bs = TI_PANEL;
+          t.source = after; t.source_row = ints[FN(B_ROW)]; t.source_col = ints[FN(B_COL)];
+        }
         if (packed) {
-          t.a = (const float *)scratch;
-          FN(packed_rows)(t, m, even, kc, width);
+          t.a = a;
+          t.next_b = ints[FN(B_ROW)] == TI_PANEL && !packs ? after : t.b;
+          FN(packed_rows)(t, m, even, k0, K, width);
         } else {
           t.a = a + k0 * ak; t.as = as; t.ak = ak;
           if (ak == 1) FN(tiles_k_rows)(t, m, width); else FN(tiles_i_rows)(t, m, width);

@@ -248,6 +248,10 @@ PANEL = 32  # columns of a packed panel
 LEAST_CHUNK_MACS = 100_000  # less than about two microseconds of work is not worth a thread
 LEAST_TURNED = 200_000  # elements of a right operand that are too many to pack in each call
 LEAST_ITEMS = 8  # items that keep four threads busy
+SUM_BLOCK = 384
+PACK_BLOCK = 256  # summands that an item of a packing takes
+LARGE_BLOCK = (518, 8 * PANEL)
+"""Rows and columns of an item that packs what it reads: rows enough to pay for that, 37 tiles of 14."""
 
 
 def grain_for(items: int, work: float, least_work: float) -> int:
@@ -307,12 +311,21 @@ def emit_product(
     left_strides, right_strides = rows_apart(left), rows_apart(right)
     assert left_strides is not None
     assert right_strides is not None
-    right, layout = right_operand(plan, right, right_strides, batch, rows, columns, inner)
-    row_block, column_block = _blocks(batch, rows, columns)
-    packs_left = inner >= 1024 and column_block >= 128 and rows >= 28
-    sum_block = 384 if inner > 512 else max(1, inner)
+    packs_left = rows >= 28 and columns >= 128 and inner >= 64
+    # A right operand of weights alone is packed ahead of the loop over micro-batches, if there is one.
+    packs_right = packs_left and not plan.is_hoisting
+    if packs_right:
+        row_block, column_block = _blocks(batch, rows, columns, *LARGE_BLOCK)
+        right_batch = right.strides[0] if len(right.shape) == 3 else 0
+        layout = (right_batch, PANEL * right_strides[1], right_strides[0])
+    else:
+        row_block, column_block = _blocks(batch, rows, columns)
+        right, layout = right_operand(plan, right, right_strides, batch, rows, columns, inner)
     items = batch * -(-rows // row_block) * -(-columns // column_block)
     left_batch = left.strides[0] if len(left.shape) == 3 else 0
+    if packs_left:
+        left = _pack_left(plan, left, (left_batch, *left_strides), batch, rows, inner, row_block)
+        left_batch, left_strides = rows * inner, (inner, 1)
     addend_strides = _broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
     plan.step(
         kernels.MATMUL,
@@ -327,16 +340,17 @@ def emit_product(
             *layout,
             row_block,
             column_block,
-            sum_block,
+            _sum_block(inner),
             int(packs_left),
             int(addend is not None),
             *addend_strides,
             2 if adds else 0,
+            right_strides[1] if packs_right else 0,
         ),
         scalars=(alpha, beta),
         items=items,
         grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
-        scratch_bytes=row_block * sum_block * 4 if packs_left else 0,
+        scratch_bytes=PANEL * _sum_block(inner) * 4 if packs_right else 0,
         reads_outputs=adds,
     )
 
@@ -353,8 +367,8 @@ def _turns(left: HostTensor, right: HostTensor, addend: HostTensor | None, alpha
         return False
     if right.num_elements < LEAST_TURNED or left.shape[0] <= PANEL:
         return False
-    # Row-major weights are then read down their columns, once for each panel: slower than packing beyond two panels.
-    if right.strides[1] == 1 and left.shape[0] > 2 * PANEL:
+    # Each panel reads all of the right operand, row-major weights even down their columns: slower than packing it.
+    if right.strides[1] == 1 or left.shape[0] > 2 * PANEL:
         return False
     is_row = addend is not None and addend.shape[-1] == right.shape[1] == addend.num_elements
     return addend is None or (beta == 1.0 and is_row and addend.strides[-1] == 1)
@@ -385,13 +399,14 @@ def _emit_turned(
             *layout,
             row_block,
             column_block,
-            384 if inner > 512 else max(1, inner),
+            _sum_block(inner),
             0,
             int(addend is not None),
             0,
             1,
             0,
             1,
+            0,
         ),
         scalars=(1.0, 1.0),
         items=items,
@@ -418,23 +433,43 @@ def right_operand(
         return right, (right_batch, PANEL, row)
     panels = -(-columns // PANEL)
     packed = plan.scratch((batch, panels, inner, PANEL))
-    block = 256
-    items = batch * panels * -(-inner // block)
+    items = batch * panels * -(-inner // PACK_BLOCK)
     plan.step(
         kernels.MATMUL_PACK,
         [packed],
         [right],
-        ints=(inner, columns, right_batch, row, column, block),
+        ints=(inner, columns, right_batch, row, column, PACK_BLOCK),
         items=items,
         grain=grain_for(items, batch * panels * inner * PANEL, 32768),
     )
     return packed, (panels * inner * PANEL, inner * PANEL, PANEL)
 
 
-def _blocks(batch: int, rows: int, columns: int) -> tuple[int, int]:
+def _pack_left(
+    plan: HostPlanner, left: HostTensor, strides: tuple[int, int, int], batch: int, rows: int, inner: int,
+    row_block: int,
+) -> HostTensor:
+    """Emit the packing of the left operand for items of ``row_block`` rows."""
+    packed = plan.scratch((batch, rows, inner))
+    items = batch * -(-rows // row_block) * -(-inner // PACK_BLOCK)
+    plan.step(
+        kernels.MATMUL_PACK_ROWS, [packed], [left], ints=(rows, inner, *strides, row_block, PACK_BLOCK), items=items,
+        grain=grain_for(items, batch * rows * inner, 32768),
+    )
+    return packed
+
+
+def _sum_block(inner: int) -> int:
+    """Summands that a tile adds up at a time: its panel and rows then stay in the first cache or close to it."""
+    return SUM_BLOCK if inner > 512 else max(1, inner)
+
+
+def _blocks(
+    batch: int, rows: int, columns: int, most_rows: int = 112, most_columns: int = 4 * PANEL
+) -> tuple[int, int]:
     """Rows and columns of an item: large enough to reuse operands, small enough to share out."""
-    row_block = -(-rows // -(-rows // 112))
-    column_block = min(128, -(-columns // PANEL) * PANEL)
+    row_block = -(-rows // -(-rows // most_rows))
+    column_block = min(most_columns, -(-columns // PANEL) * PANEL)
     while column_block > PANEL and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:
         column_block = -(-column_block // (2 * PANEL)) * PANEL
     while row_block > 28 and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:

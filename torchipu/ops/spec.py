@@ -136,7 +136,13 @@ class Mark:
 
 
 class HostPlanner(Protocol):
-    """What the emitter of a record may ask of the planner; implemented in ``runtime.host_plan``."""
+    """What the emitter of a record may ask of the planner; implemented in ``runtime.host_plan``.
+
+    Attributes:
+        is_hoisting: Whether steps that depend on weights alone run less often than the others.
+    """
+
+    is_hoisting: bool
 
     def value(self, tensor: Tensor, dtype: DType | None = None, *, contiguous: bool = True) -> HostTensor:
         """Return where a tensor's value lies, after a cast or a copy to row-major order where asked for."""
