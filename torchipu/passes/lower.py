@@ -44,7 +44,7 @@ KEEPS_ORDER = frozenset(
         "view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
         "squeeze.dim", "squeeze.dims", "alias.default", "detach.default", "flatten.using_ints", "unflatten.int",
     )
-) | {"torchipu.checkpoint.default"}
+) | {"torchipu.checkpoint.default", "torchipu.nop.default", "torchipu.print_tensor.default"}
 
 _IPU_SYNC = Sync("ipu")
 _REPLICA_SYNC = Sync("replica")
@@ -246,6 +246,12 @@ def is_view(op: Op) -> bool:
     return spec is not None and spec.is_view and bool(op.inputs)
 
 
+def is_on_host(op: Op) -> bool:
+    """Whether the host computes an op."""
+    spec = spec_of(op)
+    return spec is not None and spec.on_host
+
+
 def _ipu(op: Op) -> int:
     return op.placement.ipu if op.placement is not None else 0
 
@@ -311,6 +317,8 @@ class _Lowering:
 
     def add(self, op: Op) -> None:
         """Lower an op into the function of its stage and leg."""
+        if is_on_host(op):
+            self.function(function_of(op)).body += self._round_trip(op)
         if id(op) in self.flow.views:
             return
         if op.bodies:
@@ -343,6 +351,15 @@ class _Lowering:
         for variable in fields.values():
             if variable.off_chip:
                 self.last_use_off_chip.setdefault(name, {})[variable] = len(body)
+
+    def _round_trip(self, op: Op) -> list[Program]:
+        """Send operands to the host and receive what it makes of them; a view is there already."""
+        operands = [self._held(op, operand) for operand in op.inputs]
+        results = [] if id(op) in self.flow.views else [self._held(op, result) for result in op.outputs]
+        label = op.outputs[0].name if op.outputs else op.kind
+        sent = [HostCopy(f"{label}.in{number}", operand, to_device=False) for number, operand in enumerate(operands)]
+        received = [HostCopy(f"{label}.out{number}", result, to_device=True) for number, result in enumerate(results)]
+        return [_HOST_SYNC, *sent, *([_HOST_SYNC, *received] if received else [])]
 
     # ------------------------------------------------------------------ control flow
     def _control(self, op: Op) -> list[Program]:
