@@ -14,6 +14,7 @@ import torch
 from torch._C import DispatchKey
 from torch._higher_order_ops.utils import reenter_make_fx, register_fake, unique_graph_id
 from torch._ops import HigherOrderOperator
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx.experimental.proxy_tensor import (
     ProxyTorchDispatchMode,
     disable_proxy_modes_tracing,
@@ -27,7 +28,7 @@ from torchipu.errors import CaptureError
 Body = Callable[..., Any]
 
 
-class _WithBodies(HigherOrderOperator):  # type: ignore[misc]
+class _WithBodies(HigherOrderOperator):
     """An operator with bodies.
 
     Args:
@@ -185,6 +186,11 @@ def surroundings(body: Body, inputs: Sequence[torch.Tensor]) -> tuple[list[torch
         with mode:
             results = body(*copies)
         return mode.taken, [mode.within(result) for result in results]
+
+
+def as_operands(taken: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return tensors from around a body as operands; those that the model does not own become constants here."""
+    return [tensor if isinstance(tensor, FunctionalTensor) else tensor.detach() for tensor in taken]
 
 
 def closed(body: Body, num_inputs: int, taken: Sequence[torch.Tensor]) -> Body:

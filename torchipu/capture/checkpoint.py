@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+
 def _copy(value: torch.Tensor) -> torch.Tensor:
     return value.clone()  # a result of an operator of torch's may not share its argument's storage
 

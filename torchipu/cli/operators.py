@@ -79,7 +79,8 @@ def _types(spec: OpSpec) -> str:
 
 
 def _host(spec: OpSpec) -> str:
-    how = "Python" if spec.on_host else "view" if spec.is_view else "chain" if spec.instruction is not None else "kernel"
+    how = "view" if spec.is_view else "chain" if spec.instruction is not None else "kernel"
+    how = "Python" if spec.on_host else how
     drawn = ", random" if spec.is_random else ""
     joined = ", joined" if any(spec.target in targets for targets in FUSIONS) else ""
     return f"{how}{drawn}{joined}"

@@ -357,9 +357,12 @@ class _Lowering:
         operands = [self._held(op, operand) for operand in op.inputs]
         results = [] if id(op) in self.flow.views else [self._held(op, result) for result in op.outputs]
         label = op.outputs[0].name if op.outputs else op.kind
-        sent = [HostCopy(f"{label}.in{number}", operand, to_device=False) for number, operand in enumerate(operands)]
-        received = [HostCopy(f"{label}.out{number}", result, to_device=True) for number, result in enumerate(results)]
-        return [_HOST_SYNC, *sent, *([_HOST_SYNC, *received] if received else [])]
+        trip: list[Program] = [_HOST_SYNC]
+        trip += [HostCopy(f"{label}.in{number}", operand, to_device=False) for number, operand in enumerate(operands)]
+        if results:
+            trip.append(_HOST_SYNC)
+        trip += [HostCopy(f"{label}.out{number}", result, to_device=True) for number, result in enumerate(results)]
+        return trip
 
     # ------------------------------------------------------------------ control flow
     def _control(self, op: Op) -> list[Program]:

@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from torchipu.capture.bodies import choose, closed, repeat, surroundings
+from torchipu.capture.bodies import as_operands, choose, closed, repeat, surroundings
 from torchipu.poptorch.capturing import is_training_on_ipu
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
@@ -50,7 +50,7 @@ def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.T
         return carried
     taken, results = surroundings(body, inputs)
     _check_like("for_loop", "what the body returned", results, "the inputs", inputs)
-    return list(repeat((closed(body, len(inputs), taken),), count, tuple(inputs), tuple(taken)))
+    return list(repeat((closed(body, len(inputs), taken),), count, tuple(inputs), as_operands(taken)))
 
 
 def cond(
@@ -86,7 +86,7 @@ def cond(
     then_taken, then_results = surroundings(then, then_inps)
     else_taken, else_results = surroundings(otherwise, else_inps)
     _check_like("cond", "what else_body returned", else_results, "what then_body returned", then_results)
-    operands = (*then_inps, *then_taken, *else_inps, *else_taken)
+    operands = (*then_inps, *as_operands(then_taken), *else_inps, *as_operands(else_taken))
     border = len(then_inps) + len(then_taken)
     then = closed(then, len(then_inps), then_taken)
     otherwise = closed(otherwise, len(else_inps), else_taken)

@@ -135,7 +135,9 @@ def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[t
     given = traced.arguments.with_tensors([tensor.clone() for tensor in tensors])
     buffers = [(buffer, buffer.clone()) for buffer in traced.inner.buffers()]
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), on_ipu(traced.is_training), _members_stay(traced.inner):
+        with (
+            torch.no_grad(), torch.random.fork_rng(devices=[]), on_ipu(traced.is_training), _members_stay(traced.inner),
+        ):
             traced.inner(*given.positional, **given.keyword)
     except Exception as other:
         return other if type(other) is type(error) else error
