@@ -26,7 +26,8 @@ through the generic codelet: ATen gives its value on the host, and an estimate i
 - *codelets*: device code whose cycles the operator may cost; which of it depends on types and shapes. None for a view,
   which costs nothing until a consumer gathers it.
 - *host*: how the value comes about there. *chain*: one instruction of a fused elementwise chain. *view*: strides over
-  memory that exists. *kernel*: a kernel of its own. *Python*: the device waits for a Python function. *joined*: also within one of the sequences at the end of the page.
+  memory that exists. *kernel*: a kernel of its own. *Python*: the device waits for a Python function.
+  *joined*: also within one of the sequences at the end of the page.
 """
 _JOINED = """\
 ## Sequences that the host computes in one go
