@@ -63,6 +63,7 @@ _MODULE_BY_NAME: dict[str, str] = {
     "CPU": "cpu",
     "custom_op": "custom_ops",
     "registerCustomOp": "custom_ops",
+    "serializedMatMul": "serialised_matmul",
     "dynamic_slice": "dynamic_slices",
     "dynamic_update": "dynamic_slices",
     "for_loop": "control",
