@@ -33,6 +33,7 @@ from torchipu.ir.schedule import Action, Schedule
 from torchipu.ir.types import Leg, Role
 from torchipu.ops.control import COND, WHILE, carried_of, formals_of, trips_of
 from torchipu.ops.generic import lower_generic
+from torchipu.ops.host import NO_OVERLAP, OVERLAP
 from torchipu.ops.spec import Codelet, Vertices, spec_of
 from torchipu.target import Target
 
@@ -44,7 +45,8 @@ KEEPS_ORDER = frozenset(
         "view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
         "squeeze.dim", "squeeze.dims", "alias.default", "detach.default", "flatten.using_ints", "unflatten.int",
     )
-) | {"torchipu.checkpoint.default", "torchipu.nop.default", "torchipu.print_tensor.default"}
+) | {"torchipu.checkpoint.default", "torchipu.nop.default", "torchipu.print_tensor.default",
+     "torchipu.overlap.default"}
 
 _IPU_SYNC = Sync("ipu")
 _REPLICA_SYNC = Sync("replica")
@@ -172,6 +174,7 @@ class _Flow:
         self.inputs = set(graph.inputs)
         self.views: set[int] = set()
         self.permuted: set[Tensor] = set()
+        self.overlapped: set[Tensor] = set()
         self._follow(graph.ops)
         self._join_states()
 
@@ -181,6 +184,8 @@ class _Flow:
             if is_view(op):
                 self.views.add(id(op))
                 self.alias.update(dict.fromkeys(op.outputs, self.storage(op.inputs[0])))
+                if op.kind == OVERLAP and op.attrs["mode"] != NO_OVERLAP:
+                    self.overlapped.add(self.storage(op.inputs[0]))
                 if op.target not in KEEPS_ORDER or op.inputs[0] in self.permuted:
                     self.permuted.update(op.outputs)
                 continue
@@ -458,7 +463,9 @@ class _Lowering:
             maker = self.flow.maker.get(tensor)
             if maker is not None and not tensor.role.is_state:
                 tail = self.function(maker).tail
-                tail += [*([] if tail else [_HOST_SYNC]), HostCopy(tensor.name, self._home(tensor), to_device=False)]
+                overlapped = tensor in self.flow.overlapped
+                copy = HostCopy(tensor.name, self._home(tensor), to_device=False, is_overlapped=overlapped)
+                tail += [*([] if tail else [_HOST_SYNC]), copy]
         for state, value in self.flow.returned:
             self._return_state(state, value)
         for name, positions in self.last_use_off_chip.items():
@@ -530,7 +537,9 @@ class _Lowering:
             self.function(user).body += [_HOST_SYNC, stream]
         elif tensor.role is Role.INPUT and tensor in self.flow.inputs and user is not None:
             head = self.function(user).head
-            head += [*([] if head else [_HOST_SYNC]), HostCopy(tensor.name, variable, to_device=True)]
+            overlapped = tensor in self.flow.overlapped
+            copy = HostCopy(tensor.name, variable, to_device=True, is_overlapped=overlapped)
+            head += [*([] if head else [_HOST_SYNC]), copy]
         elif not is_home:
             self._send(tensor, variable)
         return variable

@@ -63,6 +63,8 @@ _MODULE_BY_NAME: dict[str, str] = {
     "CPU": "cpu",
     "custom_op": "custom_ops",
     "registerCustomOp": "custom_ops",
+    "set_overlap_for_input": "overlap",
+    "set_overlap_for_output": "overlap",
     "serializedMatMul": "serialised_matmul",
     "dynamic_slice": "dynamic_slices",
     "dynamic_update": "dynamic_slices",
