@@ -98,7 +98,7 @@ def test_options_must_leave_room_for_overlaps() -> None:
     def model(x: torch.Tensor) -> torch.Tensor:
         return of_input(x, LOOP) + 1
 
-    with pytest.raises(poptorch.Error, match="No IO tiles allocated. You must allocate at least 32 IO tiles"):
+    with pytest.raises(poptorch.Error, match=r"No IO tiles allocated. You must allocate at least 32 IO tiles"):
         poptorch.inferenceModel(model, settings(0))(X)
     with pytest.raises(poptorch.Error, match="Unsupported output mode for overlapped IO"):
         poptorch.inferenceModel(model, settings(mode=poptorch.OutputMode.Final))(X)
@@ -118,5 +118,5 @@ def test_options_must_leave_room_for_overlaps() -> None:
 
 
 def test_modes_are_checked() -> None:
-    with pytest.raises(AssertionError, match="must be a poptorch.OverlapMode"):
+    with pytest.raises(AssertionError, match=r"must be a poptorch.OverlapMode"):
         of_input(X, "overlap_accumulation_loop")  # type: ignore[arg-type]

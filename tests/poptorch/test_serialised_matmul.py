@@ -78,7 +78,7 @@ def test_parts_need_less_memory_and_more_cycles(mode: Mode) -> None:
 
 def test_factors_and_types_are_checked() -> None:
     x = torch.randn(6, 8)
-    with pytest.raises(poptorch.Error, match="Invalid serialisation factor 3 for .*OutputChannels of size 4"):
+    with pytest.raises(poptorch.Error, match=r"Invalid serialisation factor 3 for .*OutputChannels of size 4"):
         poptorch.inferenceModel(Product((8, 4), Mode.OutputChannels, 3))(x)
     with pytest.raises(poptorch.Error, match="Invalid serialisation factor 0"):
         poptorch.inferenceModel(Product((8, 4), Mode.ReducingDim, 0))(x)

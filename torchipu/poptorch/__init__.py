@@ -65,6 +65,9 @@ _MODULE_BY_NAME: dict[str, str] = {
     "registerCustomOp": "custom_ops",
     "set_overlap_for_input": "overlap",
     "set_overlap_for_output": "overlap",
+    "ctc_beam_search_decoder": "beam_search",
+    "fps": "points",
+    "nearest": "points",
     "serializedMatMul": "serialised_matmul",
     "dynamic_slice": "dynamic_slices",
     "dynamic_update": "dynamic_slices",
@@ -125,11 +128,13 @@ __all__ = [
     "VariableRetrievalMode",
     "__version__",
     "cond",
+    "ctc_beam_search_decoder",
     "custom_op",
     "dynamic_slice",
     "dynamic_update",
     "enums",
     "for_loop",
+    "fps",
     "getIpuTensorId",
     "identity_loss",
     "inferenceModel",
@@ -138,6 +143,7 @@ __all__ = [
     "ipu_print_tensor",
     "isRunningOnIpu",
     "load",
+    "nearest",
     "nop",
     "options",
     "poptorch_core",
@@ -148,8 +154,11 @@ __all__ = [
     "registerPostCompileHook",
     "registerPreCompileHook",
     "removeBlocks",
+    "serializedMatMul",
     "setLogLevel",
     "set_available_memory",
+    "set_overlap_for_input",
+    "set_overlap_for_output",
     "trainingModel",
 ]
 
@@ -171,7 +180,7 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-_SUBMODULES = ("_impl", "_logging", "_poplar_executor", "optim")
+_SUBMODULES = ("_impl", "_logging", "_poplar_executor", "ops", "optim")
 """Modules that are attributes of this one without an import of their own."""
 
 

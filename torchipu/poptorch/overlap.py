@@ -134,7 +134,7 @@ def _line(op: Op) -> str:
 
 
 def _check_options(options: Options, num_ipus: int) -> None:
-    if not options.TensorLocations.exists("numIOTiles") or not options.TensorLocations.numIOTiles:
+    if not options.TensorLocations.exists("numIOTiles"):
         raise createPoptorchError(
             "No IO tiles allocated. You must allocate at least 32 IO tiles using "
             "poptorch.Options().TensorLocations.numIOTiles to use overlapped IO."
