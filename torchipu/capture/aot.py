@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from torchipu.capture import substitutes
+from torchipu.capture import printing, substitutes
 from torchipu.capture.block import BlockForward
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
@@ -308,9 +308,15 @@ def _method_forward(module: torch.nn.Module) -> Iterator[None]:
         object.__setattr__(module, "forward", begun)
 
 
+KEPT = frozenset({printing.PRINT})
+"""Calls that are there for what they do, not for their results."""
+
+
 def _drop_dead(module: GraphModule) -> None:
     """Remove calls that nothing reads; draws of random bits that nothing reads go too."""
-    module.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+    module.graph.eliminate_dead_code(
+        is_impure_node=lambda node: node.op in ("placeholder", "output") or node.target in KEPT,
+    )
 
 
 def _canonical_names(module: torch.nn.Module) -> dict[str, str]:

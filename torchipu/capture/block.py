@@ -14,6 +14,12 @@ from torchipu.errors import PlacementError
 BLOCK_KEY = "ipu_block"
 """Key of ``node.meta["custom"]`` that holds ``(name, ipu_id or None)``."""
 
+SCOPE_KEY = "ipu_scopes"
+"""Key that holds the named scopes from the outermost on: the path of the module that each began in, and its name."""
+
+ATTRIBUTES_KEY = "ipu_attributes"
+"""Key that holds what the user attaches to ops: by name a text."""
+
 
 def Block(name: str, ipu_id: int | None = None) -> AbstractContextManager[None]:  # noqa: N802 - PopTorch's word
     """Return a context manager, also usable as a decorator, whose ops form one block.

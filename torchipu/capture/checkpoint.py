@@ -1,4 +1,4 @@
-"""The user's word on what a recomputing backward keeps."""
+"""The user's word on what a recomputing backward keeps; and an op that is there to be seen."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-torch.library.define("torchipu::checkpoint", "(Tensor self) -> Tensor")
 
-
-@torch.library.impl("torchipu::checkpoint", "CompositeExplicitAutograd")
 def _copy(value: torch.Tensor) -> torch.Tensor:
     return value.clone()  # a result of an operator of torch's may not share its argument's storage
-
-
-@torch.library.register_fake("torchipu::checkpoint")  # type: ignore[untyped-decorator]
-def _like(value: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(value)
 
 
 def _pass_on(context: Any, gradient: torch.Tensor) -> torch.Tensor:
     return gradient
 
 
-torch.library.register_autograd("torchipu::checkpoint", _pass_on)
+for _name in ("checkpoint", "nop"):
+    torch.library.define(f"torchipu::{_name}", "(Tensor self) -> Tensor")
+    torch.library.impl(f"torchipu::{_name}", "CompositeExplicitAutograd", _copy)
+    torch.library.register_fake(f"torchipu::{_name}", torch.empty_like)
+    torch.library.register_autograd(f"torchipu::{_name}", _pass_on)
+
+
+def nop(value: torch.Tensor) -> torch.Tensor:
+    """Return a value through an op that computes nothing and that no pass takes away."""
+    result: torch.Tensor = torch.ops.torchipu.nop(value)
+    return result
 
 
 def recomputation_checkpoint(*values: Any) -> Any:

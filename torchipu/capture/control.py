@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch.fx import GraphModule, Node
 
+from torchipu.capture.bodies import choose, repeat
 from torchipu.errors import UnsupportedOpError
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role, Source
@@ -89,17 +90,29 @@ def _map(node: Node, read: Callable[[Any], Any]) -> _Call:
     return _Call(REPEAT, {"init": [], "xs": list(xs), "operands": list(operands)}, {"do": body})
 
 
+def _choose(node: Node, read: Callable[[Any], Any]) -> _Call:
+    (then, otherwise), _, head, operands = (read(argument) for argument in node.args)
+    return _Call(COND, {"pred": list(head), "operands": list(operands)}, {"then": then, "else": otherwise})
+
+
+def _repeat(node: Node, read: Callable[[Any], Any]) -> _Call:
+    (body,), trips, carried, operands = (read(argument) for argument in node.args)
+    return _Call(REPEAT, {"init": list(carried), "xs": [], "operands": list(operands)}, {"do": body}, trips)
+
+
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A higher-order call as an op of ours: operands by name in their order, and graphs by name."""
+    """A higher-order call as an op of ours: operands by name in their order, graphs by name, and known trips."""
 
     target: str
     operands: dict[str, list[Any]]
     modules: dict[str, Any]
+    trips: int | None = None
 
 
 READERS: dict[object, Callable[[Node, Callable[[Any], Any]], _Call]] = {
     higher_order.cond: _cond, higher_order.while_loop: _while, higher_order.scan: _scan, higher_order.map_impl: _map,
+    choose: _choose, repeat: _repeat,
 }
 """How the arguments of each operator are to be read."""
 
@@ -156,7 +169,7 @@ def import_control(node: Node, importer: Importer) -> None:
     groups = {**call.operands, "operands": [*call.operands["operands"], *extra]}
     op = Op(
         _kind(call.target), tuple(tensor for group in groups.values() for tensor in group), outputs,
-        {"trips": _trips(groups)} if call.target == REPEAT else {}, call.target,
+        {"trips": _trips(call, groups)} if call.target == REPEAT else {}, call.target,
         tuple(name if name == "pred" else f"{name}[{'x' * len(group)}]" for name, group in groups.items()),
         source, None, leg, block, tuple(graphs),
     )
@@ -167,7 +180,9 @@ def _kind(target: str) -> str:
     return target.split(".")[1]
 
 
-def _trips(groups: dict[str, list[Any]]) -> int:
+def _trips(call: _Call, groups: dict[str, list[Any]]) -> int:
+    if call.trips is not None:
+        return call.trips
     return int(groups["xs"][0].shape[0]) if groups["xs"] else 0
 
 

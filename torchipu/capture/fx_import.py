@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torchipu.capture.control import REMEDIES, Body, import_control, is_control
-from torchipu.capture.fx_source import block_of, checkpoint_region_of, source_of
+from torchipu.capture.fx_source import attributes_of, block_of, checkpoint_region_of, source_of
 from torchipu.capture.fx_types import dtype_of, tensor_dtype
 from torchipu.capture.strides import order_by_memory
 from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
@@ -240,6 +240,7 @@ class _Importer:
         outputs, slots, present = self.outputs(node, _masked(results, attrs.get("output_mask")))
         if not all(present):
             attrs["present"] = tuple(present)
+        attrs.update(attributes_of(node))
         region = checkpoint_region_of(node)
         if region is not None:
             attrs[CHECKPOINT_REGION] = region

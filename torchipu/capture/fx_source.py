@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from torchipu.capture.block import BLOCK_KEY, check_block
+from torchipu.capture.block import ATTRIBUTES_KEY, BLOCK_KEY, SCOPE_KEY, check_block
 from torchipu.ir.types import UNKNOWN_SOURCE, Source
 
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in .*?(?:\n\s*(?P<code>(?!\s*File ").+))?$', re.M)
@@ -29,6 +29,11 @@ def block_of(node: Node) -> tuple[str, int | None] | None:
     name, ipu = found
     check_block(name, ipu)
     return name, ipu
+
+
+def attributes_of(node: Node) -> dict[str, str]:
+    """Return what the user attached to a node."""
+    return dict((node.meta.get("custom") or {}).get(ATTRIBUTES_KEY, {}))
 
 
 def checkpoint_region_of(node: Node) -> int | None:
@@ -54,7 +59,14 @@ def line_in(trace: str, module: str = "") -> Source:
 
 
 def _module_path(node: Node) -> str:
-    """Return the dotted path of the innermost module, such as ``encoder.layers.0``."""
+    """Return the dotted path of the innermost module, such as ``encoder.layers.0``, named scopes within it."""
+    parts = [part for part in _module_of(node).split(".") if part]
+    for outer, name in reversed((node.meta.get("custom") or {}).get(SCOPE_KEY, ())):
+        parts.insert(len(outer.split(".")) if outer else 0, name)
+    return ".".join(parts)
+
+
+def _module_of(node: Node) -> str:
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     if not stack:
         return ""

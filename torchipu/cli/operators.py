@@ -26,7 +26,8 @@ through the generic codelet: ATen gives its value on the host, and an estimate i
 - *codelets*: device code whose cycles the operator may cost; which of it depends on types and shapes. None for a view,
   which costs nothing until a consumer gathers it.
 - *host*: how the value comes about there. *chain*: one instruction of a fused elementwise chain. *view*: strides over
-  memory that exists. *kernel*: a kernel of its own. *joined*: also within one of the sequences at the end of the page.
+  memory that exists. *kernel*: a kernel of its own. *Python*: a Python function.
+  *joined*: also within one of the sequences at the end of the page.
 """
 _JOINED = """\
 ## Sequences that the host computes in one go
@@ -80,6 +81,7 @@ def _types(spec: OpSpec) -> str:
 
 def _host(spec: OpSpec) -> str:
     how = "view" if spec.is_view else "chain" if spec.instruction is not None else "kernel"
+    how = "Python" if spec.emit is None and spec.instruction is None else how
     drawn = ", random" if spec.is_random else ""
     joined = ", joined" if any(spec.target in targets for targets in FUSIONS) else ""
     return f"{how}{drawn}{joined}"

@@ -105,11 +105,19 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostCopy:
-    """Move a variable between a host stream and the device."""
+    """Move a variable between a host stream and the device.
+
+    Attributes:
+        stream: Name of the stream.
+        variable: What is moved.
+        to_device: Which way.
+        is_overlapped: Tiles of their own do it, for another turn of the loop than the one that is computed meanwhile.
+    """
 
     stream: str
     variable: Variable
     to_device: bool
+    is_overlapped: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -322,7 +322,8 @@ def _program_lines(program: Program, names: Names) -> list[str]:
         case HostCopy(stream=stream, variable=variable, to_device=to_device):
             device, host = names.variable(variable), f"host {stream!r}"
             route = f"{host} -> {device}" if to_device else f"{device} -> {host}"
-            return [f"copy {route}  # host, {variable.device_bytes} B"]
+            beside = ", beside the computation" if program.is_overlapped else ""
+            return [f"copy {route}  # host, {variable.device_bytes} B{beside}"]
         case AllReduce(variables=variables, mean=mean, replicas=replicas):
             kind, total = "mean" if mean else "sum", sum(variable.device_bytes for variable in variables)
             listed = ", ".join(map(names.variable, variables))

@@ -16,6 +16,11 @@ _ALPHA = element_codelet("popnn::CTCAlpha", 60, 60, code_bytes=900, source="esti
 _GRADIENT = element_codelet("popnn::CTCGradGivenAlpha", 90, 90, code_bytes=1100, source="estimate")
 _LOSS = vector_codelet("popnn::CTCLoss", 20, 20, source="estimate")
 
+# A candidate of the beam search takes about two sums of logarithms, and a comparison with what is kept so far.
+_EXTEND = element_codelet("popnn::CTCGenerateExtendCandidates", 60, 60, code_bytes=900, source="estimate")
+_RANK = element_codelet("popnn::CTCRankCandidates", 30, 30, code_bytes=700, source="estimate")
+_UPDATE = element_codelet("popnn::CTCUpdate", 20, 20, code_bytes=500, source="estimate")
+
 
 def _operand(op: Op, name: str) -> Tensor:
     tensor = op.operand(name)
@@ -75,6 +80,22 @@ def _lower_gradient(op: Op, target: Target) -> tuple[Vertices, ...]:
     return (*[step] * time, elementwise_set(target, _LOSS, time * batch * classes, dtype))
 
 
+def _lower_beam_search(op: Op, target: Target) -> tuple[Vertices, ...]:
+    """Three compute sets for each time step: candidates, their ranks, and the beams that are kept."""
+    log_probs, width = _operand(op, "log_probs"), op.attrs["beam_width"]
+    time, batch, classes = log_probs.shape
+    assert isinstance(width, int)
+    if not batch:
+        return ()
+    candidates, dtype = batch * width * classes, log_probs.dtype
+    step = (
+        elementwise_set(target, _EXTEND, candidates, dtype, gathered_elements=2),
+        elementwise_set(target, _RANK, candidates, dtype, gathered_elements=width),
+        elementwise_set(target, _UPDATE, batch * width, dtype, gathered_elements=2),
+    )
+    return step * time
+
+
 def _has_tables(op: Op) -> bool:
     return all(_operand(op, name).dtype in (DType.INT, DType.LONG) for name in ("targets", "input_lengths"))
 
@@ -92,6 +113,8 @@ CONSTRAINTS = (
 )
 
 register(
+    OpSpec("torchipu.ctc_beam_search.default", "ctc_beam_search", _lower_beam_search,
+           dtypes=(*FLOATING, DType.INT, DType.LONG)),
     OpSpec("ipu.ctc_loss.default", "ctc_loss", _lower_loss, _emit_loss,
            dtypes=(*FLOATING, DType.INT, DType.LONG), constraints=CONSTRAINTS, supports=_has_tables),
     OpSpec("ipu.ctc_loss_backward.default", "ctc_loss_backward", _lower_gradient, _emit_gradient,

@@ -528,3 +528,5 @@ def _emit_integers(op: Op, plan: HostPlanner, left: Tensor, right: Tensor, added
 
 for _name in ("mm", "bmm", "addmm", "baddbmm"):
     register(OpSpec(f"aten.{_name}.default", _name, _lower, _emit, dtypes=(*FLOATING, *INTEGER)))
+for _name in ("mm", "bmm"):  # halves whose product is float
+    register(OpSpec(f"aten.{_name}.dtype", _name, _lower, _emit, dtypes=FLOATING))

@@ -257,12 +257,15 @@ class OpSpec:
         target: ATen overload (``aten.relu.default``), or ``ipu.*`` for ops of ours.
         kind: Name in the IR.
         lower: Compute sets that the op becomes; empty for ops that move nothing.
-        emit: Host steps that give its value. None when ``instruction`` is given.
+        emit: Host steps that give its value. None when ``instruction`` is given, and for what runs as its torch
+            operator.
         instruction: For elementwise ops: how the op enters a fused chain (see ``ops.chain``).
         dtypes: Element types of floating or integer operands that the record serves; others go generic.
         constraints: Conditions checked at import.
         is_view: The result is a view of the first operand; costs nothing until a consumer gathers it.
         is_random: Draws random bits: never removed, merged or recomputed.
+        on_host: The device waits while the host does this, with operands that it is sent.
+        has_effect: It is there for more than its results: never removed, merged or recomputed.
         is_in_place: The first result overwrites the first operand, which nothing reads afterwards.
         shape_only: Operands of which only the shape matters, so that their values need not exist.
         supports: Tells whether the host kernels serve this op as it stands; otherwise it goes generic.
@@ -277,6 +280,8 @@ class OpSpec:
     constraints: tuple[Constraint, ...] = ()
     is_view: bool = False
     is_random: bool = False
+    on_host: bool = False
+    has_effect: bool = False
     is_in_place: bool = False
     shape_only: tuple[str, ...] = ()
     supports: Callable[[Op], bool] = field(default=lambda op: True)

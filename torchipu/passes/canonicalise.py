@@ -108,7 +108,7 @@ def _key(op: Op) -> Hashable | None:
     """Return what two ops must share to compute the same, or None for an op that must not be merged."""
     spec = spec_of(op)
     # An op without a record may draw random bits for all that we know.
-    if spec is None or spec.is_random or not op.outputs or op.bodies:
+    if spec is None or spec.is_random or spec.has_effect or not op.outputs or op.bodies:
         return None
     results = tuple((tensor.shape, tensor.dtype) for tensor in op.outputs)
     attrs = tuple(sorted((name, _frozen(value)) for name, value in op.attrs.items()))
@@ -203,7 +203,8 @@ def _drop_dead(graph: Graph) -> Graph:
     live = {*graph.outputs, *(value for _, value in graph.updates)}
     kept: list[Op] = []
     for op in reversed(graph.ops):
-        has_effect = not op.outputs or EFFECT_TOKEN in op.operands
+        spec = spec_of(op)
+        has_effect = not op.outputs or EFFECT_TOKEN in op.operands or (spec is not None and spec.has_effect)
         if has_effect or any(tensor in live for tensor in op.outputs):
             live.update(op.inputs)
             kept.append(op)

@@ -33,6 +33,7 @@ from torchipu.ir.schedule import Action, Schedule
 from torchipu.ir.types import Leg, Role
 from torchipu.ops.control import COND, WHILE, carried_of, formals_of, trips_of
 from torchipu.ops.generic import lower_generic
+from torchipu.ops.host import NO_OVERLAP, OVERLAP
 from torchipu.ops.spec import Codelet, Vertices, spec_of
 from torchipu.target import Target
 
@@ -44,7 +45,8 @@ KEEPS_ORDER = frozenset(
         "view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
         "squeeze.dim", "squeeze.dims", "alias.default", "detach.default", "flatten.using_ints", "unflatten.int",
     )
-) | {"torchipu.checkpoint.default"}
+) | {"torchipu.checkpoint.default", "torchipu.nop.default", "torchipu.print_tensor.default",
+     "torchipu.overlap.default"}
 
 _IPU_SYNC = Sync("ipu")
 _REPLICA_SYNC = Sync("replica")
@@ -172,6 +174,7 @@ class _Flow:
         self.inputs = set(graph.inputs)
         self.views: set[int] = set()
         self.permuted: set[Tensor] = set()
+        self.overlapped: set[Tensor] = set()
         self._follow(graph.ops)
         self._join_states()
 
@@ -181,6 +184,8 @@ class _Flow:
             if is_view(op):
                 self.views.add(id(op))
                 self.alias.update(dict.fromkeys(op.outputs, self.storage(op.inputs[0])))
+                if op.kind == OVERLAP and op.attrs["mode"] != NO_OVERLAP:
+                    self.overlapped.add(self.storage(op.inputs[0]))
                 if op.target not in KEEPS_ORDER or op.inputs[0] in self.permuted:
                     self.permuted.update(op.outputs)
                 continue
@@ -244,6 +249,12 @@ def is_view(op: Op) -> bool:
     """Whether an op's result shares the storage of its first operand."""
     spec = spec_of(op)
     return spec is not None and spec.is_view and bool(op.inputs)
+
+
+def is_on_host(op: Op) -> bool:
+    """Whether the host computes an op."""
+    spec = spec_of(op)
+    return spec is not None and spec.on_host
 
 
 def _ipu(op: Op) -> int:
@@ -311,6 +322,8 @@ class _Lowering:
 
     def add(self, op: Op) -> None:
         """Lower an op into the function of its stage and leg."""
+        if is_on_host(op):
+            self.function(function_of(op)).body += self._round_trip(op)
         if id(op) in self.flow.views:
             return
         if op.bodies:
@@ -343,6 +356,18 @@ class _Lowering:
         for variable in fields.values():
             if variable.off_chip:
                 self.last_use_off_chip.setdefault(name, {})[variable] = len(body)
+
+    def _round_trip(self, op: Op) -> list[Program]:
+        """Send operands to the host and receive what it makes of them; a view is there already."""
+        operands = [self._held(op, operand) for operand in op.inputs]
+        results = [] if id(op) in self.flow.views else [self._held(op, result) for result in op.outputs]
+        label = op.outputs[0].name if op.outputs else op.kind
+        trip: list[Program] = [_HOST_SYNC]
+        trip += [HostCopy(f"{label}.in{number}", operand, to_device=False) for number, operand in enumerate(operands)]
+        if results:
+            trip.append(_HOST_SYNC)
+        trip += [HostCopy(f"{label}.out{number}", result, to_device=True) for number, result in enumerate(results)]
+        return trip
 
     # ------------------------------------------------------------------ control flow
     def _control(self, op: Op) -> list[Program]:
@@ -438,7 +463,9 @@ class _Lowering:
             maker = self.flow.maker.get(tensor)
             if maker is not None and not tensor.role.is_state:
                 tail = self.function(maker).tail
-                tail += [*([] if tail else [_HOST_SYNC]), HostCopy(tensor.name, self._home(tensor), to_device=False)]
+                overlapped = tensor in self.flow.overlapped
+                copy = HostCopy(tensor.name, self._home(tensor), to_device=False, is_overlapped=overlapped)
+                tail += [*([] if tail else [_HOST_SYNC]), copy]
         for state, value in self.flow.returned:
             self._return_state(state, value)
         for name, positions in self.last_use_off_chip.items():
@@ -510,7 +537,9 @@ class _Lowering:
             self.function(user).body += [_HOST_SYNC, stream]
         elif tensor.role is Role.INPUT and tensor in self.flow.inputs and user is not None:
             head = self.function(user).head
-            head += [*([] if head else [_HOST_SYNC]), HostCopy(tensor.name, variable, to_device=True)]
+            overlapped = tensor in self.flow.overlapped
+            copy = HostCopy(tensor.name, variable, to_device=True, is_overlapped=overlapped)
+            head += [*([] if head else [_HOST_SYNC]), copy]
         elif not is_home:
             self._send(tensor, variable)
         return variable

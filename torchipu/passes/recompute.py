@@ -187,6 +187,6 @@ def _is_repeatable(op: Op, changing: set[Tensor]) -> bool:
     """Whether running a forward op once more, in the backward leg, gives the same values."""
     spec = spec_of(op)
     return (
-        op.leg is Leg.FORWARD and spec is not None and not spec.is_random and not op.bodies
+        op.leg is Leg.FORWARD and spec is not None and not spec.is_random and not spec.has_effect and not op.bodies
         and not any(tensor in changing for tensor in op.inputs)
     )

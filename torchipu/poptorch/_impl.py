@@ -11,6 +11,7 @@ from torchipu.poptorch.poptorch_core import createPoptorchError
 __all__ = ["createPoptorchError", "isRunningOnIpu"]
 
 _MODULE_BY_NAME = {
+    "internal_cast": "casting",
     "rewrapModelIfNecessary": "instrumentation",
     "unwrapModelIfNecessary": "instrumentation",
 }

@@ -23,6 +23,7 @@ from torchipu.poptorch.executor_files import Files
 from torchipu.poptorch.executor_reports import Reports
 from torchipu.poptorch.grouping import GroupedParameter
 from torchipu.poptorch.options import Options
+from torchipu.poptorch.overlap import check_overlaps
 from torchipu.poptorch.poptorch_core import Error
 from torchipu.poptorch.session import Session, TrainingSession, make_session
 from torchipu.poptorch.tracing import Function, TracedModel, error_on_the_host
@@ -250,6 +251,7 @@ class PoplarExecutor(Reports, Files):
                 try:
                     session.compile(*tensors, progress=progress)
                     translation.check_ipus(session.num_ipus, self._options)
+                    check_overlaps(session.capture, traced, self._options, session.num_ipus)
                 except IpuError as error:
                     raise _as_poptorch_error(error) from error
                 except (RuntimeError, ValueError, IndexError, TypeError) as error:

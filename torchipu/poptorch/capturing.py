@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 _is_on_ipu = False
+_is_training = False
 
 
 def isRunningOnIpu() -> bool:
@@ -13,13 +14,22 @@ def isRunningOnIpu() -> bool:
     return _is_on_ipu
 
 
+def is_training_on_ipu() -> bool:
+    """Return whether ``forward`` runs for a `trainingModel`."""
+    return _is_on_ipu and _is_training
+
+
 @contextlib.contextmanager
-def on_ipu() -> Iterator[None]:
-    """Let `isRunningOnIpu` answer True within; an executor wraps this around the capture of a model."""
-    global _is_on_ipu
-    before = _is_on_ipu
-    _is_on_ipu = True
+def on_ipu(is_training: bool = False) -> Iterator[None]:
+    """Let `isRunningOnIpu` answer True within; an executor wraps this around the capture of a model.
+
+    Args:
+        is_training: Whether backward ops are wanted.
+    """
+    global _is_on_ipu, _is_training
+    before = _is_on_ipu, _is_training
+    _is_on_ipu, _is_training = True, is_training
     try:
         yield
     finally:
-        _is_on_ipu = before
+        _is_on_ipu, _is_training = before

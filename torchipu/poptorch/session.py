@@ -73,6 +73,13 @@ class Session(_Step):
         return dataclasses.replace(captured, output_dtypes=dtypes)
 
     @property
+    def capture(self) -> Captured:
+        """The captured model."""
+        assert self._built is not None
+        captured: Captured = self._built.capture
+        return captured
+
+    @property
     def num_ipus(self) -> int:
         """IPUs that a replica uses, those between 0 and the last one among them."""
         return max((op.placement.ipu for op in self.compiled.graph.ops if op.placement is not None), default=0) + 1

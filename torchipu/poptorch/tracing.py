@@ -22,6 +22,7 @@ from torchipu.poptorch._args_parser import Arguments
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch.blocks import placing
 from torchipu.poptorch.capturing import on_ipu
+from torchipu.poptorch.dynamic_slices import Slices
 from torchipu.poptorch.mixed_types import with_common_type
 from torchipu.poptorch.strategies import _IExecutionStrategy
 
@@ -77,7 +78,7 @@ class TracedModel(Running):
         tracker = losses.LossTracker()
         before = losses.set_tracker(tracker)
         try:
-            with on_ipu(), placing(self.strategy) as placed, _members_stay(self.inner), _Calls(tracker):
+            with on_ipu(self.is_training), placing(self.strategy) as placed, _members_stay(self.inner), _Calls(tracker):
                 returned = self.inner(*given.positional, **given.keyword)
         finally:
             losses.set_tracker(before)
@@ -134,7 +135,9 @@ def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[t
     given = traced.arguments.with_tensors([tensor.clone() for tensor in tensors])
     buffers = [(buffer, buffer.clone()) for buffer in traced.inner.buffers()]
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), on_ipu(), _members_stay(traced.inner):
+        with (
+            torch.no_grad(), torch.random.fork_rng(devices=[]), on_ipu(traced.is_training), _members_stay(traced.inner),
+        ):
             traced.inner(*given.positional, **given.keyword)
     except Exception as other:
         return other if type(other) is type(error) else error
@@ -145,18 +148,22 @@ def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[t
 
 
 class _Calls(TorchFunctionMode):
-    """Sees every call into torch: brings mixed types together, and notes losses."""
+    """Sees every call into torch: brings mixed types together, takes dynamic slices, and notes losses."""
 
     def __init__(self, tracker: losses.LossTracker) -> None:
         super().__init__()
         self.tracker = tracker
+        self.slices = Slices()
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         args, kwargs = with_common_type(function, args, kwargs or {})
-        result = function(*args, **kwargs)
+        result = self.slices.take(function, args)
+        if result is NotImplemented:
+            result = function(*args, **kwargs)
+        self.slices.note(function, args, kwargs, result)
         self.tracker.note(function, args, kwargs, result)
         return result
 
