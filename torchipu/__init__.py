@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     )
     from torchipu.explanation import Explanation, explain
     from torchipu.options import Options, Stage
+    from torchipu.partition.door import autopipeline
+    from torchipu.partition.proposal import Proposal
     from torchipu.step import InferenceStep, TrainStep
 
 __version__ = "0.1.0"
@@ -41,11 +43,13 @@ _MODULE_BY_NAME = {
     "OptionsError": "errors",
     "OutOfTileMemoryError": "errors",
     "PlacementError": "errors",
+    "Proposal": "partition.proposal",
     "ScheduleError": "errors",
     "Stage": "options",
     "TrainStep": "step",
     "UnsupportedOpError": "errors",
     "VerifyError": "errors",
+    "autopipeline": "partition.door",
     "explain": "explanation",
     "recomputation_checkpoint": "capture.checkpoint",
 }
@@ -63,12 +67,14 @@ __all__ = [
     "OptionsError",
     "OutOfTileMemoryError",
     "PlacementError",
+    "Proposal",
     "ScheduleError",
     "Stage",
     "TrainStep",
     "UnsupportedOpError",
     "VerifyError",
     "__version__",
+    "autopipeline",
     "explain",
     "recomputation_checkpoint",
 ]

@@ -90,9 +90,8 @@ def compile_graph(graph: Graph, options: Options, target: Target, *, micro_batch
     schedule = schedule_of(graph, options, micro_batches)
     dump.write("05-schedule", lambda: text.format_schedule(schedule))
     iterations = options.device_iterations if has_leg(graph, Leg.UPDATE) else 1
-    mappings = map_tiles(graph, target)
     executable = lower(
-        graph, schedule, mappings, target, device_iterations=iterations, micro_batches=micro_batches,
+        graph, schedule, map_tiles(graph, target), target, device_iterations=iterations, micro_batches=micro_batches,
         off_chip_state=options.offload_optimiser_state, replicas=options.replicas,
     )
     dump.write("06-lower", lambda: text.format_executable(executable))
@@ -102,6 +101,21 @@ def compile_graph(graph: Graph, options: Options, target: Target, *, micro_batch
     dump.write("07-memory", lambda: text.format_executable(executable))
     if check:
         verify_executable(executable, "memory", target.num_tiles)
+    return Compiled(graph, schedule, executable, estimate(executable, target, schedule), target, options)
+
+
+def try_graph(graph: Graph, options: Options, target: Target, *, micro_batches: int = 1) -> Compiled:
+    """Run the passes as far as cycles and memory need: no checks, no dumps, and variables without addresses.
+
+    Arguments and errors are those of ``compile_graph``, but for memory: what does not fit is no error.
+    """
+    for _, run in PASSES:
+        graph = run(graph, options, target)
+    schedule = schedule_of(graph, options, micro_batches)
+    executable = lower(
+        graph, schedule, map_tiles(graph, target), target, device_iterations=1, micro_batches=micro_batches,
+        off_chip_state=options.offload_optimiser_state, replicas=options.replicas,
+    )
     return Compiled(graph, schedule, executable, estimate(executable, target, schedule), target, options)
 
 

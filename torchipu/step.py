@@ -161,6 +161,19 @@ class _Step:
                 undo()
                 raise
 
+    def graph_of(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Graph:
+        """Capture for the inputs of one micro-batch, without compiling; the model and the optimiser stay as they are.
+
+        Raises:
+            CaptureError: The model cannot be captured as one graph.
+        """
+        with self._lock:
+            undo = self._keep()
+            try:
+                return self._build(arguments, keywords).graph
+            finally:
+                undo()
+
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run one call.
 

@@ -1,0 +1,313 @@
+"""``torchipu.autopipeline``: captures a model, searches for stages, lets the machine model judge, and proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchipu.compiler import try_graph
+from torchipu.errors import OptionsError, OutOfTileMemoryError, PlacementError
+from torchipu.ir.graph import Graph
+from torchipu.ir.types import Role
+from torchipu.options import Options
+from torchipu.partition.proposal import Proposal, check_paths, check_unmarked
+from torchipu.partition.search import ALL, NONE, STAGE, Cuts, Model, best_cuts, ranked
+from torchipu.partition.trial import Trial, blocks_of, cycles_by_tensor, recomputed, try_stages
+from torchipu.partition.units import Module, block_name, fine_modules, modules_of, units_of, with_blocks
+from torchipu.passes.canonicalise import canonicalise
+from torchipu.passes.memory import tile_memory
+from torchipu.passes.placement import place
+from torchipu.passes.recompute import recompute
+from torchipu.step import InferenceStep, TrainStep
+from torchipu.target import Target, lookup_target
+
+UNITS_A_STAGE = 12
+"""A module is taken apart where it takes more than this part of a stage."""
+WHOLES_A_STAGE = 1.5
+"""The same for cuts that leave larger modules whole."""
+MOST_TRIALS = 6
+
+
+def autopipeline(
+    model: torch.nn.Module, example: Any, num_ipus: int, *, optimizer: torch.optim.Optimizer | None = None,
+    options: Options | None = None, training: bool | None = None,
+) -> Proposal:
+    """Propose blocks, pipeline stages and recomputation by the machine model.
+
+    The model is captured once. Cycles and bytes of its modules, as the machine model has them on one IPU, go into a
+    search for stages of which the slowest is as fast as can be and which fit the tiles; what it finds is compiled,
+    without addresses, and the compiled program decides. Print the proposal to see why; ``accept()`` takes it:
+
+        step = torchipu.TrainStep(model, optimizer, torchipu.autopipeline(model, (x, y), 4).accept())
+
+    Args:
+        model: A module without blocks; it is left as it is until the proposal is accepted.
+        example: Inputs of one micro-batch: a tensor, a tuple of arguments, or a dict of keyword arguments.
+        num_ipus: IPUs that the pipeline may use; fewer are used where that is faster.
+        optimizer: What trains the model, for its states and its update; None stands for plain SGD.
+        options: Everything else: target, gradient accumulation, replicas, precision. Gradient accumulation (device
+            iterations in inference) is raised to what the pipeline needs.
+        training: Whether to place a training step; None takes the mode that the model is in.
+
+    Returns:
+        The proposal.
+
+    Raises:
+        OptionsError: ``num_ipus`` is no number from 1, or the options place the model already.
+        PlacementError: The machine has fewer IPUs, or the model has blocks already.
+        OutOfTileMemoryError: Nothing found fits, and the options do not allow that.
+    """
+    given = options or Options()
+    target = lookup_target(given.target)
+    _check(model, num_ipus, given, target)
+    is_training = model.training if training is None else training
+    step = _step(model, optimizer, given, is_training=is_training)
+    arguments, keywords = _arguments(example)
+    graph = canonicalise(step.graph_of(arguments, keywords))
+    _check_graph(graph)
+    return _Search(model, graph, given, target, num_ipus, is_training).propose()
+
+
+def _check(model: torch.nn.Module, num_ipus: int, options: Options, target: Target) -> None:
+    if not isinstance(num_ipus, int) or isinstance(num_ipus, bool) or num_ipus < 1:
+        raise OptionsError(
+            f"num_ipus must be a whole number from 1, got {num_ipus!r}", option="num_ipus", value=num_ipus,
+        )
+    for name in ("stages", "blocks"):
+        if getattr(options, name) is not None:
+            raise OptionsError(
+                f"options.{name} places the model already", option=name, value=getattr(options, name), allowed="None",
+                remedy=f"leave {name} out; Proposal.compare judges a split of your own",
+            )
+    if num_ipus * options.replicas > target.num_ipus:
+        raise PlacementError(
+            f"{options.replicas} x {num_ipus} IPUs are asked for, but {target.name} has {target.num_ipus}",
+            remedy=f"use at most {target.num_ipus // options.replicas} IPUs for each of the replicas"
+            if options.replicas <= target.num_ipus else f"use at most {target.num_ipus} replicas",
+        )
+    if isinstance(model, torch.nn.Module):
+        check_unmarked(model)
+
+
+def _check_graph(graph: Graph) -> None:
+    marked = next((op for op in graph.ops if op.block is not None), None)
+    if marked is not None and marked.block is not None:
+        raise PlacementError(
+            f"the model puts ops into block {marked.block[0]!r} already", source=marked.source,
+            remedy="take torchipu.Block out of its forward; Proposal.compare judges a split of your own",
+        )
+
+
+def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(example, Mapping):
+        return (), dict(example)
+    return (tuple(example), {}) if isinstance(example, (tuple, list)) else ((example,), {})
+
+
+def _step(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, options: Options, *, is_training: bool,
+) -> TrainStep | InferenceStep:
+    """Return the step whose graph is placed; two micro-batches stand for several, so that gradients have accumulators.
+
+    In inference one is as good as several.
+    """
+    if not is_training:
+        return InferenceStep(model, options)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return TrainStep(
+        model, optimizer or torch.optim.SGD(trained, lr=0.1),
+        replace(options, gradient_accumulation=max(2, options.gradient_accumulation)),
+    )
+
+
+@dataclass(slots=True)
+class _Search:
+    """What a search knows.
+
+    Attributes:
+        model: The model.
+        graph: Its graph, canonicalised, without blocks.
+        options: The user's.
+        target: The machine.
+        num_ipus: The most IPUs.
+        is_training: Whether there is a backward.
+    """
+
+    model: torch.nn.Module
+    graph: Graph
+    options: Options
+    target: Target
+    num_ipus: int
+    is_training: bool
+
+    def propose(self) -> Proposal:
+        """Search, try, and state why."""
+        alone = try_graph(self.graph, replace(self.options, recompute="none"), self.target)
+        cycles = cycles_by_tensor(alone)
+        root = modules_of(self.graph, cycles)
+        modules = fine_modules(root, root.cycles / (self.num_ipus * UNITS_A_STAGE))
+        model = self._model(modules, cycles)
+        larger = {module.begin for module in fine_modules(root, root.cycles / (self.num_ipus * WHOLES_A_STAGE))}
+        model.whole = frozenset(number for number, module in enumerate(modules) if module.begin in larger)
+        # What one IPU needs beyond the estimate is a first guess of what a stage does.
+        needed = tile_memory(alone.executable, self.target)[0].total_bytes
+        guess = needed - model.tile_bytes(0, len(modules), 0, NONE, False)
+        model.unlearnt_bytes = min(max(0.0, guess), 0.1 * self.target.tile_memory_bytes)
+        tried = self._try_all(root, modules, model)
+        fitting = [trial for _, trial in tried if trial.fits]
+        if not fitting and not self.options.allow_out_of_memory:
+            raise self._nothing_fits([trial for _, trial in tried])
+        best = min(fitting, key=lambda trial: trial.cycles) if fitting else min(
+            (trial for _, trial in tried), key=lambda trial: trial.overflow_bytes,
+        )
+        reasons = tuple(self._reasons(best, [trial for _, trial in tried], model, len(modules)))
+        return Proposal(self.model, best, reasons, self.compare)
+
+    def _model(self, modules: list[Module], cycles: dict[Any, int]) -> Model:
+        """Return the units with their costs."""
+        placed = place(with_blocks(self.graph, dict.fromkeys((m.path for m in modules), 0)), self.options, self.target)
+        names = tuple(block_name(module.path) for module in modules)
+        clones = recompute(placed, replace(self.options, recompute=names))
+        counted = self.options.gradient_accumulation if self.is_training else self.options.device_iterations
+        return Model(
+            units_of(placed, modules, cycles, clones, self.target), self.target, self.is_training, counted,
+            self.options.execution,
+        )
+
+    def _try_all(self, root: Module, modules: list[Module], model: Model) -> list[tuple[Cuts, Trial]]:
+        """Try the fastest choice, learn from what it needs, and go on until nothing faster is left to try."""
+        tried: dict[object, tuple[Cuts, Trial]] = {}
+        has_states = any(tensor.role is Role.OPTIMISER_STATE for tensor in self.graph.inputs)
+        for off_chip in (False, True) if has_states and not self.options.offload_optimiser_state else (False,):
+            if not any(trial.fits for _, trial in tried.values()):
+                self._try_some(root, modules, model, tried, off_chip=off_chip)
+        return list(tried.values())
+
+    def _try_some(
+        self, root: Module, modules: list[Module], model: Model, tried: dict[object, tuple[Cuts, Trial]], *,
+        off_chip: bool,
+    ) -> None:
+        for _ in range(MOST_TRIALS):
+            best = min((trial.cycles for _, trial in tried.values() if trial.fits), default=float("inf"))
+            choices = [
+                cuts for cuts in ranked(model, self.num_ipus, off_chip=off_chip)
+                if _key(cuts) not in tried and cuts.cycles < best
+            ]
+            if not choices and best == float("inf"):
+                # Nothing fits by estimate: what needs least may fit all the same.
+                mode = ALL if self.is_training else NONE
+                least = best_cuts(model, self.num_ipus, mode, off_chip, must_fit=False)[::-1]
+                choices = [cuts for cuts in least if _key(cuts) not in tried][:1]
+            if not choices:
+                break
+            cuts = choices[0]
+            stages = blocks_of(root, modules, cuts)
+            trial = self._try(stages, cuts.ipus, recomputed(stages, cuts.mode, cuts.again), off_chip=cuts.off_chip)
+            tried[_key(cuts)] = (cuts, trial)
+            self._learn(model, cuts, trial)
+
+    def _try(
+        self, stages: Sequence[tuple[str, ...]], ipus: Sequence[int], recompute: str | tuple[str, ...], *,
+        off_chip: bool,
+    ) -> Trial:
+        options = replace(self.options, offload_optimiser_state=off_chip or self.options.offload_optimiser_state)
+        least = (2 if self.is_training else 1) * (len(stages) - 1) + 1
+        counted = self.options.gradient_accumulation if self.is_training else self.options.device_iterations
+        return try_stages(
+            self.graph, stages, ipus, recompute, options, self.target, is_training=self.is_training,
+            micro_batches=max(least, counted),
+        )
+
+    def _learn(self, model: Model, cuts: Cuts, trial: Trial) -> None:
+        """Note for each stage, the first of its IPU, what it needs beyond the estimate."""
+        learnt: dict[int, float] = {}
+        keys: dict[int, tuple[str, bool, int]] = {}
+        for stage, span in enumerate(model.spans(cuts.begins)):
+            again = ALL if cuts.again[stage] else model.resolved(*span, STAGE if cuts.mode == STAGE else NONE, False)
+            estimate = model.tile_bytes(*span, again, cuts.off_chip)
+            learnt[cuts.ipus[stage]] = learnt.get(cuts.ipus[stage], 0.0) + estimate
+            keys.setdefault(cuts.ipus[stage], (again, cuts.off_chip, span[2]))
+        for ipu, key in keys.items():
+            model.learnt_bytes[key] = trial.memory[ipu].total_bytes - learnt[ipu]
+
+    def _nothing_fits(self, trials: list[Trial]) -> OutOfTileMemoryError:
+        best = min(trials, key=lambda trial: trial.overflow_bytes)
+        fullest = max(best.memory, key=lambda memory: memory.total_bytes)
+        available = self.target.tile_memory_bytes
+        return OutOfTileMemoryError(
+            f"no split over {self.num_ipus} IPU{'s' * (self.num_ipus > 1)} fits: the best of {len(trials)} tried needs "
+            f"{fullest.total_bytes} B on tile {fullest.tile} of ipu {fullest.ipu}, but a tile of {self.target.title} "
+            f"has {available} B",
+            ipu=fullest.ipu, tile=fullest.tile, needed_bytes=fullest.total_bytes, available_bytes=available,
+            detail=str(Proposal(self.model, best, (), self.compare)),
+            remedy="give more IPUs or a smaller micro-batch, or set allow_out_of_memory=True to be shown the best",
+        )
+
+    def _reasons(self, best: Trial, trials: list[Trial], model: Model, num_units: int) -> Iterator[str]:
+        """Yield why this choice was made."""
+        cost = best.compiled.cost
+        busy = [0] * len(best.memory)
+        for stage, ipu in enumerate(best.ipus):
+            names = {f"{stage}F", f"{stage}B"}.intersection(cost.functions)
+            busy[ipu] += sum(cost.functions[name].cycles for name in names)
+        slowest = max(busy)
+        yield (
+            f"{num_units} modules were weighed; ipu {busy.index(slowest)}, which takes longest for a micro-batch, is "
+            f"{slowest * len(busy) / sum(busy) - 1:.1%} above the mean"
+        )
+        if len(best.ipus) > len(best.memory):
+            yield "the last stage is on ipu 0 too, where the weight is that it shares with the first"
+        fullest = max(best.memory, key=lambda memory: memory.total_bytes)
+        yield (
+            f"the fullest tile, {fullest.tile} of ipu {fullest.ipu}, needs {fullest.total_bytes:,} of "
+            f"{self.target.tile_memory_bytes:,} B"
+        )
+        for trial in trials:
+            if trial is not best:
+                verdict = f"{trial.cycles / best.cycles - 1:+.1%} cycles a micro-batch" if trial.fits else (
+                    f"does not fit, by {trial.overflow_bytes:,} B a tile"
+                )
+                place = ", optimiser state off chip" if trial.options.offload_optimiser_state else ""
+                yield f"{len(trial.stages)} stage{'s' * (len(trial.stages) > 1)} where {trial.words}{place}: {verdict}"
+        if best.options.offload_optimiser_state and not self.options.offload_optimiser_state:
+            yield "the states of the optimiser lie in Streaming Memory between updates, else no choice fits"
+        if best.micro_batches > model.micro_batches:
+            counted = "gradient_accumulation" if self.is_training else "device_iterations"
+            yield f"{counted} is raised from {model.micro_batches} to {best.micro_batches}, what fills the pipeline"
+
+    def compare(self, starts: Mapping[str, int]) -> Trial:
+        """Try a split by hand in all ways of recomputation."""
+        check_paths(self.model, starts)
+        stages: list[tuple[str, ...]] = []
+        ipus: list[int] = []
+        for path, ipu in starts.items():
+            if ipus and ipus[-1] == ipu:
+                stages[-1] = (*stages[-1], path)
+            else:
+                stages.append((path,))
+                ipus.append(ipu)
+        tried = [self._try(stages, ipus, "none", off_chip=False)]
+        if self.is_training and not tried[0].fits:
+            tried.append(self._try(stages, ipus, "stage", off_chip=False))
+            for again in self._again(tried[0]):
+                tried.append(self._try(stages, ipus, recomputed(stages, NONE, again), off_chip=False))
+                if tried[-1].fits:
+                    break
+        fitting = [trial for trial in tried if trial.fits]
+        if fitting:
+            return min(fitting, key=lambda trial: trial.cycles)
+        return min(tried, key=lambda trial: trial.overflow_bytes)
+
+    def _again(self, trial: Trial) -> Iterator[tuple[bool, ...]]:
+        """Yield which stages recompute: those on IPUs too full otherwise, then all but the last, then all."""
+        full = [memory.total_bytes > self.target.tile_memory_bytes for memory in trial.memory]
+        yield tuple(full[ipu] for ipu in trial.ipus)
+        yield tuple(stage < len(trial.ipus) - 1 for stage in range(len(trial.ipus)))
+        yield (True,) * len(trial.ipus)
+
+
+def _key(cuts: Cuts) -> tuple[object, ...]:
+    return cuts.begins, cuts.ipus, cuts.mode == STAGE, cuts.again, cuts.off_chip

@@ -1,0 +1,134 @@
+"""One choice of stages, compiled as far as its cycles and its memory: the machine model has the last word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torchipu.compiler import Compiled, try_graph
+from torchipu.ir.graph import Graph, Tensor
+from torchipu.options import Options, Stage
+from torchipu.partition.search import STAGE, Cuts
+from torchipu.partition.units import Module, block_name, coarse_modules, with_blocks
+from torchipu.passes.memory import TileMemory, tile_memory
+from torchipu.target import Target
+
+BLOCKS_A_STAGE = 2
+"""A module that takes less than this part of a stage is one block; larger ones are taken apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What the machine model says of a choice.
+
+    Attributes:
+        stages: The blocks of each stage; a block has the path of the module that begins it.
+        ipus: The IPU of each stage.
+        options: With stages, recomputation and enough micro-batches.
+        compiled: Cycles.
+        memory: The fullest tile of each IPU.
+        micro_batches: Of an update.
+    """
+
+    stages: tuple[tuple[str, ...], ...]
+    ipus: tuple[int, ...]
+    options: Options
+    compiled: Compiled
+    memory: tuple[TileMemory, ...]
+    micro_batches: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether every tile holds what it needs."""
+        return all(memory.total_bytes <= self.compiled.target.tile_memory_bytes for memory in self.memory)
+
+    @property
+    def overflow_bytes(self) -> int:
+        """Bytes that the fullest tile lacks; negative where there is room."""
+        return max(memory.total_bytes for memory in self.memory) - self.compiled.target.tile_memory_bytes
+
+    @property
+    def words(self) -> str:
+        """What is recomputed, in words."""
+        chosen = self.options.recompute
+        if isinstance(chosen, str):
+            return "nothing is recomputed" if chosen == "none" else "every stage but the last is recomputed as a whole"
+        again = [str(number) for number, stage in enumerate(self.stages) if block_name(stage[0]) in chosen]
+        return f"the blocks of stage{'s' * (len(again) > 1)} {', '.join(again)} are recomputed from their inputs"
+
+    @property
+    def cycles(self) -> float:
+        """A micro-batch's share of the cycles of an update."""
+        return self.compiled.cost.cycles / self.micro_batches
+
+
+def try_stages(
+    graph: Graph, stages: Sequence[Sequence[str]], ipus: Sequence[int], recompute: str | tuple[str, ...],
+    options: Options, target: Target, *, is_training: bool, micro_batches: int,
+) -> Trial:
+    """Compile a choice of stages.
+
+    Args:
+        graph: As captured, without blocks.
+        stages: Paths of the modules that begin the blocks of each stage.
+        ipus: The IPU of each stage.
+        recompute: The option.
+        options: The user's.
+        target: The machine.
+        is_training: Whether there is a backward.
+        micro_batches: Of an update, or of an inference run.
+    """
+    placed = list(zip(stages, ipus, strict=True))
+    chosen = replace(
+        options, stages=tuple(Stage(tuple(map(block_name, stage)), ipu) for stage, ipu in placed), recompute=recompute,
+    )
+    if is_training:
+        chosen = replace(chosen, gradient_accumulation=micro_batches)
+    else:
+        chosen = replace(chosen, device_iterations=micro_batches)
+    marked = with_blocks(graph, {path: ipu for stage, ipu in placed for path in stage})
+    compiled = try_graph(marked, chosen, target, micro_batches=micro_batches)
+    memory = tile_memory(compiled.executable, target)
+    return Trial(tuple(map(tuple, stages)), tuple(ipus), chosen, compiled, memory, micro_batches)
+
+
+def recomputed(stages: Sequence[Sequence[str]], mode: str, again: Sequence[bool]) -> str | tuple[str, ...]:
+    """Return the option ``recompute`` of a choice.
+
+    Args:
+        stages: Paths of the modules that begin the blocks of each stage.
+        mode: What is recomputed.
+        again: For each stage whether its blocks are.
+    """
+    if mode == STAGE:
+        return "stage"
+    return tuple(
+        block_name(path) for stage, is_again in zip(stages, again, strict=True) if is_again for path in stage
+    ) or "none"
+
+
+def blocks_of(root: Module, modules: Sequence[Module], cuts: Cuts) -> tuple[tuple[str, ...], ...]:
+    """Return the blocks of each stage: modules as large as they may be without a cut in them.
+
+    Args:
+        root: The model.
+        modules: The units' modules.
+        cuts: The unit at which each stage begins.
+    """
+    positions = [modules[begin].begin for begin in cuts.begins]
+    largest = root.cycles / (len(cuts.begins) * BLOCKS_A_STAGE) if any(cuts.again) else root.cycles
+    stages: list[list[str]] = [[] for _ in positions]
+    for module in coarse_modules(root, positions[1:], largest):
+        stage = max(number for number, position in enumerate(positions) if number == 0 or position <= module.begin)
+        stages[stage].append(module.path)
+    return tuple(map(tuple, stages))
+
+
+def cycles_by_tensor(compiled: Compiled) -> dict[Tensor, int]:
+    """Return the cycles of one run of each op, by its first result."""
+    spent: dict[Tensor, int] = {}
+    for function in compiled.cost.functions.values():
+        for step in function.supersteps:
+            if step.op.outputs:
+                spent[step.op.outputs[0]] = spent.get(step.op.outputs[0], 0) + step.cycles
+    return spent

@@ -1,0 +1,247 @@
+"""A model as a row of units, modules one after another, with the cycles and bytes of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from torchipu.cost.exchange import host_cycles
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.types import Leg, Role
+from torchipu.ops.spec import spec_of
+from torchipu.passes.recompute import MARK
+from torchipu.target import Target
+
+HEAD = ""  # the module path of the whole model
+
+
+def block_name(path: str) -> str:
+    """Return the name of the block that begins at a module."""
+    return path or "model"
+
+
+@dataclass(slots=True)
+class Unit:
+    """A module that may begin a stage, with the ops that follow it before the next unit.
+
+    Attributes:
+        path: Dotted path of the module; of the first unit, also the ops before it.
+        forward: Cycles of one forward.
+        backward: Cycles of one backward.
+        recompute: Cycles of the forward ops that a backward with recomputation runs again.
+        update: Cycles of its part of the weight update.
+        weights: States that its forward reads.
+        kept_bytes: Accumulators and optimiser states.
+        activation_bytes: What its forward makes and a backward reads.
+        entering_bytes: What forward ops of earlier units make and this unit or a later one reads.
+    """
+
+    path: str
+    forward: int = 0
+    backward: int = 0
+    recompute: int = 0
+    update: int = 0
+    weights: set[Tensor] = field(default_factory=set)
+    kept_bytes: int = 0
+    activation_bytes: int = 0
+    entering_bytes: int = 0
+
+    @property
+    def cycles(self) -> int:
+        """Cycles of a micro-batch without recomputation."""
+        return self.forward + self.backward
+
+
+# --------------------------------------------------------------------------- modules in the order of their ops
+@dataclass(slots=True)
+class Module:
+    """A module that the forward runs once, in one go.
+
+    Attributes:
+        path: Dotted path.
+        begin: Position of its first op among the forward ops.
+        end: Position after its last.
+        cycles: Cycles of its forward and backward ops.
+        children: Modules within it, in order.
+    """
+
+    path: str
+    begin: int
+    end: int
+    cycles: int = 0
+    children: list[Module] = field(default_factory=list)
+
+
+def modules_of(graph: Graph, cycles: Mapping[Tensor, int]) -> Module:
+    """Return the tree of modules whose ops stand together; modules that run twice are left out.
+
+    Args:
+        graph: As captured: each op's source names its module.
+        cycles: By the first result of each op.
+    """
+    forward = [op for op in graph.ops if op.leg is Leg.FORWARD]
+    places: dict[str, list[int]] = {}
+    for position, op in enumerate(forward):
+        for path in _ancestors(op.source.module):
+            places.setdefault(path, []).append(position)
+    spent: dict[str, int] = {}
+    for op in graph.ops:
+        if op.leg is not Leg.UPDATE:
+            for path in _ancestors(op.source.module):
+                spent[path] = spent.get(path, 0) + _cycles_of(op, cycles)
+    root = Module(HEAD, 0, len(forward), sum(_cycles_of(op, cycles) for op in graph.ops if op.leg is not Leg.UPDATE))
+    found = {HEAD: root}
+    for path, at in sorted(places.items(), key=lambda item: (item[0].count("."), item[1][0])):
+        if _is_together(at, forward):
+            module = found[path] = Module(path, at[0], at[-1] + 1, spent[path])
+            parent = next(found[above] for above in [*_ancestors(path)[1:], HEAD] if above in found)
+            parent.children.append(module)
+    for module in found.values():
+        module.children.sort(key=lambda child: child.begin)
+    return root
+
+
+def _cycles_of(op: Op, cycles: Mapping[Tensor, int]) -> int:
+    return cycles.get(op.outputs[0], 0) if op.outputs else 0
+
+
+def _ancestors(path: str) -> list[str]:
+    """Return a path and those above it, without the empty one."""
+    parts = path.split(".") if path else []
+    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+
+
+def _is_together(places: Sequence[int], forward: Sequence[Op]) -> bool:
+    """Whether no op of another module lies between; ops of no module do not count."""
+    within = set(places)
+    return all(not forward[place].source.module for place in range(places[0], places[-1] + 1) if place not in within)
+
+
+def fine_modules(root: Module, largest: float) -> list[Module]:
+    """Return modules in order, none within another, each as small as asked for where it has parts.
+
+    Args:
+        root: The model.
+        largest: Cycles above which a module is replaced by its parts.
+    """
+    if not root.children or (root.path != HEAD and root.cycles <= largest):
+        return [root]
+    return [module for child in root.children for module in fine_modules(child, largest)]
+
+
+def coarse_modules(root: Module, cuts: Sequence[int], largest: float) -> list[Module]:
+    """Return modules in order, none within another and none with a cut in it.
+
+    Args:
+        root: The model.
+        cuts: Positions of forward ops at which a stage begins.
+        largest: Cycles above which a module is replaced by its parts.
+    """
+    is_cut = any(root.begin < cut < root.end for cut in cuts)
+    if not root.children or (root.path != HEAD and root.cycles <= largest and not is_cut):
+        return [root]
+    return [module for child in root.children for module in coarse_modules(child, cuts, largest)]
+
+
+# --------------------------------------------------------------------------- ops in blocks
+def with_blocks(graph: Graph, ipu_by_path: Mapping[str, int]) -> Graph:
+    """Return a graph whose ops carry the blocks that they would have, had these modules been marked with BeginBlock.
+
+    Args:
+        graph: As captured from a model without blocks.
+        ipu_by_path: IPU of each block by the path of the module that begins it; the empty path holds for all ops.
+    """
+    ops = []
+    for op in graph.ops:
+        path = next((above for above in [*_ancestors(op.source.module), HEAD] if above in ipu_by_path), None)
+        if path is not None and op.leg is not Leg.UPDATE:
+            op = replace(op, block=(block_name(path), ipu_by_path[path]))
+        ops.append(op)
+    return replace(graph, ops=tuple(ops))
+
+
+def units_of(
+    graph: Graph, modules: Sequence[Module], cycles: Mapping[Tensor, int], clones: Graph, target: Target,
+) -> list[Unit]:
+    """Return the units of a graph that was placed with a block for each of these modules.
+
+    Args:
+        graph: Placed.
+        modules: In order.
+        cycles: By the first result of each op.
+        clones: The same graph after recomputation of every block.
+        target: The machine, for its host streams.
+    """
+    units = {block_name(module.path): Unit(module.path) for module in modules}
+    number = {name: position for position, name in enumerate(units)}
+    base = _bases(graph)
+    made: dict[Tensor, int] = {}
+    streamed = {tensor for tensor in (*graph.inputs, *graph.outputs) if not tensor.role.is_state}
+    streamed = {tensor for tensor in streamed if tensor.role not in (Role.CONSTANT, Role.HYPERPARAMETER)}
+    for op in graph.ops:
+        unit = units[_block(op)]
+        spent = _cycles_of(op, cycles)
+        for tensor in streamed.intersection((*op.inputs, *op.outputs)):
+            spent += host_cycles(target, tensor.device_bytes)
+            streamed.discard(tensor)
+        if op.leg is Leg.FORWARD:
+            unit.forward += spent
+            unit.weights.update(tensor for tensor in op.inputs if tensor.role in (Role.WEIGHT, Role.BUFFER))
+            made.update(dict.fromkeys(op.outputs, number[_block(op)]))
+        elif op.leg is Leg.BACKWARD:
+            unit.backward += spent
+        else:
+            unit.update += spent
+    _count_kept(graph, units)
+    _count_activations(graph, list(units.values()), made, base, number)
+    by_name = {tensor.name: count for tensor, count in cycles.items()}
+    for op in clones.ops:
+        if MARK in op.attrs:
+            units[_block(op)].recompute += by_name.get(str(op.attrs[MARK]), 0)
+    return list(units.values())
+
+
+def _block(op: Op) -> str:
+    assert op.placement is not None
+    return op.placement.block
+
+
+def _bases(graph: Graph) -> dict[Tensor, Tensor]:
+    """Return the tensor in whose storage each view lies."""
+    base: dict[Tensor, Tensor] = {}
+    for op in graph.ops:
+        spec = spec_of(op)
+        if spec is not None and spec.is_view and op.inputs:
+            base.update(dict.fromkeys(op.outputs, base.get(op.inputs[0], op.inputs[0])))
+    return base
+
+
+def _count_kept(graph: Graph, units: Mapping[str, Unit]) -> None:
+    """Add accumulators and optimiser states to the unit whose ops write them."""
+    due = {tensor for tensor in graph.inputs if tensor.role in (Role.ACCUMULATOR, Role.OPTIMISER_STATE)}
+    for op in graph.ops:
+        for tensor in due.intersection(op.inputs):
+            units[_block(op)].kept_bytes += tensor.device_bytes
+            due.discard(tensor)
+
+
+def _count_activations(
+    graph: Graph, units: Sequence[Unit], made: Mapping[Tensor, int], base: Mapping[Tensor, Tensor],
+    number: Mapping[str, int],
+) -> None:
+    """Add what is kept between the legs, and what crosses from unit to unit."""
+    kept: set[Tensor] = set()
+    last_read: dict[Tensor, int] = {}
+    for op in graph.ops:
+        for tensor in op.inputs:
+            held = base.get(tensor, tensor)
+            if held not in made:
+                continue
+            if op.leg is Leg.BACKWARD and held not in kept:
+                kept.add(held)
+                units[made[held]].activation_bytes += held.device_bytes
+            elif op.leg is Leg.FORWARD:
+                last_read[held] = max(last_read.get(held, 0), number[_block(op)])
+    for tensor, last in last_read.items():
+        for position in range(made[tensor] + 1, last + 1):
+            units[position].entering_bytes += tensor.device_bytes
