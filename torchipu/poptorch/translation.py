@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -23,6 +24,7 @@ MODES = {
     OutputMode.Final: "final", OutputMode.All: "all", OutputMode.Sum: "sum", OutputMode.EveryN: "every_n",
 }
 TARGETS = {1: "mk1", 2: "mk2", 21: "mk2"}
+TYPES = {torch.float16: "half", torch.float32: "float"}
 MAX_IPUS = 64
 SEED_BYTES = 6
 """Bytes of a seed drawn by chance: it stays an exact number wherever it is shown or stored."""
@@ -48,7 +50,7 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "device_iterations": options.device_iterations,
         "output_mode": MODES[OutputMode(options.output_mode)],
         "output_period": options.output_return_period,
-        "loss_scaling": float(getattr(optimizer, "loss_scaling", None) or 1.0),
+        **_training_precision(options, optimizer),
         "seed": seed & (2**62 - 1),
         "allow_out_of_memory": str(engine.get("debug.allowOutOfMemory", "false")).lower() == "true",
         "recompute": _recomputation(options),
@@ -60,6 +62,32 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "broadcast_buffers": options.broadcast_buffers,
     }
     return CoreOptions(**values)
+
+
+def _training_precision(options: Options, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
+    """Return what an optimiser and the options of training say of scales, bounds and types of gradients and states."""
+    if optimizer is None:
+        return {}
+    norm = getattr(optimizer, "max_grad_norm", math.inf)
+    loss_scaling = getattr(optimizer, "loss_scaling", None)
+    strategy = options.Training.meanAccumulationAndReplicationReductionStrategy
+    # The velocity is the accumulator, and its type that of the weights.
+    is_combined = bool(getattr(optimizer, "use_combined_accum", False))
+
+    def named(attribute: str, otherwise: str) -> str:
+        # Optimisers of torch do not say: PopTorch keeps theirs in float32.
+        return otherwise if is_combined else TYPES[getattr(optimizer, attribute, None) or torch.float32]
+
+    first = "velocity_accum_type" if hasattr(optimizer, "velocity_accum_type") else "first_order_momentum_accum_type"
+    return {
+        "loss_scaling": 1.0 if loss_scaling is None else float(loss_scaling),
+        "automatic_loss_scaling": bool(options._popart.options.get("automaticLossScalingSettings.enabled", False)),
+        "max_grad_norm": float(norm) if math.isfinite(norm) else None,
+        "mean_reduction": "running" if strategy == MeanReductionStrategy.Running else "post",
+        "accumulator_type": named("accum_type", "gradient"),
+        "first_moment_type": named(first, "weight"),
+        "second_moment_type": named("second_order_momentum_accum_type", "weight"),
+    }
 
 
 def _recomputation(options: Options) -> str:
