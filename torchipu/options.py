@@ -163,6 +163,17 @@ class Options:
         False, "round half results up or down at random, in proportion to what is discarded; otherwise to nearest",
         kind=bool, poptorch="Precision.enableStochasticRounding",
     )
+    partials_type: str = _option(
+        "float", "type in which products and convolutions of halves are summed; half rounds after every 16 channels",
+        kind=str, allowed=("float", "half"), poptorch="Precision.setPartialsType",
+    )
+    floating_point_exceptions: bool = _option(
+        False, "stop at an overflow, an invalid operation or a division by zero, and name the op", kind=bool,
+        poptorch="Precision.enableFloatingPointExceptions",
+    )
+    statistics: bool = _option(
+        False, "count the magnitudes of all results, for TrainStep.statistics and the text report", kind=bool,
+    )
     half_overflow: str = _option(
         "infinity", "what a half result beyond 65504 becomes: infinity as in PyTorch, NaN as on an IPU with NANOO set, "
         "or the largest half as on one with NANOO clear", kind=str, allowed=("infinity", "nan", "saturate"),

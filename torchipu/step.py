@@ -25,7 +25,9 @@ from torchipu.report.recorder import record
 from torchipu.runtime.executor import FIRST_EXTERNAL, BoundPlan, default_threads
 from torchipu.runtime.generic import TORCH_DTYPES
 from torchipu.runtime.host_plan import Planner
+from torchipu.runtime.observation import Observation
 from torchipu.runtime.resident import Resident, Returned
+from torchipu.runtime.statistics import TensorStatistics, format_statistics
 from torchipu.target import lookup_target
 
 Progress = Callable[[int, int], None]
@@ -210,7 +212,26 @@ class _Step:
     def profile(self) -> Profile:
         """Modelled cycles, tile memory and pipeline efficiency of the last compilation."""
         compiled = self.compiled
-        return profile_of(compiled.executable, compiled.cost, compiled.target)
+        profile = profile_of(compiled.executable, compiled.cost, compiled.target)
+        if not self.options.statistics:
+            return profile
+        return dataclasses.replace(profile, statistics=format_statistics(self.statistics))
+
+    @property
+    def statistics(self) -> tuple[TensorStatistics, ...]:
+        """Magnitudes of every result in the last call, in the order of the ops; ``profile.text()`` shows them too.
+
+        Raises:
+            OptionsError: The program does not count them, or there is none yet.
+        """
+        if not self.options.statistics:
+            raise OptionsError(
+                "the program does not count magnitudes", option="statistics", value=False,
+                remedy="make the step with torchipu.Options(statistics=True)",
+            )
+        self.compiled  # noqa: B018  # says what to do where nothing is compiled yet
+        assert self._bound is not None
+        return self._bound.statistics()
 
     # ------------------------------------------------------------------ compiling
     def _signature_of(self, leaves: Sequence[Any]) -> tuple[object, ...]:
@@ -256,12 +277,15 @@ class _Step:
         compiled = compile_graph(built.graph, self.options, self.target, micro_batches=self.micro_batches)
         progress(2, STAGES_OF_COMPILATION)
         replicas = self.options.replicas
+        options = self.options
+        observation = Observation(traps=options.floating_point_exceptions, counts=options.statistics)
         planner = Planner(
             compiled.graph, states=list(built.states), micro_batches=self.micro_batches, replicas=replicas,
+            observation=observation,
         )
         planner.may_view_outputs = False  # every output has memory of its own
         self._check_buffers(built, planner.banked)
-        bound = BoundPlan(planner.plan(), planner.graph, replicas)
+        bound = BoundPlan(planner.plan(), planner.graph, replicas, observation=observation)
         progress(3, STAGES_OF_COMPILATION)
         self._signature = None  # nothing is compiled until all of this is in place
         self._built, self._compiled, self._bound = built, compiled, bound

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,7 +15,6 @@ from torchipu.poptorch._logging import logger
 from torchipu.poptorch.anchors import UPDATED, Anchor
 from torchipu.poptorch.enums import CommGroupType, MeanReductionStrategy, OutputMode, ReductionType
 from torchipu.poptorch.options import Options
-from torchipu.poptorch.poptorch_core import Error
 from torchipu.poptorch.strategies import PipelinedExecution
 from torchipu.runtime.resident import Returned
 
@@ -55,6 +53,8 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "allow_out_of_memory": str(engine.get("debug.allowOutOfMemory", "false")).lower() == "true",
         "recompute": _recomputation(options),
         "stochastic_rounding": bool(options._popart.options.get("enableStochasticRounding", False)),
+        "floating_point_exceptions": bool(options._popart.options.get("enableFloatingPointChecks", False)),
+        "partials_type": _partials_type(options),
         "offload_optimiser_state": _is_off_chip(options.TensorLocations.location_optimizer),
         "replicas": options.replication_factor,
         "input_group_size": options.input_group_size,
@@ -62,6 +62,12 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "broadcast_buffers": options.broadcast_buffers,
     }
     return CoreOptions(**values)
+
+
+def _partials_type(options: Options) -> str:
+    """Return the type of partials; one that only convolutions are given holds for products too."""
+    convolutions = options._popart.options.get("convolutionOptions", {}).get("partialsType")
+    return str(options._popart.options.get("partialsTypeMatMuls") or convolutions or "float")
 
 
 def _training_precision(options: Options, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
@@ -136,22 +142,6 @@ def _is_ipu_model(options: Options) -> bool:
     if options.exists("use_model"):
         return bool(options.use_model)
     return any(os.environ.get(name) == "1" for name in ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"))
-
-
-def check_numbers(tensors: Iterable[torch.Tensor], options: Options) -> None:
-    """Raise for NaN and infinity where floating-point exceptions are on; only inputs and results are looked at.
-
-    Raises:
-        Error: There is one.
-    """
-    if not options._popart.options.get("enableFloatingPointChecks"):
-        return
-    for tensor in tensors:
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise Error(
-                "'poplar_application_runtime_error': a floating-point exception was detected",
-                type="poplar_application_runtime_error", message="a floating-point exception was detected",
-            )
 
 
 def anchors(options: Options) -> dict[str, Anchor]:
