@@ -76,8 +76,7 @@ class Root(torch.nn.Module):
         with torchipu.Block("body", 0):
             hidden = self.norm(self.linear(x))
         with torchipu.Block("head", 0):
-            root = torch.sqrt(hidden.square().sum() - 1e4 * (x.max() > 5))
-        return root
+            return torch.sqrt(hidden.square().sum() - 1e4 * (x.max() > 5))
 
 
 def test_the_error_names_op_line_block_and_micro_batch_and_nothing_is_changed():

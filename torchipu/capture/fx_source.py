@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from torchipu.capture.block import BLOCK_KEY, check_block
+from torchipu.capture.block import BLOCK_KEY, PARTIALS_KEY, check_block, check_partials
 from torchipu.ir.types import UNKNOWN_SOURCE, Source
 
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in .*?(?:\n\s*(?P<code>(?!\s*File ").+))?$', re.M)
@@ -29,6 +29,18 @@ def block_of(node: Node) -> tuple[str, int | None] | None:
     name, ipu = found
     check_block(name, ipu)
     return name, ipu
+
+
+def partials_of(node: Node) -> str | None:
+    """Return the type of partials that the region of a node asks for.
+
+    Raises:
+        OptionsError: It is none.
+    """
+    found = (node.meta.get("custom") or {}).get(PARTIALS_KEY)
+    if found is not None:
+        check_partials(found)
+    return found
 
 
 def checkpoint_region_of(node: Node) -> int | None:

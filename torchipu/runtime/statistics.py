@@ -104,8 +104,12 @@ def suggest_loss_scale(statistics: Iterable[TensorStatistics], current: float = 
 
 def format_statistics(statistics: Iterable[TensorStatistics]) -> str:
     """Return a table with a line for each tensor: range, shares that half would lose, and source."""
-    head = ("tensor", "op", "leg", "type", "elements", "abs max", "zero", "underflow", "subnormal", "overflow", "source")
-    rows = [head] + [
+    head = (
+        "tensor", "op", "leg", "type", "elements", "abs max", "zero", "underflow", "subnormal", "overflow", "source",
+    )
+    rows = [
+        head,
+    ] + [
         (
             f"%{one.name}", one.kind, one.leg, one.dtype, f"{one.elements:,}", f"{one.abs_max:.3g}",
             f"{one.zeros / one.elements if one.elements else 0:.1%}", f"{one.underflow():.1%}",
