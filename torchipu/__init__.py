@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torchipu.installation import check_kernels, check_torch, torch_version
 
 if TYPE_CHECKING:
-    from torchipu.capture.block import BeginBlock, Block
+    from torchipu.capture.block import BeginBlock, Block, Partials
     from torchipu.capture.checkpoint import recomputation_checkpoint
     from torchipu.errors import (
         CaptureError,
@@ -42,6 +42,7 @@ _MODULE_BY_NAME = {
     "Options": "options",
     "OptionsError": "errors",
     "OutOfTileMemoryError": "errors",
+    "Partials": "capture.block",
     "PlacementError": "errors",
     "Proposal": "partition.proposal",
     "ScheduleError": "errors",
@@ -66,6 +67,7 @@ __all__ = [
     "Options",
     "OptionsError",
     "OutOfTileMemoryError",
+    "Partials",
     "PlacementError",
     "Proposal",
     "ScheduleError",

@@ -132,9 +132,47 @@ class Options:
         1.0, "factor on the loss before the backward leg, divided out before the update", kind=float, above=0.0,
         poptorch="optim.loss_scaling",
     )
+    automatic_loss_scaling: bool = _option(
+        False, "double the loss scale after each weight update, or halve it where too many elements of half gradients "
+        "were near the end of their range; it begins with loss_scaling", kind=bool,
+        poptorch="Training.setAutomaticLossScaling",
+    )
+    max_grad_norm: float | None = _option(
+        None, "norm of all gradients together to which they are clipped before an update, as by "
+        "torch.nn.utils.clip_grad_norm_; None not to clip", kind=float, optional=True, above=0.0,
+        poptorch="optim.max_grad_norm",
+    )
+    accumulator_type: str = _option(
+        "gradient", "type in which gradients are accumulated over micro-batches; gradient for that of each gradient",
+        kind=str, allowed=("gradient", "half", "float"), poptorch="optim.accum_type",
+    )
+    mean_reduction: str = _option(
+        "post", "when a mean of gradients is divided: post, after their sum; running, with each gradient, so that a "
+        "half accumulator does not overflow", kind=str, allowed=("post", "running"),
+        poptorch="Training.setMeanAccumulationAndReplicationReductionStrategy",
+    )
+    first_moment_type: str = _option(
+        "weight", "type of momentum and of mean gradients that the optimiser keeps; weight for that of each weight",
+        kind=str, allowed=("weight", "half", "float"), poptorch="optim.first_order_momentum_accum_type",
+    )
+    second_moment_type: str = _option(
+        "weight", "type of mean squares of gradients that the optimiser keeps; weight for that of each weight",
+        kind=str, allowed=("weight", "half", "float"), poptorch="optim.second_order_momentum_accum_type",
+    )
     stochastic_rounding: bool = _option(
         False, "round half results up or down at random, in proportion to what is discarded; otherwise to nearest",
         kind=bool, poptorch="Precision.enableStochasticRounding",
+    )
+    partials_type: str = _option(
+        "float", "type in which products and convolutions of halves are summed; half rounds after every 16 channels",
+        kind=str, allowed=("float", "half"), poptorch="Precision.setPartialsType",
+    )
+    floating_point_exceptions: bool = _option(
+        False, "stop at an overflow, an invalid operation or a division by zero, and name the op", kind=bool,
+        poptorch="Precision.enableFloatingPointExceptions",
+    )
+    statistics: bool = _option(
+        False, "count the magnitudes of all results, for TrainStep.statistics and the text report", kind=bool,
     )
     half_overflow: str = _option(
         "infinity", "what a half result beyond 65504 becomes: infinity as in PyTorch, NaN as on an IPU with NANOO set, "
@@ -339,11 +377,17 @@ def _check_names(name: str, names: tuple[str, ...]) -> None:
             raise OptionsError(f"option {name!r} lists block {block!r} more than once", option=name, value=names)
 
 
+_REMEDIES: Mapping[str, str] = {
+    "loss_scaling": "use a power of two such as 1024.0, or automatic_loss_scaling=True, which finds one",
+    "partials_type": "use 'float' or 'half', the types in which the matrix unit accumulates",
+}
+
+
 def _refusal(name: str, value: object, rules: Mapping[str, Any], hint: str = "") -> OptionsError:
     got = f"{value!r} ({type(value).__name__})"
     return OptionsError(
         f"option {name!r} expects {_expectation(rules)}, got {got}{hint}", option=name, value=value,
-        allowed=_expectation(rules),
+        allowed=_expectation(rules), remedy=_REMEDIES.get(name, ""),
     )
 
 

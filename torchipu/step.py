@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from torchipu.capture.accumulation import accumulate, all_reduce, as_made
+from torchipu.capture.accumulation import Accumulation, accumulate, all_reduce, as_made, joined
 from torchipu.capture.aot import Captured, capture_inference, capture_joint
-from torchipu.capture.optimiser import OptimiserImport, import_optimiser
+from torchipu.capture.gradient_scaling import adapt, count_large, scaled, with_scale_of_the_program
+from torchipu.capture.optimiser import FIRST_MOMENTS, SECOND_MOMENTS, OptimiserImport, import_optimiser
 from torchipu.compiler import Compiled, compile_graph
 from torchipu.errors import ConstraintError, OptionsError
 from torchipu.ir.graph import Graph, Tensor
+from torchipu.ir.types import DType
 from torchipu.options import Options
 from torchipu.report import Profile, profile_of
 from torchipu.report.recorder import record
 from torchipu.runtime.executor import FIRST_EXTERNAL, BoundPlan, default_threads
 from torchipu.runtime.generic import TORCH_DTYPES
 from torchipu.runtime.host_plan import Planner
+from torchipu.runtime.observation import Observation
 from torchipu.runtime.resident import Resident, Returned
+from torchipu.runtime.statistics import TensorStatistics, format_statistics
 from torchipu.target import lookup_target
 
 Progress = Callable[[int, int], None]
 STAGES_OF_COMPILATION = 4
+_TYPES: Mapping[str, DType | None] = {"gradient": None, "weight": None, "half": DType.HALF, "float": DType.FLOAT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +225,26 @@ class _Step:
     def profile(self) -> Profile:
         """Modelled cycles, tile memory and pipeline efficiency of the last compilation."""
         compiled = self.compiled
-        return profile_of(compiled.executable, compiled.cost, compiled.target)
+        profile = profile_of(compiled.executable, compiled.cost, compiled.target)
+        if not self.options.statistics:
+            return profile
+        return dataclasses.replace(profile, statistics=format_statistics(self.statistics))
+
+    @property
+    def statistics(self) -> tuple[TensorStatistics, ...]:
+        """Magnitudes of every result in the last call, in the order of the ops; ``profile.text()`` shows them too.
+
+        Raises:
+            OptionsError: The program does not count them, or there is none yet.
+        """
+        if not self.options.statistics:
+            raise OptionsError(
+                "the program does not count magnitudes", option="statistics", value=False,
+                remedy="make the step with torchipu.Options(statistics=True)",
+            )
+        self.compiled  # noqa: B018  # says what to do where nothing is compiled yet
+        assert self._bound is not None
+        return self._bound.statistics()
 
     # ------------------------------------------------------------------ compiling
     def _signature_of(self, leaves: Sequence[Any]) -> tuple[object, ...]:
@@ -265,12 +290,15 @@ class _Step:
         compiled = compile_graph(built.graph, self.options, self.target, micro_batches=self.micro_batches)
         progress(2, STAGES_OF_COMPILATION)
         replicas = self.options.replicas
+        options = self.options
+        observation = Observation(traps=options.floating_point_exceptions, counts=options.statistics)
         planner = Planner(
             compiled.graph, states=list(built.states), micro_batches=self.micro_batches, replicas=replicas,
+            observation=observation,
         )
         planner.may_view_outputs = False  # every output has memory of its own
         self._check_buffers(built, planner.banked)
-        bound = BoundPlan(planner.plan(), planner.graph, replicas)
+        bound = BoundPlan(planner.plan(), planner.graph, replicas, observation=observation)
         progress(3, STAGES_OF_COMPILATION)
         self._signature = None  # nothing is compiled until all of this is in place
         self._built, self._compiled, self._bound = built, compiled, bound
@@ -470,6 +498,7 @@ class TrainStep(_Step):
         super().__init__(model, options)
         self.optimizer = optimizer
         self.loss = loss
+        self._loss_scale = torch.tensor(self.options.loss_scaling, dtype=torch.float32)
 
     @property
     def micro_batches(self) -> int:
@@ -482,24 +511,64 @@ class TrainStep(_Step):
         return self.options.device_iterations
 
     def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Built:
-        capture = self._capture(arguments, keywords)
-        accumulated, accumulation = accumulate(capture.gradients, self.micro_batches)
-        replicas = self.options.replicas
-        accumulated, reductions = all_reduce(accumulated, replicas)
-        mean = self.options.accumulation_reduction == "mean"
-        scale = 1.0 / (self.options.loss_scaling * (self.micro_batches * replicas if mean else 1))
-        optimiser = import_optimiser(
-            self.optimizer, self.model, capture.parameters, accumulated, gradient_scale=scale,
+        options, capture = self.options, self._capture(arguments, keywords)
+        running = options.mean_reduction == "running" and options.accumulation_reduction == "mean"
+        accumulated, accumulation = accumulate(
+            capture.gradients, self.micro_batches, dtype=_TYPES[options.accumulator_type], running_mean=running,
         )
+        accumulated, reductions = all_reduce(accumulated, options.replicas)
+        capture, scale, counted, adapted = self._automatic_scale(capture)
+        optimiser = self._scaled(self._import(self.optimizer, capture, accumulated), accumulated.values(), scale)
+        added = joined([accumulation, counted])
         graph = Graph(
             capture.graph.name,
-            (*capture.graph.inputs, *accumulation.inputs, *optimiser.inputs),
+            (*capture.graph.inputs, *added.inputs, *adapted.inputs, *optimiser.inputs),
             capture.graph.outputs,
-            (*as_made(capture.graph.ops, accumulation.ops), *reductions, *optimiser.ops, *accumulation.resets),
-            (*capture.graph.updates, *accumulation.updates, *optimiser.updates),
+            (*as_made(capture.graph.ops, added.ops), *reductions, *optimiser.ops, *adapted.ops, *added.resets),
+            (*capture.graph.updates, *added.updates, *optimiser.updates, *adapted.updates),
         )
-        states = self._module_states(capture) | optimiser.host | dict.fromkeys(accumulation.inputs)
+        states = self._module_states(capture) | optimiser.host | dict.fromkeys(added.inputs)
+        states |= dict.fromkeys(adapted.inputs, self._loss_scale)
         return _Built(capture, graph, states, frozenset(state for state, _ in graph.updates), optimiser)
+
+    def _automatic_scale(self, capture: Captured) -> tuple[Captured, Tensor | None, Accumulation, Accumulation]:
+        """Make the loss scale a state of the program, if it is to follow the gradients."""
+        if not self.options.automatic_loss_scaling or capture.loss_scale is None:
+            return capture, None, Accumulation(), Accumulation()
+        graph, scale = with_scale_of_the_program(capture.graph, capture.loss_scale)
+        constants = {t: value for t, value in capture.constants.items() if t is not capture.loss_scale}
+        counters, counted = count_large(capture.gradients)
+        adapted = adapt(scale, counters) if counters else Accumulation((scale,))
+        return dataclasses.replace(capture, graph=graph, constants=constants), scale, counted, adapted
+
+    def _import(
+        self, optimizer: torch.optim.Optimizer, capture: Captured, gradients: Mapping[str, Tensor],
+    ) -> OptimiserImport:
+        """Write an optimiser as ops that read these gradients."""
+        options = self.options
+        scale = 1.0 if options.automatic_loss_scaling else options.loss_scaling
+        is_mean = options.accumulation_reduction == "mean"
+        if is_mean and (options.mean_reduction == "post" or self.micro_batches == 1):
+            scale *= self.micro_batches * options.replicas
+        types = {
+            key: _TYPES[chosen] for keys, chosen in (
+                (FIRST_MOMENTS, options.first_moment_type), (SECOND_MOMENTS, options.second_moment_type),
+            ) for key in keys
+        }
+        return import_optimiser(
+            optimizer, self.model, capture.parameters, gradients, gradient_scale=1.0 / scale, state_types=types,
+        )
+
+    def _scaled(
+        self, optimiser: OptimiserImport, gradients: Iterable[Tensor], scale: Tensor | None = None,
+    ) -> OptimiserImport:
+        """Put clipping and the program's loss scale, as the options ask, between gradients and their optimiser."""
+        return scaled(optimiser, gradients, max_norm=self.options.max_grad_norm, loss_scale=scale)
+
+    @property
+    def loss_scale(self) -> float:
+        """Factor on the loss in the next call: the option ``loss_scaling``, or where automatic scaling has led."""
+        return float(self._loss_scale)
 
     def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
         return capture_joint(

@@ -46,6 +46,34 @@ PAIRS = {
 }
 
 
+CLIPPED = {
+    "SGD": (lambda p: optim.SGD(p, lr=0.1, momentum=0.9, max_grad_norm=0.5), torch.optim.SGD,
+            {"lr": 0.1, "momentum": 0.9}),
+    "Adam": (lambda p: optim.Adam(p, lr=0.02, max_grad_norm=0.5, loss_scaling=64.0), torch.optim.Adam, {"lr": 0.02}),
+    "AdamW": (lambda p: optim.AdamW(p, lr=0.02, max_grad_norm=0.5), torch.optim.AdamW, {"lr": 0.02}),
+}
+
+
+@pytest.mark.parametrize("name", CLIPPED)
+def test_max_grad_norm_equals_clip_grad_norm(name: str) -> None:
+    make, theirs, keywords = CLIPPED[name]
+    ours, exact = model(), model().double()
+    training = poptorch.trainingModel(ours, optimizer=make(ours.parameters()))
+    reference = theirs(exact.parameters(), **keywords)
+    for number, (x, y) in enumerate(batches(5)):
+        training(x, y)
+        reference.zero_grad()
+        exact(x.double(), y.double())[1].backward()
+        norm = torch.nn.utils.clip_grad_norm_(exact.parameters(), 0.5)
+        assert norm > 0.5 or number > 0
+        reference.step()
+        if number == 2:  # the same optimiser anew, and another like it
+            training.setOptimizer(make(ours.parameters()))
+            reference = theirs(exact.parameters(), **keywords)
+    for mine, exactly in zip(training.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(mine.detach().double(), exactly.detach(), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_training_follows_the_optimiser_of_torch_in_float64(name: str) -> None:
     ours, exact = model(), model().double()
@@ -142,7 +170,6 @@ def test_a_scheduler_changes_the_rate_once_the_optimiser_is_set_anew() -> None:
 @pytest.mark.parametrize(("make", "kind", "words"), [
     (lambda p: torch.optim.Adagrad(p), AssertionError, "Unsupported optimizer type Adagrad"),
     (lambda p: optim.Adam(p, amsgrad=True), ValueError, "Only non-amsgrad Adam/AdamW optimizers are supported."),
-    (lambda p: optim.SGD(p, lr=0.1, max_grad_norm=1.0), poptorch.Error, "max_grad_norm cannot run so far"),
     (lambda p: optim.RMSprop(p, use_tf_variant=True), poptorch.Error, "use_tf_variant of RMSprop cannot run so far"),
     (lambda p: optim.SGD(p, lr=0.1, max_grad_norm=math.nan), poptorch.Error, "max_grad_norm must not be NaN"),
     (lambda p: optim.SGD(p, lr=0.1, accum_type=torch.int32), AssertionError, "accum_type must be one of"),
@@ -151,3 +178,36 @@ def test_what_cannot_run_is_refused(make: object, kind: type[Exception], words: 
     module = model()
     with pytest.raises(kind, match=words):
         poptorch.trainingModel(module, optimizer=make(module.parameters()))  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(("types", "expected"), [
+    ({}, ("float", "float", "float", "post")),
+    ({"accum_type": torch.float16, "first_order_momentum_accum_type": torch.float16}, ("half", "half", "float",
+                                                                                         "running")),
+    ({"second_order_momentum_accum_type": torch.float16}, ("float", "float", "half", "post")),
+])
+def test_types_of_accumulators_and_moments_reach_the_program(
+    types: dict[str, torch.dtype], expected: tuple[str, ...]
+) -> None:
+    module = model().half()
+    options = poptorch.Options()
+    options.Training.gradientAccumulation(2)
+    optimizer = optim.Adam(module.parameters(), lr=0.01, **types)
+    training = poptorch.trainingModel(module, options, optimizer=optimizer)
+    x, y = batches(1)[0]
+    training(x.half(), y.half())
+    core = training._session().options
+    assert (core.accumulator_type, core.first_moment_type, core.second_moment_type, core.mean_reduction) == expected
+    states = optimizer.state_dict()["ipu_state"]
+    names = {"half": torch.half, "float": torch.float32}
+    for name, value in states.items():
+        kind = {"Accl1": expected[1], "Accl2": expected[2], "Step_": "float"}[name[:5]]
+        assert value.dtype is names[kind], name
+
+
+@pytest.mark.parametrize("scale", [0.0, math.inf])
+def test_loss_scales_that_make_no_sense_are_refused_when_the_program_is_made(scale: float) -> None:
+    module = model()
+    training = poptorch.trainingModel(module, optimizer=optim.SGD(module.parameters(), lr=0.1, loss_scaling=scale))
+    with pytest.raises(Exception, match=r"loss_scaling' expects a float above 0[\s\S]*power of two such as 1024"):
+        training(*batches(1)[0])

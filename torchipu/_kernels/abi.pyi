@@ -12,6 +12,8 @@ class KernelTrap(Exception):
     step: int
     trap: int
     reason: str
+    micro_batch: int
+    replica: int
 
 class Plan:
     num_steps: int

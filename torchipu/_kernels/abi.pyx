@@ -57,17 +57,29 @@ def _renew_lock():
 
 os.register_at_fork(after_in_child=_renew_lock)
 
-TRAPS = {1: "an index is out of range", 2: "a value is out of the range of its type", 3: "a kernel failed"}
+TRAPS = {1: "an index is out of range", 2: "a value is out of the range of its type", 3: "a kernel failed",
+         4: "a result is too large for its type: overflow", 5: "an operation is invalid: its result is not a number",
+         6: "a division by zero"}
 
 
 class KernelTrap(Exception):
-    """A kernel stopped the program; ``step`` is its number in the plan."""
+    """A kernel stopped the program.
 
-    def __init__(self, int step, int trap):
+    Attributes:
+        step: Its number in the plan.
+        trap: What it said.
+        reason: The same in words.
+        micro_batch: In which micro-batch since the beginning of the run.
+        replica: In which replica.
+    """
+
+    def __init__(self, int step, int trap, int64_t micro_batch=0, int64_t replica=0):
         super().__init__(f"step {step}: {TRAPS.get(trap, trap)}")
         self.step = step
         self.trap = trap
         self.reason = TRAPS.get(trap, str(trap))
+        self.micro_batch = micro_batch
+        self.replica = replica
 
 
 cdef class Kernel:
@@ -99,6 +111,8 @@ cdef struct Loops:
     bint interruptible
     double checked              # when signals were last looked for
     int at                      # the step that runs
+    int64_t micro_batch         # the one that runs, counted from the beginning, and its replica
+    int64_t replica
 
 
 cdef struct Binding:
@@ -339,6 +353,7 @@ cdef class Plan:
         loops.checked = now()
         for iteration in range(loops.iterations):
             self.advance(position, 0)
+            loops.micro_batch, loops.replica = position, 0
             loops.interruptible = True
             trap = self.run_range(loops, loops.prologue[0], loops.prologue[1])
             if trap:
@@ -346,6 +361,7 @@ cdef class Plan:
             for micro in range(loops.micro_batches):
                 for replica in range(loops.replicas):
                     self.advance(position, replica)
+                    loops.micro_batch, loops.replica = position, replica
                     if replica:
                         count(loops, 1, 1)
                     trap = self.run_range(loops, loops.body[0], loops.body[1])
@@ -396,6 +412,8 @@ cdef class Plan:
         loops.counters = <int64_t *>counters
         loops.num_counters = num_counters
         loops.at = 0
+        loops.micro_batch = 0
+        loops.replica = 0
         if getattr(_RUNNING, "active", False):
             raise RuntimeError("the engine is already running on this thread: a callback may not run a program")
         with _LOCK:
@@ -419,7 +437,7 @@ cdef class Plan:
             finally:
                 _RUNNING.active = False
         if trap:
-            raise KernelTrap(loops.at, trap)
+            raise KernelTrap(loops.at, trap, loops.micro_batch, loops.replica)
 
 
 cdef int run_on_loan(void *context) noexcept with gil:

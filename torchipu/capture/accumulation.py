@@ -1,12 +1,13 @@
-"""Ops between the gradients of one micro-batch and the update: accumulation, and all-reduce over replicas."""
+"""Accumulators of gradients over micro-batches, and their sums over replicas: ops of ours beside a captured graph."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torchipu.ir.graph import Op, Tensor
-from torchipu.ir.types import Leg, Role
+from torchipu.ir.types import DType, Leg, Role
+from torchipu.ops.scaling import ACCUMULATE_MEAN
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,44 +20,70 @@ class Accumulation:
     updates: tuple[tuple[Tensor, Tensor], ...] = ()
 
 
-def accumulate(gradients: dict[str, Tensor], micro_batches: int) -> tuple[dict[str, Tensor], Accumulation]:
+def accumulate(
+    gradients: Mapping[str, Tensor], micro_batches: int, *, dtype: DType | None = None, running_mean: bool = False,
+) -> tuple[dict[str, Tensor], Accumulation]:
     """Give every gradient an accumulator, unless there is one micro-batch only.
 
     Args:
         gradients: Gradient of each parameter by its name.
         micro_batches: Micro-batches between two updates.
+        dtype: Type of the accumulators; None for that of each gradient.
+        running_mean: Whether an accumulator holds the mean of the gradients so far instead of their sum.
 
     Returns:
         What the update reads for each parameter, and the ops to add.
     """
     if micro_batches == 1:
-        return gradients, Accumulation()
-    accumulated, inputs, ops, resets, updates = {}, [], [], [], []
+        return dict(gradients), Accumulation()
+    accumulated: dict[str, Tensor] = {}
+    parts: list[Accumulation] = []
     for name, gradient in gradients.items():
-        held = Tensor(f"acc.{name}", gradient.shape, gradient.dtype, Role.ACCUMULATOR)
-        total = Tensor(f"acc_sum.{name}", gradient.shape, gradient.dtype, Role.ACCUMULATOR)
-        zero = Tensor(f"acc_zero.{name}", gradient.shape, gradient.dtype, Role.ACCUMULATOR)
-        ops.append(Op(
-            "accumulate", (held, gradient), (total,), target="ipu.accumulate.default",
-            operands=("accumulator", "gradient"),
-            leg=Leg.BACKWARD,
-        ))
-        resets.append(Op(
-            "fill_zero", (total,), (zero,), target="ipu.fill_zero.default", operands=("accumulator",), leg=Leg.UPDATE,
-        ))
+        held_type = dtype or gradient.dtype
+        held, total, reset = accumulator(f"acc.{name}", gradient.shape, held_type)
         accumulated[name] = total
-        inputs.append(held)
-        updates.append((held, zero))
-    return accumulated, Accumulation(tuple(inputs), tuple(ops), tuple(resets), tuple(updates))
+        if not running_mean:
+            ops = (accumulating("ipu.accumulate.default", (held, gradient), (total,)),)
+            parts.append(Accumulation((held,), ops, (reset,), ((held, reset.outputs[0]),)))
+            continue
+        count, counted, recount = accumulator(f"count.{name}", (), DType.FLOAT)
+        ops = (accumulating(ACCUMULATE_MEAN, (held, gradient, count), (total, counted)),)
+        updates = ((held, reset.outputs[0]), (count, recount.outputs[0]))
+        parts.append(Accumulation((held, count), ops, (reset, recount), updates))
+    return accumulated, joined(parts)
+
+
+def joined(parts: Iterable[Accumulation]) -> Accumulation:
+    """Return all parts as one."""
+    parts = list(parts)
+    return Accumulation(
+        tuple(tensor for part in parts for tensor in part.inputs), tuple(op for part in parts for op in part.ops),
+        tuple(op for part in parts for op in part.resets), tuple(pair for part in parts for pair in part.updates),
+    )
+
+
+def accumulator(name: str, shape: tuple[int, ...], dtype: DType) -> tuple[Tensor, Tensor, Op]:
+    """Return an accumulator, what it holds after the last micro-batch, and the op that clears it."""
+    place, _, of = name.partition(".")
+    held = Tensor(name, shape, dtype, Role.ACCUMULATOR)
+    total = Tensor(f"{place}_sum.{of}", shape, dtype, Role.ACCUMULATOR)
+    zero = Tensor(f"{place}_zero.{of}", shape, dtype, Role.ACCUMULATOR)
+    reset = Op(
+        "fill_zero", (total,), (zero,), target="ipu.fill_zero.default", operands=("accumulator",), leg=Leg.UPDATE,
+    )
+    return held, total, reset
+
+
+def accumulating(target: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...]) -> Op:
+    """Return an op that changes an accumulator, its first operand, by a gradient, its second."""
+    return Op(
+        target.split(".")[1], inputs, outputs, target=target,
+        operands=("accumulator", "gradient", "count")[: len(inputs)], leg=Leg.BACKWARD,
+    )
 
 
 def as_made(ops: Sequence[Op], accumulations: Sequence[Op]) -> list[Op]:
-    """Put each accumulation right behind what makes its gradient, which then has to be kept no longer.
-
-    Args:
-        ops: Of a micro-batch.
-        accumulations: Each reads the accumulator, then the gradient.
-    """
+    """Put each accumulation right behind what makes its gradient, which then has to be kept no longer."""
     due: dict[Tensor, list[Op]] = {}
     for op in accumulations:
         due.setdefault(op.inputs[1], []).append(op)  # parameters may share a gradient
@@ -66,7 +93,7 @@ def as_made(ops: Sequence[Op], accumulations: Sequence[Op]) -> list[Op]:
     return [*ordered, *(op for left in due.values() for op in left)]
 
 
-def all_reduce(gradients: dict[str, Tensor], replicas: int) -> tuple[dict[str, Tensor], tuple[Op, ...]]:
+def all_reduce(gradients: Mapping[str, Tensor], replicas: int) -> tuple[dict[str, Tensor], tuple[Op, ...]]:
     """Add the gradients up over the replicas, if there are several.
 
     Args:
@@ -77,7 +104,7 @@ def all_reduce(gradients: dict[str, Tensor], replicas: int) -> tuple[dict[str, T
         What the update reads for each parameter, and the ops to add.
     """
     if replicas == 1:
-        return gradients, ()
+        return dict(gradients), ()
     reduced, ops = {}, []
     for name, gradient in gradients.items():
         total = Tensor(f"reduced.{name}", gradient.shape, gradient.dtype, gradient.role)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx.traceback import annotate
 
-from torchipu.errors import PlacementError
+from torchipu.errors import OptionsError, PlacementError
 
 BLOCK_KEY = "ipu_block"
 """Key of ``node.meta["custom"]`` that holds ``(name, ipu_id or None)``."""
@@ -19,6 +19,37 @@ SCOPE_KEY = "ipu_scopes"
 
 ATTRIBUTES_KEY = "ipu_attributes"
 """Key that holds what the user attaches to ops: by name a text."""
+
+PARTIALS_KEY = "ipu_partials"
+"""Key of ``node.meta["custom"]`` that holds the type of partials."""
+PARTIALS_TYPES = ("float", "half")
+
+
+def Partials(dtype: str) -> AbstractContextManager[None]:  # noqa: N802 - beside Block
+    """Return a context manager, also usable as a decorator, whose products and convolutions have partials of a type.
+
+    It wins over the option ``partials_type``, for these ops and their gradients. Products of floats are summed as
+    floats in any case.
+
+    Args:
+        dtype: ``half`` or ``float``.
+
+    Raises:
+        OptionsError: It is something else.
+    """
+    if not torch.compiler.is_compiling():
+        check_partials(dtype)
+    return annotate({PARTIALS_KEY: dtype})
+
+
+def check_partials(dtype: object) -> None:
+    """Raise OptionsError unless the matrix unit has partials of this type."""
+    if dtype not in PARTIALS_TYPES:
+        raise OptionsError(
+            f"partials are 'float' or 'half', got {dtype!r}", option="partials_type", value=dtype,
+            allowed="'float' or 'half'",
+            remedy="use 'float' or 'half', the types in which the matrix unit accumulates",
+        )
 
 
 def Block(name: str, ipu_id: int | None = None) -> AbstractContextManager[None]:  # noqa: N802 - PopTorch's word

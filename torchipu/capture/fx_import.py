@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torchipu.capture.control import REMEDIES, Body, import_control, is_control
-from torchipu.capture.fx_source import attributes_of, block_of, checkpoint_region_of, source_of
+from torchipu.capture.fx_source import attributes_of, block_of, checkpoint_region_of, partials_of, source_of
 from torchipu.capture.fx_types import dtype_of, tensor_dtype
 from torchipu.capture.strides import order_by_memory
 from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
@@ -22,6 +22,9 @@ from torchipu.ops.generic import EFFECT_TOKEN
 from torchipu.passes.recompute import CHECKPOINT_REGION
 
 DROPPED_ARGUMENTS = frozenset({"memory_format", "layout", "device", "pin_memory"})
+MATRIX_OPS = frozenset(
+    f"aten.{name}.default" for name in ("mm", "bmm", "addmm", "baddbmm", "convolution", "convolution_backward")
+)
 IDENTITIES = frozenset({"aten.lift.default", "aten.lift_fresh.default", "aten.lift_fresh_copy.default",
                         "aten.detach.default", "aten.alias.default"})
 """In a graph without in-place writes these give back their operand."""
@@ -244,6 +247,9 @@ class _Importer:
         region = checkpoint_region_of(node)
         if region is not None:
             attrs[CHECKPOINT_REGION] = region
+        partials = partials_of(node)
+        if partials is not None and target in MATRIX_OPS:
+            attrs["partials"] = partials
         op = Op(
             "generic", inputs, outputs, attrs, target, operands, self.source(node, inputs), None, self.note_leg(node),
             block_of(node),

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from torchipu.capture.block import ATTRIBUTES_KEY, BLOCK_KEY, SCOPE_KEY, check_block
+from torchipu.capture.block import ATTRIBUTES_KEY, BLOCK_KEY, PARTIALS_KEY, SCOPE_KEY, check_block, check_partials
 from torchipu.ir.types import UNKNOWN_SOURCE, Source
 
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in .*?(?:\n\s*(?P<code>(?!\s*File ").+))?$', re.M)
@@ -34,6 +34,18 @@ def block_of(node: Node) -> tuple[str, int | None] | None:
 def attributes_of(node: Node) -> dict[str, str]:
     """Return what the user attached to a node."""
     return dict((node.meta.get("custom") or {}).get(ATTRIBUTES_KEY, {}))
+
+
+def partials_of(node: Node) -> str | None:
+    """Return the type of partials that the region of a node asks for.
+
+    Raises:
+        OptionsError: It is none.
+    """
+    found = (node.meta.get("custom") or {}).get(PARTIALS_KEY)
+    if found is not None:
+        check_partials(found)
+    return found
 
 
 def checkpoint_region_of(node: Node) -> int | None:

@@ -6,6 +6,7 @@ import inspect
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from torchipu.errors import OptionsError
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType, Leg, Role
 from torchipu.optim import LAMB, LARS
+
+TORCH_DTYPES = {DType.HALF: torch.float16, DType.FLOAT: torch.float32}
 
 Group = dict[str, Any]
 State = dict[str, Any]
@@ -55,6 +58,9 @@ def _rmsprop_states(group: Group) -> tuple[str, ...]:
     momentum = ("momentum_buffer",) if float(group["momentum"]) > 0 else ()
     return ("square_avg", *momentum, *(("grad_avg",) if group["centered"] else ()))
 
+
+FIRST_MOMENTS = ("momentum_buffer", "exp_avg", "grad_avg")
+SECOND_MOMENTS = ("exp_avg_sq", "max_exp_avg_sq", "square_avg")
 
 KINDS = (
     _Kind(torch.optim.AdamW, lambda group: "ipu.adamw.default", _adam_states),
@@ -96,6 +102,7 @@ class OptimiserImport:
 def import_optimiser(
     optimizer: torch.optim.Optimizer, model: torch.nn.Module, parameters: Mapping[str, Tensor],
     gradients: Mapping[str, Tensor], *, gradient_scale: float = 1.0,
+    state_types: Mapping[str, DType | None] = MappingProxyType({}),
 ) -> OptimiserImport:
     """Write the update of an optimiser as ops.
 
@@ -108,12 +115,14 @@ def import_optimiser(
         parameters: Graph input of each parameter by name.
         gradients: Gradient of each parameter by name; parameters without one are not updated, as in torch.
         gradient_scale: Factor on every gradient before the update.
+        state_types: Type of states that do not have that of their parameter, by name. States are made in it; one that
+            the optimiser has already is kept as it is.
 
     Raises:
         OptionsError: Another class of optimiser, a setting that the IPU cannot do, or a parameter of another model.
     """
     kind = _kind_of(optimizer)
-    builder = _Builder(optimizer, kind, gradient_scale)
+    builder = _Builder(optimizer, kind, gradient_scale, state_types)
     name_by_id = {id(tensor): name for name, tensor in model.named_parameters()}
     for number, group in enumerate(optimizer.param_groups):
         _check_group(optimizer, group)
@@ -172,6 +181,7 @@ class _Builder:
     optimizer: torch.optim.Optimizer
     kind: _Kind
     gradient_scale: float
+    state_types: Mapping[str, DType | None]
     ops: list[Op] = field(default_factory=list)
     inputs: list[Tensor] = field(default_factory=list)
     updates: list[tuple[Tensor, Tensor]] = field(default_factory=list)
@@ -215,7 +225,9 @@ class _Builder:
         state: State = self.optimizer.state[parameter]
         value = state.get(key)
         if value is None:
-            value = torch.zeros_like(parameter.detach(), memory_format=torch.preserve_format)
+            chosen = self.state_types.get(key)
+            dtype = parameter.dtype if chosen is None else TORCH_DTYPES[chosen]
+            value = torch.zeros_like(parameter.detach(), memory_format=torch.preserve_format, dtype=dtype)
             state[key] = value
         return self.hold(parameter, key, value, f"{key}.{name}")
 

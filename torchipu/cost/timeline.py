@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-KINDS = {"F": "forward", "B": "backward", "R": "all-reduce", "U": "update"}
+KINDS = {
+    "F": "forward", "B": "backward", "R": "all-reduce", "N": "scaling", "C": "scaling", "U": "update",
+}
 RECOMPUTE, LINK = "recompute", "link"
-BAR = {"forward": "#", "backward": "=", RECOMPUTE: "r", "all-reduce": "%", "update": "+", LINK: ">"}
+BAR = {"forward": "#", "backward": "=", RECOMPUTE: "r", "all-reduce": "%", "scaling": "*", "update": "+", LINK: ">"}
 IDLE = "."
 LEGEND = ", ".join([*(f"{mark} {kind}" for kind, mark in BAR.items()), f"{IDLE} idle"])
 
@@ -16,9 +18,9 @@ class Span:
     """One action of one IPU.
 
     Attributes:
-        action: Such as ``0F3``, ``R0`` for the all-reduce of gradients or ``U0`` for the update on IPU 0; ending in
-            ``.recompute`` for the share of a backward that is spent on computing forward ops again; ``link`` for copies
-            from and to other IPUs.
+        action: Such as ``0F3``, ``R0`` for the all-reduce of gradients, ``N0`` for their norm, ``C0`` for the scale
+            that follows from it, or ``U0`` for the update on IPU 0; ending in ``.recompute`` for the share of a
+            backward that is spent on computing forward ops again; ``link`` for copies from and to other IPUs.
         begin: First cycle.
         end: Cycle after the last.
     """
@@ -29,7 +31,7 @@ class Span:
 
     @property
     def kind(self) -> str:
-        """Kind of work: ``forward``, ``backward``, ``recompute``, ``all-reduce``, ``update`` or ``link``."""
+        """``forward``, ``backward``, ``recompute``, ``all-reduce``, ``scaling``, ``update`` or ``link``."""
         if self.action == LINK or self.action.endswith(f".{RECOMPUTE}"):
             return LINK if self.action == LINK else RECOMPUTE
         return KINDS.get(next((letter for letter in self.action if letter.isalpha()), ""), LINK)

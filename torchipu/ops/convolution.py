@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 from torchipu._kernels import conv as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops import conv, volume
+from torchipu.ops import conv, half_partial_conv, volume
 from torchipu.ops.conv_shape import Shape
+from torchipu.ops.half_partials import partial_rounding
 from torchipu.ops.lowering import elementwise_set, vector_codelet
 from torchipu.ops.matmul import grain_for, matmul_vertices
-from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Rounding, Vertices, register
 from torchipu.ops.view import emit_fill
 from torchipu.ops.volume import Volume
 
@@ -113,23 +114,34 @@ def _supports(op: Op) -> bool:
 # --------------------------------------------------------------------------- host side
 def _emit_plain(
     plan: HostPlanner, p: Problem, out: HostTensor, x: HostTensor, weight: HostTensor, bias: HostTensor | None,
+    partials: Rounding | None,
 ) -> None:
-    """Emit the output of the plain convolution."""
-    if p.dimensions == 3:
+    """Emit the output of the plain convolution; its partials are half where it is said how they are rounded."""
+    if partials is not None:
+        half_partial_conv.emit_forward(plan, p.volume, out, x, weight, bias, partials)
+    elif p.dimensions == 3:
         volume.emit_forward(plan, p.volume, out, x, weight, bias)
     else:
         conv.emit_forward(plan, p.planar, out, x, weight, bias)
 
 
-def _emit_input_gradient(plan: HostPlanner, p: Problem, dx: HostTensor, dy: HostTensor, weight: HostTensor) -> None:
-    if p.dimensions == 3:
+def _emit_input_gradient(
+    plan: HostPlanner, p: Problem, dx: HostTensor, dy: HostTensor, weight: HostTensor, partials: Rounding | None,
+) -> None:
+    if partials is not None:
+        half_partial_conv.emit_input_gradient(plan, p.volume, dx, dy, weight, partials)
+    elif p.dimensions == 3:
         volume.emit_input_gradient(plan, p.volume, dx, dy, weight)
     else:
         conv.emit_input_gradient(plan, p.planar, dx, dy, weight)
 
 
-def _emit_weight_gradient(plan: HostPlanner, p: Problem, dw: HostTensor, dy: HostTensor, x: HostTensor) -> None:
-    if p.dimensions == 3:
+def _emit_weight_gradient(
+    plan: HostPlanner, p: Problem, dw: HostTensor, dy: HostTensor, x: HostTensor, partials: Rounding | None,
+) -> None:
+    if partials is not None:
+        half_partial_conv.emit_weight_gradient(plan, p.volume, dw, dy, x, partials)
+    elif p.dimensions == 3:
         volume.emit_weight_gradient(plan, p.volume, dw, dy, x)
     else:
         conv.emit_weight_gradient(plan, p.planar, dw, dy, x)
@@ -137,6 +149,7 @@ def _emit_weight_gradient(plan: HostPlanner, p: Problem, dw: HostTensor, dy: Hos
 
 def _emit_convolution(op: Op, plan: HostPlanner) -> None:
     p, out = problem_of(op), plan.output(op.outputs[0], DType.FLOAT)
+    partials = partial_rounding(op, op.outputs[0], plan)
     bias = op.operand("bias")
     added = plan.value(bias, DType.FLOAT) if bias is not None else None
     if p.is_empty:
@@ -144,9 +157,9 @@ def _emit_convolution(op: Op, plan: HostPlanner) -> None:
     else:
         x, weight = (plan.value(_operand(op, name), DType.FLOAT) for name in ("input", "weight"))
         if not p.is_transposed:
-            _emit_plain(plan, p, out, x, weight, added)
+            _emit_plain(plan, p, out, x, weight, added, partials)
             return
-        _emit_input_gradient(plan, p, out, x, weight)
+        _emit_input_gradient(plan, p, out, x, weight, partials)
     if added is not None and out.num_elements:
         volume.emit_bias(plan, out, added, out.shape[1])
 
@@ -160,13 +173,14 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     dx = op.outputs[0] if present_results(op)[0] else None
     if dx is not None and plan.wanted(dx):
         p, dy, weight = problem_of(op), _operand(op, "grad_output"), _operand(op, "weight")
-        held = plan.output(dx, DType.FLOAT)
+        held, partials = plan.output(dx, DType.FLOAT), partial_rounding(op, dx, plan)
         if p.is_empty:
             emit_fill(plan, held, 0.0)
         elif p.is_transposed:
-            _emit_plain(plan, p, held, plan.value(dy, DType.FLOAT), plan.value(weight, DType.FLOAT), None)
+            _emit_plain(plan, p, held, plan.value(dy, DType.FLOAT), plan.value(weight, DType.FLOAT), None, partials)
         else:
-            _emit_input_gradient(plan, p, held, plan.value(dy, DType.FLOAT), plan.value(weight, DType.FLOAT))
+            pair = plan.value(dy, DType.FLOAT), plan.value(weight, DType.FLOAT)
+            _emit_input_gradient(plan, p, held, *pair, partials)
     emit_parameter_gradients(op, plan)
 
 
@@ -182,7 +196,8 @@ def emit_parameter_gradients(op: Op, plan: HostPlanner) -> None:
             emit_fill(plan, held, 0.0)
         else:
             pair = dy_value, plan.value(x, DType.FLOAT)
-            _emit_weight_gradient(plan, p, held, *(reversed(pair) if p.is_transposed else pair))
+            first, second = reversed(pair) if p.is_transposed else pair
+            _emit_weight_gradient(plan, p, held, first, second, partial_rounding(op, dw, plan))
     if db is not None and plan.wanted(db):
         _emit_bias_gradient(plan, plan.output(db, DType.FLOAT), dy_value)
 

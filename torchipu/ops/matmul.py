@@ -11,6 +11,7 @@ from torchipu._kernels import matmul as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.chain import broadcast
+from torchipu.ops.half_partials import emit_half_product, partial_rounding
 from torchipu.ops.integer_matmul import emit_integer_product, integer_vertices
 from torchipu.ops.lowering import ceil_div
 from torchipu.ops.spec import (
@@ -494,6 +495,12 @@ def _emit(op: Op, plan: HostPlanner) -> None:
         return
     alpha, beta = (float(op.attrs.get(name, 1)) for name in ("alpha", "beta"))  # type: ignore[arg-type]
     addend = plan.value(added, DType.FLOAT, contiguous=False) if added is not None and beta != 0 else None
+    rounding = partial_rounding(op, op.outputs[0], plan)
+    if rounding is not None:
+        held = plan.output(op.outputs[0], DType.FLOAT)
+        pair = plan.value(left, DType.FLOAT), plan.value(right, DType.FLOAT)
+        emit_half_product(plan, held, *pair, rounding, addend=addend, alpha=alpha, beta=beta)
+        return
     left_value, right_value = matrix(plan, left), matrix(plan, right)
     emit_product(plan, plan.output(op.outputs[0], DType.FLOAT), left_value, right_value, addend, alpha, beta)
 

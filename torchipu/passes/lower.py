@@ -39,6 +39,14 @@ from torchipu.target import Target
 
 BROADCAST = "broadcast"  # the function that sends states to further IPUs before the first cycle
 
+# Ops of the update that all IPUs finish before those that follow begin: the sum over replicas, each IPU's share of what
+# concerns all gradients, and the scale that follows from the shares. What is left updates weights (U).
+PHASES: Mapping[str, str] = {
+    "all_reduce": "R", "sum_squares": "N", "add_sums": "C", "join_counts": "C", "clip_scale": "C", "unscale": "C",
+    "adapt_loss_scale": "C",
+}
+UPDATE = "U"
+
 # Views whose elements lie in the order of their operand's; the others are laid out anew by who reads them.
 KEEPS_ORDER = frozenset(
     f"aten.{name}" for name in (
@@ -71,8 +79,9 @@ def lower(
         replicas: Copies of the program on other IPUs, with which gradients are added up.
 
     Returns:
-        A program ``main``, and a function for each stage and leg (``0F``, ``0B``), for the sum over replicas (``R0``)
-        and the update (``U0``) on each IPU and, ending in ``.send``, for what each of them sends to other IPUs.
+        A program ``main``, and a function for each stage and leg (``0F``, ``0B``), for the sum over replicas (``R0``),
+        the norm (``N0``) and the common scale (``C0``) of gradients and the update (``U0``) on each IPU and, ending in
+        ``.send``, for what each of them sends to other IPUs.
     """
     flow = _Flow(graph)
     lowering = _Lowering(flow, schedule, mappings, target, off_chip_state, micro_batches)
@@ -94,7 +103,7 @@ def function_of(op: Op) -> str:
     if op.placement is None:
         raise ValueError(f"op {op.kind} is not placed")
     if op.placement.leg is Leg.UPDATE:
-        return f"{'R' if is_all_reduce(op) else 'U'}{op.placement.ipu}"
+        return f"{PHASES.get(op.kind, UPDATE)}{op.placement.ipu}"
     return f"{op.placement.stage}{op.placement.leg.value}"
 
 
@@ -118,7 +127,7 @@ def _cycles(schedule: Schedule, functions: dict[str, Program], num_ipus: int) ->
         cells = [_distinct_calls(cell, ipu) for ipu, cell in enumerate(step)]
         updates = any(name.startswith("U") for cell in cells for name, _ in cell)
         if updates and not updated:
-            yield from _all_reduces(functions, num_ipus)
+            yield from _before_updates(functions, num_ipus)
         updated = updated or updates
         yield from _one_cycle([[call(*pair) for pair in cell] for cell in cells], functions, num_ipus)
     if not updated and any(name.startswith("U") for name in functions):
@@ -126,12 +135,16 @@ def _cycles(schedule: Schedule, functions: dict[str, Program], num_ipus: int) ->
         yield from _one_cycle([[call(*pair) for pair in cell] for cell in cells], functions, num_ipus)
 
 
-def _all_reduces(functions: dict[str, Program], num_ipus: int) -> Iterable[Program]:
-    """Yield the sum of the gradients over the replicas, each IPU with its twins in the other replicas."""
-    names = [f"R{ipu}" for ipu in range(num_ipus)]
-    if any(name in functions for name in names):
-        yield _REPLICA_SYNC
-        yield from _one_cycle([[Call(name)] if name in functions else [] for name in names], functions, num_ipus)
+def _before_updates(functions: dict[str, Program], num_ipus: int) -> Iterable[Program]:
+    """Yield what comes before the update, phase by phase, all IPUs side by side.
+
+    The sum over the replicas joins each IPU with its twins in the other replicas.
+    """
+    for phase in dict.fromkeys(PHASES.values()):
+        names = [f"{phase}{ipu}" for ipu in range(num_ipus)]
+        if any(name in functions for name in names):
+            yield _REPLICA_SYNC
+            yield from _one_cycle([[Call(name)] if name in functions else [] for name in names], functions, num_ipus)
 
 
 def _distinct_calls(cell: Iterable[Action], ipu: int) -> list[tuple[str, int | None]]:
@@ -559,7 +572,7 @@ class _Lowering:
         uses = tuple(self.flow.uses.get((tensor, ipu), ()))
         if tensor.role is Role.INPUT and tensor in self.flow.inputs:
             maker = uses[0] if uses else None
-        if maker is None or tensor.role.is_state or maker.startswith(("R", "U")):
+        if maker is None or tensor.role.is_state or maker.startswith((*PHASES.values(), UPDATE)):
             return 1
         return self.depths.of(maker, uses, arrives_later=not is_home and tensor not in self.flow.inputs)
 

@@ -14,6 +14,9 @@ from torchipu.target import Target
 
 ONLY_BLOCK = "main"  # of a model without blocks
 
+# Ops of the update that concern all weights run in one place: with the loss, whose scale some of them hold.
+OF_ALL_WEIGHTS = frozenset({"add_sums", "join_counts", "clip_scale", "unscale", "adapt_loss_scale"})
+
 
 def place(graph: Graph, options: Options, target: Target) -> Graph:
     """Return a graph in which every op is placed.
@@ -247,6 +250,7 @@ def _add_update_blocks(graph: Graph, blocks: Mapping[str, _Block], block_by_op: 
     if not updates:
         return
     home = _homes(graph, block_by_op)
+    block_by_op.update({op: list(blocks)[-1] for op in updates if op.kind in OF_ALL_WEIGHTS})
     # Twice in each direction: a state's op may find its place through another op of the same weight.
     for ops in (updates, updates[::-1], updates, updates[::-1]):
         for op in ops:

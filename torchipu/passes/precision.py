@@ -33,8 +33,8 @@ def set_precision(graph: Graph, options: Options) -> Graph:
 
     An operand of a type that the record does not serve is cast to the narrowest wider type that it does; a result of
     the operand's type is computed in the wider one and cast back. Where no wider type is served, the op stays as it
-    is. Products accumulate in float partials, as on the machine by default. Ops whose half results are rounded
-    otherwise than by PyTorch have attributes that say how.
+    is. Products accumulate in partials of the type that the options, or the user's region, say. Ops whose half results
+    are rounded otherwise than by PyTorch have attributes that say how.
 
     Args:
         graph: A valid graph, placed or not.
@@ -43,7 +43,7 @@ def set_precision(graph: Graph, options: Options) -> Graph:
     Returns:
         The new graph, or the same object when nothing changes.
     """
-    served = _Casts(graph)
+    served = _Casts(graph, options.partials_type)
     for op in graph.ops:
         served.add(op)
     ops = _with_rounding(served.ops, options)
@@ -87,7 +87,8 @@ def _rounded(ops: Sequence[Op], attrs: Mapping[str, object], next_stream: dict[L
 class _Casts:
     """The ops of the new graph, and the casts made so far, so that each tensor is cast once a leg and stage."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, partials: str) -> None:
+        self.partials = partials
         self.ops: list[Op] = []
         self.is_changed = False
         self._names = {tensor.name for op in graph.ops for tensor in op.outputs} | {t.name for t in graph.inputs}
@@ -105,7 +106,7 @@ class _Casts:
 
     def _add_with_bodies(self, op: Op) -> None:
         """Append an op of control flow with the same done in what it runs."""
-        inner = [_Casts(body) for body in op.bodies]
+        inner = [_Casts(body, self.partials) for body in op.bodies]
         for casts, body in zip(inner, op.bodies, strict=True):
             for member in body.ops:
                 casts.add(member)
@@ -128,7 +129,7 @@ class _Casts:
                 self._append(_cast_op(wide, tensor, op))
 
     def _append(self, op: Op) -> None:
-        changed = _with_partials(op)
+        changed = _with_partials(op, self.partials)
         self.is_changed = self.is_changed or changed is not op
         self.ops.append(changed)
 
@@ -164,12 +165,17 @@ def _widened_types(op: Op) -> Mapping[DType, DType]:
     return widened
 
 
-def _with_partials(op: Op) -> Op:
-    """Return an op of the matrix unit with the type of its partials; generic ops keep the attributes of the call."""
+def _with_partials(op: Op, chosen: str) -> Op:
+    """Return an op of the matrix unit with the type of its partials; generic ops keep the attributes of the call.
+
+    What the user has said of the op itself wins. Floats have float partials in any case.
+    """
     spec = spec_of(op)
-    if spec is None or "partials" in op.attrs or not spec.kind.startswith(WITH_PARTIALS):
+    if spec is None or not spec.kind.startswith(WITH_PARTIALS):
         return op
-    return replace(op, attrs={**op.attrs, "partials": "float"})
+    is_half = any(tensor.dtype is DType.HALF for tensor in op.inputs)
+    partials = str(op.attrs.get("partials", chosen)) if is_half else "float"
+    return op if op.attrs.get("partials") == partials else replace(op, attrs={**op.attrs, "partials": partials})
 
 
 def _cast_op(value: Tensor, result: Tensor, near: Op) -> Op:

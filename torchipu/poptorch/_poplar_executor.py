@@ -196,7 +196,6 @@ class PoplarExecutor(Reports, Files):
             # Also after an error or Ctrl-C: the device has then made all updates up to that moment.
             self._is_dirty = self._is_optimiser_dirty = self._training
         computed = time.perf_counter()
-        translation.check_numbers((*tensors, *results), self._options)
         self._random = None
         self._has_run = True
         if self._options.anchored_tensors:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from torchipu.capture.block import Partials
 from torchipu.poptorch.capturing import isRunningOnIpu
 from torchipu.poptorch.enums import MultiConvPlanType
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution")
+
+PARTIALS = {torch.float32: "float", torch.float16: "half"}
 
 
 class MultiConv:
@@ -90,7 +94,7 @@ class MultiConv:
             raise createPoptorchError("Nested poptorch.MultiConv is not supported.")
         MultiConv._active = self
         if isRunningOnIpu():
-            self._counter = _Convolutions()
+            self._counter = _Convolutions(self.settings.get("partialsTypes"))
             self._counter.__enter__()
         return self
 
@@ -121,15 +125,25 @@ def _each(value: Any) -> Sequence[Any]:
 
 
 class _Convolutions(TorchFunctionMode):
-    """Counts the convolutions that run."""
+    """Counts the convolutions that run, and gives each the type of its partials.
 
-    def __init__(self) -> None:
+    Args:
+        partials: One type for all, or one for each; None for that of the options.
+    """
+
+    def __init__(self, partials: torch.dtype | Sequence[torch.dtype] | None) -> None:
         super().__init__()
         self.count = 0
+        self.partials = partials
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        self.count += getattr(function, "__name__", "") in CONVOLUTIONS
-        return function(*args, **(kwargs or {}))
+        if getattr(function, "__name__", "") not in CONVOLUTIONS:
+            return function(*args, **(kwargs or {}))
+        dtypes = _each(self.partials)
+        dtype = dtypes[min(self.count, len(dtypes) - 1)] if dtypes else None
+        self.count += 1
+        with Partials(PARTIALS[dtype]) if dtype is not None else contextlib.nullcontext():
+            return function(*args, **(kwargs or {}))

@@ -221,7 +221,7 @@ class SGD(Optimizer, torch.optim.SGD):
         use_combined_accum: One tensor for accumulator and velocity; of no effect on values.
         accum_type: Type of gradient accumulators, float32 or float16.
         velocity_accum_type: Type of velocities.
-        max_grad_norm: Norm to which gradients are clipped; only infinity can run so far.
+        max_grad_norm: Norm of all gradients together to which they are clipped; infinity not to clip.
 
     Raises:
         AssertionError: A type is neither float32 nor float16.
@@ -271,7 +271,7 @@ class Adam(Optimizer, torch.optim.Adam):
         accum_type: Type of gradient accumulators, float32 or float16.
         first_order_momentum_accum_type: Type of first moments.
         second_order_momentum_accum_type: Type of second moments.
-        max_grad_norm: Norm to which gradients are clipped; only infinity can run so far.
+        max_grad_norm: Norm of all gradients together to which they are clipped; infinity not to clip.
 
     Raises:
         AssertionError: A type is neither float32 nor float16.
@@ -318,7 +318,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
         accum_type: Type of gradient accumulators, float32 or float16.
         first_order_momentum_accum_type: Type of first moments.
         second_order_momentum_accum_type: Type of second moments.
-        max_grad_norm: Norm to which gradients are clipped; only infinity can run so far.
+        max_grad_norm: Norm of all gradients together to which they are clipped; infinity not to clip.
 
     Raises:
         AssertionError: A type is neither float32 nor float16.
@@ -457,10 +457,6 @@ def check(optimizer: torch.optim.Optimizer) -> None:
         )
     if any(group.get("amsgrad") for group in optimizer.param_groups):
         raise ValueError("Only non-amsgrad Adam/AdamW optimizers are supported.")
-    if math.isfinite(getattr(optimizer, "max_grad_norm", math.inf)):
-        raise createPoptorchError(
-            "max_grad_norm cannot run so far: leave it out, or clip in a training loop with torch.compile"
-        )
     if getattr(optimizer, "use_tf_variant", False):
         raise createPoptorchError("use_tf_variant of RMSprop cannot run so far: leave it out")
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 
-from torchipu._kernels.update import HYPER
 from torchipu.capture.aot import Captured
-from torchipu.capture.optimiser import import_optimiser
+from torchipu.capture.gradient_scaling import LOSS_SCALE
 from torchipu.capture.running import capture_by_running
 from torchipu.ir.types import Leg, Role
 from torchipu.options import Options
@@ -234,8 +233,8 @@ class TrainingSession(Session, TrainStep):
         capture = built.capture
         # The gradients are only names here: the ops exist already.
         gradients = {name: tensor for name, tensor in capture.parameters.items() if name in capture.gradients}
-        scales = [float(values[HYPER["grad_scale"]]) for values in before.hyperparameters.values()]
-        after = import_optimiser(optimizer, self.model, capture.parameters, gradients, gradient_scale=scales[0])
+        scale = next((state for state in built.states if state.name == LOSS_SCALE), None)
+        after = self._scaled(self._import(optimizer, capture, gradients), gradients.values(), scale)
         pairs = list(zip(before.inputs, after.inputs, strict=False))
         if [op.target for op in after.ops] != [op.target for op in before.ops] or any(
             one.name != other.name for one, other in pairs

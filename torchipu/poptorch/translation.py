@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,7 +15,6 @@ from torchipu.poptorch._logging import logger
 from torchipu.poptorch.anchors import UPDATED, Anchor
 from torchipu.poptorch.enums import CommGroupType, MeanReductionStrategy, OutputMode, ReductionType
 from torchipu.poptorch.options import Options
-from torchipu.poptorch.poptorch_core import Error
 from torchipu.poptorch.strategies import PipelinedExecution
 from torchipu.runtime.resident import Returned
 
@@ -23,6 +22,7 @@ MODES = {
     OutputMode.Final: "final", OutputMode.All: "all", OutputMode.Sum: "sum", OutputMode.EveryN: "every_n",
 }
 TARGETS = {1: "mk1", 2: "mk2", 21: "mk2"}
+TYPES = {torch.float16: "half", torch.float32: "float"}
 MAX_IPUS = 64
 SEED_BYTES = 6
 """Bytes of a seed drawn by chance: it stays an exact number wherever it is shown or stored."""
@@ -48,11 +48,13 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "device_iterations": options.device_iterations,
         "output_mode": MODES[OutputMode(options.output_mode)],
         "output_period": options.output_return_period,
-        "loss_scaling": float(getattr(optimizer, "loss_scaling", None) or 1.0),
+        **_training_precision(options, optimizer),
         "seed": seed & (2**62 - 1),
         "allow_out_of_memory": str(engine.get("debug.allowOutOfMemory", "false")).lower() == "true",
         "recompute": _recomputation(options),
         "stochastic_rounding": bool(options._popart.options.get("enableStochasticRounding", False)),
+        "floating_point_exceptions": bool(options._popart.options.get("enableFloatingPointChecks", False)),
+        "partials_type": _partials_type(options),
         "offload_optimiser_state": _is_off_chip(options.TensorLocations.location_optimizer),
         "replicas": options.replication_factor,
         "input_group_size": options.input_group_size,
@@ -60,6 +62,38 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "broadcast_buffers": options.broadcast_buffers,
     }
     return CoreOptions(**values)
+
+
+def _partials_type(options: Options) -> str:
+    """Return the type of partials; one that only convolutions are given holds for products too."""
+    convolutions = options._popart.options.get("convolutionOptions", {}).get("partialsType")
+    return str(options._popart.options.get("partialsTypeMatMuls") or convolutions or "float")
+
+
+def _training_precision(options: Options, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
+    """Return what an optimiser and the options of training say of scales, bounds and types of gradients and states."""
+    if optimizer is None:
+        return {}
+    norm = getattr(optimizer, "max_grad_norm", math.inf)
+    loss_scaling = getattr(optimizer, "loss_scaling", None)
+    strategy = options.Training.meanAccumulationAndReplicationReductionStrategy
+    # The velocity is the accumulator, and its type that of the weights.
+    is_combined = bool(getattr(optimizer, "use_combined_accum", False))
+
+    def named(attribute: str, otherwise: str) -> str:
+        # Optimisers of torch do not say: PopTorch keeps theirs in float32.
+        return otherwise if is_combined else TYPES[getattr(optimizer, attribute, None) or torch.float32]
+
+    first = "velocity_accum_type" if hasattr(optimizer, "velocity_accum_type") else "first_order_momentum_accum_type"
+    return {
+        "loss_scaling": 1.0 if loss_scaling is None else float(loss_scaling),
+        "automatic_loss_scaling": bool(options._popart.options.get("automaticLossScalingSettings.enabled", False)),
+        "max_grad_norm": float(norm) if math.isfinite(norm) else None,
+        "mean_reduction": "running" if strategy == MeanReductionStrategy.Running else "post",
+        "accumulator_type": named("accum_type", "gradient"),
+        "first_moment_type": named(first, "weight"),
+        "second_moment_type": named("second_order_momentum_accum_type", "weight"),
+    }
 
 
 def _recomputation(options: Options) -> str:
@@ -108,22 +142,6 @@ def _is_ipu_model(options: Options) -> bool:
     if options.exists("use_model"):
         return bool(options.use_model)
     return any(os.environ.get(name) == "1" for name in ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"))
-
-
-def check_numbers(tensors: Iterable[torch.Tensor], options: Options) -> None:
-    """Raise for NaN and infinity where floating-point exceptions are on; only inputs and results are looked at.
-
-    Raises:
-        Error: There is one.
-    """
-    if not options._popart.options.get("enableFloatingPointChecks"):
-        return
-    for tensor in tensors:
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise Error(
-                "'poplar_application_runtime_error': a floating-point exception was detected",
-                type="poplar_application_runtime_error", message="a floating-point exception was detected",
-            )
 
 
 def anchors(options: Options) -> dict[str, Anchor]:

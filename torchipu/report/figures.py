@@ -91,6 +91,7 @@ class Figures:
         choices: Branches and loops whose cycles depend on data.
         generic_ops: Ops without a record.
         timeline: Text chart of an iteration.
+        statistics: Table of the magnitudes of results in the last call; empty where they are not counted.
     """
 
     target: str
@@ -118,6 +119,7 @@ class Figures:
     choices: tuple[ChoiceCycles, ...]
     generic_ops: tuple[GenericOp, ...]
     timeline: str
+    statistics: str = ""
 
     @property
     def fullest_tile(self) -> TileMemory:

@@ -63,6 +63,8 @@ def format_full(profile: Figures) -> str:
     if profile.generic_ops:
         rows = [(op.target, f"{op.count:,}", op.source) for op in profile.generic_ops]
         parts.append("ops that run through the generic codelet\n" + _table(("op", "count", "source"), rows))
+    if profile.statistics:
+        parts.append("magnitudes in the last call, and what half would lose\n" + profile.statistics)
     return "\n\n".join(parts)
 
 

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import struct
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
 from torchipu._kernels.abi import KernelTrap, Plan
 from torchipu.errors import ExecutionError
-from torchipu.ir.graph import Graph, Tensor
-from torchipu.ir.types import DType
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.text import Names, format_op
+from torchipu.ir.types import DType, Leg
 from torchipu.ops.spec import HostTensor
 from torchipu.runtime.arena import aligned_bytes, shared_arena
 from torchipu.runtime.generic import TORCH_DTYPES, bind_generic
 from torchipu.runtime.host_plan import HostPlan, Planner
+from torchipu.runtime.observation import TALLY_WORDS, Observation
+from torchipu.runtime.statistics import TensorStatistics
 from torchipu.runtime.storage import Place, aligned
 
 ARENA, STATE, CONSTANT, BANK, FIRST_EXTERNAL = 0, 1, 2, 3, 4
 MAX_PLANS = 8
+EXCEPTIONS = {
+    4: "scale the values down: a lower loss_scaling or learning rate, clipping, or float32 for this op; weights and "
+       "optimiser are as before the call",
+    5: "look at the operands: 0 * inf, inf - inf, 0 / 0, a root or logarithm of a negative number, or a comparison "
+       "with NaN; weights and optimiser are as before the call",
+    6: "add a small number to the divisor; weights and optimiser are as before the call",
+}
+"""What to do about each floating-point exception, by the number of the trap; see abi.h."""
 ROUNDS_TO_NEAREST = 1 << 32  # beside the replica; see rounding_body.h
 
 
@@ -57,11 +70,14 @@ class BoundPlan:
         graph: The graph it was made from.
         replicas: Replicas, each with a bank of states of its own.
         shares_arena: Whether the arena may be that of other plans, where nothing in it outlasts a call.
+        observation: What the plan looks at.
     """
 
     def __init__(
         self, host_plan: HostPlan, graph: Graph, replicas: int = 1, *, shares_arena: bool = False,
+        observation: Observation | None = None,
     ) -> None:
+        self.observation = observation or Observation()
         self.host_plan = host_plan
         self.graph = graph
         self.replicas = replicas
@@ -204,6 +220,12 @@ class BoundPlan:
         Raises:
             ExecutionError: A kernel refused a value, such as an index out of range.
         """
+        if self.observation.counts:
+            self._tallies().zero_()
+        if self.observation.traps:
+            with self._untouched_by_traps():
+                self._run(micro_batches, iterations, threads, borrow, is_prepared)
+            return
         if self.shared is None:
             self._run(micro_batches, iterations, threads, borrow, is_prepared)
             return
@@ -213,6 +235,7 @@ class BoundPlan:
 
     def _run(self, micro_batches: int, iterations: int, threads: int, borrow: bool, is_prepared: bool) -> None:
         plan = self.host_plan
+        self.micro_batches = micro_batches
         begin, end = plan.num_prologue, plan.num_prologue + plan.num_body
         rows = self.random_rows
         prologue = (0, 0) if is_prepared else (0, begin)
@@ -225,13 +248,58 @@ class BoundPlan:
         except KernelTrap as trap:
             raise self._explain(trap) from None
 
+    @contextlib.contextmanager
+    def _untouched_by_traps(self) -> Iterator[None]:
+        """Leave the states as they were where the program stops halfway."""
+        kept = self.state.clone(), self.banks.clone()
+        try:
+            yield
+        except BaseException:
+            self.state.copy_(kept[0])
+            self.banks.copy_(kept[1])
+            raise
+
+    def _tallies(self) -> torch.Tensor:
+        """Return the counts of magnitudes, a row for each result that is counted."""
+        rows = self.observation.rows
+        if rows is None:
+            return torch.zeros(0, TALLY_WORDS, dtype=torch.int64)
+        shape = (len(self.observation.counted), TALLY_WORDS)
+        held = HostTensor(rows, 0, shape, (TALLY_WORDS, 1), DType.LONG)
+        return typed_view(self.state, self.host_plan.allocations[rows].offset_bytes, held)
+
+    def statistics(self) -> tuple[TensorStatistics, ...]:
+        """Return the magnitudes of all results in the last run, in the order of the ops."""
+        return tuple(
+            TensorStatistics(
+                tensor.name, op.kind, op.leg.name.lower(), tensor.dtype.text, str(op.source), tuple(row[:256]),
+                struct.unpack("<f", struct.pack("<I", row[256]))[0], row[257],
+            )
+            for (op, tensor), row in zip(self.observation.counted, self._tallies().tolist(), strict=True)
+        )
+
     def _explain(self, trap: KernelTrap) -> ExecutionError:
         op = self.host_plan.ops_by_step[trap.step]
         name = op.target if op is not None else "a copy"
+        if trap.trap in EXCEPTIONS:
+            return self._explain_exception(op, name, trap)
         remedy = "check the values of the integer inputs (labels, token ids) against the sizes of the model"
         if op is None:
             return ExecutionError(f"{name}: {trap.reason}", remedy=remedy)
         return ExecutionError(f"{name}: {trap.reason}", source=op.source, block=op.placement, remedy=remedy)
+
+    def _explain_exception(self, op: Op | None, name: str, trap: KernelTrap) -> ExecutionError:
+        """Say which op of which micro-batch has raised a floating-point exception."""
+        iteration, micro_batch = divmod(trap.micro_batch, self.micro_batches)
+        where = f"micro-batch {micro_batch} of device iteration {iteration}"
+        where += f", replica {trap.replica}" if self.replicas > 1 else ""
+        if op is not None and op.leg is Leg.UPDATE:
+            where = f"the weight update of device iteration {iteration}"
+        return ExecutionError(
+            f"{name}: floating-point exception in {where}: {trap.reason}", op=None if op is None else format_op(
+                op, Names(self.graph)), source=None if op is None else op.source,
+            block=None if op is None else op.placement, remedy=EXCEPTIONS[trap.trap],
+        )
 
 
 class GraphExecutor:
@@ -244,16 +312,18 @@ class GraphExecutor:
         seed: Key of random ops; None draws one from torch's default generator at each call.
         frozen: Inputs of which what depends on them alone is computed at the first call, and again only after they
             changed.
+        traps: Whether a floating-point exception stops the graph.
     """
 
     def __init__(
         self, graph: Graph, constants: Mapping[Tensor, torch.Tensor] | None = None, *, threads: int | None = None,
-        seed: int | None = None, frozen: Sequence[Tensor] = (),
+        seed: int | None = None, frozen: Sequence[Tensor] = (), traps: bool = False,
     ) -> None:
         self.graph = graph
         self.constants = {tensor: value.contiguous() for tensor, value in (constants or {}).items()}
         self.threads = threads or default_threads()
         self.seed = seed
+        self.traps = traps
         self.calls = 0
         self.frozen = [*frozen, *self.constants] if frozen else []
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
@@ -288,8 +358,9 @@ class GraphExecutor:
         if len(self.plans) >= MAX_PLANS:
             self.plans.clear()
         strides = {t: s for t, s in zip(self.arguments, key, strict=True) if s is not None}
-        planner = Planner(self.graph, input_strides=strides, frozen=self.frozen)
-        bound = BoundPlan(planner.plan(), self.graph, shares_arena=True)
+        observation = Observation(traps=self.traps)
+        planner = Planner(self.graph, input_strides=strides, frozen=self.frozen, observation=observation)
+        bound = BoundPlan(planner.plan(), self.graph, shares_arena=not self.traps, observation=observation)
         self.plans[key] = bound
         return bound
 

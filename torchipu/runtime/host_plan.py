@@ -18,6 +18,7 @@ from torchipu.ops import view
 from torchipu.ops.chain import MAX_OPERANDS, can_join, emit_chain
 from torchipu.ops.spec import FUSIONS, TO_NEAREST, Fusion, HostTensor, Mark, Rounding, contiguous_strides, spec_of
 from torchipu.passes.recompute import undone
+from torchipu.runtime.observation import TALLY_WORDS, Observation
 from torchipu.runtime.replicas import states_of_replicas, with_totals
 from torchipu.runtime.storage import Allocation, Place, aligned, place_in_arena
 
@@ -116,11 +117,13 @@ class Planner:
             the replica's bank.
         frozen: Inputs that seldom change: steps that depend on them and on states alone come first too, so that a
             caller may leave them out where nothing has changed.
+        observation: What of results is looked at as they are made; then every op is computed by itself.
     """
 
     def __init__(
         self, graph: Graph, *, input_strides: Mapping[Tensor, tuple[int, ...]] | None = None,
         states: Sequence[Tensor] = (), micro_batches: int = 1, replicas: int = 1, frozen: Sequence[Tensor] = (),
+        observation: Observation | None = None,
     ) -> None:
         # The host has room for what the device computes twice, and adds up what the replicas give in one place.
         graph, totals = with_totals(undone(graph))
@@ -152,7 +155,8 @@ class Planner:
                 for operand in _operands_read(op):
                     self.readers.setdefault(operand, []).append(op)
             self.kept |= set(part.outputs)
-        for part in _with_bodies(graph):
+        self.observation = observation if observation is not None and observation.is_on else None
+        for part in _with_bodies(graph) if self.observation is None else ():
             self.fused.update(self._find_fusions(part))
         self.counters: list[HostTensor] = []
         self.loops: list[tuple[Step, Step]] = []
@@ -361,6 +365,9 @@ class Planner:
         return tuple(run if spec_of(run[-1]) is not None else run[:-1])
 
     def _emit_ops(self, ops: Sequence[Op]) -> None:
+        if self.observation is not None:
+            self._emit_observed(ops, self.observation)
+            return
         open_chain: list[Op] = []
         written: set[Tensor] = set()
         passed = 0
@@ -386,6 +393,26 @@ class Planner:
             self._emit_single(op)
         if open_chain:
             self._emit_chain(open_chain)
+
+    def _emit_observed(self, ops: Sequence[Op], observation: Observation) -> None:
+        """Emit ops one by one, each with the steps that look at its results."""
+        for op in ops:
+            if can_join(op):
+                self._emit_chain([op])
+            else:
+                self._emit_single(op)
+            self.current = op
+            results = [(tensor, self.value(tensor)) for tensor in observation.of(op) if tensor in self.values]
+            if observation.traps and not op.bodies:
+                observation.emit_traps(op, [held for _, held in results], self)
+            for tensor, held in results if observation.counts else ():
+                observation.emit_count(op, tensor, held, self._rows_of(observation), self)
+
+    def _rows_of(self, observation: Observation) -> HostTensor:
+        if observation.rows is None:
+            most = sum(len(op.outputs) for op in walk_ops(self.graph.ops))
+            observation.rows = self._allocate(TALLY_WORDS * 8 * most, Place.STATE).number
+        return HostTensor(observation.rows, 0, (TALLY_WORDS,), (1,), DType.LONG)
 
     def _joins(self, op: Op) -> bool:
         """Whether an op is elementwise and no fusion has it."""

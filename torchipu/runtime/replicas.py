@@ -7,6 +7,8 @@ from dataclasses import replace
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Leg, Role
 
+ACCUMULATING = ("accumulate", "accumulate_mean")
+
 
 def states_of_replicas(graph: Graph) -> frozenset[Tensor]:
     """Return the states of which each replica has its own: those that the micro-batches change, but for gradients.
@@ -33,7 +35,7 @@ def with_totals(graph: Graph) -> tuple[Graph, tuple[Tensor, ...]]:
     maker = {tensor: op for op in graph.ops for tensor in op.outputs}
     due = {
         op.inputs[0]: _names(op.inputs[0]) for op in graph.ops
-        if op.kind == "all_reduce" and (op.inputs[0] not in maker or maker[op.inputs[0]].kind != "accumulate")
+        if op.kind == "all_reduce" and (op.inputs[0] not in maker or maker[op.inputs[0]].kind not in ACCUMULATING)
     }
     if not due:
         return graph, ()

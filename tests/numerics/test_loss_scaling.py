@@ -1,0 +1,206 @@
+"""Automatic loss scaling: what moves the scale, that it is transparent, and constant scales that make no sense."""
+
+from __future__ import annotations
+
+import copy
+
+import poptorch
+import pytest
+import torch
+
+import torchipu
+from torchipu.errors import OptionsError
+from torchipu.optim import LAMB, LARS
+
+
+class Net(torch.nn.Module):
+    last = 0
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(12, 20), torch.nn.Linear(20, 2)
+
+    def forward(self, x):
+        with torchipu.Block("a", 0):
+            x = torch.tanh(self.first(x))
+        with torchipu.Block("b", self.last):
+            return self.second(x).float().square().mean()
+
+
+OPTIMISERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, eps=1e-3),
+    "lamb": lambda p: LAMB(p, lr=0.01),
+    "lars": lambda p: LARS(p, lr=1.0),
+}
+
+
+def train(optimiser_of, *, updates=6, pieces=1, ipu=0, dtype=torch.float32, **options):
+    torch.manual_seed(8)
+    model = Net().to(dtype)
+    model.last = ipu
+    step = torchipu.TrainStep(model, optimiser_of(model.parameters()), torchipu.Options(**options))
+    scales = []
+    for batch in torch.randn(updates, 4 * pieces, 12).to(dtype):
+        step(batch)
+        scales.append(step.loss_scale)
+    return [p.detach().clone() for p in model.parameters()], scales
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_it_is_transparent_in_float32_for_every_optimiser(name):
+    plain, constant = train(OPTIMISERS[name])
+    scaled, scales = train(OPTIMISERS[name], automatic_loss_scaling=True)
+    assert constant == [1.0] * 6
+    assert scales == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
+    # Powers of two: not a bit differs.
+    assert all(torch.equal(a, b) for a, b in zip(plain, scaled, strict=True))
+
+
+@pytest.mark.parametrize(("pieces", "options"), [
+    (4, {"gradient_accumulation": 4}), (2, {"replicas": 2}), (4, {"device_iterations": 4}),
+    (8, {"gradient_accumulation": 4, "replicas": 2, "ipu": 1, "max_grad_norm": 0.1}),
+    (3, {"gradient_accumulation": 3, "ipu": 1, "mean_reduction": "running"}),
+])
+def test_it_is_transparent_over_micro_batches_replicas_and_ipus(pieces, options):
+    plain, _ = train(OPTIMISERS["momentum"], pieces=pieces, **options)
+    scaled, scales = train(OPTIMISERS["momentum"], pieces=pieces, automatic_loss_scaling=True, **options)
+    assert scales[-1] == min(2.0**15, 2.0 ** (6 * options.get("device_iterations", 1)))
+    for mine, theirs in zip(plain, scaled, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-6, atol=1e-7)
+
+
+class Slope(torch.nn.Module):
+    def __init__(self, size=1000):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(size, dtype=torch.half))
+
+    def forward(self, x):
+        return (self.weight * x).float().sum()
+
+
+def scale_after(gradient, *, loss_scaling=1.0, calls=1):
+    model = Slope(len(gradient))
+    step = torchipu.TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.0),
+        torchipu.Options(automatic_loss_scaling=True, loss_scaling=loss_scaling),
+    )
+    for _ in range(calls):
+        step(gradient.half())
+    return step.loss_scale
+
+
+def test_the_scale_rises_unless_a_gradient_is_near_the_end_of_its_range():
+    # An eighth of 65504 is 8188; one element in a thousand is more than one in ten million.
+    small = torch.ones(1000)
+    assert scale_after(small) == 2.0
+    assert scale_after(small.index_fill(0, torch.tensor([7]), 8184.0)) == 2.0
+    assert scale_after(small.index_fill(0, torch.tensor([7]), 8192.0)) == 0.5
+    assert scale_after(small.index_fill(0, torch.tensor([7]), torch.inf)) == 0.5
+    assert scale_after(small.index_fill(0, torch.tensor([7]), torch.nan)) == 0.5
+
+
+def test_it_settles_where_gradients_use_the_range():
+    # 3 * 2^11 = 6144 is below the edge, twice that is not.
+    scales = {scale_after(torch.full((64,), 3.0), calls=calls) for calls in (11, 12, 13, 14, 20, 21)}
+    assert scales == {2.0**11, 2.0**12}
+
+
+def test_it_stays_within_what_a_half_loss_can_hold():
+    assert scale_after(torch.full((4,), 1e-6), loss_scaling=2.0**14, calls=5) == 2.0**15
+    assert scale_after(torch.full((4,), torch.inf), loss_scaling=2.0**-13, calls=5) == 2.0**-14
+
+
+def test_half_losses_are_scaled_too():
+    class Half(Slope):
+        def forward(self, x):
+            return (self.weight * x).sum()
+
+    model = Half()
+    step = torchipu.TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=1.0),
+        torchipu.Options(automatic_loss_scaling=True, loss_scaling=256.0),
+    )
+    x = torch.full((1000,), 0.125).half()
+    step(x)
+    step(x)
+    assert step.loss_scale == 1024.0
+    assert bool((model.weight == -0.25).all())
+
+
+def test_half_training_gains_what_a_constant_scale_of_one_loses():
+    x = torch.full((1000,), 2e-8)  # below half of the smallest half: the gradient is zero without a scale
+
+    class Tiny(Slope):
+        def forward(self, x):
+            return (self.weight.float() * x).sum()
+
+    moved = {}
+    for automatic in (False, True):
+        model = Tiny()
+        step = torchipu.TrainStep(
+            model, torch.optim.SGD(model.parameters(), lr=1e4),
+            torchipu.Options(automatic_loss_scaling=automatic),
+        )
+        for _ in range(16):
+            step(x)
+        moved[automatic] = model.weight.detach().float()
+    assert bool((moved[False] == 0).all())
+    torch.testing.assert_close(moved[True], torch.full((1000,), -15 * 2e-4), rtol=0.1, atol=0)
+
+
+def test_a_call_that_fails_leaves_the_scale_as_it_was():
+    model = Net()
+    step = torchipu.TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.1),
+        torchipu.Options(automatic_loss_scaling=True, floating_point_exceptions=True),
+    )
+    step(torch.randn(4, 12))
+    with pytest.raises(torchipu.errors.ExecutionError):
+        step(torch.full((4, 12), 3e38))
+    assert step.loss_scale == 2.0
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
+def test_constant_scales_that_make_no_sense_are_refused_with_what_to_do(scale):
+    with pytest.raises(OptionsError) as caught:
+        torchipu.Options(loss_scaling=scale)
+    assert str(caught.value).splitlines() == [
+        f"option 'loss_scaling' expects a float above 0, got {scale} (float)",
+        "  allowed a float above 0",
+        "  do      use a power of two such as 1024.0, or automatic_loss_scaling=True, which finds one",
+    ]
+
+
+def test_poptorch_switches_it_on_and_keeps_it_through_set_optimizer():
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 3))
+
+    class WithLoss(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, x):
+            return poptorch.identity_loss(self.inner(x).square(), reduction="mean")
+
+    exact = copy.deepcopy(model).double()
+    options = poptorch.Options()
+    options.Training.setAutomaticLossScaling(True)
+    optimiser = poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, loss_scaling=64.0)
+    training = poptorch.trainingModel(WithLoss(), options, optimizer=optimiser)
+    reference = torch.optim.SGD(exact.parameters(), lr=0.1, momentum=0.9)
+    for number, x in enumerate(torch.randn(4, 5, 6)):
+        training(x)
+        reference.zero_grad()
+        exact(x.double()).square().mean().backward()
+        reference.step()
+        if number == 1:
+            optimiser.param_groups[0]["lr"] = reference.param_groups[0]["lr"] = 0.05
+            training.setOptimizer(optimiser)
+    assert training._session().state_named("loss_scale") == 1024.0
+    for mine, theirs in zip(training.inner.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(mine.detach().double(), theirs.detach(), rtol=1e-5, atol=1e-6)

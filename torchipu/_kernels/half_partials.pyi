@@ -1,0 +1,3 @@
+from torchipu._kernels.abi import Kernel
+
+HALF_PRODUCT: Kernel

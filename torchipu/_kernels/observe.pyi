@@ -1,0 +1,4 @@
+from torchipu._kernels.abi import Kernel
+
+CHECK: Kernel
+TALLY: Kernel

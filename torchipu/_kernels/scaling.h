@@ -1,0 +1,17 @@
+/* Kernels of gradient clipping, loss scaling and running means. */
+#ifndef TORCHIPU_SCALING_H
+#define TORCHIPU_SCALING_H
+#include "philox.h"
+#include "rowmath.h"
+#define TI_BODY "scaling_body.h"
+#include "isa_build.h"
+TI_SELECT(block_squares)
+TI_SELECT(add_doubles)
+TI_SELECT(clip)
+TI_SELECT(unscale)
+TI_SELECT(block_counts)
+TI_SELECT(add_counts)
+TI_SELECT(join_counts)
+TI_SELECT(adapt_scale)
+TI_SELECT(accumulate_mean)
+#endif

@@ -1,0 +1,132 @@
+/* What scales gradients of a whole model: their norm and its bound, the scale of the loss, the running mean.
+ *
+ * Items are blocks of 4096 elements unless it is said that there is one. Sums and counts are 64-bit words; sums are
+ * doubles, added up in the order of the blocks. */
+#include "update_state_body.h"
+
+/* The elements from i on that exist; zeros behind the last. */
+TI_INLINE VF FN(existing)(VF v, int64_t width) {
+  if (width >= VL) return v;
+  float lanes[VL];
+  FN(st)(lanes, v);
+  for (int64_t j = width; j < VL; j++) lanes[j] = 0;
+  return FN(ld)(lanes);
+}
+
+/* block_squares: args partial (doubles), grad; ints as in update_state_body.h. The sum of squares of each block. Lanes
+ * are added as doubles: the squares of large gradients, scaled besides, go beyond what a float holds. */
+static int FN(block_squares)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                             void *scratch) {
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t last = TI_MIN(ints[0], (item + 1) * FN(SPAN));
+    double sum[16] = {0}; /* the same whatever the instruction set */
+    for (int64_t i = item * FN(SPAN); i < last; i += VL) {
+      float lanes[VL];
+      FN(st)(lanes, FN(existing)(FN(read)(args, ints[1], 1, i, last - i), last - i));
+      for (int j = 0; j < VL; j++) sum[(i + j) & 15] += (double)lanes[j] * lanes[j];
+    }
+    double total = 0;
+    for (int j = 0; j < 16; j++) total += sum[j];
+    ((double *)args[0])[item] = total;
+  }
+  return TI_OK;
+}
+
+/* add_doubles: args sum, then terms; ints [arguments with terms, words of each ...]. One item. */
+static int FN(add_doubles)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                           void *scratch) {
+  double total = 0;
+  for (int64_t k = 0; k < ints[0]; k++)
+    for (int64_t i = 0; i < ints[k + 1]; i++) total += ((const double *)args[k + 1])[i];
+  *(double *)args[0] = total;
+  return TI_OK;
+}
+
+/* clip: args hyper out, hyper, sum of squares; scalars [largest norm]. One item. The factor on gradients that brings
+ * their norm down to the largest: that of torch.nn.utils.clip_grad_norm_, NaN where the norm is NaN. */
+static int FN(clip)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                    void *scratch) {
+  double *out = (double *)args[0];
+  memcpy(out, args[1], 16 * sizeof *out);
+  const double norm = sqrt(*(const double *)args[2]) * fabs(out[FN(GRAD_SCALE)]);
+  const double factor = scalars[0] / (norm + 1e-6);
+  if (!(factor >= 1)) out[FN(GRAD_SCALE)] *= factor;
+  return TI_OK;
+}
+
+/* unscale: args hyper out, hyper, loss scale (float); one item. */
+static int FN(unscale)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                       void *scratch) {
+  double *out = (double *)args[0];
+  memcpy(out, args[1], 16 * sizeof *out);
+  out[FN(GRAD_SCALE)] /= *(const float *)args[2];
+  return TI_OK;
+}
+
+/* block_counts: args partial (words), grad; ints as in update_state_body.h; scalars [edge]. How many elements of each
+ * block lie beyond the edge; NaN does. */
+static int FN(block_counts)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                            void *scratch) {
+  const float edge = (float)scalars[0];
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t last = TI_MIN(ints[0], (item + 1) * FN(SPAN));
+    int64_t count = 0;
+    for (int64_t i = item * FN(SPAN); i < last; i += VL) {
+      float lanes[VL];
+      FN(st)(lanes, FN(existing)(FN(read)(args, ints[1], 1, i, last - i), last - i));
+      for (int j = 0; j < VL; j++) count += !(fabsf(lanes[j]) <= edge);
+    }
+    ((int64_t *)args[0])[item] = count;
+  }
+  return TI_OK;
+}
+
+/* add_counts: args counter [beyond, all], partial; ints [blocks, elements]. One item. */
+static int FN(add_counts)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                          void *scratch) {
+  int64_t *counter = (int64_t *)args[0];
+  for (int64_t i = 0; i < ints[0]; i++) counter[0] += ((const int64_t *)args[1])[i];
+  counter[1] += ints[1];
+  return TI_OK;
+}
+
+/* join_counts: args counter [beyond, all], then counters; ints [counters]. One item. */
+static int FN(join_counts)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                           void *scratch) {
+  int64_t beyond = 0, all = 0;
+  for (int64_t k = 0; k < ints[0]; k++) {
+    beyond += ((const int64_t *)args[k + 1])[0];
+    all += ((const int64_t *)args[k + 1])[1];
+  }
+  ((int64_t *)args[0])[0] = beyond;
+  ((int64_t *)args[0])[1] = all;
+  return TI_OK;
+}
+
+/* adapt_scale: args loss scale (float), counter [beyond, all]; scalars [share of elements beyond the edge that is too
+ * many, factor, smallest, largest]. One item. */
+static int FN(adapt_scale)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                           void *scratch) {
+  const int64_t *counter = (const int64_t *)args[1];
+  float *scale = (float *)args[0];
+  const int is_high = (double)counter[0] > scalars[0] * (double)counter[1];
+  const double next = is_high ? *scale / scalars[1] : *scale * scalars[1];
+  if (next >= scalars[2] && next <= scalars[3]) *scale = (float)next;
+  return TI_OK;
+}
+
+/* accumulate_mean: args acc, grad, count (float); the mean of the count + 1 gradients so far. Divided before they are
+ * added, so that a half accumulator holds what a single gradient would. */
+static int FN(accumulate_mean)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
+                               int64_t end, void *scratch) {
+  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1];
+  const double count = *(const float *)args[2];
+  const float keep = (float)(count / (count + 1)), fresh = (float)(1 / (count + 1));
+  FN(target) to;
+  FN(aim)(&to, args, ints);
+  for (int64_t i = begin * FN(SPAN); i < last; i += VL) {
+    const VF mean = FN(read)(args, h, 0, i, last - i) * keep + FN(read)(args, h, 1, i, last - i) * fresh;
+    FN(write)(&to, 0, i, last - i, mean);
+  }
+  return TI_OK;
+}
