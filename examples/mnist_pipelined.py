@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from torch import nn
 from tqdm import tqdm
 
 import torchipu
+from command_line import make_parser, positive
 from digits import Digits, load_digits
 from torchipu.report import format_full, format_summary
 from torchipu.report.json import write_json
@@ -82,9 +83,7 @@ class Result:
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=str(__doc__).splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    parser = make_parser(__doc__)
     number, real = positive(int), positive(float)
     parser.add_argument("--batch-size", type=number, default=40, help="samples in a micro-batch")
     parser.add_argument("--device-iterations", type=number, default=10, help="weight updates in one call")
@@ -102,19 +101,6 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--profile-dir", metavar="DIR", default="profile", help="where --profile and --debug write")
     parser.add_argument("--debug", action="store_true", help="verify between passes, write each stage of the compiler")
     return parser.parse_args(arguments)
-
-
-def positive(kind: type[int] | type[float]) -> Callable[[str], float]:
-    """Return a reader of numbers above zero."""
-
-    def read(text: str) -> float:
-        value = kind(text)
-        if not value > 0:
-            raise argparse.ArgumentTypeError(f"{text} is not above zero")
-        return value
-
-    read.__name__ = f"{kind.__name__} above zero"
-    return read
 
 
 def make_options(flags: argparse.Namespace) -> torchipu.Options:

@@ -43,13 +43,14 @@ def test_targets_prints_each_machine_asked_for(capsys: pytest.CaptureFixture[str
     assert "num_tiles" in printed
 
 
-def test_committed_page_of_operators_is_up_to_date() -> None:
+@pytest.mark.parametrize("command", ["operators", "poptorch"])
+def test_committed_page_is_up_to_date(command: str) -> None:
     # in a process of its own: other tests enter records of theirs into the table
     written = subprocess.run(
-        [sys.executable, "-m", "torchipu", "operators"], check=True, capture_output=True, encoding="utf-8",
+        [sys.executable, "-m", "torchipu", command], check=True, capture_output=True, encoding="utf-8",
     ).stdout
-    committed = (Path(__file__).parents[1] / "docs" / "operators.md").read_text(encoding="utf-8")
-    assert committed == written, "run: python -m torchipu operators > docs/operators.md"
+    committed = (Path(__file__).parents[1] / "docs" / f"{command}.md").read_text(encoding="utf-8")
+    assert committed == written, f"run: python -m torchipu {command} > docs/{command}.md"
 
 
 @pytest.mark.parametrize(

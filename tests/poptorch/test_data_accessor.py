@@ -294,6 +294,12 @@ def test_script_that_ends_without_terminate_ends(tmp_path: Path, how: str, statu
         wait_for_end(worker)
 
 
+def test_workers_of_a_loader_leave_no_semaphores(tmp_path: Path) -> None:
+    with script(tmp_path, "ForkServer", "exit", workers=1) as (process, _):
+        _, error = process.communicate(timeout=DEADLINE_SECONDS)
+        assert "leaked semaphore" not in error
+
+
 def test_interrupted_step_can_be_made_again(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)

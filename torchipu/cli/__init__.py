@@ -47,6 +47,9 @@ def make_parser() -> argparse.ArgumentParser:
 
     operators = commands.add_parser("operators", help="list the operators that have a record, as Markdown")
     operators.set_defaults(run=run_operators)
+
+    poptorch = commands.add_parser("poptorch", help="list what PopTorch has and what of it is here, as Markdown")
+    poptorch.set_defaults(run=run_poptorch)
     return parser
 
 
@@ -71,6 +74,14 @@ def run_explain(flags: argparse.Namespace) -> int:
 def run_operators(flags: argparse.Namespace) -> int:
     """Run ``torchipu operators``."""
     from torchipu.cli.operators import page
+
+    print(page(), end="")
+    return 0
+
+
+def run_poptorch(flags: argparse.Namespace) -> int:
+    """Run ``torchipu poptorch``."""
+    from torchipu.cli.compatibility import page
 
     print(page(), end="")
     return 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import multiprocessing
 import os
 import pickle
@@ -24,7 +25,7 @@ import torch
 
 from torchipu.poptorch.ring import Counters, Layout, Ring, flatten
 
-GRACE_SECONDS = 1.0
+GRACE_SECONDS = 5.0
 """How long the worker may go on with what it does once it is to end."""
 
 
@@ -92,6 +93,10 @@ def run(job: Job) -> None:
             sys.stderr.write(text)
         with contextlib.suppress(OSError):
             job.report.send(("error", text))
+    # The semaphores of a torch DataLoader's workers have names, which go when they are collected; the interpreter,
+    # which is not taken apart here, would otherwise complain of them at the end of the reader.
+    job.source = None
+    gc.collect()
     _exit(status)
 
 

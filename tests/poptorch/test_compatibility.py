@@ -1,0 +1,146 @@
+"""The table of docs/poptorch.md against the package: what it claims is there, and nothing is left out."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchipu import poptorch
+from torchipu.cli.compatibility import STATUSES, compatibility
+from torchipu.poptorch import optim
+from torchipu.poptorch.option_values import OptionsDict
+
+ROW_BY_NAME = {name: row for names in compatibility().values() for name, row in names.items()}
+ROWS = sorted(ROW_BY_NAME.items())
+PACKAGE = Path(poptorch.__file__).parent
+SOURCE = "".join(path.read_text(encoding="utf-8") for path in sorted(PACKAGE.glob("*.py")))
+
+SAMPLES: dict[str, Callable[[], Any]] = {
+    "Options": poptorch.Options, "PoplarExecutor": lambda: poptorch.inferenceModel(nn.Linear(2, 2)),
+    "DataLoader": lambda: poptorch.DataLoader(poptorch.Options(), [torch.zeros(1)]),
+    "Stage": lambda: poptorch.Stage("0"),
+}
+"""Objects of the classes whose attributes are made with them."""
+
+
+def is_there(name: str) -> bool:
+    """Return whether the package has a name, an argument or a reader of an environment variable."""
+    if name.startswith("$"):
+        return f'"{name[1:]}"' in SOURCE
+    path, _, argument = name.partition("(")
+    first, *rest = path.split(".")
+    if not hasattr(poptorch, first):
+        try:
+            importlib.import_module(f"torchipu.poptorch.{first}")
+        except ModuleNotFoundError:
+            return False
+    value = getattr(poptorch, first)
+    if rest and first in SAMPLES:
+        value = SAMPLES[first]()
+    for part in rest:
+        # On the class first: reading some properties needs a compiled model.
+        if isinstance(inspect.getattr_static(type(value), part, None), property) and part[0].islower():
+            return True
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            return False
+    return not argument or argument.rstrip(")") in inspect.signature(value).parameters
+
+
+@pytest.mark.parametrize(("name", "row"), ROWS)
+def test_name_is_there_unless_said_to_be_missing(name: str, row: tuple[str, str]) -> None:
+    status, difference = row
+    assert is_there(name) is (status != "missing")
+    assert difference or status != "partly", f"{name}: the difference is not told"
+
+
+def test_what_is_not_there_is_told_from_what_is() -> None:
+    for name in ("trainModel", "Options.deviceIteration", "optim.SGD(lr_scale)", "$POPTORCH_NOTHING", "nothing.at.all"):
+        assert not is_there(name)
+
+
+def public(kind: type, *, without: type = object) -> Iterator[str]:
+    """Yield the public names that this package gives a class, but those that another has."""
+    for base in kind.__mro__:
+        if base.__module__.startswith("torchipu."):
+            yield from (name for name in vars(base) if not name.startswith("_") and not hasattr(without, name))
+
+
+def test_every_public_name_of_the_package_is_listed() -> None:
+    names = {*poptorch.__all__, *dir(poptorch)}
+    assert sorted(names - set(ROW_BY_NAME)) == []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["AsynchronousDataAccessor", "Block", "DataLoader", "MultiConv", "Options", "PoplarExecutor", "Stage"],
+)
+def test_every_public_attribute_is_listed(kind: str) -> None:
+    names = {f"{kind}.{name}" for name in public(getattr(poptorch, kind))}
+    assert names
+    assert sorted(names - set(ROW_BY_NAME)) == []
+
+
+@pytest.mark.parametrize("group", ["Training", "Precision", "TensorLocations", "Distributed", "Jit", "_Popart"])
+def test_every_option_of_a_group_is_listed(group: str) -> None:
+    kind = type(getattr(poptorch.Options(), group))
+    names = {f"Options.{group}.{name}" for name in public(kind, without=OptionsDict)}
+    assert names
+    assert sorted(names - set(ROW_BY_NAME)) == []
+
+
+def test_every_option_of_a_location_is_listed() -> None:
+    names = {f"TensorLocationSettings.{n}" for n in public(poptorch.TensorLocationSettings, without=OptionsDict)}
+    assert len(names) > 4
+    assert sorted(names - set(ROW_BY_NAME)) == []
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop", "LAMB"])
+def test_every_argument_that_torch_does_not_have_is_listed(kind: str) -> None:
+    ours, torchs = getattr(optim, kind), getattr(torch.optim, kind, torch.optim.AdamW)
+    added = set(inspect.signature(ours).parameters) - set(inspect.signature(torchs).parameters)
+    assert {"loss_scaling", "accum_type"} <= added
+    assert sorted({f"optim.{kind}({name})" for name in added} - set(ROW_BY_NAME)) == []
+
+
+def test_each_status_is_used_as_its_legend_says() -> None:
+    statuses = {status for status, _ in ROW_BY_NAME.values()}
+    assert statuses <= set(STATUSES)
+    assert {"there", "partly", "accepted"} <= statuses
+
+
+# ------------------------------------------------------------------ operators that PopTorch refuses
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.LSTM(3, 4, num_layers=2, bidirectional=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (Recurrent(), (2, 5, 3)),
+        (nn.MaxPool2d(2, return_indices=True), (2, 3, 4, 4)),
+        (lambda x: torch.nn.functional.cross_entropy(x, x.argmin(1), weight=torch.arange(1.0, 5.0)), (6, 4)),
+        (lambda x: torch.topk(x, 2, sorted=False).values.sum(1), (5, 4)),
+        (nn.GroupNorm(2, 4, affine=False), (2, 4, 3)),
+    ],
+    ids=["two layers, both directions", "indices of pooling", "weighted loss", "unsorted topk", "norm not affine"],
+)
+def test_what_poptorch_refuses_runs(model: Any, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    expected = model(x)
+    given = poptorch.inferenceModel(model)(x)
+    for value, wanted in zip(*((v if isinstance(v, tuple) else (v,)) for v in (given, expected)), strict=True):
+        torch.testing.assert_close(value, wanted.to(value.dtype), rtol=1e-5, atol=1e-5)
