@@ -7,6 +7,7 @@ import json
 import os
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from tests.opinfo import document, known, table
 from tests.opinfo.core_set import is_core
 from tests.opinfo.pool import Settings, run_cases
-from tests.opinfo.samples import ALL_DTYPES, DTYPES, cases
+from tests.opinfo.samples import ALL_DTYPES, DTYPES, IN_PLACE, Case, cases
 
 LEAST_SHARE = 0.99
 """Share of the samples of the core ATen set's ops that must pass."""
@@ -33,6 +34,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dynamo", type=float, default=0.03, help="fraction that goes through torch.compile")
     parser.add_argument("--seconds", type=float, default=30.0, help="time limit of a sample (processor time)")
     parser.add_argument("--write", type=Path, default=None, help="folder for results.jsonl and table.txt")
+    parser.add_argument("--resume", action="store_true", help="go on with what an earlier run wrote to that folder")
     parser.add_argument("--read", type=Path, nargs="+", help="tell of earlier runs by their results.jsonl; run nothing")
     parser.add_argument("--document", type=Path, default=None, help="file for the page of figures and differences")
     parser.add_argument("--fast", action="store_true", help="do not tell which operators count (saves their tracing)")
@@ -80,16 +82,21 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     if options.write is None:
         return list(run_cases(chosen, settings, options.workers))
     options.write.mkdir(parents=True, exist_ok=True)
-    results = []
-    with (options.write / "results.jsonl").open("w", encoding="utf-8") as file:
-        for result in run_cases(chosen, settings, options.workers):
+    written = options.write / "results.jsonl"
+    results = read([written], classify=not options.fast) if options.resume and written.exists() else []
+    ran: dict[Case, set[int]] = defaultdict(set)
+    for result in results:
+        op = result["op"].removesuffix(IN_PLACE)
+        ran[Case(op, result["dtype"], in_place=op != result["op"])].add(result["index"])
+    with written.open("a" if options.resume else "w", encoding="utf-8") as file:
+        for result in run_cases(chosen, settings, options.workers, ran=ran):
             results.append(result)
             file.write(json.dumps(result) + "\n")
             file.flush()
     return results
 
 
-def read(files: Iterable[Path]) -> list[dict[str, Any]]:
+def read(files: Iterable[Path], *, classify: bool = True) -> list[dict[str, Any]]:
     """Read what earlier runs wrote, the latest result of each sample, and tell which operators count."""
     latest: dict[tuple[str, str, int], dict[str, Any]] = {}
     for file in files:
@@ -97,7 +104,7 @@ def read(files: Iterable[Path]) -> list[dict[str, Any]]:
             result = json.loads(line)
             latest[result["op"], result["dtype"], result["index"]] = result
     for result in latest.values():
-        result["core"] = is_core(result["op"].removesuffix("[in place]"))
+        result["core"] = classify and is_core(result["op"].removesuffix(IN_PLACE))
     return list(latest.values())
 
 

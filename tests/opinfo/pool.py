@@ -6,10 +6,11 @@ import multiprocessing
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tests.opinfo.samples import Case
@@ -80,6 +81,7 @@ Work = Callable[[Connection, Settings, dict[str, str]], None]
 
 def run_cases(
     cases: Sequence[Case], settings: Settings, num_workers: int, work: Work | None = None,
+    ran: Mapping[Case, Set[int]] = MappingProxyType({}),
 ) -> Iterator[dict[str, Any]]:
     """Run all samples of the cases and yield a result for each, in the order in which they end.
 
@@ -88,6 +90,7 @@ def run_cases(
         settings: How.
         num_workers: Processes.
         work: What a worker process does; None for `worker.work`.
+        ran: Numbers of the samples of a case that ran before, and are left out.
     """
     if work is None:
         from tests.opinfo.worker import work
@@ -104,7 +107,7 @@ def run_cases(
                     worker.case, first = due.popleft()
                     worker.index = None
                     worker.begin(max(LISTING_SECONDS, settings.seconds))
-                    worker.pipe.send((worker.case, first))
+                    worker.pipe.send((worker.case, first, ran.get(worker.case, frozenset())))
             ready = wait([worker.pipe for worker in workers if worker.case is not None], timeout=1.0)
             for worker in list(workers):
                 if worker.case is None:

@@ -39,6 +39,9 @@ OPS: dict[str, OpInfo] = {op.full_name: op for op in common_methods_invocations.
 UNDEFINED = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 """Operators whose values are whatever the memory held; only shape and type can be compared."""
 
+IN_PLACE = "[in place]"
+"""Follows the name of an operator where its in-place variant is meant."""
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -51,7 +54,7 @@ class Case:
     @property
     def name(self) -> str:
         """Name in reports."""
-        return self.op + ("[in place]" if self.in_place else "")
+        return self.op + (IN_PLACE if self.in_place else "")
 
 
 def cases(pattern: Callable[[str], Any], dtypes: Sequence[str], *, in_place: bool = False) -> list[Case]:

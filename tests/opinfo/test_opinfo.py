@@ -1,5 +1,6 @@
 """A fixed part of OpInfo agrees with eager; crashes, hangs and stale entries are told. `make opinfo` runs all of it."""
 
+import json
 import os
 import random
 import time
@@ -7,9 +8,10 @@ import time
 import pytest
 
 from tests.opinfo import known, table
+from tests.opinfo.__main__ import main
 from tests.opinfo.core_set import is_core, others_than_core
 from tests.opinfo.pool import Settings, run_cases
-from tests.opinfo.samples import DTYPES, OPS, Case, cases, spread
+from tests.opinfo.samples import DTYPES, IN_PLACE, OPS, Case, cases, spread
 
 NUM_CASES = 110
 
@@ -32,10 +34,10 @@ def crash_and_hang(pipe, settings, environment):
     """Stand in for the worker: the sample with number 1 crashes, that with number 3 hangs."""
     while True:
         try:
-            case, first = pipe.recv()
+            case, first, ran = pipe.recv()
         except EOFError:
             return
-        for index in range(first, 5):
+        for index in sorted(set(range(first, 5)) - ran):
             pipe.send(("begin", (index, False)))
             if index == 1:
                 os.abort()
@@ -51,6 +53,25 @@ def test_a_crash_and_a_hang_cost_one_sample_each():
     for op in ("add", "mul"):
         verdicts = {result["index"]: result["verdict"] for result in found if result["op"] == op}
         assert verdicts == {0: "ok", 1: "crash", 2: "ok", 3: "hang", 4: "ok"}
+
+
+def test_samples_that_ran_before_are_left_out():
+    settings, ran = Settings(seconds=1.0, patience=2.0), {Case("add", "float32"): {0, 1, 3}}
+    found = list(run_cases([Case("add", "float32"), Case("mul", "float32")], settings, 1, crash_and_hang, ran))
+    assert {result["index"] for result in found if result["op"] == "add"} == {2, 4}
+    assert {result["index"] for result in found if result["op"] == "mul"} == {0, 1, 2, 3, 4}
+
+
+def test_a_run_goes_on_where_an_earlier_one_was_broken_off(tmp_path, capsys):
+    part = ["--ops", "add|tril", "--dtypes", "int32", "--fast", "--quiet", "--write", str(tmp_path)]
+    main([*part, "--max-samples", "2"])
+    lines = (tmp_path / "results.jsonl").read_text().splitlines()
+    main([*part, "--max-samples", "3", "--resume"])
+    grown = (tmp_path / "results.jsonl").read_text().splitlines()
+    assert grown[: len(lines)] == lines
+    numbers = [(one["op"], one["index"]) for one in map(json.loads, grown)]
+    assert len(set(numbers)) == len(numbers) > len(lines)
+    assert f"{len(grown)}/{len(grown)} (100.00 %)" in capsys.readouterr().out
 
 
 def result(**changes):
@@ -76,7 +97,7 @@ def test_a_crash_is_never_known(verdict):
 
 def test_every_known_difference_names_an_operator():
     for entry in known.read():
-        assert entry.op.removesuffix("[in place]") in OPS
+        assert entry.op.removesuffix(IN_PLACE) in OPS
         assert set(entry.dtypes) <= set(DTYPES)
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 import warnings
+from collections.abc import Set
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -27,23 +28,25 @@ def work(pipe: Connection, settings: Settings, environment: dict[str, str]) -> N
     logging.disable(logging.CRITICAL)  # Dynamo logs each graph break
     while True:
         try:
-            case, first = pipe.recv()
+            case, first, ran = pipe.recv()
         except EOFError:
             return
-        for result in results_of(case, settings, first, lambda index, core: pipe.send(("begin", (index, core)))):
+        for result in results_of(case, settings, first, lambda index, core: pipe.send(("begin", (index, core))), ran):
             pipe.send(("end", result))
         pipe.send(("done", None))
         gc.collect()
 
 
-def results_of(case: Case, settings: Settings, first: int = 0, begin: Any = lambda index, core: None) -> Any:
-    """Yield the results of a case's samples from number ``first`` on; ``begin`` is called before each."""
+def results_of(
+    case: Case, settings: Settings, first: int = 0, begin: Any = lambda index, core: None, ran: Set[int] = frozenset(),
+) -> Any:
+    """Yield the results of a case's samples from number ``first`` on less those that ran; call ``begin`` before each."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         core = settings.classify and is_core(case.op)
         samples = samples_of(case)
     for index in spread(len(samples), settings.most):
-        if index < first or (settings.samples is not None and index not in settings.samples):
+        if index < first or index in ran or (settings.samples is not None and index not in settings.samples):
             continue
         begin(index, core)
         call = Call(case, samples[index])

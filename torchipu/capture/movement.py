@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ aten = torch.ops.aten
 
 TORCH_OWN = (
     aten._unsafe_masked_index, aten._unsafe_masked_index_put_accumulate, aten.affine_grid_generator, aten.cauchy,
-    aten.channel_shuffle, aten.eye, aten.geometric,
+    aten.channel_shuffle, aten.eye,
     aten.linspace.Tensor_Scalar, aten.linspace.Tensor_Tensor, aten.linspace.Scalar_Tensor,
     aten.log_normal, aten.logspace,
     aten.pixel_shuffle, aten.pixel_unshuffle, aten.rot90, aten.tril_indices, aten.triu_indices,
@@ -79,10 +80,22 @@ def _normal(mean: Tensor | float, std: Tensor | float, *, generator: torch.Gener
     return aten.randn(shape, dtype=like.dtype, device=like.device) * std + mean
 
 
+def _geometric(self: Tensor, p: float, *, generator: torch.Generator | None = None) -> Tensor:
+    """Count trials until the first success, from a uniform draw in float32 whatever the type of the counts.
+
+    torch's own decomposition draws in the type of the counts: always 0 in an integer type, and of few digits in half.
+    """
+    torch._check(0 < p < 1, lambda: f"geometric_ expects p to be in (0, 1), but got p={p}")
+    uniform = aten.rand(self.shape, dtype=torch.float32, device=self.device)
+    trials = torch.floor(torch.log1p(-uniform) / math.log1p(-p)) + 1
+    return trials.to(self.dtype)
+
+
 OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.index_put.default: _index_put,
     aten._unsafe_index_put.default: _index_put,
     aten.as_strided.default: _as_strided,
+    aten.geometric.default: _geometric,
     aten.normal.Tensor_Tensor: _normal,
     aten.normal.Tensor_float: lambda mean, std=1.0, *, generator=None: _normal(mean, std),
     aten.normal.float_Tensor: lambda mean, std, *, generator=None: _normal(mean, std),
