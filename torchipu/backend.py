@@ -24,13 +24,14 @@ from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT, source_of
 from torchipu.capture.fx_types import refuse_inputs
 from torchipu.compiler import Compiled, compile_graph
 from torchipu.errors import CaptureError, OptionsError
-from torchipu.ir.graph import Tensor, walk_ops
+from torchipu.ir.graph import Graph, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role, Source
 from torchipu.ops.generic import EFFECT_TOKEN
 from torchipu.options import Options
 from torchipu.report import profile_of
 from torchipu.report.recorder import record
 from torchipu.runtime.executor import GraphExecutor
+from torchipu.runtime.generic import TORCH_DTYPES
 from torchipu.target import Target, lookup_target
 
 MAX_SHAPES = 32
@@ -265,6 +266,19 @@ class _Program:
                 self.results.append(_Result(argument=place[value], visible=owned, fake=_layout(fake)))
             else:
                 self.results.append(_Result(constant=imported.constants[value].clone(), visible=visible))
+        self.returned_as_made = self._find_returned_as_made(compiled.graph)
+
+    def _find_returned_as_made(self, graph: Graph) -> frozenset[int] | None:
+        """Return the numbers of the outputs that the caller sees; None if any result may need a copy or a cast."""
+        visible = [result for result in self.results if result.visible]
+        numbers = [result.output for result in visible if result.output is not None]
+        if len(set(numbers)) < len(visible):
+            return None
+        for result, number in zip(visible, numbers, strict=True):
+            layout = result.fake
+            if layout is not None and (layout.strides or layout.dtype is not TORCH_DTYPES[graph.outputs[number].dtype]):
+                return None
+        return frozenset(numbers)
 
     def run(self, arguments: list[Any]) -> list[Any]:
         """Run on a list of arguments, which is emptied."""
@@ -273,6 +287,8 @@ class _Program:
         if self.has_effects:  # torch hands None for the token of effects
             values = [_NO_EFFECT if value is None else value for value in values]
         outputs = self.executor(*(values[index] for index in self.arguments))
+        if self.returned_as_made is not None and self.returned_as_made.isdisjoint(self.executor.shared_results):
+            return [result.pick(values, outputs) for result in self.results]
         taken = {_memory(value) for value in values if isinstance(value, torch.Tensor)}
         returned = []
         for result in self.results:

@@ -40,7 +40,7 @@ def work(pipe: Connection, settings: Settings, environment: dict[str, str]) -> N
 def results_of(
     case: Case, settings: Settings, first: int = 0, begin: Any = lambda index, core: None, ran: Set[int] = frozenset(),
 ) -> Any:
-    """Yield the results of a case's samples from number ``first`` on less those that ran; call ``begin`` before each."""
+    """Yield the results of a case's samples from ``first`` on less those that ran; call ``begin`` before each."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         core = settings.classify and is_core(case.op)

@@ -329,6 +329,7 @@ class GraphExecutor:
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
         self._lock = threading.Lock()
         self.plans: dict[tuple[tuple[int, ...] | None, ...], BoundPlan] = {}
+        self.shared_results: set[int] = set()  # numbers of results that may lie in memory of another, or of an input
         self.arguments = [tensor for tensor in graph.inputs if tensor not in self.constants]
         self.dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in self.arguments]
         # Hashing a Tensor costs a microsecond, so calls go by position.
@@ -362,6 +363,7 @@ class GraphExecutor:
         planner = Planner(self.graph, input_strides=strides, frozen=self.frozen, observation=observation)
         bound = BoundPlan(planner.plan(), self.graph, shares_arena=not self.traps, observation=observation)
         self.plans[key] = bound
+        self.shared_results |= {index for index, _, _, _ in bound.viewing_outputs}
         return bound
 
     def _run(self, bound: BoundPlan, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
