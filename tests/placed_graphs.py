@@ -8,6 +8,8 @@ from torchipu.ir.schedule import Action, Schedule
 from torchipu.ir.types import DType, Leg, Role
 from torchipu.ops.lowering import linear_vertices, no_vertices, reduction_codelet, reduction_vertices, vector_codelet
 from torchipu.ops.spec import TABLE, OpSpec, register
+from torchipu.options import Options
+from torchipu.passes.locations import locate
 from torchipu.passes.lower import lower
 from torchipu.passes.tile_mapping import map_tiles
 from torchipu.target import Target
@@ -112,7 +114,7 @@ def lowered(
     graph: Graph, schedule: Schedule, target: Target, *, micro_batches: int = 1, iterations: int = 1,
     off_chip_state: bool = False,
 ) -> Executable:
-    return lower(
+    executable = lower(
         graph, schedule, map_tiles(graph, target), target, device_iterations=iterations, micro_batches=micro_batches,
-        off_chip_state=off_chip_state,
     )
+    return locate(executable, Options(offload_optimiser_state=off_chip_state), target)

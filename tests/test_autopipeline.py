@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from published_models import PUBLISHED, LanguageModel
 from torch import nn
 
 import torchipu
+from published_models import PUBLISHED, LanguageModel
 from torchipu.errors import OptionsError, OutOfTileMemoryError, PlacementError
 from torchipu.target import TARGETS, lookup_target
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         VerifyError,
     )
     from torchipu.explanation import Explanation, explain
-    from torchipu.options import Options, Stage
+    from torchipu.options import Options, Stage, TensorLocation
     from torchipu.partition.door import autopipeline
     from torchipu.partition.proposal import Proposal
     from torchipu.step import InferenceStep, TrainStep
@@ -47,6 +47,7 @@ _MODULE_BY_NAME = {
     "Proposal": "partition.proposal",
     "ScheduleError": "errors",
     "Stage": "options",
+    "TensorLocation": "options",
     "TrainStep": "step",
     "UnsupportedOpError": "errors",
     "VerifyError": "errors",
@@ -72,6 +73,7 @@ __all__ = [
     "Proposal",
     "ScheduleError",
     "Stage",
+    "TensorLocation",
     "TrainStep",
     "UnsupportedOpError",
     "VerifyError",

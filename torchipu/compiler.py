@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from torchipu.ir.types import Leg
 from torchipu.ir.verify import verify_executable, verify_graph, verify_schedule
 from torchipu.options import Options
 from torchipu.passes.canonicalise import canonicalise
+from torchipu.passes.locations import locate
 from torchipu.passes.lower import lower
 from torchipu.passes.memory import assign_memory
 from torchipu.passes.placement import place
@@ -90,10 +91,12 @@ def compile_graph(graph: Graph, options: Options, target: Target, *, micro_batch
     schedule = schedule_of(graph, options, micro_batches)
     dump.write("05-schedule", lambda: text.format_schedule(schedule))
     iterations = options.device_iterations if has_leg(graph, Leg.UPDATE) else 1
+    target = computing(target, options)
     executable = lower(
         graph, schedule, map_tiles(graph, target), target, device_iterations=iterations, micro_batches=micro_batches,
-        off_chip_state=options.offload_optimiser_state, replicas=options.replicas,
+        replicas=options.replicas,
     )
+    executable = locate(executable, options, target)
     dump.write("06-lower", lambda: text.format_executable(executable))
     if check:
         verify_executable(executable, "lower", target.num_tiles)
@@ -101,7 +104,13 @@ def compile_graph(graph: Graph, options: Options, target: Target, *, micro_batch
     dump.write("07-memory", lambda: text.format_executable(executable))
     if check:
         verify_executable(executable, "memory", target.num_tiles)
-    return Compiled(graph, schedule, executable, estimate(executable, target, schedule), target, options)
+    cost = estimate(executable, target, schedule, sync_pattern=options.sync_pattern)
+    return Compiled(graph, schedule, executable, cost, target, options)
+
+
+def computing(target: Target, options: Options) -> Target:
+    """Return the machine without the tiles that are set apart for transfers."""
+    return replace(target, num_tiles=target.num_tiles - options.io_tiles) if options.io_tiles else target
 
 
 def try_graph(graph: Graph, options: Options, target: Target, *, micro_batches: int = 1) -> Compiled:
@@ -112,11 +121,14 @@ def try_graph(graph: Graph, options: Options, target: Target, *, micro_batches: 
     for _, run in PASSES:
         graph = run(graph, options, target)
     schedule = schedule_of(graph, options, micro_batches)
+    target = computing(target, options)
     executable = lower(
         graph, schedule, map_tiles(graph, target), target, device_iterations=1, micro_batches=micro_batches,
-        off_chip_state=options.offload_optimiser_state, replicas=options.replicas,
+        replicas=options.replicas,
     )
-    return Compiled(graph, schedule, executable, estimate(executable, target, schedule), target, options)
+    executable = locate(executable, options, target)
+    cost = estimate(executable, target, schedule, sync_pattern=options.sync_pattern)
+    return Compiled(graph, schedule, executable, cost, target, options)
 
 
 def is_verifying(options: Options) -> bool:

@@ -51,6 +51,29 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TensorLocation:
+    """Where tensors of one kind are kept.
+
+    Attributes:
+        on_chip: In tile memory; else in Streaming Memory, brought in where a function of the program needs them.
+        min_elements_off_chip: Elements from which on a tensor may leave the chip.
+        replicated_sharding: Each replica keeps a share of what an update changes: of optimiser states, accumulators.
+        min_elements_sharding: Elements from which on a tensor is shared out.
+        io_tiles_to_load: Loads from Streaming Memory go through the IO tiles, beside computation.
+        io_tiles_to_store: So do stores.
+
+    Source: the defaults of PopTorch's TensorLocationSettings.
+    """
+
+    on_chip: bool = True
+    min_elements_off_chip: int = 2
+    replicated_sharding: bool = False
+    min_elements_sharding: int = 8192
+    io_tiles_to_load: bool = False
+    io_tiles_to_store: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Options of one compilation; immutable and checked when made.
 
@@ -180,8 +203,41 @@ class Options:
         poptorch="_Popart.set('enableNanoo')",
     )
     offload_optimiser_state: bool = _option(
-        False, "keep optimiser states in Streaming Memory between updates", kind=bool,
+        False, "short for an optimiser_state_location off chip: states in Streaming Memory between updates", kind=bool,
+    )
+    weight_location: TensorLocation | None = _option(
+        None, "where weights are kept; None for tile memory, or for Streaming Memory in phased execution",
+        kind=TensorLocation, optional=True, poptorch="TensorLocations.setWeightLocation",
+    )
+    activation_location: TensorLocation | None = _option(
+        None, "where activations are kept between forward and backward; None as for weights", kind=TensorLocation,
+        optional=True, poptorch="TensorLocations.setActivationLocation",
+    )
+    accumulator_location: TensorLocation | None = _option(
+        None, "where accumulators are kept; None as for weights", kind=TensorLocation, optional=True,
+        poptorch="TensorLocations.setAccumulatorLocation",
+    )
+    optimiser_state_location: TensorLocation | None = _option(
+        None, "where the states of the optimiser are kept; None as for weights", kind=TensorLocation, optional=True,
         poptorch="TensorLocations.setOptimizerLocation",
+    )
+    io_tiles: int = _option(
+        0, "tiles of each IPU that transfer data while the others compute; an even number from 32 to 192, or 0",
+        kind=int, least=0, unit="tiles", poptorch="TensorLocations.numIOTiles",
+    )
+    overlap_inputs: str = _option(
+        "none", "whether inputs are streamed in beside computation: accumulation_loop, but for those of the first "
+        "micro-batch of an update; device_iteration_loop, those too", kind=str,
+        allowed=("none", "accumulation_loop", "device_iteration_loop"), poptorch="set_overlap_for_input",
+    )
+    overlap_outputs: str = _option(
+        "none", "the same for results", kind=str, allowed=("none", "accumulation_loop", "device_iteration_loop"),
+        poptorch="set_overlap_for_output",
+    )
+    sync_pattern: str = _option(
+        "full", "full: all IPUs of a pipeline wait while one of them exchanges data with the host; single_pipeline, "
+        "replica_and_ladder: the others compute", kind=str, allowed=("full", "single_pipeline", "replica_and_ladder"),
+        poptorch="syncPattern",
     )
     allow_out_of_memory: bool = _option(
         False, "run although a tile overflows; the report shows by how much", kind=bool,
@@ -217,6 +273,7 @@ class Options:
                 "stages and blocks both give the order of the blocks", option="blocks", value=self.blocks,
                 allowed="None beside stages", remedy="leave blocks out",
             )
+        _check_io_tiles(self)
         if self.replicas % self.input_group_size:
             raise OptionsError(
                 f"input_group_size={self.input_group_size} does not divide replicas={self.replicas}",
@@ -279,7 +336,35 @@ class Options:
         )
 
 
-_ARTICLES = {bool: "a bool", int: "an int", float: "a float", str: "a str", tuple: "a list of block names"}
+MIN_IO_TILES, MAX_IO_TILES = 32, 192  # PopTorch's bounds
+
+
+def _check_io_tiles(options: Options) -> None:
+    """Refuse a number of IO tiles that machines do not take, and overlaps without them."""
+    count = options.io_tiles
+    if count and not (MIN_IO_TILES <= count <= MAX_IO_TILES and count % 2 == 0):
+        raise OptionsError(
+            f"io_tiles={count} is no even number from {MIN_IO_TILES} to {MAX_IO_TILES}", option="io_tiles", value=count,
+            allowed=f"0, or an even number from {MIN_IO_TILES} to {MAX_IO_TILES}",
+        )
+    if count:
+        return
+    locations = {
+        "weight_location": options.weight_location, "activation_location": options.activation_location,
+        "accumulator_location": options.accumulator_location,
+        "optimiser_state_location": options.optimiser_state_location,
+    }
+    asking = [name for name in ("overlap_inputs", "overlap_outputs") if getattr(options, name) != "none"]
+    asking += [n for n, place in locations.items() if place and (place.io_tiles_to_load or place.io_tiles_to_store)]
+    if asking:
+        raise OptionsError(
+            f"{asking[0]} needs IO tiles, but io_tiles is 0", option=asking[0], value=getattr(options, asking[0]),
+            remedy=f"set io_tiles to {MIN_IO_TILES} or more: these tiles then do not compute",
+        )
+
+
+_ARTICLES = {bool: "a bool", int: "an int", float: "a float", str: "a str", tuple: "a list of block names",
+             TensorLocation: "a torchipu.TensorLocation"}
 
 
 def _checked(name: str, value: object, rules: Mapping[str, Any]) -> object:
@@ -313,6 +398,15 @@ def _normal(value: object, kind: type) -> Any:
         return int(value)
     if kind is float and isinstance(value, Real):
         return float(value)
+    if kind is TensorLocation and isinstance(value, Mapping) and set(value) <= {f.name for f in fields(TensorLocation)}:
+        value = TensorLocation(**value)
+    if kind is TensorLocation and isinstance(value, TensorLocation):
+        flags = (value.on_chip, value.replicated_sharding, value.io_tiles_to_load, value.io_tiles_to_store)
+        sizes = (value.min_elements_off_chip, value.min_elements_sharding)
+        is_valid = all(isinstance(flag, bool) for flag in flags) and all(
+            _normal(size, int) is not None and size >= 0 for size in sizes
+        )
+        return value if is_valid else None
     if kind is str and isinstance(value, (str, os.PathLike)):
         return os.fspath(value)
     if kind is tuple and isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):

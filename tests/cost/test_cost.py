@@ -4,6 +4,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.placed_graphs import BACKWARD, lowered, one_forward, op, pipeline, sharded, tensor, training_graph
 from torchipu.cost import CATEGORIES, chart, estimate
@@ -12,6 +14,7 @@ from torchipu.cost.sync import sync_cycles
 from torchipu.cost.timeline import Span, Timeline
 from torchipu.ir.graph import Graph
 from torchipu.ir.types import Role
+from torchipu.passes.schedule import make_schedule
 from torchipu.target import lookup_target
 
 MK2 = lookup_target("mk2")
@@ -101,6 +104,58 @@ def test_fill_and_flush_cycles_of_a_balanced_pipeline_take_one_leg_only(stages, 
     cost = cost_of(even_graph(stages), drop_update(pipeline(stages, accumulation)), IDEAL, accumulation)
     for efficiency in cost.efficiency_by_ipu:
         assert efficiency == pytest.approx(accumulation / (accumulation + stages - 1))
+
+
+def rows_of(timeline):
+    """Cut a timeline into pipeline cycles: all IPUs are silent between two of them, while they sync and copy."""
+    spans = sorted((s.begin, s.end) for row in timeline.spans_by_ipu for s in row if s.kind != "link")
+    rows = [list(spans[0])]
+    for begin, end in spans[1:]:
+        if begin > rows[-1][1]:
+            rows.append([begin, end])
+        rows[-1][1] = max(rows[-1][1], end)
+    return rows
+
+
+@given(st.integers(2, 8), st.data())
+@settings(deadline=None, max_examples=30)
+def test_timeline_of_a_balanced_pipeline_shows_ga_of_ga_plus_2_s_minus_2(stages, data):
+    accumulation = data.draw(st.integers(2 * stages - 1, 64))
+    cost = cost_of(even_graph(stages), drop_update(pipeline(stages, accumulation)), MK2, accumulation)
+    rows = rows_of(cost.timeline)
+    for spans in cost.timeline.spans_by_ipu:
+        legs = [span for span in spans if span.kind in ("forward", "backward")]
+        # A full cycle runs two legs on each IPU.
+        measured = len(legs) / (2 * len(rows))
+        assert measured == pytest.approx(accumulation / (accumulation + 2 * stages - 2), rel=0.01)
+        assert all(any(begin <= span.begin and span.end <= end for begin, end in rows) for span in legs)
+    full = [end - begin for begin, end in rows[2 * stages - 2 : accumulation]]
+    assert len(set(full)) <= 1, "cycles of the full pipeline are equally long"
+
+
+def test_all_ipus_wait_for_the_host_streams_of_one_unless_the_sync_pattern_lets_them_compute():
+    x = tensor("x", 4096, role=Role.INPUT)
+    weight = tensor("w", 4096, role=Role.WEIGHT)
+    first, value = tensor("h0", 4096), tensor("h1", 4096)
+    ops = [op("add", (x, weight), first, 0), op("add", (first, first), value, 1)]
+    for number in range(12):
+        later = tensor(f"s{number}", 4096)
+        ops.append(op("add", (value, value), later, 1))
+        value = later
+    graph, schedule = Graph("g", (x, weight), (), tuple(ops)), make_schedule(2, (0, 1), 8, "pipelined", training=False)
+    executable = lowered(graph, schedule, MK2, micro_batches=8)
+    found = {
+        pattern: estimate(executable, MK2, schedule, sync_pattern=pattern)
+        for pattern in ("full", "single_pipeline", "replica_and_ladder")
+    }
+    assert found["single_pipeline"].cycles == found["replica_and_ladder"].cycles
+    stream = host_cycles(MK2, 4 * 4096)
+    first_stage, second = (found["full"].functions[name].cycles for name in ("0F", "1F"))
+    # In seven cycles both stages run; the second computes while, or only after, the first waits for its input.
+    beside, after = max(first_stage, second), stream + max(first_stage - stream, second)
+    assert found["full"].cycles - found["single_pipeline"].cycles == 7 * (after - beside) > 0
+    for cost in found.values():
+        assert all(sum(spent.values()) == cost.cycles for spent in cost.cycles_by_category_by_ipu)
 
 
 def test_sharded_execution_takes_the_sum_over_the_ipus():

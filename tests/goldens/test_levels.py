@@ -291,10 +291,10 @@ executable on 2 ipus {
 def test_the_summary_has_cycles_memory_and_efficiency(levels):
     assert_expected_inline(levels[0].profile.summary(), """\
 machine              Graphcore Mk2 GC200, 2 IPUs (modelled)
-weight update        18,626 cycles, 14.0 us (3 x 4 samples)
-throughput           856,867 samples/s
+weight update        18,678 cycles, 14.0 us (3 x 4 samples)
+throughput           854,481 samples/s
 busiest tile         8,282 B of 638,976 B (1.3%), tile 0 of ipu 0
-pipeline efficiency  ipu0 69.4%  ipu1 49.2%""")
+pipeline efficiency  ipu0 69.2%  ipu1 49.1%""")
 
 
 def test_an_option_names_the_directory_before_the_environment_does(tmp_path, monkeypatch):

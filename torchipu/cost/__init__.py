@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torchipu.cost.cycles import CATEGORIES, FunctionCost, Superstep, function_cost
 from torchipu.cost.exchange import link_cycles
 from torchipu.cost.sync import sync_cycles
-from torchipu.cost.timeline import LEGEND, LINK, RECOMPUTE, Span, Timeline, chart
+from torchipu.cost.timeline import LEGEND, LINK, RECOMPUTE, TRANSFER, Span, Timeline, chart
 from torchipu.ir.program import Call, Copy, Executable, OnIpus, Program, Repeat, Sequence, Sync
 from torchipu.ir.schedule import Schedule
 from torchipu.target import Target
@@ -58,19 +58,25 @@ class Cost:
         return self.micro_batches / self.pipeline_cycles if self.pipeline_cycles else 1.0
 
 
-def estimate(executable: Executable, target: Target, schedule: Schedule) -> Cost:
+def estimate(
+    executable: Executable, target: Target, schedule: Schedule, *, sync_pattern: str = "full",
+) -> Cost:
     """Return the cycles of an executable.
 
     Args:
         executable: From the lower pass; addresses are not needed.
         target: The machine.
         schedule: That it was lowered with.
+        sync_pattern: ``full`` where all IPUs wait for the host streams of one; other patterns let the others compute.
+
+    Source: PopTorch's sync patterns; a cycle of PopART's pipeline loads streams before any stage computes,
+    ``ipu_hardware.md`` 4.1.
     """
     functions = {
         name: function_cost(name, program, target, executable.functions)
         for name, program in executable.functions.items()
     }
-    clock = _Clock(executable, target, functions)
+    clock = _Clock(executable, target, functions, waits_for_all=sync_pattern == "full")
     main = executable.programs["main"]
     iterations = main.count if isinstance(main, Repeat) else 1
     clock.run(main.body if isinstance(main, Repeat) else main)
@@ -81,7 +87,7 @@ def estimate(executable: Executable, target: Target, schedule: Schedule) -> Cost
         cycles=clock.now, device_iterations=iterations, pipeline_cycles=sum(1 for row in actions if row),
         micro_batches=len({action.micro_batch for row in actions for action in row}), functions=functions,
         runs_by_function=runs, cycles_by_category_by_ipu=tuple(clock.categories()),
-        timeline=Timeline(clock.spans, clock.now),
+        timeline=Timeline(clock.spans, clock.now, clock.transfers),
     )
 
 
@@ -92,15 +98,21 @@ class _Clock:
         executable: The program.
         target: The machine.
         functions: Cost of each function.
+        waits_for_all: Whether no IPU computes while another waits for a host stream.
     """
 
-    def __init__(self, executable: Executable, target: Target, functions: Mapping[str, FunctionCost]) -> None:
+    def __init__(
+        self, executable: Executable, target: Target, functions: Mapping[str, FunctionCost], *, waits_for_all: bool,
+    ) -> None:
+        self.waits_for_all = waits_for_all
         self.executable = executable
         self.target = target
         self.functions = functions
         self.now = 0
         self.spans: list[list[Span]] = [[] for _ in range(executable.num_ipus)]
         self.runs: list[dict[str, int]] = [{} for _ in range(executable.num_ipus)]
+        self.transfers: list[list[Span]] = [[] for _ in range(executable.num_ipus)]
+        self.exposed = [0] * executable.num_ipus  # waits of first micro-batches for streams that overlap later
         self.shared = dict.fromkeys(CATEGORIES, 0)
         self.traffic: dict[tuple[int, int], int] = {}
         self.sends = {name: _link_bytes(program) for name, program in executable.functions.items()}
@@ -116,7 +128,14 @@ class _Clock:
                     self.run(body)
             case OnIpus(bodies=bodies):
                 self.end_sends()
-                self.now += max((self._run_on(ipu, body) for ipu, body in enumerate(bodies)), default=0)
+                waits = [self._waits(body) for body in bodies] if self.waits_for_all else []
+                longest = max(waits, default=0)
+                delays = [longest - wait for wait in waits] or [0] * len(bodies)
+                self.now += max(
+                    (delay + self._run_on(ipu, body, self.now + delay)
+                     for ipu, (body, delay) in enumerate(zip(bodies, delays, strict=True)) if any(_calls(body))),
+                    default=0,
+                )
             case Sync(scope=scope):
                 self.end_sends()
                 self._spend("sync", sync_cycles(self.target, scope))
@@ -129,7 +148,7 @@ class _Clock:
         """Take part in the copies between IPUs that follow a cycle, or run alone where it is no such function."""
         sent = self.sends[function]
         if sent is None:
-            self.now += self._run_on(0, Call(function))
+            self.now += self._run_on(0, Call(function), self.now)
             return
         for pair, count in sent.items():
             self.traffic[pair] = self.traffic.get(pair, 0) + count
@@ -155,11 +174,19 @@ class _Clock:
         self.shared[category] += cycles
         self.now += cycles
 
-    def _run_on(self, ipu: int, body: Program) -> int:
-        """Record the calls of one IPU in a cycle and return their cycles."""
-        begin = self.now
+    def _waits(self, body: Program) -> int:
+        """Return the cycles of one IPU's host streams in a pipeline cycle."""
+        calls = [self.functions[call.function] for call in _calls(body)]
+        return sum(cost.cycles_by_category["host"] for cost in calls)
+
+    def _run_on(self, ipu: int, body: Program, start: int) -> int:
+        """Record the calls of one IPU, from a cycle on, and return their cycles."""
+        begin = start
         for call in _calls(body):
-            cycles = self.functions[call.function].cycles
+            cost = self.functions[call.function]
+            cycles = cost.first_cycles if call.micro_batch == 0 else cost.cycles
+            self._add_transfers(ipu, begin, cost, is_first=call.micro_batch == 0)
+            self.exposed[ipu] += cycles - cost.cycles
             label = call.function if call.micro_batch is None else f"{call.function}{call.micro_batch}"
             again = self.functions[call.function].recompute_cycles
             if again:
@@ -168,12 +195,22 @@ class _Clock:
                 self.spans[ipu].append(Span(label, begin + again, begin + cycles))
             self.runs[ipu][call.function] = self.runs[ipu].get(call.function, 0) + 1
             begin += cycles
-        return begin - self.now
+        return begin - start
+
+    def _add_transfers(self, ipu: int, begin: int, cost: FunctionCost, *, is_first: bool) -> None:
+        """Record the transfers that run beside a function, from its begin on; those that it waits for end before it."""
+        waits = cost.overlapped.get("accumulation_loop", 0) if is_first else 0
+        if waits:
+            self.transfers[ipu].append(Span(TRANSFER, begin, begin + waits))
+        rest = sum(cost.overlapped.values()) - waits
+        if rest:
+            self.transfers[ipu].append(Span(TRANSFER, begin + waits, begin + waits + rest))
 
     def categories(self) -> Iterator[dict[str, int]]:
         """Yield each IPU's cycles by category; what it waits for others is idle."""
-        for runs in self.runs:
+        for runs, exposed in zip(self.runs, self.exposed, strict=True):
             spent = dict(self.shared)
+            spent["host"] += exposed
             for name, count in runs.items():
                 for category, cycles in self.functions[name].cycles_by_category.items():
                     spent[category] += cycles * count

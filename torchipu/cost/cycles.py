@@ -75,17 +75,30 @@ class FunctionCost:
             that ends when a test says so those of one trip.
         supersteps: Its compute sets in order.
         choices: What depends on data.
+        overlapped: Cycles of transfers that run beside the rest, by ``HostCopy.overlap``; by as much as they are
+            longer than the rest they are among ``cycles_by_category`` too.
+        beside: Cycles of that rest.
     """
 
     name: str
     cycles_by_category: Mapping[str, int]
     supersteps: tuple[Superstep, ...]
     choices: tuple[Choice, ...] = ()
+    overlapped: Mapping[str, int] = field(default_factory=dict)
+    beside: int = 0
 
     @property
     def cycles(self) -> int:
         """Cycles in all."""
         return sum(self.cycles_by_category.values())
+
+    @property
+    def first_cycles(self) -> int:
+        """Cycles of the first run of an update, in which streams that overlap in the accumulation loop do not yet."""
+        if not self.overlapped:
+            return self.cycles
+        waits = self.overlapped.get("accumulation_loop", 0)
+        return self.beside + waits + max(0, sum(self.overlapped.values()) - waits - self.beside)
 
     @property
     def recompute_cycles(self) -> int:
@@ -100,9 +113,9 @@ class _Count:
     cycles: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0))
     supersteps: list[Superstep] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
-    beside: int = 0
     sync: int = 0
     exchange: int = 0
+    overlapped: dict[str, int] = field(default_factory=dict)
 
     def add(self, category: str, cycles: int, times: int) -> None:
         self.cycles[category] += cycles * times
@@ -115,7 +128,8 @@ class _Count:
         """Take over the cycles of a part, counted by itself."""
         for category, cycles in other.cycles.items():
             self.cycles[category] += cycles
-        self.beside += other.beside
+        for kind, cycles in other.overlapped.items():
+            self.overlapped[kind] = self.overlapped.get(kind, 0) + cycles
 
     def show(self, other: _Count, times: int) -> None:
         """Take over the supersteps of a part as often as they count, and what depends on data in it."""
@@ -137,9 +151,11 @@ def function_cost(name: str, program: Program, target: Target, functions: Mappin
     """
     count = _Count()
     _walk(program, target, functions, count, 1)
-    # Transfers beside the computation take time only where they last longer than all else.
-    count.add("host", max(0, count.beside - sum(count.cycles.values())), 1)
-    return FunctionCost(name, count.cycles, tuple(count.supersteps), tuple(count.choices))
+    beside = sum(count.cycles.values())
+    count.cycles["host"] += max(0, sum(count.overlapped.values()) - beside)
+    return FunctionCost(
+        name, count.cycles, tuple(count.supersteps), tuple(count.choices), count.overlapped, beside,
+    )
 
 
 def _walk(program: Program, target: Target, functions: Mapping[str, Program], count: _Count, times: int) -> None:
@@ -165,16 +181,18 @@ def _walk(program: Program, target: Target, functions: Mapping[str, Program], co
             count.close(compute_set, compute, times)
         case If(op=op) | RepeatWhile(op=op):
             _walk_choice(program, target, functions, count, times, op)
-        case HostCopy(stream=stream, variable=variable):
+        case HostCopy(stream=stream, variable=variable, overlap=overlap):
             move = streaming_cycles if stream.startswith(REMOTE_PREFIX) else host_cycles
             cycles = move(target, variable.device_bytes)
-            if program.is_overlapped:
-                count.beside += cycles * times
-            else:
+            if overlap == "none":
                 count.add("host", cycles, times)
-        case AllReduce(variables=variables, replicas=replicas):
+            else:
+                count.overlapped[overlap] = count.overlapped.get(overlap, 0) + cycles * times
+        case AllReduce(variables=variables, replicas=replicas, kind=kind):
             total_bytes = sum(variable.device_bytes for variable in variables)
-            count.add("all-reduce", all_reduce_cycles(target, total_bytes, replicas), times)
+            # Reducing to shares and gathering shares are the two halves of an all-reduce.
+            cycles = all_reduce_cycles(target, total_bytes, replicas)
+            count.add("all-reduce", cycles if kind == "all_reduce" else -(-cycles // 2), times)
         case _:
             raise TypeError(f"{type(program).__name__} inside a function")
 

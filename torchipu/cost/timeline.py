@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 KINDS = {
     "F": "forward", "B": "backward", "R": "all-reduce", "N": "scaling", "C": "scaling", "U": "update",
 }
-RECOMPUTE, LINK = "recompute", "link"
+RECOMPUTE, LINK, TRANSFER = "recompute", "link", "transfer"
 BAR = {"forward": "#", "backward": "=", RECOMPUTE: "r", "all-reduce": "%", "scaling": "*", "update": "+", LINK: ">"}
 IDLE = "."
+TRANSFER_MARK = "~"
 LEGEND = ", ".join([*(f"{mark} {kind}" for kind, mark in BAR.items()), f"{IDLE} idle"])
 
 
@@ -44,10 +45,12 @@ class Timeline:
     Attributes:
         spans_by_ipu: What each IPU does.
         cycles: Cycles from the first action to the end of the last.
+        transfers_by_ipu: Transfers of the host and of Streaming Memory that run beside what an IPU computes.
     """
 
     spans_by_ipu: list[list[Span]] = field(default_factory=list)
     cycles: int = 0
+    transfers_by_ipu: list[list[Span]] = field(default_factory=list)
 
     def busy(self, ipu: int) -> int:
         """Return the cycles in which an IPU runs legs of its stages."""
@@ -67,7 +70,7 @@ class Timeline:
 def chart(timeline: Timeline, width: int = 72) -> str:
     """Draw a timeline, one line an IPU, with the marks of ``LEGEND``.
 
-    A column shows what takes most of its time.
+    A column shows what takes most of its time. Transfers that overlap with computation have a line of their own.
 
     Args:
         timeline: What to draw.
@@ -77,6 +80,12 @@ def chart(timeline: Timeline, width: int = 72) -> str:
         f"ipu{ipu} |{_bar(spans, timeline.cycles, width)}| {_percent(timeline.busy(ipu), timeline.cycles)}"
         for ipu, spans in enumerate(timeline.spans_by_ipu)
     ]
+    for ipu in reversed(range(len(timeline.transfers_by_ipu))):
+        transfers = timeline.transfers_by_ipu[ipu]
+        if transfers:
+            moved = sum(span.end - span.begin for span in transfers)
+            bar = _bar(transfers, timeline.cycles, width)
+            lines.insert(ipu + 1, f"{f'io{ipu}':<4} |{bar}| {_percent(moved, timeline.cycles)}")
     return "\n".join(lines)
 
 
@@ -89,7 +98,7 @@ def _bar(spans: list[Span], cycles: int, width: int) -> str:
     shares: list[dict[str, float]] = [{} for _ in range(width)]
     scale = width / cycles if cycles else 0.0
     for span in spans:
-        mark = BAR[span.kind]
+        mark = TRANSFER_MARK if span.action == TRANSFER else BAR[span.kind]
         begin, end = span.begin * scale, span.end * scale
         for column in range(int(begin), min(width, int(end) + 1)):
             overlap = min(end, column + 1) - max(begin, column)

@@ -105,19 +105,20 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostCopy:
-    """Move a variable between a host stream and the device.
+    """Move a variable between a host stream, or Streaming Memory, and the device.
 
     Attributes:
         stream: Name of the stream.
         variable: What is moved.
         to_device: Which way.
-        is_overlapped: Tiles of their own do it, for another turn of the loop than the one that is computed meanwhile.
+        overlap: ``none``: computation waits; ``accumulation_loop``: a function computes one micro-batch while the
+            stream moves another, but for the first of an update; ``device_iteration_loop``: that one too.
     """
 
     stream: str
     variable: Variable
     to_device: bool
-    is_overlapped: bool = False
+    overlap: str = "none"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,11 +129,14 @@ class AllReduce:
         variables: What is reduced, on one IPU of each replica.
         mean: Whether the sum is divided by the number of replicas.
         replicas: How many take part.
+        kind: ``all_reduce``; ``reduce_scatter``, which leaves each replica its share of the sums; or ``all_gather``,
+            which gives all of them the shares of each.
     """
 
     variables: tuple[Variable, ...]
     mean: bool
     replicas: int = 2
+    kind: str = "all_reduce"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

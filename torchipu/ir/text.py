@@ -322,12 +322,12 @@ def _program_lines(program: Program, names: Names) -> list[str]:
         case HostCopy(stream=stream, variable=variable, to_device=to_device):
             device, host = names.variable(variable), f"host {stream!r}"
             route = f"{host} -> {device}" if to_device else f"{device} -> {host}"
-            beside = ", beside the computation" if program.is_overlapped else ""
+            beside = "" if program.overlap == "none" else f", overlaps in the {program.overlap.replace('_', ' ')}"
             return [f"copy {route}  # host, {variable.device_bytes} B{beside}"]
         case AllReduce(variables=variables, mean=mean, replicas=replicas):
             kind, total = "mean" if mean else "sum", sum(variable.device_bytes for variable in variables)
             listed = ", ".join(map(names.variable, variables))
-            return [f"all_reduce {kind} {listed}  # {replicas} replicas, {total} B"]
+            return [f"{program.kind} {kind} {listed}  # {replicas} replicas, {total} B"]
         case Sync(scope=scope):
             return [f"sync {scope}"]
     raise TypeError(f"{type(program).__name__} is not a program")

@@ -64,7 +64,7 @@ _NOTHING = Sequence(())
 
 def lower(
     graph: Graph, schedule: Schedule, mappings: Mapping[Tensor, TileMapping], target: Target, *,
-    device_iterations: int, micro_batches: int, off_chip_state: bool, replicas: int = 1,
+    device_iterations: int, micro_batches: int, replicas: int = 1,
 ) -> Executable:
     """Lower a graph; addresses are left to the memory pass.
 
@@ -75,7 +75,6 @@ def lower(
         target: The machine.
         device_iterations: How often the schedule runs in a call.
         micro_batches: Micro-batches of the schedule.
-        off_chip_state: Optimiser state lies in Streaming Memory between updates.
         replicas: Copies of the program on other IPUs, with which gradients are added up.
 
     Returns:
@@ -84,7 +83,7 @@ def lower(
         ``.send``, for what each of them sends to other IPUs.
     """
     flow = _Flow(graph)
-    lowering = _Lowering(flow, schedule, mappings, target, off_chip_state, micro_batches)
+    lowering = _Lowering(flow, schedule, mappings, target, micro_batches)
     for op in graph.ops:
         lowering.add(op)
     lowering.add_ends()
@@ -187,7 +186,7 @@ class _Flow:
         self.inputs = set(graph.inputs)
         self.views: set[int] = set()
         self.permuted: set[Tensor] = set()
-        self.overlapped: set[Tensor] = set()
+        self.overlaps: dict[Tensor, str] = {}
         self._follow(graph.ops)
         self._join_states()
 
@@ -198,7 +197,7 @@ class _Flow:
                 self.views.add(id(op))
                 self.alias.update(dict.fromkeys(op.outputs, self.storage(op.inputs[0])))
                 if op.kind == OVERLAP and op.attrs["mode"] != NO_OVERLAP:
-                    self.overlapped.add(self.storage(op.inputs[0]))
+                    self.overlaps[self.storage(op.inputs[0])] = str(op.attrs["mode"]).removeprefix(f"{OVERLAP}_")
                 if op.target not in KEEPS_ORDER or op.inputs[0] in self.permuted:
                     self.permuted.update(op.outputs)
                 continue
@@ -312,18 +311,16 @@ class _Lowering:
         schedule: Gives the distance between a value's making and its last use.
         mappings: Tiles of every tensor.
         target: The machine.
-        off_chip_state: Optimiser state lies in Streaming Memory between updates.
         micro_batches: Micro-batches of the schedule.
     """
 
     def __init__(
         self, flow: _Flow, schedule: Schedule, mappings: Mapping[Tensor, TileMapping], target: Target,
-        off_chip_state: bool, micro_batches: int,
+        micro_batches: int,
     ) -> None:
         self.flow = flow
         self.mappings = mappings
         self.target = target
-        self.off_chip_state = off_chip_state
         self.depths = _Depths(schedule, micro_batches)
         self.functions: dict[str, _Function] = {}
         self.variables: dict[tuple[Tensor, int], Variable] = {}
@@ -331,7 +328,6 @@ class _Lowering:
         self.sets_by_key: dict[object, tuple[_Set, ...]] = {}
         self.linear_by_size: dict[tuple[int, int, int, int], TileMapping] = {}
         self.busiest_by_runs: dict[int, int] = {}
-        self.last_use_off_chip: dict[str, dict[Variable, int]] = {}
 
     def add(self, op: Op) -> None:
         """Lower an op into the function of its stage and leg."""
@@ -366,9 +362,6 @@ class _Lowering:
             group = VertexGroup(made.codelet, fields, runs, made.work, made.cycles, made.temporary_bytes)
             label = op.outputs[0].name if op.outputs else op.kind
             body.append(Execute(ComputeSet(f"{op.kind}.{label}.{number}", ipu, (group,), op)))
-        for variable in fields.values():
-            if variable.off_chip:
-                self.last_use_off_chip.setdefault(name, {})[variable] = len(body)
 
     def _round_trip(self, op: Op) -> list[Program]:
         """Send operands to the host and receive what it makes of them; a view is there already."""
@@ -471,21 +464,16 @@ class _Lowering:
         return self.functions.setdefault(name, _Function())
 
     def add_ends(self) -> None:
-        """Add what follows from the graph's ends: results to the host, states from other IPUs, states off chip."""
+        """Add what follows from the graph's ends: results to the host, states from other IPUs."""
         for tensor in dict.fromkeys(map(self.flow.storage, self.flow.graph.outputs)):
             maker = self.flow.maker.get(tensor)
             if maker is not None and not tensor.role.is_state:
                 tail = self.function(maker).tail
-                overlapped = tensor in self.flow.overlapped
-                copy = HostCopy(tensor.name, self._home(tensor), to_device=False, is_overlapped=overlapped)
+                overlap = self.flow.overlaps.get(tensor, "none")
+                copy = HostCopy(tensor.name, self._home(tensor), to_device=False, overlap=overlap)
                 tail += [*([] if tail else [_HOST_SYNC]), copy]
         for state, value in self.flow.returned:
             self._return_state(state, value)
-        for name, positions in self.last_use_off_chip.items():
-            # From the end, so that earlier positions stay right.
-            for variable, position in sorted(positions.items(), key=lambda item: -item[1]):
-                stream = HostCopy(f"remote.{variable.name}", variable, to_device=False)
-                self.functions[name].body[position:position] = [_HOST_SYNC, stream]
 
     def _return_state(self, state: Tensor, value: Tensor) -> None:
         """Copy the next value of a state, made elsewhere, to where the state lives."""
@@ -539,19 +527,15 @@ class _Lowering:
         if found is not None:
             return found
         is_home = self.flow.home.get(tensor, ipu) == ipu
-        off_chip = self.off_chip_state and tensor.role is Role.OPTIMISER_STATE
         variable = Variable(
             tensor.name if is_home else f"{tensor.name}.ipu{ipu}", tensor.shape, tensor.dtype, ipu,
-            self.mappings[tensor], tensor.role, self._depth(tensor, ipu, is_home), off_chip,
+            self.mappings[tensor], tensor.role, self._depth(tensor, ipu, is_home),
         )
         self.variables[tensor, ipu] = variable
-        if off_chip and user is not None and is_home:
-            stream = HostCopy(f"remote.{variable.name}", variable, to_device=True)
-            self.function(user).body += [_HOST_SYNC, stream]
-        elif tensor.role is Role.INPUT and tensor in self.flow.inputs and user is not None:
+        if tensor.role is Role.INPUT and tensor in self.flow.inputs and user is not None:
             head = self.function(user).head
-            overlapped = tensor in self.flow.overlapped
-            copy = HostCopy(tensor.name, variable, to_device=True, is_overlapped=overlapped)
+            overlap = self.flow.overlaps.get(tensor, "none")
+            copy = HostCopy(tensor.name, variable, to_device=True, overlap=overlap)
             head += [*([] if head else [_HOST_SYNC]), copy]
         elif not is_home:
             self._send(tensor, variable)

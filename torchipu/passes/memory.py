@@ -140,6 +140,8 @@ class _Trace:
     moments: list[_Moment] = field(default_factory=list)
     exchanges: dict[tuple[int, int, int, int], None] = field(default_factory=dict)
     loops: list[tuple[int, int]] = field(default_factory=list)
+    functions: list[tuple[int, int]] = field(default_factory=list)
+    off_chip: dict[Variable, list[int]] = field(default_factory=dict)
     time: int = 0
 
     def touch(self, variables: Iterable[Variable]) -> None:
@@ -147,6 +149,8 @@ class _Trace:
         for variable in variables:
             self.first.setdefault(variable, self.time)
             self.last[variable] = self.time
+            if variable.off_chip:
+                self.off_chip.setdefault(variable, []).append(self.time)
 
 
 class Liveness:
@@ -163,11 +167,13 @@ class Liveness:
         self.trace = _Trace()
         for program in executable.programs.values():
             for function in _first_calls(program, executable):
+                begin = self.trace.time + 1
                 self._follow(executable.functions[function])
+                self.trace.functions.append((begin, self.trace.time))
         self._elements: dict[int, TileBytes] = {}
         self._bytes: dict[tuple[int, int], TileBytes] = {}
         self._extents: dict[tuple[int, int], tuple[int, int, int]] = {}
-        self.lifetimes = [self._lifetime(variable) for variable in executable.variables]
+        self.lifetimes = [life for variable in executable.variables for life in self._lifetimes(variable)]
 
     def _follow(self, program: Program) -> None:
         """Walk a function's body, one moment for each step."""
@@ -208,11 +214,17 @@ class Liveness:
                 trace.time += 1
                 trace.touch(variables)
 
+    def _lifetimes(self, variable: Variable) -> list[_Lifetime]:
+        """Return when a variable is held: what is off chip, once for each function that uses it."""
+        if not variable.off_chip or variable not in self.trace.first:
+            return [self._lifetime(variable)]
+        times = self.trace.off_chip[variable]
+        spans = [[time for time in times if begin <= time <= end] for begin, end in self.trace.functions]
+        return [_Lifetime(variable, min(span), max(span), always=False) for span in spans if span]
+
     def _lifetime(self, variable: Variable) -> _Lifetime:
         trace = self.trace
         lasting = variable.role.is_state or variable.role in (Role.CONSTANT, Role.HYPERPARAMETER)
-        if variable.off_chip:
-            lasting = False
         unused = variable not in trace.first
         always = lasting or variable in trace.fed or unused
         begin, end = trace.first.get(variable, 0), trace.last.get(variable, 0)
@@ -378,13 +390,22 @@ def _addresses(liveness: Liveness) -> dict[str, tuple[int, int]]:
     """Place always-live variables above code and stacks, then temporaries by size, largest first, above them."""
     addresses: dict[str, tuple[int, int]] = {}
     for ipu in range(liveness.executable.num_ipus):
-        mine = [lifetime for lifetime in liveness.lifetimes if lifetime.variable.ipu == ipu]
+        mine = _hulls(life for life in liveness.lifetimes if life.variable.ipu == ipu)
         top = liveness.code_by_tile(ipu)
         # A stash keeps its slots through the whole schedule.
         _place_always([life for life in mine if life.always or life.variable.depth > 1], liveness, top, addresses)
         passing = [life for life in mine if not life.always and life.variable.depth == 1]
         _place_temporaries(passing, liveness, top, addresses)
     return {variable.name: addresses[variable.name] for variable in liveness.executable.variables}
+
+
+def _hulls(lifetimes: Iterable[_Lifetime]) -> list[_Lifetime]:
+    """Return one lifetime a variable: code has its address, so that it keeps it where it comes and goes."""
+    found: dict[Variable, _Lifetime] = {}
+    for life in lifetimes:
+        before = found.setdefault(life.variable, life)
+        found[life.variable] = replace(before, begin=min(before.begin, life.begin), end=max(before.end, life.end))
+    return list(found.values())
 
 
 def _extent(liveness: Liveness, variable: Variable) -> tuple[int, int, int]:

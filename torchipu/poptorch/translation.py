@@ -14,6 +14,7 @@ from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.anchors import UPDATED, Anchor
 from torchipu.poptorch.enums import CommGroupType, MeanReductionStrategy, OutputMode, ReductionType
+from torchipu.poptorch.locations import core_locations
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.strategies import PipelinedExecution
 from torchipu.runtime.resident import Returned
@@ -60,6 +61,7 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "input_group_size": options.input_group_size,
         "input_grouping": "orthogonal" if options.input_cgt == CommGroupType.Orthogonal else "consecutive",
         "broadcast_buffers": options.broadcast_buffers,
+        **core_locations(options),
     }
     return CoreOptions(**values)
 
