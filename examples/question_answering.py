@@ -118,7 +118,8 @@ class Bert(nn.Module):
         states = self.embeddings(tokens, types)
         added = ((1 - mask) * -10_000).to(states.dtype)[:, None, None, :]
         for layer in self.layers:
-            states = layer(states, added)
+            # What is kept for the backward: the rest of a layer is computed again there.
+            states = poptorch.recomputationCheckpoint(layer(states, added))
         return states
 
 

@@ -164,6 +164,7 @@ def test_source_distribution_holds_the_kernel_sources(tmp_path: Path) -> None:
     needed = {str(p.relative_to(ROOT)) for p in kernels.iterdir() if p.suffix in (".h", ".pyx", ".pxd", ".pyi")}
     assert needed - shipped == set()
     assert {"LICENSE", "constraints.txt", "examples/digits.py", "torchipu/py.typed"} <= shipped
+    assert "torchipu/poptorch/compatibility.toml" in shipped
     assert not [name for name in shipped if name.endswith((".so", ".c"))]
 
 

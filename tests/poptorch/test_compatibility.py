@@ -55,7 +55,7 @@ def is_there(name: str) -> bool:
     return not argument or argument.rstrip(")") in inspect.signature(value).parameters
 
 
-@pytest.mark.parametrize(("name", "row"), ROWS)
+@pytest.mark.parametrize(("name", "row"), ROWS, ids=[name for name, _ in ROWS])
 def test_name_is_there_unless_said_to_be_missing(name: str, row: tuple[str, str]) -> None:
     status, difference = row
     assert is_there(name) is (status != "missing")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import time
 from typing import Any
 
 import pytest
@@ -99,6 +100,14 @@ def test_counters_have_an_entry_for_every_micro_batch(mode: Any, more: Any, outp
         least, greatest, mean = latency()
         assert 0 <= least <= mean <= greatest
     assert step.getLatency()[1] >= step.getComputeLatency()[1]
+
+
+def test_compilation_is_no_part_of_the_first_latency() -> None:
+    step = poptorch.inferenceModel(torch.nn.Linear(3, 3))
+    began = time.perf_counter()
+    step(torch.ones(2, 3))
+    first_input = step.getPerfCounters()["input"][0][0]
+    assert first_input - began >= step.compilationTime().total_seconds()
 
 
 def test_cycles_are_those_of_the_machine_model() -> None:
