@@ -239,7 +239,8 @@ def test_half_partials_take_fewer_cycles_on_the_device():
 
 def test_bfloat16_is_computed_as_float32_with_one_warning():
     x, w = torch.randn(8, 64).bfloat16(), torch.randn(64, 8).bfloat16()
-    with pytest.warns(UserWarning, match=r"torch\.bfloat16 does not exist on the IPU; it is computed as float") as caught:
+    words = r"torch\.bfloat16 does not exist on the IPU; it is computed as float"
+    with pytest.warns(UserWarning, match=words) as caught:
         found = compiled(lambda a, b: (a @ b) @ (a @ b), x, w)
     assert len([one for one in caught if "bfloat16" in str(one.message)]) == 1
     assert found.dtype is torch.bfloat16
