@@ -132,6 +132,10 @@ class Options:
         True, "all replicas have the same buffers, so the model may not write any; False gives each its own", kind=bool,
         poptorch="broadcastBuffers",
     )
+    batch_norm_group_size: int = _option(
+        1, "neighbouring replicas over whose micro-batches together batch normalisations take mean and variance; it "
+        "divides the replicas", kind=int, least=1, unit="replicas",
+    )
     device_iterations: int = _option(
         1, "weight updates (training) or micro-batches (inference) in one call", kind=int, least=1,
         unit="device iterations", poptorch="deviceIterations",
@@ -274,12 +278,13 @@ class Options:
                 allowed="None beside stages", remedy="leave blocks out",
             )
         _check_io_tiles(self)
-        if self.replicas % self.input_group_size:
-            raise OptionsError(
-                f"input_group_size={self.input_group_size} does not divide replicas={self.replicas}",
-                option="input_group_size", value=self.input_group_size,
-                allowed=", ".join(str(size) for size in range(1, self.replicas + 1) if self.replicas % size == 0),
-            )
+        for name in ("input_group_size", "batch_norm_group_size"):
+            size = getattr(self, name)
+            if self.replicas % size:
+                raise OptionsError(
+                    f"{name}={size} does not divide replicas={self.replicas}", option=name, value=size,
+                    allowed=", ".join(str(size) for size in range(1, self.replicas + 1) if self.replicas % size == 0),
+                )
 
     @property
     def input_groups(self) -> int:

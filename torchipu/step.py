@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from torchipu.capture.accumulation import Accumulation, accumulate, all_reduce, as_made, joined
 from torchipu.capture.aot import Captured, capture_inference, capture_joint
+from torchipu.capture.batch_norm import moments_over
 from torchipu.capture.gradient_scaling import adapt, count_large, scaled, with_scale_of_the_program
 from torchipu.capture.optimiser import FIRST_MOMENTS, SECOND_MOMENTS, OptimiserImport, import_optimiser
 from torchipu.compiler import Compiled, compile_graph
@@ -464,7 +465,8 @@ class InferenceStep(_Step):
         return 1
 
     def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Built:
-        capture = self._capture(arguments, keywords)
+        with moments_over(self.options.batch_norm_group_size):
+            capture = self._capture(arguments, keywords)
         written = frozenset(state for state, _ in capture.graph.updates)
         return _Built(capture, capture.graph, self._module_states(capture), written)
 
@@ -511,7 +513,9 @@ class TrainStep(_Step):
         return self.options.device_iterations
 
     def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Built:
-        options, capture = self.options, self._capture(arguments, keywords)
+        options = self.options
+        with moments_over(options.batch_norm_group_size):
+            capture = self._capture(arguments, keywords)
         running = options.mean_reduction == "running" and options.accumulation_reduction == "mean"
         accumulated, accumulation = accumulate(
             capture.gradients, self.micro_batches, dtype=_TYPES[options.accumulator_type], running_mean=running,

@@ -126,6 +126,7 @@ cdef struct Binding:
 cdef struct Step:
     ti_kernel function          # NULL for a callback and for a jump
     int jump                    # the step to go on with, or -1 where the step is no jump
+    bint together               # runs once for all replicas, after all of them have come so far
     int num_args
     int *buffers
     int64_t *offsets
@@ -178,6 +179,7 @@ cdef class Plan:
     cdef int64_t scratch_bytes
     cdef list callbacks
     cdef int num_callbacks
+    cdef int num_together
     cdef list kernels
 
     def __cinit__(self, int num_buffers):
@@ -221,8 +223,12 @@ cdef class Plan:
         return &self.steps[self.num_steps - 1]
 
     def add_step(self, Kernel kernel, buffers, byte_offsets, ints, scalars, int64_t items, int64_t grain,
-                 int64_t scratch_bytes):
-        """Append a kernel call and return its number."""
+                 int64_t scratch_bytes, bint together=False):
+        """Append a kernel call and return its number.
+
+        A call that is made together is made once for all replicas, on the memory of the first, after each of them has
+        run the steps before it.
+        """
         buffers, byte_offsets, ints, scalars = list(buffers), list(byte_offsets), list(ints), list(scalars)
         if len(buffers) > TI_MAX_ARGS:
             raise ValueError(f"{kernel.name} has {len(buffers)} arguments, at most {TI_MAX_ARGS}")
@@ -237,6 +243,8 @@ cdef class Plan:
         step.num_args = len(buffers)
         step.items = items
         step.grain = grain
+        step.together = together
+        self.num_together += together
         step.buffers = <int *>malloc((len(buffers) + 1) * sizeof(int))
         step.offsets = <int64_t *>malloc((len(buffers) + 1) * sizeof(int64_t))
         step.ints = <int64_t *>malloc((len(ints) + 1) * sizeof(int64_t))
@@ -352,29 +360,52 @@ cdef class Plan:
         cdef int trap
         loops.checked = now()
         for iteration in range(loops.iterations):
-            self.advance(position, 0)
-            loops.micro_batch, loops.replica = position, 0
             loops.interruptible = True
-            trap = self.run_range(loops, loops.prologue[0], loops.prologue[1])
-            if trap:
-                return trap
+            # Replicas that meet within a micro-batch each have memory of their own.
+            for replica in range(loops.replicas if self.num_together else 1):
+                self.advance(position, replica)
+                loops.micro_batch, loops.replica = position, replica
+                trap = self.run_range(loops, loops.prologue[0], loops.prologue[1])
+                if trap:
+                    return trap
             for micro in range(loops.micro_batches):
-                for replica in range(loops.replicas):
-                    self.advance(position, replica)
-                    loops.micro_batch, loops.replica = position, replica
-                    if replica:
-                        count(loops, 1, 1)
-                    trap = self.run_range(loops, loops.body[0], loops.body[1])
-                    if trap:
-                        return trap
-                count(loops, 1, 1 - loops.replicas)
+                trap = self.run_micro_batch(loops, position)
+                if trap:
+                    return trap
                 count(loops, 3, 1)
                 position += 1
             loops.interruptible = False
+            if self.num_together:
+                self.advance(position - 1, 0)
             trap = self.run_range(loops, loops.update[0], loops.update[1])
             if trap:
                 return trap
         return 0
+
+    cdef int run_micro_batch(self, Loops *loops, int64_t position) except -1 nogil:
+        """Run the body for every replica, from one step that they take together to the next; returns a trap."""
+        cdef int64_t replica
+        cdef int trap, begin = loops.body[0], end
+        while True:
+            end = begin
+            while end < loops.body[1] and not self.steps[end].together:
+                end += 1
+            for replica in range(loops.replicas):
+                self.advance(position, replica)
+                loops.micro_batch, loops.replica = position, replica
+                if replica:
+                    count(loops, 1, 1)
+                trap = self.run_range(loops, begin, end)
+                if trap:
+                    return trap
+            count(loops, 1, 1 - loops.replicas)
+            if end >= loops.body[1]:
+                return 0
+            self.advance(position, 0)
+            trap = self.run_range(loops, end, end + 1)
+            if trap:
+                return trap
+            begin = end + 1
 
     def run(self, prologue, body, update, int64_t micro_batches, int64_t iterations, int threads,
             uintptr_t counters=0, int num_counters=0, borrow=False, int64_t replicas=1):

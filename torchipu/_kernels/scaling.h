@@ -14,4 +14,5 @@ TI_SELECT(add_counts)
 TI_SELECT(join_counts)
 TI_SELECT(adapt_scale)
 TI_SELECT(accumulate_mean)
+TI_SELECT(replica_mean)
 #endif

@@ -13,6 +13,7 @@ cdef extern from "scaling.h" nogil:
     ti_kernel select_join_counts()
     ti_kernel select_adapt_scale()
     ti_kernel select_accumulate_mean()
+    ti_kernel select_replica_mean()
 
 BLOCK_SQUARES = make_kernel("block_squares", select_block_squares())
 ADD_DOUBLES = make_kernel("add_doubles", select_add_doubles())
@@ -23,3 +24,4 @@ ADD_COUNTS = make_kernel("add_counts", select_add_counts())
 JOIN_COUNTS = make_kernel("join_counts", select_join_counts())
 ADAPT_SCALE = make_kernel("adapt_scale", select_adapt_scale())
 ACCUMULATE_MEAN = make_kernel("accumulate_mean", select_accumulate_mean())
+REPLICA_MEAN = make_kernel("replica_mean", select_replica_mean())

@@ -130,3 +130,17 @@ static int FN(accumulate_mean)(char *const *args, const int64_t *ints, const dou
   }
   return TI_OK;
 }
+
+/* replica_mean: args mean, values, both of the first replica and float; ints [elements, replicas of a group, replicas,
+ * bytes from one replica's memory to the next]. One item. Neighbouring replicas make a group. */
+static int FN(replica_mean)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                            void *scratch) {
+  const int64_t n = ints[0], size = ints[1], replicas = ints[2], apart = ints[3];
+  for (int64_t first = 0; first < replicas; first += size)
+    for (int64_t i = 0; i < n; i++) {
+      double total = 0;
+      for (int64_t r = first; r < first + size; r++) total += ((const float *)(args[1] + r * apart))[i];
+      for (int64_t r = first; r < first + size; r++) ((float *)(args[0] + r * apart))[i] = (float)(total / (double)size);
+    }
+  return TI_OK;
+}

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 
-from torchipu.capture import criteria, maps, movement
+from torchipu.capture import batch_norm, criteria, maps, movement
 
 aten = torch.ops.aten
 
@@ -30,7 +30,8 @@ Decompositions = dict[torch._ops.OpOverload, Callable[..., Any]]
 def decompositions() -> Decompositions:
     """Return what AOT autograd takes apart while it traces, by overload."""
     taken_apart = get_decompositions([*TORCH_OWN, *movement.TORCH_OWN, *criteria.TORCH_OWN])
-    return {**cast(Decompositions, taken_apart), **OURS, **maps.OURS, **movement.OURS, **criteria.OURS}
+    ours = {**OURS, **maps.OURS, **movement.OURS, **criteria.OURS, **batch_norm.over_replicas()}
+    return {**cast(Decompositions, taken_apart), **ours}
 
 
 def _addbmm(

@@ -187,7 +187,7 @@ class HostPlanner(Protocol):
     def step(
         self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
         ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
-        scratch_bytes: int = 0, reads_outputs: bool = False,
+        scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False,
     ) -> None:
         """Append a kernel call; its ``args`` are the outputs, then the inputs.
 
@@ -201,6 +201,8 @@ class HostPlanner(Protocol):
             grain: Items of one chunk; chosen from shapes alone, so that results do not depend on threads.
             scratch_bytes: Private bytes each thread needs.
             reads_outputs: Whether the kernel also reads what it overwrites (accumulation).
+            together: Whether the call is made once for all replicas, after each of them has run what comes before: the
+                kernel is given the number of replicas and the bytes between their memories behind ``ints``.
         """
         ...
 

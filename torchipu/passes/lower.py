@@ -345,6 +345,9 @@ class _Lowering:
             function.reduced.append(self._variable(self.flow.storage(op.inputs[0]), ipu, name))
             function.replicas = int(str(op.attrs["replicas"]))
             return
+        if op.kind == "replica_mean":
+            function.body += self._replica_mean(op, name, ipu)
+            return
         fields = self._fields(op, name, ipu)
         operands = [self._variable(self.flow.storage(operand), ipu, name) for operand in op.inputs]
         source = max(operands, key=_size, default=None)
@@ -374,6 +377,14 @@ class _Lowering:
             trip.append(_HOST_SYNC)
         trip += [HostCopy(f"{label}.out{number}", result, to_device=True) for number, result in enumerate(results)]
         return trip
+
+    def _replica_mean(self, op: Op, name: str, ipu: int) -> list[Program]:
+        """Return the programs of a mean over a group of replicas: a copy of each one's own, then the collective."""
+        src = self._variable(self.flow.storage(op.inputs[0]), ipu, name)
+        dst = self._variable(self.flow.storage(op.outputs[0]), ipu, name)
+        largest = dst.mapping.max_elements_per_tile() * dst.dtype.device_bytes
+        group = int(str(op.attrs["group_size"]))
+        return [_IPU_SYNC, Copy(src, dst, dst.device_bytes, largest), _REPLICA_SYNC, AllReduce((dst,), True, group)]
 
     # ------------------------------------------------------------------ control flow
     def _control(self, op: Op) -> list[Program]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from torchipu._kernels.abi import KernelTrap, Plan
-from torchipu.errors import ExecutionError
+from torchipu.errors import ConstraintError, ExecutionError
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.text import Names, format_op
 from torchipu.ir.types import DType, Leg
@@ -83,14 +83,19 @@ class BoundPlan:
         self.replicas = replicas
         is_fixed = host_plan.num_prologue > 0 or any(step.kernel is None for step in host_plan.steps)
         self.shared = shared_arena(host_plan.arena_bytes) if shares_arena and not is_fixed else None
-        self.arena = aligned_bytes(host_plan.arena_bytes if self.shared is None else 0)
+        # Replicas that meet within a micro-batch cannot take turns in one arena.
+        meeting = any(step.together for step in host_plan.steps)
+        self.apart = aligned(host_plan.arena_bytes) if meeting else 0
+        self.arena = aligned_bytes(
+            self.apart * replicas if meeting else host_plan.arena_bytes if self.shared is None else 0
+        )
         self.state = aligned_bytes(host_plan.state_bytes)
         self.banks = aligned_bytes(host_plan.bank_bytes * replicas)
         num_inputs = len(graph.inputs)
         self.engine = Plan(FIRST_EXTERNAL + num_inputs + len(graph.outputs))
         self.constants = self._fill_constants()
         self._add_steps(num_inputs)
-        self.engine.bind(ARENA, self.arena.data_ptr())
+        self.engine.bind(ARENA, self.arena.data_ptr(), 0, self.apart)
         self.engine.bind(STATE, self.state.data_ptr())
         self.engine.bind(CONSTANT, self.constants.data_ptr())
         self.engine.bind(BANK, self.banks.data_ptr(), 0, host_plan.bank_bytes)
@@ -150,14 +155,21 @@ class BoundPlan:
                 continue
             if step.kernel is None:
                 assert step.op is not None
+                if self.apart:
+                    raise ConstraintError(
+                        f"{step.op.target} runs through the generic codelet, which does not know replicas that share "
+                        "batch normalisations", source=step.op.source,
+                        remedy="set batch_norm_group_size=1, or move the op out of the compiled region",
+                    )
                 self.engine.add_callback(bind_generic(
                     step.op, [self._arena_view(t) for t in step.inputs], [self._arena_view(t) for t in step.outputs],
                 ))
                 continue
             places = [self._address(t, num_inputs) for t in (*step.outputs, *step.inputs)]
             self.engine.add_step(
-                step.kernel, [p[0] for p in places], [p[1] for p in places], step.ints, step.scalars, step.items,
-                step.grain, step.scratch_bytes,
+                step.kernel, [p[0] for p in places], [p[1] for p in places],
+                (*step.ints, self.replicas, self.apart) if step.together else step.ints, step.scalars, step.items,
+                step.grain, step.scratch_bytes, step.together,
             )
 
     def _arena_view(self, held: HostTensor) -> torch.Tensor:

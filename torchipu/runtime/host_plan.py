@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from torchipu._kernels.abi import Kernel
 from torchipu._kernels.control import FORK
+from torchipu.errors import ConstraintError
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import DType, Leg
 from torchipu.ops import view
@@ -42,6 +43,7 @@ class Step:
         is_reset: Runs before the first micro-batch.
         mark: The mark that lies here, for a step that does nothing else.
         goes_to: Where a jump leads, unless the boolean that it reads is true.
+        together: Runs once for all replicas.
     """
 
     op: Op | None
@@ -59,6 +61,7 @@ class Step:
     is_hoistable: bool = True
     mark: Mark | None = None
     goes_to: Mark | None = None
+    together: bool = False
 
     @property
     def is_generic(self) -> bool:
@@ -254,14 +257,20 @@ class Planner:
     def step(
         self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
         ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
-        scratch_bytes: int = 0, reads_outputs: bool = False,
+        scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False,
     ) -> None:
         """Append a kernel call."""
         if items <= 0:
             return
+        if together and self.depth:
+            assert self.current is not None
+            raise ConstraintError(
+                f"{self.current.target} is in a branch or a loop, which replicas may leave at different times",
+                source=self.current.source, remedy="move the normalisation out of it, or set batch_norm_group_size=1",
+            )
         self._append(Step(
             self.current, kernel, tuple(outputs), tuple(inputs), tuple(ints), tuple(scalars), items, max(1, grain),
-            scratch_bytes, reads_outputs,
+            scratch_bytes, reads_outputs, is_hoistable=not together, together=together,
         ))
 
     # ------------------------------------------------------------------ control flow
