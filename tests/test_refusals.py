@@ -5,7 +5,7 @@ import torch
 
 from torchipu import Options, TrainStep
 from torchipu.backend import ipu_backend
-from torchipu.errors import CaptureError, IpuError, UnsupportedOpError
+from torchipu.errors import CaptureError, ConstraintError, IpuError, UnsupportedOpError
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +55,13 @@ def test_an_op_that_returns_complex_numbers():
 
 def test_a_conversion_to_complex_numbers():
     assert "torch.complex64 has no counterpart" in refusal(lambda x: x.to(torch.complex64).real, torch.ones(4))
+
+
+@pytest.mark.parametrize("function", [lambda x: x & x, lambda x: torch.bitwise_xor(x, 3), torch.bitwise_not])
+def test_bits_of_floats(function):
+    text = refusal(lambda x: function(x), torch.ones(4), kind=ConstraintError)
+    assert "bits are combined of integers and bools, not of floats" in text
+    assert "Tensor.view(torch.int32)" in text
 
 
 def test_a_quantised_result():

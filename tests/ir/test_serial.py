@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchipu.capture.aot import capture_joint
+from torchipu.capture.aot import capture_inference, capture_joint
 from torchipu.capture.block import Block
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.serial import graph_from_data, graph_to_data
@@ -40,6 +40,18 @@ def test_a_graph_comes_back_as_it_was() -> None:
     assert [(state.name, value.name) for state, value in found.updates] == [
         (state.name, value.name) for state, value in graph.updates
     ]
+
+
+def test_graphs_that_ops_run_come_back() -> None:
+    class Choice(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.cond(x.sum() > 0, lambda a: a.sin() * 2, lambda a: a - 1, (x,))
+
+    graph = capture_inference(Choice(), (torch.rand(3),)).graph
+    found = graph_from_data(json.loads(json.dumps(graph_to_data(graph))))
+    assert format_graph(found) == format_graph(graph)
+    bodies = [[op.target for op in body.ops] for op in found.ops for body in op.bodies]
+    assert bodies == [["aten.sin.default", "aten.mul.Tensor"], ["aten.sub.Tensor"]]
 
 
 def test_attributes_keep_tuples_apart_from_lists() -> None:

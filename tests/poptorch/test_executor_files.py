@@ -138,3 +138,32 @@ def test_where_a_file_goes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> 
     with pytest.raises(AssertionError, match="is not a directory"):
         step.save(tmp_path / "file" / "model.poptorch")
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_control_flow_and_functions_of_the_host_come_back(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.host = torch.nn.Linear(4, 4), poptorch.CPU(lambda x: x + 1, "plus")
+
+        def forward(self, x: torch.Tensor, i: torch.Tensor) -> Any:
+            y = poptorch.for_loop(3, lambda t: self.layer(t).tanh(), [x])[0]
+            y = poptorch.cond(i[0] > 1, lambda a: a * 2, [y], lambda a: a - i, [y])[0]
+            return self.host(poptorch.ipu_print_tensor(y, "seen")), x[:, i : i + 2]
+
+    model, x = Model(), torch.randn(2, 4)
+    step = poptorch.inferenceModel(model)
+    step(x, torch.tensor([0]))
+    step.save(tmp_path / "control.poptorch")
+    loaded = poptorch.load(tmp_path / "control.poptorch")
+    for start in (0, 2):
+        with torch.no_grad():
+            y = x
+            for _ in range(3):
+                y = model.layer(y).tanh()
+            y = (y * 2 if start > 1 else y - start) + 1
+        capfd.readouterr()
+        found, part = loaded(x, torch.tensor([start]))
+        torch.testing.assert_close(found, y)
+        assert part.equal(x[:, start : start + 2])
+        assert capfd.readouterr().err.startswith("seen: ((")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -17,13 +17,7 @@ def graph_to_data(graph: Graph) -> dict[str, Any]:
     def number(tensor: Tensor) -> int:
         return tensors.setdefault(tensor, len(tensors))
 
-    data = {
-        "name": graph.name,
-        "inputs": [number(tensor) for tensor in graph.inputs],
-        "ops": [_op_to_data(op, [number(t) for t in op.inputs], [number(t) for t in op.outputs]) for op in graph.ops],
-        "outputs": [number(tensor) for tensor in graph.outputs],
-        "updates": [[number(state), number(value)] for state, value in graph.updates],
-    }
+    data = _graph_to_data(graph, number)
     return {**data, "tensors": [[t.name, list(t.shape), t.dtype.name, t.role.name] for t in tensors]}
 
 
@@ -34,6 +28,20 @@ def graph_from_data(data: Mapping[str, Any]) -> Graph:
         KeyError: The data is of another kind.
     """
     tensors = [Tensor(name, tuple(shape), DType[dtype], Role[role]) for name, shape, dtype, role in data["tensors"]]
+    return _graph_from_data(data, tensors)
+
+
+def _graph_to_data(graph: Graph, number: Callable[[Tensor], int]) -> dict[str, Any]:
+    return {
+        "name": graph.name,
+        "inputs": [number(tensor) for tensor in graph.inputs],
+        "ops": [_op_to_data(op, number) for op in graph.ops],
+        "outputs": [number(tensor) for tensor in graph.outputs],
+        "updates": [[number(state), number(value)] for state, value in graph.updates],
+    }
+
+
+def _graph_from_data(data: Mapping[str, Any], tensors: list[Tensor]) -> Graph:
     return Graph(
         data["name"], tuple(tensors[n] for n in data["inputs"]), tuple(tensors[n] for n in data["outputs"]),
         tuple(_op_from_data(op, tensors) for op in data["ops"]),
@@ -41,14 +49,16 @@ def graph_from_data(data: Mapping[str, Any]) -> Graph:
     )
 
 
-def _op_to_data(op: Op, inputs: list[int], outputs: list[int]) -> dict[str, Any]:
+def _op_to_data(op: Op, number: Callable[[Tensor], int]) -> dict[str, Any]:
     return {
-        "kind": op.kind, "target": op.target, "inputs": inputs, "outputs": outputs, "operands": list(op.operands),
+        "kind": op.kind, "target": op.target, "inputs": [number(tensor) for tensor in op.inputs],
+        "outputs": [number(tensor) for tensor in op.outputs], "operands": list(op.operands),
         "attrs": {name: _plain(value) for name, value in op.attrs.items()}, "leg": op.leg.name,
         "source": list(asdict(op.source).values()), "block": None if op.block is None else list(op.block),
         "placement": None if op.placement is None else [
             op.placement.block, op.placement.ipu, op.placement.stage, op.placement.leg.name,
         ],
+        "bodies": [_graph_to_data(body, number) for body in op.bodies],
     }
 
 
@@ -60,6 +70,7 @@ def _op_from_data(data: Mapping[str, Any], tensors: list[Tensor]) -> Op:
         Source(*data["source"]), None if place is None else Placement(place[0], place[1], place[2], Leg[place[3]]),
         Leg[data["leg"]],
         None if block is None else (block[0], block[1]),
+        tuple(_graph_from_data(body, tensors) for body in data["bodies"]),
     )
 
 

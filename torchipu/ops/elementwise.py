@@ -9,7 +9,7 @@ from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.chain import Chain, Instruction, Value, class_of
 from torchipu.ops.lowering import CAST, element_codelet, linear_vertices, vector_codelet
-from torchipu.ops.spec import Codelet, OpSpec, register
+from torchipu.ops.spec import Codelet, Constraint, OpSpec, register
 
 
 # --------------------------------------------------------------------------- instructions
@@ -317,24 +317,30 @@ CHEAP = vector_map("UnaryOp1D", 2, 2)
 COPY_MAP = estimated_map("UnaryOp1D<copy>", 1, 1)
 
 
-def _record(target: str, instruction: Instruction, codelet: Codelet) -> OpSpec:
+def _record(
+    target: str, instruction: Instruction, codelet: Codelet, constraints: tuple[Constraint, ...] = (),
+) -> OpSpec:
     kind = target.split(".")[1]
     return OpSpec(
-        f"{target}" if target.count(".") > 1 else f"{target}.default", kind, linear_vertices(codelet), None, instruction
+        f"{target}" if target.count(".") > 1 else f"{target}.default", kind, linear_vertices(codelet), None,
+        instruction, constraints=constraints,
     )
 
 
-def register_maps(targets: str, instruction: Instruction, codelet: Codelet) -> None:
+def register_maps(
+    targets: str, instruction: Instruction, codelet: Codelet, constraints: tuple[Constraint, ...] = (),
+) -> None:
     """Enter a record for each overload of a list separated by spaces.
 
     Args:
         targets: ``name`` or ``name.overload`` of ATen, or a full name of ours that begins with ``ipu.``.
         instruction: How the op enters a chain.
         codelet: What runs on the device.
+        constraints: Conditions checked at import.
     """
     register(
         *(
-            _record(target if target.startswith("ipu.") else f"aten.{target}", instruction, codelet)
+            _record(target if target.startswith("ipu.") else f"aten.{target}", instruction, codelet, constraints)
             for target in targets.split()
         )
     )
@@ -412,6 +418,12 @@ def _register_unary() -> None:
     register_maps("nan_to_num", nan_to_num, element_codelet("popops::NanToNum", 5, 5, source="estimate"))
 
 
+HAS_BITS = Constraint(
+    lambda op: not op.outputs[0].dtype.is_floating, "bits are combined of integers and bools, not of floats",
+    "compare first, or look at the bits with Tensor.view(torch.int32)",
+)
+
+
 def _register_logic() -> None:
     for name in ("eq", "ne", "lt", "le"):
         register_maps(f"{name}.Scalar {name}.Tensor", compare(name), COMPARE)
@@ -420,10 +432,11 @@ def _register_logic() -> None:
     for name in ("and", "or", "xor"):
         register_maps(f"logical_{name}", logical(name), BINARY)
         register_maps(
-            f"bitwise_{name}.Tensor bitwise_{name}.Scalar bitwise_{name}.Scalar_Tensor", bitwise(name), BINARY
+            f"bitwise_{name}.Tensor bitwise_{name}.Scalar bitwise_{name}.Scalar_Tensor", bitwise(name), BINARY,
+            (HAS_BITS,),
         )
     register_maps("logical_not", logical_not, CHEAP)
-    register_maps("bitwise_not", bitwise_not, CHEAP)
+    register_maps("bitwise_not", bitwise_not, CHEAP, (HAS_BITS,))
     for name, factor, symbol in (("left", "f_mul", "l"), ("right", "f_div", "r")):
         overloads = [f"bitwise_{name}_shift.{overload}" for overload in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")]
         overloads += [f"__{symbol}shift__.{overload}" for overload in ("Tensor", "Scalar")]

@@ -23,6 +23,7 @@ from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch.blocks import placing
 from torchipu.poptorch.capturing import on_ipu
 from torchipu.poptorch.dynamic_slices import Slices
+from torchipu.poptorch.limits import NEEDS_VALUES, Limits
 from torchipu.poptorch.mixed_types import with_common_type
 from torchipu.poptorch.strategies import _IExecutionStrategy
 
@@ -148,12 +149,13 @@ def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[t
 
 
 class _Calls(TorchFunctionMode):
-    """Sees every call into torch: brings mixed types together, takes dynamic slices, and notes losses."""
+    """Sees every call into torch: mixed types come together, dynamic slices are taken, limits kept, losses noted."""
 
     def __init__(self, tracker: losses.LossTracker) -> None:
         super().__init__()
         self.tracker = tracker
         self.slices = Slices()
+        self.limits = Limits()
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
@@ -162,7 +164,12 @@ class _Calls(TorchFunctionMode):
         args, kwargs = with_common_type(function, args, kwargs or {})
         result = self.slices.take(function, args)
         if result is NotImplemented:
-            result = function(*args, **kwargs)
+            self.limits.check(function, args, kwargs)
+            try:
+                result = function(*args, **kwargs)
+            except NEEDS_VALUES as error:
+                raise self.limits.explain(function, args, error) from error
+        self.limits.note(function, args, kwargs, result)
         self.slices.note(function, args, kwargs, result)
         self.tracker.note(function, args, kwargs, result)
         return result
