@@ -88,6 +88,8 @@ def run(options: argparse.Namespace) -> list[dict[str, Any]]:
     for result in results:
         op = result["op"].removesuffix(IN_PLACE)
         ran[Case(op, result["dtype"], in_place=op != result["op"])].add(result["index"])
+    most = options.max_samples
+    chosen = [case for case in chosen if most is None or len(ran[case]) < most]  # without listing the samples again
     with written.open("a" if options.resume else "w", encoding="utf-8") as file:
         for result in run_cases(chosen, settings, options.workers, ran=ran):
             results.append(result)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.ops.traced import check, run
+from tests.ops.judge import check, run
 
 attention = torch.nn.functional.scaled_dot_product_attention
 FLASH = "aten._scaled_dot_product_flash_attention_for_cpu.default"

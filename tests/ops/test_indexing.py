@@ -6,7 +6,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn import functional as F
 
 import torchipu
-from tests.ops.traced import check, run
+from tests.ops.judge import check, run
 from torchipu.errors import ExecutionError
 
 ALL_DTYPES = [torch.float16, torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]

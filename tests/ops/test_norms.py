@@ -88,11 +88,14 @@ def test_norms_without_parameters(function: Callable[..., Any]) -> None:
     judge(function, *tensors((4, 6)))
 
 
-def test_an_empty_batch_gives_an_empty_result() -> None:
-    # Where there is nothing to normalise, the kernels leave the call to ATen.
-    judge(lambda x, w, b: F.layer_norm(x, (6,), w, b), *tensors((0, 6), (6,), (6,)), native=False)
-    judge(lambda x, w, b: F.group_norm(x, 2, w, b), *tensors((0, 6, 3), (6,), (6,)), native=False)
-    judge(lambda x, w: F.rms_norm(x, (6,), w), *tensors((0, 6), (6,)), native=False)
+def test_an_empty_batch_gives_an_empty_result_and_gradients_of_zero() -> None:
+    judge(lambda x, w, b: F.layer_norm(x, (6,), w, b), *tensors((0, 6), (6,), (6,)))
+    judge(lambda x: F.layer_norm(x, (3, 2)), *tensors((0, 4, 3, 2)))
+    judge(lambda x, w, b: F.group_norm(x, 2, w, b), *tensors((0, 6, 3), (6,), (6,)))
+    judge(lambda x, w: F.rms_norm(x, (6,), w), *tensors((0, 6), (6,)))
+    judge(lambda x: F.instance_norm(x), *tensors((0, 6, 3)))
+    for trains in (True, False):
+        judge(lambda x, m, v, t=trains: F.batch_norm(x, m, v, training=t), *tensors((0, 6, 3)), torch.zeros(6), torch.ones(6))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

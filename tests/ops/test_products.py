@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.ops.traced import check, run
+from tests.ops.judge import check, run
 from torchipu.errors import ExecutionError
 
 F = torch.nn.functional

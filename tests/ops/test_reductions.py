@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.ops.traced import check
+from tests.ops.judge import check
 
 Case = Callable[[torch.Tensor], Any]
 INF = math.inf

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.ops.traced import check
+from tests.ops.judge import check
 
 SCANS: dict[str, Callable[[torch.Tensor, int], Any]] = {
     "cumsum": lambda x, dim: x.cumsum(dim),

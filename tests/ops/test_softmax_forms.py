@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from tests.ops.traced import check
+from tests.ops.judge import check
 
 aten = torch.ops.aten
 F = torch.nn.functional

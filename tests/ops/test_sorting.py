@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.ops.traced import check, run
+from tests.ops.judge import check, run
 from torchipu.errors import ExecutionError
 
 TYPES = [torch.float32, torch.float16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]

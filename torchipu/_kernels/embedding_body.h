@@ -136,7 +136,7 @@ enum { FN(SUM), FN(MEAN), FN(MAXIMUM) };
 
 /* bag_rows: args out [bags, width], sizes LONG[bags], winners LONG[bags, width] (MAXIMUM only), table [rows, width],
  * index [n], offsets [bags], weights [n]; ints rows, width, n, bags, mode, index bytes, padding index (-1: none), has
- * weights. Items: bags. Empty bags are zero, and win nothing: -1. */
+ * weights. Items: bags. Empty bags are zero; their winners are 0, as eager's are. */
 static int FN(bag_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                         void *scratch) {
   const int64_t rows = ints[0], width = ints[1], n = ints[2], bags = ints[3], mode = ints[4], bytes = ints[5];
@@ -147,7 +147,7 @@ static int FN(bag_rows)(char *const *args, const int64_t *ints, const double *sc
     const int64_t last = bag + 1 < bags ? FN(index_at)(args[5], bytes, bag + 1) : n;
     if (first < 0 || last < first || last > n) return TI_TRAP_INDEX;
     memset(out, 0, (size_t)width * sizeof(float));
-    if (mode == FN(MAXIMUM)) for (int64_t i = 0; i < width; i++) winner[i] = -1;
+    if (mode == FN(MAXIMUM)) for (int64_t i = 0; i < width; i++) winner[i] = 0;
     for (int64_t j = first; j < last; j++) {
       const int64_t k = FN(index_at)(args[4], bytes, j);
       if ((uint64_t)k >= (uint64_t)rows) return TI_TRAP_INDEX;
@@ -198,17 +198,19 @@ static int FN(bag_rows_grad)(char *const *args, const int64_t *ints, const doubl
   return TI_OK;
 }
 
-/* bag_max_grad: args out [rows, width] (zeroed), dy [bags, width], winners LONG[bags, width]; ints width, bags, rows.
- * Items: panels of 16 columns. */
+/* bag_max_grad: args out [rows, width] (zeroed), dy [bags, width], winners LONG[bags, width], sizes LONG[bags]; ints
+ * width, bags, rows. Of an empty bag the winners say nothing. Items: panels of 16 columns. */
 static int FN(bag_max_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                             void *scratch) {
   const int64_t width = ints[0], last = TI_MIN(width, end * 16);
-  for (int64_t bag = 0; bag < ints[1]; bag++)
+  for (int64_t bag = 0; bag < ints[1]; bag++) {
+    if (!((const int64_t *)args[3])[bag]) continue;
     for (int64_t i = begin * 16; i < last; i++) {
       const int64_t k = ((const int64_t *)args[2])[bag * width + i];
-      if (k >= ints[2]) return TI_TRAP_INDEX;
-      if (k >= 0) ((float *)args[0])[k * width + i] += ((const float *)args[1])[bag * width + i];
+      if ((uint64_t)k >= (uint64_t)ints[2]) return TI_TRAP_INDEX;
+      ((float *)args[0])[k * width + i] += ((const float *)args[1])[bag * width + i];
     }
+  }
   return TI_OK;
 }
 

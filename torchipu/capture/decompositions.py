@@ -92,7 +92,7 @@ def _trilinear(
             value = value.unsqueeze(dim)
         operands.append(value)
     product = operands[0] * operands[1] * operands[2]
-    return product.sum(list(sumdim)) if sumdim else product
+    return product.sum(list(sumdim), dtype=product.dtype) if sumdim else product
 
 
 def _weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Any:

@@ -125,7 +125,8 @@ def _emit_bag_grad(op: Op, plan: HostPlanner) -> None:
     if mode == MAXIMUM:
         winners = plan.value(needed(op, "maximum_indices"), DType.LONG)
         emit_fill(plan, out, 0)
-        plan.step(kernels.BAG_MAX_GRAD, [out], [dy, winners], ints=(width, dy.shape[0], rows),
+        sizes = plan.value(needed(op, "bag_size"), DType.LONG)
+        plan.step(kernels.BAG_MAX_GRAD, [out], [dy, winners, sizes], ints=(width, dy.shape[0], rows),
                   items=-(-width // COLUMNS), reads_outputs=True)
         return
     weights = op.operand("per_sample_weights")

@@ -9,7 +9,8 @@ from torchipu._kernels import norm as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import ceil_div, chain_sets, reduction_codelet, vector_codelet
-from torchipu.ops.spec import FLOATING, Codelet, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
+from torchipu.ops.spec import FLOATING, Codelet, Emitter, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
+from torchipu.ops.view import emit_fill
 from torchipu.target import Target
 
 HAS_WEIGHT, HAS_BIAS, HAS_RUNNING, FROM_RUNNING, HAS_ADDEND, IS_RELU = 1, 2, 4, 8, 16, 32
@@ -105,6 +106,21 @@ def _data(op: Op, plan: HostPlanner, name: str) -> HostTensor:
 def _flags(op: Op) -> int:
     has_bias = op.operand("bias") is not None
     return (HAS_WEIGHT if op.operand("weight") is not None else 0) | (HAS_BIAS if has_bias else 0)
+
+
+def _for_rows(emit: Emitter) -> Emitter:
+    """Return an emitter that for an empty batch has no statistics and gradients of 0 for weight and bias."""
+
+    def emit_any(op: Op, plan: HostPlanner) -> None:
+        data = op.operand("input")
+        assert data is not None
+        if data.num_elements:
+            emit(op, plan)
+            return
+        for result in op.outputs:
+            emit_fill(plan, plan.output(result), 0)
+
+    return emit_any
 
 
 def _emit_layer_norm(op: Op, plan: HostPlanner) -> None:
@@ -290,6 +306,14 @@ def _is_not_empty(op: Op) -> bool:
     return all(tensor.num_elements > 0 for tensor in op.inputs)
 
 
+def _has_rows(op: Op) -> bool:
+    """Whether there are elements, or an empty batch; of rows without elements eager makes NaN."""
+    data = op.operand("input")
+    return data is not None and (data.num_elements > 0 or data.shape[0] == 0) and all(
+        tensor.num_elements > 0 for tensor in (op.operand("weight"), op.operand("bias")) if tensor is not None
+    )
+
+
 def trains(op: Op) -> bool:
     """Whether a batch normalisation is by the batch's statistics, which the kernels then compute."""
     data = op.operand("input")
@@ -301,21 +325,27 @@ def _applies(op: Op) -> bool:
     return data is not None and len(data.shape) >= 2 and data.num_elements > 0
 
 
+def _applies_to_rows(op: Op) -> bool:
+    data = op.operand("input")
+    return _applies(op) or (data is not None and len(data.shape) >= 2 and data.shape[0] == 0)
+
+
 register(
-    OpSpec("aten.native_layer_norm.default", "layer_norm", _lower(_FORWARD, _layer_rows), _emit_layer_norm,
-           dtypes=FLOATING, supports=_is_not_empty),
+    OpSpec("aten.native_layer_norm.default", "layer_norm", _lower(_FORWARD, _layer_rows), _for_rows(_emit_layer_norm),
+           dtypes=FLOATING, supports=_has_rows),
     OpSpec("aten.native_layer_norm_backward.default", "layer_norm_grad", _lower(_BACKWARD, _layer_rows),
-           _emit_layer_norm_grad, dtypes=FLOATING, supports=_is_not_empty),
-    OpSpec("aten.native_group_norm.default", "group_norm", _lower(_FORWARD, _group_rows), _emit_group_norm,
-           dtypes=FLOATING, supports=_is_not_empty),
+           _for_rows(_emit_layer_norm_grad), dtypes=FLOATING, supports=_has_rows),
+    OpSpec("aten.native_group_norm.default", "group_norm", _lower(_FORWARD, _group_rows), _for_rows(_emit_group_norm),
+           dtypes=FLOATING, supports=_has_rows),
     OpSpec("aten.native_group_norm_backward.default", "group_norm_grad", _lower(_BACKWARD, _group_rows),
-           _emit_group_norm_grad, dtypes=FLOATING, supports=_is_not_empty),
+           _for_rows(_emit_group_norm_grad), dtypes=FLOATING, supports=_has_rows),
     OpSpec("aten._native_batch_norm_legit_functional.default", "batch_norm", _lower(_FORWARD, _batch_rows),
            _emit_batch_norm, dtypes=FLOATING, supports=trains),
     OpSpec("aten._native_batch_norm_legit.no_stats", "batch_norm", _lower(_FORWARD, _batch_rows),
            _emit_batch_norm, dtypes=FLOATING, supports=trains),
     OpSpec("aten._native_batch_norm_legit_no_training.default", "batch_norm_inference",
-           _lower(_APPLY, _batch_rows), _emit_batch_norm_inference, dtypes=FLOATING, supports=_applies),
+           _lower(_APPLY, _batch_rows), _for_rows(_emit_batch_norm_inference), dtypes=FLOATING,
+           supports=_applies_to_rows),
     OpSpec("aten.native_batch_norm_backward.default", "batch_norm_grad", _lower(_BACKWARD, _batch_rows),
            _emit_batch_norm_grad, dtypes=FLOATING, supports=_applies),
 )
