@@ -95,7 +95,8 @@ def test_an_empty_batch_gives_an_empty_result_and_gradients_of_zero() -> None:
     judge(lambda x, w: F.rms_norm(x, (6,), w), *tensors((0, 6), (6,)))
     judge(lambda x: F.instance_norm(x), *tensors((0, 6, 3)))
     for trains in (True, False):
-        judge(lambda x, m, v, t=trains: F.batch_norm(x, m, v, training=t), *tensors((0, 6, 3)), torch.zeros(6), torch.ones(6))
+        statistics = torch.zeros(6), torch.ones(6)
+        judge(lambda x, m, v, t=trains: F.batch_norm(x, m, v, training=t), *tensors((0, 6, 3)), *statistics)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
