@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 
 import pytest
+import torch
 
 from torchipu import poptorch
 from torchipu.poptorch.poptorch_core import RECOVERY_ACTIONS, TestErrorType, _throwTestError, createPoptorchError
@@ -42,3 +44,15 @@ def test_errors_keep_their_attributes_when_pickled() -> None:
         _throwTestError(TestErrorType.PoplarRecoverableFullReset)
     copy = pickle.loads(pickle.dumps(raised.value))
     assert (type(copy), str(copy), copy.__dict__) == (type(raised.value), str(raised.value), raised.value.__dict__)
+
+
+def test_refused_op_is_an_error_alone_without_a_traceback_of_torchs_insides(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    logger.addHandler(caplog.handler)
+    try:
+        with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+            poptorch.inferenceModel(lambda x: x @ x)(torch.ones(2, 3))
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert caplog.records == []
+    assert logger.filters == []

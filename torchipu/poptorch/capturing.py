@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 
 _is_on_ipu = False
 _is_training = False
+
+_OF_FAKE_TENSORS = logging.getLogger("torch._subclasses.fake_tensor")
+"""Logs a traceback of torch's insides for every op that is refused while a model is captured."""
 
 
 def isRunningOnIpu() -> bool:
@@ -29,7 +33,15 @@ def on_ipu(is_training: bool = False) -> Iterator[None]:
     global _is_on_ipu, _is_training
     before = _is_on_ipu, _is_training
     _is_on_ipu, _is_training = True, is_training
+    _OF_FAKE_TENSORS.addFilter(_is_no_traceback)
     try:
         yield
     finally:
         _is_on_ipu, _is_training = before
+        if not _is_on_ipu:
+            _OF_FAKE_TENSORS.removeFilter(_is_no_traceback)
+
+
+def _is_no_traceback(record: logging.LogRecord) -> bool:
+    """Drop tracebacks: the error itself is raised, in the words of torch's kernels."""
+    return record.exc_info is None
