@@ -25,8 +25,8 @@ _OPERATORS = """\
 ## Operators of PyTorch
 
 Those that have a record are in [operators.md](operators.md); the others run through ATen, with estimated cycles. What
-PopTorch refuses because the machine's libraries lack it, such as LSTMs of several layers or in both directions,
-weighted losses, or indices of max-pooling, runs here; values are right where PopTorch documents an error.
+PopTorch refuses by an error of its own, such as an LSTM of several layers or a loss with weights, is refused here in
+the same words; `torch.compile(model, backend="ipu")` and `torchipu.TrainStep` take it.
 """
 
 
