@@ -175,7 +175,8 @@ class Options:
     )
     mean_reduction: str = _option(
         "post", "when a mean of gradients is divided: post, after their sum; running, with each gradient, so that a "
-        "half accumulator does not overflow", kind=str, allowed=("post", "running"),
+        "half accumulator does not overflow; post_and_loss, by the micro-batches before the backward leg and by the "
+        "replicas after the sum", kind=str, allowed=("post", "running", "post_and_loss"),
         poptorch="Training.setMeanAccumulationAndReplicationReductionStrategy",
     )
     first_moment_type: str = _option(
@@ -285,6 +286,20 @@ class Options:
                     f"{name}={size} does not divide replicas={self.replicas}", option=name, value=size,
                     allowed=", ".join(str(size) for size in range(1, self.replicas + 1) if self.replicas % size == 0),
                 )
+
+    @property
+    def divides_loss(self) -> bool:
+        """Whether the backward leg begins from a share of the loss, one for each micro-batch of an update.
+
+        Where the loss scale follows the gradients, it is the scale of the whole loss, which is divided after the sum.
+        """
+        is_asked = self.mean_reduction == "post_and_loss" and self.accumulation_reduction == "mean"
+        return is_asked and not self.automatic_loss_scaling
+
+    @property
+    def backward_scale(self) -> float:
+        """Factor on the loss from which the backward leg begins."""
+        return self.loss_scaling / (self.gradient_accumulation if self.divides_loss else 1)
 
     @property
     def input_groups(self) -> int:

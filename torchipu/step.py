@@ -552,8 +552,8 @@ class TrainStep(_Step):
         options = self.options
         scale = 1.0 if options.automatic_loss_scaling else options.loss_scaling
         is_mean = options.accumulation_reduction == "mean"
-        if is_mean and (options.mean_reduction == "post" or self.micro_batches == 1):
-            scale *= self.micro_batches * options.replicas
+        if is_mean and (options.mean_reduction != "running" or self.micro_batches == 1):
+            scale *= (1 if options.divides_loss else self.micro_batches) * options.replicas
         types = {
             key: _TYPES[chosen] for keys, chosen in (
                 (FIRST_MOMENTS, options.first_moment_type), (SECOND_MOMENTS, options.second_moment_type),
@@ -576,7 +576,7 @@ class TrainStep(_Step):
 
     def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
         return capture_joint(
-            self.model, arguments, keywords, loss=self.loss, loss_scale=self.options.loss_scaling,
+            self.model, arguments, keywords, loss=self.loss, loss_scale=self.options.backward_scale,
             strict_ops=self.options.strict_ops,
         )
 

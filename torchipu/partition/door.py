@@ -174,7 +174,7 @@ class _Search:
         counted = self.options.gradient_accumulation if self.is_training else self.options.device_iterations
         return Model(
             units_of(placed, modules, cycles, clones, self.target), self.target, self.is_training, counted,
-            self.options.execution,
+            self.options.execution, self.options.sync_pattern == "full",
         )
 
     def _try_all(self, root: Module, modules: list[Module], model: Model) -> list[tuple[Cuts, Trial]]:

@@ -52,6 +52,7 @@ class Model:
         is_training: Whether there is a backward.
         micro_batches: What the user asks for; raised to what a pipeline needs.
         execution: The option.
+        waits_for_all: Whether no IPU computes while another waits for the host.
         learnt_bytes: What a tile of a stage, counted from the last, needs beyond the estimate; by recomputation.
         unlearnt_bytes: The same for stages that no trial has shown yet.
         whole: Units that do not cut a larger module in two: what crosses there is sure to be what the forward hands on.
@@ -62,6 +63,7 @@ class Model:
     is_training: bool
     micro_batches: int
     execution: str
+    waits_for_all: bool = True
     learnt_bytes: dict[tuple[str, bool, int], float] = field(default_factory=dict)
     unlearnt_bytes: float = 0.0
     whole: frozenset[int] = frozenset()
@@ -69,7 +71,9 @@ class Model:
     _needed: dict[tuple[int, int, int, str, bool], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        names = ("forward", "backward", "recompute", "update", "kept_bytes", "activation_bytes", "entering_bytes")
+        names = (
+            "forward", "host", "backward", "recompute", "update", "kept_bytes", "activation_bytes", "entering_bytes",
+        )
         self._sums = {
             name: list(accumulate((getattr(unit, name) for unit in self.units), initial=0)) for name in names
         }
@@ -106,7 +110,7 @@ class Model:
 
     def steady(self, begin: int, end: int, again: str) -> float:
         """Return what a stage takes in a cycle of the full pipeline."""
-        return sum(self.legs(begin, end, again))
+        return sum(self.legs(begin, end, again)) + (0 if self.waits_for_all else self.total("host", begin, end))
 
     def candidates(self) -> list[frozenset[int]]:
         """Return sets of units at which stages may begin.
@@ -128,18 +132,21 @@ class Model:
         legs = [self.legs(b, e, self.resolved(b, e, d, mode, off_chip)) for b, e, d in spans]
         micro_batches = self.least_micro_batches(count)
         update = max(self.total("update", begin, end) for begin, end, _ in spans)
+        waits = [self.total("host", begin, end) for begin, end, _ in spans]
         if count == 1:
-            return sum(legs[0]) + update / micro_batches
+            return sum(legs[0]) + waits[0] + update / micro_batches
         sent = max(self.units[begin].entering_bytes for begin in begins[1:])
         between = link_cycles(self.target, sent) + sync_cycles(self.target, "replica")
         schedule = make_schedule(count, ipus, micro_batches, self.execution, self.is_training)
-        total = sum(
-            between + max(
-                sum(legs[a.stage][a.leg is Leg.BACKWARD] for a in cell if a.leg is not Leg.UPDATE) for cell in row
-            )
-            for row in schedule.steps
-        )
-        return (total + update) / micro_batches
+        total = update
+        for row in schedule.steps:
+            cells = [[action for action in cell if action.leg is not Leg.UPDATE] for cell in row]
+            streams = [sum(waits[a.stage] for a in cell if a.leg is Leg.FORWARD) for cell in cells]
+            computes = [sum(legs[a.stage][a.leg is Leg.BACKWARD] for a in cell) for cell in cells]
+            together = max(streams) + max(computes)
+            apart = max(one + other for one, other in zip(streams, computes, strict=True))
+            total += between + (together if self.waits_for_all else apart)
+        return total / micro_batches
 
     def spans(self, begins: Sequence[int]) -> list[tuple[int, int, int]]:
         """Return first unit, end and distance to the last stage of each stage."""

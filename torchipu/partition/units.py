@@ -26,7 +26,8 @@ class Unit:
 
     Attributes:
         path: Dotted path of the module; of the first unit, also the ops before it.
-        forward: Cycles of one forward.
+        forward: Cycles of one forward, without host streams.
+        host: Cycles of its host streams.
         backward: Cycles of one backward.
         recompute: Cycles of the forward ops that a backward with recomputation runs again.
         update: Cycles of its part of the weight update.
@@ -38,6 +39,7 @@ class Unit:
 
     path: str
     forward: int = 0
+    host: int = 0
     backward: int = 0
     recompute: int = 0
     update: int = 0
@@ -49,7 +51,7 @@ class Unit:
     @property
     def cycles(self) -> int:
         """Cycles of a micro-batch without recomputation."""
-        return self.forward + self.backward
+        return self.forward + self.host + self.backward
 
 
 # --------------------------------------------------------------------------- modules in the order of their ops
@@ -182,7 +184,7 @@ def units_of(
         unit = units[_block(op)]
         spent = _cycles_of(op, cycles)
         for tensor in streamed.intersection((*op.inputs, *op.outputs)):
-            spent += host_cycles(target, tensor.device_bytes)
+            unit.host += host_cycles(target, tensor.device_bytes)
             streamed.discard(tensor)
         if op.leg is Leg.FORWARD:
             unit.forward += spent

@@ -243,7 +243,7 @@ class PoplarExecutor(Reports, Files):
             session = make_session(owner, core, optimizer)
             traced = TracedModel(
                 self._model, arguments, self._options._execution_strategy, is_training=self._training,
-                loss_scale=core.loss_scaling,
+                loss_scale=core.backward_scale,
             )
             session.prepare(traced, translation.anchors(self._options), captured)
             with compiling(), compilation_bar(self._options) as progress:

@@ -24,6 +24,10 @@ MODES = {
 }
 TARGETS = {1: "mk1", 2: "mk2", 21: "mk2"}
 TYPES = {torch.float16: "half", torch.float32: "float"}
+STRATEGIES = {
+    MeanReductionStrategy.Running: "running", MeanReductionStrategy.Post: "post",
+    MeanReductionStrategy.PostAndLoss: "post_and_loss",
+}
 MAX_IPUS = 64
 SEED_BYTES = 6
 """Bytes of a seed drawn by chance: it stays an exact number wherever it is shown or stored."""
@@ -91,7 +95,7 @@ def _training_precision(options: Options, optimizer: torch.optim.Optimizer | Non
         "loss_scaling": 1.0 if loss_scaling is None else float(loss_scaling),
         "automatic_loss_scaling": bool(options._popart.options.get("automaticLossScalingSettings.enabled", False)),
         "max_grad_norm": float(norm) if math.isfinite(norm) else None,
-        "mean_reduction": "running" if strategy == MeanReductionStrategy.Running else "post",
+        "mean_reduction": STRATEGIES[MeanReductionStrategy(strategy)],
         "accumulator_type": named("accum_type", "gradient"),
         "first_moment_type": named(first, "weight"),
         "second_moment_type": named("second_order_momentum_accum_type", "weight"),
