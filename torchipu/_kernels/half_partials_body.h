@@ -1,18 +1,16 @@
 /* Products whose running sums are halves, as the matrix unit keeps them with half partials.
  *
- * Products of halves are exact in a float. The sums of 16 channels are floats; then the sum so far is written back as a
+ * Products of halves are exact in a float. The sums of a group of channels are floats; then the sum so far is written back as a
  * half, rounded as the machine does: source ipu_hardware.md, section 5.
  */
 #include "rowmath_body.h"
 #include "rounding_body.h"
 
-enum { FN(GROUP) = 16 };
-
 /* half_product: args out, left, right, then if flagged addend, then if flagged the random words of the result; all
  * float, halves by value.
  *
  *   ints    [groups, rows, columns, taps, channels, has addend, addend strides by group, row and column, overflow,
- *            is stochastic]
+ *            is stochastic, channels of a group]
  *   scalars [alpha, beta]
  *   items   rows of all groups
  *
@@ -24,6 +22,7 @@ static int FN(half_product)(char *const *args, const int64_t *ints, const double
   (void)scratch;
   const int64_t rows = ints[1], columns = ints[2], taps = ints[3], channels = ints[4];
   const int64_t padded = (columns + 31) / 32 * 32, results = ints[0] * rows * padded;
+  const int64_t size = ints[11];
   const int overflow = (int)ints[9], has_addend = (int)ints[5];
   const int64_t *state = ints[10] ? (const int64_t *)args[3 + has_addend] : 0;
   const int is_stochastic = ints[10] && !FN(rounds_to_nearest)(state);
@@ -38,8 +37,8 @@ static int FN(half_product)(char *const *args, const int64_t *ints, const double
       VF sum = FN(set)(0.0f);
       int64_t number = 1;
       for (int64_t tap = 0; tap < taps; tap++)
-        for (int64_t c = 0; c < channels; c += FN(GROUP), number++) {
-          const int64_t last = channels < c + FN(GROUP) ? channels : c + FN(GROUP);
+        for (int64_t c = 0; c < channels; c += size, number++) {
+          const int64_t last = channels < c + size ? channels : c + size;
           for (int64_t k = tap * channels + c; k < tap * channels + last; k++) {
             const float *p = right + k * columns + j;
             sum += left[k] * (width < VL ? FN(ldn)(p, width, (VF){0}) : FN(ld)(p));

@@ -8,6 +8,8 @@ from torchipu.ir.types import DType
 from torchipu.ops.chain import broadcast
 from torchipu.ops.spec import HostPlanner, HostTensor, Rounding
 
+HALF_GROUP = 16  # channels that the matrix unit sums before it writes back, of halves; ipu_hardware.md 5
+
 
 def partial_rounding(op: Op, result: Tensor, plan: HostPlanner) -> Rounding | None:
     """Return how the partials of a result are rounded; None where they are float."""
@@ -17,7 +19,7 @@ def partial_rounding(op: Op, result: Tensor, plan: HostPlanner) -> Rounding | No
 
 def emit_half_product(
     plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, rounding: Rounding, *, taps: int = 1,
-    addend: HostTensor | None = None, alpha: float = 1.0, beta: float = 1.0,
+    addend: HostTensor | None = None, alpha: float = 1.0, beta: float = 1.0, group: int = HALF_GROUP,
 ) -> None:
     """Emit ``out = alpha * left @ right + beta * addend``.
 
@@ -31,6 +33,7 @@ def emit_half_product(
         addend: Anything that broadcasts to ``out``.
         alpha: Factor of the product.
         beta: Factor of the addend.
+        group: Channels that are summed as floats.
     """
     batch = out.shape[0] if len(out.shape) == 3 else 1
     rows, columns = out.shape[-2:]
@@ -43,7 +46,7 @@ def emit_half_product(
         HALF_PRODUCT, [out], read,
         ints=(
             batch, rows, columns, taps, left.shape[-1] // taps, int(addend is not None), *strides, rounding.overflow,
-            int(rounding.random is not None),
+            int(rounding.random is not None), group,
         ),
         scalars=(alpha, beta), items=batch * rows,
     )

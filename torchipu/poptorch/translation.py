@@ -22,7 +22,7 @@ from torchipu.runtime.resident import Returned
 MODES = {
     OutputMode.Final: "final", OutputMode.All: "all", OutputMode.Sum: "sum", OutputMode.EveryN: "every_n",
 }
-TARGETS = {1: "mk1", 2: "mk2", 21: "mk2"}
+TARGETS = {1: "mk1", 2: "mk2", 21: "c600"}
 TYPES = {torch.float16: "half", torch.float32: "float"}
 STRATEGIES = {
     MeanReductionStrategy.Running: "running", MeanReductionStrategy.Post: "post",

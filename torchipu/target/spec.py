@@ -12,7 +12,7 @@ class Target:
     """Numbers of one machine; their sources stand beside each value in the machine's file.
 
     Attributes:
-        name: ``mk1``, ``mk2`` or ``bow``.
+        name: ``mk1``, ``mk2``, ``bow`` or ``c600``.
         title: Name for people.
         num_ipus: IPUs that one process may use.
         num_tiles: Tiles of an IPU.
@@ -31,6 +31,8 @@ class Target:
         streaming_bytes_per_s: Streaming Memory of one IPU.
         stack_bytes: Stacks of a tile's workers and supervisor.
         control_bytes_per_compute_set: Control code and vertex state of a distinct compute set, a tile.
+        amp_macs_fp8: AMP multiply-accumulates a cycle and tile, floats of 8 bits in, half partials; 0 where the matrix
+            unit does not take them.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Target:
     streaming_bytes_per_s: float
     stack_bytes: int
     control_bytes_per_compute_set: int
+    amp_macs_fp8: int = 0
 
     def vector_width(self, device_bytes: int) -> int:
         """Return how many elements of a size fit the 64-bit data path: 4 halves or 2 floats."""

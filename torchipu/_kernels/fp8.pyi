@@ -1,0 +1,4 @@
+from torchipu._kernels.abi import Kernel
+
+FP8_ENCODE: Kernel
+FP8_DECODE: Kernel
