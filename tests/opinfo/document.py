@@ -10,6 +10,7 @@ import torch
 
 from tests.opinfo import table
 from tests.opinfo.known import Difference
+from tests.opinfo.samples import IN_PLACE, OPS
 
 HEAD = """# Operators compared with eager PyTorch
 
@@ -38,6 +39,7 @@ def page(
     samples = "All samples" if most is None else f"At most {most} samples, evenly spread,"
     head = HEAD.format(arguments=" ".join(arguments), torch=torch.__version__, samples=samples)
     sections = [head, _figures(results), _listed(results, known)]
+    sections.append(_not_run(results))
     for verdicts, title, words in (
         (table.FAILED, "Samples that fail", "Defects: each is to be mended, or listed above with its reason."),
         (("no_type",), "Types that the IPU lacks", "Refused at compile time, with the line and a remedy."),
@@ -75,6 +77,16 @@ def _listed(results: Sequence[dict[str, Any]], known: Sequence[Difference]) -> s
         *(f"- {', '.join(ops)}: {reason}." for reason, ops in by_reason.items()),
     ]
     return "\n".join([*lines, ""])
+
+
+def _not_run(results: Sequence[dict[str, Any]]) -> str:
+    """Return the operators that the run did not come to; empty where it came to all."""
+    ran = {result["op"].removesuffix(IN_PLACE) for result in results}
+    rest = sorted(set(OPS) - ran)
+    if not rest:
+        return ""
+    words = f"The run ended before it came to {len(rest)} of {len(OPS)} operators; the figures do not speak of them:"
+    return "\n".join(["## Not run", "", f"{words} {', '.join(f'`{op}`' for op in rest)}.", ""])
 
 
 def _named(results: Sequence[dict[str, Any]], verdicts: Iterable[str], title: str, words: str) -> str:

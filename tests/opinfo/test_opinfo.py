@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.opinfo import known, table
+from tests.opinfo import document, known, table
 from tests.opinfo.__main__ import main
 from tests.opinfo.core_set import is_core, others_than_core
 from tests.opinfo.pool import Settings, run_cases
@@ -72,6 +72,18 @@ def test_a_run_goes_on_where_an_earlier_one_was_broken_off(tmp_path, capsys):
     numbers = [(one["op"], one["index"]) for one in map(json.loads, grown)]
     assert len(set(numbers)) == len(numbers) > len(lines)
     assert f"{len(grown)}/{len(grown)} (100.00 %)" in capsys.readouterr().out
+
+
+def test_the_page_names_the_operators_that_a_run_did_not_come_to():
+    part = [result(generic=[], core=True), result(op="mul", verdict="wrong", generic=[], core=True)]
+    page = document.page(part, [], most=2, arguments=[])
+    assert "| ops of the core ATen set | float32 | 2 | 1/2 (50.00 %) |" in page
+    assert f"did not come to {len(OPS) - 2} of {len(OPS)} operators" in page
+    rest = page.split("## Not run")[1].split("## Samples that fail")[0]
+    assert "`sub`" in rest
+    assert "`mul`" not in rest
+    every = [result(op=op, generic=[], core=True) for op in OPS]
+    assert "## Not run" not in document.page(every, [], most=2, arguments=[])
 
 
 def result(**changes):
