@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import multiprocessing
+import multiprocessing.util
 import os
 import pickle
 import signal
@@ -93,10 +93,6 @@ def run(job: Job) -> None:
             sys.stderr.write(text)
         with contextlib.suppress(OSError):
             job.report.send(("error", text))
-    # The semaphores of a torch DataLoader's workers have names, which go when they are collected; the interpreter,
-    # which is not taken apart here, would otherwise complain of them at the end of the reader.
-    job.source = None
-    gc.collect()
     _exit(status)
 
 
@@ -112,6 +108,10 @@ def _exit(status: int) -> NoReturn:
     """End at once, without taking the interpreter apart; workers of a torch DataLoader go first."""
     for child in multiprocessing.active_children():
         child.kill()
+    # The semaphores of a torch DataLoader's workers have names, which this frees; the tracker of the reader would
+    # complain of them at its end.
+    with contextlib.suppress(Exception):
+        multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
