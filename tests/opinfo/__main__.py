@@ -59,7 +59,8 @@ def main(given: list[str] | None = None) -> int:
         options.write.mkdir(parents=True, exist_ok=True)
         (options.write / "table.txt").write_text(text + "\n", encoding="utf-8")
     if options.document is not None:
-        told = sys.argv[1:] if given is None else given
+        read_from = {str(file): file.name for file in options.read or ()}
+        told = [read_from.get(word, word) for word in (sys.argv[1:] if given is None else given)]
         page = document.page(results, entries, most=options.max_samples, arguments=told)
         options.document.write_text(page, encoding="utf-8")
     print(totals if options.quiet else text)

@@ -78,7 +78,7 @@ def test_the_page_names_the_operators_that_a_run_did_not_come_to():
     part = [result(generic=[], core=True), result(op="mul", verdict="wrong", generic=[], core=True)]
     page = document.page(part, [], most=2, arguments=[])
     assert "| ops of the core ATen set | float32 | 2 | 1/2 (50.00 %) |" in page
-    assert f"did not come to {len(OPS) - 2} of {len(OPS)} operators" in page
+    assert f"before it came to {len(OPS) - 2} of {len(OPS)} operators" in page
     rest = page.split("## Not run")[1].split("## Samples that fail")[0]
     assert "`sub`" in rest
     assert "`mul`" not in rest
