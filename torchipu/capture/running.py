@@ -47,6 +47,15 @@ class Running(torch.nn.Module):
         self.loss: int | None = None
         self.leaves: list[Any] = []
         self.spec: pytree.TreeSpec | None = None
+        self._repeats = _repeats(inner)
+
+    def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Any:
+        """Name every parameter once, though AOT autograd asks for all names: two inputs would be two weights."""
+        return super().named_parameters(prefix, recurse)
+
+    def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Any:
+        """Name every buffer once."""
+        return super().named_buffers(prefix, recurse)
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int | None]:
         """Call ``inner``; return its tensors and which of them is the loss, or None."""
@@ -54,7 +63,7 @@ class Running(torch.nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Return the tensors of a run; only the loss carries a gradient."""
-        with traceback.preserve_node_meta(), _module_paths(self.inner), _UserLines():
+        with _tied(self._repeats), traceback.preserve_node_meta(), _module_paths(self.inner), _UserLines():
             results, self.loss = self.run(tensors)
         if self.loss is not None and not results[self.loss].requires_grad:
             self.loss = None
@@ -97,6 +106,39 @@ def capture_by_running(
             return export(running, running.inner, given, {}, name=name, strict_ops=strict_ops)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise as_capture_error(error) from error
+
+
+# ---------------------------------------------------------------------- tied weights
+Slot = tuple[dict[str, Any], str]
+"""Where a module holds a parameter or a buffer."""
+
+
+def _repeats(root: torch.nn.Module) -> list[tuple[Slot, Slot]]:
+    """Return the second and further places of each parameter and buffer of a module, with the first one."""
+    first: dict[int, Slot] = {}
+    found = []
+    for kind in ("_parameters", "_buffers"):
+        for member in root.modules():
+            for name, tensor in getattr(member, kind).items():
+                if tensor is not None:
+                    slot = (getattr(member, kind), name)
+                    known = first.setdefault(id(tensor), slot)
+                    if known is not slot:
+                        found.append((slot, known))
+    return found
+
+
+@contextlib.contextmanager
+def _tied(repeats: Sequence[tuple[Slot, Slot]]) -> Iterator[None]:
+    """Let all places of a tensor hold what is traced in the first one."""
+    before = [(slot, slot[0][slot[1]]) for slot, _ in repeats]
+    for (held, name), (first, first_name) in repeats:
+        held[name] = first[first_name]
+    try:
+        yield
+    finally:
+        for (held, name), tensor in before:
+            held[name] = tensor
 
 
 # ---------------------------------------------------------------------- where the user wrote it
