@@ -156,8 +156,8 @@ class _UserLines(TorchFunctionMode):
 
 
 def _user_line(frame: FrameType | None) -> str:
-    """Return the innermost frame outside torch and torchipu as one entry of a stack trace."""
-    while frame is not None:
+    """Return the innermost frame of forward outside torch and torchipu as one entry of a stack trace."""
+    while frame is not None and frame.f_code is not Running.forward.__code__:
         file = frame.f_code.co_filename
         if not file.startswith((TORCH_ROOT, OUR_ROOT, "<")):
             code = linecache.getline(file, frame.f_lineno).strip()

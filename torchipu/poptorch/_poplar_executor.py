@@ -19,6 +19,7 @@ from torchipu.poptorch._logging import logger
 from torchipu.poptorch.blocks import module_repr
 from torchipu.poptorch.compile_hooks import compilation_bar, compiling
 from torchipu.poptorch.enums import ConnectionType, OutputMode
+from torchipu.poptorch.executable_cache import cache_of
 from torchipu.poptorch.executor_files import Files
 from torchipu.poptorch.executor_reports import Reports
 from torchipu.poptorch.grouping import GroupedParameter
@@ -245,7 +246,7 @@ class PoplarExecutor(Reports, Files):
                 self._model, arguments, self._options._execution_strategy, is_training=self._training,
                 loss_scale=core.backward_scale,
             )
-            session.prepare(traced, translation.anchors(self._options), captured)
+            session.prepare(traced, translation.anchors(self._options), captured, cache_of(self._options))
             with compiling(), compilation_bar(self._options) as progress:
                 try:
                     session.compile(*tensors, progress=progress)

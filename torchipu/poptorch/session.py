@@ -16,6 +16,7 @@ from torchipu.options import Options
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch.anchors import Anchor, find_tensor
 from torchipu.poptorch.blocks import check_depth, refuse_ops_outside
+from torchipu.poptorch.executable_cache import ExecutableCache
 from torchipu.poptorch.tracing import TracedModel
 from torchipu.runtime.resident import Resident, Returned
 from torchipu.step import InferenceStep, TrainStep, _Step
@@ -39,17 +40,22 @@ class Session(_Step):
     anchors: Mapping[str, Anchor]
     must_upload: bool
     captured: Captured | None
+    cache: ExecutableCache | None
     is_refreshed: bool
 
-    def prepare(self, traced: TracedModel, anchors: Mapping[str, Anchor], captured: Captured | None = None) -> None:
+    def prepare(
+        self, traced: TracedModel, anchors: Mapping[str, Anchor], captured: Captured | None = None,
+        cache: ExecutableCache | None = None,
+    ) -> None:
         """Take over what an executor knows of the model.
 
         Args:
             traced: Runs the user's model.
             anchors: What else is handed back.
             captured: The capture, if it was read from a file.
+            cache: Where captures are kept, if they are.
         """
-        self.traced, self.anchors, self.captured = traced, anchors, captured
+        self.traced, self.anchors, self.captured, self.cache = traced, anchors, captured, cache
         self.must_upload = True
         self.is_refreshed = False
         self.written_places: list[tuple[int, int]] = []
@@ -62,7 +68,7 @@ class Session(_Step):
     def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
         captured = self.captured
         if captured is None:
-            captured = capture_by_running(self.traced, arguments, name=self.name, strict_ops=self.options.strict_ops)
+            captured = self._captured_or_cached(arguments)
             refuse_ops_outside(op.block for op in captured.graph.ops if op.leg is Leg.FORWARD)
             check_depth(
                 self.traced.strategy, self.traced.ipus, gradient_accumulation=self.options.gradient_accumulation,
@@ -70,6 +76,14 @@ class Session(_Step):
             )
         dtypes = tuple(RETURNED_DTYPES.get(dtype, dtype) for dtype in captured.output_dtypes)
         return dataclasses.replace(captured, output_dtypes=dtypes)
+
+    def _captured_or_cached(self, arguments: tuple[torch.Tensor, ...]) -> Captured:
+        def make() -> Captured:
+            return capture_by_running(self.traced, arguments, name=self.name, strict_ops=self.options.strict_ops)
+
+        if self.cache is None:
+            return make()
+        return self.cache.fetch(self.traced, arguments, self.options, make)
 
     @property
     def capture(self) -> Captured:
