@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from torchipu.poptorch import enums, options, poptorch_core, profiling
+from torchipu.poptorch import enums, options, poptorch_core
 from torchipu.poptorch._logging import setLogLevel
 from torchipu.poptorch.capturing import isRunningOnIpu
 from torchipu.poptorch.enums import (
@@ -180,7 +180,7 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-_SUBMODULES = ("_impl", "_logging", "_poplar_executor", "ops", "optim")
+_SUBMODULES = ("_impl", "_logging", "_poplar_executor", "ops", "optim", "profiling")
 """Modules that are attributes of this one without an import of their own."""
 
 
