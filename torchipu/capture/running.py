@@ -36,6 +36,9 @@ class Running(torch.nn.Module):
     Args:
         inner: The module, called by `run`.
         loss_scale: What the backward ops begin from; 0 for inference.
+
+    Attributes:
+        names_modules: Whether ops carry the path of the module that they run in.
     """
 
     keeps_writes = True
@@ -44,6 +47,7 @@ class Running(torch.nn.Module):
         super().__init__()
         self.inner = inner
         self.loss_scale = loss_scale
+        self.names_modules = True
         self.loss: int | None = None
         self.leaves: list[Any] = []
         self.spec: pytree.TreeSpec | None = None
@@ -63,7 +67,8 @@ class Running(torch.nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Return the tensors of a run; only the loss carries a gradient."""
-        with _tied(self._repeats), traceback.preserve_node_meta(), _module_paths(self.inner), _UserLines():
+        paths = _module_paths(self.inner) if self.names_modules else contextlib.nullcontext()
+        with _tied(self._repeats), traceback.preserve_node_meta(), paths, _UserLines():
             results, self.loss = self.run(tensors)
         if self.loss is not None and not results[self.loss].requires_grad:
             self.loss = None

@@ -67,6 +67,7 @@ class _Placing:
         if ipu is None:
             logger.debug("No IPU specified for block %s: default to stage_id %d", block_id, stage._stage_id)
             ipu = stage._stage_id
+        self.strategy.check_ipu(stage, ipu)
         self.ipus.append(ipu)
         logger.debug(
             "Starting block id=%s stage=%d phase=%d ipu=%d", block_id, stage._stage_id, stage._phase_id, ipu

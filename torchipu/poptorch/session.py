@@ -224,6 +224,8 @@ class Session(_Step):
 class TrainingSession(Session, TrainStep):
     """A training program on the device."""
 
+    ignores_own_step = True  # with a warning, when the model is wrapped
+
     def _refresh(self) -> None:
         """Read hyper-parameters anew, but only after `take_optimiser`: until then the device keeps its own."""
         if not self.is_refreshed:
