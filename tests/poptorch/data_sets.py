@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from torchipu.poptorch import ICustomArgParser
+
 Pair = namedtuple("Pair", ["x", "y"])
 
 
@@ -31,6 +33,24 @@ class Numbers(Dataset[Any]):
         if index >= self.length:
             raise IndexError(index)
         return torch.full((2, 3), float(index)), torch.tensor(index)
+
+
+class Point:
+    """An object of a class of the user's, with two tensors and a name."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor, name: str) -> None:
+        self.x, self.y, self.name = x, y, name
+
+
+class PointParser(ICustomArgParser):
+    """Knows the tensors of a `Point`."""
+
+    def yieldTensors(self, struct: Point) -> Iterator[torch.Tensor]:
+        yield struct.x
+        yield struct.y
+
+    def reconstruct(self, original_structure: Point, tensor_iterator: Iterator[torch.Tensor]) -> Point:
+        return Point(next(tensor_iterator), next(tensor_iterator), original_structure.name)
 
 
 class Types(Numbers):
