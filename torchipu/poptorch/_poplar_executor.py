@@ -25,7 +25,7 @@ from torchipu.poptorch.executor_errors import as_poptorch_error
 from torchipu.poptorch.executor_files import Files
 from torchipu.poptorch.executor_optimiser import Optimised
 from torchipu.poptorch.executor_reports import Reports
-from torchipu.poptorch.grouping import GroupedParameter
+from torchipu.poptorch.grouping import GroupedParameter, groups_of
 from torchipu.poptorch.optim_attributes import FixedValues
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.overlap import check_overlaps
@@ -101,7 +101,7 @@ class PoplarExecutor(Reports, Files, Optimised):
         self._compilation_seconds: float | None = None
         self._random: tuple[int, int] | None = None
         self._warned_not_contiguous_input = False
-        self._groups: dict[str, Any] = {}
+        self._groups: dict[str, tuple[Any, ...]] = {}
         if training:
             assert optimizer is not None
             optim.check(optimizer)
@@ -248,10 +248,12 @@ class PoplarExecutor(Reports, Files, Optimised):
         fetched = instrumentation.owner_of(owner)
         if fetched is not None and fetched is not self:
             fetched.copyWeightsToHostIfNeeded()
+        groups = groups_of(self._groups, self._model, self._options.replication_factor)
         with instrumentation.as_plain(owner):
             session = make_session(owner, core, optimizer)
             traced = TracedModel(
                 self._model, arguments, self._options, is_training=self._training, loss_scale=core.backward_scale,
+                groups=groups,
             )
             session.prepare(traced, translation.anchors(self._options), captured, cache_of(self._options))
             with compiling(), compilation_bar(self._options) as progress:

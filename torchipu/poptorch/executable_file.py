@@ -48,6 +48,7 @@ def save(executor: Any, filename: str | os.PathLike[str], export_model: bool, sa
         "template": stored_values.to_data(traced.template),
         "arguments": stored_values.to_data((arguments.positional, arguments.keyword, arguments.names)),
         "parameters": _signature_to_data(executor._parser.signature),
+        "groups": {name: stored_values.to_data(group) for name, group in executor._groups.items()},
         "random": list(executor._random_state()) if save_rng_state else None,
     }
     module = executor._user_model if isinstance(executor._user_model, torch.nn.Module) else executor._model
@@ -115,6 +116,7 @@ def adopt(executor: Any, tensors: Mapping[str, torch.Tensor], description: Mappi
     # The capture is given: of the inputs only sizes and types matter.
     empty = [torch.zeros(t.shape, dtype=t.dtype) for t in arguments.tensors()]
     captured = capture_from_data(description["capture"], tensors)
+    executor._groups = {name: stored_values.from_data(group) for name, group in description["groups"].items()}
     executor._compile(arguments.with_tensors(empty), captured)
     traced = executor._session().traced
     traced.members = [tensors[m] if isinstance(m, str) else m for m in description["members"]]

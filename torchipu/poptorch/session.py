@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,9 @@ from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch.anchors import Anchor, find_tensor
 from torchipu.poptorch.blocks import check_depth, refuse_ops_outside
 from torchipu.poptorch.executable_cache import ExecutableCache
+from torchipu.poptorch.grouping import Group
 from torchipu.poptorch.tracing import TracedModel
+from torchipu.runtime.executor import FIRST_EXTERNAL, BoundPlan
 from torchipu.runtime.resident import Resident, Returned
 from torchipu.step import InferenceStep, TrainStep, _Step
 
@@ -68,7 +70,7 @@ class Session(_Step):
     def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
         captured = self.captured
         if captured is None:
-            captured = self._captured_or_cached(arguments)
+            captured = self._captured_or_cached((*arguments, *(torch.tensor(0) for _ in self.traced.groups)))
             refuse_ops_outside(op.block for op in captured.graph.ops if op.leg is Leg.FORWARD)
             check_depth(
                 self.traced.strategy, self.traced.ipus, gradient_accumulation=self.options.gradient_accumulation,
@@ -155,6 +157,24 @@ class Session(_Step):
         anchored = {name: values[place] for name, place in self.anchor_places.items()}
         return results, anchored
 
+    def _bind_inputs(self, bound: BoundPlan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Bind inputs and, behind them, the number of each replica's group of values."""
+        groups, graph = self.traced.groups, bound.graph
+        numbers = [torch.arange(group.count) for group in groups]
+        kept = super()._bind_inputs(bound, [*tensors, *(number[:1] for number in numbers)])
+        assert self._built is not None
+        arguments = [tensor for tensor in self._built.capture.arguments if tensor is not None]
+        for group, number, tensor in zip(groups, numbers, arguments[len(arguments) - len(groups) :], strict=True):
+            if tensor in graph.inputs:
+                place = FIRST_EXTERNAL + graph.inputs.index(tensor)
+                bound.engine.bind(place, number.data_ptr(), 0, number.element_size(), *group.sharing)
+        return [*kept, *numbers]
+
+    def _group_of(self, resident: Resident) -> Group | None:
+        """Return how a state is shared by replicas, if they have different ones."""
+        held = self.model._parameters
+        return next((group for group in self.traced.groups if held[group.name] is resident.host), None)
+
     def _returned(self) -> list[Returned]:
         return self.rules
 
@@ -176,7 +196,9 @@ class Session(_Step):
         if chosen:
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
                 for resident in chosen:
-                    resident.memory.copy_(resident.host.detach())
+                    group = self._group_of(resident)
+                    value = resident.host.detach()
+                    resident.memory.copy_(value if group is None else group.rows(value))
 
     def download(self, residents: Iterable[Resident]) -> None:
         """Copy those states that the program changes from the device to the host."""
@@ -184,7 +206,10 @@ class Session(_Step):
             for resident in residents:
                 if not resident.is_written:
                     continue
-                if resident.memory.dim() > resident.host.dim():
+                group = self._group_of(resident)
+                if group is not None and group.returns_all:
+                    resident.host.data = resident.memory[group.of_replicas()]
+                elif resident.memory.dim() > resident.host.dim():
                     # Each replica has its own: the host's tensor becomes all of them.
                     resident.host.data = resident.memory.clone()
                 else:

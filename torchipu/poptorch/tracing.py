@@ -24,7 +24,9 @@ from torchipu.poptorch.autocasting import Policy, casting
 from torchipu.poptorch.blocks import placing
 from torchipu.poptorch.capturing import on_ipu
 from torchipu.poptorch.dynamic_slices import Slices
+from torchipu.poptorch.enums import ReductionType
 from torchipu.poptorch.factories import factories_seen
+from torchipu.poptorch.grouping import Group, picked
 from torchipu.poptorch.limits import NEEDS_VALUES, Limits
 from torchipu.poptorch.mixed_types import with_common_type
 from torchipu.poptorch.options import Options
@@ -55,6 +57,7 @@ class TracedModel(Running):
         options: The executor's: how blocks become stages, what is cast, whether modules have names.
         is_training: Whether there must be a loss.
         loss_scale: What the backward ops begin from.
+        groups: Parameters of which a replica sees one row; their numbers follow the tensors of the arguments.
 
     Attributes:
         ipus: IPU of each block in the order in which they began.
@@ -65,12 +68,15 @@ class TracedModel(Running):
 
     def __init__(
         self, model: torch.nn.Module, arguments: Arguments, options: Options, *, is_training: bool, loss_scale: float,
+        groups: Sequence[Group] = (),
     ) -> None:
         super().__init__(model, loss_scale if is_training else 0.0)
         self.arguments = arguments
         self.strategy = options._execution_strategy
         self.names_modules = options._module_namescope_enabled
         self.policy = _policy(options)
+        self.groups = groups
+        self.averages = options.Training.accumulation_and_replication_reduction_type != ReductionType.Sum
         self.warned_factories: set[str] = set()
         self.is_training = is_training
         self.ipus: list[int] = []
@@ -79,12 +85,14 @@ class TracedModel(Running):
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int | None]:
         """Call the model on tensors in the places of the captured call's."""
-        given = self.arguments.with_tensors(list(tensors))
+        count = len(tensors) - len(self.groups)
+        given = self.arguments.with_tensors(list(tensors[:count]))
+        rows = picked(self.inner, self.groups, tensors[count:], is_mean=self.averages)
         tracker = losses.LossTracker()
         before = losses.set_tracker(tracker)
         try:
             with (
-                on_ipu(self.is_training), placing(self.strategy) as placed, _members_stay(self.inner),
+                on_ipu(self.is_training), placing(self.strategy) as placed, rows, _members_stay(self.inner),
                 self._watched(tracker),
             ):
                 returned = self.inner(*given.positional, **given.keyword)
