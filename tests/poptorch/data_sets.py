@@ -16,8 +16,8 @@ from torchipu.poptorch import ICustomArgParser
 Pair = namedtuple("Pair", ["x", "y"])
 
 
-class Numbers(Dataset[Any]):
-    """Elements ``(full of n, n)``.
+class Counted:
+    """Knows how many elements it has.
 
     Args:
         length: How many.
@@ -28,6 +28,10 @@ class Numbers(Dataset[Any]):
 
     def __len__(self) -> int:
         return self.length
+
+
+class Numbers(Counted, Dataset[Any]):
+    """Elements ``(full of n, n)``."""
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         if index >= self.length:
@@ -119,18 +123,8 @@ class Gated(Numbers):
         return super().__getitem__(index)
 
 
-class Stream(IterableDataset[Any]):
-    """Numbers one by one; each of several workers has its part of them.
-
-    Args:
-        length: How many.
-    """
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
+class Stream(Counted, IterableDataset[Any]):
+    """Numbers one by one; each of several workers has its part of them."""
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         worker = get_worker_info()

@@ -64,6 +64,35 @@ def test_a_file_saved_by_an_executor_of_the_cache_is_whole(tmp_path: Path) -> No
     assert torch.equal(poptorch.load(tmp_path / "model")(x), expected)
 
 
+def test_control_flow_and_host_functions_are_in_entries_and_files(tmp_path: Path, captures: list[str]) -> None:
+    class Looping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Linear(4, 4)
+            self.host = poptorch.CPU(torch.cos, "cosine of the test of the cache")
+
+        def forward(self, x: torch.Tensor, above: torch.Tensor) -> Any:
+            x, = poptorch.for_loop(3, lambda value: torch.tanh(self.layer(value)), [x])
+            x, = poptorch.cond(above > 0, lambda value: value + 1, [x], lambda value: value - 1, [x])
+            return self.host(x)
+
+    def eager(model: Looping, x: torch.Tensor, above: float) -> torch.Tensor:
+        for _ in range(3):
+            x = torch.tanh(model.layer(x))
+        return torch.cos(x + 1 if above > 0 else x - 1)
+
+    for _ in range(2):
+        model = Looping()
+        step = poptorch.inferenceModel(model, cached(tmp_path / "cache"))
+        x = torch.randn(2, 4)
+        for above in (1.0, -1.0):
+            torch.testing.assert_close(step(x, torch.tensor([above])), eager(model, x, above))
+    assert captures == ["inference"]
+    step.save(tmp_path / "model")
+    torch.testing.assert_close(poptorch.load(tmp_path / "model")(x, torch.tensor([1.0])), eager(model, x, 1.0))
+
+
 class Doubled(torch.autograd.Function):
     """Copies, with a gradient that is not the one of a copy."""
 

@@ -81,6 +81,29 @@ def test_another_constant_loss_scale_is_refused() -> None:
         step.setOptimizer(optimizer)
 
 
+def test_another_loss_scale_is_that_of_the_next_backward() -> None:
+    chosen = options()
+    chosen.anchorTensor("gradient", "Gradient___body.weight")
+    model = Classifier()
+    twin = twin_of(model)
+    optimizer = optim.Adam(model.parameters(), lr=0.1, loss_scaling=4.0)
+    reference = torch.optim.Adam(twin.parameters(), lr=0.1)
+    step = poptorch.trainingModel(model, chosen, optimizer)
+    for scaling in (4.0, 64.0, 64.0, 2.0):
+        optimizer.loss_scaling = scaling
+        step.setOptimizer(optimizer)
+        step(*BATCH)
+        eager_training(twin, reference, BATCH)
+        torch.testing.assert_close(step.getAnchoredTensor("gradient"), twin.body.weight.grad * scaling)
+        torch.testing.assert_close(dict(step.state_dict()), dict(twin.state_dict()), rtol=1e-4, atol=1e-6)
+    other = optim.Adam(model.parameters(), lr=0.1, loss_scaling=16.0)
+    other.load_state_dict(optimizer.state_dict())
+    step.setOptimizer(other)
+    step(*BATCH)
+    eager_training(twin, reference, BATCH)
+    torch.testing.assert_close(step.getAnchoredTensor("gradient"), twin.body.weight.grad * 16.0)
+
+
 def test_half_accumulators_need_another_program() -> None:
     step, _ = trained(lambda p: optim.SGD(p, lr=0.1, momentum=0.5), accumulation=2)
     half = optim.SGD(step.model.parameters(), lr=0.1, momentum=0.5, accum_type=torch.float16)

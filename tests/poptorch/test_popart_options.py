@@ -137,7 +137,7 @@ def test_the_environment_asks_for_a_profile(tmp_path: Path, monkeypatch: pytest.
     assert not (tmp_path / "no").exists()
 
 
-# --------------------------------------------------------------------------- names and factories
+# --------------------------------------------------------------------------- names
 def test_names_of_ops_lose_the_path_of_modules() -> None:
     def names(chosen: poptorch.Options) -> list[str]:
         step = poptorch.inferenceModel(Classifier(), chosen)
@@ -146,22 +146,6 @@ def test_names_of_ops_lose_the_path_of_modules() -> None:
 
     assert any(name.startswith("body/") for name in names(options()))
     assert not any("body" in name for name in names(options().disableModuleNamescope()))
-
-
-def test_tensors_made_in_forward_are_the_devices_and_the_log_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    class Making(nn.Module):
-        def forward(self, x: torch.Tensor) -> Any:
-            noise = torch.distributions.Normal(torch.zeros(4), torch.ones(4)).sample()
-            return x + torch.zeros(4) + torch.ones(4) * torch.tensor([1.0, 2.0, 3.0, 4.0]), noise
-
-    values, noise = poptorch.inferenceModel(Making(), options().randomSeed(1))(torch.ones(4))
-    assert values.tolist() == [2.0, 3.0, 4.0, 5.0]
-    assert noise.std() > 0
-    lines = capsys.readouterr().err
-    for name in ("zeros", "ones", "tensor"):
-        assert lines.count(f"No device set in torch.{name}(): forcing to IPU") == 1
-    with pytest.raises(ValueError, match="to satisfy the constraint"):
-        torch.distributions.Normal(torch.zeros(4), -torch.ones(4))  # validated again
 
 
 def test_buffers_to_update_must_exist() -> None:

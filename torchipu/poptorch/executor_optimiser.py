@@ -50,8 +50,9 @@ class Optimised:
         self._tracker.check(optimizer)
         if isinstance(session, TrainingSession) and self._fixed is not None:
             self._fixed.check(optimizer)
-        if is_another:
+        if is_another or (isinstance(session, TrainingSession) and session.changes_scale(optimizer)):
             self._pull_optimiser()
+        if is_another:
             optim.attach(optimizer, self)
         if isinstance(session, TrainingSession):
             logger.debug("Updating graph optimizer")

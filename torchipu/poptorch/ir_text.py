@@ -10,6 +10,7 @@ from torchipu.ir.graph import Op, Placement, Tensor
 from torchipu.ir.types import DType, Leg
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.anchors import op_names, op_type
+from torchipu.poptorch.multi_conv import MULTI_CONV
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.strategies import _IExecutionStrategy, _PhasedExecution
 
@@ -19,12 +20,14 @@ DTYPES = {
 }
 
 
+CONVOLUTIONS = ("Conv", "ConvolutionBackward")
 ADAM = ("ipu.adam.default", "ipu.adamw.default", "ipu.lamb.default")
 
 
 def popart_ir(compiled: Compiled) -> dict[str, list[dict[str, Any]]]:
     """Return ``{"maingraph": [ops]}``; an op has name, type, attributes (all of them text), inputs and outputs."""
-    ops = []
+    ops: list[dict[str, Any]] = []
+    together: dict[tuple[str, Leg], dict[str, Any]] = {}
     for name, op in op_names(compiled.graph):
         if op.target in ADAM:
             ops.append(_adam_updater(name, op))
@@ -32,12 +35,27 @@ def popart_ir(compiled: Compiled) -> dict[str, list[dict[str, Any]]]:
         if op.placement is not None:
             attributes["__pipeline_stage"] = str(op.placement.stage)
             attributes["__ipu_number"] = str(op.placement.ipu)
-        ops.append({
+        shown = {
             "name": name, "type": op_type(op), "domain": "ai.graphcore" if op.target.startswith("ipu") else "ai.onnx",
             "attributes": attributes, "inputs": [_tensor(t, n) for n, t in enumerate(op.inputs)],
             "outputs": [_tensor(t, n) for n, t in enumerate(op.outputs)],
-        })
+        }
+        region = attributes.get(MULTI_CONV)
+        if region is None or shown["type"] not in CONVOLUTIONS:
+            ops.append(shown)
+        elif (region, op.leg) in together:
+            _join(together[region, op.leg], shown)
+        else:
+            together[region, op.leg] = shown
+            ops.append(shown)
+            shown["type"] = "MultiConv"
     return {"maingraph": ops}
+
+
+def _join(first: dict[str, Any], other: dict[str, Any]) -> None:
+    """Add a convolution to those that PopART shows as one op."""
+    for side in ("inputs", "outputs"):
+        first[side] += [{**entry, "index": str(len(first[side]) + n)} for n, entry in enumerate(other[side])]
 
 
 def _adam_updater(name: str, op: Op) -> dict[str, Any]:

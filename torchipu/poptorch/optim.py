@@ -21,6 +21,7 @@ MOMENTS = {
     "momentum_buffer": "Accl1", "exp_avg": "Accl1", "exp_avg_sq": "Accl2", "square_avg": "Accl2", "grad_avg": "Accl3",
 }
 """PopART's names of states, by torch's."""
+ADAM_ATTRIBUTES = ("lr", "betas", "eps", "weight_decay", "amsgrad")
 SUPPORTED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, core.LAMB)
 
 
@@ -265,11 +266,8 @@ class Adam(Optimizer, torch.optim.Adam):
             "maximize": maximize, "capturable": capturable, "differentiable": differentiable, "fused": fused,
         }
         super().__init__(params, **_present(given))
-        self._begin(
-            given, ("lr", "betas", "eps", "weight_decay", "amsgrad"), loss_scaling, accum_type,
-            first_order_momentum_accum_type=first_order_momentum_accum_type,
-            second_order_momentum_accum_type=second_order_momentum_accum_type,
-        )
+        types = _moments(first_order_momentum_accum_type, second_order_momentum_accum_type)
+        self._begin(given, ADAM_ATTRIBUTES, loss_scaling, accum_type, **types)
         self.max_grad_norm = _checked_norm(max_grad_norm)
 
 
@@ -313,11 +311,8 @@ class AdamW(Optimizer, torch.optim.AdamW):
             "fused": fused,
         }
         super().__init__(params, **_present(given))
-        self._begin(
-            given, ("lr", "betas", "eps", "weight_decay", "amsgrad"), loss_scaling, accum_type,
-            first_order_momentum_accum_type=first_order_momentum_accum_type,
-            second_order_momentum_accum_type=second_order_momentum_accum_type,
-        )
+        types = _moments(first_order_momentum_accum_type, second_order_momentum_accum_type)
+        self._begin(given, ADAM_ATTRIBUTES, loss_scaling, accum_type, **types)
         self.bias_correction = bias_correction is not False
         self.max_grad_norm = _checked_norm(max_grad_norm)
 
@@ -362,8 +357,7 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
         super().__init__(params, **_present(given))
         self._begin(
             given, ("lr", "momentum", "weight_decay", "alpha", "eps", "centered"), loss_scaling, accum_type,
-            first_order_momentum_accum_type=first_order_momentum_accum_type,
-            second_order_momentum_accum_type=second_order_momentum_accum_type,
+            **_moments(first_order_momentum_accum_type, second_order_momentum_accum_type),
         )
         assert len({group["centered"] for group in self.param_groups}) == 1, (
             "All parameter groups must have the same value of centered"
@@ -406,8 +400,7 @@ class LAMB(Optimizer, core.LAMB):
         super().__init__(params, **_present({**given, "bias_correction": bias_correction}))
         self._begin(
             given, ("lr", "weight_decay", "betas", "eps", "max_weight_norm"), loss_scaling, accum_type,
-            first_order_momentum_accum_type=first_order_momentum_accum_type,
-            second_order_momentum_accum_type=second_order_momentum_accum_type,
+            **_moments(first_order_momentum_accum_type, second_order_momentum_accum_type),
         )
         self.bias_correction = bias_correction is not False
         self.max_weight_norm = self.defaults["max_weight_norm"]
@@ -449,6 +442,10 @@ def _names(executor: Executor) -> dict[torch.Tensor, str]:
     """Return the name of each parameter of an executor's model."""
     model = executor._user_model
     return {p: name for name, p in model.named_parameters()} if isinstance(model, torch.nn.Module) else {}
+
+
+def _moments(first: torch.dtype | None, second: torch.dtype | None) -> dict[str, torch.dtype | None]:
+    return {"first_order_momentum_accum_type": first, "second_order_momentum_accum_type": second}
 
 
 def _present(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -263,10 +263,26 @@ class TrainingSession(Session, TrainStep):
         Raises:
             OptionsError: The optimiser is of another kind than the one the program was compiled with.
         """
-        if optimizer is not self.optimizer and self._built is not None:
+        if self._built is not None and (optimizer is not self.optimizer or self.changes_scale(optimizer)):
+            self._rescale(optimizer)
             self._replace_optimiser(optimizer)
         self.optimizer = optimizer
         self.is_refreshed = False
+
+    def changes_scale(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether an optimiser asks for another factor on the loss than the program has."""
+        scaling = getattr(optimizer, "loss_scaling", None)
+        is_fixed = not self.options.automatic_loss_scaling and scaling is not None
+        return is_fixed and float(scaling) != self.options.loss_scaling  # type: ignore[arg-type]
+
+    def _rescale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let the backward begin from the factor of an optimiser."""
+        assert self._built is not None
+        if self.changes_scale(optimizer):
+            capture, scaling = self._built.capture, float(optimizer.loss_scaling)  # type: ignore[attr-defined]
+            self.options = dataclasses.replace(self.options, loss_scaling=scaling)
+            if capture.loss_scale is not None:
+                capture.constants[capture.loss_scale].fill_(scaling)
 
     def _replace_optimiser(self, optimizer: torch.optim.Optimizer) -> None:
         assert self._built is not None and self._built.optimiser is not None

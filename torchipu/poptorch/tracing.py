@@ -23,9 +23,9 @@ from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch.autocasting import Policy, casting
 from torchipu.poptorch.blocks import placing
 from torchipu.poptorch.capturing import on_ipu
+from torchipu.poptorch.devices import devices_seen
 from torchipu.poptorch.dynamic_slices import Slices
 from torchipu.poptorch.enums import ReductionType
-from torchipu.poptorch.factories import factories_seen
 from torchipu.poptorch.grouping import Group, picked
 from torchipu.poptorch.limits import NEEDS_VALUES, Limits
 from torchipu.poptorch.mixed_types import with_common_type
@@ -105,7 +105,7 @@ class TracedModel(Running):
     @contextlib.contextmanager
     def _watched(self, tracker: losses.LossTracker) -> Iterator[None]:
         """Look at what the model calls."""
-        with factories_seen(self.warned_factories), casting(self.policy), _Calls(tracker):
+        with devices_seen(self.inner, self.warned_factories), casting(self.policy), _Calls(tracker):
             yield
 
     def _flatten(self, returned: Any, final: torch.Tensor | None) -> tuple[list[torch.Tensor], int | None]:
