@@ -34,7 +34,7 @@ def identity_of(running: Running, tensors: Sequence[torch.Tensor], more: str = "
 
     Returns:
         64 hexadecimal digits, or None for a model that cannot be run this way: it raises, or calls with arguments
-        that have no text of their own.
+        that have no text of their own, such as the bodies of control flow.
     """
     recorder = _Recorder()
     is_training = running.loss_scale != 0.0

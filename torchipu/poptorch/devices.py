@@ -67,8 +67,10 @@ class _Devices(TorchFunctionMode):
         kwargs = kwargs or {}
         if (function in FACTORIES or _is_normal_of_numbers(function, args, kwargs)) and kwargs.get("device") is None:
             self._say(function.__name__)
-        for tensor in structure.tensors_in((args, kwargs)):
-            self._check(tensor)
+        operands = list(structure.tensors_in((args, kwargs)))
+        if any(isinstance(tensor, ON_DEVICE) for tensor in operands):
+            for tensor in operands:
+                self._check(tensor)
         result = function(*args, **kwargs)
         # What a call in forward has made of the host's values is a constant too.
         self.constants |= {id(t): t for t in structure.tensors_in(result) if not isinstance(t, ON_DEVICE)}

@@ -77,7 +77,9 @@ class Session(_Step):
                 device_iterations=self.options.device_iterations, is_training=isinstance(self, TrainStep),
             )
         dtypes = tuple(RETURNED_DTYPES.get(dtype, dtype) for dtype in captured.output_dtypes)
-        return dataclasses.replace(captured, output_dtypes=dtypes)
+        # Copies: what the user does to an attribute later is no part of the program.
+        constants = {tensor: value.detach().clone() for tensor, value in captured.constants.items()}
+        return dataclasses.replace(captured, output_dtypes=dtypes, constants=constants)
 
     def _captured_or_cached(self, arguments: tuple[torch.Tensor, ...]) -> Captured:
         def make() -> Captured:
@@ -282,7 +284,7 @@ class TrainingSession(Session, TrainStep):
             capture, scaling = self._built.capture, float(optimizer.loss_scaling)  # type: ignore[attr-defined]
             self.options = dataclasses.replace(self.options, loss_scaling=scaling)
             if capture.loss_scale is not None:
-                capture.constants[capture.loss_scale].fill_(scaling)
+                capture.constants[capture.loss_scale].fill_(self.options.backward_scale)
 
     def _replace_optimiser(self, optimizer: torch.optim.Optimizer) -> None:
         assert self._built is not None and self._built.optimiser is not None
@@ -307,7 +309,7 @@ class TrainingSession(Session, TrainStep):
         values = {
             one: after.hyperparameters[other] for one, other in pairs if other in after.hyperparameters
         }
-        optimiser = dataclasses.replace(after, host=hosts, hyperparameters=values)
+        optimiser = dataclasses.replace(before, host=hosts, hyperparameters=values, refresh=after.refresh)
         self._built = dataclasses.replace(built, optimiser=optimiser, states={**built.states, **hosts})
         self.upload(self.states)
 
