@@ -168,6 +168,26 @@ def test_source_distribution_holds_the_kernel_sources(tmp_path: Path) -> None:
     assert not [name for name in shipped if name.endswith((".so", ".c"))]
 
 
+def test_what_a_wheel_holds_gives_the_names_of_poptorch_and_popart(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for kernel in (ROOT / "torchipu" / "_kernels").glob("*.so"):
+        (tmp_path / "torchipu" / "_kernels" / kernel.name).symlink_to(kernel)
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import popart, poptorch, torch
+assert torch.equal(poptorch.inferenceModel(torch.nn.ReLU())(torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))
+print(poptorch.__file__, popart.__file__)
+"""
+    done = run_python(code, str(tmp_path))
+    ours = tmp_path / "torchipu" / "poptorch"
+    assert done.stdout.split() == [str(ours / "__init__.py"), str(ours / "popart.py")], done.stderr
+
+
 def test_build_without_a_compiler_says_what_to_install() -> None:
     build = runpy.run_path(str(ROOT / "setup.py"), run_name="setup")
     with pytest.raises(SystemExit) as refusal:

@@ -492,6 +492,7 @@ class TrainStep(_Step):
     """
 
     default_output_mode = "final"
+    ignores_own_step = False  # of an optimiser that is a subclass
 
     def __init__(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, options: Options | None = None, *,
@@ -561,6 +562,7 @@ class TrainStep(_Step):
         }
         return import_optimiser(
             optimizer, self.model, capture.parameters, gradients, gradient_scale=1.0 / scale, state_types=types,
+            ignores_own_step=self.ignores_own_step,
         )
 
     def _scaled(

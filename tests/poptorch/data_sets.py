@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from torchipu.poptorch import ICustomArgParser
+
 Pair = namedtuple("Pair", ["x", "y"])
 
 
-class Numbers(Dataset[Any]):
-    """Elements ``(full of n, n)``.
+class Counted:
+    """Knows how many elements it has.
 
     Args:
         length: How many.
@@ -27,10 +29,32 @@ class Numbers(Dataset[Any]):
     def __len__(self) -> int:
         return self.length
 
+
+class Numbers(Counted, Dataset[Any]):
+    """Elements ``(full of n, n)``."""
+
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         if index >= self.length:
             raise IndexError(index)
         return torch.full((2, 3), float(index)), torch.tensor(index)
+
+
+class Point:
+    """An object of a class of the user's, with two tensors and a name."""
+
+    def __init__(self, x: torch.Tensor, y: torch.Tensor, name: str) -> None:
+        self.x, self.y, self.name = x, y, name
+
+
+class PointParser(ICustomArgParser):
+    """Knows the tensors of a `Point`."""
+
+    def yieldTensors(self, struct: Point) -> Iterator[torch.Tensor]:
+        yield struct.x
+        yield struct.y
+
+    def reconstruct(self, original_structure: Point, tensor_iterator: Iterator[torch.Tensor]) -> Point:
+        return Point(next(tensor_iterator), next(tensor_iterator), original_structure.name)
 
 
 class Types(Numbers):
@@ -99,18 +123,8 @@ class Gated(Numbers):
         return super().__getitem__(index)
 
 
-class Stream(IterableDataset[Any]):
-    """Numbers one by one; each of several workers has its part of them.
-
-    Args:
-        length: How many.
-    """
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-
-    def __len__(self) -> int:
-        return self.length
+class Stream(Counted, IterableDataset[Any]):
+    """Numbers one by one; each of several workers has its part of them."""
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         worker = get_worker_info()

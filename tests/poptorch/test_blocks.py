@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -254,6 +255,29 @@ def test_multi_conv_refuses(settings: dict[str, Any], kind: type[Exception], tex
     with pytest.raises(kind, match=text):
         place(two_convolutions(**settings))
     place(two_convolutions())
+
+
+def test_multi_conv_is_one_op_of_the_program_as_popart_shows_it() -> None:
+    class Convolutions(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Conv1d(2, 2, 1) for _ in range(5))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with poptorch.MultiConv():
+                first = self.layers[0](x) + self.layers[1](x)
+            with poptorch.MultiConv().planType(poptorch.MultiConvPlanType.Serial):
+                second = self.layers[2](first) + self.layers[3](first)
+            return self.layers[4](second)
+
+    model = Convolutions()
+    step = poptorch.inferenceModel(model)
+    x = torch.randn(1, 2, 3)
+    torch.testing.assert_close(step(x), model(x))
+    ops = json.loads(step._debugGetPopartIR())["maingraph"]
+    assert [op["type"] for op in ops if "Conv" in op["type"]] == ["MultiConv", "MultiConv", "Conv"]
+    assert [len(op["outputs"]) for op in ops if op["type"] == "MultiConv"] == [2, 2]
+    assert [op["name"] for op in ops if op["type"] == "Conv"] == ["layers/4/Conv"]
 
 
 def test_multi_conv_is_neither_nested_nor_empty() -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.poptorch.data_sets import Broken, Dying, Gated, Held, Numbers, Pair, Stream
+from tests.poptorch.data_sets import Broken, Dying, Gated, Held, Numbers, Pair, Point, PointParser, Stream
 from torchipu import poptorch
 from torchipu.poptorch import data_accessor
 
@@ -53,6 +53,34 @@ def wait_for_end(pid: int) -> None:
 
 
 # ---------------------------------------------------------------------- what crosses
+@pytest.fixture
+def points() -> Iterator[None]:
+    """Let `Point` be known."""
+    poptorch.registerCustomArgParser(Point, PointParser())
+    yield
+    poptorch.registerCustomArgParser(Point, None)
+
+
+@pytest.mark.parametrize("strategy", [FORK, poptorch.SharingStrategy.SharedMemory])
+def test_objects_of_a_known_class_cross(points: None, strategy: poptorch.SharingStrategy) -> None:
+    data = [Point(torch.full((2,), float(n)), torch.tensor([n, n]), f"point {n}") for n in range(3)]
+    with accessor(data, sharing_strategy=strategy) as made:
+        found = [(type(p), p.x.tolist(), p.y.tolist(), p.name) for p in made]
+    # What is no tensor is that of the first object, as after a model's call.
+    assert found == [(Point, [float(n)] * 2, [n, n], "point 0") for n in range(3)]
+
+
+def test_objects_of_a_known_class_are_joined_to_batches(points: None) -> None:
+    data = [Point(torch.full((1, 2), float(n)), torch.tensor([n]), "point") for n in range(5)]
+    with accessor(data, rebatched_size=2) as made:
+        assert [(p.x.shape, p.y.tolist()) for p in made] == [((2, 2), [0, 1]), ((2, 2), [2, 3])]
+
+
+def test_objects_of_an_unknown_class_are_refused() -> None:
+    with pytest.raises(poptorch.Error, match=r"objects of a class known to poptorch.registerCustomArgParser, not"):
+        poptorch.AsynchronousDataAccessor([Point(torch.ones(1), torch.ones(1), "")], sharing_strategy=FORK)
+
+
 @pytest.mark.parametrize("element", [
     torch.arange(4), (torch.arange(4), torch.ones(2)), [torch.arange(4)], {"a": torch.arange(2), "b": torch.ones(3)},
     Pair(torch.zeros(1), torch.ones(2, 2)), (torch.tensor(3),),

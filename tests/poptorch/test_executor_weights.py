@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import torchipu.poptorch as poptorch
 from tests.poptorch.models import Classifier, batch, eager_training, options, sgd, twin_of
@@ -56,6 +57,33 @@ def test_ten_steps_give_the_weights_of_eager_training() -> None:
         step(x, labels)
         eager_training(twin, optimizer, (x, labels))
     torch.testing.assert_close(dict(model.state_dict()), dict(twin.state_dict()))
+
+
+class Tied(nn.Module):
+    """Two layers with one matrix; the second is a submodule of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.body = nn.Linear(6, 6), nn.Sequential(nn.Linear(6, 6))
+        self.body[0].weight = self.first.weight
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> Any:
+        out = self.body(self.first(x))
+        return out, F.mse_loss(out, target)
+
+
+def test_tied_weights_are_one_tensor_whose_gradients_are_added() -> None:
+    model = Tied()
+    twin = twin_of(model)
+    step, optimizer = training(model), sgd(twin)
+    x = batch(8)[0]
+    for _ in range(3):
+        step(x, -x)
+        eager_training(twin, optimizer, (x, -x))
+    assert model.body[0].weight is model.first.weight
+    torch.testing.assert_close(dict(model.state_dict()), dict(twin.state_dict()))
+    assert step.state_dict()["first.weight"].data_ptr() == step.state_dict()["body.0.weight"].data_ptr()
 
 
 @pytest.mark.parametrize("look", [

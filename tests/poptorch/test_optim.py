@@ -98,6 +98,40 @@ def test_lamb_trains() -> None:
     training.destroy()
 
 
+class TensorFlowRMSprop(torch.optim.Optimizer):
+    """RMSprop as TensorFlow's documentation gives it: mean squares from 1, eps under the root, rate in the momentum."""
+
+    def step(self, closure: object = None) -> None:
+        group = self.param_groups[0]
+        for p in group["params"]:
+            state = self.state.setdefault(p, {"square": torch.ones_like(p), "mean": 0.0, "move": 0.0})
+            gradient = p.grad + group["weight_decay"] * p.detach()
+            fresh = 1 - group["alpha"]
+            state["square"] = group["alpha"] * state["square"] + fresh * gradient**2
+            state["mean"] = group["alpha"] * state["mean"] + fresh * gradient
+            spread = state["square"] - state["mean"] ** 2 if group["centered"] else state["square"]
+            state["move"] = group["momentum"] * state["move"] + group["lr"] * gradient / (spread + group["eps"]).sqrt()
+            with torch.no_grad():
+                p -= state["move"]
+
+
+@pytest.mark.parametrize(("momentum", "centered"), [(0.0, False), (0.9, False), (0.9, True)])
+def test_rmsprop_of_tensorflow_follows_its_formula_in_float64(momentum: float, centered: bool) -> None:
+    ours, exact = model(), model().double()
+    numbers = {"lr": 0.05, "alpha": 0.9, "eps": 1e-2, "weight_decay": 0.1, "momentum": momentum, "centered": centered}
+    optimizer = optim.RMSprop(ours.parameters(), use_tf_variant=True, **numbers)
+    training = poptorch.trainingModel(ours, optimizer=optimizer)
+    reference = TensorFlowRMSprop(exact.parameters(), numbers)
+    for x, y in batches(5):
+        training(x, y)
+        reference.zero_grad()
+        exact(x.double(), y.double())[1].backward()
+        reference.step()
+    for mine, theirs in zip(training.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(mine.detach().double(), theirs.detach(), rtol=1e-4, atol=1e-6)
+    assert optimizer.state_dict()["ipu_state"]["Accl2___linear.bias"].shape == (3,)
+
+
 def test_what_is_given_is_variable_and_what_is_left_out_is_constant() -> None:
     attributes = optim.AdamW(model().parameters(), lr=0.1).variable_attrs
     assert not attributes.isConstant("lr")
@@ -136,7 +170,19 @@ def test_states_go_from_one_run_to_the_next() -> None:
     assert isinstance(numbers, dict)
     assert numbers["learningRate___specific___linear.bias"] == torch.tensor(0.05)
     assert numbers["lossScaling_FLOAT"] == 2.0
+    assert not any(name.startswith("scaled") for name in numbers)
     assert not any(name.startswith("weightDecay") for name in numbers)
+
+
+def test_numbers_of_sgd_have_the_names_and_the_scaling_of_popart() -> None:
+    module = model()
+    optimizer = optim.SGD(module.parameters(), lr=0.5, momentum=0.9, dampening=0.2, weight_decay=0.1, loss_scaling=4.0)
+    training = poptorch.trainingModel(module, optimizer=optimizer)
+    training.compile(*batches(1)[0])
+    numbers = optimizer.state_dict()["ipu_param"]
+    assert float(numbers["scaledLearningRate0___specific___linear.weight"]) == pytest.approx(0.5 * 0.8 / 4)
+    assert float(numbers["weightDecayScaleFactor0___specific___linear.bias"]) == pytest.approx(1 - 0.5 * 0.8 * 0.1)
+    assert float(numbers["lossScaling_FLOAT"]) == 4.0
 
 
 def test_states_are_none_before_a_program_exists_and_bad_ones_are_refused() -> None:
@@ -170,7 +216,6 @@ def test_a_scheduler_changes_the_rate_once_the_optimiser_is_set_anew() -> None:
 @pytest.mark.parametrize(("make", "kind", "words"), [
     (lambda p: torch.optim.Adagrad(p), AssertionError, "Unsupported optimizer type Adagrad"),
     (lambda p: optim.Adam(p, amsgrad=True), ValueError, "Only non-amsgrad Adam/AdamW optimizers are supported."),
-    (lambda p: optim.RMSprop(p, use_tf_variant=True), poptorch.Error, "use_tf_variant of RMSprop cannot run so far"),
     (lambda p: optim.SGD(p, lr=0.1, max_grad_norm=math.nan), poptorch.Error, "max_grad_norm must not be NaN"),
     (lambda p: optim.SGD(p, lr=0.1, accum_type=torch.int32), AssertionError, "accum_type must be one of"),
 ])

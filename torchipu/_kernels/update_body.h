@@ -88,7 +88,8 @@ static int FN(adam)(char *const *args, const int64_t *ints, const double *scalar
   return TI_OK;
 }
 
-/* rmsprop: args param, square_avg, momentum buffer, grad_avg, grad, hyper, step; flags 1 momentum, 2 centred. */
+/* rmsprop: args param, square_avg, momentum buffer, grad_avg, grad, hyper, step; flags 1 momentum, 2 centred,
+ * 4 as TensorFlow has it: eps under the root, the rate within the momentum. */
 static int FN(rmsprop)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                        void *scratch) {
   const double *hyper = (const double *)args[5];
@@ -99,6 +100,8 @@ static int FN(rmsprop)(char *const *args, const int64_t *ints, const double *sca
   const float decay = (float)hyper[FN(WEIGHT_DECAY)], alpha = (float)hyper[FN(ALPHA)];
   const float fresh = (float)(1.0 - hyper[FN(ALPHA)]), eps = (float)hyper[FN(EPS)], rate = (float)hyper[FN(LR)];
   const float momentum = (float)hyper[FN(MOMENTUM)];
+  const float eps_inside = flags & 4 ? eps : 0.0f, eps_outside = flags & 4 ? 0.0f : eps;
+  const float within = flags & 4 ? rate : 1.0f, after = flags & 4 ? 1.0f : rate;
   for (int64_t i = begin * FN(SPAN); i < last; i += VL) {
     const int64_t width = last - i;
     const VF param = FN(read)(args, h, 0, i, width);
@@ -111,12 +114,12 @@ static int FN(rmsprop)(char *const *args, const int64_t *ints, const double *sca
       FN(write)(&to, 3, i, width, mean);
       spread = square - mean * mean;
     }
-    VF move = grad / (FN(vsqrt)(spread) + eps);
+    VF move = grad * within / (FN(vsqrt)(spread + eps_inside) + eps_outside);
     if (flags & 1) {
       move = FN(read)(args, h, 2, i, width) * momentum + move;
       FN(write)(&to, 2, i, width, move);
     }
-    FN(write)(&to, 0, i, width, param - move * rate);
+    FN(write)(&to, 0, i, width, param - move * after);
   }
   return TI_OK;
 }

@@ -34,12 +34,14 @@ class _Kind:
         states: Names in ``optimizer.state`` of the tensors like the parameter, for a parameter group, in the order
             of the op's operands.
         counts_in_state: Whether torch keeps ``step`` in the state.
+        begins_with: What a state holds before the first update, for a parameter group and the name of the state.
     """
 
     base: type[torch.optim.Optimizer]
     target: Callable[[Group], str]
     states: Callable[[Group], tuple[str, ...]]
     counts_in_state: bool = True
+    begins_with: Callable[[Group, str], float] = lambda group, key: 0.0
 
 
 def _adam_target(group: Group) -> str:
@@ -54,6 +56,15 @@ def _sgd_states(group: Group) -> tuple[str, ...]:
     return ("momentum_buffer",) if float(group["momentum"]) != 0 else ()
 
 
+def _rmsprop_target(group: Group) -> str:
+    return "ipu.rmsprop_tf.default" if group.get("use_tf_variant") else "ipu.rmsprop.default"
+
+
+def _rmsprop_begin(group: Group, key: str) -> float:
+    # In TensorFlow, so that the first steps are not larger than the rate.
+    return 1.0 if group.get("use_tf_variant") and key == "square_avg" else 0.0
+
+
 def _rmsprop_states(group: Group) -> tuple[str, ...]:
     momentum = ("momentum_buffer",) if float(group["momentum"]) > 0 else ()
     return ("square_avg", *momentum, *(("grad_avg",) if group["centered"] else ()))
@@ -66,7 +77,7 @@ KINDS = (
     _Kind(torch.optim.AdamW, lambda group: "ipu.adamw.default", _adam_states),
     _Kind(torch.optim.Adam, _adam_target, _adam_states),
     _Kind(torch.optim.SGD, lambda group: "ipu.sgd.default", _sgd_states, counts_in_state=False),
-    _Kind(torch.optim.RMSprop, lambda group: "ipu.rmsprop.default", _rmsprop_states),
+    _Kind(torch.optim.RMSprop, _rmsprop_target, _rmsprop_states, begins_with=_rmsprop_begin),
     _Kind(LAMB, lambda group: "ipu.lamb.default", lambda group: ("exp_avg", "exp_avg_sq")),
     _Kind(LARS, lambda group: "ipu.lars.default", lambda group: ("momentum_buffer",), counts_in_state=False),
 )
@@ -102,7 +113,7 @@ class OptimiserImport:
 def import_optimiser(
     optimizer: torch.optim.Optimizer, model: torch.nn.Module, parameters: Mapping[str, Tensor],
     gradients: Mapping[str, Tensor], *, gradient_scale: float = 1.0,
-    state_types: Mapping[str, DType | None] = MappingProxyType({}),
+    state_types: Mapping[str, DType | None] = MappingProxyType({}), ignores_own_step: bool = False,
 ) -> OptimiserImport:
     """Write the update of an optimiser as ops.
 
@@ -117,11 +128,12 @@ def import_optimiser(
         gradient_scale: Factor on every gradient before the update.
         state_types: Type of states that do not have that of their parameter, by name. States are made in it; one that
             the optimiser has already is kept as it is.
+        ignores_own_step: Take a subclass with a ``step`` of its own for the class that it extends.
 
     Raises:
         OptionsError: Another class of optimiser, a setting that the IPU cannot do, or a parameter of another model.
     """
-    kind = _kind_of(optimizer)
+    kind = _kind_of(optimizer, ignores_own_step)
     builder = _Builder(optimizer, kind, gradient_scale, state_types)
     name_by_id = {id(tensor): name for name, tensor in model.named_parameters()}
     for number, group in enumerate(optimizer.param_groups):
@@ -139,10 +151,12 @@ def import_optimiser(
     return builder.result()
 
 
-def _kind_of(optimizer: torch.optim.Optimizer) -> _Kind:
+def _kind_of(optimizer: torch.optim.Optimizer, ignores_own_step: bool) -> _Kind:
     """Return how an optimiser is written; a subclass counts as its base unless it has a step of its own."""
     for kind in KINDS:
-        if isinstance(optimizer, kind.base) and inspect.unwrap(type(optimizer).step) is inspect.unwrap(kind.base.step):
+        if isinstance(optimizer, kind.base) and (
+            ignores_own_step or inspect.unwrap(type(optimizer).step) is inspect.unwrap(kind.base.step)
+        ):
             return kind
     supported = ", ".join(sorted(f"{_home(kind.base)}.{kind.base.__name__}" for kind in KINDS))
     raise OptionsError(
@@ -209,7 +223,7 @@ class _Builder:
         """Enter the update of one parameter."""
         names = self.kind.states(group)
         step = self.step(name, parameter)
-        states = [weight, *(self.state(name, parameter, key) for key in names)]
+        states = [weight, *(self.state(name, parameter, key, self.kind.begins_with(group, key)) for key in names)]
         counted = Tensor(f"{step.name}.next", (), DType.FLOAT, Role.OPTIMISER_STATE)
         self.ops.append(_update_op("ipu.increment.default", (step,), (counted,), ("step",)))
         self.updates.append((step, counted))
@@ -220,14 +234,14 @@ class _Builder:
         ))
         self.updates += zip(states, outputs, strict=True)
 
-    def state(self, name: str, parameter: torch.Tensor, key: str) -> Tensor:
-        """Enter a state tensor of the parameter's shape, created with zeros where torch has not done it."""
+    def state(self, name: str, parameter: torch.Tensor, key: str, first: float) -> Tensor:
+        """Enter a state tensor of the parameter's shape, created where torch has not done it."""
         state: State = self.optimizer.state[parameter]
         value = state.get(key)
         if value is None:
             chosen = self.state_types.get(key)
             dtype = parameter.dtype if chosen is None else TORCH_DTYPES[chosen]
-            value = torch.zeros_like(parameter.detach(), memory_format=torch.preserve_format, dtype=dtype)
+            value = torch.full_like(parameter.detach(), first, memory_format=torch.preserve_format, dtype=dtype)
             state[key] = value
         return self.hold(parameter, key, value, f"{key}.{name}")
 

@@ -36,6 +36,9 @@ class Running(torch.nn.Module):
     Args:
         inner: The module, called by `run`.
         loss_scale: What the backward ops begin from; 0 for inference.
+
+    Attributes:
+        names_modules: Whether ops carry the path of the module that they run in.
     """
 
     keeps_writes = True
@@ -44,9 +47,19 @@ class Running(torch.nn.Module):
         super().__init__()
         self.inner = inner
         self.loss_scale = loss_scale
+        self.names_modules = True
         self.loss: int | None = None
         self.leaves: list[Any] = []
         self.spec: pytree.TreeSpec | None = None
+        self._repeats = _repeats(inner)
+
+    def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Any:
+        """Name every parameter once, though AOT autograd asks for all names: two inputs would be two weights."""
+        return super().named_parameters(prefix, recurse)
+
+    def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Any:
+        """Name every buffer once."""
+        return super().named_buffers(prefix, recurse)
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int | None]:
         """Call ``inner``; return its tensors and which of them is the loss, or None."""
@@ -54,7 +67,8 @@ class Running(torch.nn.Module):
 
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Return the tensors of a run; only the loss carries a gradient."""
-        with traceback.preserve_node_meta(), _module_paths(self.inner), _UserLines():
+        paths = _module_paths(self.inner) if self.names_modules else contextlib.nullcontext()
+        with _tied(self._repeats), traceback.preserve_node_meta(), paths, _UserLines():
             results, self.loss = self.run(tensors)
         if self.loss is not None and not results[self.loss].requires_grad:
             self.loss = None
@@ -99,6 +113,39 @@ def capture_by_running(
             raise as_capture_error(error) from error
 
 
+# ---------------------------------------------------------------------- tied weights
+Slot = tuple[dict[str, Any], str]
+"""Where a module holds a parameter or a buffer."""
+
+
+def _repeats(root: torch.nn.Module) -> list[tuple[Slot, Slot]]:
+    """Return the second and further places of each parameter and buffer of a module, with the first one."""
+    first: dict[int, Slot] = {}
+    found = []
+    for kind in ("_parameters", "_buffers"):
+        for member in root.modules():
+            for name, tensor in getattr(member, kind).items():
+                if tensor is not None:
+                    slot = (getattr(member, kind), name)
+                    known = first.setdefault(id(tensor), slot)
+                    if known is not slot:
+                        found.append((slot, known))
+    return found
+
+
+@contextlib.contextmanager
+def _tied(repeats: Sequence[tuple[Slot, Slot]]) -> Iterator[None]:
+    """Let all places of a tensor hold what is traced in the first one."""
+    before = [(slot, slot[0][slot[1]]) for slot, _ in repeats]
+    for (held, name), (first, first_name) in repeats:
+        held[name] = first[first_name]
+    try:
+        yield
+    finally:
+        for (held, name), tensor in before:
+            held[name] = tensor
+
+
 # ---------------------------------------------------------------------- where the user wrote it
 class _UserLines(TorchFunctionMode):
     """Notes for each call into torch the line outside torch that it comes from, and calls what stands in for it."""
@@ -114,8 +161,8 @@ class _UserLines(TorchFunctionMode):
 
 
 def _user_line(frame: FrameType | None) -> str:
-    """Return the innermost frame outside torch and torchipu as one entry of a stack trace."""
-    while frame is not None:
+    """Return the innermost frame of forward outside torch and torchipu as one entry of a stack trace."""
+    while frame is not None and frame.f_code is not Running.forward.__code__:
         file = frame.f_code.co_filename
         if not file.startswith((TORCH_ROOT, OUR_ROOT, "<")):
             code = linecache.getline(file, frame.f_lineno).strip()

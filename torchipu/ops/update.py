@@ -25,7 +25,7 @@ STATES = ("param", "momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq",
 SPAN = 4096  # elements of an item; as in update_body.h
 BLOCK_BYTES = 65536
 AMSGRAD, DECOUPLED = 1, 2
-HAS_MOMENTUM, IS_CENTRED = 1, 2
+HAS_MOMENTUM, IS_CENTRED, OF_TENSORFLOW = 1, 2, 4
 
 # --------------------------------------------------------------------------- device side
 _SCALED_ADD = vector_codelet("popops::ScaledAdd", 3, 3, supervisor=60, worker_half=24, worker_single=24)
@@ -164,11 +164,15 @@ def _emit_adam(decoupled: int) -> Emitter:
     return emit
 
 
-def _emit_rmsprop(op: Op, plan: HostPlanner) -> None:
-    read = [value_of(op, plan, name) for name in ("grad", "hyper", "step")]
-    state = in_place(op, plan)
-    flags = (HAS_MOMENTUM if "momentum_buffer" in state else 0) | (IS_CENTRED if "grad_avg" in state else 0)
-    _update(op, plan, kernels.RMSPROP, ("param", "square_avg", "momentum_buffer", "grad_avg"), state, read, flags)
+def _emit_rmsprop(variant: int) -> Emitter:
+    def emit(op: Op, plan: HostPlanner) -> None:
+        read = [value_of(op, plan, name) for name in ("grad", "hyper", "step")]
+        state = in_place(op, plan)
+        flags = variant | (HAS_MOMENTUM if "momentum_buffer" in state else 0)
+        flags |= IS_CENTRED if "grad_avg" in state else 0
+        _update(op, plan, kernels.RMSPROP, ("param", "square_avg", "momentum_buffer", "grad_avg"), state, read, flags)
+
+    return emit
 
 
 register(
@@ -179,5 +183,6 @@ register(
     OpSpec("ipu.sgd.default", "sgd", _lower_sgd, _emit_sgd),
     OpSpec("ipu.adam.default", "adam", _lower(_ADAM), _emit_adam(0)),
     OpSpec("ipu.adamw.default", "adamw", _lower(_ADAM), _emit_adam(DECOUPLED)),
-    OpSpec("ipu.rmsprop.default", "rmsprop", _lower(_RMSPROP), _emit_rmsprop),
+    OpSpec("ipu.rmsprop.default", "rmsprop", _lower(_RMSPROP), _emit_rmsprop(0)),
+    OpSpec("ipu.rmsprop_tf.default", "rmsprop", _lower(_RMSPROP), _emit_rmsprop(OF_TENSORFLOW)),
 )

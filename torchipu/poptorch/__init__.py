@@ -9,7 +9,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from torchipu.poptorch import enums, options, poptorch_core, profiling
+import torch
+
+from torchipu.poptorch import enums, options, poptorch_core
 from torchipu.poptorch._logging import setLogLevel
 from torchipu.poptorch.capturing import isRunningOnIpu
 from torchipu.poptorch.enums import (
@@ -75,6 +77,7 @@ _MODULE_BY_NAME: dict[str, str] = {
     "MultiConv": "multi_conv",
     "ICustomArgParser": "structure",
     "PoplarExecutor": "_poplar_executor",
+    "autocast": "autocasting",
     "identity_loss": "loss",
     "inferenceModel": "wrappers",
     "load": "wrappers",
@@ -127,6 +130,7 @@ __all__ = [
     "UnrecoverableError",
     "VariableRetrievalMode",
     "__version__",
+    "autocast",
     "cond",
     "ctc_beam_search_decoder",
     "custom_op",
@@ -180,8 +184,18 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-_SUBMODULES = ("_impl", "_logging", "_poplar_executor", "ops", "optim")
+_SUBMODULES = ("_impl", "_logging", "_poplar_executor", "autocasting", "ops", "optim", "profiling")
 """Modules that are attributes of this one without an import of their own."""
+
+
+def _autocast_of_modules(module: torch.nn.Module, enabled: bool = True) -> torch.nn.Module:
+    """Let the forward of a module be a region of `autocast`; a method of every module, as in PopTorch 2.1 to 3.0."""
+    from torchipu.poptorch.autocasting import cast_module
+
+    return cast_module(module, enabled)
+
+
+torch.nn.Module.autocast = _autocast_of_modules  # type: ignore[attr-defined]
 
 
 def __dir__() -> list[str]:

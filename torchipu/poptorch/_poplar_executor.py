@@ -11,20 +11,24 @@ from typing import Any
 
 import torch
 
-from torchipu.errors import ExecutionError, IpuError, OptionsError
-from torchipu.poptorch import instrumentation, ir_text, optim, perf, profiling, translation
+from torchipu.errors import ExecutionError, IpuError
+from torchipu.poptorch import instrumentation, ir_text, optim, perf, popart_options, profiling, translation
 from torchipu.poptorch._args_parser import ArgsParser, Arguments
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.blocks import module_repr
 from torchipu.poptorch.compile_hooks import compilation_bar, compiling
+from torchipu.poptorch.engine_options import write_report
 from torchipu.poptorch.enums import ConnectionType, OutputMode
+from torchipu.poptorch.executable_cache import cache_of
+from torchipu.poptorch.executor_errors import as_poptorch_error
 from torchipu.poptorch.executor_files import Files
+from torchipu.poptorch.executor_optimiser import Optimised
 from torchipu.poptorch.executor_reports import Reports
-from torchipu.poptorch.grouping import GroupedParameter
+from torchipu.poptorch.grouping import GroupedParameter, groups_of
+from torchipu.poptorch.optim_attributes import FixedValues
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.overlap import check_overlaps
-from torchipu.poptorch.poptorch_core import Error
 from torchipu.poptorch.session import Session, TrainingSession, make_session
 from torchipu.poptorch.tracing import Function, TracedModel, error_on_the_host
 
@@ -37,6 +41,7 @@ OWN = frozenset({
     "_user_model", "_model", "_options", "_training", "_optimizer", "_parser", "_executable", "_compiled_arguments",
     "_is_attached", "_is_dirty", "_is_optimiser_dirty", "_host_version", "_seen_version", "_anchor_memory",
     "_has_run", "_perf", "_compilation_seconds", "_random", "_warned_not_contiguous_input", "_signal", "_groups",
+    "_tracker", "_fixed",
     "__dict__", "__class__", "__weakref__",
 })
 """Attributes of an executor itself; all others are those of the model."""
@@ -50,7 +55,7 @@ def _refuse_backward(*args: Any, **kwargs: Any) -> None:
     )
 
 
-class PoplarExecutor(Reports, Files):
+class PoplarExecutor(Reports, Files, Optimised):
     """A model on the device; made by `trainingModel`, `inferenceModel` and `load`.
 
     Args:
@@ -96,11 +101,12 @@ class PoplarExecutor(Reports, Files):
         self._compilation_seconds: float | None = None
         self._random: tuple[int, int] | None = None
         self._warned_not_contiguous_input = False
-        self._groups: dict[str, Any] = {}
+        self._groups: dict[str, tuple[Any, ...]] = {}
         if training:
             assert optimizer is not None
             optim.check(optimizer)
             translation.adapt_options(options, optimizer)
+            self._begin_optimiser(optimizer)
         options._freeze()
         if training and isinstance(model, torch.nn.Module):
             instrumentation.instrument(model, self)
@@ -186,12 +192,12 @@ class PoplarExecutor(Reports, Files):
         assert session is not None and expected is not None
         if not self._training:
             self._follow_trainer()
-        tensors = self._inputs(expected.collect(arguments))
+        tensors = translation.synthetic(self._inputs(expected.collect(arguments)), self._options)
         received = time.perf_counter()
         try:
             results, anchored = session.run(tensors)
         except ExecutionError as error:
-            raise _as_poptorch_error(error) from error
+            raise as_poptorch_error(error) from error
         finally:
             # Also after an error or Ctrl-C: the device has then made all updates up to that moment.
             self._is_dirty = self._is_optimiser_dirty = self._training
@@ -231,6 +237,9 @@ class PoplarExecutor(Reports, Files):
     def _compile(self, arguments: Arguments, captured: Any = None) -> None:
         translation.check_batch(arguments, self._options)
         self._check_inputs(arguments)
+        popart_options.check_popart(self._options)
+        self._check_buffer_names()
+        popart_options.log_options(self._options)
         started = time.perf_counter()
         tensors = self._inputs([tensor.detach() for tensor in arguments.tensors()])
         owner = self._user_model if isinstance(self._user_model, torch.nn.Module) else self._model
@@ -239,26 +248,29 @@ class PoplarExecutor(Reports, Files):
         fetched = instrumentation.owner_of(owner)
         if fetched is not None and fetched is not self:
             fetched.copyWeightsToHostIfNeeded()
+        groups = groups_of(self._groups, self._model, self._options.replication_factor)
         with instrumentation.as_plain(owner):
             session = make_session(owner, core, optimizer)
             traced = TracedModel(
-                self._model, arguments, self._options._execution_strategy, is_training=self._training,
-                loss_scale=core.backward_scale,
+                self._model, arguments, self._options, is_training=self._training, loss_scale=core.backward_scale,
+                groups=groups,
             )
-            session.prepare(traced, translation.anchors(self._options), captured)
+            session.prepare(traced, translation.anchors(self._options), captured, cache_of(self._options))
             with compiling(), compilation_bar(self._options) as progress:
                 try:
                     session.compile(*tensors, progress=progress)
                     translation.check_ipus(session.num_ipus, self._options)
                     check_overlaps(session.capture, traced, self._options, session.num_ipus)
                 except IpuError as error:
-                    raise _as_poptorch_error(error) from error
+                    raise as_poptorch_error(error) from error
                 except (RuntimeError, ValueError, IndexError, TypeError) as error:
                     raise error_on_the_host(error, traced, session.cut(tensors)) from None
         self._executable = session
+        self._fixed = FixedValues(optimizer) if optimizer is not None else None
         self._compiled_arguments = arguments.with_tensors([t.detach().to("meta") for t in arguments.tensors()])
         self._compilation_seconds = time.perf_counter() - started
         ir_text.log_ops(session.compiled, self._options)
+        write_report(session.profile, self._options, is_training=self._training)
         self._seen_version = -1
 
     def _check_inputs(self, arguments: Arguments) -> None:
@@ -321,6 +333,7 @@ class PoplarExecutor(Reports, Files):
         self._is_attached = True
         self._is_dirty = False
         logger.debug("Acquired device")
+        logger.debug("Setting random seed to %d", session.options.seed)
         self._push_weights()
 
     def detachFromDevice(self) -> None:
@@ -379,6 +392,16 @@ class PoplarExecutor(Reports, Files):
             )
         session.upload(session.buffers(names))
 
+    def _check_buffer_names(self) -> None:
+        module = self._user_model if isinstance(self._user_model, torch.nn.Module) else self._model
+        known = [name for name, _ in module.named_buffers()]
+        unknown = [n for n in self._options._popart.options.get("updatableNamedBuffers", ()) if n not in known]
+        if unknown:
+            raise createPoptorchError(
+                f"poptorch.Options().updatableNamedBuffers names {', '.join(unknown)}, which the model does not have. "
+                f"Its buffers: {', '.join(known) or 'none'}"
+            )
+
     def _follow_trainer(self) -> None:
         """Take over what a training executor of the same model has trained."""
         trainer = instrumentation.owner_of(self._user_model)
@@ -394,12 +417,6 @@ class PoplarExecutor(Reports, Files):
         self.copyWeightsToHostIfNeeded()
         self._pull_optimiser()
 
-    def _pull_optimiser(self) -> None:
-        if self._is_optimiser_dirty and self._executable is not None:
-            logger.debug("Writing optimiser state tensors from IPU to host.")
-            self._executable.download(self._executable.states)
-            self._is_optimiser_dirty = False
-
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
         """Load weights into the user's model and, if there is one, onto the device.
 
@@ -412,27 +429,6 @@ class PoplarExecutor(Reports, Files):
             logger.debug("load_state_dict: implicit copyWeightsToDevice()")
             self.copyWeightsToDevice()
         return result
-
-    def setOptimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Let the device use the values of an optimiser from now on.
-
-        Args:
-            optimizer: The one in use, after a change of its values, or another one of the same kind.
-        """
-        session = self._executable
-        if optimizer is not self._optimizer:
-            optim.check(optimizer)
-            optim.attach(optimizer, self)
-        if isinstance(session, TrainingSession):
-            if optimizer is not self._optimizer:
-                self._pull_optimiser()
-            logger.debug("Updating graph optimizer")
-            with instrumentation.as_plain(session.model):
-                try:
-                    session.take_optimiser(optimizer)
-                except OptionsError as error:
-                    raise _as_poptorch_error(error) from error
-        self._optimizer = optimizer
 
     # ------------------------------------------------------------------ random numbers
     @property
@@ -452,6 +448,8 @@ class PoplarExecutor(Reports, Files):
     def _random_state(self) -> tuple[int, int]:
         if self._random is None:
             session = self._session()
+            logger.debug("Reading random seed")
+            logger.debug("Reading RNG state")
             self._random = (int(session.options.seed or 0), session.calls)
         return self._random
 
@@ -470,15 +468,3 @@ def _restored(
     model: Any, options: Options, training: bool, optimizer: torch.optim.Optimizer | None,
 ) -> PoplarExecutor:
     return PoplarExecutor(model, options, training, optimizer)
-
-
-def _as_poptorch_error(error: IpuError) -> Error:
-    """Return PopTorch's error for one of the core."""
-    if isinstance(error, OptionsError) and error.option == "broadcast_buffers":
-        return createPoptorchError(
-            f"PopTorch does not support broadcasting buffers: {error.message}. If your model is able to tolerate "
-            "buffers becoming out of sync between replicas, you can disable buffer broadcasting using "
-            "poptorch.Options.broadcastBuffers(False)."
-        )
-    kind = "poplar_application_runtime_error" if isinstance(error, ExecutionError) else "poptorch_cpp_error"
-    return Error(f"'{kind}': {error}", type=kind, message=str(error))

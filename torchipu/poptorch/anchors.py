@@ -18,6 +18,7 @@ OP_TYPES: Mapping[str, str] = {
     "_log_softmax": "LogSoftmax", "nll_loss_forward": "Nll", "embedding": "Gather", "mean": "ReduceMean",
     "sum": "ReduceSum", "max_pool2d_with_indices": "MaxPool", "cat": "Concat", "_to_copy": "Cast", "clone": "Identity",
     "sgd": "SGD0VarUpdate", "adam": "AdamVarUpdate", "adamw": "AdamVarUpdate", "rmsprop": "RMSPropUpdater",
+    "rmsprop_tf": "RMSPropUpdater", "lamb": "AdamVarUpdate",
     "accumulate": "Accumulate", "all_reduce": "ReplicatedAllReduce", "l1_loss": "L1", "cos": "Cos", "sin": "Sin",
 }
 """PopART's name of an op where it is not simply ATen's in capitals."""

@@ -41,6 +41,7 @@ class _Placing:
     def __init__(self, strategy: _IExecutionStrategy) -> None:
         self.strategy = strategy
         self.ipus: list[int] = []
+        self.num_regions = 0
         self._next_id = 0
         self._ids: dict[int, str] = {}
         self._stage_by_name: dict[str, int] = {}
@@ -67,6 +68,7 @@ class _Placing:
         if ipu is None:
             logger.debug("No IPU specified for block %s: default to stage_id %d", block_id, stage._stage_id)
             ipu = stage._stage_id
+        self.strategy.check_ipu(stage, ipu)
         self.ipus.append(ipu)
         logger.debug(
             "Starting block id=%s stage=%d phase=%d ipu=%d", block_id, stage._stage_id, stage._phase_id, ipu
@@ -87,6 +89,14 @@ class _Placing:
 
 
 _placing: _Placing | None = None
+
+
+def number_of_region() -> int:
+    """Return the next number for a region of the model, the same in every run of it; 0 outside of a capture."""
+    if _placing is None:
+        return 0
+    _placing.num_regions += 1
+    return _placing.num_regions - 1
 
 
 def _annotate(name: str, ipu: int | None) -> None:

@@ -17,6 +17,7 @@ import torch
 import torch.multiprocessing
 import torch.utils.data
 
+from torchipu.poptorch import structure
 from torchipu.poptorch.data_worker import Job, run, wake
 from torchipu.poptorch.enums import SharingStrategy
 from torchipu.poptorch.poptorch_core import createPoptorchError
@@ -38,7 +39,8 @@ class AsynchronousDataAccessor:
     What an iteration gives are views of memory that is written anew after the next step: clone what is to stay.
 
     Args:
-        dataset: Any iterable of tensors, or of flat tuples, lists or dicts of tensors; a loader among them.
+        dataset: Any iterable of tensors, of flat tuples, lists or dicts of tensors, or of objects of a class that
+            `registerCustomArgParser` knows; a loader among them.
         buffer_size: How many batches the memory holds.
         miss_sleep_time_in_ms: Accepted; the process waits for a wake-up and not by the clock.
         load_indefinitely: Begin the next epoch as soon as one has been read.
@@ -183,7 +185,7 @@ class AsynchronousDataAccessor:
             seed=int(torch.randint(2**62, ())), counters=counters, num_slots=self._buffer_size,
             rebatched_size=self._rebatched_size, drop_last=_drops_last(self._dataset),
             load_indefinitely=self._load_indefinitely, wake_reader=wake_reader, wake_worker=wake_worker, alive=alive,
-            report=report, not_ours=ours if method == "fork" else (),
+            report=report, parsers=structure.registered(), not_ours=ours if method == "fork" else (),
         )
         self._process = context.Process(target=run, args=(job,), name="poptorch data")
         try:

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import torch
 
 from torchipu.poptorch.ring import Counters, Layout, Ring, flatten
+from torchipu.poptorch.structure import ICustomArgParser, registerCustomArgParser
 
 GRACE_SECONDS = 5.0
 """How long the worker may go on with what it does once it is to end."""
@@ -45,6 +46,7 @@ class Job:
         wake_worker: Read from: there is a free slot, or another epoch is wanted.
         alive: Ends when the parent does, or when the worker is to end.
         report: Layout and memory of the ring, and what went wrong.
+        parsers: Of the user's classes, as `registerCustomArgParser` was given them.
         not_ours: The parent's ends of these, which a forked process holds too.
     """
 
@@ -59,6 +61,7 @@ class Job:
     wake_worker: Connection
     alive: Connection
     report: Connection
+    parsers: dict[type, ICustomArgParser]
     not_ours: tuple[Connection, ...]
 
 
@@ -80,6 +83,8 @@ def run(job: Job) -> None:
     # One thread, as in torch's own workers: a forked process hangs in the pool of its parent otherwise.
     torch.set_num_threads(1)
     torch.manual_seed(job.seed)
+    for kind, parser in job.parsers.items():
+        registerCustomArgParser(kind, parser)
     threading.Thread(target=_end_with_parent, args=(job.alive,), daemon=True).start()
     status = 0
     try:

@@ -15,14 +15,12 @@ from typing import Any
 
 import torch
 
-from torchipu.capture.aot import Captured
-from torchipu.ir.graph import Tensor
-from torchipu.ir.serial import graph_from_data, graph_to_data
 from torchipu.poptorch import stored_values, tensor_file
 from torchipu.poptorch._args_parser import Arguments
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.enums import ConnectionType
+from torchipu.poptorch.stored_capture import capture_from_data, capture_to_data
 from torchipu.poptorch.structure import with_tensors
 
 KIND, VERSION = "torchipu.poptorch executable", "3.3.0"
@@ -40,7 +38,7 @@ def save(executor: Any, filename: str | os.PathLike[str], export_model: bool, sa
     session = executor._session()
     assert session._built is not None and executor._compiled_arguments is not None
     captured, arguments = session._built.capture, executor._compiled_arguments
-    capture, tensors = _capture_to_data(captured)
+    capture, tensors = capture_to_data(captured)
     traced = session.traced
     members = [m if isinstance(m, int) else f"result/{n}" for n, m in enumerate(traced.members)]
     tensors |= {f"result/{n}": m for n, m in enumerate(traced.members) if not isinstance(m, int)}
@@ -50,6 +48,7 @@ def save(executor: Any, filename: str | os.PathLike[str], export_model: bool, sa
         "template": stored_values.to_data(traced.template),
         "arguments": stored_values.to_data((arguments.positional, arguments.keyword, arguments.names)),
         "parameters": _signature_to_data(executor._parser.signature),
+        "groups": {name: stored_values.to_data(group) for name, group in executor._groups.items()},
         "random": list(executor._random_state()) if save_rng_state else None,
     }
     module = executor._user_model if isinstance(executor._user_model, torch.nn.Module) else executor._model
@@ -116,7 +115,8 @@ def adopt(executor: Any, tensors: Mapping[str, torch.Tensor], description: Mappi
     arguments = Arguments(positional, keyword, names)
     # The capture is given: of the inputs only sizes and types matter.
     empty = [torch.zeros(t.shape, dtype=t.dtype) for t in arguments.tensors()]
-    captured = _capture_from_data(description["capture"], tensors)
+    captured = capture_from_data(description["capture"], tensors)
+    executor._groups = {name: stored_values.from_data(group) for name, group in description["groups"].items()}
     executor._compile(arguments.with_tensors(empty), captured)
     traced = executor._session().traced
     traced.members = [tensors[m] if isinstance(m, str) else m for m in description["members"]]
@@ -162,48 +162,6 @@ class StoredModel(torch.nn.Module):
 
 
 # ---------------------------------------------------------------------- parts
-def _capture_to_data(captured: Captured) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    values = {f"constant/{tensor.name}": value for tensor, value in captured.constants.items()}
-    data = {
-        "graph": graph_to_data(captured.graph),
-        "arguments": [tensor.name if tensor is not None else None for tensor in captured.arguments],
-        "parameters": {name: tensor.name for name, tensor in captured.parameters.items()},
-        "buffers": {name: tensor.name for name, tensor in captured.buffers.items()},
-        "gradients": {name: tensor.name for name, tensor in captured.gradients.items()},
-        "constants": [tensor.name for tensor in captured.constants],
-        "loss": captured.loss.name if captured.loss is not None else None,
-        "loss_scale": captured.loss_scale.name if captured.loss_scale is not None else None,
-        "leaves": [leaf.name for leaf in captured.leaves if isinstance(leaf, Tensor)],
-        "dtypes": [str(dtype).removeprefix("torch.") for dtype in captured.output_dtypes],
-        "written": [[place, tensor.name] for place, tensor in captured.written.items()],
-    }
-    return data, values
-
-
-def _capture_from_data(data: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Captured:
-    graph = graph_from_data(data["graph"])
-    known = {tensor.name: tensor for tensor in graph.inputs}
-    known |= {tensor.name: tensor for op in graph.ops for tensor in op.outputs}
-    known |= {t.name: t for t in graph.outputs}
-    # Arguments that no op reads are not in the graph.
-    unread = Tensor("unread", (), next(iter(known.values())).dtype) if known else None
-
-    def named(names: Mapping[str, str]) -> dict[str, Tensor]:
-        return {name: known[tensor] for name, tensor in names.items()}
-
-    spec = torch.utils._pytree.tree_structure([0] * len(data["leaves"]))
-    return Captured(
-        graph=graph, arguments=tuple(known.get(name, unread) if name else None for name in data["arguments"]),
-        parameters=named(data["parameters"]), buffers=named(data["buffers"]), gradients=named(data["gradients"]),
-        constants={known[name]: tensors[f"constant/{name}"] for name in data["constants"]},
-        loss=known[data["loss"]] if data["loss"] else None,
-        loss_scale=known[data["loss_scale"]] if data["loss_scale"] else None, in_spec=spec, out_spec=spec,
-        leaves=tuple(known[name] for name in data["leaves"]),
-        output_dtypes=tuple(getattr(torch, name) for name in data["dtypes"]), generic_targets={},
-        written={place: known[name] for place, name in data["written"]},
-    )
-
-
 def _signature_to_data(signature: inspect.Signature) -> list[list[Any]]:
     found = []
     for parameter in signature.parameters.values():

@@ -6,11 +6,13 @@ import logging
 from typing import Any
 
 from torchipu.compiler import Compiled
-from torchipu.ir.graph import Tensor
-from torchipu.ir.types import DType
+from torchipu.ir.graph import Op, Placement, Tensor
+from torchipu.ir.types import DType, Leg
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.anchors import op_names, op_type
+from torchipu.poptorch.multi_conv import MULTI_CONV
 from torchipu.poptorch.options import Options
+from torchipu.poptorch.strategies import _IExecutionStrategy, _PhasedExecution
 
 DTYPES = {
     DType.HALF: "float16", DType.FLOAT: "float32", DType.INT: "int32", DType.LONG: "int32", DType.SHORT: "int16",
@@ -18,20 +20,50 @@ DTYPES = {
 }
 
 
+CONVOLUTIONS = ("Conv", "ConvolutionBackward")
+ADAM = ("ipu.adam.default", "ipu.adamw.default", "ipu.lamb.default")
+
+
 def popart_ir(compiled: Compiled) -> dict[str, list[dict[str, Any]]]:
     """Return ``{"maingraph": [ops]}``; an op has name, type, attributes (all of them text), inputs and outputs."""
-    ops = []
+    ops: list[dict[str, Any]] = []
+    together: dict[tuple[str, Leg], dict[str, Any]] = {}
     for name, op in op_names(compiled.graph):
+        if op.target in ADAM:
+            ops.append(_adam_updater(name, op))
         attributes = {key: str(value) for key, value in op.attrs.items()}
         if op.placement is not None:
             attributes["__pipeline_stage"] = str(op.placement.stage)
             attributes["__ipu_number"] = str(op.placement.ipu)
-        ops.append({
+        shown = {
             "name": name, "type": op_type(op), "domain": "ai.graphcore" if op.target.startswith("ipu") else "ai.onnx",
             "attributes": attributes, "inputs": [_tensor(t, n) for n, t in enumerate(op.inputs)],
             "outputs": [_tensor(t, n) for n, t in enumerate(op.outputs)],
-        })
+        }
+        region = attributes.get(MULTI_CONV)
+        if region is None or shown["type"] not in CONVOLUTIONS:
+            ops.append(shown)
+        elif (region, op.leg) in together:
+            _join(together[region, op.leg], shown)
+        else:
+            together[region, op.leg] = shown
+            ops.append(shown)
+            shown["type"] = "MultiConv"
     return {"maingraph": ops}
+
+
+def _join(first: dict[str, Any], other: dict[str, Any]) -> None:
+    """Add a convolution to those that PopART shows as one op."""
+    for side in ("inputs", "outputs"):
+        first[side] += [{**entry, "index": str(len(first[side]) + n)} for n, entry in enumerate(other[side])]
+
+
+def _adam_updater(name: str, op: Op) -> dict[str, Any]:
+    """Return what PopART shows of an Adam update beside its last op: the one that makes the step of the moments."""
+    return {
+        "name": name.replace("AdamVarUpdate", "AdamUpdater"), "type": "AdamUpdater", "domain": "ai.graphcore",
+        "attributes": {}, "inputs": [_tensor(t, n) for n, t in enumerate(op.inputs[1:])], "outputs": [],
+    }
 
 
 def log_ops(compiled: Compiled, options: Options) -> None:
@@ -42,13 +74,29 @@ def log_ops(compiled: Compiled, options: Options) -> None:
     stages = {op.placement.stage for op in compiled.graph.ops if op.placement is not None}
     is_pipelined = mode == "Pipelined" and len(stages) > 1
     logger.debug("enablePipelining set to value %d", is_pipelined)
+    strategy = options._execution_strategy
+    if isinstance(strategy, _PhasedExecution):
+        mode = "Phased"
+        is_training = any(op.leg is Leg.BACKWARD for op in compiled.graph.ops)
+        logger.debug("executionPhaseSettings.phases set to value %d", strategy.phases(is_training=is_training))
     for name, op in op_names(compiled.graph):
         if op.placement is not None and op.outputs:
             result = op.outputs[0]
             logger.debug(
-                "%s [%s(%s), mode(%s), ipu(%d), stage(%d)]", numbered(name), DTYPES[result.dtype],
-                ", ".join(map(str, result.shape)), mode, op.placement.ipu, op.placement.stage,
+                "%s [%s(%s), mode(%s), ipu(%d), %s]", numbered(name), DTYPES[result.dtype],
+                ", ".join(map(str, result.shape)), mode, op.placement.ipu, _time_of(op.placement, strategy),
             )
+
+
+def _time_of(placement: Placement, strategy: _IExecutionStrategy) -> str:
+    """Return when an op runs, as the log shows it."""
+    if not isinstance(strategy, _PhasedExecution):
+        return f"stage({placement.stage})"
+    stages = strategy._stages()
+    first = placement.block.partition(" (")[0]
+    phase = stages[first]._phase_id if first in stages else 0
+    is_forward = placement.leg is Leg.FORWARD
+    return f"phase({strategy.forward_phase(phase) if is_forward else strategy.backward_phase(phase)})"
 
 
 def numbered(name: str) -> str:

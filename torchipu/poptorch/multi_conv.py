@@ -10,10 +10,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from torchipu.capture.block import Partials
+from torchipu.poptorch.blocks import number_of_region
 from torchipu.poptorch.capturing import isRunningOnIpu
 from torchipu.poptorch.enums import MultiConvPlanType
+from torchipu.poptorch.hints import Attribute
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
+MULTI_CONV = "__multi_conv"
+"""Attribute of the ops of a `MultiConv`: its number in the model, and its settings."""
 CONVOLUTIONS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "convolution")
 
 PARTIALS = {torch.float32: "float", torch.float16: "half"}
@@ -27,6 +31,7 @@ class MultiConv:
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
         self._counter: _Convolutions | None = None
+        self._attribute: Attribute | None = None
 
     def availableMemoryProportions(self, value: float | Sequence[float]) -> Self:
         """Set which part of the tile memory each convolution may use for temporary values.
@@ -94,6 +99,8 @@ class MultiConv:
             raise createPoptorchError("Nested poptorch.MultiConv is not supported.")
         MultiConv._active = self
         if isRunningOnIpu():
+            self._attribute = Attribute(**{MULTI_CONV: {"number": number_of_region(), **self.settings}})
+            self._attribute.__enter__()
             self._counter = _Convolutions(self.settings.get("partialsTypes"))
             self._counter.__enter__()
         return self
@@ -104,6 +111,8 @@ class MultiConv:
         if counter is None:
             return
         counter.__exit__(kind, *error)
+        if self._attribute is not None:
+            self._attribute.__exit__(None, None, None)
         if kind is not None:
             return
         if counter.count == 0:

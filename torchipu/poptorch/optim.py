@@ -13,6 +13,7 @@ import torch
 from torchipu import optim as core
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch._logging import logger
+from torchipu.poptorch.optim_attributes import VariableAttributes
 
 __all__ = ["LAMB", "SGD", "Adam", "AdamW", "Optimizer", "RMSprop", "VariableAttributes"]
 
@@ -20,6 +21,7 @@ MOMENTS = {
     "momentum_buffer": "Accl1", "exp_avg": "Accl1", "exp_avg_sq": "Accl2", "square_avg": "Accl2", "grad_avg": "Accl3",
 }
 """PopART's names of states, by torch's."""
+ADAM_ATTRIBUTES = ("lr", "betas", "eps", "weight_decay", "amsgrad")
 SUPPORTED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, core.LAMB)
 
 
@@ -29,48 +31,13 @@ class Executor(Protocol):
     _executable: Any
     _user_model: Any
 
-    def _pull_optimiser(self) -> None:
-        """Bring the states to the host."""
+    def _pull_optimiser(self) -> bool:
+        """Bring the states to the host; return whether those of the device were newer."""
         ...
 
     def setOptimizer(self, optimizer: Any) -> None:
         """Let the device use the optimiser's values."""
         ...
-
-
-class VariableAttributes:
-    """Which attributes may change after compilation without another one.
-
-    Args:
-        variable: Those that may, at first.
-        allowed: All there are.
-    """
-
-    def __init__(self, variable: Sequence[str], allowed: Sequence[str]) -> None:
-        self._allowed = list(allowed)
-        self._variable = {name for name in variable if name in self._allowed}
-
-    def isConstant(self, name: str) -> bool:
-        """Return whether an attribute is fixed.
-
-        Raises:
-            AssertionError: There is none of this name; so with the other methods.
-        """
-        self._check(name)
-        return name not in self._variable
-
-    def markAsConstant(self, name: str) -> None:
-        """Fix an attribute."""
-        self._check(name)
-        self._variable.discard(name)
-
-    def markAsVariable(self, name: str) -> None:
-        """Let an attribute change."""
-        self._check(name)
-        self._variable.add(name)
-
-    def _check(self, name: str) -> None:
-        assert name in self._allowed, f"Unknown attribute {name}, allowed values: {self._allowed}"
 
 
 class Optimizer:
@@ -116,8 +83,8 @@ class Optimizer:
         """
         executor = self._attached()
         compiled = executor is not None and executor._executable is not None
-        if executor is not None and compiled:
-            executor._pull_optimiser()
+        if executor is not None and compiled and not executor._pull_optimiser():
+            logger.debug("Using cached optimiser state dict")
         found: dict[str, Any] = super().state_dict()  # type: ignore[misc]
         names = _names(executor) if executor is not None and compiled else None
         return {
@@ -139,13 +106,17 @@ class Optimizer:
         numbers = {}
         for group in self.param_groups:
             for parameter in group["params"]:
-                for key, name in (("lr", "learningRate"), ("weight_decay", "weightDecay")):
+                for key, name, value in self._group_numbers(group):
                     if parameter in names and not self.variable_attrs.isConstant(key):
-                        value = torch.tensor(float(group[key]))
-                        numbers[f"{name}___specific___{names[parameter]}"] = value
+                        numbers[f"{name}___specific___{names[parameter]}"] = torch.tensor(value)
         if not self.variable_attrs.isConstant("loss_scaling"):
             numbers["lossScaling_FLOAT"] = torch.tensor(self.loss_scaling)
         return numbers
+
+    def _group_numbers(self, group: Mapping[str, Any]) -> list[tuple[str, str, float]]:
+        """Return the numbers of a group that the device reads: attribute, PopART's name, value."""
+        return [("lr", "learningRate", float(group["lr"])),
+                ("weight_decay", "weightDecay", float(group["weight_decay"]))]
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take over what `state_dict` has given, onto the device too where there is one.
@@ -251,6 +222,11 @@ class SGD(Optimizer, torch.optim.SGD):
             logger.warning("velocity_scaling is ignored unless use_combined_accum is True")
         self.max_grad_norm = _checked_norm(max_grad_norm)
 
+    def _group_numbers(self, group: Mapping[str, Any]) -> list[tuple[str, str, float]]:
+        rate = float(group["lr"]) * (1.0 - float(group["dampening"]))
+        return [("lr", "scaledLearningRate0", rate / self.loss_scaling),
+                ("weight_decay", "weightDecayScaleFactor0", 1.0 - rate * float(group["weight_decay"]))]
+
 
 class Adam(Optimizer, torch.optim.Adam):
     """`torch.optim.Adam` with PopTorch's arguments.
@@ -290,11 +266,8 @@ class Adam(Optimizer, torch.optim.Adam):
             "maximize": maximize, "capturable": capturable, "differentiable": differentiable, "fused": fused,
         }
         super().__init__(params, **_present(given))
-        self._begin(
-            given, ("lr", "betas", "eps", "weight_decay", "amsgrad"), loss_scaling, accum_type,
-            first_order_momentum_accum_type=first_order_momentum_accum_type,
-            second_order_momentum_accum_type=second_order_momentum_accum_type,
-        )
+        types = _moments(first_order_momentum_accum_type, second_order_momentum_accum_type)
+        self._begin(given, ADAM_ATTRIBUTES, loss_scaling, accum_type, **types)
         self.max_grad_norm = _checked_norm(max_grad_norm)
 
 
@@ -338,11 +311,8 @@ class AdamW(Optimizer, torch.optim.AdamW):
             "fused": fused,
         }
         super().__init__(params, **_present(given))
-        self._begin(
-            given, ("lr", "betas", "eps", "weight_decay", "amsgrad"), loss_scaling, accum_type,
-            first_order_momentum_accum_type=first_order_momentum_accum_type,
-            second_order_momentum_accum_type=second_order_momentum_accum_type,
-        )
+        types = _moments(first_order_momentum_accum_type, second_order_momentum_accum_type)
+        self._begin(given, ADAM_ATTRIBUTES, loss_scaling, accum_type, **types)
         self.bias_correction = bias_correction is not False
         self.max_grad_norm = _checked_norm(max_grad_norm)
 
@@ -365,7 +335,8 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
         accum_type: Type of gradient accumulators, float32 or float16.
         first_order_momentum_accum_type: Type of mean gradients.
         second_order_momentum_accum_type: Type of mean squares.
-        use_tf_variant: TensorFlow's arithmetic, which cannot run so far.
+        use_tf_variant: TensorFlow's arithmetic: mean squares begin at 1, ``eps`` is added under the root, and the rate
+            is within the momentum. On the host `step` has torch's.
 
     Raises:
         AssertionError: A type is neither float32 nor float16, or groups differ in ``centered``.
@@ -386,13 +357,14 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
         super().__init__(params, **_present(given))
         self._begin(
             given, ("lr", "momentum", "weight_decay", "alpha", "eps", "centered"), loss_scaling, accum_type,
-            first_order_momentum_accum_type=first_order_momentum_accum_type,
-            second_order_momentum_accum_type=second_order_momentum_accum_type,
+            **_moments(first_order_momentum_accum_type, second_order_momentum_accum_type),
         )
         assert len({group["centered"] for group in self.param_groups}) == 1, (
             "All parameter groups must have the same value of centered"
         )
         self.use_tf_variant = bool(use_tf_variant)
+        for group in self.param_groups:
+            group["use_tf_variant"] = self.use_tf_variant  # where the capture of an update looks for it
 
 
 class LAMB(Optimizer, core.LAMB):
@@ -428,8 +400,7 @@ class LAMB(Optimizer, core.LAMB):
         super().__init__(params, **_present({**given, "bias_correction": bias_correction}))
         self._begin(
             given, ("lr", "weight_decay", "betas", "eps", "max_weight_norm"), loss_scaling, accum_type,
-            first_order_momentum_accum_type=first_order_momentum_accum_type,
-            second_order_momentum_accum_type=second_order_momentum_accum_type,
+            **_moments(first_order_momentum_accum_type, second_order_momentum_accum_type),
         )
         self.bias_correction = bias_correction is not False
         self.max_weight_norm = self.defaults["max_weight_norm"]
@@ -457,8 +428,8 @@ def check(optimizer: torch.optim.Optimizer) -> None:
         )
     if any(group.get("amsgrad") for group in optimizer.param_groups):
         raise ValueError("Only non-amsgrad Adam/AdamW optimizers are supported.")
-    if getattr(optimizer, "use_tf_variant", False):
-        raise createPoptorchError("use_tf_variant of RMSprop cannot run so far: leave it out")
+    if getattr(optimizer, "use_tf_variant", False) and not isinstance(optimizer, torch.optim.RMSprop):
+        raise ValueError("use_tf_variant is an argument of poptorch.optim.RMSprop alone")
 
 
 def attach(optimizer: object, executor: Executor) -> None:
@@ -471,6 +442,10 @@ def _names(executor: Executor) -> dict[torch.Tensor, str]:
     """Return the name of each parameter of an executor's model."""
     model = executor._user_model
     return {p: name for name, p in model.named_parameters()} if isinstance(model, torch.nn.Module) else {}
+
+
+def _moments(first: torch.dtype | None, second: torch.dtype | None) -> dict[str, torch.dtype | None]:
+    return {"first_order_momentum_accum_type": first, "second_order_momentum_accum_type": second}
 
 
 def _present(values: Mapping[str, Any]) -> dict[str, Any]:

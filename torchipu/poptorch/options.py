@@ -387,7 +387,7 @@ class Options(OptionsDict):
             "autoReport.directory": os.fspath(profile_dir) if profile_dir is not None else ".",
             "autoReport.all": "true",
         }
-        of_environment = _engine_options_of_environment()
+        of_environment = engine_options_of_environment()
         for name in wanted:
             if name in of_environment:
                 logger.warning("%s in %s overrides enableProfiling: %s=%s", name, ENGINE_OPTIONS_VARIABLE, name,
@@ -535,7 +535,7 @@ class Options(OptionsDict):
             change(group)
 
 
-def _engine_options_of_environment() -> dict[str, str]:
+def engine_options_of_environment() -> dict[str, str]:
     """Return the options of the engine that the environment sets; none where it holds no JSON object."""
     try:
         options = json.loads(os.environ.get(ENGINE_OPTIONS_VARIABLE) or "{}")

@@ -11,10 +11,12 @@ import ctypes
 import mmap
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+
+from torchipu.poptorch.structure import parser_of, with_tensors
 
 ALIGNMENT = 64
 """Bytes; each tensor of a slot begins on a cache line."""
@@ -25,23 +27,25 @@ class Layout:
     """The tensors of a batch and how they are held together.
 
     Attributes:
-        kind: Type of the batch: torch.Tensor, or that of a tuple, list or dict of tensors.
+        kind: Type of the batch: torch.Tensor, that of a tuple, list or dict of tensors, or a user's class.
         keys: Keys of a dict.
         shapes: Shape of each tensor; the first size is the most rows that a slot holds.
         dtypes: Type of each tensor.
+        template: An object of a user's class, its tensors without memory, which the others are made like.
     """
 
     kind: type
     keys: tuple[Any, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[torch.dtype, ...]
+    template: Any = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, batch: object, rows: int | None = None) -> Layout:
         """Return the layout of a batch.
 
         Args:
-            batch: A tensor, or a flat tuple, list or dict of tensors.
+            batch: A tensor, a flat tuple, list or dict of tensors, or an object of a class that has a parser.
             rows: Rows of a slot; None for those of the batch.
         """
         tensors = flatten(batch)
@@ -51,6 +55,7 @@ class Layout:
             tuple(batch) if isinstance(batch, Mapping) else (),
             tuple(shape if rows is None else (rows, *shape[1:]) for shape in shapes),
             tuple(tensor.dtype for tensor in tensors),
+            None if parser_of(batch) is None else with_tensors(batch, iter([t.to("meta") for t in tensors])),
         )
 
     def check(self, batch: object, tensors: Sequence[torch.Tensor]) -> None:
@@ -75,6 +80,8 @@ class Layout:
 
     def rebuild(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Return a batch with these tensors."""
+        if self.template is not None:
+            return with_tensors(self.template, iter(tensors))
         if self.kind is torch.Tensor:
             return tensors[0]
         if issubclass(self.kind, Mapping):
@@ -88,12 +95,15 @@ def flatten(batch: object) -> list[torch.Tensor]:
     """Return the tensors of a batch.
 
     Raises:
-        AssertionError: It is no tensor, and no flat tuple, list or dict of tensors.
+        AssertionError: It is no tensor, no flat tuple, list or dict of tensors, and of no class that has a parser.
     """
     if isinstance(batch, torch.Tensor):
         return [batch]
+    if (parser := parser_of(batch)) is not None:
+        return list(parser.yieldTensors(batch))
     assert isinstance(batch, (tuple, list, Mapping)), (
-        f"Elements of the data must be tensors, or flat tuples, lists or dicts of tensors, not {type(batch)}"
+        f"Elements of the data must be tensors, flat tuples, lists or dicts of tensors, or objects of a class known to "
+        f"poptorch.registerCustomArgParser, not {type(batch)}"
     )
     tensors = list(batch.values() if isinstance(batch, Mapping) else batch)
     for tensor in tensors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,10 @@ from torchipu.options import Options
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch.anchors import Anchor, find_tensor
 from torchipu.poptorch.blocks import check_depth, refuse_ops_outside
+from torchipu.poptorch.executable_cache import ExecutableCache
+from torchipu.poptorch.grouping import Group
 from torchipu.poptorch.tracing import TracedModel
+from torchipu.runtime.executor import FIRST_EXTERNAL, BoundPlan
 from torchipu.runtime.resident import Resident, Returned
 from torchipu.step import InferenceStep, TrainStep, _Step
 
@@ -39,17 +42,22 @@ class Session(_Step):
     anchors: Mapping[str, Anchor]
     must_upload: bool
     captured: Captured | None
+    cache: ExecutableCache | None
     is_refreshed: bool
 
-    def prepare(self, traced: TracedModel, anchors: Mapping[str, Anchor], captured: Captured | None = None) -> None:
+    def prepare(
+        self, traced: TracedModel, anchors: Mapping[str, Anchor], captured: Captured | None = None,
+        cache: ExecutableCache | None = None,
+    ) -> None:
         """Take over what an executor knows of the model.
 
         Args:
             traced: Runs the user's model.
             anchors: What else is handed back.
             captured: The capture, if it was read from a file.
+            cache: Where captures are kept, if they are.
         """
-        self.traced, self.anchors, self.captured = traced, anchors, captured
+        self.traced, self.anchors, self.captured, self.cache = traced, anchors, captured, cache
         self.must_upload = True
         self.is_refreshed = False
         self.written_places: list[tuple[int, int]] = []
@@ -62,14 +70,24 @@ class Session(_Step):
     def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
         captured = self.captured
         if captured is None:
-            captured = capture_by_running(self.traced, arguments, name=self.name, strict_ops=self.options.strict_ops)
+            captured = self._captured_or_cached((*arguments, *(torch.tensor(0) for _ in self.traced.groups)))
             refuse_ops_outside(op.block for op in captured.graph.ops if op.leg is Leg.FORWARD)
             check_depth(
                 self.traced.strategy, self.traced.ipus, gradient_accumulation=self.options.gradient_accumulation,
                 device_iterations=self.options.device_iterations, is_training=isinstance(self, TrainStep),
             )
         dtypes = tuple(RETURNED_DTYPES.get(dtype, dtype) for dtype in captured.output_dtypes)
-        return dataclasses.replace(captured, output_dtypes=dtypes)
+        # Copies: what the user does to an attribute later is no part of the program.
+        constants = {tensor: value.detach().clone() for tensor, value in captured.constants.items()}
+        return dataclasses.replace(captured, output_dtypes=dtypes, constants=constants)
+
+    def _captured_or_cached(self, arguments: tuple[torch.Tensor, ...]) -> Captured:
+        def make() -> Captured:
+            return capture_by_running(self.traced, arguments, name=self.name, strict_ops=self.options.strict_ops)
+
+        if self.cache is None:
+            return make()
+        return self.cache.fetch(self.traced, arguments, self.options, make)
 
     @property
     def capture(self) -> Captured:
@@ -141,6 +159,24 @@ class Session(_Step):
         anchored = {name: values[place] for name, place in self.anchor_places.items()}
         return results, anchored
 
+    def _bind_inputs(self, bound: BoundPlan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Bind inputs and, behind them, the number of each replica's group of values."""
+        groups, graph = self.traced.groups, bound.graph
+        numbers = [torch.arange(group.count) for group in groups]
+        kept = super()._bind_inputs(bound, [*tensors, *(number[:1] for number in numbers)])
+        assert self._built is not None
+        arguments = [tensor for tensor in self._built.capture.arguments if tensor is not None]
+        for group, number, tensor in zip(groups, numbers, arguments[len(arguments) - len(groups) :], strict=True):
+            if tensor in graph.inputs:
+                place = FIRST_EXTERNAL + graph.inputs.index(tensor)
+                bound.engine.bind(place, number.data_ptr(), 0, number.element_size(), *group.sharing)
+        return [*kept, *numbers]
+
+    def _group_of(self, resident: Resident) -> Group | None:
+        """Return how a state is shared by replicas, if they have different ones."""
+        held = self.model._parameters
+        return next((group for group in self.traced.groups if held[group.name] is resident.host), None)
+
     def _returned(self) -> list[Returned]:
         return self.rules
 
@@ -162,7 +198,9 @@ class Session(_Step):
         if chosen:
             with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
                 for resident in chosen:
-                    resident.memory.copy_(resident.host.detach())
+                    group = self._group_of(resident)
+                    value = resident.host.detach()
+                    resident.memory.copy_(value if group is None else group.rows(value))
 
     def download(self, residents: Iterable[Resident]) -> None:
         """Copy those states that the program changes from the device to the host."""
@@ -170,7 +208,10 @@ class Session(_Step):
             for resident in residents:
                 if not resident.is_written:
                     continue
-                if resident.memory.dim() > resident.host.dim():
+                group = self._group_of(resident)
+                if group is not None and group.returns_all:
+                    resident.host.data = resident.memory[group.of_replicas()]
+                elif resident.memory.dim() > resident.host.dim():
                     # Each replica has its own: the host's tensor becomes all of them.
                     resident.host.data = resident.memory.clone()
                 else:
@@ -210,6 +251,8 @@ class Session(_Step):
 class TrainingSession(Session, TrainStep):
     """A training program on the device."""
 
+    ignores_own_step = True  # with a warning, when the model is wrapped
+
     def _refresh(self) -> None:
         """Read hyper-parameters anew, but only after `take_optimiser`: until then the device keeps its own."""
         if not self.is_refreshed:
@@ -222,10 +265,26 @@ class TrainingSession(Session, TrainStep):
         Raises:
             OptionsError: The optimiser is of another kind than the one the program was compiled with.
         """
-        if optimizer is not self.optimizer and self._built is not None:
+        if self._built is not None and (optimizer is not self.optimizer or self.changes_scale(optimizer)):
+            self._rescale(optimizer)
             self._replace_optimiser(optimizer)
         self.optimizer = optimizer
         self.is_refreshed = False
+
+    def changes_scale(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether an optimiser asks for another factor on the loss than the program has."""
+        scaling = getattr(optimizer, "loss_scaling", None)
+        is_fixed = not self.options.automatic_loss_scaling and scaling is not None
+        return is_fixed and float(scaling) != self.options.loss_scaling  # type: ignore[arg-type]
+
+    def _rescale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Let the backward begin from the factor of an optimiser."""
+        assert self._built is not None
+        if self.changes_scale(optimizer):
+            capture, scaling = self._built.capture, float(optimizer.loss_scaling)  # type: ignore[attr-defined]
+            self.options = dataclasses.replace(self.options, loss_scaling=scaling)
+            if capture.loss_scale is not None:
+                capture.constants[capture.loss_scale].fill_(self.options.backward_scale)
 
     def _replace_optimiser(self, optimizer: torch.optim.Optimizer) -> None:
         assert self._built is not None and self._built.optimiser is not None
@@ -250,7 +309,7 @@ class TrainingSession(Session, TrainStep):
         values = {
             one: after.hyperparameters[other] for one, other in pairs if other in after.hyperparameters
         }
-        optimiser = dataclasses.replace(after, host=hosts, hyperparameters=values)
+        optimiser = dataclasses.replace(before, host=hosts, hyperparameters=values, refresh=after.refresh)
         self._built = dataclasses.replace(built, optimiser=optimiser, states={**built.states, **hosts})
         self.upload(self.states)
 

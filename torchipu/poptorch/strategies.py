@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from torchipu.poptorch.enums import AutoStage, Liveness
+from torchipu.poptorch.poptorch_core import createPoptorchError
 
 
 class Stage:
@@ -80,6 +81,17 @@ class _IExecutionStrategy:
             AssertionError: The strategy does not know the block, or the block lacks the IPU that it needs.
         """
         raise NotImplementedError
+
+    def check_ipu(self, stage: Stage, ipu: int) -> None:
+        """Refuse an IPU for a stage.
+
+        Args:
+            stage: Of a block that begins.
+            ipu: Its IPU.
+
+        Raises:
+            Error: The stage cannot be there.
+        """
 
     def backendOptions(self) -> dict[str, Any]:
         """Return what the strategy adds to `Options.toDict`."""
@@ -302,6 +314,19 @@ class _PhasedExecution(_IExecutionStrategy):
         """How far apart the numbers of phases lie."""
         return 1
 
+    def phases(self, *, is_training: bool) -> int:
+        """Return how many phases a micro-batch goes through.
+
+        Args:
+            is_training: Whether it comes back.
+        """
+        return self.num_phases if is_training else self.forward_phase(len(self._phases) - 1) + 1
+
+    @property
+    def has_one_stage_each(self) -> bool:
+        """Whether no phase spreads over several IPUs."""
+        return all(len(phase.stages) == 1 for phase in self._phases)
+
     def _stages(self) -> dict[str, Stage]:
         return self._listed
 
@@ -367,6 +392,15 @@ class ParallelPhasedExecution(_PhasedExecution):
     def __init__(self, *phases: Phase | Sequence[Stage] | Sequence[str]) -> None:
         super().__init__(*phases)
         self._tensors_liveness = Liveness.AlwaysLive
+
+    def check_ipu(self, stage: Stage, ipu: int) -> None:
+        """Refuse an odd IPU for an even phase and the other way round."""
+        if stage._phase_id % 2 != ipu % 2:
+            parity = "odd" if stage._phase_id % 2 else "even"
+            raise createPoptorchError(
+                f"Phase {stage._phase_id} uses IPU {ipu}, but in poptorch.ParallelPhasedExecution an {parity} phase "
+                f"must use {parity} IPUs (blocks {', '.join(stage.blocks)}): set them with phase(n).ipus(...)"
+            )
 
     def sendTensorsOffChipAfterFwd(self, off_chip: bool = True) -> Self:
         """Move tensors to Streaming Memory after the forward.

@@ -47,6 +47,11 @@ def registerCustomArgParser(arg_type: type, arg_parser: ICustomArgParser | None)
     _PARSERS[arg_type] = arg_parser
 
 
+def registered() -> dict[type, ICustomArgParser]:
+    """Return the parsers by class, for instance to give them to another process."""
+    return dict(_PARSERS)
+
+
 def parser_of(value: Any) -> ICustomArgParser | None:
     """Return the parser registered for an object's class, or None."""
     found = _PARSERS.get(type(value))

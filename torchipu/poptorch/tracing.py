@@ -20,12 +20,16 @@ from torchipu.poptorch import loss as losses
 from torchipu.poptorch import structure
 from torchipu.poptorch._args_parser import Arguments
 from torchipu.poptorch._impl import createPoptorchError
+from torchipu.poptorch.autocasting import Policy, casting
 from torchipu.poptorch.blocks import placing
 from torchipu.poptorch.capturing import on_ipu
+from torchipu.poptorch.devices import devices_seen
 from torchipu.poptorch.dynamic_slices import Slices
+from torchipu.poptorch.enums import ReductionType
+from torchipu.poptorch.grouping import Group, picked
 from torchipu.poptorch.limits import NEEDS_VALUES, Limits
 from torchipu.poptorch.mixed_types import with_common_type
-from torchipu.poptorch.strategies import _IExecutionStrategy
+from torchipu.poptorch.options import Options
 
 
 class Function(torch.nn.Module):
@@ -50,9 +54,10 @@ class TracedModel(Running):
     Args:
         model: The model.
         arguments: Those of the call that is captured.
-        strategy: How blocks become stages.
+        options: The executor's: how blocks become stages, what is cast, whether modules have names.
         is_training: Whether there must be a loss.
         loss_scale: What the backward ops begin from.
+        groups: Parameters of which a replica sees one row; their numbers follow the tensors of the arguments.
 
     Attributes:
         ipus: IPU of each block in the order in which they began.
@@ -62,12 +67,17 @@ class TracedModel(Running):
     """
 
     def __init__(
-        self, model: torch.nn.Module, arguments: Arguments, strategy: _IExecutionStrategy, *, is_training: bool,
-        loss_scale: float,
+        self, model: torch.nn.Module, arguments: Arguments, options: Options, *, is_training: bool, loss_scale: float,
+        groups: Sequence[Group] = (),
     ) -> None:
         super().__init__(model, loss_scale if is_training else 0.0)
         self.arguments = arguments
-        self.strategy = strategy
+        self.strategy = options._execution_strategy
+        self.names_modules = options._module_namescope_enabled
+        self.policy = _policy(options)
+        self.groups = groups
+        self.averages = options.Training.accumulation_and_replication_reduction_type != ReductionType.Sum
+        self.warned_factories: set[str] = set()
         self.is_training = is_training
         self.ipus: list[int] = []
         self.template: Any = None
@@ -75,17 +85,28 @@ class TracedModel(Running):
 
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int | None]:
         """Call the model on tensors in the places of the captured call's."""
-        given = self.arguments.with_tensors(list(tensors))
+        count = len(tensors) - len(self.groups)
+        given = self.arguments.with_tensors(list(tensors[:count]))
+        rows = picked(self.inner, self.groups, tensors[count:], is_mean=self.averages)
         tracker = losses.LossTracker()
         before = losses.set_tracker(tracker)
         try:
-            with on_ipu(self.is_training), placing(self.strategy) as placed, _members_stay(self.inner), _Calls(tracker):
+            with (
+                on_ipu(self.is_training), placing(self.strategy) as placed, rows, _members_stay(self.inner),
+                self._watched(tracker),
+            ):
                 returned = self.inner(*given.positional, **given.keyword)
         finally:
             losses.set_tracker(before)
         self.ipus = placed.ipus
         final = tracker.final() if self.is_training else None
         return self._flatten(returned, final)
+
+    @contextlib.contextmanager
+    def _watched(self, tracker: losses.LossTracker) -> Iterator[None]:
+        """Look at what the model calls."""
+        with devices_seen(self.inner, self.warned_factories), casting(self.policy), _Calls(tracker):
+            yield
 
     def _flatten(self, returned: Any, final: torch.Tensor | None) -> tuple[list[torch.Tensor], int | None]:
         results: list[torch.Tensor] = []
@@ -117,6 +138,14 @@ class TracedModel(Running):
         if isinstance(self.template, torch.Tensor):
             return members[0]
         return structure.with_tensors(self.template, iter(members))
+
+
+def _policy(options: Options) -> Policy | None:
+    """Return how regions of `autocast` cast, or None if they are switched off."""
+    precision = options.Precision
+    if precision.exists("autocast_enabled") and not precision.autocast_enabled:
+        return None
+    return precision.autocast_policy if precision.exists("autocast_policy") else Policy()
 
 
 def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[torch.Tensor]) -> Exception:

@@ -9,14 +9,22 @@ from typing import Any
 import torch
 
 from torchipu.options import Options as CoreOptions
+from torchipu.options import Stage as CoreStage
 from torchipu.poptorch._args_parser import Arguments
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.anchors import UPDATED, Anchor
-from torchipu.poptorch.enums import CommGroupType, MeanReductionStrategy, OutputMode, ReductionType
+from torchipu.poptorch.blocks import BEFORE_ALL_BLOCKS
+from torchipu.poptorch.engine_options import engine_options, is_on
+from torchipu.poptorch.enums import CommGroupType, ConnectionType, MeanReductionStrategy, OutputMode, ReductionType
 from torchipu.poptorch.locations import core_locations
 from torchipu.poptorch.options import Options
-from torchipu.poptorch.strategies import PipelinedExecution
+from torchipu.poptorch.strategies import (
+    PipelinedExecution,
+    SerialPhasedExecution,
+    _IExecutionStrategy,
+    _PhasedExecution,
+)
 from torchipu.runtime.resident import Returned
 
 MODES = {
@@ -29,6 +37,7 @@ STRATEGIES = {
     MeanReductionStrategy.PostAndLoss: "post_and_loss",
 }
 MAX_IPUS = 64
+SYNTHETIC_NORMAL = 2
 SEED_BYTES = 6
 """Bytes of a seed drawn by chance: it stays an exact number wherever it is shown or stored."""
 
@@ -43,11 +52,10 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
     accumulation = options.Training
     mean = accumulation.accumulation_and_replication_reduction_type != ReductionType.Sum
     seed = options.random_seed if options.exists("random_seed") else int.from_bytes(os.urandom(SEED_BYTES), "little")
-    engine = options._popart.options.get("engineOptions", {})
-    version = options.ipu_version if options.exists("ipu_version") else 2
+    allows_overflow = is_on(engine_options(options).get("debug.allowOutOfMemory", "false"))
     values: dict[str, Any] = {
-        "target": TARGETS.get(version, "mk2"),
-        "execution": "pipelined" if isinstance(options._execution_strategy, PipelinedExecution) else "sharded",
+        "target": TARGETS[device_version(options)],
+        **_execution(options._execution_strategy),
         "gradient_accumulation": accumulation.gradient_accumulation,
         "accumulation_reduction": "mean" if mean else "sum",
         "device_iterations": options.device_iterations,
@@ -55,7 +63,7 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "output_period": options.output_return_period,
         **_training_precision(options, optimizer),
         "seed": seed & (2**62 - 1),
-        "allow_out_of_memory": str(engine.get("debug.allowOutOfMemory", "false")).lower() == "true",
+        "allow_out_of_memory": allows_overflow,
         "recompute": _recomputation(options),
         "stochastic_rounding": bool(options._popart.options.get("enableStochasticRounding", False)),
         "floating_point_exceptions": bool(options._popart.options.get("enableFloatingPointChecks", False)),
@@ -102,6 +110,50 @@ def _training_precision(options: Options, optimizer: torch.optim.Optimizer | Non
     }
 
 
+def _execution(strategy: _IExecutionStrategy) -> dict[str, Any]:
+    """Return what the core is told of a strategy."""
+    if isinstance(strategy, PipelinedExecution):
+        return {"execution": "pipelined"}
+    # A phase over several IPUs computes what its stages do one after another: so the core is told.
+    if not isinstance(strategy, _PhasedExecution) or not strategy.has_one_stage_each:
+        return {"execution": "sharded"}
+    stages = [phase.stages[0] for phase in strategy._phases]
+    before = (BEFORE_ALL_BLOCKS,)
+    return {
+        "execution": "serial_phased" if isinstance(strategy, SerialPhasedExecution) else "parallel_phased",
+        "separate_backward_phase": strategy._separate_backward,
+        "stages": tuple(
+            CoreStage((() if number else before) + stage.blocks, stage._ipu_id) for number, stage in enumerate(stages)
+        ),
+    }
+
+
+def device_version(options: Options) -> int:
+    """Return which generation of the IPU is emulated: 1, 2 or 21.
+
+    Raises:
+        Error: ``POPTORCH_IPU_MODEL_VERSION`` names none, or options exclude each other.
+    """
+    if options.connection_type == ConnectionType.Never and is_ipu_model(options):
+        what = "useOfflineIpuTarget" if options.exists("ipu_version") else "ConnectionType.Never"
+        raise createPoptorchError(f"{what} is not supported for the IPU model")
+    if options.exists("ipu_version"):
+        if options.exists("ipu_id"):
+            raise createPoptorchError("useIpuId is not supported by useOfflineIpuTarget: no device is attached to")
+        return _known_version(f"ipu{options.ipu_version}")
+    named = os.environ.get("POPTORCH_IPU_MODEL_VERSION", "")
+    if not named or not is_ipu_model(options):
+        return 2
+    return _known_version(named.partition(":")[0] if "ipu:" not in named else "ipu2")
+
+
+def _known_version(name: str) -> int:
+    versions = {f"ipu{version}": version for version in TARGETS}
+    if name not in versions:
+        raise createPoptorchError(f"Invalid IPU model version {name!r}. Known versions: {', '.join(versions)}")
+    return versions[name]
+
+
 def _recomputation(options: Options) -> str:
     """Return which stages run their forward again, if the program says so by PopART's option."""
     level = options._popart.options.get("autoRecomputation")
@@ -131,7 +183,7 @@ def check_ipus(num_ipus: int, options: Options) -> None:
             f"Too many IPUs requested ({needed}). Experiments that need more than {MAX_IPUS} IPUs require distributed "
             "execution."
         )
-    if needed == reserved or _is_ipu_model(options):
+    if needed == reserved or is_ipu_model(options):
         return
     if not options.auto_round_num_ipus:
         raise createPoptorchError(
@@ -143,11 +195,31 @@ def check_ipus(num_ipus: int, options: Options) -> None:
     logger.warning("Reserving %d IPUs when the model specifices the use of only %d.", reserved, needed)
 
 
-def _is_ipu_model(options: Options) -> bool:
+def is_ipu_model(options: Options) -> bool:
     """Whether the program asks for an emulated machine of any size."""
     if options.exists("use_model"):
         return bool(options.use_model)
     return any(os.environ.get(name) == "1" for name in ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"))
+
+
+def synthetic(tensors: list[torch.Tensor], options: Options) -> list[torch.Tensor]:
+    """Return what the device computes with in place of the inputs, where `Options.enableSyntheticData` says so.
+
+    Args:
+        tensors: The inputs of a call.
+        options: The executor's.
+
+    Returns:
+        The inputs themselves, or tensors of their sizes and types: zeros, or normal values where numbers are real.
+    """
+    mode = int(options._popart.options.get("syntheticDataMode", 0))
+    if not mode:
+        return tensors
+    made = [torch.zeros_like(tensor) for tensor in tensors]
+    for tensor in made:
+        if mode == SYNTHETIC_NORMAL and tensor.is_floating_point():
+            tensor.normal_()
+    return made
 
 
 def anchors(options: Options) -> dict[str, Anchor]:
@@ -178,9 +250,37 @@ def check_inference(options: Options) -> None:
 
 def adapt_options(options: Options, optimizer: torch.optim.Optimizer) -> None:
     """Choose the mean over half accumulators that cannot overflow, as PopTorch does."""
-    accum_type = getattr(optimizer, "accum_type", None)
-    if accum_type == torch.float16 and not getattr(optimizer, "use_combined_accum", False):
+    if _has_half_accumulators(optimizer):
         options.Training.setMeanAccumulationAndReplicationReductionStrategy(MeanReductionStrategy.Running)
+
+
+def check_strategy(options: Options, optimizer: torch.optim.Optimizer, *, is_compiled: bool) -> None:
+    """Refuse an optimiser whose accumulators need another mean than the one that was chosen.
+
+    Args:
+        options: The executor's.
+        optimizer: The one to be used from now on.
+        is_compiled: Whether there is a program; until then the mean can be chosen anew.
+
+    Raises:
+        ValueError: The model is compiled with another strategy.
+    """
+    strategy = options.Training.meanAccumulationAndReplicationReductionStrategy
+    if not _has_half_accumulators(optimizer) or strategy == MeanReductionStrategy.Running:
+        return
+    if is_compiled:
+        raise ValueError(
+            "An optimizer with accum_type=torch.float16 needs MeanReductionStrategy.Running, but the model is already "
+            f"compiled with {strategy!r}: destroy() it first, or use an accum_type of torch.float32."
+        )
+    options._unfreeze()
+    adapt_options(options, optimizer)
+    options._freeze()
+
+
+def _has_half_accumulators(optimizer: torch.optim.Optimizer) -> bool:
+    is_combined = getattr(optimizer, "use_combined_accum", False)
+    return getattr(optimizer, "accum_type", None) == torch.float16 and not is_combined
 
 
 def check_batch(arguments: Arguments, options: Options) -> None:

@@ -1,0 +1,68 @@
+"""Tensors of the host and of the device while a model is captured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.poptorch.models import options
+from torchipu import poptorch
+
+OUTSIDE = torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+def run(model: Any) -> torch.Tensor:
+    return poptorch.inferenceModel(model, options())(torch.ones(4))
+
+
+def test_tensors_made_in_forward_are_the_devices_and_the_log_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    class Making(nn.Module):
+        def forward(self, x: torch.Tensor) -> Any:
+            noise = torch.distributions.Normal(torch.zeros(4), torch.ones(4)).sample()
+            return x + torch.zeros(4) + torch.ones(4) * torch.tensor([1.0, 2.0, 3.0, 4.0]), noise
+
+    values, noise = poptorch.inferenceModel(Making(), options().randomSeed(1))(torch.ones(4))
+    assert values.tolist() == [2.0, 3.0, 4.0, 5.0]
+    assert noise.std() > 0
+    lines = capsys.readouterr().err
+    for name in ("zeros", "ones", "tensor"):
+        assert lines.count(f"No device set in torch.{name}(): forcing to IPU") == 1
+    with pytest.raises(ValueError, match="to satisfy the constraint"):
+        torch.distributions.Normal(torch.zeros(4), -torch.ones(4))  # validated again
+
+
+@pytest.mark.parametrize("model", [
+    lambda x: x + OUTSIDE, lambda x: torch.cat([x, OUTSIDE]), lambda x: torch.add(input=x, other=OUTSIDE),
+])
+def test_tensors_of_the_host_are_refused(model: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with pytest.raises(poptorch.Error, match=r"Expected an IPU tensor but got tensor\(device=cpu, shape=\[4\], dtype="):
+        run(model)
+
+
+def test_attributes_of_the_model_are_constants() -> None:
+    class Constants(nn.Module):
+        shared = torch.full((4,), 2.0)
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.own, self.listed, self.scalar = torch.ones(4), [torch.ones(4), {"a": torch.ones(4)}], OUTSIDE[0]
+            self.register_buffer("buffer", torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            counted = OUTSIDE * 10  # on the host alone
+            x = x * self.shared + self.own + self.listed[0] + self.listed[1]["a"] + self.buffer + self.scalar
+            return x + counted
+
+    model = Constants()
+    step = poptorch.inferenceModel(model, options())
+    assert step(torch.ones(4)).tolist() == [17.0, 27.0, 37.0, 47.0]
+    model.own.fill_(100.0)  # fixed when the model was compiled
+    assert step(torch.ones(4)).tolist() == [17.0, 27.0, 37.0, 47.0]
+
+
+def test_a_tensor_by_default_is_an_input() -> None:
+    assert run(lambda x, y=OUTSIDE: x + y).tolist() == [2.0, 3.0, 4.0, 5.0]

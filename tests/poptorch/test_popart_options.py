@@ -1,0 +1,153 @@
+"""What is passed on to compiler and engine: names, values, the log of them, environment variables and reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchipu.poptorch.popart as popart
+from tests.poptorch.models import Classifier, batch, options, sgd
+from torchipu import poptorch
+
+X = batch(4)[0]
+
+
+def run(chosen: poptorch.Options, model: Any = None) -> Any:
+    return poptorch.inferenceModel(model or Classifier(), chosen)(X)
+
+
+# --------------------------------------------------------------------------- _Popart
+def test_unknown_names_are_kept_and_warned_of_once(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        chosen = options()
+        chosen._Popart.set("ofTheFuture.depth", 3)
+        run(chosen)
+        assert chosen._Popart.options["ofTheFuture.depth"] == 3
+    assert capsys.readouterr().err.count("Unknown option ofTheFuture.depth of _Popart: it is kept") == 1
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("hardwareInstrumentations", {0, 1}), ("dotChecks", [0, 1]), ("reportOptions", {"a": "b"}),
+    ("timeLimitScheduler", 5.0), ("accumulateOuterFragmentSettings.excludedVirtualGraphs", ["0"]),
+    ("accumulateOuterFragmentSettings.schedule", popart.AccumulateOuterFragmentSchedule.OverlapMemoryOptimized),
+    ("saveInitializersToFile", "weights.onnx"), ("enableOutlining", True),
+    ("replicatedCollectivesSettings.mergeAllReduceCollectives", True),
+])
+def test_known_names_are_taken_silently(name: str, value: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = options()
+    chosen._Popart.set(name, value)
+    run(chosen)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_value_that_is_no_plain_one_is_refused_when_compiling() -> None:
+    chosen = options()
+    chosen._Popart.set("dotChecks", object())
+    with pytest.raises(poptorch.Error, match="Unsupported value of type object for the option dotChecks of _Popart"):
+        run(chosen)
+
+
+def test_the_log_lists_all_options(debug_log: Callable[[], str], tmp_path: Path) -> None:
+    chosen = options(iterations=2).enableExecutableCaching(tmp_path)
+    chosen._Popart.setPatterns({"PadSum": False}, 1)
+    run(chosen)
+    lines = debug_log()
+    for words in ("set enableEngineCaching to value true", "set device_iterations to value 2",
+                  "set patterns[PadSum] to value false", "set patterns_level to value 1"):
+        assert words in lines
+
+
+# --------------------------------------------------------------------------- the machine
+@pytest.mark.parametrize(("version", "tiles"), [("ipu1", 1216), ("ipu2", 1472), ("ipu21", 1472)])
+def test_the_environment_names_the_model_of_the_machine(
+    version: str, tiles: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("POPTORCH_IPU_MODEL", "1")
+    monkeypatch.setenv("POPTORCH_IPU_MODEL_VERSION", version)
+    step = poptorch.inferenceModel(Classifier())
+    step.compile(X)
+    assert step._executable.target.num_tiles == tiles
+
+
+def test_an_unknown_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POPTORCH_IPU_MODEL", "1")
+    monkeypatch.setenv("POPTORCH_IPU_MODEL_VERSION", "ipu7")
+    with pytest.raises(poptorch.Error, match=r"Invalid IPU model version 'ipu7'. Known versions: ipu1, ipu2, ipu21"):
+        run(options())
+    monkeypatch.setenv("POPTORCH_IPU_MODEL", "0")
+    run(options())
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    (lambda o: o.useOfflineIpuTarget().useIpuModel(True), "useOfflineIpuTarget is not supported for the IPU model"),
+    (lambda o: o.connectionType(poptorch.ConnectionType.Never).useIpuModel(True),
+     "ConnectionType.Never is not supported for the IPU model"),
+    (lambda o: o.useOfflineIpuTarget().useIpuId(3), "useIpuId is not supported by useOfflineIpuTarget"),
+])
+def test_options_that_exclude_each_other_are_refused(change: Any, words: str) -> None:
+    with pytest.raises(poptorch.Error, match=words):
+        poptorch.inferenceModel(Classifier(), change(options())).compile(X)
+
+
+# --------------------------------------------------------------------------- synthetic data
+def test_synthetic_data_takes_no_input_and_has_no_times() -> None:
+    class Doubled(nn.Module):
+        def forward(self, x: torch.Tensor, index: torch.Tensor) -> Any:
+            x += 1
+            return x, index
+
+    x, index = torch.full((64,), 100.0), torch.arange(3)
+    step = poptorch.inferenceModel(Doubled(), options().enableSyntheticData(True))
+    values, places = step(x, index)
+    assert values.abs().max() < 20
+    assert values.std() > 0.5
+    assert places.tolist() == [0, 0, 0]
+    assert torch.equal(x, torch.full((64,), 100.0))
+    assert step.getLatency() == (0.0, 0.0, 0.0)
+    assert step.getPerfCounters()["input"] == [[]]
+
+
+# --------------------------------------------------------------------------- reports
+def test_profiles_go_to_the_folder_of_the_model(tmp_path: Path) -> None:
+    run(options().enableProfiling(tmp_path))
+    model = Classifier()
+    poptorch.trainingModel(model, options().modelName("mine").enableProfiling(tmp_path), sgd(model)).compile(*batch(4))
+    assert sorted(path.parent.name for path in tmp_path.glob("*/profile.pop")) == ["inference", "mine"]
+    profile = json.loads((tmp_path / "mine" / "profile.pop").read_text(encoding="utf-8"))
+    assert profile["is_training"] is True
+    assert profile["cycles_per_update"] > 0
+
+
+def test_the_environment_asks_for_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = {"autoReport.all": "true", "autoReport.directory": str(tmp_path / "of the environment")}
+    monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", json.dumps(wanted))
+    chosen = options()
+    chosen._Popart.setEngineOptions({"autoReport.directory": str(tmp_path / "of the program")})
+    run(chosen)
+    assert (tmp_path / "of the environment" / "inference" / "profile.pop").exists()
+    assert not (tmp_path / "of the program").exists()
+    monkeypatch.setenv("POPLAR_ENGINE_OPTIONS", '{"autoReport.all": "false"}')
+    run(options().enableProfiling(tmp_path / "no"))
+    assert not (tmp_path / "no").exists()
+
+
+# --------------------------------------------------------------------------- names
+def test_names_of_ops_lose_the_path_of_modules() -> None:
+    def names(chosen: poptorch.Options) -> list[str]:
+        step = poptorch.inferenceModel(Classifier(), chosen)
+        step.compile(X)
+        return [op["name"] for op in json.loads(step._debugGetPopartIR())["maingraph"]]
+
+    assert any(name.startswith("body/") for name in names(options()))
+    assert not any("body" in name for name in names(options().disableModuleNamescope()))
+
+
+def test_buffers_to_update_must_exist() -> None:
+    with pytest.raises(poptorch.Error, match=r"updatableNamedBuffers names count, which the model does not have. Its "):
+        run(options().updatableNamedBuffers(["count"]))

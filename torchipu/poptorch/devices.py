@@ -1,0 +1,94 @@
+"""Where tensors are while a model is captured: what it makes is the device's, what it finds elsewhere is not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.distributions import Distribution
+from torch.overrides import TorchFunctionMode
+
+from torchipu.poptorch import structure
+from torchipu.poptorch._impl import createPoptorchError
+from torchipu.poptorch._logging import logger
+
+ON_DEVICE = (FunctionalTensor, FakeTensor)
+FACTORIES: frozenset[Any] = frozenset({
+    torch.arange, torch.empty, torch.full, torch.full_like, torch.linspace, torch.logspace, torch.ones, torch.rand,
+    torch.randint, torch.randn, torch.randperm, torch.range, torch.tensor, torch.zeros, torch.zeros_like,
+})
+
+
+@contextlib.contextmanager
+def devices_seen(model: torch.nn.Module, names: set[str]) -> Iterator[None]:
+    """Say of calls that make a tensor without naming a device that it is made on the IPU; refuse tensors of the host.
+
+    Arguments of distributions are not validated meanwhile, since there are no values to look at.
+
+    Args:
+        model: Tensors that are attributes of its modules are constants of the program.
+        names: Functions of which it was said already; added to.
+    """
+    validates = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        with _Devices(model, names):
+            yield
+    finally:
+        Distribution.set_default_validate_args(validates)
+
+
+class _Devices(TorchFunctionMode):
+    """Sees every call into torch.
+
+    Args:
+        model: Owner of the constants.
+        names: Functions of which it was said already that their tensor is made on the IPU.
+    """
+
+    def __init__(self, model: torch.nn.Module, names: set[str]) -> None:
+        super().__init__()
+        self.names = names
+        kinds = {kind for member in model.modules() for kind in type(member).__mro__}
+        own = [kind for kind in kinds if not kind.__module__.startswith(("torch.", "builtins"))]
+        holders: list[Any] = [*model.modules(), *own]
+        self.constants = {
+            id(tensor): tensor for holder in holders for tensor in structure.tensors_in(dict(vars(holder)))
+        }
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if (function in FACTORIES or _is_normal_of_numbers(function, args, kwargs)) and kwargs.get("device") is None:
+            self._say(function.__name__)
+        operands = list(structure.tensors_in((args, kwargs)))
+        if any(isinstance(tensor, ON_DEVICE) for tensor in operands):
+            for tensor in operands:
+                self._check(tensor)
+        result = function(*args, **kwargs)
+        # What a call in forward has made of the host's values is a constant too.
+        self.constants |= {id(t): t for t in structure.tensors_in(result) if not isinstance(t, ON_DEVICE)}
+        return result
+
+    def _check(self, tensor: torch.Tensor) -> None:
+        is_known = isinstance(tensor, (*ON_DEVICE, torch.nn.Parameter)) or tensor.dim() == 0
+        if not is_known and id(tensor) not in self.constants:
+            raise createPoptorchError(
+                f"Expected an IPU tensor but got tensor(device=cpu, shape={list(tensor.shape)}, dtype={tensor.dtype}). "
+                "Constant tensors should be attributes of the model: register them as buffers if they are to change."
+            )
+
+    def _say(self, name: str) -> None:
+        if name not in self.names:
+            self.names.add(name)
+            logger.warning("No device set in torch.%s(): forcing to IPU", name)
+
+
+def _is_normal_of_numbers(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return function is torch.normal and not any(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values()))
