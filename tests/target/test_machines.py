@@ -7,19 +7,26 @@ from torchipu.target import TARGETS, lookup_target
 
 
 def test_all_machines_are_in_the_table_once_the_package_is_imported():
-    assert {"mk1", "mk2", "bow"} <= set(TARGETS)
+    assert {"mk1", "mk2", "bow", "c600"} <= set(TARGETS)
     assert all(target.name == name for name, target in TARGETS.items())
 
 
 # Vendor data sheets: fp16 with fp16 partials, and fp32, in TFLOP/s.
 @pytest.mark.parametrize(
-    ("name", "half_peak", "single_peak"), [("mk1", 124.5, 31.1), ("mk2", 250, 62.5), ("bow", 350, 87.5)],
+    ("name", "half_peak", "single_peak"),
+    [("mk1", 124.5, 31.1), ("mk2", 250, 62.5), ("bow", 350, 87.5), ("c600", 280, 70)],
 )
 def test_peak_rate_is_clock_times_tiles_times_macs(name, half_peak, single_peak):
     target = lookup_target(name)
     per_mac = 2 * target.clock_hz * target.num_tiles / 1e12
     assert per_mac * target.amp_macs_half_half == pytest.approx(half_peak, rel=0.01)
     assert per_mac * target.amp_macs_float == pytest.approx(single_peak, rel=0.01)
+
+
+def test_only_the_c600_multiplies_floats_of_8_bits_at_560_teraflops():
+    target = lookup_target("c600")
+    assert 2 * target.clock_hz * target.num_tiles * target.amp_macs_fp8 / 1e12 == pytest.approx(560, rel=0.01)
+    assert all(other.amp_macs_fp8 == 0 for name, other in TARGETS.items() if name != "c600")
 
 
 def test_mk2_holds_about_900_megabytes():

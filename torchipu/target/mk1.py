@@ -14,6 +14,7 @@ MK1 = Target(
     amp_macs_half_half=32,  # poplibs target properties
     amp_macs_half_float=32,  # poplibs target properties
     amp_macs_float=8,  # poplibs target properties
+    amp_macs_fp8=0,  # the matrix unit takes no floats of 8 bits before ipu21; poplibs target properties
     exchange_bytes_per_cycle=4,  # a 32-bit word a cycle, each direction; vendor data sheet
     sync_cycles=100,  # 64-117 cycles measured for a whole-chip sync in a stencil code
     ipu_sync_cycles=570,  # 500-640 cycles measured on 16 IPUs in the same code

@@ -14,6 +14,7 @@ MK2 = Target(
     amp_macs_half_half=64,  # poplibs target properties
     amp_macs_half_float=32,  # poplibs target properties
     amp_macs_float=16,  # poplibs target properties
+    amp_macs_fp8=0,  # the matrix unit takes no floats of 8 bits before ipu21; poplibs target properties
     exchange_bytes_per_cycle=4,  # a 32-bit word a cycle, each direction; vendor data sheet
     sync_cycles=120,  # estimate, from 64-117 cycles for a whole-chip sync on Mk1 silicon plus exchange set-up
     ipu_sync_cycles=600,  # vendor constant for a sync across IPUs; 500-640 cycles measured on 16 Mk1

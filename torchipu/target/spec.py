@@ -23,6 +23,8 @@ class Target:
         amp_macs_half_half: AMP multiply-accumulates a cycle and tile, half in, half partials.
         amp_macs_half_float: The same with half in, float partials.
         amp_macs_float: The same with float in and float partials.
+        amp_macs_fp8: AMP multiply-accumulates a cycle and tile, floats of 8 bits in, half partials; 0 where the matrix
+            unit does not take them.
         exchange_bytes_per_cycle: Bytes a tile sends, and receives, a cycle.
         sync_cycles: One internal sync.
         ipu_sync_cycles: One sync between IPUs.
@@ -31,8 +33,6 @@ class Target:
         streaming_bytes_per_s: Streaming Memory of one IPU.
         stack_bytes: Stacks of a tile's workers and supervisor.
         control_bytes_per_compute_set: Control code and vertex state of a distinct compute set, a tile.
-        amp_macs_fp8: AMP multiply-accumulates a cycle and tile, floats of 8 bits in, half partials; 0 where the matrix
-            unit does not take them.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Target:
     amp_macs_half_half: int
     amp_macs_half_float: int
     amp_macs_float: int
+    amp_macs_fp8: int
     exchange_bytes_per_cycle: int
     sync_cycles: int
     ipu_sync_cycles: int
@@ -54,7 +55,6 @@ class Target:
     streaming_bytes_per_s: float
     stack_bytes: int
     control_bytes_per_compute_set: int
-    amp_macs_fp8: int = 0
 
     def vector_width(self, device_bytes: int) -> int:
         """Return how many elements of a size fit the 64-bit data path: 4 halves or 2 floats."""
