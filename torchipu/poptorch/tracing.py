@@ -197,7 +197,10 @@ class _Calls(TorchFunctionMode):
             try:
                 result = function(*args, **kwargs)
             except NEEDS_VALUES as error:
-                raise self.limits.explain(function, args, error) from error
+                explained = self.limits.explain(function, args, error)
+                if explained is error:  # an error that is its own cause has no end
+                    raise
+                raise explained from error
         self.limits.note(function, args, kwargs, result)
         self.slices.note(function, args, kwargs, result)
         self.tracker.note(function, args, kwargs, result)
