@@ -19,7 +19,11 @@ def run(model: Any) -> torch.Tensor:
     return poptorch.inferenceModel(model, options())(torch.ones(4))
 
 
-def test_tensors_made_in_forward_are_the_devices_and_the_log_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tensors_made_in_forward_are_the_devices_and_the_log_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)  # Dynamo switches it off for good
+
     class Making(nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
             noise = torch.distributions.Normal(torch.zeros(4), torch.ones(4)).sample()
