@@ -416,7 +416,7 @@ TI_INLINE void FN(turned_of)(const ti_source *table, int64_t taps, const float *
         FN(store)(block + k * VL, there ? FN(fetch)(table + t * FN(WIDE) + v, x + c * plane, step, most) : FN(splat)(0));
         if (++t == taps) { t = 0; c++; }
       }
-      FN(transpose_block)(block, VL, d + v * VL * TI_LANES + k0, TI_LANES, VL);
+      FN(transpose_block)(block, VL, d + v * VL * TI_LANES + k0, TI_LANES, VL, 0);
     }
 }
 static void FN(turned_columns)(const ti_source *table, int64_t taps, const float *x, int64_t plane, int64_t first, int64_t count, int64_t step, int most, float *d) {

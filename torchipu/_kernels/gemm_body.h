@@ -208,14 +208,14 @@ TI_ROWS(tiles_i)
 TI_ROWS(tiles_g)
 #endif
 
-/* Transposes a block of rows <= VL by VL columns in registers. */
-TI_INLINE void FN(transpose_block)(const float *s, ptrdiff_t ls, float *d, ptrdiff_t ld, const int rows) {
+/* Transposes a block of rows <= VL by VL columns in registers; `ahead` fetches from a block further along the rows. */
+TI_INLINE void FN(transpose_block)(const float *s, ptrdiff_t ls, float *d, ptrdiff_t ld, const int rows, const int ahead) {
 #if VL == 16
   __m512 r[16], t[16];
 #pragma GCC unroll 16
   for (int i = 0; i < 16; i++) {
     const float *row = s + (i < rows ? i : rows - 1) * ls;
-    _mm_prefetch((const char *)(row + TI_FETCH), _MM_HINT_T0);
+    if (ahead) _mm_prefetch((const char *)(row + TI_FETCH), _MM_HINT_T0);
     r[i] = _mm512_loadu_ps(row);
   }
 #pragma GCC unroll 8
@@ -283,7 +283,7 @@ static void FN(transpose)(const float *s, ptrdiff_t ls, float *d, ptrdiff_t ld, 
     const int64_t r = ti_min(i, rows - VL);
     for (int64_t j = 0; j < cols; j += VL) {
       const int64_t c = ti_min(j, cols - VL);
-      FN(transpose_block)(s + r * ls + c, ls, d + c * ld + r, ld, VL);
+      FN(transpose_block)(s + r * ls + c, ls, d + c * ld + r, ld, VL, 1);
     }
   }
 }
@@ -297,7 +297,7 @@ static void FN(pack_tile)(const float *a, ptrdiff_t as, int rows, int64_t kc, fl
   }
   for (int64_t j = 0; j < kc; j += VL) {  /* the last block overlaps the one before it */
     const int64_t k = ti_min(j, kc - VL);
-    FN(transpose_block)(a + k, as, d + k * rows, rows, rows);
+    FN(transpose_block)(a + k, as, d + k * rows, rows, rows, 1);
   }
 }
 
