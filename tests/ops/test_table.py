@@ -60,8 +60,8 @@ ELSEWHERE = {
                     "exist where transformers is installed; tests/ops/test_products.py"),
     **dict.fromkeys(["ipu.accumulate.default", "ipu.all_reduce.default", "ipu.fill_zero.default",
                      "ipu.increment.default", "ipu.sgd.default", "ipu.adam.default", "ipu.adamw.default",
-                     "ipu.rmsprop.default", "ipu.lamb.default", "ipu.lars.default"],
-                    "update states in place; tests/kernels/test_update.py"),
+                     "ipu.rmsprop.default", "ipu.rmsprop_tf.default", "ipu.lamb.default", "ipu.lars.default"],
+                    "update states in place; tests/kernels/test_update.py and tests/poptorch/test_optim.py"),
     **dict.fromkeys(["ipu.recurrence.default", "ipu.recurrence_backward.default"],
                     "layers of LSTM, GRU and RNN; tests/ops/test_recurrent.py"),
 }
