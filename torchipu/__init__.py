@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torchipu.options import Options, Stage, TensorLocation
     from torchipu.partition.door import autopipeline
     from torchipu.partition.proposal import Proposal
+    from torchipu.runtime.statistics import TensorStatistics, suggest_loss_scale
     from torchipu.step import InferenceStep, TrainStep
 
 __version__ = "0.1.0"
@@ -48,12 +49,14 @@ _MODULE_BY_NAME = {
     "ScheduleError": "errors",
     "Stage": "options",
     "TensorLocation": "options",
+    "TensorStatistics": "runtime.statistics",
     "TrainStep": "step",
     "UnsupportedOpError": "errors",
     "VerifyError": "errors",
     "autopipeline": "partition.door",
     "explain": "explanation",
     "recomputation_checkpoint": "capture.checkpoint",
+    "suggest_loss_scale": "runtime.statistics",
 }
 
 __all__ = [
@@ -74,6 +77,7 @@ __all__ = [
     "ScheduleError",
     "Stage",
     "TensorLocation",
+    "TensorStatistics",
     "TrainStep",
     "UnsupportedOpError",
     "VerifyError",
@@ -81,6 +85,7 @@ __all__ = [
     "autopipeline",
     "explain",
     "recomputation_checkpoint",
+    "suggest_loss_scale",
 ]
 
 check_torch(torch_version())
