@@ -68,7 +68,8 @@ ELSEWHERE = {
 
 
 def test_every_record_has_calls_or_a_reason() -> None:
-    assert set(TARGETS) | set(ELSEWHERE) == set(TABLE)
+    records = {target for target in TABLE if not target.startswith("fake.")}  # those are other tests'
+    assert set(TARGETS) | set(ELSEWHERE) == records
     assert not set(TARGETS) & set(ELSEWHERE)
 
 
