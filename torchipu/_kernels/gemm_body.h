@@ -208,6 +208,12 @@ TI_ROWS(tiles_i)
 TI_ROWS(tiles_g)
 #endif
 
+/* A masked store costs more than a whole one. */
+TI_INLINE void FN(store_rows)(float *p, FN(vf) v, const int n) {
+  if (n == VL) FN(store)(p, v);
+  else FN(store_n)(p, v, n);
+}
+
 /* Transposes a block of rows <= VL by VL columns in registers; `ahead` fetches from a block further along the rows. */
 TI_INLINE void FN(transpose_block)(const float *s, ptrdiff_t ls, float *d, ptrdiff_t ld, const int rows, const int ahead) {
 #if VL == 16
@@ -247,7 +253,7 @@ TI_INLINE void FN(transpose_block)(const float *s, ptrdiff_t ls, float *d, ptrdi
     r[12 + i] = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0xdd);
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; i++) FN(store_n)(d + i * ld, (FN(vf))r[i], rows);
+  for (int i = 0; i < 16; i++) FN(store_rows)(d + i * ld, (FN(vf))r[i], rows);
 #else
   __m256 r[8], t[8];
 #pragma GCC unroll 8
@@ -266,8 +272,8 @@ TI_INLINE void FN(transpose_block)(const float *s, ptrdiff_t ls, float *d, ptrdi
   }
 #pragma GCC unroll 4
   for (int i = 0; i < 4; i++) {
-    FN(store_n)(d + i * ld, (FN(vf))_mm256_permute2f128_ps(r[i], r[4 + i], 0x20), rows);
-    FN(store_n)(d + (4 + i) * ld, (FN(vf))_mm256_permute2f128_ps(r[i], r[4 + i], 0x31), rows);
+    FN(store_rows)(d + i * ld, (FN(vf))_mm256_permute2f128_ps(r[i], r[4 + i], 0x20), rows);
+    FN(store_rows)(d + (4 + i) * ld, (FN(vf))_mm256_permute2f128_ps(r[i], r[4 + i], 0x31), rows);
   }
 #endif
 }
