@@ -8,7 +8,7 @@ torch.float8_e5m2fnuz.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 FORMATS = {"F143": torch.float8_e4m3fnuz, "F152": torch.float8_e5m2fnuz}
 
@@ -19,7 +19,7 @@ def _checked(format: str) -> torch.dtype:
     return FORMATS[format]
 
 
-@torch.library.custom_op("torchipu::fp8_quantise", mutates_args=())
+@library.custom_op("torchipu::fp8_quantise", mutates_args=())
 def quantise(value: Tensor, format: str = "F143", scale: int = 0) -> Tensor:
     """Return the bytes of values, to nearest; what is beyond the format's range becomes NaN.
 
@@ -46,7 +46,7 @@ def _(value: Tensor, format: str = "F143", scale: int = 0) -> Tensor:
     return torch.empty_like(value, dtype=torch.uint8, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("torchipu::fp8_dequantise", mutates_args=())
+@library.custom_op("torchipu::fp8_dequantise", mutates_args=())
 def dequantise(code: Tensor, format: str = "F143", scale: int = 0, dtype: torch.dtype = torch.float16) -> Tensor:
     """Return the values of bytes.
 
@@ -68,7 +68,7 @@ def _(code: Tensor, format: str = "F143", scale: int = 0, dtype: torch.dtype = t
     return torch.empty_like(code, dtype=dtype, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("torchipu::fp8_matmul", mutates_args=())
+@library.custom_op("torchipu::fp8_matmul", mutates_args=())
 def matmul(
     left: Tensor, right: Tensor, left_format: str = "F143", right_format: str = "F143", scale: int = 0
 ) -> Tensor:

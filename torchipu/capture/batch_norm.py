@@ -8,20 +8,20 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 aten = torch.ops.aten
 _GROUP_SIZE: ContextVar[int] = ContextVar("group_size", default=1)
 
-torch.library.define("torchipu::replica_mean", "(Tensor self, int group_size) -> Tensor")
+library.define("torchipu::replica_mean", "(Tensor self, int group_size) -> Tensor")
 
 
-@torch.library.impl("torchipu::replica_mean", "CompositeExplicitAutograd")
+@library.impl("torchipu::replica_mean", "CompositeExplicitAutograd")
 def _alone(value: Tensor, group_size: int) -> Tensor:
     return value.clone()  # outside of a program there is one replica
 
 
-@torch.library.register_fake("torchipu::replica_mean")  # type: ignore[untyped-decorator]
+@library.register_fake("torchipu::replica_mean")  # type: ignore[untyped-decorator]
 def _like(value: Tensor, group_size: int) -> Tensor:
     return torch.empty_like(value)
 

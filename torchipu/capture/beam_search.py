@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import library
 
 Floats = NDArray[np.float64]
 
-torch.library.define(
+library.define(
     "torchipu::ctc_beam_search",
     "(Tensor log_probs, Tensor lengths, int blank, int beam_width, int top_paths) -> (Tensor, Tensor, Tensor)",
 )
 
 
-@torch.library.register_fake("torchipu::ctc_beam_search")  # type: ignore[untyped-decorator]
+@library.register_fake("torchipu::ctc_beam_search")  # type: ignore[untyped-decorator]
 def _like(
     log_probs: torch.Tensor, lengths: torch.Tensor, blank: int, beam_width: int, top_paths: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -24,7 +25,7 @@ def _like(
     return found, sizes, log_probs.new_empty((batch, top_paths, steps), dtype=torch.int32)
 
 
-@torch.library.impl("torchipu::ctc_beam_search", "CompositeExplicitAutograd")
+@library.impl("torchipu::ctc_beam_search", "CompositeExplicitAutograd")
 def _search(
     log_probs: torch.Tensor, lengths: torch.Tensor, blank: int, beam_width: int, top_paths: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import library
 from torch.utils import _pytree as pytree
 
 
@@ -17,10 +18,10 @@ def _pass_on(context: Any, gradient: torch.Tensor) -> torch.Tensor:
 
 
 for _name in ("checkpoint", "nop"):
-    torch.library.define(f"torchipu::{_name}", "(Tensor self) -> Tensor")
-    torch.library.impl(f"torchipu::{_name}", "CompositeExplicitAutograd", _copy)
-    torch.library.register_fake(f"torchipu::{_name}", torch.empty_like)
-    torch.library.register_autograd(f"torchipu::{_name}", _pass_on)
+    library.define(f"torchipu::{_name}", "(Tensor self) -> Tensor")
+    library.impl(f"torchipu::{_name}", "CompositeExplicitAutograd", _copy)
+    library.register_fake(f"torchipu::{_name}", torch.empty_like)
+    library.register_autograd(f"torchipu::{_name}", _pass_on)
 
 
 def nop(value: torch.Tensor) -> torch.Tensor:

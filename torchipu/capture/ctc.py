@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch._C import DispatchKey
 
 NONE, MEAN = 0, 1  # torch.nn._reduction
 
 
 # --------------------------------------------------------------------------- what the ops mean
-@torch.library.custom_op(
+@library.custom_op(
     "ipu::ctc_loss", mutates_args=(),
     schema="(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank, int reduction, "
     "bool zero_infinity) -> (Tensor, Tensor)",
@@ -44,7 +44,7 @@ def ctc_loss(
     return loss, full
 
 
-@torch.library.custom_op(
+@library.custom_op(
     "ipu::ctc_loss_backward", mutates_args=(),
     schema="(Tensor grad, Tensor loss, Tensor alpha, Tensor log_probs, Tensor targets, Tensor input_lengths, "
     "Tensor target_lengths, int blank, bool zero_infinity) -> Tensor",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import library
 
 from torchipu.errors import ExecutionError
 
@@ -18,7 +19,7 @@ HostFunction = Callable[[Sequence[torch.Tensor], Mapping[str, Any]], Sequence[to
 
 _FUNCTIONS: dict[str, HostFunction] = {}
 
-torch.library.define("torchipu::call_host", "(Tensor[] inputs, str function, str attributes, str outputs) -> Tensor[]")
+library.define("torchipu::call_host", "(Tensor[] inputs, str function, str attributes, str outputs) -> Tensor[]")
 
 
 def register_host_function(name: str, function: HostFunction) -> None:
@@ -46,7 +47,7 @@ def call_host(
     return list(torch.ops.torchipu.call_host(list(inputs), name, json.dumps(dict(attributes)), outputs))
 
 
-@torch.library.impl("torchipu::call_host", "CompositeExplicitAutograd")
+@library.impl("torchipu::call_host", "CompositeExplicitAutograd")
 def _call(inputs: Sequence[torch.Tensor], function: str, attributes: str, outputs: str) -> list[torch.Tensor]:
     if function not in _FUNCTIONS:
         raise RuntimeError(f"no function {function!r} is registered in this process; register it before the program")
@@ -61,6 +62,6 @@ def _call(inputs: Sequence[torch.Tensor], function: str, attributes: str, output
     return [result.detach().to(like.dtype).clone() for result, like in zip(results, expected, strict=True)]
 
 
-@torch.library.register_fake("torchipu::call_host")  # type: ignore[untyped-decorator]
+@library.register_fake("torchipu::call_host")  # type: ignore[untyped-decorator]
 def _like(inputs: Sequence[torch.Tensor], function: str, attributes: str, outputs: str) -> list[torch.Tensor]:
     return [torch.empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in json.loads(outputs)]

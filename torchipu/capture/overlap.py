@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import torch
+from torch import library
 
-torch.library.define("torchipu::overlap", "(Tensor self, str transfer, str mode) -> Tensor")
+library.define("torchipu::overlap", "(Tensor self, str transfer, str mode) -> Tensor")
 
 
-@torch.library.impl("torchipu::overlap", "CompositeExplicitAutograd")
+@library.impl("torchipu::overlap", "CompositeExplicitAutograd")
 def _copy(value: torch.Tensor, transfer: str, mode: str) -> torch.Tensor:
     return value.clone()  # a result of an operator of torch's may not share its argument's storage
 
 
-@torch.library.register_fake("torchipu::overlap")  # type: ignore[untyped-decorator]
+@library.register_fake("torchipu::overlap")  # type: ignore[untyped-decorator]
 def _like(value: torch.Tensor, transfer: str, mode: str) -> torch.Tensor:
     return torch.empty_like(value)
 
@@ -21,7 +22,7 @@ def _pass_on(context: object, gradient: torch.Tensor) -> tuple[torch.Tensor, Non
     return gradient, None, None
 
 
-torch.library.register_autograd("torchipu::overlap", _pass_on)
+library.register_autograd("torchipu::overlap", _pass_on)
 
 
 def overlap(value: torch.Tensor, transfer: str, mode: str) -> torch.Tensor:

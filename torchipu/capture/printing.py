@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import library
 from torch.fx.node import has_side_effect
 
 FORMATS = ("auto", "fixed", "scientific", "none")
@@ -66,18 +67,18 @@ class Layout:
         return None if chosen is None else {"float_kind": chosen}
 
 
-torch.library.define("torchipu::print_tensor", "(Tensor self, str title, str gradient_title, str style) -> Tensor")
+library.define("torchipu::print_tensor", "(Tensor self, str title, str gradient_title, str style) -> Tensor")
 PRINT = torch.ops.torchipu.print_tensor.default
 has_side_effect(PRINT)
 
 
-@torch.library.impl("torchipu::print_tensor", "CompositeExplicitAutograd")
+@library.impl("torchipu::print_tensor", "CompositeExplicitAutograd")
 def _print(value: torch.Tensor, title: str, gradient_title: str, style: str) -> torch.Tensor:
     print(Layout(**json.loads(style)).text(value, title), file=sys.stderr, flush=True)
     return value.clone()  # a result of an operator of torch's may not share its argument's storage
 
 
-@torch.library.register_fake("torchipu::print_tensor")  # type: ignore[untyped-decorator]
+@library.register_fake("torchipu::print_tensor")  # type: ignore[untyped-decorator]
 def _like(value: torch.Tensor, title: str, gradient_title: str, style: str) -> torch.Tensor:
     return torch.empty_like(value)
 
@@ -92,7 +93,7 @@ def _print_gradient(context: Any, gradient: torch.Tensor) -> tuple[torch.Tensor,
     return gradient, None, None, None
 
 
-torch.library.register_autograd("torchipu::print_tensor", _print_gradient, setup_context=_remember)
+library.register_autograd("torchipu::print_tensor", _print_gradient, setup_context=_remember)
 
 
 def print_tensor(value: torch.Tensor, title: str, gradient_title: str, layout: Layout) -> torch.Tensor:

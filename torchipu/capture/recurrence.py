@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, library
 
 STEPS: dict[str, int] = {"tanh": 1, "relu": 1, "lstm": 4, "gru": 3}
 """Gates of each cell."""
@@ -26,7 +26,7 @@ _BACKWARD = (
 
 
 # --------------------------------------------------------------------------- what the ops mean
-@torch.library.custom_op("ipu::recurrence", mutates_args=(), schema=_FORWARD)
+@library.custom_op("ipu::recurrence", mutates_args=(), schema=_FORWARD)
 def recurrence(
     projected: Tensor, h0: Tensor, c0: Tensor | None, weight: Tensor, bias: Tensor | None, projection: Tensor | None,
     cell: str, reverse: bool,
@@ -74,7 +74,7 @@ def recurrence(
     return torch.stack(states[order]), last, torch.stack(kept[order])
 
 
-@torch.library.custom_op("ipu::recurrence_backward", mutates_args=(), schema=_BACKWARD)
+@library.custom_op("ipu::recurrence_backward", mutates_args=(), schema=_BACKWARD)
 def recurrence_backward(
     grad_outputs: Tensor, grad_cell: Tensor, kept: Tensor, outputs: Tensor, h0: Tensor, c0: Tensor | None,
     weight: Tensor, projection: Tensor | None, cell: str, reverse: bool,

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import sys
 
-import torch
+from torch import library
 
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _OPERATORS = ("torchvision::nms", "torchvision::qnms")
@@ -28,5 +28,5 @@ def import_torchvision() -> None:
         for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
             del sys.modules[name]
         for name in _OPERATORS:
-            torch.library.define(name, _SCHEMA)
+            library.define(name, _SCHEMA)
         importlib.import_module("torchvision")
