@@ -7,7 +7,7 @@
 enum { TI_CELL_TANH = 0, TI_CELL_RELU = 1, TI_CELL_LSTM = 2, TI_CELL_GRU = 3 };
 /* The ints of both kernels: `state` is the width of what a step hands to the next, `hidden` that of a gate; they differ
  * with a projection. Gates of a sample lie side by side. */
-typedef struct { int64_t cell, time, batch, hidden, state, rows, reverse, projects; } ti_recurrent;
+typedef struct { int64_t cell, time, batch, hidden, state, rows, reverse, projects, keeps; } ti_recurrent;
 static inline ti_recurrent ti_recurrent_of(const int64_t *ints) { ti_recurrent s; memcpy(&s, ints, sizeof s); return s; }
 static inline int64_t ti_gates(const ti_recurrent *s) { return s->hidden * (s->cell == TI_CELL_LSTM ? 4 : s->cell == TI_CELL_GRU ? 3 : 1); }
 /* Values kept for the backward: the gates and the cell, or the gates and the recurrent half of the new gate. */
@@ -30,11 +30,14 @@ TI_INLINE FN(vf) FN(gate_tanh)(FN(vf) x) {
   return (FN(vf))((((FN(vi))near & is_near) | ((FN(vi))far & ~is_near)) ^ sign);
 }
 
-/* c[m][n] (+)= a[m][k] b[k][n]; the first also takes a bias for each column, or NULL */
+/* c[m][n] (+)= a[m][k] b, with b[k][n] in panels as matmul_pack leaves them; the first also takes a bias for each column,
+ * or NULL */
 static void FN(rows_product)(float *c, const float *a, const float *b, const float *bias, int64_t m, int64_t k, int64_t n, int accumulate) {
-  ti_tile t = {.a = a, .as = k, .ak = 1, .b = b, .bs = n, .c = c, .ldc = n, .k = k, .n1 = 1, .n2 = 1, .accumulate = accumulate,
-               .col_bias = bias};
-  FN(tiles_k_rows)(t, m, n);
+  for (int64_t j = 0; j < n; j += TI_PANEL) {
+    ti_tile t = {.a = a, .as = k, .ak = 1, .b = b + j * k, .bs = TI_PANEL, .c = c + j, .ldc = n, .k = k, .n1 = 1, .n2 = 1,
+                 .accumulate = accumulate, .col_bias = bias ? bias + j : NULL};
+    FN(tiles_k_rows)(t, m, ti_min(TI_PANEL, n - j));
+  }
 }
 
 /* One sample of one step: gates from their sums, the new state at `h`, what the backward needs at `kept`.
@@ -63,11 +66,12 @@ TI_INLINE void FN(cell_forward)(int64_t kind, int64_t hidden, const float *sums,
 
 /* recurrence
  *   args     y [time][batch][state], last cell [batch][hidden], kept [time][batch][0, 5 or 4 hidden], projected inputs
- *            [time][batch][gates], h0 [batch][state], c0 [batch][hidden] (LSTM), weights [state][gates], recurrent bias
- *            [gates] (GRU), projection [hidden][state]
- *   ints     cell, time, batch, hidden, state, samples of an item, whether time runs backwards, whether there is a projection
+ *            [time][batch][gates], h0 [batch][state], c0 [batch][hidden] (LSTM), weights [state][gates] in panels, recurrent
+ *            bias [gates] (GRU), projection [hidden][state] in panels
+ *   ints     cell, time, batch, hidden, state, samples of an item, whether time runs backwards, whether there is a
+ *            projection, whether `kept` is to be written
  *   items    blocks of samples
- *   scratch  samples * (gates + 2 hidden) floats */
+ *   scratch  samples * (gates + 2 hidden) + 5 hidden floats */
 int FN(recurrence)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
   const ti_recurrent s = ti_recurrent_of(ints);
   const int64_t gates = ti_gates(&s), kept = ti_kept(&s), is_gru = s.cell == TI_CELL_GRU;
@@ -75,6 +79,7 @@ int FN(recurrence)(char *const *args, const int64_t *ints, const double *scalars
   for (int64_t item = begin; item < end; item++) {
     const int64_t b0 = item * s.rows, rows = ti_min(s.rows, s.batch - b0);
     float *sums = (float *)scratch, *cell = sums + s.rows * gates, *full = cell + s.rows * s.hidden;
+    float *unread = full + s.rows * s.hidden;
     if (s.cell == TI_CELL_LSTM) memcpy(cell, (const float *)args[5] + b0 * s.hidden, sizeof(float) * (size_t)(rows * s.hidden));
     const float *before = (const float *)args[4] + b0 * s.state;
     for (int64_t step = 0; step < s.time; step++) {
@@ -85,7 +90,7 @@ int FN(recurrence)(char *const *args, const int64_t *ints, const double *scalars
       FN(rows_product)(sums, before, (const float *)args[6], is_gru ? (const float *)args[7] : NULL, rows, s.state, gates, !is_gru);
       for (int64_t r = 0; r < rows; r++)
         FN(cell_forward)(s.cell, s.hidden, sums + r * gates, x + r * gates, before + r * s.state, cell + r * s.hidden,
-                         h + r * s.hidden, (float *)args[2] + (place + r) * kept);
+                         h + r * s.hidden, s.keeps ? (float *)args[2] + (place + r) * kept : unread);
       if (s.projects) FN(rows_product)(y, full, (const float *)args[8], NULL, rows, s.hidden, s.state, 0);
       before = y;
     }
@@ -124,7 +129,8 @@ TI_INLINE void FN(cell_backward)(int64_t kind, int64_t hidden, float *dh, float 
 /* recurrence_backward
  *   args     gradients of the projected inputs [time][batch][gates]; of their recurrent half, likewise (GRU), or of all
  *            outputs [time][batch][state] (projection); of h0 and c0; then dy [time][batch][state], gradient of the last
- *            cell [batch][hidden], kept, y, h0, c0, weights [gates][state], projection [state][hidden]
+ *            cell [batch][hidden], kept, y, h0, c0, weights [gates][state] and projection
+ *            [state][hidden], both in panels
  *   ints     as recurrence
  *   items    blocks of samples
  *   scratch  samples * (state + 2 hidden) floats */

@@ -44,6 +44,14 @@ def _addbmm(
     return aten.addmm(self, left, right, beta=beta, alpha=alpha)
 
 
+def _bmm(self: Tensor, mat2: Tensor) -> Any:
+    """Multiply all rows by one matrix where a batch shares it: so a linear layer of a transposed input arrives."""
+    if not (mat2.dim() == 3 and mat2.shape[0] > 1 and mat2.stride(0) == 0):
+        return NotImplemented
+    rows = self.reshape(-1, self.shape[2])
+    return aten.mm(rows, mat2[0]).view(self.shape[0], self.shape[1], mat2.shape[2])
+
+
 def _vector_norm(
     self: Tensor, ord: float = 2, dim: Sequence[int] | None = None, keepdim: bool = False, *,
     dtype: torch.dtype | None = None,
@@ -133,6 +141,7 @@ def _block_diag(tensors: Sequence[Tensor]) -> Tensor:
 OURS: Decompositions = {
     torch.ops.prims.convert_element_type.default: lambda self, dtype: aten._to_copy(self, dtype=dtype),
     aten.addbmm.default: _addbmm,
+    aten.bmm.default: _bmm,
     aten.linalg_vector_norm.default: _vector_norm,
     aten.norm.ScalarOpt_dim: _norm,
     aten.norm.Scalar: lambda self, p=2: _norm(self, p),

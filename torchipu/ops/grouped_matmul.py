@@ -58,10 +58,9 @@ def _turned(held: HostTensor) -> HostTensor:
 def _emit_rows(plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, ends: HostTensor) -> None:
     """Emit ``out [M, N]`` from ``left [M, K]`` and ``right [G, K, N]``; groups of rows end at ``ends [G]``."""
     rows, columns, inner, groups = out.shape[0], out.shape[1], left.shape[1], right.shape[0]
-    strides, right_strides = rows_apart(left), rows_apart(right)
+    strides = rows_apart(left)
     assert strides is not None
-    assert right_strides is not None
-    right, layout = right_operand(plan, right, right_strides, groups, ceil_div(rows, max(1, groups)), columns, inner)
+    right, layout = right_operand(plan, right, ceil_div(rows, max(1, groups)), columns, inner)
     plan.step(
         GROUPED_MATMUL, [out], [left, right, ends], ints=(rows, columns, inner, *strides, *layout, groups),
         items=ceil_div(rows, ROWS) * ceil_div(columns, COLUMNS),

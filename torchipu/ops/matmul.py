@@ -264,8 +264,9 @@ def grain_for(items: int, work: float, least_work: float) -> int:
 
 def rows_apart(tensor: HostTensor) -> tuple[int, int] | None:
     """Return the strides of the last two dimensions if one of them is 1, else None."""
-    row = tensor.strides[-2] if tensor.shape[-2] > 1 else max(1, tensor.shape[-1])
     column = tensor.strides[-1] if tensor.shape[-1] > 1 else 1
+    alone = max(1, tensor.shape[-1]) if column == 1 else 1  # a single row has no neighbours
+    row = tensor.strides[-2] if tensor.shape[-2] > 1 else alone
     if column == 1 or row == 1:
         return row, column
     return None
@@ -321,7 +322,7 @@ def emit_product(
         layout = (right_batch, PANEL * right_strides[1], right_strides[0])
     else:
         row_block, column_block = _blocks(batch, rows, columns)
-        right, layout = right_operand(plan, right, right_strides, batch, rows, columns, inner)
+        right, layout = right_operand(plan, right, rows, columns, inner)
     items = batch * -(-rows // row_block) * -(-columns // column_block)
     left_batch = left.strides[0] if len(left.shape) == 3 else 0
     if packs_left:
@@ -380,11 +381,10 @@ def _emit_turned(
 ) -> None:
     """Emit ``out = left @ right + addend`` as ``(right^T @ left^T + addend)^T``; the addend is one row."""
     rows, columns, inner = right.shape[1], left.shape[0], left.shape[1]
-    strides, turned_strides = rows_apart(right), rows_apart(left)
+    strides = rows_apart(right)
     assert strides is not None
-    assert turned_strides is not None
     turned = HostTensor(left.buffer, left.offset, left.shape[::-1], left.strides[::-1], left.dtype)
-    turned, layout = right_operand(plan, turned, turned_strides[::-1], 1, rows, columns, inner)
+    turned, layout = right_operand(plan, turned, rows, columns, inner)
     row_block, column_block = _blocks(1, rows, columns)
     items = -(-rows // row_block) * -(-columns // column_block)
     plan.step(
@@ -417,21 +417,37 @@ def _emit_turned(
 
 
 def right_operand(
-    plan: HostPlanner,
-    right: HostTensor,
-    strides: tuple[int, int],
-    batch: int,
-    rows: int,
-    columns: int,
-    inner: int,
+    plan: HostPlanner, right: HostTensor, rows: int, columns: int, inner: int,
 ) -> tuple[HostTensor, tuple[int, int, int]]:
     """Pack the right operand where that pays; return it with its strides (batch, panel, row)."""
+    strides = rows_apart(right)
+    assert strides is not None
     row, column = strides
     right_batch = right.strides[0] if len(right.shape) == 3 else 0
     # Rows a multiple of 1 KiB apart fall into few cache sets; few rows of output read each panel only once or twice.
     conflicts = row % 256 == 0 and inner >= 64
     if column == 1 and (rows <= 28 or (rows <= 56 and not conflicts) or columns <= PANEL):
         return right, (right_batch, PANEL, row)
+    packed = packed_panels(plan, right)
+    return packed, (packed.strides[0] if packed.shape[0] > 1 else 0, *packed.strides[1:3])
+
+
+def packed_panels(plan: HostPlanner, right: HostTensor) -> HostTensor:
+    """Emit the packing of right operands and return their panels.
+
+    Args:
+        plan: Receives the step.
+        right: `[K, N]` or `[B, K, N]`, one of the last two strides 1.
+
+    Returns:
+        `[B, ceil(N / 32), K, 32]`, zero beyond column N; B is 1 where all of a batch share one operand.
+    """
+    inner, columns = right.shape[-2:]
+    strides = rows_apart(right)
+    assert strides is not None
+    row, column = strides
+    right_batch = right.strides[0] if len(right.shape) == 3 else 0
+    batch = right.shape[0] if right_batch else 1
     panels = -(-columns // PANEL)
     packed = plan.scratch((batch, panels, inner, PANEL))
     items = batch * panels * -(-inner // PACK_BLOCK)
@@ -443,7 +459,7 @@ def right_operand(
         items=items,
         grain=grain_for(items, batch * panels * inner * PANEL, 32768),
     )
-    return packed, (panels * inner * PANEL, inner * PANEL, PANEL)
+    return packed
 
 
 def _pack_left(

@@ -6,14 +6,13 @@ from torchipu._kernels import recurrent as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import elementwise_set, vector_codelet
-from torchipu.ops.matmul import grain_for, matmul_vertices
+from torchipu.ops.matmul import grain_for, matmul_vertices, packed_panels
 from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Vertices, register
-from torchipu.ops.view import emit_copy
 from torchipu.target import Target
 
 CELLS = ("tanh", "relu", "lstm", "gru")  # TI_CELL_*
 LEAST_CHUNK_MACS = 200_000
-LEAST_ITEMS, MOST_ROWS = 8, 28
+MOST_ITEMS, LEAST_ROWS, MOST_ROWS = 8, 8, 28
 
 # A sigmoid or tanh costs 5 cycles a vector of halves and 10 of floats (poplibs, ipu_hardware.md 2.3); the sums beside
 # them about as much again.
@@ -47,10 +46,9 @@ class _Sizes:
         self.hidden = self.gates // {"lstm": 4, "gru": 3}.get(self.cell, 1)
         self.projects = op.operand("projection") is not None
         self.reverse = bool(op.attrs["reverse"])
-        rows = min(self.batch, MOST_ROWS)
-        while rows > 1 and -(-self.batch // rows) < LEAST_ITEMS:
-            rows = -(-rows // 2)
-        self.rows = max(1, rows)
+        # Every item reads all weights in every step: few samples in it leave the arithmetic waiting for the cache.
+        items = max(min(2, self.batch), min(MOST_ITEMS, self.batch // LEAST_ROWS), 1)
+        self.rows = max(1, min(MOST_ROWS, -(-self.batch // items)))
 
     @property
     def items(self) -> int:
@@ -62,11 +60,15 @@ class _Sizes:
         """Blocks that make a chunk worth a thread."""
         return grain_for(self.items, self.time * self.batch * self.gates * self.state, LEAST_CHUNK_MACS)
 
-    def ints(self) -> tuple[int, ...]:
-        """Return the ints of both kernels."""
+    def ints(self, keeps: bool = True) -> tuple[int, ...]:
+        """Return the ints of both kernels.
+
+        Args:
+            keeps: Whether a backward reads what the forward writes down for it.
+        """
         return (
             CELLS.index(self.cell), self.time, self.batch, self.hidden, self.state, self.rows, int(self.reverse),
-            int(self.projects),
+            int(self.projects), int(keeps),
         )
 
 
@@ -81,20 +83,19 @@ def _floats(op: Op, plan: HostPlanner, name: str, absent: HostTensor) -> HostTen
     return absent if tensor is None else plan.value(tensor, DType.FLOAT)
 
 
-def _turned(plan: HostPlanner, weight: HostTensor) -> HostTensor:
-    """Return a matrix with its dimensions swapped, laid out anew."""
-    rows, columns = weight.shape
-    packed = plan.scratch((columns, rows))
-    emit_copy(plan, packed, HostTensor(weight.buffer, weight.offset, (columns, rows), (1, columns), weight.dtype))
-    return packed
+def _panels(op: Op, plan: HostPlanner, name: str, turned: bool) -> HostTensor:
+    """Return a matrix, or its transpose, in the panels that products read."""
+    matrix = plan.value(_operand(op, name), DType.FLOAT)
+    if turned:
+        matrix = HostTensor(matrix.buffer, matrix.offset, matrix.shape[::-1], (1, matrix.shape[1]), matrix.dtype)
+    return packed_panels(plan, matrix)
 
 
 def _emit_forward(op: Op, plan: HostPlanner) -> None:
     s = _Sizes(op)
     x, h0 = (plan.value(_operand(op, name), DType.FLOAT) for name in ("projected", "h0"))
-    weight = _turned(plan, plan.value(_operand(op, "weight"), DType.FLOAT))
-    projection = op.operand("projection")
-    turned = weight if projection is None else _turned(plan, plan.value(projection, DType.FLOAT))
+    weight = _panels(op, plan, "weight", turned=True)
+    projection = _panels(op, plan, "projection", turned=True) if s.projects else weight
     bias = op.operand("bias")
     if bias is None:
         added = plan.constant([0.0] * s.gates, DType.FLOAT) if s.cell == "gru" else x
@@ -102,8 +103,9 @@ def _emit_forward(op: Op, plan: HostPlanner) -> None:
         added = plan.value(bias, DType.FLOAT)
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
     plan.step(
-        kernels.RECURRENCE, outputs, [x, h0, _floats(op, plan, "c0", x), weight, added, turned], ints=s.ints(),
-        items=s.items, grain=s.grain, scratch_bytes=4 * s.rows * (s.gates + 2 * s.hidden),
+        kernels.RECURRENCE, outputs, [x, h0, _floats(op, plan, "c0", x), weight, added, projection],
+        ints=s.ints(keeps=plan.wanted(op.outputs[2])), items=s.items, grain=s.grain,
+        scratch_bytes=4 * (s.rows * (s.gates + 2 * s.hidden) + 5 * s.hidden),
     )
 
 
@@ -111,8 +113,9 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     s = _Sizes(op)
     names = ("grad_outputs", "grad_cell", "kept", "outputs", "h0")
     dy, dc, kept, y, h0 = (plan.value(_operand(op, name), DType.FLOAT) for name in names)
-    weight = plan.value(_operand(op, "weight"), DType.FLOAT)
-    operands = [dy, dc, kept, y, h0, _floats(op, plan, "c0", y), weight, _floats(op, plan, "projection", weight)]
+    weight = _panels(op, plan, "weight", turned=False)
+    projection = _panels(op, plan, "projection", turned=False) if s.projects else weight
+    operands = [dy, dc, kept, y, h0, _floats(op, plan, "c0", y), weight, projection]
     plan.step(
         kernels.RECURRENCE_BACKWARD, [plan.output(result, DType.FLOAT) for result in op.outputs], operands,
         ints=s.ints(), items=s.items, grain=s.grain, scratch_bytes=4 * s.rows * (s.state + 2 * s.hidden),
