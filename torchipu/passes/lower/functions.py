@@ -1,8 +1,4 @@
-"""Turns a placed graph and its schedule into a device program: compute sets, copies and control flow.
-
-Kept by later passes: every op is lowered once, into the function of its stage and leg; operands are on the IPU of the
-vertices that read them; the bodies of a pipeline cycle touch their own IPU only, and data crosses between cycles.
-"""
+"""Ops to the programs of functions: vertices, copies and streams, and the variables that they work on."""
 
 from __future__ import annotations
 
@@ -13,14 +9,11 @@ from torchipu.ir.graph import Graph, Op, Tensor, operand_width
 from torchipu.ir.mapping import TileMapping, linear
 from torchipu.ir.program import (
     AllReduce,
-    Call,
     ComputeSet,
     Copy,
-    Executable,
     Execute,
     HostCopy,
     If,
-    OnIpus,
     Program,
     Repeat,
     RepeatWhile,
@@ -29,238 +22,18 @@ from torchipu.ir.program import (
     Variable,
     VertexGroup,
 )
-from torchipu.ir.schedule import Action, Schedule
-from torchipu.ir.types import Leg, Role
+from torchipu.ir.schedule import Schedule
+from torchipu.ir.types import Role
 from torchipu.ops.control import COND, WHILE, carried_of, formals_of, trips_of
 from torchipu.ops.generic import lower_generic
-from torchipu.ops.host import NO_OVERLAP, OVERLAP
 from torchipu.ops.spec import Codelet, Vertices, spec_of
+from torchipu.passes.lower.in_flight import Depths
+from torchipu.passes.lower.values import BROADCAST, PHASES, UPDATE, Flow, function_of, ipu_of, is_all_reduce
 from torchipu.target import Target
-
-BROADCAST = "broadcast"  # the function that sends states to further IPUs before the first cycle
-
-# Ops of the update that all IPUs finish before those that follow begin: the sum over replicas, each IPU's share of what
-# concerns all gradients, and the scale that follows from the shares. What is left updates weights (U).
-PHASES: Mapping[str, str] = {
-    "all_reduce": "R", "sum_squares": "N", "add_sums": "C", "join_counts": "C", "clip_scale": "C", "unscale": "C",
-    "adapt_loss_scale": "C",
-}
-UPDATE = "U"
-
-# Views whose elements lie in the order of their operand's; the others are laid out anew by who reads them.
-KEEPS_ORDER = frozenset(
-    f"aten.{name}" for name in (
-        "view.default", "_unsafe_view.default", "reshape.default", "unsqueeze.default", "squeeze.default",
-        "squeeze.dim", "squeeze.dims", "alias.default", "detach.default", "flatten.using_ints", "unflatten.int",
-    )
-) | {"torchipu.checkpoint.default", "torchipu.nop.default", "torchipu.print_tensor.default",
-     "torchipu.overlap.default"}
 
 _IPU_SYNC = Sync("ipu")
 _REPLICA_SYNC = Sync("replica")
 _HOST_SYNC = Sync("host")
-_NOTHING = Sequence(())
-
-
-def lower(
-    graph: Graph, schedule: Schedule, mappings: Mapping[Tensor, TileMapping], target: Target, *,
-    device_iterations: int, micro_batches: int, replicas: int = 1,
-) -> Executable:
-    """Lower a graph; addresses are left to the memory pass.
-
-    Args:
-        graph: Every op is placed.
-        schedule: Pipeline cycles of one weight update or one inference run.
-        mappings: Tiles of every tensor.
-        target: The machine.
-        device_iterations: How often the schedule runs in a call.
-        micro_batches: Micro-batches of the schedule.
-        replicas: Copies of the program on other IPUs, with which gradients are added up.
-
-    Returns:
-        A program ``main``, and a function for each stage and leg (``0F``, ``0B``), for the sum over replicas (``R0``),
-        the norm (``N0``) and the common scale (``C0``) of gradients and the update (``U0``) on each IPU and, ending in
-        ``.send``, for what each of them sends to other IPUs.
-    """
-    flow = _Flow(graph)
-    lowering = _Lowering(flow, schedule, mappings, target, micro_batches)
-    for op in graph.ops:
-        lowering.add(op)
-    lowering.add_ends()
-    functions = lowering.finished()
-    columns = max(map(len, schedule.steps), default=1)
-    num_ipus = max([1, columns, *(variable.ipu + 1 for variable in lowering.variables.values())])
-    main = Repeat(device_iterations, Sequence(tuple(_cycles(schedule, functions, num_ipus))))
-    return Executable(
-        {"main": main}, functions, tuple(lowering.variables.values()), {}, num_ipus, dict(lowering.code_bytes),
-        replicas,
-    )
-
-
-def function_of(op: Op) -> str:
-    """Return the name of the function that an op is lowered into."""
-    if op.placement is None:
-        raise ValueError(f"op {op.kind} is not placed")
-    if op.placement.leg is Leg.UPDATE:
-        return f"{PHASES.get(op.kind, UPDATE)}{op.placement.ipu}"
-    return f"{op.placement.stage}{op.placement.leg.value}"
-
-
-def _function_of_action(action: Action, ipu: int) -> str:
-    return f"U{ipu}" if action.leg is Leg.UPDATE else f"{action.stage}{action.leg.value}"
-
-
-# --------------------------------------------------------------------------- control flow
-def _cycles(schedule: Schedule, functions: dict[str, Program], num_ipus: int) -> Iterable[Program]:
-    """Yield the programs of all pipeline cycles: legs side by side, then what crosses between IPUs."""
-    calls: dict[tuple[str, int | None], Call] = {}
-
-    def call(name: str, micro_batch: int | None) -> Call:
-        return calls.setdefault((name, micro_batch), Call(name, micro_batch))
-
-    if BROADCAST in functions:
-        yield _REPLICA_SYNC
-        yield call(BROADCAST, None)
-    updated = False
-    for step in schedule.steps:
-        cells = [_distinct_calls(cell, ipu) for ipu, cell in enumerate(step)]
-        updates = any(name.startswith("U") for cell in cells for name, _ in cell)
-        if updates and not updated:
-            yield from _before_updates(functions, num_ipus)
-        updated = updated or updates
-        yield from _one_cycle([[call(*pair) for pair in cell] for cell in cells], functions, num_ipus)
-    if not updated and any(name.startswith("U") for name in functions):
-        cells = [[(f"U{ipu}", None)] if f"U{ipu}" in functions else [] for ipu in range(num_ipus)]
-        yield from _one_cycle([[call(*pair) for pair in cell] for cell in cells], functions, num_ipus)
-
-
-def _before_updates(functions: dict[str, Program], num_ipus: int) -> Iterable[Program]:
-    """Yield what comes before the update, phase by phase, all IPUs side by side.
-
-    The sum over the replicas joins each IPU with its twins in the other replicas.
-    """
-    for phase in dict.fromkeys(PHASES.values()):
-        names = [f"{phase}{ipu}" for ipu in range(num_ipus)]
-        if any(name in functions for name in names):
-            yield _REPLICA_SYNC
-            yield from _one_cycle([[Call(name)] if name in functions else [] for name in names], functions, num_ipus)
-
-
-def _distinct_calls(cell: Iterable[Action], ipu: int) -> list[tuple[str, int | None]]:
-    """List the functions of a cell; the stages of one IPU share an update function."""
-    return list(dict.fromkeys((_function_of_action(action, ipu), action.micro_batch) for action in cell))
-
-
-def _one_cycle(cells: list[list[Call]], functions: dict[str, Program], num_ipus: int) -> Iterable[Program]:
-    """Yield one pipeline cycle."""
-    for cell in cells:
-        for call in cell:
-            functions.setdefault(call.function, _NOTHING)
-    bodies = [call_list[0] if len(call_list) == 1 else Sequence(tuple(call_list)) for call_list in cells]
-    yield OnIpus(tuple(bodies) + (_NOTHING,) * (num_ipus - len(bodies)))
-    if num_ipus > 1:
-        yield _REPLICA_SYNC
-        for cell in cells:
-            for call in cell:
-                if f"{call.function}.send" in functions:
-                    yield Call(f"{call.function}.send", call.micro_batch)
-
-
-# --------------------------------------------------------------------------- which value is used where
-class _Flow:
-    """Storage behind each tensor, the function that makes it and the functions that use it.
-
-    Views share storage with their operand, the next value of a state with the state.
-
-    Args:
-        graph: A placed graph.
-    """
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.alias: dict[Tensor, Tensor] = {}
-        self.maker: dict[Tensor, str] = {}
-        self.home: dict[Tensor, int] = {}
-        self.uses: dict[tuple[Tensor, int], dict[str, None]] = {}
-        self.returned: list[tuple[Tensor, Tensor]] = []
-        self.inputs = set(graph.inputs)
-        self.views: set[int] = set()
-        self.permuted: set[Tensor] = set()
-        self.overlaps: dict[Tensor, str] = {}
-        self._follow(graph.ops)
-        self._join_states()
-
-    def _follow(self, ops: Iterable[Op]) -> None:
-        """Note what ops make and use, and what the graphs that they run do."""
-        for op in ops:
-            if is_view(op):
-                self.views.add(id(op))
-                self.alias.update(dict.fromkeys(op.outputs, self.storage(op.inputs[0])))
-                if op.kind == OVERLAP and op.attrs["mode"] != NO_OVERLAP:
-                    self.overlaps[self.storage(op.inputs[0])] = str(op.attrs["mode"]).removeprefix(f"{OVERLAP}_")
-                if op.target not in KEEPS_ORDER or op.inputs[0] in self.permuted:
-                    self.permuted.update(op.outputs)
-                continue
-            name, ipu = function_of(op), _ipu(op)
-            for operand in op.inputs:
-                stored = self.storage(operand)
-                self.home.setdefault(stored, ipu)
-                self.uses.setdefault((stored, ipu), {})[name] = None
-            for result in op.outputs:
-                self.maker[result] = name
-                self.home[result] = ipu
-            if is_in_place(op):
-                self.alias[op.outputs[0]] = self.storage(op.inputs[0])
-            if is_all_reduce(op):
-                # What other IPUs are sent is the sum.
-                self.maker[self.storage(op.inputs[0])] = name
-            for body in op.bodies:
-                for formal, held, is_row in formals_of(op, body):
-                    if is_row:
-                        self.maker[formal], self.home[formal] = name, ipu
-                    else:
-                        self.alias[formal] = self.storage(held)
-                self._follow(body.ops)
-
-    def storage(self, tensor: Tensor) -> Tensor:
-        """Return the tensor whose storage holds a value."""
-        return self.alias.get(tensor, tensor)
-
-    def _join_states(self) -> None:
-        """Let the next value of a state take the state's storage; where it cannot, it is copied back."""
-        joined: dict[Tensor, Tensor] = {}
-        for state, value in self.graph.updates:
-            stored = self.storage(value)
-            if stored is state:
-                continue
-            fits = (
-                stored in self.maker and stored not in joined and stored.dtype is state.dtype
-                and stored.num_elements == state.num_elements
-                and self.home[stored] == self.home.setdefault(state, self.home[stored])
-            )
-            if fits:
-                joined[stored] = state
-            else:
-                self.returned.append((state, stored))
-        self.alias.update({tensor: joined[stored] for tensor, stored in self.alias.items() if stored in joined})
-        self.alias.update(joined)
-
-
-def is_in_place(op: Op) -> bool:
-    """Whether an op's first result overwrites its first operand."""
-    spec = spec_of(op)
-    return spec is not None and spec.is_in_place
-
-
-def is_all_reduce(op: Op) -> bool:
-    """Whether an op adds a value up over the replicas."""
-    return op.kind == "all_reduce"
-
-
-def is_view(op: Op) -> bool:
-    """Whether an op's result shares the storage of its first operand."""
-    spec = spec_of(op)
-    return spec is not None and spec.is_view and bool(op.inputs)
 
 
 def is_on_host(op: Op) -> bool:
@@ -269,11 +42,6 @@ def is_on_host(op: Op) -> bool:
     return spec is not None and spec.on_host
 
 
-def _ipu(op: Op) -> int:
-    return op.placement.ipu if op.placement is not None else 0
-
-
-# --------------------------------------------------------------------------- ops
 @dataclass(slots=True)
 class _Function:
     """Streams in, sums over replicas, supersteps, streams out, and what is sent when all this has ended."""
@@ -303,7 +71,7 @@ class _Set:
     temporary_bytes: int
 
 
-class _Lowering:
+class Lowering:
     """Fills the functions op by op.
 
     Args:
@@ -315,13 +83,13 @@ class _Lowering:
     """
 
     def __init__(
-        self, flow: _Flow, schedule: Schedule, mappings: Mapping[Tensor, TileMapping], target: Target,
+        self, flow: Flow, schedule: Schedule, mappings: Mapping[Tensor, TileMapping], target: Target,
         micro_batches: int,
     ) -> None:
         self.flow = flow
         self.mappings = mappings
         self.target = target
-        self.depths = _Depths(schedule, micro_batches)
+        self.depths = Depths(schedule, micro_batches)
         self.functions: dict[str, _Function] = {}
         self.variables: dict[tuple[Tensor, int], Variable] = {}
         self.code_bytes: dict[str, int] = {}
@@ -338,7 +106,7 @@ class _Lowering:
         if op.bodies:
             self.function(function_of(op)).body += self._control(op)
             return
-        name, ipu = function_of(op), _ipu(op)
+        name, ipu = function_of(op), ipu_of(op)
         function = self.function(name)
         if is_all_reduce(op):
             # Merged into one, as PopART does: a collective has a high fixed cost.
@@ -423,7 +191,7 @@ class _Lowering:
         return program
 
     def _held(self, op: Op, tensor: Tensor) -> Variable:
-        return self._variable(self.flow.storage(tensor), _ipu(op), function_of(op))
+        return self._variable(self.flow.storage(tensor), ipu_of(op), function_of(op))
 
     def _moves(self, op: Op, pairs: Iterable[tuple[Tensor, Tensor]]) -> list[Program]:
         """Copy values into the storage of others."""
@@ -614,51 +382,3 @@ class _Lowering:
 
 def _size(variable: Variable) -> int:
     return variable.num_elements
-
-
-class _Depths:
-    """Micro-batches in flight between functions, read off the schedule.
-
-    Args:
-        schedule: The schedule.
-        micro_batches: Its micro-batches.
-    """
-
-    def __init__(self, schedule: Schedule, micro_batches: int) -> None:
-        self.micro_batches = micro_batches
-        self.times: dict[str, dict[int, int]] = {}
-        for time, step in enumerate(schedule.steps):
-            for cell in step:
-                for action in cell:
-                    if action.micro_batch is not None:
-                        name = f"{action.stage}{action.leg.value}"
-                        self.times.setdefault(name, {})[action.micro_batch] = time
-        self.found: dict[tuple[str, tuple[str, ...], bool], int] = {}
-
-    def of(self, maker: str, uses: tuple[str, ...], *, arrives_later: bool) -> int:
-        """Return how many values exist at once that ``maker`` makes and ``uses`` read.
-
-        Args:
-            maker: Function that makes the value.
-            uses: Functions that read it; reads of the update do not count.
-            arrives_later: The value crosses to another IPU and is there in the next cycle.
-        """
-        key = (maker, uses, arrives_later)
-        if key not in self.found:
-            self.found[key] = self._in_flight(*key)
-        return self.found[key]
-
-    def _in_flight(self, maker: str, uses: tuple[str, ...], arrives_later: bool) -> int:
-        made = self.times.get(maker, {})
-        readers = [self.times[name] for name in uses if name in self.times]
-        changes: dict[int, int] = {}
-        for micro_batch, time in made.items():
-            begin = time + arrives_later
-            end = max([begin, *(reader[micro_batch] for reader in readers if micro_batch in reader)])
-            changes[begin] = changes.get(begin, 0) + 1
-            changes[end + 1] = changes.get(end + 1, 0) - 1
-        most = held = 0
-        for time in sorted(changes):
-            held += changes[time]
-            most = max(most, held)
-        return max(1, most)
