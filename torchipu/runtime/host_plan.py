@@ -1,4 +1,4 @@
-"""From placed ops to a flat list of kernel calls: fusion, hoisting, storage.
+"""From placed ops to a flat list of kernel calls: what each op emits, and where its values lie.
 
 The plan may choose how a value is computed; what it is stays what the Program means. Cycle numbers never come
 from here.
@@ -17,10 +17,12 @@ from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import DType, Leg
 from torchipu.ops import view
 from torchipu.ops.chain import MAX_OPERANDS, can_join, emit_chain
-from torchipu.ops.spec import FUSIONS, TO_NEAREST, Fusion, HostTensor, Mark, Rounding, contiguous_strides, spec_of
+from torchipu.ops.spec import TO_NEAREST, Fusion, HostTensor, Mark, Rounding, contiguous_strides, spec_of
 from torchipu.passes.recompute import undone
+from torchipu.runtime.fusion import find_fusions
 from torchipu.runtime.observation import TALLY_WORDS, Observation
 from torchipu.runtime.replicas import states_of_replicas, with_totals
+from torchipu.runtime.steps import Step, find_lifetimes, in_order
 from torchipu.runtime.storage import Allocation, Place, aligned, place_in_arena
 
 # A chain that stays open holds its operands in memory; after this many other ops it is emitted.
@@ -28,45 +30,6 @@ MAX_OPS_PAST_OPEN_CHAIN = 4
 # The streams of rounding are numbered from here, those of ops that draw random bits from 0.
 ROUNDING_STREAMS = 1 << 31
 OVERFLOWS = ("infinity", "nan", "saturate")  # as rounding_body.h numbers them
-
-
-@dataclass(slots=True, eq=False)
-class Step:
-    """One kernel call, one call of Python, or one jump, before it has a number in the engine.
-
-    Attributes:
-        op: The op it belongs to, for error messages.
-        kernel: The host kernel, or None for the generic codelet, which calls ATen, and for jumps.
-        outputs: Storage written.
-        inputs: Storage read.
-        is_update: Runs after the last micro-batch.
-        is_reset: Runs before the first micro-batch.
-        mark: The mark that lies here, for a step that does nothing else.
-        goes_to: Where a jump leads, unless the boolean that it reads is true.
-        together: Runs once for all replicas.
-    """
-
-    op: Op | None
-    kernel: Kernel | None
-    outputs: tuple[HostTensor, ...]
-    inputs: tuple[HostTensor, ...]
-    ints: tuple[int, ...] = ()
-    scalars: tuple[float, ...] = ()
-    items: int = 1
-    grain: int = 1
-    scratch_bytes: int = 0
-    reads_outputs: bool = False
-    is_update: bool = False
-    is_reset: bool = False
-    is_hoistable: bool = True
-    mark: Mark | None = None
-    goes_to: Mark | None = None
-    together: bool = False
-
-    @property
-    def is_generic(self) -> bool:
-        """Whether the step calls ATen."""
-        return self.kernel is None and self.mark is None and self.goes_to is None
 
 
 @dataclass(slots=True)
@@ -160,7 +123,7 @@ class Planner:
             self.kept |= set(part.outputs)
         self.observation = observation if observation is not None and observation.is_on else None
         for part in _with_bodies(graph) if self.observation is None else ():
-            self.fused.update(self._find_fusions(part))
+            self.fused.update(find_fusions(part, self.readers, self.kept))
         self.counters: list[HostTensor] = []
         self.loops: list[tuple[Step, Step]] = []
         self.depth = 0
@@ -314,8 +277,14 @@ class Planner:
         self._emit_ops(self.graph.ops)
         outputs, direct = self._collect_outputs()
         self._write_back_states()
-        num_prologue, num_body = self._order_steps()
-        self._find_lifetimes(num_prologue, num_body, outputs)
+        self.steps, num_prologue, num_body = in_order(
+            self.steps, self.allocations, is_hoisting=self.is_hoisting, frozen=self.frozen,
+            random_slots=self.random_slots,
+        )
+        find_lifetimes(
+            self.steps, self.allocations, outputs, num_prologue=num_prologue, loops=self.loops,
+            kept_until=num_prologue + num_body - 1 if self.is_hoisting else None,
+        )
         arena = place_in_arena([a for a in self.allocations if a.place is Place.ARENA and a.first >= 0])
         return HostPlan(
             self.steps, num_prologue, num_body, self.allocations, arena, self._place_all(Place.STATE),
@@ -336,42 +305,6 @@ class Planner:
             self.values[tensor] = held
             if tensor in in_state:
                 self.states[tensor] = held
-
-    def _find_fusions(self, graph: Graph) -> dict[Op, tuple[tuple[Op, ...], Fusion]]:
-        """Return for each op that absorbs those before it all of them, itself last, and how."""
-        fused: dict[Op, tuple[tuple[Op, ...], Fusion]] = {}
-        taken: set[Op] = set()
-        places = {op: place for place, op in enumerate(graph.ops)}
-        for first in graph.ops:
-            if first in taken:
-                continue
-            run = self._handed_on(first, max(len(targets) for targets in FUSIONS))
-            for length in range(len(run), 1, -1):
-                ops = run[:length]
-                fusion = FUSIONS.get(tuple(op.target for op in ops))
-                if fusion is None or taken.intersection(ops) or self._are_read_before(ops, places):
-                    continue
-                if fusion.applies(ops):
-                    fused[ops[-1]] = (ops, fusion)
-                    taken.update(ops)
-                    break
-        return fused
-
-    def _are_read_before(self, ops: Sequence[Op], places: Mapping[Op, int]) -> bool:
-        """Whether an op reads another result of one of these before the last of them, where all would be computed."""
-        others = [result for op in ops[:-1] for result in op.outputs[1:]]
-        return any(places[reader] < places[ops[-1]] for result in others for reader in self.readers.get(result, ()))
-
-    def _handed_on(self, first: Op, most: int) -> tuple[Op, ...]:
-        """Return an op and those after it, of which each alone reads the first result of the one before."""
-        run = [first]
-        while len(run) < most and spec_of(run[-1]) is not None and run[-1].outputs:
-            result = run[-1].outputs[0]
-            readers = self.readers.get(result, [])
-            if len(readers) != 1 or result in self.kept or readers[0].leg is not first.leg:
-                break
-            run.append(readers[0])
-        return tuple(run if spec_of(run[-1]) is not None else run[:-1])
 
     def _emit_ops(self, ops: Sequence[Op]) -> None:
         if self.observation is not None:
@@ -521,77 +454,6 @@ class Planner:
                 direct.append(True)
             outputs.append(held)
         return outputs, direct
-
-    def _order_steps(self) -> tuple[int, int]:
-        """Put resets and hoisted steps first, then the body, then the update."""
-        for number, step in enumerate(self.steps):
-            step.is_update = step.op is not None and step.op.leg is Leg.UPDATE
-            step.is_reset = step.op is not None and step.op.target == "ipu.fill_zero.default"
-            for written in step.outputs:
-                self.allocations[written.buffer].writers.append(number)
-        hoisted = self._find_hoisted() if self.is_hoisting else set()
-        # The write-back of states changed by the body comes last in the list, without an op: it is body.
-        prologue = [s for n, s in enumerate(self.steps) if n in hoisted or s.is_reset]
-        update = [s for n, s in enumerate(self.steps) if s.is_update and not s.is_reset and n not in hoisted]
-        taken = {id(s) for s in prologue} | {id(s) for s in update}
-        body = [s for s in self.steps if id(s) not in taken]
-        self.steps = [*prologue, *body, *update]
-        return len(prologue), len(body)
-
-    def _find_hoisted(self) -> set[int]:
-        """Return the steps whose inputs no micro-batch changes; a greatest fixed point."""
-        hoisted = {
-            n for n, s in enumerate(self.steps)
-            if s.is_hoistable and not s.is_update and not s.is_reset and s.op is not None
-        }
-        changed = True
-        while changed:
-            changed = False
-            for number in sorted(hoisted):
-                if not self._is_invariant(self.steps[number], hoisted):
-                    hoisted.discard(number)
-                    changed = True
-        return hoisted
-
-    def _is_invariant(self, step: Step, hoisted: set[int]) -> bool:
-        for tensor in step.inputs:
-            allocation = self.allocations[tensor.buffer]
-            if tensor.buffer == self.random_slots:
-                return False
-            if allocation.place is Place.INPUT and allocation.index not in self.frozen:
-                return False
-            if any(w not in hoisted and not self.steps[w].is_update for w in allocation.writers):
-                return False
-        return all(
-            self.allocations[t.buffer].place is Place.ARENA
-            and all(w in hoisted for w in self.allocations[t.buffer].writers)
-            for t in step.outputs
-        )
-
-    def _find_lifetimes(self, num_prologue: int, num_body: int, outputs: list[HostTensor]) -> None:
-        end_of_body = num_prologue + num_body - 1
-        for number, step in enumerate(self.steps):
-            for tensor in (*step.outputs, *step.inputs):
-                allocation = self.allocations[tensor.buffer]
-                if allocation.first < 0:
-                    allocation.first = number
-                allocation.last = number
-        for allocation in self.allocations:
-            if 0 <= allocation.first < num_prologue and self.is_hoisting:
-                allocation.last = max(allocation.last, end_of_body)
-        self._keep_through_loops()
-        for held in outputs:
-            self.allocations[held.buffer].last = len(self.steps)
-
-    def _keep_through_loops(self) -> None:
-        """Let what a loop shares with the steps around it live through all its trips; inner loops end first."""
-        number = {id(step): position for position, step in enumerate(self.steps)}
-        for first, last in self.loops:
-            begin, end = number[id(first)], number[id(last)]
-            for allocation in self.allocations:
-                outside = allocation.first < begin or allocation.last > end
-                if allocation.first >= 0 and outside and allocation.first <= end and allocation.last >= begin:
-                    allocation.first, allocation.last = min(allocation.first, begin), max(allocation.last, end)
 
     def _place_all(self, place: Place) -> int:
         """Lay allocations of one place out one after another; return their bytes."""

@@ -1,0 +1,155 @@
+"""The steps of a host plan, the order in which they run, and for how long what they touch is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from torchipu._kernels.abi import Kernel
+from torchipu.ir.graph import Op
+from torchipu.ir.types import Leg
+from torchipu.ops.spec import HostTensor, Mark
+from torchipu.runtime.storage import Allocation, Place
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One kernel call, one call of Python, or one jump, before it has a number in the engine.
+
+    Attributes:
+        op: The op it belongs to, for error messages.
+        kernel: The host kernel, or None for the generic codelet, which calls ATen, and for jumps.
+        outputs: Storage written.
+        inputs: Storage read.
+        is_update: Runs after the last micro-batch.
+        is_reset: Runs before the first micro-batch.
+        mark: The mark that lies here, for a step that does nothing else.
+        goes_to: Where a jump leads, unless the boolean that it reads is true.
+        together: Runs once for all replicas.
+    """
+
+    op: Op | None
+    kernel: Kernel | None
+    outputs: tuple[HostTensor, ...]
+    inputs: tuple[HostTensor, ...]
+    ints: tuple[int, ...] = ()
+    scalars: tuple[float, ...] = ()
+    items: int = 1
+    grain: int = 1
+    scratch_bytes: int = 0
+    reads_outputs: bool = False
+    is_update: bool = False
+    is_reset: bool = False
+    is_hoistable: bool = True
+    mark: Mark | None = None
+    goes_to: Mark | None = None
+    together: bool = False
+
+    @property
+    def is_generic(self) -> bool:
+        """Whether the step calls ATen."""
+        return self.kernel is None and self.mark is None and self.goes_to is None
+
+
+def in_order(
+    steps: Sequence[Step], allocations: Sequence[Allocation], *, is_hoisting: bool, frozen: Collection[int],
+    random_slots: int | None,
+) -> tuple[list[Step], int, int]:
+    """Put resets and hoisted steps first, then the body, then the update.
+
+    Args:
+        steps: As they were emitted; what they are and what they write is noted on them and on the allocations.
+        allocations: By number.
+        is_hoisting: Whether steps that no micro-batch changes are run before the first one.
+        frozen: Numbers of the graph's inputs that seldom change.
+        random_slots: The allocation of random words, which change with every micro-batch.
+
+    Returns:
+        All steps, the number of those that run before the first micro-batch, and of those that each one runs.
+    """
+    for number, step in enumerate(steps):
+        step.is_update = step.op is not None and step.op.leg is Leg.UPDATE
+        step.is_reset = step.op is not None and step.op.target == "ipu.fill_zero.default"
+        for written in step.outputs:
+            allocations[written.buffer].writers.append(number)
+    hoisted = _find_hoisted(steps, allocations, frozen, random_slots) if is_hoisting else set()
+    # The write-back of states changed by the body comes last in the list, without an op: it is body.
+    prologue = [s for n, s in enumerate(steps) if n in hoisted or s.is_reset]
+    update = [s for n, s in enumerate(steps) if s.is_update and not s.is_reset and n not in hoisted]
+    taken = {id(s) for s in prologue} | {id(s) for s in update}
+    body = [s for s in steps if id(s) not in taken]
+    return [*prologue, *body, *update], len(prologue), len(body)
+
+
+def _find_hoisted(
+    steps: Sequence[Step], allocations: Sequence[Allocation], frozen: Collection[int], random_slots: int | None,
+) -> set[int]:
+    """Return the steps whose inputs no micro-batch changes; a greatest fixed point."""
+    hoisted = {
+        n for n, s in enumerate(steps)
+        if s.is_hoistable and not s.is_update and not s.is_reset and s.op is not None
+    }
+
+    def is_invariant(step: Step) -> bool:
+        for tensor in step.inputs:
+            allocation = allocations[tensor.buffer]
+            if tensor.buffer == random_slots:
+                return False
+            if allocation.place is Place.INPUT and allocation.index not in frozen:
+                return False
+            if any(w not in hoisted and not steps[w].is_update for w in allocation.writers):
+                return False
+        return all(
+            allocations[t.buffer].place is Place.ARENA and all(w in hoisted for w in allocations[t.buffer].writers)
+            for t in step.outputs
+        )
+
+    changed = True
+    while changed:
+        changed = False
+        for number in sorted(hoisted):
+            if not is_invariant(steps[number]):
+                hoisted.discard(number)
+                changed = True
+    return hoisted
+
+
+def find_lifetimes(
+    steps: Sequence[Step], allocations: Sequence[Allocation], outputs: Sequence[HostTensor], *,
+    kept_until: int | None, num_prologue: int, loops: Sequence[tuple[Step, Step]],
+) -> None:
+    """Note on each allocation the first and the last step that needs it.
+
+    Args:
+        steps: In the order in which they run.
+        allocations: By number.
+        outputs: What the caller is given at the end.
+        kept_until: The step up to which what the prologue makes is kept; None where nothing is hoisted.
+        num_prologue: Steps run before the first micro-batch.
+        loops: First and last step of each loop, inner ones first.
+    """
+    for number, step in enumerate(steps):
+        for tensor in (*step.outputs, *step.inputs):
+            allocation = allocations[tensor.buffer]
+            if allocation.first < 0:
+                allocation.first = number
+            allocation.last = number
+    for allocation in allocations:
+        if 0 <= allocation.first < num_prologue and kept_until is not None:
+            allocation.last = max(allocation.last, kept_until)
+    _keep_through_loops(steps, allocations, loops)
+    for held in outputs:
+        allocations[held.buffer].last = len(steps)
+
+
+def _keep_through_loops(
+    steps: Sequence[Step], allocations: Sequence[Allocation], loops: Sequence[tuple[Step, Step]],
+) -> None:
+    """Let what a loop shares with the steps around it live through all its trips; inner loops end first."""
+    number = {id(step): position for position, step in enumerate(steps)}
+    for first, last in loops:
+        begin, end = number[id(first)], number[id(last)]
+        for allocation in allocations:
+            outside = allocation.first < begin or allocation.last > end
+            if allocation.first >= 0 and outside and allocation.first <= end and allocation.last >= begin:
+                allocation.first, allocation.last = min(allocation.first, begin), max(allocation.last, end)
