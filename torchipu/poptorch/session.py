@@ -21,7 +21,8 @@ from torchipu.poptorch.grouping import Group
 from torchipu.poptorch.tracing import TracedModel
 from torchipu.runtime.executor import FIRST_EXTERNAL, BoundPlan
 from torchipu.runtime.resident import Resident, Returned
-from torchipu.step import InferenceStep, TrainStep, _Step
+from torchipu.step import InferenceStep, TrainStep
+from torchipu.step.base import ProgramStep
 
 RETURNED_DTYPES = {torch.int64: torch.int32, torch.float64: torch.float32, torch.bfloat16: torch.float32}
 """Types that the device does not have come back as these."""
@@ -29,7 +30,7 @@ RETURNED_DTYPES = {torch.int64: torch.int32, torch.float64: torch.float32, torch
 WEIGHT_ROLES = (Role.WEIGHT, Role.BUFFER)
 
 
-class Session(_Step):
+class Session(ProgramStep):
     """A step whose states are copied between host and device only when the executor says so.
 
     Attributes:

@@ -1,25 +1,21 @@
-"""The one-Program door: a whole training step, or a loop of inferences, as one program a call."""
+"""What training and inference share: capture at the first call, compiling, states, and the run of a program."""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from torchipu.capture.accumulation import Accumulation, accumulate, all_reduce, as_made, joined
-from torchipu.capture.aot import Captured, capture_inference, capture_joint
-from torchipu.capture.batch_norm import moments_over
-from torchipu.capture.gradient_scaling import adapt, count_large, scaled, with_scale_of_the_program
-from torchipu.capture.optimiser import FIRST_MOMENTS, SECOND_MOMENTS, OptimiserImport, import_optimiser
+from torchipu.capture.aot import Captured
+from torchipu.capture.optimiser import OptimiserImport
 from torchipu.compiler import Compiled, compile_graph
 from torchipu.errors import ConstraintError, OptionsError
 from torchipu.ir.graph import Graph, Tensor
-from torchipu.ir.types import DType
 from torchipu.options import Options
 from torchipu.report import Profile, profile_of
 from torchipu.report.recorder import record
@@ -33,11 +29,10 @@ from torchipu.target import lookup_target
 
 Progress = Callable[[int, int], None]
 STAGES_OF_COMPILATION = 4
-_TYPES: Mapping[str, DType | None] = {"gradient": None, "weight": None, "half": DType.HALF, "float": DType.FLOAT}
 
 
 @dataclass(frozen=True, slots=True)
-class _Built:
+class Built:
     """What capture gives.
 
     Attributes:
@@ -55,8 +50,8 @@ class _Built:
     optimiser: OptimiserImport | None = None
 
 
-class _Step:
-    """What training and inference share: capture at the first call, state in the program's memory.
+class ProgramStep:
+    """A model as one program a call, captured at the first one, whose states lie in the program's memory.
 
     Weights, buffers and optimiser state live with the program while it runs and are written back to the user's
     tensors when a call has ended well; a call that fails or is interrupted leaves them as they were.
@@ -76,7 +71,7 @@ class _Step:
         self._lock = threading.Lock()
         self._bound: BoundPlan | None = None
         self._compiled: Compiled | None = None
-        self._built: _Built | None = None
+        self._built: Built | None = None
         self._residents: list[Resident] = []
         self._signature: tuple[object, ...] | None = None
         self._clean = False
@@ -132,7 +127,7 @@ class _Step:
         """Capture the model."""
         raise NotImplementedError
 
-    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Built:
+    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
         """Capture the model and add to its graph what the step does beside it."""
         raise NotImplementedError
 
@@ -318,7 +313,7 @@ class _Step:
         record(self.profile, compiled)
         progress(STAGES_OF_COMPILATION, STAGES_OF_COMPILATION)
 
-    def _check_buffers(self, built: _Built, banked: frozenset[Tensor]) -> None:
+    def _check_buffers(self, built: Built, banked: frozenset[Tensor]) -> None:
         """Refuse replicas whose buffers would go apart."""
         names = [name for name, tensor in built.capture.buffers.items() if tensor in banked]
         if self.options.broadcast_buffers and names:
@@ -432,177 +427,3 @@ class _Step:
                 torch._foreach_copy_(hosts, memories)
         for resident in written:
             resident.mark()
-
-
-class InferenceStep(_Step):
-    """Runs a model's forward on the emulated IPU, ``device_iterations`` micro-batches a call.
-
-    Args:
-        model: Module; its training flags are taken as they are.
-        options: What to emulate.
-
-    Raises:
-        OptionsError: The model is not a module, or ``gradient_accumulation`` is not 1.
-    """
-
-    def __init__(self, model: torch.nn.Module, options: Options | None = None) -> None:
-        super().__init__(model, options)
-        if self.options.gradient_accumulation != 1:
-            raise OptionsError(
-                f"gradient_accumulation must be 1 for inference, got {self.options.gradient_accumulation}",
-                option="gradient_accumulation", value=self.options.gradient_accumulation, allowed="1",
-                remedy="use device_iterations to run several micro-batches in one call",
-            )
-
-    @property
-    def micro_batches(self) -> int:
-        """Micro-batches in one call."""
-        return self.options.device_iterations
-
-    @property
-    def iterations(self) -> int:
-        """One: inference has no weight update."""
-        return 1
-
-    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Built:
-        with moments_over(self.options.batch_norm_group_size):
-            capture = self._capture(arguments, keywords)
-        written = frozenset(state for state, _ in capture.graph.updates)
-        return _Built(capture, capture.graph, self._module_states(capture), written)
-
-    def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
-        return capture_inference(self.model, arguments, keywords, strict_ops=self.options.strict_ops)
-
-
-class TrainStep(_Step):
-    """Trains a model on the emulated IPU: forward, loss, backward, accumulation and update are one program.
-
-    A call runs ``device_iterations`` weight updates, each over ``gradient_accumulation`` micro-batches.
-
-    Args:
-        model: Module whose forward returns the loss among its outputs.
-        optimizer: ``torch.optim`` SGD, Adam, AdamW or RMSprop over the model's parameters. Learning rates and
-            other hyper-parameters are read at each call.
-        options: What to emulate.
-        loss: Position of the loss among the flattened outputs; None finds the only 0-d output that
-            requires a gradient.
-
-    Raises:
-        OptionsError: The model is not a module, or the optimiser is of another kind.
-    """
-
-    default_output_mode = "final"
-    ignores_own_step = False  # of an optimiser that is a subclass
-
-    def __init__(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, options: Options | None = None, *,
-        loss: int | None = None,
-    ) -> None:
-        super().__init__(model, options)
-        self.optimizer = optimizer
-        self.loss = loss
-        self._loss_scale = torch.tensor(self.options.loss_scaling, dtype=torch.float32)
-
-    @property
-    def micro_batches(self) -> int:
-        """Micro-batches between two weight updates."""
-        return self.options.gradient_accumulation
-
-    @property
-    def iterations(self) -> int:
-        """Weight updates in one call."""
-        return self.options.device_iterations
-
-    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> _Built:
-        options = self.options
-        with moments_over(options.batch_norm_group_size):
-            capture = self._capture(arguments, keywords)
-        running = options.mean_reduction == "running" and options.accumulation_reduction == "mean"
-        accumulated, accumulation = accumulate(
-            capture.gradients, self.micro_batches, dtype=_TYPES[options.accumulator_type], running_mean=running,
-        )
-        accumulated, reductions = all_reduce(accumulated, options.replicas)
-        capture, scale, counted, adapted = self._automatic_scale(capture)
-        optimiser = self._scaled(self._import(self.optimizer, capture, accumulated), accumulated.values(), scale)
-        added = joined([accumulation, counted])
-        graph = Graph(
-            capture.graph.name,
-            (*capture.graph.inputs, *added.inputs, *adapted.inputs, *optimiser.inputs),
-            capture.graph.outputs,
-            (*as_made(capture.graph.ops, added.ops), *reductions, *optimiser.ops, *adapted.ops, *added.resets),
-            (*capture.graph.updates, *added.updates, *optimiser.updates, *adapted.updates),
-        )
-        states = self._module_states(capture) | optimiser.host | dict.fromkeys(added.inputs)
-        states |= dict.fromkeys(adapted.inputs, self._loss_scale)
-        return _Built(capture, graph, states, frozenset(state for state, _ in graph.updates), optimiser)
-
-    def _automatic_scale(self, capture: Captured) -> tuple[Captured, Tensor | None, Accumulation, Accumulation]:
-        """Make the loss scale a state of the program, if it is to follow the gradients."""
-        if not self.options.automatic_loss_scaling or capture.loss_scale is None:
-            return capture, None, Accumulation(), Accumulation()
-        graph, scale = with_scale_of_the_program(capture.graph, capture.loss_scale)
-        constants = {t: value for t, value in capture.constants.items() if t is not capture.loss_scale}
-        counters, counted = count_large(capture.gradients)
-        adapted = adapt(scale, counters) if counters else Accumulation((scale,))
-        return dataclasses.replace(capture, graph=graph, constants=constants), scale, counted, adapted
-
-    def _import(
-        self, optimizer: torch.optim.Optimizer, capture: Captured, gradients: Mapping[str, Tensor],
-    ) -> OptimiserImport:
-        """Write an optimiser as ops that read these gradients."""
-        options = self.options
-        scale = 1.0 if options.automatic_loss_scaling else options.loss_scaling
-        is_mean = options.accumulation_reduction == "mean"
-        if is_mean and (options.mean_reduction != "running" or self.micro_batches == 1):
-            scale *= (1 if options.divides_loss else self.micro_batches) * options.replicas
-        types = {
-            key: _TYPES[chosen] for keys, chosen in (
-                (FIRST_MOMENTS, options.first_moment_type), (SECOND_MOMENTS, options.second_moment_type),
-            ) for key in keys
-        }
-        return import_optimiser(
-            optimizer, self.model, capture.parameters, gradients, gradient_scale=1.0 / scale, state_types=types,
-            ignores_own_step=self.ignores_own_step,
-        )
-
-    def _scaled(
-        self, optimiser: OptimiserImport, gradients: Iterable[Tensor], scale: Tensor | None = None,
-    ) -> OptimiserImport:
-        """Put clipping and the program's loss scale, as the options ask, between gradients and their optimiser."""
-        return scaled(optimiser, gradients, max_norm=self.options.max_grad_norm, loss_scale=scale)
-
-    @property
-    def loss_scale(self) -> float:
-        """Factor on the loss in the next call: the option ``loss_scaling``, or where automatic scaling has led."""
-        return float(self._loss_scale)
-
-    def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
-        return capture_joint(
-            self.model, arguments, keywords, loss=self.loss, loss_scale=self.options.backward_scale,
-            strict_ops=self.options.strict_ops,
-        )
-
-    def _refresh(self) -> None:
-        """Read learning rates and the other hyper-parameters anew."""
-        assert self._built is not None and self._built.optimiser is not None and self._bound is not None
-        self._built.optimiser.refresh()
-        for tensor, value in self._built.optimiser.hyperparameters.items():
-            self._bound.state_view(tensor).copy_(value.view(torch.int64))
-
-    def _mark_stepped(self) -> None:
-        # Schedulers of learning rates warn unless the optimiser has made a step before theirs.
-        self.optimizer._opt_called = True  # type: ignore[attr-defined]
-
-    def _keep(self) -> Callable[[], None]:
-        """Note which states the optimiser has: those of a first step are created before it has run."""
-        states = self.optimizer.state
-        before = {parameter: dict(state) for parameter, state in states.items()}
-
-        def undo() -> None:
-            for parameter in [parameter for parameter in states if parameter not in before]:
-                del states[parameter]
-            for parameter, state in before.items():
-                states[parameter].clear()
-                states[parameter].update(state)
-
-        return undo
