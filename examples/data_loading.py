@@ -21,6 +21,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from command_line import make_parser, positive
 from digits import load_digits
+from small_classifier import SmallClassifier
 
 
 class PreparedDigits(Dataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -64,23 +65,6 @@ class StreamedDigits(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
         worker = get_worker_info()
         first, step = (0, 1) if worker is None else (worker.id, worker.num_workers)
         return (self.dataset[index] for index in range(first, len(self.dataset), step))
-
-
-class Network(nn.Module):
-    """A small CNN."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(1, 8, 3, stride=2), nn.ReLU(), nn.Conv2d(8, 16, 3, stride=2), nn.ReLU(), nn.Flatten(),
-            nn.Linear(16 * 6 * 6, 10),
-        )
-        self.loss = nn.CrossEntropyLoss()
-
-    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the logits `[N, 10]` of images `[N, 1, 28, 28]`, and the loss."""
-        logits = self.layers(images)
-        return logits, self.loss(logits, labels)
 
 
 @dataclass(frozen=True)
@@ -174,7 +158,7 @@ def run(arguments: Sequence[str] | None = None) -> dict[str, Throughput]:
     torch.manual_seed(flags.seed)
     digits = load_digits(None, flags.num_samples)
     dataset = PreparedDigits(digits.train_images, digits.train_labels, flags.milliseconds_per_image / 1000)
-    module = Network()
+    module = SmallClassifier()
     model = poptorch.trainingModel(module, make_options(flags), poptorch.optim.SGD(module.parameters(), lr=0.01))
     call_size = flags.batch_size * flags.device_iterations
     if len(dataset) < call_size:

@@ -18,28 +18,11 @@ from pathlib import Path
 
 import poptorch
 import torch
-from torch import nn
 from torch.utils.data import TensorDataset
 
 from command_line import make_parser, positive
 from digits import load_digits
-
-
-class Classifier(nn.Module):
-    """A small CNN."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(1, 10, 5, stride=2), nn.ReLU(), nn.Conv2d(10, 20, 3, stride=2), nn.ReLU(), nn.Flatten(),
-            nn.Linear(20 * 5 * 5, 10),
-        )
-        self.loss = nn.CrossEntropyLoss()
-
-    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the logits `[N, 10]` of images `[N, 1, 28, 28]`, and the loss."""
-        logits = self.layers(images)
-        return logits, self.loss(logits, labels)
+from small_classifier import SmallClassifier
 
 
 @dataclass(frozen=True)
@@ -87,7 +70,7 @@ def make_options(flags: argparse.Namespace) -> poptorch.Options:
 def make_training_model(options: poptorch.Options, flags: argparse.Namespace) -> poptorch.PoplarExecutor:
     """Return the model, wrapped and not compiled."""
     torch.manual_seed(flags.seed)
-    model = Classifier()
+    model = SmallClassifier()
     return poptorch.trainingModel(model, options, poptorch.optim.Adam(model.parameters(), lr=flags.learning_rate))
 
 

@@ -12,9 +12,8 @@ import torchipu
 from torchipu import Options, TensorLocation
 from torchipu.cost.exchange import all_reduce_cycles, streaming_cycles
 from torchipu.errors import OptionsError
-from torchipu.ir.program import AllReduce, Execute, HostCopy, Program
+from torchipu.ir.program import AllReduce, Execute, HostCopy, Program, leaves_of
 from torchipu.ir.types import Role
-from torchipu.passes.locations import _steps
 from torchipu.target import lookup_target
 
 WIDTH, BATCH, ACCUMULATION = 128, 4, 4
@@ -60,7 +59,7 @@ def transfers(step: torchipu.TrainStep, function: str) -> list[tuple[str, bool]]
     """Return the names of what a function moves from and to Streaming Memory, and which way."""
     program = step.compiled.executable.functions[function]
     return [
-        (one.stream.removeprefix("remote."), one.to_device) for one in _steps(program)
+        (one.stream.removeprefix("remote."), one.to_device) for one in leaves_of(program)
         if isinstance(one, HostCopy) and one.stream.startswith("remote.")
     ]
 
@@ -145,7 +144,7 @@ def test_phased_execution_keeps_everything_off_chip_between_phases_unless_told_o
 
 # --------------------------------------------------------------------------- shares of replicas
 def collectives(step: torchipu.TrainStep, function: str) -> list[AllReduce]:
-    return [one for one in _steps(step.compiled.executable.functions[function]) if isinstance(one, AllReduce)]
+    return [one for one in leaves_of(step.compiled.executable.functions[function]) if isinstance(one, AllReduce)]
 
 
 def test_each_replica_keeps_and_updates_a_share_of_the_optimiser_state() -> None:
@@ -165,7 +164,7 @@ def test_each_replica_keeps_and_updates_a_share_of_the_optimiser_state() -> None
     assert step.compiled.cost.functions["U0"].cycles_by_category["all-reduce"] == -(-half // 2)
 
     def compute(one: torchipu.TrainStep) -> int:
-        steps: list[Program] = list(_steps(one.compiled.executable.functions["U0"]))
+        steps: list[Program] = list(leaves_of(one.compiled.executable.functions["U0"]))
         return sum(step.compute_set.groups[0].cycles for step in steps if isinstance(step, Execute))
 
     assert compute(step) < compute(whole)
@@ -176,7 +175,7 @@ def test_shares_that_lie_off_chip_are_streamed_as_shares() -> None:
         _, _, step = trained(4, optimiser_state_location=TensorLocation(**location))
         functions = step.compiled.executable.functions
         return sum(
-            one.variable.device_bytes for one in _steps(functions["U0"])
+            one.variable.device_bytes for one in leaves_of(functions["U0"])
             if isinstance(one, HostCopy) and one.stream.startswith("remote.")
         )
 

@@ -32,6 +32,17 @@ def model() -> Regressor:
     return Regressor()
 
 
+def check_five_steps(training: poptorch.PoplarExecutor, exact: Regressor, reference: torch.optim.Optimizer) -> None:
+    """Train both and compare their weights; the judge computes in float64."""
+    for x, y in batches(5):
+        training(x, y)
+        reference.zero_grad()
+        exact(x.double(), y.double())[1].backward()
+        reference.step()
+    for mine, theirs in zip(training.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(mine.detach().double(), theirs.detach(), rtol=1e-4, atol=1e-6)
+
+
 PAIRS = {
     "SGD": (lambda p: optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01, loss_scaling=16.0),
             lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01)),
@@ -79,13 +90,7 @@ def test_training_follows_the_optimiser_of_torch_in_float64(name: str) -> None:
     ours, exact = model(), model().double()
     training = poptorch.trainingModel(ours, optimizer=PAIRS[name][0](ours.parameters()))
     reference = PAIRS[name][1](exact.parameters())
-    for x, y in batches(5):
-        training(x, y)
-        reference.zero_grad()
-        exact(x.double(), y.double())[1].backward()
-        reference.step()
-    for mine, theirs in zip(training.parameters(), exact.parameters(), strict=True):
-        torch.testing.assert_close(mine.detach().double(), theirs.detach(), rtol=1e-4, atol=1e-6)
+    check_five_steps(training, exact, reference)
     training.destroy()
 
 
@@ -122,13 +127,7 @@ def test_rmsprop_of_tensorflow_follows_its_formula_in_float64(momentum: float, c
     optimizer = optim.RMSprop(ours.parameters(), use_tf_variant=True, **numbers)
     training = poptorch.trainingModel(ours, optimizer=optimizer)
     reference = TensorFlowRMSprop(exact.parameters(), numbers)
-    for x, y in batches(5):
-        training(x, y)
-        reference.zero_grad()
-        exact(x.double(), y.double())[1].backward()
-        reference.step()
-    for mine, theirs in zip(training.parameters(), exact.parameters(), strict=True):
-        torch.testing.assert_close(mine.detach().double(), theirs.detach(), rtol=1e-4, atol=1e-6)
+    check_five_steps(training, exact, reference)
     assert optimizer.state_dict()["ipu_state"]["Accl2___linear.bias"].shape == (3,)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from torchipu.ir.graph import Op
@@ -225,6 +225,15 @@ def parts_of(program: Program) -> tuple[Program, ...]:
         case RepeatWhile(test=test, body=part):
             return (test, part)
     return ()
+
+
+def leaves_of(program: Program) -> Iterator[Program]:
+    """Yield what a program of control flow runs in the end, in the order in which it is written down."""
+    parts = parts_of(program)
+    for part in parts:
+        yield from leaves_of(part)
+    if not parts:
+        yield program
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,7 +28,7 @@ from torchipu.ir.program import (
     Sync,
     Variable,
     VertexGroup,
-    parts_of,
+    leaves_of,
 )
 from torchipu.ir.types import Role
 from torchipu.ops.spec import spec_of
@@ -120,7 +120,7 @@ def _is_stash(variable: Variable, executable: Executable) -> bool:
     users = {name for name, program in executable.functions.items() if variable in set(_used(program))}
     sent = any(
         isinstance(step, Copy) and step.src.ipu != step.dst.ipu and step.dst is variable
-        for name in users for step in _steps(executable.functions[name])
+        for name in users for step in leaves_of(executable.functions[name])
     )
     users = {name for name in users if not name.endswith(".send")}
     return not sent and len(makers) == 1 and bool(users - makers)
@@ -142,7 +142,7 @@ def _shared_out(
             gradients |= read
             gathered = (Sync("replica"), AllReduce(tuple(weights), False, 0, "all_gather")) if weights else ()
             done[name] = Sequence((rewritten, *gathered))
-    replicas = next((s.replicas for p in functions.values() for s in _steps(p) if isinstance(s, AllReduce)), 1)
+    replicas = next((s.replicas for p in functions.values() for s in leaves_of(p) if isinstance(s, AllReduce)), 1)
     done = {name: _with_replicas(program, replicas) for name, program in done.items()}
     for name, program in functions.items():
         if name.startswith("R"):
@@ -267,21 +267,13 @@ def _overlapped(program: Program, overlaps: Mapping[bool, str]) -> Program:
 
 
 # --------------------------------------------------------------------------- walks
-def _steps(program: Program) -> Iterator[Program]:
-    parts = parts_of(program)
-    for part in parts:
-        yield from _steps(part)
-    if not parts:
-        yield program
-
-
 def _fields(step: Execute) -> Iterator[Variable]:
     for group in step.compute_set.groups:
         yield from group.fields.values()
 
 
 def _used(program: Program) -> Iterator[Variable]:
-    for step in _steps(program):
+    for step in leaves_of(program):
         match step:
             case Execute():
                 yield from _fields(step)
@@ -297,7 +289,7 @@ def _used(program: Program) -> Iterator[Variable]:
 
 def _written(program: Program) -> Iterator[Variable]:
     """Yield what vertices, copies on the same IPU and sums write."""
-    for step in _steps(program):
+    for step in leaves_of(program):
         match step:
             case Execute(compute_set=compute_set):
                 for group in compute_set.groups:
@@ -310,7 +302,7 @@ def _written(program: Program) -> Iterator[Variable]:
 
 def _is_read(program: Program, variable: Variable) -> bool:
     """Whether a step needs what a variable held before."""
-    for step in _steps(program):
+    for step in leaves_of(program):
         match step:
             case Execute(compute_set=compute_set):
                 names = {n for group in compute_set.groups for n, v in group.fields.items() if v is variable}

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torchipu.cost import Cost, chart
 from torchipu.ir.graph import Op
-from torchipu.ir.program import Executable, Execute, HostCopy, Program, parts_of
+from torchipu.ir.program import Executable, Execute, HostCopy, leaves_of
 from torchipu.ir.types import Role
 from torchipu.passes.memory import tile_memory
 from torchipu.report.figures import ChoiceCycles, CodeletUse, Figures, GenericOp, OpCycles
@@ -67,18 +66,10 @@ def profile_of(executable: Executable, cost: Cost, target: Target) -> Profile:
     )
 
 
-def _steps(program: Program) -> Iterator[Program]:
-    parts = parts_of(program)
-    for part in parts:
-        yield from _steps(part)
-    if not parts:
-        yield program
-
-
 def _micro_batch_size(executable: Executable) -> int:
     """Return the first size of the first input that is streamed in; 1 where there is none."""
     streams = (
-        step for program in executable.functions.values() for step in _steps(program) if isinstance(step, HostCopy)
+        step for program in executable.functions.values() for step in leaves_of(program) if isinstance(step, HostCopy)
     )
     shapes = (s.variable.shape for s in streams if s.to_device and s.variable.role is Role.INPUT and s.variable.shape)
     return next((shape[0] for shape in shapes), 1)
@@ -90,7 +81,7 @@ def _codelets(executable: Executable, cost: Cost) -> tuple[CodeletUse, ...]:
     for name, program in executable.functions.items():
         runs = cost.runs_by_function.get(name, 0)
         within = {step.name: step.runs for step in cost.functions[name].supersteps}
-        for step in _steps(program):
+        for step in leaves_of(program):
             if isinstance(step, Execute):
                 times = runs * within.get(step.compute_set.name, 1)
                 for group in step.compute_set.groups:
