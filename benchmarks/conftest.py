@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,7 @@ from library_workloads import missing
 from workloads import WORKLOADS
 
 CONTENDERS = ("eager", "inductor", "torchipu")
+SPEED_UPS = pytest.StashKey[dict[str, dict[str, float]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,6 +23,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--contender", action="append", choices=CONTENDERS, help="time only this one besides torchipu")
     group.addoption("--threads", type=int, default=os.cpu_count() or 1, help="host threads of every contender")
     group.addoption("--rounds", type=int, default=15, help="samples of every contender")
+
+
+@pytest.fixture
+def speed_ups_by_workload(request: pytest.FixtureRequest) -> dict[str, dict[str, float]]:
+    """By workload and contender, how much faster torchipu was; the means are printed at the end."""
+    return request.config.stash.setdefault(SPEED_UPS, {})
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the geometric means over what was measured, with the weights frozen and otherwise."""
+    measured = config.stash.get(SPEED_UPS, {})
+    for title, is_frozen in (("with frozen weights", True), ("training and inference", False)):
+        found = [ratios for name, ratios in measured.items() if name.endswith("-frozen") is is_frozen]
+        for contender in sorted({who for ratios in found for who in ratios}):
+            values = [ratios[contender] for ratios in found if contender in ratios]
+            terminalreporter.write_line(
+                f"{title}: {statistics.geometric_mean(values):.2f}x {contender}, geometric mean of {len(values)} "
+                f"workloads, {min(values):.2f}x the least"
+            )
 
 
 @pytest.fixture

@@ -218,8 +218,7 @@ WORKLOADS = {
         Workload("demo-cnn-train", DemoNet, images(40, 1, 28, 28), classes(40, 10)),
         Workload("mlp-train", MLP, images(64, 784), classes(64, 10)),
         Workload("transformer-train", TransformerClassifier, tokens(16, 64), classes(16, 10)),
-        Workload("resnet18-train", ResNet18, images(8, 3, 64, 64), classes(8, 1000)),
-        Workload("resnet18-infer", ResNet18, images(8, 3, 64, 64), classes(8, 1000), training=False),
+        *trained_and_inferred(Workload("resnet18", ResNet18, images(8, 3, 64, 64), classes(8, 1000))),
         *trained_and_inferred(Workload(
             "resnet50", timm_model("resnet50"), images(4, 3, 224, 224), classes(4, 1000), libraries=TIMM,
         )),
