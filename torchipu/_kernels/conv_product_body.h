@@ -131,7 +131,7 @@ static void FN(columns)(const ti_source *table, int64_t taps, int64_t panels, in
 
 /* C[mr x 32] = A B, or += : A(i, k) = a[i * as + k], or a[i * as + offsets[k]], or packed a[k * mr + i]; B [k][32]. The
  * sum begins at zero and is added to what C holds at its end, so that long sums are sums of short ones. */
-enum { FN(BY_ROW), FN(GATHERED), FN(PACKED) };
+enum { FN(BY_ROW), FN(GATHERED), FN(PACKED), FN(READY) /* packed before the call */ };
 /* What becomes of the sums at last: act(scale sum + shift + added), by row, and 0 where `gate` is not above 0; `to` is
  * NULL while sums go on. */
 typedef struct { float *to; const float *added, *gate, *scale, *shift; ptrdiff_t row; int is_relu; } FN(finish);
@@ -153,9 +153,18 @@ TI_INLINE void FN(panel_of)(const int mr, const int nv, const int order, const F
   const int64_t last = t->k;
 #pragma GCC unroll 16
   for (int i = 0; i < mr; i++) c0[i] = c1[i] = FN(splat)(0);
+  if (t->end.to)
+    for (int i = 0; i < mr; i++)
+      for (int v = 0; v < nv; v++) {
+        const ptrdiff_t at = i * t->end.row + v * VL;
+        __builtin_prefetch(t->end.to + at, 1);
+        if (t->end.added) __builtin_prefetch(t->end.added + at);
+        if (t->end.gate) __builtin_prefetch(t->end.gate + at);
+      }
   for (int64_t k = 0; k < last; k++, b += TI_LANES) {
     const float *p = order == FN(GATHERED) ? a + offsets[k] : order == FN(PACKED) ? a + k * mr : a + k;
     if (order == FN(GATHERED)) __builtin_prefetch(a + offsets[ti_min(k + TI_AHEAD, last - 1)] + k % 8 * 16);
+    if (order == FN(PACKED)) _mm_prefetch((const char *)(p + TI_AHEAD * mr), _MM_HINT_T0);
     const FN(vf) b0 = FN(load)(b);
     FN(vf) b1;
     if (nv > 1) b1 = FN(load)(b + VL);
@@ -326,7 +335,8 @@ static void FN(find_affine)(char *const *args, int flags, double eps, int64_t m0
  *   ints     the grid (h, w: plane of x; gh, gw: lanes); elements of a plane of y, where lane (0, 0) goes in it, steps
  *            from lane to lane down and across; strides of w along groups, results and channels; taps; panels of 32
  *            lanes and results of an item; channels of a block, and summands of it that are summed at a time; flags (32: negative results become 0); how w is read: 0
- *            when a result's summands adjoin, 2 when results do, else 1; for each tap
+ *            when a result's summands adjoin, 2 when results do, 3 when matmul_pack_rows has packed it by blocks of
+ *            the results of an item, else 1; for each tap
  *            row, column and place in w
  *   scalars  epsilon of the normalisation
  *   items    g * blocks of lanes * blocks of results
@@ -369,6 +379,7 @@ int FN(conv_product)(char *const *args, const int64_t *ints, const double *scala
         const int64_t height = ti_min(even, rows - i);
         const float *a = w + i * ints[FN(A_ROW)] + c * channel, *next = i + even < rows ? a + even * ints[FN(A_ROW)] : NULL;
         if (order == FN(PACKED)) a = packed + i * k;
+        if (order == FN(READY)) a = (const float *)args[2] + (group * g.m + m0 + i) * g.c * taps + c * taps * height;
         for (int64_t from = 0; from < ti_max(k, 1); from += segment) {
           const int64_t length = ti_min(segment, k - from);
           const int is_last = c + block >= g.c && from + length >= k;
@@ -379,9 +390,9 @@ int FN(conv_product)(char *const *args, const int64_t *ints, const double *scala
             const FN(finish) end = {.to = y + row, .added = added ? added + row : NULL, .gate = gate ? gate + row : NULL,
                                     .scale = flags & (FN(BIAS) | FN(NORM)) ? scale + i : NULL, .shift = shift + i,
                                     .row = ints[FN(PLANE)], .is_relu = flags & FN(RELU)};
-            FN(panel) t = {.a = order == FN(GATHERED) ? a : a + from * (order == FN(PACKED) ? height : 1), .as = ints[FN(A_ROW)],
+            FN(panel) t = {.a = order == FN(GATHERED) ? a : a + from * (order == FN(BY_ROW) ? 1 : height), .as = ints[FN(A_ROW)],
                            .offsets = offsets + from, .b = columns + (p * depth + from) * TI_LANES, .c = tile, .ldc = TI_LANES,
-                           .k = length, .order = order, .accumulate = c + from > 0};
+                           .k = length, .order = order == FN(READY) ? FN(PACKED) : order, .accumulate = c + from > 0};
             const int is_whole = is_last && FN(is_whole)(to, ints[FN(ACROSS)]);
             if (is_whole) {
               t.end = end;

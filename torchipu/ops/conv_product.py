@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torchipu._kernels import conv as convolutions
 from torchipu._kernels import conv_product as kernels
 from torchipu.ops.conv_shape import Shape
-from torchipu.ops.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
+from torchipu.ops.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for, packed_rows
 from torchipu.ops.spec import HostPlanner, HostTensor
 
 LANES = 32  # TI_LANES: pixels of a panel
@@ -22,7 +22,7 @@ LEAST_RESULTS = 32  # results of a group below which laying out pixels costs too
 LEAST_ROWS = 128  # results for which it pays to lay out pixels again
 WEIGHT_LANES = 128  # pixels of a block of a gradient of weights
 LEAST_IN_PLACE = 64  # pixels of an image whose gradients are read where they lie
-BY_ROW, GATHERED, PACKED = 0, 1, 2
+BY_ROW, GATHERED, PACKED, READY = 0, 1, 2, 3
 SOURCE_BYTES = 84  # sizeof(ti_source)
 HAS_BIAS, HAS_NORM, HAS_NORM_WEIGHT, HAS_NORM_BIAS, HAS_ADDEND, IS_RELU, HAS_GATE = 1, 2, 4, 8, 16, 32, 64
 
@@ -112,6 +112,10 @@ def emit_product(
     items = groups * -(-product.lanes // (panels * LANES)) * -(-results // rows)
     flags |= (HAS_BIAS if bias is not None else 0) | (HAS_ADDEND if addend is not None else 0)
     flags |= HAS_GATE if gate is not None else 0
+    order = product.order
+    if order == BY_ROW and plan.is_hoisting:  # weights alone: packed ahead of the loop over micro-batches, or once
+        inner = channels * taps
+        weight, order = packed_rows(plan, weight, (results * inner, inner, 1), groups, results, inner, rows), READY
     operands = [x, weight, *(t for t in (bias, *norm, addend, gate) if t is not None)]
     floats = panels * LANES * (block * taps + rows) + 2 * _rounded_up(rows, 16) + _rounded_up(block * taps, 16)
     floats += rows * block * taps if product.order == PACKED else 0
@@ -119,7 +123,7 @@ def emit_product(
         kernels.CONV_PRODUCT, [out], operands,
         ints=(
             *product.grid, *product.target, *product.weights, len(product.taps), panels, rows, block,
-            segment, flags, product.order,
+            segment, flags, order,
             *(number for tap in product.taps for number in tap),
         ),
         scalars=(epsilon,), items=items,

@@ -326,7 +326,7 @@ def emit_product(
     items = batch * -(-rows // row_block) * -(-columns // column_block)
     left_batch = left.strides[0] if len(left.shape) == 3 else 0
     if packs_left:
-        left = _pack_left(plan, left, (left_batch, *left_strides), batch, rows, inner, row_block)
+        left = packed_rows(plan, left, (left_batch, *left_strides), batch, rows, inner, row_block)
         left_batch, left_strides = rows * inner, (inner, 1)
     addend_strides = _broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
     plan.step(
@@ -462,11 +462,11 @@ def packed_panels(plan: HostPlanner, right: HostTensor) -> HostTensor:
     return packed
 
 
-def _pack_left(
+def packed_rows(
     plan: HostPlanner, left: HostTensor, strides: tuple[int, int, int], batch: int, rows: int, inner: int,
     row_block: int,
 ) -> HostTensor:
-    """Emit the packing of the left operand for items of ``row_block`` rows."""
+    """Emit the packing of left operands `[batch, rows, inner]` for items of ``row_block`` rows."""
     packed = plan.scratch((batch, rows, inner))
     items = batch * -(-rows // row_block) * -(-inner // PACK_BLOCK)
     plan.step(
