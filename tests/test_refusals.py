@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from torchipu import Options, TrainStep
+from torchipu import InferenceStep, Options, TrainStep
 from torchipu.backend import ipu_backend
 from torchipu.errors import CaptureError, ConstraintError, IpuError, UnsupportedOpError
 
@@ -167,6 +167,7 @@ def test_a_whole_step_is_refused_and_the_model_is_as_it_was(refused, options, to
     (lambda: torch.eye(3).to_mkldnn(), "input x: tensors of layout torch._mkldnn", "to_dense()"),
     (lambda: torch.quantize_per_tensor(torch.eye(3), 0.1, 0, torch.qint8), "input x: quantised", "dequantize()"),
     (lambda: torch.nested.nested_tensor([torch.ones(2, 3)]), "input x: nested tensors", "to_padded_tensor"),
+    (lambda: torch.eye(3, device="meta"), "input x: meta tensors, which have no values,", "make it on the CPU"),
     (lambda: torch.eye(3, dtype=torch.complex64), "input x: torch.complex64 has no counterpart", "real and imaginary"),
 ])
 def test_a_whole_step_is_refused_for_its_input(given, told, remedy):
@@ -202,3 +203,240 @@ def test_as_strided_counts_from_the_tensor_and_not_from_the_arena():
 
     x = torch.randn(4, 3)
     torch.testing.assert_close(torch.compile(window, backend=ipu_backend, fullgraph=True)(x), window(x))
+
+
+# ---------------------------------------------------------------------- torch.compile of a model
+class Reading(torch.nn.Module):
+    """A model that multiplies its input with a tensor of its own."""
+
+    def __init__(self, held, *, is_parameter=False):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+        self.inner = torch.nn.Module()
+        if is_parameter:
+            self.inner.scale = torch.nn.Parameter(held, requires_grad=False)
+        else:
+            self.inner.register_buffer("scale", held)
+
+    def forward(self, x):
+        return self.linear(x * self.inner.scale).sum()
+
+
+def bytes_of(model):
+    """Return each tensor of a model's state by name: type, layout, shape, and what its memory holds."""
+    return {
+        name: (one.dtype, one.layout, one.shape, one.is_meta or one.to_dense().clone().untyped_storage().tolist())
+        for name, one in model.state_dict().items()
+    }
+
+
+def refused_by_compile(model, *args, **options):
+    """Compile a model, which must be refused as it is under torch.compile's own defaults too; return our error."""
+    before = bytes_of(model)
+    kwargs = {"options": options} if options else {}
+    for fullgraph in (True, False):
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="ipu", fullgraph=fullgraph, **kwargs)
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - torch's own class around ours
+            compiled(*args)
+        error = getattr(caught.value, "inner_exception", caught.value)
+        assert isinstance(error, IpuError), error
+        assert str(error).splitlines()[0] in str(caught.value)  # what a user reads in the traceback
+        assert "test_refusals.py" in str(error.source)
+        assert error.op
+        assert error.remedy
+        assert bytes_of(model) == before
+        assert all(parameter.grad is None for parameter in model.parameters())
+        assert model.training
+    return error
+
+
+PLAIN_INPUT = 2 * torch.eye(3)
+LACKING = [
+    (lambda x: x.to(torch.complex64), "torch.complex64 has no counterpart on the IPU", "real and imaginary parts"),
+    (lambda x: x.to(torch.complex128), "torch.complex128 has no counterpart on the IPU", "real and imaginary parts"),
+    (lambda x: x.to(torch.complex32), "torch.complex32 has no counterpart on the IPU", "real and imaginary parts"),
+    (lambda x: x.to(torch.uint16), "torch.uint16 has no counterpart on the IPU", "use int32 or int64"),
+    (lambda x: x.to(torch.uint32), "torch.uint32 has no counterpart on the IPU", "use int32 or int64"),
+    (lambda x: x.to(torch.uint64), "torch.uint64 has no counterpart on the IPU", "use int32 or int64"),
+    (lambda x: x.to(torch.float8_e5m2), "torch.float8_e5m2 has no counterpart on the IPU", "use float16 or float32"),
+    (torch.Tensor.to_mkldnn, "tensors of layout torch._mkldnn cannot be held by the IPU", "call to_dense()"),
+]
+
+
+@pytest.mark.parametrize(("given", "told", "remedy"), [
+    *LACKING,
+    (lambda x: torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged), "nested tensors cannot be", "to_padded"),
+])
+def test_a_compiled_model_is_refused_for_its_input_and_runs_with_another(given, told, remedy):
+    model = Refused(torch.abs)
+    expected = model(PLAIN_INPUT)
+    error = refused_by_compile(model, given(PLAIN_INPUT))
+    assert str(error).startswith(f"input x: {told}")
+    assert "return self.linear(self.refused(x).float()).sum()" in str(error.source)
+    assert remedy in error.remedy
+    assert torch.equal(model(PLAIN_INPUT), expected)
+    compiled = torch.compile(model, backend="ipu", fullgraph=True)
+    with pytest.raises(Exception, match="input x"):
+        compiled(given(PLAIN_INPUT))
+    torch.testing.assert_close(compiled(PLAIN_INPUT), expected)
+    with pytest.raises(Exception, match="input x"):
+        compiled(given(PLAIN_INPUT))  # once compiled for another, too
+
+
+@pytest.mark.parametrize("is_parameter", [False, True])
+@pytest.mark.parametrize(("held", "told", "remedy"), LACKING)
+def test_a_compiled_model_is_refused_for_what_it_holds(held, told, remedy, is_parameter):
+    if is_parameter and held is torch.Tensor.to_mkldnn:
+        pytest.skip("torch makes no parameter of such a tensor")
+    model = Reading(held(PLAIN_INPUT), is_parameter=is_parameter)
+    error = refused_by_compile(model, torch.eye(3))
+    assert str(error).startswith(f"{'parameter' if is_parameter else 'buffer'} inner.scale: {told}")
+    assert "return self.linear(x * self.inner.scale).sum()" in str(error.source)
+    assert remedy in error.remedy
+    model.inner.scale = torch.nn.Parameter(PLAIN_INPUT, requires_grad=False) if is_parameter else PLAIN_INPUT
+    expected = model(torch.eye(3))
+    torch.testing.assert_close(torch.compile(model, backend="ipu", fullgraph=True)(torch.eye(3)), expected)
+
+
+@pytest.mark.parametrize(("refused", "options", "told", "remedy"), [
+    (lambda x: torch.fft.fft(x).abs(), {}, "aten._fft_r2c.default: torch.complex64 has no", "torch.view_as_real"),
+    (lambda x: torch.polar(x, x).abs(), {}, "aten.polar.default: torch.complex64 has no", "torch.view_as_real"),
+    (lambda x: x.to(torch.uint16), {}, "torch.uint16 has no counterpart on the IPU", "use int32 or int64"),
+    (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize(), {},
+     "aten.quantize_per_tensor.default: torch.qint8 has no counterpart on the IPU", "float16, float32, bool"),
+    (lambda x: torch.linalg.qr(x)[1], {"strict_ops": True}, "aten.linalg_qr.default has no lowering for the IPU",
+     'leave out options={"strict_ops": True}'),
+    (lambda x: x ^ 1, {}, "bits are combined of integers and bools, not of floats", "Tensor.view(torch.int32)"),
+    (lambda x: torch.empty_like(torch.empty(3, device="meta") * 2, device="cpu"), {},
+     "meta tensors, which have no values", "make it on the CPU"),
+])
+def test_a_compiled_model_is_refused_for_what_it_computes(refused, options, told, remedy):
+    model = Refused(refused)
+    error = refused_by_compile(model, torch.eye(3), **options)
+    assert told in str(error).splitlines()[0]
+    assert remedy in error.remedy
+    model.refused = torch.neg
+    expected = model(PLAIN_INPUT)
+    torch.testing.assert_close(torch.compile(model, backend="ipu", fullgraph=True)(PLAIN_INPUT), expected)
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_model_without_values_is_refused_and_runs_once_it_has_some(fullgraph):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU()).to("meta")
+    compiled = torch.compile(model, backend="ipu", fullgraph=fullgraph)
+    with pytest.raises(Exception, match="meta tensors, which have no values, cannot be held by the IPU") as caught:
+        compiled(PLAIN_INPUT.to("meta"))
+    error = caught.value.inner_exception
+    assert str(error).startswith("parameter 0.weight: meta tensors")
+    assert 'Module.to_empty(device="cpu") and load its state_dict' in error.remedy
+    model.to_empty(device="cpu").load_state_dict(torch.nn.Sequential(torch.nn.Linear(3, 3)).state_dict())
+    torch.testing.assert_close(compiled(PLAIN_INPUT), model(PLAIN_INPUT))
+    with pytest.raises(Exception, match="found at least two devices") as caught:  # torch says it
+        compiled(PLAIN_INPUT.to("meta"))
+    assert "Move inputs, parameters, and buffers to the same device" in str(caught.value)
+
+
+def test_a_tensor_of_onednn_that_the_model_makes_is_told_where_it_enters_the_program():
+    model = Refused(lambda x: x.to_mkldnn().to_dense())
+    with pytest.raises(Exception, match="Dynamo failed to run FX node with fake tensors"):
+        torch.compile(model, backend="ipu", fullgraph=True)(PLAIN_INPUT)
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=r"tensors of layout torch\._mkldnn cannot be held by the IPU"):
+        torch.compile(model, backend="ipu")(PLAIN_INPUT)
+
+
+TORCHS = [
+    (lambda x: x.to_sparse(), "torch.compile does not support sparse Tensors"),
+    (lambda x: x.to_sparse_csr(), "torch.compile does not support sparse Tensors"),
+    (lambda x: x.to_sparse_csc(), "torch.compile does not support sparse Tensors"),
+    (lambda x: x.to_sparse_bsr(1), "torch.compile does not support sparse Tensors"),
+    (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8), "quantized nyi in meta tensors"),
+    (lambda x: torch.quantize_per_channel(x, torch.ones(3), torch.zeros(3), 0, torch.qint8), "quantized nyi in meta"),
+    (lambda x: torch.nested.nested_tensor([x]), "torch.compile does not support strided NestedTensor"),
+]
+"""Tensors at which Dynamo stops before it asks any backend: it says so with the line."""
+
+
+@pytest.mark.filterwarnings("ignore:.*(quantize_per|Sparse CS|Sparse BS|nested tensors)")
+@pytest.mark.parametrize("is_held", [False, True])
+@pytest.mark.parametrize(("given", "told"), TORCHS)
+def test_what_dynamo_stops_at_is_refused_in_its_words_and_the_model_is_as_it_was(given, told, is_held):
+    class Summing(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 3)
+            self.held = given(PLAIN_INPUT)
+
+        def forward(self, x):
+            dense = self.held if is_held else x
+            return self.linear(dense.to_dense() if not dense.is_quantized else dense.dequantize()).sum()
+
+    model = Summing()
+    before = bytes_of(model)
+    argument = PLAIN_INPUT if is_held else given(PLAIN_INPUT)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match=told) as caught:
+        torch.compile(model, backend="ipu", fullgraph=True)(argument)
+    assert "dense.to_dense()" in str(caught.value)
+    assert bytes_of(model) == before
+    if not (given(PLAIN_INPUT).is_nested):  # of which eager makes nothing dense
+        torch._dynamo.reset()
+        expected = model(argument)
+        torch.testing.assert_close(torch.compile(model, backend="ipu")(argument), expected)  # torch breaks the graph
+
+
+@pytest.mark.parametrize(("refused", "told"), [
+    (lambda x: x.to_sparse().to_dense(), "does not support sparse Tensors"),
+    (lambda x: x[x.nonzero()[:, 0]], "is not known before the program runs"),
+    (lambda x: torch.unique(x).sum() * x, "is not known before the program runs"),
+    (lambda x: x * int(x.argmax()), "is not known before the program runs"),
+    (lambda x: x if x.sum() > 0 else -x, "Data-dependent branching"),
+])
+def test_what_breaks_a_graph_is_refused_as_one_and_runs_in_parts(refused, told):
+    model = Refused(refused)
+    before = bytes_of(model)
+    with pytest.raises(Exception, match=told) as caught:
+        torch.compile(model, backend="ipu", fullgraph=True)(PLAIN_INPUT)
+    assert "test_refusals.py" in str(caught.value)
+    assert bytes_of(model) == before
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(model, backend="ipu")(PLAIN_INPUT), model(PLAIN_INPUT))
+
+
+# ---------------------------------------------------------------------- what torch leaves to the reader of a tensor
+def test_a_sign_that_torch_keeps_beside_the_values_is_read():
+    imaginary = torch.randn(3, 3, dtype=torch.complex64).conj().imag
+    assert imaginary.is_neg()
+    model = Reading(imaginary)
+    expected = model(PLAIN_INPUT), model(imaginary)
+    compiled = torch.compile(model, backend="ipu", fullgraph=True)
+    torch.testing.assert_close((compiled(PLAIN_INPUT), compiled(imaginary)), expected)
+    x = torch.randn(3, 3, requires_grad=True)
+    sines = torch.compile(torch.sin, backend="ipu", fullgraph=True)(x)
+    (gradient,) = torch.autograd.grad(sines, x, imaginary)
+    torch.testing.assert_close(gradient, imaginary * x.detach().cos())
+    torch.testing.assert_close(InferenceStep(model)(imaginary), expected[1])
+
+
+def test_zeros_without_memory_are_read():
+    zeros = torch._efficientzerotensor(3)
+    assert torch.compile(torch.cos, backend="ipu", fullgraph=True)(zeros).tolist() == [1.0, 1.0, 1.0]
+
+
+class Drawing(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        return torch.distributions.Normal(self.linear(x), torch.ones(3)).rsample().sum()
+
+
+def test_arguments_of_distributions_are_validated_after_a_step_as_before(monkeypatch):
+    monkeypatch.setattr(torch.distributions.Distribution, "_validate_args", True)
+    torch._dynamo.eval_frame.TorchPatcher.patch.cache_clear()  # it switches the checks off, once a process
+    step = TrainStep(model := Drawing(), torch.optim.SGD(model.parameters(), 0.1))
+    assert torch.isfinite(step(torch.eye(3)))
+    assert torch.isfinite(InferenceStep(model)(torch.eye(3)))
+    with pytest.raises(ValueError, match="to satisfy the constraint"):
+        torch.distributions.Normal(torch.zeros(3), -torch.ones(3))

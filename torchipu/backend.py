@@ -30,7 +30,7 @@ from torchipu.ops.generic import EFFECT_TOKEN
 from torchipu.options import Options
 from torchipu.report import profile_of
 from torchipu.report.recorder import record
-from torchipu.runtime.executor import GraphExecutor
+from torchipu.runtime.executor import GraphExecutor, resolved
 from torchipu.runtime.generic import TORCH_DTYPES
 from torchipu.target import Target, lookup_target
 
@@ -68,7 +68,7 @@ def ipu_backend(
 
     Args:
         gm: Torch-level FX graph.
-        example_inputs: Fake inputs, the parameters among them.
+        example_inputs: Inputs, the parameters among them.
         options: ``torch.compile(..., options={...})``, by the names in `Options`.
         mode: Ignored with a warning: its values are meant for other backends.
 
@@ -92,7 +92,7 @@ def ipu_backend(
     if settings.strict:
         refuse_eager(gm)
     if isinstance(gm, GraphModule):
-        refuse_inputs(gm)
+        refuse_inputs(gm, example_inputs)
     COUNTS.graphs += 1
     doors = _Doors(f"graph{next(_NUMBERS)}", settings, lookup_target(settings.target))
     compiled: Callable[..., Any] = aot_autograd(
@@ -252,6 +252,7 @@ class _Program:
         )
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}
         self.arguments = [place[tensor] for tensor in self.executor.arguments]
+        self.foreign = [place[tensor] for tensor in self.executor.arguments if tensor.role is not Role.ACTIVATION]
         self.has_effects = any(EFFECT_TOKEN in op.operands for op in walk_ops(imported.graph.ops))
         number = {tensor: index for index, tensor in enumerate(imported.graph.outputs)}
         self.results: list[_Result] = []
@@ -286,6 +287,8 @@ class _Program:
         arguments.clear()
         if self.has_effects:  # torch hands None for the token of effects
             values = [_NO_EFFECT if value is None else value for value in values]
+        for index in self.foreign:
+            values[index] = resolved(values[index])
         outputs = self.executor(*(values[index] for index in self.arguments))
         if self.returned_as_made is not None and self.returned_as_made.isdisjoint(self.executor.shared_results):
             return [result.pick(values, outputs) for result in self.results]

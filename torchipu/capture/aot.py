@@ -25,6 +25,7 @@ from torchipu.capture import printing, substitutes
 from torchipu.capture.block import BlockForward
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
+from torchipu.capture.distributions import unvalidated
 from torchipu.capture.fx_import import Given, Imported, import_graph
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT, line_in
 from torchipu.capture.fx_types import refuse_inputs
@@ -285,7 +286,7 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
         automatic_dynamic_shapes=False, assume_static_by_default=True, specialize_int=True, specialize_float=True,
         suppress_errors=False,
     )
-    with settings, _method_forward(module):
+    with settings, unvalidated(), _method_forward(module):
         captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
     return replace_calls(captured)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -21,12 +23,18 @@ NARROWED: Mapping[torch.dtype, DType] = {torch.float64: DType.FLOAT, torch.bfloa
 """Types that the IPU does not have and that float stands in for."""
 
 
-def refuse_inputs(module: GraphModule) -> None:
-    """Raise UnsupportedOpError for an input of a graph of Dynamo's that no program can hold, before it is traced."""
-    for node in module.graph.nodes:
-        value = node.meta.get("example_value")
-        if node.op == "placeholder" and isinstance(value, torch.Tensor):
-            tensor_dtype(value, node)
+def refuse_inputs(module: GraphModule, inputs: Sequence[Any] = ()) -> None:
+    """Raise UnsupportedOpError for an input of a graph of Dynamo's that no program can hold, before it is traced.
+
+    Args:
+        module: The graph.
+        inputs: What Dynamo traced it for, where it is at hand: its fake values tell of no layout of oneDNN's.
+    """
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for node, given in zip_longest(placeholders, inputs[:len(placeholders)]):
+        for value in (node.meta.get("example_value"), given):
+            if isinstance(value, torch.Tensor):
+                tensor_dtype(value, node)
 
 
 def tensor_dtype(value: torch.Tensor, node: Node) -> DType:
@@ -52,6 +60,11 @@ def foreign_kind(value: torch.Tensor) -> tuple[str, str]:
         return "quantised tensors", "call dequantize() before the compiled region, or keep the weights in float16"
     if value.layout is not torch.strided:
         return f"tensors of layout {value.layout}", "call to_dense() before the compiled region"
+    if value.device.type == "meta":
+        return "meta tensors, which have no values,", "make it on the CPU, or, for the tensors of a model, call " \
+            'Module.to_empty(device="cpu") and load its state_dict'
+    if value.device.type != "cpu":
+        return f"tensors on {value.device}", "call cpu() before the compiled region"
     return "", ""
 
 
@@ -87,11 +100,23 @@ def _instead_of(dtype: torch.dtype) -> str:
 
 
 def _called(node: Node) -> str:
-    """Return what a message calls a node: the op, or the input by the name that the user gave it."""
+    """Return what a message calls a node: the op; the parameter, buffer or input by the name that the user gave it."""
     if node.op != "placeholder":
         return str(node.target)
-    name = re.sub(r"^[lL]_(\w+?)_*$", r"\1", str(node.target))
-    return f"input {name}"
+    given = node.meta.get("grapharg")  # of Dynamo's
+    place = _PLACE.fullmatch(given.source.name) if given is not None and given.source is not None else None
+    if place is None:
+        return "input " + re.sub(r"^[lL]_(\w+?)_*$", r"\1", str(node.target))
+    path = re.sub(r"\._modules\['([^']*)'\]", r".\1", place["path"])
+    held = _HELD.fullmatch(path)
+    if held is None:
+        return f"input {place['name']}{path}"
+    return f"{held['kind']} {held['owner']}.{held['name']}".replace(" .", " ")
+
+
+_PLACE = re.compile(r"[LG]\['(?P<name>\w+)'\](?P<path>.*)")
+"""How Dynamo writes where a tensor comes from: a local or global name, and the way from there."""
+_HELD = re.compile(r"\.?(?P<owner>.*?)\._(?P<kind>parameter|buffer)s\['(?P<name>[^']*)'\]")
 
 
 def _line_of(node: Node) -> Source:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
 
+from torchipu.capture.distributions import unvalidated
 from torchipu.poptorch import structure
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch._logging import logger
@@ -33,13 +33,8 @@ def devices_seen(model: torch.nn.Module, names: set[str]) -> Iterator[None]:
         model: Tensors that are attributes of its modules are constants of the program.
         names: Functions of which it was said already; added to.
     """
-    validates = Distribution._validate_args
-    Distribution.set_default_validate_args(False)
-    try:
-        with _Devices(model, names):
-            yield
-    finally:
-        Distribution.set_default_validate_args(validates)
+    with unvalidated(), _Devices(model, names):
+        yield
 
 
 class _Devices(TorchFunctionMode):

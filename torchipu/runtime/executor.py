@@ -53,6 +53,13 @@ def default_threads() -> int:
     return len(os.sched_getaffinity(0))
 
 
+def resolved(value: torch.Tensor) -> torch.Tensor:
+    """Return the value as its memory holds it: torch may leave a sign to the reader, or zeros without memory."""
+    if value._is_zerotensor():
+        return value.clone()
+    return value.resolve_neg()
+
+
 def typed_view(memory: torch.Tensor, offset_bytes: int, held: HostTensor) -> torch.Tensor:
     """Return a torch tensor over part of a byte buffer."""
     dtype = TORCH_DTYPES[held.dtype]

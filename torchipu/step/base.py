@@ -19,7 +19,7 @@ from torchipu.ir.graph import Graph, Tensor
 from torchipu.options import Options
 from torchipu.report import Profile, profile_of
 from torchipu.report.recorder import record
-from torchipu.runtime.executor import FIRST_EXTERNAL, BoundPlan, default_threads
+from torchipu.runtime.executor import FIRST_EXTERNAL, BoundPlan, default_threads, resolved
 from torchipu.runtime.generic import TORCH_DTYPES
 from torchipu.runtime.host_plan import Planner
 from torchipu.runtime.observation import Observation
@@ -384,13 +384,13 @@ class ProgramStep:
         for tensor, value in zip(arguments, tensors, strict=True):
             if tensor not in number:
                 continue
-            value = value.detach().to(TORCH_DTYPES[tensor.dtype]).contiguous()
+            value = resolved(value.detach()).to(TORCH_DTYPES[tensor.dtype]).contiguous()
             stride = tensor.num_elements * tensor.dtype.host_bytes if pieces > 1 else 0
             bound.engine.bind(FIRST_EXTERNAL + number[tensor], value.data_ptr(), stride * groups, stride, *sharing)
             kept.append(value)
         for tensor, value in self._built.capture.constants.items():
             if tensor in number:
-                value = value.detach().to(TORCH_DTYPES[tensor.dtype]).contiguous()
+                value = resolved(value.detach()).to(TORCH_DTYPES[tensor.dtype]).contiguous()
                 bound.engine.bind(FIRST_EXTERNAL + number[tensor], value.data_ptr())
                 kept.append(value)
         return kept
