@@ -198,6 +198,25 @@ def test_text_of_a_module_shows_where_blocks_begin(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == f"{blocks.module_repr(model)}\n{model!r}\n"
 
 
+@pytest.mark.parametrize(("strategy", "stages"), [
+    (lambda: poptorch.ShardedExecution(poptorch.AutoStage.AutoIncrement), [1, 2]),
+    (lambda: poptorch.ShardedExecution("other", "a", "b"), [1, 2]),
+])
+def test_the_log_has_the_stages_of_the_strategy(
+    strategy: Callable[[], Any], stages: list[int], debug_log: Callable[[], str],
+) -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with poptorch.Block("a", ipu_id=0):
+            x = x.exp()
+        with poptorch.Block("b", ipu_id=1):
+            return x.cos()
+
+    poptorch.inferenceModel(forward, poptorch.Options().setExecutionStrategy(strategy())).compile(torch.ones(2))
+    log = debug_log()
+    assert f"Exp:0 [float32(2), mode(Sharded), ipu(0), stage({stages[0]})]" in log
+    assert f"Cos:0 [float32(2), mode(Sharded), ipu(1), stage({stages[1]})]" in log
+
+
 @pytest.mark.parametrize(("ipus", "accumulation", "iterations", "is_training", "message"), [
     ([0, 1, 2], 4, 9, True,
      "poptorch.Options().Training.gradientAccumulation must be greater than or equal to the number of pipeline stages "

@@ -64,31 +64,35 @@ def test_a_file_saved_by_an_executor_of_the_cache_is_whole(tmp_path: Path) -> No
     assert torch.equal(poptorch.load(tmp_path / "model")(x), expected)
 
 
-def test_control_flow_is_captured_anew_and_is_in_files_with_host_functions(tmp_path: Path) -> None:
+def test_control_flow_is_in_the_cache_and_in_files_with_host_functions(tmp_path: Path, captures: list[str]) -> None:
     class Looping(nn.Module):
-        def __init__(self) -> None:
+        def __init__(self, trips: int = 3, step: float = 1.0) -> None:
             super().__init__()
             torch.manual_seed(0)
             self.layer = nn.Linear(4, 4)
-            self.host = poptorch.CPU(torch.cos, "cosine of the test of the cache")
+            self.trips, self.step = trips, step
+            self.host: Any = torch.cos
 
         def forward(self, x: torch.Tensor, above: torch.Tensor) -> Any:
-            x, = poptorch.for_loop(3, lambda value: torch.tanh(self.layer(value)), [x])
-            x, = poptorch.cond(above > 0, lambda value: value + 1, [x], lambda value: value - 1, [x])
+            x, = poptorch.for_loop(self.trips, lambda value: torch.tanh(self.layer(value)), [x])
+            x, = poptorch.cond(above > 0, lambda value: value + 1, [x], lambda value: value - self.step, [x])
             return self.host(x)
 
     def eager(model: Looping, x: torch.Tensor, above: float) -> torch.Tensor:
-        for _ in range(3):
+        for _ in range(model.trips):
             x = torch.tanh(model.layer(x))
-        return torch.cos(x + 1 if above > 0 else x - 1)
+        return torch.cos(x + 1 if above > 0 else x - model.step)
 
-    for _ in range(2):
-        model = Looping()
+    for arguments, num_captures in ((), 1), ((4,), 2), ((3, 2.0), 3), ((), 3):
+        model = Looping(*arguments)
         step = poptorch.inferenceModel(model, cached(tmp_path / "cache"))
         x = torch.randn(2, 4)
         for above in (1.0, -1.0):
             torch.testing.assert_close(step(x, torch.tensor([above])), eager(model, x, above))
-    assert entries(tmp_path / "cache") == set()
+        assert len(captures) == len(entries(tmp_path / "cache")) == num_captures
+    model.host = poptorch.CPU(torch.cos, "cosine of the test of the cache")  # each has a number of its own
+    step = poptorch.inferenceModel(model)
+    step.compile(x, torch.tensor([1.0]))
     step.save(tmp_path / "model")
     torch.testing.assert_close(poptorch.load(tmp_path / "model")(x, torch.tensor([1.0])), eager(model, x, 1.0))
 

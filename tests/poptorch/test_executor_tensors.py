@@ -42,6 +42,21 @@ def test_anchors_hand_back_gradients_and_updated_weights() -> None:
         step.getAnchoredTensor("nothing")
 
 
+def test_the_scale_of_automatic_loss_scaling_can_be_watched() -> None:
+    model = Classifier()
+    settings = options(2, 2)
+    settings.Training.setAutomaticLossScaling(True)
+    settings.anchorTensor("scale", "finalLossScale")
+    settings.anchorTensor("all", "finalLossScale", OutputMode.All)
+    step = poptorch.trainingModel(model, settings, poptorch.optim.SGD(model.parameters(), lr=0.1, loss_scaling=8.0))
+    step(*batch(8))
+    assert "finalLossScale" in step.getTensorNames()
+    scale, everything = step.getAnchoredTensor("scale"), step.getAnchoredTensor("all")
+    # No gradient is large: the scale doubles with the update between the two iterations.
+    assert everything.tolist() == [8.0, 8.0, 16.0, 16.0]
+    assert scale.tolist() == 16.0
+
+
 def test_an_activation_is_anchored_by_the_name_that_getTensorNames_gives() -> None:
     model = Classifier()
     first = poptorch.inferenceModel(model)

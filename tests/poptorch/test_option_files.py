@@ -45,6 +45,18 @@ enableStableNorm(True)
     assert repr(options) == repr(expected)
 
 
+@pytest.mark.parametrize(("text", "value"), [
+    ("int(3)", 3), ("int(poptorch.OutputMode.All)", 2), ("poptorch.OutputMode(1)", poptorch.OutputMode.EveryN),
+    ("4 * 2 + 1", 9), ("-(2 ** 3)", -8), ("float('0.5') / 2", 0.25), ("not True", False), ("7 // 2 % 2", 1),
+    ("list(set(['a']))", ["a"]), ("dict({'a': str(3)})", {"a": "3"}), ("['a'] + ['b']", ["a", "b"]),
+    ("max(3, min(5, 4))", 4), ("round(abs(-2.6))", 3),
+])
+def test_values_may_be_calculated(text: str, value: object, tmp_path: Path) -> None:
+    options = Options().loadFromFile(write(tmp_path, f"_Popart.set('key', {text})"))
+    assert options._Popart.options["key"] == value
+    assert type(options._Popart.options["key"]) is type(value)
+
+
 def test_later_files_add_to_earlier_ones(tmp_path: Path) -> None:
     options = Options().loadFromFile(write(tmp_path, "deviceIterations(3)"))
     options.loadFromFile(write(tmp_path, "replicationFactor(2)"))
@@ -74,7 +86,11 @@ def test_errors_of_setters_go_through(tmp_path: Path) -> None:
     "deviceIterations(len([1]))",
     "deviceIterations((lambda: 1)())",
     "deviceIterations([1 for _ in (1,)][0])",
-    "deviceIterations(1 + 1)",
+    "deviceIterations(2 ** 1000)",
+    "deviceIterations(len('a' * 10))",
+    "_Popart.set('a', 'a' * 10)",
+    "deviceIterations(1 + 'a')",
+    "deviceIterations(int)",
     "__class__",
     "__init__.__globals__",
     "_values.clear()",

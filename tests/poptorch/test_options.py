@@ -163,6 +163,7 @@ REFUSALS: list[tuple[Callable[[Options], Any], type[Exception], str]] = [
     (lambda o: o.Precision.runningStatisticsAlwaysFloat(1), ValueError, "bool"),
     (lambda o: o.Jit.traceModel(True), ValueError, r"options.Jit.traceModel\(True\) is no longer supported"),
     (lambda o: o.TensorLocations.numIOTiles(33), AssertionError, "must be an even number between 32 and 192."),
+    (lambda o: setattr(o.TensorLocations, "numIOTiles", 33), AssertionError, "must be an even number between"),
     (lambda o: o.TensorLocations.numIOTiles(30), AssertionError, "must be an even number between 32 and 192."),
     (lambda o: o.TensorLocations.numIOTiles(194), AssertionError, "must be an even number between 32 and 192."),
     (lambda o: o.TensorLocations.setOptimizerLocation(True), AssertionError, "Unexpected type"),
@@ -236,6 +237,8 @@ def test_tensor_locations_hold_their_settings() -> None:
     }
     assert locations["location_weight"] == {}
     assert locations["numIOTiles"] == 32
+    options.TensorLocations.numIOTiles = 64
+    assert options.TensorLocations.toDict()["numIOTiles"] == 64
     assert "onChip" not in settings.useOnChipStorage(None).toDict()
 
 

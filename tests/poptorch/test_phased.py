@@ -83,6 +83,21 @@ def test_inference_has_forward_phases_only(debug_log: Callable[[], str]) -> None
     assert "phase(3)" not in lines
 
 
+def test_stages_of_a_phase_run_one_after_another_with_weights_off_chip() -> None:
+    strategy = poptorch.ParallelPhasedExecution(poptorch.Phase(poptorch.Stage("B0"), poptorch.Stage("B1")), "B2")
+    strategy.phase(0).ipus(2, 0)
+    strategy.phase(1).ipus(3)
+    step = poptorch.inferenceModel(Phases(), options().setExecutionStrategy(strategy))
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(step(x), Phases()(x))
+    compiled = step._executable.compiled
+    ipus = [[ipu for ipu, cell in enumerate(row) if cell] for row in compiled.schedule.steps]
+    assert ipus == [[2], [0], [3]]
+    weights = [variable for variable in compiled.executable.variables if variable.name.endswith("weight")]
+    assert weights
+    assert all(variable.off_chip for variable in weights)
+
+
 @pytest.mark.parametrize(("ipus", "words"), [
     ((1, 0, 1), "Phase 0 uses IPU 1, but in poptorch.ParallelPhasedExecution an even phase must use even IPUs"),
     ((0, 2, 0), "Phase 1 uses IPU 2, but in poptorch.ParallelPhasedExecution an odd phase must use odd IPUs"),

@@ -28,7 +28,7 @@ from torchipu.errors import CaptureError
 Body = Callable[..., Any]
 
 
-class _WithBodies(HigherOrderOperator):
+class WithBodies(HigherOrderOperator):
     """An operator with bodies.
 
     Args:
@@ -76,7 +76,7 @@ class _WithBodies(HigherOrderOperator):
     def _pretend(
         self, bodies: Sequence[Body], trips: int, head: Sequence[torch.Tensor], operands: Sequence[torch.Tensor],
     ) -> list[torch.Tensor]:
-        return _fresh(bodies[0](*self.given(head, operands)))
+        return fresh(bodies[0](*self.given(head, operands)))
 
     def _functionalise(
         self, context: Any, bodies: Sequence[Body], trips: int, head: Sequence[torch.Tensor],
@@ -112,14 +112,14 @@ class _WithBodies(HigherOrderOperator):
             return self(bodies, trips, head, operands)
 
 
-def _fresh(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def fresh(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return tensors like these that share memory with nothing."""
     return [torch.empty_like(result, memory_format=torch.contiguous_format) for result in results]
 
 
-choose = _WithBodies("ipu_choose", hands_on=False)
+choose = WithBodies("ipu_choose", hands_on=False)
 """``choose((then, otherwise), 0, [condition], operands)``."""
-repeat = _WithBodies("ipu_repeat", hands_on=True)
+repeat = WithBodies("ipu_repeat", hands_on=True)
 """``repeat((body,), trips, carried, operands)``; the body returns the next values of what is carried."""
 
 

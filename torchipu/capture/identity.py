@@ -15,6 +15,7 @@ from torch.fx import traceback
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from torchipu.capture.bodies import Body, WithBodies, fresh
 from torchipu.capture.running import Running
 
 NOTED = ("stack_trace", "nn_module_stack", "custom")
@@ -34,7 +35,7 @@ def identity_of(running: Running, tensors: Sequence[torch.Tensor], more: str = "
 
     Returns:
         64 hexadecimal digits, or None for a model that cannot be run this way: it raises, or calls with arguments
-        that have no text of their own, such as the bodies of control flow.
+        that have no text of their own, such as the bodies of torch's own control flow.
     """
     recorder = _Recorder()
     is_training = running.loss_scale != 0.0
@@ -66,6 +67,8 @@ def identity_of(running: Running, tensors: Sequence[torch.Tensor], more: str = "
 class _Recorder(TorchDispatchMode):
     """Digests every call below autograd; tensors go by the number of the call that made them."""
 
+    supports_higher_order_operators = True  # as `Body` has it; others are refused for their arguments
+
     def __init__(self) -> None:
         super().__init__()
         self.digest = hashlib.sha256()
@@ -79,11 +82,26 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if isinstance(function, WithBodies):
+            return self._call_bodies(function, *args, **(kwargs or {}))
         operands = list(self._words((args, kwargs or {})))
         result = function(*args, **(kwargs or {}))
         meta = [str(traceback.current_meta.get(key)) for key in NOTED]
         self.write(function, *operands, *self._words(result), *meta)
         return result
+
+    def _call_bodies(
+        self, function: WithBodies, bodies: Sequence[Body], trips: int, head: Sequence[torch.Tensor],
+        operands: Sequence[torch.Tensor],
+    ) -> list[torch.Tensor]:
+        """Digest control flow by what its bodies call."""
+        self.write(function, trips, len(bodies), *self._words((head, operands)))
+        results = []
+        for body in bodies:
+            with self:  # torch takes the mode away while it handles the call
+                results.append(body(*function.given(head, operands)))
+            self.write("end of a body", *self._words(results[-1]))
+        return fresh(results[0])
 
     def describe(self, tensor: torch.Tensor) -> str:
         """Return the number of a tensor; with sizes and type, or the values of a constant, when it is new."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torchipu.poptorch import enums, options, poptorch_core
+from torchipu.poptorch._logging import logger as logger
 from torchipu.poptorch._logging import setLogLevel
 from torchipu.poptorch.capturing import isRunningOnIpu
 from torchipu.poptorch.enums import (
@@ -184,7 +185,10 @@ def __getattr__(name: str) -> Any:
     return value
 
 
-_SUBMODULES = ("_impl", "_logging", "_poplar_executor", "autocasting", "ops", "optim", "profiling")
+_SUBMODULES = (
+    "_args_parser", "_dataloader", "_impl", "_logging", "_options_impl", "_poplar_executor", "_utils", "autocasting",
+    "ops", "optim", "profiling", "testing",
+)
 """Modules that are attributes of this one without an import of their own."""
 
 

@@ -11,6 +11,9 @@ from torchipu.poptorch.poptorch_core import createPoptorchError
 __all__ = ["createPoptorchError", "isRunningOnIpu"]
 
 _MODULE_BY_NAME = {
+    "ArgsParser": "_args_parser",
+    "PoptorchBuffer": "instrumentation",
+    "PoptorchParameter": "instrumentation",
     "internal_cast": "casting",
     "rewrapModelIfNecessary": "instrumentation",
     "unwrapModelIfNecessary": "instrumentation",

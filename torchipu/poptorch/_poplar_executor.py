@@ -269,7 +269,7 @@ class PoplarExecutor(Reports, Files, Optimised):
         self._fixed = FixedValues(optimizer) if optimizer is not None else None
         self._compiled_arguments = arguments.with_tensors([t.detach().to("meta") for t in arguments.tensors()])
         self._compilation_seconds = time.perf_counter() - started
-        ir_text.log_ops(session.compiled, self._options)
+        ir_text.show(session.compiled, self._options)
         write_report(session.profile, self._options, is_training=self._training)
         self._seen_version = -1
 

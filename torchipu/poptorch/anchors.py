@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from torchipu.capture.gradient_scaling import LOSS_SCALE
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Leg, Role
 from torchipu.poptorch._impl import createPoptorchError
@@ -24,6 +25,8 @@ OP_TYPES: Mapping[str, str] = {
 """PopART's name of an op where it is not simply ATen's in capitals."""
 
 GRADIENT, UPDATED = "Gradient___", "UpdatedVar___"
+FINAL_LOSS_SCALE = "finalLossScale"
+"""PopART's name of the scale that automatic loss scaling uses at the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,9 @@ def tensor_names(graph: Graph, gradients: Mapping[str, Tensor]) -> dict[str, Ten
         names |= {f"{name}:{place}": tensor for place, tensor in enumerate(op.outputs)}
     names |= {f"{GRADIENT}{name}": tensor for name, tensor in gradients.items()}
     names |= {f"{UPDATED}{state.name}": state for state, _ in graph.updates if state.role is Role.WEIGHT}
+    for state, _ in graph.updates:
+        if state.name == LOSS_SCALE:
+            names[FINAL_LOSS_SCALE] = state
     return names
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+from pathlib import Path
 from typing import Any
 
 from torchipu.compiler import Compiled
-from torchipu.ir.graph import Op, Placement, Tensor
+from torchipu.ir.graph import Graph, Op, Placement, Tensor
+from torchipu.ir.text import format_graph
 from torchipu.ir.types import DType, Leg
-from torchipu.poptorch._logging import logger
+from torchipu.poptorch._logging import TRACE, logger
 from torchipu.poptorch.anchors import op_names, op_type
 from torchipu.poptorch.multi_conv import MULTI_CONV
 from torchipu.poptorch.options import Options
@@ -20,6 +24,8 @@ DTYPES = {
 }
 
 
+MAX_GRAPH_LENGTH = 10_000
+"""Characters of a graph in the log, unless ``POPTORCH_MAX_GRAPH_LEN`` says otherwise. Source: PopTorch, recalled."""
 CONVOLUTIONS = ("Conv", "ConvolutionBackward")
 ADAM = ("ipu.adam.default", "ipu.adamw.default", "ipu.lamb.default")
 
@@ -66,6 +72,32 @@ def _adam_updater(name: str, op: Op) -> dict[str, Any]:
     }
 
 
+def show(compiled: Compiled, options: Options) -> None:
+    """Write a program to where its user looks: the log, and the file that ``POPTORCH_EXPORT_PROTO_FILE`` names.
+
+    Args:
+        compiled: The program.
+        options: The executor's.
+    """
+    log_ops(compiled, options)
+    if logger.isEnabledFor(TRACE):
+        logger.log(TRACE, "Graph of the compiled model:\n%s", _shortened_text(compiled.graph))
+    path = os.environ.get("POPTORCH_EXPORT_PROTO_FILE")
+    if path:
+        Path(path).write_text(json.dumps(popart_ir(compiled), indent=1), encoding="utf-8")
+        logger.info("Wrote the ops of the program to %s", path)
+
+
+def _shortened_text(graph: Graph) -> str:
+    """Return the text of a graph, cut where ``POPTORCH_MAX_GRAPH_LEN`` says; 0 cuts nothing."""
+    text = format_graph(graph)
+    given = os.environ.get("POPTORCH_MAX_GRAPH_LEN", "")
+    length = int(given) if given.lstrip("-").isdigit() else MAX_GRAPH_LENGTH
+    if 0 < length < len(text):
+        return f"{text[:length]}\n... ({len(text)} characters: POPTORCH_MAX_GRAPH_LEN=0 shows all)"
+    return text
+
+
 def log_ops(compiled: Compiled, options: Options) -> None:
     """Write a line of the debug log for each op, with its block's place."""
     if not logger.isEnabledFor(logging.DEBUG):
@@ -90,12 +122,13 @@ def log_ops(compiled: Compiled, options: Options) -> None:
 
 def _time_of(placement: Placement, strategy: _IExecutionStrategy) -> str:
     """Return when an op runs, as the log shows it."""
-    if not isinstance(strategy, _PhasedExecution):
-        return f"stage({placement.stage})"
+    is_forward = placement.leg is Leg.FORWARD
     stages = strategy._stages()
     first = placement.block.partition(" (")[0]
+    if not isinstance(strategy, _PhasedExecution):
+        # The strategy's number, in whose order a pipeline runs; a backward has no number there.
+        return f"stage({stages[first]._stage_id if is_forward and first in stages else placement.stage})"
     phase = stages[first]._phase_id if first in stages else 0
-    is_forward = placement.leg is Leg.FORWARD
     return f"phase({strategy.forward_phase(phase) if is_forward else strategy.backward_phase(phase)})"
 
 

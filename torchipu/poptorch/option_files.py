@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import enum
 import json
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,18 @@ _CLASSES = {
 }
 _ENUMS = {name: kind for name, kind in vars(enums).items() if isinstance(kind, type) and issubclass(kind, enum.Enum)}
 _DTYPES = {name: getattr(torch, name) for name in ("float", "float16", "float32", "half")}
+_BUILTINS = {kind.__name__: kind for kind in (bool, int, float, str, list, tuple, set, dict)} | {
+    function.__name__: function for function in (abs, max, min, round)
+}
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: operator.pow,
+}
+_SIGNS: dict[type[ast.unaryop], Callable[[Any], Any]] = {
+    ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Not: operator.not_,
+}
+LARGEST_EXPONENT = 64
+"""Of a power with whole operands in a line: larger ones may need all memory, and no option is as large."""
 _CHAINABLE = (OptionsDict, strategies.Stage, strategies.Phase, strategies._IExecutionStrategy)
 
 
@@ -79,7 +92,7 @@ def _run(parsed: ast.Module, options: OptionsDict) -> None:
 
 
 def _evaluate(node: ast.expr, options: OptionsDict) -> Any:
-    """Return the value of an expression that is made of constants, the names above and calls of setters."""
+    """Return the value of an expression made of constants, arithmetic, the names above and calls of setters."""
     match node:
         case ast.Constant(value=value):
             return value
@@ -94,16 +107,29 @@ def _evaluate(node: ast.expr, options: OptionsDict) -> Any:
                 _evaluate(key, options): _evaluate(value, options)
                 for key, value in zip(keys, values, strict=True) if key is not None
             }
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
-            return -number
+        case ast.UnaryOp(op=sign, operand=operand) if type(sign) in _SIGNS:
+            return _SIGNS[type(sign)](_evaluate(operand, options))
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _ARITHMETIC:
+            return _calculate(sign, _evaluate(left, options), _evaluate(right, options))
         case ast.Name(id="options"):
             return options
         case ast.Attribute():
             return _attribute(node, options)
-        case ast.Call(func=ast.Attribute() as function, args=arguments, keywords=keywords):
+        case ast.Call(func=ast.Attribute() | ast.Name() as function, args=arguments, keywords=keywords):
             return _call(function, arguments, keywords, options)
         case _:
             raise _RefusedError(f"{ast.unparse(node)!r} is neither constant nor setter")
+
+
+def _calculate(sign: ast.operator, left: Any, right: Any) -> Any:
+    """Return the result of an operator on numbers; ``+`` also joins texts and lists."""
+    is_number = all(isinstance(value, (int, float)) for value in (left, right))
+    is_joined = isinstance(sign, ast.Add) and type(left) is type(right) and isinstance(left, (str, list, tuple))
+    if not is_number and not is_joined:
+        raise _RefusedError(f"{left!r} and {right!r} are no numbers")
+    if isinstance(sign, ast.Pow) and abs(right) > LARGEST_EXPONENT:
+        raise _RefusedError(f"the exponent {right} is larger than {LARGEST_EXPONENT}")
+    return _ARITHMETIC[type(sign)](left, right)
 
 
 def _attribute(node: ast.Attribute, options: OptionsDict) -> Any:
@@ -111,8 +137,8 @@ def _attribute(node: ast.Attribute, options: OptionsDict) -> Any:
     match node:
         case ast.Attribute(value=ast.Name(id="torch"), attr=name) if name in _DTYPES:
             return _DTYPES[name]
-        case ast.Attribute(value=ast.Name(id="poptorch"), attr=name) if name in _CLASSES:
-            return _CLASSES[name]
+        case ast.Attribute(value=ast.Name(id="poptorch"), attr=name) if name in _CLASSES or name in _ENUMS:
+            return _CLASSES.get(name) or _ENUMS[name]
         case ast.Attribute(value=ast.Attribute(value=ast.Name(id="poptorch"), attr=kind), attr=name) if kind in _ENUMS:
             return getattr(_ENUMS[kind], name)
         case ast.Attribute(value=ast.Name(id="poptorch" | "torch")):
@@ -124,12 +150,17 @@ def _attribute(node: ast.Attribute, options: OptionsDict) -> Any:
 
 
 def _call(
-    function: ast.Attribute, arguments: list[ast.expr], keywords: list[ast.keyword], options: OptionsDict
+    function: ast.Attribute | ast.Name, arguments: list[ast.expr], keywords: list[ast.keyword], options: OptionsDict
 ) -> Any:
-    """Call a setter or a class of `_CLASSES`."""
+    """Call a setter, a class of `_CLASSES`, an enumeration or one of `_BUILTINS`."""
     if any(isinstance(argument, ast.Starred) for argument in arguments) or any(word.arg is None for word in keywords):
         raise _RefusedError("it unpacks arguments")
-    callee = _attribute(function, options)
+    if isinstance(function, ast.Name):
+        if function.id not in _BUILTINS:
+            raise _RefusedError(f"{function.id} is not available here")
+        callee: Any = _BUILTINS[function.id]
+    else:
+        callee = _attribute(function, options)
     return callee(
         *(_evaluate(argument, options) for argument in arguments),
         **{str(word.arg): _evaluate(word.value, options) for word in keywords},

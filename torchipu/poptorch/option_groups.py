@@ -413,6 +413,13 @@ class _TensorLocationOptions(OptionsDict):
         )
         return self.createOrSet(numIOTiles=num_tiles)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an option; the number of tiles by way of its setter, which is an attribute of the same name."""
+        if name == "numIOTiles":
+            self.numIOTiles(value)
+        else:
+            super().__setattr__(name, value)
+
     def toDict(self) -> dict[str, Any]:
         """Return all options by name, places as dictionaries too."""
         return {

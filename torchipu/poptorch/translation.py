@@ -114,13 +114,15 @@ def _execution(strategy: _IExecutionStrategy) -> dict[str, Any]:
     """Return what the core is told of a strategy."""
     if isinstance(strategy, PipelinedExecution):
         return {"execution": "pipelined"}
-    # A phase over several IPUs computes what its stages do one after another: so the core is told.
-    if not isinstance(strategy, _PhasedExecution) or not strategy.has_one_stage_each:
+    if not isinstance(strategy, _PhasedExecution):
         return {"execution": "sharded"}
-    stages = [phase.stages[0] for phase in strategy._phases]
+    # The stages of a phase over several IPUs may need one another: the core runs each as a phase. It cannot see then
+    # which halves of the machine the phases use; the strategy has looked at that when the blocks began.
+    stages = [stage for phase in strategy._phases for stage in phase.stages]
+    is_parallel = strategy.has_one_stage_each and not isinstance(strategy, SerialPhasedExecution)
     before = (BEFORE_ALL_BLOCKS,)
     return {
-        "execution": "serial_phased" if isinstance(strategy, SerialPhasedExecution) else "parallel_phased",
+        "execution": "parallel_phased" if is_parallel else "serial_phased",
         "separate_backward_phase": strategy._separate_backward,
         "stages": tuple(
             CoreStage((() if number else before) + stage.blocks, stage._ipu_id) for number, stage in enumerate(stages)

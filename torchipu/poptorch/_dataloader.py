@@ -1,0 +1,8 @@
+"""The name under which PopTorch keeps its loaders."""
+
+from __future__ import annotations
+
+from torchipu.poptorch.data_accessor import AsynchronousDataAccessor
+from torchipu.poptorch.data_loader import DataLoader
+
+__all__ = ["AsynchronousDataAccessor", "DataLoader"]
