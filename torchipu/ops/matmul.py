@@ -429,7 +429,8 @@ def right_operand(
     if column == 1 and (rows <= 28 or (rows <= 56 and not conflicts) or columns <= PANEL):
         return right, (right_batch, PANEL, row)
     packed = packed_panels(plan, right)
-    return packed, (packed.strides[0] if packed.shape[0] > 1 else 0, *packed.strides[1:3])
+    each, panel, row, _ = packed.strides
+    return packed, (each if packed.shape[0] > 1 else 0, panel, row)
 
 
 def packed_panels(plan: HostPlanner, right: HostTensor) -> HostTensor:
