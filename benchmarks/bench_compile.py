@@ -70,11 +70,11 @@ def cold_compile_s(workload: str, backend: str, num_threads: int, cache: Path) -
 @pytest.mark.parametrize("name", list(WORKLOADS))
 @pytest.mark.usefixtures("chosen")
 def test_cold_compile(
-    benchmark: BenchmarkFixture, name: str, contenders: tuple[str, ...], num_threads: int, tmp_path: Path
+    benchmark: BenchmarkFixture, name: str, contenders: tuple[str, ...], num_threads: int, rounds: int, tmp_path: Path
 ) -> None:
-    """From ``torch.compile`` to the end of the first step."""
+    """From ``torch.compile`` to the end of the first step; at most three times each, since Inductor takes minutes."""
     times: dict[str, list[float]] = {who: [] for who in contenders if who != "eager"}
-    for turn in range(3):
+    for turn in range(min(rounds, 3)):
         for who, found in times.items():
             cache = tmp_path / f"{who}{turn}"
             cache.mkdir()
