@@ -5,3 +5,4 @@
 TI_SELECT(matmul_pack)
 TI_SELECT(matmul_pack_rows)
 TI_SELECT(matmul)
+TI_SELECT(matmul_dots)

@@ -124,3 +124,78 @@ int FN(matmul)(char *const *args, const int64_t *ints, const double *scalars, in
   }
   return TI_OK;
 }
+
+/* sums[i * nr + j] = the dot product of row i of A and row j of B, summed in the lanes of a vector first. */
+TI_INLINE void FN(dots)(const int mr, const int nr, const float *a, ptrdiff_t as, const float *b, ptrdiff_t bs, int64_t K, float *sums) {
+  FN(vf) held[16];
+#pragma GCC unroll 16
+  for (int i = 0; i < mr * nr; i++) held[i] = FN(splat)(0);
+  for (int64_t k = 0; k < K; k += VL) {
+    const int n = (int)ti_min(VL, K - k), whole = n == VL;
+    FN(vf) x[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < mr; i++) x[i] = whole ? FN(load)(a + i * as + k) : FN(load_n)(a + i * as + k, n);
+#pragma GCC unroll 8
+    for (int j = 0; j < nr; j++) {
+      const FN(vf) y = whole ? FN(load)(b + j * bs + k) : FN(load_n)(b + j * bs + k, n);
+#pragma GCC unroll 4
+      for (int i = 0; i < mr; i++) held[i * nr + j] = FN(fma)(x[i], y, held[i * nr + j]);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < mr * nr; i++) sums[i] = FN(sum)(held[i]);
+}
+#undef TI_DOTS
+#define TI_DOTS(M_, N_) \
+  static __attribute__((noinline)) void FN(dots_##M_##_##N_)(const float *a, ptrdiff_t as, const float *b, ptrdiff_t bs, int64_t K, float *sums) { \
+    FN(dots)(M_, N_, a, as, b, bs, K, sums); \
+  }
+#if VL == 16
+enum { FN(DOT_COLUMNS) = 4 };
+TI_DOTS(1, 4) TI_DOTS(2, 4) TI_DOTS(3, 4) TI_DOTS(4, 4)
+static void (*const FN(dots_table)[4])(const float *, ptrdiff_t, const float *, ptrdiff_t, int64_t, float *) =
+  {FN(dots_1_4), FN(dots_2_4), FN(dots_3_4), FN(dots_4_4)};
+#else  /* half as many registers */
+enum { FN(DOT_COLUMNS) = 2 };
+TI_DOTS(1, 2) TI_DOTS(2, 2) TI_DOTS(3, 2) TI_DOTS(4, 2)
+static void (*const FN(dots_table)[4])(const float *, ptrdiff_t, const float *, ptrdiff_t, int64_t, float *) =
+  {FN(dots_1_2), FN(dots_2_2), FN(dots_3_2), FN(dots_4_2)};
+#endif
+TI_DOTS(1, 1) TI_DOTS(2, 1) TI_DOTS(3, 1) TI_DOTS(4, 1)
+static void (*const FN(dots_of_column)[4])(const float *, ptrdiff_t, const float *, ptrdiff_t, int64_t, float *) =
+  {FN(dots_1_1), FN(dots_2_1), FN(dots_3_1), FN(dots_4_1)};
+
+/* matmul_dots: C = alpha * A B + beta * S for few rows, where the columns of B lie dense, as the weights of a layer do:
+ * each is read once, as it lies.
+ *   args     C [batch][M][N], A, B, S when ints[8]
+ *   ints     M, N, K, strides of A (batch, row), of B (batch, column), columns of an item, whether S is given, its strides
+ *            (batch, row, column), whether to add onto what C holds
+ *   scalars  alpha, beta
+ *   items    batch * blocks of columns */
+int FN(matmul_dots)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+  const int64_t M = ints[0], N = ints[1], K = ints[2], width = ints[7], blocks = ti_ceil(N, width);
+  const float alpha = (float)scalars[0], beta = (float)scalars[1];
+  (void)scratch;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t batch = item / blocks, first = item % blocks * width, last = ti_min(N, first + width);
+    const float *a = (const float *)args[1] + batch * ints[3], *b = (const float *)args[2] + batch * ints[5];
+    const float *s = ints[8] ? (const float *)args[3] + batch * ints[9] : NULL;
+    float *c = (float *)args[0] + batch * M * N;
+    for (int64_t j = first; j < last;) {
+      const int64_t columns = last - j >= FN(DOT_COLUMNS) ? FN(DOT_COLUMNS) : 1;
+      for (int64_t i = 0; i < M; i += 4) {
+        const int64_t rows = ti_min(4, M - i);
+        float sums[16];
+        (columns > 1 ? FN(dots_table) : FN(dots_of_column))[rows - 1](a + i * ints[4], ints[4], b + j * ints[6], ints[6], K, sums);
+        for (int64_t r = 0; r < rows; r++)
+          for (int64_t q = 0; q < columns; q++) {
+            float *const to = c + (i + r) * N + j + q;
+            const float more = s ? beta * s[(i + r) * ints[10] + (j + q) * ints[11]] : ints[12] ? *to : 0.0f;
+            *to = alpha * sums[r * columns + q] + more;
+          }
+      }
+      j += columns;
+    }
+  }
+  return TI_OK;
+}

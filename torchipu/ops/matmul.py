@@ -251,6 +251,7 @@ LEAST_TURNED = 200_000  # elements of a right operand that are too many to pack 
 LEAST_ITEMS = 8  # items that keep four threads busy
 SUM_BLOCK = 384
 PACK_BLOCK = 256  # summands that an item of a packing takes
+MOST_DOT_ROWS, LEAST_DOT_COLUMNS, DOT_BLOCK = 16, 8, 16
 LARGE_BLOCK = (518, 8 * PANEL)
 """Rows and columns of an item that packs what it reads: rows enough to pay for that, 37 tiles of 14."""
 
@@ -307,6 +308,9 @@ def emit_product(
         return
     if inner == 0:  # an empty sum is zero: one product of zeros says the same, and the kernel has something to do
         left, right, inner = _zeros(plan, (*left.shape[:-1], 1)), _zeros(plan, (*right.shape[:-2], 1, columns)), 1
+    if _is_few_dots(left, right):
+        _emit_dots(plan, out, left, right, addend, alpha, beta, adds=adds)
+        return
     if not adds and _turns(left, right, addend, alpha, beta):
         _emit_turned(plan, out, left, right, addend)
         return
@@ -361,6 +365,39 @@ def _zeros(plan: HostPlanner, shape: tuple[int, ...]) -> HostTensor:
     """Return [..., M, N] of zeros, of which memory holds one row."""
     row = plan.constant([0.0] * shape[-1], DType.FLOAT)
     return HostTensor(row.buffer, 0, shape, (0,) * (len(shape) - 1) + (1,), DType.FLOAT)
+
+
+def _is_few_dots(left: HostTensor, right: HostTensor) -> bool:
+    """Whether the right operand's columns lie dense and meet so few rows that packing them costs more than it saves."""
+    if left.shape[-2] > MOST_DOT_ROWS or right.shape[-1] < LEAST_DOT_COLUMNS:
+        return False
+    left_strides, right_strides = rows_apart(left), rows_apart(right)
+    assert left_strides is not None
+    assert right_strides is not None
+    return left_strides[1] == 1 and right_strides[0] == 1 and right_strides[1] > 1
+
+
+def _emit_dots(
+    plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None,
+    alpha: float, beta: float, *, adds: bool,
+) -> None:
+    """Emit ``out = alpha * left @ right + beta * addend`` as dot products of rows and columns."""
+    batch = out.shape[0] if len(out.shape) == 3 else 1
+    (rows, inner), columns = left.shape[-2:], right.shape[-1]
+    left_strides, right_strides = rows_apart(left), rows_apart(right)
+    assert left_strides is not None
+    assert right_strides is not None
+    items = batch * -(-columns // DOT_BLOCK)
+    plan.step(
+        kernels.MATMUL_DOTS, [out], [left, right, *([] if addend is None else [addend])],
+        ints=(
+            rows, columns, inner, left.strides[0] if len(left.shape) == 3 else 0, left_strides[0],
+            right.strides[0] if len(right.shape) == 3 else 0, right_strides[1], DOT_BLOCK, int(addend is not None),
+            *(_broadcast_strides(addend, out) if addend is not None else (0, 0, 0)), int(adds),
+        ),
+        scalars=(alpha, beta), items=items,
+        grain=grain_for(items, batch * columns * inner * max(rows, 8), LEAST_CHUNK_MACS), reads_outputs=adds,
+    )
 
 
 def _turns(left: HostTensor, right: HostTensor, addend: HostTensor | None, alpha: float, beta: float) -> bool:
