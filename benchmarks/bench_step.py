@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -22,7 +23,8 @@ BATCH, ACCUMULATION, ITERATIONS = 40, 1, 100
 
 
 def measure(
-    benchmark: BenchmarkFixture, title: str, steps: dict[str, Callable[[], object]], rounds: int, updates: int = 1
+    benchmark: BenchmarkFixture, title: str, steps: dict[str, Callable[[], object]], rounds: int, updates: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """Time the steps in turns, print the table, and hand torchipu's step to pytest-benchmark with the ratios.
 
@@ -32,11 +34,12 @@ def measure(
         steps: By contender.
         rounds: Samples of each.
         updates: Weight updates in a call of every contender.
+        clock: Seconds.
 
     Returns:
         By contender, how much faster torchipu is.
     """
-    timings = interleave(steps, rounds=rounds)
+    timings = interleave(steps, rounds=rounds, clock=clock)
     print()
     print_table(f"{title} ({updates} weight updates a call)" if updates > 1 else title, timings)
     benchmark.extra_info["median_ms_per_update"] = {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -17,12 +18,15 @@ SPEED_UPS = pytest.StashKey[dict[str, dict[str, float]]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--workload``, ``--contender``, ``--threads`` and ``--rounds``."""
+    """Add ``--workload``, ``--contender``, ``--threads``, ``--rounds`` and ``--cpu-time``."""
     group = parser.getgroup("torchipu")
     group.addoption("--workload", action="append", help=f"measure only this one; of {', '.join(WORKLOADS)}, demo-step")
     group.addoption("--contender", action="append", choices=CONTENDERS, help="time only this one besides torchipu")
     group.addoption("--threads", type=int, default=os.cpu_count() or 1, help="host threads of every contender")
     group.addoption("--rounds", type=int, default=15, help="samples of every contender")
+    group.addoption(
+        "--cpu-time", action="store_true", help="count the time on the CPU, not that of the clock: on a busy machine"
+    )
 
 
 @pytest.fixture
@@ -65,6 +69,12 @@ def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
 @pytest.fixture
 def rounds(request: pytest.FixtureRequest) -> int:
     return int(request.config.getoption("--rounds"))
+
+
+@pytest.fixture
+def clock(request: pytest.FixtureRequest) -> Callable[[], float]:
+    """Return the clock, or the seconds that the process has had on CPUs."""
+    return time.process_time if request.config.getoption("--cpu-time") else time.perf_counter
 
 
 @pytest.fixture

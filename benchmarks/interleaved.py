@@ -34,7 +34,8 @@ class Timing:
 
 
 def interleave(
-    contenders: Mapping[str, Callable[[], object]], *, rounds: int = 15, target_s: float = 0.1
+    contenders: Mapping[str, Callable[[], object]], *, rounds: int = 15, target_s: float = 0.1,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
     """Time all contenders in every round, in an order that rotates.
 
@@ -42,13 +43,14 @@ def interleave(
         contenders: Callables by name.
         rounds: Samples of each.
         target_s: About how long a sample takes; quick calls are repeated within it.
+        clock: Seconds; ``time.process_time`` for those that the process has had, of all its threads together.
     """
     repeats = {}
     for name, call in contenders.items():
         call()  # warm: compilation, caches, threads
-        began = time.perf_counter()
+        began = clock()
         call()
-        repeats[name] = max(1, min(1000, int(target_s / max(time.perf_counter() - began, 1e-6))))
+        repeats[name] = max(1, min(1000, int(target_s / max(clock() - began, 1e-6))))
     samples: dict[str, list[float]] = {name: [] for name in contenders}
     names = list(contenders)
     collecting = gc.isenabled()
@@ -58,10 +60,10 @@ def interleave(
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
                 call, count = contenders[name], repeats[name]
                 call()  # the contender before it has filled the caches
-                began = time.perf_counter()
+                began = clock()
                 for _ in range(count):
                     call()
-                samples[name].append((time.perf_counter() - began) / count)
+                samples[name].append((clock() - began) / count)
             gc.collect()
     finally:
         if collecting:

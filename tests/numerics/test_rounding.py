@@ -146,6 +146,21 @@ def test_every_half_result_of_a_chain_is_rounded_by_bits_of_its_own():
     assert np.array_equal(product.double().numpy(), rounded((total.float() * y.float()).double().numpy(), 1))
 
 
+@pytest.mark.parametrize("count", [5, 33, 1021])
+def test_a_rounded_value_is_the_same_as_a_half_and_as_a_float(count):
+    def both(x):
+        half = x.half()
+        return half, half.float()
+
+    torch._dynamo.reset()
+    options = {"stochastic_rounding": True, "seed": 11, "half_overflow": "saturate"}
+    values = spread(count)
+    half, whole = torch.compile(both, backend="ipu", dynamic=False, options=options)(values)
+    assert torch.equal(half.float(), whole)
+    alone = to_half(stochastic_rounding=True, half_overflow="saturate")(values)
+    assert torch.equal(half, alone)
+
+
 def test_overflow_names_are_checked():
     with pytest.raises(OptionsError, match="half_overflow"):
         Options(half_overflow="wrap")

@@ -486,6 +486,7 @@ static void FN(walk)(char *reg, char *base, const int64_t *slot, int64_t start, 
 /* Loads, stores and rounding are done by the interpreter itself, which knows shapes and numbers of elements. */
 static int FN(x_load)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
 static int FN(x_store)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
+static int FN(x_round_store)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
 static int FN(f_round_by)(TI_ARGS) { (void)d, (void)pa, (void)n; TI_UNUSED; return TI_TRAP_INTERNAL; }
 static int (*const FN(instructions)[])(TI_ARGS) = {
 #define X(name) FN(name),
@@ -510,7 +511,8 @@ static void FN(fill_constant)(char *reg, int dtype, int64_t integer, double numb
  *            UNIFORM   one element of an argument, repeated at `offset` in the scratch
  *            WALK      an argument that x_load and x_store move by its strides, with a conversion
  *   instruction  [operation, result slot, operand slots a, b, c, first scalar]; f_round_by takes the words of a
- *            random op in b, or a twice to round to nearest, and what becomes of an overflow as its scalar
+ *            random op in b, or a twice to round to nearest, and what becomes of an overflow as its scalar;
+ *            x_round_store does the same straight into row-major halves
  *   scalars  constants of slots and instructions, padded by three
  *   items    blocks                scratch  registers
  */
@@ -553,9 +555,14 @@ static int FN(chain)(char *const *args, const int64_t *ints, const double *scala
       } else if (q[0] == TI_OP_x_store) {
         const int64_t *slot = slots + q[1] * TI_SLOT_INTS;
         FN(walk)(at[q[2]], args[slot[1]], slot, start, n, 1);
-      } else if (q[0] == TI_OP_f_round_by) {
+      } else if (q[0] == TI_OP_f_round_by || q[0] == TI_OP_x_round_store) {
         const int64_t *state = q[3] == q[2] ? 0 : (const int64_t *)args[slots[q[3] * TI_SLOT_INTS + 1]];
-        FN(round_run)((float *)at[q[1]], (const float *)at[q[2]], mask[q[2]], state, start, n, (int)scalars[q[5]]);
+        const float *from = (const float *)at[q[2]];
+        if (q[0] == TI_OP_f_round_by)
+          FN(round_run)((float *)at[q[1]], from, mask[q[2]], state, start, n, (int)scalars[q[5]]);
+        else
+          FN(round_to)((uint16_t *)args[slots[q[1] * TI_SLOT_INTS + 1]] + start, from, mask[q[2]], state, start, n,
+                       (int)scalars[q[5]]);
       } else {
         int trap = FN(instructions)[q[0]](at[q[1]], at[q[2]], at[q[3]], at[q[4]], n, mask[q[2]], mask[q[3]], mask[q[4]],
                                           scalars + q[5]);

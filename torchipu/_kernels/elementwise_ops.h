@@ -5,7 +5,7 @@
 #ifndef TORCHIPU_ELEMENTWISE_OPS_H
 #define TORCHIPU_ELEMENTWISE_OPS_H
 #define TI_VECTOR_OPS(X) \
-  X(x_load) X(x_store) X(f_round_by) X(f_copy) X(l_copy) X(b_copy) \
+  X(x_load) X(x_store) X(x_round_store) X(f_round_by) X(f_copy) X(l_copy) X(b_copy) \
   X(f_from_l) X(f_from_b) X(l_from_f) X(l_from_b) X(b_from_f) X(b_from_l) \
   X(f_round_half) X(l_wrap_int) X(l_wrap_short) X(l_wrap_char) X(l_wrap_uchar) \
   X(f_add) X(f_sub) X(f_mul) X(f_div) X(f_max) X(f_min) X(f_pow) \

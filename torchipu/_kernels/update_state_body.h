@@ -33,9 +33,11 @@ typedef struct {
   int64_t halves;
   int overflow, is_stochastic;
   FN(keys) keys[4];
+  FN(ru) words[4][16 / VL];  /* random words, of which the elements 16 further on take the other halves */
 } FN(target);
 
 TI_INLINE void FN(aim)(FN(target) *to, char *const *args, const int64_t *ints) {
+  memset(to->words, 0, sizeof to->words);
   to->args = args;
   to->halves = ints[1];
   to->overflow = (int)ints[3];
@@ -43,17 +45,20 @@ TI_INLINE void FN(aim)(FN(target) *to, char *const *args, const int64_t *ints) {
   for (int k = 0; to->is_stochastic && k < ints[5]; k++) to->keys[k] = FN(keys_of)((const int64_t *)args[ints[4] + k]);
 }
 
+TI_INLINE FN(ru) FN(bits_for)(FN(target) *to, int k, int64_t i) {
+  FN(ru) *words = &to->words[k][(i & 15) / VL];
+  if (i & 16) return *words >> 16;
+  *words = FN(random_words)(to->keys[k], i);
+  return *words & 0xffff;
+}
+
 TI_INLINE void FN(write_half)(FN(target) *to, int k, int64_t i, int64_t width, VF v) {
-  v = to->is_stochastic ? FN(rounded_by)(v, FN(random_halves)(to->keys[k], i), to->overflow)
-                        : FN(rounded_to_nearest)(v, to->overflow);
+  const FN(halves) halves =
+      to->is_stochastic ? FN(halves_by)(v, FN(bits_for)(to, k, i), to->overflow)
+                        : FN(nearest_halves)(to->overflow == FN(OVERFLOW_INFINITY) ? v : FN(rounded_to_nearest)(v, to->overflow));
   uint16_t *p = (uint16_t *)to->args[k] + i;
-  if (width >= VL) {
-    FN(sth)(p, v);
-    return;
-  }
-  uint16_t lanes[VL];
-  FN(sth)(lanes, v);
-  memcpy(p, lanes, (size_t)width * 2);
+  if (width >= VL) FN(put_halves)(p, halves);
+  else memcpy(p, &halves, (size_t)width * 2);
 }
 
 TI_INLINE void FN(write)(FN(target) *to, int k, int64_t i, int64_t width, VF v) {

@@ -277,6 +277,10 @@ class Emission:
         direct = self._direct_results()
         for number in sorted(last_use):
             node = self.chain.nodes[number]
+            if self._is_stored_alone(number, last_use):
+                self._emit_rounded_store(number, node, direct)
+                self._release_after(number, node, last_use)
+                continue
             if node.operation:
                 self._emit_instruction(number, node, last_use, direct)
             if number in last_use:
@@ -284,6 +288,34 @@ class Emission:
                 if last_use[number] == number:
                     self._release(number)
         self._append_step()
+
+    def _is_stored_alone(self, number: int, last_use: dict[int, int]) -> bool:
+        """Whether a rounded value goes to one place, as row-major halves, and nowhere else."""
+        held = [held for value, held in self.results if value.number == number]
+        return (
+            self.chain.nodes[number].operation == "f_round_by" and last_use[number] == number and len(held) == 1
+            and held[0].dtype is DType.HALF and held[0].is_contiguous
+        )
+
+    def _emit_rounded_store(self, number: int, node: Node, direct: dict[int, int]) -> None:
+        """Round a value straight into memory."""
+        position = next(place for place, (value, _) in enumerate(self.results) if value.number == number)
+        source = self._slot(node.inputs[0], direct)
+        random = source if node.random is None else self._random_slot(node.random)
+        target = self._new_slot(Slot(WALK, position, DTYPE_CODES[DType.HALF]))
+        self.program.append((OPERATIONS["x_round_store"], target, source, random, source, len(self.scalars)))
+        self.scalars.extend(node.scalars)
+        self.cost_ns += NS_CHEAP
+
+    def _release_after(self, number: int, node: Node, last_use: dict[int, int]) -> None:
+        for value in set(node.inputs):
+            if last_use[value.number] == number:
+                self._release(value.number)
+
+    def _random_slot(self, random: HostTensor) -> int:
+        self.inputs.append(random)
+        argument = len(self.results) + len(self.inputs) - 1
+        return self._new_slot(Slot(WALK, argument, DTYPE_CODES[DType.LONG]))
 
     def _last_uses(self) -> dict[int, int]:
         """Return for each value that is needed the number of the last instruction that reads it."""
@@ -299,16 +331,23 @@ class Emission:
         """Return the result that each value is written to in place, by number of the value."""
         direct: dict[int, int] = {}
         for position, (value, held) in enumerate(self.results):
-            computed = bool(self.chain.nodes[value.number].operation)
-            if computed and held.dtype is NATIVE[value.kind] and held.is_contiguous:
+            node = self.chain.nodes[value.number]
+            if not (node.operation or (node.operand is not None and self._is_walked(node.kind, node.operand))):
+                continue
+            if held.dtype is NATIVE[value.kind] and held.is_contiguous:
                 direct.setdefault(value.number, position)
         return direct
 
+    @staticmethod
+    def _is_walked(kind: str, held: HostTensor) -> bool:
+        """Whether an operand is loaded into a register first: it has another type, or neighbours lie apart."""
+        repeated = not any(collapse(held.shape, held.strides)[1][0])
+        return not repeated and not (held.dtype is NATIVE[kind] and held.is_contiguous)
+
     def _emit_instruction(self, number: int, node: Node, last_use: dict[int, int], direct: dict[int, int]) -> None:
-        operands = [self._slot(value) for value in node.inputs]
+        operands = [self._slot(value, direct) for value in node.inputs]
         if node.random is not None:
-            operands.append(self._new_slot(Slot(WALK, len(self.results) + len(self.inputs), DTYPE_CODES[DType.LONG])))
-            self.inputs.append(node.random)
+            operands.append(self._random_slot(node.random))
         for value in set(node.inputs):
             if last_use[value.number] == number and value.kind == node.kind:
                 self._release(value.number)  # the result may take its place: elements are read before written
@@ -334,9 +373,12 @@ class Emission:
 
     def _emit_stores(self, number: int, direct: dict[int, int]) -> None:
         for position, (value, held) in enumerate(self.results):
-            if value.number != number or direct.get(number) == position:
+            if value.number != number:
                 continue
-            source = self._slot(value)
+            if direct.get(number) == position:
+                self._slot(value, direct)  # an operand that nothing has read yet is loaded into its place
+                continue
+            source = self._slot(value, direct)
             if held.dtype is NATIVE[value.kind] and held.is_contiguous:
                 target = self._new_slot(Slot(DIRECT, position, DTYPE_CODES[held.dtype]))
                 self.program.append((OPERATIONS[f"{value.kind}_copy"], target, source, source, source, 0))
@@ -350,7 +392,7 @@ class Emission:
                 self.program.append((OPERATIONS["x_store"], target, source, source, source, 0))
             self.cost_ns += NS_CHEAP
 
-    def _slot(self, value: Value) -> int:
+    def _slot(self, value: Value, direct: dict[int, int]) -> int:
         """Return the slot that holds a value, loading it when it is first needed."""
         if value.number in self.slot_by_value:
             return self.slot_by_value[value.number]
@@ -365,11 +407,11 @@ class Emission:
             ))
         else:
             assert node.operand is not None
-            slot = self._operand_slot(node.kind, node.operand)
+            slot = self._operand_slot(node.kind, node.operand, direct.get(value.number))
         self.slot_by_value[value.number] = slot
         return slot
 
-    def _operand_slot(self, kind: str, held: HostTensor) -> int:
+    def _operand_slot(self, kind: str, held: HostTensor, result: int | None) -> int:
         argument = len(self.results) + len(self.inputs)
         self.inputs.append(held)
         _, (strides,) = collapse(held.shape, held.strides)
@@ -380,7 +422,10 @@ class Emission:
         if held.dtype is NATIVE[kind] and held.is_contiguous:
             return self._new_slot(Slot(DIRECT, argument, DTYPE_CODES[held.dtype]))
         source = self._walk_slot(argument, held)
-        register = self._register(kind)
+        if result is None:
+            register = self._register(kind)
+        else:
+            register = self._new_slot(Slot(DIRECT, result, DTYPE_CODES[NATIVE[kind]]))
         self.program.append((OPERATIONS["x_load"], register, source, source, source, 0))
         self.cost_ns += NS_CHEAP if strides[-1] <= 1 else 10 * NS_CHEAP
         return register

@@ -145,7 +145,10 @@ class HostPlanner(Protocol):
     is_hoisting: bool
 
     def value(self, tensor: Tensor, dtype: DType | None = None, *, contiguous: bool = True) -> HostTensor:
-        """Return where a tensor's value lies, after a cast or a copy to row-major order where asked for."""
+        """Return where a tensor's value lies, after a cast or a copy to row-major order where asked for.
+
+        A cast alone keeps the order in which the elements lie.
+        """
         ...
 
     def output(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:

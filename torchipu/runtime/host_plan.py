@@ -132,17 +132,39 @@ class Planner:
 
     # ------------------------------------------------------------------ what records may ask (HostPlanner)
     def value(self, tensor: Tensor, dtype: DType | None = None, *, contiguous: bool = True) -> HostTensor:
-        """Return where a value lies, cast or copied to row-major order where asked for."""
+        """Return where a value lies, cast or copied to row-major order where asked for.
+
+        A cast alone keeps the order in which the elements lie.
+        """
         held = self.values[tensor]
         wanted = dtype or held.dtype
         if held.dtype is wanted and (held.is_contiguous or not contiguous):
             return held
-        key = (held, wanted)
+        return self._converted(held, wanted) if contiguous else self._converted_as_it_lies(held, wanted)
+
+    def _converted(self, held: HostTensor, dtype: DType) -> HostTensor:
+        key = (held, dtype)
         if key not in self.converted:
-            fresh = self.scratch(held.shape, wanted)
+            fresh = self.scratch(held.shape, dtype)
             view.emit_copy(self, fresh, held)
             self.converted[key] = fresh
         return self.converted[key]
+
+    def _converted_as_it_lies(self, held: HostTensor, dtype: DType) -> HostTensor:
+        """Return storage of another type in which elements lie in the same order: a transposed view stays one.
+
+        All views of the same elements share it, so that a weight is converted once for forward and backward.
+        """
+        order = sorted(range(len(held.shape)), key=lambda dim: (-abs(held.strides[dim]), dim))
+        lying = HostTensor(
+            held.buffer, held.offset, tuple(held.shape[dim] for dim in order),
+            tuple(held.strides[dim] for dim in order), held.dtype,
+        )
+        fresh = self._converted(lying, dtype)
+        strides = [0] * len(order)
+        for place, dim in enumerate(order):
+            strides[dim] = fresh.strides[place]
+        return HostTensor(fresh.buffer, fresh.offset, held.shape, tuple(strides), dtype)
 
     def output(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
         """Return row-major storage for a result."""
