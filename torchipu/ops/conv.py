@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchipu._kernels import conv as kernels
 from torchipu.ops import conv_product
 from torchipu.ops.conv_shape import Shape
-from torchipu.ops.matmul import grain_for
+from torchipu.ops.matmul_steps import grain_for
 from torchipu.ops.spec import HostPlanner, HostTensor
 from torchipu.ops.view import emit_copy
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torchipu._kernels import conv as convolutions
 from torchipu._kernels import conv_product as kernels
 from torchipu.ops.conv_shape import Shape
-from torchipu.ops.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for, packed_rows
+from torchipu.ops.matmul_steps import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for, packed_rows
 from torchipu.ops.spec import HostPlanner, HostTensor
 
 LANES = 32  # TI_LANES: pixels of a panel

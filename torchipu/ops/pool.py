@@ -10,7 +10,7 @@ from torchipu._kernels.abi import Kernel
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import busiest_elements
-from torchipu.ops.matmul import grain_for
+from torchipu.ops.matmul_steps import grain_for
 from torchipu.ops.spec import FLOATING, Codelet, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from torchipu.ir.types import DType
 from torchipu.ops.conv import LEAST_ITEMS, turned
 from torchipu.ops.conv_shape import Shape
 from torchipu.ops.convolution import present_results, problem_of
-from torchipu.ops.matmul import grain_for
+from torchipu.ops.matmul_steps import grain_for
 from torchipu.ops.pool import pair, strides_of
 from torchipu.ops.spec import Fusion, HostPlanner, register_fusion
 

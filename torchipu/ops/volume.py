@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from torchipu._kernels import volume as kernels
-from torchipu.ops.matmul import grain_for
+from torchipu.ops.matmul_steps import grain_for
 from torchipu.ops.spec import HostPlanner, HostTensor
 
 BLOCK_FLOATS = 64 * 1024  # of an expanded block

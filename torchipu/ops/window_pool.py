@@ -11,7 +11,7 @@ from torchipu._kernels.abi import Kernel
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import FILL, MULTI_UPDATE_ADD, elementwise_set, gather_set
-from torchipu.ops.matmul import grain_for
+from torchipu.ops.matmul_steps import grain_for
 from torchipu.ops.pool import BACKWARD, FORWARD, LEAST_CHUNK_READS, lowering
 from torchipu.ops.spec import FLOATING, Emitter, HostPlanner, HostTensor, OpSpec, Vertices, register
 from torchipu.target import Target
