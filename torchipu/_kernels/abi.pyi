@@ -1,5 +1,10 @@
 from collections.abc import Sequence
 
+APART: int
+IN_ITEMS: int
+IN_TURN: int
+MAX_LANES: int
+
 class Kernel:
     name: str
 
@@ -20,16 +25,16 @@ class Plan:
     def __init__(self, num_buffers: int) -> None: ...
     def add_step(
         self, kernel: Kernel, buffers: Sequence[int], byte_offsets: Sequence[int], ints: Sequence[int],
-        scalars: Sequence[float], items: int, grain: int, scratch_bytes: int, together: bool = ...,
+        scalars: Sequence[float], items: int, grain: int, scratch_bytes: int, together: bool = ..., order: int = ...,
     ) -> int: ...
     def add_callback(self, callback: object) -> int: ...
     def add_jump(self, target: int, buffer: int = ..., byte_offset: int = ...) -> int: ...
     def bind(
         self, buffer: int, address: int, stride_bytes: int = ..., replica_stride_bytes: int = ..., divisor: int = ...,
-        modulus: int = ...,
+        modulus: int = ..., lane_stride_bytes: int = ...,
     ) -> None: ...
     def run(
         self, prologue: tuple[int, int], body: tuple[int, int], update: tuple[int, int], micro_batches: int,
         iterations: int, threads: int, counters: int = ..., num_counters: int = ..., borrow: bool = ...,
-        replicas: int = ...,
+        replicas: int = ..., beside: tuple[int, int] = ..., counter_buffer: int = ...,
     ) -> None: ...

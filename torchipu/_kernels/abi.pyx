@@ -21,6 +21,9 @@ cdef extern from "team.h" nogil:
         const double *scalars
         int64_t items
         int64_t grain
+        int64_t lanes
+        int num_args
+        int takes_turns
     int ti_prepare(int threads, int64_t scratch_bytes)
     int ti_prepare_scratch(ti_pool *pool, int threads, int64_t scratch_bytes)
     int ti_run(ti_pool *pool, const ti_job *job, int threads)
@@ -42,6 +45,13 @@ cdef extern from * nogil:
     """
     int TI_MAX_ARGS
     int ti_clock
+
+# How the lanes of a step, runs of it on other micro-batches, may go; see ``Plan.add_step``.
+APART, IN_ITEMS, IN_TURN = 0, 1, 2
+cdef enum:
+    _IN_ITEMS = 1
+    _IN_TURN = 2
+MAX_LANES = 64
 
 # One engine runs at a time: its threads and their scratch are shared by the whole process.
 _LOCK = threading.Lock()
@@ -108,6 +118,10 @@ cdef struct Loops:
     int threads
     int64_t *counters
     int num_counters
+    int beside[2]               # micro-batches and replicas that run side by side
+    int counter_buffer
+    int lanes                   # that run now
+    char **args                 # of all of them
     bint interruptible
     double checked              # when signals were last looked for
     int at                      # the step that runs
@@ -119,6 +133,7 @@ cdef struct Binding:
     char *base
     int64_t stride              # bytes from one micro-batch to the next
     int64_t replica_stride      # bytes from one value to the next among those of the replicas
+    int64_t lane_stride         # bytes from one micro-batch of a group to the next that runs beside it
     int64_t divisor             # replica r takes value (r / divisor) % modulus; modulus 0 stands for no wrapping
     int64_t modulus
 
@@ -128,6 +143,7 @@ cdef struct Step:
     int jump                    # the step to go on with, or -1 where the step is no jump
     bint together               # runs once for all replicas, after all of them have come so far
     int num_args
+    int order                   # of lanes: APART, IN_ITEMS or IN_TURN
     int *buffers
     int64_t *offsets
     int64_t *ints
@@ -175,7 +191,8 @@ cdef class Plan:
     cdef int capacity
     cdef int num_buffers
     cdef Binding *bindings
-    cdef char **current
+    cdef char **current         # addresses of all buffers, for each lane
+    cdef int num_lanes          # for which there is room in it
     cdef int64_t scratch_bytes
     cdef list callbacks
     cdef int num_callbacks
@@ -191,6 +208,7 @@ cdef class Plan:
             raise MemoryError
         for i in range(num_buffers):
             self.bindings[i].divisor = 1
+        self.num_lanes = 1
         self.callbacks = []
         self.kernels = []
 
@@ -223,11 +241,14 @@ cdef class Plan:
         return &self.steps[self.num_steps - 1]
 
     def add_step(self, Kernel kernel, buffers, byte_offsets, ints, scalars, int64_t items, int64_t grain,
-                 int64_t scratch_bytes, bint together=False):
+                 int64_t scratch_bytes, bint together=False, int order=IN_TURN):
         """Append a kernel call and return its number.
 
         A call that is made together is made once for all replicas, on the memory of the first, after each of them has
-        run the steps before it.
+        run the steps before it. ``order`` says how micro-batches and replicas that run side by side make the call:
+        ``APART`` where each writes memory of its own, in any order; ``IN_ITEMS`` where they add onto the same memory,
+        an item of the call onto a part that no other item touches, in their order within each item; ``IN_TURN`` one
+        after another.
         """
         buffers, byte_offsets, ints, scalars = list(buffers), list(byte_offsets), list(ints), list(scalars)
         if len(buffers) > TI_MAX_ARGS:
@@ -244,6 +265,7 @@ cdef class Plan:
         step.items = items
         step.grain = grain
         step.together = together
+        step.order = order
         self.num_together += together
         step.buffers = <int *>malloc((len(buffers) + 1) * sizeof(int))
         step.offsets = <int64_t *>malloc((len(buffers) + 1) * sizeof(int64_t))
@@ -290,7 +312,7 @@ cdef class Plan:
         return self.num_steps - 1
 
     def bind(self, int buffer, uintptr_t address, int64_t stride_bytes=0, int64_t replica_stride_bytes=0,
-             int64_t divisor=1, int64_t modulus=0):
+             int64_t divisor=1, int64_t modulus=0, int64_t lane_stride_bytes=0):
         """Say where a buffer lies and how far it advances.
 
         Args:
@@ -300,19 +322,21 @@ cdef class Plan:
             replica_stride_bytes: From one of the replicas' values to the next.
             divisor: Neighbouring replicas that share a value.
             modulus: After how many values the replicas begin again with the first; 0 for never.
+            lane_stride_bytes: From one to the next of the micro-batches that run side by side.
         """
         if not 0 <= buffer < self.num_buffers:
             raise ValueError(f"buffer {buffer} of {self.num_buffers}")
         if divisor < 1 or modulus < 0:
             raise ValueError(f"buffer {buffer}: divisor {divisor}, modulus {modulus}")
-        self.bindings[buffer] = Binding(<char *>address, stride_bytes, replica_stride_bytes, divisor, modulus)
+        self.bindings[buffer] = Binding(
+            <char *>address, stride_bytes, replica_stride_bytes, lane_stride_bytes, divisor, modulus)
 
     cdef int run_range(self, Loops *loops, int begin, int end) except -1 nogil:
         """Run steps; returns the trap of the one that failed, at ``loops.at``."""
         cdef ti_job job
-        cdef char *args[64]
+        cdef char **current
         cdef Step *step
-        cdef int i, k, trap, following = begin
+        cdef int i, k, lane, trap, following = begin
         while following < end:
             i = following
             following = i + 1
@@ -330,20 +354,29 @@ cdef class Plan:
                 with gil:
                     self.callbacks[i]()
                 continue
-            for k in range(step.num_args):
-                args[k] = self.current[step.buffers[k]] + step.offsets[k]
+            for lane in range(loops.lanes):
+                current = self.current + lane * self.num_buffers
+                for k in range(step.num_args):
+                    loops.args[lane * step.num_args + k] = current[step.buffers[k]] + step.offsets[k]
             job.fn = step.function
-            job.args = args
+            job.args = loops.args
             job.ints = step.ints
             job.scalars = step.scalars
             job.items = step.items
             job.grain = step.grain
-            trap = ti_run(loops.pool, &job, loops.threads)
-            if trap:
-                return trap
+            job.num_args = step.num_args
+            job.takes_turns = step.order == _IN_ITEMS
+            job.lanes = 1 if step.order == _IN_TURN else loops.lanes
+            for lane in range(loops.lanes if step.order == _IN_TURN else 1):
+                job.args = loops.args + lane * step.num_args
+                trap = ti_run(loops.pool, &job, loops.threads)
+                if trap:
+                    return trap
         return 0
 
-    cdef void advance(self, int64_t micro_batch, int64_t replica) noexcept nogil:
+    cdef void advance(self, int64_t micro_batch, int64_t replica, int lane=0, int slot=0) noexcept nogil:
+        """Say where a lane finds its buffers; ``slot`` is the place of its micro-batch among those beside it."""
+        cdef char **current = self.current + lane * self.num_buffers
         cdef int64_t place
         cdef Binding *at
         cdef int i
@@ -352,34 +385,76 @@ cdef class Plan:
             place = replica / at.divisor
             if at.modulus:
                 place %= at.modulus
-            self.current[i] = at.base + micro_batch * at.stride + place * at.replica_stride
+            current[i] = at.base + micro_batch * at.stride + place * at.replica_stride + slot * at.lane_stride
 
     cdef int run_loops(self, Loops *loops) except -1 nogil:
         """Run ``iterations x (prologue, micro_batches x replicas x body, update)``; returns a trap."""
         cdef int64_t iteration, micro, replica, position = 0
-        cdef int trap
+        cdef int trap, beside = 1
         loops.checked = now()
         for iteration in range(loops.iterations):
             loops.interruptible = True
             # Replicas that meet within a micro-batch each have memory of their own.
             for replica in range(loops.replicas if self.num_together else 1):
                 self.advance(position, replica)
+                self.take_counters(loops)
                 loops.micro_batch, loops.replica = position, replica
                 trap = self.run_range(loops, loops.prologue[0], loops.prologue[1])
                 if trap:
                     return trap
-            for micro in range(loops.micro_batches):
-                trap = self.run_micro_batch(loops, position)
+            micro = 0
+            while micro < loops.micro_batches:
+                beside = <int>min(<int64_t>loops.beside[0], loops.micro_batches - micro)
+                if loops.beside[0] * loops.beside[1] == 1:
+                    trap = self.run_micro_batch(loops, position)
+                else:
+                    trap = self.run_beside(loops, position, beside)
                 if trap:
                     return trap
-                count(loops, 3, 1)
-                position += 1
+                count(loops, 3, beside)
+                position += beside
+                micro += beside
             loops.interruptible = False
+            # What the update reads beside states is the last lane's.
             if self.num_together:
                 self.advance(position - 1, 0)
+            else:
+                self.advance(position - 1, loops.replicas - 1, 0, beside - 1)
+            self.take_counters(loops)
             trap = self.run_range(loops, loops.update[0], loops.update[1])
             if trap:
                 return trap
+        return 0
+
+    cdef void take_counters(self, Loops *loops) noexcept nogil:
+        """Let what runs outside the body of several lanes read the counters of all."""
+        if loops.counter_buffer >= 0:
+            self.current[loops.counter_buffer] = <char *>loops.counters
+
+    cdef int run_beside(self, Loops *loops, int64_t position, int micro_batches) except -1 nogil:
+        """Run the body for every replica of neighbouring micro-batches, as many side by side as there is room for."""
+        cdef int64_t first = 0
+        cdef int64_t *own
+        cdef int trap, lane, slot, replica, i, width
+        while first < loops.replicas:
+            width = <int>min(<int64_t>loops.beside[1], loops.replicas - first)
+            loops.lanes = micro_batches * width
+            loops.micro_batch, loops.replica = position, first
+            for slot in range(micro_batches):
+                for replica in range(width):
+                    lane = slot * width + replica
+                    self.advance(position + slot, first + replica, lane, slot)
+                    if loops.counter_buffer >= 0:
+                        own = <int64_t *>self.current[lane * self.num_buffers + loops.counter_buffer]
+                        memcpy(own, loops.counters, 32 * loops.num_counters)
+                        for i in range(loops.num_counters):
+                            own[4 * i + 1] += first + replica
+                            own[4 * i + 3] += slot
+            trap = self.run_range(loops, loops.body[0], loops.body[1])
+            loops.lanes = 1
+            if trap:
+                return trap
+            first += width
         return 0
 
     cdef int run_micro_batch(self, Loops *loops, int64_t position) except -1 nogil:
@@ -408,7 +483,8 @@ cdef class Plan:
             begin = end + 1
 
     def run(self, prologue, body, update, int64_t micro_batches, int64_t iterations, int threads,
-            uintptr_t counters=0, int num_counters=0, borrow=False, int64_t replicas=1):
+            uintptr_t counters=0, int num_counters=0, borrow=False, int64_t replicas=1, beside=(1, 1),
+            int counter_buffer=-1):
         """Run ``iterations x (prologue, micro_batches x replicas x body, update)``.
 
         Args:
@@ -424,6 +500,11 @@ cdef class Plan:
             borrow: Whether OpenMP's threads, where there are any, do the work instead of the engine's own. For short
                 runs between other work of torch's on as many threads.
             replicas: Replicas, each of which runs the body for every micro-batch.
+            beside: How many micro-batches, and how many replicas of each, run the body side by side, step by step;
+                several micro-batches only with all replicas. The body then has neither jumps nor callbacks nor calls
+                made together, and no two of its steps touch memory that one of them changes and all lanes share.
+            counter_buffer: Number of the buffer through which steps read the counters; it is bound to room for those
+                of each lane. -1 where there are no lanes.
 
         Raises:
             KernelTrap: A kernel refused its input.
@@ -432,6 +513,22 @@ cdef class Plan:
         cdef Loops loops
         cdef int trap = 0
         cdef bint on_loan
+        cdef int lanes = beside[0] * beside[1]
+        cdef char **grown
+        if not 1 <= lanes <= MAX_LANES:
+            raise ValueError(f"{lanes} lanes, not 1 to {MAX_LANES}")
+        if lanes > 1 and (self.num_callbacks or self.num_together or not beside[1] <= replicas
+                          or (beside[0] > 1 and beside[1] != replicas)):
+            raise ValueError(f"a plan of {replicas} replicas cannot run {beside[0]} x {beside[1]} lanes")
+        if lanes > self.num_lanes:
+            grown = <char **>calloc(lanes * (self.num_buffers + 1), sizeof(char *))
+            if not grown:
+                raise MemoryError
+            free(self.current)
+            self.current, self.num_lanes = grown, lanes
+        loops.beside[0], loops.beside[1] = beside
+        loops.lanes = 1
+        loops.counter_buffer = counter_buffer if lanes > 1 and num_counters else -1
         loops.plan = <void *>self
         loops.prologue[0], loops.prologue[1] = prologue
         loops.body[0], loops.body[1] = body
@@ -449,7 +546,10 @@ cdef class Plan:
             raise RuntimeError("the engine is already running on this thread: a callback may not run a program")
         with _LOCK:
             _RUNNING.active = True
+            loops.args = <char **>malloc(lanes * TI_MAX_ARGS * sizeof(char *))
             try:
+                if not loops.args:
+                    raise MemoryError
                 # A callback's torch operators would have no threads left inside a region of OpenMP's.
                 on_loan = borrow and threads > 1 and not self.num_callbacks and ti_can_borrow()
                 loops.pool = &TI_TEAM if on_loan else &TI_POOL
@@ -467,6 +567,7 @@ cdef class Plan:
                         trap = self.run_loops(&loops)
             finally:
                 _RUNNING.active = False
+                free(loops.args)
         if trap:
             raise KernelTrap(loops.at, trap, loops.micro_batch, loops.replica)
 

@@ -22,15 +22,21 @@
 
 enum { TI_MAX_THREADS = 256, TI_SPINS = 4000 };
 
+/* A step of one lane, or of several: runs of the program on other micro-batches, each with arguments of its own. Lanes
+ * that write memory of their own go side by side. Where all add onto the same memory, the lanes of a chunk take turns
+ * in their order, while threads share out the chunks. */
 typedef struct {
   ti_kernel fn;
-  char *const *args;
+  char *const *args;                   /* of the first lane */
   const int64_t *ints;
   const double *scalars;
   int64_t items, grain;
+  int64_t lanes;
+  int num_args;                        /* from the arguments of a lane to those of the next */
+  int takes_turns;
 } ti_job;
 
-typedef struct { _Alignas(64) _Atomic int64_t chunk; } ti_share;
+typedef struct { _Alignas(64) _Atomic int64_t unit; } ti_share;
 
 /* The gate lets workers into the current job: a round number, odd while the job is open, above the number of workers
  * inside. The caller closes it when no chunk is left and waits only for those inside, so that a worker to which the
@@ -46,7 +52,7 @@ typedef struct {
   pthread_t thread[TI_MAX_THREADS];
   char *scratch[TI_MAX_THREADS];
   int64_t scratch_bytes;
-  ti_share next[TI_MAX_THREADS];       /* next chunk of each thread's share */
+  ti_share next[TI_MAX_THREADS];       /* what was taken of each thread's share */
 } ti_pool;
 
 #define TI_ROUND ((uint64_t)1 << 16)
@@ -59,21 +65,42 @@ typedef struct {
 static ti_pool TI_POOL;                /* threads of our own */
 static ti_pool TI_TEAM;                /* threads that OpenMP lends for the length of a run, see team.h */
 
-/* Takes chunks of its own share first, so that a thread finds in its cache what it wrote a step ago, then what is
- * left of the others'. Which thread computes a chunk has no effect on what it computes. */
+static inline int64_t ti_chunks(const ti_job *job) { return (job->items + job->grain - 1) / job->grain; }
+
+/* Units that threads share out: chunks of lanes, or of all lanes together. */
+static inline int64_t ti_units(const ti_job *job) { return ti_chunks(job) * (job->takes_turns ? 1 : job->lanes); }
+
+static inline int ti_call(const ti_job *job, int64_t lane, int64_t chunk, void *scratch) {
+  const int64_t begin = chunk * job->grain, end = begin + job->grain < job->items ? begin + job->grain : job->items;
+  return job->fn(job->args + lane * job->num_args, job->ints, job->scalars, begin, end, scratch);
+}
+
+/* Computes one chunk of the lanes [first, first + lanes). */
+static inline int ti_call_lanes(const ti_job *job, int64_t first, int64_t lanes, int64_t chunk, void *scratch) {
+  int trap = 0;
+  for (int64_t lane = first; lane < first + lanes && !trap; lane++) trap = ti_call(job, lane, chunk, scratch);
+  return trap;
+}
+
+/* Takes units of its own share first, so that a thread finds in its cache what it wrote a step ago, then what is left
+ * of the others'. With lanes for all threads each share is whole lanes, and goes from chunk to chunk through all of
+ * them: they read the same weights. Which thread computes a unit has no effect on what it computes. */
 static inline void ti_take_chunks(ti_pool *pool, int id) {
   const ti_job job = pool->job;
-  const int64_t chunks = (job.items + job.grain - 1) / job.grain;
-  const int shares = pool->most;
+  const int64_t chunks = ti_chunks(&job), units = ti_units(&job);
+  const int shares = pool->most, by_lane = !job.takes_turns && job.lanes >= shares;
   for (int turn = 0; turn < shares; turn++) {
     const int share = (id + turn) % shares;
-    const int64_t last = chunks * (share + 1) / shares;
+    const int64_t of = by_lane ? job.lanes : units;
+    const int64_t first = of * share / shares, count = of * (share + 1) / shares - first;
+    const int64_t last = by_lane ? count * chunks : count;
     for (;;) {
-      int64_t chunk = atomic_fetch_add_explicit(&pool->next[share].chunk, 1, memory_order_relaxed);
-      if (chunk >= last) break;
-      int64_t begin = chunk * job.grain, end = begin + job.grain;
-      if (end > job.items) end = job.items;
-      int trap = job.fn(job.args, job.ints, job.scalars, begin, end, pool->scratch[id]);
+      const int64_t unit = atomic_fetch_add_explicit(&pool->next[share].unit, 1, memory_order_relaxed);
+      if (unit >= last) break;
+      int trap;
+      if (by_lane) trap = ti_call(&job, first + unit % count, unit / count, pool->scratch[id]);
+      else if (job.takes_turns) trap = ti_call_lanes(&job, 0, job.lanes, first + unit, pool->scratch[id]);
+      else trap = ti_call(&job, (first + unit) / chunks, (first + unit) % chunks, pool->scratch[id]);
       if (trap) atomic_store_explicit(&pool->trap, trap, memory_order_relaxed);
     }
   }
@@ -161,21 +188,19 @@ static int ti_prepare(int threads, int64_t scratch_bytes) {
  * TI_FLUSH_SUBNORMALS. */
 static int ti_run_flushing(ti_pool *pool, const ti_job *job, int threads) {
   if (threads > TI_MAX_THREADS) threads = TI_MAX_THREADS;
-  const int64_t chunks = (job->items + job->grain - 1) / job->grain;
-  if (chunks <= 0) return 0;
-  if (chunks == 1 || threads <= 1) {
-    for (int64_t begin = 0; begin < job->items; begin += job->grain) {
-      int64_t end = begin + job->grain < job->items ? begin + job->grain : job->items;
-      int trap = job->fn(job->args, job->ints, job->scalars, begin, end, pool->scratch[0]);
+  const int64_t chunks = ti_chunks(job), units = ti_units(job);
+  if (units <= 0) return 0;
+  if (units == 1 || threads <= 1) {
+    for (int64_t chunk = 0; chunk < chunks; chunk++) {
+      const int trap = ti_call_lanes(job, 0, job->lanes, chunk, pool->scratch[0]);
       if (trap) return trap;
     }
     return 0;
   }
   pool->job = *job;
-  pool->most = threads < chunks ? threads : (int)chunks;
+  pool->most = threads < units ? threads : (int)units;
   atomic_store_explicit(&pool->trap, 0, memory_order_relaxed);
-  for (int i = 0; i < pool->most; i++)
-    atomic_store_explicit(&pool->next[i].chunk, chunks * i / pool->most, memory_order_relaxed);
+  for (int i = 0; i < pool->most; i++) atomic_store_explicit(&pool->next[i].unit, 0, memory_order_relaxed);
   atomic_fetch_add(&pool->gate, TI_ROUND);
   atomic_fetch_add(&pool->signal, 1);
   if (atomic_load(&pool->sleepers))

@@ -120,6 +120,7 @@ def emit_product(
         grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
         scratch_bytes=PANEL * _sum_block(inner) * 4 if packs_right else 0,
         reads_outputs=adds,
+        adds_up=adds,
     )
 
 
@@ -159,6 +160,7 @@ def _emit_dots(
         ),
         scalars=(alpha, beta), items=items,
         grain=grain_for(items, batch * columns * inner * max(rows, 8), LEAST_CHUNK_MACS), reads_outputs=adds,
+        adds_up=adds,
     )
 
 

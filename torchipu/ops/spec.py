@@ -190,7 +190,7 @@ class HostPlanner(Protocol):
     def step(
         self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
         ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
-        scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False,
+        scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
     ) -> None:
         """Append a kernel call; its ``args`` are the outputs, then the inputs.
 
@@ -206,6 +206,8 @@ class HostPlanner(Protocol):
             reads_outputs: Whether the kernel also reads what it overwrites (accumulation).
             together: Whether the call is made once for all replicas, after each of them has run what comes before: the
                 kernel is given the number of replicas and the bytes between their memories behind ``ints``.
+            adds_up: Whether the kernel adds onto its outputs, an item of it onto a part that depends on the item alone
+                and not on values: micro-batches may then add one after another item by item.
         """
         ...
 

@@ -94,7 +94,7 @@ def rounded(
 
 def update(
     plan: HostPlanner, kernel: Kernel, written: Sequence[HostTensor], read: Sequence[HostTensor], count: int, *,
-    flags: int = 0, rounding: tuple[list[HostTensor], int] = ([], 0),
+    flags: int = 0, rounding: tuple[list[HostTensor], int] = ([], 0), adds_up: bool = False,
 ) -> None:
     """Append a kernel that goes over blocks of elements; see update_state_body.h.
 
@@ -106,12 +106,15 @@ def update(
         count: Elements.
         flags: For the kernel.
         rounding: What `rounded` gives for the first of those written.
+        adds_up: As for a step.
     """
     words, overflow = rounding
     arguments = [*written, *read]
     halves = sum(1 << place for place, held in enumerate(arguments) if held.dtype is DType.HALF)
     ints = (count, halves, flags, overflow, len(arguments) if words else 0, len(words))
-    plan.step(kernel, written, [*read, *words], ints=ints, items=-(-count // SPAN), reads_outputs=True)
+    plan.step(
+        kernel, written, [*read, *words], ints=ints, items=-(-count // SPAN), reads_outputs=True, adds_up=adds_up,
+    )
 
 
 def _update(
@@ -127,8 +130,9 @@ def _update(
 
 def _emit_accumulate(op: Op, plan: HostPlanner) -> None:
     grad = plan.value(op.inputs[1])
-    state = {"accumulator": plan.update_in_place(op.inputs[0], op.outputs[0])}
-    _update(op, plan, kernels.ACCUMULATE, ("accumulator",), state, [grad], 0)
+    state = plan.update_in_place(op.inputs[0], op.outputs[0])
+    rounding = rounded(op, plan, ("accumulator",), {"accumulator": state})
+    update(plan, kernels.ACCUMULATE, [state], [grad], state.num_elements, rounding=rounding, adds_up=True)
 
 
 def _emit_all_reduce(op: Op, plan: HostPlanner) -> None:

@@ -20,11 +20,17 @@ from torchipu.ops.spec import HostTensor
 from torchipu.runtime.arena import aligned_bytes, shared_arena
 from torchipu.runtime.generic import TORCH_DTYPES, bind_generic
 from torchipu.runtime.host_plan import HostPlan, Planner
+from torchipu.runtime.lanes import Lanes, order_of
 from torchipu.runtime.observation import TALLY_WORDS, Observation
 from torchipu.runtime.statistics import TensorStatistics
 from torchipu.runtime.storage import Place, aligned
 
-ARENA, STATE, CONSTANT, BANK, FIRST_EXTERNAL = 0, 1, 2, 3, 4
+ARENA, STATE, CONSTANT, BANK, PREPARED, RANDOM, FIRST_EXTERNAL = range(7)
+_BUFFERS = {
+    Place.ARENA: ARENA, Place.STATE: STATE, Place.CONSTANT: CONSTANT, Place.BANK: BANK, Place.PREPARED: PREPARED,
+    Place.RANDOM: RANDOM,
+}
+RANDOM_ROW_BYTES = 32
 MAX_PLANS = 8
 EXCEPTIONS = {
     4: "scale the values down: a lower loss_scaling or learning rate, clipping, or float32 for this op; weights and "
@@ -78,12 +84,14 @@ class BoundPlan:
         replicas: Replicas, each with a bank of states of its own.
         shares_arena: Whether the arena may be that of other plans, where nothing in it outlasts a call.
         observation: What the plan looks at.
+        lanes: What runs side by side, each in an arena of its own.
     """
 
     def __init__(
         self, host_plan: HostPlan, graph: Graph, replicas: int = 1, *, shares_arena: bool = False,
-        observation: Observation | None = None,
+        observation: Observation | None = None, lanes: Lanes | None = None,
     ) -> None:
+        self.lanes = lanes = lanes or Lanes()
         self.observation = observation or Observation()
         self.host_plan = host_plan
         self.graph = graph
@@ -93,20 +101,32 @@ class BoundPlan:
         # Replicas that meet within a micro-batch cannot take turns in one arena.
         meeting = any(step.together for step in host_plan.steps)
         self.apart = aligned(host_plan.arena_bytes) if meeting else 0
-        self.arena = aligned_bytes(
-            self.apart * replicas if meeting else host_plan.arena_bytes if self.shared is None else 0
-        )
+        lane_bytes = aligned(host_plan.arena_bytes) if lanes.count > 1 else 0
+        arena_bytes = self.apart * replicas if meeting else lane_bytes * lanes.count or host_plan.arena_bytes
+        self.arena = aligned_bytes(arena_bytes if self.shared is None else 0)
+        self.prepared = aligned_bytes(host_plan.prepared_bytes)
         self.state = aligned_bytes(host_plan.state_bytes)
         self.banks = aligned_bytes(host_plan.bank_bytes * replicas)
         num_inputs = len(graph.inputs)
         self.engine = Plan(FIRST_EXTERNAL + num_inputs + len(graph.outputs))
         self.constants = self._fill_constants()
         self._add_steps(num_inputs)
-        self.engine.bind(ARENA, self.arena.data_ptr(), 0, self.apart)
+        if lanes.count > 1:
+            self._bind_lanes(ARENA, self.arena, lane_bytes)
+        else:
+            self.engine.bind(ARENA, self.arena.data_ptr(), 0, self.apart)
+        self.engine.bind(PREPARED, self.prepared.data_ptr())
         self.engine.bind(STATE, self.state.data_ptr())
         self.engine.bind(CONSTANT, self.constants.data_ptr())
         self.engine.bind(BANK, self.banks.data_ptr(), 0, host_plan.bank_bytes)
         self.random_rows = self._random_rows()
+        if self.random_rows is not None:
+            row_bytes = RANDOM_ROW_BYTES * len(self.random_rows)
+            self.rows_of_lanes = aligned_bytes(row_bytes * lanes.count)
+            if lanes.count > 1:
+                self._bind_lanes(RANDOM, self.rows_of_lanes, row_bytes)
+            else:
+                self.engine.bind(RANDOM, self.random_rows.data_ptr())
         self.stamp: Stamp | None = None
         self.prepared_from: list[torch.Tensor] = []
         self.fresh_outputs: list[tuple[int, int, tuple[int, ...], torch.dtype]] = []
@@ -118,6 +138,13 @@ class BoundPlan:
                 continue
             allocation = host_plan.allocations[held.buffer]
             self.viewing_outputs.append((index, allocation.place is Place.INPUT, allocation.index, held))
+
+    def _bind_lanes(self, buffer: int, memory: torch.Tensor, lane_bytes: int) -> None:
+        """Give every lane its part of a memory."""
+        beside = self.lanes.replicas
+        self.engine.bind(
+            buffer, memory.data_ptr(), 0, lane_bytes, modulus=beside, lane_stride_bytes=lane_bytes * beside,
+        )
 
     def _fill_constants(self) -> torch.Tensor:
         offset = 0
@@ -136,19 +163,10 @@ class BoundPlan:
         """Return the engine's buffer number and the byte offset of a view."""
         allocation = self.host_plan.allocations[held.buffer]
         offset = held.offset * held.dtype.host_bytes
-        match allocation.place:
-            case Place.ARENA:
-                return ARENA, allocation.offset_bytes + offset
-            case Place.STATE:
-                return STATE, allocation.offset_bytes + offset
-            case Place.BANK:
-                return BANK, allocation.offset_bytes + offset
-            case Place.CONSTANT:
-                return CONSTANT, allocation.offset_bytes + offset
-            case Place.INPUT:
-                return FIRST_EXTERNAL + allocation.index, offset
-            case Place.OUTPUT:
-                return FIRST_EXTERNAL + num_inputs + allocation.index, offset
+        if allocation.place in _BUFFERS:
+            return _BUFFERS[allocation.place], allocation.offset_bytes + offset
+        first = FIRST_EXTERNAL + (num_inputs if allocation.place is Place.OUTPUT else 0)
+        return first + allocation.index, offset
 
     def _add_steps(self, num_inputs: int) -> None:
         number = {id(step.mark): n for n, step in enumerate(self.host_plan.steps) if step.mark is not None}
@@ -176,25 +194,27 @@ class BoundPlan:
             self.engine.add_step(
                 step.kernel, [p[0] for p in places], [p[1] for p in places],
                 (*step.ints, self.replicas, self.apart) if step.together else step.ints, step.scalars, step.items,
-                step.grain, step.scratch_bytes, step.together,
+                step.grain, step.scratch_bytes, step.together, order_of(self.host_plan, step),
             )
 
     def _arena_view(self, held: HostTensor) -> torch.Tensor:
         """Return a torch tensor over part of the arena with a storage of its own: as_strided counts from there."""
         if held.num_elements == 0:
             return torch.empty(held.shape, dtype=TORCH_DTYPES[held.dtype])
-        view = typed_view(self.arena, self.host_plan.allocations[held.buffer].offset_bytes, held)
+        allocation = self.host_plan.allocations[held.buffer]
+        memory = self.prepared if allocation.place is Place.PREPARED else self.arena
+        view = typed_view(memory, allocation.offset_bytes, held)
         num_bytes = held.num_elements * held.dtype.host_bytes
-        memory = (ctypes.c_char * num_bytes).from_address(view.data_ptr())  # the arena outlives the plan's steps
-        return torch.frombuffer(memory, dtype=view.dtype).as_strided(held.shape, held.strides)
+        lasting = (ctypes.c_char * num_bytes).from_address(view.data_ptr())  # the memory outlives the plan's steps
+        return torch.frombuffer(lasting, dtype=view.dtype).as_strided(held.shape, held.strides)
 
     def _random_rows(self) -> torch.Tensor | None:
         if self.host_plan.random_slots is None:
             return None
         streams = torch.tensor(self.host_plan.random_streams, dtype=torch.int64)
         count = len(streams)
-        held = HostTensor(self.host_plan.random_slots, 0, (count, 4), (4, 1), DType.LONG)
-        rows = typed_view(self.state, self.host_plan.allocations[self.host_plan.random_slots].offset_bytes, held)
+        num_bytes = RANDOM_ROW_BYTES * count
+        rows = aligned_bytes(num_bytes)[:num_bytes].view(torch.int64).unflatten(0, (-1, 4))
         rows[:, 2] = streams
         return rows
 
@@ -262,7 +282,8 @@ class BoundPlan:
         try:
             self.engine.run(
                 prologue, (begin, end), (end, len(plan.steps)), micro_batches, iterations, threads, *counters,
-                borrow=borrow, replicas=self.replicas,
+                borrow=borrow, replicas=self.replicas, beside=(self.lanes.micro_batches, self.lanes.replicas),
+                counter_buffer=RANDOM,
             )
         except KernelTrap as trap:
             raise self._explain(trap) from None

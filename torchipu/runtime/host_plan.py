@@ -44,6 +44,7 @@ class HostPlan:
         arena_bytes: Size of the arena.
         state_bytes: Size of the state memory.
         bank_bytes: Size of the memory that each replica has for states of its own.
+        prepared_bytes: Size of the memory for what is hoisted out of the loop over micro-batches.
         states: Where each state tensor lies.
         outputs: For each graph output the storage that holds it.
         output_is_direct: Whether that storage is the output's own buffer.
@@ -60,6 +61,7 @@ class HostPlan:
     arena_bytes: int
     state_bytes: int
     bank_bytes: int
+    prepared_bytes: int
     states: dict[Tensor, HostTensor]
     outputs: list[HostTensor]
     output_is_direct: list[bool]
@@ -220,7 +222,7 @@ class Planner:
                 (len(op.outputs) if "rounding_stream" in op.attrs else 0) + _is_random(op)
                 for op in walk_ops(self.graph.ops)
             )
-            self.random_slots = self._allocate(max(1, most) * 32, Place.STATE).number
+            self.random_slots = self._allocate(max(1, most) * 32, Place.RANDOM).number
         if stream not in self.random_streams:
             self.random_streams[stream] = len(self.random_streams)
             if op.leg is Leg.UPDATE:
@@ -242,7 +244,7 @@ class Planner:
     def step(
         self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
         ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
-        scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False,
+        scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
     ) -> None:
         """Append a kernel call."""
         if items <= 0:
@@ -255,7 +257,7 @@ class Planner:
             )
         self._append(Step(
             self.current, kernel, tuple(outputs), tuple(inputs), tuple(ints), tuple(scalars), items, max(1, grain),
-            scratch_bytes, reads_outputs, is_hoistable=not together, together=together,
+            scratch_bytes, reads_outputs, is_hoistable=not together, together=together, adds_up=adds_up,
         ))
 
     # ------------------------------------------------------------------ control flow
@@ -304,14 +306,15 @@ class Planner:
             random_slots=self.random_slots,
         )
         find_lifetimes(
-            self.steps, self.allocations, outputs, num_prologue=num_prologue, loops=self.loops,
+            self.steps, self.allocations, outputs, num_prologue=num_prologue,
+            is_apart=self.runs > 1, loops=self.loops,
             kept_until=num_prologue + num_body - 1 if self.is_hoisting else None,
         )
         arena = place_in_arena([a for a in self.allocations if a.place is Place.ARENA and a.first >= 0])
         return HostPlan(
             self.steps, num_prologue, num_body, self.allocations, arena, self._place_all(Place.STATE),
-            self._place_all(Place.BANK), self.states, outputs, direct, self.constants, self.random_slots,
-            tuple(self.random_streams), tuple(self.shared_streams), [step.op for step in self.steps],
+            self._place_all(Place.BANK), self._place_all(Place.PREPARED), self.states, outputs, direct, self.constants,
+            self.random_slots, tuple(self.random_streams), tuple(self.shared_streams), [step.op for step in self.steps],
         )
 
     def _bind_inputs(self, strides: dict[Tensor, tuple[int, ...]], states: Sequence[Tensor]) -> None:

@@ -26,6 +26,7 @@ class Step:
         mark: The mark that lies here, for a step that does nothing else.
         goes_to: Where a jump leads, unless the boolean that it reads is true.
         together: Runs once for all replicas.
+        adds_up: Adds onto what it writes, an item of it onto a part that depends on the item alone.
     """
 
     op: Op | None
@@ -44,6 +45,7 @@ class Step:
     mark: Mark | None = None
     goes_to: Mark | None = None
     together: bool = False
+    adds_up: bool = False
 
     @property
     def is_generic(self) -> bool:
@@ -116,7 +118,7 @@ def _find_hoisted(
 
 def find_lifetimes(
     steps: Sequence[Step], allocations: Sequence[Allocation], outputs: Sequence[HostTensor], *,
-    kept_until: int | None, num_prologue: int, loops: Sequence[tuple[Step, Step]],
+    kept_until: int | None, num_prologue: int, is_apart: bool, loops: Sequence[tuple[Step, Step]],
 ) -> None:
     """Note on each allocation the first and the last step that needs it.
 
@@ -126,6 +128,7 @@ def find_lifetimes(
         outputs: What the caller is given at the end.
         kept_until: The step up to which what the prologue makes is kept; None where nothing is hoisted.
         num_prologue: Steps run before the first micro-batch.
+        is_apart: Whether what these make is no part of the arena, of which there may be several.
         loops: First and last step of each loop, inner ones first.
     """
     for number, step in enumerate(steps):
@@ -137,6 +140,8 @@ def find_lifetimes(
     for allocation in allocations:
         if 0 <= allocation.first < num_prologue and kept_until is not None:
             allocation.last = max(allocation.last, kept_until)
+            if allocation.place is Place.ARENA and is_apart:
+                allocation.place = Place.PREPARED
     _keep_through_loops(steps, allocations, loops)
     for held in outputs:
         allocations[held.buffer].last = len(steps)

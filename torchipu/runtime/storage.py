@@ -12,9 +12,14 @@ ALIGNMENT_BYTES = 64
 
 
 class Place(Enum):
-    """Which memory an allocation is part of; every replica has a bank of its own."""
+    """Which memory an allocation is part of; every replica has a bank of its own.
+
+    What is prepared before the first micro-batch is apart from the arena, of which there may be several.
+    """
 
     ARENA = "arena"
+    PREPARED = "prepared"
+    RANDOM = "random"
     STATE = "state"
     BANK = "bank"
     CONSTANT = "constant"
@@ -31,7 +36,7 @@ class Allocation:
         num_bytes: Size.
         place: Which memory it is part of.
         index: Position among the inputs, outputs or states; unused for the arena.
-        offset_bytes: Offset in the arena, state or constant memory.
+        offset_bytes: Offset in the memory of its place.
         first: First step that touches it.
         last: Last step that touches it.
         writers: Steps that write it.

@@ -22,6 +22,7 @@ from torchipu.report.recorder import record
 from torchipu.runtime.executor import FIRST_EXTERNAL, BoundPlan, default_threads, resolved
 from torchipu.runtime.generic import TORCH_DTYPES
 from torchipu.runtime.host_plan import Planner
+from torchipu.runtime.lanes import Lanes, choose_lanes
 from torchipu.runtime.observation import Observation
 from torchipu.runtime.resident import Resident, Returned
 from torchipu.runtime.statistics import TensorStatistics, format_statistics
@@ -294,7 +295,11 @@ class ProgramStep:
         )
         planner.may_view_outputs = False  # every output has memory of its own
         self._check_buffers(built, planner.banked)
-        bound = BoundPlan(planner.plan(), planner.graph, replicas, observation=observation)
+        plan = planner.plan()
+        threads = options.host_threads or default_threads()
+        # What looks at results wants to know of which micro-batch they are.
+        lanes = Lanes() if observation.is_on else choose_lanes(plan, self.micro_batches, replicas, threads)
+        bound = BoundPlan(plan, planner.graph, replicas, observation=observation, lanes=lanes)
         progress(3, STAGES_OF_COMPILATION)
         self._signature = None  # nothing is compiled until all of this is in place
         self._built, self._compiled, self._bound = built, compiled, bound
@@ -400,12 +405,17 @@ class ProgramStep:
         rules, replicas = self._returned(), self.options.replicas
         first = FIRST_EXTERNAL + len(bound.graph.inputs)
         for index, tensor in enumerate(bound.graph.outputs):
-            pieces = replicas * (1 if rules[index].mode == "final" else self.micro_batches * self.iterations)
-            value = torch.empty((pieces, *tensor.shape), dtype=TORCH_DTYPES[tensor.dtype])
+            is_last = rules[index].mode == "final"
+            # Micro-batches that run side by side write side by side, too.
+            kept = bound.lanes.micro_batches if is_last else self.micro_batches * self.iterations
+            value = torch.empty((kept, replicas, *tensor.shape), dtype=TORCH_DTYPES[tensor.dtype])
             stride = tensor.num_elements * tensor.dtype.host_bytes
-            apart = 0 if pieces == replicas else stride * replicas
-            bound.engine.bind(first + index, value.data_ptr(), apart, stride)
-            outputs.append(value)
+            apart = stride * replicas
+            bound.engine.bind(
+                first + index, value.data_ptr(), 0 if is_last else apart, stride,
+                lane_stride_bytes=apart if is_last else 0,
+            )
+            outputs.append(value[(self.micro_batches - 1) % kept] if is_last else value.flatten(0, 1))
         return outputs
 
     def _upload(self) -> None:

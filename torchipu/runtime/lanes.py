@@ -1,0 +1,90 @@
+"""Which micro-batches and replicas of a host plan run side by side, step by step, and how their calls may go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torchipu._kernels.abi import APART, IN_ITEMS, IN_TURN
+from torchipu.runtime.host_plan import HostPlan
+from torchipu.runtime.steps import Step
+from torchipu.runtime.storage import Place, aligned
+
+MOST_LANES = 16
+LARGE_BYTES = 8 << 20
+"""A lane that needs more memory has steps long enough for all threads by themselves."""
+CACHE_BYTES = 1 << 20
+"""What lanes may hold for each thread, half of a second cache: weights are to stay beside it."""
+
+_OF_A_LANE = (Place.ARENA, Place.OUTPUT, Place.BANK)
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """Runs of the body that go side by side, each in an arena of its own.
+
+    Attributes:
+        micro_batches: Neighbouring micro-batches.
+        replicas: Neighbouring replicas of each: all of them where there are several micro-batches.
+    """
+
+    micro_batches: int = 1
+    replicas: int = 1
+
+    @property
+    def count(self) -> int:
+        """Lanes in all."""
+        return self.micro_batches * self.replicas
+
+
+def choose_lanes(plan: HostPlan, micro_batches: int, replicas: int, threads: int) -> Lanes:
+    """Return the lanes of a plan: enough for all threads, as many as a cache holds.
+
+    Values are the same for any choice: each lane computes what it would by itself, and what several of them add up is
+    added in the order of the micro-batches, replica after replica.
+
+    Args:
+        plan: The host plan.
+        micro_batches: Micro-batches of an iteration.
+        replicas: Replicas of each.
+        threads: Host threads.
+    """
+    body = plan.steps[plan.num_prologue : plan.num_prologue + plan.num_body]
+    lane_bytes = max(1, aligned(plan.arena_bytes))
+    if micro_batches * replicas == 1 or lane_bytes > LARGE_BYTES or not _are_independent(plan, body):
+        return Lanes()
+    most = min(MOST_LANES, max(threads if threads > 1 else 0, CACHE_BYTES * threads // lane_bytes))
+    most -= most % threads if most > threads else 0  # every thread has as many
+    if most < 2:
+        return Lanes()
+    if replicas >= most:
+        return Lanes(1, _evenly(replicas, most))
+    changed = {plan.allocations[held.buffer].place for step in body for held in step.outputs}
+    # States of a replica go from one micro-batch to the next.
+    beside = 1 if Place.BANK in changed else min(micro_batches, most // replicas)
+    return Lanes(_evenly(micro_batches, beside), replicas)
+
+
+def _evenly(count: int, most: int) -> int:
+    """Return the size of the fewest groups of at most ``most`` that are about equal."""
+    groups = -(-count // most)
+    return -(-count // groups)
+
+
+def _are_independent(plan: HostPlan, body: list[Step]) -> bool:
+    """Whether lanes meet only within single steps: where two of them touch a sum, one lane would see another's."""
+    shared = set()
+    touched: dict[int, int] = {}
+    for step in body:
+        if step.kernel is None or step.together:
+            return False
+        for buffer in {held.buffer for held in (*step.outputs, *step.inputs)}:
+            touched[buffer] = touched.get(buffer, 0) + 1
+        shared |= {h.buffer for h in step.outputs if plan.allocations[h.buffer].place not in _OF_A_LANE}
+    return all(touched[buffer] == 1 and plan.allocations[buffer].place is Place.STATE for buffer in shared)
+
+
+def order_of(plan: HostPlan, step: Step) -> int:
+    """Return how the lanes make the call of a step; see ``Plan.add_step`` of the engine."""
+    if all(plan.allocations[held.buffer].place in _OF_A_LANE for held in step.outputs):
+        return APART
+    return IN_ITEMS if step.adds_up else IN_TURN
