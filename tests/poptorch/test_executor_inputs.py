@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -269,3 +270,34 @@ def test_a_tensor_that_is_not_contiguous_is_taken_and_told_once(caplog: pytest.L
         assert torch.equal(step(ONE.t()), ONE.t() * 2)
         step(ONE.t())
     assert sum("not contiguous" in record.message for record in caplog.records) <= 1
+
+
+def test_arguments_given_by_name_reach_what_wraps_forward_by_name() -> None:
+    """As with models of transformers, whose decorators put in what was not given."""
+
+    def with_scale(forward: Any) -> Any:
+        @functools.wraps(forward)
+        def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return forward(self, *args, **{"scale": 3, **kwargs})
+
+        return wrapped
+
+    class Model(nn.Module):
+        @with_scale
+        def forward(self, x: torch.Tensor, scale: Any = None, y: Any = None, bias: Any = None) -> torch.Tensor:
+            return x * scale + (y if bias is None else bias)
+
+    x = torch.arange(4.0)
+    step = poptorch.inferenceModel(Model())
+    for _ in range(2):
+        assert step(x, y=x).equal(x * 4)
+    assert poptorch.inferenceModel(Model())(x, 2, y=x).equal(x * 2 + x)
+
+
+def test_a_model_that_reads_values_only_outside_of_a_trace_is_captured() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return x if not torch.jit.is_tracing() and bool((x > 0).all()) else x.relu()
+
+    x = torch.tensor([-1.0, 2.0])
+    assert poptorch.inferenceModel(model)(x).equal(x.relu())
+    assert not torch.jit.is_tracing()

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._guards import TracingContext, tracing
@@ -68,7 +69,7 @@ class Running(torch.nn.Module):
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Return the tensors of a run; only the loss carries a gradient."""
         paths = _module_paths(self.inner) if self.names_modules else contextlib.nullcontext()
-        with _tied(self._repeats), traceback.preserve_node_meta(), paths, _UserLines():
+        with _tied(self._repeats), traceback.preserve_node_meta(), paths, _seen_as_tracing(), _UserLines():
             results, self.loss = self.run(tensors)
         if self.loss is not None and not results[self.loss].requires_grad:
             self.loss = None
@@ -144,6 +145,23 @@ def _tied(repeats: Sequence[tuple[Slot, Slot]]) -> Iterator[None]:
     finally:
         for (held, name), tensor in before:
             held[name] = tensor
+
+
+# ---------------------------------------------------------------------- what others see
+@contextlib.contextmanager
+def _seen_as_tracing() -> Iterator[None]:
+    """Let `torch.jit.is_tracing` say so to libraries of models, which ask it before they look at values.
+
+    torch itself would take the true answer for a graph of TorchScript.
+    """
+    real = torch.jit.is_tracing
+
+    def is_tracing() -> bool:
+        asking = sys._getframe(1).f_globals.get("__name__", "")
+        return bool(real()) or not (asking == "torch" or asking.startswith("torch."))
+
+    with mock.patch.object(torch.jit, "is_tracing", is_tracing):
+        yield
 
 
 # ---------------------------------------------------------------------- where the user wrote it

@@ -48,6 +48,15 @@ def gaussian_nll_loss(
     return loss.sum() if reduction == "sum" else loss
 
 
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """`torch.bincount` whose result has ``minlength`` elements: all values must be below it."""
+    if minlength <= 0:
+        return torch.bincount(input, weights, minlength)  # torch refuses to capture a size that values make
+    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
+    counted = torch.ones_like(input, dtype=dtype) if weights is None else weights.to(dtype)
+    return torch.zeros(minlength, dtype=dtype, device=input.device).index_add(0, input.long(), counted)
+
+
 def register() -> None:
     """Tell Dynamo of the functions here; its own rule for one of them is to run it on values that are not there."""
     rules = get_torch_obj_rule_map()

@@ -23,11 +23,23 @@ class Arguments:
         positional: All that can be given by position, defaults included.
         keyword: The others by name, defaults included.
         names: What messages call the positional ones.
+        by_position: How many of the positional ones the call gave by position; None for all.
+        left_out: Names of those that the call left to their defaults.
     """
 
     positional: list[Any]
     keyword: dict[str, Any] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
+    by_position: int | None = None
+    left_out: frozenset[str] = frozenset()
+
+    def call(self, model: Callable[..., Any]) -> Any:
+        """Call a model as the user did: what wraps its forward may tell arguments by name from those by position."""
+        if self.by_position is None:
+            return model(*self.positional, **self.keyword)
+        named = dict(zip(self.names[self.by_position:], self.positional[self.by_position:], strict=True))
+        kept = {name: value for name, value in {**named, **self.keyword}.items() if name not in self.left_out}
+        return model(*self.positional[: self.by_position], **kept)
 
     def tensors(self) -> list[torch.Tensor]:
         """Return every tensor in order."""
@@ -43,7 +55,7 @@ class Arguments:
         members = iter(tensors)
         positional = [structure.with_tensors(value, members) for value in self.positional]
         keyword = {name: structure.with_tensors(value, members) for name, value in self.keyword.items()}
-        return Arguments(positional, keyword, self.names)
+        return Arguments(positional, keyword, self.names, self.by_position, self.left_out)
 
     def collect(self, other: Arguments) -> list[torch.Tensor]:
         """Return the tensors of another call in this one's order.
@@ -102,7 +114,11 @@ class ArgsParser:
             values.append(self._take(parameter, rest, args, kwargs))
         names = self.names + [f"*{self.variadic}[{index}]" for index in range(len(values) - len(self.names))]
         keyword = {parameter.name: self._take(parameter, rest, args, kwargs) for parameter in self.keyword_only}
-        return Arguments(values, {**keyword, **rest}, names)
+        if self.variadic is not None:
+            return Arguments(values, {**keyword, **rest}, names)
+        defaults = [p for p in (*self.positional[len(args):], *self.keyword_only) if p.name not in kwargs]
+        left_out = frozenset(p.name for p in defaults if not list(structure.tensors_in(p.default)))
+        return Arguments(values, {**keyword, **rest}, names, len(args), left_out)
 
     def _take(
         self, parameter: inspect.Parameter, rest: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any],

@@ -7,6 +7,7 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -30,6 +31,9 @@ from torchipu.poptorch.grouping import Group, picked
 from torchipu.poptorch.limits import NEEDS_VALUES, Limits
 from torchipu.poptorch.mixed_types import with_common_type
 from torchipu.poptorch.options import Options
+
+REFUSALS = (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError)
+"""What torch raises for arguments that it does not take; of which kind depends on the kernel."""
 
 
 class Function(torch.nn.Module):
@@ -95,7 +99,7 @@ class TracedModel(Running):
                 on_ipu(self.is_training), placing(self.strategy) as placed, rows, _members_stay(self.inner),
                 self._watched(tracker),
             ):
-                returned = self.inner(*given.positional, **given.keyword)
+                returned = given.call(self.inner)
         finally:
             losses.set_tracker(before)
         self.ipus = placed.ipus
@@ -105,7 +109,9 @@ class TracedModel(Running):
     @contextlib.contextmanager
     def _watched(self, tracker: losses.LossTracker) -> Iterator[None]:
         """Look at what the model calls."""
-        with devices_seen(self.inner, self.warned_factories), casting(self.policy), _Calls(tracker):
+        with (
+            devices_seen(self.inner, self.warned_factories), casting(self.policy), _masks_unread(), _Calls(tracker),
+        ):
             yield
 
     def _flatten(self, returned: Any, final: torch.Tensor | None) -> tuple[list[torch.Tensor], int | None]:
@@ -168,13 +174,22 @@ def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[t
         with (
             torch.no_grad(), torch.random.fork_rng(devices=[]), on_ipu(traced.is_training), _members_stay(traced.inner),
         ):
-            traced.inner(*given.positional, **given.keyword)
+            given.call(traced.inner)
     except Exception as other:
-        return other if type(other) is type(error) else error
+        return other if isinstance(other, REFUSALS) and isinstance(error, REFUSALS) else error
     finally:
         for buffer, before in buffers:
             buffer.copy_(before)
     return error
+
+
+@contextlib.contextmanager
+def _masks_unread() -> Iterator[None]:
+    """Keep `torch.nn.Transformer` from reading a mask to see whether it is causal: it is applied in any case."""
+    with mock.patch.object(
+        torch.nn.modules.transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: bool(is_causal),
+    ):
+        yield
 
 
 class _Calls(TorchFunctionMode):

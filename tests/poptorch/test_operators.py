@@ -1,0 +1,104 @@
+"""Operators as PopTorch's programs use them, against eager PyTorch: what is not the plain way of a capture."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from torchipu import poptorch
+
+GENERATOR = torch.Generator().manual_seed(7)
+X, W = torch.randn(2, 4, generator=GENERATOR), torch.randn(4, 3, generator=GENERATOR)
+LABELS = torch.tensor([3, 0, 3, 1, 4])
+TYPES = {torch.int64: torch.int32, torch.float64: torch.float32}
+
+
+def close(got: Any, expected: Any) -> None:
+    """Compare with eager's result, whose 64-bit types come back with 32 bits."""
+    assert got.dtype == TYPES.get(expected.dtype, expected.dtype)
+    torch.testing.assert_close(got, expected.detach(), rtol=1e-5, atol=1e-6, check_dtype=False)
+
+
+# --------------------------------------------------------------------------- sizes that values make
+COUNTS: list[tuple[Callable[..., torch.Tensor], tuple[torch.Tensor, ...]]] = [
+    (lambda x: torch.bincount(x, minlength=7), (LABELS,)),
+    (lambda x: x.bincount(minlength=5), (LABELS.int(),)),
+    (lambda x, w: torch.bincount(x, w, 5), (LABELS, torch.linspace(0, 1, 5))),
+    (lambda x, w: torch.bincount(x, weights=w, minlength=6), (LABELS, LABELS)),
+]
+
+
+@pytest.mark.parametrize(("count", "inputs"), COUNTS)
+def test_values_are_counted_where_their_bound_is_given(count: Any, inputs: Any) -> None:
+    close(poptorch.inferenceModel(count)(*inputs), count(*inputs))
+
+
+def test_counting_without_a_bound_is_refused() -> None:
+    with pytest.raises(poptorch.Error, match=re.escape("Unsupported ops found in compiled model: [aten::bincount]")):
+        poptorch.inferenceModel(torch.bincount)(LABELS)
+
+
+# --------------------------------------------------------------------------- gradients that are not wanted
+def test_a_kernel_may_compute_a_gradient_that_its_mask_turns_off() -> None:
+    class Sampled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.image = nn.Parameter(torch.arange(16.0).reshape(1, 1, 4, 4))
+
+        def forward(self, grid: torch.Tensor) -> Any:
+            return poptorch.identity_loss(F.grid_sample(self.image, grid, align_corners=False) ** 2, "sum")
+
+    grid = torch.rand(1, 3, 3, 2, generator=GENERATOR)
+    model, twin = Sampled(), Sampled()
+    twin(grid).backward()
+    poptorch.trainingModel(model, optimizer=torch.optim.SGD(model.parameters(), lr=1e-3))(grid)
+    close(model.image.detach(), twin.image.detach() - 1e-3 * twin.image.grad)
+
+
+# --------------------------------------------------------------------------- masks, and torch's own refusals
+def test_a_transformer_applies_a_mask_that_it_cannot_read() -> None:
+    torch.manual_seed(3)
+    model = nn.Transformer(8, 2, 1, 1, 16, 0.0, batch_first=True).eval()
+    x, mask = torch.randn(2, 5, 8), nn.Transformer.generate_square_subsequent_mask(5)
+    for given in (mask, mask.flip(0).clamp(min=-1.0)):
+        with torch.no_grad():
+            expected = model(x, x, tgt_mask=given)
+        got = poptorch.inferenceModel(lambda x, mask: model(x, x, tgt_mask=mask))(x, given)
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+REFUSED: list[Callable[[torch.Tensor], Any]] = [
+    lambda x: x.split([1, 2]), lambda x: F.max_pool2d(x[0], 2),
+    lambda x: x.gather(0, torch.zeros(3, dtype=torch.int64)),
+    lambda x: x.roll((1, 2), 0), lambda x: torch.cross(x, x, dim=1), lambda x: F.glu(x[:, :3]), lambda x: x.view(5),
+]
+
+
+@pytest.mark.parametrize("call", REFUSED)
+def test_what_torch_refuses_is_refused_as_torch_does(call: Callable[[torch.Tensor], Any]) -> None:
+    with pytest.raises((RuntimeError, IndexError, ValueError)) as expected:
+        call(X)
+    with pytest.raises(type(expected.value), match=re.escape(str(expected.value))):
+        poptorch.inferenceModel(call)(X)
+
+
+# --------------------------------------------------------------------------- half beside float
+PRODUCTS: list[Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = [
+    lambda x, w: x @ w, lambda x, w: torch.einsum("ij,jk->ik", x, w), lambda x, w: torch.einsum("ij,jk->ik", [x, w]),
+    lambda x, w: torch.tensordot(x, w, 1), lambda x, w: torch.dot(x[0], w[:, 0]), lambda x, w: torch.inner(x, w.t()),
+    lambda x, w: torch.bmm(x[None], w[None]), lambda x, w: F.linear(x, w.t(), w[0]),
+]
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize(("first", "second"), [(torch.half, torch.float), (torch.float, torch.half)])
+def test_products_of_half_and_float_follow_the_first(product: Any, first: torch.dtype, second: torch.dtype) -> None:
+    got = poptorch.inferenceModel(product)(X.to(first), W.to(second))
+    assert got.dtype == first
+    torch.testing.assert_close(got.double(), product(X.double(), W.double()), rtol=5e-3, atol=5e-3)  # eps of half 1e-3
