@@ -195,6 +195,11 @@ class Options:
         "float", "type in which products and convolutions of halves are summed; half rounds after every 16 channels",
         kind=str, allowed=("float", "half"), poptorch="Precision.setPartialsType",
     )
+    available_memory: Mapping[int, float] | None = _option(
+        None, "part of a tile's memory that a product or convolution may use for temporary values, by IPU; less makes "
+        "them smaller and slower. 0.6 for IPUs that are left out", kind=dict, optional=True,
+        poptorch="setAvailableMemoryProportion",
+    )
     floating_point_exceptions: bool = _option(
         False, "stop at an overflow, an invalid operation or a division by zero, and name the op", kind=bool,
         poptorch="Precision.enableFloatingPointExceptions",
@@ -384,7 +389,7 @@ def _check_io_tiles(options: Options) -> None:
 
 
 _ARTICLES = {bool: "a bool", int: "an int", float: "a float", str: "a str", tuple: "a list of block names",
-             TensorLocation: "a torchipu.TensorLocation"}
+             TensorLocation: "a torchipu.TensorLocation", dict: "a dict of numbers above 0 and at most 1 by IPU"}
 
 
 def _checked(name: str, value: object, rules: Mapping[str, Any]) -> object:
@@ -429,6 +434,10 @@ def _normal(value: object, kind: type) -> Any:
         return value if is_valid else None
     if kind is str and isinstance(value, (str, os.PathLike)):
         return os.fspath(value)
+    if kind is dict and isinstance(value, Mapping):
+        parts = {_normal(ipu, int): _normal(part, float) for ipu, part in value.items()}
+        is_valid = all(ipu is not None and ipu >= 0 and part and 0 < part <= 1 for ipu, part in parts.items())
+        return parts if is_valid else None
     if kind is tuple and isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return tuple(value)
     return None

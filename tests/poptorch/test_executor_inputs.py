@@ -291,7 +291,7 @@ def test_arguments_given_by_name_reach_what_wraps_forward_by_name() -> None:
     step = poptorch.inferenceModel(Model())
     for _ in range(2):
         assert step(x, y=x).equal(x * 4)
-    assert poptorch.inferenceModel(Model())(x, 2, y=x).equal(x * 2 + x)
+    assert poptorch.inferenceModel(Model())(x, scale=2, bias=x).equal(x * 2 + x)
 
 
 def test_a_model_that_reads_values_only_outside_of_a_trace_is_captured() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from torchipu.capture.available_memory import MATRIX_OPS, available_memory_of, note_available_memory
+from torchipu.capture.available_memory import TARGET as AVAILABLE_MEMORY
 from torchipu.capture.control import REMEDIES, Body, import_control, is_control
 from torchipu.capture.fx_source import attributes_of, block_of, checkpoint_region_of, partials_of, source_of
 from torchipu.capture.fx_types import dtype_of, tensor_dtype
@@ -22,11 +24,8 @@ from torchipu.ops.generic import EFFECT_TOKEN
 from torchipu.passes.recompute import CHECKPOINT_REGION
 
 DROPPED_ARGUMENTS = frozenset({"memory_format", "layout", "device", "pin_memory"})
-MATRIX_OPS = frozenset(
-    f"aten.{name}.default" for name in ("mm", "bmm", "addmm", "baddbmm", "convolution", "convolution_backward")
-)
 IDENTITIES = frozenset({"aten.lift.default", "aten.lift_fresh.default", "aten.lift_fresh_copy.default",
-                        "aten.detach.default", "aten.alias.default"})
+                        "aten.detach.default", "aten.alias.default", AVAILABLE_MEMORY})
 """In a graph without in-place writes these give back their operand."""
 
 CHECKS = frozenset({"aten._assert_tensor_metadata.default", "aten._assert_async.default", "aten._assert_async.msg",
@@ -94,6 +93,7 @@ def import_graph(
         CaptureError: A size is not known before the program runs.
     """
     order_by_memory(module)
+    note_available_memory(module)
     importer = _Importer(module, leg)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     known = [Given()] * len(placeholders) if given is None else list(given)
@@ -250,6 +250,9 @@ class _Importer:
         partials = partials_of(node)
         if partials is not None and target in MATRIX_OPS:
             attrs["partials"] = partials
+        available = available_memory_of(node)
+        if available is not None:
+            attrs["available_memory"] = available
         op = Op(
             "generic", inputs, outputs, attrs, target, operands, self.source(node, inputs), None, self.note_leg(node),
             block_of(node),

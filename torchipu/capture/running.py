@@ -154,7 +154,7 @@ def _seen_as_tracing() -> Iterator[None]:
 
     torch itself would take the true answer for a graph of TorchScript.
     """
-    real = torch.jit.is_tracing
+    real = torch.jit.is_tracing  # type: ignore[attr-defined]
 
     def is_tracing() -> bool:
         asking = sys._getframe(1).f_globals.get("__name__", "")

@@ -12,7 +12,7 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.chain import broadcast
 from torchipu.ops.lowering import busiest_elements, vector_codelet
-from torchipu.ops.matmul import matmul_vertices
+from torchipu.ops.matrix_unit import matmul_vertices
 from torchipu.ops.reduce import SUM, emit_reduction
 from torchipu.ops.spec import (
     FLOATING,

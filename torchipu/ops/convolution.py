@@ -16,8 +16,8 @@ from torchipu.ops import conv, half_partial_conv, volume
 from torchipu.ops.conv_shape import Shape
 from torchipu.ops.half_partials import partial_rounding
 from torchipu.ops.lowering import elementwise_set, vector_codelet
-from torchipu.ops.matmul import matmul_vertices
 from torchipu.ops.matmul_steps import grain_for
+from torchipu.ops.matrix_unit import matmul_vertices
 from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Rounding, Vertices, register
 from torchipu.ops.view import emit_fill
 from torchipu.ops.volume import Volume

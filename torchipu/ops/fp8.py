@@ -10,7 +10,7 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.half_partials import emit_half_product
 from torchipu.ops.lowering import elementwise_set, vector_codelet
-from torchipu.ops.matmul import matmul_vertices
+from torchipu.ops.matrix_unit import matmul_vertices
 from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Vertices, register
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from torchipu._kernels.grouped_matmul import GROUPED_MATMUL, GROUPED_OUTER
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import ceil_div
-from torchipu.ops.matmul import matmul_vertices
 from torchipu.ops.matmul_steps import emit_product, matrix, right_operand, rows_apart
+from torchipu.ops.matrix_unit import matmul_vertices
 from torchipu.ops.spec import HostPlanner, HostTensor, OpSpec, Vertices, register
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.chain import broadcast
 from torchipu.ops.integer_matmul import emit_integer_product, integer_vertices
-from torchipu.ops.matmul import matmul_vertices
 from torchipu.ops.matmul_steps import emit_product, matrix
+from torchipu.ops.matrix_unit import matmul_vertices
 from torchipu.ops.spec import FLOATING, INTEGER, HostPlanner, HostTensor, OpSpec, Vertices, register
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from torchipu._kernels import recurrent as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import elementwise_set, vector_codelet
-from torchipu.ops.matmul import matmul_vertices
 from torchipu.ops.matmul_steps import grain_for, packed_panels
+from torchipu.ops.matrix_unit import matmul_vertices
 from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Vertices, register
 from torchipu.target import Target
 

@@ -51,6 +51,7 @@ class Vertices:
         fragments: Contiguous pieces among them.
         temporary_bytes: Bytes that a tile needs while the set runs.
         max_tiles: Tiles that the plan uses at most; None for all of them.
+        repeats: How often the set runs, each time with other operands in the same temporary memory.
     """
 
     codelet: Codelet
@@ -61,6 +62,7 @@ class Vertices:
     fragments: int = 1
     temporary_bytes: int = 0
     max_tiles: int | None = None
+    repeats: int = 1
 
 
 Lowering = Callable[[Op, "Target"], tuple[Vertices, ...]]

@@ -1,4 +1,4 @@
-"""Makes every conversion between element types an op of its own, and states the type of partials."""
+"""Makes every conversion between element types an op of its own, and states how the matrix unit sums."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ def set_precision(graph: Graph, options: Options) -> Graph:
 
     An operand of a type that the record does not serve is cast to the narrowest wider type that it does; a result of
     the operand's type is computed in the wider one and cast back. Where no wider type is served, the op stays as it
-    is. Products accumulate in partials of the type that the options, or the user's region, say. Ops whose half results
+    is. Products accumulate in partials of the type that the options, or the user's region, say, within the memory that
+    they say. Ops whose half results
     are rounded otherwise than by PyTorch have attributes that say how.
 
     Args:
@@ -43,7 +44,7 @@ def set_precision(graph: Graph, options: Options) -> Graph:
     Returns:
         The new graph, or the same object when nothing changes.
     """
-    served = _Casts(graph, options.partials_type)
+    served = _Casts(graph, options.partials_type, options.available_memory or {})
     for op in graph.ops:
         served.add(op)
     ops = _with_rounding(served.ops, options)
@@ -87,8 +88,9 @@ def _rounded(ops: Sequence[Op], attrs: Mapping[str, object], next_stream: dict[L
 class _Casts:
     """The ops of the new graph, and the casts made so far, so that each tensor is cast once a leg and stage."""
 
-    def __init__(self, graph: Graph, partials: str) -> None:
+    def __init__(self, graph: Graph, partials: str, available: Mapping[int, float]) -> None:
         self.partials = partials
+        self.available = available
         self.ops: list[Op] = []
         self.is_changed = False
         self._names = {tensor.name for op in graph.ops for tensor in op.outputs} | {t.name for t in graph.inputs}
@@ -106,7 +108,7 @@ class _Casts:
 
     def _add_with_bodies(self, op: Op) -> None:
         """Append an op of control flow with the same done in what it runs."""
-        inner = [_Casts(body, self.partials) for body in op.bodies]
+        inner = [_Casts(body, self.partials, self.available) for body in op.bodies]
         for casts, body in zip(inner, op.bodies, strict=True):
             for member in body.ops:
                 casts.add(member)
@@ -129,7 +131,7 @@ class _Casts:
                 self._append(_cast_op(wide, tensor, op))
 
     def _append(self, op: Op) -> None:
-        changed = _with_partials(op, self.partials)
+        changed = _with_memory(_with_partials(op, self.partials), self.available)
         self.is_changed = self.is_changed or changed is not op
         self.ops.append(changed)
 
@@ -176,6 +178,15 @@ def _with_partials(op: Op, chosen: str) -> Op:
     is_half = any(tensor.dtype is DType.HALF for tensor in op.inputs)
     partials = str(op.attrs.get("partials", chosen)) if is_half else "float"
     return op if op.attrs.get("partials") == partials else replace(op, attrs={**op.attrs, "partials": partials})
+
+
+def _with_memory(op: Op, available: Mapping[int, float]) -> Op:
+    """Return an op of the matrix unit with the memory that its IPU's temporary values may use; the user's word wins."""
+    part = available.get(0 if op.placement is None else op.placement.ipu)
+    spec = spec_of(op)
+    if part is None or "available_memory" in op.attrs or spec is None or not spec.kind.startswith(WITH_PARTIALS):
+        return op
+    return replace(op, attrs={**op.attrs, "available_memory": part})
 
 
 def _cast_op(value: Tensor, result: Tensor, near: Op) -> Op:

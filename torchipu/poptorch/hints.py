@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import traceback
 
+from torchipu.capture.available_memory import available_memory
 from torchipu.capture.block import ATTRIBUTES_KEY, SCOPE_KEY
 from torchipu.capture.checkpoint import nop as nop_op
 from torchipu.capture.checkpoint import recomputation_checkpoint
@@ -60,11 +61,11 @@ def set_available_memory(tensor: torch.Tensor, available_memory_proportion: floa
     """Say which part of a tile's memory the op that makes a tensor may use for temporary values.
 
     Args:
-        tensor: Result of a convolution or a matrix product.
+        tensor: Result of a convolution or a matrix product; what is said holds for its gradients too.
         available_memory_proportion: Above 0, at most 1.
 
     Returns:
-        The same tensor.
+        The same value, to be used from here on.
 
     Raises:
         Error: It is no tensor, or the part is none.
@@ -76,7 +77,7 @@ def set_available_memory(tensor: torch.Tensor, available_memory_proportion: floa
             "poptorch.set_available_memory: available_memory_proportion must be above 0 and at most 1, not "
             f"{available_memory_proportion!r}"
         )
-    return tensor
+    return available_memory(tensor, float(available_memory_proportion)) if isRunningOnIpu() else tensor
 
 
 def ipu_print_tensor(

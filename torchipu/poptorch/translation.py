@@ -68,6 +68,7 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "stochastic_rounding": bool(options._popart.options.get("enableStochasticRounding", False)),
         "floating_point_exceptions": bool(options._popart.options.get("enableFloatingPointChecks", False)),
         "partials_type": _partials_type(options),
+        "available_memory": options.available_memory_proportion or None,
         "offload_optimiser_state": _is_off_chip(options.TensorLocations.location_optimizer),
         "replicas": options.replication_factor,
         "input_group_size": options.input_group_size,

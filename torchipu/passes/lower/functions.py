@@ -69,6 +69,7 @@ class _Set:
     gathered_bytes: int
     fragments: int
     temporary_bytes: int
+    repeats: int
 
 
 class Lowering:
@@ -126,13 +127,14 @@ class Lowering:
             if made.runs is None and number == 0:
                 strayed = self._strayed(op, runs)
                 gathered, fragments = gathered + strayed[0], fragments + strayed[1]
-            body.append(_IPU_SYNC)
+            step: list[Program] = [_IPU_SYNC]
             if gathered:
                 moved = source or next(iter(fields.values()))
-                body.append(Copy(moved, moved, gathered * made.num_tiles, gathered, fragments))
+                step.append(Copy(moved, moved, gathered * made.num_tiles, gathered, fragments))
             group = VertexGroup(made.codelet, fields, runs, made.work, made.cycles, made.temporary_bytes)
             label = op.outputs[0].name if op.outputs else op.kind
-            body.append(Execute(ComputeSet(f"{op.kind}.{label}.{number}", ipu, (group,), op)))
+            step.append(Execute(ComputeSet(f"{op.kind}.{label}.{number}", ipu, (group,), op)))
+            body += step if made.repeats == 1 else [Repeat(made.repeats, Sequence(tuple(step)))]
 
     def _round_trip(self, op: Op) -> list[Program]:
         """Send operands to the host and receive what it makes of them; a view is there already."""
@@ -363,6 +365,7 @@ class Lowering:
         return _Set(
             codelet.name, None if follows else runs, len(runs.runs), work, int(codelet.cycles(self.target, work)),
             vertices.gathered_bytes, max(1, vertices.fragments), max(vertices.temporary_bytes, vertices.gathered_bytes),
+            vertices.repeats,
         )
 
     def _runs(self, op: Op, vertices: Vertices) -> tuple[TileMapping, bool]:
