@@ -68,6 +68,11 @@ def _with_gradients(module: GraphModule, maker: Node) -> list[Node]:
     number = maker.meta.get("seq_nr")
     return [maker] + [
         node for node in module.graph.nodes
-        if number is not None and node is not maker and node.meta.get("seq_nr") == number
-        and str(node.target) in MATRIX_OPS
+        if number is not None and node.meta.get("seq_nr") == number and str(node.target) in MATRIX_OPS
+        and _is_backward(node)
     ]
+
+
+def _is_backward(node: Node) -> bool:
+    tag = node.meta.get("partitioner_tag")
+    return "autograd_backward" in node.meta or tag in ("is_backward", "must_be_in_backward")

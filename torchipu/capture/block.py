@@ -22,6 +22,8 @@ ATTRIBUTES_KEY = "ipu_attributes"
 
 PARTIALS_KEY = "ipu_partials"
 """Key of ``node.meta["custom"]`` that holds the type of partials."""
+SIDE_BY_SIDE_KEY = "ipu_side_by_side"
+"""Key that holds the number of a region of convolutions that run together, and the tiles that each has at least."""
 PARTIALS_TYPES = ("float", "half")
 
 
@@ -40,6 +42,16 @@ def Partials(dtype: str) -> AbstractContextManager[None]:  # noqa: N802 - beside
     if not torch.compiler.is_compiling():
         check_partials(dtype)
     return annotate({PARTIALS_KEY: dtype})
+
+
+def SideBySide(number: int, reserved_tiles: int = 1) -> AbstractContextManager[None]:  # noqa: N802 - beside Block
+    """Return a context manager whose convolutions, and whose gradients, run together, each on tiles of its own.
+
+    Args:
+        number: Number of the region in the model.
+        reserved_tiles: Tiles that each of its convolutions has at least.
+    """
+    return annotate({SIDE_BY_SIDE_KEY: (number, reserved_tiles)})
 
 
 def check_partials(dtype: object) -> None:

@@ -13,7 +13,14 @@ from torch.fx import GraphModule, Node
 from torchipu.capture.available_memory import MATRIX_OPS, available_memory_of, note_available_memory
 from torchipu.capture.available_memory import TARGET as AVAILABLE_MEMORY
 from torchipu.capture.control import REMEDIES, Body, import_control, is_control
-from torchipu.capture.fx_source import attributes_of, block_of, checkpoint_region_of, partials_of, source_of
+from torchipu.capture.fx_source import (
+    attributes_of,
+    block_of,
+    checkpoint_region_of,
+    partials_of,
+    side_by_side_of,
+    source_of,
+)
 from torchipu.capture.fx_types import dtype_of, tensor_dtype
 from torchipu.capture.strides import order_by_memory
 from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
@@ -24,6 +31,7 @@ from torchipu.ops.generic import EFFECT_TOKEN
 from torchipu.passes.recompute import CHECKPOINT_REGION
 
 DROPPED_ARGUMENTS = frozenset({"memory_format", "layout", "device", "pin_memory"})
+CONVOLUTIONS = frozenset({"aten.convolution.default", "aten.convolution_backward.default"})
 IDENTITIES = frozenset({"aten.lift.default", "aten.lift_fresh.default", "aten.lift_fresh_copy.default",
                         "aten.detach.default", "aten.alias.default", AVAILABLE_MEMORY})
 """In a graph without in-place writes these give back their operand."""
@@ -253,6 +261,8 @@ class _Importer:
         available = available_memory_of(node)
         if available is not None:
             attrs["available_memory"] = available
+        if target in CONVOLUTIONS:
+            attrs.update(side_by_side_of(node))
         op = Op(
             "generic", inputs, outputs, attrs, target, operands, self.source(node, inputs), None, self.note_leg(node),
             block_of(node),

@@ -9,7 +9,15 @@ import torch
 from torch.fx import Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from torchipu.capture.block import ATTRIBUTES_KEY, BLOCK_KEY, PARTIALS_KEY, SCOPE_KEY, check_block, check_partials
+from torchipu.capture.block import (
+    ATTRIBUTES_KEY,
+    BLOCK_KEY,
+    PARTIALS_KEY,
+    SCOPE_KEY,
+    SIDE_BY_SIDE_KEY,
+    check_block,
+    check_partials,
+)
 from torchipu.ir.types import UNKNOWN_SOURCE, Source
 
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in .*?(?:\n\s*(?P<code>(?!\s*File ").+))?$', re.M)
@@ -46,6 +54,12 @@ def partials_of(node: Node) -> str | None:
     if found is not None:
         check_partials(found)
     return found
+
+
+def side_by_side_of(node: Node) -> dict[str, object]:
+    """Return the attributes of an op that runs beside others; none if it runs alone."""
+    found = (node.meta.get("custom") or {}).get(SIDE_BY_SIDE_KEY)
+    return {} if found is None else dict(zip(("side_by_side", "reserved_tiles"), found, strict=True))
 
 
 def checkpoint_region_of(node: Node) -> int | None:

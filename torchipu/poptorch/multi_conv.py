@@ -9,11 +9,11 @@ from typing import Any, ClassVar, Self
 import torch
 from torch.overrides import TorchFunctionMode
 
-from torchipu.capture.block import Partials
+from torchipu.capture.block import Partials, SideBySide
 from torchipu.poptorch.blocks import number_of_region
 from torchipu.poptorch.capturing import isRunningOnIpu
 from torchipu.poptorch.enums import MultiConvPlanType
-from torchipu.poptorch.hints import Attribute
+from torchipu.poptorch.hints import Attribute, set_available_memory
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
 MULTI_CONV = "__multi_conv"
@@ -32,6 +32,7 @@ class MultiConv:
         self.settings: dict[str, Any] = {}
         self._counter: _Convolutions | None = None
         self._attribute: Attribute | None = None
+        self._number = 0
 
     def availableMemoryProportions(self, value: float | Sequence[float]) -> Self:
         """Set which part of the tile memory each convolution may use for temporary values.
@@ -86,7 +87,7 @@ class MultiConv:
         return self._note(perConvReservedTiles=value)
 
     def cycleBackOff(self, value: float) -> Self:
-        """Set by how much a convolution may be slower to leave tiles to the others.
+        """Set by how much a convolution may be slower to leave tiles to the others; taken and checked.
 
         Args:
             value: The factor.
@@ -99,9 +100,10 @@ class MultiConv:
             raise createPoptorchError("Nested poptorch.MultiConv is not supported.")
         MultiConv._active = self
         if isRunningOnIpu():
-            self._attribute = Attribute(**{MULTI_CONV: {"number": number_of_region(), **self.settings}})
+            self._number = number_of_region()
+            self._attribute = Attribute(**{MULTI_CONV: {"number": self._number, **self.settings}})
             self._attribute.__enter__()
-            self._counter = _Convolutions(self.settings.get("partialsTypes"))
+            self._counter = _Convolutions(self._number, self.settings)
             self._counter.__enter__()
         return self
 
@@ -134,16 +136,17 @@ def _each(value: Any) -> Sequence[Any]:
 
 
 class _Convolutions(TorchFunctionMode):
-    """Counts the convolutions that run, and gives each the type of its partials.
+    """Counts the convolutions that run, and tells each the type of its partials, its memory and its neighbours.
 
     Args:
-        partials: One type for all, or one for each; None for that of the options.
+        number: Of the `MultiConv` in the model.
+        settings: Its settings: each one value for all, or one for each.
     """
 
-    def __init__(self, partials: torch.dtype | Sequence[torch.dtype] | None) -> None:
+    def __init__(self, number: int, settings: dict[str, Any]) -> None:
         super().__init__()
         self.count = 0
-        self.partials = partials
+        self.number, self.settings = number, settings
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
@@ -151,8 +154,17 @@ class _Convolutions(TorchFunctionMode):
     ) -> Any:
         if getattr(function, "__name__", "") not in CONVOLUTIONS:
             return function(*args, **(kwargs or {}))
-        dtypes = _each(self.partials)
-        dtype = dtypes[min(self.count, len(dtypes) - 1)] if dtypes else None
+        dtype, memory = self._own("partialsTypes"), self._own("availableMemoryProportions")
         self.count += 1
-        with Partials(PARTIALS[dtype]) if dtype is not None else contextlib.nullcontext():
-            return function(*args, **(kwargs or {}))
+        with contextlib.ExitStack() as annotations:
+            if dtype is not None:
+                annotations.enter_context(Partials(PARTIALS[dtype]))
+            if self.settings.get("planType", MultiConvPlanType.Parallel) == MultiConvPlanType.Parallel:
+                annotations.enter_context(SideBySide(self.number, self.settings.get("perConvReservedTiles", 1)))
+            result = function(*args, **(kwargs or {}))
+        return result if memory is None else set_available_memory(result, memory)
+
+    def _own(self, name: str) -> Any:
+        """Return the value of a setting for the next convolution."""
+        values = _each(self.settings.get(name))
+        return values[min(self.count, len(values) - 1)] if values else None

@@ -14,6 +14,7 @@ from torchipu.ir.program import Executable, Repeat, Sequence
 from torchipu.ir.schedule import Schedule
 from torchipu.passes.lower.cycles import cycles
 from torchipu.passes.lower.functions import Lowering
+from torchipu.passes.lower.side_by_side import units_of
 from torchipu.passes.lower.values import Flow
 from torchipu.target import Target
 
@@ -42,8 +43,8 @@ def lower(
     """
     flow = Flow(graph)
     lowering = Lowering(flow, schedule, mappings, target, micro_batches)
-    for op in graph.ops:
-        lowering.add(op)
+    for unit in units_of(graph.ops):
+        lowering.add_unit(unit)
     lowering.add_ends()
     functions = lowering.finished()
     columns = max(map(len, schedule.steps), default=1)

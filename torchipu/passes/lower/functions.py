@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from torchipu.ir.graph import Graph, Op, Tensor, operand_width
 from torchipu.ir.mapping import TileMapping, linear
@@ -28,6 +29,7 @@ from torchipu.ops.control import COND, WHILE, carried_of, formals_of, trips_of
 from torchipu.ops.generic import lower_generic
 from torchipu.ops.spec import Codelet, Vertices, spec_of
 from torchipu.passes.lower.in_flight import Depths
+from torchipu.passes.lower.side_by_side import RESERVED_TILES, shares_of
 from torchipu.passes.lower.values import BROADCAST, PHASES, UPDATE, Flow, function_of, ipu_of, is_all_reduce
 from torchipu.target import Target
 
@@ -95,7 +97,7 @@ class Lowering:
         self.variables: dict[tuple[Tensor, int], Variable] = {}
         self.code_bytes: dict[str, int] = {}
         self.sets_by_key: dict[object, tuple[_Set, ...]] = {}
-        self.linear_by_size: dict[tuple[int, int, int, int], TileMapping] = {}
+        self.linear_by_size: dict[tuple[int, int, int, int, int], TileMapping] = {}
         self.busiest_by_runs: dict[int, int] = {}
 
     def add(self, op: Op) -> None:
@@ -118,23 +120,65 @@ class Lowering:
             function.body += self._replica_mean(op, name, ipu)
             return
         fields = self._fields(op, name, ipu)
-        operands = [self._variable(self.flow.storage(operand), ipu, name) for operand in op.inputs]
-        source = max(operands, key=_size, default=None)
-        body = function.body
         for number, made in enumerate(self._sets(op)):
+            function.body += self._superstep([(op, made, number, fields)])
+
+    def add_unit(self, ops: tuple[Op, ...]) -> None:
+        """Lower one op, or ops that share the tiles: their compute sets run in the same supersteps, as far as they go.
+
+        A set that a tile runs in several parts has supersteps of its own.
+        """
+        tiles = self.target.num_tiles
+        work = [sum(made.cycles * made.repeats for made in self._sets(op)) for op in ops] if len(ops) > 1 else []
+        shares = shares_of(tiles, work, [int(str(op.attrs.get(RESERVED_TILES, 1))) for op in ops]) if work else None
+        if shares is None:
+            for op in ops:
+                self.add(op)
+            return
+        name, ipu = function_of(ops[0]), ipu_of(ops[0])
+        columns, first = [], 0
+        for op, share in zip(ops, shares, strict=True):
+            fields = self._fields(op, name, ipu)
+            columns.append([(op, made, number, fields) for number, made in enumerate(self._sets(op, share, first))])
+            first += share
+        body = self.function(name).body
+        for row in zip_longest(*columns):
+            sets = [found for found in row if found is not None]
+            together = [found for found in sets if found[1].repeats == 1]
+            if together:
+                body += self._superstep(together)
+            for found in sets:
+                if found[1].repeats > 1:
+                    body += self._superstep([found])
+
+    def _superstep(self, sets: list[tuple[Op, _Set, int, dict[str, Variable]]]) -> list[Program]:
+        """Return the programs of compute sets that run together.
+
+        Args:
+            sets: Op, compute set, its number among those of the op, and the op's variables by operand.
+        """
+        step: list[Program] = [_IPU_SYNC]
+        copies, groups = [], []
+        for op, made, number, fields in sets:
             runs = made.runs or self.mappings[op.outputs[0]]
             gathered, fragments = made.gathered_bytes, made.fragments
             if made.runs is None and number == 0:
                 strayed = self._strayed(op, runs)
                 gathered, fragments = gathered + strayed[0], fragments + strayed[1]
-            step: list[Program] = [_IPU_SYNC]
+            groups.append(VertexGroup(made.codelet, fields, runs, made.work, made.cycles, made.temporary_bytes))
             if gathered:
-                moved = source or next(iter(fields.values()))
-                step.append(Copy(moved, moved, gathered * made.num_tiles, gathered, fragments))
-            group = VertexGroup(made.codelet, fields, runs, made.work, made.cycles, made.temporary_bytes)
-            label = op.outputs[0].name if op.outputs else op.kind
-            step.append(Execute(ComputeSet(f"{op.kind}.{label}.{number}", ipu, (group,), op)))
-            body += step if made.repeats == 1 else [Repeat(made.repeats, Sequence(tuple(step)))]
+                operands = [
+                    self._variable(self.flow.storage(operand), ipu_of(op), function_of(op)) for operand in op.inputs
+                ]
+                moved = max(operands, key=_size, default=None) or next(iter(fields.values()))
+                copies.append(Copy(moved, moved, gathered * made.num_tiles, gathered, fragments))
+        if copies:  # ops on tiles of their own gather their operands at the same time
+            slowest = max(copies, key=lambda copy: (copy.max_tile_bytes, copy.fragments))
+            step.append(replace(slowest, total_bytes=sum(copy.total_bytes for copy in copies)))
+        op, made, number, _ = sets[0]
+        label = op.outputs[0].name if op.outputs else op.kind
+        step.append(Execute(ComputeSet(f"{op.kind}.{label}.{number}", ipu_of(op), tuple(groups), op)))
+        return step if made.repeats == 1 else [Repeat(made.repeats, Sequence(tuple(step)))]
 
     def _round_trip(self, op: Op) -> list[Program]:
         """Send operands to the host and receive what it makes of them; a view is there already."""
@@ -342,25 +386,26 @@ class Lowering:
         return self.depths.of(maker, uses, arrives_later=not is_home and tensor not in self.flow.inputs)
 
     # ------------------------------------------------------------------ compute sets
-    def _sets(self, op: Op) -> tuple[_Set, ...]:
-        """Return the compute sets of an op; ops that are alike share them."""
+    def _sets(self, op: Op, tiles: int | None = None, first_tile: int = 0) -> tuple[_Set, ...]:
+        """Return the compute sets of an op on some of the tiles, None for all; ops that are alike share them."""
         key = (
             op.target, op.kind, op.operands, tuple([(t.shape, t.dtype) for t in op.inputs]),
-            tuple([(t.shape, t.dtype) for t in op.outputs]), repr(op.attrs) if op.attrs else "",
+            tuple([(t.shape, t.dtype) for t in op.outputs]), repr(op.attrs) if op.attrs else "", tiles, first_tile,
         )
         found = self.sets_by_key.get(key)
         if found is None:
             spec = spec_of(op)
-            vertices = lower_generic(op, self.target) if spec is None else spec.lower(op, self.target)
-            found = tuple(self._set(op, one) for one in vertices if one.elements > 0)
+            target = self.target if tiles is None else replace(self.target, num_tiles=tiles)
+            vertices = lower_generic(op, target) if spec is None else spec.lower(op, target)
+            found = tuple(self._set(op, one, target.num_tiles, first_tile) for one in vertices if one.elements > 0)
             self.sets_by_key[key] = found
         return found
 
-    def _set(self, op: Op, vertices: Vertices) -> _Set:
+    def _set(self, op: Op, vertices: Vertices, num_tiles: int, first_tile: int) -> _Set:
         """Spread vertices over the tiles and evaluate the cycle formula on the busiest."""
         codelet: Codelet = vertices.codelet
         self.code_bytes[codelet.name] = max(codelet.code_bytes, self.code_bytes.get(codelet.name, 0))
-        runs, follows = self._runs(op, vertices)
+        runs, follows = self._runs(op, vertices, num_tiles, first_tile)
         work = vertices.work(runs.max_elements_per_tile())
         return _Set(
             codelet.name, None if follows else runs, len(runs.runs), work, int(codelet.cycles(self.target, work)),
@@ -368,16 +413,16 @@ class Lowering:
             vertices.repeats,
         )
 
-    def _runs(self, op: Op, vertices: Vertices) -> tuple[TileMapping, bool]:
+    def _runs(self, op: Op, vertices: Vertices, num_tiles: int, first_tile: int) -> tuple[TileMapping, bool]:
         """Return the tiles of an iteration space, and whether they are those of the result."""
         result = op.outputs[0] if op.outputs else None
-        tiles = min(vertices.max_tiles or self.target.num_tiles, self.target.num_tiles)
+        tiles = min(vertices.max_tiles or num_tiles, num_tiles)
         if (
             result is not None and vertices.max_tiles is None and vertices.elements == result.num_elements
             and vertices.grain == self.target.vector_width(result.dtype.device_bytes)
         ):
             return self.mappings[result], True
-        key = (vertices.elements, tiles, vertices.grain, vertices.grain)
+        key = (vertices.elements, tiles, vertices.grain, vertices.grain, first_tile)
         if key not in self.linear_by_size:
             self.linear_by_size[key] = linear(*key)
         return self.linear_by_size[key], False
