@@ -1,4 +1,4 @@
-"""Matrix products: mm, bmm, addmm, baddbmm, and the host steps of a product that other families share."""
+"""Matrix products: mm, bmm, addmm, baddbmm; their planner is in matrix_unit.py, their host steps in matmul_steps.py."""
 
 from __future__ import annotations
 
