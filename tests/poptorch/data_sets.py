@@ -135,3 +135,13 @@ class Stream(Counted, IterableDataset[Any]):
 
 def keep_part(worker: int) -> None:
     """Stand for a ``worker_init_fn``: `Stream` asks for its part itself."""
+
+
+class Shuffled:
+    """Data in an order that a generator of its own draws."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(7)
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        yield from torch.randperm(20, generator=self.generator)

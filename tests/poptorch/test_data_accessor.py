@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.poptorch.data_sets import Broken, Dying, Gated, Held, Numbers, Pair, Point, PointParser, Stream
+from tests.poptorch.data_sets import Broken, Dying, Gated, Held, Numbers, Pair, Point, PointParser, Shuffled, Stream
 from torchipu import poptorch
 from torchipu.poptorch import data_accessor
 
@@ -153,6 +153,17 @@ def test_worker_that_cannot_begin_is_an_error_with_its_traceback(
         poptorch.AsynchronousDataAccessor(source, sharing_strategy=FORK)
     assert text in str(raised.value)
     assert text in capfd.readouterr().err
+
+
+def test_generators_go_to_the_process_with_their_state() -> None:
+    # More than one: where torch sends the state in shared memory, the first may arrive by luck.
+    for _ in range(3):
+        source = Shuffled()
+        torch.randperm(5, generator=source.generator)
+        twin = torch.Generator()
+        twin.set_state(source.generator.get_state())
+        with accessor(source, sharing_strategy=poptorch.SharingStrategy.ForkServer) as read:
+            assert [int(value) for value in read] == torch.randperm(20, generator=twin).tolist()
 
 
 def test_worker_that_is_killed_before_it_begins_is_an_error_with_the_signal() -> None:

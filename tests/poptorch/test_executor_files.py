@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -167,3 +168,55 @@ def test_control_flow_and_functions_of_the_host_come_back(tmp_path: Path, capfd:
         torch.testing.assert_close(found, y)
         assert part.equal(x[:, start : start + 2])
         assert capfd.readouterr().err.startswith("seen: ((")
+
+
+@pytest.mark.parametrize("make", [
+    lambda p: poptorch.optim.SGD(
+        p, lr=0.1, momentum=0.9, loss_scaling=8.0, max_grad_norm=0.01, velocity_accum_type=torch.float16,
+    ),
+    lambda p: poptorch.optim.SGD(p, lr=0.1, momentum=0.9, use_combined_accum=True, velocity_scaling=2.0),
+    lambda p: poptorch.optim.AdamW(p, lr=0.1, max_grad_norm=0.01, first_order_momentum_accum_type=torch.float16),
+    lambda p: poptorch.optim.RMSprop(p, lr=0.1, use_tf_variant=True),
+    lambda p: poptorch.optim.LAMB(p, lr=0.1, max_weight_norm=0.5, bias_correction=False),
+])
+def test_what_an_optimiser_has_comes_back(make: Callable[[Any], Any], tmp_path: Path) -> None:
+    model = Classifier()
+    optimizer = make(model.parameters())
+    optimizer.variable_attrs.markAsVariable("weight_decay")
+    step = poptorch.trainingModel(model, options(), optimizer)
+    x, labels = batch(4)
+    step(x, labels)
+    step.save(tmp_path / "model")
+    loaded = poptorch.load(tmp_path / "model")
+    for _ in range(2):
+        assert torch.equal(loaded(x, labels)[1], step(x, labels)[1])
+    for group in loaded._optimizer.param_groups:
+        assert group["lr"] == 0.1
+        group["weight_decay"] = 0.5
+    loaded.setOptimizer(loaded._optimizer)
+
+
+@pytest.mark.parametrize("strategy", [
+    lambda: poptorch.ShardedExecution(poptorch.Stage("a").ipu(1), "b"),
+    lambda: poptorch.SerialPhasedExecution([poptorch.Stage("a"), poptorch.Stage("b").ipu(1)]).setTensorsLiveness(
+        poptorch.Liveness.OffChipAfterEachPhase,
+    ).useSeparateBackwardPhase(),
+    lambda: poptorch.ParallelPhasedExecution(poptorch.Phase("a").ipus(0), poptorch.Phase("b").ipus(1)),
+])
+def test_all_options_come_back(strategy: Callable[[], Any], tmp_path: Path) -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with poptorch.Block("a"):
+            x = x * 2
+        with poptorch.Block("b"):
+            return x + 1
+
+    settings = options().setExecutionStrategy(strategy()).disableModuleNamescope().appendToLocationExcludes("here")
+    settings.TensorLocations.numIOTiles(32).setWeightLocation(poptorch.TensorLocationSettings().useOnChipStorage(False))
+    step = poptorch.inferenceModel(forward, settings)
+    expected = step(torch.ones(2))
+    step.save(tmp_path / "model")
+    loaded = poptorch.load(tmp_path / "model")
+    assert torch.equal(loaded(torch.ones(2)), expected)
+    assert repr(loaded.options) == repr(step.options)
+    assert loaded.options._source_location_excludes == step.options._source_location_excludes
+    assert loaded.options._module_namescope_enabled is False

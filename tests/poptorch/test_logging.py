@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.poptorch.test_names import run_python
 from torchipu import poptorch
 from torchipu.poptorch import _logging
 
@@ -127,3 +128,20 @@ def test_channel_labels_methods_and_spans_where_pvti_is_there(monkeypatch: pytes
         "begin channel mine: mine.span", "begin channel mine: mine.double", "end channel mine: mine.double",
         "end channel mine: mine.span",
     ]
+
+
+@pytest.mark.parametrize(("code", "is_logged"), [
+    ("raise ValueError('the end')", True), ("raise SystemExit('the end')", False), ("raise KeyboardInterrupt", False),
+])
+def test_the_exception_that_ends_a_program_is_logged_once(code: str, is_logged: bool) -> None:
+    done = run_python(f"import poptorch\n{code}")
+    assert done.returncode
+    lines = [line for line in done.stderr.splitlines() if "[poptorch::python] [critical]" in line]
+    assert len(lines) == is_logged
+    assert all(line.endswith("ValueError: the end") for line in lines)
+    assert ("Traceback" in done.stderr) == ("System" not in code)
+
+
+def test_importing_prepares_the_process() -> None:
+    code = "import os, faulthandler; os.environ.pop('RDMAV_FORK_SAFE', 0); import poptorch; print(os.environ['RDMAV"
+    assert run_python(f"{code}_FORK_SAFE'], faulthandler.is_enabled())").stdout.split() == ["1", "True"]

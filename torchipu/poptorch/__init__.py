@@ -46,6 +46,7 @@ from torchipu.poptorch.options import (
     TensorLocationSettings,
 )
 from torchipu.poptorch.poptorch_core import Error, RecoverableError, UnrecoverableError
+from torchipu.poptorch.process import prepare as _prepare_process
 
 __version__ = "3.3.0"
 """The PopTorch whose behaviour this is."""
@@ -200,6 +201,7 @@ def _autocast_of_modules(module: torch.nn.Module, enabled: bool = True) -> torch
 
 
 torch.nn.Module.autocast = _autocast_of_modules  # type: ignore[attr-defined]
+_prepare_process()
 
 
 def __dir__() -> list[str]:

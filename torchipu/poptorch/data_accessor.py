@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Sized
 from multiprocessing import connection, reduction
@@ -214,6 +215,7 @@ class AsynchronousDataAccessor:
                 self._ring = Ring(value, self._buffer_size, file)
                 self._ring.close_file()
                 return
+            sys.stderr.write(value)  # what the worker has for it may be elsewhere: it is that of the server of forks
             reason = f"the worker raised\n{value}"
         except (EOFError, OSError):
             reason = self._reason()
@@ -223,7 +225,9 @@ class AsynchronousDataAccessor:
         """Say why the process has ended."""
         try:
             if self._report.poll():
-                return f"the worker raised\n{self._report.recv()[1]}"
+                text = self._report.recv()[1]
+                sys.stderr.write(text)
+                return f"the worker raised\n{text}"
         except (EOFError, OSError):
             pass
         self._process.join(POLITE_SECONDS)
@@ -288,3 +292,22 @@ def _filed(dataset: Iterable[Any]) -> str:
     with tempfile.NamedTemporaryFile(prefix="poptorch-data-", delete=False) as file:
         pickle.dump(dataset, file)
     return file.name
+
+
+# ---------------------------------------------------------------------- generators of random numbers
+def _generator_of(state: bytes) -> torch.Generator:
+    """Return a generator that goes on from a state."""
+    generator = torch.Generator()
+    generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    return generator
+
+
+def _reduce_generator(generator: torch.Generator) -> tuple[Callable[..., torch.Generator], tuple[Any, ...]]:
+    """Send a generator to a process as the bytes of its state.
+
+    torch sends the state as a tensor in shared memory, which is freed before the process has got hold of it.
+    """
+    return _generator_of, (generator.get_state().numpy().tobytes(),)
+
+
+reduction.ForkingPickler.register(torch.Generator, _reduce_generator)

@@ -94,10 +94,10 @@ def run(job: Job) -> None:
     except BaseException:
         status = 1
         text = traceback.format_exc()
-        with contextlib.suppress(OSError):
+        try:
+            job.report.send(("error", text))  # the reader writes it to where users look
+        except OSError:
             sys.stderr.write(text)
-        with contextlib.suppress(OSError):
-            job.report.send(("error", text))
     _exit(status)
 
 

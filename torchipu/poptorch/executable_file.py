@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchipu.poptorch import stored_values, tensor_file
+from torchipu.poptorch import stored_options, stored_values, tensor_file
 from torchipu.poptorch._args_parser import Arguments
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch._logging import logger
@@ -44,7 +44,7 @@ def save(executor: Any, filename: str | os.PathLike[str], export_model: bool, sa
     tensors |= {f"result/{n}": m for n, m in enumerate(traced.members) if not isinstance(m, int)}
     description: dict[str, Any] = {
         "training": executor._training, "has_model": export_model, "capture": capture,
-        "options": stored_values.options_to_data(executor.options), "members": members,
+        "options": stored_options.options_to_data(executor.options), "members": members,
         "template": stored_values.to_data(traced.template),
         "arguments": stored_values.to_data((arguments.positional, arguments.keyword, arguments.names)),
         "parameters": _signature_to_data(executor._parser.signature),

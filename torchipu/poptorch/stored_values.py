@@ -1,4 +1,4 @@
-"""Arguments, results, options and optimisers as JSON data, and back, without anything that executes."""
+"""Arguments, results and optimisers as JSON data, and back, without anything that executes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,19 @@ from typing import Any
 
 import torch
 
-from torchipu.poptorch import enums, strategies
+from torchipu.poptorch import enums
 from torchipu.poptorch._impl import createPoptorchError
-from torchipu.poptorch.options import Options
 
 OPTIMISERS: Mapping[str, type[torch.optim.Optimizer]] = {
     "SGD": torch.optim.SGD, "Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW, "RMSprop": torch.optim.RMSprop,
 }
+
+ATTRIBUTES = (
+    "loss_scaling", "velocity_scaling", "use_combined_accum", "accum_type", "velocity_accum_type",
+    "first_order_momentum_accum_type", "second_order_momentum_accum_type", "max_grad_norm", "max_weight_norm",
+    "bias_correction", "use_tf_variant",
+)
+"""What optimisers of PopTorch have beside their groups."""
 
 
 def to_data(value: Any) -> Any:
@@ -70,60 +76,6 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-# ---------------------------------------------------------------------- options
-STRATEGIES = {"PipelinedExecution": strategies.PipelinedExecution, "ShardedExecution": strategies.ShardedExecution}
-
-
-def options_to_data(options: Options) -> dict[str, Any]:
-    """Return the values of options and of their groups; locations of tensors are left to their defaults."""
-    groups = {name: _storable(getattr(options, name)._values) for name in ("Training", "Precision", "Distributed")}
-    strategy = options._execution_strategy
-    return {
-        "values": _storable(options._values), "groups": groups, "popart": _storable(options._popart.options),
-        "strategy": [type(strategy).__name__, [_part(part) for part in strategy._parts()]],
-    }
-
-
-def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
-    found = {}
-    for name, value in values.items():
-        try:
-            found[name] = to_data(value)
-        except Exception as error:
-            if type(error).__name__ != "Error":
-                raise
-    return found
-
-
-def _part(part: Any) -> Any:
-    if isinstance(part, strategies.Stage):
-        return {"stage": list(part.blocks), "ipu": part._ipu_id}
-    return to_data(part)
-
-
-def options_from_data(data: Mapping[str, Any]) -> Options:
-    """Return options with the values of a file, not frozen."""
-    options = Options()
-    for name, value in data["values"].items():
-        options._values[name] = from_data(value)
-    for group, values in data["groups"].items():
-        for name, value in values.items():
-            getattr(options, group)._values[name] = from_data(value)
-    for name, value in data["popart"].items():
-        options._popart.options[name] = from_data(value)
-    kind, parts = data["strategy"]
-    if kind in STRATEGIES:
-        made = []
-        for part in parts:
-            if isinstance(part, dict) and "stage" in part:
-                stage = strategies.Stage(*part["stage"])
-                made.append(stage if part["ipu"] is None else stage.ipu(part["ipu"]))
-            else:
-                made.append(from_data(part))
-        options._execution_strategy = STRATEGIES[kind](*made)
-    return options
-
-
 # ---------------------------------------------------------------------- optimisers
 def optimiser_to_data(
     optimizer: torch.optim.Optimizer, model: torch.nn.Module,
@@ -148,13 +100,12 @@ def optimiser_to_data(
               for group in optimizer.param_groups]
     parameters = [[names.get(id(parameter), "") for parameter in group["params"]] for group in optimizer.param_groups]
     kind = type(optimizer)
-    extra = {
-        name: to_data(getattr(optimizer, name)) for name in ("loss_scaling", "accum_type", "use_combined_accum")
-        if hasattr(optimizer, name)
-    }
+    extra = {name: to_data(getattr(optimizer, name)) for name in ATTRIBUTES if hasattr(optimizer, name)}
+    variable = getattr(optimizer, "variable_attrs", None)
     return {
         "class": kind.__name__, "is_ours": not kind.__module__.startswith("torch."), "groups": groups,
         "parameters": parameters, "numbers": numbers, "attributes": extra,
+        "variable": None if variable is None else sorted(variable._variable),
     }, tensors
 
 
@@ -189,6 +140,8 @@ def optimiser_from_data(
         optimizer.state[flat[int(index)]][key] = from_data(value)
     for name, value in data["attributes"].items():
         setattr(optimizer, name, from_data(value))
+    if data["variable"] is not None:
+        optimizer.variable_attrs._variable = set(data["variable"])  # type: ignore[attr-defined]
     return optimizer
 
 

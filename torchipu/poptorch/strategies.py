@@ -266,6 +266,7 @@ class _PhasedExecution(_IExecutionStrategy):
         self._phases = [_as_phase(phase) for phase in phases]
         self._listed: dict[str, Stage] = {}
         self._separate_backward = False
+        self._tensors_liveness = Liveness.AlwaysLive
         for number, phase in enumerate(self._phases):
             for stage_id, stage in enumerate(phase.stages):
                 stage._phase_id, stage._stage_id = number, stage_id
@@ -357,10 +358,6 @@ class SerialPhasedExecution(_PhasedExecution):
         *phases: In order: a `Phase`, a list of stages, or a list of names of blocks, which make one stage.
     """
 
-    def __init__(self, *phases: Phase | Sequence[Stage] | Sequence[str]) -> None:
-        super().__init__(*phases)
-        self._tensors_liveness = Liveness.AlwaysLive
-
     def setTensorsLiveness(self, liveness: Liveness) -> Self:
         """Set where tensors are between phases.
 
@@ -388,10 +385,6 @@ class ParallelPhasedExecution(_PhasedExecution):
     Args:
         *phases: In order: a `Phase`, a list of stages, or a list of names of blocks, which make one stage.
     """
-
-    def __init__(self, *phases: Phase | Sequence[Stage] | Sequence[str]) -> None:
-        super().__init__(*phases)
-        self._tensors_liveness = Liveness.AlwaysLive
 
     def check_ipu(self, stage: Stage, ipu: int) -> None:
         """Refuse an odd IPU for an even phase and the other way round."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchipu.poptorch import executable_file, instrumentation, stored_values
+from torchipu.poptorch import executable_file, instrumentation, stored_options, stored_values
 from torchipu.poptorch._poplar_executor import PoplarExecutor
 from torchipu.poptorch.enums import ConnectionType
 from torchipu.poptorch.options import Options
@@ -71,7 +71,7 @@ def load(
         f"{os.fspath(filename)} was exported without the model: rebuild the model, wrap it and call "
         "loadExecutable() instead"
     )
-    options = stored_values.options_from_data(description["options"])
+    options = stored_options.options_from_data(description["options"])
     if options.connection_type == ConnectionType.Never:
         options.connectionType(ConnectionType.Always)
     options.deleteIfExists("ipu_version")
