@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tests.opinfo.choices import Choice, assert_same_choice, assert_same_gradient, choice_of
 from tests.opinfo.doors import directly, flat, through_dynamo, traced_by_torch
 from tests.opinfo.samples import UNDEFINED, Call, Case, seed
 from torchipu.errors import IpuError
@@ -211,9 +212,24 @@ def _compare(returned: _Outcome, expected: _Outcome, call: Call, metadata_only: 
     try:
         _compare_all(returned, expected, call, metadata_only)
     except _DiffersError:
-        if metadata_only or not _is_random(call, expected):
+        choice = choice_of(call)
+        if choice is None and (metadata_only or not _is_random(call, expected)):
             raise
         _compare_all(returned, expected, call, metadata_only=True)
+        if choice is not None:
+            _compare_choices(returned, expected, call, choice)
+
+
+def _compare_choices(returned: _Outcome, expected: _Outcome, call: Call, choice: Choice) -> None:
+    """Raise _DiffersError where results of one type and shape are not both right choices among equal elements."""
+    chosen_from = call.leaves[call.places[0]]
+    try:
+        assert_same_choice(choice, chosen_from, returned.values, expected.values)
+        for ours, eagers in zip(returned.gradients, expected.gradients, strict=True):
+            if ours is not None and eagers is not None:
+                assert_same_gradient(choice, chosen_from, ours, eagers)
+    except AssertionError as error:
+        raise _DiffersError(f"not a choice among equal elements: {_first_line(error)}") from None
 
 
 def _compare_all(returned: _Outcome, expected: _Outcome, call: Call, metadata_only: bool) -> None:

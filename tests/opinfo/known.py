@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ class Difference:
         dtypes: Element types; empty for all.
         samples: Numbers of the samples; empty for all.
         verdict: Only this verdict; empty for any but crash and hang.
+        told: Regular expression that what was told of the sample must match; empty for anything.
         reason: Why it differs, and why that is left so.
     """
 
@@ -28,6 +30,7 @@ class Difference:
     dtypes: tuple[str, ...] = ()
     samples: tuple[int, ...] = ()
     verdict: str = ""
+    told: str = ""
 
     def covers(self, result: dict[str, Any]) -> bool:
         """Whether a result belongs to this entry."""
@@ -43,7 +46,7 @@ def read(file: Path = FILE) -> list[Difference]:
     found = [
         Difference(
             entry["op"], entry["reason"], tuple(entry.get("dtypes", ())), tuple(entry.get("samples", ())),
-            entry.get("verdict", ""),
+            entry.get("verdict", ""), entry.get("told", ""),
         )
         for entry in entries
     ]
@@ -59,7 +62,8 @@ def mark(results: Iterable[dict[str, Any]], known: Sequence[Difference]) -> None
         if result["verdict"] not in ("wrong", "refused", "error"):
             continue
         for entry in known:
-            if entry.covers(result) and entry.verdict in ("", result["verdict"]):
+            is_told = entry.verdict in ("", result["verdict"]) and re.search(entry.told, result["line"])
+            if entry.covers(result) and is_told:
                 result["verdict"] = "known"
                 result["line"] = f"{entry.reason} | {result['line']}"
 

@@ -109,6 +109,7 @@ class Call:
     def __init__(self, case: Case, sample: SampleInput) -> None:
         op = OPS[case.op]
         self.function: Callable[..., Any] = op.inplace_variant if case.in_place else op.op
+        self.op = case.op
         self.in_place = case.in_place
         self.leaves, self.spec = pytree.tree_flatten((sample.input, tuple(sample.args), dict(sample.kwargs)))
         self.places = [place for place, leaf in enumerate(self.leaves) if isinstance(leaf, torch.Tensor)]
@@ -131,6 +132,10 @@ class Call:
         return self.call([
             torch.float64 if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf for leaf in self.leaves
         ], tensors)
+
+    def arguments(self) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+        """Return the sample: what the operator is called on, its further arguments, and those by name."""
+        return pytree.tree_unflatten(self.leaves, self.spec)  # type: ignore[no-any-return]
 
     def call(self, leaves: Sequence[Any], tensors: Sequence[torch.Tensor]) -> Any:
         """Call the operator with tensors in their places."""

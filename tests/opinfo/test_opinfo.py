@@ -6,12 +6,15 @@ import random
 import time
 
 import pytest
+import torch
 
 from tests.opinfo import document, known, table
 from tests.opinfo.__main__ import main
+from tests.opinfo.choices import CHOICES, assert_same_choice, assert_same_gradient, choice_of
 from tests.opinfo.core_set import is_core, others_than_core
+from tests.opinfo.judge import judge
 from tests.opinfo.pool import Settings, run_cases
-from tests.opinfo.samples import DTYPES, IN_PLACE, OPS, Case, cases, spread
+from tests.opinfo.samples import DTYPES, IN_PLACE, OPS, Call, Case, cases, samples_of, spread
 
 NUM_CASES = 110
 
@@ -98,6 +101,67 @@ def test_a_listed_difference_is_known_and_one_that_no_longer_differs_is_stale():
     assert known.stale(results, [entry], complete=True) == []
     assert known.stale([result(), result(index=1)], [entry], complete=False) == [entry]
     assert known.stale([result()], [entry], complete=False) == []
+
+
+def test_a_listed_difference_covers_what_is_told_as_listed_alone():
+    entry = known.Difference("add", "torch rounds twice where we round once", told="^result 0: .* 1 /")
+    results = [result(verdict="wrong", line=f"result 0: Mismatched elements: {count} / 9") for count in (1, 2)]
+    known.mark(results, [entry])
+    assert [one["verdict"] for one in results] == ["known", "wrong"]
+
+
+# ---------------------------------------------------------------------- choices among equal elements
+ROW = torch.tensor([2.0, 1.0, 2.0, 1.0, 3.0])
+
+
+def differs(choice, ours, eagers):
+    """Return what is told of our results; empty where they are as right as eager's."""
+    try:
+        assert_same_choice(choice, ROW, ours, eagers)
+    except AssertionError as error:
+        return str(error)
+    return ""
+
+
+def test_equal_elements_may_come_in_any_order_and_no_other_may():
+    choice = CHOICES["sort"]()
+    values, positions = torch.sort(ROW, stable=True)
+    exchanged, wrong, twice = (torch.tensor(order) for order in ([3, 1, 2, 0, 4], [1, 3, 0, 4, 2], [1, 1, 0, 2, 4]))
+    assert differs(choice, [values, exchanged], [values, positions]) == ""
+    assert "not equal" in differs(choice, [values, wrong], [values, positions])
+    assert "twice" in differs(choice, [values, twice], [values, positions])
+    assert "outside" in differs(choice, [values, positions + 1], [values, positions])
+    assert differs(choice, [values.flip(0), positions], [values, positions])
+
+
+def test_a_row_names_any_of_equal_elements():
+    for choice in (CHOICES["kthvalue"](2), CHOICES["mode"]()):
+        one = torch.tensor(1.0)
+        assert differs(choice, [one, torch.tensor(3)], [one, torch.tensor(1)]) == ""
+        assert differs(choice, [one, torch.tensor(0)], [one, torch.tensor(1)])
+
+
+def test_a_gradient_may_be_exchanged_among_equal_elements_alone():
+    choice, eagers = CHOICES["msort"](), torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert_same_gradient(choice, ROW, torch.tensor([3.0, 4.0, 1.0, 2.0, 5.0]), eagers)
+    with pytest.raises(AssertionError):
+        assert_same_gradient(choice, ROW, torch.tensor([2.0, 1.0, 3.0, 4.0, 5.0]), eagers)
+
+
+def test_a_stable_order_is_promised_and_compared_as_it_is():
+    (stable,) = [s for s in samples_of(Case("sort", "int64")) if s.kwargs.get("stable")][:1]
+    (free,) = [s for s in samples_of(Case("sort", "int64")) if not s.kwargs.get("stable")][:1]
+    assert choice_of(Call(Case("sort", "int64"), stable)) is None
+    assert choice_of(Call(Case("sort", "int64"), free)) is not None
+    assert choice_of(Call(Case("add", "int64"), samples_of(Case("add", "int64"))[0])) is None
+
+
+@pytest.mark.parametrize("op", sorted(CHOICES))
+def test_long_rows_of_few_values_are_chosen_from_as_eager_does(op):
+    case = Case(op, "int64")
+    samples = samples_of(case)
+    long = next((s for s in samples if s.input.numel() > 500), samples[0])
+    assert judge(case, Call(case, long), dynamo=False).verdict == "ok"
 
 
 @pytest.mark.parametrize("verdict", ["crash", "hang"])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
+import re
+from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +17,8 @@ from tests.ops.cases import Call, calls, draws
 from tests.ops.cases.drawing import Draw
 from tests.ops.elementwise_cases import TARGETS as ELEMENTWISE
 from tests.ops.judge import assert_costs_sane
-from tests.ops.one_op import Program, changed, fake_results, run_eager, tensors_of
+from tests.ops.one_op import Program, changed, fake_results, overload_of, run_eager, tensors_of
+from torchipu.errors import ExecutionError
 from torchipu.ops.spec import TABLE
 
 TARGETS = sorted(calls())
@@ -212,6 +216,81 @@ def test_empty_operands_give_what_eager_gives(target: str) -> None:
         program = Program(call)
         assert not program.is_generic or target in OF_NOTHING, name
         compare(call, program.run(call), eager, name)
+
+
+LEAST_SCALAR = 100
+"""Records that must be seen without dimensions; a change of the calls must not lose them."""
+
+NEVER_SCALAR = {
+    **dict.fromkeys([target for target in TARGETS if "as_strided" in target], "the view reaches beyond one element"),
+    **dict.fromkeys(["aten.diagonal_backward.default", "aten.slice_backward.default"],
+                    "a gradient has the dimensions of the result; eager spreads another over them"),
+}
+"""Records whose calls without dimensions no program makes, each with a reason."""
+
+
+def without_dimensions(call: Call) -> Call:
+    """Return the call with the first element of each tensor in its place, and dimensions that such tensors have."""
+    schema: Any = overload_of(call.target)._schema  # type: ignore[attr-defined]
+    names = [argument.name for argument in schema.arguments]
+    args = [0 if isinstance(value, int) and name in ("dim", "dim0", "dim1") else [] if name == "dim" and
+            isinstance(value, list) else value for name, value in zip(names, call.args, strict=False)]
+    return changed(
+        Call(call.target, tuple(args), call.kwargs),
+        lambda value: value.reshape(-1)[:1].reshape(()) if value.numel() else value,
+    )
+
+
+@functools.cache
+def scalar_calls() -> dict[str, list[tuple[str, Call, list[torch.Tensor | None]]]]:
+    """Return the calls without dimensions that eager takes, by record."""
+    found: dict[str, list[tuple[str, Call, list[torch.Tensor | None]]]] = defaultdict(list)
+    for target in sorted(set(OTHERS) - set(NEVER_SCALAR)):
+        for name, call, _ in accepted(target, first_type(target)):
+            scalar = without_dimensions(call)
+            eager = eager_of(scalar) if tensors_of(call) else None
+            if eager is not None and is_traced(scalar, eager):
+                found[target].append((f"{name}, 0-d", scalar, eager))
+    return found
+
+
+def test_operands_without_dimensions_give_what_eager_gives() -> None:
+    assert len(scalar_calls()) >= LEAST_SCALAR, sorted(scalar_calls())
+    for given in scalar_calls().values():
+        for name, call, eager in given[:3]:
+            compare(call, Program(call).run(call), eager, name)
+
+
+POSITIONED = sorted({
+    "aten.embedding.default", "aten.gather.default", "aten.index.Tensor", "aten.index_add.default",
+    "aten.index_copy.default", "aten.index_put.default", "aten.index_select.default", "aten.nll_loss_forward.default",
+    "aten.scatter.src", "aten.scatter.value", "aten.scatter_add.default", "aten.scatter_reduce.two",
+    "aten.take.default",
+} & set(TARGETS))
+"""Records of which eager refuses a position that lies outside; of some others it reads what lies there."""
+
+
+@pytest.mark.parametrize("target", POSITIONED)
+@pytest.mark.parametrize("outside", [10_000, -10_000])
+def test_a_position_outside_is_refused_by_the_name_of_the_op(target: str, outside: int) -> None:
+    def moved(value: torch.Tensor) -> torch.Tensor:
+        if value.dtype is not torch.int64 or not value.numel():
+            return value
+        far = value.clone().reshape(-1)
+        far[-1] = outside
+        return far.reshape(value.shape)
+
+    refused = 0
+    for name, call, _ in accepted(target, torch.float32):
+        other = changed(call, moved)
+        if eager_of(other) is None:
+            refused += 1
+            with pytest.raises(ExecutionError, match=re.escape(target)) as caught:
+                Program(other).run(other)
+            assert "check the values of the integer inputs" in caught.value.remedy, name
+            right = Program(call)
+            compare(call, right.run(call), run_eager(call), name)  # the same kernels run on
+    assert refused
 
 
 def turned(value: torch.Tensor) -> torch.Tensor:
