@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torchipu.options import Options, Stage, TensorLocation
     from torchipu.partition.door import autopipeline
     from torchipu.partition.proposal import Proposal
+    from torchipu.runtime.counting import statistics
     from torchipu.runtime.statistics import TensorStatistics, suggest_loss_scale
     from torchipu.step import InferenceStep, TrainStep
 
@@ -56,6 +57,7 @@ _MODULE_BY_NAME = {
     "autopipeline": "partition.door",
     "explain": "explanation",
     "recomputation_checkpoint": "capture.checkpoint",
+    "statistics": "runtime.counting",
     "suggest_loss_scale": "runtime.statistics",
 }
 
@@ -85,6 +87,7 @@ __all__ = [
     "autopipeline",
     "explain",
     "recomputation_checkpoint",
+    "statistics",
     "suggest_loss_scale",
 ]
 

@@ -20,6 +20,8 @@ from torchipu.backend import ipu_backend
 from torchipu.report import format_full
 from torchipu.report.captured import captured
 from torchipu.report.recorder import Recorded, recording
+from torchipu.runtime.counting import holding, magnitudes_of
+from torchipu.runtime.statistics import format_statistics
 
 # Dynamo names the rest of a function after a graph break so.
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)")
@@ -37,6 +39,7 @@ class Explanation:
         broken_at: ``file:line in function`` of each graph break.
         recompilations: Torch's reason for each function that was compiled again.
         eager_functions: Functions that Dynamo left to eager after too many recompilations, and why.
+        statistics: Table of the magnitudes in the last run of each program; empty where none counts them.
         error: What ended the run early, if anything did.
     """
 
@@ -46,6 +49,7 @@ class Explanation:
     broken_at: list[str] = field(default_factory=list)
     recompilations: list[str] = field(default_factory=list)
     eager_functions: list[str] = field(default_factory=list)
+    statistics: str = ""
     error: BaseException | None = None
 
     def text(self) -> str:
@@ -68,6 +72,8 @@ class Explanation:
                 f"\nProgram {number} of {len(self.programs)}\n{captured(program.graph).text()}\n"
                 f"{format_full(program.profile)}"
             )
+        if self.statistics:
+            parts.append(f"\nMagnitudes in the last runs, and what half would lose\n{self.statistics}")
         if self.error is not None:
             parts.append(f"\nThe run ended early: {type(self.error).__name__}: {self.error}")
         return "\n".join(parts)
@@ -146,7 +152,7 @@ def listening(explanation: Explanation) -> Iterator[Explanation]:
     """Fill an explanation with what is compiled meanwhile; an exception ends the run and is kept."""
     reasons_before = graph_break_reasons()
     clear_compilation_metrics()
-    with recording() as programs:
+    with recording() as programs, holding() as counting:
         try:
             yield explanation
         except SystemExit as exit_:
@@ -155,6 +161,8 @@ def listening(explanation: Explanation) -> Iterator[Explanation]:
         except Exception as error:  # whatever the user's code raises: what was found before it is still of use
             explanation.error = error
     explanation.programs += programs
+    magnitudes = magnitudes_of(counting)
+    explanation.statistics = format_statistics(magnitudes) if magnitudes else ""
     explanation.graph_breaks.update(graph_break_reasons() - reasons_before)
     for metrics in get_compilation_metrics():
         note_metrics(explanation, metrics)

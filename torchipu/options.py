@@ -205,7 +205,8 @@ class Options:
         poptorch="Precision.enableFloatingPointExceptions",
     )
     statistics: bool = _option(
-        False, "count the magnitudes of all results, for TrainStep.statistics and the text report", kind=bool,
+        False, "count the magnitudes of all results, for torchipu.statistics() and the report", kind=bool,
+        poptorch="_Popart.set('torchipu.statistics')",
     )
     half_overflow: str = _option(
         "infinity", "what a half result beyond 65504 becomes: infinity as in PyTorch, NaN as on an IPU with NANOO set, "

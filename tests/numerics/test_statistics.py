@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
+import poptorch
 import pytest
 import torch
 
@@ -125,3 +128,70 @@ def test_an_empty_list_suggests_the_largest_scale():
     zeros = TensorStatistics("g", "mm", "backward", "half", "", (4, *[0] * 255), 0.0, 0)
     assert suggest_loss_scale([zeros]) == 2.0**15
     assert zeros.underflow() == 0.0
+
+
+def compiled(function, *inputs):
+    torch._dynamo.reset()
+    return torch.compile(function, backend="ipu", dynamic=False, options={"statistics": True})(*inputs)
+
+
+def test_programs_of_torch_compile_count_forwards_and_backwards():
+    weight = torch.full((3,), 2.0, dtype=torch.half, requires_grad=True)
+    loss = compiled(lambda x, w: (x * w).sum(), torch.tensor([1e-7, 1.0, 300.0]).half(), weight)
+    loss.backward()
+    found = {(one.leg, one.kind): one for one in torchipu.statistics()[-4:]}
+    assert found["forward", "mul"].abs_max == 600.0
+    assert found["forward", "mul"].subnormal() == pytest.approx(1 / 3)
+    assert found["backward", "mul"].abs_max == 300.0
+    assert "test_statistics.py" in found["forward", "mul"].source
+
+
+def test_a_program_that_is_gone_or_has_not_run_is_left_out():
+    before = len(torchipu.statistics())
+    step = torchipu.InferenceStep(Square(), torchipu.Options(statistics=True))
+    step.compile(torch.ones(3))
+    assert len(torchipu.statistics()) == before
+    step(torch.ones(3))
+    assert torchipu.statistics()[before:] == step.statistics
+    del step
+    gc.collect()
+    assert len(torchipu.statistics()) == before
+
+
+def test_a_poptorch_program_counts_every_micro_batch():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.full((2,), 3.0))
+
+        def forward(self, x):
+            return poptorch.identity_loss(x * self.weight, reduction="sum")
+
+    options = poptorch.Options()
+    options.Training.gradientAccumulation(4)
+    options._Popart.set("torchipu.statistics", True)
+    model = Model()
+    training = poptorch.trainingModel(model, options, optimizer=torch.optim.SGD(model.parameters(), lr=0.0))
+    before = len(torchipu.statistics())
+    training(torch.arange(8.0).view(4, 2))
+    found = torchipu.statistics()[before:]
+    product = next(one for one in found if one.kind == "mul" and one.leg == "forward")
+    assert product.elements == 8
+    assert product.abs_max == 21.0
+    assert suggest_loss_scale(found) == 2.0**9  # the accumulated gradient is 16, and 65504 / (4 * 16) is 1023
+
+
+@pytest.mark.parametrize(("is_set", "wanted"), [(True, torch.nan), (False, 65504.0), (None, torch.inf)])
+def test_poptorch_says_what_becomes_of_an_overflow(is_set, wanted):
+    options = poptorch.Options()
+    if is_set is not None:
+        options._Popart.set("enableNanoo", is_set)
+    found = poptorch.inferenceModel(Square(), options)(torch.tensor([300.0]).half())
+    torch.testing.assert_close(found, torch.tensor([wanted]).half(), equal_nan=True)
+
+
+def test_an_explanation_shows_them_though_the_program_is_gone():
+    text = torchipu.explain(Square(), torch.tensor([1e-9, 3.0, 500.0]), options={"statistics": True}).text()
+    table = text[text.index("Magnitudes in the last runs") :].splitlines()
+    assert table[2].split()[1:9] == ["mul", "forward", "float", "3", "2.5e+05", "0.0%", "33.3%", "0.0%"]
+    assert "Magnitudes" not in torchipu.explain(Square(), torch.ones(3)).text()

@@ -37,8 +37,10 @@ _SESSION_OPTIONS = """
     tensorLocationSettingsOverride throwIfLog2ScaleTensorNotInRange timeLimitScheduler
     transitiveClosureOptimizationThreshold updatableNamedBuffers useHostCopyOps useLoopCandidateCreator virtualGraphMode
 """
-NAMES = frozenset(_SESSION_OPTIONS.split())
-"""PopART's session options; of a name with dots, the part before the first."""
+OF_OURS = ("enableNanoo", "torchipu")
+"""Names that PopART lacks: what becomes of an overflow of halves, and what this package can do besides."""
+NAMES = frozenset((*_SESSION_OPTIONS.split(), *OF_OURS))
+"""PopART's session options and ours; of a name with dots, the part before the first."""
 
 _WARNED: set[str] = set()
 

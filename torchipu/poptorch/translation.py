@@ -67,6 +67,8 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "recompute": _recomputation(options),
         "stochastic_rounding": bool(options._popart.options.get("enableStochasticRounding", False)),
         "floating_point_exceptions": bool(options._popart.options.get("enableFloatingPointChecks", False)),
+        "half_overflow": _half_overflow(options),
+        "statistics": bool(options._popart.options.get("torchipu.statistics", False)),
         "partials_type": _partials_type(options),
         "available_memory": options.available_memory_proportion or None,
         "offload_optimiser_state": _is_off_chip(options.TensorLocations.location_optimizer),
@@ -77,6 +79,12 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         **core_locations(options),
     }
     return CoreOptions(**values)
+
+
+def _half_overflow(options: Options) -> str:
+    """Return what becomes of a half beyond 65504, which is infinity unless the bit of the machine is set or cleared."""
+    nanoo = options._popart.options.get("enableNanoo")
+    return "infinity" if nanoo is None else "nan" if nanoo else "saturate"
 
 
 def _partials_type(options: Options) -> str:

@@ -17,6 +17,7 @@ from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.text import Names, format_op
 from torchipu.ir.types import DType, Leg
 from torchipu.ops.spec import HostTensor
+from torchipu.runtime import counting
 from torchipu.runtime.arena import aligned_bytes, shared_arena
 from torchipu.runtime.generic import TORCH_DTYPES, bind_generic
 from torchipu.runtime.host_plan import HostPlan, Planner
@@ -93,6 +94,7 @@ class BoundPlan:
     ) -> None:
         self.lanes = lanes = lanes or Lanes()
         self.observation = observation or Observation()
+        self.has_run = False
         self.host_plan = host_plan
         self.graph = graph
         self.replicas = replicas
@@ -127,6 +129,8 @@ class BoundPlan:
                 self._bind_lanes(RANDOM, self.rows_of_lanes, row_bytes)
             else:
                 self.engine.bind(RANDOM, self.random_rows.data_ptr())
+        if self.observation.counts:
+            counting.note(self)
         self.stamp: Stamp | None = None
         self.prepared_from: list[torch.Tensor] = []
         self.fresh_outputs: list[tuple[int, int, tuple[int, ...], torch.dtype]] = []
@@ -261,6 +265,7 @@ class BoundPlan:
         """
         if self.observation.counts:
             self._tallies().zero_()
+            self.has_run = True
         if self.observation.traps:
             with self._untouched_by_traps():
                 self._run(micro_batches, iterations, threads, borrow, is_prepared)
@@ -353,17 +358,18 @@ class GraphExecutor:
         frozen: Inputs of which what depends on them alone is computed at the first call, and again only after they
             changed.
         traps: Whether a floating-point exception stops the graph.
+        counts: Whether the magnitudes of all results are counted; `counting.statistics` returns them.
     """
 
     def __init__(
         self, graph: Graph, constants: Mapping[Tensor, torch.Tensor] | None = None, *, threads: int | None = None,
-        seed: int | None = None, frozen: Sequence[Tensor] = (), traps: bool = False,
+        seed: int | None = None, frozen: Sequence[Tensor] = (), traps: bool = False, counts: bool = False,
     ) -> None:
         self.graph = graph
         self.constants = {tensor: value.contiguous() for tensor, value in (constants or {}).items()}
         self.threads = threads or default_threads()
         self.seed = seed
-        self.traps = traps
+        self.traps, self.counts = traps, counts
         self.calls = 0
         self.frozen = [*frozen, *self.constants] if frozen else []
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
@@ -399,7 +405,7 @@ class GraphExecutor:
         if len(self.plans) >= MAX_PLANS:
             self.plans.clear()
         strides = {t: s for t, s in zip(self.arguments, key, strict=True) if s is not None}
-        observation = Observation(traps=self.traps)
+        observation = Observation(traps=self.traps, counts=self.counts)
         planner = Planner(self.graph, input_strides=strides, frozen=self.frozen, observation=observation)
         bound = BoundPlan(planner.plan(), self.graph, shares_arena=not self.traps, observation=observation)
         self.plans[key] = bound
