@@ -15,11 +15,12 @@ NONE, MEAN = 0, 1  # torch.nn._reduction
 # --------------------------------------------------------------------------- what the ops mean
 @library.custom_op(
     "ipu::ctc_loss", mutates_args=(),
-    schema="(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank, "
+    schema="(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank, int reduction, "
     "bool zero_infinity) -> (Tensor, Tensor)",
 )
 def ctc_loss(
-    log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int, zero_infinity: bool,
+    log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int, reduction: int,
+    zero_infinity: bool,
 ) -> tuple[Tensor, Tensor]:
     """Return the loss of each sample, ``[N]``, and the forward variables ``[N, T, 2 S + 1]`` in logarithms.
 
@@ -31,6 +32,7 @@ def ctc_loss(
         input_lengths: ``[N]``.
         target_lengths: ``[N]``.
         blank: Class that stands for no label.
+        reduction: How the losses are reduced afterwards; the device has no loss that is not.
         zero_infinity: Whether a loss of infinity counts as 0.
     """
     lengths = input_lengths.tolist(), target_lengths.tolist()
@@ -63,7 +65,8 @@ def ctc_loss_backward(
 
 @ctc_loss.register_fake
 def _(
-    log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int, zero_infinity: bool,
+    log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int, reduction: int,
+    zero_infinity: bool,
 ) -> tuple[Tensor, Tensor]:
     (time, batch), dtype = log_probs.shape[:2], _wide(log_probs)
     return (
@@ -78,13 +81,13 @@ def _(grad: Tensor, loss: Tensor, alpha: Tensor, log_probs: Tensor, *rest: Any) 
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    log_probs, targets, input_lengths, target_lengths, ctx.blank, ctx.zero_infinity = inputs
+    log_probs, targets, input_lengths, target_lengths, ctx.blank, _, ctx.zero_infinity = inputs
     ctx.save_for_backward(*output, log_probs, targets, input_lengths, target_lengths)
 
 
 def _backward(ctx: Any, grad: Tensor, _: object) -> tuple[Any, ...]:
     gradient = torch.ops.ipu.ctc_loss_backward(grad, *ctx.saved_tensors, ctx.blank, ctx.zero_infinity)
-    return gradient, *[None] * 5
+    return gradient, *[None] * 6
 
 
 ctc_loss.register_autograd(_backward, setup_context=_setup)
@@ -95,39 +98,23 @@ def _reduced(
     log_probs: Tensor, targets: Tensor, input_lengths: Tensor | Sequence[int], target_lengths: Tensor | Sequence[int],
     blank: int = 0, reduction: int = MEAN, zero_infinity: bool = False,
 ) -> Tensor:
-    """Compute ``aten::ctc_loss`` through the op; lengths may be lists, and a lone sample may come without a batch.
-
-    Targets may also come one after another in a row. No longer target than the inputs can be aligned.
-    """
+    """Compute ``aten::ctc_loss`` through the op; lengths may be lists, and a lone sample may come without a batch."""
     batched = log_probs.dim() == 3
     if not batched:
         log_probs, targets = log_probs.unsqueeze(1), targets.reshape(1, -1)
-    time, batch = log_probs.shape[:2]
+    batch = log_probs.shape[1]
     first, second = (
         torch.as_tensor(lengths, device=log_probs.device).to(torch.int64).reshape(batch)
         for lengths in (input_lengths, target_lengths)
     )
-    is_cut, width = targets.shape[-1] > time, min(targets.shape[-1], time)
-    if not width:
-        targets = targets.new_zeros(batch, 1)  # no label is read, but a column must be there
-    else:
-        targets = _stacked(targets, second, width) if targets.dim() == 1 else targets[:, :width]
-    held = second.clamp_max(width) if is_cut else second
-    losses, _ = torch.ops.ipu.ctc_loss(log_probs, targets.to(torch.int64), first, held, blank, zero_infinity)
-    if is_cut:
-        losses = torch.where(second > width, 0.0 if zero_infinity else torch.inf, losses)
+    losses, _ = torch.ops.ipu.ctc_loss(
+        log_probs, targets.to(torch.int64), first, second, blank, reduction, zero_infinity,
+    )
     if reduction == NONE:
         result = losses if batched else losses.squeeze(0)
     else:
         result = (losses / second.clamp_min(1).to(losses.dtype)).mean() if reduction == MEAN else losses.sum()
     return result.to(log_probs.dtype)
-
-
-def _stacked(targets: Tensor, lengths: Tensor, width: int) -> Tensor:
-    """Return targets that follow one another in a row as ``[N, width]``; behind a target's end lies any label."""
-    begins = lengths.cumsum(0) - lengths
-    places = begins[:, None] + torch.arange(width, device=targets.device)
-    return targets[places.clamp_max(targets.shape[0] - 1)]
 
 
 def _wide(log_probs: Tensor) -> torch.dtype:

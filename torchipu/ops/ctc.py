@@ -9,6 +9,8 @@ from torchipu.ops.lowering import element_codelet, elementwise_set, vector_codel
 from torchipu.ops.spec import FLOATING, Constraint, HostPlanner, OpSpec, Vertices, register
 from torchipu.target import Target
 
+MEAN, SUM = 1, 2  # torch.nn._reduction
+
 # Each position of alpha or beta adds up to three logarithms: poplibs' CTC vertices spend about 60 cycles on it.
 _ALPHA = element_codelet("popnn::CTCAlpha", 60, 60, code_bytes=900, source="estimate")
 _GRADIENT = element_codelet("popnn::CTCGradGivenAlpha", 90, 90, code_bytes=1100, source="estimate")
@@ -99,6 +101,13 @@ def _has_tables(op: Op) -> bool:
 
 
 CONSTRAINTS = (
+    Constraint(lambda op: op.attrs["reduction"] in (MEAN, SUM), "CTC loss cannot be had by reduction='none'",
+               "pass reduction='mean' or reduction='sum'"),
+    Constraint(lambda op: len(_operand(op, "targets").shape) == 2, "CTC loss takes targets [N, S], not one row of all",
+               "pad the targets to one length and stack them; target_lengths tells the padding apart"),
+    Constraint(lambda op: _operand(op, "targets").shape[1] <= _operand(op, "log_probs").shape[0],
+               "CTC loss has targets [N, S] that are longer than its inputs [T, N, C]",
+               "cut the padding of the targets to T columns, or give more time steps: no longer target can be aligned"),
     Constraint(lambda op: 0 <= _blank(op) < _operand(op, "log_probs").shape[2], "CTC loss has a blank that is no class",
                "pass blank= between 0 and the number of classes less one"),
 )
