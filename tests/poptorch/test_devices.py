@@ -70,3 +70,14 @@ def test_attributes_of_the_model_are_constants() -> None:
 
 def test_a_tensor_by_default_is_an_input() -> None:
     assert run(lambda x, y=OUTSIDE: x + y).tolist() == [2.0, 3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize("device", ["ipu", "ipu:0", torch.device("ipu"), torch.device("ipu", 1)])
+def test_a_model_may_name_the_ipu(device: Any, capsys: Any) -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        y = torch.arange(3, dtype=torch.float32, device=device) + torch.tensor([1.0], device=device)
+        return x.to(device) * y.to(device=x.device) + torch.zeros_like(x, device=device)
+
+    x = torch.tensor([1.0, 2.0, 3.0])
+    assert poptorch.inferenceModel(model)(x).equal(x * torch.tensor([1.0, 2.0, 3.0]))
+    assert "forcing to IPU" not in capsys.readouterr().err

@@ -102,3 +102,23 @@ def test_products_of_half_and_float_follow_the_first(product: Any, first: torch.
     got = poptorch.inferenceModel(product)(X.to(first), W.to(second))
     assert got.dtype == first
     torch.testing.assert_close(got.double(), product(X.double(), W.double()), rtol=5e-3, atol=5e-3)  # eps of half 1e-3
+
+
+# --------------------------------------------------------------------------- whole numbers at random
+@pytest.mark.parametrize(("fill", "low", "high"), [
+    (lambda x: x.random_(0, 9), 0, 8), (lambda x: x.random_(5), 0, 4), (lambda x: x.random_(-3, 3), -3, 2),
+    (lambda x: x.random_(**{"from": 2, "to": 4}), 2, 3), (lambda x: x.random_(), 0, 2**24),
+])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
+def test_tensors_are_filled_with_whole_numbers_in_bounds(fill: Any, low: int, high: int, dtype: torch.dtype) -> None:
+    step = poptorch.inferenceModel(lambda x: fill(x * 1), poptorch.Options().randomSeed(1))
+    x = torch.zeros(4000, dtype=dtype)
+    first, second = step(x), step(x)
+    assert first.dtype == dtype
+    assert not first.equal(second)
+    assert first.min() >= low
+    assert first.equal(first.round())
+    if high < 10:
+        assert first.unique().tolist() == list(range(low, high + 1))
+    else:
+        assert first.double().std() > 0.2 * high

@@ -22,6 +22,7 @@ RECURRENT: Mapping[Any, Callable[..., Any]] = {
 REPLACEMENTS: Mapping[Any, Callable[..., Any]] = {
     **criteria.CALLS, **RECURRENT, F.gaussian_nll_loss: substitutes.gaussian_nll_loss,
     torch.bincount: substitutes.bincount, torch.Tensor.bincount: substitutes.bincount,
+    torch.Tensor.random_: substitutes.random_,
 }
 
 PAD = "pad the sequences to one length, give the layer [T, N, C] and mask what lies behind their ends"

@@ -57,6 +57,23 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     return torch.zeros(minlength, dtype=dtype, device=input.device).index_add(0, input.long(), counted)
 
 
+def random_(self: Tensor, low: int = 0, high: int | None = None, **more: int | None) -> Tensor:
+    """`Tensor.random_`, whose keyword ``from`` the code of a graph cannot hold.
+
+    Without an upper bound, all whole numbers that the type holds exactly, but none that a signed 32-bit one does not.
+    """
+    low, high = int(more.get("from") or low), more.get("to", high)
+    if high is None and (low == 0 or "from" in more):
+        mantissa = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float64: 31}.get(self.dtype)
+        high = torch.iinfo(torch.int32).max if mantissa is None else 2**mantissa + 1
+        if mantissa is None and self.dtype != torch.bool:
+            high = min(high, torch.iinfo(self.dtype).max)
+        high = 2 if self.dtype == torch.bool else high
+    elif high is None:
+        low, high = 0, low
+    return self.copy_(torch.randint(low, high, self.shape, device=self.device))
+
+
 def register() -> None:
     """Tell Dynamo of the functions here; its own rule for one of them is to run it on values that are not there."""
     rules = get_torch_obj_rule_map()

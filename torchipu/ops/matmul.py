@@ -1,4 +1,4 @@
-"""Matrix products: mm, bmm, addmm, baddbmm; their planner is in matrix_unit.py, their host steps in matmul_steps.py."""
+"""Matrix products: mm, bmm, addmm, baddbmm."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ FACTORIES: frozenset[Any] = frozenset({
     torch.arange, torch.empty, torch.full, torch.full_like, torch.linspace, torch.logspace, torch.ones, torch.rand,
     torch.randint, torch.randn, torch.randperm, torch.range, torch.tensor, torch.zeros, torch.zeros_like,
 })
+IPU = "ipu"
+CAPTURED_ON = torch.device("cpu")
 
 
 @contextlib.contextmanager
@@ -59,7 +61,7 @@ class _Devices(TorchFunctionMode):
         self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        kwargs = kwargs or {}
+        args, kwargs = tuple(map(_named, args)), {name: _named(value) for name, value in (kwargs or {}).items()}
         if (function in FACTORIES or _is_normal_of_numbers(function, args, kwargs)) and kwargs.get("device") is None:
             self._say(function.__name__)
         operands = list(structure.tensors_in((args, kwargs)))
@@ -83,6 +85,13 @@ class _Devices(TorchFunctionMode):
         if name not in self.names:
             self.names.add(name)
             logger.warning("No device set in torch.%s(): forcing to IPU", name)
+
+
+def _named(value: Any) -> Any:
+    """Return an argument; for the device ``ipu``, which a model may name, the one on which tensors are captured."""
+    if isinstance(value, torch.device) and value.type == IPU:
+        return CAPTURED_ON
+    return CAPTURED_ON if isinstance(value, str) and value.partition(":")[0] == IPU else value
 
 
 def _is_normal_of_numbers(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

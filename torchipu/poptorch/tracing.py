@@ -173,6 +173,7 @@ def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[t
     try:
         with (
             torch.no_grad(), torch.random.fork_rng(devices=[]), on_ipu(traced.is_training), _members_stay(traced.inner),
+            devices_seen(traced.inner, traced.warned_factories),
         ):
             given.call(traced.inner)
     except Exception as other:
