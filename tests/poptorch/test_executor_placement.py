@@ -88,6 +88,8 @@ def test_three_ipus_are_refused_unless_they_may_be_rounded(monkeypatch: pytest.M
     assert not refused.isCompiled()
     for settings in (sharded().autoRoundNumIPUs(True), sharded().useIpuModel(True)):
         assert torch.equal(poptorch.inferenceModel(forward, settings)(x), x + 3)
+    with pytest.raises(poptorch.Error, match=r"Too many IPUs requested \(96\)\. Experiments that need more than 64"):
+        poptorch.inferenceModel(forward, sharded().replicationFactor(32).autoRoundNumIPUs(True))(torch.ones(32))
     monkeypatch.setenv("POPTORCH_IPU_MODEL", "1")
     assert torch.equal(poptorch.inferenceModel(forward, sharded())(x), x + 3)
 

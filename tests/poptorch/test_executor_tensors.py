@@ -97,6 +97,47 @@ def test_the_ir_lists_ops_with_their_module_and_place() -> None:
     assert all(isinstance(value, str) for op in ops for value in op["attributes"].values())
 
 
+@pytest.mark.parametrize(("make", "accumulation", "kinds"), [
+    (lambda p: poptorch.optim.SGD(p, lr=0.1), 1, {"SGD0VarUpdate"}),
+    (lambda p: poptorch.optim.SGD(p, lr=0.1), 2, {"SGD2PartialAcclUpdate", "SGD2VarUpdate"}),
+    (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 1, {"SGD2PartialAcclUpdate", "SGD2VarUpdate"}),
+    (lambda p: poptorch.optim.SGD(p, lr=0.1, momentum=0.9, use_combined_accum=True), 1,
+     {"SGD1AcclUpdate", "SGD1VarUpdate"}),
+    (lambda p: poptorch.optim.Adam(p, lr=0.1), 1, {"AdamUpdater", "AdamVarUpdate"}),
+])
+def test_the_ir_tells_the_variants_of_optimisers_apart(make: Any, accumulation: int, kinds: set[str]) -> None:
+    model = Classifier()
+    step = poptorch.trainingModel(model, options(1, accumulation), make(model.parameters()))
+    step.compile(*batch(4))
+    ops = json.loads(step._debugGetPopartIR())["maingraph"]
+    assert {op["type"] for op in ops if "Update" in op["type"]} == kinds
+
+
+@pytest.mark.parametrize(("has_checkpoint", "level", "num_stashes"), [
+    (False, None, 1), (True, None, 2), (False, 0, 3),
+])
+def test_the_ir_shows_what_a_pipeline_keeps_for_the_backward(
+    has_checkpoint: bool, level: int | None, num_stashes: int,
+) -> None:
+    class Staged(Classifier):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Any:
+            with poptorch.Block("first", ipu_id=0):
+                x = torch.tanh(self.body(x))
+                x = torch.tanh(poptorch.recomputationCheckpoint(x) if has_checkpoint else x)
+            with poptorch.Block("second", ipu_id=1):
+                return torch.nn.functional.cross_entropy(self.head(x), labels)
+
+    settings = options(1, 4)
+    if level is not None:
+        settings._Popart.set("autoRecomputation", level)
+    model = Staged()
+    step = poptorch.trainingModel(model, settings, sgd(model))
+    step.compile(*batch(8))
+    ops = json.loads(step._debugGetPopartIR())["maingraph"]
+    assert sum(op["type"] == "Stash" for op in ops) == sum(op["type"] == "Restore" for op in ops) == num_stashes
+    assert any("Checkpoint" in op["name"] for op in ops) == has_checkpoint
+
+
 @pytest.mark.parametrize(("mode", "more", "outputs"), [
     (OutputMode.All, {}, 8), (OutputMode.Final, {}, 1), (OutputMode.Sum, {}, 1),
     (OutputMode.EveryN, {"output_return_period": 2}, 4),

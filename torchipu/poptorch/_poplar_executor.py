@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchipu.errors import ExecutionError, IpuError
+from torchipu.errors import ExecutionError, IpuError, PlacementError
 from torchipu.poptorch import instrumentation, ir_text, optim, perf, popart_options, profiling, translation
 from torchipu.poptorch._args_parser import ArgsParser, Arguments
 from torchipu.poptorch._impl import createPoptorchError
@@ -262,6 +262,9 @@ class PoplarExecutor(Reports, Files, Optimised):
                     translation.check_ipus(session.num_ipus, self._options)
                     check_overlaps(session.capture, traced, self._options, session.num_ipus)
                 except IpuError as error:
+                    if isinstance(error, PlacementError):
+                        # More IPUs than there are have PopTorch's own words.
+                        translation.check_ipus(max(traced.ipus, default=0) + 1, self._options)
                     raise as_poptorch_error(error) from error
                 except (RuntimeError, ValueError, IndexError, TypeError) as error:
                     raise error_on_the_host(error, traced, session.cut(tensors)) from None
@@ -269,7 +272,7 @@ class PoplarExecutor(Reports, Files, Optimised):
         self._fixed = FixedValues(optimizer) if optimizer is not None else None
         self._compiled_arguments = arguments.with_tensors([t.detach().to("meta") for t in arguments.tensors()])
         self._compilation_seconds = time.perf_counter() - started
-        ir_text.show(session.compiled, self._options)
+        ir_text.show(session.compiled, self._options, is_combined=self._is_combined)
         write_report(session.profile, self._options, is_training=self._training)
         self._seen_version = -1
 

@@ -24,6 +24,7 @@ class Reports:
     _perf: perf.Counters
     _anchor_memory: dict[str, torch.Tensor]
     _compilation_seconds: float | None
+    _optimizer: torch.optim.Optimizer | None
 
     def _session(self) -> Session:
         raise NotImplementedError
@@ -88,7 +89,12 @@ class Reports:
 
     def _debugGetPopartIR(self) -> str:
         """Return the program's ops as JSON."""
-        return json.dumps(ir_text.popart_ir(self._session().compiled))
+        return json.dumps(ir_text.popart_ir(self._session().compiled, is_combined=self._is_combined))
+
+    @property
+    def _is_combined(self) -> bool:
+        """Whether SGD keeps one tensor for accumulator and velocity."""
+        return bool(getattr(self._optimizer, "use_combined_accum", False))
 
     def _keep_anchored(self, session: Session, anchored: dict[str, torch.Tensor]) -> None:
         for name, (long_name, *_) in self._options.anchored_tensors.items():

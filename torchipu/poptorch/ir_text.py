@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from torchipu.compiler import Compiled
 from torchipu.ir.graph import Graph, Op, Placement, Tensor
+from torchipu.ir.program import Executable
 from torchipu.ir.text import format_graph
-from torchipu.ir.types import DType, Leg
+from torchipu.ir.types import DType, Leg, Role
 from torchipu.poptorch._logging import TRACE, logger
 from torchipu.poptorch.anchors import op_names, op_type
 from torchipu.poptorch.multi_conv import MULTI_CONV
@@ -28,21 +30,33 @@ MAX_GRAPH_LENGTH = 10_000
 """Characters of a graph in the log, unless ``POPTORCH_MAX_GRAPH_LEN`` says otherwise. Source: PopTorch, recalled."""
 CONVOLUTIONS = ("Conv", "ConvolutionBackward")
 ADAM = ("ipu.adam.default", "ipu.adamw.default", "ipu.lamb.default")
+SGD0, SGD1, SGD2 = "SGD0VarUpdate", "SGD1VarUpdate", "SGD2VarUpdate"
+"""PopART's updates by SGD: without any state, with one tensor for accumulator and velocity, and with two."""
+STATES_OF_SGD = ("momentum_buffer", "acc_sum")
+UPDATERS = {"AdamVarUpdate": "AdamUpdater", SGD1: "SGD1AcclUpdate", SGD2: "SGD2PartialAcclUpdate"}
+"""What PopART shows of an update beside its last op: the one that makes the step of its states."""
 
 
-def popart_ir(compiled: Compiled) -> dict[str, list[dict[str, Any]]]:
-    """Return ``{"maingraph": [ops]}``; an op has name, type, attributes (all of them text), inputs and outputs."""
+def popart_ir(compiled: Compiled, *, is_combined: bool = False) -> dict[str, list[dict[str, Any]]]:
+    """Return ``{"maingraph": [ops]}``; an op has name, type, attributes (all of them text), inputs and outputs.
+
+    Args:
+        compiled: The program.
+        is_combined: Whether SGD keeps one tensor for accumulator and velocity.
+    """
     ops: list[dict[str, Any]] = []
     together: dict[tuple[str, Leg], dict[str, Any]] = {}
     for name, op in op_names(compiled.graph):
-        if op.target in ADAM:
-            ops.append(_adam_updater(name, op))
+        kind = _type(op, is_combined)
+        name = name.replace(SGD0, kind)
+        if op.target in ADAM or kind in (SGD1, SGD2):
+            ops.append(_updater(name, kind, op))
         attributes = {key: str(value) for key, value in op.attrs.items()}
         if op.placement is not None:
             attributes["__pipeline_stage"] = str(op.placement.stage)
             attributes["__ipu_number"] = str(op.placement.ipu)
         shown = {
-            "name": name, "type": op_type(op), "domain": "ai.graphcore" if op.target.startswith("ipu") else "ai.onnx",
+            "name": name, "type": kind, "domain": "ai.graphcore" if op.target.startswith("ipu") else "ai.onnx",
             "attributes": attributes, "inputs": [_tensor(t, n) for n, t in enumerate(op.inputs)],
             "outputs": [_tensor(t, n) for n, t in enumerate(op.outputs)],
         }
@@ -55,7 +69,20 @@ def popart_ir(compiled: Compiled) -> dict[str, list[dict[str, Any]]]:
             together[region, op.leg] = shown
             ops.append(shown)
             shown["type"] = "MultiConv"
-    return {"maingraph": ops}
+    return {"maingraph": [*ops, *_stashes(compiled.executable)]}
+
+
+def _stashes(executable: Executable) -> Iterator[dict[str, Any]]:
+    """Yield the ops that keep a tensor of a pipeline for the backward of its micro-batch, and those that fetch it."""
+    for variable in executable.variables:
+        if variable.depth > 1 and variable.role in (Role.INPUT, Role.ACTIVATION):
+            shape = f"[{' '.join(map(str, variable.shape))}]"
+            tensor = {"name": variable.name, "index": "0", "type": variable.dtype.text, "shape": shape}
+            for kind, inputs, outputs in ("Stash", [tensor], []), ("Restore", [], [tensor]):
+                yield {
+                    "name": f"{variable.name}/{kind}", "type": kind, "domain": "ai.graphcore",
+                    "attributes": {"stashSize": str(variable.depth)}, "inputs": inputs, "outputs": outputs,
+                }
 
 
 def _join(first: dict[str, Any], other: dict[str, Any]) -> None:
@@ -64,27 +91,36 @@ def _join(first: dict[str, Any], other: dict[str, Any]) -> None:
         first[side] += [{**entry, "index": str(len(first[side]) + n)} for n, entry in enumerate(other[side])]
 
 
-def _adam_updater(name: str, op: Op) -> dict[str, Any]:
-    """Return what PopART shows of an Adam update beside its last op: the one that makes the step of the moments."""
+def _type(op: Op, is_combined: bool) -> str:
+    """Return PopART's name of what an op computes; updates by SGD are told apart by their states."""
+    kind = op_type(op)
+    if kind != SGD0 or not any(tensor.name.startswith(STATES_OF_SGD) for tensor in op.inputs):
+        return kind
+    return SGD1 if is_combined else SGD2
+
+
+def _updater(name: str, kind: str, op: Op) -> dict[str, Any]:
+    """Return what PopART shows beside the last op of an update."""
     return {
-        "name": name.replace("AdamVarUpdate", "AdamUpdater"), "type": "AdamUpdater", "domain": "ai.graphcore",
+        "name": name.replace(kind, UPDATERS[kind]), "type": UPDATERS[kind], "domain": "ai.graphcore",
         "attributes": {}, "inputs": [_tensor(t, n) for n, t in enumerate(op.inputs[1:])], "outputs": [],
     }
 
 
-def show(compiled: Compiled, options: Options) -> None:
+def show(compiled: Compiled, options: Options, *, is_combined: bool = False) -> None:
     """Write a program to where its user looks: the log, and the file that ``POPTORCH_EXPORT_PROTO_FILE`` names.
 
     Args:
         compiled: The program.
         options: The executor's.
+        is_combined: As for `popart_ir`.
     """
     log_ops(compiled, options)
     if logger.isEnabledFor(TRACE):
         logger.log(TRACE, "Graph of the compiled model:\n%s", _shortened_text(compiled.graph))
     path = os.environ.get("POPTORCH_EXPORT_PROTO_FILE")
     if path:
-        Path(path).write_text(json.dumps(popart_ir(compiled), indent=1), encoding="utf-8")
+        Path(path).write_text(json.dumps(popart_ir(compiled, is_combined=is_combined), indent=1), encoding="utf-8")
         logger.info("Wrote the ops of the program to %s", path)
 
 
