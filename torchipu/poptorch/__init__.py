@@ -47,6 +47,7 @@ from torchipu.poptorch.options import (
 )
 from torchipu.poptorch.poptorch_core import Error, RecoverableError, UnrecoverableError
 from torchipu.poptorch.process import prepare as _prepare_process
+from torchipu.poptorch.torch_ops import register as _register_torch_ops
 
 __version__ = "3.3.0"
 """The PopTorch whose behaviour this is."""
@@ -202,6 +203,7 @@ def _autocast_of_modules(module: torch.nn.Module, enabled: bool = True) -> torch
 
 torch.nn.Module.autocast = _autocast_of_modules  # type: ignore[attr-defined]
 _prepare_process()
+_register_torch_ops()
 
 
 def __dir__() -> list[str]:

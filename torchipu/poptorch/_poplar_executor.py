@@ -273,7 +273,7 @@ class PoplarExecutor(Reports, Files, Optimised):
         self._compiled_arguments = arguments.with_tensors([t.detach().to("meta") for t in arguments.tensors()])
         self._compilation_seconds = time.perf_counter() - started
         ir_text.show(session.compiled, self._options, is_combined=self._is_combined)
-        write_report(session.profile, self._options, is_training=self._training)
+        write_report(session.profile, session.compiled, self._options, is_training=self._training)
         self._seen_version = -1
 
     def _check_inputs(self, arguments: Arguments) -> None:

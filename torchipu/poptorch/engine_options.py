@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from torchipu.compiler import Compiled
 from torchipu.poptorch._logging import logger
+from torchipu.poptorch.debug_file import write_debug_file
 from torchipu.poptorch.options import Options, engine_options_of_environment
 from torchipu.report.figures import Figures
 from torchipu.report.json import write_json
@@ -29,13 +31,15 @@ def is_on(value: object) -> bool:
     return str(value).lower() in ("true", "1")
 
 
-def write_report(profile: Figures, options: Options, *, is_training: bool) -> Path | None:
+def write_report(profile: Figures, compiled: Compiled, options: Options, *, is_training: bool) -> Path | None:
     """Write the profile of a program where the options of the engine ask for one.
 
-    The file is JSON, as ``torchipu report`` reads it: PopVision's own format is not public.
+    The file is JSON, as ``torchipu report`` reads it: PopVision's own format is not public. ``debug.cbor`` beside it
+    says where each op was written.
 
     Args:
         profile: Of the program.
+        compiled: The program.
         options: The executor's.
         is_training: Which folder it goes to, unless the options name one.
 
@@ -48,5 +52,6 @@ def write_report(profile: Figures, options: Options, *, is_training: bool) -> Pa
     name = options.model_name if options.exists("model_name") else "training" if is_training else "inference"
     path = Path(engine.get("autoReport.directory", ".")) / name / REPORT_NAME
     write_json(profile, path)
+    write_debug_file(compiled, path.parent, options._source_location_excludes)
     logger.info("Wrote the profile of the program to %s", path)
     return path
