@@ -118,6 +118,16 @@ def test_an_input_that_needs_a_gradient_is_detached() -> None:
     assert not found.requires_grad
 
 
+def test_a_model_made_in_inference_mode_runs_there() -> None:
+    with torch.inference_mode():
+        model = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+        step = poptorch.inferenceModel(model)
+        x = torch.randn(2, 4)
+        torch.testing.assert_close(step(x), model(x))
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    torch.testing.assert_close(step(torch.ones(2, 4)), model(torch.ones(2, 4)).detach())
+
+
 def test_compile_alone_takes_keywords_and_works_in_inference_mode() -> None:
     step = wrap(lambda x, y: x - y)
     with torch.inference_mode():

@@ -249,7 +249,8 @@ class PoplarExecutor(Reports, Files, Optimised):
         if fetched is not None and fetched is not self:
             fetched.copyWeightsToHostIfNeeded()
         groups = groups_of(self._groups, self._model, self._options.replication_factor)
-        with instrumentation.as_plain(owner):
+        frozen = contextlib.nullcontext() if self._training else instrumentation.without_gradients(owner)
+        with instrumentation.as_plain(owner), frozen:
             session = make_session(owner, core, optimizer)
             traced = TracedModel(
                 self._model, arguments, self._options, is_training=self._training, loss_scale=core.backward_scale,

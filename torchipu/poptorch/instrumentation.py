@@ -221,6 +221,24 @@ def as_plain(module: torch.nn.Module) -> Iterator[None]:
             _set_kind(tensor, kind)
 
 
+@contextlib.contextmanager
+def without_gradients(module: torch.nn.Module) -> Iterator[None]:
+    """Let parameters made in ``torch.inference_mode()`` ask for no gradient meanwhile: what traces them cannot either.
+
+    Args:
+        module: Wrapped for inference.
+    """
+    changed = [tensor for tensor in module.parameters() if tensor.is_inference() and tensor.requires_grad]
+    for tensor in changed:
+        tensor.requires_grad_(False)
+    try:
+        yield
+    finally:
+        with torch.inference_mode():
+            for tensor in changed:
+                tensor.requires_grad_(True)
+
+
 def _set_kind(tensor: torch.Tensor, kind: type[torch.Tensor]) -> None:
     tensor.__class__ = kind
 
