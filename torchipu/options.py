@@ -164,6 +164,23 @@ class Options:
         "were near the end of their range; it begins with loss_scaling", kind=bool,
         poptorch="Training.setAutomaticLossScaling",
     )
+    loss_scale_gradients: str = _option(
+        "weights", "whose elements automatic_loss_scaling counts: gradients of weights, all that the backward leg "
+        "computes, or those that products and convolutions give", kind=str, allowed=("weights", "all", "products"),
+        poptorch="_Popart.set('automaticLossScalingSettings.gradientTensorTrackingMethod')",
+    )
+    loss_scale_bin_edge: float = _option(
+        0.125, "share of the range of a half beyond which automatic_loss_scaling calls an element large", kind=float,
+        above=0.0, poptorch="_Popart.set('automaticLossScalingSettings.binEdgeLocation')",
+    )
+    loss_scale_threshold: float = _option(
+        1e-7, "share of large elements above which automatic_loss_scaling lowers the scale", kind=float, above=0.0,
+        poptorch="_Popart.set('automaticLossScalingSettings.thresholdUpperCountProportion')",
+    )
+    loss_scale_period: int = _option(
+        1, "weight updates over which automatic_loss_scaling counts before it changes the scale", kind=int, least=1,
+        unit="updates", poptorch="_Popart.set('automaticLossScalingSettings.updatePeriod')",
+    )
     max_grad_norm: float | None = _option(
         None, "norm of all gradients together to which they are clipped before an update, as by "
         "torch.nn.utils.clip_grad_norm_; None not to clip", kind=float, optional=True, above=0.0,

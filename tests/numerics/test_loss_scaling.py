@@ -11,6 +11,7 @@ import torch
 import torchipu
 from torchipu.errors import OptionsError
 from torchipu.optim import LAMB, LARS
+from torchipu.poptorch.translation import core_options
 
 
 class Net(torch.nn.Module):
@@ -82,11 +83,11 @@ class Slope(torch.nn.Module):
         return (self.weight * x).float().sum()
 
 
-def scale_after(gradient, *, loss_scaling=1.0, calls=1):
+def scale_after(gradient, *, loss_scaling=1.0, calls=1, **options):
     model = Slope(len(gradient))
     step = torchipu.TrainStep(
         model, torch.optim.SGD(model.parameters(), lr=0.0),
-        torchipu.Options(automatic_loss_scaling=True, loss_scaling=loss_scaling),
+        torchipu.Options(automatic_loss_scaling=True, loss_scaling=loss_scaling, **options),
     )
     for _ in range(calls):
         step(gradient.half())
@@ -101,6 +102,76 @@ def test_the_scale_rises_unless_a_gradient_is_near_the_end_of_its_range():
     assert scale_after(small.index_fill(0, torch.tensor([7]), 8192.0)) == 0.5
     assert scale_after(small.index_fill(0, torch.tensor([7]), torch.inf)) == 0.5
     assert scale_after(small.index_fill(0, torch.tensor([7]), torch.nan)) == 0.5
+
+
+def test_edge_and_threshold_are_options():
+    one_of_a_thousand = torch.ones(1000).index_fill(0, torch.tensor([7]), 1000.0)
+    assert scale_after(one_of_a_thousand) == 2.0
+    assert scale_after(one_of_a_thousand, loss_scale_bin_edge=0.01) == 0.5  # 655
+    assert scale_after(one_of_a_thousand, loss_scale_bin_edge=0.01, loss_scale_threshold=0.002) == 2.0
+
+
+def test_a_period_of_several_updates_decides_by_all_of_them():
+    model = Slope(1000)
+    step = torchipu.TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.0),
+        torchipu.Options(
+            automatic_loss_scaling=True, loss_scaling=4.0, loss_scale_period=3, floating_point_exceptions=True,
+        ),
+    )
+    small, large = torch.ones(1000).half(), torch.full((1000,), 1200.0).half()
+    scales = []
+    for gradient in (small, small, small, small, large, small, small):
+        step(gradient)
+        scales.append(step.loss_scale)
+    assert scales == [4.0, 4.0, 8.0, 8.0, 8.0, 4.0, 4.0]
+    with pytest.raises(torchipu.errors.ExecutionError):  # what fails counts for nothing
+        step(torch.full((1000,), 60000.0).half())
+    step(small)
+    assert step.loss_scale == 4.0
+    step(small)
+    assert step.loss_scale == 8.0
+
+
+@pytest.mark.parametrize(("which", "wanted"), [("weights", 2.0), ("all", 0.5), ("products", 0.5)])
+def test_gradients_between_the_weights_may_be_watched_too(which, wanted):
+    class Narrowed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(4, 4, dtype=torch.half))
+
+        def forward(self, x):
+            # The gradient of the inner product's result is 4 * 2^12, that of the weights 2^-10 of it.
+            inner = (x * 2.0**-10) @ self.weight
+            return (inner @ torch.full((4, 4), 2.0**12, dtype=torch.half)).float().sum()
+
+    model = Narrowed()
+    step = torchipu.TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.0),
+        torchipu.Options(automatic_loss_scaling=True, loss_scale_gradients=which),
+    )
+    step(torch.ones(2, 4).half())
+    assert step.loss_scale == wanted
+
+
+def test_settings_of_popart_reach_the_program():
+    options = poptorch.Options().outputMode(poptorch.OutputMode.Final)
+    options.Training.setAutomaticLossScaling(True)
+    for name, value in {
+        "binEdgeLocation": 0.25, "thresholdUpperCountProportion": 0.001, "updatePeriod": 4,
+        "gradientTensorTrackingMethod": "GradientTensorTrackingMethod::ConvAndMatmulGradients",
+    }.items():
+        options._Popart.set(f"automaticLossScalingSettings.{name}", value)
+    model = torch.nn.Linear(2, 2)
+    core = core_options(options, poptorch.optim.SGD(model.parameters(), lr=0.1))
+    assert core.automatic_loss_scaling
+    assert core.loss_scale_bin_edge == 0.25
+    assert core.loss_scale_threshold == 0.001
+    assert core.loss_scale_period == 4
+    assert core.loss_scale_gradients == "products"
+    options._Popart.set("automaticLossScalingSettings.gradientTensorTrackingMethod", "Some")
+    with pytest.raises(poptorch.Error, match="AllNonViewChangingGradientTensors or ConvAndMatmulGradients"):
+        core_options(options, poptorch.optim.SGD(model.parameters(), lr=0.1))
 
 
 def test_it_settles_where_gradients_use_the_range():

@@ -103,15 +103,21 @@ static int FN(join_counts)(char *const *args, const int64_t *ints, const double 
   return TI_OK;
 }
 
-/* adapt_scale: args loss scale (float), counter [beyond, all]; scalars [share of elements beyond the edge that is too
- * many, factor, smallest, largest]. One item. */
+/* adapt_scale: args loss scale (float), history [beyond, all, updates], counter [beyond, all]; ints [updates after which
+ * the scale changes]; scalars [share of elements beyond the edge that is too many, factor, smallest, largest]. One item.
+ * The history holds what was counted since the last change. */
 static int FN(adapt_scale)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                            void *scratch) {
-  const int64_t *counter = (const int64_t *)args[1];
+  const int64_t *counter = (const int64_t *)args[2];
+  int64_t *history = (int64_t *)args[1];
   float *scale = (float *)args[0];
-  const int is_high = (double)counter[0] > scalars[0] * (double)counter[1];
+  history[0] += counter[0];
+  history[1] += counter[1];
+  if (++history[2] < ints[0]) return TI_OK;
+  const int is_high = (double)history[0] > scalars[0] * (double)history[1];
   const double next = is_high ? *scale / scalars[1] : *scale * scalars[1];
   if (next >= scalars[2] && next <= scalars[3]) *scale = (float)next;
+  memset(history, 0, 3 * sizeof *history);
   return TI_OK;
 }
 

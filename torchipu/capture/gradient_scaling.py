@@ -15,17 +15,13 @@ from torchipu.capture.optimiser import OptimiserImport
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg, Role
 from torchipu.ops.scaling import ADAPT, ADD_SUMS, CLIP, COUNT, JOIN_COUNTS, SQUARES, UNSCALE
+from torchipu.ops.spec import spec_of
+from torchipu.passes.precision import WITH_PARTIALS
 
 LOSS_SCALE = "loss_scale"
 """Name of the state that automatic loss scaling changes."""
 OPERANDS_AT_A_TIME = 32
 """Sums or counters that one op joins; a kernel takes 64 operands."""
-BIN_EDGE = 0.125
-"""Share of the range of a gradient's type beyond which its elements are large. Source: PopART's default of
-``automaticLossScalingSettings.binEdgeLocation``, recalled."""
-LARGE_SHARE = 1e-7
-"""Share of large elements above which the scale is lowered. Source: PopART's default of
-``automaticLossScalingSettings.thresholdUpperCountProportion``, recalled."""
 SCALE_FACTOR = 2.0
 """By which the scale is raised or lowered; a power of two changes no mantissa. Source: PopART, recalled."""
 SMALLEST_SCALE, LARGEST_SCALE = 2.0**-14, 2.0**15
@@ -99,40 +95,72 @@ def _update(
 
 
 # --------------------------------------------------------------------------- automatic loss scaling
-def count_large(gradients: Mapping[str, Tensor]) -> tuple[tuple[Tensor, ...], Accumulation]:
+def watched(graph: Graph, gradients: Iterable[Tensor], which: str) -> tuple[Tensor, ...]:
+    """Return the gradients whose elements are counted: halves, and floats where there are none.
+
+    Args:
+        graph: As captured.
+        gradients: Those of the parameters.
+        which: ``weights`` for these, ``all`` for every result of the backward leg that is no view of another,
+            ``products`` for those of products and convolutions.
+    """
+    chosen = dict.fromkeys(gradients)
+    if which != "weights":
+        ops = [op for op in graph.ops if op.leg is Leg.BACKWARD and not _is_view(op)]
+        ops = [op for op in ops if which == "all" or op.kind.startswith(WITH_PARTIALS)]
+        chosen = dict.fromkeys(result for op in ops for result in op.outputs if result.dtype.is_floating)
+    return tuple(tensor for tensor in chosen if tensor.dtype is DType.HALF) or tuple(chosen)
+
+
+def _is_view(op: Op) -> bool:
+    spec = spec_of(op)
+    return spec is not None and spec.is_view
+
+
+def count_large(gradients: Iterable[Tensor], edge: float) -> tuple[tuple[Tensor, ...], Accumulation]:
     """Count the elements of gradients that are near the end of their type's range.
 
     Args:
-        gradients: Gradients of a micro-batch, by parameter name. Halves are looked at, floats where there are none.
+        gradients: Gradients of a micro-batch, of which those are counted that `watched` has chosen.
+        edge: Share of the range from which on they are large.
 
     Returns:
         The counters, each [large elements, all elements] after the last micro-batch, and the ops to add.
     """
-    distinct = dict.fromkeys(gradients.values())
-    watched = [gradient for gradient in distinct if gradient.dtype is DType.HALF] or list(distinct)
     counters, parts = [], []
-    for gradient in watched:
+    for gradient in gradients:
         held, total, reset = accumulator(f"large.{gradient.name}", (2,), DType.LONG)
-        edge = {"edge": BIN_EDGE * LARGEST[gradient.dtype]}
-        op = replace(accumulating(COUNT, (held, gradient), (total,)), attrs=edge)
+        op = replace(
+            accumulating(COUNT, (held, gradient), (total,)), attrs={"edge": edge * LARGEST[gradient.dtype]}
+        )
         counters.append(total)
         parts.append(Accumulation((held,), (op,), (reset,), ((held, reset.outputs[0]),)))
     return tuple(counters), joined(parts)
 
 
-def adapt(scale: Tensor, counters: Sequence[Tensor]) -> Accumulation:
-    """Raise the loss scale after an update, or lower it where too many elements of gradients were large.
+def adapt(scale: Tensor, counters: Sequence[Tensor], *, threshold: float, period: int) -> Accumulation:
+    """Raise the loss scale after some updates, or lower it where too many elements of gradients were large.
 
     Args:
         scale: 0-d state.
         counters: Of `count_large`.
+        threshold: Share of large elements that is too many.
+        period: Updates after which the scale is changed by what was counted in them.
     """
     ops: list[Op] = []
     counter = _joined_by(JOIN_COUNTS, counters, ops)
     after = replace(scale, name=f"{scale.name}.next")
-    attrs = {"share": LARGE_SHARE, "factor": SCALE_FACTOR, "least": SMALLEST_SCALE, "most": LARGEST_SCALE}
-    ops.append(_update(ADAPT, (scale, counter), after, ("loss_scale", "counter"), attrs))
-    return Accumulation((scale,), tuple(ops), (), ((scale, after),))
+    history = Tensor(f"{scale.name}.history", (3,), DType.LONG, Role.OPTIMISER_STATE)
+    later = replace(history, name=f"{history.name}.next")
+    attrs = {
+        "share": threshold, "factor": SCALE_FACTOR, "least": SMALLEST_SCALE, "most": LARGEST_SCALE, "period": period,
+    }
+    target, operands = ADAPT, ("loss_scale", "history", "counter")
+    ops.append(Op(
+        target.split(".")[1], (scale, history, counter), (after, later), attrs, target=target, operands=operands,
+        leg=Leg.UPDATE,
+    ))
+    return Accumulation((scale, history), tuple(ops), (), ((scale, after), (history, later)))
 
 
 def with_scale_of_the_program(graph: Graph, constant: Tensor) -> tuple[Graph, Tensor]:

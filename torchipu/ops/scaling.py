@@ -117,8 +117,9 @@ def _emit_join_counts(op: Op, plan: HostPlanner) -> None:
 def _emit_adapt(op: Op, plan: HostPlanner) -> None:
     counter = value_of(op, plan, "counter")
     numbers = tuple(cast(float, op.attrs[name]) for name in ("share", "factor", "least", "most"))
-    scale = plan.update_in_place(op.inputs[0], op.outputs[0])
-    plan.step(kernels.ADAPT_SCALE, [scale], [counter], scalars=numbers, reads_outputs=True)
+    changed = [plan.update_in_place(before, after) for before, after in zip(op.inputs[:2], op.outputs, strict=True)]
+    period = cast(int, op.attrs["period"])
+    plan.step(kernels.ADAPT_SCALE, changed, [counter], ints=(period,), scalars=numbers, reads_outputs=True)
 
 
 def _emit_mean(op: Op, plan: HostPlanner) -> None:

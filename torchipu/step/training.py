@@ -11,7 +11,7 @@ import torch
 from torchipu.capture.accumulation import Accumulation, accumulate, all_reduce, as_made, joined
 from torchipu.capture.aot import Captured, capture_joint
 from torchipu.capture.batch_norm import moments_over
-from torchipu.capture.gradient_scaling import adapt, count_large, scaled, with_scale_of_the_program
+from torchipu.capture.gradient_scaling import adapt, count_large, scaled, watched, with_scale_of_the_program
 from torchipu.capture.optimiser import FIRST_MOMENTS, SECOND_MOMENTS, OptimiserImport, import_optimiser
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.types import DType
@@ -50,6 +50,7 @@ class TrainStep(ProgramStep):
         self.optimizer = optimizer
         self.loss = loss
         self._loss_scale = torch.tensor(self.options.loss_scaling, dtype=torch.float32)
+        self._scale_history = torch.zeros(3, dtype=torch.int64)
 
     @property
     def micro_batches(self) -> int:
@@ -81,7 +82,7 @@ class TrainStep(ProgramStep):
             (*capture.graph.updates, *added.updates, *optimiser.updates, *adapted.updates),
         )
         states = self._module_states(capture) | optimiser.host | dict.fromkeys(added.inputs)
-        states |= dict.fromkeys(adapted.inputs, self._loss_scale)
+        states |= zip(adapted.inputs, (self._loss_scale, self._scale_history), strict=False)
         return Built(capture, graph, states, frozenset(state for state, _ in graph.updates), optimiser)
 
     def _automatic_scale(self, capture: Captured) -> tuple[Captured, Tensor | None, Accumulation, Accumulation]:
@@ -90,8 +91,14 @@ class TrainStep(ProgramStep):
             return capture, None, Accumulation(), Accumulation()
         graph, scale = with_scale_of_the_program(capture.graph, capture.loss_scale)
         constants = {t: value for t, value in capture.constants.items() if t is not capture.loss_scale}
-        counters, counted = count_large(capture.gradients)
-        adapted = adapt(scale, counters) if counters else Accumulation((scale,))
+        options = self.options
+        chosen = watched(capture.graph, capture.gradients.values(), options.loss_scale_gradients)
+        counters, counted = count_large(chosen, options.loss_scale_bin_edge)
+        adapted = Accumulation((scale,))
+        if counters:
+            adapted = adapt(
+                scale, counters, threshold=options.loss_scale_threshold, period=options.loss_scale_period,
+            )
         return dataclasses.replace(capture, graph=graph, constants=constants), scale, counted, adapted
 
     def _import(
