@@ -168,7 +168,7 @@ def test_source_distribution_holds_the_kernel_sources(tmp_path: Path) -> None:
     assert not [name for name in shipped if name.endswith((".so", ".c"))]
 
 
-def test_what_a_wheel_holds_gives_the_names_of_poptorch_and_popart(tmp_path: Path) -> None:
+def test_what_a_wheel_holds_gives_the_names_of_poptorch_popdist_and_popart(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -179,13 +179,14 @@ def test_what_a_wheel_holds_gives_the_names_of_poptorch_and_popart(tmp_path: Pat
     code = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import popart, poptorch, torch
+import popart, popdist.poptorch, poptorch, torch
 assert torch.equal(poptorch.inferenceModel(torch.nn.ReLU())(torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))
-print(poptorch.__file__, popart.__file__)
+print(poptorch.__file__, popart.__file__, popdist.__file__)
 """
     done = run_python(code, str(tmp_path))
-    ours = tmp_path / "torchipu" / "poptorch"
-    assert done.stdout.split() == [str(ours / "__init__.py"), str(ours / "popart.py")], done.stderr
+    ours = tmp_path / "torchipu"
+    files = [ours / "poptorch" / "__init__.py", ours / "poptorch" / "popart.py", ours / "popdist" / "__init__.py"]
+    assert done.stdout.split() == [str(file) for file in files], done.stderr
 
 
 def test_build_without_a_compiler_says_what_to_install() -> None:

@@ -1,0 +1,118 @@
+"""`popdist`: what a launcher tells an instance, and options that follow it."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+
+import torchipu.poptorch as poptorch
+from tests.poptorch.data_sets import Numbers
+from tests.poptorch.models import Classifier, batch
+from torchipu import popdist
+from torchipu.popdist.poptorch import Options
+
+LAUNCHED = {
+    "NUM_TOTAL_REPLICAS": "4", "NUM_LOCAL_REPLICAS": "2", "NUM_IPUS_PER_REPLICA": "2", "REPLICA_INDEX_OFFSET": "2",
+    "LOCAL_INSTANCE_INDEX": "1", "UNIFORM_REPLICAS_PER_INSTANCE": "1",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in LAUNCHED:
+        monkeypatch.delenv(f"POPDIST_{name}", raising=False)
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(f"POPDIST_{name}", value)
+
+
+def test_popdist_and_its_submodule_are_imported_under_their_own_names() -> None:
+    assert importlib.import_module("popdist") is popdist
+    assert importlib.import_module("popdist.poptorch").Options is Options
+
+
+def test_without_a_launcher_there_is_one_instance_with_one_replica_of_any_width() -> None:
+    assert not popdist.isPopdistEnvSet()
+    assert (popdist.getInstanceIndex(), popdist.getNumInstances(), popdist.getLocalInstanceIndex()) == (0, 1, 0)
+    assert (popdist.getNumTotalReplicas(), popdist.getNumLocalReplicas(), popdist.getReplicaIndexOffset()) == (1, 1, 0)
+    assert popdist.checkNumIpusPerReplica(4)
+    assert popdist.getDeviceId(4) == 0
+    assert popdist.execute_on_instances({0}, max, 3, 5) == 5
+
+
+@pytest.mark.usefixtures("launcher")
+def test_a_launcher_says_which_of_how_many_instances_this_is() -> None:
+    assert popdist.isPopdistEnvSet()
+    assert (popdist.getInstanceIndex(), popdist.getNumInstances(), popdist.getLocalInstanceIndex()) == (1, 2, 1)
+    assert (popdist.getNumTotalReplicas(), popdist.getNumLocalReplicas(), popdist.getReplicaIndexOffset()) == (4, 2, 2)
+    assert popdist.getNumIpusPerReplica() == 2
+    assert popdist.checkNumIpusPerReplica(2)
+    assert popdist.getDeviceId(2) == 1
+    assert popdist.execute_on_instances({1}, sorted, [2, 1], reverse=True) == [2, 1]
+    assert popdist.execute_on_instances({0}, pytest.fail) is None
+
+
+@pytest.mark.usefixtures("launcher")
+def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="needs 4 IPUs, and the launcher was told 2: give it --ipus-per-replica 4"):
+        Options(ipus_per_replica=4)
+    with pytest.raises(ValueError, match=r"there are no instances \[2\]: they are numbered from 0 to 1"):
+        popdist.execute_on_instances({1, 2}, print)
+    monkeypatch.setenv("POPDIST_UNIFORM_REPLICAS_PER_INSTANCE", "0")
+    with pytest.raises(RuntimeError, match="no common number of replicas: 4 in all, 2 here"):
+        popdist.getInstanceIndex()
+    monkeypatch.setenv("POPDIST_NUM_LOCAL_REPLICAS", "none")
+    with pytest.raises(RuntimeError, match="POPDIST_NUM_LOCAL_REPLICAS must be a whole number from 1, got 'none'"):
+        popdist.getNumLocalReplicas()
+
+
+def test_init_and_finalise_follow_each_other() -> None:
+    popdist.init()
+    assert popdist.isBackendInitialized()
+    popdist.finalizeBackend()
+    assert not popdist.isBackendInitialized()
+
+
+@pytest.mark.usefixtures("launcher")
+def test_options_take_replicas_instance_and_device_from_the_launcher_and_share_out_the_data() -> None:
+    options = Options(ipus_per_replica=2)
+    assert (options.replication_factor, options.ipu_id) == (2, 1)
+    assert (options.Distributed.processId, options.Distributed.numProcesses) == (1, 2)
+    assert isinstance(options.clone(), Options)
+    assert isinstance(options, poptorch.Options)
+    options.deviceIterations(3).randomSeed(1)
+    assert [y.tolist() for _, y in poptorch.DataLoader(options, Numbers(24), batch_size=2)] == [list(range(12, 24))]
+
+
+@pytest.mark.parametrize(("name", "arguments"), [
+    ("replicationFactor", (2,)), ("useIpuId", (0,)), ("Distributed.disable", ()),
+    ("Distributed.setEnvVarNames", ("A", "B")), ("Distributed.configureProcessId", (0, 1)),
+])
+def test_options_refuse_to_change_what_the_launcher_decides(name: str, arguments: tuple[object, ...]) -> None:
+    options = Options()
+    group = options.Distributed if name.startswith("Distributed") else options
+    with pytest.raises(RuntimeError, match=f"Cannot call `{name}` with popdist.poptorch.Options: the launcher decides"):
+        getattr(group, name.removeprefix("Distributed."))(*arguments)
+
+
+def test_a_program_written_for_a_launcher_trains_without_one() -> None:
+    options = Options()
+    options.Training.gradientAccumulation(2)
+    model = Classifier()
+    before = model.head.weight.detach().clone()
+    training = poptorch.trainingModel(model, options)
+    training(*batch(8))
+    assert not torch.equal(model.head.weight, before)
+    training.destroy()
+
+
+@pytest.mark.usefixtures("launcher")
+def test_training_in_several_instances_warns_that_each_trains_for_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    training = poptorch.trainingModel(Classifier(), Options())
+    assert "each of the 2 processes trains a model of its own" in capsys.readouterr().err
+    training.destroy()
