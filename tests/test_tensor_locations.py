@@ -184,6 +184,42 @@ def test_shares_that_lie_off_chip_are_streamed_as_shares() -> None:
     assert whole - share == matrices * 3 // 4
 
 
+@pytest.mark.parametrize("on_chip", [True, False])
+def test_weights_in_shares_are_gathered_before_they_are_used_and_updated_as_shares(
+    on_chip: bool, plain: tuple[Any, ...],
+) -> None:
+    shared = TensorLocation(on_chip=on_chip, replicated_sharding=True)
+    losses, weights, step = trained(4, weight_location=shared, optimiser_state_location=shared)
+    assert torch.equal(losses, plain[0])
+    assert all(map(torch.equal, weights, plain[1]))
+    held = {v.name: v for v in step.compiled.executable.variables if v.role is Role.WEIGHT}
+    names = [f"layers.{number}.weight" for number in range(4)]
+    assert all(held[name].num_elements == WIDTH * WIDTH // 4 and held[name].off_chip is not on_chip for name in names)
+    gathered = {name: [v.name for one in collectives(step, name) for v in one.variables] for name in ("0F", "0B", "U0")}
+    # The backward needs the weight of the second layer only; the update changes shares, and gathers nothing after.
+    assert gathered == {
+        "0F": ["layers.0.weight.whole.0F", "layers.1.weight.whole.0F"], "0B": ["layers.1.weight.whole.0B"], "U0": [],
+    }
+    assert {one.kind for name in ("0F", "0B") for one in collectives(step, name)} == {"all_gather"}
+    reduced = {one.kind: {v.num_elements for v in one.variables} for one in collectives(step, "R0")}
+    assert reduced == {"reduce_scatter": {WIDTH * WIDTH}, "all_reduce": {WIDTH}}
+    half = -(-all_reduce_cycles(MK2, 4 * WIDTH * WIDTH, 4) // 2)
+    cost = step.compiled.cost.functions
+    assert [cost[name].cycles_by_category["all-reduce"] for name in ("0F", "0B")] == [2 * half, half]
+    if not on_chip:
+        assert ("layers.1.weight", True) in transfers(step, "0B")
+        assert not any(way is False for name, way in transfers(step, "0F"))
+
+
+def test_weights_in_shares_take_less_tile_memory() -> None:
+    def category(**options: Any) -> int:
+        _, _, step = trained(4, **options)
+        return max(memory.bytes_by_category["weights"] for memory in step.profile.memory_by_ipu)
+
+    # A tile takes whole vectors, and the biases are not shared out: more than a quarter is left.
+    assert category(weight_location=TensorLocation(replicated_sharding=True)) < 0.6 * category()
+
+
 def test_small_tensors_are_not_shared_out() -> None:
     location = TensorLocation(replicated_sharding=True, min_elements_sharding=WIDTH * WIDTH + 1)
     _, _, step = trained(4, optimiser_state_location=location)

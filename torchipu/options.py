@@ -57,7 +57,8 @@ class TensorLocation:
     Attributes:
         on_chip: In tile memory; else in Streaming Memory, brought in where a function of the program needs them.
         min_elements_off_chip: Elements from which on a tensor may leave the chip.
-        replicated_sharding: Each replica keeps a share of what an update changes: of optimiser states, accumulators.
+        replicated_sharding: Each replica keeps a share of what an update changes: of optimiser states, accumulators; of
+            weights, which forwards and backwards then gather before they use them.
         min_elements_sharding: Elements from which on a tensor is shared out.
         io_tiles_to_load: Loads from Streaming Memory go through the IO tiles, beside computation.
         io_tiles_to_store: So do stores.

@@ -53,7 +53,8 @@ def locate(executable: Executable, options: Options, target: Target) -> Executab
     Returns:
         The program with transfers of Streaming Memory around the uses of what is off chip; with sums of gradients
         that leave each replica its share, updates of that share, and the weights gathered after, for what is shared
-        out; the same object where all is on chip and whole. Values are not concerned.
+        out, or before each use for weights that are so themselves; the same object where all is on chip and whole.
+        Values are not concerned.
 
     Source: PopART's tensor locations and replicated tensor sharding, ``ipu_hardware.md`` 4.2 and 4.3.
     """
@@ -61,15 +62,18 @@ def locate(executable: Executable, options: Options, target: Target) -> Executab
     overlaps = {True: options.overlap_inputs, False: options.overlap_outputs}
     if not locations and set(overlaps.values()) == {"none"}:
         return executable
-    moved = {variable: _moved(variable, executable, locations, target) for variable in executable.variables}
+    sent = _sent(executable)
+    moved = {variable: _moved(variable, executable, locations, target, sent) for variable in executable.variables}
     changes = {variable: new for variable, new in moved.items() if new is not variable}
     functions = dict(executable.functions)
+    wholes: list[Variable] = []
     if executable.replicas > 1:
+        functions, wholes = _gathered(functions, changes, executable.replicas)
         functions = _shared_out(functions, changes, target)
     functions = {name: _rewritten(program, changes) for name, program in functions.items()}
     functions = {name: _with_transfers(program, locations) for name, program in functions.items()}
     functions = {name: _overlapped(program, overlaps) for name, program in functions.items()}
-    variables = tuple(moved[variable] for variable in executable.variables)
+    variables = (*(moved[variable] for variable in executable.variables), *wholes)
     programs = {name: _rewritten(program, changes) for name, program in executable.programs.items()}
     return replace(executable, functions=functions, variables=variables, programs=programs)
 
@@ -88,8 +92,15 @@ def places(options: Options) -> dict[Role, TensorLocation]:
 
 
 # --------------------------------------------------------------------------- variables
+def _sent(executable: Executable) -> set[Variable]:
+    """Return what goes from one IPU to another: of that each replica needs all."""
+    copies = (one for program in executable.functions.values() for one in leaves_of(program) if isinstance(one, Copy))
+    return {variable for one in copies if one.src.ipu != one.dst.ipu for variable in (one.src, one.dst)}
+
+
 def _moved(
     variable: Variable, executable: Executable, locations: Mapping[Role, TensorLocation], target: Target,
+    sent: set[Variable],
 ) -> Variable:
     place = locations.get(variable.role)
     if place is None:
@@ -100,10 +111,9 @@ def _moved(
         is_off_chip = is_stash and variable.num_elements >= place.min_elements_off_chip
         return replace(variable, off_chip=True, depth=1) if is_off_chip else variable
     replicas = executable.replicas
-    # Weights take part in every product, so that each replica needs all of them in tile memory.
     is_shared = (
         place.replicated_sharding and replicas > 1 and variable.num_elements >= place.min_elements_sharding
-        and variable.role is not Role.WEIGHT
+        and variable not in sent
     )
     if is_shared:
         share = math.ceil(variable.num_elements / replicas)
@@ -127,6 +137,64 @@ def _is_stash(variable: Variable, executable: Executable) -> bool:
 
 
 # --------------------------------------------------------------------------- shares of replicas
+def _gathered(
+    functions: Mapping[str, Program], changes: Mapping[Variable, Variable], replicas: int,
+) -> tuple[dict[str, Program], list[Variable]]:
+    """Let forwards and backwards gather weights of which each replica has a share, right before the first use.
+
+    Returns:
+        The functions, and the variables that hold what was gathered: one for each weight and function, which lasts no
+        longer than the function needs it.
+    """
+    shared = [
+        variable for variable, new in changes.items()
+        if variable.role is Role.WEIGHT and new.num_elements != variable.num_elements
+    ]
+    done = dict(functions)
+    wholes: list[Variable] = []
+    for name, program in functions.items():
+        used = set(_used(program))
+        here = [variable for variable in shared if variable in used]
+        if not here or name.startswith("U") or not isinstance(program, Sequence):
+            continue
+        whole = {
+            variable: replace(variable, name=f"{variable.name}.whole.{name}", role=Role.ACTIVATION) for variable in here
+        }
+        wholes += whole.values()
+        done[name] = _with_gathers(program, whole, changes, replicas)
+    return done, wholes
+
+
+def _with_gathers(
+    program: Sequence, whole: Mapping[Variable, Variable], changes: Mapping[Variable, Variable], replicas: int,
+) -> Program:
+    """Return a function that gathers before the first use of each weight what it then reads."""
+    body: list[Program] = []
+    due = dict(whole)
+    for step in program.body:
+        first = [variable for variable in dict.fromkeys(_used(step)) if variable in due]
+        if first:
+            before = _sync_before(body)
+            for variable in first:
+                share, gathered = changes[variable], due.pop(variable)
+                largest = share.mapping.max_elements_per_tile() * share.dtype.device_bytes
+                body += [
+                    Sync("ipu"), Copy(share, gathered, share.device_bytes, largest), Sync("replica"),
+                    AllReduce((gathered,), False, replicas, "all_gather"),
+                ]
+            body += before
+        body.append(_rewritten(step, whole))
+    return Sequence(tuple(body))
+
+
+def _sync_before(body: list[Program]) -> list[Program]:
+    """Take from the end of a body what belongs to the compute set that follows: its sync and its exchange."""
+    sync = [body.pop()] if body and isinstance(body[-1], (Sync, Copy)) else []
+    if sync and isinstance(sync[0], Copy) and body and isinstance(body[-1], Sync):
+        return [body.pop(), *sync]
+    return sync
+
+
 def _shared_out(
     functions: dict[str, Program], changes: Mapping[Variable, Variable], target: Target,
 ) -> dict[str, Program]:
@@ -160,7 +228,8 @@ def _update_of_shares(
     for step in program.body if isinstance(program, Sequence) else (program,):
         if isinstance(step, Execute) and shared.intersection(_fields(step)):
             fields = list(_fields(step))
-            weights.update(dict.fromkeys(field for field in fields if field.role is Role.WEIGHT))
+            whole = (field for field in fields if field.role is Role.WEIGHT and field not in shared)
+            weights.update(dict.fromkeys(whole))
             size = max(field.num_elements for field in fields if field in shared)
             gradients |= {
                 field for field in fields
@@ -237,9 +306,7 @@ def _with_transfers(program: Program, locations: Mapping[Role, TensorLocation]) 
     for position, step in enumerate(program.body):
         loads = [v for v, at in first.items() if at == position and (v in read_first or v.role.is_state)]
         if loads:
-            # A sync belongs to the compute set that follows it: loads go before both.
-            sync = [body.pop()] if body and isinstance(body[-1], (Sync, Copy)) else []
-            sync = [body.pop(), *sync] if sync and isinstance(sync[0], Copy) and isinstance(body[-1], Sync) else sync
+            sync = _sync_before(body)
             body += [_HOST_SYNC, *(_transfer(v, locations, to_device=True) for v in loads), *sync]
         body.append(step)
         stores = [v for v, at in last.items() if at == position and v in written]
