@@ -68,25 +68,35 @@ def _(code: Tensor, format: str = "F143", scale: int = 0, dtype: torch.dtype = t
     return torch.empty_like(code, dtype=dtype, memory_format=torch.contiguous_format)
 
 
+def _check_shapes(left: Tensor, right: Tensor) -> None:
+    is_batch_alike = left.dim() == right.dim() and left.dim() in (2, 3) and left.shape[:-2] == right.shape[:-2]
+    if not is_batch_alike or left.shape[-1] != right.shape[-2]:
+        raise ValueError(
+            f"a product of floats of 8 bits takes [M, K] by [K, N] or [B, M, K] by [B, K, N], not {list(left.shape)} "
+            f"by {list(right.shape)}"
+        )
+
+
 @library.custom_op("torchipu::fp8_matmul", mutates_args=())
 def matmul(
     left: Tensor, right: Tensor, left_format: str = "F143", right_format: str = "F143", scale: int = 0
 ) -> Tensor:
-    """Multiply two matrices of bytes; sums are halves, as the matrix unit of a C600 has no others for them.
+    """Multiply two matrices of bytes, or each of a batch; sums are halves: a C600 has no others for them.
 
     Args:
-        left: uint8, [M, K].
-        right: uint8, [K, N].
+        left: uint8, [M, K] or [B, M, K].
+        right: uint8, [K, N] or [B, K, N].
         left_format: Format of ``left``.
         right_format: Format of ``right``.
         scale: Sum of the scales of both.
 
     Returns:
-        half, [M, N].
+        half, [M, N] or [B, M, N].
 
     Raises:
-        ValueError: There is no such format.
+        ValueError: There is no such format, or the shapes do not fit.
     """
+    _check_shapes(left, right)
     product = left.view(_checked(left_format)).float() @ right.view(_checked(right_format)).float()
     return (product * 2.0**scale).half()
 
@@ -95,4 +105,5 @@ def matmul(
 def _(left: Tensor, right: Tensor, left_format: str = "F143", right_format: str = "F143", scale: int = 0) -> Tensor:
     _checked(left_format)
     _checked(right_format)
-    return left.new_empty((left.shape[0], right.shape[1]), dtype=torch.float16)
+    _check_shapes(left, right)
+    return left.new_empty((*left.shape[:-1], right.shape[-1]), dtype=torch.float16)

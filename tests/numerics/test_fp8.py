@@ -71,6 +71,31 @@ def test_products_sum_32_channels_as_floats_and_write_halves_back(left, right):
     assert np.array_equal(found.float().numpy(), (total * 4).astype(np.float16).astype(np.float32))
 
 
+def test_a_batch_of_products_gives_what_each_of_them_gives():
+    a, b = fp8.quantise(torch.randn(3, 5, 70)), fp8.quantise(torch.randn(3, 70, 11))
+    product = lambda x, y: fp8.matmul(x, y, scale=-1)  # noqa: E731
+    together = compiled(product, a, b)
+    apart = torch.stack([compiled(product, x, y) for x, y in zip(a, b, strict=True)])
+    assert torch.equal(together, apart)
+    exact = fp8.dequantise(a, dtype=torch.float32).double() @ fp8.dequantise(b, dtype=torch.float32).double() / 2
+    # Three sums below 64 are rounded to halves, each by 2^-6 at most, and the result once.
+    torch.testing.assert_close(together.double(), exact, rtol=1e-3, atol=3 * 2.0**-6)
+
+
+@pytest.mark.parametrize(("left", "right"), [((2, 3), (4, 2)), ((2, 3, 4), (4, 5)), ((2, 3, 4), (3, 4, 5))])
+def test_shapes_that_do_not_fit_are_refused(left, right):
+    codes = [torch.zeros(shape, dtype=torch.uint8) for shape in (left, right)]
+    with pytest.raises(ValueError, match=r"takes \[M, K\] by \[K, N\] or \[B, M, K\] by \[B, K, N\], not"):
+        fp8.matmul(*codes)
+
+
+def test_casts_round_to_nearest_beside_halves_that_are_rounded_stochastically():
+    # The bit of the machine is that of halves: floats of 8 bits are rounded to nearest in any case.
+    values = torch.randn(500)
+    found = compiled(lambda v: fp8.quantise(v), values, stochastic_rounding=True)
+    assert torch.equal(found, values.to(torch.float8_e4m3fnuz).view(torch.uint8))
+
+
 def test_a_machine_without_them_stores_them_but_refuses_products():
     values = torch.randn(16)
     stored = compiled(lambda v: fp8.dequantise(fp8.quantise(v), dtype=torch.float32), values, target="mk2")

@@ -38,8 +38,9 @@ def _lower_matmul(op: Op, target: Target) -> tuple[Vertices, ...]:
         )
     left, right = op.inputs
     # Twice as many channels a cycle as of halves.
-    inner = -(-left.shape[1] * target.amp_macs_half_half // target.amp_macs_fp8)
-    return matmul_vertices(op, target, 1, left.shape[0], inner, right.shape[1], DType.HALF)
+    inner = -(-left.shape[-1] * target.amp_macs_half_half // target.amp_macs_fp8)
+    groups = left.shape[0] if len(left.shape) == 3 else 1
+    return matmul_vertices(op, target, groups, left.shape[-2], inner, right.shape[-1], DType.HALF)
 
 
 def _emit_quantise(op: Op, plan: HostPlanner) -> None:
