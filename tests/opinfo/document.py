@@ -10,7 +10,7 @@ import torch
 
 from tests.opinfo import table
 from tests.opinfo.known import Difference
-from tests.opinfo.samples import IN_PLACE, OPS
+from tests.opinfo.samples import ALL_DTYPES, IN_PLACE, OPS, cases
 
 HEAD = """# Operators compared with eager PyTorch
 
@@ -80,13 +80,20 @@ def _listed(results: Sequence[dict[str, Any]], known: Sequence[Difference]) -> s
 
 
 def _not_run(results: Sequence[dict[str, Any]]) -> str:
-    """Return the operators that the run did not come to; empty where it came to all."""
-    ran = {result["op"].removesuffix(IN_PLACE) for result in results}
-    rest = sorted(set(OPS) - ran)
-    if not rest:
-        return ""
-    words = f"The run ended before it came to {len(rest)} of {len(OPS)} operators; the figures do not speak of them:"
-    return "\n".join(["## Not run", "", f"{words} {', '.join(f'`{op}`' for op in rest)}.", ""])
+    """Return the operators that the run did not come to, and those that eager itself lacks there."""
+    offered = {case.op for case in cases(lambda op: True, list(ALL_DTYPES))}
+    lines = []
+    if lacking := sorted(set(OPS) - offered):
+        title = "## Not offered in these element types on the CPU"
+        lines += [title, "", f"{len(lacking)} operators: {_listing(lacking)}.", ""]
+    if rest := sorted(offered - {result["op"].removesuffix(IN_PLACE) for result in results}):
+        words = f"The run ended before it came to {len(rest)} of {len(offered)} operators, of which no figure speaks"
+        lines += ["## Not run", "", f"{words}: {_listing(rest)}.", ""]
+    return "\n".join(lines)
+
+
+def _listing(ops: Iterable[str]) -> str:
+    return ", ".join(f"`{op}`" for op in ops)
 
 
 def _named(results: Sequence[dict[str, Any]], verdicts: Iterable[str], title: str, words: str) -> str:
