@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import Any
 
@@ -79,6 +80,9 @@ CASES: list[tuple[Any, torch.Tensor, str]] = [
     (lambda x: F.batch_norm(x, None, None, training=True), X.int(), 'batch_norm input "input" of type int32 not supp'),
     (lambda x: x.scatter_reduce(0, x.long() * 0, x, "median"), X, "Unsupported reduction type for scatter_reduce: med"),
     (torch.triu, X, "torch.triu is only supported within constant expressions"),
+    (lambda x: x.clone().__setitem__(slice(None, None, 2), 0), X, "of slices with step size other than 1"),
+    (lambda x: x.clone()[:, 1::2].add_(1), X, "In-place modification of slices with step size other than 1"),
+    (lambda x: operator.iadd(x.clone()[..., ::3], 1), X, "slices with step size other than 1 is not supported"),
 ]
 
 
@@ -102,6 +106,8 @@ TAKEN: list[tuple[Any, torch.Tensor]] = [
     (nn.Upsample(scale_factor=2, mode="bilinear"), IMAGE), (nn.Upsample(scale_factor=1.5), IMAGE),
     (lambda x: x * torch.ones(6, 6).triu(1)[0], X), (lambda x: x * torch.eye(6).cumsum(0).triu()[:2], X),
     (lambda x: x.new_zeros(2) + torch.arange(2), X), (lambda x: x[: int(torch.tensor(1))], X),
+    (lambda x: x[:, ::2] + 1, X), (lambda x: x[:, ::2].clone().mul_(2), X),
+    (lambda x: x.clone()[:, 1:3].add_(x[0, 0]), X),
 ]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException
 
+from torchipu.poptorch.limits import STEPPED
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
 Tensor = torch.Tensor
@@ -176,7 +177,7 @@ class Slices:
         if function is Tensor.__getitem__:
             return self._again(function, tensor.index_select(dim, window), rest)
         if step != 1:
-            raise createPoptorchError("In-place modification of slices with step size other than 1 is not supported.")
+            raise createPoptorchError(STEPPED)
         part = tensor.index_select(dim, window)
         self._again(function, part, rest, args[2])
         tensor.copy_(tensor.index_copy(dim, window, part))

@@ -185,12 +185,32 @@ AS_NUMBERS: Mapping[str, str] = {
 SHAPED = ("new_zeros", "new_ones", "new_full", "new_empty", "zeros", "ones", "full", "empty")
 
 
+STEPPED = "In-place modification of slices with step size other than 1 is not supported."
+SHAPE_ONLY = ("requires_grad_", "detach_", "squeeze_", "unsqueeze_", "t_", "transpose_", "swapaxes_")
+"""Methods with a name like those that write, which write no values."""
+
+
+def _is_stepped(index: Any) -> bool:
+    """Whether an index takes every n-th element, by a number that is known."""
+    members = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(one, slice) and isinstance(one.step, int) and one.step != 1 for one in members)
+
+
+def _writes(name: str) -> bool:
+    """Whether a method writes into its tensor."""
+    if name.startswith("__"):
+        return name in ("__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__",
+                        "__ipow__", "__iand__", "__ior__", "__ixor__")
+    return name.endswith("_") and name not in SHAPE_ONLY
+
+
 class Limits:
     """The limits that one run of a model may come up against."""
 
     def __init__(self) -> None:
         self._constants: dict[int, torch.Tensor] = {}
         self._makers: dict[int, str] = {}
+        self._stepped: dict[int, torch.Tensor] = {}
 
     def check(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Refuse a call that PopTorch refuses.
@@ -208,6 +228,9 @@ class Limits:
             (position, keyword), words = CONSTANTS_ONLY[name]
             value = given(position, keyword, None)
             wrong = words if isinstance(value, torch.Tensor) and not self._is_constant(value) else None
+        if wrong is None and args and isinstance(args[0], FunctionalTensor) and _writes(name):
+            is_stepped = id(args[0]) in self._stepped or (name == "__setitem__" and _is_stepped(args[1]))
+            wrong = STEPPED if is_stepped else None
         if wrong is not None:
             raise createPoptorchError(wrong)
 
@@ -216,6 +239,8 @@ class Limits:
         made = list(_tensors([result]))
         if not made:
             return
+        if getattr(function, "__name__", "") == "__getitem__" and _is_stepped(args[1]):
+            self._stepped.update((id(tensor), tensor) for tensor in made)
         if all(map(self._is_constant, _tensors([args, kwargs]))):
             self._constants.update((id(tensor), tensor) for tensor in made)  # kept, so that no id is given to another
         for tensor in made:
