@@ -173,7 +173,7 @@ def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[t
     try:
         with (
             torch.no_grad(), torch.random.fork_rng(devices=[]), on_ipu(traced.is_training), _members_stay(traced.inner),
-            devices_seen(traced.inner, traced.warned_factories),
+            devices_seen(traced.inner, traced.warned_factories), _MixedTypes(),
         ):
             given.call(traced.inner)
     except Exception as other:
@@ -191,6 +191,17 @@ def _masks_unread() -> Iterator[None]:
         torch.nn.modules.transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: bool(is_causal),
     ):
         yield
+
+
+class _MixedTypes(TorchFunctionMode):
+    """Brings mixed types together on the host too: what the device takes is no reason to refuse a model."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        args, kwargs = with_common_type(function, args, kwargs or {})
+        return function(*args, **kwargs)
 
 
 class _Calls(TorchFunctionMode):
