@@ -78,6 +78,25 @@ def test_a_hoisted_value_keeps_its_memory_until_the_body_ends() -> None:
             assert plan.allocations[written.buffer].last >= plan.num_prologue + plan.num_body - 1
 
 
+def test_a_half_matrix_becomes_float_once_however_it_is_turned() -> None:
+    halves = {name: tensor(name, 8, 8, dtype=DType.HALF) for name in ("turned", "first", "second")}
+    x, w = (tensor(name, 8, 8, role=role, dtype=DType.HALF) for name, role in (("x", Role.INPUT), ("w", Role.WEIGHT)))
+    ops = (
+        call("aten.t.default", halves["turned"], self=w),
+        call("aten.mm.default", halves["first"], self=x, mat2=halves["turned"]),
+        call("aten.mm.default", halves["second"], self=halves["first"], mat2=w),
+    )
+    graph = Graph("g", (x, w), (halves["second"],), ops)
+    plan = Planner(graph).plan()
+    assert sum(any(read.buffer == 1 for read in step.inputs) for step in plan.steps) == 1
+    generator = torch.Generator().manual_seed(1)
+    given, weight = (torch.randn(8, 8, generator=generator).half() for _ in range(2))
+    (found,) = GraphExecutor(graph)(given, weight)
+    first = (given.double() @ weight.double().t()).half()
+    # Sums of 8 products of halves below 8, rounded once each.
+    torch.testing.assert_close(found.double(), first.double() @ weight.double(), rtol=2e-3, atol=2e-2)
+
+
 def test_steps_of_the_update_leg_come_last() -> None:
     x, w = tensor("x", 8, role=Role.INPUT), tensor("w", 8, role=Role.WEIGHT)
     new, result = tensor("new", 8), tensor("result", 8)
