@@ -220,3 +220,35 @@ def test_all_options_come_back(strategy: Callable[[], Any], tmp_path: Path) -> N
     assert repr(loaded.options) == repr(step.options)
     assert loaded.options._source_location_excludes == step.options._source_location_excludes
     assert loaded.options._module_namescope_enabled is False
+
+
+def test_automatic_loss_scaling_goes_on_where_it_stood(tmp_path: Path) -> None:
+    def wrapped() -> tuple[poptorch.PoplarExecutor, Any]:
+        settings = options(accumulation=2)
+        settings.Training.setAutomaticLossScaling(True)
+        settings.anchorTensor("scale", "finalLossScale")
+        settings.enableExecutableCaching(tmp_path / "cache")
+        model = Classifier()
+        optimizer = poptorch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, loss_scaling=4.0)
+        return poptorch.trainingModel(model, settings, optimizer), optimizer
+
+    step, optimizer = wrapped()
+    x, labels = batch(8)
+    for expected in (4.0, 8.0):
+        step(x, labels)
+        assert step.getAnchoredTensor("scale").item() == expected
+    state = optimizer.state_dict()
+    assert state["ipu_param"]["lossScaleUpdateFactor"].item() == 4.0
+    step.save(tmp_path / "model")
+    loaded = poptorch.load(tmp_path / "model")
+    early, first = wrapped()
+    early.load_state_dict(step.state_dict())
+    first.load_state_dict(state)  # before there is a program
+    late, second = wrapped()
+    late.compile(x, labels)
+    late.load_state_dict(step.state_dict())
+    second.load_state_dict(state)
+    loss = step(x, labels)[1]
+    for other in (loaded, early, late):
+        assert torch.equal(other(x, labels)[1], loss)
+        assert other.getAnchoredTensor("scale").item() == 16.0

@@ -271,6 +271,7 @@ class PoplarExecutor(Reports, Files, Optimised):
                     raise error_on_the_host(error, traced, session.cut(tensors)) from None
         self._executable = session
         self._fixed = FixedValues(optimizer) if optimizer is not None else None
+        optim.go_on(optimizer)
         self._compiled_arguments = arguments.with_tensors([t.detach().to("meta") for t in arguments.tensors()])
         self._compilation_seconds = time.perf_counter() - started
         ir_text.show(session.compiled, self._options, is_combined=self._is_combined)

@@ -20,6 +20,7 @@ from torchipu.poptorch._args_parser import Arguments
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.enums import ConnectionType
+from torchipu.poptorch.session import TrainingSession
 from torchipu.poptorch.stored_capture import capture_from_data, capture_to_data
 from torchipu.poptorch.structure import with_tensors
 
@@ -36,8 +37,8 @@ def save(executor: Any, filename: str | os.PathLike[str], export_model: bool, sa
     assert not path.parent.exists() or path.parent.is_dir(), f"{path.parent} is not a directory"
     path.parent.mkdir(parents=True, exist_ok=True)
     session = executor._session()
-    assert session._built is not None and executor._compiled_arguments is not None
-    captured, arguments = session._built.capture, executor._compiled_arguments
+    assert session.original is not None and executor._compiled_arguments is not None
+    captured, arguments = session.original, executor._compiled_arguments
     capture, tensors = capture_to_data(captured)
     traced = session.traced
     members = [m if isinstance(m, int) else f"result/{n}" for n, m in enumerate(traced.members)]
@@ -50,6 +51,7 @@ def save(executor: Any, filename: str | os.PathLike[str], export_model: bool, sa
         "parameters": _signature_to_data(executor._parser.signature),
         "groups": {name: stored_values.to_data(group) for name, group in executor._groups.items()},
         "random": list(executor._random_state()) if save_rng_state else None,
+        "loss_scale": session.loss_scale if isinstance(session, TrainingSession) else None,
     }
     module = executor._user_model if isinstance(executor._user_model, torch.nn.Module) else executor._model
     if executor._optimizer is not None:

@@ -21,6 +21,8 @@ MOMENTS = {
     "momentum_buffer": "Accl1", "exp_avg": "Accl1", "exp_avg_sq": "Accl2", "square_avg": "Accl2", "grad_avg": "Accl3",
 }
 """PopART's names of states, by torch's."""
+SCALE_FACTOR = "lossScaleUpdateFactor"
+"""PopART's name of how far automatic loss scaling has come from the loss scale of the constructor."""
 ADAM_ATTRIBUTES = ("lr", "betas", "eps", "weight_decay", "amsgrad")
 SUPPORTED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop, core.LAMB)
 
@@ -51,6 +53,7 @@ class Optimizer:
     _executor: weakref.ref[Executor] | None = None
     _waiting: Mapping[str, torch.Tensor] | None = None
     ipu_state_is_dirty = False
+    _scale_factor: float | None = None
 
     def _begin(self, given: Mapping[str, Any], attributes: Sequence[str], loss_scaling: float | None,
                accum_type: torch.dtype | None, **types: torch.dtype | None) -> None:
@@ -111,7 +114,22 @@ class Optimizer:
                         numbers[f"{name}___specific___{names[parameter]}"] = torch.tensor(value)
         if not self.variable_attrs.isConstant("loss_scaling"):
             numbers["lossScaling_FLOAT"] = torch.tensor(self.loss_scaling)
+        session = self._session()
+        if session is not None and session.options.automatic_loss_scaling:
+            numbers[SCALE_FACTOR] = torch.tensor(session.loss_scale / self.loss_scaling)
         return numbers
+
+    def _session(self) -> Any:
+        """Return the program that this optimiser is in, or None."""
+        executor = self._attached()
+        return None if executor is None else executor._executable
+
+    def _go_on_from_scale(self) -> None:
+        """Let automatic loss scaling go on from where a loaded state has been."""
+        session = self._session()
+        if self._scale_factor is not None and session is not None and session.options.automatic_loss_scaling:
+            session.set_loss_scale(self.loss_scaling * self._scale_factor)
+            self._scale_factor = None
 
     def _group_numbers(self, group: Mapping[str, Any]) -> list[tuple[str, str, float]]:
         """Return the numbers of a group that the device reads: attribute, PopART's name, value."""
@@ -134,6 +152,9 @@ class Optimizer:
         if "state" in state_dict and "param_groups" in state_dict:
             plain = {key: value for key, value in state_dict.items() if key not in ("ipu_state", "ipu_param")}
             super().load_state_dict(plain)  # type: ignore[misc]
+        factor = (state_dict["ipu_param"] or {}).get(SCALE_FACTOR)
+        self._scale_factor = None if factor is None else float(factor)
+        self._go_on_from_scale()
         moments = state_dict["ipu_state"]
         self.ipu_state_is_dirty = moments is not None
         executor = self._attached()
@@ -436,6 +457,12 @@ def attach(optimizer: object, executor: Executor) -> None:
     """Let an optimiser of this module belong to an executor; others know nothing of executors."""
     if isinstance(optimizer, Optimizer):
         optimizer._attach(executor)
+
+
+def go_on(optimizer: object) -> None:
+    """Let the program that has just been compiled go on from the loss scale of a state that was loaded before."""
+    if isinstance(optimizer, Optimizer):
+        optimizer._go_on_from_scale()
 
 
 def _names(executor: Executor) -> dict[torch.Tensor, str]:

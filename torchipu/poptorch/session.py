@@ -37,12 +37,14 @@ class Session(ProgramStep):
         traced: Runs the user's model while it is captured.
         anchors: What else than the results is handed back, by the name that the user gave it.
         must_upload: Whether weights and states of the host are to be copied before the next run.
+        original: The capture before the loss scale became a state of the program: what files hold.
     """
 
     traced: TracedModel
     anchors: Mapping[str, Anchor]
     must_upload: bool
     captured: Captured | None
+    original: Captured | None
     cache: ExecutableCache | None
     is_refreshed: bool
 
@@ -61,6 +63,7 @@ class Session(ProgramStep):
         self.traced, self.anchors, self.captured, self.cache = traced, anchors, captured, cache
         self.must_upload = True
         self.is_refreshed = False
+        self.original = None
         self.written_places: list[tuple[int, int]] = []
         self.anchor_places: dict[str, int] = {}
         self.rules: list[Returned] = []
@@ -80,7 +83,8 @@ class Session(ProgramStep):
         dtypes = tuple(RETURNED_DTYPES.get(dtype, dtype) for dtype in captured.output_dtypes)
         # Copies: what the user does to an attribute later is no part of the program.
         constants = {tensor: value.detach().clone() for tensor, value in captured.constants.items()}
-        return dataclasses.replace(captured, output_dtypes=dtypes, constants=constants)
+        self.original = dataclasses.replace(captured, output_dtypes=dtypes, constants=constants)
+        return self.original
 
     def _captured_or_cached(self, arguments: tuple[torch.Tensor, ...]) -> Captured:
         def make() -> Captured:
@@ -259,6 +263,11 @@ class TrainingSession(Session, TrainStep):
         if not self.is_refreshed:
             super()._refresh()
             self.is_refreshed = True
+
+    def set_loss_scale(self, scale: float) -> None:
+        """Let automatic loss scaling go on from a scale."""
+        self._loss_scale.fill_(scale)
+        self.upload(resident for resident in self.states if resident.host is self._loss_scale)
 
     def take_optimiser(self, optimizer: torch.optim.Optimizer) -> None:
         """Use the values of an optimiser from the next run on.

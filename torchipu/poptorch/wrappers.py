@@ -13,6 +13,7 @@ from torchipu.poptorch._logging import logger
 from torchipu.poptorch._poplar_executor import PoplarExecutor
 from torchipu.poptorch.enums import ConnectionType
 from torchipu.poptorch.options import Options
+from torchipu.poptorch.session import TrainingSession
 
 
 def trainingModel(
@@ -89,6 +90,9 @@ def load(
         optimizer = stored_values.optimiser_from_data(description["optimizer"], tensors, model)
     executor = PoplarExecutor(model, options, description["training"], optimizer)
     executable_file.adopt(executor, tensors, description)
+    session = executor._session()
+    if isinstance(session, TrainingSession) and session.options.automatic_loss_scaling:
+        session.set_loss_scale(description["loss_scale"])
     if description["random"] is not None:
         executor.rng_state = description["random"]
     return executor
