@@ -121,9 +121,10 @@ def test_a_file_holds_json_and_tensors_and_tells_what_is_wrong_with_it(tmp_path:
         with pytest.raises(poptorch.Error, match="Invalid file"):
             step.loadExecutable(broken)
     tensors, texts = tensor_file.read(path)
-    tensor_file.write(path, tensors, {**texts, "version": "3.2.0"})
-    with pytest.raises(AssertionError, match="PopTorch version mismatch"):
-        poptorch.load(path)
+    for other in {"version": "3.2.0"}, {"layout": "1"}:
+        tensor_file.write(path, tensors, {**texts, **other})
+        with pytest.raises(AssertionError, match="PopTorch version mismatch"):
+            poptorch.load(path)
     assert not step.isCompiled()
 
 
@@ -252,3 +253,27 @@ def test_automatic_loss_scaling_goes_on_where_it_stood(tmp_path: Path) -> None:
     for other in (loaded, early, late):
         assert torch.equal(other(x, labels)[1], loss)
         assert other.getAnchoredTensor("scale").item() == 16.0
+
+
+def test_a_tensor_of_several_names_stays_one(tmp_path: Path) -> None:
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+            self.second.weight = self.first.weight
+            self.register_buffer("one", torch.ones(1))
+            self.second.register_buffer("again", self.one)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return poptorch.identity_loss(self.second(self.first(x)) * self.one * self.second.again, "sum")
+
+    model = Tied()
+    step = poptorch.trainingModel(model, None, sgd(model))
+    x = torch.randn(2, 3)
+    step.compileAndExport(tmp_path / "model", x)
+    loaded = poptorch.load(tmp_path / "model")
+    for _ in range(2):
+        assert torch.equal(loaded(x), step(x))
+    assert loaded.second.weight is loaded.first.weight
+    assert loaded.second.again is loaded.one
+    torch.testing.assert_close(dict(loaded.state_dict()), dict(model.state_dict()))

@@ -25,6 +25,8 @@ from torchipu.poptorch.stored_capture import capture_from_data, capture_to_data
 from torchipu.poptorch.structure import with_tensors
 
 KIND, VERSION = "torchipu.poptorch executable", "3.3.0"
+LAYOUT = "2"
+"""Of the description: raised where files of before cannot be read any more."""
 DEFAULT_NAME = "model.poptorch"
 
 
@@ -58,10 +60,11 @@ def save(executor: Any, filename: str | os.PathLike[str], export_model: bool, sa
         description["optimizer"], states = stored_values.optimiser_to_data(executor._optimizer, module)
         tensors |= states
     if export_model:
+        description["aliases"] = _aliases(module)
         description["frozen"] = [name for name, p in module.named_parameters() if not p.requires_grad]
         tensors |= {f"parameter/{name}": p.detach() for name, p in module.named_parameters()}
         tensors |= {f"buffer/{name}": b.detach() for name, b in module.named_buffers()}
-    texts = {"kind": KIND, "version": VERSION, "description": json.dumps(description)}
+    texts = {"kind": KIND, "version": VERSION, "layout": LAYOUT, "description": json.dumps(description)}
     tensor_file.write(path, tensors, texts)
 
 
@@ -85,6 +88,8 @@ def read(filename: str | os.PathLike[str]) -> tuple[dict[str, torch.Tensor], dic
             f"PopTorch version mismatch: File has been created with version {texts.get('version')} and you are trying "
             f"to load it with version {VERSION}"
         )
+    if texts.get("layout") != LAYOUT:
+        raise ValueError("PopTorch version mismatch: it was written by another version of torchipu; export it anew")
     return tensors, json.loads(texts["description"])
 
 
@@ -146,6 +151,13 @@ class StoredModel(torch.nn.Module):
                 )
             elif kind == "buffer":
                 self._place(path).register_buffer(path.rpartition(".")[2], tensor)
+        for alias, path in description["aliases"].items():
+            name = path.rpartition(".")[2]
+            holder = self.get_submodule(path.rpartition(".")[0])
+            if name in holder._parameters:
+                self._place(alias).register_parameter(alias.rpartition(".")[2], holder._parameters[name])
+            else:
+                self._place(alias).register_buffer(alias.rpartition(".")[2], holder._buffers[name])
 
         def forward(*args: Any, **kwargs: Any) -> Any:
             raise createPoptorchError("a model read from an executable file has no code: it runs on the device only")
@@ -164,6 +176,17 @@ class StoredModel(torch.nn.Module):
 
 
 # ---------------------------------------------------------------------- parts
+def _aliases(module: torch.nn.Module) -> dict[str, str]:
+    """Return further names of parameters and buffers that have several, with the first name of each."""
+    found = {}
+    for members in (module.named_parameters, module.named_buffers):
+        first: dict[int, str] = {}
+        for name, tensor in members(remove_duplicate=False):
+            if first.setdefault(id(tensor), name) != name:
+                found[name] = first[id(tensor)]
+    return found
+
+
 def _signature_to_data(signature: inspect.Signature) -> list[list[Any]]:
     found = []
     for parameter in signature.parameters.values():
