@@ -122,3 +122,8 @@ def test_tensors_are_filled_with_whole_numbers_in_bounds(fill: Any, low: int, hi
         assert first.unique().tolist() == list(range(low, high + 1))
     else:
         assert first.double().std() > 0.2 * high
+
+
+def test_a_check_of_a_matrix_has_no_result_of_its_own() -> None:
+    matrix = torch.tensor([[2.0, 1.0], [1.0, 3.0]])
+    close(poptorch.inferenceModel(torch.linalg.inv)(matrix), torch.linalg.inv(matrix))

@@ -71,11 +71,11 @@ def call_aten(op: Op, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         positional.append(arguments.pop(argument.name))
     results = function(*positional, **arguments)
     listed = list(results) if isinstance(results, (list, tuple)) else [results]
+    if EFFECT_TOKEN in op.operands:
+        listed.insert(0, tensors[op.operands.index(EFFECT_TOKEN)])
     present = op.attrs.get("present")
     if isinstance(present, tuple):  # some kernels compute what their mask turns off
         listed = [result for result, is_present in zip(listed, present, strict=True) if is_present]
-    if EFFECT_TOKEN in op.operands:
-        listed.insert(0, tensors[op.operands.index(EFFECT_TOKEN)])
     return [result for result in listed if isinstance(result, torch.Tensor)]
 
 
