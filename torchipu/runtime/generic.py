@@ -74,7 +74,8 @@ def call_aten(op: Op, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     if EFFECT_TOKEN in op.operands:
         listed.insert(0, tensors[op.operands.index(EFFECT_TOKEN)])
     present = op.attrs.get("present")
-    if isinstance(present, tuple):  # some kernels compute what their mask turns off
+    if isinstance(present, tuple) and len(present) == len(listed):
+        # Some kernels compute what their mask turns off.
         listed = [result for result, is_present in zip(listed, present, strict=True) if is_present]
     return [result for result in listed if isinstance(result, torch.Tensor)]
 
