@@ -90,7 +90,7 @@ class MiniPlanner:
     def step(
         self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
         ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
-        scratch_bytes: int = 0, reads_outputs: bool = False,
+        scratch_bytes: int = 0, reads_outputs: bool = False, adds_up: bool = False,
     ) -> None:
         if items <= 0:
             return
