@@ -1,10 +1,11 @@
-"""Facts of the PopTorch examples that classify digits: split over IPUs, in mixed precision, fine-tuned, recurrent."""
+"""Facts of the PopTorch examples that classify: split over IPUs, mixed precision, fine-tuned, recurrent, of speech."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import speech
 import torch
 
 import fine_tuning
@@ -94,3 +95,10 @@ def test_each_recurrent_cell_learns(cell: str) -> None:
     result = recurrent.run([*FEW, "--cell", cell, "--width", "32", "--epochs", "2", "--learning-rate", rate])
     assert result.losses[-1] < 0.8 * result.losses[0]
     assert result.test_accuracy > 0.4
+
+
+@pytest.mark.parametrize("flags", [(), ("--half",)])
+def test_speech_is_read_with_ctc_loss_and_a_beam_search(flags: tuple[str, ...]) -> None:
+    result = speech.run(["--epochs", "3", "--num-utterances", "1024", *flags])
+    assert sum(result.losses[-4:]) < 0.2 * sum(result.losses[:4])
+    assert result.words_read > 0.6  # chance is one in a hundred thousand
