@@ -13,7 +13,7 @@ from torchipu.errors import OptionsError, nearest
 
 def _option(
     default: object, text: str, *, kind: type, optional: bool = False, allowed: tuple[str, ...] = (),
-    least: int | None = None, above: float | None = None, unit: str = "", poptorch: str = "",
+    least: int | None = None, above: float | None = None, unit: str = "", poptorch: str = "", names_of: str = "block",
 ) -> Any:
     """Declare an option.
 
@@ -27,12 +27,13 @@ def _option(
         above: Value that must be exceeded.
         unit: Unit of a number.
         poptorch: Name of the PopTorch setting, if it has one.
+        names_of: What the names of a ``tuple`` option are names of.
     """
     return field(
         default=default,
         metadata={
             "help": text, "kind": kind, "optional": optional, "allowed": allowed, "least": least, "above": above,
-            "unit": unit, "poptorch": poptorch,
+            "unit": unit, "poptorch": poptorch, "names_of": names_of,
         },
     )
 
@@ -162,13 +163,19 @@ class Options:
     )
     automatic_loss_scaling: bool = _option(
         False, "double the loss scale after each weight update, or halve it where too many elements of half gradients "
-        "were near the end of their range; it begins with loss_scaling", kind=bool,
+        "were near the end of their range, so that it falls before they overflow; no update is skipped, as in PopART. "
+        "It begins with loss_scaling", kind=bool,
         poptorch="Training.setAutomaticLossScaling",
     )
     loss_scale_gradients: str = _option(
-        "weights", "whose elements automatic_loss_scaling counts: gradients of weights, all that the backward leg "
+        "all", "whose elements automatic_loss_scaling counts: gradients of weights, all that the backward leg "
         "computes, or those that products and convolutions give", kind=str, allowed=("weights", "all", "products"),
         poptorch="_Popart.set('automaticLossScalingSettings.gradientTensorTrackingMethod')",
+    )
+    loss_scale_tensors: tuple[str, ...] | None = _option(
+        None, "parameters, modules or tensors of the graph whose gradients automatic_loss_scaling counts instead",
+        kind=tuple, optional=True, names_of="tensor", poptorch="_Popart.set('automaticLossScalingSettings"
+        ".toTrackTensors')",
     )
     loss_scale_bin_edge: float = _option(
         0.125, "share of the range of a half beyond which automatic_loss_scaling calls an element large", kind=float,
@@ -407,7 +414,7 @@ def _check_io_tiles(options: Options) -> None:
         )
 
 
-_ARTICLES = {bool: "a bool", int: "an int", float: "a float", str: "a str", tuple: "a list of block names",
+_ARTICLES = {bool: "a bool", int: "an int", float: "a float", str: "a str", tuple: "a list of {} names",
              TensorLocation: "a torchipu.TensorLocation", dict: "a dict of numbers above 0 and at most 1 by IPU"}
 
 
@@ -423,7 +430,7 @@ def _checked(name: str, value: object, rules: Mapping[str, Any]) -> object:
     if number is None:
         raise _refusal(name, value, rules)
     if isinstance(number, tuple):
-        _check_names(name, number)
+        _check_names(name, number, rules["names_of"])
     elif rules["allowed"]:
         raise _refusal(name, value, rules)
     if rules["least"] is not None and number < rules["least"]:
@@ -510,13 +517,13 @@ def format_stages(stages: Iterable[Stage], arrow_at: int | None = None, note: st
     return "\n".join(lines)
 
 
-def _check_names(name: str, names: tuple[str, ...]) -> None:
-    """Refuse a list of block names that is empty or says one twice."""
+def _check_names(name: str, names: tuple[str, ...], noun: str) -> None:
+    """Refuse a list of names that is empty or says one twice."""
     if not names:
-        raise OptionsError(f"option {name!r} got an empty list of block names", option=name, value=names)
-    for block in names:
-        if names.count(block) > 1:
-            raise OptionsError(f"option {name!r} lists block {block!r} more than once", option=name, value=names)
+        raise OptionsError(f"option {name!r} got an empty list of {noun} names", option=name, value=names)
+    for named in names:
+        if names.count(named) > 1:
+            raise OptionsError(f"option {name!r} lists {noun} {named!r} more than once", option=name, value=names)
 
 
 _REMEDIES: Mapping[str, str] = {
@@ -537,7 +544,7 @@ def _expectation(rules: Mapping[str, Any]) -> str:
     """Say in words what an option takes, e.g. ``an int of at least 1 or None``."""
     words = [repr(word) for word in rules["allowed"]]
     if not words or rules["kind"] is tuple:
-        text = _ARTICLES[rules["kind"]]
+        text = _ARTICLES[rules["kind"]].format(rules["names_of"])
         if rules["least"] is not None:
             text += f" of at least {rules['least']}"
         if rules["above"] is not None:

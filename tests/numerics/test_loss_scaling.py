@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 
+import popart
 import poptorch
 import pytest
 import torch
@@ -133,25 +134,99 @@ def test_a_period_of_several_updates_decides_by_all_of_them():
     assert step.loss_scale == 8.0
 
 
-@pytest.mark.parametrize(("which", "wanted"), [("weights", 2.0), ("all", 0.5), ("products", 0.5)])
-def test_gradients_between_the_weights_may_be_watched_too(which, wanted):
-    class Narrowed(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = torch.nn.Parameter(torch.zeros(4, 4, dtype=torch.half))
+class Narrow(torch.nn.Module):
+    """A product whose result has a gradient of 4 * 2^12, its weight one of 2^-10 of it."""
 
-        def forward(self, x):
-            # The gradient of the inner product's result is 4 * 2^12, that of the weights 2^-10 of it.
-            inner = (x * 2.0**-10) @ self.weight
-            return (inner @ torch.full((4, 4), 2.0**12, dtype=torch.half)).float().sum()
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(4, 4, dtype=torch.half))
 
+    def forward(self, x):
+        return (x * 2.0**-10) @ self.weight
+
+
+class Narrowed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Narrow()
+        self.outer = torch.nn.Linear(4, 4, bias=False).half()
+        torch.nn.init.constant_(self.outer.weight, 2.0**12)
+
+    def forward(self, x):
+        return self.outer(self.inner(x)).float().sum()
+
+
+def scale_of_narrowed(**options):
     model = Narrowed()
     step = torchipu.TrainStep(
-        model, torch.optim.SGD(model.parameters(), lr=0.0),
-        torchipu.Options(automatic_loss_scaling=True, loss_scale_gradients=which),
+        model, torch.optim.SGD(model.parameters(), lr=0.0), torchipu.Options(automatic_loss_scaling=True, **options),
     )
     step(torch.ones(2, 4).half())
-    assert step.loss_scale == wanted
+    return step.loss_scale
+
+
+@pytest.mark.parametrize(("which", "wanted"), [("weights", 2.0), ("all", 0.5), ("products", 0.5), (None, 0.5)])
+def test_gradients_between_the_weights_are_watched_too_unless_told_otherwise(which, wanted):
+    assert scale_of_narrowed(**({"loss_scale_gradients": which} if which else {})) == wanted
+
+
+@pytest.mark.parametrize(("names", "wanted"), [
+    (["inner.weight"], 2.0),  # a parameter
+    (["outer.weight", "inner.weight"], 2.0),
+    (["inner"], 2.0),  # a module: its product gives the gradient of its weight alone
+    (["outer"], 0.5),  # this one gives that of the inner result too
+    (["mm"], 0.5),  # a tensor of the forward
+])
+def test_tensors_to_watch_are_named_as_parameters_modules_or_tensors(names, wanted):
+    assert scale_of_narrowed(loss_scale_tensors=names) == wanted
+
+
+@pytest.mark.parametrize(("names", "words"), [
+    (["iner.weight"], r"loss_scale_tensors names 'iner.weight', which the model does not have; did you mean 'inner.we"),
+    (["input_0"], r"(?s)loss_scale_tensors names 'input_0', which has no gradient.*name parameters or modules"),
+    ([], "option 'loss_scale_tensors' got an empty list of tensor names"),
+    ("inner.weight", r"option 'loss_scale_tensors' expects a list of tensor names or None, got 'inner.weight' \(str\)"),
+])
+def test_names_that_mean_nothing_are_refused_with_those_that_do(names, words):
+    with pytest.raises(OptionsError, match=words):
+        scale_of_narrowed(loss_scale_tensors=names)
+
+
+def test_a_spike_lowers_the_scale_at_once_and_its_update_is_done_all_the_same():
+    # PopART skips no update: the edge at an eighth of the range leaves room for what comes between two of them.
+    model, exact = Slope(64), Slope(64).double()
+    optimiser_of = lambda m: torch.optim.SGD(m.parameters(), lr=2.0**-14, momentum=0.5)  # noqa: E731
+    step = torchipu.TrainStep(
+        model, optimiser_of(model), torchipu.Options(automatic_loss_scaling=True, loss_scaling=2.0**8),
+    )
+    reference, scales = optimiser_of(exact), []
+    for size in (1.0, 1.0, 32.0, 1.0, 1.0):  # the third meets a scale of 1024: half of the range
+        gradient = torch.full((64,), size).half()
+        step(gradient)
+        scales.append(step.loss_scale)
+        reference.zero_grad()
+        exact(gradient.double()).backward()
+        reference.step()
+    assert scales == [512.0, 1024.0, 512.0, 1024.0, 2048.0]
+    torch.testing.assert_close(model.weight.double(), exact.weight, rtol=2e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(("overflow", "wanted"), [
+    ("infinity", -torch.inf), ("nan", torch.nan), ("saturate", -65504 / 1024 * 2.0**-14),
+])
+def test_a_spike_beyond_the_range_does_what_the_machine_makes_of_an_overflow(overflow, wanted):
+    model = Slope(8)
+    step = torchipu.TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=2.0**-14),
+        torchipu.Options(automatic_loss_scaling=True, loss_scaling=1024.0, half_overflow=overflow),
+    )
+    gradient = torch.zeros(8).half()
+    gradient[3] = 64.0
+    step(gradient)
+    assert step.loss_scale == 512.0
+    found = torch.zeros(8)
+    found[3] = wanted
+    torch.testing.assert_close(model.weight.detach().float(), found, rtol=1e-3, atol=0, equal_nan=True)
 
 
 def test_settings_of_popart_reach_the_program():
@@ -169,9 +244,67 @@ def test_settings_of_popart_reach_the_program():
     assert core.loss_scale_threshold == 0.001
     assert core.loss_scale_period == 4
     assert core.loss_scale_gradients == "products"
-    options._Popart.set("automaticLossScalingSettings.gradientTensorTrackingMethod", "Some")
-    with pytest.raises(poptorch.Error, match="AllNonViewChangingGradientTensors or ConvAndMatmulGradients"):
+    method = "automaticLossScalingSettings.gradientTensorTrackingMethod"
+    for value in (0, popart.GradientTensorTrackingMethod.AllNonViewChangingGradientTensors):
+        options._Popart.set(method, value)
+        assert core_options(options, poptorch.optim.SGD(model.parameters(), lr=0.1)).loss_scale_gradients == "all"
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"gradientTensorTrackingMethod": "Some"},
+     "AllNonViewChangingGradientTensors or ConvAndMatmulGradients or GradientsOfUserSpecifiedTensors"),
+    ({"gradientTensorTrackingMethod": 3}, "Unsupported value 3 of automaticLossScalingSettings.gradientTensorTracking"),
+    ({"gradientTensorTrackingMethod": 2}, "toTrackTensors does not say of which: set it to a list of names"),
+    ({"gradientTensorTrackingMethod": 1, "toTrackTensors": ["0.weight"]},
+     "toTrackTensors has been set, but .* is ConvAndMatmulGradients: set it to GradientsOfUserSpecifiedTensors"),
+    ({"toTrackTensors": "0.weight"}, "toTrackTensors takes a list of names of tensors, not '0.weight'"),
+    ({"toTrackTensors": []}, "toTrackTensors takes a list of names of tensors"),
+    ({"binEdge": 0.5}, "Unknown option automaticLossScalingSettings.binEdge: there are binEdgeLocation, threshold"),
+])
+def test_settings_of_popart_that_contradict_each_other_are_refused(settings, words):
+    options = poptorch.Options().outputMode(poptorch.OutputMode.Final)
+    for name, value in settings.items():
+        options._Popart.set(f"automaticLossScalingSettings.{name}", value)
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(poptorch.Error, match=words):
         core_options(options, poptorch.optim.SGD(model.parameters(), lr=0.1))
+
+
+@pytest.mark.parametrize(("names", "wanted"), [
+    ({"inner.inner.weight"}, 2.0), (["Gradient___inner.inner.weight"], 2.0), (["inner/inner/MatMul:0"], 0.5),
+    (["inner/outer/Gradient___MatMul:0"], 2.0), (["inner/outer/Gradient___MatMul/1:0"], 0.5), (["inner.outer"], 0.5),
+])
+def test_a_poptorch_program_tracks_the_tensors_that_it_names(names, wanted):
+    class WithLoss(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Narrowed()
+
+        def forward(self, x):
+            return poptorch.identity_loss(self.inner(x), reduction="none")
+
+    options = poptorch.Options()
+    options.Training.setAutomaticLossScaling(True)
+    options._Popart.set("automaticLossScalingSettings.toTrackTensors", names)
+    model = WithLoss()
+    training = poptorch.trainingModel(model, options, optimizer=torch.optim.SGD(model.parameters(), lr=0.0))
+    training(torch.ones(2, 4).half())
+    assert training._session().state_named("loss_scale") == wanted
+
+
+def test_a_poptorch_program_that_tracks_what_it_does_not_have_is_refused():
+    options = poptorch.Options()
+    options.Training.setAutomaticLossScaling(True)
+    options._Popart.set("automaticLossScalingSettings.toTrackTensors", ["layer.weight"])
+
+    class Lossy(Slope):
+        def forward(self, x):
+            return poptorch.identity_loss(super().forward(x), reduction="none")
+
+    model = Lossy(4)
+    training = poptorch.trainingModel(model, options, optimizer=torch.optim.SGD(model.parameters(), lr=0.0))
+    with pytest.raises(poptorch.Error, match=r"names 'layer\.weight', which the model does not have"):
+        training(torch.ones(4).half())
 
 
 def test_it_settles_where_gradients_use_the_range():
@@ -181,7 +314,10 @@ def test_it_settles_where_gradients_use_the_range():
 
 
 def test_it_stays_within_what_a_half_loss_can_hold():
-    assert scale_after(torch.full((4,), 1e-6), loss_scaling=2.0**14, calls=5) == 2.0**15
+    # The gradient of the sum in half is the scale itself: only that of the weight is small.
+    weights = {"loss_scale_gradients": "weights"}
+    assert scale_after(torch.full((4,), 1e-6), loss_scaling=2.0**14, calls=5, **weights) == 2.0**15
+    assert scale_after(torch.full((4,), 1e-6), loss_scaling=2.0**12, calls=5) in (2.0**12, 2.0**13)
     assert scale_after(torch.full((4,), torch.inf), loss_scaling=2.0**-13, calls=5) == 2.0**-14
 
 
@@ -275,3 +411,39 @@ def test_poptorch_switches_it_on_and_keeps_it_through_set_optimizer():
     assert training._session().state_named("loss_scale") == 1024.0
     for mine, theirs in zip(training.inner.parameters(), exact.parameters(), strict=True):
         torch.testing.assert_close(mine.detach().double(), theirs.detach(), rtol=1e-5, atol=1e-6)
+
+
+class Stages(torch.nn.Module):
+    """Two factors on two IPUs, of which only the first, 2^-6, has gradients as large as the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Parameter(torch.full((16,), 2.0**-6, dtype=torch.half))
+        self.second = torch.nn.Parameter(torch.ones(16, dtype=torch.half))
+
+    def forward(self, x):
+        with torchipu.Block("a", 0):
+            x = self.first * x
+        with torchipu.Block("b", 1):
+            return (self.second * x).float().sum()
+
+
+@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize("tracked", ["all", "weights"])
+def test_a_spike_in_one_micro_batch_of_one_replica_lowers_the_scale_of_all(tracked, place):
+    model = Stages()
+    step = torchipu.TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.0),
+        torchipu.Options(
+            automatic_loss_scaling=True, loss_scaling=64.0, replicas=2, gradient_accumulation=4,
+            loss_scale_gradients=tracked,
+        ),
+    )
+    x = torch.ones(8, 16).half()
+    step(x.flatten())
+    assert step.loss_scale == 128.0
+    x[place, 5] = 100.0  # times 128, beyond 8188
+    step(x.flatten())
+    assert step.loss_scale == 64.0
+    step(x.flatten())  # times 64, not
+    assert step.loss_scale == 128.0

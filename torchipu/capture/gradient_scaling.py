@@ -15,8 +15,6 @@ from torchipu.capture.optimiser import OptimiserImport
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg, Role
 from torchipu.ops.scaling import ADAPT, ADD_SUMS, CLIP, COUNT, JOIN_COUNTS, SQUARES, UNSCALE
-from torchipu.ops.spec import spec_of
-from torchipu.passes.precision import WITH_PARTIALS
 
 LOSS_SCALE = "loss_scale"
 """Name of the state that automatic loss scaling changes."""
@@ -95,33 +93,11 @@ def _update(
 
 
 # --------------------------------------------------------------------------- automatic loss scaling
-def watched(graph: Graph, gradients: Iterable[Tensor], which: str) -> tuple[Tensor, ...]:
-    """Return the gradients whose elements are counted: halves, and floats where there are none.
-
-    Args:
-        graph: As captured.
-        gradients: Those of the parameters.
-        which: ``weights`` for these, ``all`` for every result of the backward leg that is no view of another,
-            ``products`` for those of products and convolutions.
-    """
-    chosen = dict.fromkeys(gradients)
-    if which != "weights":
-        ops = [op for op in graph.ops if op.leg is Leg.BACKWARD and not _is_view(op)]
-        ops = [op for op in ops if which == "all" or op.kind.startswith(WITH_PARTIALS)]
-        chosen = dict.fromkeys(result for op in ops for result in op.outputs if result.dtype.is_floating)
-    return tuple(tensor for tensor in chosen if tensor.dtype is DType.HALF) or tuple(chosen)
-
-
-def _is_view(op: Op) -> bool:
-    spec = spec_of(op)
-    return spec is not None and spec.is_view
-
-
 def count_large(gradients: Iterable[Tensor], edge: float) -> tuple[tuple[Tensor, ...], Accumulation]:
     """Count the elements of gradients that are near the end of their type's range.
 
     Args:
-        gradients: Gradients of a micro-batch, of which those are counted that `watched` has chosen.
+        gradients: Gradients of a micro-batch, from `torchipu.capture.tracked_gradients`.
         edge: Share of the range from which on they are large.
 
     Returns:

@@ -52,3 +52,11 @@ class BatchSerializationBatchSchedule(enum.IntEnum):
     Isomorphic = 1
     OverlapOnIo = 2
     OverlapOnCompute = 3
+
+
+class GradientTensorTrackingMethod(enum.IntEnum):
+    """Which gradients automatic loss scaling looks at."""
+
+    AllNonViewChangingGradientTensors = 0
+    ConvAndMatmulGradients = 1
+    GradientsOfUserSpecifiedTensors = 2

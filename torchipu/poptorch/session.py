@@ -11,10 +11,12 @@ import torch
 from torchipu.capture.aot import Captured
 from torchipu.capture.gradient_scaling import LOSS_SCALE
 from torchipu.capture.running import capture_by_running
+from torchipu.capture.tracked_gradients import of_names
+from torchipu.ir.graph import Tensor
 from torchipu.ir.types import Leg, Role
 from torchipu.options import Options
 from torchipu.poptorch._impl import createPoptorchError
-from torchipu.poptorch.anchors import Anchor, find_tensor
+from torchipu.poptorch.anchors import Anchor, find_tensor, tensor_names
 from torchipu.poptorch.blocks import check_depth, refuse_ops_outside
 from torchipu.poptorch.executable_cache import ExecutableCache
 from torchipu.poptorch.grouping import Group
@@ -263,6 +265,13 @@ class TrainingSession(Session, TrainStep):
         if not self.is_refreshed:
             super()._refresh()
             self.is_refreshed = True
+
+    def _tracked(self, capture: Captured) -> tuple[Tensor, ...]:
+        """Return the gradients that automatic loss scaling looks at; tensors may have the names of PopART too."""
+        named = self.options.loss_scale_tensors
+        if named is None:
+            return super()._tracked(capture)
+        return of_names(capture.graph, capture.gradients, named, tensor_names(capture.graph, capture.gradients))
 
     def set_loss_scale(self, scale: float) -> None:
         """Let automatic loss scaling go on from a scale."""

@@ -14,6 +14,7 @@ from torchipu.poptorch._args_parser import Arguments
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.anchors import UPDATED, Anchor
+from torchipu.poptorch.automatic_scale import automatic_scale
 from torchipu.poptorch.blocks import BEFORE_ALL_BLOCKS
 from torchipu.poptorch.engine_options import engine_options, is_on
 from torchipu.poptorch.enums import CommGroupType, ConnectionType, MeanReductionStrategy, OutputMode, ReductionType
@@ -36,12 +37,6 @@ STRATEGIES = {
     MeanReductionStrategy.Running: "running", MeanReductionStrategy.Post: "post",
     MeanReductionStrategy.PostAndLoss: "post_and_loss",
 }
-LOSS_SCALING = "automaticLossScalingSettings."
-LOSS_SCALING_SETTINGS = {
-    "binEdgeLocation": "loss_scale_bin_edge", "thresholdUpperCountProportion": "loss_scale_threshold",
-    "updatePeriod": "loss_scale_period",
-}
-TRACKED = {"AllNonViewChangingGradientTensors": "all", "ConvAndMatmulGradients": "products"}
 MAX_IPUS = 64
 SYNTHETIC_NORMAL = 2
 SEED_BYTES = 6
@@ -99,23 +94,6 @@ def _partials_type(options: Options) -> str:
     return str(options._popart.options.get("partialsTypeMatMuls") or convolutions or "float")
 
 
-def _automatic_loss_scaling(options: Options) -> dict[str, Any]:
-    """Return what PopART's settings of automatic loss scaling say."""
-    given = {
-        name.removeprefix(LOSS_SCALING): value for name, value in options._popart.options.items()
-        if name.startswith(LOSS_SCALING)
-    }
-    method = str(given.get("gradientTensorTrackingMethod", "")).rpartition("::")[2].rpartition(".")[2]
-    if method and method not in TRACKED:
-        raise createPoptorchError(
-            f"Unsupported value {method!r} of {LOSS_SCALING}gradientTensorTrackingMethod: it takes "
-            f"{' or '.join(TRACKED)}"
-        )
-    named = {core: given[name] for name, core in LOSS_SCALING_SETTINGS.items() if name in given}
-    named |= {"loss_scale_gradients": TRACKED[method]} if method else {}
-    return {"automatic_loss_scaling": bool(given.get("enabled", False)), **named}
-
-
 def _training_precision(options: Options, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
     """Return what an optimiser and the options of training say of scales, bounds and types of gradients and states."""
     if optimizer is None:
@@ -133,7 +111,7 @@ def _training_precision(options: Options, optimizer: torch.optim.Optimizer | Non
     first = "velocity_accum_type" if hasattr(optimizer, "velocity_accum_type") else "first_order_momentum_accum_type"
     return {
         "loss_scaling": 1.0 if loss_scaling is None else float(loss_scaling),
-        **_automatic_loss_scaling(options),
+        **automatic_scale(options._popart.options),
         "max_grad_norm": float(norm) if math.isfinite(norm) else None,
         "mean_reduction": STRATEGIES[MeanReductionStrategy(strategy)],
         "accumulator_type": named("accum_type", "gradient"),

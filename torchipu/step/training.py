@@ -11,8 +11,9 @@ import torch
 from torchipu.capture.accumulation import Accumulation, accumulate, all_reduce, as_made, joined
 from torchipu.capture.aot import Captured, capture_joint
 from torchipu.capture.batch_norm import moments_over
-from torchipu.capture.gradient_scaling import adapt, count_large, scaled, watched, with_scale_of_the_program
+from torchipu.capture.gradient_scaling import adapt, count_large, scaled, with_scale_of_the_program
 from torchipu.capture.optimiser import FIRST_MOMENTS, SECOND_MOMENTS, OptimiserImport, import_optimiser
+from torchipu.capture.tracked_gradients import of_kind, of_names
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.types import DType
 from torchipu.options import Options
@@ -92,14 +93,20 @@ class TrainStep(ProgramStep):
         graph, scale = with_scale_of_the_program(capture.graph, capture.loss_scale)
         constants = {t: value for t, value in capture.constants.items() if t is not capture.loss_scale}
         options = self.options
-        chosen = watched(capture.graph, capture.gradients.values(), options.loss_scale_gradients)
-        counters, counted = count_large(chosen, options.loss_scale_bin_edge)
+        counters, counted = count_large(self._tracked(capture), options.loss_scale_bin_edge)
         adapted = Accumulation((scale,))
         if counters:
             adapted = adapt(
                 scale, counters, threshold=options.loss_scale_threshold, period=options.loss_scale_period,
             )
         return dataclasses.replace(capture, graph=graph, constants=constants), scale, counted, adapted
+
+    def _tracked(self, capture: Captured) -> tuple[Tensor, ...]:
+        """Return the gradients that automatic loss scaling looks at."""
+        named = self.options.loss_scale_tensors
+        if named is None:
+            return of_kind(capture.graph, capture.gradients.values(), self.options.loss_scale_gradients)
+        return of_names(capture.graph, capture.gradients, named)
 
     def _import(
         self, optimizer: torch.optim.Optimizer, capture: Captured, gradients: Mapping[str, Tensor],
