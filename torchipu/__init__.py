@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from torchipu.partition.door import autopipeline
     from torchipu.partition.proposal import Proposal
     from torchipu.runtime.counting import statistics
-    from torchipu.runtime.statistics import TensorStatistics, suggest_loss_scale
+    from torchipu.runtime.statistics import (
+        LossScaleAdvice,
+        TensorStatistics,
+        advise_loss_scale,
+        suggest_loss_scale,
+    )
     from torchipu.step import InferenceStep, TrainStep
 
 __version__ = "0.1.0"
@@ -41,6 +46,7 @@ _MODULE_BY_NAME = {
     "Explanation": "explanation",
     "InferenceStep": "step",
     "IpuError": "errors",
+    "LossScaleAdvice": "runtime.statistics",
     "Options": "options",
     "OptionsError": "errors",
     "OutOfTileMemoryError": "errors",
@@ -54,6 +60,7 @@ _MODULE_BY_NAME = {
     "TrainStep": "step",
     "UnsupportedOpError": "errors",
     "VerifyError": "errors",
+    "advise_loss_scale": "runtime.statistics",
     "autopipeline": "partition.door",
     "explain": "explanation",
     "recomputation_checkpoint": "capture.checkpoint",
@@ -70,6 +77,7 @@ __all__ = [
     "Explanation",
     "InferenceStep",
     "IpuError",
+    "LossScaleAdvice",
     "Options",
     "OptionsError",
     "OutOfTileMemoryError",
@@ -84,6 +92,7 @@ __all__ = [
     "UnsupportedOpError",
     "VerifyError",
     "__version__",
+    "advise_loss_scale",
     "autopipeline",
     "explain",
     "recomputation_checkpoint",

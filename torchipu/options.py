@@ -226,11 +226,13 @@ class Options:
         poptorch="setAvailableMemoryProportion",
     )
     floating_point_exceptions: bool = _option(
-        False, "stop at an overflow, an invalid operation or a division by zero, and name the op", kind=bool,
+        False, "stop at an overflow, an invalid operation or a division by zero, and name the op; each op then runs by "
+        "itself on the host, which takes longer and changes no value", kind=bool,
         poptorch="Precision.enableFloatingPointExceptions",
     )
     statistics: bool = _option(
-        False, "count the magnitudes of all results, for torchipu.statistics() and the report", kind=bool,
+        False, "count the magnitudes of all results, for torchipu.statistics() and the report; each op then runs by "
+        "itself on the host, which takes longer and changes no value", kind=bool,
         poptorch="_Popart.set('torchipu.statistics')",
     )
     half_overflow: str = _option(

@@ -160,3 +160,105 @@ def test_poptorch_raises_and_keeps_the_device_as_it_was():
     assert torch.equal(model.weight.detach(), before)
     training(torch.tensor([1.0, 1.0]))
     assert not torch.equal(model.weight.detach(), before)
+
+
+class Log(torch.nn.Module):
+    def forward(self, x):
+        return torch.log(x)
+
+
+class TwoBlocks(torch.nn.Module):
+    """A layer on each of two IPUs, the second in a block that BeginBlock names."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.second = poptorch.BeginBlock(Log(), "logarithms", ipu_id=1)
+
+    def forward(self, x):
+        with poptorch.Block("products", ipu_id=0):
+            hidden = self.first(x) * 0 + x
+        return poptorch.identity_loss(self.second(hidden), reduction="sum")
+
+
+@pytest.mark.parametrize(("iteration", "micro_batch", "replica"), [(0, 0, 1), (1, 2, 0), (1, 3, 1)])
+@pytest.mark.parametrize("pipelined", [True, False])
+def test_poptorch_names_block_stage_line_micro_batch_and_replica(iteration, micro_batch, replica, pipelined):
+    options = poptorch.Options().deviceIterations(2).replicationFactor(2)
+    options.Training.gradientAccumulation(4)
+    options.Precision.enableFloatingPointExceptions(True)
+    if not pipelined:
+        options.setExecutionStrategy(poptorch.ShardedExecution())
+    model = TwoBlocks()
+    optimiser = poptorch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9, loss_scaling=4.0)
+    training = poptorch.trainingModel(model, options, optimizer=optimiser)
+    x = torch.ones(2, 4, 2, 3, 4)  # iterations, micro-batches, replicas, samples
+    training(x.flatten(0, 3))
+    training.copyWeightsToHost()
+    before = copy.deepcopy((model.state_dict(), optimiser.state_dict()))
+    x[iteration, micro_batch, replica, 1, 2] = -1.0
+    with pytest.raises(poptorch.Error) as caught:
+        training(x.flatten(0, 3))
+    lines = str(caught.value).splitlines()
+    assert lines[0] == (
+        "'poplar_application_runtime_error': aten.log.default: floating-point exception in micro-batch "
+        f"{micro_batch} of device iteration {iteration}, replica {replica}: an operation is invalid: its result is not "
+        "a number"
+    )
+    assert lines[1].split()[:4] == ["op", lines[1].split()[1], "float[3,4]", "="]
+    assert lines[2].startswith("  source  ")
+    assert lines[2].endswith("return torch.log(x)")
+    assert "test_exceptions.py" in lines[2]
+    assert lines[3] == "  block   logarithms (ipu 1, stage 1, forward)"
+    assert "weights and optimiser are as before the call" in lines[4]
+    training.copyWeightsToHost()
+    after = (model.state_dict(), optimiser.state_dict())
+    for mine, theirs in zip(torch.utils._pytree.tree_leaves(after), torch.utils._pytree.tree_leaves(before),
+                            strict=True):
+        assert torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs
+
+
+def test_poptorch_names_the_update_in_which_a_half_overflows():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(1, dtype=torch.half))
+
+        def forward(self, x):
+            with poptorch.Block("only", ipu_id=0):
+                return poptorch.identity_loss(self.weight * x, reduction="sum")
+
+    options = poptorch.Options().deviceIterations(3)
+    options.Precision.enableFloatingPointExceptions(True)
+    model = Model()
+    training = poptorch.trainingModel(
+        model, options, optimizer=poptorch.optim.SGD(model.parameters(), lr=900.0)
+    )
+    words = r"ipu.sgd.default: floating-point exception in the weight update of device iteration 1: .*overflow"
+    with pytest.raises(poptorch.Error, match=words):
+        training(torch.tensor([-1.0, -72.0, -1.0]).half())
+
+
+@pytest.mark.parametrize("looks", [{"floating_point_exceptions": True}, {"statistics": True}])
+def test_looking_changes_no_bit_of_what_is_rounded_and_drawn_at_random(looks):
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.norm = torch.nn.Conv2d(3, 8, 3), torch.nn.GroupNorm(2, 8)
+            self.head = torch.nn.Linear(8 * 36, 5)
+
+        def forward(self, x):
+            hidden = torch.nn.functional.gelu(self.norm(self.conv(x)) * 1.1 + 0.3)
+            return torch.nn.functional.dropout(self.head(hidden.flatten(1)), 0.3).square().mean()
+
+    results = []
+    for options in ({}, looks):
+        torch.manual_seed(2)
+        model = Net().half()
+        step = torchipu.TrainStep(
+            model, torch.optim.AdamW(model.parameters(), lr=0.01),
+            torchipu.Options(stochastic_rounding=True, seed=4, loss_scaling=64.0, gradient_accumulation=2, **options),
+        )
+        losses = [step(x) for x in torch.randn(4, 8, 3, 8, 8).half()]
+        results.append([*losses, *(weight.detach().clone() for weight in model.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))

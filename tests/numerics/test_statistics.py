@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import re
 
 import numpy as np
 import poptorch
@@ -95,6 +97,120 @@ def test_the_suggested_loss_scale_saves_gradients_from_underflow():
     assert sum(one.zeros + one.elements * one.subnormal() for one in backward) < lost / 4
     assert all(one.infinities == 0 and one.abs_max <= 65504 / 2 for one in backward)
     assert suggest_loss_scale(second.statistics, current=scale) == scale
+
+
+def half_step(**options):
+    torch.manual_seed(0)
+    model = Small().half()
+    return torchipu.TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.0), torchipu.Options(statistics=True, **options),
+    )
+
+
+def test_the_report_of_training_says_which_loss_scale_to_take_and_why():
+    torch.manual_seed(0)
+    x = (torch.randn(32, 64) * 1e-2).half()
+    step = half_step()
+    assert "loss scale" not in step_text(step, x, run=False)
+    text = step_text(step, x)
+    advice = text[text.index("loss scale:") :].splitlines()
+    scale = suggest_loss_scale(step.statistics)
+    assert advice[0] == f"loss scale: 1 was used; {scale:g} is suggested"
+    largest = max((one for one in step.statistics if one.leg == "backward"), key=lambda one: one.abs_max)
+    assert advice[1].startswith(f"largest gradient: {largest.abs_max:.3g} in %{largest.name} ({largest.kind}, ")
+    assert "test_statistics.py" in advice[1]
+    assert 65504 / 8 <= largest.abs_max * scale <= 65504 / 4
+    now, then = (float(part) for part in re.findall(r"([0-9.]+)%", advice[2]))
+    assert then < now / 4
+    at_it = half_step(loss_scaling=scale)
+    assert f"loss scale: {scale:g} was used and suits" in step_text(at_it, x)
+
+
+def step_text(step, x, *, run=True):
+    step(x) if run else step.compile(x)
+    return step.profile.text()
+
+
+def test_a_scale_at_which_gradients_overflow_is_halved_and_the_op_is_named():
+    step = half_step(loss_scaling=2.0**30)
+    text = step_text(step, torch.ones(4, 64).half())
+    assert re.search(
+        r"loss scale: 1.07374e\+09 was used and is too large: %\S+ \(\w+, .*test_statistics.py.*\) overflowed; \S+ is "
+        "suggested", text,
+    )
+    assert torchipu.suggest_loss_scale(step.statistics, current=2.0**30) <= 2.0**15
+    one = TensorStatistics("g", "mm", "backward", "half", "", (*[0] * 120, 5, *[0] * 134, 1), 2.0**-7, 0)
+    assert suggest_loss_scale([one], current=48.0) == 32.0  # what is finite would allow more
+
+
+def test_halves_count_before_floats_and_nothing_but_zeros_asks_for_the_most():
+    def of(dtype, exponent, leg="backward"):
+        exponents = [0] * 256
+        exponents[exponent + 127] = 7
+        return TensorStatistics(f"{dtype}{exponent}", "mm", leg, dtype, "", tuple(exponents), 2.0**exponent, 0)
+
+    assert suggest_loss_scale([of("half", 2), of("float", 12), of("half", 13, "forward")]) == 2.0**11
+    assert suggest_loss_scale([of("float", 12)]) == 2.0
+    advice = torchipu.advise_loss_scale([of("half", -20), of("half", 0)], current=4.0)
+    assert (advice.suggested, advice.lost, advice.lost_then) == (2.0**15, 0.5, 0.0)
+    zeros = TensorStatistics("g", "mm", "backward", "half", "", (4, *[0] * 255), 0.0, 0)
+    assert "32768 is suggested, the most that a half holds: all gradients are zero" in str(
+        torchipu.advise_loss_scale([zeros])
+    )
+
+
+@pytest.mark.parametrize("automatic", [False, True])
+def test_a_poptorch_program_writes_them_into_the_folder_of_its_report(tmp_path, automatic):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Small()
+
+        def forward(self, x):
+            with poptorch.Block("only", ipu_id=0):
+                return poptorch.identity_loss(self.inner(x), reduction="none")
+
+    options = poptorch.Options().enableProfiling(tmp_path)
+    options._Popart.set("torchipu.statistics", True)
+    options.Training.setAutomaticLossScaling(automatic)
+    model = Model().half()
+    optimiser = poptorch.optim.SGD(model.parameters(), lr=0.0, loss_scaling=16.0)
+    training = poptorch.trainingModel(model, options, optimizer=optimiser)
+    x = (torch.randn(32, 64) * 1e-2).half()
+    training.compile(x)
+    assert not (tmp_path / "training" / "numerics.json").exists()
+    for used in (16.0, 32.0 if automatic else 16.0):
+        training(x)
+        report = json.loads((tmp_path / "training" / "numerics.json").read_text())
+        assert report["loss_scale"] == used
+    assert (report["format"], report["version"]) == ("torchipu.numerics", 1)
+    found = {(one["leg"], one["kind"], one["name"]): one for one in report["tensors"]}
+    counted = torchipu.statistics()[-len(found) :]
+    for one in counted:
+        shown = found[one.leg, one.kind, one.name]
+        assert shown["abs_max"] == one.abs_max
+        assert shown["underflow"] == one.underflow()
+        assert shown["overflow"] == one.overflow()
+        assert shown["source"] == one.source
+        assert shown["block"].startswith("only (ipu 0, stage 0, ")
+    assert report["suggested_loss_scale"] == suggest_loss_scale(counted, current=used)
+    text = (tmp_path / "training" / "numerics.txt").read_text()
+    assert f"loss scale: {used:g} was used; {report['suggested_loss_scale']:g} is suggested" in text
+    assert text.startswith("tensor")
+    assert sorted(path.name for path in (tmp_path / "training").iterdir()) == [
+        "debug.cbor", "numerics.json", "numerics.txt", "profile.pop",
+    ]
+    json.loads((tmp_path / "training" / "profile.pop").read_text())
+
+
+def test_an_inference_program_writes_them_without_advice(tmp_path):
+    options = poptorch.Options().enableProfiling(tmp_path)
+    options._Popart.set("torchipu.statistics", True)
+    poptorch.inferenceModel(Square(), options)(torch.tensor([2.0]))
+    report = json.loads((tmp_path / "inference" / "numerics.json").read_text())
+    assert "loss_scale" not in report
+    assert report["tensors"][0]["abs_max"] == 4.0
+    assert "loss scale" not in (tmp_path / "inference" / "numerics.txt").read_text()
 
 
 def test_the_text_report_shows_them_with_their_lines():

@@ -18,7 +18,7 @@ from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.blocks import module_repr
 from torchipu.poptorch.compile_hooks import compilation_bar, compiling
-from torchipu.poptorch.engine_options import write_report
+from torchipu.poptorch.engine_options import write_magnitudes, write_report
 from torchipu.poptorch.enums import ConnectionType, OutputMode
 from torchipu.poptorch.executable_cache import cache_of
 from torchipu.poptorch.executor_errors import as_poptorch_error
@@ -206,6 +206,7 @@ class PoplarExecutor(Reports, Files, Optimised):
         self._has_run = True
         if self._options.anchored_tensors:
             self._keep_anchored(session, anchored)
+        write_magnitudes(session, self._options, is_training=self._training)
         for result in results:
             result.backward = _refuse_backward  # type: ignore[method-assign]
         returned = session.traced.rebuild(results)

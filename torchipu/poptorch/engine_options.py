@@ -11,6 +11,8 @@ from torchipu.poptorch.debug_file import write_debug_file
 from torchipu.poptorch.options import Options, engine_options_of_environment
 from torchipu.report.figures import Figures
 from torchipu.report.json import write_json
+from torchipu.report.numerics import write_numerics
+from torchipu.step.base import ProgramStep
 
 REPORT_SWITCHES = ("autoReport.all", "autoReport.outputGraphProfile", "autoReport.outputExecutionProfile")
 """Any of these has the profile written; the others of ``autoReport`` choose parts of PopVision's own files."""
@@ -31,6 +33,20 @@ def is_on(value: object) -> bool:
     return str(value).lower() in ("true", "1")
 
 
+def report_folder(options: Options, *, is_training: bool) -> Path | None:
+    """Return where reports of a program go, ``<autoReport.directory>/<model name>``; None if none was asked for.
+
+    Args:
+        options: The executor's.
+        is_training: Which folder it is, unless the options name one.
+    """
+    engine = engine_options(options)
+    if not any(is_on(engine.get(switch, "")) for switch in REPORT_SWITCHES):
+        return None
+    name = options.model_name if options.exists("model_name") else "training" if is_training else "inference"
+    return Path(engine.get("autoReport.directory", ".")) / name
+
+
 def write_report(profile: Figures, compiled: Compiled, options: Options, *, is_training: bool) -> Path | None:
     """Write the profile of a program where the options of the engine ask for one.
 
@@ -41,17 +57,30 @@ def write_report(profile: Figures, compiled: Compiled, options: Options, *, is_t
         profile: Of the program.
         compiled: The program.
         options: The executor's.
-        is_training: Which folder it goes to, unless the options name one.
+        is_training: As of `report_folder`.
 
     Returns:
-        The file, ``<autoReport.directory>/<model name>/profile.pop``; None if none was asked for.
+        The file, ``profile.pop``; None if none was asked for.
     """
-    engine = engine_options(options)
-    if not any(is_on(engine.get(switch, "")) for switch in REPORT_SWITCHES):
+    folder = report_folder(options, is_training=is_training)
+    if folder is None:
         return None
-    name = options.model_name if options.exists("model_name") else "training" if is_training else "inference"
-    path = Path(engine.get("autoReport.directory", ".")) / name / REPORT_NAME
+    path = folder / REPORT_NAME
     write_json(profile, path)
-    write_debug_file(compiled, path.parent, options._source_location_excludes)
+    write_debug_file(compiled, folder, options._source_location_excludes)
     logger.info("Wrote the profile of the program to %s", path)
     return path
+
+
+def write_magnitudes(step: ProgramStep, options: Options, *, is_training: bool) -> None:
+    """Write the magnitudes of a call beside the profile: ``numerics.json``, and ``.txt`` with advice on the loss scale.
+
+    Args:
+        step: What has run, and counts them if the options ask for it.
+        options: The executor's.
+        is_training: As of `report_folder`.
+    """
+    folder = report_folder(options, is_training=is_training)
+    if folder is not None and step.options.statistics:
+        write_numerics(step.statistics, step.used_loss_scale, folder)
+        logger.debug("Wrote the magnitudes of the last call to %s", folder)

@@ -278,6 +278,12 @@ class TrainingSession(Session, TrainStep):
         self._loss_scale.fill_(scale)
         self.upload(resident for resident in self.states if resident.host is self._loss_scale)
 
+    def _current_scale(self) -> float:
+        # That of the device: the host's is as old as the last download.
+        if not self.options.automatic_loss_scaling or self.must_upload or self.capture.loss_scale is None:
+            return super()._current_scale()
+        return float(self.state_named(LOSS_SCALE))
+
     def take_optimiser(self, optimizer: torch.optim.Optimizer) -> None:
         """Use the values of an optimiser from the next run on.
 

@@ -24,11 +24,19 @@ def write_json(profile: Figures, path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: The directory cannot be written.
     """
-    final = Path(path)
+    write_whole(format_json(profile) + "\n", Path(path))
+
+
+def write_whole(text: str, final: Path) -> None:
+    """Write a text file that is either complete or as it was before, and its folder.
+
+    Raises:
+        OSError: The directory cannot be written.
+    """
     final.parent.mkdir(parents=True, exist_ok=True)
     partial = final.with_name(f".{final.name}.{os.getpid()}.part")
     try:
-        partial.write_text(format_json(profile) + "\n", encoding="utf-8")
+        partial.write_text(text, encoding="utf-8")
         partial.replace(final)
     finally:
         partial.unlink(missing_ok=True)

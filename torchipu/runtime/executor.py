@@ -319,6 +319,7 @@ class BoundPlan:
             TensorStatistics(
                 tensor.name, op.kind, op.leg.name.lower(), tensor.dtype.text, str(op.source), tuple(row[:256]),
                 struct.unpack("<f", struct.pack("<I", row[256]))[0], row[257],
+                "" if op.placement is None else str(op.placement),
             )
             for (op, tensor), row in zip(self.observation.counted, self._tallies().tolist(), strict=True)
         )

@@ -17,7 +17,7 @@ from torchipu.compiler import Compiled, compile_graph
 from torchipu.errors import ConstraintError, OptionsError
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.options import Options
-from torchipu.report import Profile, profile_of
+from torchipu.report import Profile, format_numerics, profile_of
 from torchipu.report.recorder import record
 from torchipu.runtime.executor import FIRST_EXTERNAL, BoundPlan, default_threads, resolved
 from torchipu.runtime.generic import TORCH_DTYPES
@@ -25,7 +25,7 @@ from torchipu.runtime.host_plan import Planner
 from torchipu.runtime.lanes import Lanes, choose_lanes
 from torchipu.runtime.observation import Observation
 from torchipu.runtime.resident import Resident, Returned
-from torchipu.runtime.statistics import TensorStatistics, format_statistics
+from torchipu.runtime.statistics import TensorStatistics
 from torchipu.target import lookup_target
 
 Progress = Callable[[int, int], None]
@@ -113,6 +113,11 @@ class ProgramStep:
     def output_mode(self) -> str:
         """Which micro-batches' results a call returns: ``all``, ``final``, ``sum`` or ``every_n``."""
         return self.options.output_mode or self.default_output_mode
+
+    @property
+    def used_loss_scale(self) -> float | None:
+        """Factor on the loss in the last update of the last call; None for inference."""
+        return None
 
     def _returned(self) -> list[Returned]:
         """Say for each output of the graph which micro-batches' results are handed back."""
@@ -223,9 +228,10 @@ class ProgramStep:
         """Modelled cycles, tile memory and pipeline efficiency of the last compilation."""
         compiled = self.compiled
         profile = profile_of(compiled.executable, compiled.cost, compiled.target)
-        if not self.options.statistics:
+        assert self._bound is not None
+        if not self.options.statistics or not self._bound.has_run:
             return profile
-        return dataclasses.replace(profile, statistics=format_statistics(self.statistics))
+        return dataclasses.replace(profile, statistics=format_numerics(self.statistics, self.used_loss_scale))
 
     @property
     def statistics(self) -> tuple[TensorStatistics, ...]:

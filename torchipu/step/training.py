@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,7 @@ class TrainStep(ProgramStep):
         self.loss = loss
         self._loss_scale = torch.tensor(self.options.loss_scaling, dtype=torch.float32)
         self._scale_history = torch.zeros(3, dtype=torch.int64)
+        self._used_scale = self.options.loss_scaling
 
     @property
     def micro_batches(self) -> int:
@@ -137,6 +138,18 @@ class TrainStep(ProgramStep):
     def loss_scale(self) -> float:
         """Factor on the loss in the next call: the option ``loss_scaling``, or where automatic scaling has led."""
         return float(self._loss_scale)
+
+    @property
+    def used_loss_scale(self) -> float:
+        """Factor on the loss in the last call; where it follows the gradients, at the beginning of that call."""
+        return self._used_scale
+
+    def _run(self, tensors: Sequence[torch.Tensor]) -> Any:
+        self._used_scale = self._current_scale()
+        return super()._run(tensors)
+
+    def _current_scale(self) -> float:
+        return self.loss_scale if self.options.automatic_loss_scaling else self.options.loss_scaling
 
     def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
         return capture_joint(
