@@ -80,7 +80,9 @@ def write_magnitudes(step: ProgramStep, options: Options, *, is_training: bool) 
         options: The executor's.
         is_training: As of `report_folder`.
     """
+    if not step.options.statistics:
+        return
     folder = report_folder(options, is_training=is_training)
-    if folder is not None and step.options.statistics:
+    if folder is not None:
         write_numerics(step.statistics, step.used_loss_scale, folder)
         logger.debug("Wrote the magnitudes of the last call to %s", folder)
