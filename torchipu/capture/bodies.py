@@ -1,13 +1,15 @@
 """Operators that run Python functions as bodies: a choice, and a loop whose number of trips is known.
 
 For capture by running, which Dynamo does not see. A body may use tensors from around it; they become operands, and so
-does what it is given: writing into any of these changes the body's own copy.
+does what it is given: writing into any of these changes the body's own copy. Only the state of the model, its
+parameters and buffers, outlives the body: what is written into it goes from trip to trip, and back.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,6 +28,7 @@ from torch.utils import _pytree as pytree
 from torchipu.errors import CaptureError
 
 Body = Callable[..., Any]
+Refusal = Callable[[torch.Tensor], Any]
 
 
 class WithBodies(HigherOrderOperator):
@@ -131,14 +134,21 @@ class _Surroundings(TorchFunctionMode):
         known: Copies by the id of the tensor; those of further ones are made where ``grows``.
         grows: Whether tensors that nobody knows yet may come.
         own: Tensors of the body itself.
+        roots: Tensors whose views from around the body are taken again of the copy, so that one write is seen in all.
+        refuse: Called with a constant that the body writes into; it raises.
     """
 
-    def __init__(self, known: dict[int, torch.Tensor], grows: bool, own: Sequence[torch.Tensor]) -> None:
+    def __init__(
+        self, known: dict[int, torch.Tensor], grows: bool, own: Sequence[torch.Tensor],
+        roots: Sequence[torch.Tensor] = (), refuse: Refusal | None = None,
+    ) -> None:
         super().__init__()
-        self.known, self.grows = known, grows
+        self.known, self.grows, self.refuse = known, grows, refuse
+        self.roots = {_memory_of(root): root for root in roots}
         self.kept: list[torch.Tensor] = []  # so that no id is given to another
         self.own: set[int] = set()
         self.taken: list[torch.Tensor] = []
+        self.outer: dict[int, torch.Tensor] = {}
         self.adopt(own)
 
     def adopt(self, tensors: Iterable[Any]) -> None:
@@ -154,38 +164,168 @@ class _Surroundings(TorchFunctionMode):
     ) -> Any:
         args, kwargs = pytree.tree_map_only(torch.Tensor, self.within, (args, kwargs or {}))
         result = function(*args, **kwargs)
+        self._watch()
+        # After `self.buffer += 1` the name must hold what it held before, not the copy.
+        if id(result) in self.outer:
+            return self.outer[id(result)]
         self.adopt(pytree.tree_leaves(result))
         return result
+
+    def _watch(self) -> None:
+        """Refuse writes into tensors that are constants."""
+        if self.refuse is not None:
+            for tensor in self.taken:
+                if not isinstance(tensor, FunctionalTensor) and _is_written(self.known[id(tensor)]):
+                    self.refuse(tensor)
 
     def within(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what stands for a tensor in the body."""
         if id(tensor) in self.own:
             return tensor
         found = self.known.get(id(tensor))
-        if found is None and self.grows:
-            self.taken.append(tensor)
+        if found is None:
+            root = self.roots.get(_memory_of(tensor)) if self.roots else None
+            if root is not None and root is not tensor:
+                found = self._view(tensor, self.within(root), root)
+            elif self.grows:
+                self.taken.append(tensor)
+                found = tensor.detach().clone()
+                if not isinstance(found, FunctionalTensor):  # a constant: only so are writes into it seen
+                    found = FunctionalTensor.to_functional(found)
+            else:
+                return tensor
             self.kept.append(tensor)
-            found = self.known[id(tensor)] = tensor.detach().clone()
+            self.known[id(tensor)] = found
             self.adopt([found])
-        return tensor if found is None else found
+        self.outer[id(found)] = tensor
+        return found
+
+    @staticmethod
+    def _view(tensor: torch.Tensor, copy: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
+        return copy.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - root.storage_offset())
 
 
-def surroundings(body: Body, inputs: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Run a body to no effect.
+def _memory_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+@dataclass(frozen=True, slots=True)
+class Enclosed:
+    """What a body does with what is around it.
+
+    Attributes:
+        body: The body, a function of tensors that returns a list of tensors.
+        num_inputs: How many tensors it is given.
+        taken: The tensors from around it that it uses, in the order of their first use.
+        results: What it returns, without values.
+        written: Those of the state that it writes into.
+        roots: Those of the state of which it uses views from around it too, and that it writes into.
+    """
+
+    body: Body
+    num_inputs: int
+    taken: tuple[torch.Tensor, ...]
+    results: tuple[torch.Tensor, ...]
+    written: tuple[torch.Tensor, ...]
+    roots: tuple[torch.Tensor, ...]
+
+
+def enclosed(
+    body: Body, inputs: Sequence[torch.Tensor], state: Sequence[torch.Tensor], refuse: Refusal,
+) -> Enclosed:
+    """Run a body to no effect, to see what it does with what is around it.
 
     Args:
         body: A function of tensors that returns a list of tensors.
         inputs: What it is given.
-
-    Returns:
-        The tensors from around it that it uses, in the order of their first use, and what it returned.
+        state: Tensors of the model that outlive a call: parameters and buffers.
+        refuse: Called with a constant that the body writes into; it raises.
     """
+    mode, results = _tried(body, inputs, (), refuse)
+    touched = {_memory_of(tensor) for tensor in mode.taken if _is_written(mode.known[id(tensor)])}
+    written = [tensor for tensor in state if _memory_of(tensor) in touched]
+    own = {id(tensor) for tensor in written}
+    shared = {_memory_of(tensor) for tensor in mode.taken if id(tensor) not in own} & touched
+    roots = [tensor for tensor in written if _memory_of(tensor) in shared]
+    if roots:
+        mode, results = _tried(body, inputs, roots, refuse)
+    return Enclosed(body, len(inputs), tuple(mode.taken), tuple(results), tuple(written), tuple(roots))
+
+
+def _tried(
+    body: Body, inputs: Sequence[torch.Tensor], roots: Sequence[torch.Tensor], refuse: Refusal,
+) -> tuple[_Surroundings, list[torch.Tensor]]:
     with disable_proxy_modes_tracing():
         copies = [tensor.detach().clone() for tensor in inputs]
-        mode = _Surroundings({}, True, copies)
+        mode = _Surroundings({}, True, copies, roots, refuse)
         with mode:
             results = body(*copies)
-        return mode.taken, [mode.within(result) for result in results]
+        return mode, [mode.within(result) for result in results]
+
+
+def _is_written(copy: torch.Tensor) -> bool:
+    return bool(torch._functionalize_has_data_mutation(copy.elem))  # type: ignore[attr-defined]
+
+
+def loop(trips: int, does: Enclosed, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Run a body again and again on what it returned before; the state that it writes into goes along.
+
+    Args:
+        trips: How often.
+        does: The body.
+        inputs: What it is given first.
+
+    Returns:
+        What it returned last. The state holds what was written last.
+    """
+    rest = _without(does.taken, does.written)
+    body = _closed(does, (*does.written, *rest), does.written, does.roots)
+    results = repeat((body,), trips, (*inputs, *as_operands(does.written)), as_operands(rest))
+    return _written_back(results, does.written)
+
+
+def choice(
+    condition: torch.Tensor, then: Enclosed, then_inputs: Sequence[torch.Tensor], otherwise: Enclosed,
+    else_inputs: Sequence[torch.Tensor],
+) -> list[torch.Tensor]:
+    """Run one of two bodies; the state that either writes into holds afterwards what the chosen one has written.
+
+    Args:
+        condition: A bool without sizes.
+        then: The body for True.
+        then_inputs: What it is given.
+        otherwise: The body for False.
+        else_inputs: What it is given.
+
+    Returns:
+        What the chosen body returned.
+    """
+    written = (*then.written, *_without(otherwise.written, then.written))
+    roots = (*then.roots, *_without(otherwise.roots, then.roots))
+    sides = []
+    for side, inputs in ((then, then_inputs), (otherwise, else_inputs)):
+        taken = (*written, *_without(side.taken, written))
+        sides.append((_closed(side, taken, written, roots), [*inputs, *as_operands(taken)]))
+    (first, given), (second, given_else) = sides
+    border = len(given)
+    results = choose(
+        (lambda *all_given: first(*all_given[:border]), lambda *all_given: second(*all_given[border:])), 0,
+        (condition,), (*given, *given_else),
+    )
+    return _written_back(results, written)
+
+
+def _without(tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    ids = {id(other) for other in others}
+    return tuple(tensor for tensor in tensors if id(tensor) not in ids)
+
+
+def _written_back(results: Sequence[torch.Tensor], written: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Write the last results into the state that they are the values of; return the others."""
+    border = len(results) - len(written)
+    for tensor, value in zip(written, results[border:], strict=True):
+        tensor.copy_(value)
+    return list(results[:border])
 
 
 def as_operands(taken: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -193,25 +333,22 @@ def as_operands(taken: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [tensor if isinstance(tensor, FunctionalTensor) else tensor.detach() for tensor in taken]
 
 
-def closed(body: Body, num_inputs: int, taken: Sequence[torch.Tensor]) -> Body:
-    """Return a body that is given what it takes from around it behind its inputs.
-
-    Args:
-        body: The body.
-        num_inputs: How many inputs it has.
-        taken: Tensors from around it, as `surroundings` returns them.
-    """
+def _closed(
+    does: Enclosed, taken: Sequence[torch.Tensor], written: Sequence[torch.Tensor], roots: Sequence[torch.Tensor],
+) -> Body:
+    """Return a body that is given what it takes from around it behind its inputs, and returns what it wrote last."""
     modes = _get_current_function_mode_stack()
 
     def run(*given: torch.Tensor) -> list[torch.Tensor]:
-        inputs, lifted = given[:num_inputs], given[num_inputs:]
+        inputs, lifted = given[:does.num_inputs], given[does.num_inputs:]
         known = {id(outer): inner for outer, inner in zip(taken, lifted, strict=True)}
-        mode = _Surroundings(known, False, given)
+        mode = _Surroundings(known, False, given, roots)
         for around in modes:
             if isinstance(around, _Surroundings):
                 around.adopt(given)
         with _entered(modes), mode:
-            return [mode.within(result) for result in body(*inputs)]
+            results = [mode.within(result) for result in does.body(*inputs)]
+        return results + [mode.within(tensor) for tensor in written]
 
     return run
 

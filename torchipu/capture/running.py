@@ -172,13 +172,13 @@ class _UserLines(TorchFunctionMode):
         self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        line = _user_line(sys._getframe(1))
+        line = user_line(sys._getframe(1))
         if line:
             traceback.current_meta["stack_trace"] = line
         return stand_in(function, args, line)(*args, **(kwargs or {}))
 
 
-def _user_line(frame: FrameType | None) -> str:
+def user_line(frame: FrameType | None) -> str:
     """Return the innermost frame of forward outside torch and torchipu as one entry of a stack trace."""
     while frame is not None and frame.f_code is not Running.forward.__code__:
         file = frame.f_code.co_filename

@@ -9,8 +9,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 
-from torchipu.capture.bodies import as_operands, choose, closed, repeat, surroundings
-from torchipu.poptorch.capturing import is_training_on_ipu
+from torchipu.capture.bodies import Enclosed, choice, enclosed, loop
+from torchipu.poptorch.capturing import is_training_on_ipu, model_on_ipu
+from torchipu.poptorch.devices import refuse_write
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
 Body = Callable[..., Any]
@@ -24,7 +25,8 @@ def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.T
     Args:
         count: How often.
         body: Takes and returns as many tensors as there are inputs, of the same shapes and types. It may use other
-            tensors and weights of the model; what it writes into them, or into its inputs, stays within the trip.
+            tensors and weights of the model. What it writes into buffers and weights of the model is seen by the next
+            trip and after the loop; what it writes into other tensors, or into its inputs, stays within the trip.
         inputs: What it is given first.
 
     Returns:
@@ -48,9 +50,9 @@ def for_loop(count: int, body: Body, inputs: list[torch.Tensor]) -> list[torch.T
             _check_like("for_loop", "what the body returned", results, "the inputs", inputs)
             carried = [tensor.clone() for tensor in results]
         return carried
-    taken, results = surroundings(body, inputs)
-    _check_like("for_loop", "what the body returned", results, "the inputs", inputs)
-    return list(repeat((closed(body, len(inputs), taken),), count, tuple(inputs), as_operands(taken)))
+    does = _enclosed(body, inputs)
+    _check_like("for_loop", "what the body returned", does.results, "the inputs", inputs)
+    return loop(count, does, inputs)
 
 
 def cond(
@@ -62,7 +64,7 @@ def cond(
     Args:
         condition: One element; 0 and False choose ``else_body``.
         then_body: Runs where the condition is true. It may use other tensors and weights of the model; what it writes
-            into them, or into its inputs, stays within.
+            into buffers and weights is kept, what it writes into others, or into its inputs, stays within.
         then_inps: What it is given.
         else_body: Runs otherwise; it returns as many tensors as the other, of the same shapes and types.
         else_inps: What it is given.
@@ -83,17 +85,15 @@ def cond(
     if not _is_captured([condition, *then_inps, *else_inps]):
         chosen, given = (then, then_inps) if bool(condition) else (otherwise, else_inps)
         return [tensor.clone() for tensor in chosen(*(tensor.clone() for tensor in given))]
-    then_taken, then_results = surroundings(then, then_inps)
-    else_taken, else_results = surroundings(otherwise, else_inps)
-    _check_like("cond", "what else_body returned", else_results, "what then_body returned", then_results)
-    operands = (*then_inps, *as_operands(then_taken), *else_inps, *as_operands(else_taken))
-    border = len(then_inps) + len(then_taken)
-    then = closed(then, len(then_inps), then_taken)
-    otherwise = closed(otherwise, len(else_inps), else_taken)
-    return list(choose(
-        (lambda *given: then(*given[:border]), lambda *given: otherwise(*given[border:])), 0,
-        (condition.reshape(()).bool(),), operands,
-    ))
+    first, second = _enclosed(then, then_inps), _enclosed(otherwise, else_inps)
+    _check_like("cond", "what else_body returned", second.results, "what then_body returned", first.results)
+    return choice(condition.reshape(()).bool(), first, then_inps, second, else_inps)
+
+
+def _enclosed(body: Body, inputs: list[torch.Tensor]) -> Enclosed:
+    model = model_on_ipu()
+    state = [] if model is None else [*model.parameters(), *model.buffers()]
+    return enclosed(body, inputs, state, lambda constant: refuse_write(model, constant))
 
 
 def _refuse_training(name: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -12,6 +13,8 @@ from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 
 from torchipu.capture.distributions import unvalidated
+from torchipu.capture.fx_source import line_in
+from torchipu.capture.running import user_line
 from torchipu.poptorch import structure
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch._logging import logger
@@ -23,6 +26,13 @@ FACTORIES: frozenset[Any] = frozenset({
 })
 IPU = "ipu"
 CAPTURED_ON = torch.device("cpu")
+_ITEMS = frozenset({
+    "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__",
+    "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__",
+})
+"""Writes whose names do not end in one underscore."""
+_NO_WRITES = frozenset({"requires_grad_", "rename_", "retain_grad_", "share_memory_", "pin_memory_"})
+"""Names that end in one though they leave values as they are."""
 
 
 @contextlib.contextmanager
@@ -49,13 +59,14 @@ class _Devices(TorchFunctionMode):
 
     def __init__(self, model: torch.nn.Module, names: set[str]) -> None:
         super().__init__()
-        self.names = names
+        self.model, self.names = model, names
         kinds = {kind for member in model.modules() for kind in type(member).__mro__}
         own = [kind for kind in kinds if not kind.__module__.startswith(("torch.", "builtins"))]
         holders: list[Any] = [*model.modules(), *own]
         self.constants = {
             id(tensor): tensor for holder in holders for tensor in structure.tensors_in(dict(vars(holder)))
         }
+        self.attributes = {_memory_of(t) for t in self.constants.values() if not isinstance(t, ON_DEVICE)}
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
@@ -65,10 +76,18 @@ class _Devices(TorchFunctionMode):
         if (function in FACTORIES or _is_normal_of_numbers(function, args, kwargs)) and kwargs.get("device") is None:
             self._say(function.__name__)
         operands = list(structure.tensors_in((args, kwargs)))
-        if any(isinstance(tensor, ON_DEVICE) for tensor in operands):
+        is_on_device = any(isinstance(tensor, ON_DEVICE) for tensor in operands)
+        if is_on_device:
             for tensor in operands:
                 self._check(tensor)
+        target = _written(function, args, kwargs)
+        if target is not None and (
+            is_on_device or isinstance(target, FakeTensor) or _memory_of(target) in self.attributes
+        ):
+            refuse_write(self.model, target)
         result = function(*args, **kwargs)
+        if not any(isinstance(tensor, FunctionalTensor) for tensor in operands):
+            result = _moved(result, operands)
         # What a call in forward has made of the host's values is a constant too.
         self.constants |= {id(t): t for t in structure.tensors_in(result) if not isinstance(t, ON_DEVICE)}
         return result
@@ -85,6 +104,56 @@ class _Devices(TorchFunctionMode):
         if name not in self.names:
             self.names.add(name)
             logger.warning("No device set in torch.%s(): forcing to IPU", name)
+
+
+def _written(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """Return the tensor of the host that a call writes into, if there is one."""
+    name = getattr(function, "__name__", "")
+    writes = name in _ITEMS or kwargs.get("inplace") is True or (name.endswith("_") and not name.endswith("__"))
+    target = args[0] if writes and args and name not in _NO_WRITES else kwargs.get("out")
+    return target if isinstance(target, torch.Tensor) and not isinstance(target, FunctionalTensor) else None
+
+
+def _moved(result: Any, operands: Sequence[torch.Tensor]) -> Any:
+    """Return a result that was made of constants alone as a tensor of the device, so that it may be written into.
+
+    A view of a constant stays one: what were written into it would be written into the constant.
+    """
+    if not isinstance(result, FakeTensor):
+        return result
+    if any(_memory_of(tensor, result) == _memory_of(result) for tensor in operands):
+        return result
+    return FunctionalTensor.to_functional(result)
+
+
+def _memory_of(tensor: torch.Tensor, like: torch.Tensor | None = None) -> int:
+    """Return which memory a tensor lies in; beside a tensor without values, that of its twin without values."""
+    if isinstance(like, FakeTensor) and not isinstance(tensor, ON_DEVICE):
+        tensor = like.fake_mode.from_tensor(tensor)
+    return tensor.untyped_storage()._cdata
+
+
+def refuse_write(model: torch.nn.Module | None, target: torch.Tensor) -> NoReturn:
+    """Raise Error for a write into a tensor that is a constant of the program.
+
+    Args:
+        model: What runs; its attributes are looked through for the tensor's name.
+        target: The tensor, or a view of it.
+    """
+    found = next((
+        (f"{path}.{name}" if path else name, name)
+        for path, member in (() if model is None else model.named_modules())
+        for name, value in vars(member).items() if not name.startswith("_")
+        for tensor in structure.tensors_in(value)
+        if not isinstance(tensor, ON_DEVICE) and _memory_of(tensor, target) == _memory_of(target)
+    ), None)
+    what = f"Attribute {found[0]}" if found else f"A tensor of the host, of shape {list(target.shape)},"
+    remedy = f'self.register_buffer("{found[1]}", ...)' if found else "register_buffer in the model's __init__"
+    line = line_in(user_line(sys._getframe(1)))
+    raise createPoptorchError(
+        f"{what} is written when calling the forward method, but it is no buffer: it is a constant of the program, and "
+        f"what is written would be lost{f' ({line})' if line.file else ''}. Make it a buffer with {remedy}."
+    )
 
 
 def _named(value: Any) -> Any:

@@ -96,8 +96,8 @@ class TracedModel(Running):
         before = losses.set_tracker(tracker)
         try:
             with (
-                on_ipu(self.is_training), placing(self.strategy) as placed, rows, _members_stay(self.inner),
-                self._watched(tracker),
+                on_ipu(self.is_training, self.inner), placing(self.strategy) as placed, rows,
+                _members_stay(self.inner), self._watched(tracker),
             ):
                 returned = given.call(self.inner)
         finally:
