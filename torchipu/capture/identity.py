@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx import traceback
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -43,10 +44,11 @@ def identity_of(running: Running, tensors: Sequence[torch.Tensor], more: str = "
     try:
         with (
             torch.inference_mode(False), torch.set_grad_enabled(is_training), torch.random.fork_rng(devices=[]), mode,
+            FunctionalTensorMode(),  # as capture proper has it: what runs within tells by it what is on the device
         ):
-            inputs = [mode.from_tensor(tensor.detach()) for tensor in tensors]
+            inputs = [_functional(mode.from_tensor(tensor.detach())) for tensor in tensors]
             members: dict[str, torch.Tensor] = {
-                name: mode.from_tensor(tensor, static_shapes=True)
+                name: _functional(mode.from_tensor(tensor, static_shapes=True))
                 for name, tensor in [*running.named_parameters(), *running.named_buffers()]
             }
             recorder.write(torch.__version__, more, running.loss_scale)
@@ -62,6 +64,11 @@ def identity_of(running: Running, tensors: Sequence[torch.Tensor], more: str = "
     except Exception:
         return None  # Capture proper says what is wrong, with all that it knows.
     return recorder.digest.hexdigest()
+
+
+def _functional(tensor: torch.Tensor) -> torch.Tensor:
+    wrapped: torch.Tensor = FunctionalTensor.to_functional(tensor)
+    return wrapped.requires_grad_(tensor.requires_grad)
 
 
 class _Recorder(TorchDispatchMode):
@@ -111,6 +118,8 @@ class _Recorder(TorchDispatchMode):
         number = self.numbers[id(tensor)] = len(self.numbers)
         self.kept.append(tensor)  # so that its id is not given to another
         text = f"%{number} {tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}"
+        if isinstance(tensor, FunctionalTensor):
+            tensor = torch._from_functional_tensor(tensor.elem)
         if isinstance(tensor, FakeTensor):
             return text
         with torch.utils._python_dispatch._disable_current_modes():
