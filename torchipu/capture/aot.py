@@ -17,8 +17,10 @@ from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch._aot_autograd import descriptors as desc
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
 from torch._functorch.partitioners import default_partition
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from torchipu.capture import printing, substitutes
@@ -30,6 +32,7 @@ from torchipu.capture.fx_import import Given, Imported, import_graph
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT, line_in
 from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.inputs import refuse_foreign
+from torchipu.capture.written_state import has_loops
 from torchipu.errors import CaptureError, IpuError
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.types import Role, Source
@@ -232,7 +235,14 @@ def _capture(
     refuse_foreign(module, args, kwargs)
     traced = _dynamo(module, args, kwargs)
     refuse_inputs(traced)
-    return export(_Results(traced, training), module, args, kwargs, name=name, strict_ops=strict_ops)
+    with contextlib.ExitStack() as stack:
+        if has_loops(traced):  # torch asks for the symbols of their results even where all sizes are fixed
+            fake_mode = FakeTensorMode(shape_env=ShapeEnv())
+            args, kwargs = pytree.tree_map_only(
+                torch.Tensor, lambda leaf: fake_mode.from_tensor(leaf, static_shapes=True), (args, dict(kwargs)),
+            )
+            stack.enter_context(tracing(TracingContext(fake_mode)))
+        return export(_Results(traced, training), module, args, kwargs, name=name, strict_ops=strict_ops)
 
 
 class Results(Protocol):

@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from torchipu.capture import criteria, recurrence, substitutes
 from torchipu.capture.fx_source import line_in
+from torchipu.capture.written_state import tell_writes
 from torchipu.errors import CaptureError
 
 RECURRENT: Mapping[Any, Callable[..., Any]] = {
@@ -33,6 +34,7 @@ def replace_calls(module: GraphModule) -> GraphModule:
     for part in module.modules():
         if not isinstance(part, GraphModule):
             continue
+        tell_writes(part)
         for node in part.graph.nodes:
             if node.op == "call_function":
                 node.target = stand_in(node.target, node.args, node.meta.get("stack_trace") or "")

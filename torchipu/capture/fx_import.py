@@ -23,6 +23,7 @@ from torchipu.capture.fx_source import (
 )
 from torchipu.capture.fx_types import dtype_of, tensor_dtype
 from torchipu.capture.strides import order_by_memory
+from torchipu.capture.written_state import unwrap_writes
 from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg, Role, Source
@@ -100,6 +101,7 @@ def import_graph(
         ConstraintError: An op is supported, but not as it is configured here.
         CaptureError: A size is not known before the program runs.
     """
+    unwrap_writes(module)
     order_by_memory(module)
     note_available_memory(module)
     importer = _Importer(module, leg)
@@ -283,6 +285,7 @@ class _Importer:
             source: Line of the node.
             numbers: What placeholders stand for that take no tensor, by position.
         """
+        unwrap_writes(module)
         order_by_memory(module)
         inner = _Importer(module, leg, f"{self.within}{name}.")
         inner.names, inner.generic = self.names, self.generic
