@@ -1,7 +1,8 @@
 /* Kernels of floats of 8 bits. */
 #ifndef TORCHIPU_FP8_H
 #define TORCHIPU_FP8_H
-#include "isa.h"
+#include "philox.h"
+#include "rowmath.h"
 #define TI_BODY "fp8_body.h"
 #include "isa_build.h"
 TI_SELECT(fp8_encode)

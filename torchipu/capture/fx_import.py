@@ -185,6 +185,8 @@ class _Importer:
         """Enter one call."""
         if node.target is operator.getitem:
             self.values[node] = self.read(node.args[0])[node.args[1]]
+            if node.args[0] in self.backward:  # torch marks not every reader of a result among several
+                self.backward.add(node)
             return
         if node.target is torch.ops.higher_order.with_effects:
             self.effect(node)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING, cast
 
 from torchipu._kernels import fp8 as kernels
 from torchipu.errors import ConstraintError
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.ops import half_partial_conv
+from torchipu.ops.convolution import Problem, problem_of
 from torchipu.ops.half_partials import emit_half_product
 from torchipu.ops.lowering import elementwise_set, vector_codelet
 from torchipu.ops.matrix_unit import matmul_vertices
 from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.view import emit_fill
 
 if TYPE_CHECKING:
     from torchipu.target import Target
@@ -29,26 +34,53 @@ def _lower_cast(op: Op, target: Target) -> tuple[Vertices, ...]:
     return (elementwise_set(target, _CAST, value.num_elements, DType.HALF),) if value.num_elements else ()
 
 
-def _lower_matmul(op: Op, target: Target) -> tuple[Vertices, ...]:
+def _product_sets(
+    op: Op, target: Target, groups: int, positions: int, inputs: int, outputs: int,
+) -> tuple[Vertices, ...]:
+    """Compute sets of products of bytes: as of halves with half partials, twice as many channels a cycle."""
     if not target.amp_macs_fp8:
         raise ConstraintError(
             f"the matrix unit of {target.title} takes no floats of 8 bits: there they are storage only",
             op=op.target, source=op.source, block=op.placement,
             remedy="set target='c600', or call torchipu.fp8.dequantise before the product",
         )
+    inner = -(-inputs * target.amp_macs_half_half // target.amp_macs_fp8)
+    with_partials = replace(op, attrs={**op.attrs, "partials": "half"})
+    return matmul_vertices(with_partials, target, groups, positions, inner, outputs, DType.HALF)
+
+
+def _lower_matmul(op: Op, target: Target) -> tuple[Vertices, ...]:
     left, right = op.inputs
-    # Twice as many channels a cycle as of halves.
-    inner = -(-left.shape[-1] * target.amp_macs_half_half // target.amp_macs_fp8)
     groups = left.shape[0] if len(left.shape) == 3 else 1
-    return matmul_vertices(op, target, groups, left.shape[-2], inner, right.shape[-1], DType.HALF)
+    return _product_sets(op, target, groups, left.shape[-2], left.shape[-1], right.shape[-1])
+
+
+def _problem_of(op: Op) -> Problem:
+    return problem_of(replace(op, attrs={**op.attrs, "transposed": False}))
+
+
+def _lower_convolution(op: Op, target: Target) -> tuple[Vertices, ...]:
+    v = _problem_of(op).volume
+    return _product_sets(op, target, v.g, v.n * prod(v.out), v.summands, v.oc)
+
+
+def _lower_convolution_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
+    v = _problem_of(op).volume
+    taps = prod(-(-window // stride) for window, stride in zip(v.window, v.stride, strict=True))
+    return (
+        *_product_sets(op, target, v.g, v.n * prod(v.size), v.oc * taps, v.ic),
+        *_product_sets(op, target, v.g, v.summands, v.n * prod(v.out), v.oc),
+    )
 
 
 def _emit_quantise(op: Op, plan: HostPlanner) -> None:
     mantissa, bias, largest = MANTISSA_BIAS_LARGEST[str(op.attrs["format"])]
     held = plan.value(op.inputs[0], DType.FLOAT)
     scale = 2.0 ** -cast(int, op.attrs["scale"])
+    is_stochastic = op.target == STOCHASTICALLY
     plan.step(
-        kernels.FP8_ENCODE, [plan.output(op.outputs[0])], [held], ints=(held.num_elements, mantissa, bias),
+        kernels.FP8_ENCODE, [plan.output(op.outputs[0])], [held, *([plan.random_state(op)] if is_stochastic else [])],
+        ints=(held.num_elements, mantissa, bias, int(bool(op.attrs["saturates"])), int(is_stochastic)),
         scalars=(scale, largest), items=-(-held.num_elements // SPAN),
     )
 
@@ -80,9 +112,52 @@ def _emit_matmul(op: Op, plan: HostPlanner) -> None:
     )
 
 
+def _emit_convolution(op: Op, plan: HostPlanner) -> None:
+    p, result = _problem_of(op), op.outputs[0]
+    held = plan.output(result, DType.FLOAT)
+    if p.is_empty:
+        emit_fill(plan, held, 0.0)
+        return
+    names = (str(op.attrs[f"{side}_format"]) for side in ("input", "weight"))
+    x, weight = (_decoded(plan, tensor, name, 0) for tensor, name in zip(op.inputs, names, strict=True))
+    half_partial_conv.emit_forward(
+        plan, p.volume, held, x, weight, None, plan.rounding(op, result),
+        alpha=2.0 ** cast(int, op.attrs["scale"]), group=CHANNELS,
+    )
+
+
+def _emit_convolution_backward(op: Op, plan: HostPlanner) -> None:
+    p, (dx, dw) = _problem_of(op), op.outputs
+    names, scales = str(op.attrs["formats"]).split(","), cast(list[int], op.attrs["scales"])
+    held = {one: plan.output(one, DType.FLOAT) for one in (dx, dw) if plan.wanted(one)}
+    if p.is_empty:
+        for one in held.values():
+            emit_fill(plan, one, 0.0)
+        return
+    dy, x, weight = (_decoded(plan, tensor, name, 0) for tensor, name in zip(op.inputs, names, strict=True))
+    if dx in held:
+        half_partial_conv.emit_input_gradient(
+            plan, p.volume, held[dx], dy, weight, plan.rounding(op, dx), alpha=2.0 ** (scales[0] + scales[2]),
+            group=CHANNELS,
+        )
+    if dw in held:
+        half_partial_conv.emit_weight_gradient(
+            plan, p.volume, held[dw], dy, x, plan.rounding(op, dw), alpha=2.0 ** (scales[0] + scales[1]),
+            group=CHANNELS,
+        )
+
+
+CODES = (DType.UNSIGNED_CHAR,)
+STOCHASTICALLY = "torchipu.fp8_quantise_stochastically.default"
+
 register(
     OpSpec("torchipu.fp8_quantise.default", "fp8_quantise", _lower_cast, _emit_quantise, dtypes=FLOATING),
-    OpSpec("torchipu.fp8_dequantise.default", "fp8_dequantise", _lower_cast, _emit_dequantise,
-           dtypes=(DType.UNSIGNED_CHAR,)),
-    OpSpec("torchipu.fp8_matmul.default", "fp8_matmul", _lower_matmul, _emit_matmul, dtypes=(DType.UNSIGNED_CHAR,)),
+    OpSpec(STOCHASTICALLY, "fp8_quantise", _lower_cast, _emit_quantise, dtypes=FLOATING, is_random=True),
+    OpSpec("torchipu.fp8_dequantise.default", "fp8_dequantise", _lower_cast, _emit_dequantise, dtypes=CODES),
+    OpSpec("torchipu.fp8_matmul.default", "fp8_matmul", _lower_matmul, _emit_matmul, dtypes=CODES),
+    OpSpec("torchipu.fp8_convolution.default", "fp8_convolution", _lower_convolution, _emit_convolution, dtypes=CODES),
+    OpSpec(
+        "torchipu.fp8_convolution_backward.default", "fp8_convolution_backward", _lower_convolution_backward,
+        _emit_convolution_backward, dtypes=CODES,
+    ),
 )

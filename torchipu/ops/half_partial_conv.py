@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from math import prod
 
-from torchipu.ops.half_partials import emit_half_product
+from torchipu.ops.half_partials import HALF_GROUP, emit_half_product
 from torchipu.ops.spec import HostPlanner, HostTensor, Rounding, contiguous_strides
 from torchipu.ops.view import emit_copy, emit_fill
 from torchipu.ops.volume import Volume
@@ -82,9 +82,9 @@ def _unfolded_result(plan: HostPlanner, v: Volume, out: HostTensor, product: Hos
 
 def emit_forward(
     plan: HostPlanner, v: Volume, out: HostTensor, x: HostTensor, weight: HostTensor, bias: HostTensor | None,
-    rounding: Rounding,
+    rounding: Rounding, *, alpha: float = 1.0, group: int = HALF_GROUP,
 ) -> None:
-    """Emit a plain convolution."""
+    """Emit a plain convolution; ``alpha`` and ``group`` here and below as of `emit_half_product`."""
     taps, positions = prod(v.window), prod(v.out)
     windows = _windows(plan, v, _padded(plan, v, x), v.ic, v.out, v.stride)
     left = _laid_out(plan, windows, (v.g, v.n * positions, taps * v.ic))
@@ -92,12 +92,13 @@ def emit_forward(
     right = _laid_out(plan, turned, (v.g, taps * v.ic, v.oc))
     product = plan.scratch((v.g, v.n * positions, v.oc))
     addend = None if bias is None else _view(bias, (v.g, 1, v.oc), (v.oc, 0, 1))
-    emit_half_product(plan, product, left, right, rounding, taps=taps, addend=addend)
+    emit_half_product(plan, product, left, right, rounding, taps=taps, addend=addend, alpha=alpha, group=group)
     _unfolded_result(plan, v, out, product, v.out)
 
 
 def emit_input_gradient(
-    plan: HostPlanner, v: Volume, dx: HostTensor, dy: HostTensor, weight: HostTensor, rounding: Rounding,
+    plan: HostPlanner, v: Volume, dx: HostTensor, dy: HostTensor, weight: HostTensor, rounding: Rounding, *,
+    alpha: float = 1.0, group: int = HALF_GROUP,
 ) -> None:
     """Emit the gradient of a plain convolution's input: a convolution of the spread output with the turned window."""
     taps, positions = prod(v.window), prod(v.size)
@@ -113,12 +114,13 @@ def emit_input_gradient(
     )
     right = _laid_out(plan, turned, (v.g, taps * v.oc, v.ic))
     product = plan.scratch((v.g, v.n * positions, v.ic))
-    emit_half_product(plan, product, left, right, rounding, taps=taps)
+    emit_half_product(plan, product, left, right, rounding, taps=taps, alpha=alpha, group=group)
     _unfolded_result(plan, v, dx, product, v.size)
 
 
 def emit_weight_gradient(
-    plan: HostPlanner, v: Volume, dw: HostTensor, dy: HostTensor, x: HostTensor, rounding: Rounding,
+    plan: HostPlanner, v: Volume, dw: HostTensor, dy: HostTensor, x: HostTensor, rounding: Rounding, *,
+    alpha: float = 1.0, group: int = HALF_GROUP,
 ) -> None:
     """Emit the gradient of a plain convolution's weights: positions are the channels that are summed."""
     taps, positions = prod(v.window), prod(v.out)
@@ -134,5 +136,5 @@ def emit_weight_gradient(
         windows, tuple(windows.shape[k] for k in order), tuple(windows.strides[k] for k in order),
     )
     right = _laid_out(plan, turned, (v.g, rows, v.ic * taps))
-    emit_half_product(plan, _view(dw, (v.g, v.oc, v.ic * taps), contiguous_strides((v.g, v.oc, v.ic * taps))), left,
-                      right, rounding)
+    result = _view(dw, (v.g, v.oc, v.ic * taps), contiguous_strides((v.g, v.oc, v.ic * taps)))
+    emit_half_product(plan, result, left, right, rounding, alpha=alpha, group=group)
