@@ -123,6 +123,19 @@ def test_the_device_has_weights_of_its_own() -> None:
     torch.testing.assert_close(dict(model.state_dict()), dict(twin.state_dict()))
 
 
+def test_a_copy_to_the_host_brings_frozen_weights_too() -> None:
+    model = Classifier()
+    frozen = model.body.weight.requires_grad_(False)
+    used = frozen.clone()
+    step = training(model)
+    step(*batch(8))
+    with torch.no_grad():
+        frozen.mul_(2)  # the device goes on with what it has
+    step(*batch(8))
+    step.copyWeightsToHost()
+    torch.testing.assert_close(frozen.detach(), used, rtol=0, atol=0)
+
+
 def test_copying_to_the_device_overwrites_what_it_has_trained() -> None:
     model = Classifier()
     start = twin_of(model).state_dict()

@@ -208,12 +208,13 @@ class Session(ProgramStep):
                     group = self._group_of(resident)
                     value = resident.host.detach()
                     resident.memory.copy_(value if group is None else group.rows(value))
+                    resident.mark()
 
     def download(self, residents: Iterable[Resident]) -> None:
-        """Copy those states that the program changes from the device to the host."""
+        """Copy states from the device to the host: those that the program changes or that the host has changed since."""
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             for resident in residents:
-                if not resident.is_written:
+                if not resident.is_written and not resident.changed():
                     continue
                 group = self._group_of(resident)
                 if group is not None and group.returns_all:
@@ -223,6 +224,7 @@ class Session(ProgramStep):
                     resident.host.data = resident.memory.clone()
                 else:
                     resident.host.detach().copy_(resident.memory)
+                resident.mark()
 
     def buffers(self, names: Iterable[str]) -> list[Resident]:
         """Return the states of buffers by name; those that the program does not use are left out."""
