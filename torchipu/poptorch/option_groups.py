@@ -44,6 +44,27 @@ class _PopartOptions(OptionsDict):
         self.options[key] = value
         return self
 
+    def createOrSet(self, **values: Any) -> Self:
+        """Set options by keyword; names with dots take `set`."""
+        for name, value in values.items():
+            self.set(name, value)
+        return self
+
+    def deleteIfExists(self, name: str) -> Self:
+        """Remove an option, if there is one of this name."""
+        self._check_frozen()
+        self.options.pop(name, None)
+        return self
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is an option of this name."""
+        return name in self.options
+
+    def __call__(self, name: str) -> Any:
+        """Return the value of an option."""
+        assert self.exists(name), f"Invalid option {name}, valid options are {sorted(self.options)}"
+        return self.options[name]
+
     def setEngineOptions(self, engine_options: Mapping[str, str]) -> Self:
         """Set the options of the engine, as ``POPLAR_ENGINE_OPTIONS`` does.
 

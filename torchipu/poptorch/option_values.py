@@ -108,12 +108,18 @@ class OptionsDict:
 
     # ------------------------------------------------------------------ frozen or not
     def _freeze(self) -> None:
-        """Refuse changes from now on."""
-        self._is_frozen = True
+        """Refuse changes from now on, of the groups within too."""
+        self._each("_freeze", is_frozen=True)
 
     def _unfreeze(self) -> None:
         """Allow changes again."""
-        self._is_frozen = False
+        self._each("_unfreeze", is_frozen=False)
+
+    def _each(self, change: str, *, is_frozen: bool) -> None:
+        for value in (*self._values.values(), *vars(self).values()):
+            if isinstance(value, OptionsDict):
+                getattr(value, change)()
+        self._is_frozen = is_frozen
 
     def _check_frozen(self) -> None:
         if self._is_frozen:

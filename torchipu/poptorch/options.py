@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -521,18 +521,6 @@ class Options(OptionsDict):
             f"execution_strategy={self._execution_strategy!r}",
             *(f"{name}={getattr(self, name)!r}" for name in groups),
         ]
-
-    def _freeze(self) -> None:
-        """Refuse changes from now on."""
-        self._each(OptionsDict._freeze)
-
-    def _unfreeze(self) -> None:
-        """Allow changes again."""
-        self._each(OptionsDict._unfreeze)
-
-    def _each(self, change: Callable[[OptionsDict], None]) -> None:
-        for group in (self, *self._groups()):
-            change(group)
 
 
 def engine_options_of_environment() -> dict[str, str]:
