@@ -40,7 +40,7 @@ def test_unknown_names_are_kept_and_warned_of_once(capsys: pytest.CaptureFixture
     ("replicatedCollectivesSettings.mergeAllReduceCollectives", True),
 ])
 def test_known_names_are_taken_silently(name: str, value: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    chosen = options()
+    chosen = options().showCompilationProgressBar(False)
     chosen._Popart.set(name, value)
     run(chosen)
     assert capsys.readouterr().err == ""

@@ -48,14 +48,13 @@ def compiling() -> Iterator[None]:
 
 @contextlib.contextmanager
 def compilation_bar(options: Options) -> Iterator[Progress | None]:
-    """Show how far a compilation is, on a terminal."""
+    """Show how far a compilation is, on standard error wherever that leads, as PopTorch does."""
     if not options._show_compilation_progress_bar:
         yield None
         return
     from tqdm import tqdm
 
-    # None: no bar where standard error is no terminal.
-    with tqdm(total=100, desc="Graph compilation", disable=None) as bar:
+    with tqdm(total=100, desc="Graph compilation") as bar:
         def progress(done: int, total: int) -> None:
             bar.update(100 * done // total - bar.n)
 
