@@ -85,6 +85,21 @@ def test_max_grad_norm_equals_clip_grad_norm(name: str) -> None:
         torch.testing.assert_close(mine.detach().double(), exactly.detach(), rtol=1e-4, atol=1e-6)
 
 
+def test_gradients_of_weights_outside_the_optimiser_are_not_clipped_with_the_others() -> None:
+    ours, exact = model(), model().double()
+    training = poptorch.trainingModel(ours, optimizer=optim.SGD([*ours.parameters()][-2:], lr=0.1, max_grad_norm=0.1))
+    trained = [*exact.parameters()][-2:]
+    reference = torch.optim.SGD(trained, lr=0.1)
+    for x, y in batches(3):
+        training(x, y)
+        exact.zero_grad()
+        exact(x.double(), y.double())[1].backward()
+        assert torch.nn.utils.clip_grad_norm_(trained, 0.1) > 0.1
+        reference.step()
+    for mine, exactly in zip(training.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(mine.detach().double(), exactly.detach(), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", PAIRS)
 def test_training_follows_the_optimiser_of_torch_in_float64(name: str) -> None:
     ours, exact = model(), model().double()

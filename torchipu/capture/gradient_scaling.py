@@ -38,7 +38,7 @@ def scaled(
 
     Args:
         optimiser: The update.
-        gradients: What it reads.
+        gradients: Those of the model's weights.
         max_norm: Largest norm of all gradients together, as of torch.nn.utils.clip_grad_norm_; None not to clip.
         loss_scale: 0-d scale that the program changes; None if it does not.
     """
@@ -48,7 +48,9 @@ def scaled(
     if loss_scale is not None:
         ops += _changed(current, "unscaled", UNSCALE, loss_scale, "loss_scale", {})
     if max_norm is not None and current:
-        squares = _sum_of_squares(tuple(dict.fromkeys(gradients)), ops)
+        # Those of weights outside the optimiser do not count.
+        read = {tensor for op in optimiser.ops for tensor in op.inputs}
+        squares = _sum_of_squares(tuple(dict.fromkeys(g for g in gradients if g in read)), ops)
         ops += _changed(current, "clipped", CLIP, squares, "squares", {"max_norm": max_norm})
     updates = [replace(op, inputs=tuple(current.get(t, t) for t in op.inputs)) for op in optimiser.ops]
     return replace(optimiser, ops=(*ops, *updates))
