@@ -126,6 +126,42 @@ def test_any_batch_size_runs(dynamic):
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
+DATA = torch.arange(48.0).reshape(6, 8)
+VIEWS = {
+    "of a view with gaps": (lambda x: x.view(x.shape), [DATA[:, ::2], DATA[:4, ::4], DATA[:, :4]]),
+    "of a view with an offset": (lambda x: x[1:].view(-1, 2, x.shape[1] // 2), [DATA, DATA[2:5], DATA[3:]]),
+    "expanded": (lambda x: x[:1].expand(x.shape), [DATA, DATA[1:4], DATA[:, 1:5]]),
+    "transposed": (lambda x: x.view(x.shape).t()[1:], [DATA, DATA[1:].clone(), DATA[1:]]),
+    "overlapping": (lambda x: x.view(x.shape).unfold(0, 2, 1), [DATA, DATA[1:], DATA[:5].clone()]),
+    "of a result": (lambda x: (x * 2).view(x.shape)[:, 1:], [DATA, DATA[1:4]]),
+}
+
+
+@pytest.mark.parametrize("needs_gradient", [False, True])
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_of_tensors_of_any_size_are_returned_as_eager_has_them(name, needs_gradient):
+    function, inputs = VIEWS[name]
+    run = compiled(function, dynamic=True)
+    for x in inputs:
+        x = x.detach().requires_grad_(needs_gradient)
+        returned, expected = run(x), function(x)
+        torch.testing.assert_close(returned, expected, rtol=0, atol=0)
+        assert (returned.stride(), returned.storage_offset()) == (expected.stride(), expected.storage_offset())
+        assert (returned._base is x) == (expected._base is x)
+        if needs_gradient:
+            mine, theirs = (torch.autograd.grad((r * r).sum(), x)[0] for r in (returned, expected))
+            torch.testing.assert_close(mine, theirs)
+
+
+def test_a_program_serves_a_size_at_any_offset():
+    run = compiled(lambda x: x * 2, dynamic=True)
+    data = torch.arange(24.0).reshape(6, 4)
+    run(data[:3])
+    before = COUNTS.programs
+    torch.testing.assert_close(run(data[3:]), data[3:] * 2)
+    assert COUNTS.programs == before
+
+
 def test_sizes_beyond_the_limit_are_compiled_anew_with_one_warning(monkeypatch):
     monkeypatch.setattr(backend, "MAX_SHAPES", 2)
     run = compiled(lambda x: (x * x.shape[0]).sum(), dynamic=True)

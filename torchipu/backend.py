@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 import warnings
 from collections import OrderedDict
@@ -182,9 +183,10 @@ class _Doors:
             COUNTS.programs += 1
             record(profile_of(compiled.executable, compiled.cost, compiled.target), compiled)
             is_frozen = self.options.frozen_weights and name == "inference"
-            return _Program(imported, compiled, self.options, num_results, _passed_through(module), is_frozen)
+            return _Program(imported, compiled, self.options, num_results, _handed_back(module, is_dynamic), is_frozen)
 
-        run = _ByShape(gm, build).run if _has_unknown_sizes(gm) else build(gm).run
+        is_dynamic = _has_unknown_sizes(gm)
+        run = _ByShape(gm, build).run if is_dynamic else build(gm).run
         return _boxed(run)
 
 
@@ -222,10 +224,28 @@ def _placeholders(gm: GraphModule) -> list[Node]:
     return [node for node in gm.graph.nodes if node.op == "placeholder"]
 
 
-def _passed_through(gm: GraphModule) -> tuple[bool, ...]:
-    """Tell for each result whether the FX graph hands back one of its inputs as it is."""
+class _Kind(enum.Enum):
+    """What a result is in the FX graph."""
+
+    COMPUTED = "computed"
+    INPUT = "input"  # handed back as it is
+    VIEW = "view"  # which AOT autograd makes anew, from what it is a view of and the result's strides and offset
+
+
+def _handed_back(gm: GraphModule, is_dynamic: bool) -> tuple[_Kind, ...]:
+    """Tell what each result is; where all sizes are known, AOT autograd plays views again by their ops instead."""
+    has_views = is_dynamic or not torch._functorch.config.view_replay_for_aliased_outputs
+
+    def kind(member: object) -> _Kind:
+        if not isinstance(member, Node):
+            return _Kind.COMPUTED
+        if member.op == "placeholder":
+            return _Kind.INPUT
+        is_view = isinstance(member.target, torch._ops.OpOverload) and member.target.is_view
+        return _Kind.VIEW if has_views and is_view else _Kind.COMPUTED
+
     (returned,) = next(node for node in gm.graph.nodes if node.op == "output").args
-    return tuple(isinstance(member, Node) and member.op == "placeholder" for member in returned)
+    return tuple(map(kind, returned))
 
 
 class _Program:
@@ -237,13 +257,13 @@ class _Program:
         options: Threads and seed.
         num_results: How many of the results, from the first, reach the caller; the others are saved for the
             backward. None for all.
-        passed_through: Which results are inputs as they are.
+        kinds: What each result is.
         is_frozen: Whether what depends on weights alone is computed once.
     """
 
     def __init__(
         self, imported: Imported, compiled: Compiled, options: Options, num_results: int | None,
-        passed_through: tuple[bool, ...], is_frozen: bool = False,
+        kinds: tuple[_Kind, ...], is_frozen: bool = False,
     ) -> None:
         frozen = [tensor for tensor in compiled.graph.inputs if is_frozen and tensor.role is Role.WEIGHT]
         self.executor = GraphExecutor(
@@ -258,13 +278,14 @@ class _Program:
         self.results: list[_Result] = []
         for position, (value, fake) in enumerate(zip(imported.results, imported.result_values, strict=True)):
             visible = num_results is None or position < num_results
+            layout = _layout(fake, is_view=kinds[position] is _Kind.VIEW)
             if not isinstance(value, Tensor):
                 self.results.append(_Result(constant=value))
             elif value in number:
-                self.results.append(_Result(output=number[value], visible=visible, fake=_layout(fake)))
+                self.results.append(_Result(output=number[value], visible=visible, fake=layout))
             elif value in place:
-                owned = visible and not passed_through[position]
-                self.results.append(_Result(argument=place[value], visible=owned, fake=_layout(fake)))
+                owned = visible and kinds[position] is not _Kind.INPUT
+                self.results.append(_Result(argument=place[value], visible=owned, fake=layout))
             else:
                 self.results.append(_Result(constant=imported.constants[value].clone(), visible=visible))
         self.returned_as_made = self._find_returned_as_made(compiled.graph)
@@ -277,7 +298,7 @@ class _Program:
             return None
         for result, number in zip(visible, numbers, strict=True):
             layout = result.fake
-            if layout is not None and (layout.strides or layout.dtype is not TORCH_DTYPES[graph.outputs[number].dtype]):
+            if layout is not None and not layout.is_as_made(TORCH_DTYPES[graph.outputs[number].dtype]):
                 return None
         return frozenset(numbers)
 
@@ -302,18 +323,49 @@ class _Program:
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """What torch expects of a result: element type, and strides when they are not row-major."""
+    """What torch expects of a result: element type, and strides when they are not row-major.
+
+    Attributes:
+        dtype: The element type.
+        strides: In elements; None for row-major.
+        offset: Of the first element in its memory; None if that is of no account, and the strides dense then.
+    """
 
     dtype: torch.dtype
     strides: tuple[int, ...] | None
+    offset: int | None = None
+
+    def is_as_made(self, dtype: torch.dtype) -> bool:
+        """Whether a fresh row-major result of a type is as torch expects it."""
+        return dtype is self.dtype and self.strides is None and not self.offset
+
+    def placed(self, value: torch.Tensor) -> torch.Tensor:
+        """Return a tensor with these strides, and this offset, that has the same elements."""
+        if self.offset is None:
+            if self.strides is None:
+                return value.contiguous()
+            if value.stride() == self.strides:
+                return value
+            return torch.empty_strided(value.shape, self.strides, dtype=value.dtype).copy_(value)
+        strides = value.contiguous().stride() if self.strides is None else self.strides
+        if value.stride() == strides and value.storage_offset() == self.offset:
+            return value
+        end = self.offset + 1 + sum((size - 1) * stride for size, stride in zip(value.shape, strides, strict=True))
+        memory = torch.empty(end if value.numel() else self.offset, dtype=value.dtype)
+        # By number: elements may lie on one another, as those of an expanded tensor.
+        numbers = torch.arange(len(memory)).as_strided(value.shape, strides, self.offset)
+        memory[numbers.reshape(-1)] = value.reshape(-1)
+        return memory.as_strided(value.shape, strides, self.offset)
 
 
-def _layout(fake: torch.Tensor | None) -> _Layout | None:
-    """Read the layout of a fake value; overlapping strides, as of an expanded tensor, count as row-major."""
+def _layout(fake: torch.Tensor | None, *, is_view: bool = False) -> _Layout | None:
+    """Read the layout of a fake value; unless it is a view, strides with gaps or overlaps count as row-major."""
     if fake is None:
         return None
-    strides = tuple(int(stride) for stride in fake.stride())
-    return _Layout(fake.dtype, strides if not fake.is_contiguous() and _is_dense(fake) else None)
+    strides = None if fake.is_contiguous() else tuple(int(stride) for stride in fake.stride())
+    if is_view:
+        return _Layout(fake.dtype, strides, int(fake.storage_offset()))
+    return _Layout(fake.dtype, strides if _is_dense(fake) else None)
 
 
 def _is_dense(value: torch.Tensor) -> bool:
@@ -354,14 +406,9 @@ class _Result:
         """Return the value in torch's type and strides, in memory of its own; enter that into ``taken``."""
         layout = self.fake
         if layout is not None:
-            if value.dtype != layout.dtype:
-                value = value.to(layout.dtype)
-            if layout.strides is not None and value.stride() != layout.strides:
-                value = torch.empty_strided(value.shape, layout.strides, dtype=value.dtype).copy_(value)
-            if layout.strides is None and not value.is_contiguous():
-                value = value.contiguous()
+            value = layout.placed(value.to(layout.dtype))
         if _memory(value) in taken:
-            value = value.clone()
+            value = value.clone() if layout is None or layout.offset is None else layout.placed(value.clone())
         taken.add(_memory(value))
         return value
 
@@ -393,13 +440,15 @@ class _ByShape:
     def __init__(self, gm: GraphModule, build: Callable[[GraphModule], _Program]) -> None:
         self.gm = gm
         self.build = build
+        self.has_views = _Kind.VIEW in _handed_back(gm, is_dynamic=True)  # they have the strides of what they are of
         self.programs: OrderedDict[tuple[object, ...], _Program] = OrderedDict()
         self.warned = False
 
     def run(self, arguments: list[Any]) -> list[Any]:
         """Run on a list of arguments, which is emptied."""
         key = tuple(
-            (tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else value for value in arguments
+            (tuple(value.shape), value.dtype, value.stride(), value.storage_offset() if self.has_views else 0)
+            if isinstance(value, torch.Tensor) else value for value in arguments
         )
         program = self.programs.get(key)
         if program is None:
