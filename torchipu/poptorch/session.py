@@ -211,7 +211,7 @@ class Session(ProgramStep):
                     resident.mark()
 
     def download(self, residents: Iterable[Resident]) -> None:
-        """Copy states from the device to the host: those that the program changes or that the host has changed since."""
+        """Copy to the host those states that the program changes, or that the host has changed since."""
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             for resident in residents:
                 if not resident.is_written and not resident.changed():
