@@ -54,7 +54,9 @@ def set_precision(graph: Graph, options: Options) -> Graph:
 
 
 def _with_rounding(ops: list[Op], options: Options) -> list[Op]:
-    """Say of each op with half results how they are rounded; ATen rounds those of generic ops, to nearest.
+    """Say of each op with half results how they are rounded, and what overflows become.
+
+    ATen rounds those of generic ops, to nearest.
 
     A result has a stream of random bits of its own, whose number depends on the leg and on the ops before it: an op
     that is recomputed rounds as it did at first.
@@ -74,11 +76,11 @@ def _rounded(ops: Sequence[Op], attrs: Mapping[str, object], next_stream: dict[L
             bodies = [replace(body, ops=tuple(_rounded(body.ops, attrs, next_stream))) for body in op.bodies]
             rounded.append(replace(op, bodies=tuple(bodies)))
             continue
-        if spec is None or spec.is_view or all(result.dtype is not DType.HALF for result in op.outputs):
+        if (spec is not None and spec.is_view) or all(result.dtype is not DType.HALF for result in op.outputs):
             rounded.append(op)
             continue
         stream = {}
-        if next_stream is not None:
+        if next_stream is not None and spec is not None:
             stream = {"rounding_stream": next_stream[op.leg]}
             next_stream[op.leg] += len(op.outputs)
         rounded.append(replace(op, attrs={**op.attrs, **attrs, **stream}))

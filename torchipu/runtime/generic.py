@@ -17,6 +17,8 @@ TORCH_DTYPES = {
     DType.SHORT: torch.int16, DType.CHAR: torch.int8, DType.UNSIGNED_CHAR: torch.uint8, DType.BOOL: torch.bool,
 }
 
+LARGEST_HALF = torch.finfo(torch.float16).max
+
 
 def overload(target: str) -> torch._ops.OpOverload:
     """Return the torch overload that an op's target names, such as ``aten.add.Tensor``."""
@@ -99,5 +101,15 @@ def bind_generic(op: Op, inputs: Sequence[torch.Tensor], outputs: Sequence[torch
                 ) from error
             for kept, result in zip(outputs, results, strict=True):
                 kept.copy_(result)
+                if kept.dtype is torch.float16:
+                    _treat_overflow(kept, op.attrs.get("half_overflow"))
 
     return run
+
+
+def _treat_overflow(result: torch.Tensor, treatment: object) -> None:
+    """Make of infinities what the machine makes of results beyond 65504; see `torchipu.passes.precision`."""
+    if treatment == "saturate":
+        result.clamp_(-LARGEST_HALF, LARGEST_HALF)
+    elif treatment == "nan":
+        result.masked_fill_(result.isinf(), torch.nan)
