@@ -264,9 +264,65 @@ def test_types_of_accumulators_and_moments_reach_the_program(
         assert value.dtype is names[kind], name
 
 
-@pytest.mark.parametrize("scale", [0.0, math.inf])
-def test_loss_scales_that_make_no_sense_are_refused_when_the_program_is_made(scale: float) -> None:
+NO_SCALES = [0.0, -2.0, math.inf, math.nan]
+EVERY = ("SGD", "Adam", "AdamW", "RMSprop", "LAMB")
+NO_SCALE = (
+    r"'poptorch_cpp_error': the optimiser's loss_scaling must be a float above 0, got {0} \(float\)[\s\S]*use a power of "
+    r"two such as 1024.0, or Options.Training.setAutomaticLossScaling\(True\), which finds one"
+)
+
+
+@pytest.mark.parametrize("scale", NO_SCALES)
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("is_automatic", [False, True])
+def test_loss_scales_that_make_no_sense_are_refused_when_the_program_is_made(
+    name: str, scale: float, is_automatic: bool
+) -> None:
     module = model()
-    training = poptorch.trainingModel(module, optimizer=optim.SGD(module.parameters(), lr=0.1, loss_scaling=scale))
-    with pytest.raises(Exception, match=r"loss_scaling' expects a float above 0[\s\S]*power of two such as 1024"):
+    before = copy.deepcopy(module.state_dict())
+    options = poptorch.Options()
+    options.Training.setAutomaticLossScaling(is_automatic)
+    optimizer = getattr(optim, name)(module.parameters(), lr=0.1, loss_scaling=scale)
+    training = poptorch.trainingModel(module, options, optimizer=optimizer)
+    with pytest.raises(poptorch.Error, match=NO_SCALE.format(scale)):
         training(*batches(1)[0])
+    assert all(torch.equal(value, before[key]) for key, value in module.state_dict().items())
+    optimizer.loss_scaling = 2.0
+    training.setOptimizer(optimizer)
+    training(*batches(1)[0])
+    assert any(not torch.equal(value, before[key]) for key, value in training.state_dict().items())
+
+
+@pytest.mark.parametrize("scale", NO_SCALES)
+@pytest.mark.parametrize("name", EVERY)
+def test_loss_scales_that_make_no_sense_are_refused_later_too_and_nothing_is_lost(name: str, scale: float) -> None:
+    module = model()
+    optimizer = getattr(optim, name)(module.parameters(), lr=0.1, loss_scaling=4.0)
+    training = poptorch.trainingModel(module, optimizer=optimizer)
+    batch = batches(1)[0]
+    training(*batch)
+    before = copy.deepcopy((module.state_dict(), optimizer.state_dict()))
+    for bad in (optimizer, getattr(optim, name)(module.parameters(), lr=0.1, loss_scaling=scale)):
+        bad.loss_scaling = scale
+        with pytest.raises(poptorch.Error, match=NO_SCALE.format(scale)):
+            training.setOptimizer(bad)
+    optimizer.loss_scaling = 4.0
+    training.setOptimizer(optimizer)
+    leaves = torch.utils._pytree.tree_leaves
+    for mine, theirs in zip(leaves((module.state_dict(), optimizer.state_dict())), leaves(before), strict=True):
+        assert torch.equal(mine, theirs) if isinstance(mine, torch.Tensor) else mine == theirs
+    training(*batch)
+    assert any(not torch.equal(value, before[0][key]) for key, value in training.state_dict().items())
+
+
+def test_automatic_scaling_does_not_go_on_from_a_scale_that_makes_no_sense() -> None:
+    module = model()
+    options = poptorch.Options()
+    options.Training.setAutomaticLossScaling(True)
+    optimizer = optim.SGD(module.parameters(), lr=0.1, loss_scaling=4.0)
+    training = poptorch.trainingModel(module, options, optimizer=optimizer)
+    training(*batches(1)[0])
+    state = optimizer.state_dict()
+    state["ipu_param"]["lossScaleUpdateFactor"] = math.nan
+    with pytest.raises(poptorch.Error, match=r"cannot go on from a scale of nan: load the state of an optimiser whose"):
+        optimizer.load_state_dict(state)

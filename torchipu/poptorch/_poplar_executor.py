@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchipu.errors import ExecutionError, IpuError, PlacementError
+from torchipu.errors import ExecutionError, IpuError, OptionsError, PlacementError
 from torchipu.poptorch import instrumentation, ir_text, optim, perf, popart_options, profiling, translation
 from torchipu.poptorch._args_parser import ArgsParser, Arguments
 from torchipu.poptorch._impl import createPoptorchError
@@ -244,7 +244,10 @@ class PoplarExecutor(Reports, Files, Optimised):
         started = time.perf_counter()
         tensors = self._inputs([tensor.detach() for tensor in arguments.tensors()])
         owner = self._user_model if isinstance(self._user_model, torch.nn.Module) else self._model
-        core = translation.core_options(self._options, self._optimizer)
+        try:
+            core = translation.core_options(self._options, self._optimizer)
+        except OptionsError as error:
+            raise as_poptorch_error(error) from error
         optimizer = self._optimizer if self._training else None
         fetched = instrumentation.owner_of(owner)
         if fetched is not None and fetched is not self:

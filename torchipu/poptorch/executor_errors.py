@@ -6,6 +6,13 @@ from torchipu.errors import ExecutionError, IpuError, OptionsError
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch.poptorch_core import Error
 
+NAMES = {
+    "automatic_loss_scaling=True": "Options.Training.setAutomaticLossScaling(True)",
+    "loss_scale_tensors names": "automaticLossScalingSettings.toTrackTensors names",
+    "option 'loss_scaling' expects": "the optimiser's loss_scaling must be",
+}
+"""What errors of the core speak of, and what PopTorch calls it."""
+
 
 def as_poptorch_error(error: IpuError) -> Error:
     """Return PopTorch's error for one of the core.
@@ -20,4 +27,7 @@ def as_poptorch_error(error: IpuError) -> Error:
             "poptorch.Options.broadcastBuffers(False)."
         )
     kind = "poplar_application_runtime_error" if isinstance(error, ExecutionError) else "poptorch_cpp_error"
-    return Error(f"'{kind}': {error}", type=kind, message=str(error))
+    text = str(error)
+    for ours, theirs in NAMES.items():
+        text = text.replace(ours, theirs)
+    return Error(f"'{kind}': {text}", type=kind, message=text)

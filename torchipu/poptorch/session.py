@@ -276,7 +276,16 @@ class TrainingSession(Session, TrainStep):
         return of_names(capture.graph, capture.gradients, named, tensor_names(capture.graph, capture.gradients))
 
     def set_loss_scale(self, scale: float) -> None:
-        """Let automatic loss scaling go on from a scale."""
+        """Let automatic loss scaling go on from a scale.
+
+        Raises:
+            Error: It is not a positive number.
+        """
+        if not 0 < scale < float("inf"):
+            raise createPoptorchError(
+                f"Automatic loss scaling cannot go on from a scale of {scale}: load the state of an optimiser whose "
+                "lossScaling_FLOAT times lossScaleUpdateFactor is a positive number, such as one saved before"
+            )
         self._loss_scale.fill_(scale)
         self.upload(resident for resident in self.states if resident.host is self._loss_scale)
 
