@@ -267,8 +267,8 @@ def test_types_of_accumulators_and_moments_reach_the_program(
 NO_SCALES = [0.0, -2.0, math.inf, math.nan]
 EVERY = ("SGD", "Adam", "AdamW", "RMSprop", "LAMB")
 NO_SCALE = (
-    r"'poptorch_cpp_error': the optimiser's loss_scaling must be a float above 0, got {0} \(float\)[\s\S]*use a power of "
-    r"two such as 1024.0, or Options.Training.setAutomaticLossScaling\(True\), which finds one"
+    r"'poptorch_cpp_error': the optimiser's loss_scaling must be a float above 0, got {0} \(float\)[\s\S]*use a power "
+    r"of two such as 1024.0, or Options.Training.setAutomaticLossScaling\(True\), which finds one"
 )
 
 

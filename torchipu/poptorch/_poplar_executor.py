@@ -26,6 +26,7 @@ from torchipu.poptorch.executor_files import Files
 from torchipu.poptorch.executor_optimiser import Optimised
 from torchipu.poptorch.executor_reports import Reports
 from torchipu.poptorch.grouping import GroupedParameter, groups_of
+from torchipu.poptorch.mixed_types import stand_ins_for
 from torchipu.poptorch.optim_attributes import FixedValues
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.overlap import check_overlaps
@@ -34,7 +35,6 @@ from torchipu.poptorch.tracing import Function, TracedModel, error_on_the_host
 
 NOT_COMPILED = "Model has not been compiled or has been destroyed."
 UNSUPPORTED_INPUTS = (torch.complex64, torch.complex128)
-INPUT_STAND_INS = {torch.float64: torch.float32, torch.bfloat16: torch.float32}
 """Types that the device does not have and that inputs are converted from."""
 
 OWN = frozenset({
@@ -101,6 +101,7 @@ class PoplarExecutor(Reports, Files, Optimised):
         self._compilation_seconds: float | None = None
         self._random: tuple[int, int] | None = None
         self._warned_not_contiguous_input = False
+        self._stand_ins: dict[torch.dtype, torch.dtype] = {}
         self._groups: dict[str, tuple[Any, ...]] = {}
         if training:
             assert optimizer is not None
@@ -216,8 +217,8 @@ class PoplarExecutor(Reports, Files, Optimised):
     def _inputs(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """Bring inputs into types that the device has."""
         for place, tensor in enumerate(tensors):
-            if tensor.dtype in INPUT_STAND_INS:
-                tensors[place] = tensor.to(INPUT_STAND_INS[tensor.dtype])
+            if tensor.dtype in self._stand_ins:
+                tensors[place] = tensor.to(self._stand_ins[tensor.dtype])
             if not tensor.is_contiguous() and not self._warned_not_contiguous_input:
                 logger.warning(
                     "At least one input tensor is not contiguous: non-contiguous tensors will be converted."
@@ -242,6 +243,7 @@ class PoplarExecutor(Reports, Files, Optimised):
         self._check_buffer_names()
         popart_options.log_options(self._options)
         started = time.perf_counter()
+        self._stand_ins = stand_ins_for(self._user_model)
         tensors = self._inputs([tensor.detach() for tensor in arguments.tensors()])
         owner = self._user_model if isinstance(self._user_model, torch.nn.Module) else self._model
         try:

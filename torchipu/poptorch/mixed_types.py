@@ -13,14 +13,35 @@ FLOATS = (torch.float16, torch.float32)
 FOLLOW_FIRST: frozenset[Any] = frozenset({
     F.linear, F.bilinear, F.conv1d, F.conv2d, F.conv3d, F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d,
     torch.matmul, torch.mm, torch.bmm, torch.mv, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.bmm,
-    torch.Tensor.__matmul__, torch.dot, torch.tensordot, torch.inner, F.layer_norm, F.group_norm, F.prelu,
+    torch.Tensor.__matmul__, torch.Tensor.mv, torch.dot, torch.Tensor.dot, torch.tensordot, torch.inner,
+    torch.Tensor.inner, torch.outer, torch.Tensor.outer, torch.linalg.multi_dot, F.layer_norm, F.group_norm, F.rms_norm,
+    F.prelu, F.scaled_dot_product_attention,
 })
 """Their results follow the type of the first operand."""
 
 FOLLOW_SECOND: frozenset[Any] = frozenset({
-    torch.addmm, torch.Tensor.addmm, torch.baddbmm, torch.addmv, torch.einsum,
+    torch.addmm, torch.Tensor.addmm, torch.baddbmm, torch.Tensor.baddbmm, torch.addbmm, torch.Tensor.addbmm,
+    torch.addmv, torch.Tensor.addmv, torch.addr, torch.Tensor.addr, torch.einsum,
 })
 """Their first operand is a bias, or says what is computed."""
+
+STAND_INS = {torch.float64: torch.float32, torch.bfloat16: torch.float32}
+"""Types of inputs that the device does not have, and what they become."""
+
+
+def stand_ins_for(model: Any) -> dict[torch.dtype, torch.dtype]:
+    """Return what inputs of types that the device does not have become before the model sees them.
+
+    Inputs of a type that the model itself has keep it, since torch refuses to mix it with others; the device computes
+    both as floats.
+
+    Args:
+        model: The user's module or function.
+    """
+    if not isinstance(model, torch.nn.Module):
+        return dict(STAND_INS)
+    held = {tensor.dtype for tensors in (model.parameters(), model.buffers()) for tensor in tensors}
+    return {dtype: stand_in for dtype, stand_in in STAND_INS.items() if dtype not in held}
 
 
 def with_common_type(
