@@ -188,6 +188,49 @@ def test_states_go_from_one_run_to_the_next() -> None:
     assert not any(name.startswith("weightDecay") for name in numbers)
 
 
+@pytest.mark.parametrize("name", PAIRS)
+def test_states_loaded_while_the_program_is_on_the_device_are_those_it_goes_on_from(name: str) -> None:
+    mine, theirs = PAIRS[name]
+    module = model()
+    exact = copy.deepcopy(module).double()
+    optimizer, reference = mine(module.parameters()), theirs(exact.parameters())
+    training = poptorch.trainingModel(module, optimizer=optimizer)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> None:
+        training(x, y)
+        reference.zero_grad()
+        exact(x.double(), y.double())[1].backward()
+        reference.step()
+
+    first, second, third, *others = batches(5)
+    step(*first)
+    kept = copy.deepcopy((optimizer.state_dict(), training.state_dict()))
+    kept_reference = copy.deepcopy((reference.state_dict(), exact.state_dict()))
+    step(*second)
+    step(*third)
+    training.load_state_dict(kept[1])
+    optimizer.load_state_dict(kept[0])
+    exact.load_state_dict(kept_reference[1])
+    reference.load_state_dict(kept_reference[0])
+    for batch in others:
+        step(*batch)
+    for weight, judge in zip(training.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(weight.detach().double(), judge.detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_states_outlive_the_program() -> None:
+    module = model()
+    optimizer = optim.Adam(module.parameters(), lr=0.1)
+    training = poptorch.trainingModel(module, optimizer=optimizer)
+    training(*batches(1)[0])
+    before = copy.deepcopy(optimizer.state_dict())
+    training.destroy()
+    after = optimizer.state_dict()
+    assert after["ipu_param"] == before["ipu_param"]
+    assert after["ipu_state"].keys() == before["ipu_state"].keys()
+    assert all(torch.equal(after["ipu_state"][name], value) for name, value in before["ipu_state"].items())
+
+
 def test_numbers_of_sgd_have_the_names_and_the_scaling_of_popart() -> None:
     module = model()
     optimizer = optim.SGD(module.parameters(), lr=0.5, momentum=0.9, dampening=0.2, weight_decay=0.1, loss_scaling=4.0)

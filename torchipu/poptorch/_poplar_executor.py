@@ -39,8 +39,8 @@ UNSUPPORTED_INPUTS = (torch.complex64, torch.complex128)
 
 OWN = frozenset({
     "_user_model", "_model", "_options", "_training", "_optimizer", "_parser", "_executable", "_compiled_arguments",
-    "_is_attached", "_is_dirty", "_is_optimiser_dirty", "_host_version", "_seen_version", "_anchor_memory",
-    "_has_run", "_perf", "_compilation_seconds", "_random", "_warned_not_contiguous_input", "_signal", "_groups",
+    "_was_compiled", "_is_attached", "_is_dirty", "_is_optimiser_dirty", "_host_version", "_seen_version",
+    "_anchor_memory", "_has_run", "_perf", "_compilation_seconds", "_random", "_warned_not_contiguous_input", "_signal", "_groups",
     "_tracker", "_fixed",
     "__dict__", "__class__", "__weakref__",
 })
@@ -89,6 +89,7 @@ class PoplarExecutor(Reports, Files, Optimised):
         self._training = training
         self._optimizer = optimizer
         self._executable: Session | None = None
+        self._was_compiled = False
         self._compiled_arguments: Arguments | None = None
         self._is_attached = False
         self._is_dirty = False
@@ -276,6 +277,7 @@ class PoplarExecutor(Reports, Files, Optimised):
                 except (RuntimeError, ValueError, IndexError, TypeError) as error:
                     raise error_on_the_host(error, traced, session.cut(tensors)) from None
         self._executable = session
+        self._was_compiled = True
         self._fixed = FixedValues(optimizer) if optimizer is not None else None
         optim.go_on(optimizer)
         self._compiled_arguments = arguments.with_tensors([t.detach().to("meta") for t in arguments.tensors()])

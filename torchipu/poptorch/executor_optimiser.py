@@ -63,6 +63,8 @@ class Optimised:
                     session.take_optimiser(optimizer)
                 except OptionsError as error:
                     raise as_poptorch_error(error) from error
+            if isinstance(optimizer, optim.Optimizer):
+                optimizer.ipu_state_is_dirty = False
         self._optimizer = optimizer
 
     def _pull_optimiser(self) -> bool:

@@ -1,4 +1,4 @@
-"""Calls that mix half and float operands, which torch refuses and the IPU computes in the type of the activations."""
+"""Calls with operands of types that torch refuses where it has no values: half and float together, masks of bytes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ FOLLOW_SECOND: frozenset[Any] = frozenset({
 })
 """Their first operand is a bias, or says what is computed."""
 
+BYTES_ARE_CONDITIONS: dict[Any, int] = {torch.where: 0, torch.Tensor.where: 1}
+"""Functions that take uint8 for bool, and which operand that is; torch does so only where it has values."""
+
 STAND_INS = {torch.float64: torch.float32, torch.bfloat16: torch.float32}
 """Types of inputs that the device does not have, and what they become."""
 
@@ -48,6 +51,8 @@ def with_common_type(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments of a call, half and float operands brought to one type where the IPU does so."""
+    if function in BYTES_ARE_CONDITIONS:
+        return _with_conditions(BYTES_ARE_CONDITIONS[function], args, kwargs)
     if function in FOLLOW_FIRST:
         leader = args[0] if args else kwargs.get("input")
     elif function in FOLLOW_SECOND and len(args) > 1:
@@ -65,3 +70,14 @@ def with_common_type(
         return type(value)(map(follow, value)) if type(value) in (list, tuple) else value
 
     return tuple(follow(value) for value in args), {name: follow(value) for name, value in kwargs.items()}
+
+
+def _with_conditions(
+    place: int, args: tuple[Any, ...], kwargs: dict[str, Any],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def as_condition(value: Any) -> Any:
+        return value.bool() if isinstance(value, torch.Tensor) and value.dtype == torch.uint8 else value
+
+    if "condition" in kwargs:
+        return args, {**kwargs, "condition": as_condition(kwargs["condition"])}
+    return tuple(as_condition(value) if at == place else value for at, value in enumerate(args)), kwargs

@@ -32,6 +32,7 @@ class Executor(Protocol):
 
     _executable: Any
     _user_model: Any
+    _was_compiled: bool
 
     def _pull_optimiser(self) -> bool:
         """Bring the states to the host; return whether those of the device were newer."""
@@ -85,7 +86,7 @@ class Optimizer:
             the variable numbers, or None where no program has been compiled.
         """
         executor = self._attached()
-        compiled = executor is not None and executor._executable is not None
+        compiled = executor is not None and executor._was_compiled
         if executor is not None and compiled and not executor._pull_optimiser():
             logger.debug("Using cached optimiser state dict")
         found: dict[str, Any] = super().state_dict()  # type: ignore[misc]
@@ -149,6 +150,9 @@ class Optimizer:
             raise RuntimeError("Cannot load optimizer state dictionary because it is empty.")
         if not {"ipu_state", "ipu_param"} <= set(state_dict):
             raise RuntimeError("Only IPU optimizer states can be loaded onto the IPU.")
+        executor = self._attached()
+        if executor is not None:
+            executor._pull_optimiser()  # what the dictionary lacks stays as the device has it
         if "state" in state_dict and "param_groups" in state_dict:
             plain = {key: value for key, value in state_dict.items() if key not in ("ipu_state", "ipu_param")}
             super().load_state_dict(plain)  # type: ignore[misc]
@@ -157,7 +161,6 @@ class Optimizer:
         self._go_on_from_scale()
         moments = state_dict["ipu_state"]
         self.ipu_state_is_dirty = moments is not None
-        executor = self._attached()
         if moments is not None and executor is None:
             self._waiting = moments
         elif moments is not None:

@@ -296,12 +296,13 @@ class TrainingSession(Session, TrainStep):
         return float(self.state_named(LOSS_SCALE))
 
     def take_optimiser(self, optimizer: torch.optim.Optimizer) -> None:
-        """Use the values of an optimiser from the next run on.
+        """Use the values of an optimiser from the next run on, and its states where they are other tensors now.
 
         Raises:
             OptionsError: The optimiser is of another kind than the one the program was compiled with.
         """
-        if self._built is not None and (optimizer is not self.optimizer or self.changes_scale(optimizer)):
+        is_replaced = optimizer is not self.optimizer or getattr(optimizer, "ipu_state_is_dirty", False)
+        if self._built is not None and (is_replaced or self.changes_scale(optimizer)):
             self._rescale(optimizer)
             self._replace_optimiser(optimizer)
         self.optimizer = optimizer
