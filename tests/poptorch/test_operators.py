@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
 from typing import Any
@@ -102,6 +103,51 @@ def test_products_of_half_and_float_follow_the_first(product: Any, first: torch.
     got = poptorch.inferenceModel(product)(X.to(first), W.to(second))
     assert got.dtype == first
     torch.testing.assert_close(got.double(), product(X.double(), W.double()), rtol=5e-3, atol=5e-3)  # eps of half 1e-3
+
+
+# --------------------------------------------------------------------------- masks of bytes
+@pytest.mark.filterwarnings("ignore:where received a uint8 condition")
+@pytest.mark.parametrize("choose", [
+    lambda x, mask: torch.where(mask, x, -x), lambda x, mask: x.where(mask, 0.5),
+    lambda x, mask: torch.where(condition=mask, input=x, other=x + 1),
+])
+def test_a_condition_may_be_of_bytes(choose: Any) -> None:
+    mask = (X > 0).byte()
+    close(poptorch.inferenceModel(choose)(X, mask), choose(X, mask))
+
+
+# --------------------------------------------------------------------------- statistics of all batches
+class Normalised(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+        self.factor = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = self.factor * self.layer(x)
+        return y, poptorch.identity_loss(y ** 2, "sum")
+
+
+@pytest.mark.parametrize(("layer", "shape"), [
+    (nn.BatchNorm1d(3, momentum=None), (8, 3)),
+    (nn.BatchNorm2d(3, momentum=None, affine=False), (2, 3, 4, 4)),
+    (nn.BatchNorm1d(3, momentum=None, track_running_stats=False), (8, 3)),
+])
+def test_running_statistics_may_be_the_mean_over_all_batches(layer: nn.Module, shape: tuple[int, ...]) -> None:
+    model = Normalised(layer)
+    exact = copy.deepcopy(model).double()
+    options = poptorch.Options().deviceIterations(2)
+    training = poptorch.trainingModel(model, options, torch.optim.SGD(model.parameters(), lr=0.0))
+    for _ in range(2):
+        first, second = (torch.randn(shape, generator=GENERATOR) * 2 + 1 for _ in range(2))
+        got = training(torch.cat([first, second]))[0]
+        exact(first.double())
+        torch.testing.assert_close(got.double(), exact(second.double())[0].detach(), rtol=1e-4, atol=1e-5)
+    for name, value in exact.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name].double(), value.double(), rtol=1e-5, atol=1e-6)
+    model.eval()
+    got, expected = poptorch.inferenceModel(model)(first)[0], exact.eval()(first.double())[0].detach()
+    torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-5)
 
 
 # --------------------------------------------------------------------------- whole numbers at random

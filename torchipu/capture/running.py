@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from torchipu.capture.aot import Captured, Place, as_capture_error, export
+from torchipu.capture.cumulative_averages import counted_on_the_device
 from torchipu.capture.custom_ops import stand_in
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT
 
@@ -69,7 +70,10 @@ class Running(torch.nn.Module):
     def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         """Return the tensors of a run; only the loss carries a gradient."""
         paths = _module_paths(self.inner) if self.names_modules else contextlib.nullcontext()
-        with _tied(self._repeats), traceback.preserve_node_meta(), paths, _seen_as_tracing(), _UserLines():
+        with (
+            _tied(self._repeats), traceback.preserve_node_meta(), paths, _seen_as_tracing(), counted_on_the_device(),
+            _UserLines(),
+        ):
             results, self.loss = self.run(tensors)
         if self.loss is not None and not results[self.loss].requires_grad:
             self.loss = None

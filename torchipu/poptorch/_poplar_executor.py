@@ -40,8 +40,8 @@ UNSUPPORTED_INPUTS = (torch.complex64, torch.complex128)
 OWN = frozenset({
     "_user_model", "_model", "_options", "_training", "_optimizer", "_parser", "_executable", "_compiled_arguments",
     "_was_compiled", "_is_attached", "_is_dirty", "_is_optimiser_dirty", "_host_version", "_seen_version",
-    "_anchor_memory", "_has_run", "_perf", "_compilation_seconds", "_random", "_warned_not_contiguous_input", "_signal", "_groups",
-    "_tracker", "_fixed",
+    "_anchor_memory", "_has_run", "_perf", "_compilation_seconds", "_random", "_warned_not_contiguous_input",
+    "_signal", "_groups", "_tracker", "_fixed",
     "__dict__", "__class__", "__weakref__",
 })
 """Attributes of an executor itself; all others are those of the model."""

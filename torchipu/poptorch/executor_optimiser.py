@@ -19,6 +19,7 @@ class Optimised:
     """The part of `PoplarExecutor` that has to do with the optimiser."""
 
     _executable: Session | None
+    _was_compiled: bool
     _options: Options
     _training: bool
     _optimizer: torch.optim.Optimizer | None

@@ -1,0 +1,41 @@
+"""Batch normalisation with `momentum=None`: running statistics that are the mean of those of all batches so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+@contextmanager
+def counted_on_the_device() -> Iterator[None]:
+    """Let such layers weigh a batch by a count of batches that is a tensor; torch reads it as a number of the host."""
+    plain = _BatchNorm.forward
+
+    def forward(self: _BatchNorm, input: Tensor) -> Tensor:
+        is_counted = self.training and self.momentum is None and self.num_batches_tracked is not None
+        return _cumulative(self, input) if is_counted else plain(self, input)
+
+    with mock.patch.object(_BatchNorm, "forward", forward):
+        yield
+
+
+def _cumulative(layer: _BatchNorm, input: Tensor) -> Tensor:
+    layer._check_input_dim(input)
+    mean, variance, count = layer.running_mean, layer.running_var, layer.num_batches_tracked
+    if mean is None or variance is None or count is None:
+        raise AssertionError("a layer that counts batches has running statistics")
+    # With a momentum of 1 the statistics are those of this batch.
+    batch_mean, batch_variance = torch.zeros_like(mean), torch.ones_like(variance)
+    result = F.batch_norm(input, batch_mean, batch_variance, layer.weight, layer.bias, True, 1.0, layer.eps)
+    with torch.no_grad():
+        count.add_(1)
+        share = count.to(torch.float32).reciprocal()
+        mean.add_(((batch_mean - mean) * share).to(mean.dtype))
+        variance.add_(((batch_variance - variance) * share).to(variance.dtype))
+    return result
