@@ -121,6 +121,8 @@ cdef struct Loops:
     int beside[2]               # micro-batches and replicas that run side by side
     int counter_buffer
     int lanes                   # that run now
+    int first_lane              # the number of the first of them
+    int last_lane               # that ran in the body
     char **args                 # of all of them
     bint interruptible
     double checked              # when signals were last looked for
@@ -146,10 +148,16 @@ cdef struct Step:
     int order                   # of lanes: APART, IN_ITEMS or IN_TURN
     int *buffers
     int64_t *offsets
+    int64_t *lane_strides       # bytes from the argument of a lane to that of the next, beside what its buffer advances
     int64_t *ints
     double *scalars
     int64_t items
     int64_t grain
+    int joined_lanes            # whose calls are one where their arguments lie so far apart; 0 for none
+    int64_t *joined_strides
+    int64_t *joined_ints
+    int64_t joined_items
+    int64_t joined_grain
 
 
 def run_kernel(Kernel kernel, args, ints=(), scalars=(), int64_t items=1, int64_t grain=1, int threads=1,
@@ -170,6 +178,27 @@ cdef double now() noexcept nogil:
     cdef timespec t
     clock_gettime(ti_clock, &t)
     return t.tv_sec + 1e-9 * t.tv_nsec
+
+
+cdef int64_t *copied(values) except NULL:
+    """Return the numbers of a list in memory to be freed."""
+    cdef int i
+    cdef int64_t *held = <int64_t *>malloc((len(values) + 1) * sizeof(int64_t))
+    if not held:
+        raise MemoryError
+    for i in range(len(values)):
+        held[i] = values[i]
+    return held
+
+
+cdef bint lies_joined(const Step *step, char **args, int lanes) noexcept nogil:
+    """Whether the arguments of all lanes lie as one call for all of them takes them."""
+    cdef int k, lane
+    for k in range(step.num_args):
+        for lane in range(1, lanes):
+            if args[lane * step.num_args + k] != args[k] + lane * step.joined_strides[k]:
+                return False
+    return True
 
 
 cdef void count(Loops *loops, int word, int64_t by) noexcept nogil:
@@ -217,8 +246,11 @@ cdef class Plan:
         for i in range(self.num_steps):
             free(self.steps[i].buffers)
             free(self.steps[i].offsets)
+            free(self.steps[i].lane_strides)
             free(self.steps[i].ints)
             free(self.steps[i].scalars)
+            free(self.steps[i].joined_strides)
+            free(self.steps[i].joined_ints)
         free(self.steps)
         free(self.bindings)
         free(self.current)
@@ -241,20 +273,25 @@ cdef class Plan:
         return &self.steps[self.num_steps - 1]
 
     def add_step(self, Kernel kernel, buffers, byte_offsets, ints, scalars, int64_t items, int64_t grain,
-                 int64_t scratch_bytes, bint together=False, int order=IN_TURN):
+                 int64_t scratch_bytes, bint together=False, int order=IN_TURN, lane_strides=(), joined=None):
         """Append a kernel call and return its number.
 
         A call that is made together is made once for all replicas, on the memory of the first, after each of them has
         run the steps before it. ``order`` says how micro-batches and replicas that run side by side make the call:
         ``APART`` where each writes memory of its own, in any order; ``IN_ITEMS`` where they add onto the same memory,
         an item of the call onto a part that no other item touches, in their order within each item; ``IN_TURN`` one
-        after another.
+        after another. ``lane_strides`` are the bytes from each argument of one of them to that of the next. ``joined``
+        is ``(lanes, strides, ints, items, grain)`` of the call that does what so many of them do, where their arguments
+        turn out to lie ``strides`` bytes apart.
         """
         buffers, byte_offsets, ints, scalars = list(buffers), list(byte_offsets), list(ints), list(scalars)
         if len(buffers) > TI_MAX_ARGS:
             raise ValueError(f"{kernel.name} has {len(buffers)} arguments, at most {TI_MAX_ARGS}")
         if grain < 1:
             raise ValueError(f"{kernel.name}: grain {grain} is less than 1")
+        strides = list(lane_strides) or [0] * len(buffers)
+        if len(strides) != len(buffers) or (joined and len(joined[1]) != len(buffers)):
+            raise ValueError(f"{kernel.name}: {len(buffers)} arguments, but other numbers of strides")
         for buffer in buffers:
             if not 0 <= buffer < self.num_buffers:
                 raise ValueError(f"{kernel.name}: buffer {buffer} of {self.num_buffers}")
@@ -269,13 +306,15 @@ cdef class Plan:
         self.num_together += together
         step.buffers = <int *>malloc((len(buffers) + 1) * sizeof(int))
         step.offsets = <int64_t *>malloc((len(buffers) + 1) * sizeof(int64_t))
-        step.ints = <int64_t *>malloc((len(ints) + 1) * sizeof(int64_t))
+        step.lane_strides = copied(strides)
+        step.ints = copied(ints)
+        if joined:
+            step.joined_lanes, _, _, step.joined_items, step.joined_grain = joined
+            step.joined_strides, step.joined_ints = copied(list(joined[1])), copied(list(joined[2]))
         step.scalars = <double *>malloc((len(scalars) + 1) * sizeof(double))
         for i in range(len(buffers)):
             step.buffers[i] = buffers[i]
             step.offsets[i] = byte_offsets[i]
-        for i in range(len(ints)):
-            step.ints[i] = ints[i]
         for i in range(len(scalars)):
             step.scalars[i] = scalars[i]
         self.scratch_bytes = max(self.scratch_bytes, scratch_bytes)
@@ -357,14 +396,24 @@ cdef class Plan:
             for lane in range(loops.lanes):
                 current = self.current + lane * self.num_buffers
                 for k in range(step.num_args):
-                    loops.args[lane * step.num_args + k] = current[step.buffers[k]] + step.offsets[k]
+                    loops.args[lane * step.num_args + k] = (
+                        current[step.buffers[k]] + step.offsets[k]
+                        + (loops.first_lane + lane) * step.lane_strides[k]
+                    )
             job.fn = step.function
             job.args = loops.args
-            job.ints = step.ints
             job.scalars = step.scalars
+            job.num_args = step.num_args
+            if 1 < loops.lanes == step.joined_lanes and lies_joined(step, loops.args, loops.lanes):
+                job.ints, job.items, job.grain = step.joined_ints, step.joined_items, step.joined_grain
+                job.lanes, job.takes_turns = 1, False
+                trap = ti_run(loops.pool, &job, loops.threads)
+                if trap:
+                    return trap
+                continue
+            job.ints = step.ints
             job.items = step.items
             job.grain = step.grain
-            job.num_args = step.num_args
             job.takes_turns = step.order == _IN_ITEMS
             job.lanes = 1 if step.order == _IN_TURN else loops.lanes
             for lane in range(loops.lanes if step.order == _IN_TURN else 1):
@@ -420,8 +469,10 @@ cdef class Plan:
                 self.advance(position - 1, 0)
             else:
                 self.advance(position - 1, loops.replicas - 1, 0, beside - 1)
+                loops.first_lane = loops.last_lane
             self.take_counters(loops)
             trap = self.run_range(loops, loops.update[0], loops.update[1])
+            loops.first_lane = 0
             if trap:
                 return trap
         return 0
@@ -439,6 +490,7 @@ cdef class Plan:
         while first < loops.replicas:
             width = <int>min(<int64_t>loops.beside[1], loops.replicas - first)
             loops.lanes = micro_batches * width
+            loops.last_lane = loops.lanes - 1
             loops.micro_batch, loops.replica = position, first
             for slot in range(micro_batches):
                 for replica in range(width):
@@ -528,6 +580,7 @@ cdef class Plan:
             self.current, self.num_lanes = grown, lanes
         loops.beside[0], loops.beside[1] = beside
         loops.lanes = 1
+        loops.first_lane = loops.last_lane = 0
         loops.counter_buffer = counter_buffer if lanes > 1 and num_counters else -1
         loops.plan = <void *>self
         loops.prologue[0], loops.prologue[1] = prologue

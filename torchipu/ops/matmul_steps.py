@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torchipu._kernels import matmul as kernels
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.spec import HostPlanner, HostTensor
+from torchipu.ops.spec import HostPlanner, HostTensor, Joined, Joining
 
 PANEL = 32  # columns of a packed panel
 LEAST_CHUNK_MACS = 100_000  # less than about two microseconds of work is not worth a thread
@@ -14,6 +16,9 @@ LEAST_ITEMS = 8  # items that keep four threads busy
 SUM_BLOCK = 384
 PACK_BLOCK = 256  # summands that an item of a packing takes
 MOST_DOT_ROWS, LEAST_DOT_COLUMNS, DOT_BLOCK = 16, 8, 16
+FEW_ROWS = 28
+PANEL_BYTES = 4 * PANEL * 512
+"""Of a panel that an item packs, as long as any block of summands."""
 LARGE_BLOCK = (518, 8 * PANEL)
 """Rows and columns of an item that packs what it reads: rows enough to pay for that, 37 tiles of 14."""
 
@@ -82,12 +87,16 @@ def emit_product(
     packs_left = rows >= 28 and columns >= 128 and inner >= 64
     # A right operand of weights alone is packed ahead of the loop over micro-batches, if there is one.
     packs_right = packs_left and not plan.is_hoisting
-    if packs_right:
-        row_block, column_block = _blocks(batch, rows, columns, *LARGE_BLOCK)
+    # Few summands for each micro-batch are packed where they are used: several of these then make one call.
+    joins_summands = adds and batch == 1 and not packs_left and left_strides[0] == 1
+    if joins_summands and inner == 1:
+        left_strides = 1, rows  # where the column of the next run would lie
+    packs_in_items = packs_right or (joins_summands and _packs_panels(right_strides, rows, columns, inner))
+    row_block, column_block = _blocks(batch, rows, columns, *(LARGE_BLOCK if packs_right else ()))
+    if packs_in_items:
         right_batch = right.strides[0] if len(right.shape) == 3 else 0
         layout = (right_batch, PANEL * right_strides[1], right_strides[0])
     else:
-        row_block, column_block = _blocks(batch, rows, columns)
         right, layout = right_operand(plan, right, rows, columns, inner)
     items = batch * -(-rows // row_block) * -(-columns // column_block)
     left_batch = left.strides[0] if len(left.shape) == 3 else 0
@@ -95,33 +104,51 @@ def emit_product(
         left = packed_rows(plan, left, (left_batch, *left_strides), batch, rows, inner, row_block)
         left_batch, left_strides = rows * inner, (inner, 1)
     addend_strides = _broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
-    plan.step(
-        kernels.MATMUL,
-        [out],
-        [left, right] + ([addend] if addend is not None else []),
-        ints=(
-            rows,
-            columns,
-            inner,
-            left_batch,
-            *left_strides,
-            *layout,
-            row_block,
-            column_block,
-            _sum_block(inner),
-            int(packs_left),
-            int(addend is not None),
-            *addend_strides,
-            2 if adds else 0,
-            right_strides[1] if packs_right else 0,
-        ),
-        scalars=(alpha, beta),
-        items=items,
-        grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
-        scratch_bytes=PANEL * _sum_block(inner) * 4 if packs_right else 0,
-        reads_outputs=adds,
-        adds_up=adds,
+    joining: Joining | None = None
+    ints = (
+        rows, columns, inner, left_batch, *left_strides, *layout, row_block, column_block, _sum_block(inner),
+        int(packs_left), int(addend is not None), *addend_strides, 2 if adds else 0,
+        right_strides[1] if packs_in_items else 0,
     )
+    if joins_summands and packs_in_items:
+        joining = partial(_join_summands, ints)
+    elif not adds and batch == 1 and not packs_left and left_strides[1] == 1:
+        is_packed = _packs_panels(right_strides, rows, columns, inner)
+        joining = partial(_join_rows, ints, 0 if is_packed else right_strides[1])
+    plan.step(
+        kernels.MATMUL, [out], [left, right] + ([addend] if addend is not None else []), ints=ints,
+        scalars=(alpha, beta), items=items,
+        grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
+        scratch_bytes=PANEL_BYTES if packs_in_items or joining is not None else 0, reads_outputs=adds, adds_up=adds,
+        joining=joining,
+    )
+
+
+def _join_rows(ints: tuple[int, ...], right_column: int, runs: int) -> Joined:
+    """Make the product of the rows of several runs with one right operand.
+
+    Args:
+        ints: Of the product of a run.
+        right_column: Stride from column to column of the right operand; 0 where it is packed.
+        runs: How many.
+    """
+    rows, columns, inner = ints[:3]
+    row, addend_row = ints[4], ints[15]
+    row_block, column_block = _blocks(1, runs * rows, columns)
+    items = -(-runs * rows // row_block) * -(-columns // column_block)
+    packs = right_column if runs * rows > FEW_ROWS else 0
+    joined = (runs * rows, *ints[1:9], row_block, column_block, *ints[11:18], packs)
+    strides = tuple(4 * rows * each for each in (columns, row, 0, *([addend_row] if ints[13] else [])))
+    return Joined(strides, joined, items, grain_for(items, runs * rows * columns * inner, LEAST_CHUNK_MACS))
+
+
+def _join_summands(ints: tuple[int, ...], runs: int) -> Joined:
+    """Make the product of several runs that add onto the same result: their summands follow one another."""
+    rows, columns, inner = ints[:3]
+    items = -(-rows // ints[9]) * -(-columns // ints[10])
+    joined = (rows, columns, runs * inner, *ints[3:11], _sum_block(runs * inner), *ints[12:])
+    strides = (0, 4 * inner * ints[5], 4 * inner * ints[8])
+    return Joined(strides, joined, items, grain_for(items, rows * columns * runs * inner, LEAST_CHUNK_MACS))
 
 
 def _zeros(plan: HostPlanner, shape: tuple[int, ...]) -> HostTensor:
@@ -151,17 +178,26 @@ def _emit_dots(
     assert left_strides is not None
     assert right_strides is not None
     items = batch * -(-columns // DOT_BLOCK)
+    ints = (
+        rows, columns, inner, left.strides[0] if len(left.shape) == 3 else 0, left_strides[0],
+        right.strides[0] if len(right.shape) == 3 else 0, right_strides[1], DOT_BLOCK, int(addend is not None),
+        *(_broadcast_strides(addend, out) if addend is not None else (0, 0, 0)), int(adds),
+    )
     plan.step(
-        kernels.MATMUL_DOTS, [out], [left, right, *([] if addend is None else [addend])],
-        ints=(
-            rows, columns, inner, left.strides[0] if len(left.shape) == 3 else 0, left_strides[0],
-            right.strides[0] if len(right.shape) == 3 else 0, right_strides[1], DOT_BLOCK, int(addend is not None),
-            *(_broadcast_strides(addend, out) if addend is not None else (0, 0, 0)), int(adds),
-        ),
+        kernels.MATMUL_DOTS, [out], [left, right, *([] if addend is None else [addend])], ints=ints,
         scalars=(alpha, beta), items=items,
         grain=grain_for(items, batch * columns * inner * max(rows, 8), LEAST_CHUNK_MACS), reads_outputs=adds,
-        adds_up=adds,
+        adds_up=adds, joining=partial(_join_dots, ints) if batch == 1 and not adds else None,
     )
+
+
+def _join_dots(ints: tuple[int, ...], runs: int) -> Joined:
+    """Make the dot products of the rows of several runs with the same columns."""
+    rows, columns, inner = ints[:3]
+    items = -(-columns // DOT_BLOCK)
+    strides = tuple(4 * rows * each for each in (columns, ints[4], 0, *([ints[10]] if ints[8] else [])))
+    grain = grain_for(items, columns * inner * max(runs * rows, 8), LEAST_CHUNK_MACS)
+    return Joined(strides, (runs * rows, *ints[1:]), items, grain)
 
 
 def _turns(left: HostTensor, right: HostTensor, addend: HostTensor | None, alpha: float, beta: float) -> bool:
@@ -223,15 +259,20 @@ def right_operand(
     """Pack the right operand where that pays; return it with its strides (batch, panel, row)."""
     strides = rows_apart(right)
     assert strides is not None
-    row, column = strides
     right_batch = right.strides[0] if len(right.shape) == 3 else 0
-    # Rows a multiple of 1 KiB apart fall into few cache sets; few rows of output read each panel only once or twice.
-    conflicts = row % 256 == 0 and inner >= 64
-    if column == 1 and (rows <= 28 or (rows <= 56 and not conflicts) or columns <= PANEL):
-        return right, (right_batch, PANEL, row)
+    if not _packs_panels(strides, rows, columns, inner):
+        return right, (right_batch, PANEL, strides[0])
     packed = packed_panels(plan, right)
     each, panel, row, _ = packed.strides
     return packed, (each if packed.shape[0] > 1 else 0, panel, row)
+
+
+def _packs_panels(strides: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
+    """Whether it pays to pack the right operand."""
+    row, column = strides
+    # Rows a multiple of 1 KiB apart fall into few cache sets; few rows of output read each panel only once or twice.
+    conflicts = row % 256 == 0 and inner >= 64
+    return column != 1 or not (rows <= FEW_ROWS or (rows <= 2 * FEW_ROWS and not conflicts) or columns <= PANEL)
 
 
 def packed_panels(plan: HostPlanner, right: HostTensor) -> HostTensor:

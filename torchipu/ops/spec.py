@@ -123,6 +123,27 @@ class Rounding:
 TO_NEAREST = Rounding()
 
 
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """One kernel call for neighbouring runs of a step that computes what each of them does, bit for bit.
+
+    Attributes:
+        strides: For each argument the bytes from that of a run to that of the next; 0 for one that all of them share.
+        ints: Integer parameters of the call.
+        items: Its size.
+        grain: Items of one chunk.
+    """
+
+    strides: tuple[int, ...]
+    ints: tuple[int, ...]
+    items: int
+    grain: int
+
+
+Joining = Callable[[int], Joined]
+"""Makes the call for so many runs."""
+
+
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Return row-major strides in elements."""
     strides, step = [], 1
@@ -193,6 +214,7 @@ class HostPlanner(Protocol):
         self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
         ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
+        joining: Joining | None = None,
     ) -> None:
         """Append a kernel call; its ``args`` are the outputs, then the inputs.
 
@@ -210,6 +232,7 @@ class HostPlanner(Protocol):
                 kernel is given the number of replicas and the bytes between their memories behind ``ints``.
             adds_up: Whether the kernel adds onto its outputs, an item of it onto a part that depends on the item alone
                 and not on values: micro-batches may then add one after another item by item.
+            joining: Makes one call for several micro-batches or replicas whose arguments lie one behind the other.
         """
         ...
 

@@ -21,7 +21,7 @@ from torchipu.runtime import counting
 from torchipu.runtime.arena import aligned_bytes, shared_arena
 from torchipu.runtime.generic import TORCH_DTYPES, bind_generic
 from torchipu.runtime.host_plan import HostPlan, Planner
-from torchipu.runtime.lanes import Lanes, order_of
+from torchipu.runtime.lanes import Lanes, Layout, order_of
 from torchipu.runtime.observation import TALLY_WORDS, Observation
 from torchipu.runtime.statistics import TensorStatistics
 from torchipu.runtime.storage import Place, aligned
@@ -103,8 +103,8 @@ class BoundPlan:
         # Replicas that meet within a micro-batch cannot take turns in one arena.
         meeting = any(step.together for step in host_plan.steps)
         self.apart = aligned(host_plan.arena_bytes) if meeting else 0
-        lane_bytes = aligned(host_plan.arena_bytes) if lanes.count > 1 else 0
-        arena_bytes = self.apart * replicas if meeting else lane_bytes * lanes.count or host_plan.arena_bytes
+        arena_bytes = self.apart * replicas if meeting else aligned(host_plan.arena_bytes) * lanes.count
+        self.layout = Layout(host_plan, lanes.count)
         self.arena = aligned_bytes(arena_bytes if self.shared is None else 0)
         self.prepared = aligned_bytes(host_plan.prepared_bytes)
         self.state = aligned_bytes(host_plan.state_bytes)
@@ -113,10 +113,7 @@ class BoundPlan:
         self.engine = Plan(FIRST_EXTERNAL + num_inputs + len(graph.outputs))
         self.constants = self._fill_constants()
         self._add_steps(num_inputs)
-        if lanes.count > 1:
-            self._bind_lanes(ARENA, self.arena, lane_bytes)
-        else:
-            self.engine.bind(ARENA, self.arena.data_ptr(), 0, self.apart)
+        self.engine.bind(ARENA, self.arena.data_ptr(), 0, self.apart)
         self.engine.bind(PREPARED, self.prepared.data_ptr())
         self.engine.bind(STATE, self.state.data_ptr())
         self.engine.bind(CONSTANT, self.constants.data_ptr())
@@ -164,11 +161,11 @@ class BoundPlan:
         return memory
 
     def _address(self, held: HostTensor, num_inputs: int) -> tuple[int, int]:
-        """Return the engine's buffer number and the byte offset of a view."""
+        """Return the engine's buffer number and the byte offset of a view in the first lane."""
         allocation = self.host_plan.allocations[held.buffer]
         offset = held.offset * held.dtype.host_bytes
         if allocation.place in _BUFFERS:
-            return _BUFFERS[allocation.place], allocation.offset_bytes + offset
+            return _BUFFERS[allocation.place], self.layout.begin_bytes(allocation) + offset
         first = FIRST_EXTERNAL + (num_inputs if allocation.place is Place.OUTPUT else 0)
         return first + allocation.index, offset
 
@@ -194,11 +191,14 @@ class BoundPlan:
                     step.op, [self._arena_view(t) for t in step.inputs], [self._arena_view(t) for t in step.outputs],
                 ))
                 continue
-            places = [self._address(t, num_inputs) for t in (*step.outputs, *step.inputs)]
+            arguments = (*step.outputs, *step.inputs)
+            places = [self._address(t, num_inputs) for t in arguments]
+            strides = [self.layout.stride_bytes(self.host_plan.allocations[t.buffer]) for t in arguments]
             self.engine.add_step(
                 step.kernel, [p[0] for p in places], [p[1] for p in places],
                 (*step.ints, self.replicas, self.apart) if step.together else step.ints, step.scalars, step.items,
                 step.grain, step.scratch_bytes, step.together, order_of(self.host_plan, step),
+                strides, self.layout.call_of(step),
             )
 
     def _arena_view(self, held: HostTensor) -> torch.Tensor:

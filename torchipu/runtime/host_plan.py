@@ -17,7 +17,7 @@ from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import DType, Leg
 from torchipu.ops import view
 from torchipu.ops.chain import MAX_OPERANDS, can_join, emit_chain
-from torchipu.ops.spec import TO_NEAREST, Fusion, HostTensor, Mark, Rounding, contiguous_strides, spec_of
+from torchipu.ops.spec import TO_NEAREST, Fusion, HostTensor, Joining, Mark, Rounding, contiguous_strides, spec_of
 from torchipu.passes.recompute import undone
 from torchipu.runtime.fusion import find_fusions
 from torchipu.runtime.observation import TALLY_WORDS, Observation
@@ -245,6 +245,7 @@ class Planner:
         self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
         ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
+        joining: Joining | None = None,
     ) -> None:
         """Append a kernel call."""
         if items <= 0:
@@ -258,6 +259,7 @@ class Planner:
         self._append(Step(
             self.current, kernel, tuple(outputs), tuple(inputs), tuple(ints), tuple(scalars), items, max(1, grain),
             scratch_bytes, reads_outputs, is_hoistable=not together, together=together, adds_up=adds_up,
+            joining=joining,
         ))
 
     # ------------------------------------------------------------------ control flow

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchipu._kernels.abi import APART, IN_ITEMS, IN_TURN
+from torchipu.ops.spec import Joined
 from torchipu.runtime.host_plan import HostPlan
 from torchipu.runtime.steps import Step
-from torchipu.runtime.storage import Place, aligned
+from torchipu.runtime.storage import Allocation, Place, aligned
 
 MOST_LANES = 16
 LARGE_BYTES = 8 << 20
@@ -81,6 +82,54 @@ def _are_independent(plan: HostPlan, body: list[Step]) -> bool:
             touched[buffer] = touched.get(buffer, 0) + 1
         shared |= {h.buffer for h in step.outputs if plan.allocations[h.buffer].place not in _OF_A_LANE}
     return all(touched[buffer] == 1 and plan.allocations[buffer].place is Place.STATE for buffer in shared)
+
+
+class Layout:
+    """Where the lanes' parts of the arena lie, and which steps are one call for all lanes.
+
+    What a joined call takes of neighbouring lanes lies without a gap between them, as rows of one matrix; all else of
+    the arena begins on a cache line in every lane.
+
+    Args:
+        plan: The host plan.
+        lanes: How many run side by side.
+    """
+
+    def __init__(self, plan: HostPlan, lanes: int) -> None:
+        self.lanes = lanes
+        self._allocations = plan.allocations
+        self._joined: dict[Step, Joined] = {}
+        self._dense: set[int] = set()
+        for step in plan.steps[plan.num_prologue : plan.num_prologue + plan.num_body] if lanes > 1 else ():
+            joined = None if step.joining is None else step.joining(lanes)
+            if joined is None or not self._fits(step, joined):
+                continue
+            self._joined[step] = joined
+            self._dense |= {held.buffer for held in (*step.outputs, *step.inputs)}
+
+    def _fits(self, step: Step, joined: Joined) -> bool:
+        """Whether arguments can lie as a call wants them; where inputs and outputs of the program lie is seen later."""
+        for held, stride in zip((*step.outputs, *step.inputs), joined.strides, strict=True):
+            allocation = self._allocations[held.buffer]
+            apart = allocation.num_bytes if allocation.place in _OF_A_LANE or allocation.place is Place.INPUT else 0
+            if stride != apart or allocation.place is Place.BANK:
+                return False
+        return True
+
+    def begin_bytes(self, allocation: Allocation) -> int:
+        """Return where in its memory an allocation of the first lane begins."""
+        return allocation.offset_bytes * (self.lanes if allocation.place is Place.ARENA else 1)
+
+    def stride_bytes(self, allocation: Allocation) -> int:
+        """Return how far the allocation of one lane is from that of the next, beside what its buffer advances."""
+        if self.lanes == 1 or allocation.place is not Place.ARENA:
+            return 0
+        return allocation.num_bytes if allocation.number in self._dense else aligned(allocation.num_bytes)
+
+    def call_of(self, step: Step) -> tuple[int, tuple[int, ...], tuple[int, ...], int, int] | None:
+        """Return the call of a step for all lanes as the engine takes it; None where each lane has its own."""
+        joined = self._joined.get(step)
+        return None if joined is None else (self.lanes, joined.strides, joined.ints, joined.items, joined.grain)
 
 
 def order_of(plan: HostPlan, step: Step) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torchipu._kernels.abi import Kernel
 from torchipu.ir.graph import Op
 from torchipu.ir.types import Leg
-from torchipu.ops.spec import HostTensor, Mark
+from torchipu.ops.spec import HostTensor, Joining, Mark
 from torchipu.runtime.storage import Allocation, Place
 
 
@@ -27,6 +27,7 @@ class Step:
         goes_to: Where a jump leads, unless the boolean that it reads is true.
         together: Runs once for all replicas.
         adds_up: Adds onto what it writes, an item of it onto a part that depends on the item alone.
+        joining: Makes one call for several runs of it, None where there is no such call.
     """
 
     op: Op | None
@@ -46,6 +47,7 @@ class Step:
     goes_to: Mark | None = None
     together: bool = False
     adds_up: bool = False
+    joining: Joining | None = None
 
     @property
     def is_generic(self) -> bool:
