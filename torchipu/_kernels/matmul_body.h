@@ -125,25 +125,56 @@ int FN(matmul)(char *const *args, const int64_t *ints, const double *scalars, in
   return TI_OK;
 }
 
+/* sums[v] = the sum of the lanes of held[v], for up to 16 vectors: those of FN(sum), halves added up again and again. */
+#if VL == 16
+TI_INLINE void FN(sums_of)(const int count, const FN(vf) *held, float *sums) {
+  __m512 v[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; i++) {
+    const __m512 a = (__m512)held[2 * i < count ? 2 * i : 0], b = (__m512)held[2 * i + 1 < count ? 2 * i + 1 : 0];
+    v[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; i++)  /* quarters of a, a, b, b, c, c, d, d to one each */
+    v[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x88), _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xdd));
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; i++)
+    v[i] = _mm512_add_ps(_mm512_shuffle_ps(v[2 * i], v[2 * i + 1], 0x44), _mm512_shuffle_ps(v[2 * i], v[2 * i + 1], 0xee));
+  const __m512 all = _mm512_add_ps(_mm512_shuffle_ps(v[0], v[1], 0x88), _mm512_shuffle_ps(v[0], v[1], 0xdd));
+  /* lane 4 g + r holds the sum of vector 4 r + g */
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  _mm512_mask_storeu_ps(sums, (__mmask16)((1u << count) - 1), _mm512_permutexvar_ps(order, all));
+}
+#else
+TI_INLINE void FN(sums_of)(const int count, const FN(vf) *held, float *sums) {
+#pragma GCC unroll 16
+  for (int i = 0; i < count; i++) sums[i] = FN(sum)(held[i]);
+}
+#endif
+
+/* Adds the products of n summands. */
+TI_INLINE void FN(dots_step)(const int mr, const int nr, const int whole, const float *a, ptrdiff_t as, const float *b, ptrdiff_t bs,
+                             int n, FN(vf) *held) {
+  FN(vf) x[4];
+#pragma GCC unroll 4
+  for (int i = 0; i < mr; i++) x[i] = whole ? FN(load)(a + i * as) : FN(load_n)(a + i * as, n);
+#pragma GCC unroll 8
+  for (int j = 0; j < nr; j++) {
+    const FN(vf) y = whole ? FN(load)(b + j * bs) : FN(load_n)(b + j * bs, n);
+#pragma GCC unroll 4
+    for (int i = 0; i < mr; i++) held[i * nr + j] = FN(fma)(x[i], y, held[i * nr + j]);
+  }
+}
+
 /* sums[i * nr + j] = the dot product of row i of A and row j of B, summed in the lanes of a vector first. */
 TI_INLINE void FN(dots)(const int mr, const int nr, const float *a, ptrdiff_t as, const float *b, ptrdiff_t bs, int64_t K, float *sums) {
   FN(vf) held[16];
 #pragma GCC unroll 16
   for (int i = 0; i < mr * nr; i++) held[i] = FN(splat)(0);
-  for (int64_t k = 0; k < K; k += VL) {
-    const int n = (int)ti_min(VL, K - k), whole = n == VL;
-    FN(vf) x[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < mr; i++) x[i] = whole ? FN(load)(a + i * as + k) : FN(load_n)(a + i * as + k, n);
-#pragma GCC unroll 8
-    for (int j = 0; j < nr; j++) {
-      const FN(vf) y = whole ? FN(load)(b + j * bs + k) : FN(load_n)(b + j * bs + k, n);
-#pragma GCC unroll 4
-      for (int i = 0; i < mr; i++) held[i * nr + j] = FN(fma)(x[i], y, held[i * nr + j]);
-    }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < mr * nr; i++) sums[i] = FN(sum)(held[i]);
+  int64_t k = 0;
+  for (; k + VL <= K; k += VL) FN(dots_step)(mr, nr, 1, a + k, as, b + k, bs, VL, held);
+  if (k < K) FN(dots_step)(mr, nr, 0, a + k, as, b + k, bs, (int)(K - k), held);
+  FN(sums_of)(mr * nr, held, sums);
 }
 #undef TI_DOTS
 #define TI_DOTS(M_, N_) \
@@ -181,21 +212,22 @@ int FN(matmul_dots)(char *const *args, const int64_t *ints, const double *scalar
     const float *a = (const float *)args[1] + batch * ints[3], *b = (const float *)args[2] + batch * ints[5];
     const float *s = ints[8] ? (const float *)args[3] + batch * ints[9] : NULL;
     float *c = (float *)args[0] + batch * M * N;
-    for (int64_t j = first; j < last;) {
-      const int64_t columns = last - j >= FN(DOT_COLUMNS) ? FN(DOT_COLUMNS) : 1;
+    /* Rows after rows against as many columns as stay in the first cache beside them. */
+    for (int64_t j0 = first; j0 < last; j0 += 8)
       for (int64_t i = 0; i < M; i += 4) {
-        const int64_t rows = ti_min(4, M - i);
-        float sums[16];
-        (columns > 1 ? FN(dots_table) : FN(dots_of_column))[rows - 1](a + i * ints[4], ints[4], b + j * ints[6], ints[6], K, sums);
-        for (int64_t r = 0; r < rows; r++)
-          for (int64_t q = 0; q < columns; q++) {
-            float *const to = c + (i + r) * N + j + q;
-            const float more = s ? beta * s[(i + r) * ints[10] + (j + q) * ints[11]] : ints[12] ? *to : 0.0f;
-            *to = alpha * sums[r * columns + q] + more;
-          }
+        const int64_t rows = ti_min(4, M - i), end = ti_min(last, j0 + 8);
+        for (int64_t j = j0, columns; j < end; j += columns) {
+          float sums[16];
+          columns = end - j >= FN(DOT_COLUMNS) ? FN(DOT_COLUMNS) : 1;
+          (columns > 1 ? FN(dots_table) : FN(dots_of_column))[rows - 1](a + i * ints[4], ints[4], b + j * ints[6], ints[6], K, sums);
+          for (int64_t r = 0; r < rows; r++)
+            for (int64_t q = 0; q < columns; q++) {
+              float *const to = c + (i + r) * N + j + q;
+              const float more = s ? beta * s[(i + r) * ints[10] + (j + q) * ints[11]] : ints[12] ? *to : 0.0f;
+              *to = alpha * sums[r * columns + q] + more;
+            }
+        }
       }
-      j += columns;
-    }
   }
   return TI_OK;
 }
