@@ -26,6 +26,7 @@ class MiniPlanner:
     def __init__(self, threads: int = 1, *, is_hoisting: bool = False) -> None:
         self.threads = threads
         self.is_hoisting = is_hoisting
+        self.runs = 1
         self.buffers: list[torch.Tensor] = []
         self.values: dict[Tensor, HostTensor] = {}
         self.members: frozenset[Op] = frozenset()

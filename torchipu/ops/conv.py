@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torchipu._kernels import conv as kernels
 from torchipu.ops import conv_product
 from torchipu.ops.conv_shape import Shape
 from torchipu.ops.matmul_steps import grain_for
-from torchipu.ops.spec import HostPlanner, HostTensor
+from torchipu.ops.spec import HostPlanner, HostTensor, more_items
 from torchipu.ops.view import emit_copy
 
 CACHE_FLOATS = 96 * 1024  # what a block should need of the second-level cache
@@ -48,14 +50,13 @@ def emit_forward(
         return
     rows, cols = _blocks(s, s.n * s.g)
     items = s.n * s.g * -(-s.oh // rows) * -(-s.ow // cols)
+    ints = (*s.ints(rows, cols, s.reads_in_place), int(bias is not None))
+    grain = grain_for(items, s.macs, LEAST_CHUNK_MACS)
+    strides = (4 * s.output_elements, 4 * s.input_elements, 0, *([0] if bias is not None else []))
     plan.step(
-        kernels.CONV_FORWARD,
-        [out],
-        [x, turned(plan, s, weight)] + ([bias] if bias is not None else []),
-        ints=(*s.ints(rows, cols, s.reads_in_place), int(bias is not None)),
-        items=items,
-        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
-        scratch_bytes=4 * (_offset_floats(s) + s.expanded(rows, cols)),
+        kernels.CONV_FORWARD, [out], [x, turned(plan, s, weight)] + ([bias] if bias is not None else []), ints=ints,
+        items=items, grain=grain, scratch_bytes=4 * (_offset_floats(s) + s.expanded(rows, cols)),
+        joining=partial(more_items, strides, ints, items, grain),
     )
 
 

@@ -34,7 +34,17 @@ class Shape:
     @property
     def macs(self) -> int:
         """Multiply-accumulates in all."""
-        return self.n * self.g * self.oc * self.oh * self.ow * self.summands
+        return self.output_elements * self.summands
+
+    @property
+    def input_elements(self) -> int:
+        """Elements of all images."""
+        return self.n * self.g * self.ic * self.h * self.w
+
+    @property
+    def output_elements(self) -> int:
+        """Elements of all results."""
+        return self.n * self.g * self.oc * self.oh * self.ow
 
     @property
     def is_pointwise(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from torchipu._kernels import conv as kernels
 from torchipu._kernels import sparse_conv as sparse
@@ -13,7 +14,7 @@ from torchipu.ops.conv_shape import Shape
 from torchipu.ops.convolution import present_results, problem_of
 from torchipu.ops.matmul_steps import grain_for
 from torchipu.ops.pool import pair, strides_of
-from torchipu.ops.spec import Fusion, HostPlanner, register_fusion
+from torchipu.ops.spec import Fusion, HostPlanner, Joined, more_items, register_fusion
 
 MAX_IMAGE = 64 * 1024  # floats of an image and of its convolution that stay in the second-level cache
 LEAST_WINDOW = 4  # elements of a window; with fewer, most gradients are not zero
@@ -45,13 +46,14 @@ def _emit_forward(ops: Sequence[Op], plan: HostPlanner) -> None:
     kernel, padding, dilation = (pair(pool, name) for name in ("kernel_size", "padding", "dilation"))
     window = (*result.shape[-2:], *kernel, *strides_of(pool), *padding, *dilation)
     offsets = -(-s.summands // 16) * 16
+    ints = (
+        *s.ints(s.oh, s.ow, s.reads_in_place), int(bias is not None), s.oh, s.ow, *window, int(ops[-1].kind == "relu"),
+    )
+    grain, held = -(-s.n // LEAST_ITEMS), result.num_elements
+    strides = (4 * held, 8 * held, 4 * s.input_elements, 0, *([0] if bias is not None else []))
     plan.step(
         kernels.CONV_MAX_POOL, [plan.output(result, DType.FLOAT), plan.output(pool.outputs[1], DType.LONG)], inputs,
-        ints=(
-            *s.ints(s.oh, s.ow, s.reads_in_place), int(bias is not None), s.oh, s.ow, *window,
-            int(ops[-1].kind == "relu"),
-        ),
-        items=s.n, grain=-(-s.n // LEAST_ITEMS),
+        ints=ints, items=s.n, grain=grain, joining=partial(more_items, strides, ints, s.n, grain),
         scratch_bytes=4 * (s.oc * s.oh * s.ow + 16 + offsets + s.expanded(s.oh, s.ow)),
     )
 
@@ -92,7 +94,8 @@ def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
     assert db is not None
     lanes = _lanes(s)
     run = -(-s.kw * lanes // 16) * 16
-    images = -(-s.n // LEAST_ITEMS)
+    # Each chunk leaves a sum to be added up: with many micro-batches or replicas two keep the threads busy.
+    images = -(-s.n // (2 if plan.runs >= LEAST_ITEMS else LEAST_ITEMS))
     chunks = -(-s.n // images)
     window = (s.oc, s.ic, s.kh, s.kw, run, lanes)
     packed, partial_db = plan.scratch((s.oc, s.kh, run)), plan.scratch((chunks, s.oc))
@@ -102,17 +105,24 @@ def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
     dx_value = plan.output(dx, DType.FLOAT) if dx is not None and wants_dx else partial_db
     image = (s.h + 2 * s.ph) * (s.w + 2 * s.pw) * lanes + s.kw * lanes + 48
     listed = s.oc * s.oh * s.ow + 48
+    pooled = dy.shape[-2] * dy.shape[-1]
+    ints = (
+        s.n, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, run, images, int(wants_dx), pooled,
+        lanes, int(passed is not None),
+    )
+    given = 4 * s.n * s.oc * pooled
+    strides = (
+        4 * s.input_elements if wants_dx else 4 * chunks * s.oc, 4 * chunks * s.oc * s.kh * run, 4 * chunks * s.oc,
+        given, 2 * given, 4 * s.input_elements, 0, *([given] if passed is not None else []),
+    )
     plan.step(
         sparse.SPARSE_CONV_BACKWARD, [dx_value, partial_dw, partial_db],
         [
             plan.value(dy, DType.FLOAT), plan.value(indices, DType.LONG), plan.value(x, DType.FLOAT), packed,
             *([plan.value(passed, DType.FLOAT)] if passed is not None else []),
         ],
-        ints=(
-            s.n, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, run, images, int(wants_dx),
-            dy.shape[-2] * dy.shape[-1], lanes, int(passed is not None),
-        ),
-        items=chunks, scratch_bytes=4 * (2 * image + 4 * listed + 2 * s.oh * s.ow + s.oc + 16),
+        ints=ints, items=chunks,
+        joining=partial(_join_backward, strides, ints, chunks) if s.n == chunks * images else None, scratch_bytes=4 * (2 * image + 4 * listed + 2 * s.oh * s.ow + s.oc + 16),
     )
     plan.step(
         sparse.SPARSE_CONV_REDUCE,
@@ -121,6 +131,11 @@ def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
         ints=(*window, chunks), items=s.oc, grain=grain_for(s.oc, s.oc * s.kh * run * chunks, 32768),
         scratch_bytes=4 * s.kh * run,
     )
+
+
+def _join_backward(strides: tuple[int, ...], ints: tuple[int, ...], chunks: int, runs: int) -> Joined:
+    """Make the call for the images of several runs, whose chunks are all of the same size."""
+    return more_items(strides, (runs * ints[0], *ints[1:]), chunks, 1, runs)
 
 
 FORWARD = ("aten.convolution.default", "aten.max_pool2d_with_indices.default")

@@ -142,6 +142,20 @@ class Joined:
 
 Joining = Callable[[int], Joined]
 """Makes the call for so many runs."""
+CHUNKS_OF_JOINED = 8  # of a call of many items: enough for some threads, few enough that beginning one costs little
+
+
+def more_items(strides: tuple[int, ...], ints: tuple[int, ...], items: int, grain: int, runs: int) -> Joined:
+    """Return the call for several runs of a kernel whose items alone tell where it reads and writes.
+
+    Args:
+        strides: See ``Joined``.
+        ints: Of one run.
+        items: Of one run.
+        grain: Of one run; what an item computes must not depend on it.
+        runs: How many.
+    """
+    return Joined(strides, ints, runs * items, max(grain, -(-runs * items // CHUNKS_OF_JOINED)))
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -163,9 +177,11 @@ class HostPlanner(Protocol):
 
     Attributes:
         is_hoisting: Whether steps that depend on weights alone run less often than the others.
+        runs: How often the others run before an update, for micro-batches and replicas together.
     """
 
     is_hoisting: bool
+    runs: int
 
     def value(self, tensor: Tensor, dtype: DType | None = None, *, contiguous: bool = True) -> HostTensor:
         """Return where a tensor's value lies, after a cast or a copy to row-major order where asked for.
