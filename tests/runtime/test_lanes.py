@@ -54,11 +54,13 @@ class Words(nn.Module):
         return found, nn.functional.cross_entropy(found, y)
 
 
-def made(make: Callable[[], nn.Module], runs: int, *, is_half: bool = False, **options: object) -> Made:
-    """Train for two updates; return all results, weights, buffers and what the optimiser keeps."""
+def made(
+    make: Callable[[], nn.Module], runs: int, *, micro: int = 2, is_half: bool = False, **options: object,
+) -> Made:
+    """Train two updates with micro-batches of ``micro``; return results, weights, buffers and the optimiser's states."""
     torch.manual_seed(0)
     model = make()
-    x, y = torch.randn(2 * 2 * runs, 2, 8, 8), torch.randint(0, 5, (2 * 2 * runs,))
+    x, y = torch.randn(2 * micro * runs, 2, 8, 8), torch.randint(0, 5, (2 * micro * runs,))
     if is_half:
         model, x = model.half(), x.half()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -88,6 +90,73 @@ def test_values_are_those_of_one_after_another(
         assert (step._bound.lanes.count > 1) == (make is not Normalised or replicas > 1)
         assert len(found) == len(wanted)
         assert all(map(torch.equal, found, wanted))
+
+
+class Dense(nn.Module):
+    """Linear layers whose products, and those of their gradients, are joined; of rows as wide as the images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.wide, self.head = nn.Linear(128, 96), nn.Linear(96, 288), nn.Linear(288, 5)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = self.head(torch.tanh(self.wide(torch.relu(self.body(x.flatten(1))))))
+        return found, nn.functional.cross_entropy(found, y)
+
+
+class Pooled(nn.Module):
+    """Convolutions that end in a max-pool, and one that does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 4, 3, padding=1)
+        self.third, self.head = nn.Conv2d(4, 3, 3), nn.Linear(12, 5)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.relu(nn.functional.max_pool2d(self.second(torch.relu(self.first(x))), 2))
+        found = self.head(self.third(x).flatten(1))
+        return found, nn.functional.cross_entropy(found, y)
+
+
+PRODUCTS = {"matmul", "matmul_dots"}
+CONVOLUTIONS = {"conv_forward", "conv_max_pool", "sparse_conv_backward"}
+
+
+@pytest.mark.parametrize(("make", "micro", "kernels"), [
+    (Dense, 1, PRODUCTS), (Dense, 3, PRODUCTS), (Dense, 20, {"matmul"}), (Pooled, 3, CONVOLUTIONS),
+    (Pooled, 4, CONVOLUTIONS),
+])
+@pytest.mark.parametrize(("accumulation", "replicas"), [(12, 1), (1, 9), (5, 2)])
+def test_a_call_for_all_of_them_computes_what_each_would(
+    make: Callable[[], nn.Module], micro: int, kernels: set[str], accumulation: int, replicas: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = {
+        "gradient_accumulation": accumulation, "replicas": replicas, "output_mode": "all", "micro": micro,
+    }
+    runs = accumulation * replicas
+    found, step = made(make, runs, host_threads=2, **options)
+    bound = step._bound
+    assert bound is not None
+    assert bound.lanes.count == runs
+    joined = [at for at in bound.host_plan.steps if bound.layout.call_of(at) is not None]
+    assert {at.kernel.name for at in joined if at.kernel is not None} >= kernels
+    assert any(at.adds_up for at in joined) == (make is Dense)
+    monkeypatch.setattr(torchipu.step.base, "choose_lanes", lambda *of: Lanes())
+    wanted, _ = made(make, runs, host_threads=1, **options)
+    assert all(map(torch.equal, found, wanted))
+
+
+def test_inputs_that_replicas_share_are_taken_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(64, 96).eval(), torch.randn(8 * 3, 64)
+    options = torchipu.Options(
+        replicas=8, input_group_size=2, input_grouping="orthogonal", device_iterations=2, host_threads=2,
+    )
+    found = torchipu.InferenceStep(model, options)(x)
+    monkeypatch.setattr(torchipu.step.base, "choose_lanes", lambda *of: Lanes())
+    assert torch.equal(found, torchipu.InferenceStep(model, options)(x))
+    torch.testing.assert_close(found[:3], model(x[:3]))
 
 
 def test_stochastic_rounding_draws_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:

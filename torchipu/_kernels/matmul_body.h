@@ -68,17 +68,19 @@ enum { FN(M_) = 0, FN(N_), FN(K_), FN(A_BATCH), FN(A_ROW), FN(A_COL), FN(B_BATCH
  *   args     C [batch][M][N], A, B (row-major or packed by matmul_pack), S when ints[13]
  *   ints     M, N, K, strides of A (batch, row, column; one of the last two is 1), stride of B from one matrix to the
  *            next, from 32 columns to the next 32, from row to row; rows and columns (a multiple of 32) of an item,
- *            summands in a block, whether A is packed by matmul_pack_rows (then its strides are M * K, K and 1), whether S is given, its strides (batch, row, column), and 1 to store
+ *            summands in a block, 1 where A is packed by matmul_pack_rows (then its strides are M * K, K and 1), 2 where each
+ *            item is to pack the rows that it reads, whether S is given, its strides (batch, row, column), and 1 to store
  *            C transposed, [N][M] (then alpha = beta = 1, S has one value for each row, and A is not packed), 2 to add
  *            onto what C holds (then alpha = 1, without S), else 0; stride of B from column to column where each item is
  *            to pack the panels that it reads, else 0
  *   scalars  alpha, beta
  *   items    batch * blocks of rows * blocks of columns
- *   scratch  rows * columns of an item floats when C is stored transposed; 32 * summands in a block floats when items pack */
+ *   scratch  rows * columns of an item floats when C is stored transposed; when items pack, 32 * summands in a block floats,
+ *            and behind them rows of an item * summands in a block */
 int FN(matmul)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
   const int64_t M = ints[FN(M_)], N = ints[FN(N_)], K = ints[FN(K_)], MB = ints[FN(MB_)], NB = ints[FN(NB_)];
   const int64_t KC = ints[FN(KC_)], as = ints[FN(A_ROW)], ak = ints[FN(A_COL)], ncols = ti_ceil(N, NB), nrows = ti_ceil(M, MB);
-  const int has_s = (int)ints[FN(HAS_S)], packed = (int)ints[FN(PACK_A)], packs = ints[FN(B_COL)] != 0;
+  const int has_s = (int)ints[FN(HAS_S)], packed = ints[FN(PACK_A)] == 1, packs_rows = ints[FN(PACK_A)] == 2, packs = ints[FN(B_COL)] != 0;
   const float alpha = (float)scalars[0], beta = (float)scalars[1];
   const ptrdiff_t srow = ints[FN(S_ROW)], scol = ints[FN(S_COL)];
   const int turned = ints[FN(TURNED_)] == 1, adds = ints[FN(TURNED_)] == 2;
@@ -96,6 +98,8 @@ int FN(matmul)(char *const *args, const int64_t *ints, const double *scalars, in
     for (int64_t k0 = 0; k0 < K; k0 += KC) {
       const int64_t kc = ti_min(KC, K - k0);
       const int first = k0 == 0;
+      float *const rows = (float *)scratch + TI_PANEL * KC;
+      if (packs_rows) FN(pack_rows)(a + k0 * ak, as, ak, m, even, 0, kc, kc, rows);
       for (int64_t j = 0; j < n; j += TI_PANEL) {
         const int64_t width = ti_min(TI_PANEL, n - j);
         const float *panel = b + j / TI_PANEL * ints[FN(B_PANEL)] + k0 * ints[FN(B_ROW)];
@@ -109,10 +113,10 @@ int FN(matmul)(char *const *args, const int64_t *ints, const double *scalars, in
           t.b = (const float *)scratch; t.bs = TI_PANEL;
           t.source = after; t.source_row = ints[FN(B_ROW)]; t.source_col = ints[FN(B_COL)];
         }
-        if (packed) {
-          t.a = a;
+        if (packed || packs_rows) {
+          t.a = packed ? a : rows;
           t.next_b = ints[FN(B_ROW)] == TI_PANEL && !packs ? after : t.b;
-          FN(packed_rows)(t, m, even, k0, K, width);
+          FN(packed_rows)(t, m, even, packed ? k0 : 0, packed ? K : kc, width);
         } else {
           t.a = a + k0 * ak; t.as = as; t.ak = ak;
           if (ak == 1) FN(tiles_k_rows)(t, m, width); else FN(tiles_i_rows)(t, m, width);

@@ -17,8 +17,11 @@ SUM_BLOCK = 384
 PACK_BLOCK = 256  # summands that an item of a packing takes
 MOST_DOT_ROWS, LEAST_DOT_COLUMNS, DOT_BLOCK = 16, 8, 16
 FEW_ROWS = 28
-PANEL_BYTES = 4 * PANEL * 512
-"""Of a panel that an item packs, as long as any block of summands."""
+MOST_SUMMANDS = 512  # in a block
+JOINED_BLOCK = (128, 16 * PANEL)
+"""Rows and columns of an item of a joined product, which packs what it reads of both operands."""
+PACKED_BYTES = 4 * (PANEL + JOINED_BLOCK[0]) * MOST_SUMMANDS
+LEAST_PACKED_COLUMNS = 8 * PANEL  # of an item that packs its rows
 LARGE_BLOCK = (518, 8 * PANEL)
 """Rows and columns of an item that packs what it reads: rows enough to pay for that, 37 tiles of 14."""
 
@@ -119,7 +122,7 @@ def emit_product(
         kernels.MATMUL, [out], [left, right] + ([addend] if addend is not None else []), ints=ints,
         scalars=(alpha, beta), items=items,
         grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
-        scratch_bytes=PANEL_BYTES if packs_in_items or joining is not None else 0, reads_outputs=adds, adds_up=adds,
+        scratch_bytes=PACKED_BYTES if packs_in_items or joining is not None else 0, reads_outputs=adds, adds_up=adds,
         joining=joining,
     )
 
@@ -134,10 +137,11 @@ def _join_rows(ints: tuple[int, ...], right_column: int, runs: int) -> Joined:
     """
     rows, columns, inner = ints[:3]
     row, addend_row = ints[4], ints[15]
-    row_block, column_block = _blocks(1, runs * rows, columns)
+    row_block, column_block = _blocks(1, runs * rows, columns, *JOINED_BLOCK)
     items = -(-runs * rows // row_block) * -(-columns // column_block)
     packs = right_column if runs * rows > FEW_ROWS else 0
-    joined = (runs * rows, *ints[1:9], row_block, column_block, *ints[11:18], packs)
+    packs_rows = 2 * (column_block >= LEAST_PACKED_COLUMNS)
+    joined = (runs * rows, *ints[1:9], row_block, column_block, ints[11], packs_rows, *ints[13:18], packs)
     strides = tuple(4 * rows * each for each in (columns, row, 0, *([addend_row] if ints[13] else [])))
     return Joined(strides, joined, items, grain_for(items, runs * rows * columns * inner, LEAST_CHUNK_MACS))
 
@@ -145,8 +149,11 @@ def _join_rows(ints: tuple[int, ...], right_column: int, runs: int) -> Joined:
 def _join_summands(ints: tuple[int, ...], runs: int) -> Joined:
     """Make the product of several runs that add onto the same result: their summands follow one another."""
     rows, columns, inner = ints[:3]
-    items = -(-rows // ints[9]) * -(-columns // ints[10])
-    joined = (rows, columns, runs * inner, *ints[3:11], _sum_block(runs * inner), *ints[12:])
+    row_block, column_block = _blocks(1, rows, columns, *JOINED_BLOCK)
+    items = -(-rows // row_block) * -(-columns // column_block)
+    packs_rows = 2 * (column_block >= LEAST_PACKED_COLUMNS)
+    block = row_block, column_block, _sum_block(runs * inner), packs_rows
+    joined = (rows, columns, runs * inner, *ints[3:9], *block, *ints[13:])
     strides = (0, 4 * inner * ints[5], 4 * inner * ints[8])
     return Joined(strides, joined, items, grain_for(items, rows * columns * runs * inner, LEAST_CHUNK_MACS))
 

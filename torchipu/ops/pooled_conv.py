@@ -94,8 +94,9 @@ def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
     assert db is not None
     lanes = _lanes(s)
     run = -(-s.kw * lanes // 16) * 16
-    # Each chunk leaves a sum to be added up: with many micro-batches or replicas two keep the threads busy.
-    images = -(-s.n // (2 if plan.runs >= LEAST_ITEMS else LEAST_ITEMS))
+    # Each chunk leaves a sum to be added up: with many micro-batches or replicas two, equally long, keep threads busy.
+    halves = s.n // 2 if s.n % 2 == 0 else s.n
+    images = halves if plan.runs >= LEAST_ITEMS else -(-s.n // LEAST_ITEMS)
     chunks = -(-s.n // images)
     window = (s.oc, s.ic, s.kh, s.kw, run, lanes)
     packed, partial_db = plan.scratch((s.oc, s.kh, run)), plan.scratch((chunks, s.oc))
@@ -122,7 +123,8 @@ def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
             *([plan.value(passed, DType.FLOAT)] if passed is not None else []),
         ],
         ints=ints, items=chunks,
-        joining=partial(_join_backward, strides, ints, chunks) if s.n == chunks * images else None, scratch_bytes=4 * (2 * image + 4 * listed + 2 * s.oh * s.ow + s.oc + 16),
+        joining=partial(_join_backward, strides, ints, chunks) if s.n == chunks * images else None,
+        scratch_bytes=4 * (2 * image + 4 * listed + 2 * s.oh * s.ow + s.oc + 16),
     )
     plan.step(
         sparse.SPARSE_CONV_REDUCE,
