@@ -166,6 +166,37 @@ def test_written_buffer_that_replicas_are_to_share_is_named() -> None:
     assert "set broadcast_buffers=False: each replica then has its own" in text
 
 
+# --------------------------------------------------------------------------- through torch.compile
+PHASES_OF_ONE_HALF = (Stage(("A",), 0), Stage(("B",), 2), Stage(("C",), 2))
+
+
+@pytest.mark.parametrize(("model", "options", "words"), [
+    (Blocks(), {"gradient_accumulation": 4}, ("gradient_accumulation=4 needs a whole step as one program",)),
+    (Blocks(), {"device_iterations": 2}, ("device_iterations=2 needs a whole step as one program",)),
+    (Blocks(), {"replicas": 2}, ("replicas=2 needs a whole step as one program", "use torchipu.TrainStep")),
+    (Blocks(), {"stages": [["A", "B"], ["C", "B"]]}, ("'B' is in stage 0 and in stage 1", "stage 1: C, B   <-- 'B'")),
+    (Blocks(), {"blocks": ("A", "B", "D")}, ("block 'C' is not in options.blocks", "known blocks: A, B, D")),
+    (Blocks(goes_back=True), {}, ("block 'B' (stage 1) reads ", "stage 1: B  (ipu 1)   <-- reads what stage 2 makes")),
+    (Blocks(), {"execution": "parallel_phased", "stages": PHASES_OF_ONE_HALF},
+     ("phase 1 is on ipu 2, but in parallel phased execution an odd phase needs an odd IPU", "<-- phase 1 on ipu 2")),
+    (Blocks((0, 64, 65)), {}, ("block 'B' asks for ipu 64, but mk2 has ipus 0 to 63", "use an ipu_id that is there")),
+], ids=["accumulation", "iterations", "replicas", "twice", "unknown", "backwards", "parity", "ipus"])
+def test_torch_compile_says_what_is_wrong_and_loses_nothing(
+    model: Blocks, options: dict[str, Any], words: tuple[str, ...],
+) -> None:
+    torch._dynamo.reset()
+    before = copy.deepcopy(model.state_dict())
+    compiled = torch.compile(model, backend="ipu", options=options)
+    for _ in range(2):
+        with pytest.raises(Exception, match="Error: ") as caught:  # Dynamo puts ours into one of its own
+            compiled(inputs(4))
+        assert all(part in str(caught.value) for part in words)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    loss = model(inputs(4))  # as it is, in eager
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
 def test_a_refused_call_between_two_good_ones_changes_nothing() -> None:
     def train(*, disturbed: bool) -> tuple[list[float], Blocks]:
         model = Blocks()

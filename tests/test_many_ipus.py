@@ -64,11 +64,12 @@ def train(micro_batches: int, **options: object) -> tuple[torch.Tensor, list[tor
     return losses.reshape(-1), [parameter.detach().clone() for parameter in model.parameters()], step
 
 
-def stages_of(count: int) -> list[list[str]]:
-    """Cut the blocks into stages of about equal length."""
+def stages_of(count: int, ipus: int | None = None) -> list[torchipu.Stage]:
+    """Cut the blocks into stages of about equal length, which go round so many IPUs."""
     names = [f"B{number}" for number in range(DEPTH)]
     ends = [DEPTH * stage // count for stage in range(count + 1)]
-    return [names[begin:end] for begin, end in pairwise(ends)]
+    parts = [tuple(names[begin:end]) for begin, end in pairwise(ends)]
+    return [torchipu.Stage(part, number % (ipus or count)) for number, part in enumerate(parts)]
 
 
 @st.composite
@@ -80,25 +81,30 @@ def pipelines(draw: st.DrawFn) -> tuple[int, int, int]:
 
 @settings(max_examples=12, deadline=None)  # some have a thousand micro-batches
 @given(
-    pipelines(), st.sampled_from(["none", "stage"]), st.sampled_from(["pipelined", "pipelined", "1f1b", "sharded"]),
+    pipelines(), st.sampled_from(["none", "stage"]),
+    st.sampled_from(["pipelined", "pipelined", "1f1b", "interleaved", "sharded"]),
 )
 @example((8, 15, 1), "stage", "pipelined")
 @example((8, 64, 8), "stage", "pipelined")
 @example((1, 1, 8), "none", "pipelined")
+@example((8, 15, 2), "none", "1f1b")
+@example((8, 15, 2), "stage", "interleaved")
 def test_every_pipeline_trains_as_one_ipu_does(
     sizes: tuple[int, int, int], recompute: str, execution: str,
 ) -> None:
     stages, accumulation, replicas = sizes
     runs = accumulation * replicas
+    # Interleaved, an IPU has two stages or three, far from each other.
+    ipus = max(min(stages, 2), stages // 2) if execution == "interleaved" else stages
     losses, weights, step = train(
-        runs, stages=stages_of(stages), gradient_accumulation=accumulation, replicas=replicas, recompute=recompute,
+        runs, stages=stages_of(stages, ipus), gradient_accumulation=accumulation, replicas=replicas, recompute=recompute,
         execution=execution,
     )
     wanted, weights_wanted, _ = train(runs, stages=stages_of(1), gradient_accumulation=runs)
     assert torch.equal(losses, wanted)
     assert all(map(torch.equal, weights, weights_wanted))
     compiled = step.compiled
-    assert compiled.executable.num_ipus == stages
+    assert (compiled.executable.num_ipus, len(compiled.schedule.steps[0])) == (ipus, ipus)
     if execution == "pipelined":
         assert compiled.cost.pipeline_fill == accumulation / (accumulation + 2 * stages - 2)
     clones = [op for op in compiled.graph.ops if MARK in op.attrs]

@@ -84,12 +84,13 @@ def ipu_backend(
     settings = options if isinstance(options, Options) else Options.from_mapping(options or {})
     if mode is not None:
         warnings.warn(f"torchipu: mode={mode!r} has no meaning for the IPU and is ignored", stacklevel=2)
-    if settings.replicas > 1:
-        raise OptionsError(
-            f"replicas={settings.replicas} needs a whole step as one program", option="replicas",
-            value=settings.replicas, allowed="1 with torch.compile",
-            remedy="use torchipu.TrainStep or torchipu.InferenceStep",
-        )
+    for name in ("replicas", "gradient_accumulation", "device_iterations"):
+        value = getattr(settings, name)
+        if value > 1:
+            raise OptionsError(
+                f"{name}={value} needs a whole step as one program", option=name, value=value,
+                allowed="1 with torch.compile", remedy="use torchipu.TrainStep or torchipu.InferenceStep",
+            )
     if settings.strict:
         refuse_eager(gm)
     if isinstance(gm, GraphModule):

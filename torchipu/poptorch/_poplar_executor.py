@@ -272,7 +272,8 @@ class PoplarExecutor(Reports, Files, Optimised):
                 except IpuError as error:
                     if isinstance(error, PlacementError):
                         # More IPUs than there are have PopTorch's own words.
-                        translation.check_ipus(max(traced.ipus, default=0) + 1, self._options)
+                        placed = list(zip(traced.blocks, traced.ipus, strict=True))
+                        translation.check_ipus(max(traced.ipus, default=0) + 1, self._options, placed)
                     raise as_poptorch_error(error) from error
                 except (RuntimeError, ValueError, IndexError, TypeError) as error:
                     raise error_on_the_host(error, traced, session.cut(tensors)) from None

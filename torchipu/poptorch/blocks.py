@@ -15,6 +15,8 @@ import torch
 from torch.fx import traceback
 
 from torchipu.capture.block import BLOCK_KEY
+from torchipu.errors import ScheduleError
+from torchipu.passes.schedule import make_schedule
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.poptorch_core import createPoptorchError
 from torchipu.poptorch.strategies import PipelinedExecution, _IExecutionStrategy, num_forward_stages
@@ -36,11 +38,13 @@ class _Placing:
 
     Attributes:
         ipus: IPU of each block in the order in which they began.
+        names: Name of each.
     """
 
     def __init__(self, strategy: _IExecutionStrategy) -> None:
         self.strategy = strategy
         self.ipus: list[int] = []
+        self.names: list[str] = []
         self.num_regions = 0
         self._next_id = 0
         self._ids: dict[int, str] = {}
@@ -70,6 +74,7 @@ class _Placing:
             ipu = stage._stage_id
         self.strategy.check_ipu(stage, ipu)
         self.ipus.append(ipu)
+        self.names.append(block_id)
         logger.debug(
             "Starting block id=%s stage=%d phase=%d ipu=%d", block_id, stage._stage_id, stage._phase_id, ipu
         )
@@ -165,13 +170,27 @@ def check_depth(
                 f"pipeline stages ({total}) when using poptorch.PipelinedExecution. Please note that a model with "
                 f"{stages} forward stages has {total - stages} additional stages for the backward pass in training. "
                 f"It is {gradient_accumulation}; poptorch.ShardedExecution has no such limit."
+                + _grid(ipus, gradient_accumulation, is_training=True)
             )
     elif device_iterations < stages:
         raise createPoptorchError(
             "poptorch.Options().deviceIterations must be greater than or equal to the number of pipeline stages "
             f"({stages}) when using poptorch.PipelinedExecution. It is {device_iterations}; "
-            "poptorch.ShardedExecution has no such limit."
+            "poptorch.ShardedExecution has no such limit." + _grid(ipus, device_iterations, is_training=False)
         )
+
+
+def _grid(ipus: list[int], micro_batches: int, *, is_training: bool) -> str:
+    """Return the schedule of a pipeline that is too short, with an arrow where it runs out of micro-batches."""
+    ipu_by_stage = [0]
+    for ipu in ipus:
+        if ipu != ipu_by_stage[-1]:
+            ipu_by_stage.append(ipu)
+    try:
+        make_schedule(len(ipu_by_stage), ipu_by_stage, micro_batches, "pipelined", is_training)
+    except ScheduleError as error:
+        return "".join(f"\n  {line}" for line in error.detail.splitlines())
+    return ""
 
 
 # ---------------------------------------------------------------------- what models use

@@ -178,9 +178,23 @@ def _as_stage(argument: object) -> Stage:
     return Stage(*argument)
 
 
+def _listed(noun: str, parts: Sequence[Stage | Phase], at: Stage | Phase, note: str) -> str:
+    """Return a line for each stage or phase, with an arrow at one of them."""
+    lines = []
+    for number, part in enumerate(parts):
+        stages = part.stages if isinstance(part, Phase) else [part]
+        places = [f" on IPU {stage._ipu_id}" if stage._ipu_id is not None else "" for stage in stages]
+        text = "; ".join(", ".join(stage.blocks) + place for stage, place in zip(stages, places, strict=True))
+        lines.append(f"\n  {noun} {number}: {text}" + (f"   <-- {note}" if part is at else ""))
+    return "".join(lines)
+
+
 def _add_blocks(stages: dict[str, Stage], stage: Stage) -> None:
     for block_id in stage.blocks:
-        assert block_id not in stages, f"{block_id} associated with more than one stage"
+        known = [*dict.fromkeys(stages.values()), *([] if stage in stages.values() else [stage])]
+        assert block_id not in stages, (
+            f"{block_id} associated with more than one stage" + _listed("Stage", known, stage, f"{block_id} again")
+        )
         stages[block_id] = stage
 
 
@@ -393,6 +407,7 @@ class ParallelPhasedExecution(_PhasedExecution):
             raise createPoptorchError(
                 f"Phase {stage._phase_id} uses IPU {ipu}, but in poptorch.ParallelPhasedExecution an {parity} phase "
                 f"must use {parity} IPUs (blocks {', '.join(stage.blocks)}): set them with phase(n).ipus(...)"
+                + _listed("Phase", self._phases, self._phases[stage._phase_id], f"IPU {ipu}")
             )
 
     def sendTensorsOffChipAfterFwd(self, off_chip: bool = True) -> Self:

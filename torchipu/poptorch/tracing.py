@@ -65,6 +65,7 @@ class TracedModel(Running):
 
     Attributes:
         ipus: IPU of each block in the order in which they began.
+        blocks: Name of each.
         template: What the model returned; its tensors are empty and stand for `members`.
         members: For each tensor of the template its place among the flat results, or its value if the model does
             not compute it.
@@ -84,6 +85,7 @@ class TracedModel(Running):
         self.warned_factories: set[str] = set()
         self.is_training = is_training
         self.ipus: list[int] = []
+        self.blocks: list[str] = []
         self.template: Any = None
         self.members: list[int | torch.Tensor] = []
 
@@ -102,7 +104,7 @@ class TracedModel(Running):
                 returned = given.call(self.inner)
         finally:
             losses.set_tracker(before)
-        self.ipus = placed.ipus
+        self.ipus, self.blocks = placed.ipus, placed.names
         final = tracker.final() if self.is_training else None
         return self._flatten(returned, final)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -178,12 +179,20 @@ def _is_off_chip(location: Any) -> bool:
     return location.exists("onChip") and not location.onChip
 
 
-def check_ipus(num_ipus: int, options: Options) -> None:
+def _last_of(blocks: Sequence[tuple[str, int]], num_ipus: int, replicas: int) -> str:
+    """Say where so many IPUs come from."""
+    furthest = [name for name, ipu in blocks if ipu == num_ipus - 1][:1]
+    block = "".join(f": Block '{name}' is on IPU {num_ipus - 1}" for name in furthest)
+    return f" The model needs {num_ipus} in each of {replicas} replica{'s' if replicas > 1 else ''}{block}."
+
+
+def check_ipus(num_ipus: int, options: Options, blocks: Sequence[tuple[str, int]] = ()) -> None:
     """Refuse numbers of IPUs that machines do not come in.
 
     Args:
         num_ipus: What a replica uses.
         options: The executor's.
+        blocks: Name and IPU of each block.
 
     Raises:
         Error: No power of two, and not to be rounded; or more than a process may have.
@@ -193,7 +202,7 @@ def check_ipus(num_ipus: int, options: Options) -> None:
     if needed > MAX_IPUS:
         raise createPoptorchError(
             f"Too many IPUs requested ({needed}). Experiments that need more than {MAX_IPUS} IPUs require distributed "
-            "execution."
+            "execution." + _last_of(blocks, num_ipus, options.replication_factor)
         )
     if needed == reserved or is_ipu_model(options):
         return
