@@ -10,6 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import torchipu
 from torchipu.capture.aot import Captured
@@ -141,6 +142,43 @@ def test_a_recomputing_pipeline_stashes_less() -> None:
         kinds = step.compiled.cost.timeline.cycles_by_kind(0)
         assert (kinds["recompute"] > 0) == (recompute == "auto")
     assert stash["auto"] < stash["none"]
+
+
+class Checkpointed(Deep):
+    """Its stages are regions of torch's own checkpoint, of four layers each, where asked to."""
+
+    def __init__(self, *, is_checkpointed: bool) -> None:
+        super().__init__()
+        self.is_checkpointed = is_checkpointed
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        for stage in range(2):
+            with torchipu.Block(f"B{stage}"):
+                run = nn.Sequential(*(part for layer in self.layers[4 * stage : 4 * stage + 4]
+                                      for part in (layer, nn.Tanh())))
+                x = checkpoint(run, x, use_reentrant=False) if self.is_checkpointed else run(x)
+        with torchipu.Block("B1"):
+            return nn.functional.mse_loss(x, y)
+
+
+def test_torchs_checkpoint_holds_in_a_pipeline_too() -> None:
+    losses, stash = [], []
+    for is_checkpointed in (False, True):
+        model = Checkpointed(is_checkpointed=is_checkpointed)
+        step = torchipu.TrainStep(
+            model, torch.optim.SGD(model.parameters(), lr=0.1),
+            torchipu.Options(gradient_accumulation=4, recompute="none", output_mode="all"),
+        )
+        losses.append(step(*data(1, 4)))
+        compiled = step.compiled
+        clones = {op.placement.stage for op in compiled.graph.ops if MARK in op.attrs and op.placement is not None}
+        assert clones == ({0, 1} if is_checkpointed else set())
+        for ipu in range(2):
+            assert (compiled.cost.timeline.cycles_by_kind(ipu)["recompute"] > 0) == is_checkpointed
+        kept = [variable for variable in compiled.executable.variables if variable.depth > 1]
+        stash.append(sum(variable.depth * variable.device_bytes for variable in kept))
+    assert torch.equal(*losses)
+    assert stash[1] < stash[0]
 
 
 @pytest.mark.parametrize("execution", ["serial_phased", "parallel_phased", "interleaved"])

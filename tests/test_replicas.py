@@ -51,14 +51,16 @@ def data(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(size, 6, generator=generator), torch.randn(size, 5, generator=generator)
 
 
-def trained(**options: object) -> tuple[torch.Tensor, torch.Tensor, torchipu.TrainStep]:
+def trained(
+    dtype: torch.dtype = torch.float32, **options: object,
+) -> tuple[torch.Tensor, torch.Tensor, torchipu.TrainStep]:
     """Train once over all data in one call; return predictions, losses ``[updates, runs]`` and the step."""
-    model = Regressor()
+    model = Regressor().to(dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     step = torchipu.TrainStep(
         model, optimizer, torchipu.Options(device_iterations=UPDATES, output_mode="all", **options),
     )
-    found, losses = step(*data(UPDATES * GLOBAL_BATCH))
+    found, losses = step(*(value.to(dtype) for value in data(UPDATES * GLOBAL_BATCH)))
     return found, losses.reshape(UPDATES, -1), step
 
 
@@ -86,6 +88,20 @@ def test_training_curves_are_the_same_for_any_number_of_replicas(
     torch.testing.assert_close(found.double().mean(1), losses, rtol=1e-5, atol=0)
     torch.testing.assert_close(
         step.model.state_dict(), model.state_dict(), rtol=1e-5, atol=1e-6, check_dtype=False,
+    )
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 4, 8, 16])
+def test_in_half_the_curves_are_the_same_up_to_a_few_roundings(
+    replicas: int, eager: tuple[torch.Tensor, nn.Module],
+) -> None:
+    losses, model = eager
+    _, found, step = trained(torch.half, replicas=replicas)
+    # Each rounding to half is half a unit in the last of 11 bits; weights, gradients and losses are rounded.
+    rounding = 2.0**-11
+    torch.testing.assert_close(found.double().mean(1), losses, rtol=4 * rounding, atol=0)
+    torch.testing.assert_close(
+        step.model.state_dict(), model.state_dict(), rtol=4 * rounding, atol=4 * rounding, check_dtype=False,
     )
 
 
