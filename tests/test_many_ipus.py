@@ -98,8 +98,8 @@ def test_every_pipeline_trains_as_one_ipu_does(
     # Interleaved, an IPU has two stages or three, far from each other.
     ipus = max(min(stages, 2), stages // 2) if execution == "interleaved" else stages
     losses, weights, step = train(
-        runs, stages=stages_of(stages, ipus), gradient_accumulation=accumulation, replicas=replicas, recompute=recompute,
-        execution=execution,
+        runs, stages=stages_of(stages, ipus), gradient_accumulation=accumulation, replicas=replicas,
+        recompute=recompute, execution=execution,
     )
     wanted, weights_wanted, _ = train(runs, stages=stages_of(1), gradient_accumulation=runs)
     assert torch.equal(losses, wanted)

@@ -142,6 +142,34 @@ def test_phased_execution_keeps_everything_off_chip_between_phases_unless_told_o
     assert step.compiled.cost.cycles > live.compiled.cost.cycles
 
 
+def test_liveness_says_what_stays_on_the_chip_between_phases() -> None:
+    stages = [torchipu.Stage((f"B{number}",), ipu=0) for number in range(2)]
+    stashes, cycles, losses = {}, {}, []
+    for liveness in ("always_live", "off_chip_after_forward", "off_chip_after_each_phase"):
+        found, _, step = trained(execution="serial_phased", stages=stages, liveness=liveness)
+        variables = step.compiled.executable.variables
+        stashes[liveness] = {v.name for v in variables if v.off_chip and v.role is Role.ACTIVATION}
+        cycles[liveness] = step.compiled.cost.cycles
+        losses.append(found)
+    assert stashes["always_live"] == set()
+    # A gradient that goes from the backward of a phase to that of the one before is no longer needed after that.
+    assert set() < stashes["off_chip_after_forward"] < stashes["off_chip_after_each_phase"]
+    assert cycles["always_live"] < cycles["off_chip_after_forward"] < cycles["off_chip_after_each_phase"]
+    assert all(torch.equal(found, losses[0]) for found in losses)
+
+
+def test_without_overlap_activations_wait_for_their_transfers() -> None:
+    stages = [torchipu.Stage((f"B{number}",), ipu=0) for number in range(2)]
+    place = TensorLocation(on_chip=False, io_tiles_to_load=True, io_tiles_to_store=True)
+    cycles = [
+        trained(
+            execution="serial_phased", stages=stages, liveness=liveness, io_tiles=32, activation_location=place,
+        )[2].compiled.cost.cycles
+        for liveness in ("off_chip_after_forward", "off_chip_after_forward_no_overlap")
+    ]
+    assert cycles[0] < cycles[1]
+
+
 # --------------------------------------------------------------------------- shares of replicas
 def collectives(step: torchipu.TrainStep, function: str) -> list[AllReduce]:
     return [one for one in leaves_of(step.compiled.executable.functions[function]) if isinstance(one, AllReduce)]
@@ -274,6 +302,7 @@ def test_the_chart_has_a_line_for_transfers_that_overlap() -> None:
     ({"weight_location": TensorLocation(io_tiles_to_load=True)}, "weight_location needs IO tiles, but io_tiles is 0"),
     ({"weight_location": "off_chip"}, "option 'weight_location' expects a torchipu.TensorLocation or None"),
     ({"weight_location": TensorLocation(on_chip=3)}, "option 'weight_location' expects a torchipu.TensorLocation"),
+    ({"liveness": "sometimes"}, "option 'liveness' expects 'always_live', 'off_chip_after_forward'"),
     ({"sync_pattern": "ladder"}, "option 'sync_pattern' expects 'full', 'single_pipeline' or 'replica_and_ladder'"),
 ], ids=lambda value: next(iter(value)) if isinstance(value, dict) else "")
 def test_options_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:

@@ -109,6 +109,16 @@ class Options:
         False, "in phased execution, run the first backward in a phase after that of the last forward", kind=bool,
         poptorch="useSeparateBackwardPhase",
     )
+    liveness: str = _option(
+        "off_chip_after_each_phase", "where activations are between phases, unless activation_location says so: "
+        "always_live, in tile memory; off_chip_after_forward, what the backward needs in Streaming Memory until then; "
+        "off_chip_after_forward_no_overlap, the same without transfers beside computation; off_chip_after_each_phase, "
+        "all that another phase needs", kind=str,
+        allowed=(
+            "always_live", "off_chip_after_forward", "off_chip_after_forward_no_overlap", "off_chip_after_each_phase",
+        ),
+        poptorch="SerialPhasedExecution.setTensorsLiveness",
+    )
     gradient_accumulation: int = _option(
         1, "micro-batches whose gradients make one weight update", kind=int, least=1, unit="micro-batches",
         poptorch="Training.gradientAccumulation",

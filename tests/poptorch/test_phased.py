@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from tests.poptorch.models import eager_training, options, sgd, twin_of
 from torchipu import poptorch
+from torchipu.ir.types import Role
 
 
 class Phases(nn.Module):
@@ -81,6 +82,19 @@ def test_inference_has_forward_phases_only(debug_log: Callable[[], str]) -> None
     lines = debug_log()
     assert "executionPhaseSettings.phases set to value 3" in lines
     assert "phase(3)" not in lines
+
+
+@pytest.mark.parametrize(("strategy", "leaves"), [
+    (lambda: serial(), False), (lambda: serial(poptorch.Liveness.OffChipAfterFwd), True),
+    (lambda: serial(poptorch.Liveness.OffChipAfterEachPhase), True), (lambda: parallel(0, 1, 0), False),
+    (lambda: parallel(0, 1, 0).sendTensorsOffChipAfterFwd(), True),
+])
+def test_liveness_says_whether_activations_leave_the_chip(strategy: Callable[[], Any], leaves: bool) -> None:
+    model = Phases()
+    step = poptorch.trainingModel(model, options().setExecutionStrategy(strategy()), sgd(model))
+    step(torch.randn(8, 4), torch.randn(8, 4))
+    variables = step._executable.compiled.executable.variables
+    assert any(variable.off_chip and variable.role is Role.ACTIVATION for variable in variables) == leaves
 
 
 def test_stages_of_a_phase_run_one_after_another_with_weights_off_chip() -> None:

@@ -57,7 +57,7 @@ class Words(nn.Module):
 def made(
     make: Callable[[], nn.Module], runs: int, *, micro: int = 2, is_half: bool = False, **options: object,
 ) -> Made:
-    """Train two updates with micro-batches of ``micro``; return results, weights, buffers and the optimiser's states."""
+    """Train two updates with micro-batches of ``micro``; return results, weights, buffers and optimiser states."""
     torch.manual_seed(0)
     model = make()
     x, y = torch.randn(2 * micro * runs, 2, 8, 8), torch.randint(0, 5, (2 * micro * runs,))

@@ -63,7 +63,11 @@ def locate(executable: Executable, options: Options, target: Target) -> Executab
     if not locations and set(overlaps.values()) == {"none"}:
         return executable
     sent = _sent(executable)
-    moved = {variable: _moved(variable, executable, locations, target, sent) for variable in executable.variables}
+    within_leg = not options.liveness.startswith("off_chip_after_forward")
+    moved = {
+        variable: _moved(variable, executable, locations, target, sent, within_leg=within_leg)
+        for variable in executable.variables
+    }
     changes = {variable: new for variable, new in moved.items() if new is not variable}
     functions = dict(executable.functions)
     wholes: list[Variable] = []
@@ -81,14 +85,25 @@ def locate(executable: Executable, options: Options, target: Target) -> Executab
 def places(options: Options) -> dict[Role, TensorLocation]:
     """Return where tensors of each role lie."""
     # PopTorch's phases leave nothing on the chip for those that follow.
-    usual = TensorLocation(on_chip=not options.execution.endswith("_phased"))
+    is_phased = options.execution.endswith("_phased")
+    usual = TensorLocation(on_chip=not is_phased)
     states = TensorLocation(on_chip=False) if options.offload_optimiser_state else usual
     return {
         Role.WEIGHT: options.weight_location or usual,
-        Role.ACTIVATION: options.activation_location or usual,
+        Role.ACTIVATION: _of_activations(options, usual) if is_phased else options.activation_location or usual,
         Role.ACCUMULATOR: options.accumulator_location or usual,
         Role.OPTIMISER_STATE: options.optimiser_state_location or states,
     }
+
+
+def _of_activations(options: Options, usual: TensorLocation) -> TensorLocation:
+    """Return where activations lie between phases."""
+    if options.liveness == "always_live":
+        return options.activation_location or TensorLocation()
+    place = options.activation_location or usual
+    if options.liveness.endswith("no_overlap"):
+        return replace(place, io_tiles_to_load=False, io_tiles_to_store=False)
+    return place
 
 
 # --------------------------------------------------------------------------- variables
@@ -100,14 +115,14 @@ def _sent(executable: Executable) -> set[Variable]:
 
 def _moved(
     variable: Variable, executable: Executable, locations: Mapping[Role, TensorLocation], target: Target,
-    sent: set[Variable],
+    sent: set[Variable], *, within_leg: bool,
 ) -> Variable:
     place = locations.get(variable.role)
     if place is None:
         return variable
     if variable.role is Role.ACTIVATION:
         # A stash: made in one function, by its vertices, and read in another.
-        is_stash = place.on_chip is False and _is_stash(variable, executable)
+        is_stash = place.on_chip is False and _is_stash(variable, executable, within_leg=within_leg)
         is_off_chip = is_stash and variable.num_elements >= place.min_elements_off_chip
         return replace(variable, off_chip=True, depth=1) if is_off_chip else variable
     replicas = executable.replicas
@@ -124,8 +139,14 @@ def _moved(
     return replace(variable, off_chip=True) if is_off_chip else variable
 
 
-def _is_stash(variable: Variable, executable: Executable) -> bool:
-    """Whether vertices of one function make a variable and another function reads it on the same IPU."""
+def _is_stash(variable: Variable, executable: Executable, *, within_leg: bool) -> bool:
+    """Whether vertices of one function make a variable and another function reads it on the same IPU.
+
+    Args:
+        variable: An activation.
+        executable: The program.
+        within_leg: Whether a forward that reads what another forward made counts, and a backward likewise.
+    """
     makers = {name for name, program in executable.functions.items() if variable in set(_written(program))}
     users = {name for name, program in executable.functions.items() if variable in set(_used(program))}
     sent = any(
@@ -133,7 +154,13 @@ def _is_stash(variable: Variable, executable: Executable) -> bool:
         for name in users for step in leaves_of(executable.functions[name])
     )
     users = {name for name in users if not name.endswith(".send")}
-    return not sent and len(makers) == 1 and bool(users - makers)
+    others = {name for name in users - makers if within_leg or _leg_of(name) not in map(_leg_of, makers)}
+    return not sent and len(makers) == 1 and bool(others)
+
+
+def _leg_of(function: str) -> str:
+    """Return the letter of a function's leg: F of ``12F.recompute``."""
+    return function.lstrip("0123456789")[:1]
 
 
 # --------------------------------------------------------------------------- shares of replicas

@@ -18,7 +18,14 @@ from torchipu.poptorch.anchors import UPDATED, Anchor
 from torchipu.poptorch.automatic_scale import automatic_scale
 from torchipu.poptorch.blocks import BEFORE_ALL_BLOCKS
 from torchipu.poptorch.engine_options import engine_options, is_on
-from torchipu.poptorch.enums import CommGroupType, ConnectionType, MeanReductionStrategy, OutputMode, ReductionType
+from torchipu.poptorch.enums import (
+    CommGroupType,
+    ConnectionType,
+    Liveness,
+    MeanReductionStrategy,
+    OutputMode,
+    ReductionType,
+)
 from torchipu.poptorch.locations import core_locations
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.strategies import (
@@ -121,6 +128,13 @@ def _training_precision(options: Options, optimizer: torch.optim.Optimizer | Non
     }
 
 
+LIVENESS = {
+    Liveness.AlwaysLive: "always_live", Liveness.OffChipAfterFwd: "off_chip_after_forward",
+    Liveness.OffChipAfterFwdNoOverlap: "off_chip_after_forward_no_overlap",
+    Liveness.OffChipAfterEachPhase: "off_chip_after_each_phase",
+}
+
+
 def _execution(strategy: _IExecutionStrategy) -> dict[str, Any]:
     """Return what the core is told of a strategy."""
     if isinstance(strategy, PipelinedExecution):
@@ -135,6 +149,7 @@ def _execution(strategy: _IExecutionStrategy) -> dict[str, Any]:
     return {
         "execution": "parallel_phased" if is_parallel else "serial_phased",
         "separate_backward_phase": strategy._separate_backward,
+        "liveness": LIVENESS[strategy._tensors_liveness],
         "stages": tuple(
             CoreStage((() if number else before) + stage.blocks, stage._ipu_id) for number, stage in enumerate(stages)
         ),
