@@ -66,7 +66,7 @@ class Resident:
 
     def changed(self) -> bool:
         """Whether the user's tensor was written since it was last seen."""
-        return self.seen != (self.host.data_ptr(), self.host._version)
+        return self.seen != self._place_and_version()
 
     def source(self) -> torch.Tensor:
         """Return what the state is to be: the user's tensor, or each replica's own if that is as it was."""
@@ -82,4 +82,8 @@ class Resident:
 
     def mark(self) -> None:
         """Take note of the user's tensor as it is now."""
-        self.seen = (self.host.data_ptr(), self.host._version)
+        self.seen = self._place_and_version()
+
+    def _place_and_version(self) -> tuple[int, int]:
+        # Tensors of inference mode have no version: what is written there is seen at the next copy.
+        return self.host.data_ptr(), 0 if self.host.is_inference() else self.host._version
