@@ -17,6 +17,7 @@ from torchipu.ir.types import Leg
 from torchipu.ir.verify import verify_executable, verify_graph, verify_schedule
 from torchipu.options import Options
 from torchipu.passes.canonicalise import canonicalise
+from torchipu.passes.gradient_sums import accumulated_apart
 from torchipu.passes.locations import locate
 from torchipu.passes.lower import lower
 from torchipu.passes.memory import assign_memory
@@ -92,11 +93,7 @@ def compile_graph(graph: Graph, options: Options, target: Target, *, micro_batch
     dump.write("05-schedule", lambda: text.format_schedule(schedule))
     iterations = options.device_iterations if has_leg(graph, Leg.UPDATE) else 1
     target = computing(target, options)
-    executable = lower(
-        graph, schedule, map_tiles(graph, target), target, device_iterations=iterations, micro_batches=micro_batches,
-        replicas=options.replicas,
-    )
-    executable = locate(executable, options, target)
+    executable = lowered(graph, schedule, options, target, device_iterations=iterations, micro_batches=micro_batches)
     dump.write("06-lower", lambda: text.format_executable(executable))
     if check:
         verify_executable(executable, "lower", target.num_tiles)
@@ -122,13 +119,21 @@ def try_graph(graph: Graph, options: Options, target: Target, *, micro_batches: 
         graph = run(graph, options, target)
     schedule = schedule_of(graph, options, micro_batches)
     target = computing(target, options)
-    executable = lower(
-        graph, schedule, map_tiles(graph, target), target, device_iterations=1, micro_batches=micro_batches,
-        replicas=options.replicas,
-    )
-    executable = locate(executable, options, target)
+    executable = lowered(graph, schedule, options, target, device_iterations=1, micro_batches=micro_batches)
     cost = estimate(executable, target, schedule, sync_pattern=options.sync_pattern)
     return Compiled(graph, schedule, executable, cost, target, options)
+
+
+def lowered(
+    graph: Graph, schedule: Schedule, options: Options, target: Target, *, device_iterations: int, micro_batches: int,
+) -> Executable:
+    """Return the device program of a placed graph, without addresses; the target is that of the tiles that compute."""
+    graph = accumulated_apart(graph)
+    executable = lower(
+        graph, schedule, map_tiles(graph, target), target, device_iterations=device_iterations,
+        micro_batches=micro_batches, replicas=options.replicas,
+    )
+    return locate(executable, options, target)
 
 
 def is_verifying(options: Options) -> bool:

@@ -311,7 +311,7 @@ class OpSpec:
         dtypes: Element types of floating or integer operands that the record serves; others go generic.
         constraints: Conditions checked at import.
         is_view: The result is a view of the first operand; costs nothing until a consumer gathers it.
-        is_random: Draws random bits: never removed, merged or recomputed.
+        is_random: Draws random bits: never removed or merged; recomputed with the same bits.
         on_host: The device waits while the host does this, with operands that it is sent.
         has_effect: It is there for more than its results: never removed, merged or recomputed.
         is_in_place: The first result overwrites the first operand, which nothing reads afterwards.

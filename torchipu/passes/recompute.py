@@ -24,9 +24,9 @@ def recompute(graph: Graph, options: Options) -> Graph:
     several stages form a training pipeline, as in PopTorch. Ops under ``torch.utils.checkpoint`` are computed again
     from what goes into it, whatever the option says.
 
-    Kept is what passes through ``torchipu.recomputation_checkpoint``. Kept as well are results of ops that draw random
-    bits, of ops without a record, of control flow, and of ops that read a state that the forward changes: computed
-    again, they could differ.
+    Kept is what passes through ``torchipu.recomputation_checkpoint``. Kept as well are results of ops without a record,
+    of control flow, and of ops that read a state that the forward changes: computed again, they could differ. Ops that
+    draw random bits are not among them: they draw the same bits again, from the seed of their micro-batch.
 
     Args:
         graph: A placed graph.
@@ -35,6 +35,9 @@ def recompute(graph: Graph, options: Options) -> Graph:
     Returns:
         The graph with clones in leg B, each naming its original in ``attrs['recomputed_from']``, or the same object
         when there is nothing to recompute.
+
+    Source: PopART gives every random op a seed as an operand, and to the op that recomputes it the same; the masks of
+    dropouts are not stashed. ``ipu_hardware.md`` 4.1.
     """
     choice = _choice(graph, options)
     if choice == "none" and not any(CHECKPOINT_REGION in op.attrs for op in graph.ops):
@@ -187,6 +190,6 @@ def _is_repeatable(op: Op, changing: set[Tensor]) -> bool:
     """Whether running a forward op once more, in the backward leg, gives the same values."""
     spec = spec_of(op)
     return (
-        op.leg is Leg.FORWARD and spec is not None and not spec.is_random and not spec.has_effect and not op.bodies
+        op.leg is Leg.FORWARD and spec is not None and not spec.has_effect and not op.bodies
         and not any(tensor in changing for tensor in op.inputs)
     )
