@@ -98,6 +98,16 @@ def test_balanced_pipeline_is_busy_for_ga_of_ga_plus_2_s_minus_2_cycles(stages, 
         assert efficiency == pytest.approx(formula, rel=0.01)
 
 
+@pytest.mark.parametrize(("stages", "accumulation", "published"), [
+    # Stages and micro-batches of Graphcore's configurations of BERT-Large, ViT-Base and GPT-2 medium.
+    (4, 2048, 0.997), (8, 256, 0.948), (4, 30, 0.833), (8, 4096, 0.9966),
+])
+def test_pipelines_are_filled_as_the_published_formula_has_it(stages, accumulation, published):
+    cost = cost_of(even_graph(stages), drop_update(pipeline(stages, accumulation)), IDEAL, accumulation)
+    assert cost.pipeline_cycles == accumulation + 2 * stages - 2
+    assert cost.pipeline_fill == pytest.approx(published, rel=0.001)
+
+
 @pytest.mark.parametrize(("stages", "accumulation"), [(2, 4), (4, 10), (3, 5)])
 def test_fill_and_flush_cycles_of_a_balanced_pipeline_take_one_leg_only(stages, accumulation):
     # S - 1 cycles of forwards alone, GA of both legs, S - 1 of backwards alone.

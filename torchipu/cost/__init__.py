@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torchipu.cost.cycles import CATEGORIES, FunctionCost, Superstep, function_cost
@@ -116,6 +116,10 @@ class _Clock:
         self.shared = dict.fromkeys(CATEGORIES, 0)
         self.traffic: dict[tuple[int, int], int] = {}
         self.sends = {name: _link_bytes(program) for name, program in executable.functions.items()}
+        # Thousands of cycles run the same few functions.
+        self.cycles = {
+            name: (cost.cycles, cost.first_cycles, cost.recompute_cycles) for name, cost in functions.items()
+        }
 
     def run(self, program: Program) -> None:
         """Advance over a program."""
@@ -128,12 +132,13 @@ class _Clock:
                     self.run(body)
             case OnIpus(bodies=bodies):
                 self.end_sends()
-                waits = [self._waits(body) for body in bodies] if self.waits_for_all else []
+                calls = [tuple(_calls(body)) for body in bodies]
+                waits = [self._waits(some) for some in calls] if self.waits_for_all else []
                 longest = max(waits, default=0)
                 delays = [longest - wait for wait in waits] or [0] * len(bodies)
                 self.now += max(
-                    (delay + self._run_on(ipu, body, self.now + delay)
-                     for ipu, (body, delay) in enumerate(zip(bodies, delays, strict=True)) if any(_calls(body))),
+                    (delay + self._run_on(ipu, some, self.now + delay)
+                     for ipu, (some, delay) in enumerate(zip(calls, delays, strict=True)) if some),
                     default=0,
                 )
             case Sync(scope=scope):
@@ -148,7 +153,7 @@ class _Clock:
         """Take part in the copies between IPUs that follow a cycle, or run alone where it is no such function."""
         sent = self.sends[function]
         if sent is None:
-            self.now += self._run_on(0, Call(function), self.now)
+            self.now += self._run_on(0, (Call(function),), self.now)
             return
         for pair, count in sent.items():
             self.traffic[pair] = self.traffic.get(pair, 0) + count
@@ -174,21 +179,19 @@ class _Clock:
         self.shared[category] += cycles
         self.now += cycles
 
-    def _waits(self, body: Program) -> int:
+    def _waits(self, calls: Iterable[Call]) -> int:
         """Return the cycles of one IPU's host streams in a pipeline cycle."""
-        calls = [self.functions[call.function] for call in _calls(body)]
-        return sum(cost.cycles_by_category["host"] for cost in calls)
+        return sum(self.functions[call.function].cycles_by_category["host"] for call in calls)
 
-    def _run_on(self, ipu: int, body: Program, start: int) -> int:
+    def _run_on(self, ipu: int, calls: Iterable[Call], start: int) -> int:
         """Record the calls of one IPU, from a cycle on, and return their cycles."""
         begin = start
-        for call in _calls(body):
-            cost = self.functions[call.function]
-            cycles = cost.first_cycles if call.micro_batch == 0 else cost.cycles
-            self._add_transfers(ipu, begin, cost, is_first=call.micro_batch == 0)
-            self.exposed[ipu] += cycles - cost.cycles
+        for call in calls:
+            usual, first, again = self.cycles[call.function]
+            cycles = first if call.micro_batch == 0 else usual
+            self._add_transfers(ipu, begin, self.functions[call.function], is_first=call.micro_batch == 0)
+            self.exposed[ipu] += cycles - usual
             label = call.function if call.micro_batch is None else f"{call.function}{call.micro_batch}"
-            again = self.functions[call.function].recompute_cycles
             if again:
                 self.spans[ipu].append(Span(f"{label}.{RECOMPUTE}", begin, begin + again))
             if cycles > again:

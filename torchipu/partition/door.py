@@ -8,16 +8,18 @@ from typing import Any
 
 import torch
 
-from torchipu.compiler import try_graph
+from torchipu.compiler import computing, try_graph
 from torchipu.errors import OptionsError, OutOfTileMemoryError, PlacementError
 from torchipu.ir.graph import Graph
-from torchipu.ir.types import Role
+from torchipu.ir.types import Leg, Role
 from torchipu.options import Options
+from torchipu.partition.model import ALL, NONE, Model
 from torchipu.partition.proposal import Proposal, check_paths, check_unmarked
-from torchipu.partition.search import ALL, NONE, STAGE, Cuts, Model, best_cuts, ranked
-from torchipu.partition.trial import Trial, blocks_of, cycles_by_tensor, recomputed, try_stages
-from torchipu.partition.units import Module, block_name, fine_modules, modules_of, units_of, with_blocks
+from torchipu.partition.search import Cuts, least, ranked, relaxed
+from torchipu.partition.trial import BLOCKS_A_STAGE, Blocks, Trial, blocks_of, cycles_by_tensor, recomputed, try_stages
+from torchipu.partition.units import Module, block_name, edges_of, fine_modules, modules_of, units_of, with_blocks
 from torchipu.passes.canonicalise import canonicalise
+from torchipu.passes.locations import places
 from torchipu.passes.memory import tile_memory
 from torchipu.passes.placement import place
 from torchipu.passes.recompute import recompute
@@ -26,9 +28,13 @@ from torchipu.target import Target, lookup_target
 
 UNITS_A_STAGE = 12
 """A module is taken apart where it takes more than this part of a stage."""
-WHOLES_A_STAGE = 1.5
+WHOLES_A_STAGE = BLOCKS_A_STAGE
 """The same for cuts that leave larger modules whole."""
-MOST_TRIALS = 6
+MOST_TRIALS = 12
+NEAR, NEAR_TRIALS = 1.01, 3
+"""Choices that the estimate has by so much slower than the best are tried too, while there are few trials."""
+RELAXED_TRIALS = 3
+"""So many of them are for less recomputation than the estimate allows."""
 
 
 def autopipeline(
@@ -154,7 +160,7 @@ class _Search:
         model.whole = frozenset(number for number, module in enumerate(modules) if module.begin in larger)
         # What one IPU needs beyond the estimate is a first guess of what a stage does.
         needed = tile_memory(alone.executable, self.target)[0].total_bytes
-        guess = needed - model.tile_bytes(0, len(modules), 0, NONE, False)
+        guess = needed - model.tile_bytes([((0, len(modules), 0), NONE)], False)
         model.unlearnt_bytes = min(max(0.0, guess), 0.1 * self.target.tile_memory_bytes)
         tried = self._try_all(root, modules, model)
         fitting = [trial for _, trial in tried if trial.fits]
@@ -168,20 +174,39 @@ class _Search:
 
     def _model(self, modules: list[Module], cycles: dict[Any, int]) -> Model:
         """Return the units with their costs."""
-        placed = place(with_blocks(self.graph, dict.fromkeys((m.path for m in modules), 0)), self.options, self.target)
+        # Each unit has an IPU of its own, so that what crosses from one to another shows.
+        wide = replace(self.target, num_ipus=len(modules))
+        paths = {module.path: (block_name(module.path), number) for number, module in enumerate(modules)}
+        plain = replace(self.options, replicas=1, num_ipus=None, input_group_size=1, batch_norm_group_size=1)
+        placed = place(with_blocks(self.graph, paths), plain, wide)
         names = tuple(block_name(module.path) for module in modules)
         clones = recompute(placed, replace(self.options, recompute=names))
         counted = self.options.gradient_accumulation if self.is_training else self.options.device_iterations
+        tables, choices = self._cycles_by_ipu(cycles)
+        states = places(self.options)[Role.OPTIMISER_STATE]
         return Model(
-            units_of(placed, modules, cycles, clones, self.target), self.target, self.is_training, counted,
-            self.options.execution, self.options.sync_pattern == "full",
+            units_of(placed, modules, tables, clones, self.target), edges_of(placed, modules),
+            computing(self.target, self.options),
+            self.is_training, counted, self.options.execution, self.options.sync_pattern == "full", choices,
+            not states.on_chip, 1 / self.options.replicas if states.replicated_sharding else 1.0,
         )
+
+    def _cycles_by_ipu(self, cycles: dict[Any, int]) -> tuple[list[dict[Any, int]], list[int]]:
+        """Return the cycles of all ops for each available memory, and which of these holds on each IPU."""
+        given = self.options.available_memory or {}
+        parts = [given.get(ipu) for ipu in range(self.num_ipus)]
+        tables = {parts[0]: cycles}
+        for part in parts:
+            if part not in tables:
+                options = replace(self.options, recompute="none", available_memory={0: part} if part else None)
+                tables[part] = cycles_by_tensor(try_graph(self.graph, options, self.target))
+        return list(tables.values()), [list(tables).index(part) for part in parts]
 
     def _try_all(self, root: Module, modules: list[Module], model: Model) -> list[tuple[Cuts, Trial]]:
         """Try the fastest choice, learn from what it needs, and go on until nothing faster is left to try."""
         tried: dict[object, tuple[Cuts, Trial]] = {}
         has_states = any(tensor.role is Role.OPTIMISER_STATE for tensor in self.graph.inputs)
-        for off_chip in (False, True) if has_states and not self.options.offload_optimiser_state else (False,):
+        for off_chip in (False, True) if has_states and not model.states_off_chip else (False,):
             if not any(trial.fits for _, trial in tried.values()):
                 self._try_some(root, modules, model, tried, off_chip=off_chip)
         return list(tried.values())
@@ -190,27 +215,36 @@ class _Search:
         self, root: Module, modules: list[Module], model: Model, tried: dict[object, tuple[Cuts, Trial]], *,
         off_chip: bool,
     ) -> None:
-        for _ in range(MOST_TRIALS):
-            best = min((trial.cycles for _, trial in tried.values() if trial.fits), default=float("inf"))
-            choices = [
-                cuts for cuts in ranked(model, self.num_ipus, off_chip=off_chip)
-                if _key(cuts) not in tried and cuts.cycles < best
-            ]
-            if not choices and best == float("inf"):
-                # Nothing fits by estimate: what needs least may fit all the same.
-                mode = ALL if self.is_training else NONE
-                least = best_cuts(model, self.num_ipus, mode, off_chip, must_fit=False)[::-1]
-                choices = [cuts for cuts in least if _key(cuts) not in tried][:1]
-            if not choices:
+        for number in range(MOST_TRIALS):
+            found = ranked(model, self.num_ipus, off_chip=off_chip)
+            cuts = self._next(model, tried, found, is_last=number >= MOST_TRIALS - RELAXED_TRIALS, off_chip=off_chip)
+            if cuts is None:
                 break
-            cuts = choices[0]
-            stages = blocks_of(root, modules, cuts)
-            trial = self._try(stages, cuts.ipus, recomputed(stages, cuts.mode, cuts.again), off_chip=cuts.off_chip)
-            tried[_key(cuts)] = (cuts, trial)
+            stages = blocks_of(root, modules, cuts, model.whole)
+            trial = self._try(stages, cuts.ipus, recomputed(stages, cuts.kinds), off_chip=cuts.off_chip)
+            tried[cuts.key] = (cuts, trial)
             self._learn(model, cuts, trial)
 
+    def _next(
+        self, model: Model, tried: Mapping[object, tuple[Cuts, Trial]], found: Sequence[Cuts], *, is_last: bool,
+        off_chip: bool,
+    ) -> Cuts | None:
+        """Return the choice to try next: faster than all that fit, or, where none does, what needs least."""
+        fitting = [pair for pair in tried.values() if pair[1].fits]
+        best = min(fitting, key=lambda pair: pair[1].cycles, default=None)
+        # The estimate is off by about the same everywhere.
+        limit = best[0].cycles if best else float("inf")
+        choices = [cuts for cuts in found if cuts.key not in tried and cuts.cycles < limit]
+        if best and (is_last or not choices):
+            choices = [cuts for cuts in relaxed(model, best[0]) if cuts.key not in tried] or choices
+        if best and not choices and len(tried) < NEAR_TRIALS:
+            choices = [cuts for cuts in found if cuts.key not in tried and cuts.cycles < limit * NEAR]
+        if not choices and not best:
+            choices = [cuts for cuts in least(model, self.num_ipus, off_chip=off_chip) if cuts.key not in tried]
+        return choices[0] if choices else None
+
     def _try(
-        self, stages: Sequence[tuple[str, ...]], ipus: Sequence[int], recompute: str | tuple[str, ...], *,
+        self, stages: Sequence[Blocks], ipus: Sequence[int], recompute: str | tuple[str, ...], *,
         off_chip: bool,
     ) -> Trial:
         options = replace(self.options, offload_optimiser_state=off_chip or self.options.offload_optimiser_state)
@@ -222,16 +256,9 @@ class _Search:
         )
 
     def _learn(self, model: Model, cuts: Cuts, trial: Trial) -> None:
-        """Note for each stage, the first of its IPU, what it needs beyond the estimate."""
-        learnt: dict[int, float] = {}
-        keys: dict[int, tuple[str, bool, int]] = {}
-        for stage, span in enumerate(model.spans(cuts.begins)):
-            again = ALL if cuts.again[stage] else model.resolved(*span, STAGE if cuts.mode == STAGE else NONE, False)
-            estimate = model.tile_bytes(*span, again, cuts.off_chip)
-            learnt[cuts.ipus[stage]] = learnt.get(cuts.ipus[stage], 0.0) + estimate
-            keys.setdefault(cuts.ipus[stage], (again, cuts.off_chip, span[2]))
-        for ipu, key in keys.items():
-            model.learnt_bytes[key] = trial.memory[ipu].total_bytes - learnt[ipu]
+        """Note for each IPU what it needs beyond the estimate."""
+        for ipu, parts in model.parts(cuts.begins, cuts.ipus, cuts.kinds).items():
+            model.learn(parts, cuts.off_chip, trial.memory[ipu].total_bytes)
 
     def _nothing_fits(self, trials: list[Trial]) -> OutOfTileMemoryError:
         best = min(trials, key=lambda trial: trial.overflow_bytes)
@@ -248,18 +275,8 @@ class _Search:
 
     def _reasons(self, best: Trial, trials: list[Trial], model: Model, num_units: int) -> Iterator[str]:
         """Yield why this choice was made."""
-        cost = best.compiled.cost
-        busy = [0] * len(best.memory)
-        for stage, ipu in enumerate(best.ipus):
-            names = {f"{stage}F", f"{stage}B"}.intersection(cost.functions)
-            busy[ipu] += sum(cost.functions[name].cycles for name in names)
-        slowest = max(busy)
-        yield (
-            f"{num_units} modules were weighed; ipu {busy.index(slowest)}, which takes longest for a micro-batch, is "
-            f"{slowest * len(busy) / sum(busy) - 1:.1%} above the mean"
-        )
-        if len(best.ipus) > len(best.memory):
-            yield "the last stage is on ipu 0 too, where the weight is that it shares with the first"
+        yield f"{num_units} modules were weighed; {self._bound(best)}"
+        yield from self._revisits(best)
         fullest = max(best.memory, key=lambda memory: memory.total_bytes)
         yield (
             f"the fullest tile, {fullest.tile} of ipu {fullest.ipu}, needs {fullest.total_bytes:,} of "
@@ -278,22 +295,63 @@ class _Search:
             counted = "gradient_accumulation" if self.is_training else "device_iterations"
             yield f"{counted} is raised from {model.micro_batches} to {best.micro_batches}, what fills the pipeline"
 
+    def _bound(self, best: Trial) -> str:
+        """Return what a micro-batch of the full pipeline takes, and for what."""
+        cost = best.compiled.cost
+        busy = [0] * len(best.memory)
+        for stage, ipu in enumerate(best.ipus):
+            names = {f"{stage}F", f"{stage}B"}.intersection(cost.functions)
+            busy[ipu] += sum(
+                cost.functions[name].cycles - cost.functions[name].cycles_by_category["host"] for name in names
+            )
+        slowest = max(busy)
+        words = (
+            f"ipu {busy.index(slowest)}, which takes longest for a micro-batch, computes for {slowest:,} cycles, "
+            f"{slowest * len(busy) / sum(busy) - 1:.1%} above the mean"
+        )
+        shared = cost.cycles_by_category_by_ipu[0]
+        links = shared["link"] // best.micro_batches
+        if links:
+            words += f"; copies between IPUs take {links:,} more"
+        return words
+
+    def _revisits(self, best: Trial) -> Iterator[str]:
+        """Yield why a stage is on the IPU of an earlier one."""
+        homes = self._readers(best)
+        for stage, ipu in enumerate(best.ipus):
+            earlier = [number for number in range(stage) if best.ipus[number] == ipu]
+            if earlier:
+                shared = sorted({name for name, stages in homes.items() if stage in stages and earlier[0] in stages})
+                why = f", where {shared[0]} is, which both read" if shared else ", which has time left"
+                yield f"stage {stage} is on ipu {ipu} like stage {earlier[0]}{why}"
+
+    def _readers(self, best: Trial) -> dict[str, set[int]]:
+        """Return the stages whose forward reads each weight, by its name."""
+        readers: dict[str, set[int]] = {}
+        for op in best.compiled.graph.ops:
+            if op.leg is Leg.FORWARD and op.placement is not None:
+                for tensor in op.inputs:
+                    if tensor.role is Role.WEIGHT:
+                        readers.setdefault(tensor.name, set()).add(op.placement.stage)
+        return readers
+
     def compare(self, starts: Mapping[str, int]) -> Trial:
         """Try a split by hand in all ways of recomputation."""
         check_paths(self.model, starts)
-        stages: list[tuple[str, ...]] = []
+        stages: list[tuple[tuple[str, ...], ...]] = []
         ipus: list[int] = []
         for path, ipu in starts.items():
             if ipus and ipus[-1] == ipu:
-                stages[-1] = (*stages[-1], path)
+                stages[-1] = (*stages[-1], (path,))
             else:
-                stages.append((path,))
+                stages.append(((path,),))
                 ipus.append(ipu)
         tried = [self._try(stages, ipus, "none", off_chip=False)]
         if self.is_training and not tried[0].fits:
             tried.append(self._try(stages, ipus, "stage", off_chip=False))
             for again in self._again(tried[0]):
-                tried.append(self._try(stages, ipus, recomputed(stages, NONE, again), off_chip=False))
+                kinds = [ALL if one else NONE for one in again]
+                tried.append(self._try(stages, ipus, recomputed(stages, kinds), off_chip=False))
                 if tried[-1].fits:
                     break
         fitting = [trial for trial in tried if trial.fits]
@@ -307,7 +365,3 @@ class _Search:
         yield tuple(full[ipu] for ipu in trial.ipus)
         yield tuple(stage < len(trial.ipus) - 1 for stage in range(len(trial.ipus)))
         yield (True,) * len(trial.ipus)
-
-
-def _key(cuts: Cuts) -> tuple[object, ...]:
-    return cuts.begins, cuts.ipus, cuts.mode == STAGE, cuts.again, cuts.off_chip

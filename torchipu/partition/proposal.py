@@ -51,8 +51,9 @@ class Proposal:
         Example: ``step = torchipu.TrainStep(model, optimizer, torchipu.autopipeline(model, (x, y), 4).accept())``.
         """
         for stage, ipu in zip(self.trial.stages, self.trial.ipus, strict=True):
-            for path in stage:
-                BeginBlock(self.model.get_submodule(path), block_name(path), ipu)
+            for block in stage:
+                for path in block:
+                    BeginBlock(self.model.get_submodule(path), block_name(block[0]), ipu)
         return self.options
 
     def compare(self, starts: Mapping[str, int]) -> float:

@@ -24,6 +24,8 @@ def block_name(path: str) -> str:
 class Unit:
     """A module that may begin a stage, with the ops that follow it before the next unit.
 
+    Cycles are by available memory, in the order in which `units_of` was given it.
+
     Attributes:
         path: Dotted path of the module; of the first unit, also the ops before it.
         forward: Cycles of one forward, without host streams.
@@ -33,25 +35,39 @@ class Unit:
         update: Cycles of its part of the weight update.
         weights: States that its forward reads.
         kept_bytes: Accumulators and optimiser states.
+        state_bytes: The latter alone.
         activation_bytes: What its forward makes and a backward reads.
         entering_bytes: What forward ops of earlier units make and this unit or a later one reads.
     """
 
     path: str
-    forward: int = 0
-    host: int = 0
-    backward: int = 0
-    recompute: int = 0
+    forward: list[int]
+    backward: list[int]
+    recompute: list[int]
     update: int = 0
+    host: int = 0
     weights: set[Tensor] = field(default_factory=set)
     kept_bytes: int = 0
+    state_bytes: int = 0
     activation_bytes: int = 0
     entering_bytes: int = 0
 
-    @property
-    def cycles(self) -> int:
-        """Cycles of a micro-batch without recomputation."""
-        return self.forward + self.host + self.backward
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Values that go from a unit to others: over the links, once to each further IPU, where these are not its own.
+
+    Attributes:
+        maker: Number of the unit that makes them; of a weight, the unit that reads it first.
+        leg: In which; the update for weights, which are copied once an update.
+        readers: Numbers of the other units that read them.
+        count_bytes: Bytes of a micro-batch.
+    """
+
+    maker: int
+    leg: Leg
+    readers: frozenset[int]
+    count_bytes: int
 
 
 # --------------------------------------------------------------------------- modules in the order of their ops
@@ -146,35 +162,36 @@ def coarse_modules(root: Module, cuts: Sequence[int], largest: float) -> list[Mo
 
 
 # --------------------------------------------------------------------------- ops in blocks
-def with_blocks(graph: Graph, ipu_by_path: Mapping[str, int]) -> Graph:
+def with_blocks(graph: Graph, block_by_path: Mapping[str, tuple[str, int]]) -> Graph:
     """Return a graph whose ops carry the blocks that they would have, had these modules been marked with BeginBlock.
 
     Args:
         graph: As captured from a model without blocks.
-        ipu_by_path: IPU of each block by the path of the module that begins it; the empty path holds for all ops.
+        block_by_path: Name and IPU of each module's block; the empty path holds for all ops.
     """
     ops = []
     for op in graph.ops:
-        path = next((above for above in [*_ancestors(op.source.module), HEAD] if above in ipu_by_path), None)
+        path = next((above for above in [*_ancestors(op.source.module), HEAD] if above in block_by_path), None)
         if path is not None and op.leg is not Leg.UPDATE:
-            op = replace(op, block=(block_name(path), ipu_by_path[path]))
+            op = replace(op, block=block_by_path[path])
         ops.append(op)
     return replace(graph, ops=tuple(ops))
 
 
 def units_of(
-    graph: Graph, modules: Sequence[Module], cycles: Mapping[Tensor, int], clones: Graph, target: Target,
+    graph: Graph, modules: Sequence[Module], cycles: Sequence[Mapping[Tensor, int]], clones: Graph, target: Target,
 ) -> list[Unit]:
     """Return the units of a graph that was placed with a block for each of these modules.
 
     Args:
         graph: Placed.
         modules: In order.
-        cycles: By the first result of each op.
+        cycles: By the first result of each op, for each available memory.
         clones: The same graph after recomputation of every block.
         target: The machine, for its host streams.
     """
-    units = {block_name(module.path): Unit(module.path) for module in modules}
+    none = [0] * len(cycles)
+    units = {block_name(module.path): Unit(module.path, [*none], [*none], [*none]) for module in modules}
     number = {name: position for position, name in enumerate(units)}
     base = _bases(graph)
     made: dict[Tensor, int] = {}
@@ -182,25 +199,49 @@ def units_of(
     streamed = {tensor for tensor in streamed if tensor.role not in (Role.CONSTANT, Role.HYPERPARAMETER)}
     for op in graph.ops:
         unit = units[_block(op)]
-        spent = _cycles_of(op, cycles)
         for tensor in streamed.intersection((*op.inputs, *op.outputs)):
             unit.host += host_cycles(target, tensor.device_bytes)
             streamed.discard(tensor)
+        if op.leg is Leg.UPDATE:
+            unit.update += _cycles_of(op, cycles[0])
+            continue
+        spent = unit.forward if op.leg is Leg.FORWARD else unit.backward
+        for choice, by_tensor in enumerate(cycles):
+            spent[choice] += _cycles_of(op, by_tensor)
         if op.leg is Leg.FORWARD:
-            unit.forward += spent
             unit.weights.update(tensor for tensor in op.inputs if tensor.role in (Role.WEIGHT, Role.BUFFER))
             made.update(dict.fromkeys(op.outputs, number[_block(op)]))
-        elif op.leg is Leg.BACKWARD:
-            unit.backward += spent
-        else:
-            unit.update += spent
     _count_kept(graph, units)
     _count_activations(graph, list(units.values()), made, base, number)
-    by_name = {tensor.name: count for tensor, count in cycles.items()}
-    for op in clones.ops:
-        if MARK in op.attrs:
-            units[_block(op)].recompute += by_name.get(str(op.attrs[MARK]), 0)
+    for choice, by_tensor in enumerate(cycles):
+        by_name = {tensor.name: count for tensor, count in by_tensor.items()}
+        for op in clones.ops:
+            if MARK in op.attrs:
+                units[_block(op)].recompute[choice] += by_name.get(str(op.attrs[MARK]), 0)
     return list(units.values())
+
+
+def edges_of(graph: Graph, modules: Sequence[Module]) -> list[Edge]:
+    """Return what goes from unit to unit in a graph that was placed as for `units_of`, each unit a stage."""
+    number = {block_name(module.path): position for position, module in enumerate(modules)}
+    base, origin = _bases(graph), dict[Tensor, tuple[int, Leg]]()
+    readers: dict[Tensor, set[int]] = {}
+    for op in graph.ops:
+        if op.leg is Leg.UPDATE:
+            continue
+        here = number[_block(op)]
+        for tensor in op.inputs:
+            held = base.get(tensor, tensor)
+            if held.role in (Role.WEIGHT, Role.BUFFER):
+                origin.setdefault(held, (here, Leg.UPDATE))
+            if held in origin and origin[held][0] != here:
+                readers.setdefault(held, set()).add(here)
+        origin.update({tensor: (here, op.leg) for tensor in op.outputs if tensor not in base})
+    total: dict[tuple[int, Leg, frozenset[int]], int] = {}
+    for tensor, units in readers.items():
+        key = (*origin[tensor], frozenset(units))
+        total[key] = total.get(key, 0) + tensor.device_bytes
+    return [Edge(*key, count) for key, count in total.items()]
 
 
 def _block(op: Op) -> str:
@@ -223,7 +264,9 @@ def _count_kept(graph: Graph, units: Mapping[str, Unit]) -> None:
     due = {tensor for tensor in graph.inputs if tensor.role in (Role.ACCUMULATOR, Role.OPTIMISER_STATE)}
     for op in graph.ops:
         for tensor in due.intersection(op.inputs):
-            units[_block(op)].kept_bytes += tensor.device_bytes
+            unit = units[_block(op)]
+            unit.kept_bytes += tensor.device_bytes
+            unit.state_bytes += tensor.device_bytes if tensor.role is Role.OPTIMISER_STATE else 0
             due.discard(tensor)
 
 

@@ -406,7 +406,7 @@ class Lowering:
         codelet: Codelet = vertices.codelet
         self.code_bytes[codelet.name] = max(codelet.code_bytes, self.code_bytes.get(codelet.name, 0))
         runs, follows = self._runs(op, vertices, num_tiles, first_tile)
-        work = vertices.work(runs.max_elements_per_tile())
+        work = vertices.work(self._busiest(runs))
         return _Set(
             codelet.name, None if follows else runs, len(runs.runs), work, int(codelet.cycles(self.target, work)),
             vertices.gathered_bytes, max(1, vertices.fragments), max(vertices.temporary_bytes, vertices.gathered_bytes),
