@@ -116,6 +116,47 @@ def test_activations_off_chip_go_out_in_the_forward_and_come_back_in_the_backwar
     assert all(v.depth == 1 for v in off)
 
 
+class Forked(nn.Module):
+    """Three blocks: the second keeps what it is sent for its backward, and sends on what it keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, layer in enumerate(self.layers):
+            with torchipu.Block(f"B{number}", ipu_id=number):
+                x = torch.tanh(layer(x))
+        with torchipu.Block("B2", ipu_id=2):
+            return x.square().mean()
+
+
+def forked(**options: Any) -> tuple[torch.Tensor, torchipu.TrainStep]:
+    model = Forked()
+    step = torchipu.TrainStep(
+        model, torch.optim.SGD(model.parameters(), lr=0.1),
+        Options(gradient_accumulation=8, recompute="none", verify=True, **options),
+    )
+    return step(torch.randn(8 * BATCH, WIDTH, generator=torch.Generator().manual_seed(1))), step
+
+
+def test_activations_that_cross_links_wait_off_chip_for_the_backward_too() -> None:
+    loss, step = forked(activation_location=OFF_CHIP)
+    plain_loss, plain_step = forked()
+    assert torch.equal(loss, plain_loss)
+    # What IPU 1 was sent goes out after its forward; what it makes stays for the copy to IPU 2, and goes out as well.
+    out = {name for name, way in transfers(step, "1F") if not way}
+    assert {name.endswith(".ipu1.stash") for name in out} == {True, False}
+    assert {name for name, way in transfers(step, "1B") if way} == out
+    assert not any(transfers(step, name) for name in step.compiled.executable.functions if name.endswith(".send"))
+    crossing = {one.dst for one in leaves_of(step.compiled.executable.functions["0F.send"])}
+    assert all(variable.depth == 1 and not variable.off_chip for variable in crossing)
+    assert max(variable.depth for variable in plain_step.compiled.executable.variables if variable.ipu == 1) == 3
+    assert step.profile.memory_by_ipu[1].total_bytes < plain_step.profile.memory_by_ipu[1].total_bytes
+    assert step.compiled.cost.cycles > plain_step.compiled.cost.cycles
+
+
 @pytest.mark.parametrize("name", ["weight", "accumulator", "optimiser_state"])
 def test_what_is_off_chip_takes_less_tile_memory(name: str, plain: tuple[Any, ...]) -> None:
     _, _, step = trained(**{f"{name}_location": OFF_CHIP})

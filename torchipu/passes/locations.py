@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.mapping import linear
@@ -30,7 +30,7 @@ from torchipu.ir.program import (
     VertexGroup,
     leaves_of,
 )
-from torchipu.ir.types import Role
+from torchipu.ir.types import Leg, Role
 from torchipu.ops.spec import spec_of
 from torchipu.options import Options, TensorLocation
 from torchipu.target import Target
@@ -64,8 +64,10 @@ def locate(executable: Executable, options: Options, target: Target) -> Executab
         return executable
     sent = _sent(executable)
     within_leg = not options.liveness.startswith("off_chip_after_forward")
+    links = _link_stashes(executable, locations, sent, within_leg=within_leg)
     moved = {
-        variable: _moved(variable, executable, locations, target, sent, within_leg=within_leg)
+        variable: links[variable].buffer if variable in links
+        else _moved(variable, executable, locations, target, sent, within_leg=within_leg)
         for variable in executable.variables
     }
     changes = {variable: new for variable, new in moved.items() if new is not variable}
@@ -74,10 +76,15 @@ def locate(executable: Executable, options: Options, target: Target) -> Executab
     if executable.replicas > 1:
         functions, wholes = _gathered(functions, changes, executable.replicas)
         functions = _shared_out(functions, changes, target)
-    functions = {name: _rewritten(program, changes) for name, program in functions.items()}
+    functions = {
+        name: _rewritten(program, {**changes, **{v: link.seen_by(name) for v, link in links.items()}})
+        for name, program in functions.items()
+    }
     functions = {name: _with_transfers(program, locations) for name, program in functions.items()}
+    for link in links.values():
+        functions[link.storer] = _stored(functions[link.storer], link, locations)
     functions = {name: _overlapped(program, overlaps) for name, program in functions.items()}
-    variables = (*(moved[variable] for variable in executable.variables), *wholes)
+    variables = (*(moved[variable] for variable in executable.variables), *(v.stash for v in links.values()), *wholes)
     programs = {name: _rewritten(program, changes) for name, program in executable.programs.items()}
     return replace(executable, functions=functions, variables=variables, programs=programs)
 
@@ -161,6 +168,59 @@ def _is_stash(variable: Variable, executable: Executable, *, within_leg: bool) -
 def _leg_of(function: str) -> str:
     """Return the letter of a function's leg: F of ``12F.recompute``."""
     return function.lstrip("0123456789")[:1]
+
+
+# --------------------------------------------------------------------------- stashes of what crosses links
+@dataclass(frozen=True, slots=True)
+class _LinkStash:
+    """An activation that crosses links and waits off chip for later functions of its IPU.
+
+    Attributes:
+        buffer: What is sent, or arrives, on chip.
+        stash: What later functions read.
+        storer: The function that stores the one as the other: that which makes it, or reads it first.
+    """
+
+    buffer: Variable
+    stash: Variable
+    storer: str
+
+    def seen_by(self, function: str) -> Variable:
+        """Return the variable that a function works on."""
+        return self.buffer if function == self.storer or function.endswith(".send") else self.stash
+
+
+def _link_stashes(
+    executable: Executable, locations: Mapping[Role, TensorLocation], sent: set[Variable], *, within_leg: bool,
+) -> dict[Variable, _LinkStash]:
+    """Return these of a program; ``within_leg`` as for other stashes."""
+    place = locations.get(Role.ACTIVATION)
+    if place is None or place.on_chip:
+        return {}
+    functions = executable.functions
+    users: dict[Variable, dict[str, None]] = {}
+    for name, program in functions.items():
+        if not name.endswith(".send"):
+            for variable in sent.intersection(_used(program)):
+                users.setdefault(variable, {})[name] = None
+    found: dict[Variable, _LinkStash] = {}
+    for variable in (v for v in executable.variables if v in users and v.role is Role.ACTIVATION):
+        storers = [name for name in users[variable] if variable in set(_written(functions[name]))]
+        storers = storers or [name for name in users[variable] if name.endswith(Leg.FORWARD.value)]
+        legs = [_leg_of(name) for name in users[variable] if name not in storers]
+        others = [leg for leg in legs if within_leg or leg != _leg_of(storers[0])] if storers else []
+        if variable.num_elements >= place.min_elements_off_chip and len(storers) == 1 and others:
+            stash = replace(variable, name=f"{variable.name}.stash", depth=1, off_chip=True)
+            found[variable] = _LinkStash(replace(variable, depth=1), stash, storers[0])
+    return found
+
+
+def _stored(program: Program, link: _LinkStash, locations: Mapping[Role, TensorLocation]) -> Program:
+    """Return a function that stores its buffer after the last use."""
+    body = program.body if isinstance(program, Sequence) else (program,)
+    last = max(position for position, step in enumerate(body) if link.buffer in set(_used(step)))
+    out = replace(_transfer(link.stash, locations, to_device=False), variable=link.buffer)
+    return Sequence((*body[: last + 1], _HOST_SYNC, out, *body[last + 1 :]))
 
 
 # --------------------------------------------------------------------------- shares of replicas
