@@ -89,6 +89,11 @@ def test_data_that_comes_in_batches_is_passed_on(mode: poptorch.DataLoaderMode) 
 
 
 @pytest.mark.parametrize("mode", [SYNC, ASYNC])
+def test_a_loader_that_only_a_loop_holds_lasts_to_the_end_of_it(mode: poptorch.DataLoaderMode) -> None:
+    assert numbers(iter(load(options(), Numbers(4), mode=mode))) == [[0], [1], [2], [3]]
+
+
+@pytest.mark.parametrize("mode", [SYNC, ASYNC])
 def test_types_and_keys_stay(mode: poptorch.DataLoaderMode) -> None:
     expected = [Types(4)[index] for index in range(4)]
     (batch,) = load(options(2), Types(4), batch_size=2, mode=mode)

@@ -256,3 +256,32 @@ def test_names_that_programs_use_are_there() -> None:
     poptorch._impl.unwrapModelIfNecessary(plain)
     poptorch._impl.rewrapModelIfNecessary(plain)
     assert type(plain) is Classifier
+
+
+def test_every_name_that_is_given_can_be_anchored_with_the_value_of_eager_code() -> None:
+    model, (x, labels) = Classifier(), batch(6)
+    names = poptorch.inferenceModel(model)
+    names(x)
+    hidden = model.body(x)
+    # As PopTorch has them: the path of the module, the kind of the op, and what tells it from others of its kind.
+    expected = {"body/MatMul:0": hidden, "Relu:0": hidden.relu(), "head/MatMul:0": model.head(hidden.relu())}
+    assert set(expected) <= set(names.getTensorNames())
+    settings = options()
+    for number, name in enumerate(names.getTensorNames()):
+        settings.anchorTensor(f"tensor {number}", name)
+    step = poptorch.inferenceModel(model, settings)
+    step(x)
+    for number, name in enumerate(names.getTensorNames()):
+        value = step.getAnchoredTensor(f"tensor {number}")
+        if name in expected:
+            torch.testing.assert_close(value, expected[name].detach())
+    training = poptorch.trainingModel(twin_of(model))
+    training(x, labels)
+    settings = options()
+    for number, name in enumerate(training.getTensorNames()):
+        settings.anchorTensor(f"tensor {number}", name)
+    again = poptorch.trainingModel(twin_of(model), settings)
+    again(x, labels)
+    assert all(
+        again.getAnchoredTensor(f"tensor {number}").isfinite().all() for number in range(len(training.getTensorNames()))
+    )

@@ -45,7 +45,7 @@ def serial(liveness: poptorch.Liveness = poptorch.Liveness.AlwaysLive) -> poptor
 
 @pytest.mark.parametrize("strategy", [
     lambda: serial(), lambda: serial(poptorch.Liveness.OffChipAfterEachPhase), lambda: parallel(0, 1, 0),
-    lambda: parallel(2, 3, 0), lambda: serial().useSeparateBackwardPhase(),
+    lambda: parallel(2, 3, 0), lambda: parallel(), lambda: serial().useSeparateBackwardPhase(),
     lambda: poptorch.SerialPhasedExecution(poptorch.Phase(poptorch.Stage("B0"), poptorch.Stage("B1")).ipus(0, 1), "B2"),
 ])
 def test_training_follows_eager(strategy: Callable[[], Any]) -> None:
@@ -110,6 +110,17 @@ def test_stages_of_a_phase_run_one_after_another_with_weights_off_chip() -> None
     weights = [variable for variable in compiled.executable.variables if variable.name.endswith("weight")]
     assert weights
     assert all(variable.off_chip for variable in weights)
+
+
+def test_stages_without_an_ipu_take_those_of_the_parity_of_their_phase() -> None:
+    first = poptorch.Phase(poptorch.Stage("B0"), poptorch.Stage("B1"))
+    settings = options().autoRoundNumIPUs().setExecutionStrategy(poptorch.ParallelPhasedExecution(first, ["B2"]))
+    step = poptorch.inferenceModel(Phases(), settings)
+    x = torch.randn(2, 4)
+    torch.testing.assert_close(step(x), Phases()(x))
+    assert [[ipu for ipu, cell in enumerate(row) if cell] for row in step._executable.compiled.schedule.steps] == [
+        [0], [2], [1],
+    ]
 
 
 @pytest.mark.parametrize(("ipus", "words"), [

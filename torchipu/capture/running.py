@@ -30,6 +30,7 @@ from torchipu.capture.aot import Captured, Place, as_capture_error, export
 from torchipu.capture.cumulative_averages import counted_on_the_device
 from torchipu.capture.custom_ops import stand_in
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT
+from torchipu.capture.substitutes import CrossMapLRN2d
 
 
 class Running(torch.nn.Module):
@@ -72,7 +73,7 @@ class Running(torch.nn.Module):
         paths = _module_paths(self.inner) if self.names_modules else contextlib.nullcontext()
         with (
             _tied(self._repeats), traceback.preserve_node_meta(), paths, _seen_as_tracing(), counted_on_the_device(),
-            _UserLines(),
+            _without_loops(), _UserLines(),
         ):
             results, self.loss = self.run(tensors)
         if self.loss is not None and not results[self.loss].requires_grad:
@@ -165,6 +166,14 @@ def _seen_as_tracing() -> Iterator[None]:
         return bool(real()) or not (asking == "torch" or asking.startswith("torch."))
 
     with mock.patch.object(torch.jit, "is_tracing", is_tracing):
+        yield
+
+
+@contextlib.contextmanager
+def _without_loops() -> Iterator[None]:
+    """Take apart a layer that torch writes as a loop over memory of its own."""
+    loop = torch.nn.modules.normalization._cross_map_lrn2d  # type: ignore[attr-defined]
+    with mock.patch.object(loop, "apply", CrossMapLRN2d.apply):
         yield
 
 

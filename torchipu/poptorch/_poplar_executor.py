@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 import time
 from collections.abc import Callable, Mapping
@@ -84,7 +83,7 @@ class PoplarExecutor(Reports, Files, Optimised):
             translation.check_inference(options)
         self._parser = ArgsParser(model)
         self._user_model = model
-        self._model = copy.copy(model) if isinstance(model, torch.nn.Module) else Function(model)
+        self._model = instrumentation.shallow(model) if isinstance(model, torch.nn.Module) else Function(model)
         self._options = options
         self._training = training
         self._optimizer = optimizer
@@ -154,7 +153,7 @@ class PoplarExecutor(Reports, Files, Optimised):
         """Return the user's model as it was before it was wrapped."""
         if not self._training or not isinstance(self._user_model, torch.nn.Module):
             return self._user_model
-        twin = copy.copy(self._user_model)
+        twin = instrumentation.shallow(self._user_model)
         twin.__dict__.pop(instrumentation.OWNERS, None)
         if instrumentation.is_instrumented(twin):
             twin.__class__ = type(twin).__bases__[-1]

@@ -70,8 +70,8 @@ class _Placing:
         stage = self.strategy.placement(block_id, ipu_id)
         ipu = stage._ipu_id if stage._ipu_id is not None else ipu_id
         if ipu is None:
-            logger.debug("No IPU specified for block %s: default to stage_id %d", block_id, stage._stage_id)
-            ipu = stage._stage_id
+            ipu = self.strategy.default_ipu(stage)
+            logger.debug("No IPU specified for block %s: default to stage_id %d", block_id, ipu)
         self.strategy.check_ipu(stage, ipu)
         self.ipus.append(ipu)
         self.names.append(block_id)

@@ -162,7 +162,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Begin an epoch."""
         if self._accessor is not None:
-            return iter(self._accessor)
+            return _Epoch(self, iter(self._accessor))
         return super().__iter__()
 
     def terminate(self) -> None:
@@ -239,3 +239,21 @@ def _warn_of_left_over_batches(batch_sampler: Iterable[Any], num_batches: int, d
             "The number of batches of the batch_sampler (%d) is not divisible by the number of batches processed per "
             "step (%d)", length, num_batches,
         )
+
+
+class _Epoch:
+    """Batches of an accessor; keeps its loader, which ends the accessor's process when it goes.
+
+    Args:
+        loader: The loader.
+        batches: The accessor, at the beginning of an epoch.
+    """
+
+    def __init__(self, loader: DataLoader, batches: Iterator[Any]) -> None:
+        self._loader, self._batches = loader, batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)

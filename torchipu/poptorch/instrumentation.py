@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import torch
+from torch.nn.utils import parametrize
 
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch.capturing import isRunningOnIpu
@@ -97,6 +98,15 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 # ---------------------------------------------------------------------- modules
+def shallow(module: torch.nn.Module) -> torch.nn.Module:
+    """Return a module with the same members, parameters and buffers, and its plain attributes as they are now."""
+    if not parametrize.is_parametrized(module):
+        return copy.copy(module)
+    twin = type(module).__new__(type(module))  # copy.copy asks for a state, which such modules refuse to give
+    twin.__dict__.update(module.__dict__)
+    return twin
+
+
 class _Wrapped:
     """Methods that an instrumented module has beside its own."""
 

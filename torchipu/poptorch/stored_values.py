@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import collections
 import enum
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from torchipu.poptorch import enums
 from torchipu.poptorch._impl import createPoptorchError
+from torchipu.poptorch.structure import parser_of, registered
 
 OPTIMISERS: Mapping[str, type[torch.optim.Optimizer]] = {
     "SGD": torch.optim.SGD, "Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW, "RMSprop": torch.optim.RMSprop,
@@ -44,7 +46,56 @@ def to_data(value: Any) -> Any:
     if kind in (dict, collections.OrderedDict):
         name = "dict" if kind is dict else "ordered"
         return {name: [[to_data(key), to_data(member)] for key, member in value.items()]}
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        return {"named": [_path_of(kind), list(kind._fields), [to_data(member) for member in value]]}
+    if parser_of(value) is not None and not isinstance(value, (tuple, list, dict, set)):
+        return {"object": [_path_of(kind), [[name, to_data(member)] for name, member in _state(value)]]}
     raise createPoptorchError(f"An object of class {kind.__qualname__} cannot be stored in an executable file")
+
+
+def _path_of(kind: type) -> list[str]:
+    return [kind.__module__, kind.__qualname__]
+
+
+def _state(value: Any) -> list[tuple[str, Any]]:
+    """Return the attributes of an object, those in slots too."""
+    slots = [name for kind in type(value).__mro__ for name in _names(vars(kind).get("__slots__", ()))]
+    kept = [(name, getattr(value, name)) for name in slots if hasattr(value, name) and not name.startswith("__")]
+    return [*vars(value).items(), *kept] if hasattr(value, "__dict__") else kept
+
+
+def _names(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _loaded(module: str, name: str) -> Any:
+    """Return a class by its name if the program has loaded its module already: a file must not cause imports."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _named(path: Sequence[str], fields: Sequence[str], members: Sequence[Any]) -> Any:
+    kind = _loaded(*path)
+    if isinstance(kind, type) and issubclass(kind, tuple) and list(getattr(kind, "_fields", ())) == list(fields):
+        return kind(*members)
+    return collections.namedtuple(path[1].rpartition(".")[2], fields)(*members)
+
+
+def _object(path: Sequence[str], state: Sequence[tuple[str, Any]]) -> Any:
+    """Return an object of a class with a parser, made without a call of its own."""
+    known = {tuple(_path_of(kind)): kind for kind in registered()}
+    kind = known.get(tuple(path)) or _loaded(*path)
+    if not isinstance(kind, type) or not any(issubclass(kind, other) for other in registered()):
+        raise createPoptorchError(
+            f"The file holds an object of class {path[1]}: import {path[0]} and call poptorch.registerCustomArgParser "
+            "for it before the file is loaded"
+        )
+    value: Any = object.__new__(kind)
+    for name, member in state:
+        object.__setattr__(value, name, member)
+    return value
 
 
 def from_data(data: Any) -> Any:
@@ -69,6 +120,10 @@ def from_data(data: Any) -> Any:
             return {from_data(key): from_data(member) for key, member in content}
         case "ordered":
             return collections.OrderedDict((from_data(key), from_data(member)) for key, member in content)
+        case "named":
+            return _named(content[0], content[1], [from_data(member) for member in content[2]])
+        case "object":
+            return _object(content[0], [(name, from_data(member)) for name, member in content[1]])
     raise ValueError(f"unknown kind of value {kind!r}")
 
 

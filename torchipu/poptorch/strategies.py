@@ -82,6 +82,14 @@ class _IExecutionStrategy:
         """
         raise NotImplementedError
 
+    def default_ipu(self, stage: Stage) -> int:
+        """Return the IPU of a stage that names none and whose block names none.
+
+        Args:
+            stage: Of a block that begins.
+        """
+        return stage._stage_id
+
     def check_ipu(self, stage: Stage, ipu: int) -> None:
         """Refuse an IPU for a stage.
 
@@ -396,9 +404,16 @@ class SerialPhasedExecution(_PhasedExecution):
 class ParallelPhasedExecution(_PhasedExecution):
     """Even phases on even IPUs and odd phases on odd ones, so that transfers of one overlap with another's work.
 
+    Where neither stage nor block names an IPU, the stages of an even phase are on IPU 0, 2, ... and those of an odd one
+    on IPU 1, 3, ...
+
     Args:
         *phases: In order: a `Phase`, a list of stages, or a list of names of blocks, which make one stage.
     """
+
+    def default_ipu(self, stage: Stage) -> int:
+        """Return the next IPU of the phase's parity."""
+        return 2 * stage._stage_id + stage._phase_id % 2
 
     def check_ipu(self, stage: Stage, ipu: int) -> None:
         """Refuse an odd IPU for an even phase and the other way round."""
