@@ -236,7 +236,8 @@ def without_dimensions(call: Call) -> Call:
     schema: Any = overload_of(call.target)._schema  # type: ignore[attr-defined]
     names = [argument.name for argument in schema.arguments]
     args = [0 if isinstance(value, int) and name in ("dim", "dim0", "dim1") else [] if name == "dim" and
-            isinstance(value, list) else value for name, value in zip(names, call.args, strict=False)]
+            isinstance(value, list) else value[:1] and [0] if name == "dims" and isinstance(value, list) else value
+            for name, value in zip(names, call.args, strict=False)]
     return changed(
         Call(call.target, tuple(args), call.kwargs),
         lambda value: value.reshape(-1)[:1].reshape(()) if value.numel() else value,

@@ -373,7 +373,8 @@ def flip(op: Op, plan: HostPlanner) -> None:
     """Reverse dimensions."""
     held, out = _held(op, plan), plan.output(op.outputs[0])
     strides, offset = list(held.strides), 0
-    for dim in {d % len(held.shape) for d in op.attrs["dims"]}:  # type: ignore[attr-defined]
+    dims: Sequence[int] = op.attrs["dims"] if held.shape else ()  # type: ignore[assignment]  # a 0-d tensor has dim 0
+    for dim in {d % len(held.shape) for d in dims}:
         offset += (held.shape[dim] - 1) * strides[dim]
         strides[dim] = -strides[dim]
     emit_copy(plan, out, _view(held, held.shape, strides, offset if held.num_elements else 0))
