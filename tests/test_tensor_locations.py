@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torchipu.cost.exchange import all_reduce_cycles, streaming_cycles
 from torchipu.errors import OptionsError
 from torchipu.ir.program import AllReduce, Execute, HostCopy, Program, leaves_of
 from torchipu.ir.types import Role
+from torchipu.optim import LAMB, LARS
 from torchipu.target import lookup_target
 
 WIDTH, BATCH, ACCUMULATION = 128, 4, 4
@@ -237,6 +239,45 @@ def test_each_replica_keeps_and_updates_a_share_of_the_optimiser_state() -> None
         return sum(step.compute_set.groups[0].cycles for step in steps if isinstance(step, Execute))
 
     assert compute(step) < compute(whole)
+
+
+LAYERWISE = {
+    "lamb": lambda p: LAMB(p, lr=0.01), "lars": lambda p: LARS(p, lr=1.0, weight_decay=1e-3),
+    "clipped": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+}
+
+
+@pytest.mark.parametrize("name", LAYERWISE)
+@pytest.mark.parametrize("shared", [
+    {"optimiser_state_location": TensorLocation(replicated_sharding=True)},
+    {"optimiser_state_location": TensorLocation(on_chip=False, replicated_sharding=True),
+     "accumulator_location": TensorLocation(replicated_sharding=True),
+     "weight_location": TensorLocation(replicated_sharding=True)},
+], ids=["states", "all"])
+def test_norms_of_tensors_in_shares_are_those_of_the_whole(name: str, shared: dict[str, TensorLocation]) -> None:
+    model = Layers()
+    exact = copy.deepcopy(model).double()
+    max_norm = 1e-3 if name == "clipped" else None
+    step = torchipu.TrainStep(
+        model, LAYERWISE[name](model.parameters()),
+        Options(execution="sharded", gradient_accumulation=2, replicas=4, max_grad_norm=max_norm, verify=True, **shared),
+    )
+    reference = LAYERWISE[name](exact.parameters())
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(4):
+        x = torch.randn(8 * BATCH, WIDTH, generator=generator)
+        step(x)
+        reference.zero_grad()
+        exact(x.double()).backward()
+        if max_norm is not None:
+            assert torch.nn.utils.clip_grad_norm_(exact.parameters(), max_norm) > max_norm
+        reference.step()
+    for mine, theirs in zip(model.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(mine.double(), theirs, rtol=2e-4, atol=2e-6)
+    if max_norm is None:  # on the device each replica has the squares of a share: their sums are two floats a tensor
+        summed = [one for one in collectives(step, "U0") if one.kind == "all_reduce"]
+        assert [v.num_elements for one in summed for v in one.variables] == [2, 2]
+        assert all(one.replicas == 4 for one in summed)
 
 
 def test_shares_that_lie_off_chip_are_streamed_as_shares() -> None:

@@ -30,11 +30,13 @@ from torchipu.ir.program import (
     VertexGroup,
     leaves_of,
 )
-from torchipu.ir.types import Leg, Role
+from torchipu.ir.types import DType, Leg, Role
 from torchipu.ops.spec import spec_of
 from torchipu.options import Options, TensorLocation
 from torchipu.target import Target
 
+OF_NORMS = ("lamb", "lars")
+"""Updates that need the norms of whole tensors: of the weights, and of their gradient or direction."""
 REMOTE = "remote."  # streams of Streaming Memory
 OVERLAP_OF_LOADS = "device_iteration_loop"
 """What goes through IO tiles of itself: the next load runs while this function computes."""
@@ -75,7 +77,8 @@ def locate(executable: Executable, options: Options, target: Target) -> Executab
     wholes: list[Variable] = []
     if executable.replicas > 1:
         functions, wholes = _gathered(functions, changes, executable.replicas)
-        functions = _shared_out(functions, changes, target)
+        functions, norms = _shared_out(functions, changes, target)
+        wholes += norms
     functions = {
         name: _rewritten(program, {**changes, **{v: link.seen_by(name) for v, link in links.items()}})
         for name, program in functions.items()
@@ -284,36 +287,48 @@ def _sync_before(body: list[Program]) -> list[Program]:
 
 def _shared_out(
     functions: dict[str, Program], changes: Mapping[Variable, Variable], target: Target,
-) -> dict[str, Program]:
-    """Let updates work on shares, sums leave shares, and weights be gathered."""
+) -> tuple[dict[str, Program], list[Variable]]:
+    """Let updates work on shares, sums leave shares, and weights be gathered.
+
+    Returns:
+        The functions, and the variables of the norms that replicas add up.
+    """
     shared = {variable for variable, new in changes.items() if new.num_elements != variable.num_elements}
+    norms: list[Variable] = []
     if not shared:
-        return functions
+        return functions, norms
     done: dict[str, Program] = {}
     gradients: set[Variable] = set()
     for name, program in functions.items():
         if name.startswith("U"):
-            rewritten, read, weights = _update_of_shares(program, shared, changes, target)
+            rewritten, read, weights = _update_of_shares(program, shared, changes, target, norms)
             gradients |= read
             gathered = (Sync("replica"), AllReduce(tuple(weights), False, 0, "all_gather")) if weights else ()
-            done[name] = Sequence((rewritten, *gathered))
+            done[name] = Sequence((*rewritten.body, *gathered))
     replicas = next((s.replicas for p in functions.values() for s in leaves_of(p) if isinstance(s, AllReduce)), 1)
     done = {name: _with_replicas(program, replicas) for name, program in done.items()}
     for name, program in functions.items():
         if name.startswith("R"):
             done[name] = _scattered(program, gradients)
-    return {name: done.get(name, program) for name, program in functions.items()}
+    return {name: done.get(name, program) for name, program in functions.items()}, norms
 
 
 def _update_of_shares(
     program: Program, shared: set[Variable], changes: Mapping[Variable, Variable], target: Target,
-) -> tuple[Program, set[Variable], list[Variable]]:
+    norms: list[Variable],
+) -> tuple[Sequence, set[Variable], list[Variable]]:
     """Return an update whose compute sets with shared states take a share, its gradients, and its weights."""
     gradients: set[Variable] = set()
     weights: dict[Variable, None] = {}
     body: list[Program] = []
-    for step in program.body if isinstance(program, Sequence) else (program,):
+    steps = program.body if isinstance(program, Sequence) else (program,)
+    last = {step.compute_set.op: step for step in steps if isinstance(step, Execute)}
+    for step in steps:
         if isinstance(step, Execute) and shared.intersection(_fields(step)):
+            if step.compute_set.op.kind in OF_NORMS and last[step.compute_set.op] is step:
+                before = _sync_before(body)
+                body += _summed_norms(step, shared, norms, target)
+                body += before
             fields = list(_fields(step))
             whole = (field for field in fields if field.role is Role.WEIGHT and field not in shared)
             weights.update(dict.fromkeys(whole))
@@ -326,6 +341,17 @@ def _update_of_shares(
             step = _smaller(step, size, smaller, target)
         body.append(step)
     return Sequence(tuple(body)), gradients, list(weights)
+
+
+def _summed_norms(step: Execute, shared: set[Variable], norms: list[Variable], target: Target) -> list[Program]:
+    """Return the steps that add up over the replicas the squares that each of them has of its share."""
+    state = next(field for field in _fields(step) if field in shared)
+    sums = replace(
+        state, name=f"{state.name}.norms", shape=(2,), dtype=DType.FLOAT, role=Role.GRADIENT,
+        mapping=linear(2, target.num_tiles, 2, 2),
+    )
+    norms.append(sums)
+    return [Sync("replica"), AllReduce((sums,), False, 0)]
 
 
 def _smaller(step: Execute, size: int, smaller: int, target: Target) -> Execute:
