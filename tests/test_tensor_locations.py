@@ -260,7 +260,9 @@ def test_norms_of_tensors_in_shares_are_those_of_the_whole(name: str, shared: di
     max_norm = 1e-3 if name == "clipped" else None
     step = torchipu.TrainStep(
         model, LAYERWISE[name](model.parameters()),
-        Options(execution="sharded", gradient_accumulation=2, replicas=4, max_grad_norm=max_norm, verify=True, **shared),
+        Options(
+            execution="sharded", gradient_accumulation=2, replicas=4, max_grad_norm=max_norm, verify=True, **shared,
+        ),
     )
     reference = LAYERWISE[name](exact.parameters())
     generator = torch.Generator().manual_seed(1)

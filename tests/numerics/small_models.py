@@ -98,6 +98,24 @@ class SmallResNet(torch.nn.Module):
         return F.cross_entropy(self.head(self.body(x).mean((2, 3))).float(), labels)
 
 
+class NarrowResNet18(torch.nn.Module):
+    """ResNet-18 with all of its layers and an eighth of its channels, for images of 8 x 8: halved twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        blocks, given = [], 8
+        for made, stride in ((8, 1), (16, 2), (32, 2), (64, 1)):
+            blocks += [Residual(given, made, stride), Residual(made, made, 1)]
+            given = made
+        self.body = torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3, 1, 1, bias=False), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), *blocks,
+        )
+        self.head = torch.nn.Linear(64, CLASSES)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(self.head(self.body(x).mean((2, 3))).float(), labels)
+
+
 def images(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Draw noisy pictures of six kinds; three labels in ten are drawn at random."""
     kinds = torch.randn(CLASSES, 3, 8, 8, generator=torch.Generator().manual_seed(9))
