@@ -141,7 +141,7 @@ def test_a_call_for_all_of_them_computes_what_each_would(
     assert bound.lanes.count == runs
     joined = [at for at in bound.host_plan.steps if bound.layout.call_of(at) is not None]
     assert {at.kernel.name for at in joined if at.kernel is not None} >= kernels
-    assert any(at.adds_up for at in joined) == (make is Dense)
+    assert any(at.adds_up for at in joined)
     monkeypatch.setattr(torchipu.step.base, "choose_lanes", lambda *of: Lanes())
     wanted, _ = made(make, runs, host_threads=1, **options)
     assert all(map(torch.equal, found, wanted))

@@ -224,7 +224,12 @@ int FN(matmul_dots)(char *const *args, const int64_t *ints, const double *scalar
           float sums[16];
           columns = end - j >= FN(DOT_COLUMNS) ? FN(DOT_COLUMNS) : 1;
           (columns > 1 ? FN(dots_table) : FN(dots_of_column))[rows - 1](a + i * ints[4], ints[4], b + j * ints[6], ints[6], K, sums);
-          for (int64_t r = 0; r < rows; r++)
+          const int plain = columns == 4 && alpha == 1.0f && (s ? beta == 1.0f && ints[11] == 1 : !ints[12]);
+          for (int64_t r = 0; r < rows && plain; r++) {
+            const __m128 more = s ? _mm_loadu_ps(s + (i + r) * ints[10] + j) : _mm_setzero_ps();
+            _mm_storeu_ps(c + (i + r) * N + j, _mm_add_ps(_mm_loadu_ps(sums + r * 4), more));
+          }
+          for (int64_t r = 0; r < rows && !plain; r++)
             for (int64_t q = 0; q < columns; q++) {
               float *const to = c + (i + r) * N + j + q;
               const float more = s ? beta * s[(i + r) * ints[10] + (j + q) * ints[11]] : ints[12] ? *to : 0.0f;

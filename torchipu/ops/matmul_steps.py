@@ -113,7 +113,7 @@ def emit_product(
         int(packs_left), int(addend is not None), *addend_strides, 2 if adds else 0,
         right_strides[1] if packs_in_items else 0,
     )
-    if joins_summands and packs_in_items:
+    if joins_summands:
         joining = partial(_join_summands, ints)
     elif not adds and batch == 1 and not packs_left and left_strides[1] == 1:
         is_packed = _packs_panels(right_strides, rows, columns, inner)
