@@ -175,6 +175,26 @@ def test_keyword_arguments_numbers_and_written_buffers():
         captured.flatten((torch.randn(2, 4),))
 
 
+class Filling(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.register_buffer("last", torch.zeros(2, 4))
+
+    def forward(self, x):
+        h = self.fc(x)
+        with torch.no_grad():
+            torch.mul(h, 2, out=self.last)
+        return h.pow(2).sum()
+
+
+def test_a_buffer_that_is_only_written_is_an_input_of_the_graph():
+    captured = check_training(Filling(), (torch.randn(2, 4),), loss_of=lambda out: out)
+    assert list(captured.buffers) == ["last"]
+    assert captured.buffers["last"] in captured.graph.inputs
+    assert [state for state, _ in captured.graph.updates] == [captured.buffers["last"]]
+
+
 class InPlaceInput(nn.Module):
     def forward(self, x):
         x.mul_(2)

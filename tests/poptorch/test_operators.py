@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 
 from torchipu import poptorch
 
@@ -148,6 +149,43 @@ def test_running_statistics_may_be_the_mean_over_all_batches(layer: nn.Module, s
     model.eval()
     got, expected = poptorch.inferenceModel(model)(first)[0], exact.eval()(first.double())[0].detach()
     torch.testing.assert_close(got.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+# --------------------------------------------------------------------------- weights made of others
+WRAPPED: list[Callable[[], nn.Module]] = [
+    lambda: nn.utils.weight_norm(nn.Linear(4, 3)), lambda: nn.utils.weight_norm(nn.Conv1d(1, 3, 2), dim=None),
+    lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)), lambda: nn.utils.spectral_norm(nn.Linear(4, 3)),
+    lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 3)),
+    lambda: prune.random_unstructured(nn.Linear(4, 3), "weight", 0.5),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
+@pytest.mark.parametrize("make", WRAPPED)
+@pytest.mark.parametrize("is_split", [False, True])
+def test_weights_that_are_made_of_others_are_trained(make: Callable[[], nn.Module], is_split: bool) -> None:
+    def made() -> Normalised:
+        torch.manual_seed(11)
+        return Normalised(make())
+
+    model, exact = made(), made().double()
+    options = poptorch.Options()
+    if is_split:  # the layer is on another IPU than the loss
+        options.Training.gradientAccumulation(3)
+        poptorch.BeginBlock(model.layer, ipu_id=1)
+    training = poptorch.trainingModel(model, options, torch.optim.SGD(model.parameters(), lr=0.05))
+    judge = torch.optim.SGD(exact.parameters(), lr=0.05)
+    parts = 3 if is_split else 1
+    for _ in range(3):
+        x = torch.randn(parts, 2, 4, generator=GENERATOR)
+        x = x.unsqueeze(2) if isinstance(model.layer, nn.Conv1d) else x
+        training(x.flatten(0, 1))
+        judge.zero_grad()
+        for part in x.double():
+            (exact(part)[1] / parts).backward()
+        judge.step()
+    for name, value in exact.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name].double(), value.double(), rtol=1e-4, atol=1e-5)
 
 
 # --------------------------------------------------------------------------- whole numbers at random

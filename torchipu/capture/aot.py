@@ -373,8 +373,14 @@ def _assemble(
     args: tuple[Any, ...], kwargs: Mapping[str, Any],
 ) -> Captured:
     graph = imported.graph
-    read = _read_by_graph(imported)
     by_desc = {node.meta["desc"]: tensor for node, tensor in zip(placeholders, imported.placeholders, strict=True)}
+    output_node = next(node for node in module.graph.nodes if node.op == "output")
+    # A state that is only written, as by ``out=``, is an input as well: it has a place on the device.
+    read = _read_by_graph(imported) | {
+        by_desc[what.mutated_input] for what in output_node.meta["desc"]
+        if isinstance(what, desc.InputMutationAOTOutput)
+        and not isinstance(what.mutated_input, desc.PlainAOTInput)
+    }
     parameters: dict[str, Tensor] = {}
     buffers: dict[str, Tensor] = {}
     for what, tensor in by_desc.items():
@@ -389,7 +395,6 @@ def _assemble(
     gradients: dict[str, Tensor] = {}
     written: dict[int, Tensor] = {}
     dtypes: dict[Tensor, torch.dtype] = {}
-    output_node = next(node for node in module.graph.nodes if node.op == "output")
     for what, value, fake in zip(output_node.meta["desc"], imported.results, imported.result_values, strict=True):
         if not isinstance(value, Tensor):
             continue
