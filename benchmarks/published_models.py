@@ -1,7 +1,8 @@
 """BERT, ViT and GPT-2 in plain PyTorch with the splits over IPUs that Graphcore's public examples give by hand.
 
 The layers per IPU are those of the example applications' configurations: BERT-Base 0/4/4/4, BERT-Large 3/7/7/7,
-ViT-Base 3/3/3/3, GPT-2 small 0/4/4/4 and medium 0/3/3/3/3/4/4/4; BERT-Large over eight IPUs has three layers on each.
+ViT-Base 3/3/3/3, GPT-2 small 0/4/4/4 and medium 0/3/3/3/3/4/4/4. Over eight IPUs, BERT-Large has three layers on each:
+an even split of ours, for how MLPerf v2.0 divided it is not published in full.
 Embeddings are on IPU 0; so are the heads that share the embedding's weight, those of the pretraining of BERT and of
 GPT-2; ViT's head follows its last layer. Micro-batch, gradient accumulation, replicas and available memory are theirs
 too, products have half partials, and the states of the optimiser are off the chip, shared out among the replicas.
