@@ -1,7 +1,8 @@
 """Calls that PopTorch refuses when it compiles a model, in its words.
 
 Some of them torchipu could compute; a program that relies on the refusal finds it all the same, and `torch.compile`
-with the backend ``ipu`` has none of these limits. What torch itself refuses keeps torch's words.
+with the backend ``ipu`` has none of these limits. What torch itself refuses keeps torch's words, but for
+what `refusals` holds.
 """
 
 from __future__ import annotations

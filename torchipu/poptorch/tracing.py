@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules.batchnorm import _NormBase
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu.capture.fx_source import TORCH_ROOT
 from torchipu.capture.running import Running
@@ -31,6 +32,7 @@ from torchipu.poptorch.grouping import Group, picked
 from torchipu.poptorch.limits import NEEDS_VALUES, Limits
 from torchipu.poptorch.mixed_types import with_common_type
 from torchipu.poptorch.options import Options
+from torchipu.poptorch.refusals import in_words_of_poptorch
 
 REFUSALS = (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError)
 """What torch raises for arguments that it does not take; of which kind depends on the kernel."""
@@ -123,7 +125,8 @@ class TracedModel(Running):
         for tensor in structure.tensors_in(returned):
             if not isinstance(tensor, (FunctionalTensor, FakeTensor)):
                 warnings.warn(f"Output expected to be on the IPU but is on {tensor.device.type}", stacklevel=2)
-                self.members.append(tensor.detach().clone())
+                with _disable_current_modes():  # which would leave no values
+                    self.members.append(tensor.detach().clone())
                 continue
             known = next((index for index, result in enumerate(results) if result is tensor), None)
             if known is None:
@@ -230,6 +233,11 @@ class _Calls(TorchFunctionMode):
                 if explained is error:  # an error that is its own cause has no end
                     raise
                 raise explained from error
+            except REFUSALS as error:
+                reworded = in_words_of_poptorch(function, args, kwargs, error)
+                if reworded is None:
+                    raise
+                raise reworded from error
         self.limits.note(function, args, kwargs, result)
         self.slices.note(function, args, kwargs, result)
         self.tracker.note(function, args, kwargs, result)
