@@ -217,6 +217,14 @@ def test_the_log_has_the_stages_of_the_strategy(
     assert f"Cos:0 [float32(2), mode(Sharded), ipu(1), stage({stages[1]})]" in log
 
 
+def test_the_log_calls_a_product_with_a_bias_one_op(debug_log: Callable[[], str]) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 3, bias=False))
+    poptorch.inferenceModel(model).compile(torch.ones(4, 2))
+    log = debug_log()
+    assert "0/Gemm:0 [float32(4, 3), mode(Pipelined), ipu(0), stage(0)]" in log
+    assert "1/MatMul:0 [float32(4, 3), mode(Pipelined), ipu(0), stage(0)]" in log
+
+
 @pytest.mark.parametrize(("ipus", "accumulation", "iterations", "is_training", "message"), [
     ([0, 1, 2], 4, 9, True,
      "poptorch.Options().Training.gradientAccumulation must be greater than or equal to the number of pipeline stages "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import copy
+import io
 from typing import Any, NamedTuple
 
 import pytest
@@ -91,6 +93,20 @@ def test_results_keep_containers_keys_constants_and_repetitions() -> None:
     assert torch.equal(found["b"][0], x * 2)
     assert torch.equal(found["a"]["z"], x * 2)
     torch.testing.assert_close(found["b"][1][0], x.sum())
+
+
+def test_a_tensor_of_the_host_that_forward_hands_on_comes_back_with_its_values_and_a_warning() -> None:
+    class Handing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.labels = torch.tensor([3.0, 1.0, 4.0])
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x + 1, self.labels
+
+    with pytest.warns(UserWarning, match="Output expected to be on the IPU but is on cpu"):
+        _, labels = infer(Handing(), torch.zeros(2))
+    assert labels.tolist() == [3, 1, 4]
 
 
 def test_named_tuples_come_back_as_what_they_are_and_those_of_torch_as_tuples() -> None:
@@ -253,6 +269,16 @@ def test_without_an_optimiser_training_is_sgd_of_a_hundredth() -> None:
     step(x, labels)
     eager_training(twin, sgd(twin, 0.01), (x, labels))
     torch.testing.assert_close(dict(model.state_dict()), dict(twin.state_dict()))
+
+
+def test_a_saved_result_is_a_plain_tensor() -> None:
+    result = infer(lambda x: x + 1, torch.zeros(2))
+    file = io.BytesIO()
+    torch.save({"result": result}, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=True)["result"]  # which takes nothing but what torch itself can make
+    assert loaded.tolist() == [1, 1] and "backward" not in vars(loaded)
+    assert copy.deepcopy(result).tolist() == [1, 1]
 
 
 def test_backward_of_a_result_is_refused() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import torchipu.poptorch as poptorch
 from tests.poptorch.models import Classifier, batch, options, sgd, twin_of
@@ -95,6 +96,26 @@ def test_the_ir_lists_ops_with_their_module_and_place() -> None:
     assert {"MatMul", "SGD0VarUpdate", "Nll"} <= kinds
     assert any(op["name"].startswith("head/") for op in ops)
     assert all(isinstance(value, str) for op in ops for value in op["attributes"].values())
+
+
+def test_the_ir_calls_layers_and_attributes_as_popart_does() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            product = poptorch.set_available_memory(torch.mm(x, x.t()), 0.3)
+            result = torch.relu(self.norm(x)) + product.sum()
+            return result, poptorch.identity_loss(result, "sum")
+
+    step = poptorch.trainingModel(Normed())
+    step.compile(torch.ones(3, 4))
+    ops = json.loads(step._debugGetPopartIR())["maingraph"]
+    assert {"BatchNormalization", "BatchNormalizationGrad", "Relu", "ReluGrad"} <= {op["type"] for op in ops}
+    product = next(op for op in ops if op["type"] == "MatMul")
+    assert product["attributes"]["availableMemoryProportion"] == "0.3"
+    assert product["attributes"]["partialsType"] == "float"
 
 
 @pytest.mark.parametrize(("make", "accumulation", "kinds"), [

@@ -190,6 +190,26 @@ def test_buffers_advance_with_every_micro_batch_and_come_back_when_asked() -> No
     assert torch.equal(model.count, torch.full((2,), 6.0))
 
 
+def test_a_weight_may_be_added_to_by_its_name() -> None:
+    class Summing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.total = nn.Parameter(torch.zeros(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert isinstance(self.total, nn.Parameter)
+            with torch.no_grad():
+                self.total += x  # assigns to the name, which takes parameters alone
+            return self.total * 2
+
+    model = Summing()
+    step = poptorch.inferenceModel(model)
+    assert step(torch.ones(2)).tolist() == [2, 2]
+    assert step(torch.ones(2)).tolist() == [4, 4]
+    step.copyWeightsToHost()
+    assert model.total.tolist() == [2, 2] and isinstance(model.total, nn.Parameter)
+
+
 def test_named_buffers_are_copied_alone() -> None:
     model = Counting()
     settings = options()

@@ -72,8 +72,8 @@ class Running(torch.nn.Module):
         """Return the tensors of a run; only the loss carries a gradient."""
         paths = _module_paths(self.inner) if self.names_modules else contextlib.nullcontext()
         with (
-            _tied(self._repeats), traceback.preserve_node_meta(), paths, _seen_as_tracing(), counted_on_the_device(),
-            _without_loops(), _UserLines(),
+            _tied(self._repeats), _rebound(self.inner), traceback.preserve_node_meta(), paths, _seen_as_tracing(),
+            counted_on_the_device(), _without_loops(), _UserLines(),
         ):
             results, self.loss = self.run(tensors)
         if self.loss is not None and not results[self.loss].requires_grad:
@@ -84,6 +84,23 @@ class Running(torch.nn.Module):
         return [
             result if index == self.loss else result.detach().clone() for index, result in enumerate(results)
         ]
+
+
+@contextlib.contextmanager
+def _rebound(module: torch.nn.Module) -> Iterator[None]:
+    """Let ``self.weight += x`` bind what stands for a parameter to the name that it has, as it does the parameter."""
+    for member in module.modules():
+        for parameter in member._parameters.values():
+            if parameter is not None:
+                parameter._is_param = True  # what isinstance(tensor, torch.nn.Parameter) looks at
+    register = torch.nn.Module.register_parameter
+
+    def bind(member: torch.nn.Module, name: str, parameter: Any) -> None:
+        if parameter is None or member._parameters.get(name) is not parameter:
+            register(member, name, parameter)
+
+    with mock.patch.object(torch.nn.Module, "register_parameter", bind):
+        yield
 
 
 def capture_by_running(

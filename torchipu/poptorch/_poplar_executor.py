@@ -54,6 +54,10 @@ def _refuse_backward(*args: Any, **kwargs: Any) -> None:
     )
 
 
+def _plain_state() -> None:
+    """Leave `_refuse_backward` out of what is pickled: a saved result loads with ``weights_only=True``, and anywhere."""
+
+
 class PoplarExecutor(Reports, Files, Optimised):
     """A model on the device; made by `trainingModel`, `inferenceModel` and `load`.
 
@@ -210,6 +214,7 @@ class PoplarExecutor(Reports, Files, Optimised):
         write_magnitudes(session, self._options, is_training=self._training)
         for result in results:
             result.backward = _refuse_backward  # type: ignore[method-assign]
+            result.__getstate__ = _plain_state  # type: ignore[method-assign]
         returned = session.traced.rebuild(results)
         self._perf.note(self._options, len(tensors), len(results), (started, received, computed, time.perf_counter()))
         return returned

@@ -21,8 +21,19 @@ OP_TYPES: Mapping[str, str] = {
     "sgd": "SGD0VarUpdate", "adam": "AdamVarUpdate", "adamw": "AdamVarUpdate", "rmsprop": "RMSPropUpdater",
     "rmsprop_tf": "RMSPropUpdater", "lamb": "AdamVarUpdate",
     "accumulate": "Accumulate", "all_reduce": "ReplicatedAllReduce", "l1_loss": "L1", "cos": "Cos", "sin": "Sin",
+    "_native_batch_norm_legit_functional": "BatchNormalization", "_native_batch_norm_legit": "BatchNormalization",
+    "_native_batch_norm_legit_no_training": "BatchNormalization", "native_batch_norm_backward": "BatchNormalizationGrad",
+    "native_layer_norm_backward": "GroupNormalizationGrad", "native_group_norm_backward": "GroupNormalizationGrad",
+    "nll_loss_backward": "NllGrad", "_softmax_backward_data": "SoftmaxGrad", "_log_softmax_backward_data":
+    "LogSoftmaxGrad", "threshold_backward": "ReluGrad", "embedding_dense_backward": "GatherGrad",
+    "max_pool2d_with_indices_backward": "MaxPoolGrad", "avg_pool2d": "AveragePool",
+    "avg_pool2d_backward": "AveragePoolGrad", "ones": "Fill", "zeros": "Fill", "full": "Fill", "select": "Slice",
+    "slice": "Slice", "squeeze": "Reshape", "unsqueeze": "Reshape", "expand": "Expand", "where": "Where",
 }
 """PopART's name of an op where it is not simply ATen's in capitals."""
+
+LOGGED_TYPES = {**OP_TYPES, "addmm": "Gemm"}
+"""The same for the log, whose ops PopART has not taken apart yet: a product with a bias is one op of ONNX."""
 
 GRADIENT, UPDATED = "Gradient___", "UpdatedVar___"
 FINAL_LOSS_SCALE = "finalLossScale"
@@ -42,19 +53,29 @@ class Anchor:
     returned: Returned | None
 
 
-def op_type(op: Op) -> str:
-    """Return PopART's name of what an op computes."""
+def op_type(op: Op, types: Mapping[str, str] = OP_TYPES) -> str:
+    """Return PopART's name of what an op computes.
+
+    Args:
+        op: The op.
+        types: Names that are not simply ATen's in capitals.
+    """
     name = op.target.split(".")[1] if "." in op.target else op.kind
-    return OP_TYPES.get(name) or "".join(part.capitalize() for part in name.strip("_").split("_"))
+    return types.get(name) or "".join(part.capitalize() for part in name.strip("_").split("_"))
 
 
-def op_names(graph: Graph) -> Iterator[tuple[str, Op]]:
-    """Yield each op with its name: ``module/path/Type:0``, a number behind it where several are alike."""
+def op_names(graph: Graph, types: Mapping[str, str] = OP_TYPES) -> Iterator[tuple[str, Op]]:
+    """Yield each op with its name: ``module/path/Type:0``, a number behind it where several are alike.
+
+    Args:
+        graph: The program.
+        types: Names of what ops compute, by the overload's name.
+    """
     counts: dict[str, int] = {}
     for op in graph.ops:
         scope = op.source.module.replace(".", "/")
         leg = "" if op.leg is Leg.FORWARD else "Gradient___" if op.leg is Leg.BACKWARD else "Update___"
-        base = f"{scope}/{leg}{op_type(op)}" if scope else f"{leg}{op_type(op)}"
+        base = f"{scope}/{leg}{op_type(op, types)}" if scope else f"{leg}{op_type(op, types)}"
         count = counts[base] = counts.get(base, -1) + 1
         yield (f"{base}/{count}" if count else base), op
 

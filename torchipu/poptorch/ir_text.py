@@ -15,7 +15,7 @@ from torchipu.ir.program import Executable
 from torchipu.ir.text import format_graph
 from torchipu.ir.types import DType, Leg, Role
 from torchipu.poptorch._logging import TRACE, logger
-from torchipu.poptorch.anchors import op_names, op_type
+from torchipu.poptorch.anchors import LOGGED_TYPES, op_names, op_type
 from torchipu.poptorch.multi_conv import MULTI_CONV
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.strategies import _IExecutionStrategy, _PhasedExecution
@@ -28,6 +28,8 @@ DTYPES = {
 
 MAX_GRAPH_LENGTH = 10_000
 """Characters of a graph in the log, unless ``POPTORCH_MAX_GRAPH_LEN`` says otherwise. Source: PopTorch, recalled."""
+ATTRIBUTES = {"available_memory": "availableMemoryProportion", "partials": "partialsType"}
+"""PopART's name of an attribute where it is not ATen's or the user's."""
 CONVOLUTIONS = ("Conv", "ConvolutionBackward")
 ADAM = ("ipu.adam.default", "ipu.adamw.default", "ipu.lamb.default")
 SGD0, SGD1, SGD2 = "SGD0VarUpdate", "SGD1VarUpdate", "SGD2VarUpdate"
@@ -51,7 +53,7 @@ def popart_ir(compiled: Compiled, *, is_combined: bool = False) -> dict[str, lis
         name = name.replace(SGD0, kind)
         if op.target in ADAM or kind in (SGD1, SGD2):
             ops.append(_updater(name, kind, op))
-        attributes = {key: str(value) for key, value in op.attrs.items()}
+        attributes = {ATTRIBUTES.get(key, key): str(value) for key, value in op.attrs.items()}
         if op.placement is not None:
             attributes["__pipeline_stage"] = str(op.placement.stage)
             attributes["__ipu_number"] = str(op.placement.ipu)
@@ -147,7 +149,7 @@ def log_ops(compiled: Compiled, options: Options) -> None:
         mode = "Phased"
         is_training = any(op.leg is Leg.BACKWARD for op in compiled.graph.ops)
         logger.debug("executionPhaseSettings.phases set to value %d", strategy.phases(is_training=is_training))
-    for name, op in op_names(compiled.graph):
+    for name, op in op_names(compiled.graph, LOGGED_TYPES):
         if op.placement is not None and op.outputs:
             result = op.outputs[0]
             logger.debug(
