@@ -277,7 +277,8 @@ def test_a_saved_result_is_a_plain_tensor() -> None:
     torch.save({"result": result}, file)
     file.seek(0)
     loaded = torch.load(file, weights_only=True)["result"]  # which takes nothing but what torch itself can make
-    assert loaded.tolist() == [1, 1] and "backward" not in vars(loaded)
+    assert loaded.tolist() == [1, 1]
+    assert "backward" not in vars(loaded)
     assert copy.deepcopy(result).tolist() == [1, 1]
 
 

@@ -207,7 +207,8 @@ def test_a_weight_may_be_added_to_by_its_name() -> None:
     assert step(torch.ones(2)).tolist() == [2, 2]
     assert step(torch.ones(2)).tolist() == [4, 4]
     step.copyWeightsToHost()
-    assert model.total.tolist() == [2, 2] and isinstance(model.total, nn.Parameter)
+    assert model.total.tolist() == [2, 2]
+    assert isinstance(model.total, nn.Parameter)
 
 
 def test_named_buffers_are_copied_alone() -> None:

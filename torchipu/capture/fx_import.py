@@ -330,11 +330,15 @@ class _Importer:
         return source_of(node), block_of(node)
 
     def source(self, node: Node, inputs: Sequence[Tensor]) -> Source:
-        """Return the user's line of a node, or that of what it reads where torch added the call itself."""
+        """Return the user's line of a node, or that of what it reads where torch added the call itself.
+
+        A container of torch's such as ``Sequential`` has no line of the user's, but modules of its own.
+        """
         own = source_of(node)
         if own.file or not inputs:
             return own
-        return next((self.sources[t] for t in inputs if t in self.sources), own)
+        lent = next((self.sources[t] for t in inputs if t in self.sources), own)
+        return replace(lent, module=own.module) if own.module else lent
 
     def arguments(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], overload: torch._ops.OpOverload, node: Node,

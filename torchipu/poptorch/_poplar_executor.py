@@ -55,7 +55,7 @@ def _refuse_backward(*args: Any, **kwargs: Any) -> None:
 
 
 def _plain_state() -> None:
-    """Leave `_refuse_backward` out of what is pickled: a saved result loads with ``weights_only=True``, and anywhere."""
+    """Leave `_refuse_backward` out of what is pickled: a saved result loads anywhere, with ``weights_only=True``."""
 
 
 class PoplarExecutor(Reports, Files, Optimised):

@@ -22,13 +22,14 @@ OP_TYPES: Mapping[str, str] = {
     "rmsprop_tf": "RMSPropUpdater", "lamb": "AdamVarUpdate",
     "accumulate": "Accumulate", "all_reduce": "ReplicatedAllReduce", "l1_loss": "L1", "cos": "Cos", "sin": "Sin",
     "_native_batch_norm_legit_functional": "BatchNormalization", "_native_batch_norm_legit": "BatchNormalization",
-    "_native_batch_norm_legit_no_training": "BatchNormalization", "native_batch_norm_backward": "BatchNormalizationGrad",
-    "native_layer_norm_backward": "GroupNormalizationGrad", "native_group_norm_backward": "GroupNormalizationGrad",
-    "nll_loss_backward": "NllGrad", "_softmax_backward_data": "SoftmaxGrad", "_log_softmax_backward_data":
-    "LogSoftmaxGrad", "threshold_backward": "ReluGrad", "embedding_dense_backward": "GatherGrad",
+    "_native_batch_norm_legit_no_training": "BatchNormalization",
+    "native_batch_norm_backward": "BatchNormalizationGrad", "native_layer_norm_backward": "GroupNormalizationGrad",
+    "native_group_norm_backward": "GroupNormalizationGrad", "nll_loss_backward": "NllGrad",
+    "_softmax_backward_data": "SoftmaxGrad", "_log_softmax_backward_data": "LogSoftmaxGrad",
+    "threshold_backward": "ReluGrad", "embedding_dense_backward": "GatherGrad",
     "max_pool2d_with_indices_backward": "MaxPoolGrad", "avg_pool2d": "AveragePool",
     "avg_pool2d_backward": "AveragePoolGrad", "ones": "Fill", "zeros": "Fill", "full": "Fill", "select": "Slice",
-    "slice": "Slice", "squeeze": "Reshape", "unsqueeze": "Reshape", "expand": "Expand", "where": "Where",
+    "squeeze": "Reshape", "unsqueeze": "Reshape",
 }
 """PopART's name of an op where it is not simply ATen's in capitals."""
 
