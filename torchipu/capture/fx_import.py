@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import GraphModule, Node
 
 from torchipu.capture.available_memory import MATRIX_OPS, available_memory_of, note_available_memory
@@ -156,7 +158,7 @@ class _Importer:
             self.placeholders.append(tensor)
         else:
             self.placeholders.append(None)
-            self.constants[tensor] = _real(what.value)
+            self.constants[tensor] = _real(what.value, node)
 
     def attribute(self, node: Node) -> None:
         """Enter a tensor that the FX module holds."""
@@ -169,7 +171,7 @@ class _Importer:
         tensor = self.tensor(node.name.lstrip("_"), value, node, Role.CONSTANT)
         self.values[node] = tensor
         self.inputs.append(tensor)
-        self.constants[tensor] = _real(value)
+        self.constants[tensor] = _real(value, node)
 
     def tensor(self, name: str, value: torch.Tensor, node: Node, role: Role = Role.ACTIVATION) -> Tensor:
         """Return a new IR tensor for a fake value, under a name that is free."""
@@ -556,6 +558,16 @@ def _attribute(value: object, node: Node) -> object:
     return value
 
 
-def _real(value: torch.Tensor) -> torch.Tensor:
-    """Return a value that neither autograd nor a fake mode follows."""
+def _real(value: torch.Tensor, node: Node) -> torch.Tensor:
+    """Return a value that neither autograd nor a fake mode follows.
+
+    Raises:
+        CaptureError: There is none: forward kept the tensor of an earlier run, in a list outside the model perhaps.
+    """
+    if isinstance(value, (FakeTensor, FunctionalTensor)):
+        raise CaptureError(
+            f"{node.name}, of size {list(value.shape)}, was made by an earlier run of forward, which left it outside",
+            op=node.format_node(), source=source_of(node),
+            remedy="make it anew in each run, or keep it in a buffer that forward writes into",
+        )
     return value.detach()

@@ -32,6 +32,7 @@ from torchipu.poptorch.grouping import Group, picked
 from torchipu.poptorch.limits import NEEDS_VALUES, Limits
 from torchipu.poptorch.mixed_types import with_common_type
 from torchipu.poptorch.options import Options
+from torchipu.poptorch.plain_state import PlainState
 from torchipu.poptorch.refusals import in_words_of_poptorch
 
 REFUSALS = (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError)
@@ -86,6 +87,7 @@ class TracedModel(Running):
         self.averages = options.Training.accumulation_and_replication_reduction_type != ReductionType.Sum
         self.warned_factories: set[str] = set()
         self.is_training = is_training
+        self.plain_state = PlainState(model)
         self.ipus: list[int] = []
         self.blocks: list[str] = []
         self.template: Any = None
@@ -97,6 +99,7 @@ class TracedModel(Running):
         given = self.arguments.with_tensors(list(tensors[:count]))
         rows = picked(self.inner, self.groups, tensors[count:], is_mean=self.averages)
         tracker = losses.LossTracker()
+        self.plain_state.restore()
         before = losses.set_tracker(tracker)
         try:
             with (
@@ -106,6 +109,7 @@ class TracedModel(Running):
                 returned = given.call(self.inner)
         finally:
             losses.set_tracker(before)
+            self.plain_state.drop_traced()
         self.ipus, self.blocks = placed.ipus, placed.names
         final = tracker.final() if self.is_training else None
         return self._flatten(returned, final)

@@ -1,0 +1,108 @@
+"""What forward leaves in plain attributes of a model, though capturing runs it several times; judged by eager runs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import torchipu.poptorch as poptorch
+
+
+class Remembering(nn.Module):
+    """Keeps, in the way that a test says, what earlier runs of its forward did."""
+
+    def __init__(self, remember: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.remember = remember
+        self.inner = nn.Module()
+        self.inner.calls = 0
+        self.kept: list[torch.Tensor] = []
+        self.by_name: dict[str, torch.Tensor] = {"start": torch.full((2,), 5.0)}
+        self.names: set[str] = {"first"}
+        self.tensors = [torch.full((2,), 7.0)]
+        self.state: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.remember(self, x)
+
+
+def count(model: Any, x: torch.Tensor) -> torch.Tensor:
+    model.inner.calls += 1
+    return x * model.inner.calls
+
+
+def append(model: Any, x: torch.Tensor) -> torch.Tensor:
+    model.kept.append(x + 1)
+    return torch.cat(model.kept)
+
+
+def append_to_tensors(model: Any, x: torch.Tensor) -> torch.Tensor:
+    model.tensors.append(x * 2)
+    return torch.cat(model.tensors)
+
+
+def name(model: Any, x: torch.Tensor) -> torch.Tensor:
+    model.names.add(str(len(model.names)))
+    model.by_name[str(len(model.by_name))] = x * 3
+    return torch.stack([*model.by_name.values()]).sum(0) * len(model.names)
+
+
+def carry(model: Any, x: torch.Tensor) -> torch.Tensor:
+    model.state = x if model.state is None else model.state + x
+    return model.state + 0
+
+
+def begin(model: Any, x: torch.Tensor) -> torch.Tensor:
+    model.offset = x.sum() if not hasattr(model, "offset") else model.offset + 100
+    return x + model.offset
+
+
+@pytest.mark.parametrize("remember", [count, append, append_to_tensors, name, carry, begin])
+def test_forward_sees_the_attributes_of_its_first_run(remember: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
+    model = Remembering(remember)
+    twin = copy.deepcopy(model)
+    x = torch.tensor([1.0, 2.0])
+    torch.testing.assert_close(poptorch.inferenceModel(model)(x), twin(x))
+
+
+@pytest.mark.parametrize("remember", [append, append_to_tensors, carry, begin])
+def test_tensors_without_values_do_not_stay_in_the_model(
+    remember: Callable[[Any, torch.Tensor], torch.Tensor],
+) -> None:
+    model = Remembering(remember)
+    twin = copy.deepcopy(model)
+    x = torch.tensor([1.0, 2.0])
+    poptorch.inferenceModel(model)(x)
+    torch.testing.assert_close(model(x), twin(x))  # on the host it has not run before
+
+
+def test_numbers_that_forward_changes_stay_changed_by_one_run() -> None:
+    model = Remembering(count)
+    poptorch.inferenceModel(model)(torch.ones(2))
+    assert model.inner.calls == 1
+
+
+def test_a_tensor_kept_outside_the_model_is_refused() -> None:
+    kept: list[torch.Tensor] = []
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        kept.append(x + 1)
+        return torch.cat(kept)
+
+    with pytest.raises(poptorch.Error, match="made by an earlier run of forward, which left it outside") as caught:
+        poptorch.inferenceModel(forward)(torch.ones(2))
+    assert "keep it in a buffer that forward writes into" in str(caught.value)
+
+
+def test_layers_that_list_their_weights_keep_them() -> None:
+    lstm = nn.LSTM(3, 4)
+    weights = list(lstm._flat_weights)
+    x = torch.randn(5, 2, 3)
+    result, _ = poptorch.inferenceModel(lstm)(x)
+    torch.testing.assert_close(result, lstm(x)[0].detach())
+    assert all(one is other for one, other in zip(lstm._flat_weights, weights, strict=True))
