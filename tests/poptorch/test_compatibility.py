@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from torchipu import poptorch
-from torchipu.cli.compatibility import STATUSES, compatibility
+from torchipu.cli.compatibility import STATUSES, TESTS, compatibility, failing_tests, page
 from torchipu.poptorch import optim
 from torchipu.poptorch.option_values import OptionsDict
 
@@ -115,6 +115,33 @@ def test_each_status_is_used_as_its_legend_says() -> None:
     statuses = {status for status, _ in ROW_BY_NAME.values()}
     assert statuses <= set(STATUSES)
     assert {"there", "partly", "accepted"} <= statuses
+
+
+def test_the_page_says_which_tests_of_poptorch_cannot_pass() -> None:
+    table = page().partition(f"## {TESTS}\n")[2]
+    assert failing_tests()
+    for subject, reason in failing_tests().items():
+        assert f"| {subject} | {reason} |" in table.splitlines()
+        assert reason
+    assert TESTS not in compatibility()
+
+
+def test_what_is_said_to_differ_from_poptorchs_tests_does_so(caplog: pytest.LogCaptureFixture) -> None:
+    calls = []
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        calls.append(x.shape)
+        return x + 1
+
+    settings = poptorch.Options().logCycleCount(True)
+    settings._Popart.set("noSuchOptionOfPopart", 1)
+    step = poptorch.inferenceModel(forward, settings)
+    assert step(torch.zeros(2)).tolist() == [1, 1]
+    assert len(calls) == 2  # "how often forward runs"
+    assert step.cycleCount() > 0  # "cycles without hardware"
+    assert "noSuchOptionOfPopart" in caplog.text  # "unknown options of `_Popart`"
+    with pytest.raises(AttributeError):
+        poptorch.experimental  # noqa: B018 - "the experimental compiler and eager mode"
 
 
 @pytest.mark.parametrize(

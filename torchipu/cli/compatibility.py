@@ -21,6 +21,9 @@ Written by `python -m torchipu poptorch > docs/poptorch.md`; do not edit: the ta
 behind `poptorch.`; arguments stand in brackets, environment variables behind a `$`.
 
 """
+TESTS = "What of PopTorch's own tests cannot pass"
+"""The table that holds kinds of test and reasons, and no names."""
+
 _OPERATORS = """\
 ## Operators of PyTorch
 
@@ -36,11 +39,20 @@ def compatibility() -> dict[str, dict[str, tuple[str, str]]]:
     Raises:
         ValueError: A status is none of `STATUSES`.
     """
-    text = resources.files("torchipu.poptorch").joinpath("compatibility.toml").read_text(encoding="utf-8")
     return {
         title: {name: _parted(name, entry) for name, entry in names.items()}
-        for title, names in tomllib.loads(text).items()
+        for title, names in _tables().items() if title != TESTS
     }
+
+
+def failing_tests() -> dict[str, str]:
+    """Return why tests of PopTorch's own cannot pass here, by what they are about."""
+    return dict(_tables()[TESTS])
+
+
+def _tables() -> dict[str, dict[str, str]]:
+    text = resources.files("torchipu.poptorch").joinpath("compatibility.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
 def _parted(name: str, entry: str) -> tuple[str, str]:
@@ -60,4 +72,6 @@ def page() -> str:
         rows = ["| name | status | difference |", "| --- | --- | --- |"]
         rows += [f"| `{name}` | {status} | {difference} |" for name, (status, difference) in names.items()]
         parts.append(f"## {title}\n\n" + "\n".join(rows) + "\n")
-    return "\n".join([*parts, _OPERATORS])
+    reasons = [f"| {subject} | {reason} |" for subject, reason in failing_tests().items()]
+    tests = "\n".join([f"## {TESTS}\n", "| tests of | reason |", "| --- | --- |", *reasons])
+    return "\n".join([*parts, _OPERATORS, f"{tests}\n"])
