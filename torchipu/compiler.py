@@ -39,7 +39,7 @@ VERIFY_VARIABLE = "TORCHIPU_VERIFY"
 PASSES: tuple[tuple[str, GraphPass], ...] = (
     ("canonicalise", lambda graph, options, target: canonicalise(graph)),
     ("placement", place),
-    ("precision", lambda graph, options, target: set_precision(graph, options)),
+    ("precision", lambda graph, options, target: set_precision(graph, options, target)),
     ("recompute", lambda graph, options, target: recompute(graph, options)),
 )
 

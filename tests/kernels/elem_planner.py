@@ -11,7 +11,7 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops import view
 from torchipu.ops.chain import can_join, emit_chain
-from torchipu.ops.spec import TO_NEAREST, HostTensor, Joining, Rounding, contiguous_strides, lookup
+from torchipu.ops.spec import TO_NEAREST, Blocks, HostTensor, Joining, Rounding, contiguous_strides, lookup
 
 DTYPES = {
     torch.float16: DType.HALF, torch.float32: DType.FLOAT, torch.int32: DType.INT, torch.int64: DType.LONG,
@@ -92,6 +92,7 @@ class MiniPlanner:
         self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
         ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, adds_up: bool = False, joining: Joining | None = None,
+        writes: Sequence[Blocks | None] = (),
     ) -> None:
         if items <= 0:
             return

@@ -13,6 +13,10 @@ import torchipu
 from tests.numerics.test_rounding import random_bits
 from torchipu.capture import fx_types
 from torchipu.errors import OptionsError
+from torchipu.ops.matrix_unit import plan_matmul
+from torchipu.target import TARGETS
+
+ROWS_ALONE = 23_552  # so many that every tile has rows of its own, and none shares summands
 
 
 def compiled(function, *inputs, **options):
@@ -26,7 +30,12 @@ def halves(*shape, scale=1.0, seed=0):
     return (torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * scale).half()
 
 
-def product(left, right, *, taps=1, stream=None):
+def tiles_of(rows, inner, columns, groups=1):
+    """How many tiles share the summands of a product in the plan of the default machine."""
+    return plan_matmul(TARGETS["mk2"], groups, rows, inner, columns, True, 16).input_split
+
+
+def product(left, right, *, taps=1, stream=None, tiles=None):
     """Multiply [M, K] by [K, N] as the machine does; ``stream`` is that of stochastic rounding."""
     left, right = left.astype(np.float32), right.astype(np.float32)
     rows, columns = left.shape[0], right.shape[1]
@@ -34,22 +43,28 @@ def product(left, right, *, taps=1, stream=None):
     bits = None
     channels = left.shape[1] // taps
     total, number = np.zeros((rows, columns), np.float32), 1
+    of_tiles = np.zeros_like(total)
+    tiles = tiles_of(rows, left.shape[1], columns) if tiles is None else tiles
     steps = [(t * channels + c, min(t * channels + c + 16, (t + 1) * channels))
              for t in range(taps) for c in range(0, channels, 16)]
     if stream is not None:
-        bits = random_bits(rows * padded * (len(steps) + 1), stream=stream).reshape(-1, rows, padded)[..., :columns]
+        bits = random_bits(rows * padded * (len(steps) + 2), stream=stream).reshape(-1, rows, padded)[..., :columns]
+
+    def rounded(exact, number):
+        mode = RoundMode.TiesToEven if bits is None else RoundMode.StochasticFastest
+        srbits = {} if bits is None else {"srbits": bits[number], "srnumbits": 16}
+        return round_ndarray(format_info_binary16, exact.astype(np.float64), mode, **srbits).astype(np.float32)
+
+    share = -(-len(steps) // tiles)  # groups that a tile sums
     for begin, end in steps:
+        if number > 1 and (number - 1) % share == 0:
+            of_tiles, total = of_tiles + total, np.zeros_like(total)
         for k in range(begin, end):
             total = total + left[:, k : k + 1] * right[k : k + 1]  # in float, one after another
-        exact = total.astype(np.float64)
-        if bits is None:
-            rounded = round_ndarray(format_info_binary16, exact, RoundMode.TiesToEven)
-        else:
-            rounded = round_ndarray(
-                format_info_binary16, exact, RoundMode.StochasticFastest, srbits=bits[number], srnumbits=16,
-            )
-        total, number = rounded.astype(np.float32), number + 1
-    return total
+        total, number = rounded(total, number), number + 1
+    if share >= len(steps):
+        return total
+    return rounded(of_tiles + total, number)
 
 
 @pytest.mark.parametrize(
@@ -63,10 +78,11 @@ def test_a_product_rounds_after_every_16_channels(rows, inner, columns, stream):
 
 
 def test_it_differs_from_float_partials_and_is_as_far_from_the_truth_as_halves_are():
-    left, right = halves(64, 2048, seed=3), halves(2048, 64, seed=4)
+    left, right = halves(1472, 3, 1024, seed=3), halves(1472, 1024, 3, seed=4)
+    assert tiles_of(3, 1024, 3, groups=1472) == 1  # a product for each tile
     exact = left.double() @ right.double()
-    half = (compiled(torch.mm, left, right).double() - exact).abs().mean()
-    single = (compiled(torch.mm, left, right, partials_type="float").double() - exact).abs().mean()
+    half = (compiled(torch.bmm, left, right).double() - exact).abs().mean()
+    single = (compiled(torch.bmm, left, right, partials_type="float").double() - exact).abs().mean()
     assert half > 3 * single
 
 
@@ -74,7 +90,8 @@ def test_batches_and_addends():
     left, right, bias = halves(3, 9, 40), halves(3, 40, 6, seed=1), halves(6, seed=2)
     found = compiled(torch.bmm, left, right).float().numpy()
     for batch in range(3):
-        assert np.array_equal(found[batch], product(left[batch].numpy(), right[batch].numpy()))
+        wanted = product(left[batch].numpy(), right[batch].numpy(), tiles=tiles_of(9, 40, 6, 3))
+        assert np.array_equal(found[batch], wanted)
     added = compiled(lambda x, w, b: torch.addmm(b, x, w, beta=2, alpha=0.5), left[0], right[0], bias)
     wanted = torch.from_numpy(product(left[0].numpy(), right[0].numpy())) * 0.5 + 2 * bias.float()
     assert torch.equal(added, wanted.half())
@@ -153,12 +170,21 @@ def test_results_do_not_depend_on_threads():
 
 
 def test_an_overflow_of_a_partial_is_that_of_a_half():
-    left, right = torch.full((1, 64), 250.0).half(), torch.full((64, 1), 20.0).half()
+    left, right = torch.full((ROWS_ALONE, 64), 250.0).half(), torch.full((64, 16), 20.0).half()
     right[32:] = -20.0  # the sum is zero, but after 16 channels it is 80,000
-    assert compiled(torch.mm, left, right).item() == float("inf")
+    assert tiles_of(ROWS_ALONE, 64, 16) == 1
+    assert (compiled(torch.mm, left, right) == float("inf")).all()
     assert compiled(torch.mm, left, right, half_overflow="nan").isnan().all()
-    assert compiled(torch.mm, left, right, half_overflow="saturate").item() == -65504  # 65504 - 80000 - 80000
-    assert compiled(torch.mm, left, right, partials_type="float").item() == 0
+    assert (compiled(torch.mm, left, right, half_overflow="saturate") == -65504).all()  # 65504 - 80000 - 80000
+    assert (compiled(torch.mm, left, right, partials_type="float") == 0).all()
+
+
+def test_an_overflow_of_one_tile_is_not_that_of_another():
+    left, right = torch.full((1, 64), 250.0).half(), torch.full((64, 1), 20.0).half()
+    right[32:] = -20.0
+    assert tiles_of(1, 64, 1) > 1
+    assert compiled(torch.mm, left, right).isnan().all()  # infinity less infinity
+    assert compiled(torch.mm, left, right, half_overflow="saturate").item() == 0
 
 
 class Region(torch.nn.Module):
@@ -248,3 +274,55 @@ def test_bfloat16_is_computed_as_float32_with_one_warning(monkeypatch):
     assert found.dtype is torch.bfloat16
     inner = x.float() @ w.float()
     torch.testing.assert_close(found.float(), inner @ inner, rtol=2.0**-8, atol=1e-3)
+
+
+def attention(**options):
+    torch._dynamo.reset()
+    chosen = {"partials_type": "half", "seed": 11, **options}
+    return torch.compile(
+        torch.nn.functional.scaled_dot_product_attention, backend="ipu", dynamic=False, options=chosen,
+    )
+
+
+@pytest.mark.parametrize("heads", [2, 1])
+def test_attention_sums_values_and_their_gradients_as_halves(heads):
+    # Queries of zeros: every key is as likely as another, with a probability that a half holds.
+    query, key = torch.zeros(1, 2, 48, 16).half().requires_grad_(), halves(1, heads, 64, 16).requires_grad_()
+    value, upstream = halves(1, heads, 64, 16, seed=1).requires_grad_(), halves(1, 2, 48, 16, seed=2)
+    out = attention()(query, key, value, enable_gqa=heads == 1)
+    out.backward(upstream)
+    likely = np.full((48, 64), 1 / 64, np.float32)
+    given = value.detach().expand(1, 2, 64, 16)[0].numpy()
+    for head in range(2):
+        wanted = product(likely, given[head], tiles=tiles_of(48, 64, 16, 2))
+        assert np.array_equal(out[0, head].detach().float().numpy(), wanted)
+    gradients = [product(likely.T, upstream[0, head].numpy(), tiles=tiles_of(64, 48, 16, 2)) for head in range(2)]
+    wanted = np.stack(gradients) if heads == 2 else (gradients[0] + gradients[1])[None]
+    assert np.array_equal(value.grad[0].numpy(), wanted.astype(np.float16))
+
+
+@pytest.mark.parametrize("keywords", [{}, {"is_causal": True}, {"attn_mask": "alibi"}, {"enable_gqa": True}])
+@pytest.mark.parametrize("stochastic", [False, True])
+def test_attention_with_half_partials_is_as_far_from_the_truth_as_halves_are(keywords, stochastic):
+    heads = 2 if keywords.get("enable_gqa") else 4
+    mask = halves(2, 1, 33, 33, seed=5) if "attn_mask" in keywords else None
+    results = []
+    for dtype in (torch.half, torch.double):
+        operands = [halves(2, n, 33, 32, seed=n).to(dtype).requires_grad_() for n in (4, heads, heads)]
+        given = {**keywords, **({} if mask is None else {"attn_mask": mask.to(dtype)})}
+        run = attention(stochastic_rounding=stochastic) if dtype is torch.half else (
+            torch.nn.functional.scaled_dot_product_attention)
+        out = run(*operands, **given)
+        out.backward(halves(2, 4, 33, 32, seed=9).to(dtype))
+        results.append([out.detach().double(), *(operand.grad.double() for operand in operands)])
+    for mine, exact in zip(*results, strict=True):
+        torch.testing.assert_close(mine, exact, rtol=0.02, atol=0.02)
+        assert (mine - exact).abs().mean() < 2**-10 * max(1.0, exact.abs().max().item())
+
+
+def test_attention_of_float_partials_differs():
+    operands = [halves(2, 4, 40, 64, seed=n) for n in range(3)]
+    half, single = attention()(*operands), attention(partials_type="float")(*operands)
+    assert not torch.equal(half, single)
+    one = attention(host_threads=1, stochastic_rounding=True)(*operands)
+    assert torch.equal(one, attention(host_threads=3, stochastic_rounding=True)(*operands))

@@ -16,6 +16,7 @@ from torchipu.ir.types import DType, Leg
 from torchipu.ir.verify import verify_graph
 from torchipu.options import Options
 from torchipu.passes.precision import set_precision
+from torchipu.target import TARGETS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -28,7 +29,7 @@ def test_half_operand_of_a_float_record_is_cast_there_and_back() -> None:
     build = GraphBuilder(dtype=DType.HALF, block=("A", 0))
     x = build.input("x")
     result = build.add(build.unary("tanh", x), build.unary("tanh", x))
-    assert format_graph(set_precision(build.graph(result), Options())) == """\
+    assert format_graph(set_precision(build.graph(result), Options(), TARGETS["mk2"])) == """\
 graph main(%x: half[3,3] input) {
   %0: float[3,3] = cast(%x) {dtype=float}  @F block=A ipu=0
   %1: float[3,3] = tanh(%0)  @F block=A ipu=0
@@ -43,7 +44,7 @@ graph main(%x: half[3,3] input) {
 def test_integers_are_widened_to_the_narrowest_type_served() -> None:
     build = GraphBuilder(dtype=DType.INT)
     result = build.unary("neg", build.input("x"))
-    assert format_graph(set_precision(build.graph(result), Options())) == """\
+    assert format_graph(set_precision(build.graph(result), Options(), TARGETS["mk2"])) == """\
 graph main(%x: int[3,3] input) {
   %0: long[3,3] = cast(%x) {dtype=long}
   %1: long[3,3] = neg(%0)
@@ -57,7 +58,7 @@ def test_each_leg_casts_for_itself() -> None:
     x = build.input("x")
     first = build.unary("tanh", x)
     build.leg = Leg.BACKWARD
-    graph = set_precision(build.graph(first, build.unary("tanh", x)), Options())
+    graph = set_precision(build.graph(first, build.unary("tanh", x)), Options(), TARGETS["mk2"])
     assert [op.leg for op in graph.ops if op.kind == "cast"] == [Leg.FORWARD] * 2 + [Leg.BACKWARD] * 2
     verify_graph(graph, "precision")
 
@@ -65,15 +66,15 @@ def test_each_leg_casts_for_itself() -> None:
 def test_op_is_left_alone_when_no_wider_type_is_served() -> None:
     build = GraphBuilder(dtype=DType.FLOAT)
     graph = build.graph(build.unary("relu", build.input("x")))
-    assert set_precision(graph, Options()) is graph
+    assert set_precision(graph, Options(), TARGETS["mk2"]) is graph
 
 
 def test_products_get_float_partials() -> None:
     build = GraphBuilder()
     x = build.input("x")
-    graph = set_precision(build.graph(build.mm(x, x)), Options())
+    graph = set_precision(build.graph(build.mm(x, x)), Options(), TARGETS["mk2"])
     assert graph.ops[0].attrs["partials"] == "float"
-    assert set_precision(graph, Options()) is graph
+    assert set_precision(graph, Options(), TARGETS["mk2"]) is graph
 
 
 def test_product_without_a_record_keeps_its_call() -> None:
@@ -81,16 +82,17 @@ def test_product_without_a_record_keeps_its_call() -> None:
     x = build.input("x")
     build.op("aten.linalg_matmul.default", ("self", x), ("other", x))
     graph = build.graph(x)
-    assert set_precision(graph, Options()) is graph
+    assert set_precision(graph, Options(), TARGETS["mk2"]) is graph
 
 
 @given(graphs())
 def test_values_do_not_change(graph: Graph) -> None:
-    result = set_precision(graph, Options())
+    result = set_precision(graph, Options(), TARGETS["mk2"])
     verify_graph(result, "precision")
     assert_same_values(graph, result)
 
 
 @given(graphs())
 def test_outputs_keep_their_types(graph: Graph) -> None:
-    assert [t.dtype for t in set_precision(graph, Options()).outputs] == [t.dtype for t in graph.outputs]
+    cast = set_precision(graph, Options(), TARGETS["mk2"])
+    assert [t.dtype for t in cast.outputs] == [t.dtype for t in graph.outputs]

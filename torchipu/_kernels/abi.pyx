@@ -14,6 +14,14 @@ cdef extern from "team.h" nogil:
         pass
     ti_pool TI_POOL
     ti_pool TI_TEAM
+    ctypedef struct ti_ending:
+        ti_kernel fn
+        const int64_t *ints
+        int64_t item_floats
+        int64_t scratch_bytes
+        int from_ "from"
+        int to
+        int random
     ctypedef struct ti_job:
         ti_kernel fn
         char **args
@@ -24,6 +32,9 @@ cdef extern from "team.h" nogil:
         int64_t lanes
         int num_args
         int takes_turns
+        const ti_ending *endings
+        int num_endings
+    int TI_MAX_ARGS
     int ti_prepare(int threads, int64_t scratch_bytes)
     int ti_prepare_scratch(ti_pool *pool, int threads, int64_t scratch_bytes)
     int ti_run(ti_pool *pool, const ti_job *job, int threads)
@@ -40,10 +51,8 @@ cdef extern from "time.h" nogil:
 cdef extern from * nogil:
     """
     #include <time.h>
-    enum { TI_MAX_ARGS = 64 };
     static int ti_clock = CLOCK_MONOTONIC;
     """
-    int TI_MAX_ARGS
     int ti_clock
 
 # How the lanes of a step, runs of it on other micro-batches, may go; see ``Plan.add_step``.
@@ -158,6 +167,9 @@ cdef struct Step:
     int64_t *joined_ints
     int64_t joined_items
     int64_t joined_grain
+    int64_t scratch_bytes
+    ti_ending *endings
+    int num_endings
 
 
 def run_kernel(Kernel kernel, args, ints=(), scalars=(), int64_t items=1, int64_t grain=1, int threads=1,
@@ -226,6 +238,7 @@ cdef class Plan:
     cdef list callbacks
     cdef int num_callbacks
     cdef int num_together
+    cdef int64_t most_chunks    # of any step: more threads have nothing to do
     cdef list kernels
 
     def __cinit__(self, int num_buffers):
@@ -242,7 +255,7 @@ cdef class Plan:
         self.kernels = []
 
     def __dealloc__(self):
-        cdef int i
+        cdef int i, k
         for i in range(self.num_steps):
             free(self.steps[i].buffers)
             free(self.steps[i].offsets)
@@ -251,6 +264,9 @@ cdef class Plan:
             free(self.steps[i].scalars)
             free(self.steps[i].joined_strides)
             free(self.steps[i].joined_ints)
+            for k in range(self.steps[i].num_endings):
+                free(<void *>self.steps[i].endings[k].ints)
+            free(self.steps[i].endings)
         free(self.steps)
         free(self.bindings)
         free(self.current)
@@ -304,6 +320,7 @@ cdef class Plan:
         step.together = together
         step.order = order
         self.num_together += together
+        self.most_chunks = max(self.most_chunks, (items + grain - 1) // grain)
         step.buffers = <int *>malloc((len(buffers) + 1) * sizeof(int))
         step.offsets = <int64_t *>malloc((len(buffers) + 1) * sizeof(int64_t))
         step.lane_strides = copied(strides)
@@ -317,9 +334,51 @@ cdef class Plan:
             step.offsets[i] = byte_offsets[i]
         for i in range(len(scalars)):
             step.scalars[i] = scalars[i]
+        step.scratch_bytes = scratch_bytes
         self.scratch_bytes = max(self.scratch_bytes, scratch_bytes)
         self.kernels.append(kernel)
         return self.num_steps - 1
+
+    def end_step(self, Kernel kernel, ints, int from_, int to, int random=-1, int64_t item_floats=0):
+        """Let a kernel take over the items of each chunk of the last step right after they are computed.
+
+        Args:
+            kernel: Of what the first argument holds it writes another form to the second; the third are random words.
+            ints: Its own.
+            from_: Which argument of the step holds the results.
+            to: Which argument of the step takes them.
+            random: Which argument of the step holds random words; -1 for none.
+            item_floats: How many results each item leaves side by side, item after item, where they are needed no
+                longer: the step then writes them to the scratch of its thread. 0 where they are in memory.
+        """
+        cdef Step *step = &self.steps[self.num_steps - 1]
+        cdef int64_t taken = 0
+        cdef ti_ending *grown
+        cdef int64_t *own
+        cdef int i
+        ints = list(ints)
+        for place in (from_, to, max(random, 0)):
+            if not 0 <= place < step.num_args:
+                raise ValueError(f"{kernel.name} ends a step of {step.num_args} arguments, of which {place} is none")
+        grown = <ti_ending *>calloc(step.num_endings + 1, sizeof(ti_ending))
+        own = <int64_t *>malloc((len(ints) + 1) * sizeof(int64_t))
+        if not grown or not own:
+            free(grown)
+            free(own)
+            raise MemoryError
+        for i in range(len(ints)):
+            own[i] = ints[i]
+        if step.num_endings:
+            memcpy(grown, step.endings, step.num_endings * sizeof(ti_ending))
+        free(step.endings)
+        step.endings = grown
+        if item_floats:
+            taken = (step.scratch_bytes + 63) // 64 * 64
+            step.scratch_bytes = taken + 4 * item_floats * step.grain + 64
+            self.scratch_bytes = max(self.scratch_bytes, step.scratch_bytes)
+        grown[step.num_endings] = ti_ending(kernel.function, own, item_floats, taken, from_, to, random)
+        step.num_endings += 1
+        self.kernels.append(kernel)
 
     def add_callback(self, callback):
         """Append a Python callable, run with the GIL held, and return its number."""
@@ -403,6 +462,8 @@ cdef class Plan:
             job.fn = step.function
             job.args = loops.args
             job.scalars = step.scalars
+            job.endings = step.endings
+            job.num_endings = step.num_endings
             job.num_args = step.num_args
             if 1 < loops.lanes == step.joined_lanes and lies_joined(step, loops.args, loops.lanes):
                 job.ints, job.items, job.grain = step.joined_ints, step.joined_items, step.joined_grain
@@ -589,6 +650,8 @@ cdef class Plan:
         loops.micro_batches = micro_batches
         loops.replicas = replicas
         loops.iterations = iterations
+        # A region of OpenMP's, and waking threads, take longer than a small step.
+        threads = <int>max(1, min(<int64_t>threads, self.most_chunks * lanes))
         loops.threads = threads
         loops.counters = <int64_t *>counters
         loops.num_counters = num_counters

@@ -163,17 +163,16 @@ TI_ALWAYS void FN(round_group)(float *d, uint16_t *h, const float *s, long mask,
   }
 }
 
-TI_ALWAYS void FN(round_any)(float *d, uint16_t *h, const float *s, long mask, const int64_t *state, int64_t start, long n,
-                             int overflow) {
-  if (FN(rounds_to_nearest)(state)) {
-    for (long i = 0; i < n; i += VL) {
-      const FN(vf) x = FN(to_be_rounded)(s, mask, i, n);
-      const int is_plain = overflow == FN(OVERFLOW_INFINITY);
-      FN(put)(d, h, i, n, FN(nearest_halves)(is_plain ? x : FN(rounded_to_nearest)(x, overflow)));
-    }
-    return;
+TI_ALWAYS void FN(nearest_any)(float *d, uint16_t *h, const float *s, long mask, long n, int overflow) {
+  for (long i = 0; i < n; i += VL) {
+    const FN(vf) x = FN(to_be_rounded)(s, mask, i, n);
+    const int is_plain = overflow == FN(OVERFLOW_INFINITY);
+    FN(put)(d, h, i, n, FN(nearest_halves)(is_plain ? x : FN(rounded_to_nearest)(x, overflow)));
   }
-  const FN(keys) keys = FN(keys_of)(state);
+}
+
+TI_ALWAYS void FN(keyed_any)(float *d, uint16_t *h, const float *s, long mask, FN(keys) keys, int64_t start, long n,
+                             int overflow) {
   long i = 0;
   for (; i + 32 <= n; i += 32) {
     _mm_prefetch((const char *)(s + ((i + FN(FETCH)) & mask)), _MM_HINT_T0);
@@ -181,6 +180,12 @@ TI_ALWAYS void FN(round_any)(float *d, uint16_t *h, const float *s, long mask, c
     FN(round_group)(d, h, s, mask, keys, start, i, i + 32, overflow);
   }
   if (i < n) FN(round_group)(d, h, s, mask, keys, start, i, n, overflow);
+}
+
+TI_ALWAYS void FN(round_any)(float *d, uint16_t *h, const float *s, long mask, const int64_t *state, int64_t start, long n,
+                             int overflow) {
+  if (FN(rounds_to_nearest)(state)) FN(nearest_any)(d, h, s, mask, n, overflow);
+  else FN(keyed_any)(d, h, s, mask, FN(keys_of)(state), start, n, overflow);
 }
 
 /* Round n elements, of which the first has the number `start`, a multiple of 32, to floats or to halves; `mask` is 0 where
@@ -192,5 +197,13 @@ static __attribute__((noinline)) void FN(round_run)(float *d, const float *s, lo
 static __attribute__((noinline)) void FN(round_to)(uint16_t *h, const float *s, long mask, const int64_t *state, int64_t start,
                                                    long n, int overflow) {
   FN(round_any)(0, h, s, mask, state, start, n, overflow);
+}
+/* The same to halves, with the keys at hand: whoever rounds many short runs makes them once. */
+static __attribute__((noinline)) void FN(round_keyed)(uint16_t *h, const float *s, FN(keys) keys, int64_t start, long n,
+                                                      int overflow) {
+  FN(keyed_any)(0, h, s, -1, keys, start, n, overflow);
+}
+static __attribute__((noinline)) void FN(round_nearest)(uint16_t *h, const float *s, long n, int overflow) {
+  FN(nearest_any)(0, h, s, -1, n, overflow);
 }
 #undef TI_ALWAYS

@@ -15,12 +15,23 @@
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 #include "abi.h"
 
-enum { TI_MAX_THREADS = 256, TI_SPINS = 4000 };
+enum { TI_MAX_THREADS = 256, TI_SPINS = 4000, TI_MAX_ARGS = 64 };
+
+/* What ends a step: a kernel that takes over the items of each chunk right after they are computed, on the same thread.
+ * The results that it reads lie where argument `from` of the step says; or, where an item writes `item_floats` of them side
+ * by side, in the thread's scratch alone, `scratch_bytes` into it. */
+typedef struct {
+  ti_kernel fn;
+  const int64_t *ints;
+  int64_t item_floats, scratch_bytes;  /* item_floats is 0 where results are in memory */
+  int from, to, random;                /* arguments of the step; random is -1 for none */
+} ti_ending;
 
 /* A step of one lane, or of several: runs of the program on other micro-batches, each with arguments of its own. Lanes
  * that write memory of their own go side by side. Where all add onto the same memory, the lanes of a chunk take turns
@@ -34,6 +45,8 @@ typedef struct {
   int64_t lanes;
   int num_args;                        /* from the arguments of a lane to those of the next */
   int takes_turns;
+  const ti_ending *endings;
+  int num_endings;
 } ti_job;
 
 typedef struct { _Alignas(64) _Atomic int64_t unit; } ti_share;
@@ -70,9 +83,26 @@ static inline int64_t ti_chunks(const ti_job *job) { return (job->items + job->g
 /* Units that threads share out: chunks of lanes, or of all lanes together. */
 static inline int64_t ti_units(const ti_job *job) { return ti_chunks(job) * (job->takes_turns ? 1 : job->lanes); }
 
+/* Computes items and ends them. */
+static int ti_call_ended(const ti_job *job, char *const *args, int64_t begin, int64_t end, char *scratch) {
+  char *own[TI_MAX_ARGS];
+  memcpy(own, args, sizeof *own * (size_t)job->num_args);
+  for (const ti_ending *e = job->endings; e < job->endings + job->num_endings; e++)
+    if (e->item_floats)  /* as if all results began there of which this chunk has the first in scratch */
+      own[e->from] = (char *)((uintptr_t)scratch + (uintptr_t)e->scratch_bytes - 4 * (uintptr_t)(begin * e->item_floats));
+  int trap = job->fn(own, job->ints, job->scalars, begin, end, scratch);
+  for (const ti_ending *e = job->endings; e < job->endings + job->num_endings && !trap; e++) {
+    char *rounded[3] = {own[e->from], args[e->to], e->random < 0 ? NULL : args[e->random]};
+    trap = e->fn(rounded, e->ints, NULL, begin, end, scratch);
+  }
+  return trap;
+}
+
 static inline int ti_call(const ti_job *job, int64_t lane, int64_t chunk, void *scratch) {
   const int64_t begin = chunk * job->grain, end = begin + job->grain < job->items ? begin + job->grain : job->items;
-  return job->fn(job->args + lane * job->num_args, job->ints, job->scalars, begin, end, scratch);
+  char *const *args = job->args + lane * job->num_args;
+  if (!job->num_endings) return job->fn(args, job->ints, job->scalars, begin, end, scratch);
+  return ti_call_ended(job, args, begin, end, (char *)scratch);
 }
 
 /* Computes one chunk of the lanes [first, first + lanes). */

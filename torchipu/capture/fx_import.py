@@ -33,6 +33,7 @@ from torchipu.ops import spec as op_table
 from torchipu.ops.generic import EFFECT_TOKEN
 from torchipu.passes.recompute import CHECKPOINT_REGION
 
+ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"  # and its gradient
 DROPPED_ARGUMENTS = frozenset({"memory_format", "layout", "device", "pin_memory"})
 CONVOLUTIONS = frozenset({"aten.convolution.default", "aten.convolution_backward.default"})
 IDENTITIES = frozenset({"aten.lift.default", "aten.lift_fresh.default", "aten.lift_fresh_copy.default",
@@ -262,7 +263,7 @@ class _Importer:
         if region is not None:
             attrs[CHECKPOINT_REGION] = region
         partials = partials_of(node)
-        if partials is not None and target in MATRIX_OPS:
+        if partials is not None and (target in MATRIX_OPS or target.startswith(ATTENTION)):
             attrs["partials"] = partials
         available = available_memory_of(node)
         if available is not None:

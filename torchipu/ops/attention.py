@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from torchipu._kernels import attention as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.ops import half_partial_attention
 from torchipu.ops.chain import broadcast
 from torchipu.ops.lowering import busiest_elements, vector_codelet
 from torchipu.ops.matrix_unit import matmul_vertices
 from torchipu.ops.reduce import SUM, emit_reduction
 from torchipu.ops.spec import (
     FLOATING,
+    Blocks,
     HostPlanner,
     HostTensor,
     OpSpec,
@@ -196,6 +198,10 @@ def _operands(op: Op, plan: HostPlanner) -> list[HostTensor]:
 def _emit_forward(op: Op, plan: HostPlanner) -> None:
     operands = _operands(op, plan)
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
+    if half_partial_attention.is_served(op):
+        mask, scale = _mask(plan, op, operands[0]), _scale(op, operands[0].shape[3])
+        half_partial_attention.emit_forward(op, plan, operands, mask, outputs, scale)
+        return
     for call in _calls(operands, _mask(plan, op, operands[0]), outputs):
         batch, heads, queries, width = call.operands[0].shape
         rows = min(queries, 112)
@@ -210,6 +216,10 @@ def _emit_forward(op: Op, plan: HostPlanner) -> None:
             scalars=(_scale(op, width),),
             items=batch * heads * -(-queries // rows),
             scratch_bytes=4 * (cols * width + rows * cols + rows * width + 2 * rows),
+            writes=[
+                Blocks.of((batch * heads, queries, width), (1, rows, width)),
+                Blocks.of((batch * heads, queries), (1, rows)),
+            ],
         )
 
 
@@ -223,6 +233,10 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
         saved.append(plan.value(tensor, DType.FLOAT))
     rows, cols = min(ROWS_BACKWARD, queries), min(KEYS_BACKWARD, -(-keys // 32) * 32)
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
+    if half_partial_attention.is_served(op):
+        mask = _mask(plan, op, operands[0])
+        half_partial_attention.emit_backward(op, plan, operands, mask, saved, outputs, _scale(op, width))
+        return
     # Grouped queries leave gradients of keys and values for each query head; the group is summed below.
     apart = [plan.scratch((batches, heads, keys, width)) for _ in range(2)] if heads != key_heads else outputs[1:]
     for call in _calls(operands, _mask(plan, op, operands[0]), [outputs[0], *apart, *saved]):
@@ -232,8 +246,9 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
             [*call.dense[3:], *call.operands, *([call.mask] if call.mask else [])],
             ints=_ints(op, call.operands, call.mask, rows, cols),
             scalars=(_scale(op, width),),
-            items=call.operands[0].shape[0] * call.operands[0].shape[1],
+            items=(items := call.operands[0].shape[0] * call.operands[0].shape[1]),
             scratch_bytes=4 * (2 * cols * width + 2 * rows * cols + queries),
+            writes=[Blocks.rows(items, held) for held in call.dense[:3]],
         )
     if heads == key_heads:
         return
@@ -251,6 +266,7 @@ register(
         _emit_forward,
         dtypes=FLOATING,
         supports=_supports,
+        products=lambda op: half_partial_attention.forward_products(*_sizes(op)),
     ),
     OpSpec(
         "aten._scaled_dot_product_flash_attention_for_cpu_backward.default",
@@ -259,5 +275,6 @@ register(
         _emit_backward,
         dtypes=FLOATING,
         supports=_supports,
+        products=lambda op: half_partial_attention.backward_products(*_sizes(op)),
     ),
 )

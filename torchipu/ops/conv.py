@@ -8,7 +8,7 @@ from torchipu._kernels import conv as kernels
 from torchipu.ops import conv_product
 from torchipu.ops.conv_shape import Shape
 from torchipu.ops.matmul_steps import grain_for
-from torchipu.ops.spec import HostPlanner, HostTensor, more_items
+from torchipu.ops.spec import Blocks, HostPlanner, HostTensor, more_items
 from torchipu.ops.view import emit_copy
 
 CACHE_FLOATS = 96 * 1024  # what a block should need of the second-level cache
@@ -57,6 +57,7 @@ def emit_forward(
         kernels.CONV_FORWARD, [out], [x, turned(plan, s, weight)] + ([bias] if bias is not None else []), ints=ints,
         items=items, grain=grain, scratch_bytes=4 * (_offset_floats(s) + s.expanded(rows, cols)),
         joining=partial(more_items, strides, ints, items, grain),
+        writes=[Blocks.of((s.n * s.g, s.oc, s.oh, s.ow), (1, s.oc, rows, cols))],
     )
 
 
@@ -95,6 +96,7 @@ def emit_input_gradient(plan: HostPlanner, s: Shape, dx: HostTensor, dy: HostTen
         items=items,
         grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * channels * s.kh * s.kw * (rows * s.ow + s.oc),
+        writes=[Blocks.of((s.n * s.g, s.ic, s.h * s.w), (1, channels, s.h * s.w))],
     )
 
 
@@ -126,6 +128,7 @@ def emit_weight_gradient(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTe
         items=items,
         grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * (_offset_floats(s) + together * size),
+        writes=[Blocks.of((s.g, s.oc, s.summands), (1, channels, s.summands)) if chunks == 1 else None],
     )
     if chunks > 1:
         conv_product.emit_reduce(plan, dw, partial, chunks, count)

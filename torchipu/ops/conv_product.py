@@ -9,7 +9,7 @@ from torchipu._kernels import conv as convolutions
 from torchipu._kernels import conv_product as kernels
 from torchipu.ops.conv_shape import Shape
 from torchipu.ops.matmul_steps import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for, packed_rows
-from torchipu.ops.spec import HostPlanner, HostTensor
+from torchipu.ops.spec import Along, Blocks, HostPlanner, HostTensor
 
 LANES = 32  # TI_LANES: pixels of a panel
 BLOCK = 128  # summands of a block: sums so short round no worse than those of eager PyTorch
@@ -51,6 +51,17 @@ class Product:
         if self.weights[2] == len(places) and places == tuple(range(len(places))):
             return BY_ROW
         return PACKED if self.weights[1] == 1 else GATHERED
+
+    def blocks(self, lanes: int, rows: int) -> Blocks:
+        """What of the results items of so many lanes and results write."""
+        groups, results, down, across = self.grid[1], self.grid[3], self.grid[6], self.grid[7]
+        plane, first, row_step, step = self.target
+        image = groups * results * plane
+        along = Along(self.lanes, lanes, across, step, down, row_step, image)
+        if step == 1 and row_step == across:  # rows adjoin
+            along = Along(self.lanes, lanes, down * across, 1, 1, image, image)
+        group = Along(groups, 1, groups, results * plane)
+        return Blocks((group, along, Along(results, rows, results, plane)), first)
 
     @property
     def lanes(self) -> int:
@@ -129,6 +140,7 @@ def emit_product(
         scalars=(epsilon,), items=items,
         grain=grain_for(items, groups * product.lanes * results * channels * taps, LEAST_CHUNK_MACS),
         scratch_bytes=4 * floats + SOURCE_BYTES * panels * (taps + 1) * 4,
+        writes=[product.blocks(panels * LANES, rows)],
     )
 
 
@@ -210,6 +222,7 @@ def emit_weight_product(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTen
         ints=(*product.grid, taps, length, panels, rows, chunks, *(n for tap in product.taps for n in tap)),
         items=items * chunks, grain=grain_for(items * chunks, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * floats + SOURCE_BYTES * length // LANES * (taps + 1) * 4,
+        writes=[Blocks.of((s.g, s.oc, summands), (1, rows, panels * LANES)) if chunks == 1 else None],
     )
     if chunks > 1:
         emit_reduce(plan, dw, partial, chunks, count)
@@ -220,5 +233,5 @@ def emit_reduce(plan: HostPlanner, total: HostTensor, partial: HostTensor, chunk
     blocks = -(-count // 1024)
     plan.step(
         convolutions.CONV_REDUCE, [total], [partial], ints=(chunks, count, 1024), items=blocks,
-        grain=grain_for(blocks, count * chunks, 32768),
+        grain=grain_for(blocks, count * chunks, 32768), writes=[Blocks.of((count,), (1024,))],
     )

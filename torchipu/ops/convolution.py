@@ -14,11 +14,11 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops import conv, half_partial_conv, volume
 from torchipu.ops.conv_shape import Shape
-from torchipu.ops.half_partials import partial_rounding
+from torchipu.ops.half_partials import Partials, partials_of
 from torchipu.ops.lowering import elementwise_set, vector_codelet
 from torchipu.ops.matmul_steps import grain_for
-from torchipu.ops.matrix_unit import matmul_vertices
-from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Rounding, Vertices, register
+from torchipu.ops.matrix_unit import product_vertices
+from torchipu.ops.spec import FLOATING, Blocks, HostPlanner, HostTensor, OpSpec, Product, Vertices, register
 from torchipu.ops.view import emit_fill
 from torchipu.ops.volume import Volume
 
@@ -115,7 +115,7 @@ def _supports(op: Op) -> bool:
 # --------------------------------------------------------------------------- host side
 def _emit_plain(
     plan: HostPlanner, p: Problem, out: HostTensor, x: HostTensor, weight: HostTensor, bias: HostTensor | None,
-    partials: Rounding | None,
+    partials: Partials | None,
 ) -> None:
     """Emit the output of the plain convolution; its partials are half where it is said how they are rounded."""
     if partials is not None:
@@ -127,7 +127,7 @@ def _emit_plain(
 
 
 def _emit_input_gradient(
-    plan: HostPlanner, p: Problem, dx: HostTensor, dy: HostTensor, weight: HostTensor, partials: Rounding | None,
+    plan: HostPlanner, p: Problem, dx: HostTensor, dy: HostTensor, weight: HostTensor, partials: Partials | None,
 ) -> None:
     if partials is not None:
         half_partial_conv.emit_input_gradient(plan, p.volume, dx, dy, weight, partials)
@@ -138,7 +138,7 @@ def _emit_input_gradient(
 
 
 def _emit_weight_gradient(
-    plan: HostPlanner, p: Problem, dw: HostTensor, dy: HostTensor, x: HostTensor, partials: Rounding | None,
+    plan: HostPlanner, p: Problem, dw: HostTensor, dy: HostTensor, x: HostTensor, partials: Partials | None,
 ) -> None:
     if partials is not None:
         half_partial_conv.emit_weight_gradient(plan, p.volume, dw, dy, x, partials)
@@ -150,7 +150,7 @@ def _emit_weight_gradient(
 
 def _emit_convolution(op: Op, plan: HostPlanner) -> None:
     p, out = problem_of(op), plan.output(op.outputs[0], DType.FLOAT)
-    partials = partial_rounding(op, op.outputs[0], plan)
+    partials = partials_of(op, op.outputs[0], plan)
     bias = op.operand("bias")
     added = plan.value(bias, DType.FLOAT) if bias is not None else None
     if p.is_empty:
@@ -174,7 +174,7 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     dx = op.outputs[0] if present_results(op)[0] else None
     if dx is not None and plan.wanted(dx):
         p, dy, weight = problem_of(op), _operand(op, "grad_output"), _operand(op, "weight")
-        held, partials = plan.output(dx, DType.FLOAT), partial_rounding(op, dx, plan)
+        held, partials = plan.output(dx, DType.FLOAT), partials_of(op, dx, plan)
         if p.is_empty:
             emit_fill(plan, held, 0.0)
         elif p.is_transposed:
@@ -198,7 +198,7 @@ def emit_parameter_gradients(op: Op, plan: HostPlanner) -> None:
         else:
             pair = dy_value, plan.value(x, DType.FLOAT)
             first, second = reversed(pair) if p.is_transposed else pair
-            _emit_weight_gradient(plan, p, held, first, second, partial_rounding(op, dw, plan))
+            _emit_weight_gradient(plan, p, held, first, second, partials_of(op, dw, plan, product=1))
     if db is not None and plan.wanted(db):
         _emit_bias_gradient(plan, plan.output(db, DType.FLOAT), dy_value)
 
@@ -207,53 +207,58 @@ def _emit_bias_gradient(plan: HostPlanner, db: HostTensor, dy: HostTensor) -> No
     samples, channels, positions = dy.shape[0], dy.shape[1], prod(dy.shape[2:])
     plan.step(
         kernels.CONV_BIAS, [db], [dy], ints=(samples, channels, positions), items=channels,
-        grain=grain_for(channels, dy.num_elements, 16384),
+        grain=grain_for(channels, dy.num_elements, 16384), writes=[Blocks.of((channels,), (1,))],
     )
 
 
 # --------------------------------------------------------------------------- device side
-def _output_sets(op: Op, target: Target, p: Problem, dtype: DType) -> tuple[Vertices, ...]:
+def _output_product(v: Volume) -> Product:
     """The output of the plain convolution."""
-    v = p.volume
-    return matmul_vertices(op, target, v.g, v.n * prod(v.out), v.summands, v.oc, dtype)
+    return Product(v.g, v.n * prod(v.out), v.summands, v.oc)
 
 
-def _input_sets(op: Op, target: Target, p: Problem, dtype: DType) -> tuple[Vertices, ...]:
+def _input_product(v: Volume) -> Product:
     """The input's gradient: a convolution with turned weights, of which a stride leaves a part for each input."""
-    v = p.volume
     taps = prod(-(-window // stride) for window, stride in zip(v.window, v.stride, strict=True))
-    return matmul_vertices(op, target, v.g, v.n * prod(v.size), v.oc * taps, v.ic, dtype)
+    return Product(v.g, v.n * prod(v.size), v.oc * taps, v.ic)
+
+
+def _forward_products(op: Op) -> tuple[Product, ...]:
+    p = problem_of(op)
+    return (_input_product(p.volume) if p.is_transposed else _output_product(p.volume),)
+
+
+def _backward_products(op: Op) -> tuple[Product, ...]:
+    """The input's gradient, then the weights', of which positions are the summands."""
+    p = problem_of(op)
+    v = p.volume
+    first = _output_product(v) if p.is_transposed else _input_product(v)
+    return first, Product(v.g, v.summands, v.n * prod(v.out), v.oc)
 
 
 def _lower_convolution(op: Op, target: Target) -> tuple[Vertices, ...]:
-    p, dtype, result = problem_of(op), op.inputs[0].dtype, op.outputs[0]
-    if not p.is_transposed:
-        return _output_sets(op, target, p, dtype)
-    sets = _input_sets(op, target, p, dtype)
-    if op.operand("bias") is not None and result.num_elements:
+    dtype, result = op.inputs[0].dtype, op.outputs[0]
+    sets = product_vertices(op, target, _forward_products(op)[0], dtype)
+    if problem_of(op).is_transposed and op.operand("bias") is not None and result.num_elements:
         sets += (elementwise_set(target, ADD_BIAS, result.num_elements, dtype, gathered_elements=1),)
     return sets
 
 
 def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
-    """Weight gradient: positions are the summands."""
-    p, dtype = problem_of(op), op.inputs[0].dtype
-    v, present = p.volume, present_results(op)
     sets: tuple[Vertices, ...] = ()
-    if present[0]:
-        sets += (_output_sets if p.is_transposed else _input_sets)(op, target, p, dtype)
-    if present[1]:
-        sets += matmul_vertices(op, target, v.g, v.summands, v.n * prod(v.out), v.oc, dtype)
+    for present, product in zip(present_results(op), _backward_products(op), strict=False):
+        if present:
+            sets += product_vertices(op, target, product, op.inputs[0].dtype)
     return sets
 
 
 register(
     OpSpec(
         "aten.convolution.default", "convolution", _lower_convolution, _emit_convolution, dtypes=FLOATING,
-        supports=_supports,
+        supports=_supports, products=_forward_products,
     ),
     OpSpec(
         "aten.convolution_backward.default", "convolution_backward", _lower_backward, _emit_backward, dtypes=FLOATING,
-        supports=_supports,
+        supports=_supports, products=_backward_products,
     ),
 )

@@ -6,7 +6,7 @@ from torchipu._kernels import ctc as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import element_codelet, elementwise_set, vector_codelet
-from torchipu.ops.spec import FLOATING, Constraint, HostPlanner, OpSpec, Vertices, register
+from torchipu.ops.spec import FLOATING, Blocks, Constraint, HostPlanner, OpSpec, Vertices, register
 from torchipu.target import Target
 
 MEAN, SUM = 1, 2  # torch.nn._reduction
@@ -48,7 +48,9 @@ def _emit_loss(op: Op, plan: HostPlanner) -> None:
     inputs = [plan.value(_operand(op, "log_probs"), DType.FLOAT)]
     inputs += [plan.value(_operand(op, name), DType.LONG) for name in ("targets", "input_lengths", "target_lengths")]
     ints = _ints(op)
-    plan.step(kernels.CTC_LOSS, [plan.output(t, DType.FLOAT) for t in op.outputs], inputs, ints=ints, items=ints[1])
+    outputs = [plan.output(t, DType.FLOAT) for t in op.outputs]
+    plan.step(kernels.CTC_LOSS, outputs, inputs, ints=ints, items=ints[1],
+              writes=[Blocks.rows(ints[1], held) for held in outputs])
 
 
 def _emit_gradient(op: Op, plan: HostPlanner) -> None:
@@ -58,6 +60,7 @@ def _emit_gradient(op: Op, plan: HostPlanner) -> None:
     plan.step(
         kernels.CTC_LOSS_BACKWARD, [plan.output(op.outputs[0], DType.FLOAT)], inputs, ints=ints, items=ints[1],
         scratch_bytes=8 * (2 * _width(op) + ints[2]),
+        writes=[Blocks.of(ints[:3], (ints[0], 1, ints[2]))],
     )
 
 

@@ -7,7 +7,7 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import FILL, MULTI_SLICE, MULTI_UPDATE_ADD, elementwise_set, gather_set
 from torchipu.ops.row_access import INDEX_BYTES, bucket, lower_take, lower_update, needed, row_grain, take_rows
-from torchipu.ops.spec import HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.spec import Blocks, HostPlanner, HostTensor, OpSpec, Vertices, register
 from torchipu.ops.view import emit_copy, emit_fill
 from torchipu.target import Target
 
@@ -31,10 +31,10 @@ def _emit_embedding_grad(op: Op, plan: HostPlanner) -> None:
     assert isinstance(padding, int)
     offsets, order = bucket(plan, index, rows, wrap=False, skipped=padding)
     plan.step(kernels.SUM_ROWS, [out], [dy, dy, offsets, order], ints=(rows, index.num_elements, width, 0, width, 1),
-              scalars=(1.0,), items=rows, grain=row_grain(width))
+              scalars=(1.0,), items=rows, grain=row_grain(width), writes=[Blocks.rows(rows, out)])
     if op.attrs.get("scale_grad_by_freq"):
         plan.step(kernels.SCALE_BY_COUNT, [out], [offsets], ints=(width,), items=rows, grain=row_grain(width),
-                  reads_outputs=True)
+                  reads_outputs=True, writes=[Blocks.rows(rows, out)])
 
 
 def _emit_renorm(op: Op, plan: HostPlanner) -> None:
@@ -44,7 +44,7 @@ def _emit_renorm(op: Op, plan: HostPlanner) -> None:
     offsets, _ = bucket(plan, index, rows, wrap=False)
     scalars = (float(op.attrs["max_norm"]), float(op.attrs["norm_type"]))  # type: ignore[arg-type]
     plan.step(kernels.RENORM_ROWS, [plan.output(op.outputs[0], DType.FLOAT)], [table, offsets], ints=(width,),
-              scalars=scalars, items=rows, grain=row_grain(width))
+              scalars=scalars, items=rows, grain=row_grain(width), writes=[Blocks.rows(rows, table)])
 
 
 # --------------------------------------------------------------------------- bags
@@ -81,7 +81,8 @@ def _emit_bag(op: Op, plan: HostPlanner) -> None:
     result = plan.output(out, DType.FLOAT)
     ints = (table.shape[0], width, index.num_elements, bags, mode, INDEX_BYTES[index.dtype],
             _integer(op, "padding_idx", -1), int(weights is not None))
-    plan.step(kernels.BAG_ROWS, [result, sizes, winning], [table, index, offsets, by], ints=ints, items=bags)
+    plan.step(kernels.BAG_ROWS, [result, sizes, winning], [table, index, offsets, by], ints=ints, items=bags,
+              writes=[Blocks.rows(bags, result)])
     if bag_of is not None:
         _fill_bag_of(plan, plan.output(bag_of), index, offsets, bags)
     for tensor, computed in ((bag_size, sizes), (winners, winning)):
@@ -127,7 +128,7 @@ def _emit_bag_grad(op: Op, plan: HostPlanner) -> None:
         emit_fill(plan, out, 0)
         sizes = plan.value(needed(op, "bag_size"), DType.LONG)
         plan.step(kernels.BAG_MAX_GRAD, [out], [dy, winners, sizes], ints=(width, dy.shape[0], rows),
-                  items=-(-width // COLUMNS), reads_outputs=True)
+                  items=-(-width // COLUMNS), reads_outputs=True, writes=[Blocks.of((rows, width), (rows, COLUMNS))])
         return
     weights = op.operand("per_sample_weights")
     by = plan.value(weights, DType.FLOAT) if weights is not None else dy
@@ -136,7 +137,7 @@ def _emit_bag_grad(op: Op, plan: HostPlanner) -> None:
     bag_of = _offset2bag(op, plan, index)
     plan.step(kernels.BAG_ROWS_GRAD, [out], [dy, offsets, order, bag_of, sizes, by],
               ints=(width, int(mode == MEAN), int(weights is not None), _integer(op, "scale_grad_by_freq")),
-              items=rows, grain=row_grain(width))
+              items=rows, grain=row_grain(width), writes=[Blocks.rows(rows, out)])
 
 
 def _offset2bag(op: Op, plan: HostPlanner, index: HostTensor) -> HostTensor:
@@ -153,7 +154,7 @@ def _emit_bag_weights_grad(op: Op, plan: HostPlanner) -> None:
     ints = (table.shape[1], table.shape[0], INDEX_BYTES[index.dtype], _integer(op, "padding_idx", -1))
     plan.step(kernels.BAG_WEIGHTS_GRAD, [plan.output(op.outputs[0], DType.FLOAT)],
               [dy, table, index, _offset2bag(op, plan, index)], ints=ints, items=index.num_elements,
-              grain=row_grain(table.shape[1]))
+              grain=row_grain(table.shape[1]), writes=[Blocks.of((index.num_elements,), (1,))])
 
 
 # --------------------------------------------------------------------------- device side

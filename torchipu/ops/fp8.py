@@ -12,10 +12,10 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops import half_partial_conv
 from torchipu.ops.convolution import Problem, problem_of
-from torchipu.ops.half_partials import emit_half_product
+from torchipu.ops.half_partials import Partials, emit_half_product
 from torchipu.ops.lowering import elementwise_set, vector_codelet
 from torchipu.ops.matrix_unit import matmul_vertices
-from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.spec import FLOATING, Blocks, HostPlanner, HostTensor, OpSpec, Vertices, register
 from torchipu.ops.view import emit_fill
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _decoded(plan: HostPlanner, tensor: Tensor, name: str, scale: int, into: Hos
     values = into or plan.scratch(held.shape)
     plan.step(
         kernels.FP8_DECODE, [values], [held], ints=(held.num_elements, mantissa, bias), scalars=(2.0**scale,),
-        items=-(-held.num_elements // SPAN),
+        items=-(-held.num_elements // SPAN), writes=[Blocks.of((held.num_elements,), (SPAN,))],
     )
     return values
 
@@ -107,7 +107,7 @@ def _emit_matmul(op: Op, plan: HostPlanner) -> None:
     left, right = (_decoded(plan, tensor, name, 0) for tensor, name in zip(op.inputs, names, strict=True))
     result = op.outputs[0]
     emit_half_product(
-        plan, plan.output(result, DType.FLOAT), left, right, plan.rounding(op, result), group=CHANNELS,
+        plan, plan.output(result, DType.FLOAT), left, right, Partials(plan.rounding(op, result), group=CHANNELS),
         alpha=2.0 ** cast(int, op.attrs["scale"]),
     )
 
@@ -121,8 +121,8 @@ def _emit_convolution(op: Op, plan: HostPlanner) -> None:
     names = (str(op.attrs[f"{side}_format"]) for side in ("input", "weight"))
     x, weight = (_decoded(plan, tensor, name, 0) for tensor, name in zip(op.inputs, names, strict=True))
     half_partial_conv.emit_forward(
-        plan, p.volume, held, x, weight, None, plan.rounding(op, result),
-        alpha=2.0 ** cast(int, op.attrs["scale"]), group=CHANNELS,
+        plan, p.volume, held, x, weight, None, Partials(plan.rounding(op, result), group=CHANNELS),
+        alpha=2.0 ** cast(int, op.attrs["scale"]),
     )
 
 
@@ -137,13 +137,13 @@ def _emit_convolution_backward(op: Op, plan: HostPlanner) -> None:
     dy, x, weight = (_decoded(plan, tensor, name, 0) for tensor, name in zip(op.inputs, names, strict=True))
     if dx in held:
         half_partial_conv.emit_input_gradient(
-            plan, p.volume, held[dx], dy, weight, plan.rounding(op, dx), alpha=2.0 ** (scales[0] + scales[2]),
-            group=CHANNELS,
+            plan, p.volume, held[dx], dy, weight, Partials(plan.rounding(op, dx), group=CHANNELS),
+            alpha=2.0 ** (scales[0] + scales[2]),
         )
     if dw in held:
         half_partial_conv.emit_weight_gradient(
-            plan, p.volume, held[dw], dy, x, plan.rounding(op, dw), alpha=2.0 ** (scales[0] + scales[1]),
-            group=CHANNELS,
+            plan, p.volume, held[dw], dy, x, Partials(plan.rounding(op, dw), group=CHANNELS),
+            alpha=2.0 ** (scales[0] + scales[1]),
         )
 
 

@@ -10,7 +10,7 @@ from torchipu.ir.types import DType
 from torchipu.ops.lowering import ceil_div
 from torchipu.ops.matmul_steps import emit_product, matrix, right_operand, rows_apart
 from torchipu.ops.matrix_unit import matmul_vertices
-from torchipu.ops.spec import HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.spec import Blocks, HostPlanner, HostTensor, OpSpec, Vertices, register
 
 if TYPE_CHECKING:
     from torchipu.target import Target
@@ -65,6 +65,7 @@ def _emit_rows(plan: HostPlanner, out: HostTensor, left: HostTensor, right: Host
     plan.step(
         GROUPED_MATMUL, [out], [left, right, ends], ints=(rows, columns, inner, *strides, *layout, groups),
         items=ceil_div(rows, ROWS) * ceil_div(columns, COLUMNS),
+        writes=[Blocks.of((rows, columns), (ROWS, COLUMNS))],
     )
 
 
@@ -77,6 +78,7 @@ def _emit_outer(plan: HostPlanner, out: HostTensor, left: HostTensor, right: Hos
         GROUPED_OUTER, [out], [left, right, ends],
         ints=(rows, columns, left.shape[1], *strides, right.strides[0], groups),
         items=groups * ceil_div(rows, ROWS) if columns else 0,
+        writes=[Blocks.of((groups, rows, columns), (1, ROWS, columns))],
     )
 
 

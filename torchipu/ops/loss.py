@@ -11,6 +11,7 @@ from torchipu.ops.lowering import ceil_div, elementwise_set, reduction_codelet, 
 from torchipu.ops.spec import (
     ANY,
     FLOATING,
+    Blocks,
     Codelet,
     Emitter,
     HostPlanner,
@@ -24,6 +25,7 @@ from torchipu.target import Target
 
 NONE, MEAN, SUM = 0, 1, 2
 MSE, SMOOTH_L1, HUBER, CROSS_ENTROPY, CROSS_ENTROPY_LOGITS = range(5)
+ONE_VALUE = Blocks.of((1,), (1,))
 NLL_CHUNK, PAIR_CHUNK = 1024, 4096  # elements whose losses are summed in one go
 INDEX_BYTES = {DType.INT: 4, DType.LONG: 8}
 
@@ -112,12 +114,13 @@ def _emit_nll(op: Op, plan: HostPlanner) -> None:
     ignored, weighted = _number(op, "ignore_index"), int(weight is not None)
     ints = (count, classes, inner, ignored, reduction, label_bytes, weighted, NLL_CHUNK)
     plan.step(kernels.NLL, [out if reduction == NONE else partials], [x, labels, _optional(plan, weight, x)], ints=ints,
-              items=chunks)
+              items=chunks, writes=[Blocks.of((count,), (NLL_CHUNK,))])
     if reduction == NONE:
         # Eager mode leaves a total weight of 0; the sum of no partials is that.
-        plan.step(kernels.NLL_TOTAL, [plan.scratch(()), total], [x], ints=(0, 0))
+        plan.step(kernels.NLL_TOTAL, [plan.scratch(()), total], [x], ints=(0, 0), writes=[ONE_VALUE] * 2)
     else:
-        plan.step(kernels.NLL_TOTAL, [out, total], [partials], ints=(chunks, int(reduction == MEAN)))
+        plan.step(kernels.NLL_TOTAL, [out, total], [partials], ints=(chunks, int(reduction == MEAN)),
+                  writes=[ONE_VALUE] * 2)
 
 
 def _emit_nll_grad(op: Op, plan: HostPlanner) -> None:
@@ -130,7 +133,7 @@ def _emit_nll_grad(op: Op, plan: HostPlanner) -> None:
     ignored, reduction = _number(op, "ignore_index"), _number(op, "reduction")
     ints = (outer, classes, inner, ignored, reduction, label_bytes, int(weight is not None))
     plan.step(kernels.NLL_GRAD, [dx], [dy, labels, _optional(plan, weight, dy), total], ints=ints, items=outer,
-              grain=max(1, 16384 // max(1, classes * inner)))
+              grain=max(1, 16384 // max(1, classes * inner)), writes=[Blocks.rows(outer, dx)])
 
 
 def _width(op: Op) -> float:
@@ -158,10 +161,11 @@ def _emit_pairs(kind: int) -> Emitter:
             0 if positive is None else positive.num_elements, PAIR_CHUNK,
         )
         plan.step(kernels.PAIR_LOSS, [out if reduction == NONE else partials],
-                  [x, wanted, weight, _optional(plan, positive, x)], ints=ints, scalars=(_width(op),), items=chunks)
+                  [x, wanted, weight, _optional(plan, positive, x)], ints=ints, scalars=(_width(op),), items=chunks,
+                  writes=[Blocks.of((count,), (PAIR_CHUNK,))])
         if reduction != NONE:
             plan.step(kernels.PAIR_TOTAL, [out], [partials], ints=(chunks,),
-                      scalars=(count if reduction == MEAN else 1.0,))
+                      scalars=(count if reduction == MEAN else 1.0,), writes=[ONE_VALUE])
 
     return emit
 
@@ -174,7 +178,8 @@ def _emit_pairs_grad(kind: int) -> Emitter:
         plan.step(kernels.PAIR_LOSS_GRAD, [plan.output(op.outputs[0], DType.FLOAT)],
                   [dy, x, wanted, weight],
                   ints=(count, kind, reduction, int(op.operand("weight") is not None)),
-                  scalars=(_width(op), count if reduction == MEAN else 1.0), items=count, grain=16384)
+                  scalars=(_width(op), count if reduction == MEAN else 1.0), items=count, grain=16384,
+                  writes=[Blocks.of((count,), (1,))])
 
     return emit
 

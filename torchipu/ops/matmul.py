@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.chain import broadcast
-from torchipu.ops.half_partials import emit_half_product, partial_rounding
+from torchipu.ops.half_partials import emit_half_product, partials_of
 from torchipu.ops.integer_matmul import emit_integer_product, integer_vertices
 from torchipu.ops.matmul_steps import emit_product, matrix
-from torchipu.ops.matrix_unit import matmul_vertices
+from torchipu.ops.matrix_unit import product_vertices
 from torchipu.ops.spec import (
     FLOATING,
     INTEGER,
     Fusion,
     HostPlanner,
     OpSpec,
+    Product,
     Vertices,
     register,
     register_fusion,
@@ -35,12 +36,17 @@ def _operands(op: Op) -> tuple[Tensor, Tensor]:
     return left, right
 
 
-def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
+def _products(op: Op) -> tuple[Product, ...]:
     left, right = _operands(op)
     groups = left.shape[0] if len(left.shape) == 3 else 1
+    return (Product(groups, left.shape[-2], left.shape[-1], right.shape[-1]),)
+
+
+def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
+    left, _ = _operands(op)
     if not left.dtype.is_floating:
         return integer_vertices(target, op.outputs[0].num_elements, left.shape[-1], left.dtype)
-    return matmul_vertices(op, target, groups, left.shape[-2], left.shape[-1], right.shape[-1], left.dtype)
+    return product_vertices(op, target, _products(op)[0], left.dtype)
 
 
 # --------------------------------------------------------------------------- host side
@@ -52,11 +58,12 @@ def _emit(op: Op, plan: HostPlanner) -> None:
         return
     alpha, beta = (float(op.attrs.get(name, 1)) for name in ("alpha", "beta"))  # type: ignore[arg-type]
     addend = plan.value(added, DType.FLOAT, contiguous=False) if added is not None and beta != 0 else None
-    rounding = partial_rounding(op, op.outputs[0], plan)
-    if rounding is not None:
+    partials = partials_of(op, op.outputs[0], plan)
+    if partials is not None:
         held = plan.output(op.outputs[0], DType.FLOAT)
-        pair = plan.value(left, DType.FLOAT), plan.value(right, DType.FLOAT)
-        emit_half_product(plan, held, *pair, rounding, addend=addend, alpha=alpha, beta=beta)
+        emit_half_product(
+            plan, held, matrix(plan, left), matrix(plan, right), partials, addend=addend, alpha=alpha, beta=beta,
+        )
         return
     left_value, right_value = matrix(plan, left), matrix(plan, right)
     emit_product(plan, plan.output(op.outputs[0], DType.FLOAT), left_value, right_value, addend, alpha, beta)
@@ -91,6 +98,6 @@ def _emit_integers(op: Op, plan: HostPlanner, left: Tensor, right: Tensor, added
 
 
 for _name in ("mm", "bmm", "addmm", "baddbmm"):
-    register(OpSpec(f"aten.{_name}.default", _name, _lower, _emit, dtypes=(*FLOATING, *INTEGER)))
+    register(OpSpec(f"aten.{_name}.default", _name, _lower, _emit, dtypes=(*FLOATING, *INTEGER), products=_products))
 for _name in ("mm", "bmm"):  # halves whose product is float
-    register(OpSpec(f"aten.{_name}.dtype", _name, _lower, _emit, dtypes=FLOATING))
+    register(OpSpec(f"aten.{_name}.dtype", _name, _lower, _emit, dtypes=FLOATING, products=_products))

@@ -7,7 +7,7 @@ from functools import partial
 from torchipu._kernels import matmul as kernels
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.spec import HostPlanner, HostTensor, Joined, Joining
+from torchipu.ops.spec import Along, Blocks, HostPlanner, HostTensor, Joined, Joining
 
 PANEL = 32  # columns of a packed panel
 LEAST_CHUNK_MACS = 100_000  # less than about two microseconds of work is not worth a thread
@@ -123,7 +123,7 @@ def emit_product(
         scalars=(alpha, beta), items=items,
         grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
         scratch_bytes=PACKED_BYTES if packs_in_items or joining is not None else 0, reads_outputs=adds, adds_up=adds,
-        joining=joining,
+        joining=joining, writes=[Blocks.of((batch, rows, columns), (1, row_block, column_block))],
     )
 
 
@@ -195,6 +195,7 @@ def _emit_dots(
         scalars=(alpha, beta), items=items,
         grain=grain_for(items, batch * columns * inner * max(rows, 8), LEAST_CHUNK_MACS), reads_outputs=adds,
         adds_up=adds, joining=partial(_join_dots, ints) if batch == 1 and not adds else None,
+        writes=[Blocks.of((batch, rows, columns), (1, rows, DOT_BLOCK))],
     )
 
 
@@ -257,6 +258,7 @@ def _emit_turned(
         items=items,
         grain=grain_for(items, rows * columns * inner, LEAST_CHUNK_MACS),
         scratch_bytes=row_block * column_block * 4,
+        writes=[Blocks((Along(rows, row_block, rows, 1), Along(columns, column_block, columns, rows)))],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import ceil_div
-from torchipu.ops.spec import Codelet, Vertices
+from torchipu.ops.spec import Codelet, Product, Vertices
 
 if TYPE_CHECKING:
     from torchipu.target import Target
@@ -237,16 +237,38 @@ def _parts(
             return row_parts, column_parts
 
 
+def plan_of(op: Op, target: Target, product: Product, dtype: DType) -> MatmulPlan | None:
+    """Return how a product of an op is cut up; None where there is nothing to multiply."""
+    if 0 in (product.groups, product.positions, product.inputs, product.outputs):
+        return None
+    is_half = dtype is DType.HALF
+    output_group = 16 if is_half and op.attrs.get("partials") == "half" else 8
+    available = float(str(op.attrs.get("available_memory", AVAILABLE_MEMORY)))
+    return plan_matmul(
+        target, product.groups, product.positions, product.inputs, product.outputs, is_half, output_group, available,
+    )
+
+
+def summand_tiles(op: Op, target: Target, products: Sequence[Product]) -> tuple[int, ...]:
+    """Return how many tiles share the summands of each product of halves."""
+    plans = (plan_of(op, target, product, DType.HALF) for product in products)
+    return tuple(1 if plan is None else plan.input_split for plan in plans)
+
+
+def product_vertices(op: Op, target: Target, product: Product, dtype: DType) -> tuple[Vertices, ...]:
+    """Compute sets of a product."""
+    return matmul_vertices(op, target, product.groups, product.positions, product.inputs, product.outputs, dtype)
+
+
 def matmul_vertices(
     op: Op, target: Target, groups: int, positions: int, inputs: int, outputs: int, dtype: DType,
 ) -> tuple[Vertices, ...]:
     """Compute sets of ``groups`` products [positions, inputs] x [inputs, outputs]; one element is one vertex."""
-    if 0 in (groups, positions, inputs, outputs):
+    plan = plan_of(op, target, Product(groups, positions, inputs, outputs), dtype)
+    if plan is None:
         return ()
     is_half = dtype is DType.HALF
     output_group = 16 if is_half and op.attrs.get("partials") == "half" else 8
-    available = float(str(op.attrs.get("available_memory", AVAILABLE_MEMORY)))
-    plan = plan_matmul(target, groups, positions, inputs, outputs, is_half, output_group, available)
     vertices = plan.row_split * plan.column_split * plan.input_split * min(groups, target.num_tiles)
     element_bytes = 2 if is_half else 4
     gathered = (plan.positions + plan.outputs) * plan.inputs * element_bytes * plan.calls

@@ -9,7 +9,18 @@ from torchipu._kernels import norm as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import ceil_div, chain_sets, reduction_codelet, vector_codelet
-from torchipu.ops.spec import FLOATING, Codelet, Emitter, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
+from torchipu.ops.spec import (
+    FLOATING,
+    Blocks,
+    Codelet,
+    Emitter,
+    HostPlanner,
+    HostTensor,
+    Lowering,
+    OpSpec,
+    Vertices,
+    register,
+)
 from torchipu.ops.view import emit_fill
 from torchipu.target import Target
 
@@ -131,7 +142,8 @@ def _emit_layer_norm(op: Op, plan: HostPlanner) -> None:
     rows = x.num_elements // width if width else 0
     plan.step(kernels.LAYER_NORM, outputs, operands, ints=(width, _flags(op)), scalars=(_number(op, "eps"),),
               items=rows,
-              grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, width)))
+              grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, width)),
+              writes=[Blocks.rows(rows, held) for held in outputs])
 
 
 def _emit_layer_norm_grad(op: Op, plan: HostPlanner) -> None:
@@ -148,10 +160,11 @@ def _emit_layer_norm_grad(op: Op, plan: HostPlanner) -> None:
     weight = op.operand("weight")
     flags = (HAS_WEIGHT if weight is not None else 0) | (WANTS_PARTIALS if wants else 0)
     plan.step(kernels.LAYER_NORM_GRAD, [_result(plan, dx, x.shape), partials],
-              [dy, x, *statistics, _floats(plan, weight, x)], ints=(rows, width, chunk, flags), items=chunks)
+              [dy, x, *statistics, _floats(plan, weight, x)], ints=(rows, width, chunk, flags), items=chunks,
+              writes=[Blocks.runs(chunk * width, x)])
     if wants:
         plan.step(kernels.SUM_PARTIALS, [_result(plan, dweight, (width,)), _result(plan, dbias, (width,))], [partials],
-                  ints=(chunks, width), items=width, grain=64)
+                  ints=(chunks, width), items=width, grain=64, writes=[Blocks.of((width,), (1,))] * 2)
 
 
 def _group_sizes(op: Op) -> tuple[int, int, int, int]:
@@ -167,7 +180,8 @@ def _emit_group_norm(op: Op, plan: HostPlanner) -> None:
     operands = [x, _floats(plan, op.operand("weight"), x), _floats(plan, op.operand("bias"), x)]
     plan.step(kernels.GROUP_NORM, outputs, operands, ints=(depth, positions, groups, _flags(op)),
               scalars=(_number(op, "eps"),), items=samples * groups,
-              grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, depth * positions)))
+              grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, depth * positions)),
+              writes=[Blocks.rows(samples * groups, held) for held in outputs])
 
 
 def _emit_group_norm_grad(op: Op, plan: HostPlanner) -> None:
@@ -180,10 +194,11 @@ def _emit_group_norm_grad(op: Op, plan: HostPlanner) -> None:
     operands = [dy, x, _data(op, plan, "mean"), _data(op, plan, "rstd"), _floats(plan, weight, x)]
     plan.step(kernels.GROUP_NORM_GRAD, [_result(plan, dx, x.shape), partials], operands,
               ints=(depth, positions, groups, 1 if weight is not None else 0), items=samples * groups,
-              grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, depth * positions)))
+              grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, depth * positions)), writes=[Blocks.rows(samples * groups, x)])
     if dweight is not None or dbias is not None:
         plan.step(kernels.SUM_PARTIALS, [_result(plan, dweight, (channels,)), _result(plan, dbias, (channels,))],
-                  [partials], ints=(samples, channels), items=channels, grain=64)
+                  [partials], ints=(samples, channels), items=channels, grain=64,
+                  writes=[Blocks.of((channels,), (1,))] * 2)
 
 
 class _Batch:
@@ -210,6 +225,16 @@ class _Batch:
         row = self.channels if self.positions == 1 else self.positions
         self.per_item = max(1, ROWS_GRAIN_ELEMENTS // max(1, row))
         self.channels_per_chunk = max(1, ROWS_GRAIN_ELEMENTS // max(1, each))
+
+    @property
+    def statistics(self) -> Blocks:
+        """What items write that are channels, of a value for each channel."""
+        return Blocks.of((self.channels,), (1,))
+
+    @property
+    def planes(self) -> Blocks:
+        """What items write that are channels, of the data."""
+        return Blocks.of((self.samples, self.channels, self.positions), (self.samples, 1, self.positions))
 
     def ints(self, flags: int) -> tuple[int, ...]:
         return (self.samples, self.channels, self.positions, self.rows, self.piece, flags)
@@ -244,20 +269,21 @@ def emit_batch_norm(
     ints, scalars = sizes.ints(flags), (_number(op, "eps"), _number(op, "momentum"))
     if sizes.whole and sizes.positions > 1:
         plan.step(kernels.BATCH_NORM, [y, mean, rstd, *new], [*old, x, weight, bias, *added], ints=ints,
-                  scalars=scalars, items=sizes.channels, grain=sizes.channels_per_chunk)
+                  scalars=scalars, items=sizes.channels, grain=sizes.channels_per_chunk,
+                  writes=[sizes.planes, *[sizes.statistics] * (2 + len(new))])
         return
     statistics = [mean, rstd, *new]
     if sizes.positions == 1:
         plan.step(kernels.BATCH_COLUMNS, statistics, [*old, x], ints=ints, scalars=scalars, items=sizes.channels,
-                  grain=64)
+                  grain=64, writes=[sizes.statistics] * len(statistics))
     else:
         partials = plan.scratch((sizes.channels, sizes.splits, 2))
         plan.step(kernels.BATCH_MOMENTS, [partials], [x], ints=ints, items=sizes.channels * sizes.splits)
         plan.step(kernels.BATCH_STATISTICS, statistics, [*old, partials], ints=ints, scalars=scalars,
                   items=sizes.channels,
-                  grain=64)
+                  grain=64, writes=[sizes.statistics] * len(statistics))
     plan.step(kernels.BATCH_APPLY, [y], [x, mean, rstd, weight, bias, *added], ints=ints, scalars=scalars,
-              items=sizes.by_rows, grain=sizes.per_item)
+              items=sizes.by_rows, grain=sizes.per_item, writes=[Blocks.rows(sizes.by_rows, y)])
 
 
 def _emit_batch_norm_inference(op: Op, plan: HostPlanner) -> None:
@@ -269,7 +295,7 @@ def _emit_batch_norm_inference(op: Op, plan: HostPlanner) -> None:
     plan.step(kernels.BATCH_APPLY, [y], [x, _data(op, plan, "running_mean"), _data(op, plan, "running_var"), weight,
                                          bias],
               ints=sizes.ints(_flags(op) | FROM_RUNNING), scalars=(_number(op, "eps"), 0.0),
-              items=sizes.by_rows, grain=sizes.per_item)
+              items=sizes.by_rows, grain=sizes.per_item, writes=[Blocks.rows(sizes.by_rows, y)])
 
 
 def _emit_batch_norm_grad(op: Op, plan: HostPlanner) -> None:
@@ -288,18 +314,19 @@ def _emit_batch_norm_grad(op: Op, plan: HostPlanner) -> None:
     if sizes.whole and sizes.positions > 1:
         plan.step(kernels.BATCH_NORM_GRAD, [dx, dweight, dbias], [dy, x, mean, spread, factor], ints=ints,
                   scalars=scalars,
-                  items=sizes.channels, grain=sizes.channels_per_chunk)
+                  items=sizes.channels, grain=sizes.channels_per_chunk,
+                  writes=[sizes.planes, sizes.statistics, sizes.statistics])
         return
     if sizes.positions == 1:
         plan.step(kernels.BATCH_GRAD_COLUMNS, [dweight, dbias], [spread, dy, x, mean], ints=ints, scalars=scalars,
-                  items=sizes.channels, grain=64)
+                  items=sizes.channels, grain=64, writes=[sizes.statistics] * 2)
     else:
         partials = plan.scratch((sizes.channels, sizes.splits, 2))
         plan.step(kernels.BATCH_GRAD_SUMS, [partials], [dy, x, mean], ints=ints, items=sizes.channels * sizes.splits)
         plan.step(kernels.BATCH_GRAD_STATISTICS, [dweight, dbias], [spread, partials], ints=ints, scalars=scalars,
-                  items=sizes.channels, grain=64)
+                  items=sizes.channels, grain=64, writes=[sizes.statistics] * 2)
     plan.step(kernels.BATCH_GRAD_APPLY, [dx], [dy, x, mean, spread, factor, dweight, dbias], ints=ints, scalars=scalars,
-              items=sizes.by_rows, grain=sizes.per_item)
+              items=sizes.by_rows, grain=sizes.per_item, writes=[Blocks.rows(sizes.by_rows, dx)])
 
 
 def _is_not_empty(op: Op) -> bool:

@@ -11,7 +11,7 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import busiest_elements
 from torchipu.ops.matmul_steps import grain_for
-from torchipu.ops.spec import FLOATING, Codelet, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
+from torchipu.ops.spec import FLOATING, Blocks, Codelet, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
 
 if TYPE_CHECKING:
     from torchipu.target import Target
@@ -122,7 +122,8 @@ def _step(
 ) -> None:
     """Emit a step over planes that reads ``reads`` elements in all."""
     if planes and reads:
-        plan.step(kernel, outputs, inputs, ints=ints, items=planes, grain=grain_for(planes, reads, LEAST_CHUNK_READS))
+        plan.step(kernel, outputs, inputs, ints=ints, items=planes, grain=grain_for(planes, reads, LEAST_CHUNK_READS),
+                  writes=[Blocks.rows(planes, held) for held in outputs])
 
 
 def _emit_max(op: Op, plan: HostPlanner) -> None:

@@ -14,7 +14,7 @@ from torchipu.ops.conv_shape import Shape
 from torchipu.ops.convolution import present_results, problem_of
 from torchipu.ops.matmul_steps import grain_for
 from torchipu.ops.pool import pair, strides_of
-from torchipu.ops.spec import Fusion, HostPlanner, Joined, more_items, register_fusion
+from torchipu.ops.spec import Blocks, Fusion, HostPlanner, Joined, more_items, register_fusion
 
 MAX_IMAGE = 64 * 1024  # floats of an image and of its convolution that stay in the second-level cache
 LEAST_WINDOW = 4  # elements of a window; with fewer, most gradients are not zero
@@ -55,6 +55,7 @@ def _emit_forward(ops: Sequence[Op], plan: HostPlanner) -> None:
         kernels.CONV_MAX_POOL, [plan.output(result, DType.FLOAT), plan.output(pool.outputs[1], DType.LONG)], inputs,
         ints=ints, items=s.n, grain=grain, joining=partial(more_items, strides, ints, s.n, grain),
         scratch_bytes=4 * (s.oc * s.oh * s.ow + 16 + offsets + s.expanded(s.oh, s.ow)),
+        writes=[Blocks.of((s.n, result.num_elements // max(1, s.n)), (1, result.num_elements // max(1, s.n)))],
     )
 
 
@@ -124,6 +125,7 @@ def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
         ],
         ints=ints, items=chunks,
         joining=partial(_join_backward, strides, ints, chunks) if s.n == chunks * images else None,
+        writes=[Blocks.of((s.n, s.ic * s.h * s.w), (images, s.ic * s.h * s.w))] if wants_dx else [],
         scratch_bytes=4 * (2 * image + 4 * listed + 2 * s.oh * s.ow + s.oc + 16),
     )
     plan.step(
@@ -132,6 +134,7 @@ def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
         [partial_dw, partial_db],
         ints=(*window, chunks), items=s.oc, grain=grain_for(s.oc, s.oc * s.kh * run * chunks, 32768),
         scratch_bytes=4 * s.kh * run,
+        writes=[Blocks.of((s.oc, s.summands), (1, s.summands)), Blocks.of((s.oc,), (1,))],
     )
 
 

@@ -18,7 +18,7 @@ from torchipu._kernels.random import (
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import element_codelet, linear_vertices, vector_codelet
-from torchipu.ops.spec import Codelet, HostPlanner, HostTensor, OpSpec, register
+from torchipu.ops.spec import Blocks, Codelet, HostPlanner, HostTensor, OpSpec, register
 from torchipu.ops.view import emit_copy, emit_fill
 
 ITEM = 64  # elements of one item of the random kernels
@@ -39,6 +39,7 @@ def _draw(
     plan.step(
         kernel, outputs, [plan.random_state(op), *inputs], ints=[elements, *ints], scalars=scalars,
         items=-(-elements // ITEM), grain=SHARE // ITEM,
+        writes=[Blocks.of((elements,), (ITEM,))],
     )
 
 

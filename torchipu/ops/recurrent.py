@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from torchipu._kernels import recurrent as kernels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import elementwise_set, vector_codelet
 from torchipu.ops.matmul_steps import grain_for, packed_panels
 from torchipu.ops.matrix_unit import matmul_vertices
-from torchipu.ops.spec import FLOATING, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.spec import FLOATING, Blocks, HostPlanner, HostTensor, OpSpec, Vertices, register
 from torchipu.target import Target
 
 CELLS = ("tanh", "relu", "lstm", "gru")  # TI_CELL_*
@@ -61,6 +63,14 @@ class _Sizes:
         """Blocks that make a chunk worth a thread."""
         return grain_for(self.items, self.time * self.batch * self.gates * self.state, LEAST_CHUNK_MACS)
 
+    def blocks(self, held: HostTensor) -> Blocks | None:
+        """Return what items write of [time, batch, width], or of [batch, width]."""
+        *before, batch, width = held.shape
+        time = prod(before)
+        if not held.num_elements or batch != self.batch:
+            return None
+        return Blocks.of((time, batch, width), (time, self.rows, width))
+
     def ints(self, keeps: bool = True) -> tuple[int, ...]:
         """Return the ints of both kernels.
 
@@ -107,6 +117,7 @@ def _emit_forward(op: Op, plan: HostPlanner) -> None:
         kernels.RECURRENCE, outputs, [x, h0, _floats(op, plan, "c0", x), weight, added, projection],
         ints=s.ints(keeps=plan.wanted(op.outputs[2])), items=s.items, grain=s.grain,
         scratch_bytes=4 * (s.rows * (s.gates + 2 * s.hidden) + 5 * s.hidden),
+        writes=[s.blocks(held) for held in outputs],
     )
 
 
@@ -117,9 +128,11 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     weight = _panels(op, plan, "weight", turned=False)
     projection = _panels(op, plan, "projection", turned=False) if s.projects else weight
     operands = [dy, dc, kept, y, h0, _floats(op, plan, "c0", y), weight, projection]
+    outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
     plan.step(
-        kernels.RECURRENCE_BACKWARD, [plan.output(result, DType.FLOAT) for result in op.outputs], operands,
+        kernels.RECURRENCE_BACKWARD, outputs, operands,
         ints=s.ints(), items=s.items, grain=s.grain, scratch_bytes=4 * s.rows * (s.state + 2 * s.hidden),
+        writes=[s.blocks(held) for held in outputs],
     )
 
 

@@ -19,7 +19,7 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.chain import collapse
 from torchipu.ops.lowering import reduction_codelet, reduction_vertices
-from torchipu.ops.spec import Emitter, HostPlanner, HostTensor, OpSpec, contiguous_strides, register
+from torchipu.ops.spec import Blocks, Emitter, HostPlanner, HostTensor, OpSpec, contiguous_strides, register
 from torchipu.ops.view import emit_copy
 
 SUM, SUM_SQUARES, SUM_MAGNITUDES, PRODUCT, LARGEST, SMALLEST, LARGEST_MAGNITUDE = range(7)
@@ -103,6 +103,8 @@ def emit_reduction(
         ints=_ints(mode, kept, kept_strides, reduced, reduced_strides, total, chunk, chunks, root and last, columns),
         scalars=[scale if last else 1.0], items=items * chunks,
         grain=max(1, SHARE // max(1, chunk * (min(columns, COLUMNS) if columns else 1))),
+        writes=[Blocks.of((results // columns, columns), (1, COLUMNS)) if columns else Blocks.of((results,), (1,))]
+        if last else [],
     )
     if last:
         return
@@ -195,7 +197,7 @@ def extreme(smallest: bool, *, arg_only: bool = False) -> Emitter:
             values, indices = plan.output(op.outputs[0], kind), plan.output(op.outputs[1], DType.LONG)
         plan.step(
             ARG_ROWS, [values, indices], [rows], ints=[rows.shape[1], int(smallest), int(kind is DType.LONG)],
-            items=rows.shape[0], grain=max(1, SHARE // max(1, rows.shape[1])),
+            items=rows.shape[0], grain=max(1, SHARE // max(1, rows.shape[1])), writes=[Blocks.of(rows.shape[:1], (1,))],
         )
 
     return emit
@@ -212,7 +214,7 @@ def moments(*, root: bool, mean: bool) -> Emitter:
         plan.step(
             MOMENT_ROWS, [spread, centre], [rows], ints=[rows.shape[1], int(root)],
             scalars=[rows.shape[1] - _correction(op)], items=rows.shape[0],
-            grain=max(1, SHARE // max(1, rows.shape[1])),
+            grain=max(1, SHARE // max(1, rows.shape[1])), writes=[Blocks.of(rows.shape[:1], (1,))] * 2,
         )
 
     return emit
@@ -248,7 +250,7 @@ def logsumexp(op: Op, plan: HostPlanner) -> None:
     out = plan.output(op.outputs[0], DType.FLOAT)
     plan.step(
         LOGSUMEXP_ROWS, [out], [rows], ints=[rows.shape[1]], items=rows.shape[0],
-        grain=max(1, SHARE // (8 * max(1, rows.shape[1]))),
+        grain=max(1, SHARE // (8 * max(1, rows.shape[1]))), writes=[Blocks.of(rows.shape[:1], (1,))],
     )
 
 

@@ -17,7 +17,7 @@ from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import Work, busiest_elements, ceil_div, copy_vertices
 from torchipu.ops.row_access import needed, row_grain
-from torchipu.ops.spec import Codelet, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.spec import Blocks, Codelet, HostPlanner, HostTensor, OpSpec, Vertices, register
 from torchipu.ops.view import emit_copy
 from torchipu.target import Target
 
@@ -167,7 +167,8 @@ def _apply_one(plan: HostPlanner, out: HostTensor, held: HostTensor, taps: Taps,
     weights = plan.constant([weight for _, weight in flat], DType.FLOAT)
     items = prod(held.shape[:dim]) * len(taps.rows)
     plan.step(WEIGHTED_TAPS, [out], [held, starts, sources, weights], ints=(len(taps.rows), taps.length, inner),
-              items=items if inner else 0, grain=row_grain(inner * max(1, taps.width)))
+              items=items if inner else 0, grain=row_grain(inner * max(1, taps.width)),
+              writes=[Blocks.rows(items, out)])
 
 
 # --------------------------------------------------------------------------- interpolation

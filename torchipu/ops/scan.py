@@ -9,7 +9,7 @@ from torchipu._kernels.scan import SCAN, SCAN_EXTREMES
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import ceil_div, linear_vertices, vector_codelet
-from torchipu.ops.spec import FLOATING, Emitter, HostPlanner, OpSpec, register
+from torchipu.ops.spec import FLOATING, Blocks, Emitter, HostPlanner, OpSpec, register
 
 SUM, PRODUCT, LOG_ADD = range(3)
 BLOCK = 16  # positions beside each other that an item takes; as in scan_body.h
@@ -39,6 +39,7 @@ def accumulate(mode: int) -> Emitter:
         plan.step(
             SCAN, [out], [held], ints=[length, inner, mode, int(kind is DType.LONG)],
             items=outer * ceil_div(inner, BLOCK), grain=max(1, SHARE // (length * min(inner, BLOCK))),
+            writes=[Blocks.of((outer, length, inner), (1, length, BLOCK))],
         )
 
     return emit
@@ -58,6 +59,7 @@ def running_extreme(smallest: bool) -> Emitter:
         plan.step(
             SCAN_EXTREMES, [values, indices], [held], ints=[length, inner, int(smallest), int(kind is DType.LONG)],
             items=outer * ceil_div(inner, BLOCK), grain=max(1, SHARE // (length * min(inner, BLOCK))),
+            writes=[Blocks.of((outer, length, inner), (1, length, BLOCK))],
         )
 
     return emit

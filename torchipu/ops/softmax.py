@@ -8,7 +8,7 @@ from torchipu._kernels import softmax as kernels
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.lowering import ceil_div, chain_sets, reduction_codelet, vector_codelet
-from torchipu.ops.spec import FLOATING, Codelet, Emitter, HostPlanner, Lowering, OpSpec, Vertices, register
+from torchipu.ops.spec import FLOATING, Blocks, Codelet, Emitter, HostPlanner, Lowering, OpSpec, Vertices, register
 from torchipu.target import Target
 
 SOFTMAX, LOG, SAFE = 0, 1, 2
@@ -67,11 +67,12 @@ def _emit(mode: int) -> Emitter:
         outer, extent, inner = _split(op, x.shape)
         if inner == 1:
             plan.step(kernels.SOFTMAX_ROWS, [y], [x], ints=(extent, mode), items=outer,
-                      grain=max(1, GRAIN_ELEMENTS // max(1, extent)))
+                      grain=max(1, GRAIN_ELEMENTS // max(1, extent)), writes=[Blocks.rows(outer, y)])
         else:
             plan.step(kernels.SOFTMAX_COLUMNS, [y], [x], ints=(extent, inner, mode),
                       items=outer * ceil_div(inner, BLOCK),
-                      grain=max(1, GRAIN_ELEMENTS // max(1, extent * BLOCK)))
+                      grain=max(1, GRAIN_ELEMENTS // max(1, extent * BLOCK)),
+                      writes=[Blocks.of((outer, extent, inner), (1, extent, BLOCK))])
 
     return emit
 
@@ -84,10 +85,11 @@ def _emit_grad(mode: int) -> Emitter:
         outer, extent, inner = _split(op, y.shape)
         if inner == 1:
             plan.step(kernels.SOFTMAX_ROWS_GRAD, [dx], [dy, y], ints=(extent, mode), items=outer,
-                      grain=max(1, GRAIN_ELEMENTS // max(1, extent)))
+                      grain=max(1, GRAIN_ELEMENTS // max(1, extent)), writes=[Blocks.rows(outer, dx)])
         else:
             plan.step(kernels.SOFTMAX_COLUMNS_GRAD, [dx], [dy, y], ints=(extent, inner, mode),
-                      items=outer * ceil_div(inner, BLOCK), grain=max(1, GRAIN_ELEMENTS // max(1, extent * BLOCK)))
+                      items=outer * ceil_div(inner, BLOCK), grain=max(1, GRAIN_ELEMENTS // max(1, extent * BLOCK)),
+                      writes=[Blocks.of((outer, extent, inner), (1, extent, BLOCK))])
 
     return emit
 

@@ -12,7 +12,7 @@ from torchipu.ir.types import DType
 from torchipu.ops.lowering import busiest_elements, element_codelet, reduction_codelet, reduction_sets
 from torchipu.ops.reduce import LARGEST, SMALLEST, SUM, emit_exact, emit_reduction
 from torchipu.ops.scan import around_dim
-from torchipu.ops.spec import FLOATING, Codelet, Emitter, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.spec import FLOATING, Blocks, Codelet, Emitter, HostPlanner, HostTensor, OpSpec, Vertices, register
 from torchipu.target import Target
 
 RANK, MEDIAN, NAN_MEDIAN, MODE = range(4)
@@ -143,6 +143,7 @@ def sort(op: Op, plan: HostPlanner) -> None:
     plan.step(
         SORT, [values, indices], [held], ints=[length, inner, taken, int(kind is DType.LONG), int(bool(descending))],
         items=outer * inner, grain=max(1, SHARE // length), scratch_bytes=_scratch_bytes(length),
+        writes=[Blocks.of((outer, taken, inner), (1, taken, 1))],
     )
 
 
@@ -161,6 +162,7 @@ def select(mode: int) -> Emitter:
         plan.step(
             SELECT, [values, indices], [held], ints=[length, inner, int(kind is DType.LONG), mode, rank],
             items=outer * inner, grain=max(1, SHARE // length), scratch_bytes=_scratch_bytes(length),
+            writes=[Blocks.of((outer, inner), (1, 1))],
         )
 
     return emit

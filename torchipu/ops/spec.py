@@ -65,6 +65,23 @@ class Vertices:
     repeats: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A matrix product on the device.
+
+    Attributes:
+        groups: Independent products of the same sizes.
+        positions: Rows of the left operand.
+        inputs: Summands.
+        outputs: Columns of the right operand.
+    """
+
+    groups: int
+    positions: int
+    inputs: int
+    outputs: int
+
+
 Lowering = Callable[[Op, "Target"], tuple[Vertices, ...]]
 
 
@@ -158,6 +175,95 @@ def more_items(strides: tuple[int, ...], ints: tuple[int, ...], items: int, grai
     return Joined(strides, ints, runs * items, max(grain, -(-runs * items // CHUNKS_OF_JOINED)))
 
 
+@dataclass(frozen=True, slots=True)
+class Along:
+    """One dimension of the space that the items of a step share out.
+
+    Attributes:
+        size: Places.
+        block: Places of an item; the last block may be shorter.
+        inner: Places after which ``outer`` applies.
+        step: Elements of the result from one place to the next.
+        middle: How often ``outer`` applies before ``outmost`` does.
+        outer: Elements from one run of ``inner`` places to the next.
+        outmost: Elements from one run of ``inner * middle`` places to the next.
+    """
+
+    size: int
+    block: int
+    inner: int
+    step: int
+    middle: int = 1
+    outer: int = 0
+    outmost: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Which elements of a result the items of a step write, counted from its first: blocks of a space, row-major.
+
+    Where a result is rounded to half, that happens in the step itself, block by block; a step that does not say what
+    its items write is followed by a copy that rounds.
+
+    Attributes:
+        dims: The space.
+        first: Element that its first place is.
+    """
+
+    dims: tuple[Along, ...]
+    first: int = 0
+
+    @staticmethod
+    def of(shape: Sequence[int], block: Sequence[int]) -> Blocks:
+        """Return the blocks of a row-major result: ``block`` sizes along each dimension of ``shape``."""
+        steps = contiguous_strides(shape)
+        return Blocks(tuple(
+            Along(size, max(1, part), max(1, size), step)
+            for size, part, step in zip(shape, block, steps, strict=True)
+        ))
+
+    @staticmethod
+    def rows(items: int, held: HostTensor) -> Blocks:
+        """Return blocks for items that write equal shares of a result, one after another."""
+        return Blocks.runs(held.num_elements // max(1, items), held)
+
+    @staticmethod
+    def runs(length: int, held: HostTensor) -> Blocks:
+        """Return blocks for items that write ``length`` elements each, one after another; the last may write fewer."""
+        return Blocks.of((held.num_elements,), (length,))
+
+    @property
+    def num_elements(self) -> int:
+        """Elements that all items write."""
+        count = 1
+        for dim in self.dims:
+            count *= dim.size
+        return count
+
+    @property
+    def num_blocks(self) -> int:
+        """Items."""
+        count = 1
+        for dim in self.dims:
+            count *= -(-dim.size // dim.block)
+        return count
+
+    @property
+    def item_floats(self) -> int:
+        """Elements of an item where every item writes as many, side by side, in the order of the items; else 0."""
+        expected, item, is_even = 1, 0, True
+        for dim in reversed(self.dims):
+            if dim.inner < dim.size or (dim.size > 1 and dim.step != expected) or self.first:
+                return 0
+            block = min(dim.block, dim.size)
+            if item and (block > 1 or (dim.size > 1 and not is_even)):
+                return 0
+            if not item and block < dim.size:
+                item, is_even = expected * block, dim.size % block == 0
+            expected *= dim.size
+        return item or expected
+
+
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """Return row-major strides in elements."""
     strides, step = [], 1
@@ -231,6 +337,7 @@ class HostPlanner(Protocol):
         ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
         joining: Joining | None = None,
+        writes: Sequence[Blocks | None] = (),
     ) -> None:
         """Append a kernel call; its ``args`` are the outputs, then the inputs.
 
@@ -249,6 +356,7 @@ class HostPlanner(Protocol):
             adds_up: Whether the kernel adds onto its outputs, an item of it onto a part that depends on the item alone
                 and not on values: micro-batches may then add one after another item by item.
             joining: Makes one call for several micro-batches or replicas whose arguments lie one behind the other.
+            writes: What of each output the items write, as far as it is known.
         """
         ...
 
@@ -316,6 +424,7 @@ class OpSpec:
         has_effect: It is there for more than its results: never removed, merged or recomputed.
         is_in_place: The first result overwrites the first operand, which nothing reads afterwards.
         shape_only: Operands of which only the shape matters, so that their values need not exist.
+        products: Its products on the matrix unit, in the order in which its emitter counts them.
         supports: Tells whether the host kernels serve this op as it stands; otherwise it goes generic.
     """
 
@@ -332,6 +441,7 @@ class OpSpec:
     has_effect: bool = False
     is_in_place: bool = False
     shape_only: tuple[str, ...] = ()
+    products: Callable[[Op], tuple[Product, ...]] | None = None
     supports: Callable[[Op], bool] = field(default=lambda op: True)
 
 

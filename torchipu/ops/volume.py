@@ -7,7 +7,7 @@ from math import prod
 
 from torchipu._kernels import volume as kernels
 from torchipu.ops.matmul_steps import grain_for
-from torchipu.ops.spec import HostPlanner, HostTensor
+from torchipu.ops.spec import Blocks, HostPlanner, HostTensor
 
 BLOCK_FLOATS = 64 * 1024  # of an expanded block
 SUMMANDS_AT_ONCE = 512  # TI_VOLUME_SUMMANDS
@@ -72,6 +72,7 @@ def emit_forward(
         kernels.VOLUME_FORWARD, [out], [x, weight] + ([bias] if bias is not None else []),
         ints=(*s.ints(), int(bias is not None), rows), items=items, grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * summands * rows * s.out[2],
+        writes=[Blocks.of((s.n * s.g, s.oc, s.num_rows, s.out[2]), (1, s.oc, rows, s.out[2]))],
     )
 
 
@@ -85,6 +86,7 @@ def emit_input_gradient(plan: HostPlanner, s: Volume, dx: HostTensor, dy: HostTe
     plan.step(
         kernels.VOLUME_INPUT, [dx], [dy, weight], ints=(*s.ints(), channels, rows), items=items,
         grain=grain_for(items, s.macs, LEAST_CHUNK_MACS), scratch_bytes=4 * channels * taps * rows * s.out[2],
+        writes=[Blocks.of((s.n * s.g, s.ic, prod(s.size)), (1, channels, prod(s.size)))],
     )
 
 
@@ -98,6 +100,7 @@ def emit_weight_gradient(plan: HostPlanner, s: Volume, dw: HostTensor, dy: HostT
     plan.step(
         kernels.VOLUME_WEIGHT, [dw], [dy, x], ints=(*s.ints(), summands, rows), items=items,
         grain=grain_for(items, s.macs, LEAST_CHUNK_MACS), scratch_bytes=4 * summands * rows * s.out[2],
+        writes=[Blocks.of((s.g, s.oc, s.summands), (1, s.oc, summands))],
     )
 
 
@@ -107,4 +110,5 @@ def emit_bias(plan: HostPlanner, out: HostTensor, bias: HostTensor, channels: in
     plan.step(
         kernels.VOLUME_BIAS, [out], [bias], ints=(channels, out.num_elements // max(1, rows)), items=rows,
         grain=grain_for(rows, out.num_elements, 16384), reads_outputs=True,
+        writes=[Blocks.rows(rows, out)],
     )

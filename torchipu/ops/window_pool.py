@@ -13,7 +13,7 @@ from torchipu.ir.types import DType
 from torchipu.ops.lowering import FILL, MULTI_UPDATE_ADD, elementwise_set, gather_set
 from torchipu.ops.matmul_steps import grain_for
 from torchipu.ops.pool import BACKWARD, FORWARD, LEAST_CHUNK_READS, lowering
-from torchipu.ops.spec import FLOATING, Emitter, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.ops.spec import FLOATING, Blocks, Emitter, HostPlanner, HostTensor, OpSpec, Vertices, register
 from torchipu.target import Target
 
 Triple = tuple[int, int, int]
@@ -82,6 +82,7 @@ def _windows_step(
     plan.step(
         kernel, outputs, [x, *held], ints=(*image, *pooled, *step), items=volumes,
         grain=grain_for(volumes, volumes * max(prod(image), _reads(tables)), LEAST_CHUNK_READS),
+        writes=[Blocks.rows(volumes, held) for held in outputs],
     )
 
 
@@ -124,7 +125,8 @@ def _emit_by_index(dimensions: int, kernel: Kernel, values: str) -> Emitter:
         out = plan.output(result, DType.FLOAT)
         if result.num_elements:
             plan.step(kernel, [out], inputs, ints=sizes, items=volumes,
-                      grain=grain_for(volumes, result.num_elements, LEAST_CHUNK_READS))
+                      grain=grain_for(volumes, result.num_elements, LEAST_CHUNK_READS),
+                      writes=[Blocks.rows(volumes, out)])
 
     return emit
 

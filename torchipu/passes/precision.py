@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg
+from torchipu.ops.matrix_unit import summand_tiles
 from torchipu.ops.spec import spec_of
 from torchipu.options import Options
+from torchipu.target import Target
 
 CAST = "ipu.cast.default"
 
@@ -25,10 +27,11 @@ WIDER: Mapping[DType, tuple[DType, ...]] = {
 FIRST_STREAMS: Mapping[Leg, int] = {Leg.FORWARD: 0, Leg.BACKWARD: 1 << 28, Leg.UPDATE: 1 << 29}
 
 # Kinds that accumulate products in the matrix unit.
+WITH_PRODUCTS = ("attention",)  # among others; these have partials only where they are half
 WITH_PARTIALS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "convolution")
 
 
-def set_precision(graph: Graph, options: Options) -> Graph:
+def set_precision(graph: Graph, options: Options, target: Target) -> Graph:
     """Return a graph in which every record serves the dtypes of its operands.
 
     An operand of a type that the record does not serve is cast to the narrowest wider type that it does; a result of
@@ -40,11 +43,12 @@ def set_precision(graph: Graph, options: Options) -> Graph:
     Args:
         graph: A valid graph, placed or not.
         options: Options of the compilation.
+        target: The machine, whose plans say how many tiles share the summands of a product with half partials.
 
     Returns:
         The new graph, or the same object when nothing changes.
     """
-    served = _Casts(graph, options.partials_type, options.available_memory or {})
+    served = _Casts(graph, options.partials_type, options.available_memory or {}, target)
     for op in graph.ops:
         served.add(op)
     ops = _with_rounding(served.ops, options)
@@ -90,8 +94,9 @@ def _rounded(ops: Sequence[Op], attrs: Mapping[str, object], next_stream: dict[L
 class _Casts:
     """The ops of the new graph, and the casts made so far, so that each tensor is cast once a leg and stage."""
 
-    def __init__(self, graph: Graph, partials: str, available: Mapping[int, float]) -> None:
+    def __init__(self, graph: Graph, partials: str, available: Mapping[int, float], target: Target) -> None:
         self.partials = partials
+        self.target = target
         self.available = available
         self.ops: list[Op] = []
         self.is_changed = False
@@ -110,7 +115,7 @@ class _Casts:
 
     def _add_with_bodies(self, op: Op) -> None:
         """Append an op of control flow with the same done in what it runs."""
-        inner = [_Casts(body, self.partials, self.available) for body in op.bodies]
+        inner = [_Casts(body, self.partials, self.available, self.target) for body in op.bodies]
         for casts, body in zip(inner, op.bodies, strict=True):
             for member in body.ops:
                 casts.add(member)
@@ -133,7 +138,7 @@ class _Casts:
                 self._append(_cast_op(wide, tensor, op))
 
     def _append(self, op: Op) -> None:
-        changed = _with_memory(_with_partials(op, self.partials), self.available)
+        changed = _with_plan(_with_memory(_with_partials(op, self.partials), self.available), self.target)
         self.is_changed = self.is_changed or changed is not op
         self.ops.append(changed)
 
@@ -175,9 +180,11 @@ def _with_partials(op: Op, chosen: str) -> Op:
     What the user has said of the op itself wins. Floats have float partials in any case.
     """
     spec = spec_of(op)
+    is_half = any(tensor.dtype is DType.HALF for tensor in op.inputs)
+    if spec is not None and spec.kind.startswith(WITH_PRODUCTS) and is_half and chosen == "half":
+        return op if "partials" in op.attrs else replace(op, attrs={**op.attrs, "partials": chosen})
     if spec is None or not spec.kind.startswith(WITH_PARTIALS):
         return op
-    is_half = any(tensor.dtype is DType.HALF for tensor in op.inputs)
     partials = str(op.attrs.get("partials", chosen)) if is_half else "float"
     return op if op.attrs.get("partials") == partials else replace(op, attrs={**op.attrs, "partials": partials})
 
@@ -189,6 +196,14 @@ def _with_memory(op: Op, available: Mapping[int, float]) -> Op:
     if part is None or "available_memory" in op.attrs or spec is None or not spec.kind.startswith(WITH_PARTIALS):
         return op
     return replace(op, attrs={**op.attrs, "available_memory": part})
+
+
+def _with_plan(op: Op, target: Target) -> Op:
+    """Return an op with half partials with how many tiles share the summands of each of its products."""
+    spec = spec_of(op)
+    if spec is None or spec.products is None or op.attrs.get("partials") != "half" or "summand_tiles" in op.attrs:
+        return op
+    return replace(op, attrs={**op.attrs, "summand_tiles": summand_tiles(op, target, spec.products(op))})
 
 
 def _cast_op(value: Tensor, result: Tensor, near: Op) -> Op:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from torchipu._kernels.abi import KernelTrap, Plan
+from torchipu._kernels.rounding import ROUND_BLOCKS
 from torchipu.errors import ConstraintError, ExecutionError
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.text import Names, format_op
@@ -23,7 +24,9 @@ from torchipu.runtime.generic import TORCH_DTYPES, bind_generic
 from torchipu.runtime.host_plan import HostPlan, Planner
 from torchipu.runtime.lanes import Lanes, Layout, order_of
 from torchipu.runtime.observation import TALLY_WORDS, Observation
+from torchipu.runtime.rounding import ints_of
 from torchipu.runtime.statistics import TensorStatistics
+from torchipu.runtime.steps import Step
 from torchipu.runtime.storage import Place, aligned
 
 ARENA, STATE, CONSTANT, BANK, PREPARED, RANDOM, FIRST_EXTERNAL = range(7)
@@ -119,7 +122,13 @@ class BoundPlan:
         self.engine.bind(CONSTANT, self.constants.data_ptr())
         self.engine.bind(BANK, self.banks.data_ptr(), 0, host_plan.bank_bytes)
         self.random_rows = self._random_rows()
+        shared = set(host_plan.shared_streams)
+        num_rows = 0 if self.random_rows is None else len(self.random_rows)
+        self.streams_are_shared = [place in shared for place in range(num_rows)]
         if self.random_rows is not None:
+            # Writing a word this way takes a tenth of the time of an assignment to a slice.
+            words = ctypes.c_int64 * self.random_rows.numel()
+            self.random_words = words.from_address(self.random_rows.data_ptr())
             row_bytes = RANDOM_ROW_BYTES * len(self.random_rows)
             self.rows_of_lanes = aligned_bytes(row_bytes * lanes.count)
             if lanes.count > 1:
@@ -191,7 +200,11 @@ class BoundPlan:
                     step.op, [self._arena_view(t) for t in step.inputs], [self._arena_view(t) for t in step.outputs],
                 ))
                 continue
-            arguments = (*step.outputs, *step.inputs)
+            # Floats that stay in scratch have no address: that of their halves stands in.
+            gone = {ending.place: ending.halves for ending in step.endings if ending.item_floats}
+            outputs = [gone.get(place, held) for place, held in enumerate(step.outputs)]
+            ended = [held for ending in step.endings for held in (ending.halves, ending.rounding.random) if held]
+            arguments = (*outputs, *step.inputs, *ended)
             places = [self._address(t, num_inputs) for t in arguments]
             strides = [self.layout.stride_bytes(self.host_plan.allocations[t.buffer]) for t in arguments]
             self.engine.add_step(
@@ -200,6 +213,16 @@ class BoundPlan:
                 step.grain, step.scratch_bytes, step.together, order_of(self.host_plan, step),
                 strides, self.layout.call_of(step),
             )
+            self._end(step, len(outputs) + len(step.inputs))
+
+    def _end(self, step: Step, place: int) -> None:
+        """Let the last step round its results; what that takes lies from argument ``place`` on."""
+        for ending in step.endings:
+            random = -1 if ending.rounding.random is None else place + 1
+            self.engine.end_step(
+                ROUND_BLOCKS, ints_of(ending), ending.place, place, random, ending.item_floats,
+            )
+            place += 1 if random < 0 else 2
 
     def _arena_view(self, held: HostTensor) -> torch.Tensor:
         """Return a torch tensor over part of the arena with a storage of its own: as_strided counts from there."""
@@ -240,13 +263,16 @@ class BoundPlan:
             replica: The first replica that runs; streams that all replicas share keep that of replica 0.
             stochastic_rounding: Whether halves that the program rounds stochastically are; otherwise to nearest.
         """
-        if self.random_rows is not None:
-            self.random_rows[:, 0] = seed
-            self.random_rows[:, 1] = replica
-            self.random_rows[list(self.host_plan.shared_streams), 1] = 0
-            if not stochastic_rounding:
-                self.random_rows[:, 1] += ROUNDS_TO_NEAREST
-            self.random_rows[:, 3] = 0
+        switch = 0 if stochastic_rounding else ROUNDS_TO_NEAREST
+        for place, is_shared in enumerate(self.streams_are_shared):
+            self.random_words[4 * place] = seed
+            self.random_words[4 * place + 1] = switch if is_shared else switch + replica
+            self.random_words[4 * place + 3] = 0
+
+    def count_calls(self, calls: int) -> None:
+        """Set the micro-batch counter of all streams."""
+        for place in range(len(self.streams_are_shared)):
+            self.random_words[4 * place + 3] = calls
 
     def run(
         self, micro_batches: int, iterations: int, threads: int, *, borrow: bool = False, is_prepared: bool = False,
@@ -425,7 +451,7 @@ class GraphExecutor:
             seed = self.seed if self.seed is not None else int(torch.randint(2**62, ()).item())
             bound.seed(seed)
             if self.seed is not None:
-                bound.random_rows[:, 3] = self.calls
+                bound.count_calls(self.calls)
         self._run_steps(bound, [inputs[place] for place in self.frozen_places])
         self.calls += 1
         for index, is_input, source, held in bound.viewing_outputs:

@@ -17,11 +17,22 @@ from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import DType, Leg
 from torchipu.ops import view
 from torchipu.ops.chain import MAX_OPERANDS, can_join, emit_chain
-from torchipu.ops.spec import TO_NEAREST, Fusion, HostTensor, Joining, Mark, Rounding, contiguous_strides, spec_of
+from torchipu.ops.spec import (
+    TO_NEAREST,
+    Blocks,
+    Fusion,
+    HostTensor,
+    Joining,
+    Mark,
+    Rounding,
+    contiguous_strides,
+    spec_of,
+)
 from torchipu.passes.recompute import undone
 from torchipu.runtime.fusion import find_fusions
 from torchipu.runtime.observation import TALLY_WORDS, Observation
 from torchipu.runtime.replicas import states_of_replicas, with_totals
+from torchipu.runtime.rounding import Computed, end_steps
 from torchipu.runtime.steps import Step, find_lifetimes, in_order
 from torchipu.runtime.storage import Allocation, Place, aligned, place_in_arena
 
@@ -245,7 +256,7 @@ class Planner:
         self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
         ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
-        joining: Joining | None = None,
+        joining: Joining | None = None, writes: Sequence[Blocks | None] = (),
     ) -> None:
         """Append a kernel call."""
         if items <= 0:
@@ -259,7 +270,7 @@ class Planner:
         self._append(Step(
             self.current, kernel, tuple(outputs), tuple(inputs), tuple(ints), tuple(scalars), items, max(1, grain),
             scratch_bytes, reads_outputs, is_hoistable=not together, together=together, adds_up=adds_up,
-            joining=joining,
+            joining=joining, writes=tuple(writes),
         ))
 
     # ------------------------------------------------------------------ control flow
@@ -401,10 +412,10 @@ class Planner:
         self.chain_members = frozenset(chain)
         emit_chain(chain, self)
         self.chain_members = frozenset()
-        self._emit_casts()
+        self._emit_casts(len(self.steps))
 
     def _emit_single(self, op: Op) -> None:
-        self.current = op
+        self.current, begin = op, len(self.steps)
         if op in self.absorbed:
             return
         spec = spec_of(op)
@@ -415,11 +426,19 @@ class Planner:
             self._emit_generic(op)
         else:
             spec.emit(op, self)
-        self._emit_casts()
+        self._emit_casts(begin)
 
-    def _emit_casts(self) -> None:
+    def _emit_casts(self, begin: int) -> None:
+        """Convert what was computed in another type: in the steps of the op, from ``begin`` on, or in one more."""
+        steps = self.steps[begin:]
         for tensor, computed in self.casts_due:
-            view.emit_copy(self, self.values[tensor], computed, self.rounding(self.makers[tensor], tensor))
+            held, end = self.values[tensor], len(self.steps)
+            rounding = self.rounding(self.makers[tensor], tensor)
+            # Within a loop the random words of a trip come from steps of their own: these go before the op's.
+            self.steps[begin:] = [*self.steps[end:], *self.steps[begin:end]]
+            if held.dtype is DType.HALF and end_steps(steps, Computed(computed, held, rounding)):
+                continue
+            view.emit_copy(self, held, computed, rounding)
         self.casts_due = []
 
     def _emit_generic(self, op: Op) -> None:

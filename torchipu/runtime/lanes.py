@@ -60,7 +60,7 @@ def choose_lanes(plan: HostPlan, micro_batches: int, replicas: int, threads: int
         return Lanes()
     if replicas >= most:
         return Lanes(1, _evenly(replicas, most))
-    changed = {plan.allocations[held.buffer].place for step in body for held in step.outputs}
+    changed = {plan.allocations[held.buffer].place for step in body for held in step.written}
     # States of a replica go from one micro-batch to the next.
     beside = 1 if Place.BANK in changed else min(micro_batches, most // replicas)
     return Lanes(_evenly(micro_batches, beside), replicas)
@@ -79,9 +79,9 @@ def _are_independent(plan: HostPlan, body: list[Step]) -> bool:
     for step in body:
         if step.kernel is None or step.together:
             return False
-        for buffer in {held.buffer for held in (*step.outputs, *step.inputs)}:
+        for buffer in {held.buffer for held in (*step.written, *step.read)}:
             touched[buffer] = touched.get(buffer, 0) + 1
-        shared |= {h.buffer for h in step.outputs if plan.allocations[h.buffer].place not in _OF_A_LANE}
+        shared |= {h.buffer for h in step.written if plan.allocations[h.buffer].place not in _OF_A_LANE}
     return all(touched[buffer] == 1 and plan.allocations[buffer].place is Place.STATE for buffer in shared)
 
 
@@ -135,6 +135,6 @@ class Layout:
 
 def order_of(plan: HostPlan, step: Step) -> int:
     """Return how the lanes make the call of a step; see ``Plan.add_step`` of the engine."""
-    if all(plan.allocations[held.buffer].place in _OF_A_LANE for held in step.outputs):
+    if all(plan.allocations[held.buffer].place in _OF_A_LANE for held in step.written):
         return APART
     return IN_ITEMS if step.adds_up else IN_TURN

@@ -8,8 +8,29 @@ from dataclasses import dataclass
 from torchipu._kernels.abi import Kernel
 from torchipu.ir.graph import Op
 from torchipu.ir.types import Leg
-from torchipu.ops.spec import HostTensor, Joining, Mark
+from torchipu.ops.spec import Blocks, HostTensor, Joining, Mark, Rounding
 from torchipu.runtime.storage import Allocation, Place
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The rounding of one output within the step that computes it.
+
+    Attributes:
+        place: Which output, of floats.
+        halves: What takes the halves.
+        rounding: How they are rounded.
+        blocks: Which elements of the result each item writes.
+        begins: Which element of the result the step's output begins with.
+        item_floats: How many an item leaves side by side, which then need no memory beside scratch; 0 where they do.
+    """
+
+    place: int
+    halves: HostTensor
+    rounding: Rounding
+    blocks: Blocks
+    begins: int = 0
+    item_floats: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +49,8 @@ class Step:
         together: Runs once for all replicas.
         adds_up: Adds onto what it writes, an item of it onto a part that depends on the item alone.
         joining: Makes one call for several runs of it, None where there is no such call.
+        writes: What of each output the items write, as far as it is known.
+        endings: How outputs become halves within the step.
     """
 
     op: Op | None
@@ -48,6 +71,21 @@ class Step:
     together: bool = False
     adds_up: bool = False
     joining: Joining | None = None
+    writes: tuple[Blocks | None, ...] = ()
+    endings: tuple[Ending, ...] = ()
+
+    @property
+    def written(self) -> tuple[HostTensor, ...]:
+        """All memory that the step writes."""
+        gone = {ending.place for ending in self.endings if ending.item_floats}
+        kept = tuple(held for place, held in enumerate(self.outputs) if place not in gone)
+        return (*kept, *(ending.halves for ending in self.endings))
+
+    @property
+    def read(self) -> tuple[HostTensor, ...]:
+        """All memory that the step reads."""
+        random = (ending.rounding.random for ending in self.endings)
+        return (*self.inputs, *(held for held in random if held is not None))
 
     @property
     def is_generic(self) -> bool:
@@ -74,7 +112,7 @@ def in_order(
     for number, step in enumerate(steps):
         step.is_update = step.op is not None and step.op.leg is Leg.UPDATE
         step.is_reset = step.op is not None and step.op.target == "ipu.fill_zero.default"
-        for written in step.outputs:
+        for written in step.written:
             allocations[written.buffer].writers.append(number)
     hoisted = _find_hoisted(steps, allocations, frozen, random_slots) if is_hoisting else set()
     # The write-back of states changed by the body comes last in the list, without an op: it is body.
@@ -95,7 +133,7 @@ def _find_hoisted(
     }
 
     def is_invariant(step: Step) -> bool:
-        for tensor in step.inputs:
+        for tensor in step.read:
             allocation = allocations[tensor.buffer]
             if tensor.buffer == random_slots:
                 return False
@@ -105,7 +143,7 @@ def _find_hoisted(
                 return False
         return all(
             allocations[t.buffer].place is Place.ARENA and all(w in hoisted for w in allocations[t.buffer].writers)
-            for t in step.outputs
+            for t in step.written
         )
 
     changed = True
@@ -134,7 +172,7 @@ def find_lifetimes(
         loops: First and last step of each loop, inner ones first.
     """
     for number, step in enumerate(steps):
-        for tensor in (*step.outputs, *step.inputs):
+        for tensor in (*step.written, *step.read):
             allocation = allocations[tensor.buffer]
             if allocation.first < 0:
                 allocation.first = number

@@ -367,7 +367,7 @@ class ProgramStep:
             key = seed if seed is not None else int(torch.randint(2**62, ()).item())
             bound.seed(key, stochastic_rounding=self._rounds_stochastically)
             if seed is not None:
-                bound.random_rows[:, 3] = self._calls * self.micro_batches * self.iterations
+                bound.count_calls(self._calls * self.micro_batches * self.iterations)
         self._clean = False
         bound.run(self.micro_batches, self.iterations, self.options.host_threads or default_threads())
         rules, iterations = self._returned(), self.options.device_iterations

@@ -1,0 +1,3 @@
+from torchipu._kernels.abi import Kernel
+
+ROUND_BLOCKS: Kernel
