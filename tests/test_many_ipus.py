@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import torchipu
-from torchipu.capture.aot import Captured
+from torchipu.capture.captured import Captured
 from torchipu.ir.types import Leg
 from torchipu.passes.recompute import MARK
 

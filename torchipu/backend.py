@@ -17,12 +17,13 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchipu.capture.aot import partition
+from torchipu.capture import substitutes
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.fx_import import Given, Imported, import_graph
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT, source_of
 from torchipu.capture.fx_types import refuse_inputs
+from torchipu.capture.joint_graph import partition
 from torchipu.compiler import Compiled, compile_graph
 from torchipu.errors import CaptureError, OptionsError
 from torchipu.ir.graph import Graph, Tensor, walk_ops
@@ -34,6 +35,8 @@ from torchipu.report.recorder import record
 from torchipu.runtime.executor import GraphExecutor, resolved
 from torchipu.runtime.generic import TORCH_DTYPES
 from torchipu.target import Target, lookup_target
+
+substitutes.register()
 
 MAX_SHAPES = 32
 """Sizes for which a graph with sizes unknown to torch is kept compiled."""

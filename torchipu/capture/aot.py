@@ -1,10 +1,9 @@
-"""Capture through Dynamo and AOT autograd: whole modules for the one-Program door, the cut for the Dynamo door."""
+"""Capture of whole modules through Dynamo and AOT autograd, for the one-Program door."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import traceback
 import types
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,95 +11,31 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.functional_export import dynamo_graph_capture_for_export
 from torch._functorch._aot_autograd import descriptors as desc
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-from torch._functorch.partitioners import default_partition
 from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from torchipu.capture import printing, substitutes
 from torchipu.capture.block import BlockForward
+from torchipu.capture.capture_errors import as_capture_error
+from torchipu.capture.captured import Captured
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.distributions import unvalidated
 from torchipu.capture.fx_import import Given, Imported, import_graph
-from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT, line_in
 from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.inputs import refuse_foreign
 from torchipu.capture.written_state import has_loops
 from torchipu.errors import CaptureError, IpuError
-from torchipu.ir.graph import Graph, Tensor
-from torchipu.ir.types import Role, Source
+from torchipu.ir.graph import Tensor
+from torchipu.ir.types import Role
 
 substitutes.register()
-
-
-@dataclass(frozen=True, slots=True)
-class Captured:
-    """A module as one graph, and what joins it to the module's tensors.
-
-    Attributes:
-        graph: Forward ops and, for training, backward ops; ``outputs`` are the user's, ``updates`` the mutated buffers.
-        arguments: For each leaf of the flattened ``(args, kwargs)``: its tensor, or None where the leaf is no tensor
-            (its value was fixed at capture). A tensor that no op reads is absent from ``graph.inputs``.
-        parameters: Graph inputs by parameter name; of tied parameters the first name, as ``named_parameters`` has it.
-        buffers: Graph inputs by buffer name.
-        gradients: Gradient by parameter name; parameters that are frozen or do not reach the loss are absent.
-        constants: Values of the graph inputs with the role CONSTANT, the loss scale among them.
-        loss: The loss, one of ``graph.outputs``; None for inference.
-        loss_scale: The constant that the backward ops begin from; None for inference.
-        in_spec: Structure of ``(args, kwargs)``.
-        out_spec: Structure of what ``forward`` returned.
-        leaves: Leaves of that structure: a Tensor of ``graph.outputs``, or a Python constant.
-        output_dtypes: torch dtype of each of ``graph.outputs``, for those computed in another type.
-        generic_targets: ATen overloads without a record, each with its count.
-        written: By the place of an argument that forward writes into: what it holds after a micro-batch, one of
-            ``graph.outputs``. Empty where capture went through Dynamo: there such writes are lost, with a warning.
-    """
-
-    graph: Graph
-    arguments: tuple[Tensor | None, ...]
-    parameters: Mapping[str, Tensor]
-    buffers: Mapping[str, Tensor]
-    gradients: dict[str, Tensor]
-    constants: Mapping[Tensor, torch.Tensor]
-    loss: Tensor | None
-    loss_scale: Tensor | None
-    in_spec: pytree.TreeSpec
-    out_spec: pytree.TreeSpec
-    leaves: tuple[object, ...]
-    output_dtypes: tuple[torch.dtype, ...]
-    generic_targets: Mapping[str, int]
-    written: Mapping[int, Tensor] = dataclasses.field(default_factory=dict)
-
-    def flatten(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
-        """Return the tensors of a call in the order of ``arguments`` without its Nones.
-
-        Raises:
-            CaptureError: The structure differs from the captured one.
-        """
-        leaves, spec = pytree.tree_flatten((args, dict(kwargs or {})))
-        if spec != self.in_spec:
-            raise CaptureError(
-                "the arguments have another structure than those the model was captured with",
-                detail=f"expected {self.in_spec}\ngot      {spec}",
-                remedy="call with the same arguments, or capture again",
-            )
-        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-    def restore(self, values: Sequence[Any]) -> Any:
-        """Build what ``forward`` returns from the values of ``graph.outputs``."""
-        known = {
-            tensor: value.to(dtype) if isinstance(value, torch.Tensor) else value
-            for tensor, value, dtype in zip(self.graph.outputs, values, self.output_dtypes, strict=True)
-        }
-        leaves = [known[leaf] if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
-        return pytree.tree_unflatten(leaves, self.out_spec)
 
 
 def capture_joint(
@@ -466,107 +401,3 @@ def _tracing(module: torch.nn.Module) -> Iterator[None]:
     finally:
         for member, training in flags:
             member.training = training
-
-
-_INSTEAD = {
-    "sparse": "compute with dense tensors: make sparse ones outside of the model, and hand over to_dense() of them",
-    "NestedTensor": "pad to one size with Tensor.to_padded_tensor, and mask what is padding",
-    "quantized": "compute with float16 or float32: call dequantize() outside of the model",
-}
-"""What to do about kinds of tensors that Dynamo does not take; its own hints speak of compiled functions."""
-
-
-def as_capture_error(error: BaseException) -> IpuError:
-    """Return our error for one of torch's: ours if it wraps one, else a CaptureError with torch's reason."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, IpuError):
-            return seen
-        seen = getattr(seen, "inner_exception", None) or seen.__cause__
-    if isinstance(error, (DynamicOutputShapeException, DataDependentOutputException)):
-        what = "shape" if isinstance(error, DynamicOutputShapeException) else "value on the host"
-        return CaptureError(
-            f"the model cannot be captured as one graph: the {what} of {error.func} depends on data",
-            source=_user_line(error),
-            remedy="use torch.where, a mask or padding to a fixed size; keep .item() out of forward",
-        )
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    reason = lines[0] if lines else type(error).__name__
-    remedy = next((words for word, words in _INSTEAD.items() if word in reason), "")
-    if not remedy:
-        remedy = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
-    explained = [line for line in lines if line.startswith("Explanation:")]
-    return CaptureError(
-        f"the model cannot be captured as one graph: {reason}", source=_user_line(error), detail="\n".join(explained),
-        remedy=remedy or "see the error below this one for torch's reason",
-    )
-
-
-def _user_line(error: BaseException) -> Source | str:
-    """Return the user's line that an error of torch speaks of."""
-    told = str(error).partition("Original traceback:")[2]
-    if told:
-        return line_in(told)
-    stack = list(getattr(error, "real_stack", None) or [])
-    if not stack and not isinstance(error, TorchDynamoException) and error.__traceback__ is not None:
-        stack = list(traceback.extract_tb(error.__traceback__))
-    mine = [frame for frame in stack if not frame.filename.startswith((TORCH_ROOT, OUR_ROOT, "<"))]
-    if not mine:
-        return ""
-    return Source(mine[-1].filename, mine[-1].lineno or 0, (mine[-1].line or "").strip())
-
-
-# ---------------------------------------------------------------------- the Dynamo door
-VIEWS = frozenset({
-    "aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten.t.default", "aten.transpose.int",
-    "aten.permute.default", "aten.expand.default", "aten.unsqueeze.default", "aten.squeeze.default",
-    "aten.squeeze.dim", "aten.squeeze.dims", "aten.detach.default", "aten.alias.default",
-})
-BACKWARD_TAGS = ("is_backward", "must_be_in_backward")
-
-
-def partition(joint: GraphModule, joint_inputs: Any, **kwargs: Any) -> tuple[GraphModule, GraphModule]:
-    """Cut a joint graph into forward and backward, saving for the backward what the user's own order would save.
-
-    Views are taken again in the backward instead of saved, so that a transposed weight is the weight itself and an
-    activation is saved once however many views the backward reads.
-    """
-    retake_views(joint)
-    forward, backward = default_partition(joint, joint_inputs, **kwargs)
-    return forward, backward
-
-
-def retake_views(joint: GraphModule) -> None:
-    """Give backward nodes their own copies of the forward views that they read."""
-    copies: dict[Node, Node] = {}
-    for node in list(joint.graph.nodes):
-        if node.meta.get("partitioner_tag") not in BACKWARD_TAGS:
-            continue
-        for operand in node.all_input_nodes:
-            if _is_cheap_view(operand):
-                with joint.graph.inserting_before(node):
-                    node.replace_input_with(operand, _copy_view(joint, operand, copies))
-    joint.graph.lint()
-    joint.recompile()
-
-
-def _copy_view(joint: GraphModule, view: Node, copies: dict[Node, Node]) -> Node:
-    """Copy a view and the views below it to the current insertion point, once for all readers."""
-    if view in copies:
-        return copies[view]
-    below = {operand: _copy_view(joint, operand, copies) for operand in view.all_input_nodes if _is_cheap_view(operand)}
-    copy = joint.graph.node_copy(view, lambda operand: below.get(operand, operand))
-    copy.meta = {**view.meta, "partitioner_tag": "is_backward"}
-    copies[view] = copy
-    return copy
-
-
-def _is_cheap_view(node: Node) -> bool:
-    """Whether a forward node is a view that is no smaller than what it shows."""
-    if str(node.target) not in VIEWS or node.meta.get("partitioner_tag") in BACKWARD_TAGS:
-        return False
-    operands = node.all_input_nodes
-    if len(operands) != 1:  # sizes that are not known yet
-        return False
-    shown, base = node.meta.get("val"), operands[0].meta.get("val")
-    return isinstance(shown, torch.Tensor) and isinstance(base, torch.Tensor)

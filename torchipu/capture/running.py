@@ -26,7 +26,9 @@ from torch.nn.modules import module as torch_module
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from torchipu.capture.aot import Captured, Place, as_capture_error, export
+from torchipu.capture.aot import Place, export
+from torchipu.capture.capture_errors import as_capture_error
+from torchipu.capture.captured import Captured
 from torchipu.capture.cumulative_averages import counted_on_the_device
 from torchipu.capture.custom_ops import stand_in
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT

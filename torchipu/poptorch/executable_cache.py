@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from torchipu import __version__
-from torchipu.capture.aot import Captured
+from torchipu.capture.captured import Captured
 from torchipu.capture.identity import identity_of
 from torchipu.capture.running import Running
 from torchipu.options import Options as CoreOptions

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from torchipu.capture.aot import Captured
+from torchipu.capture.captured import Captured
 from torchipu.capture.overlap import overlap
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Role

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchipu.capture.aot import Captured
+from torchipu.capture.captured import Captured
 from torchipu.capture.gradient_scaling import LOSS_SCALE
 from torchipu.capture.running import capture_by_running
 from torchipu.capture.tracked_gradients import of_names

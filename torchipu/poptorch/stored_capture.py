@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torchipu.capture.aot import Captured
+from torchipu.capture.captured import Captured
 from torchipu.ir.graph import Tensor
 from torchipu.ir.serial import graph_from_data, graph_to_data
 

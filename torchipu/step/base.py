@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchipu.capture.aot import Captured
+from torchipu.capture.captured import Captured
 from torchipu.capture.optimiser import OptimiserImport
 from torchipu.compiler import Compiled, compile_graph
 from torchipu.errors import ConstraintError, OptionsError

@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from torchipu.capture.aot import Captured, capture_inference
+from torchipu.capture.aot import capture_inference
 from torchipu.capture.batch_norm import moments_over
+from torchipu.capture.captured import Captured
 from torchipu.errors import OptionsError
 from torchipu.options import Options
 from torchipu.step.base import Built, ProgramStep

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from torchipu.capture.accumulation import Accumulation, accumulate, all_reduce, as_made, joined
-from torchipu.capture.aot import Captured, capture_joint
+from torchipu.capture.aot import capture_joint
 from torchipu.capture.batch_norm import moments_over
+from torchipu.capture.captured import Captured
 from torchipu.capture.gradient_scaling import adapt, count_large, scaled, with_scale_of_the_program
 from torchipu.capture.optimiser import FIRST_MOMENTS, SECOND_MOMENTS, OptimiserImport, import_optimiser
 from torchipu.capture.tracked_gradients import of_kind, of_names

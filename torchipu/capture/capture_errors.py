@@ -1,0 +1,59 @@
+"""Errors of torch while it captures, as ours: with the user's line, and what to do instead."""
+
+from __future__ import annotations
+
+import traceback
+
+from torch._dynamo.exc import TorchDynamoException
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT, line_in
+from torchipu.errors import CaptureError, IpuError
+from torchipu.ir.types import Source
+
+_INSTEAD = {
+    "sparse": "compute with dense tensors: make sparse ones outside of the model, and hand over to_dense() of them",
+    "NestedTensor": "pad to one size with Tensor.to_padded_tensor, and mask what is padding",
+    "quantized": "compute with float16 or float32: call dequantize() outside of the model",
+}
+"""What to do about kinds of tensors that Dynamo does not take; its own hints speak of compiled functions."""
+
+
+def as_capture_error(error: BaseException) -> IpuError:
+    """Return our error for one of torch's: ours if it wraps one, else a CaptureError with torch's reason."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, IpuError):
+            return seen
+        seen = getattr(seen, "inner_exception", None) or seen.__cause__
+    if isinstance(error, (DynamicOutputShapeException, DataDependentOutputException)):
+        what = "shape" if isinstance(error, DynamicOutputShapeException) else "value on the host"
+        return CaptureError(
+            f"the model cannot be captured as one graph: the {what} of {error.func} depends on data",
+            source=_user_line(error),
+            remedy="use torch.where, a mask or padding to a fixed size; keep .item() out of forward",
+        )
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    reason = lines[0] if lines else type(error).__name__
+    remedy = next((words for word, words in _INSTEAD.items() if word in reason), "")
+    if not remedy:
+        remedy = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
+    explained = [line for line in lines if line.startswith("Explanation:")]
+    return CaptureError(
+        f"the model cannot be captured as one graph: {reason}", source=_user_line(error), detail="\n".join(explained),
+        remedy=remedy or "see the error below this one for torch's reason",
+    )
+
+
+def _user_line(error: BaseException) -> Source | str:
+    """Return the user's line that an error of torch speaks of."""
+    told = str(error).partition("Original traceback:")[2]
+    if told:
+        return line_in(told)
+    stack = list(getattr(error, "real_stack", None) or [])
+    if not stack and not isinstance(error, TorchDynamoException) and error.__traceback__ is not None:
+        stack = list(traceback.extract_tb(error.__traceback__))
+    mine = [frame for frame in stack if not frame.filename.startswith((TORCH_ROOT, OUR_ROOT, "<"))]
+    if not mine:
+        return ""
+    return Source(mine[-1].filename, mine[-1].lineno or 0, (mine[-1].line or "").strip())
