@@ -64,6 +64,19 @@ def test_nearest_equals_the_conversion_of_torch_over_a_dense_sweep(overflow):
     torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.slow
+def test_nearest_equals_the_conversion_of_torch_for_every_float():
+    rounding, chunk = to_half(), 1 << 24
+    offsets = torch.arange(chunk, dtype=torch.int32)
+    for first in range(-(1 << 31), 1 << 31, chunk):
+        values = (offsets + first).view(torch.float32)
+        if first in (-(1 << 31), 0):
+            values = torch.where(values.abs() < 2.0**-126, 0.0, values)  # the device flushes subnormal floats
+        found, wanted = rounding(values), values.half()
+        differ = found.view(torch.int16) != wanted.view(torch.int16)
+        assert not differ.any() or bool((found[differ].isnan() & wanted[differ].isnan()).all()), first
+
+
 @pytest.mark.parametrize("count", [1, 127, 128, 1000, 70_001])
 def test_stochastic_rounding_equals_gfloat_given_the_same_bits(count):
     values = spread(count)
