@@ -40,7 +40,7 @@ def trainingModel(
         )
     if optimizer is None:
         optimizer = _default_optimizer(model)
-    if options is not None and options.Distributed.numProcesses > 1:
+    if isinstance(options, Options) and options.Distributed.numProcesses > 1:  # the executor refuses others
         logger.warning(
             "Gradients are not summed over processes: each of the %d processes trains a model of its own. Use "
             "replicationFactor in a single process to train one model", options.Distributed.numProcesses,
