@@ -14,8 +14,8 @@ MOST_LANES = 16
 LARGE_BYTES = 8 << 20
 """A lane that needs more memory has steps long enough for all threads by themselves. A guess, not measured."""
 CACHE_BYTES = 2 << 20
-"""What lanes may hold for each thread: about a second cache. With half of it fewer products are joined, and a perceptron
-with micro-batches of 16 took one to two hundredths longer; with twice as much nothing was gained."""
+"""What lanes may hold for each thread: about a second cache. With half of it fewer products are joined, and a
+perceptron took one to two hundredths longer with micro-batches of 16. With twice as much nothing was gained."""
 
 _OF_A_LANE = (Place.ARENA, Place.OUTPUT, Place.BANK)
 
