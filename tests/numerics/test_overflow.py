@@ -35,9 +35,9 @@ def to_half(x: Tensor) -> Tensor:
     return x if x.dtype is torch.double else x.half()
 
 
-@torch.library.custom_op("torchipu_tests::square", mutates_args=())
+@torch.library.custom_op("overflowing::square", mutates_args=())
 def square_of_the_user(x: Tensor) -> Tensor:
-    """Square with an op that the emulator does not know."""
+    """Square by an operator without a record."""
     return x * x
 
 
