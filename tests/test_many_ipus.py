@@ -101,7 +101,9 @@ def test_every_pipeline_trains_as_one_ipu_does(
         runs, stages=stages_of(stages, ipus), gradient_accumulation=accumulation, replicas=replicas,
         recompute=recompute, execution=execution,
     )
-    wanted, weights_wanted, _ = train(runs, stages=stages_of(1), gradient_accumulation=runs)
+    wanted, weights_wanted, _ = train(
+        runs, stages=stages_of(1), gradient_accumulation=accumulation, replicas=replicas,
+    )
     assert torch.equal(losses, wanted)
     assert all(map(torch.equal, weights, weights_wanted))
     compiled = step.compiled

@@ -134,3 +134,19 @@ def test_stages_take_names_lists_and_stages() -> None:
     assert options.stages == (Stage(("A",)), Stage(("B", "C")), Stage(("D",), 0))
     with pytest.raises(OptionsError, match="stages and blocks both give the order"):
         Options(stages=["A"], blocks=["A"])
+
+
+def test_a_process_group_is_what_answers_rank_and_size():
+    class Group:
+        def rank(self):
+            return 0
+
+        def size(self):
+            return 2
+
+    group = Group()
+    assert Options(process_group=group).process_group is group
+    assert Options(process_group="alone").process_group == "alone"
+    with pytest.raises(OptionsError, match=r"a process group of torch\.distributed") as caught:
+        Options(process_group=3)
+    assert "'alone'" in str(caught.value)

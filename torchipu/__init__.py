@@ -5,11 +5,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from torchipu import hooks
 from torchipu.installation import check_kernels, check_torch, torch_version
 
 if TYPE_CHECKING:
     from torchipu.capture.block import BeginBlock, Block, Partials
     from torchipu.capture.checkpoint import recomputation_checkpoint
+    from torchipu.distributed.metrics import reduce_metrics
     from torchipu.errors import (
         CaptureError,
         ConstraintError,
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
         IpuError,
         OptionsError,
         OutOfTileMemoryError,
+        PeerError,
+        PeerMismatchError,
         PlacementError,
+        RendezvousError,
         ScheduleError,
         UnsupportedOpError,
         VerifyError,
@@ -51,8 +56,11 @@ _MODULE_BY_NAME = {
     "OptionsError": "errors",
     "OutOfTileMemoryError": "errors",
     "Partials": "capture.block",
+    "PeerError": "errors",
+    "PeerMismatchError": "errors",
     "PlacementError": "errors",
     "Proposal": "partition.proposal",
+    "RendezvousError": "errors",
     "ScheduleError": "errors",
     "Stage": "options",
     "TensorLocation": "options",
@@ -64,6 +72,7 @@ _MODULE_BY_NAME = {
     "autopipeline": "partition.door",
     "explain": "explanation",
     "recomputation_checkpoint": "capture.checkpoint",
+    "reduce_metrics": "distributed.metrics",
     "statistics": "runtime.counting",
     "suggest_loss_scale": "runtime.statistics",
 }
@@ -82,8 +91,11 @@ __all__ = [
     "OptionsError",
     "OutOfTileMemoryError",
     "Partials",
+    "PeerError",
+    "PeerMismatchError",
     "PlacementError",
     "Proposal",
+    "RendezvousError",
     "ScheduleError",
     "Stage",
     "TensorLocation",
@@ -96,12 +108,14 @@ __all__ = [
     "autopipeline",
     "explain",
     "recomputation_checkpoint",
+    "reduce_metrics",
     "statistics",
     "suggest_loss_scale",
 ]
 
 check_torch(torch_version())
 check_kernels()
+hooks.install()
 
 
 def __getattr__(name: str) -> Any:

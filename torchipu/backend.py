@@ -32,6 +32,8 @@ from torchipu.ops.generic import EFFECT_TOKEN
 from torchipu.options import Options
 from torchipu.report import profile_of
 from torchipu.report.recorder import record
+from torchipu.runtime.agreement import Agreement
+from torchipu.runtime.collectives import wait_for
 from torchipu.runtime.executor import GraphExecutor, resolved
 from torchipu.runtime.generic import TORCH_DTYPES
 from torchipu.target import Target, lookup_target
@@ -157,8 +159,10 @@ class _Doors:
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a forward whose backward will follow."""
-        for node, value in zip(_placeholders(gm), inputs, strict=True):
-            self.roles[node.name] = Role.WEIGHT if isinstance(value, torch.nn.Parameter) else Role.INPUT
+        static = _static_inputs()
+        for position, (node, value) in enumerate(zip(_placeholders(gm), inputs, strict=True)):
+            is_weight = position in static or isinstance(value, torch.nn.Parameter)
+            self.roles[node.name] = Role.WEIGHT if is_weight else Role.INPUT
         return self._program(gm, Leg.FORWARD, "forward", self.num_results)
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -197,7 +201,7 @@ class _Doors:
 def _static_inputs() -> frozenset[int]:
     """Return the positions of parameters, and of other tensors that modules hold, as Dynamo found them.
 
-    In a graph without a backward AOT autograd detaches its inputs: none is a parameter by its type.
+    AOT autograd detaches inputs: of models that Dynamo captured none is a parameter by its type.
     """
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
@@ -277,6 +281,9 @@ class _Program:
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}
         self.arguments = [place[tensor] for tensor in self.executor.arguments]
         self.foreign = [place[tensor] for tensor in self.executor.arguments if tensor.role is not Role.ACTIVATION]
+        self.awaited = [place[tensor] for tensor in imported.awaited if tensor in place]
+        agreement = Agreement(imported.graph)
+        self.agreement = agreement if agreement.ops else None
         self.has_effects = any(EFFECT_TOKEN in op.operands for op in walk_ops(imported.graph.ops))
         number = {tensor: index for index, tensor in enumerate(imported.graph.outputs)}
         self.results: list[_Result] = []
@@ -314,6 +321,10 @@ class _Program:
             values = [_NO_EFFECT if value is None else value for value in values]
         for index in self.foreign:
             values[index] = resolved(values[index])
+        for index in self.awaited:
+            values[index] = wait_for(values[index])
+        if self.agreement is not None:
+            self.agreement.reach()
         outputs = self.executor(*(values[index] for index in self.arguments))
         if self.returned_as_made is not None and self.returned_as_made.isdisjoint(self.executor.shared_results):
             return [result.pick(values, outputs) for result in self.results]

@@ -65,7 +65,9 @@ class Compiled:
     options: Options
 
 
-def compile_graph(graph: Graph, options: Options, target: Target, *, micro_batches: int = 1) -> Compiled:
+def compile_graph(
+    graph: Graph, options: Options, target: Target, *, micro_batches: int = 1, instances: int = 1,
+) -> Compiled:
     """Run all passes.
 
     Args:
@@ -73,6 +75,7 @@ def compile_graph(graph: Graph, options: Options, target: Target, *, micro_batch
         options: What the user asked for.
         target: The machine.
         micro_batches: Micro-batches between two weight updates, or in one inference call.
+        instances: Processes, each of which runs ``options.replicas`` replicas of the program.
 
     Raises:
         PlacementError: An op cannot be placed.
@@ -94,6 +97,7 @@ def compile_graph(graph: Graph, options: Options, target: Target, *, micro_batch
     iterations = options.device_iterations if has_leg(graph, Leg.UPDATE) else 1
     target = computing(target, options)
     executable = lowered(graph, schedule, options, target, device_iterations=iterations, micro_batches=micro_batches)
+    executable = replace(executable, instances=instances)
     dump.write("06-lower", lambda: text.format_executable(executable))
     if check:
         verify_executable(executable, "lower", target.num_tiles)

@@ -139,3 +139,37 @@ class VerifyError(IpuError, AssertionError):
 
 class ExecutionError(IpuError):
     """A trap at run time: a bad index, a value out of range, a non-finite number, an empty stream."""
+
+
+class PeerError(IpuError, RuntimeError):
+    """Another process of the group has gone, does not answer, has left a run halfway, or does not fit this one.
+
+    Args:
+        message: What is wrong.
+        rank: The other process, by its rank in the group; -1 where several differ, or where it is not known.
+    """
+
+    def __init__(self, message: str, *, rank: int = -1, detail: str = "", remedy: str = "") -> None:
+        super().__init__(message, detail=detail, remedy=remedy)
+        self.rank = rank
+
+
+class PeerMismatchError(PeerError, ValueError):
+    """Processes that are to train together differ in what they have to agree on; all of them raise it.
+
+    Args:
+        message: What differs.
+        field: Name of the first that does.
+        values: What each rank has there.
+    """
+
+    def __init__(
+        self, message: str, *, field: str, values: tuple[str, ...], detail: str = "", remedy: str = "",
+    ) -> None:
+        super().__init__(message, detail=detail, remedy=remedy)
+        self.field = field
+        self.values = values
+
+
+class RendezvousError(IpuError, RuntimeError):
+    """Processes that are to train together do not come together."""

@@ -75,6 +75,15 @@ class TensorLocation:
     io_tiles_to_store: bool = False
 
 
+class ProcessGroupLike:
+    """What the core takes for a process group: torch.distributed's, which it does not import, or one like it."""
+
+    @staticmethod
+    def is_one(value: object) -> bool:
+        """Whether a value answers what a process group is asked."""
+        return all(callable(getattr(value, name, None)) for name in ("rank", "size"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Options of one compilation; immutable and checked when made.
@@ -131,6 +140,19 @@ class Options:
     replicas: int = _option(
         1, "copies of the model, each on IPUs of its own, that share the micro-batches of an update", kind=int, least=1,
         unit="replicas", poptorch="replicationFactor",
+    )
+    process_group: object | str | None = _option(
+        None, "processes that train together, each with its own replicas: a group of torch.distributed; None for the "
+        "default group where there is one; alone for this process by itself", kind=ProcessGroupLike, optional=True,
+        allowed=("alone",), poptorch="Distributed",
+    )
+    pipeline_group: object | None = _option(
+        None, "processes that run one pipeline together, process k its IPUs from k x ipus_per_process on: a group of "
+        "torch.distributed; None for all IPUs in this process", kind=ProcessGroupLike, optional=True,
+    )
+    ipus_per_process: int | None = _option(
+        None, "IPUs of a replica that each process of pipeline_group has; None for an even share", kind=int,
+        optional=True, least=1, unit="IPUs",
     )
     input_group_size: int = _option(
         1, "replicas that are given the same inputs; it divides the replicas", kind=int, least=1, unit="replicas",
@@ -203,6 +225,11 @@ class Options:
         None, "norm of all gradients together to which they are clipped before an update, as by "
         "torch.nn.utils.clip_grad_norm_; None not to clip", kind=float, optional=True, above=0.0,
         poptorch="optim.max_grad_norm",
+    )
+    max_grad_value: float | None = _option(
+        None, "largest magnitude of an element of a gradient, to which larger ones are clipped before an update, as by "
+        "torch.nn.utils.clip_grad_value_, and before a norm is taken; None not to clip", kind=float, optional=True,
+        above=0.0,
     )
     accumulator_type: str = _option(
         "gradient", "type in which gradients are accumulated over micro-batches; gradient for that of each gradient",
@@ -322,6 +349,7 @@ class Options:
                 allowed="None beside stages", remedy="leave blocks out",
             )
         _check_io_tiles(self)
+        _check_pipeline_group(self)
         for name in ("input_group_size", "batch_norm_group_size"):
             size = getattr(self, name)
             if self.replicas % size:
@@ -426,8 +454,30 @@ def _check_io_tiles(options: Options) -> None:
         )
 
 
+def _check_pipeline_group(options: Options) -> None:
+    """Refuse what a pipeline over processes cannot do."""
+    if options.ipus_per_process is not None and options.pipeline_group is None:
+        raise OptionsError(
+            f"ipus_per_process={options.ipus_per_process}, but there is no pipeline_group", option="ipus_per_process",
+            value=options.ipus_per_process, remedy="give the processes as pipeline_group, or leave it out",
+        )
+    if options.pipeline_group is not None and options.process_group not in (None, "alone"):
+        raise OptionsError(
+            "process_group beside pipeline_group: the processes of a pipeline run all of its replicas",
+            option="process_group", value=options.process_group, allowed="None or 'alone' beside pipeline_group",
+            remedy="set replicas, or leave one of the groups out",
+        )
+    if options.pipeline_group is not None and options.batch_norm_group_size > 1:
+        raise OptionsError(
+            "batch normalisations over several replicas do not go with a pipeline over several processes",
+            option="batch_norm_group_size", value=options.batch_norm_group_size, allowed="1 beside pipeline_group",
+            remedy="set batch_norm_group_size=1",
+        )
+
+
 _ARTICLES = {bool: "a bool", int: "an int", float: "a float", str: "a str", tuple: "a list of {} names",
-             TensorLocation: "a torchipu.TensorLocation", dict: "a dict of numbers above 0 and at most 1 by IPU"}
+             TensorLocation: "a torchipu.TensorLocation", ProcessGroupLike: "a process group of torch.distributed",
+             dict: "a dict of numbers above 0 and at most 1 by IPU"}
 
 
 def _checked(name: str, value: object, rules: Mapping[str, Any]) -> object:
@@ -443,7 +493,7 @@ def _checked(name: str, value: object, rules: Mapping[str, Any]) -> object:
         raise _refusal(name, value, rules)
     if isinstance(number, tuple):
         _check_names(name, number, rules["names_of"])
-    elif rules["allowed"]:
+    elif rules["allowed"] and rules["kind"] is not ProcessGroupLike:
         raise _refusal(name, value, rules)
     if rules["least"] is not None and number < rules["least"]:
         raise _refusal(name, value, rules)
@@ -470,6 +520,8 @@ def _normal(value: object, kind: type) -> Any:
             _normal(size, int) is not None and size >= 0 for size in sizes
         )
         return value if is_valid else None
+    if kind is ProcessGroupLike and not isinstance(value, str) and ProcessGroupLike.is_one(value):
+        return value
     if kind is str and isinstance(value, (str, os.PathLike)):
         return os.fspath(value)
     if kind is dict and isinstance(value, Mapping):
@@ -555,7 +607,7 @@ def _refusal(name: str, value: object, rules: Mapping[str, Any], hint: str = "")
 def _expectation(rules: Mapping[str, Any]) -> str:
     """Say in words what an option takes, e.g. ``an int of at least 1 or None``."""
     words = [repr(word) for word in rules["allowed"]]
-    if not words or rules["kind"] is tuple:
+    if not words or rules["kind"] in (tuple, ProcessGroupLike):
         text = _ARTICLES[rules["kind"]].format(rules["names_of"])
         if rules["least"] is not None:
             text += f" of at least {rules['least']}"

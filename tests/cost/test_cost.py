@@ -1,5 +1,6 @@
 """Cycles: exchange and sync against published figures, pipelines against their formula, times that add up."""
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.placed_graphs import BACKWARD, lowered, one_forward, op, pipeline, sharded, tensor, training_graph
 from torchipu.cost import CATEGORIES, chart, estimate
-from torchipu.cost.exchange import exchange_cycles, host_cycles, link_cycles, streaming_cycles
+from torchipu.cost.exchange import all_reduce_cycles, exchange_cycles, host_cycles, link_cycles, streaming_cycles
 from torchipu.cost.sync import sync_cycles
 from torchipu.cost.timeline import Span, Timeline
 from torchipu.ir.graph import Graph
@@ -242,3 +243,14 @@ def test_timeline_tells_recomputation_all_reduce_and_links_apart():
         assert all(before.end <= after.begin for before, after in pairwise(spans))
     assert [span.kind for span in cost.timeline.spans_by_ipu[0] if "0B0" in span.action] == ["recompute", "backward"]
     assert "r" in chart(cost.timeline, 200).splitlines()[0]
+
+
+def test_replicas_beyond_what_links_join_add_up_through_gateways():
+    pod, num_bytes = MK2, 100 << 20
+    within = all_reduce_cycles(pod, num_bytes, 16, 4)
+    assert within == all_reduce_cycles(pod, num_bytes, 16), "16 replicas of 4 IPUs are one POD64"
+    over_four = all_reduce_cycles(pod, num_bytes, 64, 4)
+    # Each of the 16 replicas of a POD64 has a sixteenth of the sums, of which 3 / 4 go out twice at 6.25 GB/s.
+    seconds = num_bytes / 16 * 2 * 3 / 4 / 6.25e9
+    assert over_four - within == math.ceil(seconds * pod.clock_hz) + 6 * pod.ipu_sync_cycles
+    assert all_reduce_cycles(pod, num_bytes, 1, 4) == 0

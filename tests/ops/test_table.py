@@ -19,6 +19,7 @@ from tests.ops.elementwise_cases import TARGETS as ELEMENTWISE
 from tests.ops.judge import assert_costs_sane
 from tests.ops.one_op import Program, changed, fake_results, overload_of, run_eager, tensors_of
 from torchipu.errors import ExecutionError
+from torchipu.ops.collective import PATTERNS, WAIT
 from torchipu.ops.spec import TABLE
 
 TARGETS = sorted(calls())
@@ -46,6 +47,7 @@ ELSEWHERE = {
                     "with lengths that fit the labels; tests/ops/test_ctc.py"),
     **dict.fromkeys(["ipu.sum_squares.default", "ipu.add_sums.default", "ipu.clip_scale.default"],
                     "the norm of all gradients; tests/numerics/test_clipping.py"),
+    "ipu.clip_values.default": "reads a factor on gradients; tests/numerics/test_clipping_by_value.py",
     **dict.fromkeys(["ipu.unscale.default", "ipu.count_beyond.default", "ipu.join_counts.default",
                      "ipu.adapt_loss_scale.default"],
                     "find the scale of the loss; tests/numerics/test_loss_scaling.py"),
@@ -68,6 +70,7 @@ ELSEWHERE = {
                      "ipu.increment.default", "ipu.sgd.default", "ipu.adam.default", "ipu.adamw.default",
                      "ipu.rmsprop.default", "ipu.rmsprop_tf.default", "ipu.lamb.default", "ipu.lars.default"],
                     "update states in place; tests/kernels/test_update.py and tests/poptorch/test_optim.py"),
+    **dict.fromkeys([*PATTERNS, WAIT], "need other processes; tests/test_data_parallel.py"),
     **dict.fromkeys(["ipu.recurrence.default", "ipu.recurrence_backward.default"],
                     "layers of LSTM, GRU and RNN; tests/ops/test_recurrent.py"),
 }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import random
 import threading
 from collections import namedtuple
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
@@ -145,3 +148,34 @@ class Shuffled:
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         yield from torch.randperm(20, generator=self.generator)
+
+
+MARKS: dict[str, int] = {}
+"""What a test has noted in its own process: a process that was forked from it knows it too."""
+
+
+class Parents(Counted, Dataset[Any]):
+    """Elements ``(process, its parent, the mark of this object)``; the mark is -1 where it is not known."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index >= self.length:
+            raise IndexError(index)
+        return torch.tensor([os.getpid(), os.getppid(), MARKS.get("mark", -1)])
+
+
+class StuckInCompiledCode(Numbers):
+    """Never comes back from element 4, and lets no other thread of the interpreter run."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 4:
+            ctypes.PyDLL(None).sleep(1000)
+        return super().__getitem__(index)
+
+
+class Drawn(Counted, Dataset[Any]):
+    """Random numbers of torch, Python and numpy."""
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if index >= self.length:
+            raise IndexError(index)
+        return torch.tensor([torch.rand(()).item(), random.random(), float(np.random.rand())])

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,25 @@ from typing import Any
 import pytest
 import torch
 
-from tests.poptorch.data_sets import Broken, Dying, Gated, Held, Numbers, Pair, Point, PointParser, Shuffled, Stream
+from tests.poptorch.data_sets import (
+    Broken,
+    Dying,
+    Gated,
+    Held,
+    Numbers,
+    Pair,
+    Parents,
+    Point,
+    PointParser,
+    Shuffled,
+    Stream,
+)
 from torchipu import poptorch
-from torchipu.poptorch import data_accessor
+from torchipu.poptorch import data_process
 
 ROOT = Path(__file__).parents[2]
 FORK = poptorch.SharingStrategy.Fork
-DEADLINE_SECONDS = 240  # of what takes a second: the machine may be busy
+DEADLINE_SECONDS = 120  # of what takes a second: the machine may be busy
 
 
 @contextlib.contextmanager
@@ -130,14 +143,38 @@ def test_length_counts_rows_where_elements_are_joined() -> None:
 
 def test_reading_ahead_begins_early_where_asked() -> None:
     with accessor(Numbers(9), early_preload=True, buffer_size=3) as read:
-        while read._counters.produced < 3:
-            os.read(read._woken.fileno(), 1)
+        while read._process.counters.produced < 3:
+            os.read(read._process._woken.fileno(), 1)
         assert [number.item() for _, number in read] == list(range(9))
+
+
+@pytest.mark.parametrize("indefinitely", [True, False])
+def test_next_epoch_is_begun_before_it_is_asked_for_unless_told_otherwise(indefinitely: bool) -> None:
+    with accessor(Numbers(3), buffer_size=3, load_indefinitely=indefinitely) as read:
+        assert sum(1 for _ in read) == 3
+        counters = read._process.counters
+        if indefinitely:
+            while counters.produced < 4 + 3:  # three batches and the end, and as many as there are slots
+                os.read(read._process._woken.fileno(), 1)
+        else:
+            time.sleep(0.2)
+            assert counters.produced == 4
+        assert [number.item() for _, number in read] == [0, 1, 2]
+
+
+def test_an_iteration_that_was_not_begun_is_kept() -> None:
+    with accessor(Parents(4)) as read:
+        first = next(iter(read)).clone()
+        steps = iter(read)
+        entry = read._process.counters.wanted_epoch
+        assert iter(read) is steps
+        assert read._process.counters.wanted_epoch == entry
+        assert torch.equal(next(steps), first)
 
 
 def test_nothing_is_read_ahead_where_not_asked() -> None:
     with accessor(Numbers(9)) as read:
-        assert read._counters.produced == 0
+        assert read._process.counters.produced == 0
         assert next(iter(read))[1].item() == 0
 
 
@@ -242,13 +279,14 @@ def test_accessors_leave_neither_processes_nor_descriptors() -> None:
 
 def test_accessor_that_nobody_holds_ends() -> None:
     read = poptorch.AsynchronousDataAccessor(Numbers(3), sharing_strategy=FORK)
-    process = read._process
+    pid = read._process.pid
+    assert pid is not None
     del read
-    assert not process.is_alive()
+    assert not is_there(pid)
 
 
 def test_worker_held_up_in_the_data_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(data_accessor, "POLITE_SECONDS", DEADLINE_SECONDS)
+    monkeypatch.setattr(data_process, "GRACE_SECONDS", 0.2)
     with accessor(Held(9)) as read:
         steps = iter(read)
         assert [next(steps)[1].item() for _ in range(4)] == list(range(4))

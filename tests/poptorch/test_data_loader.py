@@ -167,6 +167,14 @@ def test_batches_of_a_sampler_are_grouped_for_a_call(mode: poptorch.DataLoaderMo
     assert numbers(loader) == (expected[:2] if drop_last else expected)
 
 
+def test_grouped_batches_keep_types_and_keys() -> None:
+    (batch,) = load(options(2), Types(4), batch_sampler=BatchSampler(SequentialSampler(range(4)), 2, False))
+    expected = [Types(4)[index] for index in range(4)]
+    assert list(batch) == list(expected[0])
+    for key, tensor in batch.items():
+        assert torch.equal(tensor, torch.stack([element[key] for element in expected]))
+
+
 def test_batches_are_collated_one_by_one() -> None:
     def sums(elements: list[Any]) -> torch.Tensor:
         return torch.tensor([[sum(int(number) for _, number in elements)]])

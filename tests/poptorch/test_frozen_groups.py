@@ -30,8 +30,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "halfFloatCasting": (poptorch.HalfFloatCastingBehavior.FloatDowncastToHalf,),
     "runningStatisticsAlwaysFloat": (True,), "autocastEnabled": (False,), "autocastPolicy": (None,),
     "traceModel": (False,), "disable": (), "setEnvVarNames": ("A", "B"), "configureProcessId": (0, 2),
-    "set": ("autoRecomputation", 1), "setEngineOptions": ({"a": "b"},), "setPatterns": ({"a": True},),
-    "createOrSet": (), "deleteIfExists": ("onChip",),
+    "setFileStore": ("store",), "set": ("autoRecomputation", 1), "setEngineOptions": ({"a": "b"},),
+    "setPatterns": ({"a": True},), "createOrSet": (), "deleteIfExists": ("onChip",),
 }
 
 

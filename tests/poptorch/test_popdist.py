@@ -109,10 +109,3 @@ def test_a_program_written_for_a_launcher_trains_without_one() -> None:
     training(*batch(8))
     assert not torch.equal(model.head.weight, before)
     training.destroy()
-
-
-@pytest.mark.usefixtures("launcher")
-def test_training_in_several_instances_warns_that_each_trains_for_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    training = poptorch.trainingModel(Classifier(), Options())
-    assert "each of the 2 processes trains a model of its own" in capsys.readouterr().err
-    training.destroy()

@@ -138,10 +138,12 @@ def test_a_call_for_all_of_them_computes_what_each_would(
     found, step = made(make, runs, host_threads=2, **options)
     bound = step._bound
     assert bound is not None
-    assert bound.lanes.count == runs
+    # Lanes of one replica keep both threads busy; lanes of several have accumulators of their own.
+    assert bound.lanes == (Lanes(accumulation, 1) if accumulation > 1 else Lanes(1, replicas))
     joined = [at for at in bound.host_plan.steps if bound.layout.call_of(at) is not None]
-    assert {at.kernel.name for at in joined if at.kernel is not None} >= kernels
-    assert any(at.adds_up for at in joined)
+    made_apart = {"matmul_dots", "sparse_conv_backward"} if accumulation == 1 else set()
+    assert {at.kernel.name for at in joined if at.kernel is not None} >= kernels - made_apart
+    assert any(at.adds_up for at in joined) == (accumulation > 1)
     monkeypatch.setattr(torchipu.step.base, "choose_lanes", lambda *of: Lanes())
     wanted, _ = made(make, runs, host_threads=1, **options)
     assert all(map(torch.equal, found, wanted))
@@ -163,7 +165,7 @@ def test_stochastic_rounding_draws_the_same_bits(monkeypatch: pytest.MonkeyPatch
     options = {"gradient_accumulation": 5, "replicas": 2, "stochastic_rounding": True, "is_half": True}
     found, step = made(Convolutions, 10, host_threads=2, **options)
     assert step._bound is not None
-    assert step._bound.lanes == Lanes(5, 2)
+    assert step._bound.lanes == Lanes(5, 1)
     monkeypatch.setattr(torchipu.step.base, "choose_lanes", lambda *of: Lanes())
     wanted, _ = made(Convolutions, 10, host_threads=1, **options)
     assert all(map(torch.equal, found, wanted))
@@ -175,7 +177,7 @@ def test_inference_goes_side_by_side_too() -> None:
     step = torchipu.InferenceStep(model, torchipu.Options(device_iterations=10, replicas=2, host_threads=2))
     torch.testing.assert_close(step(x), model(x))
     assert step._bound is not None
-    assert step._bound.lanes == Lanes(5, 2)
+    assert step._bound.lanes == Lanes(10, 1)
 
 
 def test_memory_grows_by_activations_only() -> None:
@@ -218,7 +220,7 @@ def test_a_bad_index_in_one_of_them_leaves_the_weights() -> None:
     assert not any(map(torch.equal, model.parameters(), before))
 
 
-@pytest.mark.parametrize("beside", [(2, 1), (1, 3), (65, 1), (0, 1)])
+@pytest.mark.parametrize("beside", [(2, 3), (1, 3), (65, 1), (0, 1)])
 def test_lanes_that_do_not_fit_the_replicas_are_refused(beside: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="lanes"):
         Plan(1).run((0, 0), (0, 0), (0, 0), 4, 1, 2, replicas=2, beside=beside)

@@ -1,4 +1,6 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 APART: int
 IN_ITEMS: int
@@ -11,6 +13,10 @@ class Kernel:
 def run_kernel(
     kernel: Kernel, args: Sequence[int], ints: Sequence[int] = ..., scalars: Sequence[float] = ..., items: int = ...,
     grain: int = ..., threads: int = ..., scratch_bytes: int = ...,
+) -> None: ...
+
+def call_kernel(
+    kernel: Kernel, args: Sequence[int], ints: Sequence[int] = ..., scalars: Sequence[float] = ..., items: int = ...,
 ) -> None: ...
 
 class KernelTrap(Exception):
@@ -32,6 +38,7 @@ class Plan:
         self, kernel: Kernel, ints: Sequence[int], from_: int, to: int, random: int = ..., item_floats: int = ...,
     ) -> None: ...
     def add_callback(self, callback: object) -> int: ...
+    def add_transfer(self, callback: Callable[[int], None], buffer: int, byte_offset: int = ...) -> int: ...
     def add_jump(self, target: int, buffer: int = ..., byte_offset: int = ...) -> int: ...
     def bind(
         self, buffer: int, address: int, stride_bytes: int = ..., replica_stride_bytes: int = ..., divisor: int = ...,
@@ -41,4 +48,6 @@ class Plan:
         self, prologue: tuple[int, int], body: tuple[int, int], update: tuple[int, int], micro_batches: int,
         iterations: int, threads: int, counters: int = ..., num_counters: int = ..., borrow: bool = ...,
         replicas: int = ..., beside: tuple[int, int] = ..., counter_buffer: int = ...,
+        reset: tuple[int, int] | None = ..., fold: tuple[int, int] | None = ...,
+        order: np.ndarray | None = ...,
     ) -> None: ...

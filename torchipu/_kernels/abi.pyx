@@ -38,6 +38,7 @@ cdef extern from "team.h" nogil:
     int ti_prepare(int threads, int64_t scratch_bytes)
     int ti_prepare_scratch(ti_pool *pool, int threads, int64_t scratch_bytes)
     int ti_run(ti_pool *pool, const ti_job *job, int threads)
+    int ti_call_flushing(ti_kernel fn, char **args, const int64_t *ints, const double *scalars, int64_t items)
     int ti_can_borrow()
     int ti_borrow(int (*body)(void *) noexcept nogil, void *context, int threads)
 
@@ -119,7 +120,9 @@ cdef struct Loops:
     void *plan                  # the Plan, borrowed
     ti_pool *pool
     int prologue[2]
+    int reset[2]
     int body[2]
+    int fold[2]
     int update[2]
     int64_t micro_batches
     int64_t replicas
@@ -133,6 +136,8 @@ cdef struct Loops:
     int first_lane              # the number of the first of them
     int last_lane               # that ran in the body
     char **args                 # of all of them
+    const int64_t *order        # of the parts of the body: see ``Plan.run``; NULL for micro-batch after micro-batch
+    int64_t num_ordered
     bint interruptible
     double checked              # when signals were last looked for
     int at                      # the step that runs
@@ -152,6 +157,7 @@ cdef struct Binding:
 cdef struct Step:
     ti_kernel function          # NULL for a callback and for a jump
     int jump                    # the step to go on with, or -1 where the step is no jump
+    bint transfer               # a callback that is given the address of its only argument
     bint together               # runs once for all replicas, after all of them have come so far
     int num_args
     int order                   # of lanes: APART, IN_ITEMS or IN_TURN
@@ -184,6 +190,37 @@ def run_kernel(Kernel kernel, args, ints=(), scalars=(), int64_t items=1, int64_
     for buffer, address in enumerate(args):
         plan.bind(buffer, address)
     plan.run((0, 0), (0, 1), (1, 1), 1, 1, threads)
+
+
+def call_kernel(Kernel kernel, args, ints=(), scalars=(), int64_t items=1):
+    """Run one kernel that needs no scratch on addresses, on this thread alone, also while the engine runs on others.
+
+    Args:
+        kernel: What to run.
+        args: Addresses.
+        ints: Its numbers.
+        scalars: Its real numbers.
+        items: How many of its items there are.
+
+    Raises:
+        KernelTrap: The kernel refused its input.
+    """
+    cdef char *places[64]
+    cdef int64_t *numbers = copied(list(ints))
+    cdef double reals[16]
+    cdef int i, trap
+    if len(args) > 64 or len(scalars) > 16:
+        free(numbers)
+        raise ValueError(f"{kernel.name}: {len(args)} arguments and {len(scalars)} scalars are too many")
+    for i in range(len(args)):
+        places[i] = <char *><uintptr_t>args[i]
+    for i in range(len(scalars)):
+        reals[i] = scalars[i]
+    with nogil:
+        trap = ti_call_flushing(kernel.function, places, numbers, reals, items)
+        free(numbers)
+    if trap:
+        raise KernelTrap(0, trap)
 
 
 cdef double now() noexcept nogil:
@@ -388,6 +425,32 @@ cdef class Plan:
         self.num_callbacks += 1
         return self.num_steps - 1
 
+    def add_transfer(self, callback, int buffer, int64_t byte_offset=0):
+        """Append a Python callable, run with the GIL held on the address of a buffer, and return its number.
+
+        Args:
+            callback: Takes the address; it may read or write there until it returns.
+            buffer: Which buffer.
+            byte_offset: Where in it.
+        """
+        if not 0 <= buffer < self.num_buffers:
+            raise ValueError(f"a transfer of buffer {buffer} of {self.num_buffers}")
+        cdef int number = self.add_callback(callback)
+        cdef Step *step = &self.steps[number]
+        step.transfer = True
+        self.take_argument(step, buffer, byte_offset)
+        return number
+
+    cdef take_argument(self, Step *step, int buffer, int64_t byte_offset):
+        """Give a step that calls no kernel its only argument."""
+        step.buffers = <int *>malloc(sizeof(int))
+        step.offsets = <int64_t *>malloc(sizeof(int64_t))
+        if not step.buffers or not step.offsets:
+            raise MemoryError
+        step.num_args = 1
+        step.buffers[0] = buffer
+        step.offsets[0] = byte_offset
+
     def add_jump(self, int target, int buffer=-1, int64_t byte_offset=0):
         """Append a jump to another step and return its number.
 
@@ -402,11 +465,7 @@ cdef class Plan:
         step.function = NULL
         step.jump = target
         if buffer >= 0:
-            step.buffers = <int *>malloc(sizeof(int))
-            step.offsets = <int64_t *>malloc(sizeof(int64_t))
-            step.num_args = 1
-            step.buffers[0] = buffer
-            step.offsets[0] = byte_offset
+            self.take_argument(step, buffer, byte_offset)
         return self.num_steps - 1
 
     def bind(self, int buffer, uintptr_t address, int64_t stride_bytes=0, int64_t replica_stride_bytes=0,
@@ -429,6 +488,14 @@ cdef class Plan:
         self.bindings[buffer] = Binding(
             <char *>address, stride_bytes, replica_stride_bytes, lane_stride_bytes, divisor, modulus)
 
+    cdef bint calls_back(self, int begin, int end):
+        """Whether any of these steps calls Python."""
+        cdef int i
+        for i in range(begin, min(end, self.num_steps)):
+            if self.steps[i].function == NULL and self.steps[i].jump < 0:
+                return True
+        return False
+
     cdef int run_range(self, Loops *loops, int begin, int end) except -1 nogil:
         """Run steps; returns the trap of the one that failed, at ``loops.at``."""
         cdef ti_job job
@@ -447,6 +514,10 @@ cdef class Plan:
             if step.jump >= 0:
                 if step.num_args == 0 or not (self.current[step.buffers[0]] + step.offsets[0])[0]:
                     following = step.jump
+                continue
+            if step.transfer:
+                with gil:
+                    self.callbacks[i](<uintptr_t>(self.current[step.buffers[0]] + step.offsets[0]))
                 continue
             if step.function == NULL:
                 with gil:
@@ -498,39 +569,23 @@ cdef class Plan:
             current[i] = at.base + micro_batch * at.stride + place * at.replica_stride + slot * at.lane_stride
 
     cdef int run_loops(self, Loops *loops) except -1 nogil:
-        """Run ``iterations x (prologue, micro_batches x replicas x body, update)``; returns a trap."""
-        cdef int64_t iteration, micro, replica, position = 0
-        cdef int trap, beside = 1
+        """Run all iterations; returns a trap."""
+        cdef int64_t iteration, position = 0
+        cdef int trap
         loops.checked = now()
         for iteration in range(loops.iterations):
             loops.interruptible = True
-            # Replicas that meet within a micro-batch each have memory of their own.
-            for replica in range(loops.replicas if self.num_together else 1):
-                self.advance(position, replica)
-                self.take_counters(loops)
-                loops.micro_batch, loops.replica = position, replica
-                trap = self.run_range(loops, loops.prologue[0], loops.prologue[1])
-                if trap:
-                    return trap
-            micro = 0
-            while micro < loops.micro_batches:
-                beside = <int>min(<int64_t>loops.beside[0], loops.micro_batches - micro)
-                if loops.beside[0] * loops.beside[1] == 1:
-                    trap = self.run_micro_batch(loops, position)
-                else:
-                    trap = self.run_beside(loops, position, beside)
-                if trap:
-                    return trap
-                count(loops, 3, beside)
-                position += beside
-                micro += beside
-            loops.interruptible = False
-            # What the update reads beside states is the last lane's.
             if self.num_together:
-                self.advance(position - 1, 0)
+                trap = self.run_replicas_together(loops, position)
+            elif loops.order:
+                trap = self.run_parts(loops, position)
             else:
-                self.advance(position - 1, loops.replicas - 1, 0, beside - 1)
-                loops.first_lane = loops.last_lane
+                trap = self.run_replicas(loops, position)
+            if trap:
+                return trap
+            count(loops, 3, loops.micro_batches)
+            position += loops.micro_batches
+            loops.interruptible = False
             self.take_counters(loops)
             trap = self.run_range(loops, loops.update[0], loops.update[1])
             loops.first_lane = 0
@@ -538,58 +593,157 @@ cdef class Plan:
                 return trap
         return 0
 
+    cdef int run_apart(self, Loops *loops, int begin, int end, int64_t position, int64_t first, int64_t last
+                       ) except -1 nogil:
+        """Run steps for some replicas, one after another, outside the loop over micro-batches; returns a trap."""
+        cdef int64_t replica
+        cdef int trap = 0
+        for replica in range(first, last):
+            self.advance(position, replica)
+            self.take_counters(loops)
+            loops.micro_batch, loops.replica = position, replica
+            trap = self.run_range(loops, begin, end)
+            if trap:
+                break
+        return trap
+
+    cdef int run_parts(self, Loops *loops, int64_t position) except -1 nogil:
+        """Run an iteration, less its update, in the order that is given; returns a trap."""
+        cdef int trap, last = 0
+        trap = self.run_apart(loops, loops.prologue[0], loops.prologue[1], position, 0, 1)
+        if not trap:
+            trap = self.run_apart(loops, loops.reset[0], loops.reset[1], position, 0, loops.replicas)
+        if not trap:
+            trap = self.run_ordered(loops, position, &last)
+        position += loops.micro_batches - 1
+        if not trap:
+            trap = self.run_apart(loops, loops.fold[0], loops.fold[1], position, 0, loops.replicas)
+        self.advance(position, loops.replicas - 1, 0, last)
+        return trap
+
+    cdef int run_ordered(self, Loops *loops, int64_t position, int *last) except -1 nogil:
+        """Run parts of the body for one micro-batch of one replica after another; tells the lane of the last run."""
+        cdef const int64_t *part
+        cdef int64_t i
+        cdef int trap = 0
+        for i in range(loops.num_ordered):
+            part = loops.order + 5 * i
+            self.advance(position + part[2], part[3], 0, <int>part[4])
+            loops.micro_batch, loops.replica = position + part[2], part[3]
+            if part[2] == loops.micro_batches - 1 and part[3] == loops.replicas - 1:
+                last[0] = <int>part[4]
+            count(loops, 3, part[2])
+            count(loops, 1, part[3])
+            trap = self.run_range(loops, <int>part[0], <int>part[1])
+            count(loops, 3, -part[2])
+            count(loops, 1, -part[3])
+            if trap:
+                break
+        return trap
+
+    cdef int run_replicas_together(self, Loops *loops, int64_t position) except -1 nogil:
+        """Run an iteration, less its update, of replicas that meet within a micro-batch; returns a trap.
+
+        Each has memory of its own.
+        """
+        cdef int64_t micro
+        cdef int trap = self.run_apart(loops, loops.prologue[0], loops.reset[1], position, 0, loops.replicas)
+        for micro in range(0 if trap else loops.micro_batches):
+            trap = self.run_micro_batch(loops, position + micro, 0, loops.replicas)
+            if trap:
+                return trap
+            count(loops, 3, 1)
+        count(loops, 3, -loops.micro_batches)
+        position += loops.micro_batches - 1
+        if trap == 0:
+            trap = self.run_apart(loops, loops.fold[0], loops.fold[1], position, 0, loops.replicas)
+        self.advance(position, 0)
+        return trap
+
+    cdef int run_replicas(self, Loops *loops, int64_t position) except -1 nogil:
+        """Run an iteration, less its update: all micro-batches of some replicas, then of the next; returns a trap."""
+        cdef int64_t first = 0, micro, last
+        cdef int trap, slots = 1
+        trap = self.run_apart(loops, loops.prologue[0], loops.prologue[1], position, 0, 1)
+        while first < loops.replicas and not trap:
+            last = min(first + loops.beside[1], loops.replicas)
+            trap = self.run_apart(loops, loops.reset[0], loops.reset[1], position, first, last)
+            micro = 0
+            while micro < loops.micro_batches and not trap:
+                slots = <int>min(<int64_t>loops.beside[0], loops.micro_batches - micro)
+                if loops.beside[0] * loops.beside[1] == 1:
+                    trap = self.run_micro_batch(loops, position + micro, first, last)
+                else:
+                    trap = self.run_beside(loops, position + micro, slots, first, last)
+                count(loops, 3, slots)
+                micro += slots
+            count(loops, 3, -micro)
+            if not trap:
+                trap = self.run_fold(loops, position + loops.micro_batches - 1, slots, first, last)
+            first = last
+        # What the update reads beside states is the last lane's.
+        self.advance(position + loops.micro_batches - 1, loops.replicas - 1, 0, slots - 1)
+        loops.first_lane = loops.last_lane
+        return trap
+
+    cdef int run_fold(self, Loops *loops, int64_t position, int slots, int64_t first, int64_t last) except -1 nogil:
+        """Run what folds replicas, in the lanes that they had for the last of their micro-batches; returns a trap."""
+        cdef int lane, trap, width = <int>(last - first)
+        for lane in range(width):
+            self.advance(position, first + lane, lane, slots - 1)
+        loops.lanes = width
+        loops.first_lane = (slots - 1) * width
+        loops.micro_batch, loops.replica = position, first
+        trap = self.run_range(loops, loops.fold[0], loops.fold[1])
+        loops.lanes = 1
+        loops.first_lane = 0
+        return trap
+
     cdef void take_counters(self, Loops *loops) noexcept nogil:
         """Let what runs outside the body of several lanes read the counters of all."""
         if loops.counter_buffer >= 0:
             self.current[loops.counter_buffer] = <char *>loops.counters
 
-    cdef int run_beside(self, Loops *loops, int64_t position, int micro_batches) except -1 nogil:
-        """Run the body for every replica of neighbouring micro-batches, as many side by side as there is room for."""
-        cdef int64_t first = 0
+    cdef int run_beside(self, Loops *loops, int64_t position, int slots, int64_t first, int64_t last) except -1 nogil:
+        """Run the body for some replicas of neighbouring micro-batches side by side; returns a trap."""
         cdef int64_t *own
-        cdef int trap, lane, slot, replica, i, width
-        while first < loops.replicas:
-            width = <int>min(<int64_t>loops.beside[1], loops.replicas - first)
-            loops.lanes = micro_batches * width
-            loops.last_lane = loops.lanes - 1
-            loops.micro_batch, loops.replica = position, first
-            for slot in range(micro_batches):
-                for replica in range(width):
-                    lane = slot * width + replica
-                    self.advance(position + slot, first + replica, lane, slot)
-                    if loops.counter_buffer >= 0:
-                        own = <int64_t *>self.current[lane * self.num_buffers + loops.counter_buffer]
-                        memcpy(own, loops.counters, 32 * loops.num_counters)
-                        for i in range(loops.num_counters):
-                            own[4 * i + 1] += first + replica
-                            own[4 * i + 3] += slot
-            trap = self.run_range(loops, loops.body[0], loops.body[1])
-            loops.lanes = 1
-            if trap:
-                return trap
-            first += width
-        return 0
+        cdef int trap, lane, slot, replica, i, width = <int>(last - first)
+        loops.lanes = slots * width
+        loops.last_lane = loops.lanes - 1
+        loops.micro_batch, loops.replica = position, first
+        for slot in range(slots):
+            for replica in range(width):
+                lane = slot * width + replica
+                self.advance(position + slot, first + replica, lane, slot)
+                if loops.counter_buffer >= 0:
+                    own = <int64_t *>self.current[lane * self.num_buffers + loops.counter_buffer]
+                    memcpy(own, loops.counters, 32 * loops.num_counters)
+                    for i in range(loops.num_counters):
+                        own[4 * i + 1] += first + replica
+                        own[4 * i + 3] += slot
+        trap = self.run_range(loops, loops.body[0], loops.body[1])
+        loops.lanes = 1
+        return trap
 
-    cdef int run_micro_batch(self, Loops *loops, int64_t position) except -1 nogil:
-        """Run the body for every replica, from one step that they take together to the next; returns a trap."""
+    cdef int run_micro_batch(self, Loops *loops, int64_t position, int64_t first, int64_t last) except -1 nogil:
+        """Run the body for some replicas, from one step that they take together to the next; returns a trap."""
         cdef int64_t replica
         cdef int trap, begin = loops.body[0], end
         while True:
             end = begin
             while end < loops.body[1] and not self.steps[end].together:
                 end += 1
-            for replica in range(loops.replicas):
+            for replica in range(first, last):
                 self.advance(position, replica)
                 loops.micro_batch, loops.replica = position, replica
-                if replica:
-                    count(loops, 1, 1)
+                count(loops, 1, replica)
                 trap = self.run_range(loops, begin, end)
+                count(loops, 1, -replica)
                 if trap:
                     return trap
-            count(loops, 1, 1 - loops.replicas)
             if end >= loops.body[1]:
                 return 0
-            self.advance(position, 0)
+            self.advance(position, first)
             trap = self.run_range(loops, end, end + 1)
             if trap:
                 return trap
@@ -597,8 +751,11 @@ cdef class Plan:
 
     def run(self, prologue, body, update, int64_t micro_batches, int64_t iterations, int threads,
             uintptr_t counters=0, int num_counters=0, borrow=False, int64_t replicas=1, beside=(1, 1),
-            int counter_buffer=-1):
-        """Run ``iterations x (prologue, micro_batches x replicas x body, update)``.
+            int counter_buffer=-1, reset=None, fold=None,
+            const int64_t[:, ::1] order=None):
+        """Run ``iterations x (prologue, replicas x (reset, micro_batches x body, fold), update)``.
+
+        Replicas that have calls made together run every micro-batch side by side.
 
         Args:
             prologue: Range of steps run at the beginning of every iteration.
@@ -613,11 +770,19 @@ cdef class Plan:
             borrow: Whether OpenMP's threads, where there are any, do the work instead of the engine's own. For short
                 runs between other work of torch's on as many threads.
             replicas: Replicas, each of which runs the body for every micro-batch.
-            beside: How many micro-batches, and how many replicas of each, run the body side by side, step by step;
-                several micro-batches only with all replicas. The body then has neither jumps nor callbacks nor calls
-                made together, and no two of its steps touch memory that one of them changes and all lanes share.
+            beside: How many micro-batches, and how many replicas of each, run the body side by side, step by step.
+                The body then has neither jumps nor callbacks nor calls made together, and no two of its steps touch
+                memory that one of them changes and lanes share.
             counter_buffer: Number of the buffer through which steps read the counters; it is bound to room for those
                 of each lane. -1 where there are no lanes.
+            reset: Range of steps run before the first micro-batch of every replica, behind the prologue; None for
+                none.
+            fold: Range of steps run after the last micro-batch of every replica, side by side as there, behind the
+                body; None for none.
+            order: Instead of all of the body for one micro-batch after another: rows of the first step of a part of
+                it, the step after its last, micro-batch, replica, and which memory the run has of buffers that are
+                bound with a stride from lane to lane. They name every part of every run of an iteration once, the parts
+                of a run in their order and in one lane. What folds replicas reads accumulators alone then.
 
         Raises:
             KernelTrap: A kernel refused its input.
@@ -630,8 +795,7 @@ cdef class Plan:
         cdef char **grown
         if not 1 <= lanes <= MAX_LANES:
             raise ValueError(f"{lanes} lanes, not 1 to {MAX_LANES}")
-        if lanes > 1 and (self.num_callbacks or self.num_together or not beside[1] <= replicas
-                          or (beside[0] > 1 and beside[1] != replicas)):
+        if lanes > 1 and (self.calls_back(body[0], body[1]) or self.num_together or not beside[1] <= replicas):
             raise ValueError(f"a plan of {replicas} replicas cannot run {beside[0]} x {beside[1]} lanes")
         if lanes > self.num_lanes:
             grown = <char **>calloc(lanes * (self.num_buffers + 1), sizeof(char *))
@@ -646,6 +810,10 @@ cdef class Plan:
         loops.plan = <void *>self
         loops.prologue[0], loops.prologue[1] = prologue
         loops.body[0], loops.body[1] = body
+        loops.reset[0], loops.reset[1] = reset or (loops.prologue[1], loops.prologue[1])
+        loops.fold[0], loops.fold[1] = fold or (loops.body[1], loops.body[1])
+        if loops.reset[0] != loops.prologue[1] or loops.fold[0] != loops.body[1]:
+            raise ValueError("reset comes right behind the prologue, and fold behind the body")
         loops.update[0], loops.update[1] = update
         loops.micro_batches = micro_batches
         loops.replicas = replicas
@@ -655,6 +823,12 @@ cdef class Plan:
         loops.threads = threads
         loops.counters = <int64_t *>counters
         loops.num_counters = num_counters
+        loops.order = NULL
+        loops.num_ordered = 0
+        if order is not None and order.shape[0]:
+            if order.shape[1] != 5 or lanes > 1 or self.num_together:
+                raise ValueError("an order has rows of five numbers, and neither lanes side by side nor joint steps")
+            loops.order, loops.num_ordered = &order[0, 0], order.shape[0]
         loops.at = 0
         loops.micro_batch = 0
         loops.replica = 0

@@ -54,6 +54,24 @@ static int FN(clip)(char *const *args, const int64_t *ints, const double *scalar
   return TI_OK;
 }
 
+/* clip_values: args clipped, grad, hyper; ints as in update_state_body.h; scalars [largest magnitude]. Elements beyond
+ * what becomes the largest magnitude by the factor on gradients are brought there: torch.nn.utils.clip_grad_value_,
+ * which leaves NaN alone. */
+static int FN(clip_values)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                           void *scratch) {
+  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1];
+  const float limit = (float)(scalars[0] / fabs(((const double *)args[2])[FN(GRAD_SCALE)]));
+  FN(target) to;
+  FN(aim)(&to, args, ints);
+  for (int64_t i = begin * FN(SPAN); i < last; i += VL) {
+    float lanes[VL];
+    FN(st)(lanes, FN(read)(args, h, 1, i, last - i));
+    for (int j = 0; j < VL; j++) lanes[j] = lanes[j] > limit ? limit : lanes[j] < -limit ? -limit : lanes[j];
+    FN(write)(&to, 0, i, last - i, FN(ld)(lanes));
+  }
+  return TI_OK;
+}
+
 /* unscale: args hyper out, hyper, loss scale (float); one item. */
 static int FN(unscale)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                        void *scratch) {
@@ -149,4 +167,88 @@ static int FN(replica_mean)(char *const *args, const int64_t *ints, const double
       for (int64_t r = first; r < first + size; r++) ((float *)(args[0] + r * apart))[i] = (float)(total / (double)size);
     }
   return TI_OK;
+}
+
+enum { FN(OF_FLOATS), FN(OF_HALVES), FN(OF_WORDS) };
+
+/* What a half holds of each value. */
+TI_INLINE VF FN(as_halves)(VF v) {
+  uint16_t lanes[VL];
+  FN(put_halves)(lanes, FN(nearest_halves)(v));
+  return FN(ldh)(lanes);
+}
+
+/* Element i and its neighbours of floats or halves. */
+TI_INLINE VF FN(take)(const char *values, int64_t type, int64_t i, int64_t width) {
+  char *const args[1] = {(char *)values};
+  return FN(read)(args, type == FN(OF_HALVES), 0, i, width);
+}
+
+TI_INLINE void FN(give)(char *values, int64_t type, int64_t i, int64_t width, VF v) {
+  if (type == FN(OF_HALVES)) {
+    const FN(halves) halves = FN(nearest_halves)(v);
+    uint16_t *p = (uint16_t *)values + i;
+    if (width >= VL) FN(put_halves)(p, halves);
+    else memcpy(p, &halves, (size_t)width * 2);
+    return;
+  }
+  float *p = (float *)values + i;
+  if (width < VL) FN(stn)(p, v, width);
+  else FN(st)(p, v);
+}
+
+/* add: args sum, left, right; ints [elements, type]. Items are blocks of 4096 elements. The sum may lie where an operand
+ * does; that of two halves is rounded to the nearest. */
+static int FN(add)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                   void *scratch) {
+  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), type = ints[1];
+  if (type == FN(OF_WORDS)) {
+    for (int64_t i = begin * FN(SPAN); i < last; i++)
+      ((int64_t *)args[0])[i] = ((const int64_t *)args[1])[i] + ((const int64_t *)args[2])[i];
+    return TI_OK;
+  }
+  for (int64_t i = begin * FN(SPAN); i < last; i += VL)
+    FN(give)(args[0], type, i, last - i, FN(take)(args[1], type, i, last - i) + FN(take)(args[2], type, i, last - i));
+  return TI_OK;
+}
+
+/* fold_replica: args slots of a stack, what a replica has, its number; ints [elements, type, slots, then for each replica
+ * how many sums lie on the stack before it, and how many of them it joins]; scalars [factor]. Items are blocks of 4096
+ * elements. What the replica has, times the factor, is added to the topmost sums, the latest first, each time as its
+ * type holds it, and put on the stack in their place. */
+static int FN(fold_replica)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                            void *scratch) {
+  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), type = ints[1], slots = ints[2];
+  const int64_t replica = *(const int64_t *)args[slots + 1];
+  const int64_t depth = ints[3 + 2 * replica], joins = ints[4 + 2 * replica];
+  char *const held = args[slots], *const to = args[depth - joins];
+  if (type == FN(OF_WORDS)) {
+    for (int64_t i = begin * FN(SPAN); i < last; i++) {
+      int64_t sum = ((const int64_t *)held)[i];
+      for (int64_t k = 1; k <= joins; k++) sum += ((const int64_t *)args[depth - k])[i];
+      ((int64_t *)to)[i] = sum;
+    }
+    return TI_OK;
+  }
+  const float factor = (float)scalars[0];
+  for (int64_t i = begin * FN(SPAN); i < last; i += VL) {
+    VF sum = FN(take)(held, type, i, last - i) * factor;
+    for (int64_t k = 1; k <= joins; k++) {
+      if (type == FN(OF_HALVES)) sum = FN(as_halves)(sum);
+      sum = FN(take)(args[depth - k], type, i, last - i) + sum;
+    }
+    FN(give)(to, type, i, last - i, sum);
+  }
+  return TI_OK;
+}
+
+/* signal: args count of calls; ints [calls before it is given, file descriptor of an eventfd]. One item. Whoever waits for
+ * the descriptor learns that all these calls have come so far; the count begins anew. */
+static int FN(signal)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
+                      void *scratch) {
+  int64_t *count = (int64_t *)args[0];
+  if (++*count < ints[0]) return TI_OK;
+  *count = 0;
+  const uint64_t one = 1;
+  return write((int)ints[1], &one, sizeof one) == sizeof one ? TI_OK : TI_TRAP_INTERNAL;
 }

@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 
 from torchipu.capture.available_memory import MATRIX_OPS, available_memory_of, note_available_memory
 from torchipu.capture.available_memory import TARGET as AVAILABLE_MEMORY
+from torchipu.capture.collectives import group_of
 from torchipu.capture.control import REMEDIES, Body, import_control, is_control
 from torchipu.capture.fx_source import (
     attributes_of,
@@ -30,6 +31,7 @@ from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg, Role, Source
 from torchipu.ops import spec as op_table
+from torchipu.ops.collective import PATTERNS, WAIT
 from torchipu.ops.generic import EFFECT_TOKEN
 from torchipu.passes.recompute import CHECKPOINT_REGION
 
@@ -75,6 +77,7 @@ class Imported:
         result_values: The fake value of each result, for its torch dtype and strides; None for constants.
         constants: Values of the graph inputs with the role CONSTANT.
         generic_targets: ATen overloads that run through the generic codelet, each with its count.
+        awaited: Inputs that a collective may still be filling when the graph is called.
     """
 
     graph: Graph
@@ -83,6 +86,7 @@ class Imported:
     result_values: tuple[torch.Tensor | None, ...]
     constants: Mapping[Tensor, torch.Tensor]
     generic_targets: Mapping[str, int] = field(default_factory=dict)
+    awaited: frozenset[Tensor] = frozenset()
 
 
 def import_graph(
@@ -141,6 +145,7 @@ class _Importer:
         self.backward: set[Node] = set()
         self.names: set[str] = set()
         self.sources: dict[Tensor, Source] = {}
+        self.awaited: set[Tensor] = set()
 
     # ------------------------------------------------------------------ leaves
     def placeholder(self, node: Node, what: Given) -> None:
@@ -209,6 +214,12 @@ class _Importer:
                 self.values[node] = operand
                 self.note_leg(node)
                 return
+        if target == WAIT:
+            given = self.read(node.args[0])
+            if given in self.inputs:
+                self.values[node] = given
+                self.awaited.add(given)
+                return
         results = node.meta.get("val")
         if _is_number(results):
             self.values[node] = _concrete(results, node)
@@ -259,6 +270,8 @@ class _Importer:
         if not all(present):
             attrs["present"] = tuple(present)
         attrs.update(attributes_of(node))
+        if target in PATTERNS:
+            attrs.update(group_of(node, attrs))
         region = checkpoint_region_of(node)
         if region is not None:
             attrs[CHECKPOINT_REGION] = region
@@ -444,7 +457,9 @@ class _Importer:
         for op in self.generic:
             counts[op.target] = counts.get(op.target, 0) + 1
         graph = Graph(name, tuple(self.inputs), tuple(computed), tuple(self.ops))
-        return Imported(graph, tuple(self.placeholders), results, fakes, self.constants, counts)
+        return Imported(
+            graph, tuple(self.placeholders), results, fakes, self.constants, counts, frozenset(self.awaited),
+        )
 
 
 # ---------------------------------------------------------------------- op table

@@ -14,7 +14,7 @@ from torchipu.capture.accumulation import Accumulation, accumulating, accumulato
 from torchipu.capture.optimiser import OptimiserImport
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg, Role
-from torchipu.ops.scaling import ADAPT, ADD_SUMS, CLIP, COUNT, JOIN_COUNTS, SQUARES, UNSCALE
+from torchipu.ops.scaling import ADAPT, ADD_SUMS, CLIP, CLIP_VALUES, COUNT, JOIN_COUNTS, SQUARES, UNSCALE
 
 LOSS_SCALE = "loss_scale"
 """Name of the state that automatic loss scaling changes."""
@@ -30,7 +30,7 @@ LARGEST = {DType.HALF: 65504.0, DType.FLOAT: torch.finfo(torch.float32).max}
 # --------------------------------------------------------------------------- clipping and loss scale
 def scaled(
     optimiser: OptimiserImport, gradients: Iterable[Tensor], *, max_norm: float | None = None,
-    loss_scale: Tensor | None = None,
+    max_value: float | None = None, loss_scale: Tensor | None = None,
 ) -> OptimiserImport:
     """Let an update use gradients freed from a loss scale of the program's and clipped.
 
@@ -39,6 +39,7 @@ def scaled(
     Args:
         optimiser: The update.
         gradients: Those of the model's weights.
+        max_value: Largest magnitude of an element, as of torch.nn.utils.clip_grad_value_; before the norm is taken.
         max_norm: Largest norm of all gradients together, as of torch.nn.utils.clip_grad_norm_; None not to clip.
         loss_scale: 0-d scale that the program changes; None if it does not.
     """
@@ -47,13 +48,35 @@ def scaled(
     ops: list[Op] = []
     if loss_scale is not None:
         ops += _changed(current, "unscaled", UNSCALE, loss_scale, "loss_scale", {})
+    # Those of weights outside the optimiser do not count.
+    read = {tensor for op in optimiser.ops for tensor in op.inputs}
+    counted = tuple(dict.fromkeys(gradient for gradient in gradients if gradient in read))
+    bounded = _bounded(optimiser, counted, current, max_value, ops)
     if max_norm is not None and current:
-        # Those of weights outside the optimiser do not count.
-        read = {tensor for op in optimiser.ops for tensor in op.inputs}
-        squares = _sum_of_squares(tuple(dict.fromkeys(g for g in gradients if g in read)), ops)
+        squares = _sum_of_squares(tuple(bounded.get(gradient, gradient) for gradient in counted), ops)
         ops += _changed(current, "clipped", CLIP, squares, "squares", {"max_norm": max_norm})
+    current |= bounded
     updates = [replace(op, inputs=tuple(current.get(t, t) for t in op.inputs)) for op in optimiser.ops]
     return replace(optimiser, ops=(*ops, *updates))
+
+
+def _bounded(
+    optimiser: OptimiserImport, gradients: Sequence[Tensor], current: Mapping[Tensor, Tensor], limit: float | None,
+    ops: list[Op],
+) -> dict[Tensor, Tensor]:
+    """Append the ops that bound each element of gradients, and return what each becomes; nothing without a limit."""
+    bounded: dict[Tensor, Tensor] = {}
+    if limit is None:
+        return bounded
+    for op in optimiser.ops:
+        gradient, hyper = op.operand("grad"), op.operand("hyper")
+        if gradient in gradients and gradient is not None and hyper is not None and gradient not in bounded:
+            after = replace(gradient, name=f"{gradient.name}.bounded", role=Role.GRADIENT)
+            bounded[gradient] = after
+            ops.append(_update(
+                CLIP_VALUES, (gradient, current[hyper]), after, ("gradient", "hyper"), {"max_value": limit},
+            ))
+    return bounded
 
 
 def _changed(

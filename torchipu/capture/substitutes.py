@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._dynamo.trace_rules import get_torch_obj_rule_map
+from torch._dynamo.trace_rules import _polyfilled_function_ids, get_torch_obj_rule_map
 from torch._dynamo.variables import PolyfilledFunctionVariable
 
 from torchipu.capture import ctc
@@ -122,8 +122,12 @@ def register() -> None:
     rules = get_torch_obj_rule_map()
     if not issubclass(rules.get(F.gaussian_nll_loss, object), PolyfilledFunctionVariable):
         rules.pop(F.gaussian_nll_loss, None)
-        # torch declares arguments with defaults as optional, which these are not.
-        torch.compiler.substitute_in_graph(F.gaussian_nll_loss)(gaussian_nll_loss)  # type: ignore[arg-type]
+        if id(F.gaussian_nll_loss) in _polyfilled_function_ids:
+            # Registered before torch.distributed.init_process_group, which forgets the rule and nothing else.
+            rules[F.gaussian_nll_loss] = PolyfilledFunctionVariable
+        else:
+            # torch declares arguments with defaults as optional, which these are not.
+            torch.compiler.substitute_in_graph(F.gaussian_nll_loss)(gaussian_nll_loss)  # type: ignore[arg-type]
     ctc.register()
     # Recurrent layers, which Dynamo leaves to eager unless this says otherwise when it begins to trace.
     torch._dynamo.config.allow_rnn = True

@@ -73,7 +73,7 @@ def estimate(
     ``ipu_hardware.md`` 4.1.
     """
     functions = {
-        name: function_cost(name, program, target, executable.functions)
+        name: function_cost(name, program, target, executable.functions, executable.num_ipus)
         for name, program in executable.functions.items()
     }
     clock = _Clock(executable, target, functions, waits_for_all=sync_pattern == "full")

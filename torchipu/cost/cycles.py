@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from torchipu.cost.exchange import all_reduce_cycles, exchange_cycles, host_cycles, link_cycles, streaming_cycles
+from torchipu.cost.exchange import collective_cycles, exchange_cycles, host_cycles, link_cycles, streaming_cycles
 from torchipu.cost.sync import sync_cycles
 from torchipu.ir.graph import Op
 from torchipu.ir.program import (
@@ -108,8 +108,9 @@ class FunctionCost:
 
 @dataclass(slots=True)
 class _Count:
-    """Running totals of a function."""
+    """Running totals of a function, of which each replica takes so many IPUs."""
 
+    ipus_per_replica: int = 1
     cycles: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CATEGORIES, 0))
     supersteps: list[Superstep] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
@@ -137,7 +138,9 @@ class _Count:
         self.choices += other.choices
 
 
-def function_cost(name: str, program: Program, target: Target, functions: Mapping[str, Program]) -> FunctionCost:
+def function_cost(
+    name: str, program: Program, target: Target, functions: Mapping[str, Program], ipus_per_replica: int = 1,
+) -> FunctionCost:
     """Return the cycles of one run of a function.
 
     Args:
@@ -145,11 +148,12 @@ def function_cost(name: str, program: Program, target: Target, functions: Mappin
         program: Its body.
         target: The machine.
         functions: All functions, for calls within the body.
+        ipus_per_replica: IPUs of each of the replicas that add up gradients.
 
     Raises:
         TypeError: The body holds a program that belongs at the top, such as a pipeline cycle.
     """
-    count = _Count()
+    count = _Count(ipus_per_replica)
     _walk(program, target, functions, count, 1)
     beside = sum(count.cycles.values())
     count.cycles["host"] += max(0, sum(count.overlapped.values()) - beside)
@@ -190,9 +194,8 @@ def _walk(program: Program, target: Target, functions: Mapping[str, Program], co
                 count.overlapped[overlap] = count.overlapped.get(overlap, 0) + cycles * times
         case AllReduce(variables=variables, replicas=replicas, kind=kind):
             total_bytes = sum(variable.device_bytes for variable in variables)
-            # Reducing to shares and gathering shares are the two halves of an all-reduce.
-            cycles = all_reduce_cycles(target, total_bytes, replicas)
-            count.add("all-reduce", cycles if kind == "all_reduce" else -(-cycles // 2), times)
+            cycles = collective_cycles(target, kind, total_bytes, replicas, count.ipus_per_replica)
+            count.add("all-reduce", cycles, times)
         case _:
             raise TypeError(f"{type(program).__name__} inside a function")
 
@@ -201,7 +204,7 @@ def _walk_choice(
     program: Program, target: Target, functions: Mapping[str, Program], count: _Count, times: int, op: Op,
 ) -> None:
     """Count the dearest branch of a choice, or the test and one trip of a loop, and state all of them."""
-    parts = [_Count() for _ in parts_of(program)]
+    parts = [_Count(count.ipus_per_replica) for _ in parts_of(program)]
     for part, inner in zip(parts, parts_of(program), strict=True):
         _walk(inner, target, functions, part, times)
     spent = [sum(part.cycles.values()) for part in parts]

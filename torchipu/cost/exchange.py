@@ -37,18 +37,63 @@ def link_cycles(target: Target, total_bytes: float) -> int:
     return math.ceil(total_bytes / target.link_bytes_per_cycle)
 
 
-def all_reduce_cycles(target: Target, total_bytes: int, replicas: int) -> int:
+def all_reduce_cycles(target: Target, total_bytes: int, replicas: int, ipus_per_replica: int = 1) -> int:
     """Return the cycles of adding up ``total_bytes`` of one IPU over replicas, in a ring.
 
     Each IPU sends, and receives, ``(R - 1) / R`` of the bytes to reduce them and as much again to gather the sums, in
-    ``2 (R - 1)`` steps with a sync each.
+    ``2 (R - 1)`` steps with a sync each. Replicas beyond the IPUs that links join (``Target.num_ipus``) are on other
+    machines: the ring of each machine leaves every IPU a share of the sums, the twins of each share make rings through
+    the gateways, and the machine's own ring gathers them.
+
+    Args:
+        target: The machine.
+        total_bytes: What each replica has on this IPU.
+        replicas: Replicas, of all processes.
+        ipus_per_replica: IPUs of each.
 
     Source: ``ipu_hardware.md`` 4.3 for the bytes; the sync of every step is an estimate.
     """
     if replicas == 1 or total_bytes == 0:
         return 0
-    steps = 2 * (replicas - 1)
-    return link_cycles(target, total_bytes * steps / replicas) + steps * target.ipu_sync_cycles
+    joined = min(replicas, max(1, target.num_ipus // ipus_per_replica))
+    machines = -(-replicas // joined)
+    steps = 2 * (joined - 1)
+    cycles = link_cycles(target, total_bytes * steps / joined) + steps * target.ipu_sync_cycles
+    if machines == 1:
+        return cycles
+    steps = 2 * (machines - 1)
+    through_gateways = total_bytes / joined * steps / machines * target.clock_hz / target.gateway_bytes_per_s
+    return cycles + math.ceil(through_gateways) + steps * target.ipu_sync_cycles
+
+
+def collective_cycles(
+    target: Target, kind: str, total_bytes: int, replicas: int, ipus_per_replica: int = 1,
+) -> int:
+    """Return the cycles of a collective over replicas.
+
+    Reducing to shares, gathering shares and exchanging them each move as many bytes as one half of an all-reduce, in
+    as many steps. A broadcast goes round a ring in pieces: every IPU passes on all bytes, at the speed of the slowest
+    link between two of them.
+
+    Args:
+        target: The machine.
+        kind: One of ``AllReduce.kind``.
+        total_bytes: Of the whole on one IPU: of what is reduced, gathered, broadcast, exchanged or sent.
+        replicas: How many take part, of all processes.
+        ipus_per_replica: IPUs of each.
+
+    Source: as of ``all_reduce_cycles``; those of a broadcast, an exchange and a send are estimates.
+    """
+    if kind == "all_reduce":
+        return all_reduce_cycles(target, total_bytes, replicas, ipus_per_replica)
+    if kind not in ("broadcast", "point_to_point"):
+        return -(-all_reduce_cycles(target, total_bytes, replicas, ipus_per_replica) // 2)
+    if replicas == 1 or total_bytes == 0:
+        return 0
+    cycles = link_cycles(target, total_bytes)
+    if replicas * ipus_per_replica > target.num_ipus:
+        cycles = max(cycles, math.ceil(total_bytes * target.clock_hz / target.gateway_bytes_per_s))
+    return cycles + (replicas - 1) * target.ipu_sync_cycles
 
 
 def host_cycles(target: Target, total_bytes: int) -> int:

@@ -123,14 +123,15 @@ class HostCopy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AllReduce:
-    """Sum, or average, variables over the replicas.
+    """Sum, or average, variables over the replicas, or exchange them.
 
     Attributes:
         variables: What is reduced, on one IPU of each replica.
         mean: Whether the sum is divided by the number of replicas.
         replicas: How many take part.
-        kind: ``all_reduce``; ``reduce_scatter``, which leaves each replica its share of the sums; or ``all_gather``,
-            which gives all of them the shares of each.
+        kind: ``all_reduce``; ``reduce_scatter``, which leaves each replica its share of the sums; ``all_gather``,
+            which gives all of them the shares of each; ``broadcast`` of one replica's; ``all_to_all``, a share from
+            each to each; or ``point_to_point``, from one to another.
     """
 
     variables: tuple[Variable, ...]
@@ -247,7 +248,8 @@ class Executable:
         addresses: Begin and end within the tile by variable name, in bytes.
         num_ipus: IPUs used.
         code_bytes: Bytes of code by codelet name.
-        replicas: Copies of all this, each on IPUs of its own.
+        replicas: Copies of all this, each on IPUs of its own, of which a process runs so many.
+        instances: Processes that do.
     """
 
     programs: Mapping[str, Program]
@@ -257,3 +259,4 @@ class Executable:
     num_ipus: int = 1
     code_bytes: Mapping[str, int] = field(default_factory=dict)
     replicas: int = 1
+    instances: int = 1

@@ -268,7 +268,8 @@ def format_executable(executable: Executable, graph: Graph | None = None) -> str
     """
     names = Names(graph)
     plural = "" if executable.num_ipus == 1 else "s"
-    copies = "" if executable.replicas == 1 else f"{executable.replicas} replicas of "
+    copies = "" if executable.instances == 1 else f"{executable.instances} instances of "
+    copies += "" if executable.replicas == 1 else f"{executable.replicas} replicas of "
     lines = [f"executable on {copies}{executable.num_ipus} ipu{plural} {{"]
     lines += [INDENT + _variable_line(variable, executable, names) for variable in executable.variables]
     lines.append("}")
@@ -325,9 +326,10 @@ def _program_lines(program: Program, names: Names) -> list[str]:
             beside = "" if program.overlap == "none" else f", overlaps in the {program.overlap.replace('_', ' ')}"
             return [f"copy {route}  # host, {variable.device_bytes} B{beside}"]
         case AllReduce(variables=variables, mean=mean, replicas=replicas):
-            kind, total = "mean" if mean else "sum", sum(variable.device_bytes for variable in variables)
+            how, total = "mean" if mean else "sum", sum(variable.device_bytes for variable in variables)
             listed = ", ".join(map(names.variable, variables))
-            return [f"{program.kind} {kind} {listed}  # {replicas} replicas, {total} B"]
+            how = "" if program.kind in ("broadcast", "all_to_all", "point_to_point") else f" {how}"
+            return [f"{program.kind}{how} {listed}  # {replicas} replicas, {total} B"]
         case Sync(scope=scope):
             return [f"sync {scope}"]
     raise TypeError(f"{type(program).__name__} is not a program")

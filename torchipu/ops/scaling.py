@@ -1,4 +1,4 @@
-"""What scales the gradients of a whole model: their norm and its bound, the scale of the loss, the running mean.
+"""What scales the gradients of a whole model: bounds of norm and values, the scale of the loss, the running mean.
 
 Hyper-parameters, sums of squares and counters are 64-bit words, which the device holds as floats.
 """
@@ -19,6 +19,7 @@ from torchipu.target import Target
 SQUARES = "ipu.sum_squares.default"
 ADD_SUMS = "ipu.add_sums.default"
 CLIP = "ipu.clip_scale.default"
+CLIP_VALUES = "ipu.clip_values.default"
 UNSCALE = "ipu.unscale.default"
 COUNT = "ipu.count_beyond.default"
 JOIN_COUNTS = "ipu.join_counts.default"
@@ -39,6 +40,9 @@ _MEAN = vector_codelet(
 )
 
 
+_CLAMP = vector_codelet("popops::Clamp", 3, 3, source="estimate: two comparisons")
+
+
 # --------------------------------------------------------------------------- device side
 def _lower_squares(op: Op, target: Target) -> tuple[Vertices, ...]:
     grad = op.inputs[0]
@@ -51,6 +55,11 @@ def _lower_one(op: Op, target: Target) -> tuple[Vertices, ...]:
     return (Vertices(
         _SCALE, 1, lambda count: words, gathered_bytes=4 * len(op.inputs), fragments=len(op.inputs), max_tiles=1,
     ),)
+
+
+def _lower_clip_values(op: Op, target: Target) -> tuple[Vertices, ...]:
+    grad = op.inputs[0]
+    return (elementwise_set(target, _CLAMP, grad.num_elements, grad.dtype),) if grad.num_elements else ()
 
 
 def _lower_count(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -90,6 +99,12 @@ def _emit_clip(op: Op, plan: HostPlanner) -> None:
     read = [value_of(op, plan, name) for name in ("hyper", "squares")]
     norm = cast(float, op.attrs["max_norm"])
     plan.step(kernels.CLIP, [plan.output(op.outputs[0])], read, scalars=(norm,))
+
+
+def _emit_clip_values(op: Op, plan: HostPlanner) -> None:
+    read = [value_of(op, plan, name) for name in ("gradient", "hyper")]
+    clipped, largest = plan.output(op.outputs[0]), cast(float, op.attrs["max_value"])
+    update(plan, kernels.CLIP_VALUES, [clipped], read, clipped.num_elements, scalars=(largest,))
 
 
 def _emit_unscale(op: Op, plan: HostPlanner) -> None:
@@ -135,6 +150,7 @@ register(
     OpSpec(SQUARES, "sum_squares", _lower_squares, _emit_squares),
     OpSpec(ADD_SUMS, "add_sums", _lower_one, _emit_add_sums),
     OpSpec(CLIP, "clip_scale", _lower_one, _emit_clip),
+    OpSpec(CLIP_VALUES, "clip_values", _lower_clip_values, _emit_clip_values),
     OpSpec(UNSCALE, "unscale", _lower_one, _emit_unscale),
     OpSpec(COUNT, "count_beyond", _lower_count, _emit_count, is_in_place=True),
     OpSpec(JOIN_COUNTS, "join_counts", _lower_one, _emit_join_counts),

@@ -308,6 +308,10 @@ class HostPlanner(Protocol):
         """Return the storage of a state, which holds ``result`` from the op's step on (``reads_outputs`` there)."""
         ...
 
+    def all_reduced(self, total: Tensor) -> HostTensor:
+        """Return storage that holds, in the update, the sum of what each replica has accumulated."""
+        ...
+
     def scratch(self, shape: Sequence[int], dtype: DType = DType.FLOAT) -> HostTensor:
         """Return row-major storage that lives while the op's steps run (or longer, if its writer is hoisted)."""
         ...

@@ -95,6 +95,7 @@ def rounded(
 def update(
     plan: HostPlanner, kernel: Kernel, written: Sequence[HostTensor], read: Sequence[HostTensor], count: int, *,
     flags: int = 0, rounding: tuple[list[HostTensor], int] = ([], 0), adds_up: bool = False,
+    scalars: tuple[float, ...] = (),
 ) -> None:
     """Append a kernel that goes over blocks of elements; see update_state_body.h.
 
@@ -107,6 +108,7 @@ def update(
         flags: For the kernel.
         rounding: What `rounded` gives for the first of those written.
         adds_up: As for a step.
+        scalars: For the kernel.
     """
     words, overflow = rounding
     arguments = [*written, *read]
@@ -114,6 +116,7 @@ def update(
     ints = (count, halves, flags, overflow, len(arguments) if words else 0, len(words))
     plan.step(
         kernel, written, [*read, *words], ints=ints, items=-(-count // SPAN), reads_outputs=True, adds_up=adds_up,
+        scalars=scalars,
     )
 
 
@@ -136,8 +139,7 @@ def _emit_accumulate(op: Op, plan: HostPlanner) -> None:
 
 
 def _emit_all_reduce(op: Op, plan: HostPlanner) -> None:
-    """All replicas add to one accumulator, which holds the sum already."""
-    plan.alias(op.outputs[0], plan.value(op.inputs[0]))
+    plan.alias(op.outputs[0], plan.all_reduced(op.inputs[0]))
 
 
 def _emit_fill_zero(op: Op, plan: HostPlanner) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchipu.errors import ExecutionError, IpuError, OptionsError, PlacementError
+from torchipu.errors import ExecutionError, IpuError, PlacementError
 from torchipu.poptorch import instrumentation, ir_text, optim, perf, popart_options, profiling, translation
 from torchipu.poptorch._args_parser import ArgsParser, Arguments
 from torchipu.poptorch._impl import createPoptorchError
@@ -253,7 +253,7 @@ class PoplarExecutor(Reports, Files, Optimised):
         owner = self._user_model if isinstance(self._user_model, torch.nn.Module) else self._model
         try:
             core = translation.core_options(self._options, self._optimizer)
-        except OptionsError as error:
+        except IpuError as error:
             raise as_poptorch_error(error) from error
         optimizer = self._optimizer if self._training else None
         fetched = instrumentation.owner_of(owner)

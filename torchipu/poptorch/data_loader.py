@@ -13,6 +13,7 @@ from torchipu.poptorch.data_accessor import AsynchronousDataAccessor
 from torchipu.poptorch.enums import DataLoaderMode
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.poptorch_core import createPoptorchError
+from torchipu.poptorch.processes import note_sharing
 from torchipu.poptorch.samplers import Batches, GroupSampler, ShareSampler, concatenate
 
 
@@ -32,7 +33,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         async_options: Arguments of `AsynchronousDataAccessor`, for modes other than Sync.
         rebatched_worker_size: For AsyncRebatched, rows that a worker loads at a time; None for a whole batch.
         batch_sampler: Yields the elements of each batch, instead of ``batch_size`` and ``shuffle``.
-        **kwargs: Further arguments of torch's loader.
+        **kwargs: Further arguments of torch's loader; with ``timeout``, a batch that takes more seconds is an error,
+            which for modes other than Sync shows where the processes are.
 
     Raises:
         Error: Arguments exclude each other.
@@ -100,7 +102,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             assert "rebatched_size" not in asynchronous, (
                 "'rebatched_size' is set by the DataLoader: choose DataLoaderMode.AsyncRebatched instead"
             )
-            source = _Source(dataset, drop_last, arguments)
+            # Our own process is asked where it is; torch's loader knows of its workers' processes only that they wait.
+            timeout = arguments.pop("timeout", 0.0)
+            source = _Source(dataset, drop_last, timeout, arguments)
             self._accessor = AsynchronousDataAccessor(source, rebatched_size=self._rebatched_size, **asynchronous)
 
     # ------------------------------------------------------------------ order
@@ -122,6 +126,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             "processes shuffle alike"
         )
         distributed = self._options.Distributed
+        note_sharing(self, shuffles=shuffle)
         return {
             "sampler": ShareSampler(
                 len(dataset), self._combined_batch_size, distributed.processId, distributed.numProcesses,
@@ -201,12 +206,14 @@ class _Source(torch.utils.data.DataLoader[Any]):
     Args:
         dataset: The data.
         drop_last: Whether to leave out rows that fill no call.
+        timeout: How many seconds a batch may take; 0 for any time.
         arguments: Of torch's loader.
     """
 
-    def __init__(self, dataset: Any, drop_last: bool, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, dataset: Any, drop_last: bool, timeout: float, arguments: Mapping[str, Any]) -> None:
         super().__init__(dataset, **arguments)
         self.rebatched_drop_last = drop_last
+        self.reading_timeout = timeout
 
 
 def _check_batch_sampler(batch_size: int | None, shuffle: bool, is_shared: bool) -> None:

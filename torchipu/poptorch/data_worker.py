@@ -1,16 +1,18 @@
 """The process that fills the ring of an `AsynchronousDataAccessor`.
 
-It ends with its parent: a thread waits for the pipe that only the parent holds open.
+It ends with its parent, whatever it is at: the system sees to that.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
+import gc
 import multiprocessing
 import multiprocessing.util
 import os
-import pickle
+import random
 import signal
 import sys
 import threading
@@ -21,47 +23,67 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
+import numpy as np
+import numpy.random  # which numpy does not import by itself, and every worker would
 import torch
 
+from torchipu.poptorch import stack_traces
 from torchipu.poptorch.ring import Counters, Layout, Ring, flatten
 from torchipu.poptorch.structure import ICustomArgParser, registerCustomArgParser
 
-GRACE_SECONDS = 5.0
-"""How long the worker may go on with what it does once it is to end."""
+SET_SIGNAL_OF_PARENTS_DEATH = 1
+"""PR_SET_PDEATHSIG of the system's ``prctl``."""
+_LIBC = ctypes.CDLL(None)
+HANDLED_BY_THE_PARENT = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @dataclass(slots=True)
 class Job:
-    """What the worker is given.
+    """What the worker is to do.
 
     Attributes:
-        source: The data, or the name of a file with it, which is removed.
-        seed: For torch, in this process.
-        counters: Shared integers.
+        source: The data.
+        seed: For the generators of random numbers in this process.
         num_slots: Slots of the ring.
         rebatched_size: Rows of a batch that is joined of pieces; None to pass elements on.
         drop_last: Whether to leave out rows at the end that fill no batch.
         load_indefinitely: Whether to begin the next epoch before it is asked for.
-        wake_reader: Written to when there is something to read.
-        wake_worker: Read from: there is a free slot, or another epoch is wanted.
-        alive: Ends when the parent does, or when the worker is to end.
-        report: Layout and memory of the ring, and what went wrong.
         parsers: Of the user's classes, as `registerCustomArgParser` was given them.
-        not_ours: The parent's ends of these, which a forked process holds too.
+        start_method: How processes are made that the data makes, workers of a torch DataLoader among them.
     """
 
     source: Any
     seed: int
-    counters: ctypes.Array[ctypes.c_int64]
     num_slots: int
     rebatched_size: int | None
     drop_last: bool
     load_indefinitely: bool
+    parsers: dict[type, ICustomArgParser]
+    start_method: str
+
+
+@dataclass(slots=True)
+class Ends:
+    """What the worker holds of all that it shares with its parent.
+
+    Attributes:
+        counters: Shared integers.
+        wake_reader: Written to when there is something to read.
+        wake_worker: Read from: there is a free slot, or another epoch is wanted.
+        alive: Nothing is written to it, and it ends with the parent.
+        report: Layout and memory of the ring, and what went wrong.
+        traces: Written to when somebody asks where the worker is.
+        parent: Id of the process that has forked this one and whose main thread lives as long as it; else None.
+        not_ours: The parent's ends of these and of other workers', which a forked process holds too.
+    """
+
+    counters: ctypes.Array[ctypes.c_int64]
     wake_reader: Connection
     wake_worker: Connection
     alive: Connection
     report: Connection
-    parsers: dict[type, ICustomArgParser]
+    traces: Connection
+    parent: int | None
     not_ours: tuple[Connection, ...]
 
 
@@ -69,44 +91,92 @@ class _Ended(BaseException):
     """The reader is gone, or wants no more."""
 
 
-def run(job: Job) -> None:
+def run(job: Job, ends: Ends) -> None:
     """Fill the ring until the reader wants no more; what the process does from its beginning.
 
     Args:
         job: What to do.
+        ends: What it holds in common with its parent.
     """
-    # Ctrl-C in a terminal reaches every process: the reader decides what becomes of it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for connection in job.not_ours:
-        connection.close()
-    os.set_blocking(job.wake_reader.fileno(), False)
+    # What was there before is not looked through for garbage: that would copy the pages it lies in.
+    gc.freeze()
+    _leave_parent(ends)
+    # Processes are made as in the parent, not as this one was made: by default they are forked.
+    multiprocessing.set_start_method(job.start_method, force=True)
     # One thread, as in torch's own workers: a forked process hangs in the pool of its parent otherwise.
     torch.set_num_threads(1)
-    torch.manual_seed(job.seed)
+    _seed(job.seed)
     for kind, parser in job.parsers.items():
         registerCustomArgParser(kind, parser)
-    threading.Thread(target=_end_with_parent, args=(job.alive,), daemon=True).start()
+    stack_traces.offer(ends.traces)
     status = 0
     try:
-        _Worker(job).run()
+        _Worker(job, ends).run()
     except _Ended:
         pass
     except BaseException:
         status = 1
         text = traceback.format_exc()
         try:
-            job.report.send(("error", text))  # the reader writes it to where users look
+            ends.report.send(("error", text))  # the reader writes it to where users look
         except OSError:
             sys.stderr.write(text)
     _exit(status)
 
 
-def _end_with_parent(alive: Connection) -> None:
-    """End the process when the parent has gone or says so, even if it is held up in the user's data."""
-    with contextlib.suppress(OSError, EOFError):
-        alive.recv_bytes()
-    threading.Event().wait(GRACE_SECONDS)
-    _exit(1)
+def _leave_parent(ends: Ends) -> None:
+    """Let go of what a forked process has of its parent, and see to it that nobody outlives whom he works for."""
+    for connection in ends.not_ours:
+        connection.close()
+    if ends.parent is not None:
+        _die_with(ends.parent)
+    _die_with_pipe(ends.alive)
+    # Those that a worker of a torch DataLoader watches for by itself, every five seconds, and not while it reads.
+    os.register_at_fork(before=_note_parent, after_in_child=_die_with_noted_parent)
+    # Ctrl-C in a terminal reaches every process: the reader decides what becomes of it.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.set_wakeup_fd(-1)
+    for number in HANDLED_BY_THE_PARENT:
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    os.set_blocking(ends.wake_reader.fileno(), False)
+
+
+def _die_with(parent: int) -> None:
+    """Have the system end this process when the thread ends that forked it."""
+    _LIBC.prctl(SET_SIGNAL_OF_PARENTS_DEATH, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)  # it has ended before
+
+
+def _die_with_pipe(pipe: Connection) -> None:
+    """Have the system end this process when nobody can write to a pipe any more."""
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(pipe.fileno(), fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(pipe.fileno(), fcntl.F_SETFL, fcntl.fcntl(pipe.fileno(), fcntl.F_GETFL) | os.O_ASYNC)
+    if pipe.poll():
+        os._exit(1)  # nobody could before
+
+
+_forking: int | None = None
+
+
+def _note_parent() -> None:
+    """Before a fork, note who forks; not where another thread does, which may end before the process does."""
+    global _forking
+    _forking = os.getpid() if threading.current_thread() is threading.main_thread() else None
+
+
+def _die_with_noted_parent() -> None:
+    if _forking is not None:
+        _die_with(_forking)
+
+
+def _seed(seed: int) -> None:
+    """Seed all generators, as torch seeds those of its own workers: numpy's would begin alike in all of them."""
+    torch.default_generator.manual_seed(seed)  # of torch's, that of the CPU alone: looking for the others takes longer
+    random.seed(seed)
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
 
 
 def _exit(status: int) -> NoReturn:
@@ -128,11 +198,12 @@ class _Worker:
 
     Args:
         job: What to do.
+        ends: What the process holds in common with its parent.
     """
 
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.counters = Counters(job.counters, job.num_slots)
+    def __init__(self, job: Job, ends: Ends) -> None:
+        self.job, self.ends = job, ends
+        self.counters = Counters(ends.counters, job.num_slots)
         self.ring: Ring | None = None
         self.epoch = 0
         self.rows = 0  # of the batch that is being joined
@@ -141,10 +212,6 @@ class _Worker:
     def run(self) -> None:
         """Read epoch after epoch; ends with `_Ended` only."""
         source = self.job.source
-        if isinstance(source, str):
-            with open(source, "rb") as file:
-                os.unlink(source)
-                source = pickle.load(file)
         try:
             self._read(source)
         finally:
@@ -245,7 +312,7 @@ class _Worker:
         self.counters.produce(self.epoch, num_rows, is_end)
         self.has_slot = False
         try:
-            wake(self.job.wake_reader)
+            wake(self.ends.wake_reader)
         except BrokenPipeError:
             raise _Ended from None
 
@@ -256,15 +323,15 @@ class _Worker:
         """Wait until a condition holds; the reader wakes us when it has changed something."""
         while not condition():
             # The pipe ends with the reader; but processes that it forked may hold its other end, hence the counter.
-            if self.counters.is_stopped or not os.read(self.job.wake_worker.fileno(), 4096):
+            if self.counters.is_stopped or not os.read(self.ends.wake_worker.fileno(), 4096):
                 raise _Ended
 
     def _make_ring(self, element: Any) -> None:
         """Make the memory for batches like this one, and tell the reader of it."""
         layout = Layout.of(element, self.job.rebatched_size)
         self.ring = Ring(layout, self.job.num_slots)
-        self.job.report.send(("layout", layout))
-        reduction.send_handle(self.job.report, self.ring.file, os.getppid())
+        self.ends.report.send(("layout", layout))
+        reduction.send_handle(self.ends.report, self.ring.file, os.getppid())
         self.ring.close_file()
 
 

@@ -11,11 +11,11 @@ class SharingStrategy(enum.IntEnum):
     SharedMemory = 0
     """A spawned process; tensors of the data set go through shared memory."""
     FileSystem = 1
-    """A spawned process; the data set goes through a temporary file."""
+    """A spawned process likewise: the data set, which PopTorch put into a temporary file, goes through a pipe."""
     Fork = 2
     """A forked process."""
     ForkServer = 3
-    """A process forked from a server that holds nothing of this one."""
+    """A process forked from this one if no thread is lost by it, and else from a server that has imported torch."""
 
 
 class OutputMode(enum.IntEnum):

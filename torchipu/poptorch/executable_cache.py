@@ -6,10 +6,12 @@ graph depends on; so an entry never has to be thrown away, and one of another ve
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -26,6 +28,10 @@ from torchipu.poptorch.stored_capture import capture_from_data, capture_to_data
 
 KIND = "torchipu.poptorch cached graph"
 SUFFIX = ".executable"
+NOTICE_SECONDS = 5.0
+"""How long a process waits for another one that compiles before it says so, again and again."""
+PATIENCE_SECONDS = 300.0
+"""How long it waits at all: the other one may have been stopped."""
 
 
 class ExecutableCache:
@@ -49,7 +55,7 @@ class ExecutableCache:
     ) -> Captured:
         """Return the capture of a model, from the folder if it is there.
 
-        Of several processes that need the same one, one makes it and the others wait for it.
+        Of several processes that need the same one, one makes it and the others wait for it, though not for ever.
 
         Args:
             running: Calls the model.
@@ -57,7 +63,7 @@ class ExecutableCache:
             options: Of the compilation; others have an entry of their own, as in PopTorch.
             make: Captures it.
         """
-        described = dataclasses.replace(options, seed=None, host_threads=None)
+        described = dataclasses.replace(options, seed=None, host_threads=None, process_group=None)
         identity = identity_of(running, tensors, f"{__version__} {type(running).__name__} {described}")
         if identity is None:
             logger.debug("The executable cache cannot tell this model from others: it is compiled anew")
@@ -67,20 +73,59 @@ class ExecutableCache:
         found = _read(path) if is_there else None
         if found is not None:
             return found
-        from filelock import FileLock
-
-        lock = self.folder / f"{identity}.lock"
-        with FileLock(lock):
-            try:
-                if not is_there and path.exists():  # another process has made it meanwhile
-                    found = _read(path)
-                if found is None:
-                    found = make()
+        with _turn(self.folder / f"{identity}.lock") as is_ours:
+            if not is_there and path.exists():  # another process has made it meanwhile
+                found = _read(path)
+            if found is None:
+                found = make()
+                if is_ours or not path.exists():
                     _write(path, found)
-                return found
-            finally:
-                # Who waits at this file holds it all the same, and finds the entry.
-                lock.unlink(missing_ok=True)
+            return found
+
+
+@contextlib.contextmanager
+def _turn(lock: Path) -> Iterator[bool]:
+    """Wait for the process that has a lock; after a long time go on without it, since that one may have been stopped.
+
+    Args:
+        lock: Its file.
+
+    Yields:
+        Whether the lock is held.
+    """
+    from filelock import FileLock, Timeout
+
+    held, maker = FileLock(lock), lock.with_suffix(".maker")
+    began = time.monotonic()
+    is_held = False
+    while not is_held and time.monotonic() - began < PATIENCE_SECONDS:
+        try:
+            held.acquire(timeout=min(NOTICE_SECONDS, PATIENCE_SECONDS))
+            is_held = True
+        except Timeout:
+            logger.warning(
+                "Process %d waits for process %s to compile the same model, for %.0f s now", os.getpid(),
+                _text(maker) or "?", time.monotonic() - began,
+            )
+    if not is_held:
+        logger.warning("Process %d compiles the model itself: process %s takes too long", os.getpid(), _text(maker))
+    try:
+        if is_held:
+            maker.write_text(str(os.getpid()))
+        yield is_held
+    finally:
+        if is_held:
+            maker.unlink(missing_ok=True)
+            # Who waits at this file holds it all the same, and finds the entry.
+            lock.unlink(missing_ok=True)
+            held.release()
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def cache_of(options: Options) -> ExecutableCache | None:

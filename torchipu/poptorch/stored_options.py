@@ -10,7 +10,8 @@ from torchipu.poptorch.enums import Liveness
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.stored_values import from_data, to_data
 
-GROUPS = ("Training", "Precision", "Distributed")
+GROUPS = ("Training", "Precision")
+"""Not Distributed: who loads a file is told by its own launcher which of how many processes it is."""
 SWITCHES = (
     "_module_namescope_enabled", "_relax_optimizer_checks", "_show_compilation_progress_bar",
     "_source_location_excludes",
@@ -52,8 +53,8 @@ def options_from_data(data: Mapping[str, Any]) -> Options:
     options = Options()
     for name, value in data["values"].items():
         options._values[name] = from_data(value)
-    for group, values in data["groups"].items():
-        for name, value in values.items():
+    for group in GROUPS:
+        for name, value in data["groups"][group].items():
             getattr(options, group)._values[name] = from_data(value)
     for name, value in data["popart"].items():
         options._popart.options[name] = from_data(value)

@@ -11,6 +11,7 @@ import torch
 
 from torchipu.options import Options as CoreOptions
 from torchipu.options import Stage as CoreStage
+from torchipu.poptorch import processes
 from torchipu.poptorch._args_parser import Arguments
 from torchipu.poptorch._impl import createPoptorchError
 from torchipu.poptorch._logging import logger
@@ -47,8 +48,6 @@ STRATEGIES = {
 }
 MAX_IPUS = 64
 SYNTHETIC_NORMAL = 2
-SEED_BYTES = 6
-"""Bytes of a seed drawn by chance: it stays an exact number wherever it is shown or stored."""
 
 
 def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> CoreOptions:
@@ -57,10 +56,14 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
     Args:
         options: The executor's.
         optimizer: For training.
+
+    Raises:
+        RendezvousError: There are several processes, and they do not come together.
+        Error: They shuffle with different seeds, or share out data of different lengths.
     """
     accumulation = options.Training
     mean = accumulation.accumulation_and_replication_reduction_type != ReductionType.Sum
-    seed = options.random_seed if options.exists("random_seed") else int.from_bytes(os.urandom(SEED_BYTES), "little")
+    group, seed = processes.group_and_seed(options, is_training=optimizer is not None)
     allows_overflow = is_on(engine_options(options).get("debug.allowOutOfMemory", "false"))
     values: dict[str, Any] = {
         "target": TARGETS[device_version(options)],
@@ -82,6 +85,7 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "available_memory": options.available_memory_proportion or None,
         "offload_optimiser_state": _is_off_chip(options.TensorLocations.location_optimizer),
         "replicas": options.replication_factor,
+        "process_group": group,
         "input_group_size": options.input_group_size,
         "input_grouping": "orthogonal" if options.input_cgt == CommGroupType.Orthogonal else "consecutive",
         "broadcast_buffers": options.broadcast_buffers,

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from torchipu.poptorch import executable_file, instrumentation, stored_options, stored_values
-from torchipu.poptorch._logging import logger
 from torchipu.poptorch._poplar_executor import PoplarExecutor
 from torchipu.poptorch.enums import ConnectionType
 from torchipu.poptorch.options import Options
@@ -40,11 +39,6 @@ def trainingModel(
         )
     if optimizer is None:
         optimizer = _default_optimizer(model)
-    if isinstance(options, Options) and options.Distributed.numProcesses > 1:  # the executor refuses others
-        logger.warning(
-            "Gradients are not summed over processes: each of the %d processes trains a model of its own. Use "
-            "replicationFactor in a single process to train one model", options.Distributed.numProcesses,
-        )
     return PoplarExecutor(model, options, True, optimizer)
 
 

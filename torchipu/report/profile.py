@@ -46,14 +46,15 @@ def profile_of(executable: Executable, cost: Cost, target: Target) -> Profile:
     seconds = cost.cycles / target.clock_hz
     size = _micro_batch_size(executable)
     runs = cost.runs_by_function
+    replicas = executable.replicas * executable.instances
     return Profile(
         target=target.name, title=target.title, clock_hz=target.clock_hz,
         tile_memory_bytes=target.tile_memory_bytes, num_ipus=executable.num_ipus,
-        replicas=executable.replicas,
+        replicas=replicas,
         is_training=any(name.startswith("U") for name in executable.functions),
         micro_batches=cost.micro_batches, micro_batch_size=size, device_iterations=cost.device_iterations,
         cycles_per_update=cost.cycles, microseconds_per_update=seconds * 1e6,
-        samples_per_second=size * cost.micro_batches * executable.replicas / seconds if seconds else 0.0,
+        samples_per_second=size * cost.micro_batches * replicas / seconds if seconds else 0.0,
         memory_by_ipu=tile_memory(executable, target), efficiency_by_ipu=cost.efficiency_by_ipu,
         pipeline_fill=cost.pipeline_fill,
         cycles_by_category_by_ipu=tuple(dict(cycles) for cycles in cost.cycles_by_category_by_ipu),

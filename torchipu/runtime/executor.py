@@ -7,19 +7,24 @@ import ctypes
 import os
 import struct
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 
 from torchipu._kernels.abi import KernelTrap, Plan
 from torchipu._kernels.rounding import ROUND_BLOCKS
+from torchipu.distributed.exchange import Bucket, Exchange
 from torchipu.errors import ConstraintError, ExecutionError
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.text import Names, format_op
 from torchipu.ir.types import DType, Leg
+from torchipu.ops.collective import WAIT, is_collective
 from torchipu.ops.spec import HostTensor
+from torchipu.ops.transfer import is_transfer
 from torchipu.runtime import counting
 from torchipu.runtime.arena import aligned_bytes, shared_arena
+from torchipu.runtime.collectives import Flying, bind_collective
 from torchipu.runtime.generic import TORCH_DTYPES, bind_generic
 from torchipu.runtime.host_plan import HostPlan, Planner
 from torchipu.runtime.lanes import Lanes, Layout, order_of
@@ -28,11 +33,15 @@ from torchipu.runtime.rounding import ints_of
 from torchipu.runtime.statistics import TensorStatistics
 from torchipu.runtime.steps import Step
 from torchipu.runtime.storage import Place, aligned
+from torchipu.runtime.transfers import Carrier, Order
 
-ARENA, STATE, CONSTANT, BANK, PREPARED, RANDOM, FIRST_EXTERNAL = range(7)
+(
+    ARENA, STATE, CONSTANT, BANK, PREPARED, RANDOM, ACCUMULATOR, PARTIAL, SIGNAL, REPLICA, FIRST_EXTERNAL,
+) = range(11)
 _BUFFERS = {
     Place.ARENA: ARENA, Place.STATE: STATE, Place.CONSTANT: CONSTANT, Place.BANK: BANK, Place.PREPARED: PREPARED,
-    Place.RANDOM: RANDOM,
+    Place.RANDOM: RANDOM, Place.ACCUMULATOR: ACCUMULATOR, Place.PARTIAL: PARTIAL, Place.SIGNAL: SIGNAL,
+    Place.REPLICA: REPLICA,
 }
 RANDOM_ROW_BYTES = 32
 MAX_PLANS = 8
@@ -47,6 +56,8 @@ EXCEPTIONS = {
 ROUNDS_TO_NEAREST = 1 << 32  # beside the replica; see rounding_body.h
 
 
+HOST_THREADS = "TORCHIPU_HOST_THREADS"
+
 Stamp = tuple[tuple[int, int], ...]
 """Where tensors lie and how often each was written: two equal ones mean the same values."""
 
@@ -59,8 +70,13 @@ def stamp_of(values: Sequence[torch.Tensor]) -> Stamp | None:
 
 
 def default_threads() -> int:
-    """Return how many host threads a program uses unless told: the CPUs this process may run on."""
-    return len(os.sched_getaffinity(0))
+    """Return how many host threads a program uses unless told: the CPUs this process may run on.
+
+    A launcher that starts several processes gives each its share of them by the variable ``TORCHIPU_HOST_THREADS``.
+    """
+    available = len(os.sched_getaffinity(0))
+    share = os.environ.get(HOST_THREADS, "")
+    return min(int(share), available) if share.isdecimal() and int(share) > 0 else available
 
 
 def resolved(value: torch.Tensor) -> torch.Tensor:
@@ -89,38 +105,67 @@ class BoundPlan:
         shares_arena: Whether the arena may be that of other plans, where nothing in it outlasts a call.
         observation: What the plan looks at.
         lanes: What runs side by side, each in an arena of its own.
+        exchange: Makes the exchange of sums with other processes, given the memory that holds them and its buckets;
+            needed where the plan has any.
+        order: In which order parts of the body run, in lanes of their own; None for one micro-batch after another.
+        carrier: Of the values that go from one process to another.
     """
 
     def __init__(
         self, host_plan: HostPlan, graph: Graph, replicas: int = 1, *, shares_arena: bool = False,
         observation: Observation | None = None, lanes: Lanes | None = None,
+        exchange: Callable[[torch.Tensor, Sequence[Bucket]], Exchange] | None = None, order: Order | None = None,
+        carrier: Carrier | None = None,
     ) -> None:
-        self.lanes = lanes = lanes or Lanes()
+        self.order, self.carrier = order, carrier
+        self.lanes = lanes = (lanes or Lanes()) if order is None else Lanes(order.lanes)
         self.observation = observation or Observation()
         self.has_run = False
         self.host_plan = host_plan
         self.graph = graph
         self.replicas = replicas
+        self.flying: Flying = {}
         is_fixed = host_plan.num_prologue > 0 or any(step.kernel is None for step in host_plan.steps)
         self.shared = shared_arena(host_plan.arena_bytes) if shares_arena and not is_fixed else None
         # Replicas that meet within a micro-batch cannot take turns in one arena.
         meeting = any(step.together for step in host_plan.steps)
         self.apart = aligned(host_plan.arena_bytes) if meeting else 0
         arena_bytes = self.apart * replicas if meeting else aligned(host_plan.arena_bytes) * lanes.count
-        self.layout = Layout(host_plan, lanes.count)
+        # Runs that are at different steps at a time cannot share what others have freed: each has an arena of its own.
+        self.layout = Layout(host_plan, lanes if order is None else Lanes())
         self.arena = aligned_bytes(arena_bytes if self.shared is None else 0)
         self.prepared = aligned_bytes(host_plan.prepared_bytes)
         self.state = aligned_bytes(host_plan.state_bytes)
         self.banks = aligned_bytes(host_plan.bank_bytes * replicas)
+        # Replicas that run one after another take turns with accumulators too.
+        self.accumulating = replicas if meeting or order is not None else lanes.replicas
+        self.accumulators = aligned_bytes(host_plan.accumulator_bytes * self.accumulating)
+        self.sums = aligned_bytes(host_plan.partial_bytes)
+        with torch.inference_mode(False):  # what is written later, wherever that is
+            self.signals = torch.zeros(8 * max(1, len(host_plan.buckets)), dtype=torch.int64)
+        self.replica_numbers = torch.arange(replicas)
+        self.exchange = None
+        if host_plan.buckets:
+            assert exchange is not None
+            self.exchange = exchange(self.sums, self._buckets())
         num_inputs = len(graph.inputs)
         self.engine = Plan(FIRST_EXTERNAL + num_inputs + len(graph.outputs))
         self.constants = self._fill_constants()
         self._add_steps(num_inputs)
-        self.engine.bind(ARENA, self.arena.data_ptr(), 0, self.apart)
+        self.engine.bind(
+            ARENA, self.arena.data_ptr(), 0, self.apart,
+            lane_stride_bytes=0 if order is None else aligned(host_plan.arena_bytes),
+        )
         self.engine.bind(PREPARED, self.prepared.data_ptr())
         self.engine.bind(STATE, self.state.data_ptr())
         self.engine.bind(CONSTANT, self.constants.data_ptr())
         self.engine.bind(BANK, self.banks.data_ptr(), 0, host_plan.bank_bytes)
+        self.engine.bind(
+            ACCUMULATOR, self.accumulators.data_ptr(), 0, host_plan.accumulator_bytes, modulus=self.accumulating,
+        )
+        self.engine.bind(PARTIAL, self.sums.data_ptr())
+        self.engine.bind(SIGNAL, self.signals.data_ptr())
+        self.engine.bind(REPLICA, self.replica_numbers.data_ptr(), 0, self.replica_numbers.element_size())
         self.random_rows = self._random_rows()
         shared = set(host_plan.shared_streams)
         num_rows = 0 if self.random_rows is None else len(self.random_rows)
@@ -131,7 +176,7 @@ class BoundPlan:
             self.random_words = words.from_address(self.random_rows.data_ptr())
             row_bytes = RANDOM_ROW_BYTES * len(self.random_rows)
             self.rows_of_lanes = aligned_bytes(row_bytes * lanes.count)
-            if lanes.count > 1:
+            if lanes.count > 1 and order is None:
                 self._bind_lanes(RANDOM, self.rows_of_lanes, row_bytes)
             else:
                 self.engine.bind(RANDOM, self.random_rows.data_ptr())
@@ -148,6 +193,14 @@ class BoundPlan:
                 continue
             allocation = host_plan.allocations[held.buffer]
             self.viewing_outputs.append((index, allocation.place is Place.INPUT, allocation.index, held))
+
+    def _buckets(self) -> list[Bucket]:
+        """Return where the buckets lie in each slot of the sums."""
+        plan = self.host_plan
+        return [
+            Bucket(stretch.begin_bytes, stretch.num_bytes, TORCH_DTYPES[stretch.dtype], plan.slot_bytes)
+            for stretch in plan.buckets
+        ]
 
     def _bind_lanes(self, buffer: int, memory: torch.Tensor, lane_bytes: int) -> None:
         """Give every lane its part of a memory."""
@@ -184,9 +237,18 @@ class BoundPlan:
             if step.mark is not None:
                 self.engine.add_jump(position + 1)
                 continue
+            if step.waits_for is not None:
+                assert self.exchange is not None
+                self.engine.add_callback(partial(self.exchange.wait, step.waits_for))
+                continue
             if step.goes_to is not None:
                 condition = [self._address(t, num_inputs) for t in step.inputs]
                 self.engine.add_jump(number[id(step.goes_to)], *(condition[0] if condition else ()))
+                continue
+            if is_transfer(step.op):
+                assert step.op is not None and self.carrier is not None
+                held = (*step.inputs, *step.outputs)[0]
+                self.engine.add_transfer(self.carrier(step.op), *self._address(held, num_inputs))
                 continue
             if step.kernel is None:
                 assert step.op is not None
@@ -196,9 +258,7 @@ class BoundPlan:
                         "batch normalisations", source=step.op.source,
                         remedy="set batch_norm_group_size=1, or move the op out of the compiled region",
                     )
-                self.engine.add_callback(bind_generic(
-                    step.op, [self._arena_view(t) for t in step.inputs], [self._arena_view(t) for t in step.outputs],
-                ))
+                self.engine.add_callback(self._callback(step, step.op))
                 continue
             # Floats that stay in scratch have no address: that of their halves stands in.
             gone = {ending.place: ending.halves for ending in step.endings if ending.item_floats}
@@ -209,11 +269,27 @@ class BoundPlan:
             strides = [self.layout.stride_bytes(self.host_plan.allocations[t.buffer]) for t in arguments]
             self.engine.add_step(
                 step.kernel, [p[0] for p in places], [p[1] for p in places],
-                (*step.ints, self.replicas, self.apart) if step.together else step.ints, step.scalars, step.items,
+                self._ints_of(step), step.scalars, step.items,
                 step.grain, step.scratch_bytes, step.together, order_of(self.host_plan, step),
                 strides, self.layout.call_of(step),
             )
             self._end(step, len(outputs) + len(step.inputs))
+
+    def _callback(self, step: Step, op: Op) -> Callable[[], None]:
+        """Return what a step that calls torch runs."""
+        inputs, outputs = ([self._arena_view(held) for held in side] for side in (step.inputs, step.outputs))
+        if is_collective(op) or op.target == WAIT:
+            return bind_collective(op, inputs, outputs, self.flying, self.host_plan.awaited)
+        return bind_generic(op, inputs, outputs)
+
+    def _ints_of(self, step: Step) -> Sequence[int]:
+        """Return the numbers of a kernel call, and behind them what only the executor knows."""
+        if step.together:
+            return (*step.ints, self.replicas, self.apart)
+        if step.signals:
+            assert self.exchange is not None
+            return (*step.ints, self.exchange.descriptor)
+        return step.ints
 
     def _end(self, step: Step, place: int) -> None:
         """Let the last step round its results; what that takes lies from argument ``place`` on."""
@@ -244,6 +320,10 @@ class BoundPlan:
         rows = aligned_bytes(num_bytes)[:num_bytes].view(torch.int64).unflatten(0, (-1, 4))
         rows[:, 2] = streams
         return rows
+
+    def is_apart(self, tensor: Tensor) -> bool:
+        """Whether each replica has a state for itself."""
+        return self.host_plan.allocations[self.host_plan.states[tensor].buffer].place is Place.BANK
 
     def state_view(self, tensor: Tensor) -> torch.Tensor:
         """Return a torch view of a state tensor's memory; where each replica has its own, ``[replicas, ...]``."""
@@ -306,16 +386,23 @@ class BoundPlan:
     def _run(self, micro_batches: int, iterations: int, threads: int, borrow: bool, is_prepared: bool) -> None:
         plan = self.host_plan
         self.micro_batches = micro_batches
-        begin, end = plan.num_prologue, plan.num_prologue + plan.num_body
+        reset, begin = plan.num_prologue - plan.num_reset, plan.num_prologue
+        end = begin + plan.num_body
+        fold = end + plan.num_fold
         rows = self.random_rows
-        prologue = (0, 0) if is_prepared else (0, begin)
         counters = (0, 0) if rows is None else (rows.data_ptr(), len(rows))
+        if self.exchange is not None:
+            self.signals.zero_()  # a run that failed may have left some
+        exchanging = contextlib.nullcontext() if self.exchange is None else self.exchange.running(iterations)
         try:
-            self.engine.run(
-                prologue, (begin, end), (end, len(plan.steps)), micro_batches, iterations, threads, *counters,
-                borrow=borrow, replicas=self.replicas, beside=(self.lanes.micro_batches, self.lanes.replicas),
-                counter_buffer=RANDOM,
-            )
+            with exchanging:
+                self.engine.run(
+                    (reset if is_prepared else 0, reset), (begin, end), (fold, len(plan.steps)), micro_batches,
+                    iterations, threads, *counters, borrow=borrow, replicas=self.replicas,
+                    beside=(self.lanes.micro_batches, self.lanes.replicas) if self.order is None else (1, 1),
+                    counter_buffer=RANDOM, order=None if self.order is None else self.order.rows,
+                    reset=(reset, begin), fold=(end, fold),
+                )
         except KernelTrap as trap:
             raise self._explain(trap) from None
 

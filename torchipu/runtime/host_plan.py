@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torchipu._kernels.abi import Kernel
 from torchipu._kernels.control import FORK
+from torchipu.distributed.order import Replicas
 from torchipu.errors import ConstraintError
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
-from torchipu.ir.types import DType, Leg
+from torchipu.ir.types import DType, Leg, Role
 from torchipu.ops import view
 from torchipu.ops.chain import MAX_OPERANDS, can_join, emit_chain
 from torchipu.ops.spec import (
@@ -28,13 +29,27 @@ from torchipu.ops.spec import (
     contiguous_strides,
     spec_of,
 )
+from torchipu.ops.transfer import is_transfer
 from torchipu.passes.recompute import undone
+from torchipu.runtime.collectives import only_awaited, with_late_waits
 from torchipu.runtime.fusion import find_fusions
 from torchipu.runtime.observation import TALLY_WORDS, Observation
+from torchipu.runtime.reductions import (
+    Reduced,
+    Stretch,
+    fold,
+    joined,
+    num_slots,
+    reductions_of,
+    stretches,
+    with_signals,
+    with_waits,
+)
 from torchipu.runtime.replicas import states_of_replicas, with_totals
 from torchipu.runtime.rounding import Computed, end_steps
-from torchipu.runtime.steps import Step, find_lifetimes, in_order
-from torchipu.runtime.storage import Allocation, Place, aligned, place_in_arena
+from torchipu.runtime.steps import Parts, Step, find_lifetimes, in_order
+from torchipu.runtime.storage import Allocation, Place, lay_out, place_in_arena
+from torchipu.runtime.transfers import write_back_early
 
 # A chain that stays open holds its operands in memory; after this many other ops it is emitted.
 MAX_OPS_PAST_OPEN_CHAIN = 4
@@ -48,9 +63,11 @@ class HostPlan:
     """The finished plan; ``runtime.executor`` turns it into an engine.
 
     Attributes:
-        steps: Hoisted and reset steps, then the body, then the update.
+        steps: Hoisted steps, resets, the body, what folds replicas, the update.
         num_prologue: Steps run before the first micro-batch of an iteration.
+        num_reset: The last of these, run for each replica.
         num_body: Steps run for every micro-batch.
+        num_fold: Steps run after the last micro-batch of each replica.
         allocations: By number.
         arena_bytes: Size of the arena.
         state_bytes: Size of the state memory.
@@ -63,11 +80,19 @@ class HostPlan:
         random_slots: Allocation of the random words, or None; a row of four for each of ``random_streams``.
         random_streams: Number of each stream of random bits: of an op that draws, or of a result that is rounded.
         shared_streams: Rows of the streams that are the same on all replicas.
+        accumulator_bytes: Size of the accumulators of a replica, where there are several.
+        partial_bytes: Size of the memory of their sums, or of the accumulators of the only one.
+        buckets: What of these sums processes exchange, if there are several.
+        slot_bytes: Size of one slot of the sums.
+        ops_by_step: The op of each step.
+        awaited: Results of collectives that nothing but waits reads: they may be on their way meanwhile.
     """
 
     steps: list[Step]
     num_prologue: int
+    num_reset: int
     num_body: int
+    num_fold: int
     allocations: list[Allocation]
     arena_bytes: int
     state_bytes: int
@@ -80,7 +105,12 @@ class HostPlan:
     random_slots: int | None
     random_streams: tuple[int, ...]
     shared_streams: tuple[int, ...]
+    accumulator_bytes: int = 0
+    partial_bytes: int = 0
+    buckets: tuple[Stretch, ...] = ()
+    slot_bytes: int = 0
     ops_by_step: list[Op | None] = field(default_factory=list)
+    awaited: frozenset[Tensor] = frozenset()
 
 
 class Planner:
@@ -92,23 +122,35 @@ class Planner:
         states: Inputs that live in the state memory and outlast a call.
         micro_batches: Micro-batches of an iteration; with more than one, steps that depend on state alone are
             hoisted out of the loop.
-        replicas: Replicas that run every micro-batch. A state that the body writes, other than an accumulator, lies in
-            the replica's bank.
+        replicas: Replicas that run every micro-batch, and how many other processes run: sums over all of them are
+            made where the graph has an ``all_reduce``. A state that the body writes, other than an accumulator, lies
+            in the replica's bank.
         frozen: Inputs that seldom change: steps that depend on them and on states alone come first too, so that a
             caller may leave them out where nothing has changed.
         observation: What of results is looked at as they are made; then every op is computed by itself.
+        streams: Numbers of the streams of ops that draw random bits, where the graph is a part of a larger one.
     """
 
     def __init__(
         self, graph: Graph, *, input_strides: Mapping[Tensor, tuple[int, ...]] | None = None,
-        states: Sequence[Tensor] = (), micro_batches: int = 1, replicas: int = 1, frozen: Sequence[Tensor] = (),
-        observation: Observation | None = None,
+        states: Sequence[Tensor] = (), micro_batches: int = 1, replicas: Replicas | None = None,
+        frozen: Sequence[Tensor] = (), observation: Observation | None = None,
+        streams: Mapping[Op, int] | None = None,
     ) -> None:
-        # The host has room for what the device computes twice, and adds up what the replicas give in one place.
-        graph, totals = with_totals(undone(graph))
+        self.replicas = replicas or Replicas()
+        # The host has room for what the device computes twice. What several replicas make in their only micro-batch
+        # is added up from where they made it.
+        totals: tuple[Tensor, ...] = ()
+        graph = with_late_waits(undone(graph))
+        if micro_batches > 1 or self.replicas.count == 1:
+            graph, totals = with_totals(graph)
         self.graph, states = graph, (*states, *totals)
-        self.runs = micro_batches * replicas
-        self.banked = states_of_replicas(graph) if replicas > 1 else frozenset()
+        self.runs = micro_batches * self.replicas.count
+        self.banked = states_of_replicas(graph) if self.replicas.count > 1 else frozenset()
+        self.is_shared = self.replicas.total > self.replicas.count  # among processes
+        self.reduced = reductions_of(graph)
+        # A mean over replicas is one of shares, which have to be made before anything is added up.
+        self.is_folding = self.replicas.count > 1 or (self.is_shared and any(one.is_mean for one in self.reduced))
         self.may_view_outputs = self.runs == 1 and not states
         self.frozen = {index for index, tensor in enumerate(graph.inputs) if tensor in set(frozen)}
         self.is_hoisting = self.runs > 1 or bool(self.frozen)
@@ -121,7 +163,7 @@ class Planner:
         self.casts_due: list[tuple[Tensor, HostTensor]] = []
         self.current: Op | None = None
         self.chain_members: frozenset[Op] = frozenset()
-        self.random_ops: dict[Op, int] = {}
+        self.random_ops: dict[Op, int] = dict(streams or {})
         self.random_streams: dict[int, int] = {}  # row by number
         self.shared_streams: list[int] = []
         self.random_slots: int | None = None
@@ -131,7 +173,7 @@ class Planner:
         self.fused: dict[Op, tuple[tuple[Op, ...], Fusion]] = {}
         for part in _with_bodies(graph):
             for op in part.ops:
-                for operand in _operands_read(op):
+                for operand in operands_read(op):
                     self.readers.setdefault(operand, []).append(op)
             self.kept |= set(part.outputs)
         self.observation = observation if observation is not None and observation.is_on else None
@@ -142,6 +184,7 @@ class Planner:
         self.depth = 0
         self.absorbed = {op for ops, _ in self.fused.values() for op in ops[:-1]}
         self._bind_inputs(dict(input_strides or {}), states)
+        self._allocate_sums()
 
     # ------------------------------------------------------------------ what records may ask (HostPlanner)
     def value(self, tensor: Tensor, dtype: DType | None = None, *, contiguous: bool = True) -> HostTensor:
@@ -273,6 +316,71 @@ class Planner:
             joining=joining, writes=tuple(writes),
         ))
 
+    # ------------------------------------------------------------------ sums over replicas
+    def _allocate_sums(self) -> None:
+        """Make room for the sums over replicas: slot behind slot, each in the order of the buckets."""
+        self.slots: dict[Tensor, list[HostTensor]] = {}
+        self.folded: set[Tensor] = set()
+        self.sums: list[Allocation] = []
+        self.counters_of_buckets: list[HostTensor] = []
+        if self.is_folding:
+            self.replica_number = HostTensor(self._allocate(8, Place.REPLICA).number, 0, (1,), (1,), DType.LONG)
+            for _ in range(num_slots(self.replicas)):
+                for one in self.reduced:
+                    held = one.held
+                    self.sums.append(self._allocate(held.num_elements * held.dtype.host_bytes, Place.PARTIAL))
+                    self.slots.setdefault(one.total, []).append(HostTensor(
+                        self.sums[-1].number, 0, held.shape, contiguous_strides(held.shape), held.dtype,
+                    ))
+        elif self.is_shared:
+            # What the only replica accumulates is its sum.
+            self.sums = [self.allocations[self.states[one.held].buffer] for one in self.reduced]
+            for allocation in self.sums:
+                allocation.place = Place.PARTIAL
+        if self.is_shared:
+            for _ in range(1 + max((one.bucket for one in self.reduced), default=-1)):
+                counter = self._allocate(8, Place.SIGNAL)
+                self.counters_of_buckets.append(HostTensor(counter.number, 0, (1,), (1,), DType.LONG))
+
+    def all_reduced(self, total: Tensor) -> HostTensor:
+        """Emit the sum of what all replicas have accumulated, and return where it lies."""
+        op = self.current
+        assert op is not None
+        if not self.is_folding:
+            return self.values[total]
+        if total in self.folded:  # two weights may have the same gradient
+            return self.slots[total][0]
+        self.folded.add(total)
+        self.current = self.makers.get(total)  # a copy to row-major order is part of each micro-batch
+        value, self.current = self.value(total), op
+        slots = self.slots[total]
+        one = next(one for one in self.reduced if one.total is total)
+        self._append(fold(op, slots, value, self.replica_number, self.replicas, mean=one.is_mean))
+        if not self.is_shared:
+            for step in joined(op, slots, self.replicas):
+                self._append(step)
+        return slots[0]
+
+    def _exchanged(self, parts: Parts) -> Parts:
+        """Let steps say when sums can be sent to other processes, and wait until they are whole."""
+        bucket_of = {self._sum_of(one).buffer: one.bucket for one in self.reduced}
+        parts.fold.sort(key=lambda step: bucket_of[step.outputs[0].buffer])
+        if not self.is_shared or not self.reduced:
+            return parts
+        sums = {one.total: self._sum_of(one).buffer for one in self.reduced}
+        counters, num_buckets = self.counters_of_buckets, len(self.counters_of_buckets)
+        update = with_waits(parts.update, self.reduced, sums, num_buckets)
+        if self.is_folding:
+            fold = with_signals(parts.fold, self.reduced, sums, counters, self.replicas.count)
+            return replace(parts, fold=fold, update=update)
+        return replace(
+            parts, body=with_signals(parts.body, self.reduced, sums, counters, self.runs), update=update,
+        )
+
+    def _sum_of(self, one: Reduced) -> HostTensor:
+        """Return where the sum over the replicas of this process lies."""
+        return self.slots[one.total][0] if self.is_folding else self.states[one.held]
+
     # ------------------------------------------------------------------ control flow
     def body(self, body: Graph, operands: Sequence[HostTensor]) -> list[HostTensor]:
         """Append the steps of a graph that an op runs."""
@@ -309,25 +417,45 @@ class Planner:
         self.loops.append((first, last))
 
     # ------------------------------------------------------------------ planning
+    def number_streams(self) -> Mapping[Op, int]:
+        """Return the numbers of the streams of all ops that draw random bits; in place of a plan."""
+        self._emit_ops(self.graph.ops)
+        return self.random_ops
+
     def plan(self) -> HostPlan:
         """Emit every op, decide what is hoisted, and place all storage."""
         self._emit_ops(self.graph.ops)
         outputs, direct = self._collect_outputs()
         self._write_back_states()
-        self.steps, num_prologue, num_body = in_order(
+        if any(is_transfer(step.op) for step in self.steps):
+            self.steps = write_back_early(self.steps, self.allocations)
+        parts = self._exchanged(in_order(
             self.steps, self.allocations, is_hoisting=self.is_hoisting, frozen=self.frozen,
             random_slots=self.random_slots,
-        )
+        ))
+        self.steps = parts.joined()
+        num_reset, num_body, num_fold = len(parts.reset), len(parts.body), len(parts.fold)
+        num_prologue = len(parts.hoisted) + num_reset
         find_lifetimes(
             self.steps, self.allocations, outputs, num_prologue=num_prologue,
             is_apart=self.runs > 1, loops=self.loops,
             kept_until=num_prologue + num_body - 1 if self.is_hoisting else None,
         )
         arena = place_in_arena([a for a in self.allocations if a.place is Place.ARENA and a.first >= 0])
+        accumulators, sums = self._place_all(Place.ACCUMULATOR), lay_out(self.sums)
+        self._place_all(Place.SIGNAL)
+        slot_bytes = sums // num_slots(self.replicas)
+        buckets = stretches(
+            self.reduced, self.allocations, {one.total: self._sum_of(one).buffer for one in self.reduced}, slot_bytes,
+        ) if self.is_shared else ()
         return HostPlan(
-            self.steps, num_prologue, num_body, self.allocations, arena, self._place_all(Place.STATE),
-            self._place_all(Place.BANK), self._place_all(Place.PREPARED), self.states, outputs, direct, self.constants,
-            self.random_slots, tuple(self.random_streams), tuple(self.shared_streams), [step.op for step in self.steps],
+            self.steps, num_prologue, num_reset, num_body, num_fold, self.allocations, arena,
+            self._place_all(Place.STATE), self._place_all(Place.BANK), self._place_all(Place.PREPARED), self.states,
+            outputs, direct, self.constants,
+            self.random_slots, tuple(self.random_streams), tuple(self.shared_streams), accumulators, sums, buckets,
+            slot_bytes, [step.op for step in self.steps],
+            # What looks at every result needs each of them as soon as it is made.
+            only_awaited(self.readers, self.kept) if self.observation is None else frozenset(),
         )
 
     def _bind_inputs(self, strides: dict[Tensor, tuple[int, ...]], states: Sequence[Tensor]) -> None:
@@ -336,6 +464,8 @@ class Planner:
             num_bytes = max(1, tensor.num_elements) * tensor.dtype.host_bytes
             place = Place.STATE if tensor in in_state else Place.INPUT
             place = Place.BANK if tensor in self.banked else place
+            if place is Place.STATE and tensor.role is Role.ACCUMULATOR and self.is_folding:
+                place = Place.ACCUMULATOR
             allocation = self._allocate(num_bytes, place, index)
             held = HostTensor(
                 allocation.number, 0, tensor.shape, strides.get(tensor, contiguous_strides(tensor.shape)), tensor.dtype,
@@ -422,6 +552,8 @@ class Planner:
         if op in self.fused:
             ops, fusion = self.fused[op]
             fusion.emit(ops, self)
+        elif is_transfer(op):
+            self._emit_transfer(op)
         elif spec is None or spec.emit is None:
             self._emit_generic(op)
         else:
@@ -444,6 +576,12 @@ class Planner:
     def _emit_generic(self, op: Op) -> None:
         """Run ATen on the host: operands and results lie in the arena, where Python sees them as tensors."""
         inputs = tuple(self._in_arena(operand) for operand in op.inputs)
+        outputs = tuple(self.output(result) for result in op.outputs)
+        self._append(Step(op, None, outputs, inputs, is_hoistable=False))
+
+    def _emit_transfer(self, op: Op) -> None:
+        """Let another process have a value, or have one of its: as it lies in row-major order, in any memory."""
+        inputs = tuple(self.value(operand) for operand in op.inputs)
         outputs = tuple(self.output(result) for result in op.outputs)
         self._append(Step(op, None, outputs, inputs, is_hoistable=False))
 
@@ -480,7 +618,10 @@ class Planner:
         self.current = None
         outputs, direct = [], []
         # ATen sees the arena only: what a generic step reads or writes stays there.
-        pinned = {held.buffer for step in self.steps if step.is_generic for held in (*step.inputs, *step.outputs)}
+        pinned = {
+            held.buffer for step in self.steps if step.is_generic and not is_transfer(step.op)
+            for held in (*step.inputs, *step.outputs)
+        }
         for index, tensor in enumerate(self.graph.outputs):
             held = self.values[tensor]
             allocation = self.allocations[held.buffer]
@@ -503,12 +644,7 @@ class Planner:
 
     def _place_all(self, place: Place) -> int:
         """Lay allocations of one place out one after another; return their bytes."""
-        offset = 0
-        for allocation in self.allocations:
-            if allocation.place is place:
-                allocation.offset_bytes = offset
-                offset += aligned(allocation.num_bytes)
-        return offset
+        return lay_out([allocation for allocation in self.allocations if allocation.place is place])
 
     def _allocate(self, num_bytes: int, place: Place, index: int = 0) -> Allocation:
         allocation = Allocation(len(self.allocations), num_bytes, place, index)
@@ -529,7 +665,7 @@ def _with_bodies(graph: Graph) -> Iterator[Graph]:
             yield from _with_bodies(body)
 
 
-def _operands_read(op: Op) -> tuple[Tensor, ...]:
+def operands_read(op: Op) -> tuple[Tensor, ...]:
     """Return the operands whose values matter, not their shapes alone."""
     spec = spec_of(op)
     if spec is None or not spec.shape_only:

@@ -18,6 +18,7 @@ CACHE_BYTES = 2 << 20
 perceptron took one to two hundredths longer with micro-batches of 16. With twice as much nothing was gained."""
 
 _OF_A_LANE = (Place.ARENA, Place.OUTPUT, Place.BANK)
+_OF_SUMS = (Place.STATE, Place.ACCUMULATOR, Place.PARTIAL, Place.SIGNAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ class Lanes:
 
     Attributes:
         micro_batches: Neighbouring micro-batches.
-        replicas: Neighbouring replicas of each: all of them where there are several micro-batches.
+        replicas: Neighbouring replicas of each.
     """
 
     micro_batches: int = 1
@@ -58,12 +59,13 @@ def choose_lanes(plan: HostPlan, micro_batches: int, replicas: int, threads: int
     most -= most % threads if most > threads else 0  # every thread has as many
     if most < 2:
         return Lanes()
-    if replicas >= most:
-        return Lanes(1, _evenly(replicas, most))
     changed = {plan.allocations[held.buffer].place for step in body for held in step.written}
     # States of a replica go from one micro-batch to the next.
-    beside = 1 if Place.BANK in changed else min(micro_batches, most // replicas)
-    return Lanes(_evenly(micro_batches, beside), replicas)
+    beside = 1 if Place.BANK in changed else _evenly(micro_batches, min(micro_batches, most))
+    # Lanes of one replica add to one accumulator, in calls that may be joined: where they keep all threads busy, the
+    # other replicas come later.
+    is_enough = Place.ACCUMULATOR in changed and beside >= max(2, threads)
+    return Lanes(beside, 1 if is_enough else _evenly(replicas, min(replicas, most // beside)))
 
 
 def _evenly(count: int, most: int) -> int:
@@ -82,7 +84,7 @@ def _are_independent(plan: HostPlan, body: list[Step]) -> bool:
         for buffer in {held.buffer for held in (*step.written, *step.read)}:
             touched[buffer] = touched.get(buffer, 0) + 1
         shared |= {h.buffer for h in step.written if plan.allocations[h.buffer].place not in _OF_A_LANE}
-    return all(touched[buffer] == 1 and plan.allocations[buffer].place is Place.STATE for buffer in shared)
+    return all(touched[buffer] == 1 and plan.allocations[buffer].place in _OF_SUMS for buffer in shared)
 
 
 class Layout:
@@ -96,13 +98,14 @@ class Layout:
         lanes: How many run side by side.
     """
 
-    def __init__(self, plan: HostPlan, lanes: int) -> None:
-        self.lanes = lanes
+    def __init__(self, plan: HostPlan, lanes: Lanes) -> None:
+        self.lanes = lanes.count
+        self._replicas = lanes.replicas
         self._allocations = plan.allocations
         self._joined: dict[Step, Joined] = {}
         self._dense: set[int] = set()
-        for step in plan.steps[plan.num_prologue : plan.num_prologue + plan.num_body] if lanes > 1 else ():
-            joined = None if step.joining is None else step.joining(lanes)
+        for step in plan.steps[plan.num_prologue : plan.num_prologue + plan.num_body] if self.lanes > 1 else ():
+            joined = None if step.joining is None else step.joining(self.lanes)
             if joined is None or not self._fits(step, joined):
                 continue
             self._joined[step] = joined
@@ -114,6 +117,8 @@ class Layout:
             allocation = self._allocations[held.buffer]
             apart = allocation.num_bytes if allocation.place in _OF_A_LANE or allocation.place is Place.INPUT else 0
             if stride != apart or allocation.place is Place.BANK:
+                return False
+            if allocation.place is Place.ACCUMULATOR and self._replicas > 1:
                 return False
         return True
 

@@ -10,6 +10,7 @@ from torchipu._kernels import observe
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.spec import HostPlanner, HostTensor, spec_of
+from torchipu.ops.transfer import is_transfer
 
 TALLY_WORDS = 258  # of observe_body.h: a count for each exponent of a float, the largest magnitude, how many are NaN
 ELEMENTWISE, DIVIDES, COMPARES, GIVEN_INFINITY, GIVEN_NAN = 1, 2, 4, 8, 16
@@ -41,7 +42,7 @@ class Observation:
     def of(self, op: Op) -> Iterator[Tensor]:
         """Yield the results of an op that are looked at."""
         spec = spec_of(op)
-        if op.bodies or (spec is not None and spec.is_view):
+        if op.bodies or is_transfer(op) or (spec is not None and spec.is_view):
             return
         yield from (result for result in op.outputs if result.dtype.is_floating and result.num_elements)
 

@@ -1,4 +1,4 @@
-"""Replicas on the host: one accumulator for all, and states of which each has its own."""
+"""Replicas on the host: accumulators of what they add up, and states of which each has its own."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Leg, Role
 
-ACCUMULATING = ("accumulate", "accumulate_mean")
+ACCUMULATING = ("accumulate", "accumulate_mean", "count_beyond")
 
 
 def states_of_replicas(graph: Graph) -> frozenset[Tensor]:
     """Return the states of which each replica has its own: those that the micro-batches change, but for gradients.
 
-    An accumulator adds up the gradients of all replicas.
+    An accumulator, which begins anew with each replica, is none of them.
     """
     updating = {tensor for op in graph.ops if op.leg is Leg.UPDATE for tensor in op.outputs}
     return frozenset(
@@ -24,7 +24,7 @@ def states_of_replicas(graph: Graph) -> frozenset[Tensor]:
 def with_totals(graph: Graph) -> tuple[Graph, tuple[Tensor, ...]]:
     """Give what the replicas reduce an accumulator, unless it is one.
 
-    Replicas run one after another in the same memory: what each of them makes has to be added up before the next.
+    What a replica makes is kept until it has run all its micro-batches, and the next one may take its memory.
 
     Args:
         graph: The graph; its all-reduce ops belong to the update.

@@ -9,6 +9,7 @@ from torchipu._kernels.abi import Kernel
 from torchipu.ir.graph import Op
 from torchipu.ir.types import Leg
 from torchipu.ops.spec import Blocks, HostTensor, Joining, Mark, Rounding
+from torchipu.ops.transfer import is_of_prologue
 from torchipu.runtime.storage import Allocation, Place
 
 
@@ -43,7 +44,7 @@ class Step:
         outputs: Storage written.
         inputs: Storage read.
         is_update: Runs after the last micro-batch.
-        is_reset: Runs before the first micro-batch.
+        is_reset: Runs before the first micro-batch of a replica.
         mark: The mark that lies here, for a step that does nothing else.
         goes_to: Where a jump leads, unless the boolean that it reads is true.
         together: Runs once for all replicas.
@@ -51,6 +52,9 @@ class Step:
         joining: Makes one call for several runs of it, None where there is no such call.
         writes: What of each output the items write, as far as it is known.
         endings: How outputs become halves within the step.
+        is_fold: Runs after the last micro-batch of each replica.
+        signals: Tells that a bucket of sums is complete, through a descriptor that the executor knows.
+        waits_for: The bucket of sums that the step waits for; it does nothing else.
     """
 
     op: Op | None
@@ -73,6 +77,9 @@ class Step:
     joining: Joining | None = None
     writes: tuple[Blocks | None, ...] = ()
     endings: tuple[Ending, ...] = ()
+    is_fold: bool = False
+    signals: bool = False
+    waits_for: int | None = None
 
     @property
     def written(self) -> tuple[HostTensor, ...]:
@@ -90,13 +97,36 @@ class Step:
     @property
     def is_generic(self) -> bool:
         """Whether the step calls ATen."""
-        return self.kernel is None and self.mark is None and self.goes_to is None
+        return self.kernel is None and self.mark is None and self.goes_to is None and self.waits_for is None
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The steps of a plan in the order in which they run.
+
+    Attributes:
+        hoisted: Before the first micro-batch, as they depend on states alone, or bring a state from another process.
+        reset: Before the first micro-batch of each replica.
+        body: For each micro-batch of each replica.
+        fold: After the last micro-batch of each replica.
+        update: After all of them.
+    """
+
+    hoisted: list[Step]
+    reset: list[Step]
+    body: list[Step]
+    fold: list[Step]
+    update: list[Step]
+
+    def joined(self) -> list[Step]:
+        """Return all of them."""
+        return [*self.hoisted, *self.reset, *self.body, *self.fold, *self.update]
 
 
 def in_order(
     steps: Sequence[Step], allocations: Sequence[Allocation], *, is_hoisting: bool, frozen: Collection[int],
     random_slots: int | None,
-) -> tuple[list[Step], int, int]:
+) -> Parts:
     """Put resets and hoisted steps first, then the body, then the update.
 
     Args:
@@ -107,20 +137,21 @@ def in_order(
         random_slots: The allocation of random words, which change with every micro-batch.
 
     Returns:
-        All steps, the number of those that run before the first micro-batch, and of those that each one runs.
+        The steps of each part.
     """
     for number, step in enumerate(steps):
-        step.is_update = step.op is not None and step.op.leg is Leg.UPDATE
+        step.is_update = step.op is not None and step.op.leg is Leg.UPDATE and not step.is_fold
         step.is_reset = step.op is not None and step.op.target == "ipu.fill_zero.default"
         for written in step.written:
             allocations[written.buffer].writers.append(number)
     hoisted = _find_hoisted(steps, allocations, frozen, random_slots) if is_hoisting else set()
     # The write-back of states changed by the body comes last in the list, without an op: it is body.
-    prologue = [s for n, s in enumerate(steps) if n in hoisted or s.is_reset]
+    early = [s for n, s in enumerate(steps) if n in hoisted or is_of_prologue(s.op)]
+    reset = [s for s in steps if s.is_reset]
+    fold = [s for s in steps if s.is_fold]
     update = [s for n, s in enumerate(steps) if s.is_update and not s.is_reset and n not in hoisted]
-    taken = {id(s) for s in prologue} | {id(s) for s in update}
-    body = [s for s in steps if id(s) not in taken]
-    return [*prologue, *body, *update], len(prologue), len(body)
+    taken = {id(s) for s in (*early, *reset, *fold, *update)}
+    return Parts(early, reset, [s for s in steps if id(s) not in taken], fold, update)
 
 
 def _find_hoisted(
@@ -129,7 +160,7 @@ def _find_hoisted(
     """Return the steps whose inputs no micro-batch changes; a greatest fixed point."""
     hoisted = {
         n for n, s in enumerate(steps)
-        if s.is_hoistable and not s.is_update and not s.is_reset and s.op is not None
+        if s.is_hoistable and not s.is_update and not s.is_reset and not s.is_fold and s.op is not None
     }
 
     def is_invariant(step: Step) -> bool:
@@ -139,7 +170,10 @@ def _find_hoisted(
                 return False
             if allocation.place is Place.INPUT and allocation.index not in frozen:
                 return False
-            if any(w not in hoisted and not steps[w].is_update for w in allocation.writers):
+            if any(
+                w not in hoisted and not (steps[w].is_update or steps[w].is_fold or is_of_prologue(steps[w].op))
+                for w in allocation.writers
+            ):
                 return False
         return all(
             allocations[t.buffer].place is Place.ARENA and all(w in hoisted for w in allocations[t.buffer].writers)

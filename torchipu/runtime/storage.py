@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -14,7 +14,9 @@ ALIGNMENT_BYTES = 64
 class Place(Enum):
     """Which memory an allocation is part of; every replica has a bank of its own.
 
-    What is prepared before the first micro-batch is apart from the arena, of which there may be several.
+    What is prepared before the first micro-batch is apart from the arena, of which there may be several. Where there
+    are several replicas, those that run side by side have accumulators of their own, and their sums are partial until
+    all have been added up; a word of signals says when. A replica reads its own number.
     """
 
     ARENA = "arena"
@@ -22,6 +24,10 @@ class Place(Enum):
     RANDOM = "random"
     STATE = "state"
     BANK = "bank"
+    ACCUMULATOR = "accumulator"
+    PARTIAL = "partial"
+    SIGNAL = "signal"
+    REPLICA = "replica"
     CONSTANT = "constant"
     INPUT = "input"
     OUTPUT = "output"
@@ -55,6 +61,19 @@ class Allocation:
 def aligned(num_bytes: int) -> int:
     """Round up to whole cache lines."""
     return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def lay_out(allocations: Iterable[Allocation]) -> int:
+    """Give allocations offsets one behind the other.
+
+    Returns:
+        Their bytes.
+    """
+    offset = 0
+    for allocation in allocations:
+        allocation.offset_bytes = offset
+        offset += aligned(allocation.num_bytes)
+    return offset
 
 
 def place_in_arena(allocations: Sequence[Allocation]) -> int:

@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,18 +15,26 @@ from torch.utils import _pytree as pytree
 from torchipu.capture.captured import Captured
 from torchipu.capture.optimiser import OptimiserImport
 from torchipu.compiler import Compiled, compile_graph
+from torchipu.distributed.exchange import Exchange
+from torchipu.distributed.handshake import agree
+from torchipu.distributed.members import Members
 from torchipu.errors import ConstraintError, OptionsError
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.options import Options
+from torchipu.parts.program import Piece
 from torchipu.report import Profile, format_numerics, profile_of
 from torchipu.report.recorder import record
 from torchipu.runtime.executor import FIRST_EXTERNAL, BoundPlan, default_threads, resolved
 from torchipu.runtime.generic import TORCH_DTYPES
-from torchipu.runtime.host_plan import Planner
+from torchipu.runtime.host_plan import HostPlan, Planner
 from torchipu.runtime.lanes import Lanes, choose_lanes
 from torchipu.runtime.observation import Observation
 from torchipu.runtime.resident import Resident, Returned
 from torchipu.runtime.statistics import TensorStatistics
+from torchipu.step.in_common import described
+from torchipu.step.in_parts import InParts
+from torchipu.step.parted import PartedStep
+from torchipu.step.replicated import ReplicatedStep
 from torchipu.target import lookup_target
 
 Progress = Callable[[int, int], None]
@@ -51,7 +60,19 @@ class Built:
     optimiser: OptimiserImport | None = None
 
 
-class ProgramStep:
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A program before it has memory."""
+
+    built: Built
+    compiled: Compiled
+    planner: Planner
+    plan: HostPlan
+    observation: Observation
+    piece: Piece | None = None
+
+
+class ProgramStep(ReplicatedStep, PartedStep):
     """A model as one program a call, captured at the first one, whose states lie in the program's memory.
 
     Weights, buffers and optimiser state live with the program while it runs and are written back to the user's
@@ -70,6 +91,7 @@ class ProgramStep:
         self.options = options or Options()
         self.target = lookup_target(self.options.target)
         self._lock = threading.Lock()
+        self._parts = None if self.options.pipeline_group is None else InParts(self.options)
         self._bound: BoundPlan | None = None
         self._compiled: Compiled | None = None
         self._built: Built | None = None
@@ -79,6 +101,9 @@ class ProgramStep:
         self._committed = False
         self._calls = 0
         self._rounds_stochastically = self.options.stochastic_rounding
+        self._members: Members | None = None
+        self.facts: dict[str, object] = {}
+        """What else all processes have to agree on, by name; compared when the program is compiled."""
 
     @property
     def stochastic_rounding(self) -> bool:
@@ -161,10 +186,14 @@ class ProgramStep:
             ConstraintError: The batch is not divisible by the number of micro-batches.
             OutOfTileMemoryError: The fullest tile does not hold the program.
         """
-        with self._lock:
+        with self._lock, self._together():
             undo = self._keep()
             try:
+                if self._parts is not None:
+                    self._meet("compile", pytree.tree_leaves((arguments, keywords)), is_stale=True)
                 self._compile(arguments, keywords, progress or (lambda done, total: None))
+                if self._parts is not None:
+                    self._parts.forget_key()
             except BaseException:
                 undo()
                 raise
@@ -195,15 +224,22 @@ class ProgramStep:
             (the default for training) those of the last one are given; in ``sum`` they are added; in ``every_n``
             those of every ``output_period``-th device iteration are joined.
         """
-        with self._lock:
+        with self._lock, self._together():
             self._committed = False
             undo = self._keep()
             try:
                 leaves = pytree.tree_leaves((arguments, keywords))
-                if self._signature is None or self._signature_of(leaves) != self._signature:
+                is_stale = self._signature is None or self._signature_of(leaves) != self._signature
+                if self._parts is not None:
+                    is_stale = self._meet("call", leaves, is_stale=is_stale)
+                if is_stale:
                     self._compile(arguments, keywords, lambda done, total: None)
                 assert self._built is not None
-                return self._run(self._built.capture.flatten(arguments, keywords))
+                if self._parts is None:
+                    return self._run(self._built.capture.flatten(arguments, keywords))
+                self._parts.settle_key()
+                with self._parts.call(self.iterations):
+                    return self._run(self._built.capture.flatten(arguments, keywords))
             except BaseException:
                 # After the write-back the new values are the user's, even if Ctrl-C comes before the results do.
                 if not self._committed:
@@ -285,34 +321,26 @@ class ProgramStep:
         return f"{text} x replicas {options.replicas}{groups}"
 
     def _compile(self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Progress) -> None:
+        if self._members is None:
+            self._members = self._find_members()
+        with self._among_members():
+            self._compile_among_members(arguments, keywords, progress)
+
+    def _compile_among_members(
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Progress,
+    ) -> None:
         leaves = pytree.tree_leaves((arguments, keywords))
-        cut_arguments, cut_keywords = pytree.tree_map(self._slice, (arguments, keywords))
-        progress(0, STAGES_OF_COMPILATION)
-        built = self._build(cut_arguments, cut_keywords)
-        progress(1, STAGES_OF_COMPILATION)
-        compiled = compile_graph(built.graph, self.options, self.target, micro_batches=self.micro_batches)
-        progress(2, STAGES_OF_COMPILATION)
-        replicas = self.options.replicas
-        options = self.options
-        observation = Observation(traps=options.floating_point_exceptions, counts=options.statistics)
-        planner = Planner(
-            compiled.graph, states=list(built.states), micro_batches=self.micro_batches, replicas=replicas,
-            observation=observation,
-        )
-        planner.may_view_outputs = False  # every output has memory of its own
-        self._check_buffers(built, planner.banked)
-        plan = planner.plan()
-        threads = options.host_threads or default_threads()
-        # What looks at results wants to know of which micro-batch they are.
-        lanes = Lanes() if observation.is_on else choose_lanes(plan, self.micro_batches, replicas, threads)
-        bound = BoundPlan(plan, planner.graph, replicas, observation=observation, lanes=lanes)
+        made, bound = self._made_and_bound(arguments, keywords, progress)
+        built, compiled = made.built, made.compiled
+        if self._members is not None and self._compiled is None:
+            self._take_states_of_first(self._members, built)
         progress(3, STAGES_OF_COMPILATION)
         self._signature = None  # nothing is compiled until all of this is in place
         self._built, self._compiled, self._bound = built, compiled, bound
         before = {id(r.host): r for r in self._residents if r.replicas is not None and not r.changed()}
         self._residents = [
-            Resident.of(bound.state_view(tensor), host, tensor in built.written, tensor in planner.banked)
-            for tensor, host in built.states.items() if host is not None
+            Resident.of(bound.state_view(tensor), host, tensor in built.written, bound.is_apart(tensor))
+            for tensor, host in built.states.items() if host is not None and tensor in bound.host_plan.states
         ]
         for resident in self._residents:
             earlier = before.get(id(resident.host))
@@ -321,8 +349,61 @@ class ProgramStep:
                 resident.mark()
         self._clean = False
         self._signature = self._signature_of(leaves)
+        if self._parts is not None:
+            self._prepare_parts(self._parts)
         record(self.profile, compiled)
         progress(STAGES_OF_COMPILATION, STAGES_OF_COMPILATION)
+
+    def _made_and_bound(
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Progress,
+    ) -> tuple[_Made, BoundPlan]:
+        """Make the program, and give it memory."""
+        options, replicas = self.options, self.options.replicas
+        if self._parts is not None:
+
+            def make() -> tuple[_Made, Graph, Piece]:
+                made = self._make(arguments, keywords, progress)
+                assert made.piece is not None
+                return made, made.compiled.graph, made.piece
+
+            self._signature = None  # a process that fails leaves none with another program than the others
+            made = self._parts.agree(make, self.micro_batches * replicas)
+            return made, self._parts.bind(made.observation)
+        made = self._make(arguments, keywords, progress)
+        threads, members = options.host_threads or default_threads(), self._members
+        # What looks at results wants to know of which micro-batch they are.
+        lanes = Lanes() if made.observation.is_on else choose_lanes(made.plan, self.micro_batches, replicas, threads)
+        return made, BoundPlan(
+            made.plan, made.planner.graph, replicas, observation=made.observation, lanes=lanes,
+            exchange=None if members is None else partial(Exchange, members, self._replicas),
+        )
+
+    def _make(self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Progress) -> _Made:
+        """Capture and compile the program, and plan how the host runs it."""
+        cut_arguments, cut_keywords = pytree.tree_map(self._slice, (arguments, keywords))
+        progress(0, STAGES_OF_COMPILATION)
+        built = self._build(cut_arguments, cut_keywords)
+        progress(1, STAGES_OF_COMPILATION)
+        members, options = self._members, self.options
+        if members is not None:
+            agree(members, self._facts_of(built, pytree.tree_leaves((arguments, keywords))))
+        compiled = compile_graph(
+            built.graph, options, self.target, micro_batches=self.micro_batches,
+            instances=1 if members is None else members.size,
+        )
+        progress(2, STAGES_OF_COMPILATION)
+        observation = Observation(traps=options.floating_point_exceptions, counts=options.statistics)
+        if self._parts is not None:
+            piece = self._parts.make_piece(compiled.graph, built.states, self.micro_batches, observation)
+            self._check_buffers(built, piece.planner.banked)
+            return _Made(built, compiled, piece.planner, piece.plan, observation, piece)
+        planner = Planner(
+            compiled.graph, states=list(built.states), micro_batches=self.micro_batches,
+            replicas=self._replicas, observation=observation,
+        )
+        planner.may_view_outputs = False  # every output has memory of its own
+        self._check_buffers(built, planner.banked)
+        return _Made(built, compiled, planner, planner.plan(), observation)
 
     def _check_buffers(self, built: Built, banked: frozenset[Tensor]) -> None:
         """Refuse replicas whose buffers would go apart."""
@@ -356,6 +437,12 @@ class ProgramStep:
 
     # ------------------------------------------------------------------ running
     def _run(self, tensors: Sequence[torch.Tensor]) -> Any:
+        with self._among_members() as members:
+            if members is not None:
+                agree(members, {"what is done": "training", "inputs": described(tensors), **self._described()})
+            return self._run_among(members, tensors)
+
+    def _run_among(self, members: Members | None, tensors: Sequence[torch.Tensor]) -> Any:
         assert self._bound is not None and self._built is not None
         bound = self._bound
         inputs = self._bind_inputs(bound, tensors)
@@ -364,12 +451,14 @@ class ProgramStep:
         self._upload()
         if bound.random_rows is not None:
             seed = self.options.seed
-            key = seed if seed is not None else int(torch.randint(2**62, ()).item())
-            bound.seed(key, stochastic_rounding=self._rounds_stochastically)
+            key = seed if seed is not None else self._key() if self._parts is not None else self._key_of(members)
+            bound.seed(key, self._replicas.first, stochastic_rounding=self._rounds_stochastically)
             if seed is not None:
                 bound.count_calls(self._calls * self.micro_batches * self.iterations)
         self._clean = False
         bound.run(self.micro_batches, self.iterations, self.options.host_threads or default_threads())
+        if self._parts is not None:
+            outputs = self._shared(self._parts, bound, outputs)
         rules, iterations = self._returned(), self.options.device_iterations
         results = self._deliver([
             rule.join(value, iterations, bound.replicas) for rule, value in zip(rules, outputs, strict=True)
@@ -410,6 +499,10 @@ class ProgramStep:
         outputs = []
         rules, replicas = self._returned(), self.options.replicas
         first = FIRST_EXTERNAL + len(bound.graph.inputs)
+        parts = self._parts
+        if parts is not None:
+            assert parts.piece is not None
+            rules = [rules[place] for place in parts.piece.part.outputs]
         for index, tensor in enumerate(bound.graph.outputs):
             is_last = rules[index].mode == "final"
             # Micro-batches that run side by side write side by side, too.
@@ -421,7 +514,10 @@ class ProgramStep:
                 first + index, value.data_ptr(), 0 if is_last else apart, stride,
                 lane_stride_bytes=apart if is_last else 0,
             )
-            outputs.append(value[(self.micro_batches - 1) % kept] if is_last else value.flatten(0, 1))
+            if is_last:
+                outputs.append(value if parts is not None else value[(self.micro_batches - 1) % kept])
+            else:
+                outputs.append(value.flatten(0, 1))
         return outputs
 
     def _upload(self) -> None:
@@ -436,10 +532,12 @@ class ProgramStep:
         """Write all states back in one call, which no signal can cut in two."""
         written = [r for r in self._residents if r.is_written]
         pairs = [pair for resident in written for pair in resident.targets()]
+        if self._parts is not None:
+            pairs += self._parts.arrived
         hosts, memories = [host for host, _ in pairs], [memory for _, memory in pairs]
         with torch.no_grad():
             self._committed = True
-            if written:
+            if hosts:
                 torch._foreach_copy_(hosts, memories)
         for resident in written:
             resident.mark()

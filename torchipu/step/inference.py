@@ -46,7 +46,7 @@ class InferenceStep(ProgramStep):
 
     def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
         with moments_over(self.options.batch_norm_group_size):
-            capture = self._capture(arguments, keywords)
+            capture = self._captured(arguments, keywords)
         written = frozenset(state for state, _ in capture.graph.updates)
         return Built(capture, capture.graph, self._module_states(capture), written)
 

@@ -15,10 +15,12 @@ from torchipu.capture.captured import Captured
 from torchipu.capture.gradient_scaling import adapt, count_large, scaled, with_scale_of_the_program
 from torchipu.capture.optimiser import FIRST_MOMENTS, SECOND_MOMENTS, OptimiserImport, import_optimiser
 from torchipu.capture.tracked_gradients import of_kind, of_names
-from torchipu.ir.graph import Graph, Tensor
+from torchipu.distributed.members import Members, members_of
+from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.options import Options
 from torchipu.step.base import Built, ProgramStep
+from torchipu.step.in_common import described_optimiser
 
 TYPES: Mapping[str, DType | None] = {"gradient": None, "weight": None, "half": DType.HALF, "float": DType.FLOAT}
 """Types of accumulators and moments by the names that options give them; None is that of what they belong to."""
@@ -68,12 +70,9 @@ class TrainStep(ProgramStep):
     def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
         options = self.options
         with moments_over(options.batch_norm_group_size):
-            capture = self._capture(arguments, keywords)
-        running = options.mean_reduction == "running" and options.accumulation_reduction == "mean"
-        accumulated, accumulation = accumulate(
-            capture.gradients, self.micro_batches, dtype=TYPES[options.accumulator_type], running_mean=running,
-        )
-        accumulated, reductions = all_reduce(accumulated, options.replicas)
+            capture = self._captured(arguments, keywords)
+        accumulated, accumulation = self._accumulate(capture)
+        accumulated, reductions = self._reduced(accumulated)
         capture, scale, counted, adapted = self._automatic_scale(capture)
         optimiser = self._scaled(self._import(self.optimizer, capture, accumulated), accumulated.values(), scale)
         added = joined([accumulation, counted])
@@ -88,6 +87,35 @@ class TrainStep(ProgramStep):
         states |= zip(adapted.inputs, (self._loss_scale, self._scale_history), strict=False)
         return Built(capture, graph, states, frozenset(state for state, _ in graph.updates), optimiser)
 
+    def _find_members(self) -> Members | None:
+        options = self.options
+        if options.pipeline_group is not None and options.process_group is None:
+            return None
+        return members_of(options.process_group)
+
+    def _described(self) -> dict[str, object]:
+        return {"optimiser": described_optimiser(self.optimizer), "calls so far": self._calls}
+
+    def _accumulate(self, capture: Captured) -> tuple[dict[str, Tensor], Accumulation]:
+        """Add the gradients up over the micro-batches of an update."""
+        options = self.options
+        running = options.mean_reduction == "running" and options.accumulation_reduction == "mean"
+        return accumulate(
+            capture.gradients, self.micro_batches, dtype=TYPES[options.accumulator_type], running_mean=running,
+        )
+
+    def _reduced(self, gradients: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], tuple[Op, ...]]:
+        """Add gradients up over the replicas of all processes; return what the update reads, and the ops."""
+        return all_reduce(gradients, self._replicas.total)
+
+    @property
+    def gradient_divisor(self) -> int:
+        """By what the sum of gradients is divided before the update."""
+        options = self.options
+        if options.accumulation_reduction != "mean" or (options.mean_reduction == "running" and self.micro_batches > 1):
+            return 1
+        return (1 if options.divides_loss else self.micro_batches) * self._replicas.total
+
     def _automatic_scale(self, capture: Captured) -> tuple[Captured, Tensor | None, Accumulation, Accumulation]:
         """Make the loss scale a state of the program, if it is to follow the gradients."""
         if not self.options.automatic_loss_scaling or capture.loss_scale is None:
@@ -98,9 +126,12 @@ class TrainStep(ProgramStep):
         counters, counted = count_large(self._tracked(capture), options.loss_scale_bin_edge)
         adapted = Accumulation((scale,))
         if counters:
+            reduced, reductions = all_reduce({counter.name: counter for counter in counters}, self._replicas.total)
             adapted = adapt(
-                scale, counters, threshold=options.loss_scale_threshold, period=options.loss_scale_period,
+                scale, tuple(reduced.values()), threshold=options.loss_scale_threshold,
+                period=options.loss_scale_period,
             )
+            adapted = dataclasses.replace(adapted, ops=(*reductions, *adapted.ops))
         return dataclasses.replace(capture, graph=graph, constants=constants), scale, counted, adapted
 
     def _tracked(self, capture: Captured) -> tuple[Tensor, ...]:
@@ -115,10 +146,7 @@ class TrainStep(ProgramStep):
     ) -> OptimiserImport:
         """Write an optimiser as ops that read these gradients."""
         options = self.options
-        scale = 1.0 if options.automatic_loss_scaling else options.loss_scaling
-        is_mean = options.accumulation_reduction == "mean"
-        if is_mean and (options.mean_reduction != "running" or self.micro_batches == 1):
-            scale *= (1 if options.divides_loss else self.micro_batches) * options.replicas
+        scale = (1.0 if options.automatic_loss_scaling else options.loss_scaling) * self.gradient_divisor
         types = {
             key: TYPES[chosen] for keys, chosen in (
                 (FIRST_MOMENTS, options.first_moment_type), (SECOND_MOMENTS, options.second_moment_type),
@@ -133,7 +161,10 @@ class TrainStep(ProgramStep):
         self, optimiser: OptimiserImport, gradients: Iterable[Tensor], scale: Tensor | None = None,
     ) -> OptimiserImport:
         """Put clipping and the program's loss scale, as the options ask, between gradients and their optimiser."""
-        return scaled(optimiser, gradients, max_norm=self.options.max_grad_norm, loss_scale=scale)
+        options = self.options
+        return scaled(
+            optimiser, gradients, max_norm=options.max_grad_norm, max_value=options.max_grad_value, loss_scale=scale,
+        )
 
     @property
     def loss_scale(self) -> float:
@@ -158,11 +189,16 @@ class TrainStep(ProgramStep):
             strict_ops=self.options.strict_ops,
         )
 
+    def _everywhere(self) -> tuple[torch.Tensor, ...]:
+        return self._loss_scale, self._scale_history
+
     def _refresh(self) -> None:
         """Read learning rates and the other hyper-parameters anew."""
         assert self._built is not None and self._built.optimiser is not None and self._bound is not None
         self._built.optimiser.refresh()
         for tensor, value in self._built.optimiser.hyperparameters.items():
+            if tensor not in self._bound.host_plan.states:
+                continue  # only other processes of a pipeline read it
             self._bound.state_view(tensor).copy_(value.view(torch.int64))
 
     def _mark_stepped(self) -> None:

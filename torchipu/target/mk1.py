@@ -19,6 +19,7 @@ MK1 = Target(
     sync_cycles=100,  # 64-117 cycles measured for a whole-chip sync in a stencil code
     ipu_sync_cycles=570,  # 500-640 cycles measured on 16 IPUs in the same code
     link_bytes_per_cycle=2 * 128 * 2**30 / 8 * 0.85 / 1.6e9,  # two links to a neighbour; poplibs test model
+    gateway_bytes_per_s=12.5e9 / 16,  # estimate: there are no gateways; 100 Gb/s of a machine's network for 16 IPUs
     host_bytes_per_s=8e9,  # estimate: half of a PCIe3 x16 slot, which a card's two IPUs share
     streaming_bytes_per_s=4e9,  # estimate: there is no Streaming Memory of its own, remote buffers lie in the host
     stack_bytes=6 * 512 + 128,  # poplibs tests

@@ -29,6 +29,7 @@ class Target:
         sync_cycles: One internal sync.
         ipu_sync_cycles: One sync between IPUs.
         link_bytes_per_cycle: Bytes a cycle between two IPUs, one direction.
+        gateway_bytes_per_s: What each of the ``num_ipus`` that links join sends to, and receives from, other machines.
         host_bytes_per_s: Host streams of one IPU.
         streaming_bytes_per_s: Streaming Memory of one IPU.
         stack_bytes: Stacks of a tile's workers and supervisor.
@@ -51,6 +52,7 @@ class Target:
     sync_cycles: int
     ipu_sync_cycles: int
     link_bytes_per_cycle: float
+    gateway_bytes_per_s: float
     host_bytes_per_s: float
     streaming_bytes_per_s: float
     stack_bytes: int

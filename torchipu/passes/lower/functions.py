@@ -25,9 +25,11 @@ from torchipu.ir.program import (
 )
 from torchipu.ir.schedule import Schedule
 from torchipu.ir.types import Role
+from torchipu.ops.collective import is_collective
 from torchipu.ops.control import COND, WHILE, carried_of, formals_of, trips_of
 from torchipu.ops.generic import lower_generic
 from torchipu.ops.spec import Codelet, Vertices, spec_of
+from torchipu.passes.lower import collectives
 from torchipu.passes.lower.in_flight import Depths
 from torchipu.passes.lower.side_by_side import RESERVED_TILES, shares_of
 from torchipu.passes.lower.values import BROADCAST, PHASES, UPDATE, Flow, function_of, ipu_of, is_all_reduce
@@ -119,6 +121,9 @@ class Lowering:
         if op.kind == "replica_mean":
             function.body += self._replica_mean(op, name, ipu)
             return
+        if is_collective(op):
+            function.body += self._collective(op)
+            return
         fields = self._fields(op, name, ipu)
         for number, made in enumerate(self._sets(op)):
             function.body += self._superstep([(op, made, number, fields)])
@@ -199,6 +204,15 @@ class Lowering:
         largest = dst.mapping.max_elements_per_tile() * dst.dtype.device_bytes
         group = int(str(op.attrs["group_size"]))
         return [_IPU_SYNC, Copy(src, dst, dst.device_bytes, largest), _REPLICA_SYNC, AllReduce((dst,), True, group)]
+
+    def _collective(self, op: Op) -> list[Program]:
+        """Return the programs of a collective over processes."""
+        operands, results = ([self._held(op, one) for one in side] for side in (op.inputs, op.outputs))
+        programs, needed = collectives.programs_of(op, operands, results)
+        for variable in needed:
+            held = Tensor(variable.name, variable.shape, variable.dtype, variable.role)
+            self.variables[held, variable.ipu] = variable
+        return programs
 
     # ------------------------------------------------------------------ control flow
     def _control(self, op: Op) -> list[Program]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Leg
+from torchipu.ops.collective import WAIT
 from torchipu.ops.control import formals_of
 from torchipu.ops.host import NO_OVERLAP, OVERLAP
 from torchipu.ops.spec import spec_of
@@ -27,7 +28,7 @@ KEEPS_ORDER = frozenset(
         "squeeze.dim", "squeeze.dims", "alias.default", "detach.default", "flatten.using_ints", "unflatten.int",
     )
 ) | {"torchipu.checkpoint.default", "torchipu.nop.default", "torchipu.print_tensor.default",
-     "torchipu.overlap.default"}
+     "torchipu.overlap.default", WAIT}
 
 
 def function_of(op: Op) -> str:

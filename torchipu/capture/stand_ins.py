@@ -1,0 +1,44 @@
+"""Capture of a model of which some weights are on the meta device: other processes have them."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+from collections.abc import Iterator
+
+import torch
+
+
+@contextlib.contextmanager
+def standing_in(module: torch.nn.Module) -> Iterator[None]:
+    """Put tensors of the host in the place of parameters and buffers of the meta device, as long as it lasts.
+
+    They have addresses and no memory: no page of theirs is ever written.
+    """
+    replaced: list[tuple[dict[str, torch.Tensor | None], str, torch.Tensor]] = []
+    made: dict[int, torch.Tensor] = {}
+    for member in module.modules():
+        for tensors in (member._parameters, member._buffers):
+            for name, tensor in tensors.items():
+                if tensor is None or not tensor.is_meta:
+                    continue
+                if id(tensor) not in made:
+                    made[id(tensor)] = _like(tensor)
+                replaced.append((tensors, name, tensor))  # type: ignore[arg-type]
+                tensors[name] = made[id(tensor)]  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for tensors, name, tensor in replaced:
+            tensors[name] = tensor
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of the host with pages that are not there until they are written."""
+    extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 1
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    pages = mmap.mmap(-1, max(1, extent * tensor.element_size()), flags=flags)
+    value = torch.frombuffer(pages, dtype=tensor.dtype, count=extent).as_strided(tensor.shape, tensor.stride())
+    if isinstance(tensor, torch.nn.Parameter):
+        return torch.nn.Parameter(value, requires_grad=tensor.requires_grad)
+    return value

@@ -1,0 +1,178 @@
+"""The processes that train together, as one of them sees them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+from typing import Any
+
+import torch.distributed as dist
+
+from torchipu.errors import OptionsError, PeerError
+
+ALONE = "alone"
+SECONDS_BETWEEN_LOOKS = 0.5
+"""How often a process that waits looks whether another has left."""
+SECONDS_BETWEEN_POLLS = 50e-6
+SECONDS_FOR_SILENCE = 1.0
+"""How long processes that see a connection end are given to say that they are there."""
+
+
+class Members:
+    """A group of processes, each of which runs replicas of its own.
+
+    Attributes:
+        group: The process group.
+        rank: Number of this process in it.
+        size: How many there are.
+        is_talking: Whether this call has begun to exchange something, so that it can be left only by all.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.rank: int = dist.get_rank(group)
+        self.size: int = dist.get_world_size(group)
+        self.is_talking = False
+        self._store = _store_of(group)
+        self._is_broken = ""
+        self._calls = 0
+
+    def begin(self) -> None:
+        """Begin another call in which the processes talk.
+
+        Raises:
+            PeerError: An earlier one was left halfway.
+        """
+        if self._is_broken:
+            raise PeerError(
+                f"the processes are out of step: {self._is_broken}", remedy="end all processes and start them again"
+            )
+        self._calls += 1
+        self.is_talking = False
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others, who may be waiting, that this process leaves the call with an error."""
+        if self.is_talking:
+            self._is_broken = f"rank {self.rank} has left a call halfway: {_first_line(error)}"
+        if self._store is None or isinstance(error, PeerError):
+            return
+        # The store may have gone with the process that kept it: the others see that by themselves.
+        with contextlib.suppress(RuntimeError, OSError):
+            self._store.set(self._key(), json.dumps([self.rank, type(error).__name__, _first_line(error)]))
+
+    def check(self) -> None:
+        """Look whether another process has left this call with an error.
+
+        Raises:
+            PeerError: One has; the message names it and its reason.
+        """
+        try:
+            if self._store is None or not self._store.check([self._key()]):
+                return
+            rank, kind, text = json.loads(self._store.get(self._key()))
+        except (RuntimeError, OSError):
+            return  # what keeps the store has gone: the connections to it will say so
+        if rank != self.rank:
+            raise PeerError(
+                f"rank {rank} has left the call that rank {self.rank} waits in: {kind}: {text}",
+                remedy=f"see the output of rank {rank}; weights and optimiser are as before the call",
+            )
+
+    def silent(self) -> list[int]:
+        """Return which of the others do not answer within a second either, where the store can tell."""
+        if self._store is None:
+            return []
+        keys = [f"torchipu/here/{self._calls}/{rank}" for rank in range(self.size)]
+        try:
+            self._store.set(keys[self.rank], "")
+            end = time.monotonic() + SECONDS_FOR_SILENCE
+            while not self._store.check(keys) and time.monotonic() < end:
+                time.sleep(0.02)
+            return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+        except (RuntimeError, OSError):
+            return []
+
+    def _key(self) -> str:
+        return f"torchipu/failure/{self._calls}"
+
+    def finished(self, work: Any) -> None:
+        """Wait for a collective that was begun, as long as all others are there.
+
+        Raises:
+            PeerError: Another process has gone, has left the call, or does not answer.
+        """
+        looked = time.monotonic()
+        while not work.is_completed():
+            time.sleep(SECONDS_BETWEEN_POLLS)
+            if time.monotonic() - looked > SECONDS_BETWEEN_LOOKS:
+                self.check()
+                looked = time.monotonic()
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise explained(error, self) from error
+
+
+def explained(error: Exception, members: Members, rank: int | None = None) -> PeerError:
+    """Return torch's error of a connection in our words, or why another process has left, if it has said so.
+
+    Args:
+        error: What torch raised.
+        members: The processes.
+        rank: The one at the other end of the connection, if it is known.
+    """
+    try:
+        members.check()
+    except PeerError as announced:
+        return announced
+    text = str(error).strip()
+    first = re.sub(r"^\[[^\]]*\]\s*", "", text.splitlines()[0]) if text else type(error).__name__
+    ranks = members.silent() or ([] if rank is None else [rank])
+    who = f"rank {', '.join(map(str, ranks))}" if ranks else f"one of the {members.size} processes"
+    what = "has not answered in time" if re.search(r"tim(ed|e) ?out", text, re.IGNORECASE) else "has gone"
+    return PeerError(
+        f"{who} {what}, and rank {members.rank} waits for it: {first}",
+        remedy=f"see the output of {who}, then start all of them again; weights and optimiser are as before the call",
+    )
+
+
+def members_of(option: object) -> Members | None:
+    """Return the processes that an option names.
+
+    Args:
+        option: ``Options.process_group``.
+
+    Returns:
+        The processes; None for one that is by itself.
+
+    Raises:
+        OptionsError: This process is not in the group.
+    """
+    if option == ALONE or not dist.is_available() or (option is None and not dist.is_initialized()):
+        return None
+    group: Any = dist.group.WORLD if option is None else option
+    if dist.get_rank(group) < 0:
+        raise OptionsError(
+            "this process is not in the process group that the options name", option="process_group", value=option,
+            remedy="make steps with a group only in its processes, or set process_group='alone'",
+        )
+    return Members(group) if dist.get_world_size(group) > 1 else None
+
+
+def _store_of(group: Any) -> Any:
+    """Return the key-value store through which the group was formed, or None."""
+    from torch.distributed import distributed_c10d
+
+    try:
+        return distributed_c10d._get_process_group_store(group)
+    except (AttributeError, RuntimeError, ValueError, KeyError):
+        return None
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
