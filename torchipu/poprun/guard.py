@@ -1,0 +1,29 @@
+"""Outlives a launcher that was killed, and ends what it had started.
+
+An instance dies with the launcher by itself; what the instance has started may not. Run as a file, without site
+packages. Reads a line for each attempt, the ids of its processes; each leads a process group. The end of the input
+means that the launcher has gone; a line ``done`` before it, that nothing is left to do.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+
+
+def main() -> None:
+    """Wait for the launcher to end."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_IGN)
+    groups: list[int] = []
+    for line in sys.stdin:
+        if line.strip() == "done":
+            return
+        groups = [int(word) for word in line.split()]
+    for group in groups:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
