@@ -133,9 +133,10 @@ def test_torch_range_is_the_same_in_all_places() -> None:
 def test_entry_point_and_command_name_what_exists() -> None:
     scripts = PYPROJECT["project"]["scripts"]
     backends = PYPROJECT["project"]["entry-points"]["torch_dynamo_backends"]
-    for name, value in {**scripts, **backends}.items():
+    autoload = PYPROJECT["project"]["entry-points"]["torch.backends"]
+    for name, value in [*scripts.items(), *backends.items(), *autoload.items()]:
         assert callable(metadata.EntryPoint(name, value, "any").load())
-    assert (set(scripts), set(backends)) == ({"torchipu"}, {"ipu"})
+    assert (set(scripts), set(backends)) == ({"torchipu", "poprun"}, {"ipu"})
 
 
 def test_torch_finds_the_backend_in_a_process_that_never_imported_torchipu() -> None:
@@ -145,11 +146,11 @@ def test_torch_finds_the_backend_in_a_process_that_never_imported_torchipu() -> 
         pytest.skip("torchipu is not installed here, only on the path")
     code = """
 import sys, torch
-before = "torchipu" in sys.modules
+before = "torchipu.backend" in sys.modules
 compiled = torch.compile(torch.nn.Linear(3, 2), backend="ipu")
-print(before, tuple(compiled(torch.ones(4, 3)).shape), "torchipu" in sys.modules)
+print(before, tuple(compiled(torch.ones(4, 3)).shape), "torchipu.backend" in sys.modules)
 """
-    done = run_python(code)
+    done = run_python(code, TORCH_DEVICE_BACKEND_AUTOLOAD="0")  # which imports torchipu for its hooks
     assert done.stdout.strip() == "False (4, 2) True", done.stderr
 
 
@@ -168,7 +169,7 @@ def test_source_distribution_holds_the_kernel_sources(tmp_path: Path) -> None:
     assert not [name for name in shipped if name.endswith((".so", ".c"))]
 
 
-def test_what_a_wheel_holds_gives_the_names_of_poptorch_popdist_and_popart(tmp_path: Path) -> None:
+def test_what_a_wheel_holds_gives_the_names_of_poptorch_popdist_popart_and_horovod(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, check=False,
@@ -179,13 +180,16 @@ def test_what_a_wheel_holds_gives_the_names_of_poptorch_popdist_and_popart(tmp_p
     code = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import popart, popdist.poptorch, poptorch, torch
+import horovod.torch, popart, popdist.poptorch, poptorch, torch
 assert torch.equal(poptorch.inferenceModel(torch.nn.ReLU())(torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))
-print(poptorch.__file__, popart.__file__, popdist.__file__)
+print(poptorch.__file__, popart.__file__, popdist.__file__, horovod.__file__)
 """
     done = run_python(code, str(tmp_path))
     ours = tmp_path / "torchipu"
-    files = [ours / "poptorch" / "__init__.py", ours / "poptorch" / "popart.py", ours / "popdist" / "__init__.py"]
+    files = [
+        ours / "poptorch" / "__init__.py", ours / "poptorch" / "popart.py", ours / "popdist" / "__init__.py",
+        ours / "horovod" / "__init__.py",
+    ]
     assert done.stdout.split() == [str(file) for file in files], done.stderr
 
 

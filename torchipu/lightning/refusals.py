@@ -1,0 +1,82 @@
+"""What IPUs do not do for a Trainer: refused, or ignored with a warning, in the words of the old integration."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+IGNORED_HOOKS = (
+    "backward", "on_before_backward", "on_after_backward", "configure_gradient_clipping", "on_before_optimizer_step",
+)
+ONE_OPTIMIZER = "IPUs currently only support one optimizer."
+LBFGS = "IPUs and the LBFGS optimizer are not compatible."
+BATCH_SAMPLER = (
+    "It is not possible to have a batch sampler in your dataloader, when running on multiple IPU devices."
+)
+
+
+def check_fit(trainer: Any, module: Any, is_overridden: Callable[[str, Any], bool], error: type[Exception]) -> None:
+    """Refuse what training cannot do, before anything runs.
+
+    Args:
+        trainer: The Trainer.
+        module: The Lightning module.
+        is_overridden: Lightning's.
+        error: Its exception for configurations.
+
+    Raises:
+        MisconfigurationException: Manual optimisation, or a step that draws its batches itself.
+    """
+    if not module.automatic_optimization:
+        raise error(
+            "`automatic_optimization = False` is not supported on IPUs: forward, backward and update are one program, "
+            "which `training_step` cannot take apart. Return the loss, and let configure_optimizers give one optimizer."
+        )
+    check_iterator_steps(module, error)
+    for name in IGNORED_HOOKS:
+        owners = [module, *trainer.callbacks] if name != "backward" and "clipping" not in name else [module]
+        for owner in owners:
+            if is_overridden(name, owner):
+                warnings.warn(
+                    f"You have overridden the `{name}` hook in `{type(owner).__name__}`, but it will be ignored: on "
+                    "IPUs the backward pass and the optimizer step are part of one program.", stacklevel=2,
+                )
+
+
+def check_iterator_steps(module: Any, error: type[Exception]) -> None:
+    """Refuse steps that take an iterator over batches.
+
+    Raises:
+        MisconfigurationException: There is one.
+    """
+    for name in ("training_step", "validation_step", "test_step", "predict_step"):
+        step = getattr(module, name, None)
+        if step is not None and "dataloader_iter" in inspect.signature(step).parameters:
+            raise error(f"`{name}(dataloader_iter)` is not supported on IPUs: let it take a batch")
+
+
+def check_optimizers(optimizers: list[torch.optim.Optimizer], error: type[Exception]) -> None:
+    """Refuse several optimisers, and LBFGS.
+
+    Raises:
+        MisconfigurationException: It is so.
+    """
+    if len(optimizers) > 1:
+        raise error(ONE_OPTIMIZER)
+    if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in optimizers):
+        raise error(LBFGS)
+
+
+def check_batch_sampler(loader: Any, replicas: int, error: type[Exception]) -> None:
+    """Refuse a batch sampler of the user's where replicas share the batches.
+
+    Raises:
+        MisconfigurationException: There is one.
+    """
+    sampler = getattr(loader, "batch_sampler", None)
+    if replicas > 1 and sampler is not None and type(sampler) is not torch.utils.data.BatchSampler:
+        raise error(BATCH_SAMPLER)

@@ -1,0 +1,185 @@
+"""What a step does beside computing: logs, updates of metrics, writes of attributes; noted, and done later."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torchipu.lightning.expressions import Number, Output, Pending, Surroundings, evaluated
+from torchipu.lightning.written_attributes import Containers
+
+TRACED = (FunctionalTensor, FakeTensor)
+METRIC_METHODS = ("forward", "update", "compute", "reset")
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A call of ``self.log``; ``reduction`` is what becomes of the values of several replicas."""
+
+    name: str
+    value: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def do(self, module: Any, at: Surroundings) -> None:
+        """Log the value of a micro-batch."""
+        module.log(self.name, evaluated(self.value, at), *self.args, **self.kwargs)
+
+
+@dataclass(frozen=True, slots=True)
+class MetricCall:
+    """A call of a metric's method, done with real values on the host."""
+
+    metric: Any
+    method: str
+    args: Any
+    kwargs: Any
+    number: int
+
+    def do(self, module: Any, at: Surroundings) -> None:
+        """Call the method."""
+        called = self.metric if self.method == "forward" else getattr(self.metric, self.method)
+        at.results[self.number] = called(*evaluated(self.args, at), **evaluated(self.kwargs, at))
+
+
+class Tape:
+    """Notes what a step does while it is captured; nothing of it happens then.
+
+    Args:
+        module: The Lightning module.
+
+    Attributes:
+        actions: What was noted, in order.
+        tensors: Those of the capture that are handed back: for actions, and for what the step returns.
+        sums: Places of outputs that replicas add up, rather than average, by the word of ``reduce_fx``.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.actions: list[Any] = []
+        self.tensors: list[torch.Tensor] = []
+        self.reductions: dict[int, str] = {}
+        self.has_numbers = False
+
+    # ------------------------------------------------------------------ values
+    def hold(self, value: Any) -> Any:
+        """Return a structure in which every tensor of the capture is an `Output`."""
+        return pytree.tree_map(self._held, value)
+
+    def _held(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if not isinstance(leaf, TRACED):
+            with _disable_current_modes():
+                return leaf.detach().clone()
+        place = next((place for place, tensor in enumerate(self.tensors) if tensor is leaf), None)
+        if place is None:
+            place = len(self.tensors)
+            self.tensors.append(leaf)
+        return Output(place)
+
+    # ------------------------------------------------------------------ what the step calls
+    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        """Stand in for ``LightningModule.log``."""
+        if isinstance(value, (int, float)) and not isinstance(value, Number):
+            self.has_numbers = True
+        if isinstance(value, torch.Tensor) and isinstance(value, TRACED):
+            # A value of its own for each log: the same tensor may be logged with several reductions.
+            value = value.detach()
+        held = self.hold(value)
+        reduction = kwargs.get("reduce_fx", "mean")
+        word = reduction if isinstance(reduction, str) else getattr(reduction, "__name__", "mean")
+        if isinstance(held, Output):
+            self.reductions[held.place] = word
+        self.actions.append(Logged(name, held, args, kwargs))
+
+    def _metric_call(self, metric: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        number = len(self.actions)
+        self.actions.append(MetricCall(metric, method, self.hold(args), self.hold(kwargs), number))
+        if method not in ("forward", "compute"):
+            return None
+        label = type(metric).__name__
+
+        def pending(get: Callable[[Any], Any]) -> Pending:
+            return Pending(lambda at: get(at.results[number]), label, self.hold)
+
+        if hasattr(metric, "keys") and callable(metric.keys):
+            return {key: pending(operator.itemgetter(key)) for key in metric.keys()}  # noqa: SIM118
+        return pending(lambda found: found)
+
+    # ------------------------------------------------------------------ in force
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[None]:
+        """Stand in for what would act, while the step runs; then note what it has written into attributes, and undo."""
+        containers = Containers(self.module)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_standing_in(self.module, {"log": self.log}))
+            for metric in outermost_metrics(self.module):
+                stack.enter_context(_standing_in(metric, {
+                    method: lambda *args, _metric=metric, _method=method, **kwargs: self._metric_call(
+                        _metric, _method, args, kwargs
+                    ) for method in METRIC_METHODS
+                }))
+            try:
+                yield
+            finally:
+                written = containers.undo()
+        self.actions += [effect.held(self.hold) for effect in written]
+
+    def play(self, at: Surroundings) -> None:
+        """Do for a micro-batch what was noted."""
+        for action in self.actions:
+            action.do(self.module, at)
+
+    def warn_of_numbers(self, step: str) -> None:
+        """Say once that a plain number was logged."""
+        names = [a.name for a in self.actions if isinstance(a, Logged) and type(a.value) in (int, float, bool)]
+        if names:
+            warnings.warn(
+                f"{step} logs {names[0]!r}, a Python number that torchipu cannot follow: it is taken anew only when "
+                "the step is captured again. Log it in a hook such as on_train_batch_end", stacklevel=2,
+            )
+
+
+def outermost_metrics(module: torch.nn.Module) -> list[Any]:
+    """Return the metrics and collections of metrics in a module that lie in no other one."""
+    try:
+        from torchmetrics import Metric, MetricCollection
+    except ImportError:
+        return []
+    found: list[Any] = []
+
+    def search(member: torch.nn.Module) -> None:
+        for child in member.children():
+            if isinstance(child, (Metric, MetricCollection)):
+                if not any(child is known for known in found):
+                    found.append(child)
+            else:
+                search(child)
+
+    search(module)
+    return found
+
+
+@contextlib.contextmanager
+def _standing_in(owner: Any, members: dict[str, Any]) -> Iterator[None]:
+    """Give an object attributes of its own, and take them off again."""
+    held = owner.__dict__
+    before = {name: held[name] for name in members if name in held}
+    held.update(members)
+    try:
+        yield
+    finally:
+        for name in members:
+            held.pop(name, None)
+        held.update(before)
