@@ -6,6 +6,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PYTEST_ARGS ?=
 DEMO_ARGS ?=
+FAULTS_ARGS ?=
 OPINFO_ARGS ?= --workers 2
 MODELS ?=
 
@@ -19,13 +20,14 @@ MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "
 FLAVOUR := $(if $(filter 1,$(TORCHIPU_CHECKED)),checked,plain)
 OTHER := $(shell test "$$(cat build/flavour 2>/dev/null || echo $(FLAVOUR))" = $(FLAVOUR) || { rm -f $(VENV)/kernels.stamp; echo yes; })
 
-.PHONY: help demo test opinfo models bench lint kernels clean
+.PHONY: help demo test faults opinfo models bench lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
 help:
 	@echo "make demo     train and test the pipelined demo (DEMO_ARGS=... passes flags on)"
 	@echo "make test     run the tests (PYTEST_ARGS=... passes flags on)"
+	@echo "make faults   kill, stop and break instances of trainings at every moment, 120 ways (FAULTS_ARGS=...)"
 	@echo "make opinfo   compare every operator of PyTorch's OpInfo with eager (OPINFO_ARGS=... passes flags on)"
 	@echo "make models   compare architectures of timm and transformers with eager; writes docs/models.md"
 	@echo "make bench    run the benchmarks beside eager and Inductor"
@@ -38,6 +40,9 @@ demo: $(VENV)/demo.stamp $(VENV)/kernels.stamp
 
 test: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m pytest $(PYTEST_ARGS)
+
+faults: $(VENV)/dev.stamp $(VENV)/kernels.stamp
+	$(PY) -m tests.distributed.faults $(FAULTS_ARGS)
 
 opinfo: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.opinfo --write build/opinfo $(OPINFO_ARGS)
