@@ -123,3 +123,14 @@ def test_program_that_does_not_fit_is_placed_when_overflow_is_allowed():
     executable = lowered(training_graph(2, FULL, layers=5), pipeline(2, 4), small, micro_batches=4)
     placed = assign_memory(executable, small, allow_overflow=True)
     assert max(end for _, end in placed.addresses.values()) > 5_000
+
+
+def test_code_that_overflows_its_region_is_refused_though_the_tile_has_room():
+    small = replace(MK2, code_region_bytes=257)
+    executable = lowered(chain(2), one_forward(), small)
+    with pytest.raises(OutOfTileMemoryError, match=r"tile 0 of ipu 0 needs 258 B of code.*region of 257 B") as caught:
+        assign_memory(executable, small, allow_overflow=False)
+    assert (caught.value.needed_bytes, caught.value.available_bytes) == (258, 257)
+    assert "more IPUs" in str(caught.value)
+    assert assign_memory(executable, small, allow_overflow=True).addresses
+    assign_memory(executable, replace(small, code_region_bytes=258), allow_overflow=False)

@@ -3,6 +3,7 @@
 import pytest
 
 from torchipu.errors import OptionsError
+from torchipu.ops.matrix_unit import amp_cycles, conv_units
 from torchipu.target import TARGETS, lookup_target
 
 
@@ -21,6 +22,23 @@ def test_peak_rate_is_clock_times_tiles_times_macs(name, half_peak, single_peak)
     per_mac = 2 * target.clock_hz * target.num_tiles / 1e12
     assert per_mac * target.amp_macs_half_half == pytest.approx(half_peak, rel=0.01)
     assert per_mac * target.amp_macs_float == pytest.approx(single_peak, rel=0.01)
+
+
+@pytest.mark.parametrize("name", ["mk1", "mk2", "bow", "c600"])
+@pytest.mark.parametrize(("is_half", "half_partials", "rate"), [
+    (True, True, "amp_macs_half_half"), (True, False, "amp_macs_half_float"), (False, False, "amp_macs_float"),
+])
+def test_a_long_call_of_the_matrix_unit_comes_near_the_rate_of_its_machine_and_never_over(
+    name, is_half, half_partials, rate,
+):
+    target = lookup_target(name)
+    units = conv_units(target, is_half=is_half, half_partials=half_partials)
+    positions, inputs, outputs = 8192, 64, 4 * units
+    work = {
+        "positions": positions, "inputs": inputs, "outputs": outputs, "is_half": int(is_half), "output_group": units,
+    }
+    macs_a_cycle = positions * inputs * outputs / amp_cycles(target, work)
+    assert 0.9 * getattr(target, rate) < macs_a_cycle <= getattr(target, rate)
 
 
 def test_only_the_c600_multiplies_floats_of_8_bits_at_560_teraflops():

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torchipu.target import Target
 
 INPUT_GROUP = 16  # input channels that the AMP takes at a time
+LOAD_CYCLES_PER_UNIT = 4  # 64 for a panel of 16 units; ipu_hardware.md 1.2
+HALF_INPUTS_PER_CYCLE, FLOAT_INPUTS_PER_CYCLE = 4, 2  # of a unit; ipu_hardware.md 1.2
 SUMMAND_PARTS = (2, 3, 4, 6, 8, 12, 16, 24, 32)
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
@@ -36,19 +38,31 @@ def _panel_cycles(positions: int, workers: int, accumulates: bool, is_half: bool
     return max(workers * max(cycles), workers * min(cycles) + 14)
 
 
+def conv_units(target: Target, *, is_half: bool, half_partials: bool) -> int:
+    """Return how many output channels the matrix unit works on at a time: its units, of which each has one.
+
+    It is the target's rate over what a unit takes in a cycle: 16 of halves with half partials on Mk2, 8 on Mk1; 8 of
+    floats on Mk2, 4 on Mk1 (ipu_hardware.md 1.2).
+    """
+    if not is_half:
+        return target.amp_macs_float // FLOAT_INPUTS_PER_CYCLE
+    return (target.amp_macs_half_half if half_partials else target.amp_macs_half_float) // HALF_INPUTS_PER_CYCLE
+
+
 def amp_cycles(target: Target, work: Mapping[str, int]) -> int:
     """Cycles of one call of the matrix unit.
 
     Args:
         target: The machine.
-        work: ``positions`` x ``inputs`` by ``inputs`` x ``outputs``; ``is_half``; ``output_group`` 16 or 8; ``calls``.
+        work: ``positions`` x ``inputs`` by ``inputs`` x ``outputs``; ``is_half``; ``output_group`` from
+            `conv_units`; ``calls``.
 
     Source: poplibs estimator, ipu_hardware.md 2.2.
     """
     is_half = bool(work["is_half"])
     input_groups = -(-work["inputs"] // INPUT_GROUP)
     output_groups = -(-work["outputs"] // work["output_group"])
-    load = 64 if work["output_group"] == 16 else 32
+    load = LOAD_CYCLES_PER_UNIT * work["output_group"]
     first = _panel_cycles(work["positions"], target.num_workers, False, is_half)
     later = _panel_cycles(work["positions"], target.num_workers, True, is_half)
     cycles = 50 + 6 * (7 + 3 * (input_groups - 1)) + 13 + 11 + output_groups * (18 + load + 7 + first)
@@ -139,7 +153,7 @@ def plan_matmul(
         inputs: Summands.
         outputs: Columns of the right operand.
         is_half: Whether operands are half.
-        output_group: Output channels of a panel: 16 with half partials, otherwise 8.
+        output_group: Output channels of a panel; see `conv_units`.
         available_memory: Part of a tile's memory that temporary values may use. What does not fit is computed in
             parts, one after another: fewer operands are gathered at a time.
     """
@@ -242,11 +256,15 @@ def plan_of(op: Op, target: Target, product: Product, dtype: DType) -> MatmulPla
     if 0 in (product.groups, product.positions, product.inputs, product.outputs):
         return None
     is_half = dtype is DType.HALF
-    output_group = 16 if is_half and op.attrs.get("partials") == "half" else 8
+    group = _output_group_of(op, target, is_half=is_half)
     available = float(str(op.attrs.get("available_memory", AVAILABLE_MEMORY)))
     return plan_matmul(
-        target, product.groups, product.positions, product.inputs, product.outputs, is_half, output_group, available,
+        target, product.groups, product.positions, product.inputs, product.outputs, is_half, group, available,
     )
+
+
+def _output_group_of(op: Op, target: Target, *, is_half: bool) -> int:
+    return conv_units(target, is_half=is_half, half_partials=op.attrs.get("partials") == "half")
 
 
 def summand_tiles(op: Op, target: Target, products: Sequence[Product]) -> tuple[int, ...]:
@@ -268,13 +286,12 @@ def matmul_vertices(
     if plan is None:
         return ()
     is_half = dtype is DType.HALF
-    output_group = 16 if is_half and op.attrs.get("partials") == "half" else 8
     vertices = plan.row_split * plan.column_split * plan.input_split * min(groups, target.num_tiles)
     element_bytes = 2 if is_half else 4
     gathered = (plan.positions + plan.outputs) * plan.inputs * element_bytes * plan.calls
     sizes = {
         "positions": plan.positions, "inputs": plan.inputs, "outputs": plan.outputs, "is_half": int(is_half),
-        "output_group": output_group,
+        "output_group": _output_group_of(op, target, is_half=is_half),
     }
     has_partials = is_half or plan.inputs < inputs
     partial_bytes = plan.positions * plan.outputs * plan.calls * 4 if has_partials else 0

@@ -45,6 +45,9 @@ CATEGORIES = (
     "temporaries",
 )
 
+EXECUTED = ("code", "exchange code")
+"""Categories that lie in the region that a tile executes from."""
+
 
 @dataclass(frozen=True, slots=True)
 class TileMemory:
@@ -81,10 +84,12 @@ def assign_memory(executable: Executable, target: Target, *, allow_overflow: boo
         The executable with addresses: the same bytes on all tiles that hold the variable.
 
     Raises:
-        OutOfTileMemoryError: A tile needs more than it has.
+        OutOfTileMemoryError: A tile needs more than it has, or more code than the region holds that can be executed.
     """
     liveness = Liveness(executable, target)
     if not allow_overflow:
+        for ipu in range(executable.num_ipus):
+            _check_code(liveness, ipu, target)
         fullest = max(liveness.peaks(), key=lambda memory: memory.total_bytes)
         if fullest.total_bytes > target.tile_memory_bytes:
             raise _out_of_memory(fullest, target)
@@ -94,6 +99,22 @@ def assign_memory(executable: Executable, target: Target, *, allow_overflow: boo
 def tile_memory(executable: Executable, target: Target) -> tuple[TileMemory, ...]:
     """Return the memory of the fullest tile of each IPU."""
     return Liveness(executable, target).peaks()
+
+
+def _check_code(liveness: Liveness, ipu: int, target: Target) -> None:
+    """Refuse code that does not fit into the region that is executed from (``ipu_hardware.md`` 3.6)."""
+    code = liveness.executed_by_tile(ipu)
+    tile = int(code.argmax())
+    if code[tile] <= target.code_region_bytes:
+        return
+    shares = {name: int(liveness.always(ipu)[name][tile]) for name in EXECUTED}
+    raise OutOfTileMemoryError(
+        f"tile {tile} of ipu {ipu} needs {code[tile]} B of code, but a tile of {target.title} executes from a region of "
+        f"{target.code_region_bytes} B", ipu=ipu, tile=tile, needed_bytes=int(code[tile]),
+        available_bytes=target.code_region_bytes,
+        detail="\n".join(f"{name:<18} {count:>9} B" for name, count in shares.items() if count),
+        remedy="put the model on more IPUs (torchipu.Block): each then has fewer ops, and less code",
+    )
 
 
 def _out_of_memory(memory: TileMemory, target: Target) -> OutOfTileMemoryError:
@@ -294,6 +315,16 @@ class Liveness:
             always[ipu]["exchange code"] += exchange_code_bytes(largest, fragments)
         for here in always:
             here["stacks"] += self.target.stack_bytes
+
+    def always(self, ipu: int) -> dict[str, TileBytes]:
+        """Return the bytes by tile that are live all the time, by category."""
+        return self._always[ipu]
+
+    def executed_by_tile(self, ipu: int) -> TileBytes:
+        """Return the bytes on each tile of what has to lie in the region that is executed from."""
+        here = self._always[ipu]
+        total: TileBytes = np.sum([here[name] for name in EXECUTED], axis=0)
+        return total
 
     def code_by_tile(self, ipu: int) -> TileBytes:
         """Return the bytes of code, control and stacks on each tile, rounded up to the alignment."""
