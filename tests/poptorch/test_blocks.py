@@ -135,7 +135,7 @@ def test_error_within_a_run_leaves_no_block_active() -> None:
 
     with pytest.raises(ValueError, match=r"^mine$"):
         place(model)
-    assert blocks._placing is None
+    assert blocks._PLACING.get() is None
     assert "custom" not in traceback.current_meta
 
 

@@ -30,6 +30,7 @@ from torchipu.capture.distributions import unvalidated
 from torchipu.capture.fx_import import Given, Imported, import_graph
 from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.inputs import refuse_foreign
+from torchipu.capture.process_wide import capturing
 from torchipu.capture.written_state import has_loops
 from torchipu.errors import CaptureError, IpuError
 from torchipu.ir.graph import Tensor
@@ -57,7 +58,7 @@ def capture_joint(
         CaptureError: The module cannot be captured as one graph (torch's reason is the cause), or its loss cannot be
             told from its other results.
     """
-    with _tracing(module):
+    with capturing(), _tracing(module):
         return _capture(module, args, kwargs or {}, _Training(loss, loss_scale), name, strict_ops)
 
 
@@ -66,7 +67,7 @@ def capture_inference(
     strict_ops: bool = False,
 ) -> Captured:
     """Capture the forward of a module as one graph; arguments and errors as for `capture_joint`."""
-    with torch.no_grad(), _tracing(module):
+    with capturing(), torch.no_grad(), _tracing(module):
         return _capture(module, args, kwargs or {}, None, name, strict_ops)
 
 

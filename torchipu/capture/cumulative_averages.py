@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from torchipu.capture.process_wide import replaced
 
 
 @contextmanager
@@ -21,7 +22,7 @@ def counted_on_the_device() -> Iterator[None]:
         is_counted = self.training and self.momentum is None and self.num_batches_tracked is not None
         return _cumulative(self, input) if is_counted else plain(self, input)
 
-    with mock.patch.object(_BatchNorm, "forward", forward):
+    with replaced(_BatchNorm, "forward", forward):
         yield
 
 

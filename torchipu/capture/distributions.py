@@ -7,13 +7,11 @@ from collections.abc import Iterator
 
 from torch.distributions import Distribution
 
+from torchipu.capture.process_wide import switched
+
 
 @contextlib.contextmanager
 def unvalidated() -> Iterator[None]:
     """Validate no arguments of distributions meanwhile, and afterwards as before; Dynamo would leave them so."""
-    validates = Distribution._validate_args
-    Distribution.set_default_validate_args(False)
-    try:
+    with switched(Distribution, "_validate_args", False):
         yield
-    finally:
-        Distribution.set_default_validate_args(validates)

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._guards import TracingContext, tracing
@@ -22,7 +21,6 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.fx import traceback
-from torch.nn.modules import module as torch_module
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -32,6 +30,7 @@ from torchipu.capture.captured import Captured
 from torchipu.capture.cumulative_averages import counted_on_the_device
 from torchipu.capture.custom_ops import stand_in
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT
+from torchipu.capture.process_wide import capturing, replaced, watching_modules
 from torchipu.capture.substitutes import CrossMapLRN2d
 
 
@@ -101,7 +100,7 @@ def _rebound(module: torch.nn.Module) -> Iterator[None]:
         if parameter is None or member._parameters.get(name) is not parameter:
             register(member, name, parameter)
 
-    with mock.patch.object(torch.nn.Module, "register_parameter", bind):
+    with replaced(torch.nn.Module, "register_parameter", bind):
         yield
 
 
@@ -128,8 +127,8 @@ def capture_by_running(
     # Tensors that are no parameters, buffers or inputs are constants of the program.
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     with (
-        torch.inference_mode(False), torch.set_grad_enabled(is_training), torch.random.fork_rng(devices=[]),
-        tracing(TracingContext(fake_mode)),
+        capturing(), torch.inference_mode(False), torch.set_grad_enabled(is_training),
+        torch.random.fork_rng(devices=[]), tracing(TracingContext(fake_mode)),
     ):
         try:
             given = tuple(tensor.detach() for tensor in tensors)
@@ -184,7 +183,7 @@ def _seen_as_tracing() -> Iterator[None]:
         asking = sys._getframe(1).f_globals.get("__name__", "")
         return bool(real()) or not (asking == "torch" or asking.startswith("torch."))
 
-    with mock.patch.object(torch.jit, "is_tracing", is_tracing):
+    with replaced(torch.jit, "is_tracing", is_tracing):
         yield
 
 
@@ -192,7 +191,7 @@ def _seen_as_tracing() -> Iterator[None]:
 def _without_loops() -> Iterator[None]:
     """Take apart a layer that torch writes as a loop over memory of its own."""
     loop = torch.nn.modules.normalization._cross_map_lrn2d  # type: ignore[attr-defined]
-    with mock.patch.object(loop, "apply", CrossMapLRN2d.apply):
+    with replaced(loop, "apply", CrossMapLRN2d.apply):
         yield
 
 
@@ -227,22 +226,17 @@ def _module_paths(root: torch.nn.Module) -> Iterator[None]:
     paths = {id(member): path for path, member in root.named_modules(remove_duplicate=True)}
     stacks: list[dict[str, tuple[str, type]]] = [{}]
 
-    def enter(module: torch.nn.Module, args: Any) -> None:
+    def enter(module: torch.nn.Module) -> None:
         path = paths.get(id(module))
         if path is None:
             return
         stacks.append({**stacks[-1], path: (path, type(module))})
         traceback.current_meta["nn_module_stack"] = stacks[-1]
 
-    def leave(module: torch.nn.Module, args: Any, result: Any) -> None:
+    def leave(module: torch.nn.Module) -> None:
         if id(module) in paths and len(stacks) > 1:
             stacks.pop()
             traceback.current_meta["nn_module_stack"] = stacks[-1]
 
-    begin = torch_module.register_module_forward_pre_hook(enter)
-    end = torch_module.register_module_forward_hook(leave, always_call=True)
-    try:
+    with watching_modules(enter, leave):
         yield
-    finally:
-        begin.remove()
-        end.remove()

@@ -109,8 +109,8 @@ def _check_code(liveness: Liveness, ipu: int, target: Target) -> None:
         return
     shares = {name: int(liveness.always(ipu)[name][tile]) for name in EXECUTED}
     raise OutOfTileMemoryError(
-        f"tile {tile} of ipu {ipu} needs {code[tile]} B of code, but a tile of {target.title} executes from a region of "
-        f"{target.code_region_bytes} B", ipu=ipu, tile=tile, needed_bytes=int(code[tile]),
+        f"tile {tile} of ipu {ipu} needs {code[tile]} B of code, but a tile of {target.title} executes from a region "
+        f"of {target.code_region_bytes} B", ipu=ipu, tile=tile, needed_bytes=int(code[tile]),
         available_bytes=target.code_region_bytes,
         detail="\n".join(f"{name:<18} {count:>9} B" for name, count in shares.items() if count),
         remedy="put the model on more IPUs (torchipu.Block): each then has fewer ops, and less code",

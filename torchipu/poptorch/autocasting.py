@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, Self
 
 import torch
@@ -80,20 +81,17 @@ class autocast(contextlib.ContextDecorator):
 
     def __init__(self, enabled: bool = True) -> None:
         self.enabled = enabled
-        self._before: list[bool] = []
 
     def __enter__(self) -> Self:
-        global _is_region
-        self._before.append(_is_region)
-        _is_region = self.enabled
+        _REGIONS.set((*_REGIONS.get(), self.enabled))
         return self
 
     def __exit__(self, *error: object) -> None:
-        global _is_region
-        _is_region = self._before.pop()
+        _REGIONS.set(_REGIONS.get()[:-1])
 
 
-_is_region = False
+_REGIONS: ContextVar[tuple[bool, ...]] = ContextVar("regions", default=())
+"""Of this thread, outermost first: whether each computes as the policy says."""
 
 
 @contextlib.contextmanager
@@ -103,8 +101,7 @@ def casting(policy: Policy | None) -> Iterator[None]:
     Args:
         policy: None where `Options.Precision.autocastEnabled` has switched them off.
     """
-    global _is_region
-    before, _is_region = _is_region, False
+    token = _REGIONS.set(())
     try:
         if policy is None:
             yield
@@ -112,7 +109,7 @@ def casting(policy: Policy | None) -> Iterator[None]:
             with _Casts(policy):
                 yield
     finally:
-        _is_region = before
+        _REGIONS.reset(token)
 
 
 class _Casts(TorchFunctionMode):
@@ -127,7 +124,7 @@ class _Casts(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = dict(kwargs or {})
-        if not _is_region:
+        if not any(_REGIONS.get()[-1:]):
             return function(*args, **kwargs)
         dtypes = set(_dtypes((args, kwargs)))
         wanted = self.policy.dtype_of(_name(function), dtypes) if dtypes else None

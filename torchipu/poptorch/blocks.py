@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -93,15 +94,16 @@ class _Placing:
         _annotate(NO_BLOCK, None)
 
 
-_placing: _Placing | None = None
+_PLACING: ContextVar[_Placing | None] = ContextVar("placing", default=None)
 
 
 def number_of_region() -> int:
     """Return the next number for a region of the model, the same in every run of it; 0 outside of a capture."""
-    if _placing is None:
+    placing = _PLACING.get()
+    if placing is None:
         return 0
-    _placing.num_regions += 1
-    return _placing.num_regions - 1
+    placing.num_regions += 1
+    return placing.num_regions - 1
 
 
 def _annotate(name: str, ipu: int | None) -> None:
@@ -120,14 +122,13 @@ def placing(strategy: _IExecutionStrategy) -> Iterator[_Placing]:
     Yields:
         What was placed, to be read at the end.
     """
-    global _placing
-    before = _placing
     with traceback.annotate({}):
+        placed = _Placing(strategy)
+        token = _PLACING.set(placed)
         try:
-            _placing = _Placing(strategy)
-            yield _placing
+            yield placed
         finally:
-            _placing = before
+            _PLACING.reset(token)
 
 
 def refuse_ops_outside(blocks: Iterable[tuple[str, int | None] | None]) -> None:
@@ -211,8 +212,8 @@ class Block(torch.nn.Module):
         Block.start(self._user_id, self._ipu_id)
 
     def __exit__(self, *error: object) -> None:
-        if _placing is not None:
-            _placing.end()
+        if (placing := _PLACING.get()) is not None:
+            placing.end()
 
     @staticmethod
     def start(user_id: str | None = None, ipu_id: int | None = None) -> None:
@@ -222,14 +223,14 @@ class Block(torch.nn.Module):
             user_id: Name of the block; None for an automatic one.
             ipu_id: IPU, from 0 within the model.
         """
-        if _placing is not None:
-            _placing.begin(_placing.automatic_id() if user_id is None else user_id, ipu_id)
+        if (placing := _PLACING.get()) is not None:
+            placing.begin(placing.automatic_id() if user_id is None else user_id, ipu_id)
 
     @staticmethod
     def useAutoId() -> None:
         """Begin automatic names from "0" again."""
-        if _placing is not None:
-            _placing.restart_ids()
+        if (placing := _PLACING.get()) is not None:
+            placing.restart_ids()
 
 
 class _BlockHook:
@@ -246,8 +247,8 @@ class _BlockHook:
 
     def __call__(self, *_: Any) -> None:
         """Begin the block."""
-        if _placing is not None:
-            _placing.begin(_placing.id_of(self) if self._user_id is None else self._user_id, self._ipu_id)
+        if (placing := _PLACING.get()) is not None:
+            placing.begin(placing.id_of(self) if self._user_id is None else self._user_id, self._ipu_id)
 
     def __repr__(self) -> str:
         return f"BeginBlock(user_id={self._user_id}, ipu_id={self._ipu_id})"

@@ -5,30 +5,41 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 import torch
 
-_is_on_ipu = False
-_is_training = False
-_model: torch.nn.Module | None = None
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What runs for the IPU."""
+
+    is_training: bool
+    model: torch.nn.Module | None
+
+
+_RUNNING: ContextVar[_Running | None] = ContextVar("running", default=None)
+"""Of this thread: another one may call the same module plainly meanwhile."""
 _OF_FAKE_TENSORS = logging.getLogger("torch._subclasses.fake_tensor")
 """Logs a traceback of torch's insides for every op that is refused while a model is captured."""
 
 
 def isRunningOnIpu() -> bool:
     """Return whether ``forward`` runs for the IPU; False in a plain call of the same module."""
-    return _is_on_ipu
+    return _RUNNING.get() is not None
 
 
 def is_training_on_ipu() -> bool:
     """Return whether ``forward`` runs for a `trainingModel`."""
-    return _is_on_ipu and _is_training
+    running = _RUNNING.get()
+    return running is not None and running.is_training
 
 
 def model_on_ipu() -> torch.nn.Module | None:
     """Return the model whose ``forward`` is captured for the IPU."""
-    return _model
+    running = _RUNNING.get()
+    return None if running is None else running.model
 
 
 @contextlib.contextmanager
@@ -39,18 +50,14 @@ def on_ipu(is_training: bool = False, model: torch.nn.Module | None = None) -> I
         is_training: Whether backward ops are wanted.
         model: What runs.
     """
-    global _is_on_ipu, _is_training, _model
-    before = _is_on_ipu, _is_training, _model
-    _is_on_ipu, _is_training, _model = True, is_training, model
-    _OF_FAKE_TENSORS.addFilter(_is_no_traceback)
+    token = _RUNNING.set(_Running(is_training, model))
+    _OF_FAKE_TENSORS.addFilter(_is_worth_saying)  # once, however often
     try:
         yield
     finally:
-        _is_on_ipu, _is_training, _model = before
-        if not _is_on_ipu:
-            _OF_FAKE_TENSORS.removeFilter(_is_no_traceback)
+        _RUNNING.reset(token)
 
 
-def _is_no_traceback(record: logging.LogRecord) -> bool:
-    """Drop tracebacks: the error itself is raised, in the words of torch's kernels."""
-    return record.exc_info is None
+def _is_worth_saying(record: logging.LogRecord) -> bool:
+    """Drop tracebacks while a model is captured: the error itself is raised, in the words of torch's kernels."""
+    return record.exc_info is None or not isRunningOnIpu()

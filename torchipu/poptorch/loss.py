@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,13 +102,13 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(member)
 
 
-_tracker: LossTracker | None = None
+_TRACKER: ContextVar[LossTracker | None] = ContextVar("tracker", default=None)
 
 
 def set_tracker(tracker: LossTracker | None) -> LossTracker | None:
     """Let `identity_loss` tell a tracker; return the one before."""
-    global _tracker
-    before, _tracker = _tracker, tracker
+    before = _TRACKER.get()
+    _TRACKER.set(tracker)
     return before
 
 
@@ -128,6 +129,6 @@ def identity_loss(x: torch.Tensor, reduction: str) -> torch.Tensor:
         value = x.mean()
     else:
         value = x.clone()
-    if _tracker is not None:
-        _tracker.mark(value)
+    if (tracker := _TRACKER.get()) is not None:
+        tracker.mark(value)
     return value

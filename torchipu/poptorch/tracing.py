@@ -7,7 +7,6 @@ import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
-from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -17,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu.capture.fx_source import TORCH_ROOT
+from torchipu.capture.process_wide import replaced
 from torchipu.capture.running import Running
 from torchipu.poptorch import loss as losses
 from torchipu.poptorch import structure
@@ -196,7 +196,7 @@ def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[t
 @contextlib.contextmanager
 def _masks_unread() -> Iterator[None]:
     """Keep `torch.nn.Transformer` from reading a mask to see whether it is causal: it is applied in any case."""
-    with mock.patch.object(
+    with replaced(
         torch.nn.modules.transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: bool(is_causal),
     ):
         yield

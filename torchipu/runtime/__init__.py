@@ -1,1 +1,1 @@
-"""Program to values: the host plan, the buffers it works in, and the executors that run it."""
+"""The placed graph to values: a plan for the host, the buffers it works in, and the executor that runs it."""

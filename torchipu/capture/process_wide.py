@@ -1,0 +1,101 @@
+"""What a capture changes for the whole process: under one lock, for the capturing thread alone, undone on every path.
+
+Some of what a model does can be seen in no other way than by a function of ours in the place of one of torch's. This
+module alone puts one there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch._dynamo.convert_frame import compile_lock
+from torch.nn.modules import module as torch_module
+
+
+@contextlib.contextmanager
+def capturing() -> Iterator[None]:
+    """Let no other thread capture meanwhile.
+
+    The lock is the one that torch.compile holds while it calls a backend: with one of our own, a thread that captures
+    through Dynamo and one that Dynamo calls us from would wait for each other.
+    """
+    with compile_lock:
+        yield
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, stand_in: Callable[..., Any]) -> Iterator[None]:
+    """Let calls of a function by this thread go to another one; those of other threads go where they always went.
+
+    Args:
+        owner: Class or module that has it.
+        name: Its name there.
+        stand_in: Called with the same arguments.
+    """
+    with capturing():
+        original = inspect.getattr_static(owner, name)
+        is_own = name in vars(owner)
+        plain, mine = getattr(owner, name), threading.get_ident()
+
+        def function(*args: Any, **kwargs: Any) -> Any:
+            return (stand_in if threading.get_ident() == mine else plain)(*args, **kwargs)
+
+        # A static method stays one: looked up on an instance it is given no self.
+        setattr(owner, name, staticmethod(function) if isinstance(original, (staticmethod, classmethod)) else function)
+        try:
+            yield
+        finally:
+            if is_own:
+                setattr(owner, name, original)
+            else:
+                delattr(owner, name)
+
+
+@contextlib.contextmanager
+def switched(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Give a setting another value for a while; all threads see it.
+
+    Args:
+        owner: Class or module that has it.
+        name: Its name there.
+        value: What it is meanwhile.
+    """
+    with capturing():
+        before = getattr(owner, name)
+        setattr(owner, name, value)
+        try:
+            yield
+        finally:
+            setattr(owner, name, before)
+
+
+@contextlib.contextmanager
+def watching_modules(enter: Callable[[Any], None], leave: Callable[[Any], None]) -> Iterator[None]:
+    """Call functions before and after the forward of every module that this thread calls.
+
+    Args:
+        enter: Called with the module before.
+        leave: Called with it after, also where forward raises.
+    """
+    mine = threading.get_ident()
+
+    def before(module: Any, args: Any) -> None:
+        if threading.get_ident() == mine:
+            enter(module)
+
+    def after(module: Any, args: Any, result: Any) -> None:
+        if threading.get_ident() == mine:
+            leave(module)
+
+    with capturing():
+        begin = torch_module.register_module_forward_pre_hook(before)
+        end = torch_module.register_module_forward_hook(after, always_call=True)
+        try:
+            yield
+        finally:
+            begin.remove()
+            end.remove()
