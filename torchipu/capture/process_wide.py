@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from torch._dynamo.convert_frame import compile_lock
+from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.nn.modules import module as torch_module
 
 
@@ -23,8 +26,36 @@ def capturing() -> Iterator[None]:
     The lock is the one that torch.compile holds while it calls a backend: with one of our own, a thread that captures
     through Dynamo and one that Dynamo calls us from would wait for each other.
     """
-    with compile_lock:
+    with compile_lock, contextlib.ExitStack() as stack:
+        for question in (is_fx_symbolic_tracing, torch.compiler.is_exporting, torch.compiler.is_compiling):
+            stack.enter_context(_denied_elsewhere(question))
         yield
+
+
+@contextlib.contextmanager
+def _denied_elsewhere(question: Any) -> Iterator[None]:
+    """Let a function of torch answer False in other threads, which it else refuses, or leaves uncompiled.
+
+    The answers stand in flags of the process. The function gets another body and stays the same object: torch.compile
+    holds it, and knows it by its identity.
+
+    Args:
+        question: A function without arguments.
+    """
+    mine, body, name = threading.get_ident(), question.__code__, f"_torchipu_{question.__name__}"
+    if name in body.co_names:  # within another capture of this thread
+        yield
+        return
+    plain = types.FunctionType(body, question.__globals__)
+    question.__globals__[name] = lambda: threading.get_ident() == mine and plain()
+    made: dict[str, Any] = {}
+    exec(f"def {question.__name__}():\n    return {name}()", question.__globals__, made)
+    question.__code__ = made[question.__name__].__code__
+    try:
+        yield
+    finally:
+        question.__code__ = body
+        question.__globals__[name] = plain  # for a thread that has called it and has not yet got there
 
 
 @contextlib.contextmanager
