@@ -137,6 +137,10 @@ class VerifyError(IpuError, AssertionError):
         self.after = after
 
 
+class DeviceProgramError(IpuError, AssertionError):
+    """A device program does what no IPU may: reads what nobody wrote, leaves out a sync, loses a stash."""
+
+
 class ExecutionError(IpuError):
     """A trap at run time: a bad index, a value out of range, a non-finite number, an empty stream."""
 

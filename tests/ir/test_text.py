@@ -160,7 +160,7 @@ def variable(name: str, shape: tuple[int, ...], ipu: int = 0, role: Role = Role.
 
 VX, VW = variable("x", X.shape, role=Role.INPUT), variable("w", W.shape, role=Role.WEIGHT)
 VXT, VY, FAR = variable("x.t", X.shape), variable("mm_17", Y.shape), variable("mm_17.ipu1", Y.shape, ipu=1)
-GROUP = VertexGroup("poplin::MatMul<half,float>", {"a": VXT, "b": VW, "out": VY}, linear(320, 320))
+GROUP = VertexGroup("poplin::MatMul<half,float>", {"a": VXT, "b": VW, "out": VY}, linear(320, 320), MATMUL)
 EXECUTE = Execute(ComputeSet("matmul.0", 0, (GROUP,), MATMUL))
 
 

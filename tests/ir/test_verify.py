@@ -205,8 +205,9 @@ A, B, FAR = state("a"), state("b"), state("far", ipu=1)
 
 def execute(ipu: int, *variables: Variable) -> Execute:
     """Make a compute set on an IPU."""
-    group = VertexGroup("poplin::Odd", {variable.name: variable for variable in variables}, linear(8, 4))
-    return Execute(ComputeSet("odd", ipu, (group,), Op("odd", (), ())))
+    op = Op("odd", (), ())
+    group = VertexGroup("poplin::Odd", {variable.name: variable for variable in variables}, linear(8, 4), op)
+    return Execute(ComputeSet("odd", ipu, (group,), op))
 
 
 def executable(main: Program, **functions: Program) -> Executable:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from torchipu.ir.graph import Op
+from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.types import DType, Role
 
@@ -54,6 +54,8 @@ class VertexGroup:
         codelet: Name in the codelet table.
         fields: Variables by field name.
         runs: Iteration space by tile.
+        op: What they compute, or a part of it.
+        number: Which of the compute sets of the op it is.
         work: Sizes on the busiest tile that the codelet's cycle formula reads.
         cycles: Cycles of the slowest vertex.
         temporary_bytes: Bytes that a tile needs while this group runs.
@@ -62,6 +64,8 @@ class VertexGroup:
     codelet: str
     fields: Mapping[str, Variable]
     runs: TileMapping
+    op: Op
+    number: int = 0
     work: Mapping[str, int] = field(default_factory=dict)
     cycles: int = 0
     temporary_bytes: int = 0
@@ -250,6 +254,7 @@ class Executable:
         code_bytes: Bytes of code by codelet name.
         replicas: Copies of all this, each on IPUs of its own, of which a process runs so many.
         instances: Processes that do.
+        views: The op that makes each value which has no variable of its own: it is seen in the variable of its operand.
     """
 
     programs: Mapping[str, Program]
@@ -260,3 +265,4 @@ class Executable:
     code_bytes: Mapping[str, int] = field(default_factory=dict)
     replicas: int = 1
     instances: int = 1
+    views: Mapping[Tensor, Op] = field(default_factory=dict)

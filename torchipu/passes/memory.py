@@ -28,6 +28,7 @@ from torchipu.ir.program import (
     Sequence,
     Variable,
     VertexGroup,
+    leaves_of,
     parts_of,
 )
 from torchipu.ir.types import Role
@@ -39,6 +40,7 @@ REMEDIES = (
     "put the model on more IPUs (torchipu.Block), save memory with recomputation or off-chip optimiser state, "
     "or make the micro-batch or the available memory proportion smaller"
 )
+NOTHING = Sequence(())
 MAX_EXCHANGE_CODE_BYTES = 7_000  # the largest seen for one scattered exchange; ipu_hardware.md 3.6
 CATEGORIES = (
     "weights", "optimiser state", "stashes", "streams and links", "code", "exchange code", "control", "stacks",
@@ -161,7 +163,7 @@ class _Trace:
     moments: list[_Moment] = field(default_factory=list)
     exchanges: dict[tuple[int, int, int, int], None] = field(default_factory=dict)
     loops: list[tuple[int, int]] = field(default_factory=list)
-    functions: list[tuple[int, int]] = field(default_factory=list)
+    functions: dict[str, tuple[int, int]] = field(default_factory=dict)
     off_chip: dict[Variable, list[int]] = field(default_factory=dict)
     time: int = 0
 
@@ -190,7 +192,8 @@ class Liveness:
             for function in _first_calls(program, executable):
                 begin = self.trace.time + 1
                 self._follow(executable.functions[function])
-                self.trace.functions.append((begin, self.trace.time))
+                self.trace.functions[function] = (begin, self.trace.time)
+            self._hold_until_sent(program)
         self._elements: dict[int, TileBytes] = {}
         self._bytes: dict[tuple[int, int], TileBytes] = {}
         self._extents: dict[tuple[int, int], tuple[int, int, int]] = {}
@@ -235,12 +238,25 @@ class Liveness:
                 trace.time += 1
                 trace.touch(variables)
 
+    def _hold_until_sent(self, program: Program) -> None:
+        """Hold what a function sends through those that its IPU runs after it in a cycle, which ends with the sends."""
+        trace = self.trace
+        for part in parts_of(program):
+            self._hold_until_sent(part)
+        for cell in program.bodies if isinstance(program, OnIpus) else ():
+            calls = [part.function for part in leaves_of(cell) if isinstance(part, Call)]
+            for place, function in enumerate(calls):
+                end = max((trace.functions[later][1] for later in calls[place + 1 :]), default=0)
+                for copy in leaves_of(self.executable.functions.get(f"{function}.send", NOTHING)):
+                    if isinstance(copy, Copy) and copy.src in trace.last:
+                        trace.last[copy.src] = max(trace.last[copy.src], end)
+
     def _lifetimes(self, variable: Variable) -> list[_Lifetime]:
         """Return when a variable is held: what is off chip, once for each function that uses it."""
         if not variable.off_chip or variable not in self.trace.first:
             return [self._lifetime(variable)]
         times = self.trace.off_chip[variable]
-        spans = [[time for time in times if begin <= time <= end] for begin, end in self.trace.functions]
+        spans = [[time for time in times if begin <= time <= end] for begin, end in self.trace.functions.values()]
         return [_Lifetime(variable, min(span), max(span), always=False) for span in spans if span]
 
     def _lifetime(self, variable: Variable) -> _Lifetime:

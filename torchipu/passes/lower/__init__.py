@@ -52,5 +52,5 @@ def lower(
     main = Repeat(device_iterations, Sequence(tuple(cycles(schedule, functions, num_ipus))))
     return Executable(
         {"main": main}, functions, tuple(lowering.variables.values()), {}, num_ipus, dict(lowering.code_bytes),
-        replicas,
+        replicas, views=flow.seen,
     )

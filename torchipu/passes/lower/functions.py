@@ -170,7 +170,9 @@ class Lowering:
             if made.runs is None and number == 0:
                 strayed = self._strayed(op, runs)
                 gathered, fragments = gathered + strayed[0], fragments + strayed[1]
-            groups.append(VertexGroup(made.codelet, fields, runs, made.work, made.cycles, made.temporary_bytes))
+            groups.append(VertexGroup(
+                made.codelet, fields, runs, op, number, made.work, made.cycles, made.temporary_bytes,
+            ))
             if gathered:
                 operands = [
                     self._variable(self.flow.storage(operand), ipu_of(op), function_of(op)) for operand in op.inputs

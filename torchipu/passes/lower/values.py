@@ -58,6 +58,7 @@ class Flow:
         self.returned: list[tuple[Tensor, Tensor]] = []
         self.inputs = set(graph.inputs)
         self.views: set[int] = set()
+        self.seen: dict[Tensor, Op] = {}
         self.permuted: set[Tensor] = set()
         self.overlaps: dict[Tensor, str] = {}
         self._follow(graph.ops)
@@ -68,6 +69,7 @@ class Flow:
         for op in ops:
             if is_view(op):
                 self.views.add(id(op))
+                self.seen.update(dict.fromkeys(op.outputs, op))
                 self.alias.update(dict.fromkeys(op.outputs, self.storage(op.inputs[0])))
                 if op.kind == OVERLAP and op.attrs["mode"] != NO_OVERLAP:
                     self.overlaps[self.storage(op.inputs[0])] = str(op.attrs["mode"]).removeprefix(f"{OVERLAP}_")

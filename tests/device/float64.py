@@ -1,0 +1,83 @@
+"""The judge: ops of a program by eager PyTorch in float64, updates by torch.optim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchipu._kernels.update import HYPER
+from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
+from torchipu.runtime.generic import call_aten
+
+FLOATS = (DType.HALF, DType.FLOAT)
+
+
+def evaluate(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the results of an op on values in float64."""
+    tensors = [torch.from_numpy(np.array(value)) for value in inputs]
+    own = OWN.get(op.target)
+    results = own(op, tensors) if own is not None else _eager(op, tensors)
+    return [result.detach().numpy() for result in results]
+
+
+def _eager(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    # Floats of all sizes are float64 here.
+    attrs = {name: torch.float64 if value in FLOATS else value for name, value in op.attrs.items()}
+    return call_aten(replace(op, attrs=attrs), tensors)
+
+
+# ---------------------------------------------------------------------- ops of ours
+def _accumulate(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensors[0] + tensors[1]]
+
+
+def _update(kind: Callable[[torch.Tensor, dict[str, float]], torch.optim.Optimizer], states: tuple[str, ...]) -> Any:
+    def update(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        def given(name: str) -> Any:
+            return tensors[op.operands.index(name)].clone() if name in op.operands else None
+
+        weight, gradient, hyper, step = (given(name) for name in ("param", "grad", "hyper", "step"))
+        assert None not in (weight, gradient, hyper, step)
+        values = {name: float(hyper.view(torch.float64)[place]) for name, place in HYPER.items()}
+        weight.grad = gradient * values["grad_scale"]
+        optimizer = kind(weight, values)
+        state: dict[str, Any] = {name: value for name in states if (value := given(name)) is not None}
+        if "momentum_buffer" in state and float(step) == 1 and "square_avg" not in state:
+            del state["momentum_buffer"]  # torch.optim.SGD makes it of the first gradient
+        optimizer.state[weight] = {**state, "step": step - 1}
+        optimizer.step()
+        after = optimizer.state[weight]
+        return [weight, *(after[name] for name in states if name in op.operands)]
+
+    return update
+
+
+def _sgd(weight: torch.Tensor, h: dict[str, float]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
+        [weight], h["lr"], momentum=h["momentum"], dampening=h["dampening"], weight_decay=h["weight_decay"],
+        nesterov=bool(h["nesterov"]), maximize=bool(h["maximize"]), foreach=False,
+    )
+
+
+def _adam(kind: type[torch.optim.Adam]) -> Callable[[torch.Tensor, dict[str, float]], torch.optim.Optimizer]:
+    return lambda weight, h: kind(
+        [weight], h["lr"], (h["beta1"], h["beta2"]), h["eps"], h["weight_decay"], amsgrad=bool(h["amsgrad"]),
+        maximize=bool(h["maximize"]), foreach=False,
+    )
+
+
+OF_ADAM = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+OWN: dict[str, Callable[[Op, list[torch.Tensor]], list[torch.Tensor]]] = {
+    "ipu.accumulate.default": _accumulate,
+    "ipu.increment.default": lambda op, tensors: [tensors[0] + 1],
+    "ipu.fill_zero.default": lambda op, tensors: [torch.zeros_like(tensors[0])],
+    "ipu.cast.default": lambda op, tensors: [tensors[0]],
+    "ipu.sgd.default": _update(_sgd, ("momentum_buffer",)),
+    "ipu.adam.default": _update(_adam(torch.optim.Adam), OF_ADAM),
+    "ipu.adamw.default": _update(_adam(torch.optim.AdamW), OF_ADAM),
+}

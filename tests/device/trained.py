@@ -1,0 +1,104 @@
+"""A training step on the machine beside the same training by eager PyTorch in float64."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+import torchipu
+from tests.device.float64 import evaluate
+from torchipu.device.machine import Machine
+from torchipu.device.stores import Moment
+from torchipu.ir.program import Executable
+from torchipu.ir.types import DType
+from torchipu.step.base import Built
+
+
+@dataclass
+class Trained:
+    """A compiled step, with what the machine needs of it.
+
+    Attributes:
+        model: As it was before.
+        step: Compiled, and not run.
+        options: Of the step.
+        batch: Of a whole call.
+    """
+
+    model: torch.nn.Module
+    optimizer: Any
+    options: torchipu.Options
+    batch: tuple[torch.Tensor, ...]
+
+    def __post_init__(self) -> None:
+        model = copy.deepcopy(self.model)
+        self.step = torchipu.TrainStep(model, self.optimizer(model.parameters()), self.options)
+        self.step.compile(*self.batch)
+
+    @property
+    def executable(self) -> Executable:
+        return self.step.compiled.executable
+
+    @property
+    def built(self) -> Built:
+        assert self.step._built is not None
+        return self.step._built
+
+    def machine(self, executable: Executable | None = None, seed: int = 0) -> Machine:
+        """Return a machine with the weights, states and inputs in place."""
+        built, options = self.built, self.options
+        arguments = [tensor.name for tensor in built.capture.arguments if tensor is not None]
+        values = dict(zip(arguments, (value for value in self.batch), strict=True))
+        micro_batches, replicas = options.gradient_accumulation, options.replicas
+
+        def feed(name: str, moment: Moment, replica: int) -> np.ndarray:
+            assert moment.micro_batch is not None
+            place = (moment.iteration * micro_batches + moment.micro_batch) * replicas + replica
+            pieces = values[name].chunk(options.device_iterations * micro_batches * replicas)
+            return _wide(pieces[place])
+
+        machine = Machine(executable or self.executable, evaluate, feed, seed)
+        assert built.optimiser is not None
+        loaded = {tensor.name: _wide(host) for tensor, host in built.states.items() if host is not None}
+        loaded |= {
+            tensor.name: np.zeros(tensor.shape) for tensor, host in built.states.items()
+            if host is None and tensor.dtype is not DType.LONG
+        }
+        hyper = built.optimiser.hyperparameters
+        loaded |= {tensor.name: value.view(torch.int64).numpy() for tensor, value in hyper.items()}
+        loaded |= {tensor.name: _wide(value) for tensor, value in built.capture.constants.items()}
+        machine.load(loaded)
+        return machine
+
+    def by_machine(self, executable: Executable | None = None, seed: int = 0) -> dict[str, np.ndarray]:
+        """Return the weights after the machine has run the program."""
+        machine = self.machine(executable, seed)
+        machine.run()
+        states = machine.states()
+        names = [name for name, _ in self.model.named_parameters()]
+        for name in names:
+            assert all(np.array_equal(states[name][0], other) for other in states[name][1:]), "replicas go apart"
+        return {name: states[name][0] for name in names}
+
+    def by_eager(self) -> dict[str, np.ndarray]:
+        """Return the weights after eager PyTorch has trained in float64."""
+        model = copy.deepcopy(self.model).double()
+        optimizer = self.optimizer(model.parameters())
+        pieces = self.options.gradient_accumulation * self.options.replicas
+        chunks = [value.chunk(pieces * self.options.device_iterations) for value in self.batch]
+        for number, micro_batch in enumerate(zip(*chunks, strict=True), start=1):
+            given = [value.double() if value.is_floating_point() else value for value in micro_batch]
+            (model(*given) / pieces).backward()
+            if number % pieces == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+        return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
+
+
+def _wide(value: torch.Tensor) -> np.ndarray:
+    value = value.detach().clone()
+    return (value.double() if value.is_floating_point() else value).numpy()

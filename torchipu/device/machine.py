@@ -1,0 +1,342 @@
+"""Runs a device program in the order of its schedule, op by op, with a store for each variable, replica and slot.
+
+It holds the program to what an IPU asks of it: each IPU works on its own variables between syncs, in an order that a
+seed chooses; values are there before they are read, in the slot of their micro-batch; each stream is read once. An op
+is computed once, when its last compute set has run, by a function that is given.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as Members
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from torchipu.device.stores import LASTING, Moment, Place, Stores, Values
+from torchipu.errors import DeviceProgramError
+from torchipu.ir.graph import Op, Tensor, operand_width
+from torchipu.ir.program import (
+    AllReduce,
+    Call,
+    Copy,
+    Executable,
+    Execute,
+    HostCopy,
+    If,
+    OnIpus,
+    Program,
+    Repeat,
+    RepeatWhile,
+    Sequence,
+    Sync,
+    Variable,
+    VertexGroup,
+    leaves_of,
+)
+
+Evaluate = Callable[[Op, Members[np.ndarray]], Members[np.ndarray]]
+"""Computes the results of an op from its operands, on one replica."""
+Feed = Callable[[str, Moment, int], np.ndarray]
+"""Gives the value of a stream for a moment and a replica."""
+REMOTE = "remote."
+START = Moment(0, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """Where the walk is.
+
+    Attributes:
+        function: Function that runs.
+        moment: What for.
+        ipu: The IPU whose column this is, or None where IPUs meet.
+        is_partial: Whether another run of the same compute sets completes the op.
+    """
+
+    function: str = "main"
+    moment: Moment = START
+    ipu: int | None = None
+    is_partial: bool = False
+
+
+class Machine:
+    """A system of IPUs with a program.
+
+    Args:
+        executable: The program.
+        evaluate: Computes ops.
+        feed: Gives the values of host streams.
+        seed: Chooses in which order IPUs run that no sync orders.
+
+    Attributes:
+        results: What was streamed to the host: ``[replicas, ...]`` by stream and moment.
+        supersteps: How many compute sets ran.
+    """
+
+    def __init__(self, executable: Executable, evaluate: Evaluate, feed: Feed, seed: int = 0) -> None:
+        self.executable = executable
+        self.evaluate = evaluate
+        self.feed = feed
+        self.stores = Stores(executable)
+        self.results: dict[tuple[str, Moment], Values] = {}
+        self.supersteps = 0
+        self._random = random.Random(seed)
+        self._remote: dict[tuple[str, Moment | None], Values] = {}
+        self._fed: set[tuple[str, Moment, int]] = set()
+        self._unsynced: dict[Variable, str] = {}
+        self._parts = _parts(executable)
+        self._done: dict[tuple[int, Moment], int] = {}
+
+    # ------------------------------------------------------------------ the host
+    def load(self, values: Mapping[str, np.ndarray]) -> None:
+        """Write states, constants and hyper-parameters, as the host does before the program runs.
+
+        Args:
+            values: By name of the tensor: the value of every replica.
+        """
+        for variable in self.executable.variables:
+            name = variable.name
+            if variable.role in LASTING:
+                name = name.removesuffix(f".ipu{variable.ipu}")
+            if name not in values or not (variable.role.is_state or variable.role in LASTING):
+                continue
+            copies = np.broadcast_to(values[name], (self.executable.replicas, *variable.shape))
+            if variable.off_chip:
+                self._remote[variable.name, None] = copies
+            else:
+                self.stores.load(variable, copies)
+
+    def states(self) -> dict[str, Values]:
+        """Return what the states hold: ``[replicas, ...]`` by name of the variable."""
+        return {
+            variable.name: self._remote[variable.name, None] if variable.off_chip else self.stores.final(variable)
+            for variable in self.executable.variables if variable.role.is_state
+        }
+
+    def run(self) -> None:
+        """Run the program once.
+
+        Raises:
+            DeviceProgramError: It does what no IPU may.
+        """
+        for _ in self._walk(self.executable.programs["main"], _Context()):
+            pass
+
+    # ------------------------------------------------------------------ control flow
+    def _walk(self, program: Program, at: _Context) -> Iterator[None]:
+        """Run a program; yields between steps, so that columns of other IPUs may come in between."""
+        match program:
+            case Sequence(body=body):
+                for part in body:
+                    yield from self._walk(part, at)
+            case Repeat(count=count, body=body):
+                yield from self._repeat(count, body, at)
+            case Call(function=function, micro_batch=micro_batch):
+                moment = Moment(at.moment.iteration, micro_batch)
+                within = replace(at, function=function, moment=moment)
+                yield from self._walk(self.executable.functions[function], within)
+            case OnIpus(bodies=bodies):
+                columns = [self._walk(body, replace(at, ipu=ipu)) for ipu, body in enumerate(bodies)]
+                while columns:
+                    column = self._random.choice(columns)
+                    if next(column, column) is column:
+                        columns.remove(column)
+                    yield
+            case If(condition=condition, then=then, otherwise=otherwise):
+                yield from self._walk(then if self._holds(condition, at) else otherwise, at)
+            case RepeatWhile(test=test, condition=condition, body=body):
+                yield from self._walk(test, at)
+                while self._holds(condition, at):
+                    yield from self._walk(body, at)
+                    yield from self._walk(test, at)
+            case Sync(scope=scope):
+                self._sync(scope, at)
+            case _:
+                self._step(program, at)
+                yield
+
+    def _repeat(self, count: int, body: Program, at: _Context) -> Iterator[None]:
+        if at.function == "main":
+            for iteration in range(count):
+                yield from self._walk(body, replace(at, moment=Moment(iteration, None)))
+            return
+        executes = [leaf for leaf in leaves_of(body) if isinstance(leaf, Execute)]
+        ops = {id(group.op) for execute in executes for group in execute.compute_set.groups}
+        for trip in range(count):
+            # The plan of one op that is computed in parts, or a loop of the user's.
+            is_partial = len(ops) == 1 and trip < count - 1
+            yield from self._walk(body, replace(at, is_partial=at.is_partial or is_partial))
+
+    def _holds(self, condition: Variable, at: _Context) -> bool:
+        values = self.stores.read(condition, Place(at.function, f"condition %{condition.name}", at.moment))
+        if values.all() != values.any():
+            raise DeviceProgramError(f"{at.function}: replicas do not agree on the condition %{condition.name}")
+        return bool(values.all())
+
+    def _sync(self, scope: str, at: _Context) -> None:
+        if scope == "replica" and at.ipu is None:
+            self._unsynced.clear()
+            return
+        for variable in [one for one in self._unsynced if at.ipu is None or one.ipu == at.ipu]:
+            del self._unsynced[variable]
+
+    # ------------------------------------------------------------------ steps
+    def _step(self, program: Program, at: _Context) -> None:
+        match program:
+            case Execute(compute_set=compute_set):
+                self.supersteps += 1
+                place = Place(at.function, compute_set.name, at.moment, compute_set.op.source)
+                for group in compute_set.groups:
+                    self._run_group(group, replace_source(place, group.op), at)
+            case Copy(src=src, dst=dst):
+                place = Place(at.function, f"copy %{src.name} -> %{dst.name}", at.moment)
+                self._copy(program, place, at)
+            case HostCopy(variable=variable, stream=stream):
+                place = Place(at.function, f"stream {stream!r}", at.moment)
+                self._own((variable,), at, place)
+                self._stream(program, place)
+            case AllReduce(variables=variables, kind=kind):
+                place = Place(at.function, f"{kind} of %{variables[0].name}", at.moment)
+                self._own(variables, at, place)
+                self._synced(variables, place)
+                self._reduce(program, place)
+
+    def _own(self, variables: Members[Variable], at: _Context, place: Place) -> None:
+        """Refuse what an IPU does with the memory of another one."""
+        for variable in variables:
+            if at.ipu is not None and variable.ipu != at.ipu:
+                raise place.fault(f"ipu {at.ipu} uses %{variable.name}, which lies on ipu {variable.ipu}")
+
+    def _synced(self, variables: Members[Variable], place: Place) -> None:
+        """Refuse to read what was written since the last sync."""
+        for variable in variables:
+            if variable in self._unsynced:
+                raise place.fault(f"reads %{variable.name} with no sync since {self._unsynced[variable]} wrote it")
+
+    def _run_group(self, group: VertexGroup, place: Place, at: _Context) -> None:
+        fields = _fields_by_tensor(group)
+        self._own(tuple(group.fields.values()), at, place)
+        op, key = group.op, (id(group.op), at.moment)
+        due = self._done.get(key, 0)
+        parts = self._parts[at.function, id(op)]
+        if group.number != due % parts:
+            raise place.fault(f"is compute set {group.number} of {op.kind}, but set {due % parts} is the next of them")
+        self._synced([variable for tensor, variable in fields if tensor in set(op.inputs)], place)
+        results = [variable for tensor, variable in fields if tensor not in set(op.inputs)]
+        if group.number < parts - 1 or at.is_partial:
+            self._done[key] = (due + 1) % parts
+            self._unsynced.update(dict.fromkeys(results, place.step))
+            return
+        self._done[key] = 0
+        operands = [self._value(tensor, dict(fields), place) for tensor in op.inputs]
+        made = [self.evaluate(op, [operand[r] for operand in operands]) for r in range(self.executable.replicas)]
+        for tensor, values in zip(op.outputs, zip(*made, strict=True), strict=True):
+            variable = dict(fields)[tensor]
+            self.stores.write(variable, np.stack([np.asarray(value) for value in values]), place)
+            self._unsynced[variable] = place.step
+
+    def _value(self, tensor: Tensor, fields: Mapping[Tensor, Variable], place: Place) -> Values:
+        """Return an operand as the op sees it: the variable, through the views between them."""
+        values = self.stores.read(fields[tensor], place)
+        chain: list[tuple[Op, Tensor]] = []
+        seen = tensor
+        while seen in self.executable.views:
+            op = self.executable.views[seen]
+            chain.append((op, seen))
+            seen = op.inputs[0]
+        values = values.reshape(len(values), *seen.shape)
+        for op, out in reversed(chain):
+            number = op.outputs.index(out)
+            values = np.stack([np.asarray(self.evaluate(op, [value])[number]) for value in values])
+        return values
+
+    def _copy(self, copy: Copy, place: Place, at: _Context) -> None:
+        src, dst = copy.src, copy.dst
+        if src.ipu != dst.ipu and at.ipu is not None:
+            raise place.fault(f"crosses from ipu {src.ipu} to ipu {dst.ipu} with no sync between them")
+        self._own((src, dst), at, place)
+        self._synced((src,), place)
+        values = self.stores.read(src, place)
+        if src is dst:
+            return  # operands are gathered onto the tiles of the vertices that read them
+        if src.num_elements != dst.num_elements:
+            raise place.fault(
+                f"moves {copy.total_bytes} B between {list(src.shape)} and {list(dst.shape)}, and does not say which",
+                remedy="the tile machine takes no loops over rows yet",
+            )
+        self.stores.write(dst, values, place)
+        self._unsynced[dst] = place.step
+
+    def _stream(self, copy: HostCopy, place: Place) -> None:
+        variable, stream = copy.variable, copy.stream
+        if stream.startswith(REMOTE):
+            self._transfer(copy, place)
+            return
+        if not copy.to_device:
+            self._synced((variable,), place)
+            if (stream, place.moment) in self.results:
+                raise place.fault("was written before for the same micro-batch")
+            self.results[stream, place.moment] = self.stores.read(variable, place)
+            return
+        key = (stream, place.moment, variable.ipu)
+        if key in self._fed:
+            raise place.fault(f"is read a second time for the same micro-batch by ipu {variable.ipu}")
+        self._fed.add(key)
+        values = [self.feed(stream, place.moment, replica) for replica in range(self.executable.replicas)]
+        self.stores.write(variable, np.stack(values), place)
+        self._unsynced[variable] = place.step
+
+    def _transfer(self, copy: HostCopy, place: Place) -> None:
+        """Move a variable to or from its buffer in Streaming Memory."""
+        name = copy.stream.removeprefix(REMOTE)
+        moment = None if copy.variable.role.is_state else place.moment
+        if not copy.to_device:
+            self._synced((copy.variable,), place)
+            self._remote[name, moment] = self.stores.read(copy.variable, place)
+            return
+        if (name, moment) not in self._remote:
+            raise place.fault(f"loads %{name} from Streaming Memory, where nobody has stored it")
+        self.stores.write(copy.variable, self._remote[name, moment], place)
+        self._unsynced[copy.variable] = place.step
+
+    def _reduce(self, step: AllReduce, place: Place) -> None:
+        replicas, size = self.executable.replicas, step.replicas
+        if step.kind != "all_reduce" or replicas % size:
+            raise place.fault(
+                f"{step.kind} over {size} replicas is not taken by the machine yet, which runs {replicas} of them"
+            )
+        for variable in step.variables:
+            values = self.stores.read(variable, place)
+            groups = values.reshape(replicas // size, size, -1)
+            total = groups.mean(1, keepdims=True) if step.mean else groups.sum(1, keepdims=True)
+            self.stores.write(variable, np.broadcast_to(total, groups.shape).copy(), place)
+
+
+def replace_source(place: Place, op: Op) -> Place:
+    """Return a place with the line of an op."""
+    return replace(place, source=op.source) if op.source != place.source else place
+
+
+def _fields_by_tensor(group: VertexGroup) -> list[tuple[Tensor, Variable]]:
+    """Return the variable of each operand and result of a group's op."""
+    op, fields = group.op, group.fields
+    labels = [
+        operand if "[" not in operand else f"{operand[: operand.index('[')]}.{index}"
+        for operand in op.operands for index in range(operand_width(operand))
+    ] or [f"in{index}" for index in range(len(op.inputs))]
+    pairs = [(tensor, fields[label]) for label, tensor in zip(labels, op.inputs, strict=False)]
+    return pairs + [(tensor, fields["out" if index == 0 else f"out{index}"]) for index, tensor in enumerate(op.outputs)]
+
+
+def _parts(executable: Executable) -> dict[tuple[str, int], int]:
+    """Return how many compute sets each op of each function has."""
+    counts: dict[tuple[str, int], int] = {}
+    for name, program in executable.functions.items():
+        for leaf in leaves_of(program):
+            if isinstance(leaf, Execute):
+                for group in leaf.compute_set.groups:
+                    key = (name, id(group.op))
+                    counts[key] = max(counts.get(key, 0), group.number + 1)
+    return counts
