@@ -14,12 +14,13 @@ from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.runtime.generic import call_aten
 
+SCALE = HYPER["grad_scale"]
 FLOATS = (DType.HALF, DType.FLOAT)
 
 
 def evaluate(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return the results of an op on values in float64."""
-    tensors = [torch.from_numpy(np.array(value)) for value in inputs]
+    tensors = [torch.from_numpy(np.array(value, order="C")) for value in inputs]
     own = OWN.get(op.target)
     results = own(op, tensors) if own is not None else _eager(op, tensors)
     return [result.detach().numpy() for result in results]
@@ -34,6 +35,21 @@ def _eager(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 # ---------------------------------------------------------------------- ops of ours
 def _accumulate(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [tensors[0] + tensors[1]]
+
+
+def _clip(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Let the factor on gradients bound their norm, as torch.nn.utils.clip_grad_norm_ does."""
+    hyper, squares = tensors
+    values = hyper.view(torch.float64).clone()
+    norm = squares.sqrt().item() * abs(values[SCALE].item())
+    values[SCALE] *= min(1.0, float(str(op.attrs["max_norm"])) / (norm + 1e-6))
+    return [values.view(torch.int64)]
+
+
+def _clip_values(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    gradient, hyper = tensors
+    scale, limit = hyper.view(torch.float64)[SCALE], float(str(op.attrs["max_value"]))
+    return [(gradient * scale).clamp(-limit, limit) / scale]
 
 
 def _update(kind: Callable[[torch.Tensor, dict[str, float]], torch.optim.Optimizer], states: tuple[str, ...]) -> Any:
@@ -76,6 +92,10 @@ OWN: dict[str, Callable[[Op, list[torch.Tensor]], list[torch.Tensor]]] = {
     "ipu.accumulate.default": _accumulate,
     "ipu.increment.default": lambda op, tensors: [tensors[0] + 1],
     "ipu.fill_zero.default": lambda op, tensors: [torch.zeros_like(tensors[0])],
+    "ipu.sum_squares.default": lambda op, tensors: [tensors[0].square().sum().reshape(1)],
+    "ipu.add_sums.default": lambda op, tensors: [torch.stack(tensors).sum(0)],
+    "ipu.clip_scale.default": _clip,
+    "ipu.clip_values.default": _clip_values,
     "ipu.cast.default": lambda op, tensors: [tensors[0]],
     "ipu.sgd.default": _update(_sgd, ("momentum_buffer",)),
     "ipu.adam.default": _update(_adam(torch.optim.Adam), OF_ADAM),

@@ -11,6 +11,7 @@ import torch
 
 import torchipu
 from tests.device.trained import Trained
+from torchipu import TensorLocation
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01)
 ADAMW = partial(torch.optim.AdamW, lr=0.01)
@@ -52,18 +53,54 @@ def close(run: Trained, seed: int = 0) -> None:
         np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
+THREE = {"ipus": (0, 1, 2), "gradient_accumulation": 6}
+PHASES = {"ipus": (0, 0, 0), "gradient_accumulation": 2, "execution": "serial_phased"}
+OFF = TensorLocation(on_chip=False, min_elements_off_chip=0)
+SHARED = TensorLocation(replicated_sharding=True, min_elements_sharding=0)
+OFF_AND_SHARED = TensorLocation(
+    on_chip=False, min_elements_off_chip=0, replicated_sharding=True, min_elements_sharding=0,
+)
+ALL_SHARED = {"weight_location": SHARED, "accumulator_location": SHARED, "optimiser_state_location": SHARED}
+
 CASES: dict[str, dict[str, Any]] = {
     "one ipu": {},
     "accumulation": {"gradient_accumulation": 4},
     "device iterations": {"gradient_accumulation": 2, "device_iterations": 3},
     "adamw": {"optimizer": ADAMW, "device_iterations": 3},
     "replicas": {"replicas": 4, "gradient_accumulation": 2},
-    "pipelined": {"ipus": (0, 1, 2), "gradient_accumulation": 6},
-    "pipelined again": {"ipus": (0, 1), "gradient_accumulation": 3, "device_iterations": 2, "replicas": 2},
-    "sharded": {"ipus": (0, 1, 2), "gradient_accumulation": 3, "execution": "sharded"},
+    "pipelined": THREE,
+    "pipelined over replicas": {"ipus": (0, 1), "gradient_accumulation": 3, "device_iterations": 2, "replicas": 2},
     "back to the first": {"ipus": (0, 1, 0), "gradient_accumulation": 6},
-    "off-chip states": {"optimizer": ADAMW, "gradient_accumulation": 2, "offload_optimiser_state": True,
-                        "device_iterations": 2},
+    "sharded": {"ipus": (0, 1, 2), "gradient_accumulation": 3, "execution": "sharded"},
+    "1f1b": {**THREE, "execution": "1f1b"},
+    "interleaved": {"ipus": (0, 1, 0, 1), "gradient_accumulation": 8, "execution": "interleaved"},
+    "phases": PHASES,
+    "phases on two": {**PHASES, "ipus": (0, 1, 0, 1), "execution": "parallel_phased"},
+    "phases that leave all on chip": {**PHASES, "liveness": "always_live"},
+    "phases that wait for the backward": {**PHASES, "liveness": "off_chip_after_forward"},
+    "phases with a backward of their own": {**PHASES, "separate_backward_phase": True},
+    "nothing recomputed": {**THREE, "recompute": "none"},
+    "one block recomputed": {**THREE, "recompute": ("stage1",)},
+    "activations off chip": {**THREE, "activation_location": OFF},
+    "activations off chip, nothing recomputed": {**THREE, "activation_location": OFF, "recompute": "none"},
+    "activations off chip, sharded": {**THREE, "activation_location": OFF, "execution": "sharded"},
+    "weights off chip": {**THREE, "weight_location": OFF},
+    "accumulators off chip": {**THREE, "accumulator_location": OFF},
+    "states off chip": {"optimizer": ADAMW, "offload_optimiser_state": True, "device_iterations": 2},
+    "all off chip": {**THREE, "weight_location": OFF, "accumulator_location": OFF, "optimiser_state_location": OFF,
+                     "activation_location": OFF, "device_iterations": 2},
+    "states shared out": {"replicas": 4, "optimizer": ADAMW, "optimiser_state_location": SHARED},
+    "states shared out off chip": {"replicas": 2, "optimizer": ADAMW, "optimiser_state_location": OFF_AND_SHARED},
+    "weights shared out": {**THREE, "replicas": 2, "weight_location": SHARED, "device_iterations": 2},
+    "accumulators shared out": {**THREE, "replicas": 2, "accumulator_location": SHARED, "device_iterations": 2},
+    "all shared out": {**THREE, "replicas": 2, "optimizer": ADAMW, "device_iterations": 2, **ALL_SHARED},
+    "loss scale": {**THREE, "loss_scaling": 64.0},
+    "clipped by norm": {**THREE, "replicas": 2, "max_grad_norm": 0.05},
+    "clipped by value": {**THREE, "max_grad_value": 0.01},
+    "clipped by norms of shares": {"replicas": 2, "max_grad_norm": 0.05, "optimiser_state_location": SHARED},
+    "clipped by norms of shared accumulators": {"replicas": 2, "max_grad_norm": 0.05, "accumulator_location": SHARED},
+    "streams beside computation": {"gradient_accumulation": 4, "io_tiles": 32,
+                                   "overlap_inputs": "device_iteration_loop", "overlap_outputs": "accumulation_loop"},
 }
 
 
@@ -75,3 +112,50 @@ def test_the_program_trains_as_eager_does(case: str) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_order_ipus_run_in(seed: int) -> None:
     close(trained((0, 1, 2, 3), gradient_accumulation=8), seed)
+
+
+# ---------------------------------------------------------------------- other models
+class Images(torch.nn.Module):
+    """Convolutions with batch normalisation on two IPUs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.ReLU())
+        self.second = torch.nn.Sequential(torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(64, 3))
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        with torchipu.Block("first", ipu_id=0):
+            x = self.first(x)
+        with torchipu.Block("second", ipu_id=1):
+            return torch.nn.functional.cross_entropy(self.second(x), target)
+
+
+class Words(torch.nn.Module):
+    """An embedding on the first IPU whose weight is that of the head on the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(11, 6)
+        self.mixing = torch.nn.MultiheadAttention(6, 2, batch_first=True)
+
+    def forward(self, tokens: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        with torchipu.Block("words", ipu_id=0):
+            x = self.words(tokens)
+        with torchipu.Block("mixing", ipu_id=1):
+            x = x + self.mixing(x, x, x, need_weights=False)[0]
+        with torchipu.Block("head", ipu_id=0):
+            return torch.nn.functional.cross_entropy((x @ self.words.weight.T).flatten(0, 1), target.flatten())
+
+
+def test_convolutions_and_normalisation_train_as_in_eager() -> None:
+    torch.manual_seed(2)
+    options = torchipu.Options(gradient_accumulation=4, device_iterations=2)
+    close(Trained(Images(), SGD, options, (torch.randn(16, 1, 8, 8), torch.randint(0, 3, (16,)))))
+
+
+@pytest.mark.parametrize("execution", ["pipelined", "sharded"])
+def test_a_weight_that_two_stages_share_trains_as_in_eager(execution: str) -> None:
+    torch.manual_seed(3)
+    options = torchipu.Options(gradient_accumulation=6, execution=execution)
+    tokens = torch.randint(0, 11, (12, 5))
+    close(Trained(Words(), ADAMW, options, (tokens, tokens.roll(1, 1))))

@@ -79,10 +79,15 @@ class Trained:
         machine = self.machine(executable, seed)
         machine.run()
         states = machine.states()
-        names = [name for name, _ in self.model.named_parameters()]
-        for name in names:
-            assert all(np.array_equal(states[name][0], other) for other in states[name][1:]), "replicas go apart"
-        return {name: states[name][0] for name in names}
+        weights = {}
+        for name, parameter in self.model.named_parameters():
+            held = states[name]
+            if held[0].size < parameter.numel():  # each replica has its share
+                weights[name] = held.reshape(-1)[: parameter.numel()].reshape(parameter.shape)
+                continue
+            np.testing.assert_allclose(held, held[:1].repeat(len(held), 0), 1e-12, err_msg=f"replicas go apart: {name}")
+            weights[name] = held[0]
+        return weights
 
     def by_eager(self) -> dict[str, np.ndarray]:
         """Return the weights after eager PyTorch has trained in float64."""
@@ -94,6 +99,10 @@ class Trained:
             given = [value.double() if value.is_floating_point() else value for value in micro_batch]
             (model(*given) / pieces).backward()
             if number % pieces == 0:
+                if self.options.max_grad_norm is not None:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), self.options.max_grad_norm)
+                if self.options.max_grad_value is not None:
+                    torch.nn.utils.clip_grad_value_(model.parameters(), self.options.max_grad_value)
                 optimizer.step()
                 optimizer.zero_grad()
         return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from torchipu.device import shares
 from torchipu.device.stores import LASTING, Moment, Place, Stores, Values
 from torchipu.errors import DeviceProgramError
-from torchipu.ir.graph import Op, Tensor, operand_width
+from torchipu.ir.graph import Op, Tensor, operand_labels
 from torchipu.ir.program import (
     AllReduce,
     Call,
@@ -86,6 +87,7 @@ class Machine:
         self._remote: dict[tuple[str, Moment | None], Values] = {}
         self._fed: set[tuple[str, Moment, int]] = set()
         self._unsynced: dict[Variable, str] = {}
+        self._computing: dict[int, str] = {}
         self._parts = _parts(executable)
         self._done: dict[tuple[int, Moment], int] = {}
 
@@ -102,11 +104,17 @@ class Machine:
                 name = name.removesuffix(f".ipu{variable.ipu}")
             if name not in values or not (variable.role.is_state or variable.role in LASTING):
                 continue
-            copies = np.broadcast_to(values[name], (self.executable.replicas, *variable.shape))
+            copies = self._copies(variable, values[name])
             if variable.off_chip:
                 self._remote[variable.name, None] = copies
             else:
                 self.stores.load(variable, copies)
+
+    def _copies(self, variable: Variable, value: np.ndarray) -> Values:
+        """Return what each replica holds of a value: all of it, or its share."""
+        if variable.num_elements < value.size:
+            return shares.split(value, self.executable.replicas)
+        return np.broadcast_to(value, (self.executable.replicas, *variable.shape))
 
     def states(self) -> dict[str, Values]:
         """Return what the states hold: ``[replicas, ...]`` by name of the variable."""
@@ -178,7 +186,10 @@ class Machine:
     def _sync(self, scope: str, at: _Context) -> None:
         if scope == "replica" and at.ipu is None:
             self._unsynced.clear()
+            self._computing.clear()
             return
+        for ipu in [one for one in self._computing if at.ipu is None or one == at.ipu]:
+            del self._computing[ipu]
         for variable in [one for one in self._unsynced if at.ipu is None or one.ipu == at.ipu]:
             del self._unsynced[variable]
 
@@ -188,20 +199,31 @@ class Machine:
             case Execute(compute_set=compute_set):
                 self.supersteps += 1
                 place = Place(at.function, compute_set.name, at.moment, compute_set.op.source)
+                self._begin((compute_set.ipu,), place)
+                self._computing[compute_set.ipu] = compute_set.name
                 for group in compute_set.groups:
                     self._run_group(group, replace_source(place, group.op), at)
             case Copy(src=src, dst=dst):
                 place = Place(at.function, f"copy %{src.name} -> %{dst.name}", at.moment)
+                self._begin((src.ipu, dst.ipu), place)
                 self._copy(program, place, at)
             case HostCopy(variable=variable, stream=stream):
                 place = Place(at.function, f"stream {stream!r}", at.moment)
+                self._begin((variable.ipu,), place)
                 self._own((variable,), at, place)
                 self._stream(program, place)
             case AllReduce(variables=variables, kind=kind):
                 place = Place(at.function, f"{kind} of %{variables[0].name}", at.moment)
+                self._begin([variable.ipu for variable in variables], place)
                 self._own(variables, at, place)
                 self._synced(variables, place)
                 self._reduce(program, place)
+
+    def _begin(self, ipus: Members[int], place: Place) -> None:
+        """Refuse to begin while tiles of the same IPU compute: a sync has to come first."""
+        for ipu in ipus:
+            if ipu in self._computing:
+                raise place.fault(f"begins with no sync on ipu {ipu} since {self._computing[ipu]}")
 
     def _own(self, variables: Members[Variable], at: _Context, place: Place) -> None:
         """Refuse what an IPU does with the memory of another one."""
@@ -230,16 +252,35 @@ class Machine:
             self._unsynced.update(dict.fromkeys(results, place.step))
             return
         self._done[key] = 0
-        operands = [self._value(tensor, dict(fields), place) for tensor in op.inputs]
-        made = [self.evaluate(op, [operand[r] for operand in operands]) for r in range(self.executable.replicas)]
-        for tensor, values in zip(op.outputs, zip(*made, strict=True), strict=True):
+        for tensor, values in zip(op.outputs, self._computed(group, dict(fields), place), strict=True):
             variable = dict(fields)[tensor]
-            self.stores.write(variable, np.stack([np.asarray(value) for value in values]), place)
+            self.stores.write(variable, values, place)
             self._unsynced[variable] = place.step
+
+    def _computed(self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place) -> list[Values]:
+        """Return the results of an op on all replicas."""
+        op = group.op
+        operands = [self._value(tensor, fields, place) for tensor in op.inputs]
+        whole = op.inputs[0].num_elements if group.over_shares else None
+        if whole is not None:
+            operands = [
+                shares.own_of_each(values) if fields[tensor].num_elements == whole else values
+                for tensor, values in zip(op.inputs, operands, strict=True)
+            ]
+        made = [self.evaluate(op, [operand[r] for operand in operands]) for r in range(self.executable.replicas)]
+        results = [np.stack([np.asarray(value) for value in values]) for values in zip(*made, strict=True)]
+        if whole is None:
+            return results
+        return [
+            shares.among_nan(values, fields[tensor].shape) if fields[tensor].num_elements == whole else values
+            for tensor, values in zip(op.outputs, results, strict=True)
+        ]
 
     def _value(self, tensor: Tensor, fields: Mapping[Tensor, Variable], place: Place) -> Values:
         """Return an operand as the op sees it: the variable, through the views between them."""
         values = self.stores.read(fields[tensor], place)
+        if fields[tensor].num_elements < tensor.num_elements:
+            return values  # a share
         chain: list[tuple[Op, Tensor]] = []
         seen = tensor
         while seen in self.executable.views:
@@ -261,7 +302,10 @@ class Machine:
         values = self.stores.read(src, place)
         if src is dst:
             return  # operands are gathered onto the tiles of the vertices that read them
-        if src.num_elements != dst.num_elements:
+        replicas = self.executable.replicas
+        if src.num_elements < dst.num_elements and src.num_elements == -(-dst.num_elements // replicas):
+            values = shares.among_nan(values.reshape(replicas, -1), dst.shape)
+        elif src.num_elements != dst.num_elements:
             raise place.fault(
                 f"moves {copy.total_bytes} B between {list(src.shape)} and {list(dst.shape)}, and does not say which",
                 remedy="the tile machine takes no loops over rows yet",
@@ -303,15 +347,21 @@ class Machine:
 
     def _reduce(self, step: AllReduce, place: Place) -> None:
         replicas, size = self.executable.replicas, step.replicas
-        if step.kind != "all_reduce" or replicas % size:
+        if step.kind not in ("all_reduce", "reduce_scatter", "all_gather") or replicas % size:
             raise place.fault(
                 f"{step.kind} over {size} replicas is not taken by the machine yet, which runs {replicas} of them"
             )
         for variable in step.variables:
             values = self.stores.read(variable, place)
+            if step.kind == "all_gather":
+                self.stores.write(variable, shares.gathered(values), place)
+                continue
             groups = values.reshape(replicas // size, size, -1)
             total = groups.mean(1, keepdims=True) if step.mean else groups.sum(1, keepdims=True)
-            self.stores.write(variable, np.broadcast_to(total, groups.shape).copy(), place)
+            sums = np.broadcast_to(total, groups.shape).reshape(values.shape).copy()
+            if step.kind == "reduce_scatter":
+                sums = shares.among_nan(shares.own_of_each(sums), variable.shape)
+            self.stores.write(variable, sums, place)
 
 
 def replace_source(place: Place, op: Op) -> Place:
@@ -322,11 +372,7 @@ def replace_source(place: Place, op: Op) -> Place:
 def _fields_by_tensor(group: VertexGroup) -> list[tuple[Tensor, Variable]]:
     """Return the variable of each operand and result of a group's op."""
     op, fields = group.op, group.fields
-    labels = [
-        operand if "[" not in operand else f"{operand[: operand.index('[')]}.{index}"
-        for operand in op.operands for index in range(operand_width(operand))
-    ] or [f"in{index}" for index in range(len(op.inputs))]
-    pairs = [(tensor, fields[label]) for label, tensor in zip(labels, op.inputs, strict=False)]
+    pairs = [(tensor, fields[label]) for label, tensor in zip(operand_labels(op), op.inputs, strict=False)]
     return pairs + [(tensor, fields["out" if index == 0 else f"out{index}"]) for index, tensor in enumerate(op.outputs)]
 
 

@@ -109,6 +109,20 @@ def operand_width(operand: str) -> int:
     return operand[operand.index("[") :].count("x") if "[" in operand else 1
 
 
+def operand_labels(op: Op) -> list[str]:
+    """Return a name for each input of an op: that of its schema, with the place in a list; none begins with ``out``.
+
+    Results are called ``out``, ``out1`` and so on.
+    """
+    if not op.operands:
+        return [f"in{index}" for index in range(len(op.inputs))]
+    labels = [
+        operand if "[" not in operand else f"{operand[: operand.index('[')]}.{index}"
+        for operand in op.operands for index in range(operand_width(operand))
+    ]
+    return [f"given.{label}" if label.startswith("out") else label for label in labels]
+
+
 @dataclass(frozen=True, slots=True)
 class Graph:
     """Ops in an order in which they can run.

@@ -59,6 +59,8 @@ class VertexGroup:
         work: Sizes on the busiest tile that the codelet's cycle formula reads.
         cycles: Cycles of the slowest vertex.
         temporary_bytes: Bytes that a tile needs while this group runs.
+        over_shares: Whether the vertices of each replica take its share of all that has as many elements as the first
+            operand of the op.
     """
 
     codelet: str
@@ -69,6 +71,7 @@ class VertexGroup:
     work: Mapping[str, int] = field(default_factory=dict)
     cycles: int = 0
     temporary_bytes: int = 0
+    over_shares: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -22,6 +22,7 @@ from torchipu.ops.spec import spec_of
 from torchipu.passes.locations.uses import fields_of, over_others, sync_before, used_by
 from torchipu.target import Target
 
+ACCUMULATIONS = ("accumulate", "accumulate_mean")
 OF_NORMS = ("lamb", "lars")
 """Updates that need the norms of whole tensors: of the weights, and of their gradient or direction."""
 
@@ -98,9 +99,15 @@ def with_shares(
             done[name] = Sequence((*rewritten.body, *gathered))
     replicas = next((s.replicas for p in functions.values() for s in leaves_of(p) if isinstance(s, AllReduce)), 1)
     done = {name: _with_replicas(program, replicas) for name, program in done.items()}
+    accumulators = {variable: new for variable, new in changes.items() if variable.role is Role.ACCUMULATOR}
+    accumulators = {variable: new for variable, new in accumulators.items() if variable in shared}
     for name, program in functions.items():
         if name.startswith("R"):
-            done[name] = _scattered(program, gradients)
+            done[name] = _scattered(program, gradients, set(accumulators))
+        elif name.startswith("N") and not name.endswith(".send"):
+            done[name] = _norms_of_shares(program, gradients, replicas, target)
+        elif name not in done:
+            done[name] = _accumulating_shares(program, accumulators, replicas, target)
     return {name: done.get(name, program) for name, program in functions.items()}, norms
 
 
@@ -158,13 +165,15 @@ def _smaller(step: Execute, size: int, smaller: int, target: Target) -> Execute:
     made = [one for one in spec.lower(part, target) if one.elements > 0] if spec is not None else []
     number = int(compute_set.name.rpartition(".")[2])
     if number >= len(made):
-        return step
+        return Execute(replace(compute_set, groups=tuple(replace(g, over_shares=True) for g in compute_set.groups)))
     vertices = made[number]
     grain = vertices.grain
     runs = linear(vertices.elements, min(vertices.max_tiles or target.num_tiles, target.num_tiles), grain, grain)
     work = vertices.work(runs.max_elements_per_tile())
     cycles = int(vertices.codelet.cycles(target, work))
-    groups = tuple(replace(group, runs=runs, work=work, cycles=cycles) for group in compute_set.groups)
+    groups = tuple(
+        replace(group, runs=runs, work=work, cycles=cycles, over_shares=True) for group in compute_set.groups
+    )
     return Execute(replace(compute_set, groups=groups))
 
 
@@ -175,14 +184,56 @@ def _with_replicas(program: Program, replicas: int) -> Program:
     ))
 
 
-def _scattered(program: Program, gradients: set[Variable]) -> Program:
-    """Let the sums of these gradients leave each replica its share."""
+def _norms_of_shares(program: Program, gradients: set[Variable], replicas: int, target: Target) -> Program:
+    """Return a function that adds up squares of what each replica has of a gradient, then those of all replicas."""
+    body: list[Program] = []
+    squares: dict[Variable, None] = {}
+    for step in program.body if isinstance(program, Sequence) else (program,):
+        if isinstance(step, Execute) and gradients.intersection(fields_of(step)):
+            (group,) = step.compute_set.groups
+            size = group.op.inputs[0].num_elements
+            step = _smaller(step, size, -(-size // replicas), target)
+            squares[group.fields["out"]] = None
+        body.append(step)
+    if squares:
+        body += [Sync("replica"), AllReduce(tuple(squares), False, replicas)]
+    return Sequence(tuple(body))
+
+
+def _accumulating_shares(
+    program: Program, accumulators: Mapping[Variable, Variable], replicas: int, target: Target,
+) -> Program:
+    """Return a function that adds up gradients over the replicas before it adds a share of them to an accumulator."""
+    body: list[Program] = []
+    for step in program.body if isinstance(program, Sequence) else (program,):
+        found = _accumulation(step, accumulators)
+        if found is None or not isinstance(step, Execute):
+            body.append(step)
+            continue
+        accumulator, gradient = found
+        before = sync_before(body)
+        body += [Sync("replica"), AllReduce((gradient,), False, replicas, "reduce_scatter"), *before]
+        body.append(_smaller(step, accumulator.num_elements, accumulators[accumulator].num_elements, target))
+    return Sequence(tuple(body))
+
+
+def _accumulation(step: Program, accumulators: Mapping[Variable, Variable]) -> tuple[Variable, Variable] | None:
+    """Return the accumulator of which each replica has a share, and the gradient, where a step adds the one up."""
+    if not isinstance(step, Execute) or step.compute_set.op.kind not in ACCUMULATIONS:
+        return None
+    (group,) = step.compute_set.groups
+    accumulator = group.fields["accumulator"]
+    return (accumulator, group.fields["gradient"]) if accumulator in accumulators else None
+
+
+def _scattered(program: Program, gradients: set[Variable], done: set[Variable]) -> Program:
+    """Let the sums of these gradients leave each replica its share, and leave out those that are done."""
     body: list[Program] = []
     for step in program.body if isinstance(program, Sequence) else (program,):
         if isinstance(step, AllReduce):
             parts = (
-                ("reduce_scatter", tuple(v for v in step.variables if v in gradients)),
-                ("all_reduce", tuple(v for v in step.variables if v not in gradients)),
+                ("reduce_scatter", tuple(v for v in step.variables if v in gradients and v not in done)),
+                ("all_reduce", tuple(v for v in step.variables if v not in gradients and v not in done)),
             )
             body += [replace(step, variables=chosen, kind=kind) for kind, chosen in parts if chosen]
         else:

@@ -23,13 +23,17 @@ def cycles(schedule: Schedule, functions: dict[str, Program], num_ipus: int) -> 
     if BROADCAST in functions:
         yield REPLICA_SYNC
         yield call(BROADCAST, None)
-    updated = False
+    updated: set[str] = set()
     for step in schedule.steps:
         cells = [_distinct_calls(cell, ipu) for ipu, cell in enumerate(step)]
-        updates = any(name.startswith("U") for cell in cells for name, _ in cell)
+        updates = {name for cell in cells for name, _ in cell if name.startswith("U")}
         if updates and not updated:
             yield from _before_updates(functions, num_ipus)
-        updated = updated or updates
+        # The update of an IPU is that of all its stages, which a sharded schedule updates in turn.
+        cells = [[(name, micro_batch) for name, micro_batch in cell if name not in updated] for cell in cells]
+        if updates and updates <= updated:
+            continue
+        updated |= updates
         yield from _one_cycle([[call(*pair) for pair in cell] for cell in cells], functions, num_ipus)
     if not updated and any(name.startswith("U") for name in functions):
         cells = [[(f"U{ipu}", None)] if f"U{ipu}" in functions else [] for ipu in range(num_ipus)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
-from torchipu.ir.graph import Graph, Op, Tensor, operand_width
+from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping, linear
 from torchipu.ir.program import (
     AllReduce,
@@ -347,12 +347,7 @@ class Lowering:
     def _fields(self, op: Op, name: str, ipu: int) -> dict[str, Variable]:
         """Bind operands and results to variables on the op's IPU."""
         fields: dict[str, Variable] = {}
-        operands = iter(op.inputs)
-        labels = [
-            operand if "[" not in operand else f"{operand[: operand.index('[')]}.{index}"
-            for operand in op.operands for index in range(operand_width(operand))
-        ] or [f"in{index}" for index in range(len(op.inputs))]
-        for label, operand in zip(labels, operands, strict=False):
+        for label, operand in zip(operand_labels(op), op.inputs, strict=False):
             fields[label] = self._variable(self.flow.storage(operand), ipu, name)
         for index, result in enumerate(op.outputs):
             label = "out" if index == 0 else f"out{index}"
