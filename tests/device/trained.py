@@ -78,6 +78,10 @@ class Trained:
         """Return the weights after the machine has run the program."""
         machine = self.machine(executable, seed)
         machine.run()
+        return self.weights(machine)
+
+    def weights(self, machine: Machine) -> dict[str, np.ndarray]:
+        """Return the weights that a machine has left."""
         states = machine.states()
         weights = {}
         for name, parameter in self.model.named_parameters():

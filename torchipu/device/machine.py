@@ -40,8 +40,10 @@ from torchipu.ir.program import (
 Evaluate = Callable[[Op, Members[np.ndarray]], Members[np.ndarray]]
 """Computes the results of an op from its operands, on one replica."""
 Feed = Callable[[str, Moment, int], np.ndarray]
-"""Gives the value of a stream for a moment and a replica."""
+"""Gives the value of a stream for a moment and a replica; LookupError where it has no more."""
 REMOTE = "remote."
+OVERWRITES = ("fill_zero",)
+"""Kinds of ops whose operand is only where the result goes."""
 START = Moment(0, None)
 
 
@@ -87,8 +89,10 @@ class Machine:
         self._remote: dict[tuple[str, Moment | None], Values] = {}
         self._fed: set[tuple[str, Moment, int]] = set()
         self._unsynced: dict[Variable, str] = {}
-        self._computing: dict[int, str] = {}
-        self._parts = _parts(executable)
+        self._pending: dict[int, tuple[str, str]] = {}
+        self._has_host: set[int] = set()
+        self._is_cycle_open = False
+        self._variables = frozenset(executable.variables)
         self._done: dict[tuple[int, Moment], int] = {}
 
     # ------------------------------------------------------------------ the host
@@ -145,7 +149,12 @@ class Machine:
                 moment = Moment(at.moment.iteration, micro_batch)
                 within = replace(at, function=function, moment=moment)
                 yield from self._walk(self.executable.functions[function], within)
+                if at.ipu is not None:
+                    self.stores.forget(self._off_chip(at.ipu), f"it is off chip, and was not loaded since {function}")
             case OnIpus(bodies=bodies):
+                if self._is_cycle_open and self.executable.num_ipus > 1:
+                    raise DeviceProgramError(f"{at.function}: a cycle begins with no sync of all IPUs after the last")
+                self._is_cycle_open = True
                 columns = [self._walk(body, replace(at, ipu=ipu)) for ipu, body in enumerate(bodies)]
                 while columns:
                     column = self._random.choice(columns)
@@ -164,6 +173,9 @@ class Machine:
             case _:
                 self._step(program, at)
                 yield
+
+    def _off_chip(self, ipu: int) -> list[Variable]:
+        return [variable for variable in self.executable.variables if variable.off_chip and variable.ipu == ipu]
 
     def _repeat(self, count: int, body: Program, at: _Context) -> Iterator[None]:
         if at.function == "main":
@@ -184,14 +196,15 @@ class Machine:
         return bool(values.all())
 
     def _sync(self, scope: str, at: _Context) -> None:
-        if scope == "replica" and at.ipu is None:
-            self._unsynced.clear()
-            self._computing.clear()
-            return
-        for ipu in [one for one in self._computing if at.ipu is None or one == at.ipu]:
-            del self._computing[ipu]
-        for variable in [one for one in self._unsynced if at.ipu is None or one.ipu == at.ipu]:
+        ipus = range(self.executable.num_ipus) if at.ipu is None else (at.ipu,)
+        for ipu in ipus:
+            self._pending.pop(ipu, None)
+        for variable in [one for one in self._unsynced if one.ipu in ipus]:
             del self._unsynced[variable]
+        if scope == "host":
+            self._has_host.update(ipus)
+        if scope == "replica" and at.ipu is None:
+            self._is_cycle_open = False
 
     # ------------------------------------------------------------------ steps
     def _step(self, program: Program, at: _Context) -> None:
@@ -199,31 +212,43 @@ class Machine:
             case Execute(compute_set=compute_set):
                 self.supersteps += 1
                 place = Place(at.function, compute_set.name, at.moment, compute_set.op.source)
-                self._begin((compute_set.ipu,), place)
-                self._computing[compute_set.ipu] = compute_set.name
+                self._begin("compute", (compute_set.ipu,), place)
                 for group in compute_set.groups:
                     self._run_group(group, replace_source(place, group.op), at)
             case Copy(src=src, dst=dst):
                 place = Place(at.function, f"copy %{src.name} -> %{dst.name}", at.moment)
-                self._begin((src.ipu, dst.ipu), place)
+                self._begin("exchange" if src.ipu == dst.ipu else "links", (src.ipu, dst.ipu), place)
                 self._copy(program, place, at)
             case HostCopy(variable=variable, stream=stream):
                 place = Place(at.function, f"stream {stream!r}", at.moment)
-                self._begin((variable.ipu,), place)
+                self._begin("host", (variable.ipu,), place)
                 self._own((variable,), at, place)
                 self._stream(program, place)
             case AllReduce(variables=variables, kind=kind):
                 place = Place(at.function, f"{kind} of %{variables[0].name}", at.moment)
-                self._begin([variable.ipu for variable in variables], place)
+                self._begin("links", [variable.ipu for variable in variables], place)
                 self._own(variables, at, place)
                 self._synced(variables, place)
                 self._reduce(program, place)
 
-    def _begin(self, ipus: Members[int], place: Place) -> None:
-        """Refuse to begin while tiles of the same IPU compute: a sync has to come first."""
+    def _begin(self, kind: str, ipus: Members[int], place: Place) -> None:
+        """Refuse to begin while an IPU does something else: a sync has to come first, one with the host for streams.
+
+        Args:
+            kind: ``compute``, ``exchange``, ``host`` or ``links``.
+            ipus: Those that take part.
+            place: Where this is.
+        """
         for ipu in ipus:
-            if ipu in self._computing:
-                raise place.fault(f"begins with no sync on ipu {ipu} since {self._computing[ipu]}")
+            before = self._pending.get(ipu)
+            if before is not None and (before[0] != kind or kind == "compute"):
+                raise place.fault(f"begins with no sync on ipu {ipu} since {before[1]}")
+            if kind == "host" and ipu not in self._has_host:
+                raise place.fault(f"begins with no sync of ipu {ipu} with the host")
+            if kind != "exchange":  # what is gathered is computed with right away
+                self._pending[ipu] = (kind, place.step)
+            if kind != "host":
+                self._has_host.discard(ipu)
 
     def _own(self, variables: Members[Variable], at: _Context, place: Place) -> None:
         """Refuse what an IPU does with the memory of another one."""
@@ -240,27 +265,31 @@ class Machine:
     def _run_group(self, group: VertexGroup, place: Place, at: _Context) -> None:
         fields = _fields_by_tensor(group)
         self._own(tuple(group.fields.values()), at, place)
+        for variable in group.fields.values():
+            if variable not in self._variables:
+                raise place.fault(f"uses %{variable.name}, which is no variable of the program")
         op, key = group.op, (id(group.op), at.moment)
         due = self._done.get(key, 0)
-        parts = self._parts[at.function, id(op)]
-        if group.number != due % parts:
-            raise place.fault(f"is compute set {group.number} of {op.kind}, but set {due % parts} is the next of them")
+        if group.number != due:
+            raise place.fault(f"is compute set {group.number} of {op.kind}, but set {due} is the next of them")
         self._synced([variable for tensor, variable in fields if tensor in set(op.inputs)], place)
         results = [variable for tensor, variable in fields if tensor not in set(op.inputs)]
-        if group.number < parts - 1 or at.is_partial:
-            self._done[key] = (due + 1) % parts
+        if group.number < group.count - 1 or at.is_partial:
+            self._done[key] = (due + 1) % group.count
             self._unsynced.update(dict.fromkeys(results, place.step))
             return
         self._done[key] = 0
         for tensor, values in zip(op.outputs, self._computed(group, dict(fields), place), strict=True):
             variable = dict(fields)[tensor]
-            self.stores.write(variable, values, place)
+            is_share = group.over_shares and variable.num_elements == op.inputs[0].num_elements
+            self.stores.write(variable, values, place, shares=is_share)
             self._unsynced[variable] = place.step
 
     def _computed(self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place) -> list[Values]:
         """Return the results of an op on all replicas."""
         op = group.op
-        operands = [self._value(tensor, fields, place) for tensor in op.inputs]
+        takes_shares = group.over_shares or op.kind in OVERWRITES
+        operands = [self._value(tensor, fields, place, shares=takes_shares) for tensor in op.inputs]
         whole = op.inputs[0].num_elements if group.over_shares else None
         if whole is not None:
             operands = [
@@ -276,9 +305,11 @@ class Machine:
             for tensor, values in zip(op.outputs, results, strict=True)
         ]
 
-    def _value(self, tensor: Tensor, fields: Mapping[Tensor, Variable], place: Place) -> Values:
+    def _value(
+        self, tensor: Tensor, fields: Mapping[Tensor, Variable], place: Place, *, shares: bool,
+    ) -> Values:
         """Return an operand as the op sees it: the variable, through the views between them."""
-        values = self.stores.read(fields[tensor], place)
+        values = self.stores.read(fields[tensor], place, shares=shares)
         if fields[tensor].num_elements < tensor.num_elements:
             return values  # a share
         chain: list[tuple[Op, Tensor]] = []
@@ -287,6 +318,8 @@ class Machine:
             op = self.executable.views[seen]
             chain.append((op, seen))
             seen = op.inputs[0]
+        if values[0].size != seen.num_elements:
+            raise place.fault(f"reads %{fields[tensor].name}, of {values[0].size} elements, as {list(seen.shape)}")
         values = values.reshape(len(values), *seen.shape)
         for op, out in reversed(chain):
             number = op.outputs.index(out)
@@ -299,18 +332,18 @@ class Machine:
             raise place.fault(f"crosses from ipu {src.ipu} to ipu {dst.ipu} with no sync between them")
         self._own((src, dst), at, place)
         self._synced((src,), place)
-        values = self.stores.read(src, place)
+        values = self.stores.read(src, place, shares=src is dst)
         if src is dst:
             return  # operands are gathered onto the tiles of the vertices that read them
-        replicas = self.executable.replicas
+        replicas, is_share = self.executable.replicas, False
         if src.num_elements < dst.num_elements and src.num_elements == -(-dst.num_elements // replicas):
-            values = shares.among_nan(values.reshape(replicas, -1), dst.shape)
+            values, is_share = shares.among_nan(values.reshape(replicas, -1), dst.shape), True
         elif src.num_elements != dst.num_elements:
             raise place.fault(
                 f"moves {copy.total_bytes} B between {list(src.shape)} and {list(dst.shape)}, and does not say which",
                 remedy="the tile machine takes no loops over rows yet",
             )
-        self.stores.write(dst, values, place)
+        self.stores.write(dst, values, place, shares=is_share)
         self._unsynced[dst] = place.step
 
     def _stream(self, copy: HostCopy, place: Place) -> None:
@@ -328,7 +361,10 @@ class Machine:
         if key in self._fed:
             raise place.fault(f"is read a second time for the same micro-batch by ipu {variable.ipu}")
         self._fed.add(key)
-        values = [self.feed(stream, place.moment, replica) for replica in range(self.executable.replicas)]
+        try:
+            values = [self.feed(stream, place.moment, replica) for replica in range(self.executable.replicas)]
+        except LookupError as error:
+            raise place.fault("has no more data: the program reads it too often") from error
         self.stores.write(variable, np.stack(values), place)
         self._unsynced[variable] = place.step
 
@@ -352,16 +388,17 @@ class Machine:
                 f"{step.kind} over {size} replicas is not taken by the machine yet, which runs {replicas} of them"
             )
         for variable in step.variables:
-            values = self.stores.read(variable, place)
+            values = self.stores.read(variable, place, shares=step.kind == "all_gather")
             if step.kind == "all_gather":
                 self.stores.write(variable, shares.gathered(values), place)
                 continue
             groups = values.reshape(replicas // size, size, -1)
             total = groups.mean(1, keepdims=True) if step.mean else groups.sum(1, keepdims=True)
             sums = np.broadcast_to(total, groups.shape).reshape(values.shape).copy()
-            if step.kind == "reduce_scatter":
+            is_share = step.kind == "reduce_scatter"
+            if is_share:
                 sums = shares.among_nan(shares.own_of_each(sums), variable.shape)
-            self.stores.write(variable, sums, place)
+            self.stores.write(variable, sums, place, shares=is_share)
 
 
 def replace_source(place: Place, op: Op) -> Place:
@@ -374,15 +411,3 @@ def _fields_by_tensor(group: VertexGroup) -> list[tuple[Tensor, Variable]]:
     op, fields = group.op, group.fields
     pairs = [(tensor, fields[label]) for label, tensor in zip(operand_labels(op), op.inputs, strict=False)]
     return pairs + [(tensor, fields["out" if index == 0 else f"out{index}"]) for index, tensor in enumerate(op.outputs)]
-
-
-def _parts(executable: Executable) -> dict[tuple[str, int], int]:
-    """Return how many compute sets each op of each function has."""
-    counts: dict[tuple[str, int], int] = {}
-    for name, program in executable.functions.items():
-        for leaf in leaves_of(program):
-            if isinstance(leaf, Execute):
-                for group in leaf.compute_set.groups:
-                    key = (name, id(group.op))
-                    counts[key] = max(counts.get(key, 0), group.number + 1)
-    return counts

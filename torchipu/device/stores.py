@@ -57,6 +57,7 @@ class _Slot:
 
     values: Values | None = None
     moment: Moment | None = None
+    is_share: bool = False
     lost: str = "nobody has written it"
 
 
@@ -90,12 +91,17 @@ class Stores:
         self._tiles = {variable: frozenset(tile for tile, _, _ in variable.mapping.runs) for variable in self._slots}
         self._on_same_bytes: dict[Variable, list[Variable]] = {}
 
-    def read(self, variable: Variable, at: Place) -> Values:
+    def read(self, variable: Variable, at: Place, *, shares: bool = False) -> Values:
         """Return what a variable holds for a moment.
 
+        Args:
+            variable: The variable.
+            at: Where it is read.
+            shares: Whether it is enough that each replica has its share.
+
         Raises:
-            DeviceProgramError: Nobody wrote it, its bytes were taken by another variable, or it holds the value of
-                another micro-batch.
+            DeviceProgramError: Nobody wrote it, its bytes were taken by another variable, it holds the value of
+                another micro-batch, or each replica has no more than its share.
         """
         slot = self._slot(variable, at)
         if at.moment.micro_batch is None:  # the update reads what the last micro-batch has left
@@ -107,10 +113,18 @@ class Stores:
                 f"reads %{variable.name} on ipu {variable.ipu}, which holds the value of {slot.moment}: of its "
                 f"{variable.depth} slots this one was written for another micro-batch"
             )
+        if slot.is_share and not shares:
+            raise at.fault(f"reads all of %{variable.name}, of which each replica has no more than its share")
         return slot.values
 
-    def write(self, variable: Variable, values: Values, at: Place) -> None:
+    def write(self, variable: Variable, values: Values, at: Place, *, shares: bool = False) -> None:
         """Let a variable hold values, and poison all others on the same bytes.
+
+        Args:
+            variable: The variable.
+            values: ``[replicas, ...]``.
+            at: Where it is written.
+            shares: Whether each replica has no more than its share of them.
 
         Raises:
             DeviceProgramError: They have another size.
@@ -123,6 +137,7 @@ class Stores:
         slot = self._slot(variable, at)
         slot.values = values.reshape(self.replicas, *variable.shape)
         slot.moment = at.moment
+        slot.is_share = shares
         for other in self._others(variable):
             for spoilt in self._slots[other]:
                 if spoilt.values is not None:

@@ -56,6 +56,7 @@ class VertexGroup:
         runs: Iteration space by tile.
         op: What they compute, or a part of it.
         number: Which of the compute sets of the op it is.
+        count: How many these are.
         work: Sizes on the busiest tile that the codelet's cycle formula reads.
         cycles: Cycles of the slowest vertex.
         temporary_bytes: Bytes that a tile needs while this group runs.
@@ -68,6 +69,7 @@ class VertexGroup:
     runs: TileMapping
     op: Op
     number: int = 0
+    count: int = 1
     work: Mapping[str, int] = field(default_factory=dict)
     cycles: int = 0
     temporary_bytes: int = 0

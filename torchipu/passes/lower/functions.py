@@ -74,6 +74,7 @@ class _Set:
     fragments: int
     temporary_bytes: int
     repeats: int
+    count: int = 1
 
 
 class Lowering:
@@ -171,7 +172,7 @@ class Lowering:
                 strayed = self._strayed(op, runs)
                 gathered, fragments = gathered + strayed[0], fragments + strayed[1]
             groups.append(VertexGroup(
-                made.codelet, fields, runs, op, number, made.work, made.cycles, made.temporary_bytes,
+                made.codelet, fields, runs, op, number, made.count, made.work, made.cycles, made.temporary_bytes,
             ))
             if gathered:
                 operands = [
@@ -408,7 +409,8 @@ class Lowering:
             spec = spec_of(op)
             target = self.target if tiles is None else replace(self.target, num_tiles=tiles)
             vertices = lower_generic(op, target) if spec is None else spec.lower(op, target)
-            found = tuple(self._set(op, one, target.num_tiles, first_tile) for one in vertices if one.elements > 0)
+            made = [self._set(op, one, target.num_tiles, first_tile) for one in vertices if one.elements > 0]
+            found = tuple(replace(one, count=len(made)) for one in made)
             self.sets_by_key[key] = found
         return found
 
