@@ -7,15 +7,20 @@ import json
 import re
 import time
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import torch
 import torch.distributed as dist
 
+from torchipu.distributed.shared_memory import Link, connect
 from torchipu.errors import OptionsError, PeerError
 
 ALONE = "alone"
 SECONDS_BETWEEN_LOOKS = 0.5
 """How often a process that waits looks whether another has left."""
 SECONDS_BETWEEN_POLLS = 50e-6
+_LINKS: WeakKeyDictionary[Any, dict[int, Link]] = WeakKeyDictionary()
+"""By group the ways to processes of this machine."""
 SECONDS_FOR_SILENCE = 1.0
 """How long processes that see a connection end are given to say that they are there."""
 
@@ -38,7 +43,75 @@ class Members:
         self._store = _store_of(group)
         self._is_broken = ""
         self._calls = 0
+        self._links = _LINKS.get(group)
 
+    # ------------------------------------------------------------------ messages
+    def connect(self) -> None:
+        """Find the processes of this machine; once for a group, in all processes.
+
+        Raises:
+            PeerError: Another process has gone, or does not answer.
+        """
+        if self._links is None:
+            try:
+                self._links = _LINKS[self.group] = connect(self.rank, self.size, self._tell, self._seconds())
+            except RuntimeError as error:
+                raise explained(error, self) from error
+
+    def _tell(self, text: str) -> list[str]:
+        told = [""] * self.size
+        dist.all_gather_object(told, text, group=self.group)
+        return told
+
+    def _seconds(self) -> float:
+        backend: Any = self.group._get_backend(torch.device("cpu"))
+        return float(backend.options._timeout.total_seconds())
+
+    def send(self, message: torch.Tensor, rank: int, tag: int) -> Any:
+        """Begin to send a contiguous tensor to another process; return what to wait for."""
+        link = (self._links or {}).get(rank)
+        if link is not None:
+            return link.send(message, tag)
+        return dist.isend(message, group=self.group, group_dst=rank, tag=tag)
+
+    def receive(self, message: torch.Tensor, rank: int, tag: int) -> Any:
+        """Begin to receive a contiguous tensor from another process; return what to wait for."""
+        link = (self._links or {}).get(rank)
+        if link is not None:
+            return link.receive(message, tag)
+        return dist.irecv(message, group=self.group, group_src=rank, tag=tag)
+
+    def gathered(self, own: torch.Tensor, tag: int) -> torch.Tensor:
+        """Return the bytes of all processes, ``[processes, bytes]``.
+
+        Args:
+            own: Bytes of this process, equally many in each.
+            tag: Of these messages.
+
+        Raises:
+            PeerError: Another process has gone, has left the call, or does not answer.
+        """
+        every = torch.empty(self.size, len(own), dtype=torch.uint8)
+        if len(self._links or {}) < self.size - 1:
+            self.finished(dist.all_gather_single(every.flatten(), own, group=self.group, async_op=True))
+            return every
+        assert self._links is not None
+        every[self.rank] = own
+        for rank, link in self._links.items():
+            try:
+                link.send(own, tag)
+            except RuntimeError as error:
+                raise explained(error, self, rank) from error
+        for rank, link in self._links.items():
+            try:
+                link.receive(every[rank], tag).wait(self.check)
+            except PeerError:
+                raise
+            except RuntimeError as error:
+                raise explained(error, self, rank) from error
+        return every
+
+    # ------------------------------------------------------------------ a call
     def begin(self) -> None:
         """Begin another call in which the processes talk.
 

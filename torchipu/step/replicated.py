@@ -17,6 +17,9 @@ from torchipu.options import Options
 from torchipu.step.in_common import described, options_in_common, without_sources
 
 
+KEY_TAG = 0x7153
+
+
 class ReplicatedStep:
     """A step whose gradients may be added up over processes; see docs/distributed.md.
 
@@ -76,7 +79,7 @@ class ReplicatedStep:
 
     def _key_of(self, members: Members | None) -> int:
         """Return a key of random bits from torch's default generator: that of rank 0 for all processes."""
-        key = torch.randint(2**62, ())
+        key = torch.randint(2**62, (1,))
         if members is not None:
-            broadcast(members, [key])
+            key = members.gathered(key.view(torch.uint8), KEY_TAG)[0].view(torch.int64)
         return int(key.item())
