@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from torchipu.distributed.shared_memory import Link, connect
-from torchipu.errors import OptionsError, PeerError
+from torchipu.errors import OptionsError, PeerError, PeerMismatchError
 
 ALONE = "alone"
 SECONDS_BETWEEN_LOOKS = 0.5
@@ -21,6 +21,8 @@ SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_BETWEEN_POLLS = 50e-6
 _LINKS: WeakKeyDictionary[Any, dict[int, Link]] = WeakKeyDictionary()
 """By group the ways to processes of this machine."""
+_CALLS: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+"""By group how often its processes have begun to talk: what one has said of an earlier call does not count."""
 SECONDS_FOR_SILENCE = 1.0
 """How long processes that see a connection end are given to say that they are there."""
 
@@ -122,14 +124,20 @@ class Members:
             raise PeerError(
                 f"the processes are out of step: {self._is_broken}", remedy="end all processes and start them again"
             )
-        self._calls += 1
+        self._calls = _CALLS[self.group] = _CALLS.get(self.group, 0) + 1
         self.is_talking = False
 
-    def fail(self, error: BaseException) -> None:
-        """Tell the others, who may be waiting, that this process leaves the call with an error."""
+    def fail(self, error: BaseException, *, tells_of_peers: bool = False) -> None:
+        """Tell the others, who may be waiting, that this process leaves the call with an error.
+
+        Args:
+            error: The error.
+            tells_of_peers: Whether also where it is another process's: one of a group that they are not in.
+        """
         if self.is_talking:
             self._is_broken = f"rank {self.rank} has left a call halfway: {_first_line(error)}"
-        if self._store is None or isinstance(error, PeerError):
+        is_known = isinstance(error, PeerMismatchError) or (isinstance(error, PeerError) and not tells_of_peers)
+        if self._store is None or is_known:
             return
         # The store may have gone with the process that kept it: the others see that by themselves.
         with contextlib.suppress(RuntimeError, OSError):

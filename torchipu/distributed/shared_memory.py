@@ -1,9 +1,14 @@
 """Messages between processes of one machine through memory that they share.
 
-A socket costs a copy into the system and one out of it, and gloo a thread that wakes up for each message, or spins while
-another thread of its process holds a connection: on a machine whose cores all compute, that time is missing there. Here
-the sender copies a message into a ring, and the receiver out of it, when either has time for it; who waits sleeps until
-the other rings. Rings have no names: a process that ends leaves nothing behind, however it ends.
+A socket costs a copy into the system and one out of it, and gloo a thread that wakes up for each message, or spins
+while another thread of its process holds a connection: on a machine whose cores all compute, that time is missing
+there. Here the sender copies a message into a ring, and the receiver out of it, when either has time for it; who waits
+sleeps until the other rings. Rings have no names: a process that ends leaves nothing behind, however it ends.
+
+Source: the pipeline of ``benchmarks/two_processes.py`` took 102 ms of CPU time a call of 16 micro-batches in place of
+136 with gloo (one process: 86), and 113 ms in place of 171 on a busy machine with two cores; two processes that train
+the demo 170 ms in place of 200 (the fifth part of all calls that was fastest). Tried without a gain there: an exchange
+of gradients in the thread of the program (171 ms), and spinning for 0.3 ms before falling asleep (179 ms).
 """
 
 from __future__ import annotations
@@ -257,20 +262,17 @@ class Link:
 
     def wait(self, receipt: Receipt, look: Callable[[], None] = lambda: None) -> None:
         """Wait for a message; see `Receipt.wait`."""
-        self.take()
-        if receipt.is_here:
-            return
         end = time.monotonic() + self.seconds
         with self.back.lock:
             self._waiting += 1
         try:
-            while not receipt.is_here:
+            while True:
                 value = self.back.written.value
                 self.take()
                 if receipt.is_here:
                     return
                 _sleep(self.back.address, value, SECONDS_OF_SLEEP)
-                if self.back.written.value == value and not receipt.is_here:
+                if self.back.written.value == value:
                     look()
                     self._check(end, receipt)
         finally:
