@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ import torch
 import torch.distributed as dist
 
 from tests.distributed.forked import Scenario
-from torchipu.distributed.shared_memory import OFF, RING_BYTES, Link, connect
+from torchipu.distributed.shared_memory import OFF, RING_BYTES, Link, _of_this_process, connect
 
 AT_A_PORT = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}", "OMP_NUM_THREADS": "1"}
 
 
-def links(rank: int, size: int = 2, seconds: float = 30.0) -> dict[int, Link]:
+def links(rank: int, size: int = 2, seconds: float = 30.0) -> Mapping[int, Link]:
     if not dist.is_initialized():
         dist.init_process_group("gloo", rank=rank, world_size=size)
 
@@ -28,7 +29,9 @@ def links(rank: int, size: int = 2, seconds: float = 30.0) -> dict[int, Link]:
         dist.all_gather_object(told, text)
         return told
 
-    return connect(rank, size, tell, seconds)
+    found = connect(rank, size, tell, seconds)
+    assert found.is_whole
+    return found.by_rank
 
 
 def numbers(seed: int, count: int) -> torch.Tensor:
@@ -107,9 +110,12 @@ def lose(rank: int) -> Any:
     if rank == 1:
         process = os.fork()
         if process == 0:
-            links(1)[0].send(torch.ones(2), 1)
+            _of_this_process()
             if os.fork() == 0:  # a child of its own does not stand for it
-                time.sleep(10)
+                os.closerange(0, 3)
+                time.sleep(5)
+                os._exit(0)
+            links(1)[0].send(torch.ones(2), 1)
             Path("sent").touch()
             time.sleep(30)
             os._exit(0)
@@ -151,10 +157,18 @@ def leave_nothing(rank: int) -> Any:
 
 
 def switch_off(rank: int) -> Any:
-    """One of the two has it switched off: neither has a way to the other."""
-    if rank:
+    """One of three has it switched off: the others have a way to each other, and none to it."""
+    if rank == 2:
         os.environ[OFF] = "0"
-    return sorted(links(rank))
+    dist.init_process_group("gloo", rank=rank, world_size=3)
+
+    def tell(text: str) -> list[str]:
+        told = [""] * 3
+        dist.all_gather_object(told, text)
+        return told
+
+    found = connect(rank, 3, tell, 30.0)
+    return sorted(found.by_rank), found.is_whole
 
 
 def differ_in_size(rank: int) -> Any:
@@ -170,6 +184,6 @@ SCENARIOS = {
     "lost": Scenario(lose, (0, 1), AT_A_PORT),
     "silent": Scenario(be_silent, (0, 1), AT_A_PORT),
     "left": Scenario(leave_nothing, (0, 1), AT_A_PORT),
-    "off": Scenario(switch_off, (0, 1), AT_A_PORT),
+    "off": Scenario(switch_off, (0, 1, 2), AT_A_PORT),
     "sizes": Scenario(differ_in_size, (0, 1), AT_A_PORT),
 }

@@ -50,8 +50,8 @@ def test_nothing_is_left_open_or_by_name(ran: dict[str, Any]) -> None:
         assert after == 0
 
 
-def test_either_process_may_switch_it_off(ran: dict[str, Any]) -> None:
-    assert ran["off"] == [[], []]
+def test_process_may_switch_it_off_for_itself(ran: dict[str, Any]) -> None:
+    assert ran["off"] == [[[1], False], [[0], False], [[], False]]
 
 
 def test_message_of_another_size_is_an_error(ran: dict[str, Any]) -> None:

@@ -12,14 +12,14 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from torchipu.distributed.shared_memory import Link, connect
+from torchipu.distributed.shared_memory import Link, Links, connect
 from torchipu.errors import OptionsError, PeerError, PeerMismatchError
 
 ALONE = "alone"
 SECONDS_BETWEEN_LOOKS = 0.5
 """How often a process that waits looks whether another has left."""
 SECONDS_BETWEEN_POLLS = 50e-6
-_LINKS: WeakKeyDictionary[Any, dict[int, Link]] = WeakKeyDictionary()
+_LINKS: WeakKeyDictionary[Any, Links] = WeakKeyDictionary()
 """By group the ways to processes of this machine."""
 _CALLS: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 """By group how often its processes have begun to talk: what one has said of an earlier call does not count."""
@@ -69,16 +69,19 @@ class Members:
         backend: Any = self.group._get_backend(torch.device("cpu"))
         return float(backend.options._timeout.total_seconds())
 
+    def _link(self, rank: int) -> Link | None:
+        return None if self._links is None else self._links.by_rank.get(rank)
+
     def send(self, message: torch.Tensor, rank: int, tag: int) -> Any:
         """Begin to send a contiguous tensor to another process; return what to wait for."""
-        link = (self._links or {}).get(rank)
+        link = self._link(rank)
         if link is not None:
             return link.send(message, tag)
         return dist.isend(message, group=self.group, group_dst=rank, tag=tag)
 
     def receive(self, message: torch.Tensor, rank: int, tag: int) -> Any:
         """Begin to receive a contiguous tensor from another process; return what to wait for."""
-        link = (self._links or {}).get(rank)
+        link = self._link(rank)
         if link is not None:
             return link.receive(message, tag)
         return dist.irecv(message, group=self.group, group_src=rank, tag=tag)
@@ -94,17 +97,16 @@ class Members:
             PeerError: Another process has gone, has left the call, or does not answer.
         """
         every = torch.empty(self.size, len(own), dtype=torch.uint8)
-        if len(self._links or {}) < self.size - 1:
+        if self._links is None or not self._links.is_whole:
             self.finished(dist.all_gather_single(every.flatten(), own, group=self.group, async_op=True))
             return every
-        assert self._links is not None
         every[self.rank] = own
-        for rank, link in self._links.items():
+        for rank, link in self._links.by_rank.items():
             try:
                 link.send(own, tag)
             except RuntimeError as error:
                 raise explained(error, self, rank) from error
-        for rank, link in self._links.items():
+        for rank, link in self._links.by_rank.items():
             try:
                 link.receive(every[rank], tag).wait(self.check)
             except PeerError:

@@ -22,7 +22,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -324,7 +325,20 @@ def _of_this_process() -> _Life:
     return _life
 
 
-def connect(rank: int, size: int, tell: Callable[[str], Sequence[str]], seconds: float) -> dict[int, Link]:
+@dataclass(frozen=True)
+class Links:
+    """The ways that a process has to others of a group.
+
+    Attributes:
+        by_rank: To those that it reaches.
+        is_whole: Whether every process of the group reaches every other.
+    """
+
+    by_rank: Mapping[int, Link]
+    is_whole: bool
+
+
+def connect(rank: int, size: int, tell: Callable[[str], Sequence[str]], seconds: float) -> Links:
     """Find the processes of this machine among those of a group; all of them call this.
 
     Args:
@@ -334,7 +348,7 @@ def connect(rank: int, size: int, tell: Callable[[str], Sequence[str]], seconds:
         seconds: How long one may be silent.
 
     Returns:
-        Ways to other processes by rank; whoever has none to a process is not in its own either.
+        The ways; whoever has none to a process is not in its own either.
     """
     rings: dict[int, int] = {}
     with contextlib.ExitStack() as opened:
@@ -358,7 +372,7 @@ def connect(rank: int, size: int, tell: Callable[[str], Sequence[str]], seconds:
     links = {other: link for other, link in links.items() if rank in confirmed[other]}
     for link in links.values():
         link.others = tuple(links.values())
-    return links
+    return Links(links, all(len(reached) == size - 1 for reached in confirmed))
 
 
 def _link(said: dict[str, Any], rank: int, own: int, seconds: float) -> Link:

@@ -45,7 +45,7 @@ class Peers:
         self._given = group
         self._group: Any = None
         self.lost: dict[int, str] = {}
-        self._links: dict[int, Link] = {}
+        self._links: Mapping[int, Link] = {}
         self._has_links = False
         self._programs = 0
 
@@ -97,10 +97,10 @@ class Peers:
         """
         if not self._has_links:
             self._has_links = True
-            links = connect(
+            found = connect(
                 self.rank, self.size, lambda text: self.exchange_texts(text, "to find it"), self._limit.total_seconds(),
             )
-            self._links = links
+            self._links = found.by_rank
 
     @property
     def _limit(self) -> timedelta:
