@@ -130,7 +130,8 @@ def lose(rank: int) -> Any:
     step(*inputs)
     if rank == 3:
         raise ValueError("of this test")
-    return error_of(lambda: step(*inputs))
+    begin = time.monotonic()
+    return error_of(lambda: step(*inputs)), time.monotonic() - begin
 
 
 SCENARIOS = {

@@ -59,6 +59,7 @@ def test_process_that_ends_is_missed_by_all(ran: dict[str, list[Outcome]]) -> No
     *others, gone = ran["lost"]
     assert gone.error == ["ValueError", "of this test"]
     for outcome in others:
-        assert outcome.value.startswith("PeerError: ")
-        assert "1 is gone" in outcome.value or "rank 1 has gone" in outcome.value
-        assert outcome.seconds < 60
+        said, seconds = outcome.value
+        assert said.startswith("PeerError: ")
+        assert "1 is gone" in said or "rank 1 has gone" in said
+        assert seconds < 50  # and not for as long as the group would wait; others may still compile meanwhile
