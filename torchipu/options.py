@@ -461,12 +461,6 @@ def _check_pipeline_group(options: Options) -> None:
             f"ipus_per_process={options.ipus_per_process}, but there is no pipeline_group", option="ipus_per_process",
             value=options.ipus_per_process, remedy="give the processes as pipeline_group, or leave it out",
         )
-    if options.pipeline_group is not None and options.process_group not in (None, "alone"):
-        raise OptionsError(
-            "process_group beside pipeline_group: the processes of a pipeline run all of its replicas",
-            option="process_group", value=options.process_group, allowed="None or 'alone' beside pipeline_group",
-            remedy="set replicas, or leave one of the groups out",
-        )
     if options.pipeline_group is not None and options.batch_norm_group_size > 1:
         raise OptionsError(
             "batch normalisations over several replicas do not go with a pipeline over several processes",

@@ -22,10 +22,11 @@ def test_blocks_run_and_print_what_their_comments_say(tmp_path: Path, monkeypatc
         for block in BLOCKS:
             exec(compile(block, "docs/huggingface.md", "exec"), names)
     lines = printed.getvalue()
-    assert len(BLOCKS) == 5
+    assert len(BLOCKS) == 6
     for said in re.findall(r"^print\(.*\) +# (.*)$", "".join(BLOCKS), re.MULTILINE):
         assert f"\n{said}\n" in lines
     (layout,) = re.findall(r"^```text\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     assert layout in lines
     assert 0 < names["first"].loss.item() < 2
     assert set(names["metrics"]) > {"eval_loss"}
+    assert names["tokens"].shape[0] == 4

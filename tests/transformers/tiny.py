@@ -72,3 +72,33 @@ def gpt2(num_layers: int = 2, **changes: Any) -> Any:
         "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 0, "eos_token_id": 0, **changes,
     })
     return transformers.GPT2LMHeadModel(config)
+
+
+def translations(num_rows: int, seed: int, num_words: int = 8) -> list[Row]:
+    """Return rows whose labels are the words that follow those of the input in the dictionary, then an end."""
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for _ in range(num_rows):
+        first = int(torch.randint(FIRST_WORD, NUM_WORDS - num_words - 1, (), generator=generator))
+        words = list(range(first, first + num_words))
+        labels = [word + 1 for word in words[:-1]] + [2]
+        made.append({"input_ids": words, "attention_mask": [1] * num_words, "labels": labels})
+    return made
+
+
+def encoder_decoder(family: str, num_layers: int = 2) -> Any:
+    """Return a T5 or a BART without dropout, always with the same weights."""
+    import transformers
+
+    torch.manual_seed(1)
+    common: dict[str, Any] = {"vocab_size": NUM_WORDS, "d_model": 16, "pad_token_id": 1, "eos_token_id": 2}
+    if family == "t5":
+        return transformers.T5ForConditionalGeneration(transformers.T5Config(
+            num_layers=num_layers, num_decoder_layers=num_layers, num_heads=2, d_kv=8, d_ff=32, dropout_rate=0.0,
+            decoder_start_token_id=0, **common,
+        ))
+    return transformers.BartForConditionalGeneration(transformers.BartConfig(
+        encoder_layers=num_layers, decoder_layers=num_layers, encoder_attention_heads=2, decoder_attention_heads=2,
+        encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=24, dropout=0.0, attention_dropout=0.0,
+        bos_token_id=0, decoder_start_token_id=2, forced_eos_token_id=2, **common,
+    ))

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torchipu.distributed.members import Members
 from torchipu.errors import PeerMismatchError
 
-DIGEST_BYTES = 32
+DIGEST_TAG = 0x7152
 
 
 def agree(members: Members, facts: Mapping[str, object]) -> None:
@@ -32,10 +32,9 @@ def agree(members: Members, facts: Mapping[str, object]) -> None:
     texts = {name: str(value) for name, value in facts.items()}
     digest = hashlib.sha256(repr(sorted(texts.items())).encode()).digest()
     own = torch.frombuffer(bytearray(digest), dtype=torch.uint8)
-    every = torch.empty(members.size * DIGEST_BYTES, dtype=torch.uint8)
     members.is_talking = True
-    members.finished(dist.all_gather_single(every, own, group=members.group, async_op=True))
-    if torch.equal(every.view(members.size, -1), own.expand(members.size, -1)):
+    members.connect()
+    if torch.equal(members.gathered(own, DIGEST_TAG), own.expand(members.size, -1)):
         return
     told: list[Mapping[str, str]] = [{} for _ in range(members.size)]
     dist.all_gather_object(told, texts, group=members.group)

@@ -7,7 +7,7 @@ all others learn of it where they are, no one waits for ever, and the next call 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -15,7 +15,10 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
+from torchipu.distributed.shared_memory import Link, Receipt, Sent, connect
 from torchipu.errors import OptionsError, PeerError
+
+Work = dist.Work | Receipt | Sent
 
 HEADER_BYTES = 512
 """Before every value: a byte that says whether its sender has failed, and the reason."""
@@ -42,6 +45,8 @@ class Peers:
         self._given = group
         self._group: Any = None
         self.lost: dict[int, str] = {}
+        self._links: Mapping[int, Link] = {}
+        self._has_links = False
         self._programs = 0
 
     @classmethod
@@ -84,33 +89,56 @@ class Peers:
                 remedy="start all processes again, from the last checkpoint",
             )
 
-    def send(self, message: torch.Tensor, rank: int, tag: int) -> dist.Work | None:
+    def connect(self) -> None:
+        """Find the processes of this machine, with which messages go through shared memory; once, in all processes.
+
+        Raises:
+            PeerError: Another process is gone or silent.
+        """
+        if not self._has_links:
+            self._has_links = True
+            found = connect(
+                self.rank, self.size, lambda text: self.exchange_texts(text, "to find it"), self._limit.total_seconds(),
+            )
+            self._links = found.by_rank
+
+    @property
+    def _limit(self) -> timedelta:
+        """How long a process may be silent."""
+        limit: timedelta = self.group._get_backend(torch.device("cpu")).options._timeout
+        return limit
+
+    def send(self, message: torch.Tensor, rank: int, tag: int) -> Work | None:
         """Begin to send; None where the process is lost."""
         if rank in self.lost:
             return None
         try:
+            if rank in self._links:
+                return self._links[rank].send(message, tag)
             return dist.isend(message, group=self.group, group_dst=rank, tag=tag)
         except RuntimeError as error:
             self._lose(rank, error)
             return None
 
-    def receive(self, message: torch.Tensor, rank: int, tag: int) -> dist.Work | None:
+    def receive(self, message: torch.Tensor, rank: int, tag: int) -> Work | None:
         """Begin to receive; None where the process is lost."""
         if rank in self.lost:
             return None
         try:
+            if rank in self._links:
+                return self._links[rank].receive(message, tag)
             return dist.irecv(message, group=self.group, group_src=rank, tag=tag)
         except RuntimeError as error:
             self._lose(rank, error)
             return None
 
-    def wait(self, work: dist.Work | None, rank: int, awaited: str) -> None:
+    def wait(self, work: Work | None, rank: int, awaited: str | Callable[[], str]) -> None:
         """Wait for a message.
 
         Args:
             work: Of `send` or `receive`.
             rank: The other process.
-            awaited: What it is, for the error.
+            awaited: What it is, for the error, or what says so.
 
         Raises:
             PeerError: The process is gone, or silent for as long as the group allows.
@@ -121,17 +149,16 @@ class Peers:
                 return
             except RuntimeError as error:
                 self._lose(rank, error)
-        reason = self.lost[rank]
+        reason, what = self.lost[rank], awaited if isinstance(awaited, str) else awaited()
         raise PeerError(
-            f"process {rank} {reason}, while process {self.rank} waited {awaited}", rank=rank,
+            f"process {rank} {reason}, while process {self.rank} waited {what}", rank=rank,
             remedy=f"look at the output of process {rank}; then start all processes again, from the last checkpoint",
         )
 
     def _lose(self, rank: int, error: RuntimeError) -> None:
         text = str(error)
         if "imed out" in text or "imeout" in text:
-            limit: timedelta = self.group._get_backend(torch.device("cpu")).options._timeout
-            self.lost[rank] = f"was silent for {limit.total_seconds():g} s"
+            self.lost[rank] = f"was silent for {self._limit.total_seconds():g} s"
         else:
             self.lost[rank] = "is gone (its connection is closed)"
 

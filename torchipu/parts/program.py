@@ -56,17 +56,18 @@ class Piece:
 
 def make_piece(
     graph: Graph, states: Sequence[Tensor], options: Options, *, rank: int, processes: int, micro_batches: int,
-    observation: Observation,
+    replicas: Replicas, observation: Observation,
 ) -> Piece:
     """Cut a graph and plan the part of one process.
 
     Args:
         graph: After all graph passes.
         states: Inputs that outlast a call.
-        options: ``ipus_per_process`` and ``replicas`` are read.
+        options: ``ipus_per_process`` is read.
         rank: The process.
         processes: How many there are.
         micro_batches: Micro-batches of an iteration.
+        replicas: Those that these processes run, among all.
         observation: What of results is looked at.
 
     Raises:
@@ -78,7 +79,7 @@ def make_piece(
     _check_all_busy(whole, of_a_process, processes)
     cut_up = cut(whole, processes, lambda ipu: ipu // of_a_process, reads_shapes=observation.traps)
     part = cut_up.parts[rank]
-    states, replicas = (*states, *totals), Replicas(options.replicas, 0, options.replicas)
+    states = (*states, *totals)
     streams: Mapping[Op, int] = {}
     if _draws(whole):
         streams = Planner(whole, states=states, micro_batches=micro_batches, replicas=replicas).number_streams()

@@ -10,19 +10,18 @@ from contextlib import suppress
 from itertools import chain, repeat
 
 import torch
-import torch.distributed as dist
 
 from torchipu.errors import PeerError
 from torchipu.ir.graph import Op
 from torchipu.ops.transfer import NUMBER, SEND, Moment
 from torchipu.parts.cut import Part, Transfer
 from torchipu.parts.order import Run
-from torchipu.parts.peers import HEADER_BYTES, Peers, raise_if_failed, write_header
+from torchipu.parts.peers import HEADER_BYTES, Peers, Work, raise_if_failed, write_header
 
 AHEAD_BYTES, AHEAD_MESSAGES = 64 << 20, 32
 """What is received before it is needed, at most; one message even where it is larger."""
 
-Flight = tuple[dist.Work | None, torch.Tensor]
+Flight = tuple[Work | None, torch.Tensor]
 
 
 class Traffic:
@@ -166,7 +165,7 @@ class Traffic:
     def _land(self, message: int) -> None:
         """Wait until the oldest of a kind of messages has arrived."""
         work, landed = self.going[message].popleft()
-        self.peers.wait(work, self._partner(message), f"to hand over {self._words(message)}")
+        self.peers.wait(work, self._partner(message), lambda: f"to hand over {self._words(message)}")
         self.free.setdefault(message, []).append(landed)
 
     def _receive(self, one: Transfer, address: int) -> None:
@@ -176,7 +175,7 @@ class Traffic:
             self.ahead[one.message] -= 1
             self.ahead_bytes -= self.sizes[one.message]
             self.ahead_messages -= 1
-            self.peers.wait(work, one.source, f"for {self._words(one.message)}")
+            self.peers.wait(work, one.source, lambda: f"for {self._words(one.message)}")
             if taken[0]:
                 self.told.add(one.message)
             raise_if_failed(taken, one.source)

@@ -160,7 +160,7 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         """Return the number of batches of an epoch."""
         if self._rebatched_size is None:
             return super().__len__()
-        rows = len(self.sampler) if isinstance(self.sampler, ShareSampler) else len(self.dataset)  # type: ignore[arg-type]
+        rows = len(self.dataset if isinstance(self.dataset, IterableDataset) else self.sampler)  # type: ignore[arg-type]
         drops = self.rebatched_drop_last
         return rows // self._rebatched_size if drops else -(-rows // self._rebatched_size)
 

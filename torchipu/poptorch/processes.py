@@ -107,9 +107,18 @@ def _differing(told: Sequence[Mapping[str, Any]], what: str) -> str:
 
 
 def _gathered(group: Any, value: object) -> list[Any]:
-    """Return a value of each process, in all of them."""
+    """Return a value of each process, in all of them.
+
+    Raises:
+        PeerError: Another process has gone, or does not answer.
+    """
     import torch.distributed as dist
 
+    from torchipu.distributed.members import Members, explained
+
     found: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(found, value, group=group)
+    try:
+        dist.all_gather_object(found, value, group=group)
+    except RuntimeError as error:
+        raise explained(error, Members(group)) from error
     return found

@@ -333,7 +333,7 @@ class ProgramStep(ReplicatedStep, PartedStep):
         made, bound = self._made_and_bound(arguments, keywords, progress)
         built, compiled = made.built, made.compiled
         if self._members is not None and self._compiled is None:
-            self._take_states_of_first(self._members, built)
+            self._take_states_of_first(self._members, built, self._parts)
         progress(3, STAGES_OF_COMPILATION)
         self._signature = None  # nothing is compiled until all of this is in place
         self._built, self._compiled, self._bound = built, compiled, bound
@@ -358,7 +358,8 @@ class ProgramStep(ReplicatedStep, PartedStep):
         self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Progress,
     ) -> tuple[_Made, BoundPlan]:
         """Make the program, and give it memory."""
-        options, replicas = self.options, self.options.replicas
+        options, replicas, members = self.options, self.options.replicas, self._members
+        exchange = None if members is None else partial(Exchange, members, self._replicas)
         if self._parts is not None:
 
             def make() -> tuple[_Made, Graph, Piece]:
@@ -368,14 +369,13 @@ class ProgramStep(ReplicatedStep, PartedStep):
 
             self._signature = None  # a process that fails leaves none with another program than the others
             made = self._parts.agree(make, self.micro_batches * replicas)
-            return made, self._parts.bind(made.observation)
+            return made, self._parts.bind(made.observation, exchange)
         made = self._make(arguments, keywords, progress)
-        threads, members = options.host_threads or default_threads(), self._members
+        threads = options.host_threads or default_threads()
         # What looks at results wants to know of which micro-batch they are.
         lanes = Lanes() if made.observation.is_on else choose_lanes(made.plan, self.micro_batches, replicas, threads)
         return made, BoundPlan(
-            made.plan, made.planner.graph, replicas, observation=made.observation, lanes=lanes,
-            exchange=None if members is None else partial(Exchange, members, self._replicas),
+            made.plan, made.planner.graph, replicas, observation=made.observation, lanes=lanes, exchange=exchange,
         )
 
     def _make(self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Progress) -> _Made:
@@ -394,7 +394,9 @@ class ProgramStep(ReplicatedStep, PartedStep):
         progress(2, STAGES_OF_COMPILATION)
         observation = Observation(traps=options.floating_point_exceptions, counts=options.statistics)
         if self._parts is not None:
-            piece = self._parts.make_piece(compiled.graph, built.states, self.micro_batches, observation)
+            piece = self._parts.make_piece(
+                compiled.graph, built.states, self.micro_batches, self._replicas, observation,
+            )
             self._check_buffers(built, piece.planner.banked)
             return _Made(built, compiled, piece.planner, piece.plan, observation, piece)
         planner = Planner(
@@ -451,7 +453,7 @@ class ProgramStep(ReplicatedStep, PartedStep):
         self._upload()
         if bound.random_rows is not None:
             seed = self.options.seed
-            key = seed if seed is not None else self._key() if self._parts is not None else self._key_of(members)
+            key = seed if seed is not None else self._key_of(members)
             bound.seed(key, self._replicas.first, stochastic_rounding=self._rounds_stochastically)
             if seed is not None:
                 bound.count_calls(self._calls * self.micro_batches * self.iterations)

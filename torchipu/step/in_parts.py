@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from torchipu.distributed.exchange import Bucket, Exchange
+from torchipu.distributed.order import Replicas
 from torchipu.installation import torch_version
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.options import Options
@@ -20,6 +22,7 @@ from torchipu.runtime.observation import Observation
 from torchipu.runtime.transfers import Order
 
 States = Mapping[Tensor, torch.Tensor | None]
+MakeExchange = Callable[[torch.Tensor, Sequence[Bucket]], Exchange]
 
 
 class InParts:
@@ -68,12 +71,14 @@ class InParts:
         self._drawn = None
 
     # ------------------------------------------------------------------ compiling
-    def make_piece(self, graph: Graph, states: States, micro_batches: int, observation: Observation) -> Piece:
+    def make_piece(
+        self, graph: Graph, states: States, micro_batches: int, replicas: Replicas, observation: Observation,
+    ) -> Piece:
         """Plan the part of this process; errors as for `torchipu.parts.program.make_piece`."""
         processes = self.processes
         piece = make_piece(
             graph, list(states), self.options, rank=processes.rank, processes=processes.size,
-            micro_batches=micro_batches, observation=observation,
+            micro_batches=micro_batches, replicas=replicas, observation=observation,
         )
         ipus = ipus_of_a_process(graph, self.options, processes.size)
         check_materialised(piece.part.graph.inputs, states, rank=processes.rank, ipus=ipus)
@@ -103,15 +108,20 @@ class InParts:
         self._traffic = self.processes.carry(piece, timetable)
         return made
 
-    def bind(self, observation: Observation) -> BoundPlan:
-        """Give this process's plan its memory, if every process has that for its own."""
+    def bind(self, observation: Observation, exchange: MakeExchange | None) -> BoundPlan:
+        """Give this process's plan its memory, if every process has that for its own.
+
+        Args:
+            observation: What of results is looked at.
+            exchange: Makes the exchange of sums with the processes of other pipelines that have the same part.
+        """
         piece, traffic = self.piece, self._traffic
         assert piece is not None and traffic is not None
 
         def make() -> BoundPlan:
             return BoundPlan(
                 piece.plan, piece.planner.graph, self.options.replicas, observation=observation, order=self._order,
-                carrier=traffic.carrier,
+                carrier=traffic.carrier, exchange=exchange,
             )
 
         return self.processes.agree(make, lambda bound: {})[0]

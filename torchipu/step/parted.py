@@ -137,10 +137,6 @@ class PartedStep:
         shared = {t: host for t, host in states.items() if host is not None and any(host is one for one in wanted)}
         parts.prepare(outputs, shared)
 
-    def _key(self) -> int:
-        """Return a key of random bits, from torch's default generator."""
-        return int(torch.randint(2**62, ()).item()) if self._parts is None else self._parts.key
-
     def _shared(self, parts: InParts, bound: BoundPlan, outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Give the results of this process to the others, and return all."""
         assert parts.piece is not None

@@ -15,6 +15,9 @@ from torchipu.distributed.order import Replicas
 from torchipu.ir.text import format_graph
 from torchipu.options import Options
 from torchipu.step.in_common import described, options_in_common, without_sources
+from torchipu.step.in_parts import InParts
+
+KEY_TAG = 0x7153
 
 
 class ReplicatedStep:
@@ -28,6 +31,7 @@ class ReplicatedStep:
     options: Options
     facts: dict[str, object]
     _members: Members | None
+    _parts: InParts | None
 
     def _find_members(self) -> Members | None:
         """Return the processes that train together, None where this one is by itself."""
@@ -56,7 +60,8 @@ class ReplicatedStep:
         try:
             yield members
         except BaseException as error:
-            members.fail(error)
+            # What another process of a pipeline has told is no news of those that are told here.
+            members.fail(error, tells_of_peers=self._parts is not None)
             raise
 
     def _facts_of(self, built: Any, leaves: Sequence[Any]) -> dict[str, object]:
@@ -67,16 +72,19 @@ class ReplicatedStep:
             **self._described(), "graph": without_sources(format_graph(built.graph)),
         }
 
-    def _take_states_of_first(self, members: Members, built: Any) -> None:
-        """Begin with the weights, buffers and states of rank 0."""
-        every = [*self.model.parameters(), *self.model.buffers(), *built.states.values()]
+    def _take_states_of_first(self, members: Members, built: Any, parts: InParts | None) -> None:
+        """Begin with the weights, buffers and states of rank 0; of a pipeline, with those of this process's part."""
+        if parts is None:
+            every = [*self.model.parameters(), *self.model.buffers(), *built.states.values()]
+        else:
+            every = [host for tensor, host in built.states.items() if parts.owns(tensor)]
         chosen = {id(tensor): tensor for tensor in every if tensor is not None}
         with torch._C.DisableTorchFunctionSubclass():
             broadcast(members, list(chosen.values()))
 
     def _key_of(self, members: Members | None) -> int:
         """Return a key of random bits from torch's default generator: that of rank 0 for all processes."""
-        key = torch.randint(2**62, ())
+        key = torch.randint(2**62, (1,)) if self._parts is None else torch.tensor([self._parts.key])
         if members is not None:
-            broadcast(members, [key])
+            key = members.gathered(key.view(torch.uint8), KEY_TAG)[0].view(torch.int64)
         return int(key.item())

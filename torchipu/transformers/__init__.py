@@ -1,6 +1,7 @@
 """Hugging Face transformers on the emulated IPU, in the manner of optimum-graphcore.
 
 `IPUTrainer` with `IPUTrainingArguments` and `IPUConfig` trains pipelined models, each step one program;
+`IPUSeq2SeqTrainer` generates when it evaluates;
 `pipeline_model` places a model for a loop of one's own. They are imported at their first use.
 """
 
@@ -13,12 +14,15 @@ if TYPE_CHECKING:
     from torchipu.transformers.batches import FixedLengthCollator
     from torchipu.transformers.configuration import IPUConfig
     from torchipu.transformers.pipelining import Layout, layout_of, pipeline_model, unplace
+    from torchipu.transformers.seq2seq import IPUSeq2SeqTrainer, IPUSeq2SeqTrainingArguments
     from torchipu.transformers.trainer import IPUTrainer
     from torchipu.transformers.training_arguments import IPUTrainingArguments
 
 _MODULE_BY_NAME = {
     "FixedLengthCollator": "batches",
     "IPUConfig": "configuration",
+    "IPUSeq2SeqTrainer": "seq2seq",
+    "IPUSeq2SeqTrainingArguments": "seq2seq",
     "IPUTrainer": "trainer",
     "IPUTrainingArguments": "training_arguments",
     "Layout": "pipelining",
@@ -30,6 +34,8 @@ _MODULE_BY_NAME = {
 __all__ = [
     "FixedLengthCollator",
     "IPUConfig",
+    "IPUSeq2SeqTrainer",
+    "IPUSeq2SeqTrainingArguments",
     "IPUTrainer",
     "IPUTrainingArguments",
     "Layout",

@@ -9,6 +9,7 @@ import torch
 
 from torchipu import poptorch
 from torchipu.transformers.batches import in_type
+from torchipu.transformers.overflow import ClampAlways
 
 ComputeLoss = Callable[..., Any]
 
@@ -39,6 +40,10 @@ class LossStep(torch.nn.Module):
             The loss, a scalar; in inference ``(loss or None, results)``.
         """
         inputs = in_type(inputs, next(self.model.parameters()).dtype)
+        with ClampAlways():
+            return self._computed(inputs)
+
+    def _computed(self, inputs: dict[str, Any]) -> Any:
         if self.training:
             return poptorch.identity_loss(self.compute_loss(self.model, inputs), reduction="none")
         if not self.has_loss:

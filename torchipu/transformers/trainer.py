@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import os
 from collections.abc import Mapping
@@ -58,7 +59,7 @@ class IPUTrainer(Trainer):
             )
         if ipu_config is None:
             ipu_config = IPUConfig.from_pretrained(args.ipu_config_name) if args.ipu_config_name else IPUConfig()
-        _check(ipu_config, args)
+        _check(ipu_config)
         self.ipu_config = args.applied_to(ipu_config)
         args = copy.copy(args)  # another trainer may be made of the same
         args.gradient_accumulation_steps = self.ipu_config.gradient_accumulation_steps
@@ -75,7 +76,7 @@ class IPUTrainer(Trainer):
         if self._executors is None or self._executors.model is not self.model:
             if not self.args.fp32:
                 self.model.half()
-            shows_progress = not self.args.disable_tqdm
+            shows_progress = not self.args.disable_tqdm and self.is_world_process_zero()
             self._executors = Executors(self.model, self.ipu_config, self.compute_loss, shows_progress=shows_progress)
         return self._executors
 
@@ -94,10 +95,13 @@ class IPUTrainer(Trainer):
         return loader
 
     def get_total_train_batch_size(self, args: Any) -> int:
-        """Return the rows of one call."""
+        """Return the rows of one call of all processes."""
         config = self.ipu_config
         calls = config.replication_factor * config.gradient_accumulation_steps * config.device_iterations
-        return int(self._train_batch_size) * calls
+        return int(self._train_batch_size) * calls * int(args.world_size)
+
+    def _get_num_items_in_batch(self, *args: Any, **kwargs: Any) -> None:
+        """Return None: the mean over micro-batches is taken, and processes need not count labels together."""
 
     # ------------------------------------------------------------------ the optimiser
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
@@ -190,8 +194,11 @@ class IPUTrainer(Trainer):
 
     # ------------------------------------------------------------------ inference
     def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate or predict with the weights of now, on the device."""
+        """Evaluate or predict with the weights of now, on the device; several processes gather what they find."""
         self.executors.refresh_inference()
+        loader = args[0] if args else kwargs["dataloader"]
+        if isinstance(loader, IPULoader) and loader.evaluates_in_step:
+            self.gather_function = functools.partial(_gathered, loader)
         return super().evaluation_loop(*args, **kwargs)
 
     def prediction_step(
@@ -243,7 +250,7 @@ class IPUTrainer(Trainer):
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
         training = self._executors.training if self._executors is not None else None
-        if training is not None and training.isCompiled():
+        if training is not None and training.isCompiled() and self.args.should_save:  # the same in all processes
             (Path(output_dir) / RANDOM_STATE_NAME).write_text(json.dumps(training.rng_state), encoding="utf-8")
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
@@ -277,21 +284,21 @@ class _OnDevice:
         """Do nothing: gradients are on the device."""
 
 
-def _check(ipu_config: Any, arguments: IPUTrainingArguments) -> None:
-    """Raise OptionsError for a configuration that is none, and for several processes."""
+def _check(ipu_config: Any) -> None:
+    """Raise OptionsError for a configuration that is none."""
     if not isinstance(ipu_config, IPUConfig):
         raise OptionsError(
             f"IPUTrainer takes an IPUConfig, not {type(ipu_config).__name__}", option="ipu_config", value=ipu_config,
             remedy="give arguments by name: IPUTrainer(model, ipu_config=..., args=...)",
-        )
-    if arguments.world_size > 1:
-        raise OptionsError(
-            f"IPUTrainer trains in one process, and there are {arguments.world_size}: their gradients would not be "
-            "summed", option="world_size", value=arguments.world_size,
-            remedy="use IPUConfig(replication_factor=...) in a single process",
         )
 
 
 def _alone(results: Any) -> Any:
     """Return the only one of several results as it is."""
     return results[0] if isinstance(results, tuple) and len(results) == 1 else results
+
+
+def _gathered(loader: IPULoader, values: Any) -> Any:
+    """Return what all processes have for the rows of a loader's batch of now."""
+    assert loader.in_step is not None
+    return loader.in_step.gathered(values)

@@ -9,6 +9,7 @@ from transformers import TrainingArguments
 
 from torchipu.errors import OptionsError, nearest
 from torchipu.transformers.configuration import IPUConfig
+from torchipu.transformers.processes import join, with_replicas_of_launcher
 
 LOADER_MODES = ("sync", "async", "async_rebatched")
 
@@ -58,6 +59,7 @@ class IPUTrainingArguments(TrainingArguments):
     def __post_init__(self) -> None:
         accumulation, self.gradient_accumulation_steps = self.gradient_accumulation_steps, 1
         self.use_cpu = True  # where the emulator is
+        join()
         super().__post_init__()
         self.gradient_accumulation_steps = accumulation
         self._refuse()
@@ -106,6 +108,7 @@ class IPUTrainingArguments(TrainingArguments):
                     option="n_ipu", value=self.n_ipu, allowed=f"multiples of {chosen.num_ipus()}",
                 )
             chosen = chosen.update(replication_factor=replicas)
+        chosen = with_replicas_of_launcher(chosen)
         return chosen if chosen.seed is not None else chosen.update(seed=self.seed)
 
 
