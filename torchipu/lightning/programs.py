@@ -35,7 +35,7 @@ CARRIED = "carried"
 """Where the names of gradients begin that one program hands on to the next."""
 
 
-class _StepProgram(ProgramStep):
+class StepProgram(ProgramStep):
     """What programs of Lightning's steps share."""
 
     capture: StepCapture
@@ -82,7 +82,7 @@ class _StepProgram(ProgramStep):
                 raise
 
 
-class InferenceProgram(_StepProgram, InferenceStep):
+class InferenceProgram(StepProgram, InferenceStep):
     """A step of evaluation or prediction.
 
     Args:
@@ -101,7 +101,7 @@ class InferenceProgram(_StepProgram, InferenceStep):
         self.on_compiled = on_compiled
 
 
-class TrainingProgram(_StepProgram, TrainStep):
+class TrainingProgram(StepProgram, TrainStep):
     """A step of training, with the update of the weights.
 
     Args:

@@ -125,13 +125,10 @@ class StageModel:
 
     def _capture(self, batch: Batch, known: Sequence[StepCapture]) -> StepCapture:
         core = self.core()
-        capture = StepCapture(
-            self.module, batch.call, self._options, self.surrounding, is_training=self.trains,
-            loss_scale=core.backward_scale * batch.weight, error=self.error,
-        )
+        capture = self._new_capture(batch, core)
         with torch.inference_mode(False), torch.enable_grad():
             graph = capture.captured(
-                [tensor.detach() for tensor in batch.example()], strict_ops=core.strict_ops
+                [tensor.detach() for tensor in self._example(batch, capture)], strict_ops=core.strict_ops
             )
         same = next((self._owners[id(other)] for other in known if _is_same(graph, other)), capture)
         self._owners[id(capture)] = same
@@ -144,6 +141,17 @@ class StageModel:
                 "times. Keep such values in tensors, or change them less often", stacklevel=2,
             )
         return capture
+
+    def _new_capture(self, batch: Batch, core: CoreOptions) -> StepCapture:
+        """Return a capture that has not run yet."""
+        return StepCapture(
+            self.module, batch.call, self._options, self.surrounding, is_training=self.trains,
+            loss_scale=core.backward_scale * batch.weight, error=self.error,
+        )
+
+    def _example(self, batch: Batch, capture: StepCapture) -> list[torch.Tensor]:
+        """Return the inputs of a capture but for its numbers."""
+        return batch.example()
 
     def goes_on_from(self, known: StageModel) -> bool:
         """Whether the programs of an earlier run of the Trainer are still right."""
@@ -231,7 +239,7 @@ class InferenceStage(StageModel):
             pipelines = is_full and device_iterations > 1
             options = dataclasses.replace(
                 core, device_iterations=device_iterations, replicas=replicas, gradient_accumulation=1,
-                execution=core.execution if pipelines else _not_pipelined(core.execution), seed=self._seed(),
+                execution=core.execution if pipelines else not_pipelined(core.execution), seed=self._seed(),
             )
             return InferenceProgram(self.module, options, owner, self._compiled)
 
@@ -352,7 +360,7 @@ class TrainingStage(StageModel):
         assert self.optimizer is not None
         options = dataclasses.replace(
             core, gradient_accumulation=micro_batches, replicas=replicas, mean_reduction="post", seed=self._seed(),
-            execution=core.execution if is_full else _not_pipelined(core.execution),
+            execution=core.execution if is_full else not_pipelined(core.execution),
         )
         return TrainingProgram(
             self.module, self.optimizer, options, owner, self._compiled, divisor=divisor, carried=carried,
@@ -367,7 +375,7 @@ class TrainingStage(StageModel):
             def make(owner: StepCapture = owner, pieces: int = one[0].pieces) -> InferenceProgram:
                 options = dataclasses.replace(
                     self.core(), device_iterations=pieces, replicas=1, gradient_accumulation=1, seed=self._seed(),
-                    execution=_not_pipelined(self.core().execution),
+                    execution=not_pipelined(self.core().execution),
                 )
                 return InferenceProgram(self.module, options, owner, self._compiled)
 
@@ -375,7 +383,7 @@ class TrainingStage(StageModel):
             yield from self._results([one], self._run(program, [one]))
 
 
-def _not_pipelined(execution: str) -> str:
+def not_pipelined(execution: str) -> str:
     """Return how a call too short for a pipeline runs: a stage after the other, to the same values."""
     return "sharded" if execution in ("pipelined", "1f1b", "interleaved") else execution
 

@@ -198,10 +198,15 @@ class IPUStrategyMethods(_Base):
         self._make_stages(trainer, is_fit)
         super().setup(trainer)
         if is_fit:
-            refusals.check_optimizers(self.optimizers, package.misconfigured)
-            self._warn_of_schedulers()
-            training = self.poptorch_models[package.stages.TRAINING]
-            training.optimizer = self._own_optimizer()
+            refusals.check_optimizers(
+                self.optimizers, package.misconfigured, is_automatic=module.automatic_optimization,
+            )
+            training: Any = self.poptorch_models[package.stages.TRAINING]
+            if module.automatic_optimization:
+                self._warn_of_schedulers()
+                training.optimizer = self._own_optimizer()
+            else:
+                training.optimizers = [one for one in self.optimizers if one.param_groups]
         processes.broadcast_module(module, self.world_size)
         for stage, model in self.poptorch_models.items():
             known = before.get(stage)
@@ -229,13 +234,15 @@ class IPUStrategyMethods(_Base):
 
     def _make_stages(self, trainer: Any, is_fit: bool) -> None:
         from torchipu.lightning import stage_options
+        from torchipu.lightning.manual_stage import ManualStage
         from torchipu.lightning.stage import TrainingStage
 
         stages, module = self.package.stages, self._module
         self._made.clear()
         models: dict[Any, StageModel] = {}
         if is_fit:
-            training = TrainingStage(
+            kind = TrainingStage if module.automatic_optimization else ManualStage
+            training = kind(
                 module, stage_options.ready(self.training_opts, is_training=True), self._surroundings,
                 self.package.misconfigured, self._training_changes(trainer),
             )
@@ -291,6 +298,8 @@ class IPUStrategyMethods(_Base):
         is_training = stage == self.package.stages.TRAINING
         is_poptorch = isinstance(dataloader, PoptorchLoader)
         self._whole_calls[prefix] = is_poptorch
+        if is_training and not self._module.automatic_optimization:
+            refusals.check_manual(self.training_opts, is_poptorch, self.package.misconfigured)
         if is_poptorch:
             if is_training and self._accumulate > 1:
                 raise self.package.misconfigured(
@@ -392,6 +401,8 @@ class IPUStrategyMethods(_Base):
         trainer = self._trainer
         stage: Any = self.poptorch_models[self.package.stages.TRAINING]
         index = self._index(args)
+        if not self._module.automatic_optimization:
+            return [self._train_manually(hook, args, index)]
         accumulate = self._accumulate
         whole = self._whole_calls.get(self.package.stages.TRAINING.value, False)
         options = stage.options
@@ -414,6 +425,17 @@ class IPUStrategyMethods(_Base):
             batches.append(batch_of(hook, raw, rest, pieces, Surroundings(at)))
         results: list[Result] = stage.run(lookahead.into_updates(batches, index, accumulate))
         return results
+
+    def _train_manually(self, hook: str, args: tuple[Any, ...], index: int) -> Result:
+        """Run a step that calls its optimisers itself, on its batch alone."""
+        from torchipu.lightning.batches import batch_of
+
+        stage: Any = self.poptorch_models[self.package.stages.TRAINING]
+        stage.pieces = self._batches_together()
+        at = Surroundings({"batch_idx": index, "global_step": self._trainer.global_step})
+        rest = (index, *args[2:]) if len(args) > 1 else ()
+        result: Result = stage.run(batch_of(hook, args[0], rest, pieces_of(args[0], stage.pieces), at))
+        return result
 
     def _evaluate(self, hook: str, args: tuple[Any, ...], fetcher: Any) -> list[Result]:
         from torchipu.lightning.batches import batch_of

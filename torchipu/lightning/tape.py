@@ -123,9 +123,9 @@ class Tape:
         """Stand in for what would act, while the step runs; then note what it has written into attributes, and undo."""
         containers = Containers(self.module)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_standing_in(self.module, {"log": self.log}))
+            stack.enter_context(standing_in(self.module, {"log": self.log}))
             for metric in outermost_metrics(self.module):
-                stack.enter_context(_standing_in(metric, {
+                stack.enter_context(standing_in(metric, {
                     method: lambda *args, _metric=metric, _method=method, **kwargs: self._metric_call(
                         _metric, _method, args, kwargs
                     ) for method in METRIC_METHODS
@@ -172,7 +172,7 @@ def outermost_metrics(module: torch.nn.Module) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _standing_in(owner: Any, members: dict[str, Any]) -> Iterator[None]:
+def standing_in(owner: Any, members: dict[str, Any]) -> Iterator[None]:
     """Give an object attributes of its own, and take them off again."""
     held = owner.__dict__
     before = {name: held[name] for name in members if name in held}
