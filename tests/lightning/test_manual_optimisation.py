@@ -111,7 +111,7 @@ class ManySteps(Manual):
             self.manual_backward(loss)
             optimizer.step()
             self.log(f"loss_{number}", loss)
-        self.log("step", float(self.global_step) * torch.ones(()))
+        self.log("step", torch.ones(()) * self.global_step)
         return loss
 
 

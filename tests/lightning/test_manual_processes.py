@@ -1,4 +1,4 @@
-"""Manual optimisation over two processes of two replicas is that of one CPU run on batches four times as large."""
+"""Steps and gradients over two processes of two replicas are those of one CPU run on batches four times as large."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ import pytest
 import torch
 
 from tests.lightning.runs import Run, loader
+from tests.lightning.test_gradient_hooks import WithNorms
 from tests.lightning.test_manual_optimisation import GAN, Accumulating, Clipped
 
 PROGRAM = '''
 import os, sys
 import lightning as L, torch
 from torch.utils.data import DataLoader, DistributedSampler
-from tests.lightning import test_manual_optimisation as recipes
+from tests.lightning import test_gradient_hooks, test_manual_optimisation
 from tests.lightning.runs import samples
 
 rank = int(os.environ["RANK"])
 for name in sys.argv[2:]:
     L.seed_everything(1, verbose=False)
-    module = getattr(recipes, name)()
+    module = (getattr(test_manual_optimisation, name, None) or getattr(test_gradient_hooks, name))()
     if rank == 1:
         for parameter in module.parameters():
             parameter.data.add_(1.0)  # those of rank 0 are taken
@@ -33,10 +34,11 @@ for name in sys.argv[2:]:
     )
     trainer.fit(module, DataLoader(data, batch_size=4, sampler=DistributedSampler(data, 2, rank, shuffle=False)))
     torch.save(
-        {"weights": module.state_dict(), "steps": trainer.global_step}, os.path.join(sys.argv[1], f"{name}.{rank}.pt")
+        {"weights": module.state_dict(), "steps": trainer.global_step,
+         "metrics": {key: float(value) for key, value in trainer.callback_metrics.items() if "norm" in key}}, os.path.join(sys.argv[1], f"{name}.{rank}.pt")
     )
 '''
-RECIPES = {"GAN": GAN, "Accumulating": Accumulating, "Clipped": Clipped}
+RECIPES = {"GAN": GAN, "Accumulating": Accumulating, "Clipped": Clipped, "WithNorms": WithNorms}
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,9 @@ def test_processes_train_as_one_batch_of_their_size(folder: Path, name: str) -> 
     cpu = Run("cpu", RECIPES[name], lambda: loader(96, batch_size=16), max_epochs=1)
     ranks = [torch.load(folder / f"{name}.{rank}.pt") for rank in range(2)]
     assert ranks[0]["steps"] == cpu.trainer.global_step
+    norms = {key: value for key, value in cpu.metrics.items() if "norm" in key}
+    assert ranks[1]["metrics"] == pytest.approx(norms, rel=1e-3)
+    assert bool(norms) == (name == "WithNorms")
     for key, value in cpu.module.state_dict().items():
         torch.testing.assert_close(ranks[0]["weights"][key], value, rtol=1e-3, atol=2e-5, msg=key)
         assert torch.equal(ranks[0]["weights"][key], ranks[1]["weights"][key])

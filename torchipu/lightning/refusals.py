@@ -9,9 +9,6 @@ from typing import Any
 
 import torch
 
-IGNORED_HOOKS = (
-    "backward", "on_before_backward", "on_after_backward", "configure_gradient_clipping", "on_before_optimizer_step",
-)
 ONE_OPTIMIZER = "IPUs currently only support one optimizer."
 LBFGS = "IPUs and the LBFGS optimizer are not compatible."
 BATCH_SAMPLER = (
@@ -32,14 +29,11 @@ def check_fit(trainer: Any, module: Any, is_overridden: Callable[[str, Any], boo
         MisconfigurationException: A step that draws its batches itself.
     """
     check_iterator_steps(module, error)
-    for name in IGNORED_HOOKS:
-        owners = [module, *trainer.callbacks] if name != "backward" and "clipping" not in name else [module]
-        for owner in owners:
-            if is_overridden(name, owner):
-                warnings.warn(
-                    f"You have overridden the `{name}` hook in `{type(owner).__name__}`, but it will be ignored: on "
-                    "IPUs the backward pass and the optimizer step are part of one program.", stacklevel=2,
-                )
+    if module.automatic_optimization and is_overridden("backward", module):
+        warnings.warn(
+            f"You have overridden the `backward` hook in `{type(module).__name__}`, but it will be ignored: on IPUs "
+            "the backward pass and the optimizer step are part of one program.", stacklevel=2,
+        )
 
 
 def check_iterator_steps(module: Any, error: type[Exception]) -> None:

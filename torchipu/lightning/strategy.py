@@ -13,6 +13,7 @@ import torch
 
 from torchipu.lightning import lookahead, processes, refusals
 from torchipu.lightning.expressions import Surroundings
+from torchipu.lightning.gradient_hooks import ClippingHook, GradientHooks
 from torchipu.lightning.merged_loader import MergedLoader, pieces_of
 from torchipu.lightning.package import Package
 
@@ -89,6 +90,9 @@ class IPUStrategyMethods(_Base):
         self._ready_of: dict[str, object] = {}
         self._converted: dict[str, deque[Any]] = {}
         self._has_transfer_hooks = False
+        self._hooks: GradientHooks | None = None
+        self._clipping: ClippingHook | None = None
+        self._gradients: dict[str, torch.Tensor] | None = None
         if autoreport:
             self._switch_reports_on()
 
@@ -192,6 +196,11 @@ class IPUStrategyMethods(_Base):
         )
         if is_fit:
             refusals.check_fit(trainer, module, package.is_overridden, package.misconfigured)
+            hooks = self._hooks = GradientHooks(trainer, module, package)
+            self._clipping = ClippingHook(
+                trainer, module,
+                module.automatic_optimization and package.is_overridden("configure_gradient_clipping", module),
+            )
         else:
             refusals.check_iterator_steps(module, package.misconfigured)
         before = self.poptorch_models
@@ -205,13 +214,14 @@ class IPUStrategyMethods(_Base):
             if module.automatic_optimization:
                 self._warn_of_schedulers()
                 training.optimizer = self._own_optimizer()
+                training.shows_gradients = "by batch" if hooks.are_wanted_by_batch else hooks.are_wanted
             else:
                 training.optimizers = [one for one in self.optimizers if one.param_groups]
         processes.broadcast_module(module, self.world_size)
         for stage, model in self.poptorch_models.items():
             known = before.get(stage)
             if known is not None and model.goes_on_from(known):
-                known.take_optimizer(model.optimizer)
+                known.take_over(model)
                 self.poptorch_models[stage] = known
         validating = self.poptorch_models.get(package.stages.VALIDATING)
         if is_fit and validating is not None:
@@ -386,7 +396,9 @@ class IPUStrategyMethods(_Base):
         if not ready:
             ready.extend(run(hook, args, fetcher))
             self._ready_of[stage] = (id(fetcher.iterator), trainer.current_epoch)
-        return ready.popleft().replay(self._module)
+        result = ready.popleft()
+        self._gradients = result.gradients
+        return result.replay(self._module)
 
     def _index(self, args: tuple[Any, ...]) -> int:
         """Return the index of the batch, which a step may leave out."""
@@ -406,6 +418,8 @@ class IPUStrategyMethods(_Base):
         accumulate = self._accumulate
         whole = self._whole_calls.get(self.package.stages.TRAINING.value, False)
         options = stage.options
+        if self._clipping is not None and stage.optimizer is not None:
+            stage.limits = self._clipping.limits(stage.optimizer)
         stage.accumulate = accumulate
         stage.iterations_of_batch = options.device_iterations if whole else 1
         stage.pieces = self._batches_together() * stage.iterations_of_batch
@@ -465,13 +479,20 @@ class IPUStrategyMethods(_Base):
 
     # ------------------------------------------------------------------ in place of backward and step
     def backward(self, closure_loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Return the loss: the program has run the backward pass."""
+        """Return the loss: the program has run the backward pass; hooks are given its gradients."""
+        if self._hooks is not None:
+            self._hooks.call("on_before_backward", closure_loss)
+            if self._gradients is not None:
+                self._hooks.show(self._gradients)
+            self._hooks.call("on_after_backward")
         return closure_loss
 
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
         """Run the closure, in which the program makes the update."""
         result = closure()
         optimizer._opt_called = True  # schedulers warn otherwise
+        if self._hooks is not None:
+            self._hooks.call("on_before_optimizer_step", optimizer)
         return result
 
     def load_optimizer_state_dict(self, checkpoint: Any) -> None:

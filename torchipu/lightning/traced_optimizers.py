@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from torchipu.capture.manual_updates import reduced, stepped
 from torchipu.errors import CaptureError
-from torchipu.lightning.expressions import Guard, Surroundings, evaluated, number
+from torchipu.lightning.batches import Results
+from torchipu.lightning.expressions import Guard, Output, Surroundings, evaluated, number
 from torchipu.lightning.tape import Tape
 from torchipu.lightning.traced_parameters import TracedParameters
 
@@ -60,6 +61,33 @@ class HyperParameterSet:
     def do(self, module: Any, at: Surroundings) -> None:
         """Assign."""
         module.trainer.optimizers[self.optimiser].param_groups[self.group][self.key] = evaluated(self.value, at)
+
+
+@dataclass(frozen=True, slots=True)
+class HookCall:
+    """A call of a hook that looks at gradients.
+
+    Attributes:
+        name: Of the hook.
+        args: What it is given.
+        optimiser: Number of the optimiser that it is given, or None.
+        gradients: Outputs that have the gradients, by parameter name.
+    """
+
+    name: str
+    args: Any
+    optimiser: int | None
+    gradients: Mapping[str, Output]
+
+    def do(self, module: Any, at: Surroundings) -> None:
+        """Call it with the gradients that were there."""
+        trainer, results = module.trainer, cast(Results, at.outputs)
+        hooks = trainer.strategy._hooks
+        left = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+        hooks.show({name: results.of_first(output.place) for name, output in self.gradients.items()})
+        args = evaluated(self.args, at) if self.optimiser is None else (trainer.optimizers[self.optimiser],)
+        hooks.call(self.name, *args)
+        hooks.show(left)
 
 
 CHANGES = (SchedulerCall, HyperParameterSet)
@@ -112,7 +140,18 @@ class Recorder:
 
     def manual_backward(self, loss: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         """Stand in for ``manual_backward``; ``torch.autograd.backward`` is ours, too."""
+        self._hook("on_before_backward", (loss.detach(),))
         self.module.backward(loss, *args, **kwargs)
+        self._hook("on_after_backward")
+
+    def _hook(self, name: str, args: tuple[Any, ...] = (), optimiser: int | None = None) -> None:
+        """Note the call of a hook, if somebody has it."""
+        if not self.trainer.strategy._hooks.owners[name]:
+            return
+        leaves = {name: self.parameters.leaf(name).grad for name in self.parameters.names}
+        with torch.no_grad():
+            gradients = {name: self.tape.hold(g.detach().clone()) for name, g in leaves.items() if g is not None}
+        self.tape.actions.append(HookCall(name, self.tape.hold(args), optimiser, gradients))
 
     def toggle(self, optimizer: Any) -> None:
         """Stand in for ``toggle_optimizer``."""
@@ -215,6 +254,7 @@ class Recorder:
 
     def step(self, optimiser: int, names: list[str]) -> None:
         """Note an update of parameters, and bind what stands for their next values."""
+        self._hook("on_before_optimizer_step", (), optimiser)
         number, self.steps = self.steps, self.steps + 1
         self.tape.actions.append(Stepped(number, optimiser))
         with torch.no_grad():
