@@ -33,10 +33,9 @@ for name in sys.argv[2:]:
         enable_progress_bar=False, enable_model_summary=False, use_distributed_sampler=False,
     )
     trainer.fit(module, DataLoader(data, batch_size=4, sampler=DistributedSampler(data, 2, rank, shuffle=False)))
-    torch.save(
-        {"weights": module.state_dict(), "steps": trainer.global_step,
-         "metrics": {key: float(value) for key, value in trainer.callback_metrics.items() if "norm" in key}}, os.path.join(sys.argv[1], f"{name}.{rank}.pt")
-    )
+    metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if "norm" in key}
+    found = {"weights": module.state_dict(), "steps": trainer.global_step, "metrics": metrics}
+    torch.save(found, os.path.join(sys.argv[1], f"{name}.{rank}.pt"))
 '''
 RECIPES = {"GAN": GAN, "Accumulating": Accumulating, "Clipped": Clipped, "WithNorms": WithNorms}
 
