@@ -26,6 +26,7 @@ class GradientHooks:
     Attributes:
         are_wanted_by_batch: Whether gradients are wanted after every batch.
         are_wanted: Whether they are wanted before an update.
+        sees_losses: Whether somebody is told of each loss.
     """
 
     def __init__(self, trainer: Any, module: Any, package: Package) -> None:
@@ -36,6 +37,7 @@ class GradientHooks:
         }
         self.are_wanted_by_batch = bool(self.owners["on_after_backward"])
         self.are_wanted = self.are_wanted_by_batch or bool(self.owners["on_before_optimizer_step"])
+        self.sees_losses = bool(self.owners["on_before_backward"])
         self._has_warned = False
 
     def show(self, gradients: Mapping[str, torch.Tensor]) -> None:

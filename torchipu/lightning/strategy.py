@@ -14,6 +14,7 @@ import torch
 from torchipu.lightning import lookahead, processes, refusals
 from torchipu.lightning.expressions import Surroundings
 from torchipu.lightning.gradient_hooks import ClippingHook, GradientHooks
+from torchipu.lightning.lean_loop import LeanEpoch, lean_epoch
 from torchipu.lightning.merged_loader import MergedLoader, pieces_of
 from torchipu.lightning.package import Package
 
@@ -93,6 +94,7 @@ class IPUStrategyMethods(_Base):
         self._hooks: GradientHooks | None = None
         self._clipping: ClippingHook | None = None
         self._gradients: dict[str, torch.Tensor] | None = None
+        self._lean: LeanEpoch | None = None
         if autoreport:
             self._switch_reports_on()
 
@@ -215,6 +217,7 @@ class IPUStrategyMethods(_Base):
                 self._warn_of_schedulers()
                 training.optimizer = self._own_optimizer()
                 training.shows_gradients = "by batch" if hooks.are_wanted_by_batch else hooks.are_wanted
+                self._use_lean_loop(hooks)
             else:
                 training.optimizers = [one for one in self.optimizers if one.param_groups]
         processes.broadcast_module(module, self.world_size)
@@ -226,6 +229,18 @@ class IPUStrategyMethods(_Base):
         validating = self.poptorch_models.get(package.stages.VALIDATING)
         if is_fit and validating is not None:
             self.poptorch_models[package.stages.SANITY_CHECKING] = validating
+
+    def _use_lean_loop(self, hooks: GradientHooks) -> None:
+        """Let the loop over batches leave out what nobody looks at."""
+        epoch = lean_epoch(self._trainer, self._module, self.package, hooks.are_wanted or hooks.sees_losses)
+        if epoch is not None:
+            self._lean = epoch
+            epoch.loop.advance = epoch.advance
+
+    def _leave_lean_loop(self) -> None:
+        if self._lean is not None:
+            self._lean.loop.__dict__.pop("advance", None)
+            self._lean = None
 
     def _own_optimizer(self) -> torch.optim.Optimizer | None:
         found = self.optimizers[0] if self.optimizers else None
@@ -529,15 +544,18 @@ class IPUStrategyMethods(_Base):
     def on_exception(self, exception: BaseException) -> None:
         """Drop what was computed ahead."""
         self._forget()
+        self._leave_lean_loop()
         super().on_exception(exception)
 
     def on_train_end(self) -> None:
         """Drop what was computed ahead."""
         self._forget()
+        self._leave_lean_loop()
 
     def teardown(self) -> None:
         """Drop what was computed ahead; programs stay, for another fit of the same module."""
         self._forget()
+        self._leave_lean_loop()
         super().teardown()
 
     @classmethod
