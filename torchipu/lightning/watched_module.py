@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from torchipu.lightning.expressions import Guard, Number, Surroundings, number
+from torchipu.lightning.expressions import Guard, Number, Pending, Surroundings, number
 
 PLAIN = (bool, int, float, str, type(None))
 _OF_LOOP = frozenset({"current_epoch", "global_step", "trainer", "optimizers", "lr_schedulers"})
@@ -105,12 +105,41 @@ class TrainerView:
         if name == "global_step":
             return reading.of_loop(name, lambda: trainer.global_step)
         value = getattr(trainer, name)
+        if name in METRICS:
+            return _Metrics(trainer, name, reading)
         if isinstance(value, PLAIN):
             reading._once(f"trainer.{name}", lambda at: getattr(trainer, name))
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._trainer, name, value)
+
+
+METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
+
+
+class _Metrics(Mapping[str, Any]):
+    """Metrics of the Trainer, whose values are taken when what was noted is done."""
+
+    def __init__(self, trainer: Any, name: str, reading: Reading) -> None:
+        self._trainer, self._name, self._reading = trainer, name, reading
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self:
+            raise KeyError(key)
+        trainer, name = self._trainer, self._name
+        return Pending(lambda at: getattr(trainer, name)[key], f"{name}[{key!r}]", lambda value: value)
+
+    def __contains__(self, key: object) -> bool:
+        trainer, name = self._trainer, self._name
+        self._reading._once(f"{name}.{key}", lambda at: key in getattr(trainer, name))
+        return key in getattr(trainer, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(getattr(self._trainer, self._name))
+
+    def __len__(self) -> int:
+        return len(getattr(self._trainer, self._name))
 
 
 @contextlib.contextmanager
