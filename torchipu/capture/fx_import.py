@@ -25,6 +25,7 @@ from torchipu.capture.fx_source import (
     source_of,
 )
 from torchipu.capture.fx_types import dtype_of, tensor_dtype
+from torchipu.capture.manual_updates import MARKS
 from torchipu.capture.strides import order_by_memory
 from torchipu.capture.written_state import unwrap_writes
 from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
@@ -427,6 +428,8 @@ class _Importer:
 
     def claim(self, op: Op) -> Op:
         """Give an op to its record in the op table, or leave it generic."""
+        if op.target in MARKS:
+            return op
         record = op_table.lookup(op.target)
         if record is None or not _serves(record, op):
             self.generic.append(op)

@@ -113,7 +113,7 @@ class OptimiserImport:
 def import_optimiser(
     optimizer: torch.optim.Optimizer, model: torch.nn.Module, parameters: Mapping[str, Tensor],
     gradients: Mapping[str, Tensor], *, gradient_scale: float = 1.0,
-    state_types: Mapping[str, DType | None] = MappingProxyType({}), ignores_own_step: bool = False,
+    state_types: Mapping[str, DType | None] = MappingProxyType({}), ignores_own_step: bool = False, label: str = "",
 ) -> OptimiserImport:
     """Write the update of an optimiser as ops.
 
@@ -129,12 +129,13 @@ def import_optimiser(
         state_types: Type of states that do not have that of their parameter, by name. States are made in it; one that
             the optimiser has already is kept as it is.
         ignores_own_step: Take a subclass with a ``step`` of its own for the class that it extends.
+        label: Put into the names of hyper-parameters, where a program has several optimisers.
 
     Raises:
         OptionsError: Another class of optimiser, a setting that the IPU cannot do, or a parameter of another model.
     """
     kind = _kind_of(optimizer, ignores_own_step)
-    builder = _Builder(optimizer, kind, gradient_scale, state_types)
+    builder = _Builder(optimizer, kind, gradient_scale, state_types, label)
     name_by_id = {id(tensor): name for name, tensor in model.named_parameters()}
     for number, group in enumerate(optimizer.param_groups):
         _check_group(optimizer, group)
@@ -196,6 +197,7 @@ class _Builder:
     kind: _Kind
     gradient_scale: float
     state_types: Mapping[str, DType | None]
+    label: str = ""
     ops: list[Op] = field(default_factory=list)
     inputs: list[Tensor] = field(default_factory=list)
     updates: list[tuple[Tensor, Tensor]] = field(default_factory=list)
@@ -210,7 +212,7 @@ class _Builder:
 
     def hyper(self, number: int, group: Group) -> Tensor:
         """Enter the hyper-parameters of a group."""
-        tensor = Tensor(f"hyper.{number}", (HYPER_WORDS,), DType.LONG, Role.HYPERPARAMETER)
+        tensor = Tensor(f"hyper.{self.label}{number}", (HYPER_WORDS,), DType.LONG, Role.HYPERPARAMETER)
         self.hyperparameters[tensor] = torch.zeros(HYPER_WORDS, dtype=torch.float64)
         self.groups.append((tensor, self.structure(group)))
         self.host[tensor] = None

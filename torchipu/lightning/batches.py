@@ -140,6 +140,10 @@ class Results:
             return value.flatten(0, 1)
         return _over_replicas(value, self.reductions.get(place))
 
+    def of_first(self, place: int) -> torch.Tensor:
+        """Return an output of the first micro-batch, where all have the same."""
+        return self.outputs[place][self.first]
+
     def __len__(self) -> int:
         return len(self.outputs)
 

@@ -18,6 +18,11 @@ PRIVATE = (
     ("loops.fetchers", "_DataFetcher", ("setup", "reset")),
     ("core.module", "LightningModule", ("_on_before_batch_transfer", "_apply_batch_transfer_handler")),
     ("trainer.trainer", "Trainer", ("_active_loop",)),
+    (
+        "loops.training_epoch_loop", "_TrainingEpochLoop",
+        ("advance", "update_lr_schedulers", "_should_accumulate", "_num_ready_batches_reached"),
+    ),
+    ("trainer.connectors.logger_connector.result", "_ResultCollection", ("_extract_batch_size",)),
 )
 """Those that must be there when a Trainer is made; their modules are complete by then."""
 TESTED = "lightning>=2.6,<2.7"

@@ -35,7 +35,7 @@ CARRIED = "carried"
 """Where the names of gradients begin that one program hands on to the next."""
 
 
-class _StepProgram(ProgramStep):
+class StepProgram(ProgramStep):
     """What programs of Lightning's steps share."""
 
     capture: StepCapture
@@ -82,7 +82,7 @@ class _StepProgram(ProgramStep):
                 raise
 
 
-class InferenceProgram(_StepProgram, InferenceStep):
+class InferenceProgram(StepProgram, InferenceStep):
     """A step of evaluation or prediction.
 
     Args:
@@ -101,7 +101,7 @@ class InferenceProgram(_StepProgram, InferenceStep):
         self.on_compiled = on_compiled
 
 
-class TrainingProgram(_StepProgram, TrainStep):
+class TrainingProgram(StepProgram, TrainStep):
     """A step of training, with the update of the weights.
 
     Args:
@@ -199,11 +199,12 @@ class TrainingProgram(_StepProgram, TrainStep):
             return reduced, ops
         totals = {}
         for name, gradient in reduced.items():
-            held = dataclasses.replace(gradient, name=f"{CARRIED}.{name}", role=Role.ACCUMULATOR)
+            # No accumulator, which each replica would begin anew.
+            held = dataclasses.replace(gradient, name=f"{CARRIED}.{name}", role=Role.BUFFER)
             totals[name] = dataclasses.replace(held, name=f"{CARRIED}_sum.{name}")
             ops = (*ops, Op(
-                "accumulate", (held, gradient), (totals[name],), target="ipu.accumulate.default",
-                operands=("accumulator", "gradient"), leg=Leg.UPDATE,
+                "add", (held, gradient), (totals[name],), {"alpha": 1}, target="aten.add.Tensor",
+                operands=("self", "other"), leg=Leg.UPDATE,
             ))
             self._carrying.append((held, totals[name]))
         return totals, ops
@@ -220,6 +221,11 @@ class TrainingProgram(_StepProgram, TrainStep):
         return dataclasses.replace(
             built, graph=graph, states=built.states | self._carried_states(held), written=built.written | set(held),
         )
+
+    @property
+    def gradients(self) -> list[str]:
+        """Names of the parameters that have gradients here."""
+        return [held.name.removeprefix(f"{CARRIED}.") for held, _ in self._carrying]
 
     def _gradients_alone(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Built:
         """Build a program that adds up gradients, and leaves the update to another one."""

@@ -9,9 +9,6 @@ from typing import Any
 
 import torch
 
-IGNORED_HOOKS = (
-    "backward", "on_before_backward", "on_after_backward", "configure_gradient_clipping", "on_before_optimizer_step",
-)
 ONE_OPTIMIZER = "IPUs currently only support one optimizer."
 LBFGS = "IPUs and the LBFGS optimizer are not compatible."
 BATCH_SAMPLER = (
@@ -29,22 +26,14 @@ def check_fit(trainer: Any, module: Any, is_overridden: Callable[[str, Any], boo
         error: Its exception for configurations.
 
     Raises:
-        MisconfigurationException: Manual optimisation, or a step that draws its batches itself.
+        MisconfigurationException: A step that draws its batches itself.
     """
-    if not module.automatic_optimization:
-        raise error(
-            "`automatic_optimization = False` is not supported on IPUs: forward, backward and update are one program, "
-            "which `training_step` cannot take apart. Return the loss, and let configure_optimizers give one optimizer."
-        )
     check_iterator_steps(module, error)
-    for name in IGNORED_HOOKS:
-        owners = [module, *trainer.callbacks] if name != "backward" and "clipping" not in name else [module]
-        for owner in owners:
-            if is_overridden(name, owner):
-                warnings.warn(
-                    f"You have overridden the `{name}` hook in `{type(owner).__name__}`, but it will be ignored: on "
-                    "IPUs the backward pass and the optimizer step are part of one program.", stacklevel=2,
-                )
+    if module.automatic_optimization and is_overridden("backward", module):
+        warnings.warn(
+            f"You have overridden the `backward` hook in `{type(module).__name__}`, but it will be ignored: on IPUs "
+            "the backward pass and the optimizer step are part of one program.", stacklevel=2,
+        )
 
 
 def check_iterator_steps(module: Any, error: type[Exception]) -> None:
@@ -59,13 +48,20 @@ def check_iterator_steps(module: Any, error: type[Exception]) -> None:
             raise error(f"`{name}(dataloader_iter)` is not supported on IPUs: let it take a batch")
 
 
-def check_optimizers(optimizers: list[torch.optim.Optimizer], error: type[Exception]) -> None:
-    """Refuse several optimisers, and LBFGS.
+def check_optimizers(
+    optimizers: list[torch.optim.Optimizer], error: type[Exception], *, is_automatic: bool = True,
+) -> None:
+    """Refuse LBFGS, and several optimisers unless the step calls them itself.
+
+    Args:
+        optimizers: What ``configure_optimizers`` gave.
+        error: Lightning's exception for configurations.
+        is_automatic: Whether Lightning calls the optimiser.
 
     Raises:
         MisconfigurationException: It is so.
     """
-    if len(optimizers) > 1:
+    if is_automatic and len(optimizers) > 1:
         raise error(ONE_OPTIMIZER)
     if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in optimizers):
         raise error(LBFGS)
@@ -80,3 +76,28 @@ def check_batch_sampler(loader: Any, replicas: int, error: type[Exception]) -> N
     sampler = getattr(loader, "batch_sampler", None)
     if replicas > 1 and sampler is not None and type(sampler) is not torch.utils.data.BatchSampler:
         raise error(BATCH_SAMPLER)
+
+
+def check_manual(options: Any, is_poptorch: bool, error: type[Exception]) -> None:
+    """Refuse what a call of the device does several times where the step itself calls its optimisers.
+
+    Args:
+        options: poptorch.Options of training.
+        is_poptorch: Whether batches of the loader are those of a whole call.
+        error: Lightning's exception for configurations.
+
+    Raises:
+        MisconfigurationException: Gradients are to be accumulated, or a loader gives several iterations at once.
+    """
+    accumulation, iterations = options.Training.gradient_accumulation, options.device_iterations
+    if accumulation > 1:
+        raise error(
+            f"training_opts.Training.gradientAccumulation({accumulation}) does not go with `automatic_optimization = "
+            "False`: accumulate in `training_step`, by calling `opt.step()` and `opt.zero_grad()` every n-th batch"
+        )
+    if is_poptorch and iterations > 1:
+        raise error(
+            f"A poptorch.DataLoader with deviceIterations({iterations}) gives the batches of {iterations} runs of "
+            "`training_step` at once, which does not go with `automatic_optimization = False`: leave deviceIterations "
+            "at 1, or use a loader of torch's"
+        )

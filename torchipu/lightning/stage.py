@@ -13,6 +13,7 @@ import torch
 from torchipu.ir.text import format_graph
 from torchipu.lightning.batches import Batch, Results, joined
 from torchipu.lightning.expressions import evaluated
+from torchipu.lightning.gradient_hooks import Limits
 from torchipu.lightning.programs import InferenceProgram, TrainingProgram
 from torchipu.lightning.step_capture import StepCapture
 from torchipu.options import Options as CoreOptions
@@ -26,11 +27,19 @@ MANY_CAPTURES = 8
 
 @dataclasses.dataclass(slots=True)
 class Result:
-    """What a call gave for one batch."""
+    """What a call gave for one batch.
+
+    Attributes:
+        batch: The batch.
+        capture: Of the step.
+        results: What the program has handed back.
+        gradients: What is accumulated after the batch, by parameter name; None where nobody looks at it.
+    """
 
     batch: Batch
     capture: StepCapture
     results: Results
+    gradients: dict[str, torch.Tensor] | None = None
 
     def replay(self, module: Any) -> Any:
         """Do what the step does beside computing; return what it returned."""
@@ -125,13 +134,10 @@ class StageModel:
 
     def _capture(self, batch: Batch, known: Sequence[StepCapture]) -> StepCapture:
         core = self.core()
-        capture = StepCapture(
-            self.module, batch.call, self._options, self.surrounding, is_training=self.trains,
-            loss_scale=core.backward_scale * batch.weight, error=self.error,
-        )
+        capture = self._new_capture(batch, core)
         with torch.inference_mode(False), torch.enable_grad():
             graph = capture.captured(
-                [tensor.detach() for tensor in batch.example()], strict_ops=core.strict_ops
+                [tensor.detach() for tensor in self._example(batch, capture)], strict_ops=core.strict_ops
             )
         same = next((self._owners[id(other)] for other in known if _is_same(graph, other)), capture)
         self._owners[id(capture)] = same
@@ -145,6 +151,17 @@ class StageModel:
             )
         return capture
 
+    def _new_capture(self, batch: Batch, core: CoreOptions) -> StepCapture:
+        """Return a capture that has not run yet."""
+        return StepCapture(
+            self.module, batch.call, self._options, self.surrounding, is_training=self.trains,
+            loss_scale=core.backward_scale * batch.weight, error=self.error,
+        )
+
+    def _example(self, batch: Batch, capture: StepCapture) -> list[torch.Tensor]:
+        """Return the inputs of a capture but for its numbers."""
+        return batch.example()
+
     def goes_on_from(self, known: StageModel) -> bool:
         """Whether the programs of an earlier run of the Trainer are still right."""
         return (
@@ -152,9 +169,13 @@ class StageModel:
             and type(known) is type(self) and known._options.toDict() == self._options.toDict()
         )
 
-    def take_optimizer(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Go on with the optimiser of another run; its hyper-parameters are read at each call."""
-        self.optimizer = optimizer
+    def take_over(self, following: Any) -> None:
+        """Go on in another run of the Trainer, with what its own stage was made for.
+
+        Args:
+            following: The stage of that run; its optimiser's hyper-parameters are read at each call.
+        """
+        self.optimizer = following.optimizer
 
     @property
     def trains(self) -> bool:
@@ -231,7 +252,7 @@ class InferenceStage(StageModel):
             pipelines = is_full and device_iterations > 1
             options = dataclasses.replace(
                 core, device_iterations=device_iterations, replicas=replicas, gradient_accumulation=1,
-                execution=core.execution if pipelines else _not_pipelined(core.execution), seed=self._seed(),
+                execution=core.execution if pipelines else not_pipelined(core.execution), seed=self._seed(),
             )
             return InferenceProgram(self.module, options, owner, self._compiled)
 
@@ -247,9 +268,13 @@ class TrainingStage(StageModel):
         accumulate: Batches in a weight update; the Trainer may change it from epoch to epoch.
         pieces: Micro-batches in a full batch: replicas x micro-batches a replica.
         iterations_of_batch: Weight updates in one batch, where a loader of PopTorch's gives all of them at once.
+        shows_gradients: Whether gradients are handed back: before an update, or after every batch (``by batch``).
+        limits: By what gradients are clipped, where a hook says so.
     """
 
     is_training = True
+    shows_gradients: bool | str = False
+    limits: Limits | None = None
     accumulate = 1
     pieces = 1
     iterations_of_batch = 1
@@ -274,6 +299,8 @@ class TrainingStage(StageModel):
         if not self.trains:
             return [result for update in planned for result in self._without_update(update)]
         results: list[Result] = []
+        if self.shows_gradients and self.iterations_of_batch == 1:
+            return [result for update in planned for result in self._update_in_parts(update)]
         for same in _runs(planned, self._shape_of):
             if self._shape_of(same[0]) is not None:
                 results += self._updates(same)
@@ -282,12 +309,13 @@ class TrainingStage(StageModel):
                     results += self._update_in_parts(update)
         return results
 
-    def take_optimizer(self, optimizer: torch.optim.Optimizer | None) -> None:
+    def take_over(self, following: Any) -> None:
         """Let the programs go on with the optimiser of another run."""
-        self.optimizer = optimizer
+        super().take_over(following)
+        self.shows_gradients = following.shows_gradients
         for program in self._programs.values():
-            if optimizer is not None and isinstance(program, TrainingProgram):
-                program.take(optimizer)
+            if self.optimizer is not None and isinstance(program, TrainingProgram):
+                program.take(self.optimizer)
 
     def _optimised(self) -> tuple[int, ...]:
         groups = [] if self.optimizer is None else self.optimizer.param_groups
@@ -317,7 +345,7 @@ class TrainingStage(StageModel):
                 owner.check_depth(gradient_accumulation=micro_batches, device_iterations=core.device_iterations)
             return self._training_program(owner, micro_batches, replicas, divisor, is_full=is_full)
 
-        program = self._program((id(owner), micro_batches, replicas, divisor), make)
+        program = self._program((id(owner), micro_batches, replicas, divisor, self.limits), make)
         program.iterations = count
         return self._results(run, self._run(program, run))
 
@@ -326,22 +354,30 @@ class TrainingStage(StageModel):
         for held in self._carried.values():
             held.zero_()
         results: list[Result] = []
-        parts = list(_runs(update, lambda pair: self.owner(pair[1])))
+        parts = [[pair] for pair in update] if self.shows_gradients == "by batch" else list(
+            _runs(update, lambda pair: self.owner(pair[1]))
+        )
         divisor = self.accumulate * self.pieces
         for number, run in enumerate(parts):
             owner = self.owner(run[0][1])
-            micro_batches = sum(batch.pieces for batch, _ in run)
+            pieces = sum(batch.pieces for batch, _ in run)
+            replicas = self.core().replicas if all(batch.pieces == self.pieces for batch, _ in run) else 1
             is_last = number == len(parts) - 1
 
             def make(
-                owner: StepCapture = owner, micro_batches: int = micro_batches, is_last: bool = is_last,
+                owner: StepCapture = owner, micro_batches: int = pieces // replicas, replicas: int = replicas,
+                is_last: bool = is_last,
             ) -> TrainingProgram:
                 return self._training_program(
-                    owner, micro_batches, 1, divisor, is_full=False, carried=self._carried, updates=is_last,
+                    owner, micro_batches, replicas, divisor, is_full=False, carried=self._carried, updates=is_last,
                 )
 
-            program = self._program((id(owner), micro_batches, "part", divisor, is_last), make)
+            key = (id(owner), pieces, replicas, "part", divisor, is_last, self.limits)
+            program = self._program(key, make)
             results += self._results(run, self._run(program, run))
+            if self.shows_gradients:
+                factor = 1.0 / (program.options.loss_scaling * program.gradient_divisor)
+                results[-1].gradients = {name: program.carried[name] * factor for name in program.gradients}
         return results
 
     def _training_program(
@@ -350,9 +386,11 @@ class TrainingStage(StageModel):
     ) -> TrainingProgram:
         core = self.core()
         assert self.optimizer is not None
+        if self.limits is not None:
+            core = dataclasses.replace(core, max_grad_norm=self.limits[0], max_grad_value=self.limits[1])
         options = dataclasses.replace(
             core, gradient_accumulation=micro_batches, replicas=replicas, mean_reduction="post", seed=self._seed(),
-            execution=core.execution if is_full else _not_pipelined(core.execution),
+            execution=core.execution if is_full else not_pipelined(core.execution),
         )
         return TrainingProgram(
             self.module, self.optimizer, options, owner, self._compiled, divisor=divisor, carried=carried,
@@ -367,7 +405,7 @@ class TrainingStage(StageModel):
             def make(owner: StepCapture = owner, pieces: int = one[0].pieces) -> InferenceProgram:
                 options = dataclasses.replace(
                     self.core(), device_iterations=pieces, replicas=1, gradient_accumulation=1, seed=self._seed(),
-                    execution=_not_pipelined(self.core().execution),
+                    execution=not_pipelined(self.core().execution),
                 )
                 return InferenceProgram(self.module, options, owner, self._compiled)
 
@@ -375,7 +413,7 @@ class TrainingStage(StageModel):
             yield from self._results([one], self._run(program, [one]))
 
 
-def _not_pipelined(execution: str) -> str:
+def not_pipelined(execution: str) -> str:
     """Return how a call too short for a pipeline runs: a stage after the other, to the same values."""
     return "sharded" if execution in ("pipelined", "1f1b", "interleaved") else execution
 

@@ -18,7 +18,7 @@ from torchipu.errors import CaptureError, IpuError
 from torchipu.ir.types import Leg
 from torchipu.lightning.expressions import Number, NumbersInTorch, Output, Surroundings, number
 from torchipu.lightning.tape import Tape
-from torchipu.lightning.watched_module import watched
+from torchipu.lightning.watched_module import Reading, watched
 from torchipu.lightning.written_attributes import Assigned
 from torchipu.poptorch.blocks import check_depth, placing, refuse_ops_outside
 from torchipu.poptorch.capturing import on_ipu
@@ -71,6 +71,8 @@ class StepCapture(Running):
     """
 
     keeps_writes = False
+    num_behind = 0
+    """Inputs behind the numbers."""
 
     def __init__(
         self, module: Any, call: StepCall, options: Options, surrounding: Callable[[], AbstractContextManager[Any]], *,
@@ -95,7 +97,8 @@ class StepCapture(Running):
     # ------------------------------------------------------------------ running
     def run(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int | None]:
         """Run the step, and note what it does."""
-        *given, slots = tensors
+        given = list(tensors)
+        slots = given.pop(len(given) - 1 - self.num_behind)
         module: Any = self.inner
         self.guards, self.numbers = [], []
         tape = Tape(module)
@@ -117,15 +120,31 @@ class StepCapture(Running):
             stack.enter_context(self.surrounding())
             stack.enter_context(tape.noting())
             read = stack.enter_context(watched(module, self.guards, self.counters))
+            stack.enter_context(self.in_force(tape, given, read))
             stack.enter_context(NumbersInTorch(as_input))
             returned = getattr(module, self.call.hook)(self.call.batch(given), *indices)
         if placed is not None:
             self._uses_blocks, self.ipus = bool(placed.names), placed.ipus
         self.counters |= read.written
         self.plain = read.plain_attributes()
+        self.tape = tape
+        return self.outcome(returned, tape)
+
+    @contextlib.contextmanager
+    def in_force(self, tape: Tape, given: list[torch.Tensor], reading: Reading) -> Iterator[None]:
+        """Surround the call of the step.
+
+        Args:
+            tape: What the step does beside computing.
+            given: Inputs; those that are not of the batch are taken off.
+            reading: What the step reads of the state of the training.
+        """
+        yield
+
+    def outcome(self, returned: Any, tape: Tape) -> tuple[list[torch.Tensor], int | None]:
+        """Return the results of a step: those of its tape, and which of them is the loss."""
         loss = self._loss_of(returned)
         self.returned = tape.hold(returned)
-        self.tape = tape
         place = None if loss is None else tape.hold(loss)
         if isinstance(place, Output):
             tape.reductions.setdefault(place.place, "mean")
@@ -164,10 +183,11 @@ class StepCapture(Running):
             Exception: Whatever the step raises.
         """
         if self._captured is None:
-            slots = torch.zeros(NUMBER_SLOTS)
+            given = list(tensors)
+            given.insert(len(given) - self.num_behind, torch.zeros(NUMBER_SLOTS))
             try:
                 self._captured = capture_by_running(
-                    self, [*tensors, slots], name=self.call.hook, strict_ops=strict_ops,
+                    self, given, name=self.call.hook, strict_ops=strict_ops,
                 )
             except CaptureError as error:
                 raise self._explained(error) from error

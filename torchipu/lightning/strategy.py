@@ -13,6 +13,8 @@ import torch
 
 from torchipu.lightning import lookahead, processes, refusals
 from torchipu.lightning.expressions import Surroundings
+from torchipu.lightning.gradient_hooks import ClippingHook, GradientHooks
+from torchipu.lightning.lean_loop import LeanEpoch, lean_epoch
 from torchipu.lightning.merged_loader import MergedLoader, pieces_of
 from torchipu.lightning.package import Package
 
@@ -89,6 +91,10 @@ class IPUStrategyMethods(_Base):
         self._ready_of: dict[str, object] = {}
         self._converted: dict[str, deque[Any]] = {}
         self._has_transfer_hooks = False
+        self._hooks: GradientHooks | None = None
+        self._clipping: ClippingHook | None = None
+        self._gradients: dict[str, torch.Tensor] | None = None
+        self._lean: LeanEpoch | None = None
         if autoreport:
             self._switch_reports_on()
 
@@ -192,25 +198,49 @@ class IPUStrategyMethods(_Base):
         )
         if is_fit:
             refusals.check_fit(trainer, module, package.is_overridden, package.misconfigured)
+            hooks = self._hooks = GradientHooks(trainer, module, package)
+            self._clipping = ClippingHook(
+                trainer, module,
+                module.automatic_optimization and package.is_overridden("configure_gradient_clipping", module),
+            )
         else:
             refusals.check_iterator_steps(module, package.misconfigured)
         before = self.poptorch_models
         self._make_stages(trainer, is_fit)
         super().setup(trainer)
         if is_fit:
-            refusals.check_optimizers(self.optimizers, package.misconfigured)
-            self._warn_of_schedulers()
-            training = self.poptorch_models[package.stages.TRAINING]
-            training.optimizer = self._own_optimizer()
+            refusals.check_optimizers(
+                self.optimizers, package.misconfigured, is_automatic=module.automatic_optimization,
+            )
+            training: Any = self.poptorch_models[package.stages.TRAINING]
+            if module.automatic_optimization:
+                self._warn_of_schedulers()
+                training.optimizer = self._own_optimizer()
+                training.shows_gradients = "by batch" if hooks.are_wanted_by_batch else hooks.are_wanted
+                self._use_lean_loop(hooks)
+            else:
+                training.optimizers = [one for one in self.optimizers if one.param_groups]
         processes.broadcast_module(module, self.world_size)
         for stage, model in self.poptorch_models.items():
             known = before.get(stage)
             if known is not None and model.goes_on_from(known):
-                known.take_optimizer(model.optimizer)
+                known.take_over(model)
                 self.poptorch_models[stage] = known
         validating = self.poptorch_models.get(package.stages.VALIDATING)
         if is_fit and validating is not None:
             self.poptorch_models[package.stages.SANITY_CHECKING] = validating
+
+    def _use_lean_loop(self, hooks: GradientHooks) -> None:
+        """Let the loop over batches leave out what nobody looks at."""
+        epoch = lean_epoch(self._trainer, self._module, self.package, hooks.are_wanted or hooks.sees_losses)
+        if epoch is not None:
+            self._lean = epoch
+            epoch.loop.advance = epoch.advance
+
+    def _leave_lean_loop(self) -> None:
+        if self._lean is not None:
+            self._lean.loop.__dict__.pop("advance", None)
+            self._lean = None
 
     def _own_optimizer(self) -> torch.optim.Optimizer | None:
         found = self.optimizers[0] if self.optimizers else None
@@ -229,13 +259,15 @@ class IPUStrategyMethods(_Base):
 
     def _make_stages(self, trainer: Any, is_fit: bool) -> None:
         from torchipu.lightning import stage_options
+        from torchipu.lightning.manual_stage import ManualStage
         from torchipu.lightning.stage import TrainingStage
 
         stages, module = self.package.stages, self._module
         self._made.clear()
         models: dict[Any, StageModel] = {}
         if is_fit:
-            training = TrainingStage(
+            kind = TrainingStage if module.automatic_optimization else ManualStage
+            training = kind(
                 module, stage_options.ready(self.training_opts, is_training=True), self._surroundings,
                 self.package.misconfigured, self._training_changes(trainer),
             )
@@ -291,6 +323,8 @@ class IPUStrategyMethods(_Base):
         is_training = stage == self.package.stages.TRAINING
         is_poptorch = isinstance(dataloader, PoptorchLoader)
         self._whole_calls[prefix] = is_poptorch
+        if is_training and not self._module.automatic_optimization:
+            refusals.check_manual(self.training_opts, is_poptorch, self.package.misconfigured)
         if is_poptorch:
             if is_training and self._accumulate > 1:
                 raise self.package.misconfigured(
@@ -377,7 +411,9 @@ class IPUStrategyMethods(_Base):
         if not ready:
             ready.extend(run(hook, args, fetcher))
             self._ready_of[stage] = (id(fetcher.iterator), trainer.current_epoch)
-        return ready.popleft().replay(self._module)
+        result = ready.popleft()
+        self._gradients = result.gradients
+        return result.replay(self._module)
 
     def _index(self, args: tuple[Any, ...]) -> int:
         """Return the index of the batch, which a step may leave out."""
@@ -392,9 +428,13 @@ class IPUStrategyMethods(_Base):
         trainer = self._trainer
         stage: Any = self.poptorch_models[self.package.stages.TRAINING]
         index = self._index(args)
+        if not self._module.automatic_optimization:
+            return [self._train_manually(hook, args, index)]
         accumulate = self._accumulate
         whole = self._whole_calls.get(self.package.stages.TRAINING.value, False)
         options = stage.options
+        if self._clipping is not None and stage.optimizer is not None:
+            stage.limits = self._clipping.limits(stage.optimizer)
         stage.accumulate = accumulate
         stage.iterations_of_batch = options.device_iterations if whole else 1
         stage.pieces = self._batches_together() * stage.iterations_of_batch
@@ -414,6 +454,17 @@ class IPUStrategyMethods(_Base):
             batches.append(batch_of(hook, raw, rest, pieces, Surroundings(at)))
         results: list[Result] = stage.run(lookahead.into_updates(batches, index, accumulate))
         return results
+
+    def _train_manually(self, hook: str, args: tuple[Any, ...], index: int) -> Result:
+        """Run a step that calls its optimisers itself, on its batch alone."""
+        from torchipu.lightning.batches import batch_of
+
+        stage: Any = self.poptorch_models[self.package.stages.TRAINING]
+        stage.pieces = self._batches_together()
+        at = Surroundings({"batch_idx": index, "global_step": self._trainer.global_step})
+        rest = (index, *args[2:]) if len(args) > 1 else ()
+        result: Result = stage.run(batch_of(hook, args[0], rest, pieces_of(args[0], stage.pieces), at))
+        return result
 
     def _evaluate(self, hook: str, args: tuple[Any, ...], fetcher: Any) -> list[Result]:
         from torchipu.lightning.batches import batch_of
@@ -443,13 +494,20 @@ class IPUStrategyMethods(_Base):
 
     # ------------------------------------------------------------------ in place of backward and step
     def backward(self, closure_loss: torch.Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Return the loss: the program has run the backward pass."""
+        """Return the loss: the program has run the backward pass; hooks are given its gradients."""
+        if self._hooks is not None:
+            self._hooks.call("on_before_backward", closure_loss)
+            if self._gradients is not None:
+                self._hooks.show(self._gradients)
+            self._hooks.call("on_after_backward")
         return closure_loss
 
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
         """Run the closure, in which the program makes the update."""
         result = closure()
         optimizer._opt_called = True  # schedulers warn otherwise
+        if self._hooks is not None:
+            self._hooks.call("on_before_optimizer_step", optimizer)
         return result
 
     def load_optimizer_state_dict(self, checkpoint: Any) -> None:
@@ -486,15 +544,18 @@ class IPUStrategyMethods(_Base):
     def on_exception(self, exception: BaseException) -> None:
         """Drop what was computed ahead."""
         self._forget()
+        self._leave_lean_loop()
         super().on_exception(exception)
 
     def on_train_end(self) -> None:
         """Drop what was computed ahead."""
         self._forget()
+        self._leave_lean_loop()
 
     def teardown(self) -> None:
         """Drop what was computed ahead; programs stay, for another fit of the same module."""
         self._forget()
+        self._leave_lean_loop()
         super().teardown()
 
     @classmethod

@@ -16,24 +16,36 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu.lightning.expressions import Number, Output, Pending, Surroundings, evaluated
+from torchipu.lightning.known_metrics import KnownMetric, known_metric
 from torchipu.lightning.written_attributes import Containers
 
 TRACED = (FunctionalTensor, FakeTensor)
 METRIC_METHODS = ("forward", "update", "compute", "reset")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Logged:
-    """A call of ``self.log``; ``reduction`` is what becomes of the values of several replicas."""
+    """A call of ``self.log``.
+
+    Lightning checks a call anew for every batch, and copies what it knows of the metric, which takes longer than all
+    else that it does for a batch. Once it has taken a call, further values of the same metric are handed over directly.
+    """
 
     name: str
     value: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    known: KnownMetric | None = None
 
     def do(self, module: Any, at: Surroundings) -> None:
         """Log the value of a micro-batch."""
-        module.log(self.name, evaluated(self.value, at), *self.args, **self.kwargs)
+        value = self.value(at) if type(self.value) is Output else evaluated(self.value, at)
+        kwargs = self.kwargs
+        if any(isinstance(one, Number) for one in kwargs.values()):
+            kwargs = {key: evaluated(one, at) for key, one in kwargs.items()}
+        if self.known is None or not self.known.take(module, value, kwargs.get("batch_size")):
+            module.log(self.name, value, *self.args, **kwargs)
+            self.known = known_metric(module, self.name, value, self.args, kwargs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +135,9 @@ class Tape:
         """Stand in for what would act, while the step runs; then note what it has written into attributes, and undo."""
         containers = Containers(self.module)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(_standing_in(self.module, {"log": self.log}))
+            stack.enter_context(standing_in(self.module, {"log": self.log}))
             for metric in outermost_metrics(self.module):
-                stack.enter_context(_standing_in(metric, {
+                stack.enter_context(standing_in(metric, {
                     method: lambda *args, _metric=metric, _method=method, **kwargs: self._metric_call(
                         _metric, _method, args, kwargs
                     ) for method in METRIC_METHODS
@@ -172,7 +184,7 @@ def outermost_metrics(module: torch.nn.Module) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _standing_in(owner: Any, members: dict[str, Any]) -> Iterator[None]:
+def standing_in(owner: Any, members: dict[str, Any]) -> Iterator[None]:
     """Give an object attributes of its own, and take them off again."""
     held = owner.__dict__
     before = {name: held[name] for name in members if name in held}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from torchipu.lightning.expressions import Guard, Surroundings, number
+from torchipu.lightning.expressions import Guard, Number, Pending, Surroundings, number
 
 PLAIN = (bool, int, float, str, type(None))
 _OF_LOOP = frozenset({"current_epoch", "global_step", "trainer", "optimizers", "lr_schedulers"})
@@ -21,11 +21,15 @@ class Reading:
         module: The Lightning module.
         guards: Where it is noted.
         counters: Attributes that a run before has written: numbers that change.
+
+    Attributes:
+        steps: Gives how many updates the step has made so far, which only one of manual optimisation does.
     """
 
     def __init__(self, module: Any, guards: list[Guard], counters: set[str]) -> None:
         self.module, self.guards, self.counters = module, guards, counters
         self.seen: set[str] = set()
+        self.steps: Callable[[], int] = lambda: 0
         self.before = {name: value for name, value in module.__dict__.items() if isinstance(value, PLAIN)}
         self.written: set[str] = set()
 
@@ -43,7 +47,10 @@ class Reading:
     def of_loop(self, name: str, get: Callable[[], Any]) -> Any:
         """Return what the step is given of the state of the training."""
         if name == "global_step":
-            return number(get(), lambda at: at.names["global_step"], self.guards)
+            found, done = get(), self.steps()
+            if isinstance(found, Number):  # the module asks the Trainer
+                return found
+            return number(found + done, lambda at: at.names["global_step"] + done, self.guards)
         if name == "current_epoch":
             self._once(name, lambda at: self.module.current_epoch)
             return get()
@@ -98,12 +105,41 @@ class TrainerView:
         if name == "global_step":
             return reading.of_loop(name, lambda: trainer.global_step)
         value = getattr(trainer, name)
+        if name in METRICS:
+            return _Metrics(trainer, name, reading)
         if isinstance(value, PLAIN):
             reading._once(f"trainer.{name}", lambda at: getattr(trainer, name))
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._trainer, name, value)
+
+
+METRICS = ("callback_metrics", "logged_metrics", "progress_bar_metrics")
+
+
+class _Metrics(Mapping[str, Any]):
+    """Metrics of the Trainer, whose values are taken when what was noted is done."""
+
+    def __init__(self, trainer: Any, name: str, reading: Reading) -> None:
+        self._trainer, self._name, self._reading = trainer, name, reading
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self:
+            raise KeyError(key)
+        trainer, name = self._trainer, self._name
+        return Pending(lambda at: getattr(trainer, name)[key], f"{name}[{key!r}]", lambda value: value)
+
+    def __contains__(self, key: object) -> bool:
+        trainer, name = self._trainer, self._name
+        self._reading._once(f"{name}.{key}", lambda at: key in getattr(trainer, name))
+        return key in getattr(trainer, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(getattr(self._trainer, self._name))
+
+    def __len__(self) -> int:
+        return len(getattr(self._trainer, self._name))
 
 
 @contextlib.contextmanager
@@ -119,7 +155,7 @@ def watched(module: Any, guards: list[Guard], counters: set[str]) -> Iterator[Re
     kind: Any = type(module)
 
     def get(self: Any, name: str) -> Any:
-        if name in _OF_LOOP:
+        if name in _OF_LOOP and name not in object.__getattribute__(self, "__dict__"):
             return reading.of_loop(name, lambda: kind.__getattribute__(self, name))
         value = kind.__getattribute__(self, name)
         if isinstance(value, PLAIN) and name in object.__getattribute__(self, "__dict__"):
