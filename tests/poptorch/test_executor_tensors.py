@@ -306,3 +306,15 @@ def test_every_name_that_is_given_can_be_anchored_with_the_value_of_eager_code()
     assert all(
         again.getAnchoredTensor(f"tensor {number}").isfinite().all() for number in range(len(training.getTensorNames()))
     )
+
+
+def test_a_model_may_have_attributes_named_as_the_executors_own() -> None:
+    model = torch.nn.Linear(2, 2)
+    found = poptorch.inferenceModel(model)
+    own = sorted(vars(found))
+    for name in own:
+        setattr(model, name, "of the model")
+    again = poptorch.inferenceModel(model)
+    x = torch.randn(3, 2)
+    assert torch.allclose(again(x), torch.nn.functional.linear(x, model.weight, model.bias))
+    assert {getattr(model, name) for name in own} == {"of the model"}

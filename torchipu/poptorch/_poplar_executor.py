@@ -36,16 +36,6 @@ NOT_COMPILED = "Model has not been compiled or has been destroyed."
 UNSUPPORTED_INPUTS = (torch.complex64, torch.complex128)
 """Types that the device does not have and that inputs are converted from."""
 
-OWN = frozenset({
-    "_user_model", "_model", "_options", "_training", "_optimizer", "_parser", "_executable", "_compiled_arguments",
-    "_was_compiled", "_is_attached", "_is_dirty", "_is_optimiser_dirty", "_host_version", "_seen_version",
-    "_anchor_memory", "_has_run", "_perf", "_compilation_seconds", "_random", "_warned_not_contiguous_input",
-    "_signal", "_groups", "_tracker", "_fixed",
-    "__dict__", "__class__", "__weakref__",
-})
-"""Attributes of an executor itself; all others are those of the model."""
-
-
 def _refuse_backward(*args: Any, **kwargs: Any) -> None:
     raise createPoptorchError(
         "backward() cannot be called explicitly on outputs of a PopTorch model. If you're using a trainingModel, the "
@@ -67,6 +57,18 @@ class PoplarExecutor(Reports, Files, Optimised):
         training: Whether to train.
         optimizer: For training.
     """
+
+    _parser: ArgsParser
+    _model: torch.nn.Module | Function
+    _compiled_arguments: Arguments | None
+    _is_attached: bool
+    _is_dirty: bool
+    _host_version: int
+    _seen_version: int
+    _random: tuple[int, int] | None
+    _warned_not_contiguous_input: bool
+    _stand_ins: dict[torch.dtype, torch.dtype]
+    _groups: dict[str, tuple[Any, ...]]
 
     def __init__(
         self, model: Callable[..., Any], options: Options | None, training: bool,
@@ -91,22 +93,22 @@ class PoplarExecutor(Reports, Files, Optimised):
         self._options = options
         self._training = training
         self._optimizer = optimizer
-        self._executable: Session | None = None
+        self._executable = None
         self._was_compiled = False
-        self._compiled_arguments: Arguments | None = None
+        self._compiled_arguments = None
         self._is_attached = False
         self._is_dirty = False
         self._is_optimiser_dirty = False
         self._host_version = 0
         self._seen_version = -1
-        self._anchor_memory: dict[str, torch.Tensor] = {}
+        self._anchor_memory = {}
         self._has_run = False
         self._perf = perf.Counters()
-        self._compilation_seconds: float | None = None
-        self._random: tuple[int, int] | None = None
+        self._compilation_seconds = None
+        self._random = None
         self._warned_not_contiguous_input = False
-        self._stand_ins: dict[torch.dtype, torch.dtype] = {}
-        self._groups: dict[str, tuple[Any, ...]] = {}
+        self._stand_ins = {}
+        self._groups = {}
         if training:
             assert optimizer is not None
             optim.check(optimizer)
@@ -486,3 +488,10 @@ def _restored(
     model: Any, options: Options, training: bool, optimizer: torch.optim.Optimizer | None,
 ) -> PoplarExecutor:
     return PoplarExecutor(model, options, training, optimizer)
+
+
+OWN = frozenset({
+    "__dict__", "__class__", "__weakref__",
+    *(name for part in PoplarExecutor.__mro__ for name in part.__dict__.get("__annotations__", ())),
+})
+"""Attributes of an executor itself, which its classes declare; all others are those of the model."""
