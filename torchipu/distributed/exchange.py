@@ -6,7 +6,7 @@ the number of processes nor the speed of a link has an effect on. All receives a
 that no bucket waits for another. A small bucket goes to all others whole, and each of them adds it up by itself in that
 order: one message on the way instead of two.
 
-Source: between two processes on one machine, over gloo, this takes 0.55 times as long as the reduction of
+Source: between two processes on one machine this takes 0.55 times as long as the reduction of
 DistributedDataParallel; ``benchmarks/bench_distributed.py`` measures it.
 """
 

@@ -12,15 +12,12 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from torchipu.distributed.shared_memory import Link, Links, connect
 from torchipu.errors import OptionsError, PeerError, PeerMismatchError
 
 ALONE = "alone"
 SECONDS_BETWEEN_LOOKS = 0.5
 """How often a process that waits looks whether another has left."""
 SECONDS_BETWEEN_POLLS = 50e-6
-_LINKS: WeakKeyDictionary[Any, Links] = WeakKeyDictionary()
-"""By group the ways to processes of this machine."""
 _CALLS: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 """By group how often its processes have begun to talk: what one has said of an earlier call does not count."""
 SECONDS_FOR_SILENCE = 1.0
@@ -45,75 +42,28 @@ class Members:
         self._store = _store_of(group)
         self._is_broken = ""
         self._calls = 0
-        self._links = _LINKS.get(group)
 
     # ------------------------------------------------------------------ messages
-    def connect(self) -> None:
-        """Find the processes of this machine; once for a group, in all processes.
-
-        Raises:
-            PeerError: Another process has gone, or does not answer.
-        """
-        if self._links is None:
-            try:
-                self._links = _LINKS[self.group] = connect(self.rank, self.size, self._tell, self._seconds())
-            except RuntimeError as error:
-                raise explained(error, self) from error
-
-    def _tell(self, text: str) -> list[str]:
-        told = [""] * self.size
-        dist.all_gather_object(told, text, group=self.group)
-        return told
-
-    def _seconds(self) -> float:
-        backend: Any = self.group._get_backend(torch.device("cpu"))
-        return float(backend.options._timeout.total_seconds())
-
-    def _link(self, rank: int) -> Link | None:
-        return None if self._links is None else self._links.by_rank.get(rank)
-
-    def send(self, message: torch.Tensor, rank: int, tag: int) -> Any:
+    def send(self, message: torch.Tensor, rank: int, tag: int) -> dist.Work | None:
         """Begin to send a contiguous tensor to another process; return what to wait for."""
-        link = self._link(rank)
-        if link is not None:
-            return link.send(message, tag)
         return dist.isend(message, group=self.group, group_dst=rank, tag=tag)
 
-    def receive(self, message: torch.Tensor, rank: int, tag: int) -> Any:
+    def receive(self, message: torch.Tensor, rank: int, tag: int) -> dist.Work | None:
         """Begin to receive a contiguous tensor from another process; return what to wait for."""
-        link = self._link(rank)
-        if link is not None:
-            return link.receive(message, tag)
         return dist.irecv(message, group=self.group, group_src=rank, tag=tag)
 
-    def gathered(self, own: torch.Tensor, tag: int) -> torch.Tensor:
+    def gathered(self, own: torch.Tensor) -> torch.Tensor:
         """Return the bytes of all processes, ``[processes, bytes]``.
 
         Args:
             own: Bytes of this process, equally many in each.
-            tag: Of these messages.
 
         Raises:
             PeerError: Another process has gone, has left the call, or does not answer.
         """
-        every = torch.empty(self.size, len(own), dtype=torch.uint8)
-        if self._links is None or not self._links.is_whole:
-            self.finished(dist.all_gather_single(every.flatten(), own, group=self.group, async_op=True))
-            return every
-        every[self.rank] = own
-        for rank, link in self._links.by_rank.items():
-            try:
-                link.send(own, tag)
-            except RuntimeError as error:
-                raise explained(error, self, rank) from error
-        for rank, link in self._links.by_rank.items():
-            try:
-                link.receive(every[rank], tag).wait(self.check)
-            except PeerError:
-                raise
-            except RuntimeError as error:
-                raise explained(error, self, rank) from error
-        return every
+        every = torch.empty(self.size * len(own), dtype=torch.uint8)
+        self.finished(dist.all_gather_single(every, own, group=self.group, async_op=True))
+        return every.view(self.size, -1)
 
     # ------------------------------------------------------------------ a call
     def begin(self) -> None:

@@ -15,10 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from torchipu.distributed.shared_memory import Link, Receipt, Sent, connect
 from torchipu.errors import OptionsError, PeerError
-
-Work = dist.Work | Receipt | Sent
 
 HEADER_BYTES = 512
 """Before every value: a byte that says whether its sender has failed, and the reason."""
@@ -45,8 +42,6 @@ class Peers:
         self._given = group
         self._group: Any = None
         self.lost: dict[int, str] = {}
-        self._links: Mapping[int, Link] = {}
-        self._has_links = False
         self._programs = 0
 
     @classmethod
@@ -89,50 +84,33 @@ class Peers:
                 remedy="start all processes again, from the last checkpoint",
             )
 
-    def connect(self) -> None:
-        """Find the processes of this machine, with which messages go through shared memory; once, in all processes.
-
-        Raises:
-            PeerError: Another process is gone or silent.
-        """
-        if not self._has_links:
-            self._has_links = True
-            found = connect(
-                self.rank, self.size, lambda text: self.exchange_texts(text, "to find it"), self._limit.total_seconds(),
-            )
-            self._links = found.by_rank
-
     @property
     def _limit(self) -> timedelta:
         """How long a process may be silent."""
         limit: timedelta = self.group._get_backend(torch.device("cpu")).options._timeout
         return limit
 
-    def send(self, message: torch.Tensor, rank: int, tag: int) -> Work | None:
+    def send(self, message: torch.Tensor, rank: int, tag: int) -> dist.Work | None:
         """Begin to send; None where the process is lost."""
         if rank in self.lost:
             return None
         try:
-            if rank in self._links:
-                return self._links[rank].send(message, tag)
             return dist.isend(message, group=self.group, group_dst=rank, tag=tag)
         except RuntimeError as error:
             self._lose(rank, error)
             return None
 
-    def receive(self, message: torch.Tensor, rank: int, tag: int) -> Work | None:
+    def receive(self, message: torch.Tensor, rank: int, tag: int) -> dist.Work | None:
         """Begin to receive; None where the process is lost."""
         if rank in self.lost:
             return None
         try:
-            if rank in self._links:
-                return self._links[rank].receive(message, tag)
             return dist.irecv(message, group=self.group, group_src=rank, tag=tag)
         except RuntimeError as error:
             self._lose(rank, error)
             return None
 
-    def wait(self, work: Work | None, rank: int, awaited: str | Callable[[], str]) -> None:
+    def wait(self, work: dist.Work | None, rank: int, awaited: str | Callable[[], str]) -> None:
         """Wait for a message.
 
         Args:

@@ -60,7 +60,6 @@ class Processes:
             PeerError: Another process is about to do something else, or is gone or silent.
         """
         self.peers.check()
-        self.peers.connect()
         text = json.dumps(facts, sort_keys=True)
         mine = _MEETING.pack(hashlib.sha256(text.encode()).digest(), is_stale, key)
         met = self._exchange(mine, f"for the call of {facts.get('call', 'it')}")

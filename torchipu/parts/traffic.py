@@ -10,18 +10,19 @@ from contextlib import suppress
 from itertools import chain, repeat
 
 import torch
+import torch.distributed as dist
 
 from torchipu.errors import PeerError
 from torchipu.ir.graph import Op
 from torchipu.ops.transfer import NUMBER, SEND, Moment
 from torchipu.parts.cut import Part, Transfer
 from torchipu.parts.order import Run
-from torchipu.parts.peers import HEADER_BYTES, Peers, Work, raise_if_failed, write_header
+from torchipu.parts.peers import HEADER_BYTES, Peers, raise_if_failed, write_header
 
 AHEAD_BYTES, AHEAD_MESSAGES = 64 << 20, 32
 """What is received before it is needed, at most; one message even where it is larger."""
 
-Flight = tuple[Work | None, torch.Tensor]
+Flight = tuple[dist.Work | None, torch.Tensor]
 
 
 class Traffic:

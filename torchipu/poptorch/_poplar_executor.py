@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -492,6 +493,6 @@ def _restored(
 
 OWN = frozenset({
     "__dict__", "__class__", "__weakref__",
-    *(name for part in PoplarExecutor.__mro__ for name in part.__dict__.get("__annotations__", ())),
+    *(name for part in PoplarExecutor.__mro__ for name in inspect.get_annotations(part)),
 })
 """Attributes of an executor itself, which its classes declare; all others are those of the model."""

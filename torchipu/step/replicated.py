@@ -17,8 +17,6 @@ from torchipu.options import Options
 from torchipu.step.in_common import described, options_in_common, without_sources
 from torchipu.step.in_parts import InParts
 
-KEY_TAG = 0x7153
-
 
 class ReplicatedStep:
     """A step whose gradients may be added up over processes; see docs/distributed.md.
@@ -86,5 +84,5 @@ class ReplicatedStep:
         """Return a key of random bits from torch's default generator: that of rank 0 for all processes."""
         key = torch.randint(2**62, (1,)) if self._parts is None else torch.tensor([self._parts.key])
         if members is not None:
-            key = members.gathered(key.view(torch.uint8), KEY_TAG)[0].view(torch.int64)
+            key = members.gathered(key.view(torch.uint8))[0].view(torch.int64)
         return int(key.item())
