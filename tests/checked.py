@@ -32,7 +32,7 @@ def environment(package: Path) -> dict[str, str]:
         **os.environ,
         "TORCHIPU_CHECKED": "1",
         "LD_PRELOAD": sanitizers(),
-        # Python and torch keep to the end what they allocated once, and each kernel has statics of the same names.
+        # Python and torch keep to the end what they allocated once, and the kernels share the names of static variables.
         "ASAN_OPTIONS": "detect_leaks=0:detect_odr_violation=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",
