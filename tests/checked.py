@@ -15,7 +15,8 @@ ROOT = Path(__file__).parents[1]
 # Every kernel by itself on memory of exactly its operands' sizes, and plans that put kernels together in one arena.
 TESTS = [
     "tests/kernels", "tests/runtime/test_engine.py", "tests/runtime/test_endings.py", "tests/runtime/test_lanes.py",
-    "tests/runtime/test_pooled_conv.py",
+    "tests/runtime/test_pooled_conv.py", "tests/numerics/test_half_partials.py", "tests/numerics/test_half_states.py",
+    "tests/numerics/test_optim.py",
 ]
 
 
@@ -32,7 +33,7 @@ def environment(package: Path) -> dict[str, str]:
         **os.environ,
         "TORCHIPU_CHECKED": "1",
         "LD_PRELOAD": sanitizers(),
-        # Python and torch keep to the end what they allocated once, and the kernels share the names of static variables.
+        # Python and torch keep to the end what they allocated once; the kernels share the names of static variables.
         "ASAN_OPTIONS": "detect_leaks=0:detect_odr_violation=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",
