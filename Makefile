@@ -16,17 +16,18 @@ KERNEL_SOURCES := setup.py $(wildcard torchipu/_kernels/*.pyx torchipu/_kernels/
 # Makefile did not make holds no such file, and is left as it is.
 MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "$$(pwd -P)" || { rm -rf $(VENV); echo yes; })
 
-# setup.py notes which flavour it built; asked for the other one, build anew.
-FLAVOUR := $(if $(filter 1,$(TORCHIPU_CHECKED)),checked,plain)
-OTHER := $(shell test "$$(cat build/flavour 2>/dev/null || echo $(FLAVOUR))" = $(FLAVOUR) || { rm -f $(VENV)/kernels.stamp; echo yes; })
+# Which kernels are checked: those for AVX2 run on every machine.
+CHECKED_ISA := $(if $(filter avx512,$(TORCHIPU_ISA)),avx512,avx2)
+CHECKED := build/checked/$(CHECKED_ISA)
 
-.PHONY: help demo test faults opinfo models bench lint kernels clean
+.PHONY: help demo test checked faults opinfo models bench lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
 help:
 	@echo "make demo     train and test the pipelined demo (DEMO_ARGS=... passes flags on)"
 	@echo "make test     run the tests (PYTEST_ARGS=... passes flags on)"
+	@echo "make checked  run tests of the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (PYTEST_ARGS=...)"
 	@echo "make faults   kill, stop and break instances of trainings at every moment, 120 ways (FAULTS_ARGS=...)"
 	@echo "make opinfo   compare every operator of PyTorch's OpInfo with eager (OPINFO_ARGS=... passes flags on)"
 	@echo "make models   compare architectures of timm and transformers with eager; writes docs/models.md"
@@ -40,6 +41,10 @@ demo: $(VENV)/demo.stamp $(VENV)/kernels.stamp
 
 test: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m pytest $(PYTEST_ARGS)
+
+checked: $(VENV)/dev.stamp $(VENV)/kernels.stamp
+	TORCHIPU_CHECKED=1 $(PY) setup.py --quiet build --build-base $(CHECKED) --build-lib $(CHECKED)/lib
+	$(PY) -m tests.checked $(CHECKED)/lib $(PYTEST_ARGS)
 
 faults: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.distributed.faults $(FAULTS_ARGS)

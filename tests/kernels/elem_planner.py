@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from torchipu._kernels.abi import Kernel, run_kernel
+from torchipu._kernels.abi import CHECKED, Kernel, run_kernel
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops import view
@@ -17,6 +17,7 @@ DTYPES = {
     torch.float16: DType.HALF, torch.float32: DType.FLOAT, torch.int32: DType.INT, torch.int64: DType.LONG,
     torch.int16: DType.SHORT, torch.int8: DType.CHAR, torch.uint8: DType.UNSIGNED_CHAR, torch.bool: DType.BOOL,
 }
+GUARD_BYTES = 128
 TORCH_DTYPES = {ours: theirs for theirs, ours in DTYPES.items()}
 
 
@@ -68,9 +69,11 @@ class MiniPlanner:
         return self.values[state]
 
     def scratch(self, shape: Sequence[int], dtype: DType = DType.FLOAT) -> HostTensor:
-        count = max(1, torch.Size(shape).numel())
-        raw = torch.full((count * dtype.host_bytes + 256,), 0x5A, dtype=torch.uint8)
-        self.buffers.append(raw[128 : 128 + count * dtype.host_bytes].view(TORCH_DTYPES[dtype]))
+        num_bytes = max(1, torch.Size(shape).numel()) * dtype.host_bytes
+        # The checked flavour also sees reads, where the memory that is allocated ends with the buffer.
+        guard = 0 if CHECKED else GUARD_BYTES
+        raw = torch.full((num_bytes + 2 * guard,), 0x5A, dtype=torch.uint8)
+        self.buffers.append(raw[guard : guard + num_bytes].view(TORCH_DTYPES[dtype]))
         return HostTensor(len(self.buffers) - 1, 0, tuple(shape), contiguous_strides(shape), dtype)
 
     def constant(self, values: Sequence[float], dtype: DType) -> HostTensor:
@@ -117,10 +120,10 @@ class MiniPlanner:
     def check_guards(self, buffer: torch.Tensor) -> None:
         num_bytes = buffer.numel() * buffer.element_size()
         storage = torch.tensor([], dtype=torch.uint8).set_(buffer.untyped_storage())
-        if storage.numel() != num_bytes + 256:
+        if storage.numel() != num_bytes + 2 * GUARD_BYTES:
             return
-        assert bool((storage[:128] == 0x5A).all()), "wrote before the buffer"
-        assert bool((storage[128 + num_bytes :] == 0x5A).all()), "wrote past the buffer"
+        assert bool((storage[:GUARD_BYTES] == 0x5A).all()), "wrote before the buffer"
+        assert bool((storage[GUARD_BYTES + num_bytes :] == 0x5A).all()), "wrote past the buffer"
 
 
 def overload_of(target: str) -> torch._ops.OpOverload:

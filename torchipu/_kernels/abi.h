@@ -14,6 +14,17 @@
 #ifndef TORCHIPU_ABI_H
 #define TORCHIPU_ABI_H
 #include <stdint.h>
+/* In the checked flavour (make checked) an access to memory that is closed ends the process; in the plain one nothing is. */
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+enum { TI_CHECKED = 1 };
+#define TI_CLOSE(at, bytes) ASAN_POISON_MEMORY_REGION(at, bytes)
+#define TI_OPEN(at, bytes) ASAN_UNPOISON_MEMORY_REGION(at, bytes)
+#else
+enum { TI_CHECKED = 0 };
+#define TI_CLOSE(at, bytes) ((void)(at), (void)(bytes))
+#define TI_OPEN(at, bytes) ((void)(at), (void)(bytes))
+#endif
 typedef int (*ti_kernel)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                          void *scratch);
 enum {

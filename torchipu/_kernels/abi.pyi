@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -6,6 +6,7 @@ APART: int
 IN_ITEMS: int
 IN_TURN: int
 MAX_LANES: int
+CHECKED: bool
 
 class Kernel:
     name: str
@@ -18,6 +19,8 @@ def run_kernel(
 def call_kernel(
     kernel: Kernel, args: Sequence[int], ints: Sequence[int] = ..., scalars: Sequence[float] = ..., items: int = ...,
 ) -> None: ...
+
+def fence(address: int, num_bytes: int, spans: Iterable[tuple[int, int]]) -> None: ...
 
 class KernelTrap(Exception):
     step: int

@@ -30,11 +30,15 @@ cdef extern from "team.h" nogil:
         int64_t items
         int64_t grain
         int64_t lanes
+        int64_t scratch_bytes
         int num_args
         int takes_turns
         const ti_ending *endings
         int num_endings
     int TI_MAX_ARGS
+    bint TI_CHECKED
+    void TI_OPEN(char *at, size_t num_bytes)
+    void TI_CLOSE(char *at, size_t num_bytes)
     int ti_prepare(int threads, int64_t scratch_bytes)
     int ti_prepare_scratch(ti_pool *pool, int threads, int64_t scratch_bytes)
     int ti_run(ti_pool *pool, const ti_job *job, int threads)
@@ -62,6 +66,7 @@ cdef enum:
     _IN_ITEMS = 1
     _IN_TURN = 2
 MAX_LANES = 64
+CHECKED = TI_CHECKED  # whether a bad access of a kernel ends the process: see make checked
 
 # One engine runs at a time: its threads and their scratch are shared by the whole process.
 _LOCK = threading.Lock()
@@ -223,6 +228,21 @@ def call_kernel(Kernel kernel, args, ints=(), scalars=(), int64_t items=1):
         raise KernelTrap(0, trap)
 
 
+def fence(uintptr_t address, int64_t num_bytes, spans):
+    """Let an access to some memory outside given spans end the process, where the kernels are of the checked flavour.
+
+    Args:
+        address: Where the memory begins, on a boundary of 8 bytes.
+        num_bytes: Its size.
+        spans: Of each stretch that may be read and written the first byte and that after the last.
+    """
+    cdef char *memory = <char *>address
+    cdef int64_t begin, end
+    TI_CLOSE(memory, num_bytes)
+    for begin, end in spans:
+        TI_OPEN(memory + begin, end - begin)
+
+
 cdef double now() noexcept nogil:
     cdef timespec t
     clock_gettime(ti_clock, &t)
@@ -232,7 +252,7 @@ cdef double now() noexcept nogil:
 cdef int64_t *copied(values) except NULL:
     """Return the numbers of a list in memory to be freed."""
     cdef int i
-    cdef int64_t *held = <int64_t *>malloc((len(values) + 1) * sizeof(int64_t))
+    cdef int64_t *held = <int64_t *>malloc(max(len(values), 1) * sizeof(int64_t))
     if not held:
         raise MemoryError
     for i in range(len(values)):
@@ -316,7 +336,8 @@ cdef class Plan:
             grown = <Step *>calloc(capacity, sizeof(Step))
             if not grown:
                 raise MemoryError
-            memcpy(grown, self.steps, self.num_steps * sizeof(Step))
+            if self.num_steps:
+                memcpy(grown, self.steps, self.num_steps * sizeof(Step))
             free(self.steps)
             self.steps = grown
             self.capacity = capacity
@@ -358,14 +379,14 @@ cdef class Plan:
         step.order = order
         self.num_together += together
         self.most_chunks = max(self.most_chunks, (items + grain - 1) // grain)
-        step.buffers = <int *>malloc((len(buffers) + 1) * sizeof(int))
-        step.offsets = <int64_t *>malloc((len(buffers) + 1) * sizeof(int64_t))
+        step.buffers = <int *>malloc(max(len(buffers), 1) * sizeof(int))
+        step.offsets = <int64_t *>malloc(max(len(buffers), 1) * sizeof(int64_t))
         step.lane_strides = copied(strides)
         step.ints = copied(ints)
         if joined:
             step.joined_lanes, _, _, step.joined_items, step.joined_grain = joined
             step.joined_strides, step.joined_ints = copied(list(joined[1])), copied(list(joined[2]))
-        step.scalars = <double *>malloc((len(scalars) + 1) * sizeof(double))
+        step.scalars = <double *>malloc(max(len(scalars), 1) * sizeof(double))
         for i in range(len(buffers)):
             step.buffers[i] = buffers[i]
             step.offsets[i] = byte_offsets[i]
@@ -398,7 +419,7 @@ cdef class Plan:
             if not 0 <= place < step.num_args:
                 raise ValueError(f"{kernel.name} ends a step of {step.num_args} arguments, of which {place} is none")
         grown = <ti_ending *>calloc(step.num_endings + 1, sizeof(ti_ending))
-        own = <int64_t *>malloc((len(ints) + 1) * sizeof(int64_t))
+        own = <int64_t *>malloc(max(len(ints), 1) * sizeof(int64_t))
         if not grown or not own:
             free(grown)
             free(own)
@@ -536,6 +557,7 @@ cdef class Plan:
             job.endings = step.endings
             job.num_endings = step.num_endings
             job.num_args = step.num_args
+            job.scratch_bytes = step.scratch_bytes
             if 1 < loops.lanes == step.joined_lanes and lies_joined(step, loops.args, loops.lanes):
                 job.ints, job.items, job.grain = step.joined_ints, step.joined_items, step.joined_grain
                 job.lanes, job.takes_turns = 1, False

@@ -17,6 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "abi.h"
+#ifdef __SANITIZE_ADDRESS__
+#include "checked.h"
+#endif
 
 #define TI_PASTE2(a, b) a##b
 #define TI_PASTE(a, b) TI_PASTE2(a, b)
@@ -29,6 +32,14 @@ static inline int ti_has_avx512(void) {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+/* A build may leave one of the two out: the checked flavour does, to be built in less time. */
+#if defined TI_WITHOUT_AVX512
+#define TI_PICK(name) name##_avx2
+#elif defined TI_WITHOUT_AVX2
+#define TI_PICK(name) name##_avx512
+#else
+#define TI_PICK(name) (ti_has_avx512() ? name##_avx512 : name##_avx2)
+#endif
 #define TI_SELECT(name) \
-  static inline ti_kernel select_##name(void) { return ti_has_avx512() ? name##_avx512 : name##_avx2; }
+  static inline ti_kernel select_##name(void) { return TI_PICK(name); }
 #endif

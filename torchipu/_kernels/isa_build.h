@@ -1,4 +1,5 @@
 /* Includes TI_BODY once for each instruction set; see isa.h. No include guard, on purpose. */
+#ifndef TI_WITHOUT_AVX2
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c,bmi2")
 #define VL 8
@@ -9,6 +10,8 @@ typedef int32_t FN(vi) __attribute__((vector_size(32), aligned(4), may_alias));
 #undef VL
 #undef FN
 #pragma GCC pop_options
+#endif
+#ifndef TI_WITHOUT_AVX512
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi2,prefer-vector-width=512")
 #define VL 16
@@ -19,4 +22,5 @@ typedef int32_t FN(vi) __attribute__((vector_size(64), aligned(4), may_alias));
 #undef VL
 #undef FN
 #pragma GCC pop_options
+#endif
 #undef TI_BODY

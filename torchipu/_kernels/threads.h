@@ -21,7 +21,7 @@
 #include <unistd.h>
 #include "abi.h"
 
-enum { TI_MAX_THREADS = 256, TI_SPINS = 4000, TI_MAX_ARGS = 64 };
+enum { TI_MAX_THREADS = 256, TI_SPINS = 4000, TI_MAX_ARGS = 64, TI_SPARE_BYTES = 4096 };
 
 /* What ends a step: a kernel that takes over the items of each chunk right after they are computed, on the same thread.
  * The results that it reads lie where argument `from` of the step says; or, where an item writes `item_floats` of them side
@@ -43,6 +43,7 @@ typedef struct {
   const double *scalars;
   int64_t items, grain;
   int64_t lanes;
+  int64_t scratch_bytes;
   int num_args;                        /* from the arguments of a lane to those of the next */
   int takes_turns;
   const ti_ending *endings;
@@ -182,14 +183,14 @@ static int ti_prepare_scratch(ti_pool *pool, int threads, int64_t scratch_bytes)
   int most = threads > pool->started + 1 ? threads : pool->started + 1;
   if (scratch_bytes > pool->scratch_bytes || !pool->scratch[most - 1]) {
     int64_t bytes = scratch_bytes > pool->scratch_bytes ? scratch_bytes : pool->scratch_bytes;
-    bytes = (bytes + 4095) / 4096 * 4096 + 4096;
+    bytes = (bytes + 4095) / 4096 * 4096 + TI_SPARE_BYTES;
     for (int i = 0; i < TI_MAX_THREADS; i++) {
       if (!pool->scratch[i] && i >= most) break;
       free(pool->scratch[i]);
       pool->scratch[i] = (char *)aligned_alloc(4096, (size_t)bytes);
       if (!pool->scratch[i]) return -1;
     }
-    pool->scratch_bytes = bytes - 4096;
+    pool->scratch_bytes = bytes - TI_SPARE_BYTES;
   }
   return 0;
 }
@@ -214,12 +215,21 @@ static int ti_prepare(int threads, int64_t scratch_bytes) {
   return 0;
 }
 
+/* Closes what lies in the scratch of each thread behind that of the step. */
+static inline void ti_fence_scratch(ti_pool *pool, const ti_job *job, int threads) {
+  for (int i = 0; TI_CHECKED && i < threads && pool->scratch[i]; i++) {
+    TI_OPEN(pool->scratch[i], (size_t)job->scratch_bytes);
+    TI_CLOSE(pool->scratch[i] + job->scratch_bytes, (size_t)(pool->scratch_bytes + TI_SPARE_BYTES - job->scratch_bytes));
+  }
+}
+
 /* Runs one step on up to `threads` threads, the caller among them; the caller holds the engine's lock and has set
  * TI_FLUSH_SUBNORMALS. */
 static int ti_run_flushing(ti_pool *pool, const ti_job *job, int threads) {
   if (threads > TI_MAX_THREADS) threads = TI_MAX_THREADS;
   const int64_t chunks = ti_chunks(job), units = ti_units(job);
   if (units <= 0) return 0;
+  ti_fence_scratch(pool, job, threads);
   if (units == 1 || threads <= 1) {
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
       const int trap = ti_call_lanes(job, 0, job->lanes, chunk, pool->scratch[0]);

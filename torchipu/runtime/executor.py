@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from torchipu._kernels.abi import KernelTrap, Plan
+from torchipu._kernels.abi import CHECKED, KernelTrap, Plan
 from torchipu._kernels.rounding import ROUND_BLOCKS
 from torchipu.distributed.exchange import Bucket, Exchange
 from torchipu.errors import ConstraintError, ExecutionError
@@ -25,6 +25,7 @@ from torchipu.ops.transfer import is_transfer
 from torchipu.runtime import counting
 from torchipu.runtime.arena import aligned_bytes, shared_arena
 from torchipu.runtime.collectives import Flying, bind_collective
+from torchipu.runtime.fences import fence_arenas
 from torchipu.runtime.generic import TORCH_DTYPES, bind_generic
 from torchipu.runtime.host_plan import HostPlan, Planner
 from torchipu.runtime.lanes import Lanes, Layout, order_of
@@ -126,6 +127,8 @@ class BoundPlan:
         self.replicas = replicas
         self.flying: Flying = {}
         is_fixed = host_plan.num_prologue > 0 or any(step.kernel is None for step in host_plan.steps)
+        # What is fenced off is fenced off for one plan.
+        is_fixed = is_fixed or CHECKED
         self.shared = shared_arena(host_plan.arena_bytes) if shares_arena and not is_fixed else None
         # Replicas that meet within a micro-batch cannot take turns in one arena.
         meeting = any(step.together for step in host_plan.steps)
@@ -134,6 +137,9 @@ class BoundPlan:
         # Runs that are at different steps at a time cannot share what others have freed: each has an arena of its own.
         self.layout = Layout(host_plan, lanes if order is None else Lanes())
         self.arena = aligned_bytes(arena_bytes if self.shared is None else 0)
+        if CHECKED:
+            apart = aligned(host_plan.arena_bytes) * self.layout.lanes
+            fence_arenas(host_plan, self.layout, self.arena.data_ptr(), arena_bytes, apart)
         self.prepared = aligned_bytes(host_plan.prepared_bytes)
         self.state = aligned_bytes(host_plan.state_bytes)
         self.banks = aligned_bytes(host_plan.bank_bytes * replicas)

@@ -1,0 +1,56 @@
+"""Runs tests on the checked flavour of the kernels: ``python -m tests.checked FOLDER [arguments of pytest]``.
+
+An access outside a buffer, an overflow or a shift that C leaves open ends the run with a report on standard error. The
+folder holds what ``setup.py build`` made of the package with ``TORCHIPU_CHECKED=1``; see ``make checked``.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# Every kernel by itself on memory of exactly its operands' sizes, and plans that put kernels together in one arena.
+TESTS = [
+    "tests/kernels", "tests/runtime/test_engine.py", "tests/runtime/test_endings.py", "tests/runtime/test_lanes.py",
+    "tests/runtime/test_pooled_conv.py", "tests/numerics/test_half_partials.py", "tests/numerics/test_half_states.py",
+    "tests/numerics/test_optim.py",
+]
+
+
+def sanitizers() -> str:
+    """Return the libraries that have to be there before the kernels are, for ``LD_PRELOAD``."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC"))[0]
+    named = ([compiler, f"-print-file-name={name}"] for name in ("libasan.so", "libubsan.so"))
+    return " ".join(subprocess.check_output(command, text=True).strip() for command in named)
+
+
+def environment(package: Path) -> dict[str, str]:
+    """Return the environment of a process that is to import the package from a folder, and the tests from here."""
+    return {
+        **os.environ,
+        "TORCHIPU_CHECKED": "1",
+        "LD_PRELOAD": sanitizers(),
+        # Python and torch keep to the end what they allocated once; the kernels share the names of static variables.
+        "ASAN_OPTIONS": "detect_leaks=0:detect_odr_violation=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "PYTHONMALLOC": "malloc",
+        "PYTHONSAFEPATH": "1",
+        "PYTHONPATH": os.pathsep.join([str(package), str(ROOT)]),
+    }
+
+
+def main(folder: str, *arguments: str) -> int:
+    """Run the tests and return the exit status."""
+    chosen = any(not argument.startswith("-") and Path(argument.split("::")[0]).exists() for argument in arguments)
+    command = [
+        sys.executable, "-m", "pytest", "-o", "pythonpath=", "-q", "-s", "-p", "no:cacheprovider", *arguments,
+        *([] if chosen else TESTS),
+    ]
+    return subprocess.run(command, env=environment((ROOT / folder).resolve()), cwd=ROOT).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
