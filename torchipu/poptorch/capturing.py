@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -51,11 +52,33 @@ def on_ipu(is_training: bool = False, model: torch.nn.Module | None = None) -> I
         model: What runs.
     """
     token = _RUNNING.set(_Running(is_training, model))
-    _OF_FAKE_TENSORS.addFilter(_is_worth_saying)  # once, however often
     try:
-        yield
+        with _QUIET:
+            yield
     finally:
         _RUNNING.reset(token)
+
+
+class _Quiet:
+    """A filter of torch's tracebacks that is there as long as some thread captures."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._captures = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._captures += 1
+            _OF_FAKE_TENSORS.addFilter(_is_worth_saying)  # once, however often
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._captures -= 1
+            if not self._captures:
+                _OF_FAKE_TENSORS.removeFilter(_is_worth_saying)
+
+
+_QUIET = _Quiet()
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
