@@ -81,7 +81,10 @@ def test_reduction_of_everything_equals_eager(layout: str) -> None:
     ]:
         check(name if "." in name else f"{name}.default", x)
     # eager multiplies halves in half: no judge for products
-    check("prod.default", 1 + x.float() * 0.01 / math.sqrt(x.numel()), rtol=1e-4)
+    factors = 1 + x.float() * 0.01 / math.sqrt(x.numel())
+    (product,), _ = run_op("aten.prod.default", factors)
+    # Each factor may round once; eager's own product in float32 changes with the number of its threads.
+    assert product.double().item() == pytest.approx(factors.double().prod().item(), rel=x.numel() * 2.0**-24 + 1e-7)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
