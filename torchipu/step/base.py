@@ -125,16 +125,6 @@ class ProgramStep(ReplicatedStep, PartedStep):
 
     # ------------------------------------------------------------------ for subclasses
     @property
-    def micro_batches(self) -> int:
-        """Micro-batches between two weight updates, or in one inference call."""
-        raise NotImplementedError
-
-    @property
-    def iterations(self) -> int:
-        """Weight updates in one call."""
-        raise NotImplementedError
-
-    @property
     def output_mode(self) -> str:
         """Which micro-batches' results a call returns: ``all``, ``final``, ``sum`` or ``every_n``."""
         return self.options.output_mode or self.default_output_mode
