@@ -18,7 +18,8 @@ from torchipu.distributed.group import end, form
 torch.set_num_threads(1)  # what a process does in several threads cannot go on in a fork of it
 poptorch.trainingModel(Classifier()).compile(*batch(4))  # imports much, which all scenarios then have
 
-SECONDS = 1.0
+SECONDS = 5.0
+"""How long a process waits for others: more than all scenarios take to begin, side by side on a busy machine."""
 AT_A_PORT = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}"}
 
 
@@ -29,7 +30,7 @@ def total(group: Any) -> list[float]:
 
 
 def meet(rank: int, size: int = 2, **more: Any) -> Any:
-    return total(form(rank, size, timeout=SECONDS * 10, **more))
+    return total(form(rank, size, timeout=SECONDS * 4, **more))
 
 
 def meet_at_file(rank: int) -> Any:
@@ -70,7 +71,7 @@ def come_to_file(rank: int) -> Any:
 
 
 def count_differently(rank: int) -> Any:
-    return form(rank, 2 + rank, timeout=SECONDS * 5)
+    return form(rank, 2 + rank, timeout=SECONDS)
 
 
 def come_to_a_taken_port(rank: int) -> Any:
