@@ -38,7 +38,7 @@ from mnist_pipelined import PipelinedNetwork
 from torchipu.distributed.exchange import Bucket, Exchange
 from torchipu.distributed.members import Members
 from torchipu.distributed.order import Replicas
-from torchipu.runtime.reductions import BUCKET_BYTES
+from torchipu.host.reductions import BUCKET_BYTES
 
 PROCESSES = 2
 ROUNDS = 15

@@ -21,7 +21,7 @@ from rich.table import Table
 
 import torchipu
 from interleaved import Timing, interleave, speed_ups
-from torchipu.runtime.executor import GraphExecutor
+from torchipu.host.executor import GraphExecutor
 
 Row = tuple[str, str, Timing, Timing, float]
 

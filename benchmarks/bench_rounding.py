@@ -10,11 +10,11 @@ import torch
 from bench_step import measure
 from pytest_benchmark.fixture import BenchmarkFixture
 
+from torchipu.host.executor import GraphExecutor
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Role
 from torchipu.options import Options
 from torchipu.passes.precision import set_precision
-from torchipu.runtime.executor import GraphExecutor
 
 
 def rounding_graph(count: int) -> Graph:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from torchipu.device.codelets import reduction_codelet, vector_codelet
+from torchipu.device.compute_sets import linear_vertices, no_vertices, reduction_vertices
+from torchipu.device.locations import locate
+from torchipu.device.lower import lower
+from torchipu.device.tile_mapping import map_tiles
 from torchipu.ir.graph import Graph, Op, Placement, Tensor
 from torchipu.ir.program import Executable
 from torchipu.ir.schedule import Action, Schedule
 from torchipu.ir.types import DType, Leg, Role
-from torchipu.ops.lowering import linear_vertices, no_vertices, reduction_codelet, reduction_vertices, vector_codelet
-from torchipu.ops.spec import TABLE, OpSpec, register
+from torchipu.optable.spec import TABLE, OpSpec, register
 from torchipu.options import Options
-from torchipu.passes.locations import locate
-from torchipu.passes.lower import lower
-from torchipu.passes.tile_mapping import map_tiles
 from torchipu.target import Target
 
 ADD = vector_codelet("test::Add", 3, 3)

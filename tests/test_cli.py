@@ -16,7 +16,7 @@ from torchipu.cli.operators import codelets_of
 from torchipu.cli.targets import sources_of
 from torchipu.explanation import explain
 from torchipu.ir.graph import Op, Tensor
-from torchipu.ops.spec import TABLE
+from torchipu.optable.spec import TABLE
 from torchipu.target import TARGETS
 
 

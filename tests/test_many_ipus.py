@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import torchipu
 from torchipu.capture.captured import Captured
 from torchipu.ir.types import Leg
-from torchipu.passes.recompute import MARK
+from torchipu.optable.marks import MARK
 
 DEPTH, WIDTH, MICRO, UPDATES = 8, 5, 2, 2
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import torchipu
 from torchipu.errors import ConstraintError, ExecutionError, OptionsError
-from torchipu.runtime.executor import BoundPlan
+from torchipu.host.executor import BoundPlan
 
 
 class Classifier(nn.Module):

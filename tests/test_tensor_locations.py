@@ -11,7 +11,7 @@ from torch import nn
 
 import torchipu
 from torchipu import Options, TensorLocation
-from torchipu.cost.exchange import all_reduce_cycles, streaming_cycles
+from torchipu.device.cost.exchange import all_reduce_cycles, streaming_cycles
 from torchipu.errors import OptionsError
 from torchipu.ir.program import AllReduce, Execute, HostCopy, Program, leaves_of
 from torchipu.ir.types import Role

@@ -28,16 +28,11 @@ if TYPE_CHECKING:
         VerifyError,
     )
     from torchipu.explanation import Explanation, explain
+    from torchipu.host.counting import statistics
+    from torchipu.host.statistics import LossScaleAdvice, TensorStatistics, advise_loss_scale, suggest_loss_scale
     from torchipu.options import Options, Stage, TensorLocation
     from torchipu.partition.door import autopipeline
     from torchipu.partition.proposal import Proposal
-    from torchipu.runtime.counting import statistics
-    from torchipu.runtime.statistics import (
-        LossScaleAdvice,
-        TensorStatistics,
-        advise_loss_scale,
-        suggest_loss_scale,
-    )
     from torchipu.step import InferenceStep, TrainStep
 
 __version__ = "0.1.0"

@@ -26,16 +26,16 @@ from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.joint_graph import partition
 from torchipu.compiler import Compiled, compile_graph
 from torchipu.errors import CaptureError, OptionsError
+from torchipu.host.agreement import Agreement
+from torchipu.host.collectives import wait_for
+from torchipu.host.executor import GraphExecutor, resolved
+from torchipu.host.generic import TORCH_DTYPES
 from torchipu.ir.graph import Graph, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role, Source
-from torchipu.ops.generic import EFFECT_TOKEN
+from torchipu.optable.generic import EFFECT_TOKEN
 from torchipu.options import Options
 from torchipu.report import profile_of
 from torchipu.report.recorder import record
-from torchipu.runtime.agreement import Agreement
-from torchipu.runtime.collectives import wait_for
-from torchipu.runtime.executor import GraphExecutor, resolved
-from torchipu.runtime.generic import TORCH_DTYPES
 from torchipu.target import Target, lookup_target
 
 substitutes.register()

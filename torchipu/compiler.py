@@ -8,7 +8,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from torchipu.cost import Cost, estimate
+import torchipu.ops  # noqa: F401  its records fill the op table
+from torchipu.device.cost import Cost, estimate
+from torchipu.device.locations import locate
+from torchipu.device.lower import lower
+from torchipu.device.memory import assign_memory
+from torchipu.device.schedule import make_schedule
+from torchipu.device.tile_mapping import map_tiles
 from torchipu.ir import text
 from torchipu.ir.graph import Graph
 from torchipu.ir.program import Executable
@@ -18,14 +24,9 @@ from torchipu.ir.verify import verify_executable, verify_graph, verify_schedule
 from torchipu.options import Options
 from torchipu.passes.canonicalise import canonicalise
 from torchipu.passes.gradient_sums import accumulated_apart
-from torchipu.passes.locations import locate
-from torchipu.passes.lower import lower
-from torchipu.passes.memory import assign_memory
 from torchipu.passes.placement import place
 from torchipu.passes.precision import set_precision
 from torchipu.passes.recompute import recompute
-from torchipu.passes.schedule import make_schedule
-from torchipu.passes.tile_mapping import map_tiles
 from torchipu.target import Target
 
 GraphPass = Callable[[Graph, Options, Target], Graph]

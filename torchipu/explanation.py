@@ -17,11 +17,11 @@ import torch
 from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 
 from torchipu.backend import ipu_backend
+from torchipu.host.counting import holding, magnitudes_of
+from torchipu.host.statistics import format_statistics
 from torchipu.report import format_full
 from torchipu.report.captured import captured
 from torchipu.report.recorder import Recorded, recording
-from torchipu.runtime.counting import holding, magnitudes_of
-from torchipu.runtime.statistics import format_statistics
 
 # Dynamo names the rest of a function after a graph break so.
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)")

@@ -12,15 +12,15 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torchipu.backend import ipu_backend
 from torchipu.capture import substitutes
 from torchipu.compiler import Compiled, compile_graph
-from torchipu.cost.exchange import all_reduce_cycles, collective_cycles, link_cycles
+from torchipu.device.cost.exchange import all_reduce_cycles, collective_cycles, link_cycles
+from torchipu.host.collectives import only_awaited, with_late_waits
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.program import AllReduce, Copy, leaves_of
 from torchipu.ir.text import format_executable
 from torchipu.ir.types import DType
-from torchipu.ops.collective import PATTERNS, WAIT
+from torchipu.optable.collective import PATTERNS, WAIT
 from torchipu.options import Options
 from torchipu.report.recorder import recording
-from torchipu.runtime.collectives import only_awaited, with_late_waits
 from torchipu.target import lookup_target
 
 PROCESSES = 16

@@ -97,7 +97,7 @@ def _is_nothing(step: Program, executable: Executable) -> bool:
 
 def variables(chosen: Callable[[Variable], bool], change: Callable[[Variable], Variable]) -> Any:
     """Return a kind of damage to variables: every use becomes that of another one."""
-    from torchipu.passes.locations.uses import over_others
+    from torchipu.device.locations.uses import over_others
 
     def damage(executable: Executable) -> Iterator[Damaged]:
         for variable in filter(chosen, executable.variables):

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from torchipu._kernels.update import HYPER
+from torchipu.host.generic import call_aten
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.runtime.generic import call_aten
 
 SCALE = HYPER["grad_scale"]
 FLOATS = (DType.HALF, DType.FLOAT)

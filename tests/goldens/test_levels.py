@@ -7,8 +7,8 @@ from expecttest import assert_expected_inline
 from tests.goldens.two_blocks import TwoBlocks
 from torchipu import Options, TrainStep
 from torchipu.compiler import DUMP_VARIABLE
+from torchipu.device.tile_mapping import map_tiles
 from torchipu.ir.text import format_mapping
-from torchipu.passes.tile_mapping import map_tiles
 
 STAGES = (
     "00-captured", "01-canonicalise", "02-placement", "03-precision", "04-recompute", "05-schedule", "06-lower",

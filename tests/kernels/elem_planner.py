@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from torchipu._kernels.abi import CHECKED, Kernel, run_kernel
+from torchipu.host.emit.chain import can_join, emit_chain
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops import view
-from torchipu.ops.chain import can_join, emit_chain
-from torchipu.ops.spec import TO_NEAREST, Blocks, HostTensor, Joining, Rounding, contiguous_strides, lookup
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, contiguous_strides
+from torchipu.optable.planner import Joining
+from torchipu.optable.spec import lookup
 
 DTYPES = {
     torch.float16: DType.HALF, torch.float32: DType.FLOAT, torch.int32: DType.INT, torch.int64: DType.LONG,

@@ -7,7 +7,7 @@ import torch
 from tests.kernels.elem_planner import DTYPES, MiniPlanner
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.spec import lookup
+from torchipu.optable.spec import lookup
 
 
 def run_op(

@@ -8,7 +8,7 @@ import torch
 
 from tests.kernels.elem_planner import DTYPES, MiniPlanner
 from torchipu.ir.graph import Op, Tensor
-from torchipu.ops.spec import lookup
+from torchipu.optable.spec import lookup
 
 
 def run_record(

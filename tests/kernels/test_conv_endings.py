@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 
 from tests.kernels.elem_planner import MiniPlanner
-from torchipu.ops import conv_product
-from torchipu.ops.conv_product import HAS_NORM, HAS_NORM_BIAS, HAS_NORM_WEIGHT, IS_RELU
-from torchipu.ops.conv_shape import Shape
+from torchipu.host.emit import conv_product
+from torchipu.host.emit.conv_product import HAS_NORM, HAS_NORM_BIAS, HAS_NORM_WEIGHT, IS_RELU
+from torchipu.host.emit.conv_shape import Shape
 
 # images, input channels, output channels, size, window, stride, padding
 CASES = [

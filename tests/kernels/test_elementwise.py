@@ -10,8 +10,8 @@ import torch
 
 from tests.kernels.elem_planner import MiniPlanner, Ref, run_chain, run_op
 from torchipu._kernels.abi import KernelTrap
-from torchipu.ops.chain import collapse
-from torchipu.ops.spec import TABLE
+from torchipu.host.emit.chain import collapse
+from torchipu.optable.spec import TABLE
 
 EXTREMES = torch.tensor([
     0.0, -0.0, math.inf, -math.inf, math.nan, 1e-30, -1e-30, 2e-30, 88.7, 88.73, 89.0, -87.5, -103.0, -104.0, -150.0,

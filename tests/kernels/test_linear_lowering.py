@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from torchipu.device.matrix_unit import AMP, amp_cycles, plan_matmul
+from torchipu.host.emit import conv  # noqa: F401
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops import attention, conv, pool  # noqa: F401
-from torchipu.ops.matrix_unit import AMP, amp_cycles, plan_matmul
-from torchipu.ops.spec import lookup
+from torchipu.optable.spec import lookup
 from torchipu.target import lookup_target
 
 

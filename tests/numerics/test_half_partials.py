@@ -12,8 +12,8 @@ from gfloat.formats import format_info_binary16
 import torchipu
 from tests.numerics.test_rounding import random_bits
 from torchipu.capture import fx_types
+from torchipu.device.matrix_unit import plan_matmul
 from torchipu.errors import OptionsError
-from torchipu.ops.matrix_unit import plan_matmul
 from torchipu.target import TARGETS
 
 ROWS_ALONE = 23_552  # so many that every tile has rows of its own, and none shares summands

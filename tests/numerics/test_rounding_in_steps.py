@@ -8,8 +8,8 @@ from gfloat.formats import format_info_binary16
 from torch.nn import functional
 
 from tests.numerics.test_rounding import random_bits
-from torchipu.runtime import host_plan
-from torchipu.runtime.rounding import end_steps
+from torchipu.host import planner as host_plan
+from torchipu.host.rounding import end_steps
 
 
 def halves(*shape, scale=1.0, seed=0):

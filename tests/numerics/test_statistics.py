@@ -13,7 +13,7 @@ import torch
 
 import torchipu
 from torchipu.errors import OptionsError
-from torchipu.runtime.statistics import TensorStatistics, suggest_loss_scale
+from torchipu.host.statistics import TensorStatistics, suggest_loss_scale
 
 
 class Square(torch.nn.Module):

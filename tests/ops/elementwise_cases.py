@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchipu.ops.spec import TABLE
+from torchipu.optable.spec import TABLE
 
 Call = tuple[list[object], dict[str, object]]
 

@@ -11,10 +11,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 import torchipu.backend as door
+from torchipu.device.generic import lower_generic
+from torchipu.host.executor import GraphExecutor
 from torchipu.ir.graph import Op
-from torchipu.ops.generic import lower_generic
-from torchipu.ops.spec import spec_of
-from torchipu.runtime.executor import GraphExecutor
+from torchipu.optable.spec import spec_of
 from torchipu.target import lookup_target
 
 TILES = (1, 3, 1472)

@@ -15,9 +15,9 @@ from torch.utils import _pytree as pytree
 from tests.ops.cases.drawing import Call
 from torchipu.capture.fx_import import Imported, import_graph
 from torchipu.compiler import compile_graph
+from torchipu.host.executor import GraphExecutor
 from torchipu.ir.types import Leg
 from torchipu.options import Options
-from torchipu.runtime.executor import GraphExecutor
 from torchipu.target import Target, lookup_target
 
 
@@ -77,9 +77,6 @@ def imported(call: Call) -> Imported:
                 returned[-1].meta["val"] = result
     graph.output(tuple(returned))
     return import_graph(GraphModule(torch.nn.Module(), graph), name="one", leg=Leg.FORWARD)
-
-
-
 
 
 class Program:

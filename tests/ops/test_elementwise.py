@@ -12,9 +12,9 @@ import torch
 from tests.kernels.elem_planner import DTYPES as HELD
 from tests.kernels.elem_planner import bind_call, make_op, run_op
 from tests.ops.elementwise_cases import DTYPES, TARGETS, accepted, calls, in_double, overload_of
+from torchipu.device.codelets import busiest_elements
 from torchipu.ir.graph import Op, Tensor
-from torchipu.ops.lowering import busiest_elements
-from torchipu.ops.spec import lookup
+from torchipu.optable.spec import lookup
 from torchipu.target import lookup_target
 
 FLOAT_TARGETS = [target for target in TARGETS if accepted(target, torch.float32)]

@@ -3,8 +3,8 @@
 import pytest
 
 from tests.placed_graphs import ADD, SUM, op, tensor
+from torchipu.device import compute_sets as lowering
 from torchipu.ir.types import DType
-from torchipu.ops import lowering
 from torchipu.target import lookup_target
 
 MK2, BOW = lookup_target("mk2"), lookup_target("bow")

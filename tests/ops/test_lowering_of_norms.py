@@ -2,10 +2,10 @@
 
 import pytest
 
+from torchipu.device.generic import lower_generic
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.generic import lower_generic
-from torchipu.ops.spec import lookup
+from torchipu.optable.spec import lookup
 from torchipu.target import lookup_target
 
 TARGET = lookup_target("mk2")

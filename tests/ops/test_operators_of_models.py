@@ -13,7 +13,7 @@ import torch
 
 import torchipu.ops  # noqa: F401
 from torchipu.capture.decompositions import decompositions
-from torchipu.ops.spec import TABLE
+from torchipu.optable.spec import TABLE
 from torchipu.report.recorder import recording
 
 OPERATORS = (Path(__file__).parent / "operators_of_models.txt").read_text(encoding="utf-8").split()

@@ -13,7 +13,7 @@ from torch import nn
 from tests.ops.judge import judge, recorded
 from torchipu.capture.running import Running, capture_by_running
 from torchipu.errors import CaptureError
-from torchipu.ops.spec import spec_of
+from torchipu.optable.spec import spec_of
 from torchipu.step import TrainStep
 
 LAYERS = {

@@ -19,8 +19,8 @@ from tests.ops.elementwise_cases import TARGETS as ELEMENTWISE
 from tests.ops.judge import assert_costs_sane
 from tests.ops.one_op import Program, changed, fake_results, overload_of, run_eager, tensors_of
 from torchipu.errors import ExecutionError
-from torchipu.ops.collective import PATTERNS, WAIT
-from torchipu.ops.spec import TABLE
+from torchipu.optable.collective import PATTERNS, WAIT
+from torchipu.optable.spec import TABLE
 
 TARGETS = sorted(calls())
 OTHERS = sorted(set(TARGETS) - set(ELEMENTWISE))

@@ -9,12 +9,12 @@ from torch import nn
 import torchipu
 from tests.parts.cases import CASES, made
 from torchipu.errors import ScheduleError
+from torchipu.host.recomputation import undone
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import DType, Role
-from torchipu.ops.transfer import Moment
+from torchipu.optable.transfer import Moment
 from torchipu.parts.cut import Cut, Segment, Transfer, cut
 from torchipu.parts.order import make_timetable
-from torchipu.passes.recompute import undone
 
 
 def cut_of(step: torchipu.TrainStep | torchipu.InferenceStep, *inputs: torch.Tensor) -> Cut:

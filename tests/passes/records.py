@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from torchipu.ir.types import DType
-from torchipu.ops.spec import ANY, TABLE, OpSpec
+from torchipu.optable.spec import ANY, TABLE, OpSpec
 
 KINDS = {
     "aten.mm.default": "matmul", "aten.add.Tensor": "add", "aten.mul.Tensor": "mul", "aten.mul.Scalar": "mul",

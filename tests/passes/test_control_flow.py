@@ -14,7 +14,7 @@ from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.program import If, Program, Repeat, RepeatWhile, parts_of
 from torchipu.ir.types import DType, Leg
 from torchipu.ir.verify import verify_executable, verify_graph
-from torchipu.ops.control import COND, REPEAT, WHILE
+from torchipu.optable.control import COND, REPEAT, WHILE
 from torchipu.options import Options
 from torchipu.report import profile_of
 from torchipu.target import lookup_target

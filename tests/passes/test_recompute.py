@@ -11,13 +11,15 @@ from tests.passes.records import plain_records
 from tests.passes.test_placement import FOUR, chain
 from tests.reference import assert_same_values
 from tests.strategies import GraphBuilder, training_graphs
+from torchipu.host.recomputation import undone
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.text import format_graph
 from torchipu.ir.types import Leg, Role
 from torchipu.ir.verify import verify_graph
+from torchipu.optable.marks import MARK
 from torchipu.options import Options
 from torchipu.passes.placement import place
-from torchipu.passes.recompute import MARK, recompute, undone
+from torchipu.passes.recompute import recompute
 
 
 @pytest.fixture(scope="module", autouse=True)

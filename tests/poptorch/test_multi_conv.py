@@ -12,8 +12,8 @@ from torch import nn
 
 from tests.poptorch.models import options, sgd
 from torchipu import poptorch
+from torchipu.device.lower.side_by_side import shares_of
 from torchipu.ir.program import Execute, leaves_of
-from torchipu.passes.lower.side_by_side import shares_of
 
 X = torch.randn(4, 8, 12, 12, generator=torch.Generator().manual_seed(0))
 Scope = Callable[[], contextlib.AbstractContextManager[Any]]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from torchipu import poptorch
-from torchipu.passes.memory import tile_memory
+from torchipu.device.memory import tile_memory
 
 Mode = poptorch.MatMulSerializationMode
 

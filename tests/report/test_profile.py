@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.placed_graphs import FORWARD, lowered, one_forward, op, pipeline, tensor, training_graph
-from torchipu.cost import estimate
+from torchipu.device.cost import estimate
 from torchipu.ir.graph import Graph, Op, Placement
 from torchipu.ir.types import Role
 from torchipu.report import format_summary, profile_of, write_json

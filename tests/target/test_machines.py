@@ -2,8 +2,8 @@
 
 import pytest
 
+from torchipu.device.matrix_unit import amp_cycles, conv_units
 from torchipu.errors import OptionsError
-from torchipu.ops.matrix_unit import amp_cycles, conv_units
 from torchipu.target import TARGETS, lookup_target
 
 

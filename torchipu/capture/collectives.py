@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from torchipu.capture.fx_source import source_of
 from torchipu.errors import CaptureError
-from torchipu.ops.collective import PROCESSES
+from torchipu.optable.collective import PROCESSES
 
 
 def group_of(node: Node, attrs: Mapping[str, object]) -> dict[str, object]:

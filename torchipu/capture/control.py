@@ -13,8 +13,8 @@ from torchipu.capture.bodies import choose, repeat
 from torchipu.errors import UnsupportedOpError
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role, Source
-from torchipu.ops.control import COND, REPEAT, WHILE
-from torchipu.ops.spec import spec_of
+from torchipu.optable.control import COND, REPEAT, WHILE
+from torchipu.optable.spec import spec_of
 
 higher_order = torch.ops.higher_order
 

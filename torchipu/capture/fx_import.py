@@ -31,10 +31,10 @@ from torchipu.capture.written_state import unwrap_writes
 from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg, Role, Source
-from torchipu.ops import spec as op_table
-from torchipu.ops.collective import PATTERNS, WAIT
-from torchipu.ops.generic import EFFECT_TOKEN
-from torchipu.passes.recompute import CHECKPOINT_REGION
+from torchipu.optable import spec as op_table
+from torchipu.optable.collective import PATTERNS, WAIT
+from torchipu.optable.generic import EFFECT_TOKEN
+from torchipu.optable.marks import CHECKPOINT_REGION
 
 ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"  # and its gradient
 DROPPED_ARGUMENTS = frozenset({"memory_format", "layout", "device", "pin_memory"})
@@ -47,7 +47,6 @@ CHECKS = frozenset({"aten._assert_tensor_metadata.default", "aten._assert_async.
                     "aten._assert_scalar.default", "aten.sym_constrain_range.default",
                     "aten.sym_constrain_range_for_size.default"})
 """Calls with no result that torch adds for its own checks."""
-
 
 
 @dataclass(frozen=True, slots=True)

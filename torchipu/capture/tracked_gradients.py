@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torchipu.errors import OptionsError, nearest
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg
-from torchipu.ops.spec import spec_of
+from torchipu.optable.spec import spec_of
 from torchipu.passes.precision import WITH_PARTIALS
 
 SHOWN = 12

@@ -8,9 +8,13 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
 
-from torchipu.ops.spec import ANY, FLOATING, FUSIONS, INTEGER, TABLE, Codelet, OpSpec
+import torchipu.ops  # noqa: F401  its records fill the op table
+from torchipu.optable.codelet import Codelet
+from torchipu.optable.fusion import FUSIONS
+from torchipu.optable.spec import ANY, FLOATING, INTEGER, TABLE, OpSpec
 
 _FAMILIES = "torchipu.ops"
+_WITH_CODELETS = (_FAMILIES, "torchipu.device")
 _NAMED_DTYPES = ((ANY, "all"), (FLOATING, "floating"), (INTEGER, "integer"), ((*INTEGER, *ANY[-1:]), "integer, bool"))
 
 _OPENING = """\
@@ -56,7 +60,7 @@ def family_of(spec: OpSpec) -> str:
     """Return the name of the family's file: the one that most of the record's functions are from."""
     for function in (spec.emit, spec.instruction, spec.lower):
         module: str = getattr(function, "__module__", "")
-        if module.startswith(_FAMILIES) and module not in (f"{_FAMILIES}.lowering", f"{_FAMILIES}.spec"):
+        if module.startswith(_FAMILIES):
             return module.rpartition(".")[2]
     return "other"
 
@@ -115,14 +119,14 @@ def codelets_of(lowering: object) -> set[str]:
 
 
 def _reached(value: object) -> Iterator[object]:
-    """Return what a value holds or calls, within the families."""
+    """Return what a value holds or calls, within the families and what their lowerings share."""
     if isinstance(value, partial):
         yield from (value.func, *value.args, *value.keywords.values())
     elif isinstance(value, (tuple, list)):
         yield from value
     elif isinstance(value, Mapping):
         yield from value.values()
-    elif isinstance(value, FunctionType) and value.__module__.startswith(_FAMILIES):
+    elif isinstance(value, FunctionType) and value.__module__.startswith(_WITH_CODELETS):
         yield from (cell.cell_contents for cell in value.__closure__ or ())
         yield from value.__defaults__ or ()
         yield from _globals_of(value.__code__, vars(sys.modules[value.__module__]))
@@ -133,7 +137,7 @@ def _globals_of(code: CodeType, scope: Mapping[str, object]) -> Iterator[object]
     named = [scope[name] for name in code.co_names if name in scope]
     yield from named
     for module in named:
-        if isinstance(module, ModuleType) and module.__name__.startswith(_FAMILIES):
+        if isinstance(module, ModuleType) and module.__name__.startswith(_WITH_CODELETS):
             yield from (vars(module)[name] for name in code.co_names if name in vars(module))
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,1 +1,1 @@
-"""What runs a device program as IPUs would: variable by variable, with real copies, and stricter than the machine."""
+"""The placed graph to a device program: schedule, mapping, lowering, memory; its cycles, and a machine that runs it."""

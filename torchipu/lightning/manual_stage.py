@@ -13,6 +13,7 @@ from torchipu.capture.gradient_scaling import scaled
 from torchipu.capture.optimiser import FIRST_MOMENTS, SECOND_MOMENTS, OptimiserImport, import_optimiser
 from torchipu.capture.segments import Segment, Segments
 from torchipu.distributed.members import Members, members_of
+from torchipu.host.generic import TORCH_DTYPES
 from torchipu.ir.graph import Tensor
 from torchipu.lightning.batches import Batch, Results
 from torchipu.lightning.manual_capture import ManualCapture, with_gradients
@@ -21,7 +22,6 @@ from torchipu.lightning.stage import Result, StageModel, not_pipelined
 from torchipu.lightning.step_capture import StepCapture
 from torchipu.options import Options as CoreOptions
 from torchipu.poptorch.translation import core_options
-from torchipu.runtime.generic import TORCH_DTYPES
 from torchipu.step.base import Built, ProgramStep
 from torchipu.step.in_common import described_optimiser
 from torchipu.step.training import TYPES

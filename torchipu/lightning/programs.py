@@ -11,12 +11,12 @@ import torch
 from torchipu.capture.accumulation import as_made
 from torchipu.capture.captured import Captured
 from torchipu.capture.gradient_scaling import LOSS_SCALE
+from torchipu.host.generic import TORCH_DTYPES
+from torchipu.host.resident import Returned
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Leg, Role
 from torchipu.lightning.step_capture import StepCapture
 from torchipu.options import Options
-from torchipu.runtime.generic import TORCH_DTYPES
-from torchipu.runtime.resident import Returned
 from torchipu.step import InferenceStep, TrainStep
 from torchipu.step.base import Built, ProgramStep
 

@@ -1,7 +1,7 @@
-"""The op table: one record for each operator, one file for each family; importing this package fills the table."""
+"""The records of the op table, one file for each family; importing this package fills the table."""
 
 import importlib
 import pkgutil
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import cast
 
 from torchipu._kernels.scaling import REPLICA_MEAN
+from torchipu.device.compute_sets import no_vertices
+from torchipu.host.emit.copy import emit_copy
 from torchipu.ir.graph import Op
-from torchipu.ops.lowering import no_vertices
-from torchipu.ops.spec import HostPlanner, OpSpec, register
-from torchipu.ops.view import emit_copy
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import OpSpec, register
 
 MEAN = "torchipu.replica_mean.default"
 

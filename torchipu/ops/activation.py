@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from torchipu.device.codelets import vector_codelet
+from torchipu.device.compute_sets import linear_vertices
+from torchipu.host.emit.chain import Chain, Value
 from torchipu.ir.graph import Op
-from torchipu.ops.chain import Chain, Value
 from torchipu.ops.elementwise import (
     MULTIPLY_ADD,
     SELECT,
@@ -18,8 +20,9 @@ from torchipu.ops.elementwise import (
     unary,
     vector_map,
 )
-from torchipu.ops.lowering import linear_vertices, vector_codelet
-from torchipu.ops.spec import HostPlanner, HostTensor, OpSpec, register
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import OpSpec, register
 
 
 def gelu(chain: Chain, op: Op) -> Value:

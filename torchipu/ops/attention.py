@@ -8,23 +8,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchipu._kernels import attention as kernels
+from torchipu.device.codelets import busiest_elements, vector_codelet
+from torchipu.device.matrix_unit import matmul_vertices
+from torchipu.host.emit import half_partial_attention
+from torchipu.host.emit.chain import broadcast
+from torchipu.host.emit.reduce import SUM, emit_reduction
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops import half_partial_attention
-from torchipu.ops.chain import broadcast
-from torchipu.ops.lowering import busiest_elements, vector_codelet
-from torchipu.ops.matrix_unit import matmul_vertices
-from torchipu.ops.reduce import SUM, emit_reduction
-from torchipu.ops.spec import (
-    FLOATING,
-    Blocks,
-    HostPlanner,
-    HostTensor,
-    OpSpec,
-    Vertices,
-    contiguous_strides,
-    register,
-)
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Vertices
+from torchipu.optable.host_tensor import HostTensor, contiguous_strides
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import FLOATING, OpSpec, register
 
 if TYPE_CHECKING:
     from torchipu.target import Target

@@ -1,17 +1,4 @@
-"""Ops of control flow: a choice between two graphs, a loop with a test, and a loop over rows.
-
-=================  ==============================================  ============================================
-op                 operands                                        bodies
-=================  ==============================================  ============================================
-``cond``           ``pred``, ``operands``                          what runs where ``pred`` is true, and where not
-``while_loop``     ``carried``, ``operands``                       the test, and what gives the next ``carried``
-``repeat``         ``init``, ``xs``, ``operands``                  what gives the next ``init``, then a row of each
-                                                                   stacked result, from a row of each of ``xs``
-=================  ==============================================  ============================================
-
-The inputs of each body are the operands (without ``pred``) in their order. The device runs `If`, `RepeatWhile` and
-`Repeat` of `torchipu.ir.program`; the host jumps among the steps of its plan.
-"""
+"""Records of control flow: the device runs `If`, `RepeatWhile` and `Repeat`, the host jumps among its steps."""
 
 from __future__ import annotations
 
@@ -19,54 +6,19 @@ from collections.abc import Sequence
 from math import prod
 
 from torchipu._kernels.control import COUNT, PUT_ROW, TAKE_ROW
-from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.device.compute_sets import no_vertices
+from torchipu.host.emit.copy import emit_copy, emit_fill
+from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import no_vertices
-from torchipu.ops.spec import HostPlanner, HostTensor, Mark, OpSpec, register
-from torchipu.ops.view import emit_copy, emit_fill
+from torchipu.optable.control import COND, REPEAT, WHILE, carried_of, rows_of, trips_of
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner, Mark
+from torchipu.optable.spec import OpSpec, register
 
-COND, WHILE, REPEAT = "ipu.cond.default", "ipu.while_loop.default", "ipu.repeat.default"
 ROW_SHARE = 65_536  # bytes of a row that one thread moves
 WITHOUT_END = 2**62  # trips that no loop makes
 
 
-def carried_of(op: Op) -> tuple[Tensor, ...]:
-    """Return the first values of what a loop hands from trip to trip; its results begin with the last ones."""
-    return _given(op, "carried" if op.target == WHILE else "init")
-
-
-def rows_of(op: Op) -> tuple[Tensor, ...]:
-    """Return the tensors that a loop takes a row of with each trip."""
-    return _given(op, "xs")
-
-
-def trips_of(op: Op) -> int:
-    """Return how often a ``repeat`` runs its body."""
-    trips = op.attrs["trips"]
-    assert isinstance(trips, int)
-    return trips
-
-
-def formals_of(op: Op, body: Graph) -> list[tuple[Tensor, Tensor, bool]]:
-    """Pair the inputs of a body with the tensors outside whose storage they are.
-
-    Returns:
-        For each input: itself, the operand or, for what a loop carries, the result; and whether it is only a row of
-        that, with storage of its own.
-    """
-    carried, rows = (0, 0) if op.target == COND else (len(carried_of(op)), len(rows_of(op)))
-    outside = op.inputs[1:] if op.target == COND else (*op.outputs[:carried], *op.inputs[carried:])
-    return [
-        (formal, held, carried <= place < carried + rows)
-        for place, (formal, held) in enumerate(zip(body.inputs, outside, strict=True))
-    ]
-
-
-def _given(op: Op, name: str) -> tuple[Tensor, ...]:
-    return tuple(tensor for tensor in op.operand_list(name) if tensor is not None)
-
-
-# --------------------------------------------------------------------------- host
 def _emit_cond(op: Op, plan: HostPlanner) -> None:
     """Jump over one of the bodies; both end in copies to the results."""
     flag = plan.value(op.inputs[0], DType.BOOL)

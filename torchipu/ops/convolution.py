@@ -10,17 +10,22 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from torchipu._kernels import conv as kernels
+from torchipu.device.codelets import vector_codelet
+from torchipu.device.compute_sets import elementwise_set
+from torchipu.device.matrix_unit import product_vertices
+from torchipu.host.emit import conv, half_partial_conv, volume
+from torchipu.host.emit.conv_shape import Shape
+from torchipu.host.emit.copy import emit_fill
+from torchipu.host.emit.half_partials import Partials, partials_of
+from torchipu.host.emit.matmul import grain_for
+from torchipu.host.emit.volume import Volume
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops import conv, half_partial_conv, volume
-from torchipu.ops.conv_shape import Shape
-from torchipu.ops.half_partials import Partials, partials_of
-from torchipu.ops.lowering import elementwise_set, vector_codelet
-from torchipu.ops.matmul_steps import grain_for
-from torchipu.ops.matrix_unit import product_vertices
-from torchipu.ops.spec import FLOATING, Blocks, HostPlanner, HostTensor, OpSpec, Product, Vertices, register
-from torchipu.ops.view import emit_fill
-from torchipu.ops.volume import Volume
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Product, Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import FLOATING, OpSpec, register
 
 if TYPE_CHECKING:
     from torchipu.target import Target

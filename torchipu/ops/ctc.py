@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from torchipu._kernels import ctc as kernels
+from torchipu.device.codelets import element_codelet, vector_codelet
+from torchipu.device.compute_sets import elementwise_set
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import element_codelet, elementwise_set, vector_codelet
-from torchipu.ops.spec import FLOATING, Blocks, Constraint, HostPlanner, OpSpec, Vertices, register
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Vertices
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import FLOATING, Constraint, OpSpec, register
 from torchipu.target import Target
 
 MEAN, SUM = 1, 2  # torch.nn._reduction

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from torchipu.device.codelets import CAST, element_codelet, vector_codelet
+from torchipu.device.compute_sets import linear_vertices
+from torchipu.host.emit.chain import Chain, Instruction, Value, class_of
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.chain import Chain, Instruction, Value, class_of
-from torchipu.ops.lowering import CAST, element_codelet, linear_vertices, vector_codelet
-from torchipu.ops.spec import Codelet, Constraint, OpSpec, register
+from torchipu.optable.codelet import Codelet
+from torchipu.optable.spec import Constraint, OpSpec, register
 
 
 # --------------------------------------------------------------------------- instructions

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from torchipu._kernels import embedding as kernels
+from torchipu.device.codelets import FILL, MULTI_SLICE, MULTI_UPDATE_ADD
+from torchipu.device.compute_sets import elementwise_set, gather_set
+from torchipu.device.row_access import lower_take, lower_update
+from torchipu.host.emit.copy import emit_copy, emit_fill
+from torchipu.host.emit.rows import INDEX_BYTES, bucket, row_grain, take_rows
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import FILL, MULTI_SLICE, MULTI_UPDATE_ADD, elementwise_set, gather_set
-from torchipu.ops.row_access import INDEX_BYTES, bucket, lower_take, lower_update, needed, row_grain, take_rows
-from torchipu.ops.spec import Blocks, HostPlanner, HostTensor, OpSpec, Vertices, register
-from torchipu.ops.view import emit_copy, emit_fill
+from torchipu.optable.attributes import needed
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import OpSpec, register
 from torchipu.target import Target
 
 SUM, MEAN, MAXIMUM = range(3)  # as in embedding_body.h

@@ -7,16 +7,21 @@ from math import prod
 from typing import TYPE_CHECKING, cast
 
 from torchipu._kernels import fp8 as kernels
+from torchipu.device.codelets import vector_codelet
+from torchipu.device.compute_sets import elementwise_set
+from torchipu.device.matrix_unit import matmul_vertices
 from torchipu.errors import ConstraintError
+from torchipu.host.emit import half_partial_conv
+from torchipu.host.emit.copy import emit_fill
+from torchipu.host.emit.half_partials import Partials, emit_half_product
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops import half_partial_conv
 from torchipu.ops.convolution import Problem, problem_of
-from torchipu.ops.half_partials import Partials, emit_half_product
-from torchipu.ops.lowering import elementwise_set, vector_codelet
-from torchipu.ops.matrix_unit import matmul_vertices
-from torchipu.ops.spec import FLOATING, Blocks, HostPlanner, HostTensor, OpSpec, Vertices, register
-from torchipu.ops.view import emit_fill
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import FLOATING, OpSpec, register
 
 if TYPE_CHECKING:
     from torchipu.target import Target

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchipu._kernels.grouped_matmul import GROUPED_MATMUL, GROUPED_OUTER
+from torchipu.device.matrix_unit import matmul_vertices
+from torchipu.host.emit.matmul import emit_product, matrix, right_operand, rows_apart
+from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import ceil_div
-from torchipu.ops.matmul_steps import emit_product, matrix, right_operand, rows_apart
-from torchipu.ops.matrix_unit import matmul_vertices
-from torchipu.ops.spec import Blocks, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import OpSpec, register
 
 if TYPE_CHECKING:
     from torchipu.target import Target

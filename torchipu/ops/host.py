@@ -1,19 +1,16 @@
 """Ops that the host computes while the device waits, and the ops that only leave a mark in the program.
 
-The device sends operands to the host and receives results: `torchipu.passes.lower` makes host copies of them.
+The device sends operands to the host and receives results: `torchipu.device.lower` makes host copies of them.
 """
 
 from __future__ import annotations
 
 from torchipu.ir.graph import Op
-from torchipu.ops.spec import OpSpec, Vertices, register
 from torchipu.ops.view import alias
+from torchipu.optable.codelet import Vertices
+from torchipu.optable.marks import OVERLAP
+from torchipu.optable.spec import OpSpec, register
 from torchipu.target import Target
-
-OVERLAP = "overlap"
-"""Kind of the op that marks a transfer which runs beside the computation."""
-NO_OVERLAP = "no_overlap"
-"""The ``mode`` of such an op that marks nothing."""
 
 
 def _on_no_tile(op: Op, target: Target) -> tuple[Vertices, ...]:

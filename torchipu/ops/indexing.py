@@ -8,23 +8,16 @@ from math import inf, prod
 
 from torchipu._kernels import embedding as row_kernels
 from torchipu._kernels import indexing as kernels
+from torchipu.device.row_access import lower_take, lower_update
+from torchipu.host.emit.chain import broadcast, collapse
+from torchipu.host.emit.copy import emit_copy, emit_fill
+from torchipu.host.emit.rows import INDEX_BYTES, arithmetic_type, bucket, outer_of, row_grain, take_rows
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.chain import broadcast, collapse
-from torchipu.ops.row_access import (
-    INDEX_BYTES,
-    arithmetic_type,
-    bucket,
-    dim_of,
-    lower_take,
-    lower_update,
-    needed,
-    outer_of,
-    row_grain,
-    take_rows,
-)
-from torchipu.ops.spec import HostPlanner, HostTensor, OpSpec, contiguous_strides, register
-from torchipu.ops.view import emit_copy, emit_fill
+from torchipu.optable.attributes import dim_of, needed
+from torchipu.optable.host_tensor import HostTensor, contiguous_strides
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import OpSpec, register
 
 BLOCK_SHARE = 8192  # positions of one thread's share
 MAX_DIMS, MAX_INDICES = 8, 8  # as in embedding_body.h

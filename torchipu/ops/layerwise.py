@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from torchipu._kernels import layerwise as kernels
+from torchipu.device.codelets import reduction_codelet, vector_codelet
+from torchipu.device.compute_sets import elementwise_set, reduction_sets
+from torchipu.host.emit.spans import SPAN
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import elementwise_set, reduction_codelet, reduction_sets, vector_codelet
-from torchipu.ops.spec import HostPlanner, HostTensor, OpSpec, Vertices, register
-from torchipu.ops.update import SPAN, in_place, rounded, update, value_of
+from torchipu.ops.update import in_place, rounded, update, value_of
+from torchipu.optable.codelet import Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import OpSpec, register
 from torchipu.target import Target
 
 LAMB, LARS = 0, 1

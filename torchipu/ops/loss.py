@@ -5,22 +5,16 @@ from __future__ import annotations
 from math import prod
 
 from torchipu._kernels import loss as kernels
+from torchipu.device.codelets import reduction_codelet, vector_codelet
+from torchipu.device.compute_sets import elementwise_set, reduction_sets
+from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import ceil_div, elementwise_set, reduction_codelet, reduction_sets, vector_codelet
-from torchipu.ops.spec import (
-    ANY,
-    FLOATING,
-    Blocks,
-    Codelet,
-    Emitter,
-    HostPlanner,
-    HostTensor,
-    Lowering,
-    OpSpec,
-    Vertices,
-    register,
-)
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Codelet, Lowering, Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import Emitter, HostPlanner
+from torchipu.optable.spec import ANY, FLOATING, OpSpec, register
 from torchipu.target import Target
 
 NONE, MEAN, SUM = 0, 1, 2

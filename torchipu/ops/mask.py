@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from torchipu._kernels.indexing import MASK_COMPACT, MASK_COUNT, MASK_SCATTER, NONZERO
+from torchipu.device.codelets import MULTI_SLICE, reduction_codelet
+from torchipu.device.compute_sets import gather_set, reduction_sets
+from torchipu.host.emit.chain import broadcast
+from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.chain import broadcast
-from torchipu.ops.lowering import MULTI_SLICE, gather_set, reduction_codelet, reduction_sets
-from torchipu.ops.row_access import needed
-from torchipu.ops.spec import HostPlanner, HostTensor, OpSpec, Vertices, register
-from torchipu.ops.view import emit_copy, emit_fill
+from torchipu.optable.attributes import needed
+from torchipu.optable.codelet import Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import OpSpec, register
 from torchipu.target import Target
 
 BLOCK = 4096  # as in indexing_body.h

@@ -5,24 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from torchipu.device.integer_products import integer_vertices
+from torchipu.device.matrix_unit import product_vertices
+from torchipu.host.emit.chain import broadcast
+from torchipu.host.emit.half_partials import emit_half_product, partials_of
+from torchipu.host.emit.integer_matmul import emit_integer_product
+from torchipu.host.emit.matmul import emit_product, matrix
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.chain import broadcast
-from torchipu.ops.half_partials import emit_half_product, partials_of
-from torchipu.ops.integer_matmul import emit_integer_product, integer_vertices
-from torchipu.ops.matmul_steps import emit_product, matrix
-from torchipu.ops.matrix_unit import product_vertices
-from torchipu.ops.spec import (
-    FLOATING,
-    INTEGER,
-    Fusion,
-    HostPlanner,
-    OpSpec,
-    Product,
-    Vertices,
-    register,
-    register_fusion,
-)
+from torchipu.optable.codelet import Product, Vertices
+from torchipu.optable.fusion import Fusion, register_fusion
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import FLOATING, INTEGER, OpSpec, register
 
 if TYPE_CHECKING:
     from torchipu.target import Target

@@ -6,22 +6,17 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from torchipu._kernels import norm as kernels
+from torchipu.device.codelets import reduction_codelet, vector_codelet
+from torchipu.device.compute_sets import chain_sets
+from torchipu.host.emit.copy import emit_fill
+from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import ceil_div, chain_sets, reduction_codelet, vector_codelet
-from torchipu.ops.spec import (
-    FLOATING,
-    Blocks,
-    Codelet,
-    Emitter,
-    HostPlanner,
-    HostTensor,
-    Lowering,
-    OpSpec,
-    Vertices,
-    register,
-)
-from torchipu.ops.view import emit_fill
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Codelet, Lowering, Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import Emitter, HostPlanner
+from torchipu.optable.spec import FLOATING, OpSpec, register
 from torchipu.target import Target
 
 HAS_WEIGHT, HAS_BIAS, HAS_RUNNING, FROM_RUNNING, HAS_ADDEND, IS_RELU = 1, 2, 4, 8, 16, 32

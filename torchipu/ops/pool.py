@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING
 
 from torchipu._kernels import pool as kernels
 from torchipu._kernels.abi import Kernel
+from torchipu.device.codelets import busiest_elements
+from torchipu.host.emit.matmul import grain_for
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import busiest_elements
-from torchipu.ops.matmul_steps import grain_for
-from torchipu.ops.spec import FLOATING, Blocks, Codelet, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Codelet, Lowering, Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import FLOATING, OpSpec, register
 
 if TYPE_CHECKING:
     from torchipu.target import Target

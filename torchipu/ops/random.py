@@ -15,11 +15,16 @@ from torchipu._kernels.random import (
     RANDOM_PERMUTATION,
     RANDOM_UNIFORM,
 )
+from torchipu.device.codelets import element_codelet, vector_codelet
+from torchipu.device.compute_sets import linear_vertices
+from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import element_codelet, linear_vertices, vector_codelet
-from torchipu.ops.spec import Blocks, Codelet, HostPlanner, HostTensor, OpSpec, register
-from torchipu.ops.view import emit_copy, emit_fill
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Codelet
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import OpSpec, register
 
 ITEM = 64  # elements of one item of the random kernels
 SHARE = 8192  # elements of one thread's share

@@ -5,12 +5,17 @@ from __future__ import annotations
 from math import prod
 
 from torchipu._kernels import recurrent as kernels
+from torchipu.device.codelets import vector_codelet
+from torchipu.device.compute_sets import elementwise_set
+from torchipu.device.matrix_unit import matmul_vertices
+from torchipu.host.emit.matmul import grain_for, packed_panels
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import elementwise_set, vector_codelet
-from torchipu.ops.matmul_steps import grain_for, packed_panels
-from torchipu.ops.matrix_unit import matmul_vertices
-from torchipu.ops.spec import FLOATING, Blocks, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import FLOATING, OpSpec, register
 from torchipu.target import Target
 
 CELLS = ("tanh", "relu", "lstm", "gru")  # TI_CELL_*

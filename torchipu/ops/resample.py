@@ -13,12 +13,19 @@ from dataclasses import dataclass, replace
 from math import floor, prod
 
 from torchipu._kernels.resample import WEIGHTED_TAPS
+from torchipu.device.codelets import Work, busiest_elements
+from torchipu.device.compute_sets import copy_vertices
+from torchipu.host.emit.copy import emit_copy
+from torchipu.host.emit.rows import row_grain
+from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import Work, busiest_elements, ceil_div, copy_vertices
-from torchipu.ops.row_access import needed, row_grain
-from torchipu.ops.spec import Blocks, Codelet, HostPlanner, HostTensor, OpSpec, Vertices, register
-from torchipu.ops.view import emit_copy
+from torchipu.optable.attributes import needed
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Codelet, Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import OpSpec, register
 from torchipu.target import Target
 
 

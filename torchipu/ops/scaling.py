@@ -9,11 +9,16 @@ from typing import cast
 
 from torchipu._kernels import scaling as kernels
 from torchipu._kernels import update as update_kernels
+from torchipu.device.codelets import reduction_codelet, vector_codelet
+from torchipu.device.compute_sets import elementwise_set, reduction_sets
+from torchipu.host.emit.spans import SPAN
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import elementwise_set, reduction_codelet, reduction_sets, vector_codelet
-from torchipu.ops.spec import Codelet, HostPlanner, HostTensor, OpSpec, Vertices, register
-from torchipu.ops.update import SPAN, rounded, update, value_of
+from torchipu.ops.update import rounded, update, value_of
+from torchipu.optable.codelet import Codelet, Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import OpSpec, register
 from torchipu.target import Target
 
 SQUARES = "ipu.sum_squares.default"
@@ -38,7 +43,6 @@ _MEAN = vector_codelet(
     "popops::ScaledAdd<aX + bY>", 4, 4, supervisor=60, worker_half=24, worker_single=24,
     source="estimate: a scaled addition and a multiplication",
 )
-
 
 _CLAMP = vector_codelet("popops::Clamp", 3, 3, source="estimate: two comparisons")
 

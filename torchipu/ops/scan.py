@@ -6,10 +6,14 @@ from collections.abc import Callable
 from math import prod
 
 from torchipu._kernels.scan import SCAN, SCAN_EXTREMES
+from torchipu.device.codelets import vector_codelet
+from torchipu.device.compute_sets import linear_vertices
+from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import ceil_div, linear_vertices, vector_codelet
-from torchipu.ops.spec import FLOATING, Blocks, Emitter, HostPlanner, OpSpec, register
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.planner import Emitter, HostPlanner
+from torchipu.optable.spec import FLOATING, OpSpec, register
 
 SUM, PRODUCT, LOG_ADD = range(3)
 BLOCK = 16  # positions beside each other that an item takes; as in scan_body.h

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from math import prod
 
-from torchipu._kernels import softmax as kernels
+from torchipu.device.codelets import reduction_codelet, vector_codelet
+from torchipu.device.compute_sets import chain_sets
+from torchipu.host.emit.softmax import LOG, SAFE, SOFTMAX, emit_softmax, emit_softmax_gradient
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import ceil_div, chain_sets, reduction_codelet, vector_codelet
-from torchipu.ops.spec import FLOATING, Blocks, Codelet, Emitter, HostPlanner, Lowering, OpSpec, Vertices, register
+from torchipu.optable.attributes import needed
+from torchipu.optable.codelet import Codelet, Lowering, Vertices
+from torchipu.optable.planner import Emitter, HostPlanner
+from torchipu.optable.spec import FLOATING, OpSpec, register
 from torchipu.target import Target
-
-SOFTMAX, LOG, SAFE = 0, 1, 2
-BLOCK = 32  # positions that an item takes when the dimension is not the last; as in softmax_body.h
-GRAIN_ELEMENTS = 16384
 
 # --------------------------------------------------------------------------- device side
 # No single vertex: seven compute sets; 18,300 cycles for 8 rows of 736 halves a tile on silicon (ipu_hardware.md 2.3).
@@ -64,32 +64,15 @@ def _split(op: Op, shape: tuple[int, ...]) -> tuple[int, int, int]:
 def _emit(mode: int) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
         x, y = plan.value(op.inputs[0], DType.FLOAT), plan.output(op.outputs[0], DType.FLOAT)
-        outer, extent, inner = _split(op, x.shape)
-        if inner == 1:
-            plan.step(kernels.SOFTMAX_ROWS, [y], [x], ints=(extent, mode), items=outer,
-                      grain=max(1, GRAIN_ELEMENTS // max(1, extent)), writes=[Blocks.rows(outer, y)])
-        else:
-            plan.step(kernels.SOFTMAX_COLUMNS, [y], [x], ints=(extent, inner, mode),
-                      items=outer * ceil_div(inner, BLOCK),
-                      grain=max(1, GRAIN_ELEMENTS // max(1, extent * BLOCK)),
-                      writes=[Blocks.of((outer, extent, inner), (1, extent, BLOCK))])
+        emit_softmax(plan, y, x, _split(op, x.shape), mode)
 
     return emit
 
 
 def _emit_grad(mode: int) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
-        names = ("grad_output", "output")
-        dy, y = (plan.value(tensor, DType.FLOAT) for tensor in map(op.operand, names) if tensor is not None)
-        dx = plan.output(op.outputs[0], DType.FLOAT)
-        outer, extent, inner = _split(op, y.shape)
-        if inner == 1:
-            plan.step(kernels.SOFTMAX_ROWS_GRAD, [dx], [dy, y], ints=(extent, mode), items=outer,
-                      grain=max(1, GRAIN_ELEMENTS // max(1, extent)), writes=[Blocks.rows(outer, dx)])
-        else:
-            plan.step(kernels.SOFTMAX_COLUMNS_GRAD, [dx], [dy, y], ints=(extent, inner, mode),
-                      items=outer * ceil_div(inner, BLOCK), grain=max(1, GRAIN_ELEMENTS // max(1, extent * BLOCK)),
-                      writes=[Blocks.of((outer, extent, inner), (1, extent, BLOCK))])
+        dy, y = (plan.value(needed(op, name), DType.FLOAT) for name in ("grad_output", "output"))
+        emit_softmax_gradient(plan, plan.output(op.outputs[0], DType.FLOAT), dy, y, _split(op, y.shape), mode)
 
     return emit
 

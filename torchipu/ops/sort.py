@@ -7,12 +7,17 @@ from collections.abc import Callable
 
 from torchipu._kernels.reduce import REDUCE_INTEGERS
 from torchipu._kernels.sort import HISTOGRAM, SEARCH, SELECT, SORT
+from torchipu.device.codelets import busiest_elements, element_codelet, reduction_codelet
+from torchipu.device.compute_sets import reduction_sets
+from torchipu.host.emit.reduce import LARGEST, SMALLEST, SUM, emit_exact, emit_reduction
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import busiest_elements, element_codelet, reduction_codelet, reduction_sets
-from torchipu.ops.reduce import LARGEST, SMALLEST, SUM, emit_exact, emit_reduction
 from torchipu.ops.scan import around_dim
-from torchipu.ops.spec import FLOATING, Blocks, Codelet, Emitter, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Codelet, Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import Emitter, HostPlanner
+from torchipu.optable.spec import FLOATING, OpSpec, register
 from torchipu.target import Target
 
 RANK, MEDIAN, NAN_MEDIAN, MODE = range(4)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 
+from torchipu.device.codelets import element_codelet
+from torchipu.host.emit.chain import Chain, Value
 from torchipu.ir.graph import Op
-from torchipu.ops.chain import Chain, Value
 from torchipu.ops.elementwise import binary, estimated_map, parametrised, register_maps, unary
-from torchipu.ops.lowering import element_codelet
-from torchipu.ops.spec import Codelet
+from torchipu.optable.codelet import Codelet
 
 POLYNOMIALS = {
     **{f"{prefix}chebyshev_polynomial_{letter}": f"{prefix}chebyshev_{letter}"

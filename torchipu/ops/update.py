@@ -13,16 +13,20 @@ from collections.abc import Sequence
 from torchipu._kernels import update as kernels
 from torchipu._kernels.abi import Kernel
 from torchipu._kernels.update import HYPER, HYPER_WORDS
+from torchipu.device.codelets import FILL, vector_codelet
+from torchipu.device.compute_sets import elementwise_set, no_vertices
+from torchipu.host.emit.spans import SPAN
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import FILL, elementwise_set, no_vertices, vector_codelet
-from torchipu.ops.spec import Codelet, Emitter, HostPlanner, HostTensor, Lowering, OpSpec, Vertices, register
+from torchipu.optable.codelet import Codelet, Lowering, Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import Emitter, HostPlanner
+from torchipu.optable.spec import OpSpec, register
 from torchipu.target import Target
 
 __all__ = ["HYPER", "HYPER_WORDS"]
 
 STATES = ("param", "momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "grad_avg")
-SPAN = 4096  # elements of an item; as in update_body.h
 BLOCK_BYTES = 65536
 AMSGRAD, DECOUPLED = 1, 2
 HAS_MOMENTUM, IS_CENTRED, OF_TENSORFLOW = 1, 2, 4

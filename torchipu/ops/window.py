@@ -8,13 +8,19 @@ from math import prod
 
 from torchipu._kernels.copy import TRIANGLE
 from torchipu._kernels.resample import ADD_STRIDED
+from torchipu.device.codelets import FILL, vector_codelet
+from torchipu.device.compute_sets import copy_set, copy_vertices, elementwise_set, no_vertices
+from torchipu.host.emit.chain import collapse
+from torchipu.host.emit.copy import COPY_SHARE, emit_copy, emit_fill
+from torchipu.host.emit.rows import row_grain
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.chain import collapse
-from torchipu.ops.lowering import FILL, copy_set, copy_vertices, elementwise_set, no_vertices, vector_codelet
-from torchipu.ops.row_access import needed, row_grain
-from torchipu.ops.spec import Constraint, HostPlanner, HostTensor, OpSpec, Vertices, register
-from torchipu.ops.view import COPY_SHARE, diagonal_of, emit_copy, emit_fill
+from torchipu.ops.view import diagonal_of
+from torchipu.optable.attributes import needed
+from torchipu.optable.codelet import Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.spec import Constraint, OpSpec, register
 from torchipu.target import Target
 
 

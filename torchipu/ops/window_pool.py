@@ -8,12 +8,17 @@ from math import prod
 from torchipu._kernels import pool as pool_kernels
 from torchipu._kernels import window as kernels
 from torchipu._kernels.abi import Kernel
+from torchipu.device.codelets import FILL, MULTI_UPDATE_ADD
+from torchipu.device.compute_sets import elementwise_set, gather_set
+from torchipu.host.emit.matmul import grain_for
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.lowering import FILL, MULTI_UPDATE_ADD, elementwise_set, gather_set
-from torchipu.ops.matmul_steps import grain_for
 from torchipu.ops.pool import BACKWARD, FORWARD, LEAST_CHUNK_READS, lowering
-from torchipu.ops.spec import FLOATING, Blocks, Emitter, HostPlanner, HostTensor, OpSpec, Vertices, register
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Vertices
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import Emitter, HostPlanner
+from torchipu.optable.spec import FLOATING, OpSpec, register
 from torchipu.target import Target
 
 Triple = tuple[int, int, int]

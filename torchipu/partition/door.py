@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from torchipu.compiler import computing, try_graph
+from torchipu.device.locations import places
+from torchipu.device.memory import tile_memory
 from torchipu.errors import OptionsError, OutOfTileMemoryError, PlacementError
 from torchipu.ir.graph import Graph
 from torchipu.ir.types import Leg, Role
@@ -19,8 +21,6 @@ from torchipu.partition.search import Cuts, least, ranked, relaxed
 from torchipu.partition.trial import BLOCKS_A_STAGE, Blocks, Trial, blocks_of, cycles_by_tensor, recomputed, try_stages
 from torchipu.partition.units import Module, block_name, edges_of, fine_modules, modules_of, units_of, with_blocks
 from torchipu.passes.canonicalise import canonicalise
-from torchipu.passes.locations import places
-from torchipu.passes.memory import tile_memory
 from torchipu.passes.placement import place
 from torchipu.passes.recompute import recompute
 from torchipu.step import InferenceStep, TrainStep

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, pairwise, product
 
-from torchipu.cost.exchange import link_cycles, streaming_cycles
-from torchipu.cost.sync import sync_cycles
+from torchipu.device.cost.exchange import link_cycles, streaming_cycles
+from torchipu.device.cost.sync import sync_cycles
+from torchipu.device.schedule import make_schedule
 from torchipu.ir.types import Leg
 from torchipu.partition.units import Edge, Unit
-from torchipu.passes.schedule import make_schedule
 from torchipu.target import Target
 
 NONE, STAGE, ALL = "none", "stage", "all"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from torchipu.cost.exchange import host_cycles
+from torchipu.device.cost.exchange import host_cycles
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Leg, Role
-from torchipu.ops.spec import spec_of
-from torchipu.passes.recompute import MARK
+from torchipu.optable.marks import MARK
+from torchipu.optable.spec import spec_of
 from torchipu.target import Target
 
 HEAD = ""  # the module path of the whole model

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from torchipu.host.planner import operands_read
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role
-from torchipu.ops.spec import spec_of
-from torchipu.ops.transfer import RECEIVE, SEND, Moment, transfer
-from torchipu.runtime.host_plan import operands_read
+from torchipu.optable.spec import spec_of
+from torchipu.optable.transfer import RECEIVE, SEND, Moment, transfer
 
 GIVEN = (Role.INPUT, Role.CONSTANT, Role.HYPERPARAMETER)  # what every process is given
 PRODUCTS = (

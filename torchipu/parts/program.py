@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 from torchipu.distributed.order import Replicas
 from torchipu.errors import ConstraintError, OptionsError, PlacementError
+from torchipu.host.observation import Observation
+from torchipu.host.planner import HostPlan, Planner
+from torchipu.host.recomputation import undone
+from torchipu.host.replicas import with_totals
+from torchipu.host.transfers import Order, can_overlap, ordered
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
-from torchipu.ops.spec import spec_of
-from torchipu.ops.transfer import NUMBER, RECEIVE
+from torchipu.optable.spec import spec_of
+from torchipu.optable.transfer import NUMBER, RECEIVE
 from torchipu.options import Options
 from torchipu.parts.cut import Cut, Part, cut
 from torchipu.parts.order import Timetable, make_timetable
-from torchipu.passes.recompute import undone
-from torchipu.runtime.host_plan import HostPlan, Planner
-from torchipu.runtime.observation import Observation
-from torchipu.runtime.replicas import with_totals
-from torchipu.runtime.transfers import Order, can_overlap, ordered
 
 
 @dataclass(frozen=True, slots=True)

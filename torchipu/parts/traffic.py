@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from torchipu.errors import PeerError
 from torchipu.ir.graph import Op
-from torchipu.ops.transfer import NUMBER, SEND, Moment
+from torchipu.optable.transfer import NUMBER, SEND, Moment
 from torchipu.parts.cut import Part, Transfer
 from torchipu.parts.order import Run
 from torchipu.parts.peers import HEADER_BYTES, Peers, raise_if_failed, write_header

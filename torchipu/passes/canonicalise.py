@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Leg
-from torchipu.ops.generic import EFFECT_TOKEN
-from torchipu.ops.spec import spec_of
+from torchipu.optable.generic import EFFECT_TOKEN
+from torchipu.optable.spec import spec_of
 
 
 def canonicalise(graph: Graph) -> Graph:
@@ -211,4 +211,3 @@ def _drop_dead(graph: Graph) -> Graph:
     if len(kept) == len(graph.ops):
         return graph
     return replace(graph, ops=tuple(reversed(kept)))
-

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from torchipu.device.matrix_unit import summand_tiles
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg
-from torchipu.ops.matrix_unit import summand_tiles
-from torchipu.ops.spec import spec_of
+from torchipu.optable.spec import spec_of
 from torchipu.options import Options
 from torchipu.target import Target
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Leg
-from torchipu.ops.spec import spec_of
+from torchipu.optable.marks import CHECKPOINT_REGION, MARK
+from torchipu.optable.spec import spec_of
 from torchipu.options import Options
 
-MARK = "recomputed_from"
-CHECKPOINT_REGION = "checkpoint_region"  # attribute of ops under torch.utils.checkpoint: which call of it
 PIPELINES = ("pipelined", "1f1b", "interleaved")
 
 
@@ -155,29 +154,6 @@ def _kept(graph: Graph, regions: Mapping[Op, object]) -> set[Tensor]:
                 if is_checkpoint and regions.get(op) != made_in:
                     kept.add(tensor)
     return kept
-
-
-def undone(graph: Graph) -> Graph:
-    """Return the graph without its clones: what a clone gives is what its original gave.
-
-    For readers to whom storage between the legs costs nothing, such as the host.
-    """
-    clones = {op for op in graph.ops if MARK in op.attrs}
-    if not clones:
-        return graph
-    original = {op.outputs[0].name: op for op in graph.ops if op.outputs and op not in clones}
-    same: dict[Tensor, Tensor] = {}
-    for op in graph.ops:
-        if op in clones:
-            same.update(zip(op.outputs, original[str(op.attrs[MARK])].outputs, strict=True))
-    ops = tuple(
-        replace(op, inputs=tuple(same.get(tensor, tensor) for tensor in op.inputs)) if any(t in same for t in op.inputs)
-        else op for op in graph.ops if op not in clones
-    )
-    return replace(
-        graph, ops=ops, outputs=tuple(same.get(tensor, tensor) for tensor in graph.outputs),
-        updates=tuple((state, same.get(value, value)) for state, value in graph.updates),
-    )
 
 
 def _changing_states(graph: Graph) -> set[Tensor]:

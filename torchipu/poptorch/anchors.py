@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torchipu.capture.gradient_scaling import LOSS_SCALE
+from torchipu.host.resident import Returned
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Leg, Role
 from torchipu.poptorch._impl import createPoptorchError
-from torchipu.runtime.resident import Returned
 
 OP_TYPES: Mapping[str, str] = {
     "mm": "MatMul", "bmm": "MatMul", "addmm": "MatMul", "linear": "MatMul", "convolution": "Conv", "t": "Transpose",

@@ -16,8 +16,8 @@ import torch
 from torch.fx import traceback
 
 from torchipu.capture.block import BLOCK_KEY
+from torchipu.device.schedule import make_schedule
 from torchipu.errors import ScheduleError
-from torchipu.passes.schedule import make_schedule
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.poptorch_core import createPoptorchError
 from torchipu.poptorch.strategies import PipelinedExecution, _IExecutionStrategy, num_forward_stages

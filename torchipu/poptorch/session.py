@@ -12,6 +12,8 @@ from torchipu.capture.captured import Captured
 from torchipu.capture.gradient_scaling import LOSS_SCALE
 from torchipu.capture.running import capture_by_running
 from torchipu.capture.tracked_gradients import of_names
+from torchipu.host.executor import FIRST_EXTERNAL, BoundPlan
+from torchipu.host.resident import Resident, Returned
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import Leg, Role
 from torchipu.options import Options
@@ -21,8 +23,6 @@ from torchipu.poptorch.blocks import check_depth, refuse_ops_outside
 from torchipu.poptorch.executable_cache import ExecutableCache
 from torchipu.poptorch.grouping import Group
 from torchipu.poptorch.tracing import TracedModel
-from torchipu.runtime.executor import FIRST_EXTERNAL, BoundPlan
-from torchipu.runtime.resident import Resident, Returned
 from torchipu.step import InferenceStep, TrainStep
 from torchipu.step.base import ProgramStep
 
@@ -368,4 +368,3 @@ def make_session(
     if optimizer is not None:
         return TrainingSession(model, optimizer, options)
     return InferenceSession(model, options)
-

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torchipu.host.resident import Returned
 from torchipu.options import Options as CoreOptions
 from torchipu.options import Stage as CoreStage
 from torchipu.poptorch import processes
@@ -35,7 +36,6 @@ from torchipu.poptorch.strategies import (
     _IExecutionStrategy,
     _PhasedExecution,
 )
-from torchipu.runtime.resident import Returned
 
 MODES = {
     OutputMode.Final: "final", OutputMode.All: "all", OutputMode.Sum: "sum", OutputMode.EveryN: "every_n",
@@ -342,4 +342,3 @@ def check_batch(arguments: Arguments, options: Options) -> None:
             f"{pieces} because it is used to calculate the batch size which will be executed on the device in any "
             "given iteration. For a full explanation see the batching semantics page of the documentation."
         )
-

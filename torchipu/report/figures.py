@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchipu.passes.memory import TileMemory
+from torchipu.device.memory import TileMemory
 
 
 @dataclass(frozen=True, slots=True)

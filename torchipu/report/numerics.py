@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from torchipu.host.statistics import TensorStatistics, advise_loss_scale, format_statistics
 from torchipu.report.json import write_whole
-from torchipu.runtime.statistics import TensorStatistics, advise_loss_scale, format_statistics
 
 FORMAT = "torchipu.numerics"
 VERSION = 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torchipu.cost import Cost, chart
+from torchipu.device.cost import Cost, chart
+from torchipu.device.memory import tile_memory
 from torchipu.ir.graph import Op
 from torchipu.ir.program import Executable, Execute, HostCopy, leaves_of
 from torchipu.ir.types import Role
-from torchipu.passes.memory import tile_memory
 from torchipu.report.figures import ChoiceCycles, CodeletUse, Figures, GenericOp, OpCycles
 from torchipu.report.json import format_json
 from torchipu.report.text import format_full, format_summary
@@ -40,7 +40,7 @@ def profile_of(executable: Executable, cost: Cost, target: Target) -> Profile:
 
     Args:
         executable: With or without addresses.
-        cost: From ``torchipu.cost.estimate``.
+        cost: From ``torchipu.device.cost.estimate``.
         target: The machine.
     """
     seconds = cost.cycles / target.clock_hz

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchipu.cost import LEGEND
+from torchipu.device.cost import LEGEND
 from torchipu.report.figures import Figures
 
 LABEL_WIDTH = 20

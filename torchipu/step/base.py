@@ -19,18 +19,18 @@ from torchipu.distributed.exchange import Exchange
 from torchipu.distributed.handshake import agree
 from torchipu.distributed.members import Members
 from torchipu.errors import ConstraintError, OptionsError
+from torchipu.host.executor import FIRST_EXTERNAL, BoundPlan, default_threads, resolved
+from torchipu.host.generic import TORCH_DTYPES
+from torchipu.host.lanes import Lanes, choose_lanes
+from torchipu.host.observation import Observation
+from torchipu.host.planner import HostPlan, Planner
+from torchipu.host.resident import Resident, Returned
+from torchipu.host.statistics import TensorStatistics
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.options import Options
 from torchipu.parts.program import Piece
 from torchipu.report import Profile, format_numerics, profile_of
 from torchipu.report.recorder import record
-from torchipu.runtime.executor import FIRST_EXTERNAL, BoundPlan, default_threads, resolved
-from torchipu.runtime.generic import TORCH_DTYPES
-from torchipu.runtime.host_plan import HostPlan, Planner
-from torchipu.runtime.lanes import Lanes, choose_lanes
-from torchipu.runtime.observation import Observation
-from torchipu.runtime.resident import Resident, Returned
-from torchipu.runtime.statistics import TensorStatistics
 from torchipu.step.in_common import described
 from torchipu.step.in_parts import InParts
 from torchipu.step.parted import PartedStep

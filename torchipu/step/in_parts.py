@@ -10,6 +10,9 @@ import torch
 
 from torchipu.distributed.exchange import Bucket, Exchange
 from torchipu.distributed.order import Replicas
+from torchipu.host.executor import BoundPlan
+from torchipu.host.observation import Observation
+from torchipu.host.transfers import Order
 from torchipu.installation import torch_version
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.options import Options
@@ -17,9 +20,6 @@ from torchipu.parts.processes import Processes
 from torchipu.parts.program import Piece, facts, ipus_of_a_process, make_piece
 from torchipu.parts.state import check_materialised, fill_from_bytes, flat_bytes, gather
 from torchipu.parts.traffic import Traffic
-from torchipu.runtime.executor import BoundPlan
-from torchipu.runtime.observation import Observation
-from torchipu.runtime.transfers import Order
 
 States = Mapping[Tensor, torch.Tensor | None]
 MakeExchange = Callable[[torch.Tensor, Sequence[Bucket]], Exchange]

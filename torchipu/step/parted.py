@@ -11,12 +11,12 @@ import torch
 
 from torchipu.capture.captured import Captured
 from torchipu.capture.stand_ins import standing_in
+from torchipu.host.executor import BoundPlan
+from torchipu.host.generic import TORCH_DTYPES
+from torchipu.host.resident import Returned
 from torchipu.ir.graph import Tensor
 from torchipu.options import Options
 from torchipu.parts.state import names_of
-from torchipu.runtime.executor import BoundPlan
-from torchipu.runtime.generic import TORCH_DTYPES
-from torchipu.runtime.resident import Returned
 from torchipu.step.in_parts import InParts
 
 

@@ -1,0 +1,136 @@
+"""The memory pass: what is live when, addresses that do not overlap, and refusal of programs that do not fit."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.placed_graphs import lowered, one_forward, op, pipeline, sharded, tensor, training_graph
+from torchipu.device.memory import Liveness, assign_memory, exchange_code_bytes, tile_memory
+from torchipu.errors import OutOfTileMemoryError
+from torchipu.ir.graph import Graph
+from torchipu.ir.types import Role
+from torchipu.ir.verify import verify_executable
+from torchipu.target import lookup_target
+
+MK2 = lookup_target("mk2")
+FULL = MK2.num_tiles * 32  # 128 bytes of floats on each tile
+
+
+def chain(length):
+    x = tensor("x", FULL, role=Role.INPUT)
+    ops, value = [], x
+    for number in range(length):
+        result = tensor(f"h{number}", FULL)
+        ops.append(op("add", (value, value), result))
+        value = result
+    return Graph("chain", (x,), (value,), tuple(ops))
+
+
+def test_chain_needs_room_for_two_values_whatever_its_length():
+    (short,) = tile_memory(lowered(chain(3), one_forward(), MK2), MK2)
+    (long,) = tile_memory(lowered(chain(50), one_forward(), MK2), MK2)
+    assert short.bytes_by_category["temporaries"] == long.bytes_by_category["temporaries"] == 2 * 128
+    assert long.bytes_by_category["streams and links"] == 128
+
+
+def test_weights_states_and_accumulators_are_always_live():
+    (memory,) = tile_memory(lowered(training_graph(1, FULL, layers=10), pipeline(1, 2), MK2, micro_batches=2), MK2)
+    assert memory.bytes_by_category["weights"] == 20 * 128
+    assert memory.bytes_by_category["optimiser state"] == 10 * 128
+
+
+def test_off_chip_optimiser_state_is_on_the_tile_during_the_update_only():
+    graph = training_graph(1, FULL, layers=10)
+    on_chip, off_chip = (
+        tile_memory(lowered(graph, pipeline(1, 2), MK2, micro_batches=2, off_chip_state=off), MK2)[0]
+        for off in (False, True)
+    )
+    assert off_chip.bytes_by_category["optimiser state"] == 0
+    assert off_chip.total_bytes <= on_chip.total_bytes - 10 * 128 + 128
+
+
+def test_deeper_stash_takes_more_memory_on_earlier_stages():
+    memory = tile_memory(lowered(training_graph(4, FULL, layers=3), pipeline(4, 8), MK2, micro_batches=8), MK2)
+    # Two inner values a stage: 2 (S - 1 - i) of each are held all the time beside the one in work.
+    assert [one.bytes_by_category["stashes"] for one in memory] == [6 * 2 * 128, 4 * 2 * 128, 2 * 2 * 128, 0]
+
+
+def test_code_is_counted_once_for_each_codelet_and_control_once_for_each_distinct_set():
+    (memory,) = tile_memory(lowered(chain(40), one_forward(), MK2), MK2)
+    assert memory.bytes_by_category["code"] == 258
+    assert memory.bytes_by_category["control"] == MK2.control_bytes_per_compute_set
+    assert memory.bytes_by_category["stacks"] == 6 * 512 + 128
+
+
+def test_exchange_code_grows_with_bursts_and_fragments_up_to_a_limit():
+    assert exchange_code_bytes(256, 1) == 4 + 12
+    assert exchange_code_bytes(2560, 10) == 40 + 120
+    assert exchange_code_bytes(10**6, 10**6) == 7_000
+
+
+@pytest.mark.parametrize("schedule", [pipeline(2, 4), sharded(2, 4)])
+@pytest.mark.parametrize("elements", [64, 5_000, FULL + 2])
+def test_variables_live_together_on_a_tile_do_not_overlap(schedule, elements):
+    executable = lowered(training_graph(2, elements, layers=6), schedule, MK2, micro_batches=4)
+    placed = assign_memory(executable, MK2, allow_overflow=False)
+    verify_executable(placed, num_tiles=MK2.num_tiles)
+    lives = Liveness(executable, MK2).lifetimes
+    addresses = placed.addresses
+    tiles = {life.variable.name: set(life.variable.mapping.tiles) for life in lives}
+    checked = 0
+    for index, one in enumerate(lives):
+        for other in lives[index + 1 :]:
+            together = (
+                one.always or other.always or one.variable.depth > 1 or other.variable.depth > 1
+                or (one.begin <= other.end and other.begin <= one.end)
+            )
+            shared = tiles[one.variable.name] & tiles[other.variable.name]
+            if one.variable.ipu == other.variable.ipu and together and shared:
+                (begin, end), (low, high) = addresses[one.variable.name], addresses[other.variable.name]
+                assert end <= low or high <= begin, (one.variable.name, other.variable.name)
+                checked += 1
+    assert checked > 100
+
+
+def test_addresses_leave_room_for_code_and_stay_near_the_peak():
+    executable = lowered(training_graph(1, FULL, layers=30), pipeline(1, 2), MK2, micro_batches=2)
+    placed = assign_memory(executable, MK2, allow_overflow=False)
+    (memory,) = tile_memory(executable, MK2)
+    assert min(begin for begin, _ in placed.addresses.values()) >= MK2.stack_bytes + 258
+    assert max(end for _, end in placed.addresses.values()) <= 1.05 * memory.total_bytes
+    assert set(placed.addresses) == {one.name for one in executable.variables}
+
+
+def test_program_that_does_not_fit_is_refused_with_the_largest_variables_and_remedies():
+    small = replace(MK2, tile_memory_bytes=5_000)
+    executable = lowered(training_graph(2, FULL, layers=5), pipeline(2, 4), small, micro_batches=4)
+    with pytest.raises(OutOfTileMemoryError) as caught:
+        assign_memory(executable, small, allow_overflow=False)
+    error = caught.value
+    fullest = max(tile_memory(executable, small), key=lambda memory: memory.total_bytes)
+    assert (error.ipu, error.tile, error.available_bytes) == (fullest.ipu, fullest.tile, 5_000)
+    assert error.needed_bytes == fullest.total_bytes > 5_000
+    text = str(error)
+    assert text.startswith(f"tile {error.tile} of ipu {error.ipu} needs {error.needed_bytes} B")
+    assert "a tile of Graphcore Mk2 GC200 has 5000 B" in text.split("\n")[0]
+    assert sum(line.strip().startswith("%") for line in text.split("\n")) == 5
+    remedies = ("more IPUs", "recomputation", "off-chip optimiser state", "micro-batch")
+    assert all(remedy in error.remedy for remedy in remedies)
+
+
+def test_program_that_does_not_fit_is_placed_when_overflow_is_allowed():
+    small = replace(MK2, tile_memory_bytes=5_000)
+    executable = lowered(training_graph(2, FULL, layers=5), pipeline(2, 4), small, micro_batches=4)
+    placed = assign_memory(executable, small, allow_overflow=True)
+    assert max(end for _, end in placed.addresses.values()) > 5_000
+
+
+def test_code_that_overflows_its_region_is_refused_though_the_tile_has_room():
+    small = replace(MK2, code_region_bytes=257)
+    executable = lowered(chain(2), one_forward(), small)
+    with pytest.raises(OutOfTileMemoryError, match=r"tile 0 of ipu 0 needs 258 B of code.*region of 257 B") as caught:
+        assign_memory(executable, small, allow_overflow=False)
+    assert (caught.value.needed_bytes, caught.value.available_bytes) == (258, 257)
+    assert "more IPUs" in str(caught.value)
+    assert assign_memory(executable, small, allow_overflow=True).addresses
+    assign_memory(executable, replace(small, code_region_bytes=258), allow_overflow=False)

@@ -1,0 +1,57 @@
+"""The arena that programs share: as large as the largest needs, one program's at a time, gone with the last."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from torchipu.host import arena
+from torchipu.host.arena import shared_arena
+
+
+def test_programs_share_memory_that_grows_with_the_largest() -> None:
+    small = shared_arena(1000)
+    large = shared_arena(100_000)
+    assert small is large
+    with small.lent(1000) as address, large.lent(100_000) as other:
+        assert address % 64 == other % 64 == 0
+        assert abs(address - other) >= 1000  # lent already: memory of its own
+
+
+def test_the_arena_goes_with_the_last_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arena, "_shared", None)  # programs of other tests may hold theirs
+    holder = shared_arena(64)
+    seen = weakref.ref(holder)
+    assert shared_arena(64) is holder
+    del holder
+    gc.collect()
+    assert seen() is None
+
+
+def test_programs_of_two_threads_keep_their_values_apart() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64), nn.Tanh()) for _ in range(2)]
+    x = torch.randn(32, 64)
+    with torch.no_grad():
+        compiled = [torch.compile(model, backend="ipu", options={"host_threads": 1}) for model in models]
+        expected = [call(x) for call in compiled]
+        wrong: list[int] = []
+
+        def repeat(number: int) -> None:
+            with torch.no_grad():
+                for _ in range(200):
+                    if not torch.equal(compiled[number](x), expected[number]):
+                        wrong.append(number)
+
+        threads = [threading.Thread(target=repeat, args=(number,)) for number in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []

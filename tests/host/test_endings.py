@@ -1,0 +1,128 @@
+"""What the host computes along with a convolution, its gradient or a normalisation: sums, ReLUs and their gradients."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import torchipu
+from torchipu.host.planner import Planner
+
+CONV, GRADIENT, RELU, ADD, GATE = "convolution", "convolution_backward", "relu", "add", "threshold_backward"
+NORM = "_native_batch_norm_legit_functional"
+
+
+class Residual(nn.Module):
+    """Two residual blocks, the second with a stride and a projection; returns the loss and the last image."""
+
+    def __init__(self, channels: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        pad = kernel // 2
+        self.stem = nn.Conv2d(3, channels, 3)
+        self.convs = nn.ModuleList(
+            nn.Conv2d(channels, channels, kernel, stride if index == 2 else 1, pad, bias=index == 3)
+            for index in range(4)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(5))
+        self.project = nn.Conv2d(channels, channels, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.stem(x)
+        y = F.relu(self.norms[0](self.convs[0](x)))
+        x = F.relu(self.norms[1](self.convs[1](y)) + x)
+        y = F.relu(self.norms[2](self.convs[2](x)))
+        y = F.relu(self.norms[3](self.convs[3](y)) + self.norms[4](self.project(x)))
+        return y.square().mean(), y
+
+
+def step_of(model: nn.Module, threads: int = 2) -> torchipu.TrainStep:
+    """A step whose update subtracts the gradient itself."""
+    options = torchipu.Options(host_threads=threads, allow_out_of_memory=True)
+    return torchipu.TrainStep(model, torch.optim.SGD(model.parameters(), lr=1.0), options)
+
+
+def fused_kinds(step: torchipu.TrainStep) -> list[tuple[str, ...]]:
+    """The ops that the plan joins, by short names."""
+    return [tuple(op.target.split(".")[1] for op in ops) for ops, _ in Planner(step.compiled.graph).fused.values()]
+
+
+# images, channels, size, window, stride
+SHAPES = [(2, 32, 9, 3, 2), (3, 33, 13, 3, 2), (1, 40, 18, 1, 1), (5, 64, 7, 3, 1), (2, 32, 40, 1, 2)]
+
+
+@pytest.mark.parametrize(("images", "channels", "size", "kernel", "stride"), SHAPES)
+def test_gradients_of_residual_blocks_equal_float64(images, channels, size, kernel, stride):
+    torch.manual_seed(0)
+    model = Residual(channels, kernel, stride)
+    reference = copy.deepcopy(model).double()
+    x = torch.randn(images, 3, size, size)
+    before = {name: value.detach().clone() for name, value in model.named_parameters()}
+    step = step_of(model)
+    loss, image = step(x)
+    kinds = fused_kinds(step)
+    assert kinds.count((NORM, RELU)) == 2
+    assert kinds.count((NORM, ADD, RELU)) == 2
+    assert kinds.count((GRADIENT, GATE)) == 2
+    assert kinds.count((GRADIENT, ADD, GATE)) == 1
+    assert kinds.count((GRADIENT, ADD)) == 1, "the sum at the stem has no ReLU after it"
+    expected_loss, expected = reference(x.double())
+    expected_loss.backward()
+    torch.testing.assert_close(image.double(), expected.detach(), rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(loss.double(), expected_loss.detach(), rtol=1e-5, atol=0)
+    for (name, new), judge in zip(model.named_parameters(), reference.parameters(), strict=True):
+        assert judge.grad is not None
+        size_of = float(judge.grad.abs().max()) + 1e-2
+        atol = 3e-7 * float(before[name].abs().max()) + 5e-5 * size_of
+        torch.testing.assert_close((before[name] - new.detach()).double(), judge.grad, rtol=1e-4, atol=atol, msg=name)
+    for ours, judge in zip(model.buffers(), reference.buffers(), strict=True):
+        torch.testing.assert_close(ours.double(), judge.double(), rtol=1e-5, atol=1e-6)
+
+
+def test_the_same_bits_for_any_number_of_threads():
+    x = torch.randn(6, 3, 20, 20)
+    results = []
+    for threads in (1, 2, 5):
+        torch.manual_seed(0)
+        model = Residual(48, 3, 2)
+        step_of(model, threads)(x)
+        results.append([parameter.detach().clone() for parameter in model.parameters()])
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("special", [float("nan"), float("inf")])
+def test_special_values_reach_what_they_reach_in_eager(special):
+    torch.manual_seed(0)
+    model = Residual(32, 3, 2)
+    reference = copy.deepcopy(model)
+    x = torch.randn(4, 3, 12, 12)
+    x[1, 0, 5, 5] = special
+    _, image = step_of(model)(x)
+    loss, expected = reference(x)
+    loss.backward()
+    assert torch.equal(torch.isfinite(image), torch.isfinite(expected.detach()))
+    for new, judge in zip(model.parameters(), reference.parameters(), strict=True):
+        assert judge.grad is not None
+        assert torch.equal(torch.isfinite(new.detach()), torch.isfinite(judge.detach() - judge.grad))
+
+
+def test_a_normalisation_that_others_read_too_is_not_absorbed():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm2d(8)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = self.norm(x)
+            return F.relu(y).mean(), y
+
+    x = torch.randn(2, 8, 5, 5)
+    step = step_of(Twice())
+    expected = F.batch_norm(x, None, None, training=True)
+    _, y = step(x)
+    assert not [kinds for kinds in fused_kinds(step) if kinds[0] == NORM]
+    torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-6)

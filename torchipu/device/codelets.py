@@ -1,0 +1,150 @@
+"""Codelets that op families share, and the cycle formulas of simple ones.
+
+Formulas are those of the poplibs estimators and of measurements on silicon, restated in ``ipu_hardware.md`` section 2.
+Sizes go from a compute set to a cycle formula by these names:
+
+    elements      elements on the busiest tile
+    vector_width  elements of one 64-bit access: 4 halves or 2 floats
+    partials      values reduced into one
+    rows          pieces handled one after another
+    bytes         bytes moved
+    element_bytes bytes of one element
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchipu.ir.arithmetic import ceil_div
+from torchipu.optable.codelet import Codelet
+from torchipu.target import Target
+
+Work = Mapping[str, int]
+MIN_BYTES_PER_TILE = 128  # least share of a linearly mapped variable; poplibs, ipu_hardware.md 3.3
+REDUCTION_GRAIN = 8  # partial sums stay in groups of this many outputs; poplibs, ipu_hardware.md 3.4
+
+
+def busiest_elements(
+    target: Target, elements: int, grain: int = 1, element_bytes: int | None = None, max_tiles: int | None = None,
+) -> int:
+    """Return how many elements the busiest tile holds when they are spread linearly.
+
+    Args:
+        target: The machine.
+        elements: Elements in all.
+        grain: Elements that stay together.
+        element_bytes: With it, a tile gets 128 bytes at least, as storage does; without, a grain at least.
+        max_tiles: Tiles used at most.
+    """
+    least = ceil_div(MIN_BYTES_PER_TILE, element_bytes) if element_bytes else grain
+    grains = ceil_div(elements, grain)
+    tiles = max(1, min(max_tiles or target.num_tiles, target.num_tiles, grains // max(1, ceil_div(least, grain))))
+    return min(elements, ceil_div(grains, tiles) * grain)
+
+
+def vector_codelet(
+    name: str, half: float, single: float, *, supervisor: int = 11, worker_half: int = 26, worker_single: int = 29,
+    code_bytes: int = 258, source: str = "poplibs estimator, ipu_hardware.md 2.3",
+) -> Codelet:
+    """Return a codelet that steps through 64-bit vectors: ``supervisor + 6 (worker + c ceil(n / 6v))`` cycles.
+
+    Args:
+        name: Poplibs-like name.
+        half: Cycles of a vector of four halves (also of smaller types).
+        single: Cycles of a vector of two floats or words.
+        supervisor: Cycles before the workers start.
+        worker_half: Fixed cycles of a worker on halves.
+        worker_single: Fixed cycles of a worker on floats.
+        code_bytes: Bytes of code.
+        source: Where the numbers come from.
+    """
+
+    def cycles(target: Target, work: Work) -> int:
+        width = work["vector_width"]
+        per_vector, fixed = (half, worker_half) if width >= 4 else (single, worker_single)
+        vectors = ceil_div(work["elements"], target.num_workers * width)
+        return supervisor + target.num_workers * (fixed + int(per_vector * vectors))
+
+    return Codelet(name, cycles, code_bytes, source)
+
+
+def element_codelet(
+    name: str, half: float, single: float, *, supervisor: int = 20, worker: int = 30, code_bytes: int = 400,
+    source: str = "poplibs estimator, ipu_hardware.md 2.3",
+) -> Codelet:
+    """Return a codelet that steps through single elements: ``supervisor + 6 (worker + c ceil(n / 6))`` cycles.
+
+    Args:
+        name: Poplibs-like name.
+        half: Cycles of a half element.
+        single: Cycles of a float element.
+        supervisor: Cycles before the workers start.
+        worker: Fixed cycles of a worker.
+        code_bytes: Bytes of code.
+        source: Where the numbers come from.
+    """
+
+    def cycles(target: Target, work: Work) -> int:
+        per_element = half if work["vector_width"] >= 4 else single
+        return supervisor + target.num_workers * (
+            worker + int(per_element * ceil_div(work["elements"], target.num_workers))
+        )
+
+    return Codelet(name, cycles, code_bytes, source)
+
+
+def reduction_codelet(
+    name: str, *, code_bytes: int = 600, source: str = "poplibs estimator, ipu_hardware.md 2.2 and 2.4",
+) -> Codelet:
+    """Return a codelet that reduces ``partials`` values into each of ``elements`` results.
+
+    Many results: ``33 + 6 (20 + (2 P + 8) ceil(n / 6 a))``, with an accumulator of a = 4 floats or 8 halves. One or a
+    few results: the workers share the partials, and a last step joins their six values.
+    """
+
+    def cycles(target: Target, work: Work) -> int:
+        workers, width = target.num_workers, work["vector_width"]
+        results, partials = work["elements"], work["partials"]
+        strided = workers * (20 + (2 * partials + 8) * ceil_div(results, workers * 2 * width))
+        # Along the partials, one vector a cycle; six workers take rows, or shares of one row where rows are few.
+        shares = max(1, workers // max(1, results))
+        rows = ceil_div(results, max(1, workers // shares))
+        contiguous = workers * (24 + rows * (17 + ceil_div(partials, shares * width))) + (40 if shares > 1 else 0)
+        return 33 + min(strided, contiguous)
+
+    return Codelet(name, cycles, code_bytes, source)
+
+
+def _copy_cycles(target: Target, work: Work) -> int:
+    """Local copy: 8 bytes a cycle for long pieces; fitted cycles a byte for scattered elements."""
+    per_byte = 1 / 8 if work.get("rows", 1) <= 1 else {1: 5.15, 2: 5.15, 4: 3.125}.get(work["element_bytes"], 0.44)
+    fixed = 40 if work.get("rows", 1) <= 1 else 587
+    return fixed + int(per_byte * work["bytes"])
+
+
+def _fill_cycles(target: Target, work: Work) -> int:
+    """Fill: a vector a cycle of each worker."""
+    return 11 + target.num_workers * (25 + ceil_div(work["elements"], target.num_workers * work["vector_width"]))
+
+
+def _slice_cycles(target: Target, work: Work) -> int:
+    """Dynamic slice or gather of ``rows`` rows of ``elements / rows`` elements."""
+    rows = max(1, work["rows"])
+    row_bytes = ceil_div(work["elements"], rows) * work["element_bytes"]
+    return 25 + target.num_workers * (30 + ceil_div(rows, target.num_workers) * (19 + 2 * ceil_div(row_bytes, 8)))
+
+
+def _update_add_cycles(target: Target, work: Work) -> int:
+    """Scatter-add of ``rows`` rows; sub-word elements cost about 20 cycles each."""
+    rows = max(1, work["rows"])
+    row_elements = ceil_div(work["elements"], rows)
+    per_row = 12 + (20 * row_elements if work["element_bytes"] < 4 and row_elements % 2 else 3 * row_elements)
+    return 25 + target.num_workers * (32 + ceil_div(rows, target.num_workers) * (per_row + 5))
+
+
+COPY = Codelet("poplar::Copy", _copy_cycles, 120, "poplibs log, ipu_hardware.md 2.5")
+STRIDED_COPY = Codelet("poplar::StridedCopy", _copy_cycles, 240, "poplibs log, ipu_hardware.md 2.5")
+FILL = Codelet("popops::Fill", _fill_cycles, 120, "poplibs estimator, ipu_hardware.md 2.3")
+CAST = vector_codelet("popops::Cast", 2, 2, supervisor=12, worker_half=18, worker_single=19, code_bytes=180)
+MULTI_SLICE = Codelet("popops::MultiSlice", _slice_cycles, 420, "poplibs estimator, ipu_hardware.md 2.5")
+MULTI_UPDATE_ADD = Codelet("popops::MultiUpdateAdd", _update_add_cycles, 480, "poplibs estimator, ipu_hardware.md 2.5")

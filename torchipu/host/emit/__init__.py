@@ -1,0 +1,1 @@
+"""Host steps that records of several families emit: chains, copies, products, convolutions."""

@@ -1,0 +1,88 @@
+"""Sizes of a convolution, as its host steps share them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a 2-d convolution; ``ic`` and ``oc`` count the channels of one of the ``g`` groups."""
+
+    n: int
+    g: int
+    ic: int
+    oc: int
+    h: int
+    w: int
+    oh: int
+    ow: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    ph: int
+    pw: int
+    dh: int
+    dw: int
+
+    @property
+    def summands(self) -> int:
+        """Products added up for one output."""
+        return self.ic * self.kh * self.kw
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates in all."""
+        return self.output_elements * self.summands
+
+    @property
+    def input_elements(self) -> int:
+        """Elements of all images."""
+        return self.n * self.g * self.ic * self.h * self.w
+
+    @property
+    def output_elements(self) -> int:
+        """Elements of all results."""
+        return self.n * self.g * self.oc * self.oh * self.ow
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether the window is a single pixel and every pixel is used once."""
+        is_single = (self.kh, self.kw, self.sh, self.sw, self.ph, self.pw) == (1, 1, 1, 1, 0, 0)
+        return is_single and (self.h, self.w) == (self.oh, self.ow)
+
+    @property
+    def reads_in_place(self) -> bool:
+        """Whether summands are contiguous runs of the image as it is."""
+        return (self.kw, self.sw, self.pw, self.sh, self.ph) == (1, 1, 0, 1, 0) and self.w == self.ow
+
+    def ints(self, rows: int, cols: int, direct: bool) -> tuple[int, ...]:
+        """Return the ints that every kernel begins with."""
+        return (
+            self.n,
+            self.g,
+            self.ic,
+            self.oc,
+            self.h,
+            self.w,
+            self.oh,
+            self.ow,
+            self.kh,
+            self.kw,
+            self.sh,
+            self.sw,
+            self.ph,
+            self.pw,
+            self.dh,
+            self.dw,
+            rows,
+            cols,
+            int(direct),
+        )
+
+    def expanded(self, rows: int, cols: int) -> int:
+        """Floats of an expanded block of outputs."""
+        if self.reads_in_place:
+            return 0
+        return self.ic * self.kw * self.sh * (rows + (self.kh - 1) * self.dh // self.sh) * cols

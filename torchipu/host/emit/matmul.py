@@ -1,0 +1,357 @@
+"""Host steps of matrix products: which operands are packed, how a product is cut into items."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torchipu._kernels import matmul as kernels
+from torchipu.ir.graph import Tensor
+from torchipu.ir.types import DType
+from torchipu.optable.blocks import Along, Blocks
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner, Joined, Joining
+
+PANEL = 32  # columns of a packed panel
+LEAST_CHUNK_MACS = 100_000  # less than about two microseconds of work is not worth a thread
+LEAST_TURNED = 200_000  # elements of a right operand that are too many to pack in each call
+LEAST_ITEMS = 8  # items that keep four threads busy
+SUM_BLOCK = 384
+PACK_BLOCK = 256  # summands that an item of a packing takes
+MOST_DOT_ROWS, LEAST_DOT_COLUMNS, DOT_BLOCK = 16, 8, 16
+FEW_ROWS = 28
+MOST_SUMMANDS = 512  # in a block
+JOINED_BLOCK = (128, 16 * PANEL)
+"""Rows and columns of an item of a joined product, which packs what it reads of both operands."""
+PACKED_BYTES = 4 * (PANEL + JOINED_BLOCK[0]) * MOST_SUMMANDS
+LEAST_PACKED_COLUMNS = 8 * PANEL  # of an item that packs its rows
+LARGE_BLOCK = (518, 8 * PANEL)
+"""Rows and columns of an item that packs what it reads: rows enough to pay for that, 37 tiles of 14."""
+
+
+def grain_for(items: int, work: float, least_work: float) -> int:
+    """Return how many items a chunk takes so that it holds at least ``least_work`` of ``work`` in all."""
+    if items <= 1 or work <= 0:
+        return 1
+    return min(items, max(1, round(least_work * items / work)))
+
+
+def rows_apart(tensor: HostTensor) -> tuple[int, int] | None:
+    """Return the strides of the last two dimensions if one of them is 1, else None."""
+    column = tensor.strides[-1] if tensor.shape[-1] > 1 else 1
+    alone = max(1, tensor.shape[-1]) if column == 1 else 1  # a single row has no neighbours
+    row = tensor.strides[-2] if tensor.shape[-2] > 1 else alone
+    if column == 1 or row == 1:
+        return row, column
+    return None
+
+
+def matrix(plan: HostPlanner, tensor: Tensor) -> HostTensor:
+    """Return float storage of a matrix, row-major or column-major."""
+    held = plan.value(tensor, DType.FLOAT, contiguous=False)
+    return held if rows_apart(held) else plan.value(tensor, DType.FLOAT)
+
+
+def emit_product(
+    plan: HostPlanner,
+    out: HostTensor,
+    left: HostTensor,
+    right: HostTensor,
+    addend: HostTensor | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    *,
+    adds: bool = False,
+) -> None:
+    """Emit ``out = alpha * left @ right + beta * addend``.
+
+    Args:
+        plan: The planner.
+        out: [M, N] or [B, M, N], row-major.
+        left: [M, K] or [B, M, K], one of the last two strides 1.
+        right: [K, N] or [B, K, N], likewise.
+        addend: Anything that broadcasts to ``out``.
+        alpha: Factor of the product.
+        beta: Factor of the addend.
+        adds: Add to what ``out`` holds; then there is no addend, and ``alpha`` is 1.
+    """
+    batch = out.shape[0] if len(out.shape) == 3 else 1
+    rows, columns, inner = out.shape[-2], out.shape[-1], left.shape[-1]
+    if 0 in (batch, rows, columns):
+        return
+    if inner == 0:  # an empty sum is zero: one product of zeros says the same, and the kernel has something to do
+        left, right, inner = _zeros(plan, (*left.shape[:-1], 1)), _zeros(plan, (*right.shape[:-2], 1, columns)), 1
+    if _is_few_dots(left, right):
+        _emit_dots(plan, out, left, right, addend, alpha, beta, adds=adds)
+        return
+    if not adds and _turns(left, right, addend, alpha, beta):
+        _emit_turned(plan, out, left, right, addend)
+        return
+    left_strides, right_strides = rows_apart(left), rows_apart(right)
+    assert left_strides is not None
+    assert right_strides is not None
+    packs_left = rows >= 28 and columns >= 128 and inner >= 64
+    # A right operand of weights alone is packed ahead of the loop over micro-batches, if there is one.
+    packs_right = packs_left and not plan.is_hoisting
+    # Few summands for each micro-batch are packed where they are used: several of these then make one call.
+    joins_summands = adds and batch == 1 and not packs_left and left_strides[0] == 1
+    if joins_summands and inner == 1:
+        left_strides = 1, rows  # where the column of the next run would lie
+    packs_in_items = packs_right or (joins_summands and _packs_panels(right_strides, rows, columns, inner))
+    row_block, column_block = _blocks(batch, rows, columns, *(LARGE_BLOCK if packs_right else ()))
+    if packs_in_items:
+        right_batch = right.strides[0] if len(right.shape) == 3 else 0
+        layout = (right_batch, PANEL * right_strides[1], right_strides[0])
+    else:
+        right, layout = right_operand(plan, right, rows, columns, inner)
+    items = batch * -(-rows // row_block) * -(-columns // column_block)
+    left_batch = left.strides[0] if len(left.shape) == 3 else 0
+    if packs_left:
+        left = packed_rows(plan, left, (left_batch, *left_strides), batch, rows, inner, row_block)
+        left_batch, left_strides = rows * inner, (inner, 1)
+    addend_strides = _broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
+    joining: Joining | None = None
+    ints = (
+        rows, columns, inner, left_batch, *left_strides, *layout, row_block, column_block, _sum_block(inner),
+        int(packs_left), int(addend is not None), *addend_strides, 2 if adds else 0,
+        right_strides[1] if packs_in_items else 0,
+    )
+    if joins_summands:
+        joining = partial(_join_summands, ints)
+    elif not adds and batch == 1 and not packs_left and left_strides[1] == 1:
+        is_packed = _packs_panels(right_strides, rows, columns, inner)
+        joining = partial(_join_rows, ints, 0 if is_packed else right_strides[1])
+    plan.step(
+        kernels.MATMUL, [out], [left, right] + ([addend] if addend is not None else []), ints=ints,
+        scalars=(alpha, beta), items=items,
+        grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
+        scratch_bytes=PACKED_BYTES if packs_in_items or joining is not None else 0, reads_outputs=adds, adds_up=adds,
+        joining=joining, writes=[Blocks.of((batch, rows, columns), (1, row_block, column_block))],
+    )
+
+
+def _join_rows(ints: tuple[int, ...], right_column: int, runs: int) -> Joined:
+    """Make the product of the rows of several runs with one right operand.
+
+    Args:
+        ints: Of the product of a run.
+        right_column: Stride from column to column of the right operand; 0 where it is packed.
+        runs: How many.
+    """
+    rows, columns, inner = ints[:3]
+    row, addend_row = ints[4], ints[15]
+    row_block, column_block = _blocks(1, runs * rows, columns, *JOINED_BLOCK)
+    items = -(-runs * rows // row_block) * -(-columns // column_block)
+    packs = right_column if runs * rows > FEW_ROWS else 0
+    packs_rows = 2 * (column_block >= LEAST_PACKED_COLUMNS)
+    joined = (runs * rows, *ints[1:9], row_block, column_block, ints[11], packs_rows, *ints[13:18], packs)
+    strides = tuple(4 * rows * each for each in (columns, row, 0, *([addend_row] if ints[13] else [])))
+    return Joined(strides, joined, items, grain_for(items, runs * rows * columns * inner, LEAST_CHUNK_MACS))
+
+
+def _join_summands(ints: tuple[int, ...], runs: int) -> Joined:
+    """Make the product of several runs that add onto the same result: their summands follow one another."""
+    rows, columns, inner = ints[:3]
+    row_block, column_block = _blocks(1, rows, columns, *JOINED_BLOCK)
+    items = -(-rows // row_block) * -(-columns // column_block)
+    packs_rows = 2 * (column_block >= LEAST_PACKED_COLUMNS)
+    block = row_block, column_block, _sum_block(runs * inner), packs_rows
+    joined = (rows, columns, runs * inner, *ints[3:9], *block, *ints[13:])
+    strides = (0, 4 * inner * ints[5], 4 * inner * ints[8])
+    return Joined(strides, joined, items, grain_for(items, rows * columns * runs * inner, LEAST_CHUNK_MACS))
+
+
+def _zeros(plan: HostPlanner, shape: tuple[int, ...]) -> HostTensor:
+    """Return [..., M, N] of zeros, of which memory holds one row."""
+    row = plan.constant([0.0] * shape[-1], DType.FLOAT)
+    return HostTensor(row.buffer, 0, shape, (0,) * (len(shape) - 1) + (1,), DType.FLOAT)
+
+
+def _is_few_dots(left: HostTensor, right: HostTensor) -> bool:
+    """Whether the right operand's columns lie dense and meet so few rows that packing them costs more than it saves."""
+    if left.shape[-2] > MOST_DOT_ROWS or right.shape[-1] < LEAST_DOT_COLUMNS:
+        return False
+    left_strides, right_strides = rows_apart(left), rows_apart(right)
+    assert left_strides is not None
+    assert right_strides is not None
+    return left_strides[1] == 1 and right_strides[0] == 1 and right_strides[1] > 1
+
+
+def _emit_dots(
+    plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None,
+    alpha: float, beta: float, *, adds: bool,
+) -> None:
+    """Emit ``out = alpha * left @ right + beta * addend`` as dot products of rows and columns."""
+    batch = out.shape[0] if len(out.shape) == 3 else 1
+    (rows, inner), columns = left.shape[-2:], right.shape[-1]
+    left_strides, right_strides = rows_apart(left), rows_apart(right)
+    assert left_strides is not None
+    assert right_strides is not None
+    items = batch * -(-columns // DOT_BLOCK)
+    ints = (
+        rows, columns, inner, left.strides[0] if len(left.shape) == 3 else 0, left_strides[0],
+        right.strides[0] if len(right.shape) == 3 else 0, right_strides[1], DOT_BLOCK, int(addend is not None),
+        *(_broadcast_strides(addend, out) if addend is not None else (0, 0, 0)), int(adds),
+    )
+    plan.step(
+        kernels.MATMUL_DOTS, [out], [left, right, *([] if addend is None else [addend])], ints=ints,
+        scalars=(alpha, beta), items=items,
+        grain=grain_for(items, batch * columns * inner * max(rows, 8), LEAST_CHUNK_MACS), reads_outputs=adds,
+        adds_up=adds, joining=partial(_join_dots, ints) if batch == 1 and not adds else None,
+        writes=[Blocks.of((batch, rows, columns), (1, rows, DOT_BLOCK))],
+    )
+
+
+def _join_dots(ints: tuple[int, ...], runs: int) -> Joined:
+    """Make the dot products of the rows of several runs with the same columns."""
+    rows, columns, inner = ints[:3]
+    items = -(-columns // DOT_BLOCK)
+    strides = tuple(4 * rows * each for each in (columns, ints[4], 0, *([ints[10]] if ints[8] else [])))
+    grain = grain_for(items, columns * inner * max(runs * rows, 8), LEAST_CHUNK_MACS)
+    return Joined(strides, (runs * rows, *ints[1:]), items, grain)
+
+
+def _turns(left: HostTensor, right: HostTensor, addend: HostTensor | None, alpha: float, beta: float) -> bool:
+    """Whether to compute the transposed product: it packs the left operand, which is far smaller, not the right."""
+    if len(left.shape) != 2 or alpha != 1.0 or 2 * left.shape[0] > right.shape[1]:
+        return False
+    if right.num_elements < LEAST_TURNED or left.shape[0] <= PANEL:
+        return False
+    # Each panel reads all of the right operand, row-major weights even down their columns: slower than packing it.
+    if right.strides[1] == 1 or left.shape[0] > 2 * PANEL:
+        return False
+    is_row = addend is not None and addend.shape[-1] == right.shape[1] == addend.num_elements
+    return addend is None or (beta == 1.0 and is_row and addend.strides[-1] == 1)
+
+
+def _emit_turned(
+    plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None
+) -> None:
+    """Emit ``out = left @ right + addend`` as ``(right^T @ left^T + addend)^T``; the addend is one row."""
+    rows, columns, inner = right.shape[1], left.shape[0], left.shape[1]
+    strides = rows_apart(right)
+    assert strides is not None
+    turned = HostTensor(left.buffer, left.offset, left.shape[::-1], left.strides[::-1], left.dtype)
+    turned, layout = right_operand(plan, turned, rows, columns, inner)
+    row_block, column_block = _blocks(1, rows, columns)
+    items = -(-rows // row_block) * -(-columns // column_block)
+    plan.step(
+        kernels.MATMUL,
+        [out],
+        [right, turned] + ([addend] if addend is not None else []),
+        ints=(
+            rows,
+            columns,
+            inner,
+            0,
+            *strides[::-1],
+            *layout,
+            row_block,
+            column_block,
+            _sum_block(inner),
+            0,
+            int(addend is not None),
+            0,
+            1,
+            0,
+            1,
+            0,
+        ),
+        scalars=(1.0, 1.0),
+        items=items,
+        grain=grain_for(items, rows * columns * inner, LEAST_CHUNK_MACS),
+        scratch_bytes=row_block * column_block * 4,
+        writes=[Blocks((Along(rows, row_block, rows, 1), Along(columns, column_block, columns, rows)))],
+    )
+
+
+def right_operand(
+    plan: HostPlanner, right: HostTensor, rows: int, columns: int, inner: int,
+) -> tuple[HostTensor, tuple[int, int, int]]:
+    """Pack the right operand where that pays; return it with its strides (batch, panel, row)."""
+    strides = rows_apart(right)
+    assert strides is not None
+    right_batch = right.strides[0] if len(right.shape) == 3 else 0
+    if not _packs_panels(strides, rows, columns, inner):
+        return right, (right_batch, PANEL, strides[0])
+    packed = packed_panels(plan, right)
+    each, panel, row, _ = packed.strides
+    return packed, (each if packed.shape[0] > 1 else 0, panel, row)
+
+
+def _packs_panels(strides: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
+    """Whether it pays to pack the right operand."""
+    row, column = strides
+    # Rows a multiple of 1 KiB apart fall into few cache sets; few rows of output read each panel only once or twice.
+    conflicts = row % 256 == 0 and inner >= 64
+    return column != 1 or not (rows <= FEW_ROWS or (rows <= 2 * FEW_ROWS and not conflicts) or columns <= PANEL)
+
+
+def packed_panels(plan: HostPlanner, right: HostTensor) -> HostTensor:
+    """Emit the packing of right operands and return their panels.
+
+    Args:
+        plan: Receives the step.
+        right: `[K, N]` or `[B, K, N]`, one of the last two strides 1.
+
+    Returns:
+        `[B, ceil(N / 32), K, 32]`, zero beyond column N; B is 1 where all of a batch share one operand.
+    """
+    inner, columns = right.shape[-2:]
+    strides = rows_apart(right)
+    assert strides is not None
+    row, column = strides
+    right_batch = right.strides[0] if len(right.shape) == 3 else 0
+    batch = right.shape[0] if right_batch else 1
+    panels = -(-columns // PANEL)
+    packed = plan.scratch((batch, panels, inner, PANEL))
+    items = batch * panels * -(-inner // PACK_BLOCK)
+    plan.step(
+        kernels.MATMUL_PACK,
+        [packed],
+        [right],
+        ints=(inner, columns, right_batch, row, column, PACK_BLOCK),
+        items=items,
+        grain=grain_for(items, batch * panels * inner * PANEL, 32768),
+    )
+    return packed
+
+
+def packed_rows(
+    plan: HostPlanner, left: HostTensor, strides: tuple[int, int, int], batch: int, rows: int, inner: int,
+    row_block: int,
+) -> HostTensor:
+    """Emit the packing of left operands `[batch, rows, inner]` for items of ``row_block`` rows."""
+    packed = plan.scratch((batch, rows, inner))
+    items = batch * -(-rows // row_block) * -(-inner // PACK_BLOCK)
+    plan.step(
+        kernels.MATMUL_PACK_ROWS, [packed], [left], ints=(rows, inner, *strides, row_block, PACK_BLOCK), items=items,
+        grain=grain_for(items, batch * rows * inner, 32768),
+    )
+    return packed
+
+
+def _sum_block(inner: int) -> int:
+    """Summands that a tile adds up at a time: its panel and rows then stay in the first cache or close to it."""
+    return SUM_BLOCK if inner > 512 else max(1, inner)
+
+
+def _blocks(
+    batch: int, rows: int, columns: int, most_rows: int = 112, most_columns: int = 4 * PANEL
+) -> tuple[int, int]:
+    """Rows and columns of an item: large enough to reuse operands, small enough to share out."""
+    row_block = -(-rows // -(-rows // most_rows))
+    column_block = min(most_columns, -(-columns // PANEL) * PANEL)
+    while column_block > PANEL and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:
+        column_block = -(-column_block // (2 * PANEL)) * PANEL
+    while row_block > 28 and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:
+        row_block = -(-row_block // 2)
+    return row_block, column_block
+
+
+def _broadcast_strides(addend: HostTensor, out: HostTensor) -> tuple[int, int, int]:
+    """Strides (batch, row, column) of the addend over the output; 0 where it is broadcast."""
+    shape = (1,) * (3 - len(addend.shape)) + addend.shape
+    strides = (0,) * (3 - len(addend.strides)) + addend.strides
+    first, second, third = (0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True))
+    # A single column has no neighbours: any stride serves, and 1 is the fast one.
+    return first, second, third if out.shape[-1] > 1 else 1

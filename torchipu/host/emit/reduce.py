@@ -1,0 +1,131 @@
+"""Reductions of values that lie anyhow: sums, products and extremes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from torchipu._kernels.abi import Kernel
+from torchipu._kernels.reduce import (
+    REDUCE_COLUMNS,
+    REDUCE_ROWS,
+)
+from torchipu.host.emit.chain import collapse
+from torchipu.host.emit.copy import emit_copy
+from torchipu.ir.types import DType
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.host_tensor import HostTensor, contiguous_strides
+from torchipu.optable.planner import HostPlanner
+
+SUM, SUM_SQUARES, SUM_MAGNITUDES, PRODUCT, LARGEST, SMALLEST, LARGEST_MAGNITUDE = range(7)
+MAX_DIMS = 8
+COLUMNS = 64  # columns that one item of the column kernel reduces
+SHARE = 16384  # elements of one thread's share
+MIN_CHUNK = 16384  # a long reduction is cut into chunks of at least this many elements ...
+MAX_CHUNKS = 32  # ... but never more chunks than this: a fixed number, so that results do not depend on threads
+JOINING = {SUM_SQUARES: SUM, SUM_MAGNITUDES: SUM, LARGEST_MAGNITUDE: LARGEST}
+
+
+def _split(held: HostTensor, dims: Sequence[int]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
+    """Return ``(kept shape, strides), (reduced shape, strides)``, merged where they lie one after another."""
+    halves = []
+    for chosen in ([d for d in range(len(held.shape)) if d not in dims], list(dims)):
+        shape, (strides,) = collapse([held.shape[d] for d in chosen], [held.strides[d] for d in chosen])
+        if 0 in shape:  # nothing to reduce: the kernels still divide by sizes
+            shape, strides = (1,), (0,)
+        halves.append((shape, strides))
+    return halves[0], halves[1]
+
+
+def rows_of(plan: HostPlanner, held: HostTensor, dims: Sequence[int]) -> HostTensor:
+    """Return the operand as a dense ``[results, reduced]`` matrix, copied where it does not lie so."""
+    kept = [d for d in range(len(held.shape)) if d not in dims]
+    order = [*kept, *dims]
+    view = HostTensor(
+        held.buffer, held.offset, tuple(held.shape[d] for d in order), tuple(held.strides[d] for d in order),
+        held.dtype,
+    )
+    rows, length = math.prod(held.shape[d] for d in kept), math.prod(held.shape[d] for d in dims)
+    if not view.is_contiguous:
+        dense = plan.scratch(view.shape, held.dtype)
+        emit_copy(plan, dense, view)
+        view = dense
+    return HostTensor(view.buffer, view.offset, (rows, length), contiguous_strides((rows, length)), held.dtype)
+
+
+def emit_reduction(
+    plan: HostPlanner, out: HostTensor, held: HostTensor, dims: Sequence[int], mode: int, *, scale: float = 1.0,
+    root: bool = False,
+) -> None:
+    """Emit the reduction of float values to ``out``, row-major over the kept dimensions.
+
+    Args:
+        plan: Receives the steps.
+        out: FLOAT, as many elements as the kept dimensions have.
+        held: FLOAT operand, any strides.
+        dims: Dimensions to reduce, ascending.
+        mode: ``SUM`` ... ``LARGEST_MAGNITUDE``.
+        scale: Multiplies the result.
+        root: Take the square root of that.
+    """
+    if out.num_elements == 0:
+        return
+    (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
+    if len(kept) > MAX_DIMS or len(reduced) > MAX_DIMS:
+        held, dims = rows_of(plan, held, dims), (1,)
+        (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
+    total, results = math.prod(held.shape[d] for d in dims), math.prod(kept)
+    columns = kept[-1] if kept_strides[-1] == 1 and reduced_strides[-1] != 1 and kept[-1] > 1 else 0
+    items = results if not columns else results // columns * -(-columns // COLUMNS)
+    chunk, chunks = _chunks(total, results, items)
+    target = out if chunks == 1 else plan.scratch((chunks * results,))
+    if columns:
+        kept, kept_strides = (kept[:-1], kept_strides[:-1]) if len(kept) > 1 else ((1,), (0,))
+    last = chunks == 1
+    plan.step(
+        REDUCE_COLUMNS if columns else REDUCE_ROWS, [target], [held],
+        ints=_ints(mode, kept, kept_strides, reduced, reduced_strides, total, chunk, chunks, root and last, columns),
+        scalars=[scale if last else 1.0], items=items * chunks,
+        grain=max(1, SHARE // max(1, chunk * (min(columns, COLUMNS) if columns else 1))),
+        writes=[Blocks.of((results // columns, columns), (1, COLUMNS)) if columns else Blocks.of((results,), (1,))]
+        if last else [],
+    )
+    if last:
+        return
+    # rows leave their partials beside each other, columns one block of results after another
+    shape, dim = ((chunks, results), 0) if columns else ((results, chunks), 1)
+    partials = HostTensor(target.buffer, target.offset, shape, contiguous_strides(shape), DType.FLOAT)
+    emit_reduction(plan, out, partials, (dim,), JOINING.get(mode, mode), scale=scale, root=root)
+
+
+def _chunks(total: int, results: int, items: int) -> tuple[int, int]:
+    """Return the length and the number of chunks of the reduced space; several only when few items share much work."""
+    work = total * results
+    chunks = max(1, min(MAX_CHUNKS, work // MIN_CHUNK, total // 32, -(-MAX_CHUNKS // items)))
+    chunk = -(-total // chunks) if total else 1
+    return chunk, max(1, -(-total // chunk))
+
+
+def _ints(
+    mode: int, kept: Sequence[int], kept_strides: Sequence[int], reduced: Sequence[int], reduced_strides: Sequence[int],
+    total: int, chunk: int, chunks: int, root: bool = False, columns: int = 0,
+) -> list[int]:
+    ints = [mode, len(kept), len(reduced), total, chunk, chunks, int(root), columns]
+    for layout in (kept, kept_strides, reduced, reduced_strides):
+        ints += [*layout, *([0] * MAX_DIMS)][:MAX_DIMS]
+    return ints
+
+
+def emit_exact(
+    plan: HostPlanner, kernel: Kernel, out: HostTensor, held: HostTensor, dims: Sequence[int], mode: int
+) -> None:
+    """Emit an integer or bool reduction; order does not matter to these."""
+    (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
+    if len(kept) > MAX_DIMS or len(reduced) > MAX_DIMS:
+        held, dims = rows_of(plan, held, dims), (1,)
+        (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
+    total = math.prod(held.shape[d] for d in dims)
+    plan.step(
+        kernel, [out], [held], ints=_ints(mode, kept, kept_strides, reduced, reduced_strides, total, max(1, total), 1),
+        items=out.num_elements, grain=max(1, SHARE // max(1, total)),
+    )

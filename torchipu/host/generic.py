@@ -1,0 +1,115 @@
+"""The generic codelet's host side: an ATen op on torch views of the arena."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torchipu.errors import ExecutionError
+from torchipu.ir.graph import Op, operand_width
+from torchipu.ir.types import DType
+from torchipu.optable.generic import EFFECT_TOKEN
+
+TORCH_DTYPES = {
+    DType.HALF: torch.float16, DType.FLOAT: torch.float32, DType.INT: torch.int32, DType.LONG: torch.int64,
+    DType.SHORT: torch.int16, DType.CHAR: torch.int8, DType.UNSIGNED_CHAR: torch.uint8, DType.BOOL: torch.bool,
+}
+
+LARGEST_HALF = torch.finfo(torch.float16).max
+
+
+def overload(target: str) -> torch._ops.OpOverload:
+    """Return the torch overload that an op's target names, such as ``aten.add.Tensor``."""
+    namespace, name, variant = target.split(".")
+    found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), name), variant)
+    return found
+
+
+def to_torch(value: object) -> object:
+    """Replace our element types by torch's within an attribute."""
+    return TORCH_DTYPES[value] if isinstance(value, DType) else value
+
+
+def call_arguments(op: Op, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
+    """Rebuild the keyword arguments of an op's ATen call.
+
+    Args:
+        op: The op; ``operands`` and ``attrs`` name its arguments by the schema.
+        tensors: Values of ``op.inputs``, in order.
+
+    Returns:
+        Arguments by name; those absent from the schema are left out.
+    """
+    names = {argument.name for argument in overload(op.target)._schema.arguments}
+    arguments = {name: to_torch(value) for name, value in op.attrs.items() if name in names}
+    position = 0
+    for operand in op.operands:
+        width = operand_width(operand)
+        given = tensors[position : position + width]
+        position += width
+        if "[" in operand:
+            name, marks = operand[:-1].split("[")
+            members = iter(given)
+            arguments[name] = [next(members) if mark == "x" else None for mark in marks]
+        elif operand != EFFECT_TOKEN:
+            arguments[operand] = given[0]
+    for argument in overload(op.target)._schema.arguments:
+        # An optional tensor that the call leaves out has no default in some schemas.
+        if argument.name not in arguments and not argument.has_default_value():
+            arguments[argument.name] = None
+    return arguments
+
+
+def call_aten(op: Op, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Run an op through ATen and return the results that are present."""
+    function = overload(op.target)
+    arguments = call_arguments(op, tensors)
+    positional = []
+    for argument in function._schema.arguments:
+        if argument.kwarg_only or argument.name not in arguments:
+            break
+        positional.append(arguments.pop(argument.name))
+    results = function(*positional, **arguments)
+    listed = list(results) if isinstance(results, (list, tuple)) else [results]
+    if EFFECT_TOKEN in op.operands:
+        listed.insert(0, tensors[op.operands.index(EFFECT_TOKEN)])
+    present = op.attrs.get("present")
+    if isinstance(present, tuple) and len(present) == len(listed):
+        # Some kernels compute what their mask turns off.
+        listed = [result for result, is_present in zip(listed, present, strict=True) if is_present]
+    return [result for result in listed if isinstance(result, torch.Tensor)]
+
+
+def bind_generic(op: Op, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Callable[[], None]:
+    """Return a callable that runs an op on fixed tensors and writes its results in place.
+
+    It raises ExecutionError where ATen refuses the values.
+    """
+
+    def run() -> None:
+        with torch.no_grad():
+            try:
+                results = call_aten(op, inputs)
+            except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # torch checks a matrix, as in eager
+                raise
+            except (IndexError, RuntimeError, ValueError) as error:
+                raise ExecutionError(
+                    f"{op.target}: {str(error).splitlines()[0]}", source=op.source, block=op.placement,
+                    remedy="check the values that the op reads against what it allows",
+                ) from error
+            for kept, result in zip(outputs, results, strict=True):
+                kept.copy_(result)
+                if kept.dtype is torch.float16:
+                    _treat_overflow(kept, op.attrs.get("half_overflow"))
+
+    return run
+
+
+def _treat_overflow(result: torch.Tensor, treatment: object) -> None:
+    """Make of infinities what the machine makes of results beyond 65504; see `torchipu.passes.precision`."""
+    if treatment == "saturate":
+        result.clamp_(-LARGEST_HALF, LARGEST_HALF)
+    elif treatment == "nan":
+        result.masked_fill_(result.isinf(), torch.nan)

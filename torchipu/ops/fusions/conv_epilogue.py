@@ -1,0 +1,80 @@
+"""A convolution with what follows it in inference: normalisation by running statistics, a sum, a ReLU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise, product
+
+from torchipu.host.emit import conv_product
+from torchipu.host.emit.conv_product import HAS_NORM, HAS_NORM_BIAS, HAS_NORM_WEIGHT, IS_RELU
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.convolution import problem_of
+from torchipu.optable.fusion import Fusion, register_fusion
+from torchipu.optable.planner import HostPlanner
+
+CONVOLUTION, NORM = "aten.convolution.default", "aten._native_batch_norm_legit_no_training.default"
+ADD, RELU = "aten.add.Tensor", "aten.relu.default"
+
+
+def _operand(op: Op, name: str) -> Tensor:
+    tensor = op.operand(name)
+    assert tensor is not None, f"{op.target} without {name}"
+    return tensor
+
+
+def addend_of(before: Op, add: Op) -> Tensor:
+    """Return what is added to the result of the op before."""
+    left, right = add.inputs
+    return right if left is before.outputs[0] else left
+
+
+def adds_like(before: Op, add: Op) -> bool:
+    """Whether an op adds two different tensors of one shape."""
+    if len(add.inputs) != 2 or add.inputs[0] is add.inputs[1] or add.attrs.get("alpha", 1) != 1:
+        return False
+    return all(tensor.shape == add.outputs[0].shape for tensor in add.inputs)
+
+
+def _applies(ops: Sequence[Op]) -> bool:
+    convolution = ops[0]
+    tensors = [tensor for op in ops for tensor in (*op.inputs, op.outputs[0])]
+    if any(tensor.dtype is not DType.FLOAT for tensor in tensors):
+        return False  # halves are rounded after each op
+    if not all(adds_like(before, op) for before, op in pairwise(ops) if op.target == ADD):
+        return False
+    problem = problem_of(convolution)
+    return problem.is_plain and conv_product.serves(problem.planar)
+
+
+def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
+    convolution = ops[0]
+    x, weight, bias = (convolution.operand(name) for name in ("input", "weight", "bias"))
+    assert x is not None
+    assert weight is not None
+    flags, norm, addend, epsilon = 0, [], None, 0.0
+    for before, op in pairwise(ops):
+        if op.target == NORM:
+            epsilon = float(op.attrs["eps"])  # type: ignore[arg-type]
+            scale, shift = op.operand("weight"), op.operand("bias")
+            flags |= HAS_NORM | (HAS_NORM_WEIGHT if scale is not None else 0)
+            flags |= HAS_NORM_BIAS if shift is not None else 0
+            statistics = (_operand(op, "running_mean"), _operand(op, "running_var"))
+            norm = [plan.value(tensor, DType.FLOAT) for tensor in (*statistics, scale, shift) if tensor is not None]
+            for empty in op.outputs[1:]:
+                plan.output(empty)
+        elif op.target == ADD:
+            addend = plan.value(addend_of(before, op), DType.FLOAT)
+        else:
+            flags |= IS_RELU
+    conv_product.emit_product(
+        plan, conv_product.forward_product(problem_of(convolution).planar),
+        plan.output(ops[-1].outputs[0], DType.FLOAT), plan.value(x, DType.FLOAT), plan.value(weight, DType.FLOAT),
+        bias=plan.value(bias, DType.FLOAT) if bias is not None else None, norm=norm, addend=addend, flags=flags,
+        epsilon=epsilon,
+    )
+
+
+for _followers in product((NORM, ""), (ADD, ""), (RELU, "")):
+    if any(_followers):
+        register_fusion(Fusion((CONVOLUTION, *(target for target in _followers if target)), _applies, _emit))

@@ -1,0 +1,51 @@
+"""The gradient of a convolution's input with what follows it: a sum with another gradient, the gradient of a ReLU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torchipu.host.emit import conv_product
+from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
+from torchipu.ops.convolution import emit_parameter_gradients, present_results, problem_of
+from torchipu.ops.fusions.conv_epilogue import ADD, addend_of, adds_like
+from torchipu.optable.fusion import Fusion, register_fusion
+from torchipu.optable.planner import HostPlanner
+
+BACKWARD, RELU_BACKWARD = "aten.convolution_backward.default", "aten.threshold_backward.default"
+
+
+def _applies(ops: Sequence[Op]) -> bool:
+    backward, last = ops[0], ops[-1]
+    tensors = [tensor for op in ops for tensor in (*op.inputs, op.outputs[0])]
+    if not present_results(backward)[0] or any(tensor.dtype is not DType.FLOAT for tensor in tensors):
+        return False  # halves are rounded after each op
+    if any(not adds_like(before, op) for before, op in pairwise(ops) if op.target == ADD):
+        return False
+    if last.target == RELU_BACKWARD and (
+        last.operand("grad_output") is not ops[-2].outputs[0] or last.attrs["threshold"] != 0
+    ):
+        return False
+    problem = problem_of(backward)
+    return problem.is_plain and conv_product.serves_input(problem.planar)
+
+
+def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
+    backward, last = ops[0], ops[-1]
+    dy, weight = backward.operand("grad_output"), backward.operand("weight")
+    assert dy is not None
+    assert weight is not None
+    passed = last.operand("self") if last.target == RELU_BACKWARD else None
+    addend = plan.value(addend_of(*ops[:2]), DType.FLOAT) if ops[1].target == ADD else None
+    gate = plan.value(passed, DType.FLOAT) if passed is not None else None
+    out = plan.output(last.outputs[0], DType.FLOAT)
+    for product in conv_product.input_products(problem_of(backward).planar):
+        conv_product.emit_product(
+            plan, product, out, plan.value(dy, DType.FLOAT), plan.value(weight, DType.FLOAT), addend=addend, gate=gate,
+        )
+    emit_parameter_gradients(backward, plan)
+
+
+for _followers in ((ADD,), (RELU_BACKWARD,), (ADD, RELU_BACKWARD)):
+    register_fusion(Fusion((BACKWARD, *_followers), _applies, _emit))

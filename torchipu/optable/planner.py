@@ -1,0 +1,171 @@
+"""The host half of a record: what its emitter may ask of the planner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.host_tensor import HostTensor, Rounding
+
+if TYPE_CHECKING:
+    from torchipu._kernels.abi import Kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """One kernel call for neighbouring runs of a step that computes what each of them does, bit for bit.
+
+    Attributes:
+        strides: For each argument the bytes from that of a run to that of the next; 0 for one that all of them share.
+        ints: Integer parameters of the call.
+        items: Its size.
+        grain: Items of one chunk.
+    """
+
+    strides: tuple[int, ...]
+    ints: tuple[int, ...]
+    items: int
+    grain: int
+
+
+Joining = Callable[[int], Joined]
+"""Makes the call for so many runs."""
+CHUNKS_OF_JOINED = 8  # of a call of many items: enough for some threads, few enough that beginning one costs little
+
+
+def more_items(strides: tuple[int, ...], ints: tuple[int, ...], items: int, grain: int, runs: int) -> Joined:
+    """Return the call for several runs of a kernel whose items alone tell where it reads and writes.
+
+    Args:
+        strides: See ``Joined``.
+        ints: Of one run.
+        items: Of one run.
+        grain: Of one run; what an item computes must not depend on it.
+        runs: How many.
+    """
+    return Joined(strides, ints, runs * items, max(grain, -(-runs * items // CHUNKS_OF_JOINED)))
+
+
+@dataclass(slots=True, eq=False)
+class Mark:
+    """A place among the steps of a plan that others go on with."""
+
+
+class HostPlanner(Protocol):
+    """What the emitter of a record may ask of the planner; implemented in ``host.planner``.
+
+    Attributes:
+        is_hoisting: Whether steps that depend on weights alone run less often than the others.
+        runs: How often the others run before an update, for micro-batches and replicas together.
+    """
+
+    is_hoisting: bool
+    runs: int
+
+    def value(self, tensor: Tensor, dtype: DType | None = None, *, contiguous: bool = True) -> HostTensor:
+        """Return where a tensor's value lies, after a cast or a copy to row-major order where asked for.
+
+        A cast alone keeps the order in which the elements lie.
+        """
+        ...
+
+    def output(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
+        """Return row-major storage for a result; with another ``dtype``, the planner casts after the op."""
+        ...
+
+    def alias(self, tensor: Tensor, view: HostTensor) -> None:
+        """Say that a result is a view of storage that exists; nothing is copied."""
+        ...
+
+    def update_in_place(self, state: Tensor, result: Tensor) -> HostTensor:
+        """Return the storage of a state, which holds ``result`` from the op's step on (``reads_outputs`` there)."""
+        ...
+
+    def all_reduced(self, total: Tensor) -> HostTensor:
+        """Return storage that holds, in the update, the sum of what each replica has accumulated."""
+        ...
+
+    def scratch(self, shape: Sequence[int], dtype: DType = DType.FLOAT) -> HostTensor:
+        """Return row-major storage that lives while the op's steps run (or longer, if its writer is hoisted)."""
+        ...
+
+    def constant(self, values: Sequence[int] | Sequence[float], dtype: DType) -> HostTensor:
+        """Return 1-d storage that holds constants."""
+        ...
+
+    def random_state(self, op: Op) -> HostTensor:
+        """Return LONG[4]: seed, replica, number of the op within the program, micro-batch counter."""
+        ...
+
+    def rounding(self, op: Op, result: Tensor) -> Rounding:
+        """Return how a half result of an op is rounded."""
+        ...
+
+    def wanted(self, tensor: Tensor) -> bool:
+        """Whether anything reads this result."""
+        ...
+
+    def wanted_outside(self, tensor: Tensor) -> bool:
+        """Whether anything outside the chain being emitted reads this result."""
+        ...
+
+    def step(
+        self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
+        ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
+        scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
+        joining: Joining | None = None,
+        writes: Sequence[Blocks | None] = (),
+    ) -> None:
+        """Append a kernel call; its ``args`` are the outputs, then the inputs.
+
+        Args:
+            kernel: The host kernel.
+            outputs: Storage written.
+            inputs: Storage read.
+            ints: Integer parameters, by the kernel's documentation.
+            scalars: Floating parameters.
+            items: Size of the iteration space shared among threads.
+            grain: Items of one chunk; chosen from shapes alone, so that results do not depend on threads.
+            scratch_bytes: Private bytes each thread needs.
+            reads_outputs: Whether the kernel also reads what it overwrites (accumulation).
+            together: Whether the call is made once for all replicas, after each of them has run what comes before: the
+                kernel is given the number of replicas and the bytes between their memories behind ``ints``.
+            adds_up: Whether the kernel adds onto its outputs, an item of it onto a part that depends on the item alone
+                and not on values: micro-batches may then add one after another item by item.
+            joining: Makes one call for several micro-batches or replicas whose arguments lie one behind the other.
+            writes: What of each output the items write, as far as it is known.
+        """
+        ...
+
+    def body(self, body: Graph, operands: Sequence[HostTensor]) -> list[HostTensor]:
+        """Append the steps of a graph that an op runs and return where its results lie.
+
+        Args:
+            body: One of ``Op.bodies``.
+            operands: Storage of its inputs.
+        """
+        ...
+
+    def place(self, mark: Mark) -> None:
+        """Put a mark before the next step."""
+        ...
+
+    def go(self, mark: Mark, unless: HostTensor | None = None) -> None:
+        """Append a jump to a mark, taken always or unless a boolean is true."""
+        ...
+
+    def loop(self, counter: HostTensor) -> AbstractContextManager[None]:
+        """Say that the steps appended within run again and again: what they keep lasts until the last has ended.
+
+        Args:
+            counter: LONG[1], trips made so far; random ops draw anew with each.
+        """
+        ...
+
+
+Emitter = Callable[[Op, HostPlanner], None]

@@ -1,0 +1,101 @@
+"""The record of an operator, and the table of all records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
+from torchipu.optable.codelet import Lowering, Product
+from torchipu.optable.planner import Emitter
+
+FLOATING = (DType.HALF, DType.FLOAT)
+INTEGER = (DType.INT, DType.LONG, DType.SHORT, DType.CHAR, DType.UNSIGNED_CHAR)
+ANY = (*FLOATING, *INTEGER, DType.BOOL)
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A condition on an op's arguments.
+
+    Attributes:
+        holds: Tells whether an op satisfies it.
+        message: What is wrong when it does not.
+        remedy: What to do.
+    """
+
+    holds: Callable[[Op], bool]
+    message: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """All that torchipu knows of an operator.
+
+    Attributes:
+        target: ATen overload (``aten.relu.default``), or ``ipu.*`` for ops of ours.
+        kind: Name in the IR.
+        lower: Compute sets that the op becomes; empty for ops that move nothing.
+        emit: Host steps that give its value. None when ``instruction`` is given, and for what runs as its torch
+            operator.
+        instruction: For elementwise ops: how the op enters a fused chain (see ``host.emit.chain``).
+        dtypes: Element types of floating or integer operands that the record serves; others go generic.
+        constraints: Conditions checked at import.
+        is_view: The result is a view of the first operand; costs nothing until a consumer gathers it.
+        is_random: Draws random bits: never removed or merged; recomputed with the same bits.
+        on_host: The device waits while the host does this, with operands that it is sent.
+        has_effect: It is there for more than its results: never removed, merged or recomputed.
+        is_in_place: The first result overwrites the first operand, which nothing reads afterwards.
+        shape_only: Operands of which only the shape matters, so that their values need not exist.
+        products: Its products on the matrix unit, in the order in which its emitter counts them.
+        supports: Tells whether the host kernels serve this op as it stands; otherwise it goes generic.
+    """
+
+    target: str
+    kind: str
+    lower: Lowering
+    emit: Emitter | None = None
+    instruction: object = None
+    dtypes: tuple[DType, ...] = ANY
+    constraints: tuple[Constraint, ...] = ()
+    is_view: bool = False
+    is_random: bool = False
+    on_host: bool = False
+    has_effect: bool = False
+    is_in_place: bool = False
+    shape_only: tuple[str, ...] = ()
+    products: Callable[[Op], tuple[Product, ...]] | None = None
+    supports: Callable[[Op], bool] = field(default=lambda op: True)
+
+
+TABLE: dict[str, OpSpec] = {}
+
+
+def register(*specs: OpSpec) -> None:
+    """Enter records into the table.
+
+    Raises:
+        ValueError: A target is registered twice.
+    """
+    for spec in specs:
+        if spec.target in TABLE:
+            raise ValueError(f"{spec.target} is in the op table already")
+        TABLE[spec.target] = spec
+
+
+def lookup(target: str) -> OpSpec | None:
+    """Return the record of an ATen overload, or None.
+
+    Raises:
+        RuntimeError: The table is empty.
+    """
+    if not TABLE:
+        raise RuntimeError("the op table is empty, so every op would run generically: import torchipu.ops first")
+    return TABLE.get(target)
+
+
+def spec_of(op: Op) -> OpSpec | None:
+    """Return the record that serves this op, or None when it runs through the generic codelet."""
+    return None if op.kind == "generic" else lookup(op.target)
