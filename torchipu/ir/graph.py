@@ -141,6 +141,10 @@ class Graph:
     ops: tuple[Op, ...]
     updates: tuple[tuple[Tensor, Tensor], ...] = ()
 
+    def has_leg(self, leg: Leg) -> bool:
+        """Whether any op belongs to a leg."""
+        return any(op.leg is leg for op in self.ops)
+
 
 def walk_ops(ops: Sequence[Op]) -> Iterator[Op]:
     """Yield ops, and after each one those of its bodies."""

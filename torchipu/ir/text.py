@@ -248,6 +248,11 @@ def format_mapping(mapping: TileMapping) -> str:
     return f"tiles {', '.join(parts)}" if parts else "no tiles"
 
 
+def format_mappings(mappings: Mapping[Tensor, TileMapping]) -> str:
+    """Return the mapping of each tensor, a line each, by the names that the tensors have."""
+    return "\n".join(f"{_typed(tensor, None)} {format_mapping(mapping)}" for tensor, mapping in mappings.items())
+
+
 # --------------------------------------------------------------------------- program
 def format_program(program: Program, names: Names | None = None) -> str:
     """Return the text of a program.
