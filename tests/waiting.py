@@ -1,0 +1,5 @@
+"""How long tests let processes take."""
+
+SOON = 40.0
+"""Seconds in which what ends a wait has ended it, on a machine that is busy with other tests; nothing else would have ended
+it within 60."""
