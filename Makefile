@@ -20,7 +20,7 @@ MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "
 CHECKED_ISA := $(if $(filter avx512,$(TORCHIPU_ISA)),avx512,avx2)
 CHECKED := build/checked/$(CHECKED_ISA)
 
-.PHONY: help demo test checked faults opinfo models machine bench lint kernels clean
+.PHONY: help demo test checked faults opinfo models machine bench docs lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -33,6 +33,7 @@ help:
 	@echo "make models   compare architectures of timm and transformers with eager; writes docs/models.md"
 	@echo "make machine  run device programs of the same architectures on the machine that judges them (MODELS=...)"
 	@echo "make bench    run the benchmarks beside eager and Inductor"
+	@echo "make docs     write the reference of public names, made from their docstrings, into build/docs"
 	@echo "make lint     ruff, mypy, import-linter, codespell"
 	@echo "make kernels  build the kernels again where their sources changed"
 	@echo "make clean    remove what was built, and the virtual environment"
@@ -61,6 +62,9 @@ machine: $(VENV)/models.stamp $(VENV)/kernels.stamp
 
 bench: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m pytest benchmarks --benchmark-only -s $(PYTEST_ARGS)
+
+docs: $(VENV)/dev.stamp $(VENV)/kernels.stamp
+	$(PY) -m tests.docs.reference build/docs
 
 lint: $(VENV)/dev.stamp
 	$(PY) -m ruff check .
