@@ -11,6 +11,7 @@ import torch
 from torch._higher_order_ops import scan, while_loop
 
 import torchipu
+from mnist_pipelined import PipelinedNetwork
 from tests.device.float64 import evaluate
 from tests.device.trained import Trained
 from torchipu import TensorLocation
@@ -162,6 +163,26 @@ def test_a_weight_that_two_stages_share_trains_as_in_eager(execution: str) -> No
     options = torchipu.Options(gradient_accumulation=6, execution=execution)
     tokens = torch.randint(0, 11, (12, 5))
     close(Trained(Words(), ADAMW, options, (tokens, tokens.roll(1, 1))))
+
+
+class Digits(torch.nn.Module):
+    """The demo's network, on four IPUs; gives its loss alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = PipelinedNetwork()
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = self.net(x, target)[1]
+        return loss
+
+
+def test_the_demo_trains_as_in_eager() -> None:
+    torch.manual_seed(5)
+    options = torchipu.Options(gradient_accumulation=8)
+    run = Trained(Digits(), ADAMW, options, (torch.randn(16, 1, 28, 28), torch.randint(0, 10, (16,))))
+    assert run.executable.num_ipus == 4
+    close(run)
 
 
 # ---------------------------------------------------------------------- loops and branches
