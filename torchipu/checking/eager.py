@@ -1,4 +1,4 @@
-"""The judge: ops of a program by eager PyTorch in float64, updates by torch.optim."""
+"""Ops of a program by eager PyTorch, in float64 or in their own types; updates by torch.optim."""
 
 from __future__ import annotations
 
@@ -19,17 +19,29 @@ FLOATS = (DType.HALF, DType.FLOAT)
 
 
 def evaluate(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the results of an op on values in float64."""
+    """Return the results of an op on values in float64; integers and bools are as they are."""
+    return _computed(op, inputs, torch.float64)
+
+
+def evaluate_as_typed(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the results of an op in float32, rounded to the types that the program gives them, as float32."""
+    narrow = [value.astype(np.float32) if value.dtype.kind == "f" else value for value in inputs]
+    results = _computed(op, narrow, torch.float32)
+    return [
+        result.astype(np.float16).astype(np.float32) if tensor.dtype is DType.HALF else result
+        for tensor, result in zip(op.outputs, results, strict=True)
+    ]
+
+
+def _computed(op: Op, inputs: Sequence[np.ndarray], floating: torch.dtype) -> list[np.ndarray]:
     tensors = [torch.from_numpy(np.array(value, order="C")) for value in inputs]
     own = OWN.get(op.target)
-    results = own(op, tensors) if own is not None else _eager(op, tensors)
+    if own is not None:
+        results = own(op, tensors)
+    else:  # floats of all sizes are of one type here
+        attrs = {name: floating if value in FLOATS else value for name, value in op.attrs.items()}
+        results = call_aten(replace(op, attrs=attrs), tensors)
     return [result.detach().numpy() for result in results]
-
-
-def _eager(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    # Floats of all sizes are float64 here.
-    attrs = {name: torch.float64 if value in FLOATS else value for name, value in op.attrs.items()}
-    return call_aten(replace(op, attrs=attrs), tensors)
 
 
 # ---------------------------------------------------------------------- ops of ours
