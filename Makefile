@@ -20,7 +20,7 @@ MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "
 CHECKED_ISA := $(if $(filter avx512,$(TORCHIPU_ISA)),avx512,avx2)
 CHECKED := build/checked/$(CHECKED_ISA)
 
-.PHONY: help demo test checked faults opinfo models bench docs lint kernels clean
+.PHONY: help demo test checked faults opinfo models machine bench docs lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -31,6 +31,7 @@ help:
 	@echo "make faults   kill, stop and break instances of trainings at every moment, 120 ways (FAULTS_ARGS=...)"
 	@echo "make opinfo   compare every operator of PyTorch's OpInfo with eager (OPINFO_ARGS=... passes flags on)"
 	@echo "make models   compare architectures of timm and transformers with eager; writes docs/models.md"
+	@echo "make machine  run device programs of the same architectures on the machine that judges them (MODELS=...)"
 	@echo "make bench    run the benchmarks beside eager and Inductor"
 	@echo "make docs     write the reference of public names, made from their docstrings, into build/docs"
 	@echo "make lint     ruff, mypy, import-linter, codespell"
@@ -55,6 +56,9 @@ opinfo: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 
 models: $(VENV)/models.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.models.architectures $(MODELS)
+
+machine: $(VENV)/models.stamp $(VENV)/kernels.stamp
+	$(PY) -m tests.device.architectures $(MODELS)
 
 bench: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m pytest benchmarks --benchmark-only -s $(PYTEST_ARGS)

@@ -2,12 +2,15 @@
 
 import contextlib
 import copy
+import functools
+import logging
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+import torchipu
 from tests.capture.evaluate import evaluate
 from torchipu.capture.aot import capture_inference, capture_joint
 from torchipu.errors import CaptureError, UnsupportedOpError
@@ -374,3 +377,51 @@ def test_two_batch_sizes_are_both_captured_with_fixed_sizes():
     for batch in (2, 3, 4):
         captured = capture_inference(module.eval(), (torch.randn(batch, 5, 8),))
         assert captured.graph.outputs[0].shape == (batch, 3)
+
+
+# ---------------------------------------------------------------------- what capture leaves behind
+class SharedUnderTwoNames(nn.Module):
+    """A layer that is a member of two others, and a parameter that two layers have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.BatchNorm1d(4)
+        self.first, self.second = nn.Sequential(nn.Linear(4, 4), layer), nn.Sequential(layer, nn.Linear(4, 4))
+        self.second[1].weight = self.first[0].weight
+
+    def forward(self, x):
+        return self.second(self.first(x)).square().mean()
+
+
+@pytest.mark.parametrize("door", ["inference", "training"])
+def test_the_tensors_of_a_module_with_two_names_are_its_own_afterwards(door):
+    torch.manual_seed(0)
+    model = SharedUnderTwoNames().eval()
+    before = {name: (tensor, tensor.detach().clone()) for name, tensor in model.state_dict(keep_vars=True).items()}
+    x = torch.randn(3, 4)
+    if door == "inference":
+        torch.testing.assert_close(torchipu.InferenceStep(model)(x), model(x))
+    else:
+        torchipu.TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.0))(x)
+    after = model.state_dict(keep_vars=True)
+    assert after.keys() == before.keys()
+    for name, (tensor, value) in before.items():
+        assert after[name] is tensor
+        torch.testing.assert_close(after[name].detach(), value)
+
+
+LOGGER = logging.getLogger(__name__)
+
+
+class Talkative(nn.Module):
+    def forward(self, x):
+        LOGGER.warning("a batch of %d", len(x))
+        LOGGER.warning_once("once")
+        return x * 2
+
+
+def test_what_a_model_logs_is_no_part_of_its_graph(monkeypatch):
+    once = functools.lru_cache(None)(lambda self, *args: self.warning(*args))
+    monkeypatch.setattr(logging.Logger, "warning_once", once, raising=False)
+    x = torch.ones(2)
+    assert torchipu.InferenceStep(Talkative())(x).equal(x * 2)

@@ -200,6 +200,7 @@ def silent(rank: int) -> dict[str, Any]:
 def main() -> None:
     rank, store, result, *names = sys.argv[1:]
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts in the background ignore it
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=int(rank), world_size=2,
         timeout=timedelta(seconds=SECONDS_OF_SILENCE if "silent" in names else 60),

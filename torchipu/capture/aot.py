@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import types
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -230,11 +231,24 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
     """Return the module as one torch-level FX graph, with parameters and buffers under their names."""
     settings = torch._dynamo.config.patch(
         automatic_dynamic_shapes=False, assume_static_by_default=True, specialize_int=True, specialize_float=True,
-        suppress_errors=False,
+        suppress_errors=False, ignore_logging_functions=_logging_functions(),
     )
     with settings, unvalidated(), _method_forward(module):
         captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
     return replace_calls(captured)
+
+
+def _logging_functions() -> set[Callable[..., Any]]:
+    """Return the methods of loggers that write: what a model says as it runs is no part of the graph.
+
+    Libraries add methods such as ``warning_once``, after their first call of no effect.
+    """
+    return torch._dynamo.config.ignore_logging_functions | {
+        method for name, method in vars(logging.Logger).items() if name in _WRITING or name.endswith("_once")
+    }
+
+
+_WRITING = ("debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log")
 
 
 @contextlib.contextmanager
@@ -390,8 +404,16 @@ def _read_by_graph(imported: Imported) -> set[Tensor]:
 # ---------------------------------------------------------------------- errors
 @contextlib.contextmanager
 def _tracing(module: torch.nn.Module) -> Iterator[None]:
-    """Leave random state and train flags as they were, and turn torch's errors into ours."""
+    """Leave random state, train flags and the module's own tensors as they were, and turn torch's errors into ours.
+
+    AOT autograd puts tensors of its own in place of parameters, name by name. Where a module has two names, it takes
+    what it has put there under the first one for the parameter, and puts that back in the end.
+    """
     flags = [(member, member.training) for member in module.modules()]
+    tensors: list[dict[str, Any]] = [
+        held for member in module.modules() for held in (member._parameters, member._buffers)
+    ]
+    owned = [(held, dict(held)) for held in tensors]
     try:
         with torch.random.fork_rng(devices=[]):
             yield
@@ -402,3 +424,6 @@ def _tracing(module: torch.nn.Module) -> Iterator[None]:
     finally:
         for member, training in flags:
             member.training = training
+        for held, before in owned:
+            if any(held.get(name) is not tensor for name, tensor in before.items()):
+                held.update(before)
