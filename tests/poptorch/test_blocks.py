@@ -15,8 +15,8 @@ from torch.fx import traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchipu import poptorch
-from torchipu.poptorch import blocks
 from torchipu.poptorch.capturing import on_ipu
+from torchipu.poptorch.operators import blocks
 
 INCREMENT = poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement)
 SHARDED = poptorch.ShardedExecution(poptorch.AutoStage.AutoIncrement)

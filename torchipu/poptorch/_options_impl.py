@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchipu.poptorch.option_groups import (
+from torchipu.poptorch.options.groups import (
     _DistributedOptions,
     _JitOptions,
     _PopartOptions,
@@ -10,8 +10,8 @@ from torchipu.poptorch.option_groups import (
     _TensorLocationOptions,
     _TrainingOptions,
 )
-from torchipu.poptorch.option_values import OptionsDict
-from torchipu.poptorch.strategies import _IExecutionStrategy
+from torchipu.poptorch.options.strategies import _IExecutionStrategy
+from torchipu.poptorch.options.values import OptionsDict
 
 __all__ = [
     "OptionsDict",

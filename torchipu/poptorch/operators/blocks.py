@@ -1,0 +1,366 @@
+"""Blocks: which part of the model runs on which IPU, by context manager, by module, by decorator.
+
+While a model is captured (`placing`), a block that begins holds for every op until another begins. Otherwise none of
+this does anything, so that the same model runs on the CPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch.fx import traceback
+
+from torchipu.capture.block import BLOCK_KEY
+from torchipu.device.schedule import make_schedule
+from torchipu.errors import ScheduleError
+from torchipu.poptorch._logging import logger
+from torchipu.poptorch.options.strategies import PipelinedExecution, _IExecutionStrategy, num_forward_stages
+from torchipu.poptorch.poptorch_core import createPoptorchError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BEFORE_ALL_BLOCKS = "0 (no block)"
+"""Block of ops that run before any block begins; they belong to IPU 0."""
+NO_BLOCK = "(outside of any block)"
+"""Block of ops that run after a ``with Block`` has ended and before another begins; they belong nowhere."""
+
+
+class _Placing:
+    """The blocks of one run of a model.
+
+    Args:
+        strategy: How blocks become stages.
+
+    Attributes:
+        ipus: IPU of each block in the order in which they began.
+        names: Name of each.
+    """
+
+    def __init__(self, strategy: _IExecutionStrategy) -> None:
+        self.strategy = strategy
+        self.ipus: list[int] = []
+        self.names: list[str] = []
+        self.num_regions = 0
+        self._next_id = 0
+        self._ids: dict[int, str] = {}
+        self._stage_by_name: dict[str, int] = {}
+        strategy.onStart()
+        _annotate(BEFORE_ALL_BLOCKS, 0)
+
+    def automatic_id(self) -> str:
+        """Return the next automatic name: "0", "1", ..."""
+        self._next_id += 1
+        return str(self._next_id - 1)
+
+    def restart_ids(self) -> None:
+        """Begin automatic names from "0" again."""
+        self._next_id = 0
+
+    def id_of(self, hook: object) -> str:
+        """Return the automatic name of a module, the same each time that it runs."""
+        return self._ids.get(id(hook)) or self._ids.setdefault(id(hook), self.automatic_id())
+
+    def begin(self, block_id: str, ipu_id: int | None) -> None:
+        """Begin a block."""
+        stage = self.strategy.placement(block_id, ipu_id)
+        ipu = stage._ipu_id if stage._ipu_id is not None else ipu_id
+        if ipu is None:
+            ipu = self.strategy.default_ipu(stage)
+            logger.debug("No IPU specified for block %s: default to stage_id %d", block_id, ipu)
+        self.strategy.check_ipu(stage, ipu)
+        self.ipus.append(ipu)
+        self.names.append(block_id)
+        logger.debug(
+            "Starting block id=%s stage=%d phase=%d ipu=%d", block_id, stage._stage_id, stage._phase_id, ipu
+        )
+        _annotate(self._name(block_id), ipu)
+
+    def _name(self, block_id: str) -> str:
+        """Return the block's name in the graph; a return to it from another IPU is a stage, and a name, of its own."""
+        stage = num_forward_stages(self.ipus)
+        name = block_id
+        while self._stage_by_name.setdefault(name, stage) != stage:
+            name = f"{block_id} (stage {stage})" if name == block_id else f"{name}'"
+        return name
+
+    def end(self) -> None:
+        """End a block: what follows belongs to none."""
+        _annotate(NO_BLOCK, None)
+
+
+_PLACING: ContextVar[_Placing | None] = ContextVar("placing", default=None)
+
+
+def number_of_region() -> int:
+    """Return the next number for a region of the model, the same in every run of it; 0 outside of a capture."""
+    placing = _PLACING.get()
+    if placing is None:
+        return 0
+    placing.num_regions += 1
+    return placing.num_regions - 1
+
+
+def _annotate(name: str, ipu: int | None) -> None:
+    """Let all ops from now on carry a block."""
+    # A new dictionary, since the nodes of ops before hold the old one.
+    traceback.current_meta["custom"] = {**traceback.current_meta.get("custom", {}), BLOCK_KEY: (name, ipu)}
+
+
+@contextlib.contextmanager
+def placing(strategy: _IExecutionStrategy) -> Iterator[_Placing]:
+    """Let blocks take effect within; an executor wraps this around each run of a model that is captured.
+
+    Args:
+        strategy: How blocks become stages.
+
+    Yields:
+        What was placed, to be read at the end.
+    """
+    with traceback.annotate({}):
+        placed = _Placing(strategy)
+        token = _PLACING.set(placed)
+        try:
+            yield placed
+        finally:
+            _PLACING.reset(token)
+
+
+def refuse_ops_outside(blocks: Iterable[tuple[str, int | None] | None]) -> None:
+    """Refuse ops between the end of one block and the beginning of the next.
+
+    Args:
+        blocks: Block of each forward op.
+
+    Raises:
+        Error: There is such an op.
+    """
+    if any(block is not None and block[0] == NO_BLOCK for block in blocks):
+        raise createPoptorchError("No active Block, all the ops must belong to a Block")
+
+
+def check_depth(
+    strategy: _IExecutionStrategy, ipus: list[int], *, gradient_accumulation: int, device_iterations: int,
+    is_training: bool,
+) -> None:
+    """Refuse a pipeline that one call cannot fill.
+
+    Args:
+        strategy: Only pipelines are concerned.
+        ipus: IPU of each block in the order in which they began.
+        gradient_accumulation: Micro-batches of a weight update.
+        device_iterations: Micro-batches of an inference call.
+        is_training: Which of the two counts.
+
+    Raises:
+        Error: It is too small.
+    """
+    stages = num_forward_stages(ipus)
+    if not isinstance(strategy, PipelinedExecution) or stages == 1:
+        return
+    if is_training:
+        total = 2 * stages - 1
+        if gradient_accumulation < total:
+            raise createPoptorchError(
+                "poptorch.Options().Training.gradientAccumulation must be greater than or equal to the number of "
+                f"pipeline stages ({total}) when using poptorch.PipelinedExecution. Please note that a model with "
+                f"{stages} forward stages has {total - stages} additional stages for the backward pass in training. "
+                f"It is {gradient_accumulation}; poptorch.ShardedExecution has no such limit."
+                + _grid(ipus, gradient_accumulation, is_training=True)
+            )
+    elif device_iterations < stages:
+        raise createPoptorchError(
+            "poptorch.Options().deviceIterations must be greater than or equal to the number of pipeline stages "
+            f"({stages}) when using poptorch.PipelinedExecution. It is {device_iterations}; "
+            "poptorch.ShardedExecution has no such limit." + _grid(ipus, device_iterations, is_training=False)
+        )
+
+
+def _grid(ipus: list[int], micro_batches: int, *, is_training: bool) -> str:
+    """Return the schedule of a pipeline that is too short, with an arrow where it runs out of micro-batches."""
+    ipu_by_stage = [0]
+    for ipu in ipus:
+        if ipu != ipu_by_stage[-1]:
+            ipu_by_stage.append(ipu)
+    try:
+        make_schedule(len(ipu_by_stage), ipu_by_stage, micro_batches, "pipelined", is_training)
+    except ScheduleError as error:
+        return "".join(f"\n  {line}" for line in error.detail.splitlines())
+    return ""
+
+
+# ---------------------------------------------------------------------- what models use
+class Block(torch.nn.Module):
+    """A context manager whose ops form a block; after it no block is active.
+
+    Args:
+        user_id: Name of the block; None for "0", "1", ... in the order in which blocks run.
+        ipu_id: IPU, from 0 within the model; the strategy may have another.
+    """
+
+    def __init__(self, user_id: str | None = None, ipu_id: int | None = None) -> None:
+        super().__init__()
+        self._user_id = user_id
+        self._ipu_id = ipu_id
+
+    def __enter__(self) -> None:
+        Block.start(self._user_id, self._ipu_id)
+
+    def __exit__(self, *error: object) -> None:
+        if (placing := _PLACING.get()) is not None:
+            placing.end()
+
+    @staticmethod
+    def start(user_id: str | None = None, ipu_id: int | None = None) -> None:
+        """Begin a block that lasts until another begins.
+
+        Args:
+            user_id: Name of the block; None for an automatic one.
+            ipu_id: IPU, from 0 within the model.
+        """
+        if (placing := _PLACING.get()) is not None:
+            placing.begin(placing.automatic_id() if user_id is None else user_id, ipu_id)
+
+    @staticmethod
+    def useAutoId() -> None:
+        """Begin automatic names from "0" again."""
+        if (placing := _PLACING.get()) is not None:
+            placing.restart_ids()
+
+
+class _BlockHook:
+    """Begins a block before a module runs; an object and no closure, so that the module can be copied and pickled.
+
+    Args:
+        user_id: Name of the block, or None.
+        ipu_id: IPU of the block, or None.
+    """
+
+    def __init__(self, user_id: str | None, ipu_id: int | None) -> None:
+        self._user_id = user_id
+        self._ipu_id = ipu_id
+
+    def __call__(self, *_: Any) -> None:
+        """Begin the block."""
+        if (placing := _PLACING.get()) is not None:
+            placing.begin(placing.id_of(self) if self._user_id is None else self._user_id, self._ipu_id)
+
+    def __repr__(self) -> str:
+        return f"BeginBlock(user_id={self._user_id}, ipu_id={self._ipu_id})"
+
+
+class _BeginBlockFunction(torch.nn.Module):
+    """A function whose call begins a block.
+
+    Args:
+        function: What is called.
+        user_id: Name of the block, or None.
+        ipu_id: IPU of the block, or None.
+    """
+
+    def __init__(self, function: Callable[..., Any], user_id: str | None, ipu_id: int | None) -> None:
+        super().__init__()
+        self._layer_to_call = function
+        self._user_id = user_id
+        self._ipu_id = ipu_id
+        self.register_forward_pre_hook(_BlockHook(user_id, ipu_id))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self._layer_to_call(*args, **kwargs)
+
+
+def BeginBlock(layer_to_call: Any, user_id: str | None = None, ipu_id: int | None = None) -> torch.nn.Module:
+    """Let a block begin with a module: its ops and all that follow belong to it until another begins.
+
+    Args:
+        layer_to_call: A module, changed in place, or a function.
+        user_id: Name of the block; None for an automatic one.
+        ipu_id: IPU, from 0 within the model.
+
+    Returns:
+        The module, or a module that calls the function.
+
+    Raises:
+        Error: It cannot be called, or a block begins with it already.
+    """
+    if not callable(layer_to_call):
+        raise createPoptorchError("Expected torch.nn.Module or a callable for BeginBlock, not "
+                                  f"{type(layer_to_call).__name__}")
+    if not isinstance(layer_to_call, torch.nn.Module):
+        return _BeginBlockFunction(layer_to_call, user_id, ipu_id)
+    if _hook_of(layer_to_call) is not None:
+        raise createPoptorchError("module has already been assigned to a block. It is not possible to assign a "
+                                  "module to more than one block: call poptorch.removeBlocks first.")
+    layer_to_call.register_forward_pre_hook(_BlockHook(user_id, ipu_id))
+    return layer_to_call
+
+
+def BlockFunction(user_id: str | None = None, ipu_id: int | None = None) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Return a decorator that runs a function within a block.
+
+    Args:
+        user_id: Name of the block; None for an automatic one.
+        ipu_id: IPU, from 0 within the model.
+    """
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def within(*args: P.args, **kwargs: P.kwargs) -> T:
+            with Block(user_id, ipu_id):
+                return function(*args, **kwargs)
+
+        return within
+
+    return decorate
+
+
+def removeBlocks(module: torch.nn.Module) -> None:
+    """Undo `BeginBlock` for a module and all within it.
+
+    Args:
+        module: The module.
+    """
+    assert isinstance(module, torch.nn.Module), f"removeBlocks takes a torch.nn.Module, not {type(module)}"
+    for member in module.modules():
+        for key, hook in list(member._forward_pre_hooks.items()):
+            if isinstance(hook, _BlockHook):
+                del member._forward_pre_hooks[key]
+
+
+def _hook_of(module: torch.nn.Module) -> _BlockHook | None:
+    """Return the hook with which a block begins at a module."""
+    hooks: Mapping[int, object] = module._forward_pre_hooks
+    return next((hook for hook in hooks.values() if isinstance(hook, _BlockHook)), None)
+
+
+def module_repr(module: torch.nn.Module) -> str:
+    """Return the text of a module, with ``BeginBlock`` before the modules with which one begins."""
+    extra = module.extra_repr().splitlines()
+    children = []
+    for name, child in module.named_children():
+        first, *others = module_repr(child).splitlines()
+        children.append("\n".join([f"({name}): {first}", *(f"  {line}" for line in others)]))
+    name = module._get_name()
+    hook = _hook_of(module)
+    name = f"{hook!r} {name}" if hook is not None else name
+    if not children and len(extra) <= 1:
+        return f"{name}({''.join(extra)})"
+    return "\n".join([f"{name}(", *(f"  {line}" for line in (*extra, *children)), ")"])
+
+
+def poptorch_print(value: Any, *values: Any, **keywords: Any) -> None:
+    """Print as Python does, and before that a module's text with its blocks.
+
+    Args:
+        value: What is printed first.
+        *values: Further values.
+        **keywords: As for ``print``.
+    """
+    if isinstance(value, torch.nn.Module):
+        print(module_repr(value))
+    print(value, *values, **keywords)
