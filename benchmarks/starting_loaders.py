@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import Dataset
 
 from torchipu import poptorch
-from torchipu.poptorch.data import loader as data_loader  # noqa: F401 - imported before the clock starts, as torch's is
+from torchipu.poptorch.data import loader  # noqa: F401 - imported before the clock starts, as torch's is
 
 NUM_WORKERS, BATCH, IMAGES = 8, 8, 256
 

@@ -6,7 +6,7 @@ from typing import NoReturn, Self
 
 from torchipu import popdist
 from torchipu.poptorch import options
-from torchipu.poptorch.options.groups import _DistributedOptions
+from torchipu.poptorch.options.distributed import _DistributedOptions
 from torchipu.poptorch.options.values import OptionsDict
 
 __all__ = ["Options"]

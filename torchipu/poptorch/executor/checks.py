@@ -8,14 +8,10 @@ import torch
 
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments.parser import Arguments
-from torchipu.poptorch.enums import (
-    MeanReductionStrategy,
-)
+from torchipu.poptorch.enums import MeanReductionStrategy
 from torchipu.poptorch.executor.machine import is_ipu_model
 from torchipu.poptorch.options import Options
-from torchipu.poptorch.options.strategies import (
-    PipelinedExecution,
-)
+from torchipu.poptorch.options.strategies import PipelinedExecution
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
 MAX_IPUS = 64

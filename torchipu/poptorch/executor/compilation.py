@@ -17,12 +17,13 @@ from torchipu.poptorch.executor.compile_hooks import compilation_bar, compiling
 from torchipu.poptorch.executor.errors import as_poptorch_error
 from torchipu.poptorch.executor.grouping import groups_of
 from torchipu.poptorch.executor.inputs import Inputs, check_inputs
-from torchipu.poptorch.executor.session import Session, make_session
+from torchipu.poptorch.executor.session import InferenceSession, Session
 from torchipu.poptorch.executor.state import State
+from torchipu.poptorch.executor.training_session import TrainingSession
 from torchipu.poptorch.executor.translation import anchors, core_options
 from torchipu.poptorch.optim.attributes import FixedValues
 from torchipu.poptorch.optim.optimizer import go_on
-from torchipu.poptorch.options.popart import check_popart, log_options
+from torchipu.poptorch.options.session_options import check_popart, log_options
 from torchipu.poptorch.reports import ir_text
 from torchipu.poptorch.reports.profile import write_report
 from torchipu.poptorch.stored.cache import cache_of
@@ -92,7 +93,7 @@ class Compilation:
             contextlib.nullcontext() if state.is_training else instrumentation.without_gradients(state.holder)
         )
         with instrumentation.as_plain(state.holder), frozen:
-            session = make_session(state.holder, core, optimizer)
+            session = _session(state.holder, core, optimizer)
             traced = TracedModel(
                 state.model, arguments, options, is_training=state.is_training, loss_scale=core.backward_scale,
                 groups=groups,
@@ -112,3 +113,12 @@ class Compilation:
                 except (RuntimeError, ValueError, IndexError, TypeError) as error:
                     raise error_on_the_host(error, traced, session.cut(tensors)) from None
         return session
+
+
+def _session(
+    model: torch.nn.Module, options: CoreOptions, optimizer: torch.optim.Optimizer | None,
+) -> TrainingSession | InferenceSession:
+    """Return a session for a model; of training if there is an optimiser."""
+    if optimizer is not None:
+        return TrainingSession(model, optimizer, options)
+    return InferenceSession(model, options)

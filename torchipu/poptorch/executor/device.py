@@ -5,8 +5,8 @@ from __future__ import annotations
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.enums import ConnectionType
 from torchipu.poptorch.executor.random_numbers import RandomNumbers
-from torchipu.poptorch.executor.session import TrainingSession
 from torchipu.poptorch.executor.state import State
+from torchipu.poptorch.executor.training_session import TrainingSession
 from torchipu.poptorch.executor.weights import Weights
 from torchipu.poptorch.poptorch_core import createPoptorchError
 

@@ -13,8 +13,8 @@ from torchipu.poptorch.arguments.structure import with_tensors
 from torchipu.poptorch.executor import instrumentation
 from torchipu.poptorch.executor.compilation import Compilation
 from torchipu.poptorch.executor.random_numbers import RandomNumbers
-from torchipu.poptorch.executor.session import TrainingSession
 from torchipu.poptorch.executor.state import State
+from torchipu.poptorch.executor.training_session import TrainingSession
 from torchipu.poptorch.poptorch_core import createPoptorchError
 from torchipu.poptorch.stored import executable, values
 from torchipu.poptorch.stored.capture import capture_from_data, capture_to_data

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 
-from torchipu.poptorch.enums import (
-    ConnectionType,
-)
+from torchipu.poptorch.enums import ConnectionType
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.poptorch_core import createPoptorchError
 

@@ -9,8 +9,8 @@ from torchipu.poptorch._logging import logger
 from torchipu.poptorch.executor import instrumentation
 from torchipu.poptorch.executor.checks import adapt_options, check_strategy
 from torchipu.poptorch.executor.errors import as_poptorch_error
-from torchipu.poptorch.executor.session import TrainingSession
 from torchipu.poptorch.executor.state import State
+from torchipu.poptorch.executor.training_session import TrainingSession
 from torchipu.poptorch.optim.attributes import AttributeTracker
 from torchipu.poptorch.optim.optimizer import Executor, Optimizer, attach
 from torchipu.poptorch.optim.supported import check

@@ -19,7 +19,7 @@ from torchipu.poptorch.enums import (
 )
 from torchipu.poptorch.executor import processes
 from torchipu.poptorch.executor.machine import TARGETS, device_version
-from torchipu.poptorch.operators.blocks import BEFORE_ALL_BLOCKS
+from torchipu.poptorch.operators.placing import BEFORE_ALL_BLOCKS
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.options.automatic_scale import automatic_scale
 from torchipu.poptorch.options.engine import engine_options, is_on
@@ -173,5 +173,3 @@ def anchors(options: Options) -> dict[str, Anchor]:
         if not long_name.startswith(UPDATED):
             found[short_name] = Anchor(long_name, returned)
     return found
-
-

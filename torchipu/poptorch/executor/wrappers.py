@@ -11,7 +11,7 @@ import torch
 from torchipu.poptorch.enums import ConnectionType
 from torchipu.poptorch.executor import instrumentation
 from torchipu.poptorch.executor.poplar_executor import PoplarExecutor
-from torchipu.poptorch.executor.session import TrainingSession
+from torchipu.poptorch.executor.training_session import TrainingSession
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.stored import executable
 from torchipu.poptorch.stored.executable import StoredModel

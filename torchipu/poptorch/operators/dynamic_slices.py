@@ -115,7 +115,3 @@ def window_of(tensor: Tensor, dim: int, start: Tensor, size: int, step: int) -> 
     """Return the indices of a window, [size / step]."""
     offsets = torch.arange(0, size, step, dtype=torch.int32, device=tensor.device)
     return (start.reshape(()).to(torch.int32) + offsets) % tensor.shape[dim]
-
-
-
-

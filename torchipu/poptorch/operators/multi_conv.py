@@ -12,8 +12,8 @@ from torch.overrides import TorchFunctionMode
 from torchipu.capture.block import Partials, SideBySide
 from torchipu.poptorch.capturing import isRunningOnIpu
 from torchipu.poptorch.enums import MultiConvPlanType
-from torchipu.poptorch.operators.blocks import number_of_region
 from torchipu.poptorch.operators.hints import Attribute, set_available_memory
+from torchipu.poptorch.operators.placing import number_of_region
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
 MULTI_CONV = "__multi_conv"

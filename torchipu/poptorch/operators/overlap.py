@@ -67,5 +67,3 @@ def _check_leaves(name: str, value: Any) -> None:
 
 
 # ---------------------------------------------------------------------- what is checked at compilation
-
-

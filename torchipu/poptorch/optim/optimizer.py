@@ -219,5 +219,3 @@ def _names(executor: Executor) -> dict[torch.Tensor, str]:
     """Return the name of each parameter of an executor's model."""
     model = executor._user_model
     return {p: name for name, p in model.named_parameters()} if isinstance(model, torch.nn.Module) else {}
-
-

@@ -1,7 +1,6 @@
 """The door to ``poptorch.Options``: every setting of a wrapped model or a loader, and the execution strategies."""
 
 from torchipu.poptorch.options.files import ConfigFileError
-from torchipu.poptorch.options.groups import TensorLocationSettings
 from torchipu.poptorch.options.options import Options
 from torchipu.poptorch.options.strategies import (
     ParallelPhasedExecution,
@@ -11,6 +10,7 @@ from torchipu.poptorch.options.strategies import (
     ShardedExecution,
     Stage,
 )
+from torchipu.poptorch.options.tensor_locations import TensorLocationSettings
 
 __all__ = [
     "ConfigFileError",

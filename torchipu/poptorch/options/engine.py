@@ -20,5 +20,3 @@ def engine_options(options: Options) -> dict[str, Any]:
 def is_on(value: object) -> bool:
     """Whether an option of the engine, which is text, says yes."""
     return str(value).lower() in ("true", "1")
-
-

@@ -14,7 +14,7 @@ import torch
 
 from torchipu.poptorch import enums
 from torchipu.poptorch.options import strategies
-from torchipu.poptorch.options.groups import TensorLocationSettings
+from torchipu.poptorch.options.tensor_locations import TensorLocationSettings
 from torchipu.poptorch.options.values import OptionsDict
 from torchipu.poptorch.poptorch_core import createPoptorchError
 

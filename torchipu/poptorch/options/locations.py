@@ -6,8 +6,8 @@ from typing import Any
 
 from torchipu.options import TensorLocation
 from torchipu.poptorch.enums import SyncPattern
-from torchipu.poptorch.options.groups import TensorLocationSettings
 from torchipu.poptorch.options.options import Options
+from torchipu.poptorch.options.tensor_locations import TensorLocationSettings
 
 FIELDS = {
     "onChip": "on_chip", "minElementsForOffChip": "min_elements_off_chip",

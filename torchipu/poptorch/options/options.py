@@ -15,16 +15,14 @@ from torchipu.poptorch import _logging
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.enums import CommGroupType, ConnectionType, OutputMode, SyncPattern
 from torchipu.poptorch.options import strategies
+from torchipu.poptorch.options.distributed import _DistributedOptions
 from torchipu.poptorch.options.files import apply_json, load_file
-from torchipu.poptorch.options.groups import (
-    _DistributedOptions,
-    _JitOptions,
-    _PopartOptions,
-    _PrecisionOptions,
-    _TensorLocationOptions,
-    _TrainingOptions,
-)
+from torchipu.poptorch.options.jit import _JitOptions
+from torchipu.poptorch.options.popart import _PopartOptions
+from torchipu.poptorch.options.precision import _PrecisionOptions
 from torchipu.poptorch.options.strategies import PipelinedExecution
+from torchipu.poptorch.options.tensor_locations import _TensorLocationOptions
+from torchipu.poptorch.options.training import _TrainingOptions
 from torchipu.poptorch.options.values import OptionsDict
 
 DEFAULT_MAX_REPEAT_LOGS = 4

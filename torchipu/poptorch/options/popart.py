@@ -1,88 +1,97 @@
-"""Options passed on to the graph compiler by name: which names there are, what values they take, and the log of them.
-
-All names are accepted and kept. Those that the emulator acts on are read in `executor.translation`; the others change
-how PopART compiles and not what a model computes.
-"""
+"""``Options._Popart``: what is passed on to the graph compiler, and groups whose values go there."""
 
 from __future__ import annotations
 
-import logging
-import numbers
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar, Self
 
-from torchipu.poptorch._logging import logger
-from torchipu.poptorch.options.options import Options
-from torchipu.poptorch.poptorch_core import createPoptorchError
-
-_SESSION_OPTIONS = """
-    accumulateOuterFragmentSettings accumulationAndReplicationReductionType accumulationFactor aliasZeroCopy
-    autoRecomputation autodiffSettings automaticLossScalingSettings batchSerializationFactor batchSerializationSettings
-    cachePath compileEngine constantWeights convolutionOptions createImplicitPipeliningFwdOnlyProgram customCodelets
-    customCodeletCompileFlags decomposeGradSum defaultBufferingDepth defaultPrefetchBufferingDepth delayVarUpdates
-    disableGradAccumulationTensorStreams disableOptimizerStateTensorStreams dotChecks dotOpNames
-    enableDistributedReplicatedGraphs enableEngineCaching enableExplicitIR enableExplicitMainLoops
-    enableFloatingPointChecks enableFullyConnectedPass enableGradientAccumulation enableInplaceAmbiguityChecking
-    enableLoadAndOffloadRNGState enableMergeExchange enableNonStableSoftmax enableOutlining
-    enableOutliningCopyCostPruning enablePipelining enablePrefetchDatastreams enableReplicatedGraphs enableStableNorm
-    enableStochasticRounding enableSupportedDataTypeCasting enableVariablesCaching engineOptions executionPhaseSettings
-    explicitRecomputation exportPoplarComputationGraph exportPoplarVertexGraph finalDotOp firstDotOp gclOptions
-    globalReplicaOffset globalReplicationFactor groupHostSync groupNormStridedChannelGrouping hardwareInstrumentations
-    instrumentWithHardwareCycleCounter kahnTieBreaker logDir looseThresholdAtPeak lstmOptions matmulOptions
-    mergeVarUpdate mergeVarUpdateMemThreshold numIOTiles opxAliasChecking opxModifyChecking outlineSequenceBreakCost
-    outlineThreshold partialsTypeMatMuls patterns patterns_level prefetchBufferingDepthMap rearrangeAnchorsOnHost
-    rearrangeStreamsOnHost replicatedCollectivesSettings replicatedGraphCount reportOptions rnnOptions
-    saveInitializersToFile scheduleNonWeightUpdateGradientConsumersEarly separateCallOpPdfs
-    serializedPoprithmsShiftGraphsDir strictOpVersions subgraphCopyingStrategy swapLimitScheduler syntheticDataMode
-    tensorLocationSettingsOverride throwIfLog2ScaleTensorNotInRange timeLimitScheduler
-    transitiveClosureOptimizationThreshold updatableNamedBuffers useHostCopyOps useLoopCandidateCreator virtualGraphMode
-"""
-OF_OURS = ("enableNanoo", "torchipu")
-"""Names that PopART lacks: what becomes of an overflow of halves, and what this package can do besides."""
-NAMES = frozenset((*_SESSION_OPTIONS.split(), *OF_OURS))
-"""PopART's session options and ours; of a name with dots, the part before the first."""
-
-_WARNED: set[str] = set()
+from torchipu.poptorch.options.values import OptionsDict
 
 
-def check_popart(options: Options) -> None:
-    """Refuse values that the graph compiler could not be given, and warn once of each unknown name.
+class _PopartOptions(OptionsDict):
+    """Options of the graph compiler, passed on by name without a check of their own.
+
+    Attributes:
+        options: The values by name.
+    """
+
+    _private: ClassVar[frozenset[str]] = frozenset({"options"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.options: dict[str, Any] = {
+            "instrumentWithHardwareCycleCounter": False,
+            "rearrangeAnchorsOnHost": False,
+        }
+
+    # Two arguments, as PopTorch has it; keywords would not do for names such as "a.b".
+    def set(self, key: str, value: Any) -> Self:  # type: ignore[override]
+        """Set an option.
+
+        Args:
+            key: Its name, such as ``accumulateOuterFragmentSettings.schedule``.
+            value: A bool, number or text, a list or set of texts, or a dict of texts.
+        """
+        self._check_frozen()
+        self.options[key] = value
+        return self
+
+    def createOrSet(self, **values: Any) -> Self:
+        """Set options by keyword; names with dots take `set`."""
+        for name, value in values.items():
+            self.set(name, value)
+        return self
+
+    def deleteIfExists(self, name: str) -> Self:
+        """Remove an option, if there is one of this name."""
+        self._check_frozen()
+        self.options.pop(name, None)
+        return self
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is an option of this name."""
+        return name in self.options
+
+    def __call__(self, name: str) -> Any:
+        """Return the value of an option."""
+        assert self.exists(name), f"Invalid option {name}, valid options are {sorted(self.options)}"
+        return self.options[name]
+
+    def setEngineOptions(self, engine_options: Mapping[str, str]) -> Self:
+        """Set the options of the engine, as ``POPLAR_ENGINE_OPTIONS`` does.
+
+        Args:
+            engine_options: Values by name.
+        """
+        return self.set("engineOptions", dict(engine_options))
+
+    def setPatterns(self, patterns: Mapping[str, bool], level: int = 2) -> Self:
+        """Choose rewriting patterns of the graph compiler.
+
+        Args:
+            patterns: Whether to use each, by name.
+            level: The set to begin from.
+        """
+        return self.set("patterns", dict(patterns)).set("patterns_level", level)
+
+    def toDict(self) -> dict[str, Any]:
+        """Return all options by name."""
+        return dict(self.options)
+
+    def _facts(self) -> list[str]:
+        return [f"options={self.options!r}"]
+
+
+class _PopartUser(OptionsDict):
+    """A group some of whose options are the graph compiler's.
 
     Args:
-        options: The executor's.
-
-    Raises:
-        Error: A value is neither bool, number or text, nor a list, set or dict of these.
+        popart: Options of the graph compiler, shared with the other groups.
+        **values: Own options.
     """
-    for name, value in options._popart.options.items():
-        if not _is_passable(value):
-            raise createPoptorchError(
-                f"Unsupported value of type {type(value).__name__} for the option {name} of _Popart: it takes a bool, "
-                "an int, a float or a str, a list or set of these, or a dict of them by str"
-            )
-        if name.partition(".")[0] not in NAMES and name not in _WARNED:
-            _WARNED.add(name)
-            logger.warning("Unknown option %s of _Popart: it is kept, and changes nothing", name)
 
+    _private: ClassVar[frozenset[str]] = frozenset({"_popart"})
 
-def _is_passable(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return all(isinstance(key, str) and _is_passable(member) for key, member in value.items())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return all(_is_passable(member) for member in value)
-    return isinstance(value, (str, numbers.Real))
-
-
-def log_options(options: Options) -> None:
-    """Write every option to the debug log as ``set NAME to value VALUE``, as the native layer of PopTorch does.
-
-    Args:
-        options: The executor's.
-    """
-    if not logger.isEnabledFor(logging.DEBUG):
-        return
-    for name, value in options.toDict().items():
-        members = value.items() if isinstance(value, Mapping) and value else [(None, value)]
-        for member, content in members:
-            shown = str(content).lower() if isinstance(content, bool) else content
-            logger.debug("set %s to value %s", name if member is None else f"{name}[{member}]", shown)
+    def __init__(self, popart: _PopartOptions, **values: Any) -> None:
+        super().__init__(**values)
+        self._popart = popart

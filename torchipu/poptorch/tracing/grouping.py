@@ -90,5 +90,3 @@ class _Factor(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
         """Return the gradient times the number."""
         return gradient * ctx.factor, None
-
-

@@ -24,7 +24,7 @@ from torchipu.poptorch.capturing import on_ipu
 from torchipu.poptorch.enums import ReductionType
 from torchipu.poptorch.operators import loss as losses
 from torchipu.poptorch.operators.autocasting import Policy, casting
-from torchipu.poptorch.operators.blocks import placing
+from torchipu.poptorch.operators.placing import placing
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.poptorch_core import createPoptorchError
 from torchipu.poptorch.tracing.devices import devices_seen
