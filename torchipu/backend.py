@@ -1,4 +1,4 @@
-"""The function that torch.compile(backend="ipu") calls: joins capture, compiler and runtime."""
+"""The function that torch.compile(backend="ipu") calls: joins capture, compiler and host plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs one op through the emitter of its record on torch tensors, with nothing else of the runtime."""
+"""Runs one op through the emitter of its record on torch tensors, with nothing else of the host plan."""
 
 from __future__ import annotations
 

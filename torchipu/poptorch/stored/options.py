@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torchipu.poptorch._logging import logger
 from torchipu.poptorch.enums import Liveness
 from torchipu.poptorch.options import Options, strategies
+from torchipu.poptorch.poptorch_core import Error
 from torchipu.poptorch.stored.values import from_data, to_data
 
 GROUPS = ("Training", "Precision")
@@ -27,23 +29,23 @@ STRATEGIES = {
 def options_to_data(options: Options) -> dict[str, Any]:
     """Return the values of options and of their groups."""
     return {
-        "values": _storable(options._values),
-        "groups": {name: _storable(getattr(options, name)._values) for name in GROUPS},
-        "popart": _storable(options._popart.options),
+        "values": _storable(options._values, "poptorch.Options"),
+        "groups": {name: _storable(getattr(options, name)._values, f"poptorch.Options.{name}") for name in GROUPS},
+        "popart": _storable(options._popart.options, "poptorch.Options._Popart"),
         "locations": options.TensorLocations.toDict(),
         "switches": {name: getattr(options, name) for name in SWITCHES},
         "strategy": _strategy_to_data(options._execution_strategy),
     }
 
 
-def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
+def _storable(values: Mapping[str, Any], owner: str) -> dict[str, Any]:
+    """Return what files can hold, and warn of what they cannot."""
     found = {}
     for name, value in values.items():
         try:
             found[name] = to_data(value)
-        except Exception as error:
-            if type(error).__name__ != "Error":
-                raise
+        except Error as error:
+            logger.warning("The file does not hold %s.%s, which has its default when it is loaded: %s", owner, name, error)
     return found
 
 
