@@ -82,7 +82,7 @@ class _PrecisionOptions(_PopartUser):
         """Set which ops `poptorch.autocast` computes in which type.
 
         Args:
-            autocast_policy: A `poptorch.operators.autocasting.Policy`.
+            autocast_policy: A `poptorch.autocasting.Policy`.
         """
         self._check_frozen()
         self._values["autocast_policy"] = autocast_policy

@@ -45,7 +45,7 @@ def _storable(values: Mapping[str, Any], owner: str) -> dict[str, Any]:
         try:
             found[name] = to_data(value)
         except Error as error:
-            logger.warning("The file does not hold %s.%s, which has its default when it is loaded: %s", owner, name, error)
+            logger.warning("The file does not hold %s.%s, and gives it its default again: %s", owner, name, error)
     return found
 
 

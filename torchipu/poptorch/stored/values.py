@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import numbers
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,7 +41,9 @@ def to_data(value: Any) -> Any:
         return {"torch": _dtype_name(value)}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    kind = type(value)
+    if isinstance(value, numbers.Real):  # of numpy
+        return int(value) if isinstance(value, numbers.Integral) else float(value)
+    kind = set if isinstance(value, frozenset) else type(value)
     if kind in (tuple, list, set):
         return {kind.__name__: [to_data(member) for member in value]}
     if kind in (dict, collections.OrderedDict):
