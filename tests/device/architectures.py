@@ -25,7 +25,7 @@ from tests.models.architectures.catalogue import ALL, PACKAGES, missing_librarie
 from tests.models.architectures.comparison import quiet
 from tests.models.architectures.precise import in_float64
 from torchipu.checking.eager import evaluate
-from torchipu.device.machine import Machine
+from torchipu.checking.loading import machine_of, wide
 from torchipu.ir.graph import Tensor
 from torchipu.ir.program import Executable
 
@@ -69,7 +69,7 @@ def error_of_training(architecture: Architecture) -> tuple[float, int]:
     with in_float64():
         wanted = run.by_eager()
     found = run.weights(machine)
-    before = {name: array(parameter) for name, parameter in run.model.named_parameters()}
+    before = {name: wide(parameter) for name, parameter in run.model.named_parameters()}
     error = np.sqrt(sum(np.square(found[name] - wanted[name]).sum() for name in wanted))
     moved = np.sqrt(sum(np.square(wanted[name] - before[name]).sum() for name in wanted))
     return float(error / moved), machine.supersteps
@@ -84,23 +84,20 @@ def error_of(architecture: Architecture) -> tuple[float, int]:
     module, inputs = architecture.new()
     module.eval()
     exact = copy.deepcopy(module).double()
-    wide = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
+    doubled = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
     with in_float64(), torch.no_grad():
-        loss, results = exact(**wide)
+        loss, results = exact(**doubled)
     step = torchipu.InferenceStep(module, torchipu.Options(allow_out_of_memory=True))
     with quiet(), torch.no_grad():
         step.compile(**inputs)
     built = step._built
     assert built is not None
-    names = [tensor.name for tensor in built.capture.arguments if tensor is not None]
-    streams = {name: array(value) for name, value in zip(names, inputs.values(), strict=True)}
-    machine = Machine(step.compiled.executable, evaluate, lambda name, *_: streams[name])
-    machine.load(held(built.states) | held(built.capture.constants))
+    machine = machine_of(step.compiled.executable, built, step.options, tuple(inputs.values()), 1, evaluate)
     machine.run()
     found = {stream: values[0] for (stream, _), values in machine.results.items()}
     output_of = dict(zip(built.graph.outputs, step.compiled.graph.outputs, strict=True))
     errors = [
-        relative(seen(output_of[leaf], found, machine.executable), array(value))
+        relative(seen(output_of[leaf], found, machine.executable), wide(value))
         for leaf, value in zip(built.capture.leaves, [loss, *results], strict=True) if isinstance(leaf, Tensor)
     ]
     return max(errors), machine.supersteps
@@ -111,18 +108,7 @@ def seen(tensor: Tensor, found: Mapping[str, np.ndarray], executable: Executable
     if tensor.name in found:
         return found[tensor.name].reshape(tensor.shape)
     op = executable.views[tensor]
-    return np.asarray(evaluate(op, [seen(op.inputs[0], found, executable)])[op.outputs.index(tensor)])
-
-
-def held(values: Mapping[Tensor, torch.Tensor | None]) -> dict[str, np.ndarray]:
-    """Return what states and constants hold, by name."""
-    return {tensor.name: array(value) for tensor, value in values.items() if value is not None}
-
-
-def array(value: torch.Tensor) -> np.ndarray:
-    """Return the value in float64, if it is floating."""
-    value = value.detach().clone()
-    return np.asarray(value.double() if value.is_floating_point() else value)
+    return np.aswide(evaluate(op, [seen(op.inputs[0], found, executable)])[op.outputs.index(tensor)])
 
 
 def relative(found: np.ndarray, wanted: np.ndarray) -> float:

@@ -11,10 +11,9 @@ import torch
 
 import torchipu
 from torchipu.checking.eager import evaluate
+from torchipu.checking.loading import machine_of
 from torchipu.device.machine import Machine
-from torchipu.device.stores import Moment
 from torchipu.ir.program import Executable
-from torchipu.ir.types import DType
 from torchipu.step.base import Built
 
 
@@ -50,29 +49,10 @@ class Trained:
 
     def machine(self, executable: Executable | None = None, seed: int = 0) -> Machine:
         """Return a machine with the weights, states and inputs in place."""
-        built, options = self.built, self.options
-        arguments = [tensor.name for tensor in built.capture.arguments if tensor is not None]
-        values = dict(zip(arguments, (value for value in self.batch), strict=True))
-        micro_batches, replicas = options.gradient_accumulation, options.replicas
-
-        def feed(name: str, moment: Moment, replica: int) -> np.ndarray:
-            assert moment.micro_batch is not None
-            place = (moment.iteration * micro_batches + moment.micro_batch) * replicas + replica
-            pieces = values[name].chunk(options.device_iterations * micro_batches * replicas)
-            return _wide(pieces[place])
-
-        machine = Machine(executable or self.executable, evaluate, feed, seed)
-        assert built.optimiser is not None
-        loaded = {tensor.name: _wide(host) for tensor, host in built.states.items() if host is not None}
-        loaded |= {
-            tensor.name: np.zeros(tensor.shape) for tensor, host in built.states.items()
-            if host is None and tensor.dtype is not DType.LONG
-        }
-        hyper = built.optimiser.hyperparameters
-        loaded |= {tensor.name: value.view(torch.int64).numpy() for tensor, value in hyper.items()}
-        loaded |= {tensor.name: _wide(value) for tensor, value in built.capture.constants.items()}
-        machine.load(loaded)
-        return machine
+        return machine_of(
+            executable or self.executable, self.built, self.options, self.batch, self.options.gradient_accumulation,
+            evaluate, seed,
+        )
 
     def by_machine(self, executable: Executable | None = None, seed: int = 0) -> dict[str, np.ndarray]:
         """Return the weights after the machine has run the program."""
@@ -110,8 +90,3 @@ class Trained:
                 optimizer.step()
                 optimizer.zero_grad()
         return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
-
-
-def _wide(value: torch.Tensor) -> np.ndarray:
-    value = value.detach().clone()
-    return (value.double() if value.is_floating_point() else value).numpy()

@@ -43,7 +43,7 @@ def to_data(value: Any) -> Any:
         return value
     if isinstance(value, numbers.Real):  # of numpy
         return int(value) if isinstance(value, numbers.Integral) else float(value)
-    kind = set if isinstance(value, frozenset) else type(value)
+    kind: type[Any] = set if isinstance(value, frozenset) else type(value)
     if kind in (tuple, list, set):
         return {kind.__name__: [to_data(member) for member in value]}
     if kind in (dict, collections.OrderedDict):
