@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
+import torchipu.poptorch.data.loader  # noqa: F401 - imported before the clock starts, as torch's is
 from torchipu import poptorch
-from torchipu.poptorch import data_loader  # noqa: F401 - imported before the clock starts, as torch's is
 
 NUM_WORKERS, BATCH, IMAGES = 8, 8, 256
 

@@ -11,6 +11,8 @@ from torchipu.installation import check_kernels, check_torch, torch_version
 if TYPE_CHECKING:
     from torchipu.capture.block import BeginBlock, Block, Partials
     from torchipu.capture.checkpoint import recomputation_checkpoint
+    from torchipu.checking.comparison import Check
+    from torchipu.checking.door import check
     from torchipu.distributed.metrics import reduce_metrics
     from torchipu.errors import (
         CaptureError,
@@ -41,6 +43,7 @@ _MODULE_BY_NAME = {
     "BeginBlock": "capture.block",
     "Block": "capture.block",
     "CaptureError": "errors",
+    "Check": "checking.comparison",
     "ConstraintError": "errors",
     "ExecutionError": "errors",
     "Explanation": "explanation",
@@ -65,6 +68,7 @@ _MODULE_BY_NAME = {
     "VerifyError": "errors",
     "advise_loss_scale": "host.statistics",
     "autopipeline": "partition.door",
+    "check": "checking.door",
     "explain": "explanation",
     "recomputation_checkpoint": "capture.checkpoint",
     "reduce_metrics": "distributed.metrics",
@@ -76,6 +80,7 @@ __all__ = [
     "BeginBlock",
     "Block",
     "CaptureError",
+    "Check",
     "ConstraintError",
     "ExecutionError",
     "Explanation",
@@ -101,6 +106,7 @@ __all__ = [
     "__version__",
     "advise_loss_scale",
     "autopipeline",
+    "check",
     "explain",
     "recomputation_checkpoint",
     "reduce_metrics",

@@ -19,12 +19,12 @@ import torch
 from rich.console import Console
 
 import torchipu
-from tests.device.float64 import evaluate
 from tests.device.trained import Trained
 from tests.models.architectures.architecture import Architecture
 from tests.models.architectures.catalogue import ALL, PACKAGES, missing_libraries
 from tests.models.architectures.comparison import quiet
 from tests.models.architectures.precise import in_float64
+from torchipu.checking.eager import evaluate
 from torchipu.device.machine import Machine
 from torchipu.ir.graph import Tensor
 from torchipu.ir.program import Executable

@@ -12,9 +12,9 @@ from torch._higher_order_ops import scan, while_loop
 
 import torchipu
 from mnist_pipelined import PipelinedNetwork
-from tests.device.float64 import evaluate
 from tests.device.trained import Trained
 from torchipu import TensorLocation
+from torchipu.checking.eager import evaluate
 from torchipu.device.machine import Machine
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import torchipu
-from tests.device.float64 import evaluate
+from torchipu.checking.eager import evaluate
 from torchipu.device.machine import Machine
 from torchipu.device.stores import Moment
 from torchipu.ir.program import Executable

@@ -19,7 +19,8 @@ import several_instances
 from tests.distributed.forked import Scenario
 from tests.poptorch.data_sets import Numbers
 from tests.poptorch.models import Classifier, batch
-from torchipu.poptorch import executable_cache, session
+from torchipu.poptorch.executor import session
+from torchipu.poptorch.stored import cache as executable_cache
 
 torch.set_num_threads(1)  # what a process does in several threads cannot go on in a fork of it
 poptorch.trainingModel(Classifier()).compile(*batch(4))  # imports much, which all scenarios then have

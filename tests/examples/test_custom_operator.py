@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import custom_operator
-from torchipu.poptorch import custom_ops
+from torchipu.poptorch.operators import custom_ops
 
 FEW = ("--num-samples", "512", "--device-iterations", "4", "--epochs", "2", "--learning-rate", "0.02")
 

@@ -12,7 +12,7 @@ import torch
 import torchipu
 from torchipu.errors import OptionsError
 from torchipu.optim import LAMB, LARS
-from torchipu.poptorch.translation import core_options
+from torchipu.poptorch.executor.translation import core_options
 
 
 class Net(torch.nn.Module):

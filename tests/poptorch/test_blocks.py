@@ -15,8 +15,8 @@ from torch.fx import traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from torchipu import poptorch
-from torchipu.poptorch import blocks
 from torchipu.poptorch.capturing import on_ipu
+from torchipu.poptorch.operators import blocks, placing
 
 INCREMENT = poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement)
 SHARDED = poptorch.ShardedExecution(poptorch.AutoStage.AutoIncrement)
@@ -26,7 +26,7 @@ def place(model: Callable[..., Any], strategy: Any = INCREMENT) -> list[tuple[st
     """Return the block of each op of a run of a model."""
 
     def run(x: torch.Tensor) -> Any:
-        with traceback.preserve_node_meta(), blocks.placing(strategy), on_ipu():
+        with traceback.preserve_node_meta(), placing.placing(strategy), on_ipu():
             return model(x)
 
     graph = make_fx(run)(torch.ones(2, 2)).graph
@@ -44,10 +44,10 @@ def test_with_block_places_its_ops_and_none_after_it() -> None:
         return x.sin()
 
     placed = place(model)
-    assert placed == [(blocks.BEFORE_ALL_BLOCKS, 0), ("a", 0), ("b", 1), (blocks.NO_BLOCK, None)]
-    blocks.refuse_ops_outside(placed[:3])
+    assert placed == [(placing.BEFORE_ALL_BLOCKS, 0), ("a", 0), ("b", 1), (placing.NO_BLOCK, None)]
+    placing.refuse_ops_outside(placed[:3])
     with pytest.raises(poptorch.Error, match="No active Block, all the ops must belong to a Block"):
-        blocks.refuse_ops_outside(placed)
+        placing.refuse_ops_outside(placed)
 
 
 def test_started_block_and_begun_module_hold_until_the_next() -> None:
@@ -135,7 +135,7 @@ def test_error_within_a_run_leaves_no_block_active() -> None:
 
     with pytest.raises(ValueError, match=r"^mine$"):
         place(model)
-    assert blocks._PLACING.get() is None
+    assert placing.PLACING.get() is None
     assert "custom" not in traceback.current_meta
 
 
@@ -161,7 +161,7 @@ def test_begun_module_stays_itself_and_can_be_copied_and_saved() -> None:
     with pytest.raises(poptorch.Error, match=re.escape("module has already been assigned to a block.")):
         poptorch.BeginBlock(module, "b")
     poptorch.removeBlocks(module)
-    assert place(module)[0][0] == blocks.BEFORE_ALL_BLOCKS
+    assert place(module)[0][0] == placing.BEFORE_ALL_BLOCKS
     poptorch.BeginBlock(module, "b")
 
 
@@ -237,7 +237,7 @@ def test_pipeline_must_be_filled(
     ipus: list[int], accumulation: int, iterations: int, is_training: bool, message: str
 ) -> None:
     def check(strategy: Any) -> None:
-        blocks.check_depth(strategy, ipus, gradient_accumulation=accumulation, device_iterations=iterations,
+        placing.check_depth(strategy, ipus, gradient_accumulation=accumulation, device_iterations=iterations,
                            is_training=is_training)
 
     check(SHARDED)

@@ -15,12 +15,12 @@ from torch import nn
 from torchipu import poptorch
 from torchipu.cli.compatibility import STATUSES, TESTS, compatibility, failing_tests, page
 from torchipu.poptorch import optim
-from torchipu.poptorch.option_values import OptionsDict
+from torchipu.poptorch.options.values import OptionsDict
 
 ROW_BY_NAME = {name: row for names in compatibility().values() for name, row in names.items()}
 ROWS = sorted(ROW_BY_NAME.items())
 PACKAGE = Path(poptorch.__file__).parent
-SOURCE = "".join(path.read_text(encoding="utf-8") for path in sorted(PACKAGE.glob("*.py")))
+SOURCE = "".join(path.read_text(encoding="utf-8") for path in sorted(PACKAGE.rglob("*.py")))
 
 SAMPLES: dict[str, Callable[[], Any]] = {
     "Options": poptorch.Options, "PoplarExecutor": lambda: poptorch.inferenceModel(nn.Linear(2, 2)),

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.poptorch.models import options, sgd
 from torchipu import poptorch
-from torchipu.poptorch import custom_ops
+from torchipu.poptorch.operators import custom_ops
 
 X = torch.arange(6.0).reshape(2, 3) - 2
 

@@ -31,7 +31,7 @@ from tests.poptorch.data_sets import (
     Stream,
 )
 from torchipu import poptorch
-from torchipu.poptorch import data_process
+from torchipu.poptorch.data import process as data_process
 
 ROOT = Path(__file__).parents[2]
 FORK = poptorch.SharingStrategy.Fork

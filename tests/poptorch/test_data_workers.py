@@ -22,7 +22,8 @@ from tests.poptorch.test_data_accessor import DEADLINE_SECONDS, ROOT, accessor, 
 from tests.waiting import SOON
 from torchipu import poptorch
 from torchipu.distributed.exchange import THREAD_NAME
-from torchipu.poptorch import data_process, threads_at_fork
+from torchipu.poptorch.data import process as data_process
+from torchipu.poptorch.data import threads_at_fork
 
 ASYNC = poptorch.DataLoaderMode.Async
 SERVER = poptorch.SharingStrategy.ForkServer

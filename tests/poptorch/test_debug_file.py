@@ -9,7 +9,7 @@ import pytest
 
 from tests.poptorch.models import Classifier, batch, options
 from torchipu import poptorch
-from torchipu.poptorch.debug_file import encoded
+from torchipu.poptorch.reports.debug_file import encoded
 
 
 def decoded(data: bytes) -> Any:

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import torchipu.poptorch as poptorch
 from tests.poptorch.models import Classifier, batch, eager_training, options, sgd, twin_of
-from torchipu.poptorch import session
+from torchipu.poptorch.executor import session
 
 
 def cached(folder: Path, **more: Any) -> poptorch.Options:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -308,6 +310,20 @@ def test_the_module_outlives_its_executor() -> None:
     model.state_dict()
     model.destroy()
     assert type(model) is Classifier
+
+
+@pytest.mark.parametrize("wrap", [training, poptorch.inferenceModel])
+def test_an_executor_goes_with_its_last_reference(wrap: Callable[[nn.Module], poptorch.PoplarExecutor]) -> None:
+    step = wrap(Classifier())
+    step(*batch(4))
+    gc.collect()
+    gc.disable()  # what it has trained reaches the module when it goes: nothing within may keep it
+    try:
+        reference = weakref.ref(step)
+        del step
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 def test_attributes_are_those_of_the_users_module() -> None:

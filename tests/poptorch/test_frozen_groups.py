@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from torchipu import poptorch
-from torchipu.poptorch.option_values import OptionsDict
+from torchipu.poptorch.options.values import OptionsDict
 
 READING = {"toDict", "exists"}
 LOCATIONS = ("location_activation", "location_weight", "location_optimizer", "location_accumulator")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from torchipu.options import Options, TensorLocation
-from torchipu.poptorch.locations import core_locations
+from torchipu.poptorch.options.locations import core_locations
 
 
 def options_with(**settings: poptorch.TensorLocationSettings) -> poptorch.Options:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import pickle
@@ -15,7 +16,22 @@ import pytest
 import torchipu.poptorch
 
 ROOT = Path(__file__).parents[2]
-MODULES = [module.name for module in pkgutil.iter_modules(torchipu.poptorch.__path__)]
+PREFIX = "torchipu.poptorch."
+MODULES = [
+    module.name.removeprefix(PREFIX) for module in pkgutil.walk_packages(torchipu.poptorch.__path__, PREFIX)
+]
+DOORS = (
+    "_args_parser", "_dataloader", "_impl", "_options_impl", "_poplar_executor", "_utils", "autocasting", "ops",
+    "optim", "options", "profiling", "testing",
+)
+"""Modules of PopTorch's that only lead to others."""
+FORMER = {
+    "blocks": "Block", "instrumentation": "restore_module", "option_groups": "_TrainingOptions",
+    "strategies": "PipelinedExecution", "optim_attributes": "VariableAttributes",
+    "_poplar_executor": "_restored", "options": "Options", "optim": "AdamW", "autocasting": "Policy",
+    "enums": "OutputMode",
+}
+"""Names by the modules in which pickles look for them that were written before those were moved."""
 
 
 def run_python(code: str, *first_on_path: Path) -> subprocess.CompletedProcess[str]:
@@ -33,10 +49,10 @@ def test_poptorch_is_the_module_of_torchipu() -> None:
 
 def test_submodules_are_the_same_objects_under_both_names() -> None:
     done = run_python(f"""
-import importlib, sys, poptorch
+import importlib, operator, sys, poptorch
 for name in {MODULES}:
     alias, own = (importlib.import_module(f"{{root}}.{{name}}") for root in ("poptorch", "torchipu.poptorch"))
-    assert alias is own is getattr(poptorch, name) is sys.modules[f"poptorch.{{name}}"], name
+    assert alias is own is operator.attrgetter(name)(poptorch) is sys.modules[f"poptorch.{{name}}"], name
     assert own.__name__ == own.__spec__.name == f"torchipu.poptorch.{{name}}", own.__spec__
 """)
     assert done.returncode == 0, done.stderr
@@ -76,6 +92,22 @@ def test_star_import_gives_the_public_names() -> None:
 def test_pickle_written_under_the_alias_is_read_under_the_alias() -> None:
     poptorch = importlib.import_module("poptorch")
     assert pickle.loads(pickle.dumps(poptorch.OutputMode.EveryN)) is torchipu.poptorch.OutputMode.EveryN
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_modules_of_poptorch_lead_to_those_that_hold_what_they_name(name: str) -> None:
+    door = importlib.import_module(f"poptorch.{name}")
+    for member in door.__all__:
+        assert getattr(door, member).__module__ not in (door.__name__, __name__), member
+    tree = ast.parse(Path(door.__file__ or "").read_text(encoding="utf-8"))
+    assert not [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
+
+
+@pytest.mark.parametrize("module", FORMER)
+def test_pickle_written_before_modules_were_moved_is_read(module: str) -> None:
+    found = pickle.loads(f"c{PREFIX}{module}\n{FORMER[module]}\n.".encode())
+    assert found.__name__ == FORMER[module]
+    assert pickle.loads(pickle.dumps(found)) is found
 
 
 def test_popart_gives_its_enumerations() -> None:

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.poptorch.models import eager_training, options, sgd
 from torchipu import poptorch
-from torchipu.poptorch import custom_ops
+from torchipu.poptorch.operators import custom_ops
 
 
 @pytest.fixture(autouse=True)

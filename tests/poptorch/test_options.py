@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from torchipu import poptorch
-from torchipu.poptorch.option_values import OptionsDict
 from torchipu.poptorch.options import Options
+from torchipu.poptorch.options.values import OptionsDict
 
 DEFAULTS = {
     "replication_factor": 1,

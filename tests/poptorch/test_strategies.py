@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from torchipu import poptorch
-from torchipu.poptorch.strategies import num_forward_stages
+from torchipu.poptorch.options.strategies import num_forward_stages
 
 STAGED = [poptorch.PipelinedExecution, poptorch.ShardedExecution]
 PHASED = [poptorch.SerialPhasedExecution, poptorch.ParallelPhasedExecution]

@@ -21,7 +21,7 @@ from torchipu.lightning.programs import StepProgram
 from torchipu.lightning.stage import Result, StageModel, not_pipelined
 from torchipu.lightning.step_capture import StepCapture
 from torchipu.options import Options as CoreOptions
-from torchipu.poptorch.translation import core_options
+from torchipu.poptorch.executor.translation import core_options
 from torchipu.step.base import Built, ProgramStep
 from torchipu.step.in_common import described_optimiser
 from torchipu.step.training import TYPES

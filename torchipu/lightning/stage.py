@@ -17,9 +17,9 @@ from torchipu.lightning.gradient_hooks import Limits
 from torchipu.lightning.programs import InferenceProgram, TrainingProgram
 from torchipu.lightning.step_capture import StepCapture
 from torchipu.options import Options as CoreOptions
-from torchipu.poptorch.engine_options import write_report
+from torchipu.poptorch.executor.translation import core_options
 from torchipu.poptorch.options import Options
-from torchipu.poptorch.translation import core_options
+from torchipu.poptorch.reports.profile import write_report
 from torchipu.step.base import ProgramStep
 
 MANY_CAPTURES = 8

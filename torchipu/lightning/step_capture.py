@@ -20,8 +20,8 @@ from torchipu.lightning.expressions import Number, NumbersInTorch, Output, Surro
 from torchipu.lightning.tape import Tape
 from torchipu.lightning.watched_module import Reading, watched
 from torchipu.lightning.written_attributes import Assigned
-from torchipu.poptorch.blocks import check_depth, placing, refuse_ops_outside
 from torchipu.poptorch.capturing import on_ipu
+from torchipu.poptorch.operators.placing import check_depth, placing, refuse_ops_outside
 from torchipu.poptorch.options import Options
 
 NUMBER_SLOTS = 16

@@ -316,7 +316,7 @@ class IPUStrategyMethods(_Base):
         Args:
             dataloader: The user's; one of PopTorch's is left as it is, and one of its batches is a whole call.
         """
-        from torchipu.poptorch.data_loader import DataLoader as PoptorchLoader
+        from torchipu.poptorch.data.loader import DataLoader as PoptorchLoader
 
         stage = self._stage
         prefix = getattr(stage, "value", str(stage))

@@ -6,8 +6,8 @@ from typing import NoReturn, Self
 
 from torchipu import popdist
 from torchipu.poptorch import options
-from torchipu.poptorch.option_groups import _DistributedOptions
-from torchipu.poptorch.option_values import OptionsDict
+from torchipu.poptorch.options.distributed import _DistributedOptions
+from torchipu.poptorch.options.values import OptionsDict
 
 __all__ = ["Options"]
 

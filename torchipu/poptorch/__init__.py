@@ -34,6 +34,7 @@ from torchipu.poptorch.enums import (
     VariableRetrievalMode,
 )
 from torchipu.poptorch.hardware import ipuHardwareIsAvailable, ipuHardwareVersion
+from torchipu.poptorch.operators.torch_ops import register as _register_torch_ops
 from torchipu.poptorch.options import (
     ConfigFileError,
     Options,
@@ -47,49 +48,48 @@ from torchipu.poptorch.options import (
 )
 from torchipu.poptorch.poptorch_core import Error, RecoverableError, UnrecoverableError
 from torchipu.poptorch.process import prepare as _prepare_process
-from torchipu.poptorch.torch_ops import register as _register_torch_ops
 
 __version__ = "3.3.0"
 """The PopTorch whose behaviour this is."""
 
 _MODULE_BY_NAME: dict[str, str] = {
-    "BeginBlock": "blocks",
-    "Block": "blocks",
-    "BlockFunction": "blocks",
-    "removeBlocks": "blocks",
-    "cond": "control",
-    "Attribute": "hints",
-    "NameScope": "hints",
-    "getIpuTensorId": "hints",
-    "ipu_print_tensor": "hints",
-    "nop": "hints",
-    "recomputationCheckpoint": "hints",
-    "set_available_memory": "hints",
-    "CPU": "cpu",
-    "custom_op": "custom_ops",
-    "registerCustomOp": "custom_ops",
-    "set_overlap_for_input": "overlap",
-    "set_overlap_for_output": "overlap",
-    "ctc_beam_search_decoder": "beam_search",
-    "fps": "points",
-    "nearest": "points",
-    "serializedMatMul": "serialised_matmul",
-    "dynamic_slice": "dynamic_slices",
-    "dynamic_update": "dynamic_slices",
-    "for_loop": "control",
-    "MultiConv": "multi_conv",
-    "ICustomArgParser": "structure",
-    "PoplarExecutor": "_poplar_executor",
-    "autocast": "autocasting",
-    "identity_loss": "loss",
-    "inferenceModel": "wrappers",
-    "load": "wrappers",
-    "registerCustomArgParser": "structure",
-    "registerPostCompileHook": "compile_hooks",
-    "registerPreCompileHook": "compile_hooks",
-    "trainingModel": "wrappers",
-    "AsynchronousDataAccessor": "data_accessor",
-    "DataLoader": "data_loader",
+    "BeginBlock": "operators.blocks",
+    "Block": "operators.blocks",
+    "BlockFunction": "operators.blocks",
+    "removeBlocks": "operators.blocks",
+    "cond": "operators.control",
+    "Attribute": "operators.hints",
+    "NameScope": "operators.hints",
+    "getIpuTensorId": "operators.hints",
+    "ipu_print_tensor": "operators.hints",
+    "nop": "operators.hints",
+    "recomputationCheckpoint": "operators.hints",
+    "set_available_memory": "operators.hints",
+    "CPU": "operators.cpu",
+    "custom_op": "operators.custom_ops",
+    "registerCustomOp": "operators.custom_ops",
+    "set_overlap_for_input": "operators.overlap",
+    "set_overlap_for_output": "operators.overlap",
+    "ctc_beam_search_decoder": "operators.beam_search",
+    "fps": "operators.points",
+    "nearest": "operators.points",
+    "serializedMatMul": "operators.serialised_matmul",
+    "dynamic_slice": "operators.dynamic_slices",
+    "dynamic_update": "operators.dynamic_slices",
+    "for_loop": "operators.control",
+    "MultiConv": "operators.multi_conv",
+    "ICustomArgParser": "arguments.structure",
+    "PoplarExecutor": "executor.poplar_executor",
+    "autocast": "operators.autocasting",
+    "identity_loss": "operators.loss",
+    "inferenceModel": "executor.wrappers",
+    "load": "executor.wrappers",
+    "registerCustomArgParser": "arguments.structure",
+    "registerPostCompileHook": "executor.compile_hooks",
+    "registerPreCompileHook": "executor.compile_hooks",
+    "trainingModel": "executor.wrappers",
+    "AsynchronousDataAccessor": "data.accessor",
+    "DataLoader": "data.loader",
 }
 
 __all__ = [
@@ -174,7 +174,7 @@ def __getattr__(name: str) -> Any:
     """Import what is used for the first time: the module of a name, or a submodule."""
     value: Any
     if name == "print":
-        from torchipu.poptorch.blocks import poptorch_print
+        from torchipu.poptorch.operators.blocks import poptorch_print
 
         value = poptorch_print
     elif name in _MODULE_BY_NAME:
@@ -196,7 +196,7 @@ _SUBMODULES = (
 
 def _autocast_of_modules(module: torch.nn.Module, enabled: bool = True) -> torch.nn.Module:
     """Let the forward of a module be a region of `autocast`; a method of every module, as in PopTorch 2.1 to 3.0."""
-    from torchipu.poptorch.autocasting import cast_module
+    from torchipu.poptorch.operators.autocasting import cast_module
 
     return cast_module(module, enabled)
 

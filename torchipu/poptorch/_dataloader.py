@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchipu.poptorch.data_accessor import AsynchronousDataAccessor
-from torchipu.poptorch.data_loader import DataLoader
+from torchipu.poptorch.data.accessor import AsynchronousDataAccessor
+from torchipu.poptorch.data.loader import DataLoader
 
 __all__ = ["AsynchronousDataAccessor", "DataLoader"]

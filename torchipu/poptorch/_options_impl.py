@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from torchipu.poptorch.option_groups import (
-    _DistributedOptions,
-    _JitOptions,
-    _PopartOptions,
-    _PrecisionOptions,
-    _TensorLocationOptions,
-    _TrainingOptions,
-)
-from torchipu.poptorch.option_values import OptionsDict
-from torchipu.poptorch.strategies import _IExecutionStrategy
+from torchipu.poptorch.options.distributed import _DistributedOptions
+from torchipu.poptorch.options.jit import _JitOptions
+from torchipu.poptorch.options.popart import _PopartOptions
+from torchipu.poptorch.options.precision import _PrecisionOptions
+from torchipu.poptorch.options.strategies import _IExecutionStrategy
+from torchipu.poptorch.options.tensor_locations import _TensorLocationOptions
+from torchipu.poptorch.options.training import _TrainingOptions
+from torchipu.poptorch.options.values import OptionsDict
 
 __all__ = [
     "OptionsDict",

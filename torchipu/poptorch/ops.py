@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from torchipu.poptorch.beam_search import ctc_beam_search_decoder
-from torchipu.poptorch.blocks import BeginBlock, Block, BlockFunction, removeBlocks
-from torchipu.poptorch.control import cond, for_loop
-from torchipu.poptorch.cpu import CPU
-from torchipu.poptorch.custom_ops import custom_op
-from torchipu.poptorch.dynamic_slices import dynamic_slice, dynamic_update
-from torchipu.poptorch.hints import (
+from torchipu.poptorch.operators.beam_search import ctc_beam_search_decoder
+from torchipu.poptorch.operators.blocks import BeginBlock, Block, BlockFunction, removeBlocks
+from torchipu.poptorch.operators.control import cond, for_loop
+from torchipu.poptorch.operators.cpu import CPU
+from torchipu.poptorch.operators.custom_ops import custom_op
+from torchipu.poptorch.operators.dynamic_slices import dynamic_slice, dynamic_update
+from torchipu.poptorch.operators.hints import (
     Attribute,
     NameScope,
     getIpuTensorId,
@@ -17,11 +17,11 @@ from torchipu.poptorch.hints import (
     recomputationCheckpoint,
     set_available_memory,
 )
-from torchipu.poptorch.loss import identity_loss
-from torchipu.poptorch.multi_conv import MultiConv
-from torchipu.poptorch.overlap import set_overlap_for_input, set_overlap_for_output
-from torchipu.poptorch.points import fps, nearest
-from torchipu.poptorch.serialised_matmul import serializedMatMul
+from torchipu.poptorch.operators.loss import identity_loss
+from torchipu.poptorch.operators.multi_conv import MultiConv
+from torchipu.poptorch.operators.overlap import set_overlap_for_input, set_overlap_for_output
+from torchipu.poptorch.operators.points import fps, nearest
+from torchipu.poptorch.operators.serialised_matmul import serializedMatMul
 
 __all__ = [
     "CPU",

@@ -1,0 +1,120 @@
+"""Which op gives another value on the host than it should: each one alone, on the operands that the machine had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from torchipu.checking.distances import bound, distance
+from torchipu.checking.eager import evaluate, evaluate_as_typed
+from torchipu.checking.loading import machine_of
+from torchipu.host.executor import GraphExecutor
+from torchipu.host.generic import TORCH_DTYPES
+from torchipu.ir.graph import Graph, Op
+from torchipu.ir.program import Executable
+from torchipu.ir.text import format_op
+from torchipu.optable.marks import MARK
+from torchipu.optable.spec import spec_of
+from torchipu.options import Options
+from torchipu.step.base import Built
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An op that the host computes otherwise.
+
+    Attributes:
+        op: The op.
+        superstep: Number of the compute set in which the machine has computed it.
+        result: Which of its results.
+        index: The element that is farthest off.
+        expected: What that is by eager PyTorch in float64.
+        found: What the host gives.
+    """
+
+    op: Op
+    superstep: int
+    result: int
+    index: tuple[int, ...]
+    expected: float
+    found: float
+
+    def __str__(self) -> str:
+        element = f"[{', '.join(map(str, self.index))}]"
+        return "\n".join((
+            f"  first   {self.op.target}, superstep {self.superstep}, result {self.result}",
+            f"  op      {format_op(self.op)}",
+            f"  source  {self.op.source}",
+            f"  value   {element}: expected {self.expected:.9g}, the host gives {self.found:.9g}",
+        ))
+
+
+class _FoundError(Exception):
+    """Ends the machine at the first difference."""
+
+    def __init__(self, difference: Difference) -> None:
+        super().__init__()
+        self.difference = difference
+
+
+def first_difference(
+    executable: Executable, built: Built, options: Options, inputs: Sequence[torch.Tensor], micro_batches: int,
+) -> Difference | None:
+    """Run the program once more, each op also on the host by itself; return the first that differs, if one does."""
+
+    def evaluated(op: Op, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+        found = alone(op, operands)
+        if found is not None:
+            raise _FoundError(replace(found, superstep=machine.supersteps))
+        return evaluate(op, operands)
+
+    machine = machine_of(executable, built, options, inputs, micro_batches, evaluated)
+    try:
+        machine.run()
+    except _FoundError as end:
+        return end.difference
+    return None
+
+
+def alone(op: Op, operands: Sequence[np.ndarray]) -> Difference | None:
+    """Compute an op on the host alone; return how it differs from eager PyTorch, if it does.
+
+    Args:
+        op: An op; one without a record, which ATen computes on the host too, differs in nothing.
+        operands: Its operands, floats in float64.
+    """
+    spec = spec_of(op)
+    if spec is None or spec.is_view or (spec.emit is None and spec.instruction is None) or not op.outputs:
+        return None
+    tensors = dict.fromkeys(op.inputs)
+    rounded = {
+        tensor: torch.from_numpy(np.array(value, order="C")).to(TORCH_DTYPES[tensor.dtype])
+        for tensor, value in zip(op.inputs, operands, strict=True)
+    }
+    # Recomputed or not: here it is computed.
+    by_itself = replace(op, attrs={name: value for name, value in op.attrs.items() if name != MARK})
+    graph = Graph("one_op", tuple(tensors), op.outputs, (by_itself,))
+    # Before the host, which overwrites states.
+    given = [_array(rounded[tensor]) for tensor in op.inputs]
+    exact, typed = evaluate(op, given), evaluate_as_typed(op, given)
+    on_host = [_array(value) for value in GraphExecutor(graph, threads=1)(*(rounded[one].clone() for one in tensors))]
+    for number, (host, wanted, near) in enumerate(zip(on_host, exact, typed, strict=True)):
+        host = host.reshape(wanted.shape)
+        if distance(host, wanted) > bound(wanted, near):
+            place = np.unravel_index(int(np.argmax(_apart(host, wanted))), wanted.shape) if wanted.shape else ()
+            index = tuple(int(one) for one in place)
+            return Difference(op, 0, number, index, float(wanted[index]), float(host[index]))
+    return None
+
+
+def _apart(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return how far elements are apart; infinitely where only one of the two is a number."""
+    apart = np.abs(one.astype(np.float64) - other)
+    return np.where(np.isnan(apart), np.where(np.isnan(one) == np.isnan(other), 0.0, np.inf), apart)
+
+
+def _array(value: torch.Tensor) -> np.ndarray:
+    return np.asarray(value.detach().double() if value.is_floating_point() else value.detach())

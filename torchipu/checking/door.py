@@ -1,0 +1,161 @@
+"""``torchipu.check``: a call of a model on the host and on the machine that runs its device program, compared."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from torchipu.checking.comparison import Check, Compared, compared
+from torchipu.checking.differences import first_difference
+from torchipu.checking.eager import evaluate, evaluate_as_typed
+from torchipu.checking.loading import machine_of, wide
+from torchipu.device.machine import Evaluate, Machine
+from torchipu.device.stores import Moment
+from torchipu.errors import OptionsError
+from torchipu.ir.graph import Tensor, walk_ops
+from torchipu.ir.program import Executable
+from torchipu.optable.spec import spec_of
+from torchipu.options import Options
+from torchipu.step import InferenceStep, TrainStep
+from torchipu.step.base import Built, ProgramStep
+
+MOVED_RUNS = 2
+"""In the types of the program with moved operands: where rounding carries far, one run alone may be right by chance."""
+
+
+def check(
+    model: torch.nn.Module, *inputs: Any, optimizer: torch.optim.Optimizer | None = None,
+    options: Options | None = None, seed: int = 0, **keywords: Any,
+) -> Check:
+    """Run one call of a model on the host and, op by op, its device program on a machine of emulated IPUs; compare.
+
+    The machine runs the program in the order of its schedule and refuses what no IPU may do: values that nobody has
+    written, stashes that are lost, two live variables on the same bytes, missing syncs, streams read twice. It computes
+    in float64; further runs in the types of the program, with operands moved by a unit in the last place, say how much
+    rounding alone may change. The model and the optimiser are left as they are.
+
+    Args:
+        model: Its forward returns the loss where it is trained.
+        *inputs: Of a whole call, as for `TrainStep` or `InferenceStep`.
+        optimizer: What trains the model; None for inference.
+        options: Of the step. Results of all micro-batches are compared, whatever ``output_mode`` says.
+        seed: Chooses in which order IPUs run that no sync orders.
+        **keywords: Further inputs, by name.
+
+    Returns:
+        What was compared, and the first difference; ``print`` shows both, and ``raise_for_difference()`` refuses it.
+
+    Raises:
+        DeviceProgramError: The program does what no IPU may.
+        OptionsError: The model draws random bits, which the two would draw differently, or runs in several processes.
+    """
+    options = replace(options or Options(), output_mode="all")
+    _refuse_options(options)
+    # Together: the optimiser's parameters are those of the model.
+    model, optimizer = copy.deepcopy((model, optimizer))
+    step = InferenceStep(model, options) if optimizer is None else TrainStep(model, optimizer, options)
+    step.compile(*inputs, **keywords)
+    built = step._built
+    assert built is not None
+    _refuse_random(built)
+    executable = step.compiled.executable
+    tensors = [leaf for leaf in pytree.tree_leaves((inputs, keywords)) if isinstance(leaf, torch.Tensor)]
+    ways: list[tuple[Evaluate, np.random.Generator | None]] = [(evaluate, None), (evaluate_as_typed, None)]
+    ways += [(evaluate_as_typed, np.random.default_rng(number)) for number in range(MOVED_RUNS)]
+    machines = [
+        machine_of(executable, built, options, tensors, step.micro_batches, how, seed, moved) for how, moved in ways
+    ]
+    for machine in machines:
+        machine.run()
+    given = step(*inputs, **keywords)
+    exact, *typed = ([*_outputs(step, built, one), *_states(built, one)] for one in machines)
+    found = [*_given(built, given), *_host_states(built)]
+    results = compared([
+        Compared(name, kind, value, tuple(run[number][2] for run in typed), host)
+        for number, ((name, kind, value), host) in enumerate(zip(exact, found, strict=True))
+    ])
+    differs = any(not result.is_equal for result in results)
+    first = first_difference(executable, built, options, tensors, step.micro_batches) if differs else None
+    return Check(results, machines[0].supersteps, first)
+
+
+def _refuse_options(options: Options) -> None:
+    if options.stochastic_rounding:
+        raise OptionsError(
+            "stochastic rounding draws random bits, which host and machine would draw differently",
+            option="stochastic_rounding", value=True, remedy="check the model without it",
+        )
+    for name in ("process_group", "pipeline_group"):
+        if getattr(options, name) is not None:
+            raise OptionsError(
+                f"check runs in one process, and {name} names others", option=name, value=getattr(options, name),
+                remedy="check the model without it: its program is that of one process",
+            )
+
+
+def _refuse_random(built: Built) -> None:
+    for op in walk_ops(built.graph.ops):
+        spec = spec_of(op)
+        if spec is not None and spec.is_random:
+            raise OptionsError(
+                f"{op.target} draws random bits, which host and machine would draw differently", option="model",
+                value=op.target, remedy="call model.eval(), or set the probability to 0",
+            )
+
+
+Named = tuple[str, str, np.ndarray]
+
+
+def _outputs(step: ProgramStep, built: Built, machine: Machine) -> Iterator[Named]:
+    """Yield the results of all micro-batches as a call returns them: joined along the first dimension."""
+    executable = machine.executable
+    moments = sorted({at for _, at in machine.results}, key=lambda at: (at.iteration, at.micro_batch or 0))
+    for number, (tensor, placed) in enumerate(zip(built.graph.outputs, step.compiled.graph.outputs, strict=True)):
+        pieces = [piece for moment in moments for piece in _of_all_replicas(placed, machine, moment, executable)]
+        joined = np.stack(pieces) if not tensor.shape else np.concatenate(pieces)
+        yield f"output {number}", "output", joined
+
+
+def _of_all_replicas(
+    tensor: Tensor, machine: Machine, moment: Moment, executable: Executable,
+) -> Sequence[np.ndarray]:
+    """Return a result of a micro-batch, which may be a view of what was streamed to the host."""
+    streamed = machine.results.get((tensor.name, moment))
+    if streamed is not None:
+        return [value.reshape(tensor.shape) for value in streamed]
+    op = executable.views[tensor]
+    place = op.outputs.index(tensor)
+    return [
+        np.asarray(machine.evaluate(op, [value])[place])
+        for value in _of_all_replicas(op.inputs[0], machine, moment, executable)
+    ]
+
+
+def _given(built: Built, given: Any) -> list[np.ndarray]:
+    """Return what the host gave for each output of the graph."""
+    by_tensor = dict(zip(built.capture.leaves, pytree.tree_leaves(given), strict=True))
+    return [wide(by_tensor[tensor]) for tensor in built.graph.outputs]
+
+
+def _written(built: Built) -> list[Tensor]:
+    return [tensor for tensor, host in built.states.items() if host is not None and tensor in built.written]
+
+
+def _states(built: Built, machine: Machine) -> Iterator[Named]:
+    """Yield the states that the program changes, by the names that the model has for them."""
+    states = machine.states()
+    for tensor in _written(built):
+        held = states[tensor.name]
+        size = int(np.prod(tensor.shape))
+        whole = held.reshape(-1)[:size] if held[0].size < size else held[0]  # each replica may have its share
+        yield tensor.name, tensor.role.value, whole.reshape(tensor.shape)
+
+
+def _host_states(built: Built) -> list[np.ndarray]:
+    return [wide(host) for tensor in _written(built) if (host := built.states[tensor]) is not None]

@@ -1,0 +1,115 @@
+"""Ops of a program by eager PyTorch, in float64 or in their own types; updates by torch.optim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from torchipu._kernels.update import HYPER
+from torchipu.host.generic import call_aten
+from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
+
+SCALE = HYPER["grad_scale"]
+FLOATS = (DType.HALF, DType.FLOAT)
+
+
+def evaluate(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the results of an op on values in float64; integers and bools are as they are."""
+    return _computed(op, inputs, torch.float64)
+
+
+def evaluate_as_typed(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return the results of an op in float32, rounded to the types that the program gives them, as float32."""
+    narrow = [value.astype(np.float32) if value.dtype.kind == "f" else value for value in inputs]
+    results = _computed(op, narrow, torch.float32)
+    return [
+        result.astype(np.float16).astype(np.float32) if tensor.dtype is DType.HALF else result
+        for tensor, result in zip(op.outputs, results, strict=True)
+    ]
+
+
+def _computed(op: Op, inputs: Sequence[np.ndarray], floating: torch.dtype) -> list[np.ndarray]:
+    tensors = [torch.from_numpy(np.array(value, order="C")) for value in inputs]
+    own = OWN.get(op.target)
+    if own is not None:
+        results = own(op, tensors)
+    else:  # floats of all sizes are of one type here
+        attrs = {name: floating if value in FLOATS else value for name, value in op.attrs.items()}
+        results = call_aten(replace(op, attrs=attrs), tensors)
+    return [result.detach().numpy() for result in results]
+
+
+# ---------------------------------------------------------------------- ops of ours
+def _accumulate(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    return [tensors[0] + tensors[1]]
+
+
+def _clip(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Let the factor on gradients bound their norm, as torch.nn.utils.clip_grad_norm_ does."""
+    hyper, squares = tensors
+    values = hyper.view(torch.float64).clone()
+    norm = squares.sqrt().item() * abs(values[SCALE].item())
+    values[SCALE] *= min(1.0, float(str(op.attrs["max_norm"])) / (norm + 1e-6))
+    return [values.view(torch.int64)]
+
+
+def _clip_values(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    gradient, hyper = tensors
+    scale, limit = hyper.view(torch.float64)[SCALE], float(str(op.attrs["max_value"]))
+    return [(gradient * scale).clamp(-limit, limit) / scale]
+
+
+def _update(kind: Callable[[torch.Tensor, dict[str, float]], torch.optim.Optimizer], states: tuple[str, ...]) -> Any:
+    def update(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        def given(name: str) -> Any:
+            return tensors[op.operands.index(name)].clone() if name in op.operands else None
+
+        weight, gradient, hyper, step = (given(name) for name in ("param", "grad", "hyper", "step"))
+        assert None not in (weight, gradient, hyper, step)
+        values = {name: float(hyper.view(torch.float64)[place]) for name, place in HYPER.items()}
+        weight.grad = gradient * values["grad_scale"]
+        optimizer = kind(weight, values)
+        state: dict[str, Any] = {name: value for name in states if (value := given(name)) is not None}
+        if "momentum_buffer" in state and float(step) == 1 and "square_avg" not in state:
+            del state["momentum_buffer"]  # torch.optim.SGD makes it of the first gradient
+        optimizer.state[weight] = {**state, "step": step - 1}
+        optimizer.step()
+        after = optimizer.state[weight]
+        return [weight, *(after[name] for name in states if name in op.operands)]
+
+    return update
+
+
+def _sgd(weight: torch.Tensor, h: dict[str, float]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(
+        [weight], h["lr"], momentum=h["momentum"], dampening=h["dampening"], weight_decay=h["weight_decay"],
+        nesterov=bool(h["nesterov"]), maximize=bool(h["maximize"]), foreach=False,
+    )
+
+
+def _adam(kind: type[torch.optim.Adam]) -> Callable[[torch.Tensor, dict[str, float]], torch.optim.Optimizer]:
+    return lambda weight, h: kind(
+        [weight], h["lr"], (h["beta1"], h["beta2"]), h["eps"], h["weight_decay"], amsgrad=bool(h["amsgrad"]),
+        maximize=bool(h["maximize"]), foreach=False,
+    )
+
+
+OF_ADAM = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+OWN: dict[str, Callable[[Op, list[torch.Tensor]], list[torch.Tensor]]] = {
+    "ipu.accumulate.default": _accumulate,
+    "ipu.increment.default": lambda op, tensors: [tensors[0] + 1],
+    "ipu.fill_zero.default": lambda op, tensors: [torch.zeros_like(tensors[0])],
+    "ipu.sum_squares.default": lambda op, tensors: [tensors[0].square().sum().reshape(1)],
+    "ipu.add_sums.default": lambda op, tensors: [torch.stack(tensors).sum(0)],
+    "ipu.clip_scale.default": _clip,
+    "ipu.clip_values.default": _clip_values,
+    "ipu.cast.default": lambda op, tensors: [tensors[0]],
+    "ipu.sgd.default": _update(_sgd, ("momentum_buffer",)),
+    "ipu.adam.default": _update(_adam(torch.optim.Adam), OF_ADAM),
+    "ipu.adamw.default": _update(_adam(torch.optim.AdamW), OF_ADAM),
+}

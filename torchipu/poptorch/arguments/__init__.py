@@ -1,0 +1,1 @@
+"""Arguments and results of models: how a call's arguments are read, and what nested values hold."""

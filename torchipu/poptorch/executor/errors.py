@@ -1,0 +1,32 @@
+"""PopTorch's errors for those of the core."""
+
+from __future__ import annotations
+
+from torchipu.errors import ExecutionError, IpuError, OptionsError
+from torchipu.poptorch.poptorch_core import Error, createPoptorchError
+
+NAMES = {
+    "automatic_loss_scaling=True": "Options.Training.setAutomaticLossScaling(True)",
+    "loss_scale_tensors names": "automaticLossScalingSettings.toTrackTensors names",
+    "option 'loss_scaling' expects": "the optimiser's loss_scaling must be",
+}
+"""What errors of the core speak of, and what PopTorch calls it."""
+
+
+def as_poptorch_error(error: IpuError) -> Error:
+    """Return PopTorch's error for one of the core.
+
+    Args:
+        error: What the compiler or the program raised.
+    """
+    if isinstance(error, OptionsError) and error.option == "broadcast_buffers":
+        return createPoptorchError(
+            f"PopTorch does not support broadcasting buffers: {error.message}. If your model is able to tolerate "
+            "buffers becoming out of sync between replicas, you can disable buffer broadcasting using "
+            "poptorch.Options.broadcastBuffers(False)."
+        )
+    kind = "poplar_application_runtime_error" if isinstance(error, ExecutionError) else "poptorch_cpp_error"
+    text = str(error)
+    for ours, theirs in NAMES.items():
+        text = text.replace(ours, theirs)
+    return Error(f"'{kind}': {text}", type=kind, message=text)

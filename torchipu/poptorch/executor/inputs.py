@@ -1,0 +1,88 @@
+"""Inputs of a call: what the device can take of them, and what is computed with in their place."""
+
+from __future__ import annotations
+
+import torch
+
+from torchipu.poptorch._logging import logger
+from torchipu.poptorch.arguments.parser import Arguments
+from torchipu.poptorch.executor.state import State
+from torchipu.poptorch.options import Options
+from torchipu.poptorch.poptorch_core import createPoptorchError
+
+SYNTHETIC_NORMAL = 2
+
+
+def synthetic(tensors: list[torch.Tensor], options: Options) -> list[torch.Tensor]:
+    """Return what the device computes with in place of the inputs, where `Options.enableSyntheticData` says so.
+
+    Args:
+        tensors: The inputs of a call.
+        options: The executor's.
+
+    Returns:
+        The inputs themselves, or tensors of their sizes and types: zeros, or normal values where numbers are real.
+    """
+    mode = int(options._popart.options.get("syntheticDataMode", 0))
+    if not mode:
+        return tensors
+    made = [torch.zeros_like(tensor) for tensor in tensors]
+    for tensor in made:
+        if mode == SYNTHETIC_NORMAL and tensor.is_floating_point():
+            tensor.normal_()
+    return made
+
+
+UNSUPPORTED_INPUTS = (torch.complex64, torch.complex128)
+"""Types that the device does not have and that inputs are not converted from."""
+
+
+class Inputs:
+    """Brings the inputs of an executor into types that the device has.
+
+    Args:
+        state: The executor's.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._warned_not_contiguous = False
+
+    def converted(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return inputs as the device takes them."""
+        stand_ins = self._state.stand_ins
+        for place, tensor in enumerate(tensors):
+            if tensor.dtype in stand_ins:
+                tensors[place] = tensor.to(stand_ins[tensor.dtype])
+            if not tensor.is_contiguous() and not self._warned_not_contiguous:
+                logger.warning(
+                    "At least one input tensor is not contiguous: non-contiguous tensors will be converted."
+                )
+                self._warned_not_contiguous = True
+        return tensors
+
+
+def check_inputs(arguments: Arguments) -> None:
+    """Refuse arguments that the device cannot take, and say what becomes of others.
+
+    Args:
+        arguments: Of a call.
+
+    Raises:
+        Error: A tensor is complex or empty.
+    """
+    for name, tensor in arguments.named_tensors():
+        if tensor.dtype in UNSUPPORTED_INPUTS:
+            raise createPoptorchError(f"Unsupported input type torch.{tensor.dtype} for {name}")
+        if tensor.numel() == 0:
+            raise createPoptorchError(
+                f"Zero-sized tensors are unsupported (Got shape {list(tensor.shape)}) in the input {name}"
+            )
+        if tensor.requires_grad:
+            logger.warning(
+                "Input tensor has requires_grad=True set. This tensor will be detached because backward pass via "
+                "inputs is not supported."
+            )
+    values = [*arguments.positional, *arguments.keyword.values()]
+    if any(isinstance(value, dict) for value in values):
+        logger.warning("Dictionaries are partially supported as inputs: only their tensors reach the device.")

@@ -1,0 +1,44 @@
+"""Which machine a program is for: its generation, and whether it may be of any size."""
+
+from __future__ import annotations
+
+import os
+
+from torchipu.poptorch.enums import ConnectionType
+from torchipu.poptorch.options import Options
+from torchipu.poptorch.poptorch_core import createPoptorchError
+
+TARGETS = {1: "mk1", 2: "mk2", 21: "c600"}
+
+
+def device_version(options: Options) -> int:
+    """Return which generation of the IPU is emulated: 1, 2 or 21.
+
+    Raises:
+        Error: ``POPTORCH_IPU_MODEL_VERSION`` names none, or options exclude each other.
+    """
+    if options.connection_type == ConnectionType.Never and is_ipu_model(options):
+        what = "useOfflineIpuTarget" if options.exists("ipu_version") else "ConnectionType.Never"
+        raise createPoptorchError(f"{what} is not supported for the IPU model")
+    if options.exists("ipu_version"):
+        if options.exists("ipu_id"):
+            raise createPoptorchError("useIpuId is not supported by useOfflineIpuTarget: no device is attached to")
+        return _known_version(f"ipu{options.ipu_version}")
+    named = os.environ.get("POPTORCH_IPU_MODEL_VERSION", "")
+    if not named or not is_ipu_model(options):
+        return 2
+    return _known_version(named.partition(":")[0] if "ipu:" not in named else "ipu2")
+
+
+def _known_version(name: str) -> int:
+    versions = {f"ipu{version}": version for version in TARGETS}
+    if name not in versions:
+        raise createPoptorchError(f"Invalid IPU model version {name!r}. Known versions: {', '.join(versions)}")
+    return versions[name]
+
+
+def is_ipu_model(options: Options) -> bool:
+    """Whether the program asks for an emulated machine of any size."""
+    if options.exists("use_model"):
+        return bool(options.use_model)
+    return any(os.environ.get(name) == "1" for name in ("POPTORCH_IPU_MODEL", "POPTORCH_SMALL_IPU_MODEL"))

@@ -1,0 +1,257 @@
+"""The device side of an executor: a compiled program whose weights and optimiser state stay on the device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from torchipu.capture.captured import Captured
+from torchipu.capture.running import capture_by_running
+from torchipu.host.executor import FIRST_EXTERNAL, BoundPlan
+from torchipu.host.resident import Resident, Returned
+from torchipu.ir.types import Leg, Role
+from torchipu.poptorch.operators.placing import check_depth, refuse_ops_outside
+from torchipu.poptorch.poptorch_core import createPoptorchError
+from torchipu.poptorch.reports.anchors import Anchor, find_tensor
+from torchipu.poptorch.stored.cache import ExecutableCache
+from torchipu.poptorch.tracing.grouping import Group
+from torchipu.poptorch.tracing.traced_model import TracedModel
+from torchipu.step import InferenceStep, TrainStep
+from torchipu.step.base import ProgramStep
+
+RETURNED_DTYPES = {torch.int64: torch.int32, torch.float64: torch.float32, torch.bfloat16: torch.float32}
+"""Types that the device does not have come back as these."""
+
+WEIGHT_ROLES = (Role.WEIGHT, Role.BUFFER)
+
+
+class Session(ProgramStep):
+    """A step whose states are copied between host and device only when the executor says so.
+
+    Attributes:
+        traced: Runs the user's model while it is captured.
+        anchors: What else than the results is handed back, by the name that the user gave it.
+        must_upload: Whether weights and states of the host are to be copied before the next run.
+        original: The capture before the loss scale became a state of the program: what files hold.
+    """
+
+    traced: TracedModel
+    anchors: Mapping[str, Anchor]
+    must_upload: bool
+    captured: Captured | None
+    original: Captured | None
+    cache: ExecutableCache | None
+    is_refreshed: bool
+
+    def prepare(
+        self, traced: TracedModel, anchors: Mapping[str, Anchor], captured: Captured | None = None,
+        cache: ExecutableCache | None = None,
+    ) -> None:
+        """Take over what an executor knows of the model.
+
+        Args:
+            traced: Runs the user's model.
+            anchors: What else is handed back.
+            captured: The capture, if it was read from a file.
+            cache: Where captures are kept, if they are.
+        """
+        self.traced, self.anchors, self.captured, self.cache = traced, anchors, captured, cache
+        self.must_upload = True
+        self.is_refreshed = False
+        self.original = None
+        self.written_places: list[tuple[int, int]] = []
+        self.anchor_places: dict[str, int] = {}
+        self.rules: list[Returned] = []
+        self.weights: list[Resident] = []
+        self.states: list[Resident] = []
+
+    # ------------------------------------------------------------------ compiling
+    def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
+        captured = self.captured
+        if captured is None:
+            captured = self._captured_or_cached((*arguments, *(torch.tensor(0) for _ in self.traced.groups)))
+            refuse_ops_outside(op.block for op in captured.graph.ops if op.leg is Leg.FORWARD)
+            check_depth(
+                self.traced.strategy, self.traced.ipus, gradient_accumulation=self.options.gradient_accumulation,
+                device_iterations=self.options.device_iterations, is_training=isinstance(self, TrainStep),
+            )
+        dtypes = tuple(RETURNED_DTYPES.get(dtype, dtype) for dtype in captured.output_dtypes)
+        # Copies: what the user does to an attribute later is no part of the program.
+        constants = {tensor: value.detach().clone() for tensor, value in captured.constants.items()}
+        self.original = dataclasses.replace(captured, output_dtypes=dtypes, constants=constants)
+        return self.original
+
+    def _captured_or_cached(self, arguments: tuple[torch.Tensor, ...]) -> Captured:
+        def make() -> Captured:
+            return capture_by_running(self.traced, arguments, name=self.name, strict_ops=self.options.strict_ops)
+
+        if self.cache is None:
+            return make()
+        return self.cache.fetch(self.traced, arguments, self.options, make)
+
+    @property
+    def capture(self) -> Captured:
+        """The captured model."""
+        assert self._built is not None
+        captured: Captured = self._built.capture
+        return captured
+
+    @property
+    def num_ipus(self) -> int:
+        """IPUs that a replica uses, those between 0 and the last one among them."""
+        return max((op.placement.ipu for op in self.compiled.graph.ops if op.placement is not None), default=0) + 1
+
+    @property
+    def name(self) -> str:
+        """Name of the graph."""
+        return "training" if isinstance(self, TrainStep) else "inference"
+
+    def _compile(self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Any) -> None:
+        super()._compile(arguments, keywords, progress)
+        assert self._built is not None and self._bound is not None
+        built = self._built
+        tensors = [tensor for tensor, host in built.states.items() if host is not None]
+        for tensor, resident in zip(tensors, self._residents, strict=True):
+            (self.weights if tensor.role in WEIGHT_ROLES else self.states).append(resident)
+        usual = Returned(self.output_mode, self.options.output_period)
+        places = {tensor: place for place, tensor in enumerate(built.capture.graph.outputs)}
+        self.written_places = [(argument, places[tensor]) for argument, tensor in built.capture.written.items()]
+        results = set(built.capture.leaves)
+        rules = [usual if tensor in results else Returned("all") for tensor in built.capture.graph.outputs]
+        for name, anchor in self.anchors.items():
+            self.anchor_places[name] = len(rules)
+            rules.append(anchor.returned or usual)
+        self.rules = rules
+
+    def _anchored(self, built: Any) -> Any:
+        """Add what is anchored to the outputs of a graph."""
+        outputs = list(built.graph.outputs)
+        for anchor in self.anchors.values():
+            outputs.append(find_tensor(anchor.long_name, built.graph, built.capture.gradients))
+        return dataclasses.replace(built, graph=dataclasses.replace(built.graph, outputs=tuple(outputs)))
+
+    def _build(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        return self._anchored(super()._build(arguments, keywords))
+
+    def cut(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the first micro-batch of inputs."""
+        return [self._slice(tensor) for tensor in tensors]
+
+    # ------------------------------------------------------------------ running
+    def run(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+        """Run one call.
+
+        Args:
+            tensors: Inputs; those that forward writes into receive what it wrote.
+
+        Returns:
+            The flat results of the model, and what is anchored by name.
+        """
+        with self._lock:
+            values = self._run(tensors)
+        for argument, place in self.written_places:
+            written, target = values[place], tensors[argument]
+            with torch.no_grad():
+                target.copy_(written.reshape(target.shape))
+        assert self._built is not None
+        capture = self._built.capture
+        results = capture.restore(values[: len(capture.graph.outputs)])
+        anchored = {name: values[place] for name, place in self.anchor_places.items()}
+        return results, anchored
+
+    def _bind_inputs(self, bound: BoundPlan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Bind inputs and, behind them, the number of each replica's group of values."""
+        groups, graph = self.traced.groups, bound.graph
+        numbers = [torch.arange(group.count) for group in groups]
+        kept = super()._bind_inputs(bound, [*tensors, *(number[:1] for number in numbers)])
+        assert self._built is not None
+        arguments = [tensor for tensor in self._built.capture.arguments if tensor is not None]
+        for group, number, tensor in zip(groups, numbers, arguments[len(arguments) - len(groups) :], strict=True):
+            if tensor in graph.inputs:
+                place = FIRST_EXTERNAL + graph.inputs.index(tensor)
+                bound.engine.bind(place, number.data_ptr(), 0, number.element_size(), *group.sharing)
+        return [*kept, *numbers]
+
+    def _group_of(self, resident: Resident) -> Group | None:
+        """Return how a state is shared by replicas, if they have different ones."""
+        held = self.model._parameters
+        return next((group for group in self.traced.groups if held[group.name] is resident.host), None)
+
+    def _returned(self) -> list[Returned]:
+        return self.rules
+
+    def _deliver(self, values: list[torch.Tensor]) -> Any:
+        return values
+
+    def _upload(self) -> None:
+        if self.must_upload:
+            self.upload(self._residents)
+            self.must_upload = False
+
+    def _download(self) -> None:
+        """Leave everything on the device."""
+        self._committed = True
+
+    def upload(self, residents: Iterable[Resident]) -> None:
+        """Copy states of the host to the device."""
+        chosen = list(residents)
+        if chosen:
+            with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+                for resident in chosen:
+                    group = self._group_of(resident)
+                    value = resident.host.detach()
+                    resident.memory.copy_(value if group is None else group.rows(value))
+                    resident.mark()
+
+    def download(self, residents: Iterable[Resident]) -> None:
+        """Copy to the host those states that the program changes, or that the host has changed since."""
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            for resident in residents:
+                if not resident.is_written and not resident.changed():
+                    continue
+                group = self._group_of(resident)
+                if group is not None and group.returns_all:
+                    resident.host.data = resident.memory[group.of_replicas()]
+                elif resident.memory.dim() > resident.host.dim():
+                    # Each replica has its own: the host's tensor becomes all of them.
+                    resident.host.data = resident.memory.clone()
+                else:
+                    resident.host.detach().copy_(resident.memory)
+                resident.mark()
+
+    def buffers(self, names: Iterable[str]) -> list[Resident]:
+        """Return the states of buffers by name; those that the program does not use are left out."""
+        assert self._built is not None
+        wanted = {self._built.capture.buffers[name] for name in names if name in self._built.capture.buffers}
+        tensors = [tensor for tensor, host in self._built.states.items() if host is not None]
+        return [r for tensor, r in zip(tensors, self._residents, strict=True) if tensor in wanted]
+
+    def state_named(self, name: str) -> torch.Tensor:
+        """Return what the device has in a parameter or buffer.
+
+        Raises:
+            Error: The program has none of this name.
+        """
+        assert self._built is not None and self._bound is not None
+        for tensor in self._built.states:
+            if tensor.name == name:
+                return self._bound.state_view(tensor).clone()
+        raise createPoptorchError(f"Anchored tensor {name} is not in the graph.")
+
+    # ------------------------------------------------------------------ random numbers
+    @property
+    def calls(self) -> int:
+        """Calls so far: with the seed, the state of the random numbers."""
+        return self._calls
+
+    def set_random_state(self, seed: int, calls: int) -> None:
+        """Go on from another seed and count of calls."""
+        self.options = dataclasses.replace(self.options, seed=seed)
+        self._calls = calls
+
+
+class InferenceSession(Session, InferenceStep):
+    """An inference program on the device."""

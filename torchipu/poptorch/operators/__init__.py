@@ -1,0 +1,1 @@
+"""Operators that models call, a file for each kind; `poptorch.ops` is the door to them."""

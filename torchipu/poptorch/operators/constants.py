@@ -1,0 +1,47 @@
+"""Tensors of the host that are constants of a program: which memory they lie in, and that nothing writes them."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+
+from torchipu.capture.fx_source import line_in
+from torchipu.capture.running import user_line
+from torchipu.poptorch.arguments import structure
+from torchipu.poptorch.poptorch_core import createPoptorchError
+
+ON_DEVICE = (FunctionalTensor, FakeTensor)
+
+
+def memory_of(tensor: torch.Tensor, like: torch.Tensor | None = None) -> int:
+    """Return which memory a tensor lies in; beside a tensor without values, that of its twin without values."""
+    if isinstance(like, FakeTensor) and not isinstance(tensor, ON_DEVICE):
+        tensor = like.fake_mode.from_tensor(tensor)
+    return tensor.untyped_storage()._cdata
+
+
+def refuse_write(model: torch.nn.Module | None, target: torch.Tensor) -> NoReturn:
+    """Raise Error for a write into a tensor that is a constant of the program.
+
+    Args:
+        model: What runs; its attributes are looked through for the tensor's name.
+        target: The tensor, or a view of it.
+    """
+    found = next((
+        (f"{path}.{name}" if path else name, name)
+        for path, member in (() if model is None else model.named_modules())
+        for name, value in vars(member).items() if not name.startswith("_")
+        for tensor in structure.tensors_in(value)
+        if not isinstance(tensor, ON_DEVICE) and memory_of(tensor, target) == memory_of(target)
+    ), None)
+    what = f"Attribute {found[0]}" if found else f"A tensor of the host, of shape {list(target.shape)},"
+    remedy = f'self.register_buffer("{found[1]}", ...)' if found else "register_buffer in the model's __init__"
+    line = line_in(user_line(sys._getframe(1)))
+    raise createPoptorchError(
+        f"{what} is written when calling the forward method, but it is no buffer: it is a constant of the program, and "
+        f"what is written would be lost{f' ({line})' if line.file else ''}. Make it a buffer with {remedy}."
+    )

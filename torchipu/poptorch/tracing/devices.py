@@ -1,0 +1,134 @@
+"""Where tensors are while a model is captured: what it makes is the device's, what it finds elsewhere is not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.overrides import TorchFunctionMode
+
+from torchipu.capture.distributions import unvalidated
+from torchipu.poptorch._logging import logger
+from torchipu.poptorch.arguments import structure
+from torchipu.poptorch.operators.constants import ON_DEVICE, memory_of, refuse_write
+from torchipu.poptorch.poptorch_core import createPoptorchError
+
+FACTORIES: frozenset[Any] = frozenset({
+    torch.arange, torch.empty, torch.full, torch.full_like, torch.linspace, torch.logspace, torch.ones, torch.rand,
+    torch.randint, torch.randn, torch.randperm, torch.range, torch.tensor, torch.zeros, torch.zeros_like,
+})
+IPU = "ipu"
+CAPTURED_ON = torch.device("cpu")
+_ITEMS = frozenset({
+    "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__",
+    "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__",
+})
+"""Writes whose names do not end in one underscore."""
+_NO_WRITES = frozenset({"requires_grad_", "rename_", "retain_grad_", "share_memory_", "pin_memory_"})
+"""Names that end in one though they leave values as they are."""
+
+
+@contextlib.contextmanager
+def devices_seen(model: torch.nn.Module, names: set[str]) -> Iterator[None]:
+    """Say of calls that make a tensor without naming a device that it is made on the IPU; refuse tensors of the host.
+
+    Arguments of distributions are not validated meanwhile, since there are no values to look at.
+
+    Args:
+        model: Tensors that are attributes of its modules are constants of the program.
+        names: Functions of which it was said already; added to.
+    """
+    with unvalidated(), _Devices(model, names):
+        yield
+
+
+class _Devices(TorchFunctionMode):
+    """Sees every call into torch.
+
+    Args:
+        model: Owner of the constants.
+        names: Functions of which it was said already that their tensor is made on the IPU.
+    """
+
+    def __init__(self, model: torch.nn.Module, names: set[str]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+        kinds = {kind for member in model.modules() for kind in type(member).__mro__}
+        own = [kind for kind in kinds if not kind.__module__.startswith(("torch.", "builtins"))]
+        holders: list[Any] = [*model.modules(), *own]
+        self.constants = {
+            id(tensor): tensor for holder in holders for tensor in structure.tensors_in(dict(vars(holder)))
+        }
+        self.attributes = {memory_of(t) for t in self.constants.values() if not isinstance(t, ON_DEVICE)}
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        args, kwargs = tuple(map(_named, args)), {name: _named(value) for name, value in (kwargs or {}).items()}
+        if (function in FACTORIES or _is_normal_of_numbers(function, args, kwargs)) and kwargs.get("device") is None:
+            self._say(function.__name__)
+        operands = list(structure.tensors_in((args, kwargs)))
+        is_on_device = any(isinstance(tensor, ON_DEVICE) for tensor in operands)
+        if is_on_device:
+            for tensor in operands:
+                self._check(tensor)
+        target = _written(function, args, kwargs)
+        if target is not None and (
+            is_on_device or isinstance(target, FakeTensor) or memory_of(target) in self.attributes
+        ):
+            refuse_write(self.model, target)
+        result = function(*args, **kwargs)
+        if not any(isinstance(tensor, FunctionalTensor) for tensor in operands):
+            result = _moved(result, operands)
+        # What a call in forward has made of the host's values is a constant too.
+        self.constants |= {id(t): t for t in structure.tensors_in(result) if not isinstance(t, ON_DEVICE)}
+        return result
+
+    def _check(self, tensor: torch.Tensor) -> None:
+        is_known = isinstance(tensor, (*ON_DEVICE, torch.nn.Parameter)) or tensor.dim() == 0
+        if not is_known and id(tensor) not in self.constants:
+            raise createPoptorchError(
+                f"Expected an IPU tensor but got tensor(device=cpu, shape={list(tensor.shape)}, dtype={tensor.dtype}). "
+                "Constant tensors should be attributes of the model: register them as buffers if they are to change."
+            )
+
+    def _say(self, name: str) -> None:
+        if name not in self.names:
+            self.names.add(name)
+            logger.warning("No device set in torch.%s(): forcing to IPU", name)
+
+
+def _written(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """Return the tensor of the host that a call writes into, if there is one."""
+    name = getattr(function, "__name__", "")
+    writes = name in _ITEMS or kwargs.get("inplace") is True or (name.endswith("_") and not name.endswith("__"))
+    target = args[0] if writes and args and name not in _NO_WRITES else kwargs.get("out")
+    return target if isinstance(target, torch.Tensor) and not isinstance(target, FunctionalTensor) else None
+
+
+def _moved(result: Any, operands: Sequence[torch.Tensor]) -> Any:
+    """Return a result that was made of constants alone as a tensor of the device, so that it may be written into.
+
+    A view of a constant stays one: what were written into it would be written into the constant.
+    """
+    if not isinstance(result, FakeTensor):
+        return result
+    if any(memory_of(tensor, result) == memory_of(result) for tensor in operands):
+        return result
+    return FunctionalTensor.to_functional(result)
+
+
+def _named(value: Any) -> Any:
+    """Return an argument; for the device ``ipu``, which a model may name, the one on which tensors are captured."""
+    if isinstance(value, torch.device) and value.type == IPU:
+        return CAPTURED_ON
+    return CAPTURED_ON if isinstance(value, str) and value.partition(":")[0] == IPU else value
+
+
+def _is_normal_of_numbers(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return function is torch.normal and not any(isinstance(value, torch.Tensor) for value in (*args, *kwargs.values()))

@@ -1,0 +1,292 @@
+"""Runs a user's model while it is captured: what it is given, what it returns, which result is the loss."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.nn.modules.batchnorm import _NormBase
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torchipu.capture.fx_source import TORCH_ROOT
+from torchipu.capture.process_wide import replaced
+from torchipu.capture.running import Running
+from torchipu.poptorch.arguments import structure
+from torchipu.poptorch.arguments.parser import Arguments
+from torchipu.poptorch.capturing import on_ipu
+from torchipu.poptorch.enums import ReductionType
+from torchipu.poptorch.operators import loss as losses
+from torchipu.poptorch.operators.autocasting import Policy, casting
+from torchipu.poptorch.operators.placing import placing
+from torchipu.poptorch.options import Options
+from torchipu.poptorch.poptorch_core import createPoptorchError
+from torchipu.poptorch.tracing.devices import devices_seen
+from torchipu.poptorch.tracing.grouping import Group, picked
+from torchipu.poptorch.tracing.limits import NEEDS_VALUES, Limits
+from torchipu.poptorch.tracing.mixed_types import with_common_type
+from torchipu.poptorch.tracing.plain_state import PlainState
+from torchipu.poptorch.tracing.refusals import in_words_of_poptorch
+from torchipu.poptorch.tracing.slices import Slices
+
+REFUSALS = (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError)
+"""What torch raises for arguments that it does not take; of which kind depends on the kernel."""
+
+
+class Function(torch.nn.Module):
+    """A module whose forward is a user's function.
+
+    Args:
+        function: What is called.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function."""
+        return self.function(*args, **kwargs)
+
+
+class TracedModel(Running):
+    """A user's model as a function from flat tensors to flat tensors.
+
+    Args:
+        model: The model.
+        arguments: Those of the call that is captured.
+        options: The executor's: how blocks become stages, what is cast, whether modules have names.
+        is_training: Whether there must be a loss.
+        loss_scale: What the backward ops begin from.
+        groups: Parameters of which a replica sees one row; their numbers follow the tensors of the arguments.
+
+    Attributes:
+        ipus: IPU of each block in the order in which they began.
+        blocks: Name of each.
+        template: What the model returned; its tensors are empty and stand for `members`.
+        members: For each tensor of the template its place among the flat results, or its value if the model does
+            not compute it.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, arguments: Arguments, options: Options, *, is_training: bool, loss_scale: float,
+        groups: Sequence[Group] = (),
+    ) -> None:
+        super().__init__(model, loss_scale if is_training else 0.0)
+        self.arguments = arguments
+        self.strategy = options._execution_strategy
+        self.names_modules = options._module_namescope_enabled
+        self.policy = _policy(options)
+        self.groups = groups
+        self.averages = options.Training.accumulation_and_replication_reduction_type != ReductionType.Sum
+        self.warned_factories: set[str] = set()
+        self.is_training = is_training
+        self.plain_state = PlainState(model)
+        self.ipus: list[int] = []
+        self.blocks: list[str] = []
+        self.template: Any = None
+        self.members: list[int | torch.Tensor] = []
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int | None]:
+        """Call the model on tensors in the places of the captured call's."""
+        count = len(tensors) - len(self.groups)
+        given = self.arguments.with_tensors(list(tensors[:count]))
+        rows = picked(self.inner, self.groups, tensors[count:], is_mean=self.averages)
+        tracker = losses.LossTracker()
+        self.plain_state.restore()
+        before = losses.set_tracker(tracker)
+        try:
+            with (
+                on_ipu(self.is_training, self.inner), placing(self.strategy) as placed, rows,
+                _members_stay(self.inner), self._watched(tracker),
+            ):
+                returned = given.call(self.inner)
+        finally:
+            losses.set_tracker(before)
+            self.plain_state.drop_traced()
+        self.ipus, self.blocks = placed.ipus, placed.names
+        final = tracker.final() if self.is_training else None
+        return self._flatten(returned, final)
+
+    @contextlib.contextmanager
+    def _watched(self, tracker: losses.LossTracker) -> Iterator[None]:
+        """Look at what the model calls."""
+        with (
+            devices_seen(self.inner, self.warned_factories), casting(self.policy), _masks_unread(), _Calls(tracker),
+        ):
+            yield
+
+    def _flatten(self, returned: Any, final: torch.Tensor | None) -> tuple[list[torch.Tensor], int | None]:
+        results: list[torch.Tensor] = []
+        self.members = []
+        place: int | None = None
+        for tensor in structure.tensors_in(returned):
+            if not isinstance(tensor, (FunctionalTensor, FakeTensor)):
+                warnings.warn(f"Output expected to be on the IPU but is on {tensor.device.type}", stacklevel=2)
+                with _disable_current_modes():  # which would leave no values
+                    self.members.append(tensor.detach().clone())
+                continue
+            known = next((index for index, result in enumerate(results) if result is tensor), None)
+            if known is None:
+                known = len(results)
+                results.append(tensor)
+            if tensor is final:
+                place = known
+            self.members.append(known)
+        if final is not None and place is None:
+            place = len(results)
+            results.append(final)
+        empty = iter([torch.empty(0)] * len(self.members))
+        with torch._C._DisableTorchDispatch():
+            self.template = structure.with_tensors(returned, empty)
+        return results, place
+
+    def rebuild(self, results: Sequence[torch.Tensor]) -> Any:
+        """Return what the model returned, with the results of a call."""
+        members = [results[member] if isinstance(member, int) else member for member in self.members]
+        if isinstance(self.template, torch.Tensor):
+            return members[0]
+        return structure.with_tensors(self.template, iter(members))
+
+
+def _policy(options: Options) -> Policy | None:
+    """Return how regions of `autocast` cast, or None if they are switched off."""
+    precision = options.Precision
+    if precision.exists("autocast_enabled") and not precision.autocast_enabled:
+        return None
+    return precision.autocast_policy if precision.exists("autocast_policy") else Policy()
+
+
+def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[torch.Tensor]) -> Exception:
+    """Return the error to raise where a model cannot be captured: that of torch's own kernels where they refuse it too.
+
+    Args:
+        error: What was raised while the model ran on tensors without values; torch words some refusals otherwise
+            there than in its kernels.
+        traced: The model.
+        tensors: Inputs of one micro-batch.
+    """
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if innermost is None or not innermost.tb_frame.f_code.co_filename.startswith(TORCH_ROOT):
+        return error
+    given = traced.arguments.with_tensors([tensor.clone() for tensor in tensors])
+    buffers = [(buffer, buffer.clone()) for buffer in traced.inner.buffers()]
+    try:
+        with (
+            torch.no_grad(), torch.random.fork_rng(devices=[]), on_ipu(traced.is_training), _members_stay(traced.inner),
+            devices_seen(traced.inner, traced.warned_factories), _MixedTypes(),
+        ):
+            given.call(traced.inner)
+    except Exception as other:
+        return other if isinstance(other, REFUSALS) and isinstance(error, REFUSALS) else error
+    finally:
+        for buffer, before in buffers:
+            buffer.copy_(before)
+    return error
+
+
+@contextlib.contextmanager
+def _masks_unread() -> Iterator[None]:
+    """Keep `torch.nn.Transformer` from reading a mask to see whether it is causal: it is applied in any case."""
+    with replaced(
+        torch.nn.modules.transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: bool(is_causal),
+    ):
+        yield
+
+
+class _MixedTypes(TorchFunctionMode):
+    """Brings mixed types together on the host too: what the device takes is no reason to refuse a model."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        args, kwargs = with_common_type(function, args, kwargs or {})
+        return function(*args, **kwargs)
+
+
+class _Calls(TorchFunctionMode):
+    """Sees every call into torch: mixed types come together, dynamic slices are taken, limits kept, losses noted."""
+
+    def __init__(self, tracker: losses.LossTracker) -> None:
+        super().__init__()
+        self.tracker = tracker
+        self.slices = Slices()
+        self.limits = Limits()
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        args, kwargs = with_common_type(function, args, kwargs or {})
+        result = self.slices.take(function, args)
+        if result is NotImplemented:
+            self.limits.check(function, args, kwargs)
+            try:
+                result = function(*args, **kwargs)
+            except NEEDS_VALUES as error:
+                explained = self.limits.explain(function, args, error)
+                if explained is error:  # an error that is its own cause has no end
+                    raise
+                raise explained from error
+            except REFUSALS as error:
+                reworded = in_words_of_poptorch(function, args, kwargs, error)
+                if reworded is None:
+                    raise
+                raise reworded from error
+        self.limits.note(function, args, kwargs, result)
+        self.slices.note(function, args, kwargs, result)
+        self.tracker.note(function, args, kwargs, result)
+        return result
+
+
+@contextlib.contextmanager
+def _members_stay(model: torch.nn.Module) -> Iterator[None]:
+    """Refuse a forward that binds another tensor to the name of a parameter or a buffer; undo it in any case."""
+    before = [
+        (member, kind, copy.copy(getattr(member, kind)))
+        for member in model.modules() for kind in ("_parameters", "_buffers")
+    ]
+    plain = [(member, dict(member.__dict__)) for member in model.modules() if member._buffers or member._parameters]
+    paths = {id(member): path for path, member in model.named_modules()}
+    try:
+        yield
+        for member, kind, tensors in before:
+            if not isinstance(member, _NormBase):
+                _check_members(member, kind, tensors, paths[id(member)])
+    finally:
+        for member, kind, tensors in before:
+            held = getattr(member, kind)
+            if any(held.get(name) is not tensor for name, tensor in tensors.items()) or len(held) != len(tensors):
+                held.clear()
+                held.update(tensors)
+        for member, attributes in plain:
+            for name in set(member.__dict__) - set(attributes):
+                if name in member._buffers or name in member._parameters:
+                    del member.__dict__[name]
+
+
+def _check_members(member: torch.nn.Module, kind: str, tensors: dict[str, Any], path: str) -> None:
+    word = "Parameter" if kind == "_parameters" else "Buffer"
+    held = getattr(member, kind)
+    for name, tensor in tensors.items():
+        full = f"{path}.{name}" if path else name
+        if name not in held and not hasattr(member, name):
+            raise createPoptorchError(
+                f"{word} {full} is removed from the model when calling the forward method. Keep it, or make it a "
+                "plain attribute."
+            )
+        if held.get(name) is not tensor:
+            raise createPoptorchError(
+                f"{word} {full} is reassigned within the model when calling the forward method. This is not supported. "
+                f"Consider using self.{full}.copy_(src) to copy data from a source tensor, where src is the name of "
+                "the source tensor."
+            )
