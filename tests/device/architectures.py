@@ -108,7 +108,7 @@ def seen(tensor: Tensor, found: Mapping[str, np.ndarray], executable: Executable
     if tensor.name in found:
         return found[tensor.name].reshape(tensor.shape)
     op = executable.views[tensor]
-    return np.aswide(evaluate(op, [seen(op.inputs[0], found, executable)])[op.outputs.index(tensor)])
+    return np.asarray(evaluate(op, [seen(op.inputs[0], found, executable)])[op.outputs.index(tensor)])
 
 
 def relative(found: np.ndarray, wanted: np.ndarray) -> float:

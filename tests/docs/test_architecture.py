@@ -15,6 +15,7 @@ from tests.checked import TESTS
 ROOT = Path(__file__).parents[2]
 ROW = re.compile(r"^\| (\d+) \| `(\w+)` \| .+ \| (no)? ?\|$", re.MULTILINE)
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+PLACES = ("torchipu", "torchipu/_kernels", "torchipu/poptorch", "examples")  # from where pages name files
 FOLDERS = ("torchipu", "tests", "docs", "examples", "benchmarks")
 # A path in backquotes or in a link; one in capitals stands for any.
 QUOTED = re.compile(r"`(?!DIR|_body|\.py)([\w./-]+/|[\w./-]+\.(?:py|pyx|md|h|toml))`|\]\(([\w./-]+)\)")
@@ -22,9 +23,9 @@ IN_CODE = re.compile(rf"\b(?:{'|'.join(FOLDERS)})/[\w/.-]+\.(?:py|pyx|md|h|toml)
 DOTTED = re.compile(r"`(torchipu(?:\.\w+)+)[`(]")
 
 
-def contracts() -> dict[str, dict[str, list[str]]]:
+def contract(name: str) -> dict[str, list[str]]:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    return {contract["type"]: contract for contract in settings["tool"]["importlinter"]["contracts"]}
+    return next(one for one in settings["tool"]["importlinter"]["contracts"] if one["name"] == name)
 
 
 def rows() -> list[tuple[int, str, str]]:
@@ -34,13 +35,22 @@ def rows() -> list[tuple[int, str, str]]:
 
 def test_layers_are_those_of_the_contract() -> None:
     by_layer = [{module for _, module, _ in group} for _, group in groupby(rows(), lambda row: row[0])]
-    assert by_layer == [set(layer.split(" | ")) for layer in contracts()["layers"]["layers"]]
+    assert by_layer == [set(layer.split(" | ")) for layer in contract("data flows one way")["layers"]]
     assert [layer for layer, _ in groupby(layer for layer, _, _ in rows())] == list(range(1, len(by_layer) + 1))
 
 
 def test_modules_without_torch_are_those_of_the_contract() -> None:
     named = {f"torchipu.{module}" for _, module, torch in rows() if torch == "no"}
-    assert named == set(contracts()["forbidden"]["source_modules"])
+    assert named == set(contract("the core does not know torch")["source_modules"])
+
+
+def test_folders_of_poptorch_are_all_there_in_the_order_of_their_layers() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `(\w+)/` \| ", page, re.MULTILINE)
+    assert set(named) == {path.parent.name for path in (ROOT / "torchipu" / "poptorch").glob("*/__init__.py")}
+    layers = contract("the sub-packages of poptorch stand on one another, and its doors on them")["layers"]
+    places = [next(place for place, layer in enumerate(layers) if name in re.split(r"\W+", layer)) for name in named]
+    assert places == sorted(places)
 
 
 def prose(page: str) -> str:
@@ -52,7 +62,7 @@ def prose(page: str) -> str:
 @pytest.mark.parametrize("page", PAGES)
 def test_paths_in_a_page_are_there(page: str) -> None:
     named = {first or second for first, second in QUOTED.findall(prose(page))}
-    places = (ROOT, (ROOT / page).parent, ROOT / "torchipu", ROOT / "torchipu" / "_kernels", ROOT / "examples")
+    places = (ROOT, (ROOT / page).parent, *(ROOT / place for place in PLACES))
     assert [path for path in sorted(named) if not any((place / path).exists() for place in places)] == []
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -46,3 +49,12 @@ def test_public_names_have_docstrings_that_render(module: str) -> None:
         rendered = convert(text, "google", None)
         assert text.split(".")[0].split("`")[0] in rendered
         assert not SECTIONS.findall(rendered), f"pdoc does not know a section of {name}"
+
+
+def test_the_page_has_names_that_are_imported_late_and_says_what_each_option_does(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.docs.reference", str(tmp_path), "torchipu"]
+    subprocess.run(command, cwd=Path(__file__).parents[2], check=True, timeout=120)
+    page = (tmp_path / "torchipu.html").read_text(encoding="utf-8")
+    assert 'id="TrainStep"' in page
+    assert "weight updates, each over <code>gradient_accumulation</code> micro-batches" in page
+    assert "micro-batches whose gradients make one weight update; PopTorch:" in page

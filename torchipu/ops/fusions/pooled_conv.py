@@ -36,7 +36,19 @@ def _is_small(s: Shape, result: Tensor) -> bool:
 
 # --------------------------------------------------------------------------- forward
 def _forward_applies(ops: Sequence[Op]) -> bool:
-    return problem_of(ops[0]).is_plain and _is_small(_operands(ops[0])[2], ops[0].outputs[0])
+    is_small = problem_of(ops[0]).is_plain and _is_small(_operands(ops[0])[2], ops[0].outputs[0])
+    return is_small and _is_rounded_alike(ops[0])
+
+
+def _is_rounded_alike(convolution: Op) -> bool:
+    """Whether the largest of some results is rounded to what the largest of the rounded ones is.
+
+    It is where all are rounded to nearest, and not where each has random bits of its own or may become NaN.
+    """
+    if convolution.outputs[0].dtype is not DType.HALF:
+        return True
+    overflow = convolution.text("half_overflow", "infinity")
+    return "rounding_stream" not in convolution.attrs and overflow != "nan"
 
 
 def _emit_forward(ops: Sequence[Op], plan: HostPlanner) -> None:
