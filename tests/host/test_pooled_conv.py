@@ -108,13 +108,15 @@ def test_a_convolution_that_others_read_too_is_not_absorbed():
 
 
 @pytest.mark.parametrize(("scale", "options"), [
-    (1.0, {}), (1.0, {"stochastic_rounding": True, "seed": 3}), (3e4, {"half_overflow": "nan"}),
-    (3e4, {"half_overflow": "saturate"}), (3e4, {}),
+    (1.0, {}), (1.0, {"stochastic_rounding": True, "seed": 3}), (1e4, {"half_overflow": "nan"}),
+    (1e4, {"half_overflow": "saturate"}), (1e4, {}),
 ])
 def test_halves_have_the_bits_of_one_op_after_another(scale, options):
     torch.manual_seed(5)
     model = TwoConvs(3, (3, 1, 1), (2, 2)).half().eval()
-    x = scale * torch.randn(4, 3, 16, 16).half()
+    x = torch.randn(4, 3, 16, 16).half()
+    with torch.no_grad():
+        model.first.weight *= scale  # some results are too large for a half
     joined = torchipu.InferenceStep(model, torchipu.Options(**options))(x)[1]
     apart = torchipu.InferenceStep(model, torchipu.Options(statistics=True, **options))(x)[1]
     torch.testing.assert_close(joined, apart, rtol=0, atol=0, equal_nan=True)
