@@ -3,6 +3,7 @@
 import pytest
 
 from tests.placed_graphs import ADD, SUM, op, tensor
+from torchipu.device import codelets
 from torchipu.device import compute_sets as lowering
 from torchipu.ir.types import DType
 from torchipu.target import lookup_target
@@ -28,9 +29,9 @@ def test_few_results_are_reduced_by_all_six_workers():
 
 
 def test_busiest_elements_gives_each_tile_128_bytes():
-    assert lowering.busiest_elements(MK2, 64, 2, 4) == 32
-    assert lowering.busiest_elements(MK2, 1472 * 100, 4, 2) == 100
-    assert lowering.busiest_elements(MK2, 10, 4, 2) == 10
+    assert codelets.busiest_elements(MK2, 64, 2, 4) == 32
+    assert codelets.busiest_elements(MK2, 1472 * 100, 4, 2) == 100
+    assert codelets.busiest_elements(MK2, 10, 4, 2) == 10
 
 
 def test_elementwise_op_gathers_only_broadcast_operands():
@@ -66,7 +67,7 @@ def test_transposing_halves_costs_more_than_moving_them():
 
 
 def test_gather_fetches_its_rows_and_their_indices():
-    rows = lowering.gather_set(MK2, lowering.MULTI_SLICE, 1472 * 2, 64, DType.FLOAT)
+    rows = lowering.gather_set(MK2, codelets.MULTI_SLICE, 1472 * 2, 64, DType.FLOAT)
     assert rows.gathered_bytes == 2 * (64 * 4 + 4)
     assert rows.work(128)["rows"] == 2
 
