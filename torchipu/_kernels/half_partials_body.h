@@ -4,6 +4,7 @@
  * half, rounded as the machine does: source ipu_hardware.md, section 5. Where tiles share the summands, each begins at zero,
  * and what they come to is added up as floats, in the order of the tiles, and rounded to a half.
  */
+#include "rowmath.h"
 #include "gemm_body.h"
 #include "rounding_body.h"
 
@@ -159,8 +160,7 @@ static void FN(half_rows)(FN(half_tile) t, const float *a, const int64_t *a_at, 
  * lie in an image: each summand is then a place, whose channels are the columns. The bits of a partial are those of element
  * (1 + its number) * results + the number of its result, each row of results taking a multiple of 32; the result itself
  * has those that come first. */
-static int FN(half_product)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
+TI_KERNEL(half_product) {
   ti_half_product p;
   memcpy(&p, ints, sizeof p);
   const int64_t *taps = ints + TI_HALF_INTS, *column_taps = taps + 2 * p.taps;
