@@ -14,8 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 # Every kernel by itself on memory of exactly its operands' sizes, and plans that put kernels together in one arena.
 TESTS = [
-    "tests/kernels", "tests/runtime/test_engine.py", "tests/runtime/test_endings.py", "tests/runtime/test_lanes.py",
-    "tests/runtime/test_pooled_conv.py", "tests/numerics/test_half_partials.py", "tests/numerics/test_half_states.py",
+    "tests/kernels", "tests/host/test_engine.py", "tests/host/test_endings.py", "tests/host/test_lanes.py",
+    "tests/host/test_pooled_conv.py", "tests/numerics/test_half_partials.py", "tests/numerics/test_half_states.py",
     "tests/numerics/test_optim.py",
 ]
 

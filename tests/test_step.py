@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import torchipu
+from torchipu.compiler import STAGES
 from torchipu.errors import ConstraintError, ExecutionError, OptionsError
 from torchipu.host.executor import BoundPlan
 
@@ -200,8 +201,7 @@ def test_the_environment_names_a_directory_for_dumps(tmp_path: Path, monkeypatch
     train_step(dump=str(tmp_path / "one")).compile(*batch(4))
     names = [path.name for path in sorted((tmp_path / "all").iterdir())]
     assert [name.split(".")[1] for name in names] == [
-        "00-captured", "01-canonicalise", "02-placement", "03-precision", "04-recompute", "05-schedule", "06-lower",
-        "07-memory",
+        "00-captured", *(f"{number:02d}-{stage.name}" for number, stage in enumerate(STAGES, start=1)),
     ]
     assert [path.name for path in sorted((tmp_path / "one").iterdir())] == names
 

@@ -1,35 +1,35 @@
-"""The compiler in one column: passes over the graph, then schedule, mapping, program, memory and cost."""
+"""The compiler in one column: every stage from the captured graph to cycles, in the order in which they run."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torchipu.ops  # noqa: F401  its records fill the op table
-from torchipu.device.cost import Cost, estimate
+from torchipu.device.cost import Cost, chart, estimate
+from torchipu.device.gradient_sums import accumulated_apart
 from torchipu.device.locations import locate
 from torchipu.device.lower import lower
 from torchipu.device.memory import assign_memory
-from torchipu.device.schedule import make_schedule
+from torchipu.device.schedule import ipus_of_stages, schedule_of
 from torchipu.device.tile_mapping import map_tiles
 from torchipu.ir import text
-from torchipu.ir.graph import Graph
+from torchipu.ir.graph import Graph, Tensor
+from torchipu.ir.mapping import TileMapping
 from torchipu.ir.program import Executable
-from torchipu.ir.schedule import Action, Schedule
+from torchipu.ir.schedule import Schedule
 from torchipu.ir.types import Leg
-from torchipu.ir.verify import verify_executable, verify_graph, verify_schedule
+from torchipu.ir.verify import verify_executable, verify_graph, verify_mappings, verify_schedule
 from torchipu.options import Options
 from torchipu.passes.canonicalise import canonicalise
-from torchipu.passes.gradient_sums import accumulated_apart
 from torchipu.passes.placement import place
 from torchipu.passes.precision import set_precision
 from torchipu.passes.recompute import recompute
 from torchipu.target import Target
-
-GraphPass = Callable[[Graph, Options, Target], Graph]
 
 DUMP_VARIABLE = "TORCHIPU_DUMP"
 """Environment variable with the directory for dumps, where the options name none."""
@@ -37,12 +37,89 @@ DUMP_VARIABLE = "TORCHIPU_DUMP"
 VERIFY_VARIABLE = "TORCHIPU_VERIFY"
 """Environment variable that is 1 where the IR is checked although the options do not say so, as in our tests."""
 
-PASSES: tuple[tuple[str, GraphPass], ...] = (
-    ("canonicalise", lambda graph, options, target: canonicalise(graph)),
-    ("placement", place),
-    ("precision", lambda graph, options, target: set_precision(graph, options, target)),
-    ("recompute", lambda graph, options, target: recompute(graph, options)),
+
+@dataclass(slots=True)
+class Compilation:
+    """What a compilation is given, and what its stages have made so far.
+
+    Attributes:
+        graph: After each graph pass that has run; the host plan is made from the last one.
+        options: What the user asked for.
+        target: The machine, less the tiles that are set apart for transfers.
+        micro_batches: Micro-batches between two weight updates, or in one inference call.
+        instances: Processes, each of which runs ``options.replicas`` replicas of the program.
+        device_iterations: How often the schedule runs in a call.
+        schedule: When each stage of the model runs.
+        device_graph: The graph that the device program is made from.
+        mappings: On which tiles each tensor of it lies.
+        executable: The device program; with addresses from the stage ``memory`` on.
+        cost: Its cycles.
+    """
+
+    graph: Graph
+    options: Options
+    target: Target
+    micro_batches: int
+    instances: int
+    device_iterations: int
+    schedule: Schedule = field(init=False)
+    device_graph: Graph = field(init=False)
+    mappings: Mapping[Tensor, TileMapping] = field(init=False)
+    executable: Executable = field(init=False)
+    cost: Cost = field(init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of the compiler.
+
+    Attributes:
+        name: Of the pass.
+        makes: The attribute of the compilation that it sets: ``graph``, ``schedule`` ...
+        run: Returns what that becomes.
+    """
+
+    name: str
+    makes: str
+    run: Callable[[Compilation], object]
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage("canonicalise", "graph", lambda c: canonicalise(c.graph)),
+    Stage("placement", "graph", lambda c: place(c.graph, c.options, c.target)),
+    Stage("precision", "graph", lambda c: set_precision(c.graph, c.options, c.target)),
+    Stage("recompute", "graph", lambda c: recompute(c.graph, c.options)),
+    Stage("schedule", "schedule", lambda c: schedule_of(c.graph, c.options, c.micro_batches)),
+    Stage("gradient_sums", "device_graph", lambda c: accumulated_apart(c.graph)),
+    Stage("tile_mapping", "mappings", lambda c: map_tiles(c.device_graph, c.target)),
+    Stage("lower", "executable", lambda c: lower(
+        c.device_graph, c.schedule, c.mappings, c.target, device_iterations=c.device_iterations,
+        micro_batches=c.micro_batches, replicas=c.options.replicas, instances=c.instances,
+    )),
+    Stage("locations", "executable", lambda c: locate(c.executable, c.options, c.target)),
+    Stage("memory", "executable", lambda c: assign_memory(
+        c.executable, c.target, allow_overflow=c.options.allow_out_of_memory,
+    )),
+    Stage("cost", "cost", lambda c: estimate(
+        c.executable, c.target, c.schedule, sync_pattern=c.options.sync_pattern,
+    )),
 )
+
+NOT_ON_TRIAL = frozenset({"memory"})
+"""Stages that cycles and the need of memory do not depend on."""
+
+_TEXTS: Mapping[str, Callable[[Any], str]] = {
+    "graph": text.format_graph, "schedule": text.format_schedule, "device_graph": text.format_graph,
+    "mappings": text.format_mappings, "executable": text.format_executable, "cost": lambda cost: chart(cost.timeline),
+}
+_CHECKS: Mapping[str, Callable[[Compilation, str], None]] = {
+    "graph": lambda c, after: verify_graph(c.graph, after),
+    "schedule": lambda c, after: verify_schedule(c.schedule, len(ipus_of_stages(c.graph)), c.micro_batches, after),
+    "device_graph": lambda c, after: verify_graph(c.device_graph, after),
+    "mappings": lambda c, after: verify_mappings(c.mappings, c.target.num_tiles, after),
+    "executable": lambda c, after: verify_executable(c.executable, after, c.target.num_tiles),
+    "cost": lambda c, after: None,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +131,7 @@ class Compiled:
         schedule: When each stage runs.
         executable: The device program with addresses.
         cost: Cycles.
-        target: The machine.
+        target: The machine, less the tiles that are set apart for transfers.
         options: As given.
     """
 
@@ -69,7 +146,7 @@ class Compiled:
 def compile_graph(
     graph: Graph, options: Options, target: Target, *, micro_batches: int = 1, instances: int = 1,
 ) -> Compiled:
-    """Run all passes.
+    """Run all stages.
 
     Args:
         graph: As captured.
@@ -83,31 +160,35 @@ def compile_graph(
         ScheduleError: The pipeline does not fit the number of micro-batches.
         OutOfTileMemoryError: The fullest tile does not hold the program.
     """
+    iterations = options.device_iterations if graph.has_leg(Leg.UPDATE) else 1
+    compilation = Compilation(graph, options, computing(target, options), micro_batches, instances, iterations)
     dump = Dump(dump_directory(options), graph.name)
-    check = is_verifying(options)
     dump.write("00-captured", lambda: text.format_graph(graph))
-    if check:
+    if is_verifying(options):
         verify_graph(graph, "capture")
-    for number, (name, run) in enumerate(PASSES, start=1):
-        graph = run(graph, options, target)
-        dump.write(f"{number:02d}-{name}", partial(text.format_graph, graph))
+    return _run(compilation, dump, check=is_verifying(options))
+
+
+def try_graph(graph: Graph, options: Options, target: Target, *, micro_batches: int = 1) -> Compiled:
+    """Run the stages that cycles and the need of memory depend on: no checks, no dumps, variables without addresses.
+
+    Arguments and errors are those of ``compile_graph``, but for memory: what does not fit is no error.
+    """
+    compilation = Compilation(graph, options, computing(target, options), micro_batches, 1, 1)
+    return _run(compilation, Dump(None, graph.name), check=False, without=NOT_ON_TRIAL)
+
+
+def _run(compilation: Compilation, dump: Dump, *, check: bool, without: Container[str] = ()) -> Compiled:
+    for number, stage in enumerate(STAGES, start=1):
+        if stage.name in without:
+            continue
+        made = stage.run(compilation)
+        setattr(compilation, stage.makes, made)
+        dump.write(f"{number:02d}-{stage.name}", partial(_TEXTS[stage.makes], made))
         if check:
-            verify_graph(graph, name)
-    schedule = schedule_of(graph, options, micro_batches)
-    dump.write("05-schedule", lambda: text.format_schedule(schedule))
-    iterations = options.device_iterations if has_leg(graph, Leg.UPDATE) else 1
-    target = computing(target, options)
-    executable = lowered(graph, schedule, options, target, device_iterations=iterations, micro_batches=micro_batches)
-    executable = replace(executable, instances=instances)
-    dump.write("06-lower", lambda: text.format_executable(executable))
-    if check:
-        verify_executable(executable, "lower", target.num_tiles)
-    executable = assign_memory(executable, target, allow_overflow=options.allow_out_of_memory)
-    dump.write("07-memory", lambda: text.format_executable(executable))
-    if check:
-        verify_executable(executable, "memory", target.num_tiles)
-    cost = estimate(executable, target, schedule, sync_pattern=options.sync_pattern)
-    return Compiled(graph, schedule, executable, cost, target, options)
+            _CHECKS[stage.makes](compilation, stage.name)
+    c = compilation
+    return Compiled(c.graph, c.schedule, c.executable, c.cost, c.target, c.options)
 
 
 def computing(target: Target, options: Options) -> Target:
@@ -115,85 +196,14 @@ def computing(target: Target, options: Options) -> Target:
     return replace(target, num_tiles=target.num_tiles - options.io_tiles) if options.io_tiles else target
 
 
-def try_graph(graph: Graph, options: Options, target: Target, *, micro_batches: int = 1) -> Compiled:
-    """Run the passes as far as cycles and memory need: no checks, no dumps, and variables without addresses.
-
-    Arguments and errors are those of ``compile_graph``, but for memory: what does not fit is no error.
-    """
-    for _, run in PASSES:
-        graph = run(graph, options, target)
-    schedule = schedule_of(graph, options, micro_batches)
-    target = computing(target, options)
-    executable = lowered(graph, schedule, options, target, device_iterations=1, micro_batches=micro_batches)
-    cost = estimate(executable, target, schedule, sync_pattern=options.sync_pattern)
-    return Compiled(graph, schedule, executable, cost, target, options)
-
-
-def lowered(
-    graph: Graph, schedule: Schedule, options: Options, target: Target, *, device_iterations: int, micro_batches: int,
-) -> Executable:
-    """Return the device program of a placed graph, without addresses; the target is that of the tiles that compute."""
-    graph = accumulated_apart(graph)
-    executable = lower(
-        graph, schedule, map_tiles(graph, target), target, device_iterations=device_iterations,
-        micro_batches=micro_batches, replicas=options.replicas,
-    )
-    return locate(executable, options, target)
-
-
 def is_verifying(options: Options) -> bool:
-    """Whether the IR is checked after each pass: as the options say, else as ``TORCHIPU_VERIFY`` says."""
+    """Whether the IR is checked after each stage: as the options say, else as ``TORCHIPU_VERIFY`` says."""
     return os.environ.get(VERIFY_VARIABLE) == "1" if options.verify is None else options.verify
 
 
 def dump_directory(options: Options) -> str | None:
     """Return where the IR is written to: as the options say, else as ``TORCHIPU_DUMP`` says, else None."""
     return options.dump or os.environ.get(DUMP_VARIABLE) or None
-
-
-def has_leg(graph: Graph, leg: Leg) -> bool:
-    """Whether any op of the graph belongs to a leg."""
-    return any(op.leg is leg for op in graph.ops)
-
-
-def schedule_of(graph: Graph, options: Options, micro_batches: int) -> Schedule:
-    """Build the schedule of a placed graph.
-
-    A graph that holds only one leg (the Dynamo door compiles forward and backward apart) runs its stages one
-    after another.
-    """
-    ipu_by_stage: dict[int, int] = {}
-    for op in graph.ops:
-        if op.placement is not None and op.leg is not Leg.UPDATE:
-            ipu_by_stage.setdefault(op.placement.stage, op.placement.ipu)
-    num_stages = max(ipu_by_stage, default=0) + 1
-    ipus = tuple(ipu_by_stage.get(stage, 0) for stage in range(num_stages))
-    forward, backward = has_leg(graph, Leg.FORWARD), has_leg(graph, Leg.BACKWARD)
-    if backward and not forward:
-        return _backward_only(num_stages, ipus)
-    execution = options.execution
-    if not _is_phased(options) and (num_stages == 1 or micro_batches == 1) and not has_leg(graph, Leg.UPDATE):
-        execution = "sharded"  # there is nothing to overlap
-    schedule = make_schedule(
-        num_stages, ipus, micro_batches, execution, backward, separate_backward=options.separate_backward_phase,
-    )
-    if is_verifying(options):
-        verify_schedule(schedule, num_stages, micro_batches, "schedule")
-    return schedule
-
-
-def _is_phased(options: Options) -> bool:
-    return options.execution.endswith("_phased")
-
-
-def _backward_only(num_stages: int, ipu_by_stage: tuple[int, ...]) -> Schedule:
-    num_ipus = max(ipu_by_stage) + 1
-    rows = []
-    for stage in reversed(range(num_stages)):
-        row: list[tuple[Action, ...]] = [()] * num_ipus
-        row[ipu_by_stage[stage]] = (Action(stage, Leg.BACKWARD, 0),)
-        rows.append(tuple(row))
-    return Schedule(tuple(rows))
 
 
 class Dump:

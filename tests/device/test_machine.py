@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._higher_order_ops import scan, while_loop
 
 import torchipu
+from tests.device.float64 import evaluate
 from tests.device.trained import Trained
 from torchipu import TensorLocation
+from torchipu.device.machine import Machine
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01)
 ADAMW = partial(torch.optim.AdamW, lr=0.01)
@@ -159,3 +162,52 @@ def test_a_weight_that_two_stages_share_trains_as_in_eager(execution: str) -> No
     options = torchipu.Options(gradient_accumulation=6, execution=execution)
     tokens = torch.randint(0, 11, (12, 5))
     close(Trained(Words(), ADAMW, options, (tokens, tokens.roll(1, 1))))
+
+
+# ---------------------------------------------------------------------- loops and branches
+class Gated(torch.nn.Module):
+    """A loop over rows that carries a state and stacks results, and a branch on what it ends with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(6, 6), torch.nn.Linear(6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def step(carry: torch.Tensor, row: torch.Tensor) -> Any:
+            following = torch.tanh(self.first(carry) + row)
+            return following, following * 2
+
+        rows = x.movedim(1, 0)
+        last, all_of_them = scan(step, torch.zeros_like(rows[0]), rows)
+        chosen = torch.cond(last.sum() > 0, lambda a: a.sin(), lambda a: a * 3, (last,))
+        return self.second(chosen + all_of_them.mean(0)).square().mean()
+
+
+@pytest.mark.parametrize("offset", [-1.0, 1.0])
+def test_loops_over_rows_and_branches_train_as_in_eager(offset: float) -> None:
+    torch.manual_seed(4)
+    options = torchipu.Options(gradient_accumulation=2, device_iterations=2)
+    close(Trained(Gated(), SGD, options, (torch.randn(8, 5, 6) + offset,)))
+
+
+class Halving(torch.nn.Module):
+    """A loop whose body is a single op, as often as a test says."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return while_loop(lambda a: a.abs().sum() > 1, lambda a: (a * 0.5,), (x,))[0]
+
+
+def test_a_loop_ends_when_its_test_says_so() -> None:
+    x = torch.randn(3, 4)
+    step = torchipu.InferenceStep(Halving())
+    step.compile(x)
+    machine = Machine(step.compiled.executable, evaluate, lambda *_: x.double().numpy())
+    built = step._built
+    assert built is not None
+    machine.load({tensor.name: value.double().numpy() for tensor, value in built.capture.constants.items()})
+    machine.run()
+    expected = x.double()
+    while expected.abs().sum() > 1:
+        expected = expected * 0.5
+    (found,) = machine.results.values()
+    np.testing.assert_allclose(found[0], expected.numpy(), 1e-12)

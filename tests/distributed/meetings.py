@@ -18,7 +18,7 @@ from torchipu.distributed.group import end, form
 torch.set_num_threads(1)  # what a process does in several threads cannot go on in a fork of it
 poptorch.trainingModel(Classifier()).compile(*batch(4))  # imports much, which all scenarios then have
 
-SECONDS = 5.0
+SECONDS = 10.0
 """How long a process waits for others: more than all scenarios take to begin, side by side on a busy machine."""
 AT_A_PORT = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}"}
 
@@ -30,7 +30,7 @@ def total(group: Any) -> list[float]:
 
 
 def meet(rank: int, size: int = 2, **more: Any) -> Any:
-    return total(form(rank, size, timeout=SECONDS * 4, **more))
+    return total(form(rank, size, timeout=SECONDS * 2, **more))
 
 
 def meet_at_file(rank: int) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.processes import run
+from tests.waiting import SOON
 
 FIELDS = {
     "shape": ("inputs", "float32[8, 6]"), "type": ("inputs", "float16[4, 6]"),
@@ -35,7 +36,7 @@ def test_a_difference_is_one_error_on_all_ranks_with_field_and_values(case: str,
         assert value in text.partition("rank 1")[2]
         assert f"give all processes the same {field}" in text
         assert found[case]["same"], "the weights are as before"
-        assert found[case]["seconds"] < 5
+        assert found[case]["seconds"] < SOON
 
 
 def test_what_all_refuse_leaves_them_in_step(told: list[dict[str, Any]]) -> None:
@@ -51,7 +52,7 @@ def test_a_rank_that_stops_halfway_is_named_with_its_reason(tmp_path: Path) -> N
     assert zero["first"]["error"] == "PeerError"
     assert "rank 1 has left the call that rank 0 waits in: ExecutionError: " in zero["first"]["text"]
     assert "an index is out of range" in zero["first"]["text"]
-    assert zero["first"]["seconds"] < 5
+    assert zero["first"]["seconds"] < SOON
     for found in (zero, one):
         assert found["first"]["same"]
         assert found["second"]["error"] == "PeerError"
@@ -63,5 +64,5 @@ def test_a_rank_that_is_silent_is_given_up_after_the_timeout_of_the_group(tmp_pa
     zero, _ = run("tests.distributed.disagreements:go", [2], tmp_path, "freeze")[0]
     assert zero["error"] == "PeerError"
     assert "rank 1 has not answered in time, and rank 0 waits for it" in zero["text"]
-    assert 2 < zero["seconds"] < 8
+    assert 2 < zero["seconds"] < SOON
     assert zero["same"]

@@ -11,8 +11,8 @@ from torchipu.device.tile_mapping import map_tiles
 from torchipu.ir.text import format_mapping
 
 STAGES = (
-    "00-captured", "01-canonicalise", "02-placement", "03-precision", "04-recompute", "05-schedule", "06-lower",
-    "07-memory",
+    "00-captured", "01-canonicalise", "02-placement", "03-precision", "04-recompute", "05-schedule",
+    "06-gradient_sums", "07-tile_mapping", "08-lower", "09-locations", "10-memory", "11-cost",
 )
 
 
@@ -154,7 +154,7 @@ def test_mappings_are_runs_of_tiles(levels):
 
 
 def test_the_forward_of_a_stage_is_supersteps(levels):
-    assert_expected_inline(section(levels[1]["06-lower"], "function 0F"), """\
+    assert_expected_inline(section(levels[1]["08-lower"], "function 0F"), """\
 function 0F {
   sync host
   copy host 'input_0' -> %input_0  # host, 256 B
@@ -169,7 +169,7 @@ function 0F {
 
 
 def test_the_backward_accumulates_in_place(levels):
-    assert_expected_inline(section(levels[1]["06-lower"], "function 0B"), """\
+    assert_expected_inline(section(levels[1]["08-lower"], "function 0B"), """\
 function 0B {
   sync ipu
   gather %linear.weight  # exchange, 2304 B, busiest tile 576 B, 2 fragments
@@ -192,7 +192,7 @@ function 0B {
 
 
 def test_the_update_reads_the_accumulator_and_clears_it(levels):
-    assert_expected_inline(section(levels[1]["06-lower"], "function U0"), """\
+    assert_expected_inline(section(levels[1]["08-lower"], "function U0"), """\
 function U0 {
   sync ipu
   execute increment.step.linear.weight.next.0 @ipu0
@@ -207,7 +207,7 @@ function U0 {
 
 
 def test_the_main_program_runs_pipeline_cycles(levels):
-    assert_expected_inline(section(levels[1]["06-lower"], "program main"), """\
+    assert_expected_inline(section(levels[1]["08-lower"], "program main"), """\
 program main {
   repeat 1 {
     on ipus {
@@ -265,7 +265,7 @@ program main {
 
 
 def test_memory_gives_every_variable_an_address(levels):
-    text = levels[1]["07-memory"]
+    text = levels[1]["10-memory"]
     assert_expected_inline(text[: text.index("}") + 1], """\
 executable on 2 ipus {
   %input_0: float[4,16] input depth=3 @ipu0 tiles 0..1 x 32 at 6752..7136 B

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from torchipu.host.executor import GraphExecutor
-from torchipu.host.planner import HostPlan, Planner
+from torchipu.host.plan import HostPlan
+from torchipu.host.planner import Planner
 from torchipu.host.storage import Place
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg, Role

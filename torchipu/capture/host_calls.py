@@ -27,11 +27,6 @@ def register_host_function(name: str, function: HostFunction) -> None:
     _FUNCTIONS[name] = function
 
 
-def has_host_function(name: str) -> bool:
-    """Whether a function has this name."""
-    return name in _FUNCTIONS
-
-
 def call_host(
     name: str, inputs: Sequence[torch.Tensor], attributes: Mapping[str, Any], like: Sequence[torch.Tensor],
 ) -> list[torch.Tensor]:

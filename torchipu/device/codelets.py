@@ -21,7 +21,6 @@ from torchipu.target import Target
 
 Work = Mapping[str, int]
 MIN_BYTES_PER_TILE = 128  # least share of a linearly mapped variable; poplibs, ipu_hardware.md 3.3
-REDUCTION_GRAIN = 8  # partial sums stay in groups of this many outputs; poplibs, ipu_hardware.md 3.4
 
 
 def busiest_elements(

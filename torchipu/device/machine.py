@@ -34,7 +34,6 @@ from torchipu.ir.program import (
     Sync,
     Variable,
     VertexGroup,
-    leaves_of,
 )
 
 Evaluate = Callable[[Op, Members[np.ndarray]], Members[np.ndarray]]
@@ -56,12 +55,14 @@ class _Context:
         moment: What for.
         ipu: The IPU whose column this is, or None where IPUs meet.
         is_partial: Whether another run of the same compute sets completes the op.
+        trip: Of the innermost loop of the user's around.
     """
 
     function: str = "main"
     moment: Moment = START
     ipu: int | None = None
     is_partial: bool = False
+    trip: int | None = None
 
 
 class Machine:
@@ -143,8 +144,8 @@ class Machine:
             case Sequence(body=body):
                 for part in body:
                     yield from self._walk(part, at)
-            case Repeat(count=count, body=body):
-                yield from self._repeat(count, body, at)
+            case Repeat():
+                yield from self._repeat(program, at)
             case Call(function=function, micro_batch=micro_batch):
                 moment = Moment(at.moment.iteration, micro_batch)
                 within = replace(at, function=function, moment=moment)
@@ -177,17 +178,15 @@ class Machine:
     def _off_chip(self, ipu: int) -> list[Variable]:
         return [variable for variable in self.executable.variables if variable.off_chip and variable.ipu == ipu]
 
-    def _repeat(self, count: int, body: Program, at: _Context) -> Iterator[None]:
-        if at.function == "main":
-            for iteration in range(count):
-                yield from self._walk(body, replace(at, moment=Moment(iteration, None)))
-            return
-        executes = [leaf for leaf in leaves_of(body) if isinstance(leaf, Execute)]
-        ops = {id(group.op) for execute in executes for group in execute.compute_set.groups}
-        for trip in range(count):
-            # The plan of one op that is computed in parts, or a loop of the user's.
-            is_partial = len(ops) == 1 and trip < count - 1
-            yield from self._walk(body, replace(at, is_partial=at.is_partial or is_partial))
+    def _repeat(self, loop: Repeat, at: _Context) -> Iterator[None]:
+        for trip in range(loop.count):
+            if at.function == "main":
+                within = replace(at, moment=Moment(trip, None))
+            elif loop.op is not None:
+                within = replace(at, trip=trip)
+            else:
+                within = replace(at, is_partial=at.is_partial or trip < loop.count - 1)
+            yield from self._walk(loop.body, within)
 
     def _holds(self, condition: Variable, at: _Context) -> bool:
         values = self.stores.read(condition, Place(at.function, f"condition %{condition.name}", at.moment))
@@ -289,7 +288,7 @@ class Machine:
         """Return the results of an op on all replicas."""
         op = group.op
         takes_shares = group.over_shares or op.kind in OVERWRITES
-        operands = [self._value(tensor, fields, place, shares=takes_shares) for tensor in op.inputs]
+        operands = [self._seen(tensor, fields[tensor], place, shares=takes_shares) for tensor in op.inputs]
         whole = op.inputs[0].num_elements if group.over_shares else None
         if whole is not None:
             operands = [
@@ -305,12 +304,10 @@ class Machine:
             for tensor, values in zip(op.outputs, results, strict=True)
         ]
 
-    def _value(
-        self, tensor: Tensor, fields: Mapping[Tensor, Variable], place: Place, *, shares: bool,
-    ) -> Values:
-        """Return an operand as the op sees it: the variable, through the views between them."""
-        values = self.stores.read(fields[tensor], place, shares=shares)
-        if fields[tensor].num_elements < tensor.num_elements:
+    def _seen(self, tensor: Tensor, variable: Variable, place: Place, *, shares: bool = False) -> Values:
+        """Return a tensor from the variable that holds it, through the views between them."""
+        values = self.stores.read(variable, place, shares=shares)
+        if shares and variable.num_elements < tensor.num_elements and tensor not in self.executable.views:
             return values  # a share
         chain: list[tuple[Op, Tensor]] = []
         seen = tensor
@@ -319,7 +316,7 @@ class Machine:
             chain.append((op, seen))
             seen = op.inputs[0]
         if values[0].size != seen.num_elements:
-            raise place.fault(f"reads %{fields[tensor].name}, of {values[0].size} elements, as {list(seen.shape)}")
+            raise place.fault(f"reads %{variable.name}, of {values[0].size} elements, as {list(seen.shape)}")
         values = values.reshape(len(values), *seen.shape)
         for op, out in reversed(chain):
             number = op.outputs.index(out)
@@ -332,7 +329,13 @@ class Machine:
             raise place.fault(f"crosses from ipu {src.ipu} to ipu {dst.ipu} with no sync between them")
         self._own((src, dst), at, place)
         self._synced((src,), place)
-        values = self.stores.read(src, place, shares=src is dst)
+        if copy.table:
+            self._copy_row(copy, place, at)
+            return
+        if copy.reads is not None:
+            values = self._seen(copy.reads, src, place)
+        else:
+            values = self.stores.read(src, place, shares=src is dst)
         if src is dst:
             return  # operands are gathered onto the tiles of the vertices that read them
         replicas, is_share = self.executable.replicas, False
@@ -340,11 +343,25 @@ class Machine:
             values, is_share = shares.among_nan(values.reshape(replicas, -1), dst.shape), True
         elif src.num_elements != dst.num_elements:
             raise place.fault(
-                f"moves {copy.total_bytes} B between {list(src.shape)} and {list(dst.shape)}, and does not say which",
-                remedy="the tile machine takes no loops over rows yet",
+                f"moves {copy.total_bytes} B between {list(src.shape)} and {list(dst.shape)}, and does not say which"
             )
         self.stores.write(dst, values, place, shares=is_share)
         self._unsynced[dst] = place.step
+
+    def _copy_row(self, copy: Copy, place: Place, at: _Context) -> None:
+        """Move one row out of a table, or into it."""
+        table, row = (copy.src, copy.dst) if copy.table == "src" else (copy.dst, copy.src)
+        if at.trip is None:
+            raise place.fault(f"takes the row of a trip of %{table.name}, and no loop is around it")
+        read = self._seen(copy.reads, copy.src, place) if copy.reads is not None else self.stores.read(copy.src, place)
+        rows = read if copy.table == "src" else np.empty((1, *table.shape))
+        if rows.ndim < 2 or at.trip >= rows.shape[1] or row.num_elements * rows.shape[1] != table.num_elements:
+            raise place.fault(f"takes row {at.trip} of %{table.name}, {list(rows.shape[1:])}, as {list(row.shape)}")
+        if copy.table == "src":
+            self.stores.write(row, read[:, at.trip], place)
+        else:
+            self.stores.write_row(table, at.trip, read, place)
+        self._unsynced[copy.dst] = place.step
 
     def _stream(self, copy: HostCopy, place: Place) -> None:
         variable, stream = copy.variable, copy.stream

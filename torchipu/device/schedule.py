@@ -5,12 +5,54 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from torchipu.errors import ScheduleError
+from torchipu.ir.graph import Graph
 from torchipu.ir.schedule import Action, Schedule
 from torchipu.ir.text import format_schedule
 from torchipu.ir.types import Leg
+from torchipu.options import Options
 
 # Within a cell, the forward comes first: the last stage's backward needs it in the same cycle.
 Timed = tuple[int, Action]
+
+
+def schedule_of(graph: Graph, options: Options, micro_batches: int) -> Schedule:
+    """Build the schedule of a placed graph.
+
+    A graph that holds only one leg (the Dynamo door compiles forward and backward apart) runs its stages one
+    after another.
+    """
+    ipus = ipus_of_stages(graph)
+    forward, backward = graph.has_leg(Leg.FORWARD), graph.has_leg(Leg.BACKWARD)
+    if backward and not forward:
+        return _backward_only(ipus)
+    execution = options.execution
+    if not _is_phased(options) and (len(ipus) == 1 or micro_batches == 1) and not graph.has_leg(Leg.UPDATE):
+        execution = "sharded"  # there is nothing to overlap
+    return make_schedule(
+        len(ipus), ipus, micro_batches, execution, backward, separate_backward=options.separate_backward_phase,
+    )
+
+
+def ipus_of_stages(graph: Graph) -> tuple[int, ...]:
+    """Return the IPU of each stage of a placed graph; 0 for a stage without ops."""
+    ipu_by_stage: dict[int, int] = {}
+    for op in graph.ops:
+        if op.placement is not None and op.leg is not Leg.UPDATE:
+            ipu_by_stage.setdefault(op.placement.stage, op.placement.ipu)
+    return tuple(ipu_by_stage.get(stage, 0) for stage in range(max(ipu_by_stage, default=0) + 1))
+
+
+def _is_phased(options: Options) -> bool:
+    return options.execution.endswith("_phased")
+
+
+def _backward_only(ipu_by_stage: tuple[int, ...]) -> Schedule:
+    rows = []
+    for stage, ipu in reversed(list(enumerate(ipu_by_stage))):
+        row: list[tuple[Action, ...]] = [()] * (max(ipu_by_stage) + 1)
+        row[ipu] = (Action(stage, Leg.BACKWARD, 0),)
+        rows.append(tuple(row))
+    return Schedule(tuple(rows))
 
 
 def make_schedule(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -59,6 +59,7 @@ class _Slot:
     moment: Moment | None = None
     is_share: bool = False
     lost: str = "nobody has written it"
+    due: set[int] = field(default_factory=set)  # rows that nobody has written
 
 
 def outlives(variable: Variable) -> bool:
@@ -115,7 +116,27 @@ class Stores:
             )
         if slot.is_share and not shares:
             raise at.fault(f"reads all of %{variable.name}, of which each replica has no more than its share")
+        if slot.due:
+            raise at.fault(f"reads all of %{variable.name}, but nobody has written row {min(slot.due)} of it")
         return slot.values
+
+    def write_row(self, variable: Variable, row: int, values: Values, at: Place) -> None:
+        """Let a variable hold a row; what it held for another micro-batch is gone, and the other rows are due.
+
+        Args:
+            variable: The variable.
+            row: Number of the row.
+            values: ``[replicas, ...]`` of the row.
+            at: Where it is written.
+        """
+        slot = self._slot(variable, at)
+        shape = (self.replicas, *variable.shape)
+        if slot.values is None or slot.moment != at.moment:
+            self.write(variable, np.zeros(shape, values.dtype), at)
+            slot.due = set(range(variable.shape[0]))
+        assert slot.values is not None
+        slot.values[:, row] = values.reshape(self.replicas, *variable.shape[1:])
+        slot.due.discard(row)
 
     def write(self, variable: Variable, values: Values, at: Place, *, shares: bool = False) -> None:
         """Let a variable hold values, and poison all others on the same bytes.
@@ -138,6 +159,7 @@ class Stores:
         slot.values = values.reshape(self.replicas, *variable.shape)
         slot.moment = at.moment
         slot.is_share = shares
+        slot.due = set()
         for other in self._others(variable):
             for spoilt in self._slots[other]:
                 if spoilt.values is not None:

@@ -25,7 +25,8 @@ from torchipu.host.fences import fence_arenas
 from torchipu.host.generic import TORCH_DTYPES, bind_generic
 from torchipu.host.lanes import Lanes, Layout, order_of
 from torchipu.host.observation import TALLY_WORDS, Observation
-from torchipu.host.planner import HostPlan, Planner
+from torchipu.host.plan import HostPlan
+from torchipu.host.planner import Planner
 from torchipu.host.rounding import ints_of
 from torchipu.host.statistics import TensorStatistics
 from torchipu.host.steps import Step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchipu._kernels.abi import fence
 from torchipu.host.lanes import Layout
-from torchipu.host.planner import HostPlan
+from torchipu.host.plan import HostPlan
 from torchipu.host.storage import Place
 
 

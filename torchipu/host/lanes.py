@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torchipu._kernels.abi import APART, IN_ITEMS, IN_TURN
-from torchipu.host.planner import HostPlan
+from torchipu.host.plan import HostPlan
 from torchipu.host.steps import Step
 from torchipu.host.storage import Allocation, Place, aligned
 from torchipu.optable.planner import Joined

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from torchipu.errors import VerifyError
+from torchipu.ir.attributes import Attributes
 from torchipu.ir.types import UNKNOWN_SOURCE, DType, Leg, Role, Source
 
 NO_ATTRS: Mapping[str, object] = MappingProxyType({})
@@ -53,7 +55,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Op:
+class Op(Attributes):
     """One operation.
 
     Attributes:
@@ -82,6 +84,13 @@ class Op:
     leg: Leg = Leg.FORWARD
     block: tuple[str, int | None] | None = None
     bodies: tuple[Graph, ...] = ()
+
+    def needed(self, name: str) -> Tensor:
+        """Return the tensor bound to a schema name that must be given."""
+        tensor = self.operand(name)
+        if tensor is None:
+            raise VerifyError(f"{self.target}: operand {name!r} is missing")
+        return tensor
 
     def operand(self, name: str) -> Tensor | None:
         """Return the single tensor bound to a schema name, or None when it was not given."""
@@ -140,6 +149,10 @@ class Graph:
     outputs: tuple[Tensor, ...]
     ops: tuple[Op, ...]
     updates: tuple[tuple[Tensor, Tensor], ...] = ()
+
+    def has_leg(self, leg: Leg) -> bool:
+        """Whether any op belongs to a leg."""
+        return any(op.leg is leg for op in self.ops)
 
 
 def walk_ops(ops: Sequence[Op]) -> Iterator[Op]:

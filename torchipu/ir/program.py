@@ -103,6 +103,9 @@ class Copy:
         total_bytes: Bytes moved in all.
         max_tile_bytes: Bytes received by the busiest tile.
         fragments: Contiguous pieces received by the busiest tile.
+        table: ``src`` or ``dst`` where that one is a table, of which the copy moves the row that has the number of the
+            trip of the loop around; empty where all of both is moved.
+        reads: The tensor that is moved, which is the source itself or a view of it; None for the source as it lies.
     """
 
     src: Variable
@@ -110,6 +113,8 @@ class Copy:
     total_bytes: int = 0
     max_tile_bytes: int = 0
     fragments: int = 1
+    table: str = ""
+    reads: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,10 +178,18 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeat:
-    """Run a program a fixed number of times."""
+    """Run a program a fixed number of times.
+
+    Attributes:
+        count: How often.
+        body: What is run.
+        op: The loop of the user's that asked for it; None for the iterations of ``main``, and for an op that a tile
+            computes in parts.
+    """
 
     count: int
     body: Program
+    op: Op | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -248,6 +248,11 @@ def format_mapping(mapping: TileMapping) -> str:
     return f"tiles {', '.join(parts)}" if parts else "no tiles"
 
 
+def format_mappings(mappings: Mapping[Tensor, TileMapping]) -> str:
+    """Return the mapping of each tensor, a line each, by the names that the tensors have."""
+    return "\n".join(f"{_typed(tensor, None)} {format_mapping(mapping)}" for tensor, mapping in mappings.items())
+
+
 # --------------------------------------------------------------------------- program
 def format_program(program: Program, names: Names | None = None) -> str:
     """Return the text of a program.
@@ -351,6 +356,8 @@ def _copy_line(copy: Copy, names: Names) -> str:
         words.append(f"busiest tile {copy.max_tile_bytes} B")
     if copy.fragments > 1:
         words.append(f"{copy.fragments} fragments")
+    if copy.table:
+        words.append(f"the trip's row of {names.variable(copy.src if copy.table == 'src' else copy.dst)}")
     route = names.variable(copy.src)
     # Operands that are only gathered onto the vertices' tiles have no destination of their own.
     verb, target = ("gather", "") if copy.src is copy.dst else ("copy", f" -> {names.variable(copy.dst)}")

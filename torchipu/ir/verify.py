@@ -162,7 +162,7 @@ def verify_schedule(schedule: Schedule, num_stages: int, micro_batches: int, aft
     """Check a schedule: each action once, on one IPU a stage, after all that it needs.
 
     Args:
-        schedule: The schedule; it is one of training if it holds a backward action.
+        schedule: The schedule: of training where it holds both legs, else of the forward or the backward alone.
         num_stages: Stages of the model.
         micro_batches: Micro-batches of one run.
         after: Name of the pass that made it.
@@ -171,7 +171,7 @@ def verify_schedule(schedule: Schedule, num_stages: int, micro_batches: int, aft
         VerifyError: An invariant does not hold.
     """
     times = _times(schedule, after)
-    legs = [Leg.FORWARD, Leg.BACKWARD] if any(action.leg is Leg.BACKWARD for action in times) else [Leg.FORWARD]
+    legs = [leg for leg in (Leg.FORWARD, Leg.BACKWARD) if any(action.leg is leg for action in times)] or [Leg.FORWARD]
     wanted = {Action(stage, leg, m) for stage in range(num_stages) for leg in legs for m in range(micro_batches)}
     if len(legs) == 2:
         wanted |= {Action(stage, Leg.UPDATE, None) for stage in range(num_stages)}
@@ -181,7 +181,7 @@ def verify_schedule(schedule: Schedule, num_stages: int, micro_batches: int, aft
         if action not in wanted:
             _fail_schedule(schedule, f"action {action} has no place in this schedule", row, after)
         for needed in _needs(action, num_stages, micro_batches):
-            if not _is_before(times[needed], times[action]):
+            if needed in wanted and not _is_before(times[needed], times[action]):
                 _fail_schedule(schedule, f"{action} does not run after {needed}", row, after)
 
 
@@ -264,6 +264,12 @@ def verify_mapping(
             f"{name}: {position} of {num_elements} elements are mapped", after=after,
             context=_mapping_context(mapping, position),
         )
+
+
+def verify_mappings(mappings: Mapping[Tensor, TileMapping], num_tiles: int, after: str = "") -> None:
+    """Check the mapping of each tensor: see ``verify_mapping``."""
+    for tensor, mapping in mappings.items():
+        verify_mapping(mapping, tensor.num_elements, num_tiles, after=after, name=f"%{tensor.name}")
 
 
 def _mapping_context(mapping: TileMapping, element: int) -> str:

@@ -236,9 +236,3 @@ class StepCapture(Running):
         """Return the values of the numbers that are inputs."""
         values = [float(found.expression(at)) for found in self.numbers]
         return values + [0.0] * (NUMBER_SLOTS - len(values))
-
-
-@contextlib.contextmanager
-def nothing_around() -> Iterator[None]:
-    """Surround a step with nothing."""
-    yield

@@ -27,22 +27,22 @@ from torchipu.optable.spec import OpSpec, register
 
 def gelu(chain: Chain, op: Op) -> Value:
     """GELU, by the error function or by tanh."""
-    name = "f_gelu_tanh" if op.attrs.get("approximate") == "tanh" else "f_gelu"
+    name = "f_gelu_tanh" if op.text("approximate", None) == "tanh" else "f_gelu"
     return chain.run(name, chain.argument(op, "self", "f"))
 
 
 def gelu_backward(chain: Chain, op: Op) -> Value:
     """Gradient of GELU."""
-    name = "f_gelu_tanh_grad" if op.attrs.get("approximate") == "tanh" else "f_gelu_grad"
+    name = "f_gelu_tanh_grad" if op.text("approximate", None) == "tanh" else "f_gelu_grad"
     return chain.run(name, chain.argument(op, "grad_output", "f"), chain.argument(op, "self", "f"))
 
 
 def elu_backward(chain: Chain, op: Op) -> Value:
     """Gradient of ELU from its operand or from its result."""
-    name = "f_elu_result_grad" if op.attrs.get("is_result") else "f_elu_grad"
-    scalars = [op.attrs[attr] for attr in ("alpha", "scale", "input_scale")]
+    name = "f_elu_result_grad" if op.flag("is_result") else "f_elu_grad"
+    scalars = [op.number(name) for name in ("alpha", "scale", "input_scale")]
     return chain.run(
-        name, chain.argument(op, "grad_output", "f"), chain.argument(op, "self_or_result", "f"), scalars=scalars,  # type: ignore[arg-type]
+        name, chain.argument(op, "grad_output", "f"), chain.argument(op, "self_or_result", "f"), scalars=scalars,
     )
 
 
@@ -58,13 +58,13 @@ def threshold(chain: Chain, op: Op) -> Value:
     if result_class(op) == "f":
         return parametrised("threshold", "threshold", "value")(chain, op)  # type: ignore[return-value]
     value = chain.argument(op, "self", "l")
-    limit, other = (chain.scalar(op.attrs[name], "l") for name in ("threshold", "value"))  # type: ignore[arg-type]
+    limit, other = (chain.scalar(op.number(name), "l") for name in ("threshold", "value"))
     return chain.run("l_where", chain.run("b_le_l", value, limit), other, value)
 
 
 def celu(chain: Chain, op: Op) -> Value:
     """ELU whose slope is continuous for every alpha."""
-    alpha = float(op.attrs["alpha"])  # type: ignore[arg-type]
+    alpha = op.number("alpha")
     return chain.run("f_elu", chain.argument(op, "self", "f"), scalars=(alpha, 1.0, 1.0 / alpha))
 
 
@@ -79,8 +79,8 @@ def prelu_backward(chain: Chain, op: Op) -> tuple[Value, Value]:
 def rrelu_backward(chain: Chain, op: Op) -> Value:
     """Gradient of the randomised leaky ReLU: by the slopes drawn, or by their mean outside training."""
     gradient = chain.argument(op, "grad_output", "f")
-    lower, upper = float(op.attrs["lower"]), float(op.attrs["upper"])  # type: ignore[arg-type]
-    if op.attrs["training"] and upper - lower > 1e-6:
+    lower, upper = op.number("lower"), op.number("upper")
+    if op.flag("training") and upper - lower > 1e-6:
         return chain.run("f_mul", gradient, chain.argument(op, "noise", "f"))
     mean = (lower + upper) / 2
     return chain.run("f_leaky_relu_grad", gradient, chain.argument(op, "self", "f"), scalars=(mean,))
@@ -98,26 +98,22 @@ def halves(held: HostTensor, dim: int) -> tuple[HostTensor, HostTensor]:
     dim %= len(held.shape)
     size = held.shape[dim] // 2
     shape = (*held.shape[:dim], size, *held.shape[dim + 1 :])
-    return tuple(  # type: ignore[return-value]
-        dataclasses.replace(held, offset=held.offset + part * size * held.strides[dim], shape=shape) for part in (0, 1)
-    )
+    second = held.offset + size * held.strides[dim]
+    return dataclasses.replace(held, shape=shape), dataclasses.replace(held, offset=second, shape=shape)
 
 
 def glu(chain: Chain, op: Op) -> Value:
     """The first half times the sigmoid of the second."""
     held = chain.plan.value(op.inputs[0], contiguous=False)
-    value, gate = halves(held, op.attrs["dim"])  # type: ignore[arg-type]
+    value, gate = halves(held, op.integer("dim"))
     return chain.run("f_glu", chain.load(value), chain.load(gate))
 
 
 def emit_glu_backward(op: Op, plan: HostPlanner) -> None:
     """Emit the gradient of GLU: one chain writes both halves of the result."""
-    gradient, source = op.operand("grad_output"), op.operand("self")
-    assert gradient is not None
-    assert source is not None
-    dim: int = op.attrs["dim"]  # type: ignore[assignment]
-    chain = Chain(plan, gradient.shape)
-    held = plan.value(source, contiguous=False)
+    dim = op.integer("dim")
+    chain = Chain(plan, op.needed("grad_output").shape)
+    held = plan.value(op.needed("self"), contiguous=False)
     value, gate = (chain.load(half) for half in halves(held, dim))
     incoming = chain.argument(op, "grad_output", "f")
     results = chain.run("f_glu", incoming, gate), chain.run("f_glu_gate_grad", incoming, value, gate)
@@ -126,35 +122,34 @@ def emit_glu_backward(op: Op, plan: HostPlanner) -> None:
 
 def logit(chain: Chain, op: Op) -> Value:
     """Logarithm of the odds, of an operand clamped to ``[eps, 1 - eps]`` where an eps is given."""
-    value, eps = chain.argument(op, "self", "f"), op.attrs.get("eps")
+    value, eps = chain.argument(op, "self", "f"), op.number("eps", None)
     if eps is not None:
-        value = chain.run("f_clamp", value, scalars=(eps, 1 - eps))  # type: ignore[arg-type, operator]
+        value = chain.run("f_clamp", value, scalars=(eps, 1 - eps))
     return chain.run("f_logit", value)
 
 
 def logit_backward(chain: Chain, op: Op) -> Value:
     """Gradient of the logit: beyond the clamp zero, beyond ``[0, 1]`` NaN."""
-    eps = op.attrs.get("eps")
-    bounds = (0.0, 1.0, math.nan) if eps is None else (eps, 1 - eps, 0.0)  # type: ignore[operator]
+    eps = op.number("eps", None)
+    bounds = (0.0, 1.0, math.nan) if eps is None else (eps, 1 - eps, 0.0)
     values = (chain.argument(op, name, "f") for name in ("grad_output", "self"))
-    return chain.run("f_logit_grad", *values, scalars=bounds)  # type: ignore[arg-type]
+    return chain.run("f_logit_grad", *values, scalars=bounds)
 
 
 def hardtanh(chain: Chain, op: Op) -> Value:
     """Limit to ``[min_val, max_val]``."""
-    kind = result_class(op)
+    kind, low, high = result_class(op), op.number("min_val"), op.number("max_val")
     value = chain.argument(op, "self", kind)
     if kind == "f":
-        return chain.run("f_clamp", value, scalars=(op.attrs["min_val"], op.attrs["max_val"]))  # type: ignore[arg-type]
-    value = chain.run("l_max", value, chain.scalar(op.attrs["min_val"], "l"))  # type: ignore[arg-type]
-    return chain.run("l_min", value, chain.scalar(op.attrs["max_val"], "l"))  # type: ignore[arg-type]
+        return chain.run("f_clamp", value, scalars=(low, high))
+    return chain.run("l_min", chain.run("l_max", value, chain.scalar(low, "l")), chain.scalar(high, "l"))
 
 
 def dropout_backward(chain: Chain, op: Op) -> Value:
     """``gradient * mask * scale``."""
     return chain.run(
         "f_dropout_grad", chain.argument(op, "grad_output", "f"), chain.argument(op, "mask", "b"),
-        scalars=(op.attrs["scale"],),  # type: ignore[arg-type]
+        scalars=(op.number("scale"),),
     )
 
 

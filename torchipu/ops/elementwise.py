@@ -60,12 +60,12 @@ def scaled_sum(sign: int, left: str = "self", right: str = "other") -> Instructi
     def build(chain: Chain, op: Op) -> Value:
         kind = result_class(op)
         a, b = chain.argument(op, left, kind), chain.argument(op, right, kind)
-        alpha = op.attrs.get("alpha", 1)
+        alpha = op.number("alpha", 1)
         if alpha == 1:
             return chain.run(f"{kind}_add" if sign > 0 else f"{kind}_sub", a, b)
         if kind == "f":
-            return chain.run("f_add_scaled", a, b, scalars=(sign * alpha,))  # type: ignore[operator]
-        scaled = chain.run("l_mul", b, chain.scalar(alpha, "l"))  # type: ignore[arg-type]
+            return chain.run("f_add_scaled", a, b, scalars=(sign * alpha,))
+        scaled = chain.run("l_mul", b, chain.scalar(alpha, "l"))
         return chain.run("l_add" if sign > 0 else "l_sub", a, scaled)
 
     return build
@@ -73,7 +73,7 @@ def scaled_sum(sign: int, left: str = "self", right: str = "other") -> Instructi
 
 def divide(chain: Chain, op: Op) -> Value:
     """Divide; rounded down or towards zero where asked for."""
-    kind, mode = result_class(op), op.attrs.get("rounding_mode")
+    kind, mode = result_class(op), op.text("rounding_mode", None)
     a, b = chain.argument(op, "self", kind), chain.argument(op, "other", kind)
     if mode == "floor":
         return chain.run(f"{kind}_floor_div", a, b)
@@ -110,11 +110,11 @@ def shift(name: str, factor: str) -> Instruction:
 
 def round_decimals(chain: Chain, op: Op) -> Value:
     """Round to so many decimals; a negative number of them rounds to tens, hundreds and so on."""
-    value, decimals = chain.argument(op, "self", "f"), op.attrs["decimals"]
+    value, decimals = chain.argument(op, "self", "f"), op.integer("decimals")
     if decimals == 0:
         return chain.run("f_round", value)
-    power = chain.scalar(10.0 ** abs(decimals), "f")  # type: ignore[arg-type]
-    there, back = ("f_mul", "f_div") if decimals > 0 else ("f_div", "f_mul")  # type: ignore[operator]
+    power = chain.scalar(10.0 ** abs(decimals), "f")
+    there, back = ("f_mul", "f_div") if decimals > 0 else ("f_div", "f_mul")
     return chain.run(back, chain.run("f_round", chain.run(there, value, power)), power)
 
 
@@ -171,11 +171,12 @@ def compare(name: str, *, swap: bool = False) -> Instruction:
 def power(chain: Chain, op: Op) -> Value:
     """Raise to a power; small constant exponents become products and roots, as eager does."""
     kind = result_class(op)
-    base, exponent = chain.argument(op, "self", kind), op.attrs.get("exponent")
+    base = chain.argument(op, "self", kind)
     if kind == "l":
         return chain.run("l_pow", base, chain.argument(op, "exponent", kind))
     if op.operand("exponent") is None and op.operand("self") is not None:
-        short = {2: "f_square", 3: "f_cube", 0.5: "f_sqrt", -0.5: "f_rsqrt", -1: "f_recip"}.get(exponent)  # type: ignore[call-overload]
+        exponent = op.number("exponent")
+        short = {2: "f_square", 3: "f_cube", 0.5: "f_sqrt", -0.5: "f_rsqrt", -1: "f_recip"}.get(exponent)
         if short:
             return chain.run(short, base)
         if exponent == -2:
@@ -190,7 +191,7 @@ def parametrised(name: str, *attrs: str, operands: Sequence[str] = ("self",)) ->
 
     def build(chain: Chain, op: Op) -> Value:
         values = [chain.argument(op, operand, "f") for operand in operands]
-        return chain.run(f"f_{name}", *values, scalars=[op.attrs[attr] for attr in attrs])  # type: ignore[misc]
+        return chain.run(f"f_{name}", *values, scalars=[op.number(attr) for attr in attrs])
 
     return build
 
@@ -200,11 +201,12 @@ def clamp(chain: Chain, op: Op) -> Value:
     kind = result_class(op)
     value = chain.argument(op, "self", kind)
     numbers = op.operand("min") is None and op.operand("max") is None
-    low, high = op.attrs.get("min"), op.attrs.get("max")
-    if kind == "f" and numbers and low is not None and high is not None and not any(map(math.isnan, (low, high))):  # type: ignore[arg-type]
-        return chain.run("f_clamp", value, scalars=(low, high))  # type: ignore[arg-type]
+    if kind == "f" and numbers and op.given("min") and op.given("max"):
+        bounds = op.number("min"), op.number("max")
+        if not any(map(math.isnan, bounds)):
+            return chain.run("f_clamp", value, scalars=bounds)
     for name, instruction in (("min", "max"), ("max", "min")):
-        if op.operand(name) is not None or op.attrs.get(name) is not None:
+        if op.operand(name) is not None or op.given(name):
             value = chain.run(f"{kind}_{instruction}", value, chain.argument(op, name, kind))
     return value
 
@@ -261,9 +263,7 @@ def classify(name: str) -> Instruction:
 
 def signbit(chain: Chain, op: Op) -> Value:
     """Whether the sign is set; that of a zero counts, and that of a NaN."""
-    operand = op.operand("self")
-    assert operand is not None
-    if operand.dtype.is_floating:
+    if op.needed("self").dtype.is_floating:
         return chain.run("b_signbit", chain.argument(op, "self", "f"))
     return chain.run("b_signbit_l", chain.argument(op, "self", "l"))
 
@@ -272,9 +272,7 @@ def copy(name: str = "self") -> Instruction:
     """Pass a value on; the result's type converts it."""
 
     def build(chain: Chain, op: Op) -> Value:
-        tensor = op.operand(name)
-        assert tensor is not None
-        return chain.read(tensor)
+        return chain.read(op.needed(name))
 
     return build
 
@@ -284,8 +282,8 @@ def add_product(chain: Chain, op: Op) -> Value:
     kind = result_class(op)
     a, b, c = (chain.argument(op, name, kind) for name in ("self", "tensor1", "tensor2"))
     if kind == "f":
-        return chain.run("f_fma3", a, b, c, scalars=(op.attrs["value"],))  # type: ignore[arg-type]
-    product = chain.run("l_mul", chain.run("l_mul", b, c), chain.scalar(op.attrs["value"], "l"))  # type: ignore[arg-type]
+        return chain.run("f_fma3", a, b, c, scalars=(op.number("value"),))
+    product = chain.run("l_mul", chain.run("l_mul", b, c), chain.scalar(op.number("value"), "l"))
     return chain.run("l_add", a, product)
 
 
@@ -295,9 +293,8 @@ def nan_to_num(chain: Chain, op: Op) -> Value:
     value = chain.argument(op, "self", result_class(op))
     if value.kind == "l":
         return value
-    nan, high, low = (op.attrs.get(name) for name in ("nan", "posinf", "neginf"))
-    scalars = (0.0 if nan is None else nan, most if high is None else high, -most if low is None else low)
-    return chain.run("f_nan_to_num", value, scalars=scalars)  # type: ignore[arg-type]
+    scalars = (op.number("nan", 0.0), op.number("posinf", most), op.number("neginf", -most))
+    return chain.run("f_nan_to_num", value, scalars=scalars)
 
 
 # --------------------------------------------------------------------------- records

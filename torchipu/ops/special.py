@@ -46,7 +46,7 @@ NAMED_X = frozenset([
 
 def multivariate_lgamma(chain: Chain, op: Op) -> Value:
     """Logarithm of the multivariate gamma function: a sum of ``p`` logarithms of the plain one."""
-    value, p = chain.argument(op, "self", "f"), int(op.attrs["p"])  # type: ignore[call-overload]
+    value, p = chain.argument(op, "self", "f"), op.integer("p")
     total = chain.scalar(p * (p - 1) / 4 * math.log(math.pi), "f")
     for index in range(p):
         shifted = chain.run("f_sub", value, chain.scalar(0.5 * index, "f"))

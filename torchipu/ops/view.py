@@ -26,9 +26,7 @@ from torchipu.optable.spec import OpSpec, register
 
 # --------------------------------------------------------------------------- views without copies
 def _held(op: Op, plan: HostPlanner, name: str = "self") -> HostTensor:
-    source = op.operand(name)
-    assert source is not None
-    return plan.value(source, contiguous=False)
+    return plan.value(op.needed(name), contiguous=False)
 
 
 def _view(held: HostTensor, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> HostTensor:
@@ -78,10 +76,10 @@ def permute(op: Op, plan: HostPlanner) -> None:
         case "aten.transpose.int" | "aten.transpose_copy.int":
             dims = list(range(rank))
             if rank:
-                a, b = op.attrs["dim0"] % rank, op.attrs["dim1"] % rank  # type: ignore[operator]
+                a, b = op.integer("dim0") % rank, op.integer("dim1") % rank
                 dims[a], dims[b] = dims[b], dims[a]
         case _:
-            dims = [dim % rank for dim in op.attrs["dims"]]  # type: ignore[attr-defined]
+            dims = [dim % rank for dim in op.integers("dims")]
     plan.alias(op.outputs[0], _view(held, [held.shape[d] for d in dims], [held.strides[d] for d in dims]))
 
 
@@ -93,7 +91,7 @@ def expand(op: Op, plan: HostPlanner) -> None:
 def unsqueeze(op: Op, plan: HostPlanner) -> None:
     """Insert a dimension of size 1."""
     held = _held(op, plan)
-    dim = op.attrs["dim"] % (len(held.shape) + 1)  # type: ignore[operator]
+    dim = op.integer("dim") % (len(held.shape) + 1)
     shape, strides = list(held.shape), list(held.strides)
     shape.insert(dim, 1)
     strides.insert(dim, 1)
@@ -104,21 +102,20 @@ def squeeze(op: Op, plan: HostPlanner) -> None:
     """Drop dimensions of size 1."""
     held = _held(op, plan)
     rank = len(held.shape)
-    dims = op.attrs.get("dim", range(rank))
-    chosen = {d % rank for d in ([dims] if isinstance(dims, int) else dims)} if rank else set()  # type: ignore[attr-defined]
+    chosen = {dim % rank for dim in op.integers("dim", tuple(range(rank)))} if rank else set()
     kept = [d for d in range(rank) if d not in chosen or held.shape[d] != 1]
     plan.alias(op.outputs[0], _view(held, [held.shape[d] for d in kept], [held.strides[d] for d in kept]))
 
 
-def _slice_range(size: int, start: object, end: object, step: object) -> tuple[int, int, int]:
+def _slice_range(size: int, start: int | None, end: int | None, step: int) -> tuple[int, int, int]:
     begin, stop, stride = slice(start, end, step).indices(size)
     return begin, max(begin, stop), stride
 
 
 def _slice_of(held: HostTensor, op: Op, rank_shape: Sequence[int]) -> HostTensor:
-    dim = op.attrs.get("dim", 0) % len(rank_shape)  # type: ignore[operator]
+    dim = op.integer("dim", 0) % len(rank_shape)
     begin, stop, step = _slice_range(
-        held.shape[dim], op.attrs.get("start"), op.attrs.get("end"), op.attrs.get("step", 1)
+        held.shape[dim], op.integer("start", None), op.integer("end", None), op.integer("step", 1)
     )
     shape, strides = list(held.shape), list(held.strides)
     shape[dim] = -(-(stop - begin) // step)
@@ -143,7 +140,7 @@ def slice_(op: Op, plan: HostPlanner) -> None:
 
 def select(op: Op, plan: HostPlanner) -> None:
     """Take one index of one dimension."""
-    plan.alias(op.outputs[0], _select_of(_held(op, plan), op.attrs["dim"], op.attrs["index"]))  # type: ignore[arg-type]
+    plan.alias(op.outputs[0], _select_of(_held(op, plan), op.integer("dim"), op.integer("index")))
 
 
 def alias(op: Op, plan: HostPlanner) -> None:
@@ -153,8 +150,8 @@ def alias(op: Op, plan: HostPlanner) -> None:
 
 def diagonal(op: Op, plan: HostPlanner) -> None:
     """Take a diagonal of two dimensions as the last dimension."""
-    shift, first, second = (op.attrs.get(name, default) for name, default in (("offset", 0), ("dim1", 0), ("dim2", 1)))
-    plan.alias(op.outputs[0], diagonal_of(_held(op, plan), shift, first, second))  # type: ignore[arg-type]
+    shift, first, second = op.integer("offset", 0), op.integer("dim1", 0), op.integer("dim2", 1)
+    plan.alias(op.outputs[0], diagonal_of(_held(op, plan), shift, first, second))
 
 
 def diagonal_of(held: HostTensor, shift: int, first: int, second: int) -> HostTensor:
@@ -171,20 +168,20 @@ def diagonal_of(held: HostTensor, shift: int, first: int, second: int) -> HostTe
 
 def _present(op: Op, count: int) -> list[tuple[int, Tensor]]:
     """Return ``(position, result)`` for the results that exist."""
-    present = op.attrs.get("present") or (True,) * count
-    positions = [i for i in range(count) if present[i]]  # type: ignore[index]
+    present = op.flags("present", ()) or (True,) * count
+    positions = [i for i in range(count) if present[i]]
     return list(zip(positions, op.outputs, strict=False))
 
 
 def split(op: Op, plan: HostPlanner) -> None:
     """Cut one dimension into pieces."""
     held = _held(op, plan)
-    dim = op.attrs.get("dim", 0) % len(held.shape)  # type: ignore[operator]
+    dim = op.integer("dim", 0) % len(held.shape)
     size = held.shape[dim]
     if "split_sizes" in op.attrs:
-        sizes = list(op.attrs["split_sizes"])  # type: ignore[call-overload]
+        sizes = list(op.integers("split_sizes"))
     else:
-        piece: int = op.attrs["split_size"]  # type: ignore[assignment]
+        piece = op.integer("split_size")
         sizes = [min(piece, size - begin) for begin in range(0, size, piece)] if size else [0]
     begins = [0, *itertools.accumulate(sizes)]
     for position, result in _present(op, len(sizes)):
@@ -195,7 +192,7 @@ def split(op: Op, plan: HostPlanner) -> None:
 def unbind(op: Op, plan: HostPlanner) -> None:
     """Take every index of one dimension."""
     held = _held(op, plan)
-    dim: int = op.attrs.get("dim", 0)  # type: ignore[assignment]
+    dim = op.integer("dim", 0)
     for position, result in _present(op, held.shape[dim]):
         plan.alias(result, _select_of(held, dim, position))
 
@@ -210,7 +207,7 @@ def cat(op: Op, plan: HostPlanner) -> None:
     """Join tensors along one dimension."""
     result = op.outputs[0]
     out = plan.output(result)
-    dim = op.attrs.get("dim", 0) % len(result.shape)  # type: ignore[operator]
+    dim = op.integer("dim", 0) % len(result.shape)
     begin = 0
     for piece in op.operand_list("tensors"):
         if piece is None or piece.shape == (0,):  # eager skips these whatever their rank
@@ -226,13 +223,13 @@ def stack(op: Op, plan: HostPlanner) -> None:
     out = plan.output(op.outputs[0])
     for index, piece in enumerate(op.operand_list("tensors")):
         assert piece is not None
-        emit_copy(plan, _select_of(out, op.attrs.get("dim", 0), index), plan.value(piece, contiguous=False))  # type: ignore[arg-type]
+        emit_copy(plan, _select_of(out, op.integer("dim", 0), index), plan.value(piece, contiguous=False))
 
 
 def pad(op: Op, plan: HostPlanner) -> None:
     """Surround with a constant; negative widths cut off."""
     held, out = _held(op, plan), plan.output(op.outputs[0])
-    widths: Sequence[int] = op.attrs["pad"]  # type: ignore[assignment]
+    widths = op.integers("pad")
     rank = len(held.shape)
     shape, read, written = list(held.shape), 0, 0
     for position in range(len(widths) // 2):
@@ -241,7 +238,7 @@ def pad(op: Op, plan: HostPlanner) -> None:
         read += max(0, -before) * held.strides[dim]
         written += max(0, before) * out.strides[dim]
     if any(width > 0 for width in widths):
-        emit_fill(plan, out, op.attrs.get("value") or 0)  # type: ignore[arg-type]
+        emit_fill(plan, out, op.number("value", 0))
     if 0 not in shape:
         emit_copy(plan, _view(out, shape, out.strides, written), _view(held, shape, held.strides, read))
 
@@ -257,7 +254,7 @@ def select_scatter(op: Op, plan: HostPlanner) -> None:
     """Copy a tensor with one index of one dimension replaced."""
     out = plan.output(op.outputs[0])
     emit_copy(plan, out, _held(op, plan))
-    emit_copy(plan, _select_of(out, op.attrs["dim"], op.attrs["index"]), _held(op, plan, "src"))  # type: ignore[arg-type]
+    emit_copy(plan, _select_of(out, op.integer("dim"), op.integer("index")), _held(op, plan, "src"))
 
 
 def slice_backward(op: Op, plan: HostPlanner) -> None:
@@ -272,7 +269,7 @@ def slice_backward(op: Op, plan: HostPlanner) -> None:
 def select_backward(op: Op, plan: HostPlanner) -> None:
     """Zeros with a gradient at one index of one dimension."""
     out = plan.output(op.outputs[0])
-    part = _select_of(out, op.attrs["dim"], op.attrs["index"])  # type: ignore[arg-type]
+    part = _select_of(out, op.integer("dim"), op.integer("index"))
     if part.num_elements != out.num_elements:
         emit_fill(plan, out, 0)
     emit_copy(plan, part, _held(op, plan, "grad_output"))
@@ -294,7 +291,7 @@ def flip(op: Op, plan: HostPlanner) -> None:
     """Reverse dimensions."""
     held, out = _held(op, plan), plan.output(op.outputs[0])
     strides, offset = list(held.strides), 0
-    dims: Sequence[int] = op.attrs["dims"] if held.shape else ()  # type: ignore[assignment]  # a 0-d tensor has dim 0
+    dims = op.integers("dims") if held.shape else ()  # a 0-d tensor has dim 0
     for dim in {d % len(held.shape) for d in dims}:
         offset += (held.shape[dim] - 1) * strides[dim]
         strides[dim] = -strides[dim]
@@ -304,17 +301,14 @@ def flip(op: Op, plan: HostPlanner) -> None:
 def roll(op: Op, plan: HostPlanner) -> None:
     """Shift dimensions around; each gives two pieces."""
     held, out = _held(op, plan), plan.output(op.outputs[0])
-    if not op.attrs["dims"]:
-        source = op.operand("self")
-        assert source is not None
+    dims = op.integers("dims")
+    if not dims:
         count = held.num_elements
-        held, out = _view(plan.value(source), (count,), (1,)), _view(out, (count,), (1,))
+        held, out = _view(plan.value(op.needed("self")), (count,), (1,)), _view(out, (count,), (1,))
     if held.num_elements == 0:
         return
-    shifts: Sequence[int] = op.attrs["shifts"]  # type: ignore[assignment]
-    dims = [d % len(held.shape) for d in op.attrs["dims"] or [0]]  # type: ignore[attr-defined]
     total: dict[int, int] = {}
-    for dim, shift in zip(dims, shifts, strict=True):
+    for dim, shift in zip((d % len(held.shape) for d in dims or [0]), op.integers("shifts"), strict=True):
         total[dim] = (total.get(dim, 0) + shift) % held.shape[dim]
     choices = [
         [(dim, 0, shift, held.shape[dim] - shift), *([(dim, held.shape[dim] - shift, 0, shift)] if shift else [])]
@@ -338,7 +332,7 @@ def full(name: str | None, constant: float = 0) -> Callable[[Op, HostPlanner], N
         if tensor is not None:
             emit_copy(plan, out, broadcast(plan.value(tensor), out.shape))
         else:
-            emit_fill(plan, out, op.attrs[name] if name else constant)  # type: ignore[arg-type]
+            emit_fill(plan, out, op.number(name) if name else constant)
 
     return emit
 
@@ -346,13 +340,13 @@ def full(name: str | None, constant: float = 0) -> Callable[[Op, HostPlanner], N
 def arange(op: Op, plan: HostPlanner) -> None:
     """Number elements from ``start`` by ``step``."""
     result = op.outputs[0]
-    first, step = op.attrs.get("start", 0), op.attrs.get("step", 1)
+    first, step = op.number("start", 0), op.number("step", 1)
     floating = result.dtype.is_floating
     out = plan.output(result, DType.FLOAT if floating else DType.LONG)
-    ints = ArangeInts(not floating, *((0, 0) if floating else (int(first), int(step))))  # type: ignore[call-overload]
-    scalars = ArangeScalars(float(first), float(step))  # type: ignore[arg-type]
+    ints = ArangeInts(not floating, *((0, 0) if floating else (int(first), int(step))))
     plan.step(
-        ARANGE, [out], [], ints=ints, scalars=scalars, items=result.num_elements, grain=COPY_SHARE,
+        ARANGE, [out], [], ints=ints, scalars=ArangeScalars(float(first), float(step)), items=result.num_elements,
+        grain=COPY_SHARE,
     )
 
 
@@ -360,7 +354,7 @@ def linspace(op: Op, plan: HostPlanner) -> None:
     """Number elements from ``start`` to ``end`` at equal distances; whole numbers are rounded towards zero."""
     result, steps = op.outputs[0], op.outputs[0].num_elements
     floating = result.dtype.is_floating
-    first, last = (float(op.attrs[name]) for name in ("start", "end"))  # type: ignore[arg-type]
+    first, last = (float(op.number(name)) for name in ("start", "end"))
     if not floating:
         first, last = float(int(first)), float(int(last))
     step = (last - first) / (steps - 1) if steps > 1 else 0.0

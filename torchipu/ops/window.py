@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -249,10 +248,6 @@ def _row_of_result(op: Op) -> int:
 
 def _is_floating(op: Op) -> bool:
     return op.outputs[0].dtype.is_floating
-
-
-def _sizes_are_known(names: Sequence[str], op: Op) -> bool:
-    return all(name in op.attrs for name in names)
 
 
 _MOVE, _PICK = copy_vertices(_row_of_result), copy_vertices(lambda op: 1)

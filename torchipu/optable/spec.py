@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
@@ -57,7 +58,7 @@ class OpSpec:
     kind: str
     lower: Lowering
     emit: Emitter | None = None
-    instruction: object = None
+    instruction: Callable[[Any, Op], Any] | None = None
     dtypes: tuple[DType, ...] = ANY
     constraints: tuple[Constraint, ...] = ()
     is_view: bool = False

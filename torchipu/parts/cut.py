@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from torchipu.host.planner import operands_read
+from torchipu.host.uses import operands_read
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role
 from torchipu.optable.spec import spec_of

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from torchipu.distributed.order import Replicas
 from torchipu.errors import ConstraintError, OptionsError, PlacementError
 from torchipu.host.observation import Observation
-from torchipu.host.planner import HostPlan, Planner
+from torchipu.host.plan import HostPlan
+from torchipu.host.planner import Planner
 from torchipu.host.recomputation import undone
 from torchipu.host.replicas import with_totals
 from torchipu.host.transfers import Order, can_overlap, ordered

@@ -23,7 +23,8 @@ from torchipu.host.executor import FIRST_EXTERNAL, BoundPlan, default_threads, r
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.host.lanes import Lanes, choose_lanes
 from torchipu.host.observation import Observation
-from torchipu.host.planner import HostPlan, Planner
+from torchipu.host.plan import HostPlan
+from torchipu.host.planner import Planner
 from torchipu.host.resident import Resident, Returned
 from torchipu.host.statistics import TensorStatistics
 from torchipu.ir.graph import Graph, Tensor

@@ -89,8 +89,8 @@ def over_others(program: Program, changes: Mapping[Variable, Variable]) -> Progr
             return Sequence(all_new(body))
         case OnIpus(bodies=bodies):
             return OnIpus(all_new(bodies))
-        case Repeat(count=count, body=part):
-            return Repeat(count, over_others(part, changes))
+        case Repeat(body=part):
+            return replace(program, body=over_others(part, changes))
         case If():
             return replace(
                 program, condition=new(program.condition), then=over_others(program.then, changes),

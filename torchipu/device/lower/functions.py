@@ -207,7 +207,8 @@ class Lowering:
         dst = self._variable(self.flow.storage(op.outputs[0]), ipu, name)
         largest = dst.mapping.max_elements_per_tile() * dst.dtype.device_bytes
         group = int(str(op.attrs["group_size"]))
-        return [_IPU_SYNC, Copy(src, dst, dst.device_bytes, largest), _REPLICA_SYNC, AllReduce((dst,), True, group)]
+        copy = Copy(src, dst, dst.device_bytes, largest, reads=op.inputs[0])
+        return [_IPU_SYNC, copy, _REPLICA_SYNC, AllReduce((dst,), True, group)]
 
     def _collective(self, op: Op) -> list[Program]:
         """Return the programs of a collective over processes."""
@@ -243,7 +244,7 @@ class Lowering:
         stacked = list(zip(body.outputs, op.outputs, strict=True))[len(carried) :]
         put = self._rows(op, stacked, taken=False)
         moves = self._moves(op, zip(body.outputs, carried, strict=False))
-        return [*begin, Repeat(trips_of(op), Sequence((*taken, *program, *put, *moves)))]
+        return [*begin, Repeat(trips_of(op), Sequence((*taken, *program, *put, *moves)), op)]
 
     def _within(self, op: Op, body: Graph) -> list[Program]:
         """Return the programs of a body; streams that it is the first to need begin the function all the same."""
@@ -264,7 +265,7 @@ class Lowering:
             src, dst = self._held(op, source), self._held(op, target)
             if src is not dst and dst.num_elements:
                 largest = dst.mapping.max_elements_per_tile() * dst.dtype.device_bytes
-                moves += [_IPU_SYNC, Copy(src, dst, dst.device_bytes, largest)]
+                moves += [_IPU_SYNC, Copy(src, dst, dst.device_bytes, largest, reads=source)]
         return moves
 
     def _rows(self, op: Op, pairs: Iterable[tuple[Tensor, Tensor]], *, taken: bool) -> list[Program]:
@@ -275,7 +276,9 @@ class Lowering:
             row = dst if taken else src
             if row.num_elements:
                 largest = row.mapping.max_elements_per_tile() * row.dtype.device_bytes
-                moves += [_IPU_SYNC, Copy(src, dst, row.device_bytes, largest)]
+                moves += [_IPU_SYNC, Copy(
+                    src, dst, row.device_bytes, largest, table="src" if taken else "dst", reads=source,
+                )]
         return moves
 
     def _strayed(self, op: Op, runs: TileMapping) -> tuple[int, int]:

@@ -208,7 +208,7 @@ class Chain:
             value = self.convert(self.read(tensor), kind)
             # Beside halves, integers become halves before they are computed with.
             return self.run("f_round_half", value) if kind == "f" and _becomes_half(tensor, op) else value
-        number: float = op.attrs[name]  # type: ignore[assignment]
+        number = op.number(name)
         return self.scalar(_wrapped(number, op) if kind == "l" else number, kind)
 
     # ------------------------------------------------------------------ results
@@ -502,8 +502,8 @@ def emit_chain(ops: Sequence[Op], plan: HostPlanner) -> None:
     for op in ops:
         spec = spec_of(op)
         assert spec is not None
-        instruction: Instruction = spec.instruction  # type: ignore[assignment]
-        values = instruction(chain, op)
+        assert spec.instruction is not None
+        values: Value | tuple[Value, ...] = spec.instruction(chain, op)
         for result, value in zip(op.outputs, (values,) if isinstance(values, Value) else values, strict=True):
             chain.bind(result, value, plan.rounding(op, result))
     results = [

@@ -11,12 +11,12 @@ from torch import nn
 
 import torchipu
 from tests.strategies import GraphBuilder
+from torchipu.device.gradient_sums import accumulated_apart
 from torchipu.ir.graph import Graph
 from torchipu.ir.text import format_graph
 from torchipu.ir.types import Leg, Role
 from torchipu.ir.verify import verify_graph
 from torchipu.options import Options
-from torchipu.passes.gradient_sums import accumulated_apart
 from torchipu.passes.placement import place
 from torchipu.target import lookup_target
 

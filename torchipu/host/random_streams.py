@@ -1,0 +1,73 @@
+"""Streams of random bits of a host plan: which ops draw, and where the words lie that they begin from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torchipu.host.memory import Memory
+from torchipu.host.storage import Place
+from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
+from torchipu.ir.types import DType, Leg
+from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding
+from torchipu.optable.spec import spec_of
+
+WORDS = 4
+"""LONG words of a stream: seed, replica, number of the op, micro-batch counter."""
+ROUNDING_STREAMS = 1 << 31
+"""The streams of rounding are numbered from here, those of ops that draw random bits from 0."""
+OVERFLOWS = ("infinity", "nan", "saturate")  # as rounding_body.h numbers them
+
+
+class RandomStreams:
+    """Where the streams of a plan lie.
+
+    Args:
+        graph: Whose ops draw.
+        memory: Receives the words.
+        numbers: Of the streams of ops, where the graph is a part of a larger one.
+
+    Attributes:
+        numbers: Of the stream of each op that draws.
+        rows: Place of each stream among the words, by its number.
+        shared: Places of the streams that are the same on all replicas.
+        words: Allocation of the words; None while nothing draws.
+    """
+
+    def __init__(self, graph: Graph, memory: Memory, numbers: Mapping[Op, int] | None) -> None:
+        self.graph, self.memory = graph, memory
+        self.numbers: dict[Op, int] = dict(numbers or {})
+        self.rows: dict[int, int] = {}
+        self.shared: list[int] = []
+        self.words: int | None = None
+
+    def of_op(self, op: Op) -> HostTensor:
+        """Return LONG[4], the words from which an op draws."""
+        return self._row(self.numbers.setdefault(op, len(self.numbers)), op)
+
+    def of_rounding(self, op: Op, result: Tensor) -> Rounding:
+        """Return how a half result is rounded, with the words where bits decide, as the precision pass has said."""
+        if result.dtype is not DType.HALF:
+            return TO_NEAREST
+        overflow = OVERFLOWS.index(str(op.attrs.get("half_overflow", OVERFLOWS[0])))
+        first = op.attrs.get("rounding_stream")
+        if not isinstance(first, int):
+            return Rounding(None, overflow) if overflow else TO_NEAREST
+        return Rounding(self._row(ROUNDING_STREAMS + first + op.outputs.index(result), op), overflow)
+
+    def _row(self, stream: int, op: Op) -> HostTensor:
+        if self.words is None:
+            most = sum(
+                (len(op.outputs) if "rounding_stream" in op.attrs else 0) + _is_random(op)
+                for op in walk_ops(self.graph.ops)
+            )
+            self.words = self.memory.allocate(max(1, most) * WORDS * 8, Place.RANDOM).number
+        if stream not in self.rows:
+            self.rows[stream] = len(self.rows)
+            if op.leg is Leg.UPDATE:
+                self.shared.append(self.rows[stream])
+        return HostTensor(self.words, WORDS * self.rows[stream], (WORDS,), (1,), DType.LONG)
+
+
+def _is_random(op: Op) -> bool:
+    spec = spec_of(op)
+    return spec is not None and spec.is_random
