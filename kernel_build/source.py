@@ -125,7 +125,11 @@ def structure_of(kind: type[Any]) -> str:
     number = "double" if any("float" in str(hint) for hint in hints) else "int64_t"
     # A structure of nothing but a last array is none in C: GCC takes one of length 0.
     ends = "[0]" if len(fields) == 1 else "[]"
-    members = "".join(f" {number} {str(each).replace('[]', ends)};" for each in fields)
+    members = "".join(
+        f" {snake(each.kind.__name__)} {each.name};" if each.kind is not None
+        else f" {number} {str(each).replace('[]', ends)};"
+        for each in fields
+    )
     return f"typedef struct {{{members} }} {snake(kind.__name__)};"
 
 

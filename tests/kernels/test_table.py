@@ -29,6 +29,20 @@ class TiledInts(NamedTuple):
     shape: tuple[int, ...]
 
 
+class FlatInts(NamedTuple):
+    """Integers within others."""
+
+    rows: int
+    tile: tuple[int, int]
+
+
+class OuterInts(NamedTuple):
+    """Integers that hold others."""
+
+    tiled: FlatInts
+    flag: bool
+
+
 TILED = Kernel("tiled", {"out": "", "left": "", "right?": ""}, TiledInts, Nothing)
 
 
@@ -102,6 +116,14 @@ def test_tuples_lie_one_behind_the_other_and_keep_their_length() -> None:
     assert TILED.layout == ("rows tile[2] shape[]", "")
     with pytest.raises(ValueError, match=r"tiled: tile has 2 numbers, and was given \(2, 3, 4\)"):
         TILED.flat_ints(TiledInts(1, (2, 3, 4), ()))  # type: ignore[arg-type]
+
+
+def test_a_class_of_numbers_may_hold_another() -> None:
+    kernel = Kernel("outer", {"out": ""}, OuterInts, Nothing)
+    assert kernel.flat_ints(OuterInts(FlatInts(1, (2, 3)), True)) == (1, 2, 3, True)
+    assert kernel.layout == ("tiled(rows tile[2]) flag", "")
+    with pytest.raises(TypeError, match=r"outer takes its tiled as FlatInts\(rows, tile\[2\]\), and was given tuple"):
+        kernel.flat_ints(OuterInts((1, (2, 3)), True))  # type: ignore[arg-type]
 
 
 def test_a_kernel_without_a_function_is_refused_at_import() -> None:

@@ -27,13 +27,17 @@ class Field:
         name: Of the number.
         length: How many there are; None for any number of them, which come last.
         is_array: Whether a tuple holds them.
+        kind: The class of named numbers that stands here, if one does.
     """
 
     name: str
     length: int | None = 1
     is_array: bool = False
+    kind: type[Sequence[Any]] | None = None
 
     def __str__(self) -> str:
+        if self.kind is not None:
+            return f"{self.name}({layout_of(self.kind)})"
         if not self.is_array:
             return self.name
         return f"{self.name}[{'' if self.length is None else self.length}]"
@@ -108,16 +112,25 @@ def flat(kernel: str, kind: str, expected: type[Sequence[Any]] | None, values: S
             f"{kernel} takes its {kind} as {expected.__name__}({', '.join(map(str, fields(expected)))}), "
             f"and was given {given}"
         )
-    arrays = tuple((place, each) for place, each in enumerate(fields(expected)) if each.is_array)
-    if not arrays:
+    if is_flat(expected):
         return tuple(values)
-    for place, each in arrays:
-        if each.length is not None and len(values[place]) != each.length:
-            raise ValueError(f"{kernel}: {each.name} has {each.length} numbers, and was given {values[place]}")
-    places = {place for place, _ in arrays}
-    return tuple(
-        number for place, value in enumerate(values) for number in (value if place in places else (value,))
-    )
+    numbers: list[Any] = []
+    for each, value in zip(fields(expected), values, strict=True):
+        if each.kind is not None:
+            numbers += flat(kernel, each.name, each.kind, value)
+        elif not each.is_array:
+            numbers.append(value)
+        elif each.length not in (None, len(value)):
+            raise ValueError(f"{kernel}: {each.name} has {each.length} numbers, and was given {value}")
+        else:
+            numbers += value
+    return tuple(numbers)
+
+
+@cache
+def is_flat(kind: type[Sequence[Any]]) -> bool:
+    """Whether all fields of a class are numbers."""
+    return not any(each.is_array or each.kind is not None for each in fields(kind))
 
 
 def layout_of(kind: type[Sequence[Any]] | None) -> str:
@@ -137,22 +150,24 @@ def fields(kind: type[Any]) -> tuple[Field, ...]:
     """Return the fields of a class of named numbers.
 
     Raises:
-        TypeError: A field is no number and no tuple of numbers, or one of any length is not the last.
+        TypeError: A field is no number, no tuple of numbers and no such class, or one of any length is not the last.
     """
     hints = get_type_hints(kind)
     found = tuple(_field(kind, name, hints[name]) for name in kind._fields)
     for each in found[:-1]:
-        if each.length is None:
+        if each.length is None or (each.kind is not None and any(one.length is None for one in fields(each.kind))):
             raise TypeError(f"{kind.__name__}: {each.name} may have any length and is not the last field")
     return found
 
 
 def _field(kind: type[Any], name: str, hint: Any) -> Field:
+    if isinstance(hint, type) and hasattr(hint, "_fields"):
+        return Field(name, kind=hint)
     if get_origin(hint) is tuple:
         members = get_args(hint)
         if members[-1] is Ellipsis:
             return Field(name, None, True)
         return Field(name, len(members), True)
     if not (isinstance(hint, type) and issubclass(hint, (int, float))):
-        raise TypeError(f"{kind.__name__}: {name} is {hint}, and neither a number nor a tuple of numbers")
+        raise TypeError(f"{kind.__name__}: {name} is {hint}, and neither a number nor numbers")
     return Field(name)

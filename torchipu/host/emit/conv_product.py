@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchipu._kernels.table import conv as convolutions
 from torchipu._kernels.table import conv_product as kernels
+from torchipu._kernels.table.conv import CONV_REDUCE, ConvReduceInts
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for, packed_rows
 from torchipu.optable.blocks import Along, Blocks
@@ -234,6 +234,6 @@ def emit_reduce(plan: HostPlanner, total: HostTensor, partial: HostTensor, chunk
     """Emit the sum of ``chunks`` partial sums of ``count`` elements."""
     blocks = -(-count // 1024)
     plan.step(
-        convolutions.CONV_REDUCE, [total], [partial], ints=(chunks, count, 1024), items=blocks,
+        CONV_REDUCE, [total], [partial], ints=ConvReduceInts(chunks, count, 1024), items=blocks,
         grain=grain_for(blocks, count * chunks, 32768), writes=[Blocks.of((count,), (1024,))],
     )
