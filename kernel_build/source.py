@@ -126,8 +126,8 @@ def structure_of(kind: type[Any]) -> str:
     # A structure of nothing but a last array is none in C: GCC takes one of length 0.
     ends = "[0]" if len(fields) == 1 else "[]"
     members = "".join(
-        f" {snake(each.kind.__name__)} {each.name};" if each.kind is not None
-        else f" {number} {str(each).replace('[]', ends)};"
+        f" {number if each.kind is None else snake(each.kind.__name__)} {each.name}"
+        f"{'' if not each.is_array else ends if each.length is None else f'[{each.length}]'};"
         for each in fields
     )
     return f"typedef struct {{{members} }} {snake(kind.__name__)};"

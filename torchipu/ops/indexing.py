@@ -8,6 +8,15 @@ from math import inf, prod
 
 from torchipu._kernels.table import embedding as row_kernels
 from torchipu._kernels.table import indexing as kernels
+from torchipu._kernels.table.embedding import (
+    MAX_INDEX_DIMS,
+    MAX_INDICES,
+    FlattenIndexInts,
+    IndexLayout,
+    PutRowsInts,
+    SumRowsInts,
+    SumRowsScalars,
+)
 from torchipu._kernels.table.indexing import (
     SCATTER_PANEL,
     DivideCountsInts,
@@ -29,7 +38,6 @@ from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import OpSpec, register
 
 BLOCK_SHARE = 8192  # positions of one thread's share
-MAX_DIMS, MAX_INDICES = 8, 8  # as in embedding_body.h
 REDUCTIONS = {
     "add": Join.ADD, "sum": Join.ADD, "multiply": Join.MULTIPLY, "prod": Join.MULTIPLY, "amax": Join.MAX,
     "amin": Join.MIN, "mean": Join.MEAN,
@@ -220,12 +228,20 @@ def _reduce_rows(
     outer, rows, inner = sizes
     if how == Join.PUT:
         plan.step(row_kernels.PUT_ROWS, [out], [base, source, *buckets],
-                  ints=(rows, count, inner, base.dtype.host_bytes, *strides), items=outer * rows,
+                  ints=PutRowsInts(
+                      rows=rows, source_rows=count, inner=inner, element_bytes=base.dtype.host_bytes,
+                      source_row=strides[0], source_column=strides[1],
+                  ),
+                  items=outer * rows,
                   grain=row_grain(inner))
     elif how == Join.ADD and with_base and base.dtype is DType.FLOAT:
         # Without a base this kernel gives zero to rows that no index names.
         plan.step(row_kernels.SUM_ROWS, [out], [base, source, *buckets],
-                  ints=(rows, count, inner, 1, *strides), scalars=(float(alpha),), items=outer * rows,
+                  ints=SumRowsInts(
+                      rows=rows, source_rows=count, inner=inner, has_base=True, source_row=strides[0],
+                      source_column=strides[1],
+                  ),
+                  scalars=SumRowsScalars(float(alpha)), items=outer * rows,
                   grain=row_grain(inner))
     else:
         plan.step(kernels.REDUCE_INDEXED, [out], [base, source, *buckets],
@@ -295,15 +311,24 @@ def _index_shape(op: Op) -> tuple[int, ...]:
     return _broadcast_shape([t.shape for t in op.operand_list("indices") if t is not None])
 
 
+def _of_all_dims(numbers: Sequence[int]) -> tuple[int, int, int, int, int, int, int, int]:
+    """Return a number for each dimension that an index may have."""
+    a, b, c, d, e, f, g, h = (*numbers, *(0,) * (MAX_INDEX_DIMS - len(numbers)))
+    return a, b, c, d, e, f, g, h
+
+
 def _flat_index(op: Op, plan: HostPlanner, extents: Sequence[int], factors: Sequence[int]) -> HostTensor:
     """Return the sum of the index tensors times factors, for every position."""
     tensors = [plan.value(t, contiguous=False) for t in op.operand_list("indices") if t is not None]
     shape = _index_shape(op)
     merged, layouts = _collapsed(shape, [broadcast(held, shape).strides for held in tensors])
-    padding = (0,) * (MAX_DIMS - len(merged))
-    ints = [prod(shape), len(tensors), len(merged), *merged, *padding]
-    for held, extent, factor, strides in zip(tensors, extents, factors, layouts, strict=True):
-        ints += [extent, factor, INDEX_BYTES[held.dtype], *strides, *padding]
+    ints = FlattenIndexInts(
+        tensors=len(tensors), dims=len(merged), sizes=_of_all_dims(merged),
+        layouts=tuple(
+            IndexLayout(extent, factor, INDEX_BYTES[held.dtype], _of_all_dims(strides))
+            for held, extent, factor, strides in zip(tensors, extents, factors, layouts, strict=True)
+        ),
+    )
     flat = plan.scratch((prod(shape),), DType.LONG)
     plan.step(row_kernels.FLATTEN_INDEX, [flat], tensors, ints=ints, items=prod(shape), grain=4096)
     return flat

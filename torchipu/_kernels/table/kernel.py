@@ -36,11 +36,10 @@ class Field:
     kind: type[Sequence[Any]] | None = None
 
     def __str__(self) -> str:
-        if self.kind is not None:
-            return f"{self.name}({layout_of(self.kind)})"
+        name = self.name if self.kind is None else f"{self.name}({layout_of(self.kind)})"
         if not self.is_array:
-            return self.name
-        return f"{self.name}[{'' if self.length is None else self.length}]"
+            return name
+        return f"{name}[{'' if self.length is None else self.length}]"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,14 +115,13 @@ def flat(kernel: str, kind: str, expected: type[Sequence[Any]] | None, values: S
         return tuple(values)
     numbers: list[Any] = []
     for each, value in zip(fields(expected), values, strict=True):
-        if each.kind is not None:
-            numbers += flat(kernel, each.name, each.kind, value)
-        elif not each.is_array:
-            numbers.append(value)
-        elif each.length not in (None, len(value)):
+        if each.length is not None and each.is_array and len(value) != each.length:
             raise ValueError(f"{kernel}: {each.name} has {each.length} numbers, and was given {value}")
+        held = value if each.is_array else (value,)
+        if each.kind is not None:
+            numbers += (number for one in held for number in flat(kernel, each.name, each.kind, one))
         else:
-            numbers += value
+            numbers += held
     return tuple(numbers)
 
 
@@ -166,7 +164,7 @@ def _field(kind: type[Any], name: str, hint: Any) -> Field:
     if get_origin(hint) is tuple:
         members = get_args(hint)
         if members[-1] is Ellipsis:
-            return Field(name, None, True)
+            return Field(name, None, True, members[0] if hasattr(members[0], "_fields") else None)
         return Field(name, len(members), True)
     if not (isinstance(hint, type) and issubclass(hint, (int, float))):
         raise TypeError(f"{kind.__name__}: {name} is {hint}, and neither a number nor numbers")
