@@ -4,7 +4,10 @@ The letter before the underscore of an instruction is the class of its result: `
 int64, ``b`` one of booleans (a byte each, 0 or 1).
 """
 
-from .kernel import AnyKernel, Kernel
+from enum import IntEnum
+from typing import NamedTuple
+
+from .kernel import Kernel
 
 VECTOR_OPS = (
     "x_load", "x_store", "x_round_store", "f_round_by", "f_copy", "l_copy", "b_copy", "f_from_l", "f_from_b",
@@ -40,4 +43,95 @@ OPERATIONS = {name: number for number, name in enumerate(VECTOR_OPS + SCALAR_OPS
 """The number of each instruction."""
 SCALAR_OPERATIONS = frozenset(SCALAR_OPS)
 
-CHAIN: AnyKernel = Kernel("chain")
+MAX_DIMS = 8
+MAX_SLOTS = 256
+
+
+class SlotKind(IntEnum):
+    """What a slot of a chain is."""
+
+    DIRECT = 0  # an argument that is read or written in place: row-major, of a register's type
+    REGISTER = 1  # in the scratch
+    CONSTANT = 2  # repeated in the scratch
+    UNIFORM = 3  # one element of an argument, repeated in the scratch
+    WALK = 4  # an argument that x_load and x_store move by its strides, with a conversion
+
+
+class ChainSlot(NamedTuple):
+    """A slot.
+
+    Attributes:
+        kind: What it is.
+        argument: Which one, where it is one.
+        dtype: Its element type.
+        offset: Bytes into the scratch, where it lies there.
+        num_dims: Dimensions of an argument that is walked.
+        shape: Of such an argument; of a constant its value, if that is an integer, and the place of it among the
+            scalars.
+        strides: Of such an argument.
+    """
+
+    kind: SlotKind
+    argument: int
+    dtype: int
+    offset: int
+    num_dims: int
+    shape: tuple[int, int, int, int, int, int, int, int]
+    strides: tuple[int, int, int, int, int, int, int, int]
+
+
+class ChainInstruction(NamedTuple):
+    """An instruction.
+
+    f_round_by takes the words of a random op as b, or a twice to round to nearest, and what becomes of an overflow as
+    its scalar; x_round_store does the same straight into row-major halves.
+
+    Attributes:
+        operation: Its number.
+        result: Slot.
+        a: Slot of the first operand.
+        b: Of the second.
+        c: Of the third.
+        scalar: Place of the first of its scalars.
+    """
+
+    operation: int
+    result: int
+    a: int
+    b: int
+    c: int
+    scalar: int
+
+
+class ChainInts(NamedTuple):
+    """Integers of ``chain``.
+
+    Attributes:
+        elements: Of the iteration space.
+        block: Elements of an item.
+        num_slots: How many there are, at most MAX_SLOTS.
+        num_instructions: How many there are.
+        program: The numbers of each `ChainSlot`, then those of each `ChainInstruction`.
+    """
+
+    elements: int
+    block: int
+    num_slots: int
+    num_instructions: int
+    program: tuple[int, ...]
+
+
+class ChainScalars(NamedTuple):
+    """Real numbers of ``chain``.
+
+    Attributes:
+        constants: Of slots and instructions, padded by three.
+    """
+
+    constants: tuple[float, ...]
+
+
+CHAIN = Kernel(
+    "chain", {"arguments*": "the operands and results that the slots name"}, ChainInts, ChainScalars, items="blocks",
+    scratch="registers",
+)
