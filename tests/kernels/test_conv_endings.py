@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from tests.kernels.elem_planner import MiniPlanner
+from torchipu._kernels.table.conv_product import ConvEnding
 from torchipu.host.emit import conv_product
-from torchipu.host.emit.conv_product import HAS_NORM, HAS_NORM_BIAS, HAS_NORM_WEIGHT, IS_RELU
 from torchipu.host.emit.conv_shape import Shape
 
 # images, input channels, output channels, size, window, stride, padding
@@ -44,12 +44,12 @@ def test_endings_of_a_convolution_equal_float64(case: tuple, ending: str) -> Non
         exact = exact + bias.double()[:, None, None]
     if everything or ending == "norm":
         exact = F.batch_norm(exact, mean.double(), variance.double(), scale.double(), shift.double(), eps=1e-3)
-        flags |= HAS_NORM | HAS_NORM_WEIGHT | HAS_NORM_BIAS
+        flags |= ConvEnding.HAS_NORM | ConvEnding.HAS_NORM_WEIGHT | ConvEnding.HAS_NORM_BIAS
     if everything or ending == "addend":
         exact = exact + other.double()
     if everything or ending == "relu":
         exact = exact.relu()
-        flags |= IS_RELU
+        flags |= ConvEnding.IS_RELU
     found = []
     for threads in (1, 3):
         plan = MiniPlanner(threads)
@@ -57,7 +57,7 @@ def test_endings_of_a_convolution_equal_float64(case: tuple, ending: str) -> Non
         conv_product.emit_product(
             plan, conv_product.forward_product(shape), out, plan.hold(x), plan.hold(weight),
             bias=plan.hold(bias) if everything or ending == "bias" else None,
-            norm=[plan.hold(t) for t in (mean, variance, scale, shift)] if flags & HAS_NORM else [],
+            norm=[plan.hold(t) for t in (mean, variance, scale, shift)] if flags & ConvEnding.HAS_NORM else [],
             addend=plan.hold(other) if everything or ending == "addend" else None, flags=flags, epsilon=1e-3,
         )
         found.append(plan.fetch(out).clone())

@@ -2,17 +2,6 @@
 #include "rowmath_body.h"
 #include "gemm_body.h"
 
-#ifndef TORCHIPU_ATTENTION_SHAPE
-#define TORCHIPU_ATTENTION_SHAPE
-/* The first ints of both kernels; strides in elements, that of the last dimension is 1 (except the mask's). */
-typedef struct {
-  int64_t batch, heads, queries, keys, width, rows, cols, causal, masked;
-  int64_t q[3], k[3], v[3], mask[4];  /* strides along batch, head, position; of the mask along key as well */
-} ti_attention;
-static inline ti_attention ti_attention_of(const int64_t *ints) { ti_attention s; memcpy(&s, ints, sizeof s); return s; }
-enum { TI_ATTENTION_INTS = 22 };
-#endif
-
 /* Packs `keys` rows of length `width` as panels [keys / 32][width][32]. */
 static void FN(pack_keys)(const float *k, ptrdiff_t stride, int64_t keys, int64_t width, float *d) {
   for (int64_t j = 0; j < keys; j += TI_PANEL)
@@ -28,43 +17,37 @@ static void FN(scores)(const float *a, ptrdiff_t as, const float *packed, int64_
 }
 
 /* Scales the scores of query `i` for keys [j0, j0 + n), adds the mask, hides later keys. */
-static void FN(mask_row)(const ti_attention *s, float *p, int64_t n, int64_t i, int64_t j0, const float *mask, float scale) {
-  if (s->masked) {
+static void FN(mask_row)(const attention_ints *s, float *p, int64_t n, int64_t i, int64_t j0, const float *mask, float scale) {
+  if (s->has_mask) {
     const float *m = mask + i * s->mask[2] + j0 * s->mask[3];
     if (s->mask[3] == 1) for (int64_t j = 0; j < n; j++) p[j] = p[j] * scale + m[j];
     else for (int64_t j = 0; j < n; j++) p[j] = p[j] * scale + m[j * s->mask[3]];
   } else {
     for (int64_t j = 0; j < n; j++) p[j] *= scale;
   }
-  if (s->causal) for (int64_t j = ti_max(0, i + 1 - j0); j < n; j++) p[j] = -INFINITY;
+  if (s->is_causal) for (int64_t j = ti_max(0, i + 1 - j0); j < n; j++) p[j] = -INFINITY;
 }
 
-/* attention: out = softmax(scale * q k^T + mask) v, and the logarithm of the softmax's denominator
- *   args     out [batch][heads][queries][width], logsumexp [batch][heads][queries], q, k, v, mask when masked
- *   ints     ti_attention; rows: queries of an item, cols: keys taken at a time (a multiple of 32)
- *   scalars  scale
- *   items    batch * heads * blocks of queries
- *   scratch  cols * width + rows * cols + rows * width + 2 * rows floats */
-int FN(attention)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const ti_attention s = ti_attention_of(ints);
+TI_KERNEL(attention) {
+  const attention_ints s = *(const attention_ints *)ints;
   const int64_t blocks = ti_ceil(s.queries, s.rows), D = s.width;
-  const float scale = (float)scalars[0];
-  float *packed = (float *)scratch, *p = packed + s.cols * D, *o = p + s.rows * s.cols, *most = o + s.rows * D, *sum = most + s.rows;
+  const float scale = (float)((const attention_scalars *)scalars)->scale;
+  float *packed = (float *)scratch, *p = packed + s.columns * D, *o = p + s.rows * s.columns, *most = o + s.rows * D, *sum = most + s.rows;
   for (int64_t item = begin; item < end; item++) {
     const int64_t i0 = item % blocks * s.rows, head = item / blocks % s.heads, batch = item / blocks / s.heads;
     const int64_t rows = ti_min(s.rows, s.queries - i0);
-    const float *q = (const float *)args[2] + batch * s.q[0] + head * s.q[1] + i0 * s.q[2];
-    const float *k = (const float *)args[3] + batch * s.k[0] + head * s.k[1], *v = (const float *)args[4] + batch * s.v[0] + head * s.v[1];
-    const float *mask = s.masked ? (const float *)args[5] + batch * s.mask[0] + head * s.mask[1] : NULL;
+    const float *q = (const float *)args[2] + batch * s.query[0] + head * s.query[1] + i0 * s.query[2];
+    const float *k = (const float *)args[3] + batch * s.key[0] + head * s.key[1], *v = (const float *)args[4] + batch * s.value[0] + head * s.value[1];
+    const float *mask = s.has_mask ? (const float *)args[5] + batch * s.mask[0] + head * s.mask[1] : NULL;
     memset(o, 0, sizeof(float) * (size_t)(rows * D));
     for (int64_t i = 0; i < rows; i++) { most[i] = -INFINITY; sum[i] = 0; }
-    const int64_t last = s.causal ? ti_min(s.keys, i0 + rows) : s.keys;
-    for (int64_t j0 = 0; j0 < last; j0 += s.cols) {
-      const int64_t n = ti_min(s.cols, last - j0);
-      FN(pack_keys)(k + j0 * s.k[2], s.k[2], n, D, packed);
-      FN(scores)(q, s.q[2], packed, rows, n, D, p, s.cols);
+    const int64_t last = s.is_causal ? ti_min(s.keys, i0 + rows) : s.keys;
+    for (int64_t j0 = 0; j0 < last; j0 += s.columns) {
+      const int64_t n = ti_min(s.columns, last - j0);
+      FN(pack_keys)(k + j0 * s.key[2], s.key[2], n, D, packed);
+      FN(scores)(q, s.query[2], packed, rows, n, D, p, s.columns);
       for (int64_t i = 0; i < rows; i++) {
-        float *row = p + i * s.cols;
+        float *row = p + i * s.columns;
         FN(mask_row)(&s, row, n, i0 + i, j0, mask, scale);
         VF m = FN(set)(most[i]), t = FN(set)(0);
         int64_t j = 0;
@@ -83,7 +66,7 @@ int FN(attention)(char *const *args, const int64_t *ints, const double *scalars,
         if (j0 > 0 && shrink != 1.0f) for (int64_t d = 0; d < D; d++) o[i * D + d] *= shrink;
       }
       for (int64_t d = 0; d < D; d += TI_PANEL) {
-        ti_tile t = {.a = p, .as = s.cols, .ak = 1, .b = v + j0 * s.v[2] + d, .bs = s.v[2], .c = o + d, .ldc = D, .k = n, .n1 = 1, .n2 = 1, .accumulate = 1};
+        ti_tile t = {.a = p, .as = s.columns, .ak = 1, .b = v + j0 * s.value[2] + d, .bs = s.value[2], .c = o + d, .ldc = D, .k = n, .n1 = 1, .n2 = 1, .accumulate = 1};
         FN(tiles_k_rows)(t, rows, ti_min(TI_PANEL, D - d));
       }
     }
@@ -98,25 +81,19 @@ int FN(attention)(char *const *args, const int64_t *ints, const double *scalars,
   return TI_OK;
 }
 
-/* attention_backward
- *   args     dq, dk, dv (row-major [batch][heads][position][width]), dout, out (row-major), logsumexp, q, k, v, mask when masked
- *   ints     ti_attention; rows, cols: queries and keys taken at a time (cols a multiple of 32)
- *   scalars  scale
- *   items    batch * heads
- *   scratch  2 * cols * width + 2 * rows * cols + queries floats */
-int FN(attention_backward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const ti_attention s = ti_attention_of(ints);
+TI_KERNEL(attention_backward) {
+  const attention_ints s = *(const attention_ints *)ints;
   const int64_t D = s.width;
-  const float scale = (float)scalars[0];
-  float *kt = (float *)scratch, *vt = kt + s.cols * D, *p = vt + s.cols * D, *dp = p + s.rows * s.cols, *delta = dp + s.rows * s.cols;
+  const float scale = (float)((const attention_scalars *)scalars)->scale;
+  float *kt = (float *)scratch, *vt = kt + s.columns * D, *p = vt + s.columns * D, *dp = p + s.rows * s.columns, *delta = dp + s.rows * s.columns;
   for (int64_t item = begin; item < end; item++) {
     const int64_t head = item % s.heads, batch = item / s.heads;
     float *dq = (float *)args[0] + item * s.queries * D, *dk = (float *)args[1] + item * s.keys * D, *dv = (float *)args[2] + item * s.keys * D;
     const float *dout = (const float *)args[3] + item * s.queries * D, *out = (const float *)args[4] + item * s.queries * D;
     const float *lse = (const float *)args[5] + item * s.queries;
-    const float *q = (const float *)args[6] + batch * s.q[0] + head * s.q[1], *k = (const float *)args[7] + batch * s.k[0] + head * s.k[1];
-    const float *v = (const float *)args[8] + batch * s.v[0] + head * s.v[1];
-    const float *mask = s.masked ? (const float *)args[9] + batch * s.mask[0] + head * s.mask[1] : NULL;
+    const float *q = (const float *)args[6] + batch * s.query[0] + head * s.query[1], *k = (const float *)args[7] + batch * s.key[0] + head * s.key[1];
+    const float *v = (const float *)args[8] + batch * s.value[0] + head * s.value[1];
+    const float *mask = s.has_mask ? (const float *)args[9] + batch * s.mask[0] + head * s.mask[1] : NULL;
     memset(dq, 0, sizeof(float) * (size_t)(s.queries * D));
     memset(dk, 0, sizeof(float) * (size_t)(s.keys * D));
     memset(dv, 0, sizeof(float) * (size_t)(s.keys * D));
@@ -128,17 +105,17 @@ int FN(attention_backward)(char *const *args, const int64_t *ints, const double 
       }
       delta[i] = FN(hsum)(t);
     }
-    for (int64_t j0 = 0; j0 < s.keys; j0 += s.cols) {
-      const int64_t n = ti_min(s.cols, s.keys - j0);
-      FN(pack_keys)(k + j0 * s.k[2], s.k[2], n, D, kt);
-      FN(pack_keys)(v + j0 * s.v[2], s.v[2], n, D, vt);
+    for (int64_t j0 = 0; j0 < s.keys; j0 += s.columns) {
+      const int64_t n = ti_min(s.columns, s.keys - j0);
+      FN(pack_keys)(k + j0 * s.key[2], s.key[2], n, D, kt);
+      FN(pack_keys)(v + j0 * s.value[2], s.value[2], n, D, vt);
       for (int64_t i0 = 0; i0 < s.queries; i0 += s.rows) {
         const int64_t rows = ti_min(s.rows, s.queries - i0);
-        if (s.causal && j0 >= i0 + rows) continue;
-        FN(scores)(q + i0 * s.q[2], s.q[2], kt, rows, n, D, p, s.cols);
-        FN(scores)(dout + i0 * D, D, vt, rows, n, D, dp, s.cols);
+        if (s.is_causal && j0 >= i0 + rows) continue;
+        FN(scores)(q + i0 * s.query[2], s.query[2], kt, rows, n, D, p, s.columns);
+        FN(scores)(dout + i0 * D, D, vt, rows, n, D, dp, s.columns);
         for (int64_t i = 0; i < rows; i++) {
-          float *row = p + i * s.cols, *drow = dp + i * s.cols;
+          float *row = p + i * s.columns, *drow = dp + i * s.columns;
           FN(mask_row)(&s, row, n, i0 + i, j0, mask, scale);
           for (int64_t j = 0; j < n; j += VL) {
             const int m = (int)ti_min(VL, n - j);
@@ -149,11 +126,11 @@ int FN(attention_backward)(char *const *args, const int64_t *ints, const double 
         }
         for (int64_t d = 0; d < D; d += TI_PANEL) {
           const int64_t width = ti_min(TI_PANEL, D - d);
-          ti_tile t = {.a = p, .ak = s.cols, .as = 1, .b = dout + i0 * D + d, .bs = D, .c = dv + j0 * D + d, .ldc = D, .k = rows, .n1 = 1, .n2 = 1, .accumulate = 1};
+          ti_tile t = {.a = p, .ak = s.columns, .as = 1, .b = dout + i0 * D + d, .bs = D, .c = dv + j0 * D + d, .ldc = D, .k = rows, .n1 = 1, .n2 = 1, .accumulate = 1};
           FN(tiles_i_rows)(t, n, width);
-          t.a = dp; t.b = q + i0 * s.q[2] + d; t.bs = s.q[2]; t.c = dk + j0 * D + d;
+          t.a = dp; t.b = q + i0 * s.query[2] + d; t.bs = s.query[2]; t.c = dk + j0 * D + d;
           FN(tiles_i_rows)(t, n, width);
-          t.a = dp; t.as = s.cols; t.ak = 1; t.b = k + j0 * s.k[2] + d; t.bs = s.k[2]; t.c = dq + i0 * D + d; t.k = n;
+          t.a = dp; t.as = s.columns; t.ak = 1; t.b = k + j0 * s.key[2] + d; t.bs = s.key[2]; t.c = dq + i0 * D + d; t.k = n;
           FN(tiles_k_rows)(t, rows, width);
         }
       }

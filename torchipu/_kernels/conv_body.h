@@ -9,20 +9,14 @@
 
 #ifndef TORCHIPU_CONV_SHAPE
 #define TORCHIPU_CONV_SHAPE
-/* The first nineteen ints of every kernel below. ic and oc count the channels of one group; an item covers
- * `rows` x `cols` outputs (cols < ow only when rows = 1). */
-typedef struct {
-  int64_t n, g, ic, oc, h, w, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw, rows, cols, direct;
-} ti_conv;
-static inline ti_conv ti_conv_of(const int64_t *ints) { ti_conv s; memcpy(&s, ints, sizeof s); return s; }
+enum { TI_CONV_TAPS = 64 };
 /* a / stride rounded up; most strides are 1, and a division costs as much as copying a row. */
 static inline int64_t ti_steps(int64_t a, int64_t stride) { return stride == 1 ? a : ti_ceil(a, stride); }
-static inline int64_t ti_conv_span(const ti_conv *s, int64_t rows) { return rows + (s->sh == 1 ? (s->kh - 1) * s->dh : (s->kh - 1) * s->dh / s->sh); }
+static inline int64_t ti_conv_span(const conv_shape *s, int64_t rows) { return rows + (s->sh == 1 ? (s->kh - 1) * s->dh : (s->kh - 1) * s->dh / s->sh); }
 /* Floats of one expanded block. */
-static inline int64_t ti_conv_expanded(const ti_conv *s) {
+static inline int64_t ti_conv_expanded(const conv_shape *s) {
   return s->direct ? 0 : s->ic * s->kw * s->sh * ti_conv_span(s, s->rows) * s->cols;
 }
-enum { TI_CONV_INTS = 19, TI_CONV_UNITS = 16, TI_CONV_TAPS = 64 };
 #endif
 
 /* Copies n floats that lie `step` apart. */
@@ -58,7 +52,7 @@ TI_INLINE void FN(zero_run)(float *d, int64_t n) {
 
 /* Expands the channels at x for outputs [oh0, oh0 + rows) x [ow0, ow0 + cols):
  * e[channel][window column][phase of the row stride][row][col]. */
-static void FN(expand)(const ti_conv *s, const float *x, int64_t oh0, int64_t rows, int64_t ow0, int64_t cols, float *e) {
+static void FN(expand)(const conv_shape *s, const float *x, int64_t oh0, int64_t rows, int64_t ow0, int64_t cols, float *e) {
   const int64_t most = ti_conv_span(s, s->rows);
   for (int64_t c = 0; c < s->ic; c++, x += s->h * s->w)
     for (int64_t kw = 0; kw < s->kw; kw++) {
@@ -103,7 +97,7 @@ static void FN(expand)(const ti_conv *s, const float *x, int64_t oh0, int64_t ro
 }
 
 /* Where each summand of the window begins within an expanded block of row length `cols`. */
-static void FN(window_offsets)(const ti_conv *s, int64_t cols, int32_t *offsets) {
+static void FN(window_offsets)(const conv_shape *s, int64_t cols, int32_t *offsets) {
   const int64_t most = ti_conv_span(s, s->rows);
   for (int64_t c = 0, k = 0; c < s->ic; c++)
     for (int64_t kh = 0; kh < s->kh; kh++)
@@ -112,12 +106,8 @@ static void FN(window_offsets)(const ti_conv *s, int64_t cols, int32_t *offsets)
                                          : ((c * s->kw + kw) * s->sh + kh * s->dh % s->sh) * most * s->cols + kh * s->dh / s->sh * cols);
 }
 
-/* conv_forward: y = conv(x, w) + bias, over an expanded block
- *   args     y [n][g * oc][oh][ow], x [n][g * ic][h][w], turned w [g][ic][kh][kw][oc], bias [g * oc] when ints[19]
- *   ints     the shape; whether there is a bias
- *   items    n * g * blocks of rows * blocks of columns
- *   scratch  ic * kh * kw offsets (int32, rounded up to 16), then the expanded block */
-static void FN(conv_block)(const ti_conv *s, char *const *args, int has_bias, int64_t item, int64_t *known, void *scratch) {
+/* A convolution over an expanded block. */
+static void FN(conv_block)(const conv_shape *s, char *const *args, int has_bias, int64_t item, int64_t *known, void *scratch) {
   const int64_t K = s->ic * s->kh * s->kw, ohw = s->oh * s->ow, across = ti_ceil(s->ow, s->cols), down = ti_ceil(s->oh, s->rows);
   int32_t *offsets = (int32_t *)scratch;
   float *e = (float *)scratch + (K + 15) / 16 * 16;
@@ -136,16 +126,17 @@ static void FN(conv_block)(const ti_conv *s, char *const *args, int has_bias, in
   }
 }
 
-int FN(conv_forward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const ti_conv s = ti_conv_of(ints);
+TI_KERNEL(conv_forward) {
+  const conv_forward_ints *const p = (const conv_forward_ints *)ints;
+  const conv_shape s = p->shape;
   int64_t known = -1;  /* row length for which the offsets in scratch hold */
   (void)scalars;
-  for (int64_t item = begin; item < end; item++) FN(conv_block)(&s, args, (int)ints[TI_CONV_INTS], item, &known, scratch);
+  for (int64_t item = begin; item < end; item++) FN(conv_block)(&s, args, (int)p->has_bias, item, &known, scratch);
   return TI_OK;
 }
 
 /* Folds a block of outputs back for windows that move by single columns: each row of the image gathers what belongs to it. */
-static void FN(fold_rows)(const ti_conv *s, const float *col, int64_t ldc, int64_t channels, int64_t oh0, int64_t rows, float *dx) {
+static void FN(fold_rows)(const conv_shape *s, const float *col, int64_t ldc, int64_t channels, int64_t oh0, int64_t rows, float *dx) {
   const int64_t first = ti_max(0, oh0 * s->sh - s->ph), last = ti_min(s->h, (oh0 + rows - 1) * s->sh + (s->kh - 1) * s->dh - s->ph + 1);
   for (int64_t v = 0; v < s->w; v += VL) {
     uint32_t bits[TI_CONV_TAPS];
@@ -175,7 +166,7 @@ static void FN(fold_rows)(const ti_conv *s, const float *col, int64_t ldc, int64
 }
 
 /* Adds the columns of a block of outputs where the window took them from. */
-static void FN(fold)(const ti_conv *s, const float *col, int64_t ldc, int64_t channels, int64_t oh0, int64_t rows, float *dx) {
+static void FN(fold)(const conv_shape *s, const float *col, int64_t ldc, int64_t channels, int64_t oh0, int64_t rows, float *dx) {
   if (s->sw == 1 && s->kw <= TI_CONV_TAPS) { FN(fold_rows)(s, col, ldc, channels, oh0, rows, dx); return; }
   for (int64_t c = 0; c < channels; c++, dx += s->h * s->w)
     for (int64_t kh = 0; kh < s->kh; kh++)
@@ -194,14 +185,11 @@ static void FN(fold)(const ti_conv *s, const float *col, int64_t ldc, int64_t ch
       }
 }
 
-/* conv_input: gradient of the input, w^T dy folded back onto the image
- *   args     dx [n][g * ic][h][w], dy [n][g * oc][oh][ow], w [g * oc][ic][kh][kw]
- *   ints     the shape (rows of outputs at a time, cols = ow); channels of an item
- *   items    n * g * blocks of channels
- *   scratch  channels of an item * kh * kw * (rows * ow + oc) floats */
-int FN(conv_input)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const ti_conv s = ti_conv_of(ints);
-  const int64_t taps = s.kh * s.kw, K = s.ic * taps, ohw = s.oh * s.ow, at_once = ints[TI_CONV_INTS], parts = ti_ceil(s.ic, at_once);
+/* w^T dy folded back onto the image. */
+TI_KERNEL(conv_input) {
+  const conv_input_ints *const p = (const conv_input_ints *)ints;
+  const conv_shape s = p->shape;
+  const int64_t taps = s.kh * s.kw, K = s.ic * taps, ohw = s.oh * s.ow, at_once = p->channels, parts = ti_ceil(s.ic, at_once);
   (void)scalars;
   for (int64_t item = begin; item < end; item++) {
     const int64_t c0 = item % parts * at_once, image = item / parts, channels = ti_min(at_once, s.ic - c0), m = channels * taps;
@@ -284,14 +272,10 @@ enum { FN(DOT) = 3 };
 static const FN(dot) FN(dot_table)[3][3] = {TI_DOT_NAMES(1), TI_DOT_NAMES(2), TI_DOT_NAMES(3)};
 #endif
 
-/* conv_weight: gradient of the weights, one partial sum for each chunk of the batch
- *   args     partial [chunks][g * oc][ic * kh * kw], dy [n][g * oc][oh][ow], x [n][g * ic][h][w]
- *   ints     the shape; chunks; output channels of an item; units (blocks of rows or columns of an image) expanded together
- *   items    chunks * g * blocks of output channels
- *   scratch  ic * kh * kw offsets (int32, rounded up to 16), then the expanded blocks */
-int FN(conv_weight)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const ti_conv s = ti_conv_of(ints);
-  const int64_t chunks = ints[TI_CONV_INTS], at_once = ints[TI_CONV_INTS + 1], together = ints[TI_CONV_INTS + 2];
+TI_KERNEL(conv_weight) {
+  const conv_weight_ints *const p = (const conv_weight_ints *)ints;
+  const conv_shape s = p->shape;
+  const int64_t chunks = p->chunks, at_once = p->channels, together = p->together;
   const int64_t K = s.ic * s.kh * s.kw, ohw = s.oh * s.ow, parts = ti_ceil(s.oc, at_once);
   const int64_t across = ti_ceil(s.ow, s.cols), down = ti_ceil(s.oh, s.rows), units = s.n * across * down, size = ti_conv_expanded(&s);
   int32_t *offsets = (int32_t *)scratch;
@@ -330,12 +314,9 @@ int FN(conv_weight)(char *const *args, const int64_t *ints, const double *scalar
   return TI_OK;
 }
 
-/* conv_reduce: adds the partial sums of the chunks in order
- *   args   sum [count], partial [chunks][count]
- *   ints   chunks, count, elements of an item
- *   items  blocks of elements */
-int FN(conv_reduce)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const int64_t chunks = ints[0], count = ints[1], block = ints[2];
+TI_KERNEL(conv_reduce) {
+  const conv_reduce_ints *const sizes = (const conv_reduce_ints *)ints;
+  const int64_t chunks = sizes->chunks, count = sizes->elements, block = sizes->block;
   float *d = (float *)args[0];
   const float *p = (const float *)args[1];
   (void)scalars; (void)scratch;
@@ -348,12 +329,9 @@ int FN(conv_reduce)(char *const *args, const int64_t *ints, const double *scalar
   return TI_OK;
 }
 
-/* conv_bias: gradient of the bias
- *   args   db [channels], dy [n][channels][pixels]
- *   ints   n, channels, pixels
- *   items  channels */
-int FN(conv_bias)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const int64_t num = ints[0], channels = ints[1], pixels = ints[2];
+TI_KERNEL(conv_bias) {
+  const conv_bias_ints *const sizes = (const conv_bias_ints *)ints;
+  const int64_t num = sizes->n, channels = sizes->channels, pixels = sizes->pixels;
   (void)scalars; (void)scratch;
   for (int64_t c = begin; c < end; c++) {
     double total = 0;
@@ -377,24 +355,20 @@ static void FN(relu_run)(float *y, int64_t n) {
   for (int64_t i = 0; i < n; i++) y[i] = y[i] < 0.0f ? 0.0f : y[i];
 }
 
-/* conv_max_pool: y = max_pool(conv(x, w) + bias), or the ReLU of it, with the places of the maxima; the convolution's results stay in cache
- *   args     y [n][oc][ph][pw], indices (int64, flat in the plane oh x ow), x, w, bias when ints[19]
- *   ints     as conv_forward, for whole images of one group; then the pool's shape; whether there is a ReLU
- *   items    images
- *   scratch  as conv_forward, after the convolution's results of an image (rounded up to 16) */
-int FN(conv_max_pool)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const ti_conv s = ti_conv_of(ints);
-  const int64_t *pool = ints + TI_CONV_INTS + 1, planes = s.oc, size = planes * s.oh * s.ow, kept = planes * pool[2] * pool[3];
+TI_KERNEL(conv_max_pool) {
+  const conv_max_pool_ints *const p = (const conv_max_pool_ints *)ints;
+  const conv_shape s = p->shape;
+  const int64_t *pool = p->pool, planes = s.oc, size = planes * s.oh * s.ow, kept = planes * pool[2] * pool[3];
   float *image = (float *)scratch, *rest = image + (size + 15) / 16 * 16;
   int64_t known = -1;
   for (int64_t i = begin; i < end; i++) {
     /* The convolution is given the whole result's address, from which it finds this image's. */
-    char *const convolve[] = {(char *)image - i * size * 4, args[2], args[3], ints[TI_CONV_INTS] ? args[4] : NULL};
+    char *const convolve[] = {(char *)image - i * size * 4, args[2], args[3], p->has_bias ? args[4] : NULL};
     char *const reduce[] = {(char *)((float *)args[0] + i * kept), (char *)((int64_t *)args[1] + i * kept), (char *)image};
-    FN(conv_block)(&s, convolve, (int)ints[TI_CONV_INTS], i, &known, rest);
+    FN(conv_block)(&s, convolve, (int)p->has_bias, i, &known, rest);
     const int trap = FN(max_pool)(reduce, pool, scalars, 0, planes, rest);
     if (trap) return trap;
-    if (pool[TI_POOL_INTS]) FN(relu_run)((float *)args[0] + i * kept, kept);
+    if (p->has_relu) FN(relu_run)((float *)args[0] + i * kept, kept);
   }
   return TI_OK;
 }

@@ -9,7 +9,7 @@
 
 #ifndef TORCHIPU_CONV_PRODUCT
 #define TORCHIPU_CONV_PRODUCT
-enum { TI_RUNS = 4, TI_AHEAD = 36 /* summands that weights are fetched ahead */, TI_LANES = 32, TI_GRID_INTS = 10, TI_TAP_INTS = 3 };
+enum { TI_RUNS = 4, TI_AHEAD = 36 /* summands that weights are fetched ahead */ };
 /* Where the lanes of a vector come from. A run is a stretch of lanes whose elements lie `step` apart: lane l is read at
  * x[index[run] + l * step]. With more than TI_RUNS runs, each lane has an index of its own. */
 typedef struct {
@@ -17,11 +17,6 @@ typedef struct {
   uint32_t mask[TI_RUNS];    /* lanes of each run; mask[0] holds all lanes where each has its own index */
   int32_t index[16];
 } ti_source;
-
-/* Lanes [n][gh][gw] over planes h x w of g groups of c channels, to planes of m channels. With tap t, lane (a, b) meets
- * row a * sh + tap.row and column b * sw + tap.col. */
-typedef struct { int64_t n, g, c, m, h, w, gh, gw, sh, sw; } ti_grid;
-typedef struct { int64_t row, col, weight; } ti_tap;
 
 /* Adds the lanes [lane, end), the first of which is read at `from`. */
 static inline void ti_add_run(ti_source *s, int lane, int end, int64_t from, int64_t step) {
@@ -47,7 +42,7 @@ enum { FN(WIDE) = TI_LANES / VL };  /* vectors of a panel */
 
 /* Fills the sources of `panels` panels from lane q0: table[panel][tap][vector], relative to the image of lane q0.
  * Returns the most runs of a vector. */
-static int FN(find_sources)(const ti_grid *g, const ti_tap *taps, int64_t count, int64_t q0, int64_t panels, ti_source *table) {
+static int FN(find_sources)(const grid *g, const grid_tap *taps, int64_t count, int64_t q0, int64_t panels, ti_source *table) {
   const int64_t all = g->n * g->gh * g->gw, image = g->g * g->c * g->h * g->w, first = q0 / (g->gh * g->gw);
   int most = 0;
   memset(table, 0, sizeof(ti_source) * (size_t)(panels * count * FN(WIDE)));
@@ -57,7 +52,7 @@ static int FN(find_sources)(const ti_grid *g, const ti_tap *taps, int64_t count,
     const int64_t length = ti_min(ti_min(VL - lane, g->gw - b), all - q);
     ti_source *s = table + (q - q0) / TI_LANES * count * FN(WIDE) + (q - q0) % TI_LANES / VL;
     for (int64_t t = 0; t < count; t++, s += FN(WIDE)) {
-      const int64_t row = a * g->sh + taps[t].row, col = b * g->sw + taps[t].col;
+      const int64_t row = a * g->sh + taps[t].row, col = b * g->sw + taps[t].column;
       if (row < 0 || row >= g->h) continue;
       const int64_t lo = col < 0 ? ti_ceil(-col, g->sw) : 0;
       const int64_t hi = col < g->w ? ti_min(length, ti_ceil(g->w - col, g->sw)) : 0;
@@ -131,7 +126,6 @@ static void FN(columns)(const ti_source *table, int64_t taps, int64_t panels, in
 
 /* C[mr x 32] = A B, or += : A(i, k) = a[i * as + k], or a[i * as + offsets[k]], or packed a[k * mr + i]; B [k][32]. The
  * sum begins at zero and is added to what C holds at its end, so that long sums are sums of short ones. */
-enum { FN(BY_ROW), FN(GATHERED), FN(PACKED), FN(READY) /* packed before the call */ };
 /* What becomes of the sums at last: act(scale sum + shift + added), by row, and 0 where `gate` is not above 0; `to` is
  * NULL while sums go on. */
 typedef struct { float *to; const float *added, *gate, *scale, *shift; ptrdiff_t row; int is_relu; } FN(finish);
@@ -149,7 +143,7 @@ TI_INLINE void FN(panel_of)(const int mr, const int nv, const int order, const F
   FN(vf) c0[TI_MR], c1[TI_MR];
   const float *a = t->a, *b = t->b;
   const int32_t *offsets = t->offsets;
-  const ptrdiff_t as = order == FN(PACKED) ? 1 : t->as;
+  const ptrdiff_t as = order == TI_ORDER_PACKED ? 1 : t->as;
   const int64_t last = t->k;
 #pragma GCC unroll 16
   for (int i = 0; i < mr; i++) c0[i] = c1[i] = FN(splat)(0);
@@ -162,9 +156,9 @@ TI_INLINE void FN(panel_of)(const int mr, const int nv, const int order, const F
         if (t->end.gate) __builtin_prefetch(t->end.gate + at);
       }
   for (int64_t k = 0; k < last; k++, b += TI_LANES) {
-    const float *p = order == FN(GATHERED) ? a + offsets[k] : order == FN(PACKED) ? a + k * mr : a + k;
-    if (order == FN(GATHERED)) __builtin_prefetch(a + offsets[ti_min(k + TI_AHEAD, last - 1)] + k % 8 * 16);
-    if (order == FN(PACKED)) _mm_prefetch((const char *)(p + TI_AHEAD * mr), _MM_HINT_T0);
+    const float *p = order == TI_ORDER_GATHERED ? a + offsets[k] : order == TI_ORDER_PACKED ? a + k * mr : a + k;
+    if (order == TI_ORDER_GATHERED) __builtin_prefetch(a + offsets[ti_min(k + TI_AHEAD, last - 1)] + k % 8 * 16);
+    if (order == TI_ORDER_PACKED) _mm_prefetch((const char *)(p + TI_AHEAD * mr), _MM_HINT_T0);
     const FN(vf) b0 = FN(load)(b);
     FN(vf) b1;
     if (nv > 1) b1 = FN(load)(b + VL);
@@ -226,12 +220,12 @@ TI_INLINE void FN(panel_of)(const int mr, const int nv, const int order, const F
 #undef TI_PANEL_TILE
 #undef TI_PANEL_NAMES
 #define TI_PANEL_TILE(M_) \
-  static __attribute__((noinline)) void FN(panel_##M_##_1)(const FN(panel) *t) { FN(panel_of)(M_, 1, FN(BY_ROW), t); } \
-  static __attribute__((noinline)) void FN(panel_##M_##_2)(const FN(panel) *t) { FN(panel_of)(M_, 2, FN(BY_ROW), t); } \
-  static __attribute__((noinline)) void FN(panel_##M_##_3)(const FN(panel) *t) { FN(panel_of)(M_, 1, FN(GATHERED), t); } \
-  static __attribute__((noinline)) void FN(panel_##M_##_4)(const FN(panel) *t) { FN(panel_of)(M_, 2, FN(GATHERED), t); } \
-  static __attribute__((noinline)) void FN(panel_##M_##_5)(const FN(panel) *t) { FN(panel_of)(M_, 1, FN(PACKED), t); } \
-  static __attribute__((noinline)) void FN(panel_##M_##_6)(const FN(panel) *t) { FN(panel_of)(M_, 2, FN(PACKED), t); }
+  static __attribute__((noinline)) void FN(panel_##M_##_1)(const FN(panel) *t) { FN(panel_of)(M_, 1, TI_ORDER_BY_ROW, t); } \
+  static __attribute__((noinline)) void FN(panel_##M_##_2)(const FN(panel) *t) { FN(panel_of)(M_, 2, TI_ORDER_BY_ROW, t); } \
+  static __attribute__((noinline)) void FN(panel_##M_##_3)(const FN(panel) *t) { FN(panel_of)(M_, 1, TI_ORDER_GATHERED, t); } \
+  static __attribute__((noinline)) void FN(panel_##M_##_4)(const FN(panel) *t) { FN(panel_of)(M_, 2, TI_ORDER_GATHERED, t); } \
+  static __attribute__((noinline)) void FN(panel_##M_##_5)(const FN(panel) *t) { FN(panel_of)(M_, 1, TI_ORDER_PACKED, t); } \
+  static __attribute__((noinline)) void FN(panel_##M_##_6)(const FN(panel) *t) { FN(panel_of)(M_, 2, TI_ORDER_PACKED, t); }
 #define TI_PANEL_NAMES(M_) \
   {FN(panel_##M_##_1), FN(panel_##M_##_2), FN(panel_##M_##_3), FN(panel_##M_##_4), FN(panel_##M_##_5), FN(panel_##M_##_6)}
 TI_PANEL_TILE(1) TI_PANEL_TILE(2) TI_PANEL_TILE(3) TI_PANEL_TILE(4) TI_PANEL_TILE(5) TI_PANEL_TILE(6)
@@ -265,11 +259,6 @@ static void FN(pack_turned)(const float *a, ptrdiff_t ak, int64_t m, int64_t eve
     }
 }
 
-/* ints of conv_product after the grid */
-enum { FN(PLANE) = TI_GRID_INTS, FN(FIRST), FN(DOWN), FN(ACROSS), FN(A_GROUP), FN(A_ROW), FN(A_CHANNEL), FN(TAPS), FN(PANELS), FN(ROWS),
-       FN(CHANNELS), FN(SEGMENT), FN(FLAGS), FN(ORDER), FN(TAP_LIST) };
-enum { FN(BIAS) = 1, FN(NORM) = 2, FN(NORM_WEIGHT) = 4, FN(NORM_BIAS) = 8, FN(ADD) = 16, FN(RELU) = 32, FN(GATE) = 64 };
-
 /* Finishes `rows` rows of one vector of a panel, c[row][TI_LANES], and stores their lanes where they belong. */
 TI_INLINE void FN(put)(const ti_source *s, const float *c, int64_t rows, FN(finish) e, int64_t step) {
   const ti_source where = *s;
@@ -300,28 +289,28 @@ TI_INLINE int FN(is_whole)(const ti_source *s, int64_t step) {
 }
 
 /* Where the lanes of `panels` panels from lane q0 are stored, relative to the first image: table[panel][vector]. */
-static void FN(find_targets)(const ti_grid *g, const int64_t *ints, int64_t q0, int64_t panels, ti_source *table) {
-  const int64_t all = g->n * g->gh * g->gw, image = g->g * g->m * ints[FN(PLANE)], n0 = q0 / (g->gh * g->gw);
+static void FN(find_targets)(const grid *g, const grid_target *to_where, int64_t q0, int64_t panels, ti_source *table) {
+  const int64_t all = g->n * g->gh * g->gw, image = g->g * g->m * to_where->plane, n0 = q0 / (g->gh * g->gw);
   memset(table, 0, sizeof(ti_source) * (size_t)(panels * FN(WIDE)));
   for (int64_t q = q0; q < ti_min(all, q0 + panels * TI_LANES);) {
     const int64_t b = q % g->gw, a = q / g->gw % g->gh, n = q / (g->gw * g->gh) - n0;
     const int lane = (int)((q - q0) % VL);
     const int64_t length = ti_min(ti_min(VL - lane, g->gw - b), all - q);
-    const int64_t to = n * image + ints[FN(FIRST)] + a * ints[FN(DOWN)] + b * ints[FN(ACROSS)];
-    ti_add_run(table + (q - q0) / VL, lane, lane + (int)length, to, ints[FN(ACROSS)]);
+    const int64_t to = n * image + to_where->first + a * to_where->down + b * to_where->across;
+    ti_add_run(table + (q - q0) / VL, lane, lane + (int)length, to, to_where->across);
     q += length;
   }
 }
 
 /* Scale and shift of the results [m0, m0 + rows): the bias, or a normalisation by running statistics. */
 static void FN(find_affine)(char *const *args, int flags, double eps, int64_t m0, int64_t rows, float *scale, float *shift) {
-  const float *const bias = flags & FN(BIAS) ? (const float *)*args++ : NULL;
+  const float *const bias = flags & TI_CONV_ENDING_HAS_BIAS ? (const float *)*args++ : NULL;
   for (int64_t i = 0; i < rows; i++) { scale[i] = 1; shift[i] = bias ? bias[m0 + i] : 0; }
-  if (!(flags & FN(NORM))) return;
+  if (!(flags & TI_CONV_ENDING_HAS_NORM)) return;
   const float *mean = (const float *)args[0] + m0, *variance = (const float *)args[1] + m0;
   args += 2;
-  const float *const weight = flags & FN(NORM_WEIGHT) ? (const float *)*args++ + m0 : NULL;
-  const float *const beside = flags & FN(NORM_BIAS) ? (const float *)*args++ + m0 : NULL;
+  const float *const weight = flags & TI_CONV_ENDING_HAS_NORM_WEIGHT ? (const float *)*args++ + m0 : NULL;
+  const float *const beside = flags & TI_CONV_ENDING_HAS_NORM_BIAS ? (const float *)*args++ + m0 : NULL;
   for (int64_t i = 0; i < rows; i++) {
     const double r = 1.0 / sqrt(variance[i] + eps) * (weight ? weight[i] : 1.0f);
     shift[i] = (float)(((double)shift[i] - mean[i]) * r + (beside ? beside[i] : 0.0f));
@@ -329,32 +318,18 @@ static void FN(find_affine)(char *const *args, int flags, double eps, int64_t m0
   }
 }
 
-/* conv_product: y[m, lane] = act(scale (sum of w[m, channel, tap] x[channel, lane + tap]) + shift + added)
- *   args     y, x, w; bias [g * m] with flag 1; running mean, variance [g * m] with flag 2, then weight (4), bias (8);
- *            added, as y, with flag 16; gate, as y, with flag 64: where it is not above 0, the result is 0
- *   ints     the grid (h, w: plane of x; gh, gw: lanes); elements of a plane of y, where lane (0, 0) goes in it, steps
- *            from lane to lane down and across; strides of w along groups, results and channels; taps; panels of 32
- *            lanes and results of an item; channels of a block, and summands of it that are summed at a time; flags (32: negative results become 0); how w is read: 0
- *            when a result's summands adjoin, 2 when results do, 3 when matmul_pack_rows has packed it by blocks of
- *            the results of an item, else 1; for each tap
- *            row, column and place in w
- *   scalars  epsilon of the normalisation
- *   items    g * blocks of lanes * blocks of results
- *   scratch  floats: panels * 32 * (channels of a block * taps + results of an item), 2 * results of an item rounded up
- *            to 16, in order 2 results * channels of a block * taps; int32: channels of a block * taps rounded up to 16; ti_source (84 bytes):
- *            panels * (taps + 1) * 32 / 8 */
-int FN(conv_product)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  ti_grid g;
-  memcpy(&g, ints, sizeof g);
-  const int64_t taps = ints[FN(TAPS)], most_panels = ints[FN(PANELS)], most_rows = ints[FN(ROWS)], block = ints[FN(CHANNELS)], segment = ints[FN(SEGMENT)];
+TI_KERNEL(conv_product) {
+  const conv_product_ints *const sizes = (const conv_product_ints *)ints;
+  const grid g = sizes->grid;
+  const int64_t taps = sizes->num_taps, most_panels = sizes->panels, most_rows = sizes->rows, block = sizes->channels, segment = sizes->segment;
   const int64_t lanes = g.n * g.gh * g.gw, parts = ti_ceil(lanes, most_panels * TI_LANES), shares = ti_ceil(g.m, most_rows);
-  const int64_t plane = g.h * g.w, depth = block * taps, channel = ints[FN(A_CHANNEL)];
-  const ti_tap *list = (const ti_tap *)(ints + FN(TAP_LIST));
-  const int flags = (int)ints[FN(FLAGS)], order = (int)ints[FN(ORDER)];
+  const int64_t plane = g.h * g.w, depth = block * taps, channel = sizes->weight_channel;
+  const grid_tap *list = sizes->taps;
+  const int flags = (int)sizes->flags, order = (int)sizes->order;
   float *columns = (float *)scratch, *results = columns + most_panels * depth * TI_LANES, *scale = results + most_panels * most_rows * TI_LANES;
   float *shift = scale + ti_ceil(most_rows, 16) * 16;
   float *packed = shift + ti_ceil(most_rows, 16) * 16;
-  int32_t *offsets = (int32_t *)(packed + (order == FN(PACKED) ? most_rows * depth : 0));
+  int32_t *offsets = (int32_t *)(packed + (order == TI_ORDER_PACKED ? most_rows * depth : 0));
   ti_source *sources = (ti_source *)(offsets + ti_ceil(depth, 16) * 16), *targets = sources + most_panels * taps * FN(WIDE);
   for (int64_t k = 0; k < depth; k++) offsets[k] = (int32_t)(k / taps * channel + list[k % taps].weight);
   for (int64_t item = begin; item < end; item++) {
@@ -362,38 +337,38 @@ int FN(conv_product)(char *const *args, const int64_t *ints, const double *scala
     const int64_t rows = ti_min(most_rows, g.m - m0), even = ti_even(rows, TI_MR), n0 = q0 / (g.gh * g.gw);
     const int64_t panels = ti_min(most_panels, ti_ceil(lanes - q0, TI_LANES));
     const float *x = (const float *)args[1] + (n0 * g.g + group) * g.c * plane;
-    const float *w = (const float *)args[2] + group * ints[FN(A_GROUP)] + m0 * ints[FN(A_ROW)];
-    const ptrdiff_t at = ((n0 * g.g + group) * g.m + m0) * ints[FN(PLANE)];
+    const float *w = (const float *)args[2] + group * sizes->weight_group + m0 * sizes->weight_row;
+    const ptrdiff_t at = ((n0 * g.g + group) * g.m + m0) * sizes->target.plane;
     float *const y = (float *)args[0] + at;
-    char *const *like = args + 3 + !!(flags & FN(BIAS)) + 2 * !!(flags & FN(NORM)) + !!(flags & FN(NORM_WEIGHT)) + !!(flags & FN(NORM_BIAS));
-    const float *const added = flags & FN(ADD) ? (const float *)*like++ + at : NULL, *const gate = flags & FN(GATE) ? (const float *)*like + at : NULL;
+    char *const *like = args + 3 + !!(flags & TI_CONV_ENDING_HAS_BIAS) + 2 * !!(flags & TI_CONV_ENDING_HAS_NORM) + !!(flags & TI_CONV_ENDING_HAS_NORM_WEIGHT) + !!(flags & TI_CONV_ENDING_HAS_NORM_BIAS);
+    const float *const added = flags & TI_CONV_ENDING_HAS_ADDEND ? (const float *)*like++ + at : NULL, *const gate = flags & TI_CONV_ENDING_HAS_GATE ? (const float *)*like + at : NULL;
     const int runs = FN(find_sources)(&g, list, taps, q0, panels, sources);
-    FN(find_targets)(&g, ints, q0, panels, targets);
-    FN(find_affine)(args + 3, flags, scalars[0], group * g.m + m0, rows, scale, shift);
+    FN(find_targets)(&g, &sizes->target, q0, panels, targets);
+    FN(find_affine)(args + 3, flags, ((const conv_product_scalars *)scalars)->epsilon, group * g.m + m0, rows, scale, shift);
     if (taps == 0) memset(results, 0, sizeof(float) * (size_t)(panels * most_rows * TI_LANES));
     for (int64_t c = 0; c < g.c; c += block) {
       const int64_t channels = ti_min(block, g.c - c), k = channels * taps;
       FN(columns)(sources, taps, panels, depth * TI_LANES, x + c * plane, plane, channels, g.sw, runs, columns);
-      if (order == FN(PACKED)) FN(pack_turned)(w + c * channel, channel, rows, even, k, packed);
+      if (order == TI_ORDER_PACKED) FN(pack_turned)(w + c * channel, channel, rows, even, k, packed);
       for (int64_t i = 0; i < rows; i += even) {
         const int64_t height = ti_min(even, rows - i);
-        const float *a = w + i * ints[FN(A_ROW)] + c * channel, *next = i + even < rows ? a + even * ints[FN(A_ROW)] : NULL;
-        if (order == FN(PACKED)) a = packed + i * k;
-        if (order == FN(READY)) a = (const float *)args[2] + (group * g.m + m0 + i) * g.c * taps + c * taps * height;
+        const float *a = w + i * sizes->weight_row + c * channel, *next = i + even < rows ? a + even * sizes->weight_row : NULL;
+        if (order == TI_ORDER_PACKED) a = packed + i * k;
+        if (order == TI_ORDER_READY) a = (const float *)args[2] + (group * g.m + m0 + i) * g.c * taps + c * taps * height;
         for (int64_t from = 0; from < ti_max(k, 1); from += segment) {
           const int64_t length = ti_min(segment, k - from);
           const int is_last = c + block >= g.c && from + length >= k;
           for (int64_t p = 0; p < panels; p++) {
             const ti_source *to = targets + p * FN(WIDE);
             float *const tile = results + (p * most_rows + i) * TI_LANES;
-            const ptrdiff_t row = i * ints[FN(PLANE)];
+            const ptrdiff_t row = i * sizes->target.plane;
             const FN(finish) end = {.to = y + row, .added = added ? added + row : NULL, .gate = gate ? gate + row : NULL,
-                                    .scale = flags & (FN(BIAS) | FN(NORM)) ? scale + i : NULL, .shift = shift + i,
-                                    .row = ints[FN(PLANE)], .is_relu = flags & FN(RELU)};
-            FN(panel) t = {.a = order == FN(GATHERED) ? a : a + from * (order == FN(BY_ROW) ? 1 : height), .as = ints[FN(A_ROW)],
+                                    .scale = flags & (TI_CONV_ENDING_HAS_BIAS | TI_CONV_ENDING_HAS_NORM) ? scale + i : NULL, .shift = shift + i,
+                                    .row = sizes->target.plane, .is_relu = flags & TI_CONV_ENDING_IS_RELU};
+            FN(panel) t = {.a = order == TI_ORDER_GATHERED ? a : a + from * (order == TI_ORDER_BY_ROW ? 1 : height), .as = sizes->weight_row,
                            .offsets = offsets + from, .b = columns + (p * depth + from) * TI_LANES, .c = tile, .ldc = TI_LANES,
-                           .k = length, .order = order == FN(READY) ? FN(PACKED) : order, .accumulate = c + from > 0};
-            const int is_whole = is_last && FN(is_whole)(to, ints[FN(ACROSS)]);
+                           .k = length, .order = order == TI_ORDER_READY ? TI_ORDER_PACKED : order, .accumulate = c + from > 0};
+            const int is_whole = is_last && FN(is_whole)(to, sizes->target.across);
             if (is_whole) {
               t.end = end;
               t.end.to += to->index[0];
@@ -402,12 +377,12 @@ int FN(conv_product)(char *const *args, const int64_t *ints, const double *scala
             }
             /* The weights of the rows that come next, a part with each panel: a line is too far from the one before it
              * for the processor to foresee it. */
-            if (next && order == FN(BY_ROW))
+            if (next && order == TI_ORDER_BY_ROW)
               for (int64_t r = height * p / panels; r < ti_min(height * (p + 1) / panels, rows - i - even); r++)
-                for (int64_t l = 0; l < length; l += 16) _mm_prefetch((const char *)(next + r * ints[FN(A_ROW)] + from + l), _MM_HINT_T1);
+                for (int64_t l = 0; l < length; l += 16) _mm_prefetch((const char *)(next + r * sizes->weight_row + from + l), _MM_HINT_T1);
             if (taps) FN(multiply_panel)(t, height, ti_min(TI_LANES, lanes - q0 - p * TI_LANES));
             if (!is_last || (is_whole && taps)) continue;
-            for (int v = 0; v < FN(WIDE); v++) FN(put)(to + v, tile + v * VL, height, end, ints[FN(ACROSS)]);
+            for (int v = 0; v < FN(WIDE); v++) FN(put)(to + v, tile + v * VL, height, end, sizes->target.across);
           }
         }
       }
@@ -438,27 +413,17 @@ static void FN(turned_columns)(const ti_source *table, int64_t taps, const float
   else FN(turned_of)(table, taps, x, plane, first, count, step, TI_RUNS + 1, d);
 }
 
-/* ints of conv_product_weight after the grid */
-enum { FN(W_TAPS) = TI_GRID_INTS, FN(W_LANES), FN(W_SUMMANDS), FN(W_ROWS), FN(W_CHUNKS), FN(W_LIST) };
-
-/* conv_product_weight: gradient of the weights, one partial sum for each chunk of the lanes
- *   args     partial [chunks][g * m][c * taps], dy [n][g * m][gh][gw], x
- *   ints     the grid of the convolution; taps; lanes of a block (a multiple of 32, within an image unless images are
- *            smaller); panels of 32 summands and results of an item; chunks; for each tap row, column, 0
- *   items    chunks * g * blocks of results * blocks of summands
- *   scratch  floats: lanes of a block * 32 * panels, panels * 32 * results of an item, lanes * results; ti_source:
- *            lanes / 32 * (taps + 1) * 32 / 8 */
-int FN(conv_product_weight)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  ti_grid g;
-  memcpy(&g, ints, sizeof g);
-  const int64_t taps = ints[FN(W_TAPS)], length = ints[FN(W_LANES)], most_panels = ints[FN(W_SUMMANDS)], most_rows = ints[FN(W_ROWS)];
-  const int64_t chunks = ints[FN(W_CHUNKS)], K = g.c * taps, pixels = g.gh * g.gw, plane = g.h * g.w;
+TI_KERNEL(conv_product_weight) {
+  const conv_product_weight_ints *const sizes = (const conv_product_weight_ints *)ints;
+  const grid g = sizes->grid;
+  const int64_t taps = sizes->num_taps, length = sizes->lanes, most_panels = sizes->panels, most_rows = sizes->rows;
+  const int64_t chunks = sizes->chunks, K = g.c * taps, pixels = g.gh * g.gw, plane = g.h * g.w;
   const int64_t parts = ti_ceil(K, most_panels * TI_LANES), shares = ti_ceil(g.m, most_rows);
   /* Blocks of lanes stay within an image where images are large: their gradients are then read in place. */
   const int in_place = length <= pixels;
   const int64_t each = in_place ? ti_ceil(pixels, length) : 1, blocks = in_place ? g.n * each : ti_ceil(g.n * pixels, length);
-  const int64_t to[] = {g.n, g.g, 0, g.m, 0, 0, 0, 0, 0, 0, pixels, 0, g.gw, 1};
-  const ti_tap *list = (const ti_tap *)(ints + FN(W_LIST));
+  const grid_target to = {.plane = pixels, .first = 0, .down = g.gw, .across = 1};
+  const grid_tap *list = sizes->taps;
   float *columns = (float *)scratch, *results = columns + length * TI_LANES * most_panels, *left = results + most_panels * TI_LANES * most_rows;
   ti_source *sources = (ti_source *)(left + length * most_rows), *targets = sources + length / TI_LANES * taps * FN(WIDE);
   (void)scalars;
@@ -475,7 +440,7 @@ int FN(conv_product_weight)(char *const *args, const int64_t *ints, const double
       const float *dy = (const float *)args[1] + ((n0 * g.g + group) * g.m + m0) * pixels, *a = dy + q0 % pixels;
       const int runs = FN(find_sources)(&g, list, taps, q0, wide, sources);
       if (!in_place) {
-        FN(find_targets)(&g, to, q0, wide, targets);
+        FN(find_targets)(&g, &to, q0, wide, targets);
         for (int64_t i = 0; i < rows; i++)
           for (int64_t v = 0; v < wide * FN(WIDE); v++) FN(store)(left + i * length + v * VL, FN(fetch)(targets + v, dy + i * pixels, 1, TI_RUNS + 1));
         a = left;

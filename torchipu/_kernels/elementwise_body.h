@@ -448,9 +448,9 @@ static inline int FN(host_bytes)(int dtype) {
 static inline int FN(register_bytes)(int dtype) { return dtype <= TI_HALF ? 4 : dtype == TI_BOOL ? 1 : 8; }
 
 /* Moves elements [start, start + n) of a strided operand to a register (or back), run by run. */
-static void FN(walk)(char *reg, char *base, const int64_t *slot, int64_t start, long n, int storing) {
-  const int dtype = (int)slot[2], ndim = (int)slot[4], size = FN(host_bytes)(dtype), reg_size = FN(register_bytes)(dtype);
-  const int64_t *shape = slot + 5, *strides = slot + 5 + TI_MAX_DIMS;
+static void FN(walk)(char *reg, char *base, const chain_slot *slot, int64_t start, long n, int storing) {
+  const int dtype = (int)slot->dtype, ndim = (int)slot->num_dims, size = FN(host_bytes)(dtype), reg_size = FN(register_bytes)(dtype);
+  const int64_t *shape = slot->shape, *strides = slot->strides;
   int64_t index[TI_MAX_DIMS], rest = start, offset = 0, period = 1;
   for (int i = ndim - 1; i >= 0; i--) {
     index[i] = rest % shape[i];
@@ -501,44 +501,32 @@ static void FN(fill_constant)(char *reg, int dtype, int64_t integer, double numb
   else for (int i = 0; i < HALF_VL; i++) ((int64_t *)reg)[i] = integer;
 }
 
-/* chain: args are the operands and results that the slots name.
- *
- *   ints     [elements, block, slots, instructions], then each slot, then each instruction
- *   slot     [kind, argument, dtype, offset, ndim, shape[8], strides[8]]
- *            DIRECT    an argument read or written in place: row-major, of a register's type
- *            REGISTER  `offset` bytes into the scratch
- *            CONSTANT  shape[0] (integers) or scalars[shape[1]], repeated at `offset` in the scratch
- *            UNIFORM   one element of an argument, repeated at `offset` in the scratch
- *            WALK      an argument that x_load and x_store move by its strides, with a conversion
- *   instruction  [operation, result slot, operand slots a, b, c, first scalar]; f_round_by takes the words of a
- *            random op in b, or a twice to round to nearest, and what becomes of an overflow as its scalar;
- *            x_round_store does the same straight into row-major halves
- *   scalars  constants of slots and instructions, padded by three
- *   items    blocks                scratch  registers
- */
-static int FN(chain)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const int64_t elements = ints[0], block = ints[1];
-  const int num_slots = (int)ints[2], num_instructions = (int)ints[3];
-  const int64_t *slots = ints + TI_CHAIN_HEADER, *program = slots + num_slots * TI_SLOT_INTS;
+TI_KERNEL(chain) {
+  const chain_ints *const p = (const chain_ints *)ints;
+  const int64_t elements = p->elements, block = p->block;
+  const int num_slots = (int)p->num_slots, num_instructions = (int)p->num_instructions;
+  const double *constants = ((const chain_scalars *)scalars)->constants;
+  const chain_slot *slots = (const chain_slot *)p->program;
+  const chain_instruction *program = (const chain_instruction *)(slots + num_slots);
   char *at[TI_MAX_SLOTS];
   long mask[TI_MAX_SLOTS];
   int direct[TI_MAX_SLOTS], num_direct = 0;
   for (int s = 0; s < num_slots; s++) {
-    const int64_t *slot = slots + s * TI_SLOT_INTS;
-    const int dtype = (int)slot[2];
+    const chain_slot *slot = slots + s;
+    const int dtype = (int)slot->dtype;
     mask[s] = -1;
-    at[s] = (char *)scratch + slot[3];
-    switch (slot[0]) {
-      case TI_SLOT_DIRECT:
+    at[s] = (char *)scratch + slot->offset;
+    switch (slot->kind) {
+      case TI_SLOT_KIND_DIRECT:
         direct[num_direct++] = s;
-        at[s] = args[slot[1]] + begin * block * FN(register_bytes)(dtype);
+        at[s] = args[slot->argument] + begin * block * FN(register_bytes)(dtype);
         break;
-      case TI_SLOT_CONSTANT:
-        FN(fill_constant)(at[s], dtype, slot[5], scalars[slot[6]], block);
+      case TI_SLOT_KIND_CONSTANT:
+        FN(fill_constant)(at[s], dtype, slot->shape[0], constants[slot->shape[1]], block);
         mask[s] = dtype == TI_BOOL ? -1 : 0;
         break;
-      case TI_SLOT_UNIFORM:
-        FN(load_run)(at[s], args[slot[1]], dtype, 0, dtype == TI_BOOL ? block : dtype <= TI_HALF ? VL : HALF_VL);
+      case TI_SLOT_KIND_UNIFORM:
+        FN(load_run)(at[s], args[slot->argument], dtype, 0, dtype == TI_BOOL ? block : dtype <= TI_HALF ? VL : HALF_VL);
         mask[s] = dtype == TI_BOOL ? -1 : 0;
         break;
       default: break;
@@ -548,29 +536,29 @@ static int FN(chain)(char *const *args, const int64_t *ints, const double *scala
     const int64_t start = item * block;
     const long n = (long)(elements - start < block ? elements - start : block);
     for (int i = 0; i < num_instructions; i++) {
-      const int64_t *q = program + i * TI_INSTRUCTION_INTS;
-      if (q[0] == TI_OP_x_load) {
-        const int64_t *slot = slots + q[2] * TI_SLOT_INTS;
-        FN(walk)(at[q[1]], args[slot[1]], slot, start, n, 0);
-      } else if (q[0] == TI_OP_x_store) {
-        const int64_t *slot = slots + q[1] * TI_SLOT_INTS;
-        FN(walk)(at[q[2]], args[slot[1]], slot, start, n, 1);
-      } else if (q[0] == TI_OP_f_round_by || q[0] == TI_OP_x_round_store) {
-        const int64_t *state = q[3] == q[2] ? 0 : (const int64_t *)args[slots[q[3] * TI_SLOT_INTS + 1]];
-        const float *from = (const float *)at[q[2]];
-        if (q[0] == TI_OP_f_round_by)
-          FN(round_run)((float *)at[q[1]], from, mask[q[2]], state, start, n, (int)scalars[q[5]]);
+      const chain_instruction *q = program + i;
+      if (q->operation == TI_OP_x_load) {
+        const chain_slot *slot = slots + q->a;
+        FN(walk)(at[q->result], args[slot->argument], slot, start, n, 0);
+      } else if (q->operation == TI_OP_x_store) {
+        const chain_slot *slot = slots + q->result;
+        FN(walk)(at[q->a], args[slot->argument], slot, start, n, 1);
+      } else if (q->operation == TI_OP_f_round_by || q->operation == TI_OP_x_round_store) {
+        const int64_t *state = q->b == q->a ? 0 : (const int64_t *)args[slots[q->b].argument];
+        const float *from = (const float *)at[q->a];
+        if (q->operation == TI_OP_f_round_by)
+          FN(round_run)((float *)at[q->result], from, mask[q->a], state, start, n, (int)constants[q->scalar]);
         else
-          FN(round_to)((uint16_t *)args[slots[q[1] * TI_SLOT_INTS + 1]] + start, from, mask[q[2]], state, start, n,
-                       (int)scalars[q[5]]);
+          FN(round_to)((uint16_t *)args[slots[q->result].argument] + start, from, mask[q->a], state, start, n,
+                       (int)constants[q->scalar]);
       } else {
-        int trap = FN(instructions)[q[0]](at[q[1]], at[q[2]], at[q[3]], at[q[4]], n, mask[q[2]], mask[q[3]], mask[q[4]],
-                                          scalars + q[5]);
+        int trap = FN(instructions)[q->operation](at[q->result], at[q->a], at[q->b], at[q->c], n, mask[q->a], mask[q->b], mask[q->c],
+                                          constants + q->scalar);
         if (trap) return trap;
       }
     }
     for (int j = 0; j < num_direct; j++)
-      at[direct[j]] += block * FN(register_bytes)((int)slots[direct[j] * TI_SLOT_INTS + 2]);
+      at[direct[j]] += block * FN(register_bytes)((int)slots[direct[j]].dtype);
   }
   return TI_OK;
 }

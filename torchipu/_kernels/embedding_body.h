@@ -7,13 +7,11 @@ TI_INLINE int64_t FN(index_at)(const char *p, int64_t bytes, int64_t i) {
   return bytes == 8 ? ((const int64_t *)p)[i] : ((const int32_t *)p)[i];
 }
 
-/* take_rows: args out [outer, n, row], table [outer, rows, row], index [n] or [outer, n]; ints rows, n, bytes of a row,
- * index bytes, negative indices allowed, length of the index. Items: (outer, index). */
-static int FN(take_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                         void *scratch) {
-  const int64_t rows = ints[0], n = ints[1], bytes = ints[2], wrap = ints[4], period = ints[5];
+TI_KERNEL(take_rows) {
+  const take_rows_ints *const p = (const take_rows_ints *)ints;
+  const int64_t rows = p->rows, n = p->taken, bytes = p->row_bytes, wrap = p->wraps, period = p->period;
   for (int64_t i = begin; i < end; i++) {
-    int64_t k = FN(index_at)(args[2], ints[3], i % period);
+    int64_t k = FN(index_at)(args[2], p->index_bytes, i % period);
     if (wrap && k < 0) k += rows;
     if (k < 0 || k >= rows) return TI_TRAP_INDEX;
     const char *src = args[1] + (i / n * rows + k) * bytes;
@@ -23,15 +21,13 @@ static int FN(take_rows)(char *const *args, const int64_t *ints, const double *s
   return TI_OK;
 }
 
-/* bucket: args offsets LONG[rows + 1], order LONG[n], index [n]; ints rows, n, index bytes, negative indices allowed,
- * skipped index (-1: none). One item. Positions of the index by the row they name, in their order. */
-static int FN(bucket)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                      void *scratch) {
+TI_KERNEL(bucket) {
+  const bucket_ints *const p = (const bucket_ints *)ints;
   int64_t *offsets = (int64_t *)args[0], *order = (int64_t *)args[1];
-  const int64_t rows = ints[0], n = ints[1], wrap = ints[3], skipped = ints[4];
+  const int64_t rows = p->rows, n = p->length, wrap = p->wraps, skipped = p->skipped;
   memset(offsets, 0, (size_t)(rows + 1) * sizeof(int64_t));
   for (int64_t i = 0; i < n; i++) {
-    int64_t k = FN(index_at)(args[2], ints[2], i);
+    int64_t k = FN(index_at)(args[2], p->index_bytes, i);
     if (wrap && k < 0) k += rows;
     if (k < 0 || k >= rows) return TI_TRAP_INDEX;
     if (k != skipped) offsets[k + 1]++;
@@ -39,7 +35,7 @@ static int FN(bucket)(char *const *args, const int64_t *ints, const double *scal
   for (int64_t k = 0; k < rows; k++) offsets[k + 1] += offsets[k];
   /* Filling moves each row's offset to its end; shifting by one place restores the beginnings. */
   for (int64_t i = 0; i < n; i++) {
-    int64_t k = FN(index_at)(args[2], ints[2], i);
+    int64_t k = FN(index_at)(args[2], p->index_bytes, i);
     if (wrap && k < 0) k += rows;
     if (k != skipped) order[offsets[k]++] = i;
   }
@@ -48,19 +44,17 @@ static int FN(bucket)(char *const *args, const int64_t *ints, const double *scal
   return TI_OK;
 }
 
-/* sum_rows: args out [outer, rows, inner], base (same shape), source [outer, n, inner], offsets, order; ints rows, n,
- * inner, has base, source stride of n (0: one row for all), source stride of inner (0: one number); scalars alpha.
- * Items: (outer, row). out = base + alpha * sum of the row's sources. */
-static int FN(sum_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                        void *scratch) {
+TI_KERNEL(sum_rows) {
+  const sum_rows_ints *const p = (const sum_rows_ints *)ints;
+  const sum_rows_scalars *const q = (const sum_rows_scalars *)scalars;
   const int64_t *offsets = (const int64_t *)args[3], *order = (const int64_t *)args[4];
-  const int64_t rows = ints[0], n = ints[1], inner = ints[2], step = ints[4], lane = ints[5];
-  const float alpha = (float)scalars[0];
+  const int64_t rows = p->rows, n = p->source_rows, inner = p->inner, step = p->source_row, lane = p->source_column;
+  const float alpha = (float)q->alpha;
   const VF by = FN(set)(alpha), none = {0};
   for (int64_t item = begin; item < end; item++) {
     const int64_t o = item / rows, k = item % rows;
     float *out = (float *)args[0] + item * inner;
-    if (ints[3]) memcpy(out, (const float *)args[1] + item * inner, (size_t)inner * sizeof(float));
+    if (p->has_base) memcpy(out, (const float *)args[1] + item * inner, (size_t)inner * sizeof(float));
     else memset(out, 0, (size_t)inner * sizeof(float));
     for (int64_t j = offsets[k]; j < offsets[k + 1]; j++) {
       const float *src = (const float *)args[2] + o * n * step + order[j] * step;
@@ -76,12 +70,10 @@ static int FN(sum_rows)(char *const *args, const int64_t *ints, const double *sc
   return TI_OK;
 }
 
-/* put_rows: args out, base, source, offsets, order as in sum_rows; ints rows, n, elements in a row, element bytes,
- * source stride of n in elements, source stride of the row (0 or 1). Items: (outer, row). The last source wins. */
-static int FN(put_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                        void *scratch) {
+TI_KERNEL(put_rows) {
+  const put_rows_ints *const p = (const put_rows_ints *)ints;
   const int64_t *offsets = (const int64_t *)args[3], *order = (const int64_t *)args[4];
-  const int64_t rows = ints[0], n = ints[1], inner = ints[2], bytes = ints[3], step = ints[4], lane = ints[5];
+  const int64_t rows = p->rows, n = p->source_rows, inner = p->inner, bytes = p->element_bytes, step = p->source_row, lane = p->source_column;
   for (int64_t item = begin; item < end; item++) {
     const int64_t o = item / rows, k = item % rows;
     char *out = args[0] + item * inner * bytes;
@@ -96,50 +88,32 @@ static int FN(put_rows)(char *const *args, const int64_t *ints, const double *sc
   return TI_OK;
 }
 
-enum { FN(MAX_DIMS) = 8, FN(MAX_INDICES) = 8 };
-
-/* flatten_index: args out LONG[n], up to 8 index tensors; ints n, tensors, dims, sizes[8] (row-major), then for each
- * tensor: extent, factor, bytes, strides[8] (0 where broadcast). Items: positions. Each gives the sum of the indices
- * times their factors; negative ones count from the end. */
-static int FN(flatten_index)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                             void *scratch) {
+TI_KERNEL(flatten_index) {
+  const flatten_index_ints *const p = (const flatten_index_ints *)ints;
   int64_t *out = (int64_t *)args[0];
-  const int64_t tensors = ints[1], dims = ints[2], *sizes = ints + 3;
+  const int64_t tensors = p->tensors, dims = p->dims, *sizes = p->sizes;
   for (int64_t i = begin; i < end; i++) {
-    int64_t at[FN(MAX_INDICES)] = {0}, rest = i, flat = 0;
+    int64_t at[TI_MAX_INDICES] = {0}, rest = i, flat = 0;
     for (int64_t d = dims - 1; d >= 0; d--) {
       const int64_t c = rest % sizes[d];
       rest /= sizes[d];
-      for (int64_t t = 0; t < tensors; t++) at[t] += c * ints[11 + 11 * t + 3 + d];
+      for (int64_t t = 0; t < tensors; t++) at[t] += c * p->layouts[t].strides[d];
     }
     for (int64_t t = 0; t < tensors; t++) {
-      const int64_t *of = ints + 11 + 11 * t;
-      int64_t k = FN(index_at)(args[1 + t], of[2], at[t]);
-      if (k < 0) k += of[0];
-      if (k < 0 || k >= of[0]) return TI_TRAP_INDEX;
-      flat += k * of[1];
+      const index_layout *const of = p->layouts + t;
+      int64_t k = FN(index_at)(args[1 + t], of->index_bytes, at[t]);
+      if (k < 0) k += of->extent;
+      if (k < 0 || k >= of->extent) return TI_TRAP_INDEX;
+      flat += k * of->factor;
     }
     out[i] = flat;
   }
   return TI_OK;
 }
 
-/* copy_bytes: args out, in; ints bytes in all. Items: blocks of 65536 bytes. */
-static int FN(copy_bytes)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
-  const int64_t first = begin * 65536, last = TI_MIN(ints[0], end * 65536);
-  memcpy(args[0] + first, args[1] + first, (size_t)(last - first));
-  return TI_OK;
-}
-
-enum { FN(SUM), FN(MEAN), FN(MAXIMUM) };
-
-/* bag_rows: args out [bags, width], sizes LONG[bags], winners LONG[bags, width] (MAXIMUM only), table [rows, width],
- * index [n], offsets [bags], weights [n]; ints rows, width, n, bags, mode, index bytes, padding index (-1: none), has
- * weights. Items: bags. Empty bags are zero; their winners are 0, as eager's are. */
-static int FN(bag_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                        void *scratch) {
-  const int64_t rows = ints[0], width = ints[1], n = ints[2], bags = ints[3], mode = ints[4], bytes = ints[5];
+TI_KERNEL(bag_rows) {
+  const bag_rows_ints *const p = (const bag_rows_ints *)ints;
+  const int64_t rows = p->rows, width = p->width, n = p->length, bags = p->bags, mode = p->mode, bytes = p->index_bytes;
   for (int64_t bag = begin; bag < end; bag++) {
     float *out = (float *)args[0] + bag * width;
     int64_t *winner = (int64_t *)args[2] + bag * width, size = 0;
@@ -147,50 +121,46 @@ static int FN(bag_rows)(char *const *args, const int64_t *ints, const double *sc
     const int64_t last = bag + 1 < bags ? FN(index_at)(args[5], bytes, bag + 1) : n;
     if (first < 0 || last < first || last > n) return TI_TRAP_INDEX;
     memset(out, 0, (size_t)width * sizeof(float));
-    if (mode == FN(MAXIMUM)) for (int64_t i = 0; i < width; i++) winner[i] = 0;
+    if (mode == TI_BAG_MODE_MAXIMUM) for (int64_t i = 0; i < width; i++) winner[i] = 0;
     for (int64_t j = first; j < last; j++) {
       const int64_t k = FN(index_at)(args[4], bytes, j);
       if ((uint64_t)k >= (uint64_t)rows) return TI_TRAP_INDEX;
-      if (k == ints[6]) continue;
+      if (k == p->padding) continue;
       const float *row = (const float *)args[3] + k * width;
-      const float by = ints[7] ? ((const float *)args[6])[j] : 1.f;
-      if (mode != FN(MAXIMUM)) for (int64_t i = 0; i < width; i++) out[i] += by * row[i];
+      const float by = p->has_weights ? ((const float *)args[6])[j] : 1.f;
+      if (mode != TI_BAG_MODE_MAXIMUM) for (int64_t i = 0; i < width; i++) out[i] += by * row[i];
       else for (int64_t i = 0; i < width; i++)
         if (!size || row[i] > out[i]) out[i] = row[i], winner[i] = k;
       size++;
     }
     ((int64_t *)args[1])[bag] = size;
-    if (mode == FN(MEAN) && size > 1) for (int64_t i = 0; i < width; i++) out[i] /= (float)size;
+    if (mode == TI_BAG_MODE_MEAN && size > 1) for (int64_t i = 0; i < width; i++) out[i] /= (float)size;
   }
   return TI_OK;
 }
 
-/* bag_of: args out LONG[n], offsets [bags]; ints n, bags, index bytes. One item. The bag of each position. */
-static int FN(bag_of)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                      void *scratch) {
+TI_KERNEL(bag_of) {
+  const bag_of_ints *const p = (const bag_of_ints *)ints;
   int64_t *out = (int64_t *)args[0], bag = -1;
-  for (int64_t i = 0; i < ints[0]; i++) {
-    while (bag + 1 < ints[1] && FN(index_at)(args[1], ints[2], bag + 1) <= i) bag++;
+  for (int64_t i = 0; i < p->length; i++) {
+    while (bag + 1 < p->bags && FN(index_at)(args[1], p->index_bytes, bag + 1) <= i) bag++;
     out[i] = bag;
   }
   return TI_OK;
 }
 
-/* bag_rows_grad: args out [rows, width], dy [bags, width], offsets and order of the bucketed index, bag of each
- * position LONG[n], sizes LONG[bags], weights [n]; ints width, divide by the size of the bag, has weights, divide by
- * how often the row is named. Items: rows. */
-static int FN(bag_rows_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                             void *scratch) {
-  const int64_t *offsets = (const int64_t *)args[2], *order = (const int64_t *)args[3], width = ints[0];
+TI_KERNEL(bag_rows_grad) {
+  const bag_rows_grad_ints *const p = (const bag_rows_grad_ints *)ints;
+  const int64_t *offsets = (const int64_t *)args[2], *order = (const int64_t *)args[3], width = p->width;
   for (int64_t row = begin; row < end; row++) {
     float *out = (float *)args[0] + row * width;
     const int64_t named = offsets[row + 1] - offsets[row];
     memset(out, 0, (size_t)width * sizeof(float));
     for (int64_t j = offsets[row]; j < offsets[row + 1]; j++) {
       const int64_t bag = ((const int64_t *)args[4])[order[j]];
-      float by = ints[2] ? ((const float *)args[6])[order[j]] : 1.f;
-      if (ints[1]) by /= (float)((const int64_t *)args[5])[bag];
-      if (ints[3]) by /= (float)named;
+      float by = p->has_weights ? ((const float *)args[6])[order[j]] : 1.f;
+      if (p->is_mean) by /= (float)((const int64_t *)args[5])[bag];
+      if (p->scales_by_count) by /= (float)named;
       const float *dy = (const float *)args[1] + bag * width;
       for (int64_t i = 0; i < width; i++) out[i] += by * dy[i];
     }
@@ -198,58 +168,51 @@ static int FN(bag_rows_grad)(char *const *args, const int64_t *ints, const doubl
   return TI_OK;
 }
 
-/* bag_max_grad: args out [rows, width] (zeroed), dy [bags, width], winners LONG[bags, width], sizes LONG[bags]; ints
- * width, bags, rows. Of an empty bag the winners say nothing. Items: panels of 16 columns. */
-static int FN(bag_max_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
-  const int64_t width = ints[0], last = TI_MIN(width, end * 16);
-  for (int64_t bag = 0; bag < ints[1]; bag++) {
+TI_KERNEL(bag_max_grad) {
+  const bag_max_grad_ints *const p = (const bag_max_grad_ints *)ints;
+  const int64_t width = p->width, last = TI_MIN(width, end * TI_BAG_COLUMNS);
+  for (int64_t bag = 0; bag < p->bags; bag++) {
     if (!((const int64_t *)args[3])[bag]) continue;
-    for (int64_t i = begin * 16; i < last; i++) {
+    for (int64_t i = begin * TI_BAG_COLUMNS; i < last; i++) {
       const int64_t k = ((const int64_t *)args[2])[bag * width + i];
-      if ((uint64_t)k >= (uint64_t)ints[2]) return TI_TRAP_INDEX;
+      if ((uint64_t)k >= (uint64_t)p->rows) return TI_TRAP_INDEX;
       ((float *)args[0])[k * width + i] += ((const float *)args[1])[bag * width + i];
     }
   }
   return TI_OK;
 }
 
-/* bag_weights_grad: args out [n], dy [bags, width], table [rows, width], index [n], bag of each position LONG[n]; ints
- * width, rows, index bytes, padding index (-1: none). Items: positions. */
-static int FN(bag_weights_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
-                                int64_t end, void *scratch) {
-  const int64_t width = ints[0];
+TI_KERNEL(bag_weights_grad) {
+  const bag_weights_grad_ints *const p = (const bag_weights_grad_ints *)ints;
+  const int64_t width = p->width;
   for (int64_t j = begin; j < end; j++) {
-    const int64_t k = FN(index_at)(args[3], ints[2], j);
-    if ((uint64_t)k >= (uint64_t)ints[1]) return TI_TRAP_INDEX;
+    const int64_t k = FN(index_at)(args[3], p->index_bytes, j);
+    if ((uint64_t)k >= (uint64_t)p->rows) return TI_TRAP_INDEX;
     const float *dy = (const float *)args[1] + ((const int64_t *)args[4])[j] * width;
     const float *row = (const float *)args[2] + k * width;
     float sum = 0;
-    if (k != ints[3]) for (int64_t i = 0; i < width; i++) sum += dy[i] * row[i];
+    if (k != p->padding) for (int64_t i = 0; i < width; i++) sum += dy[i] * row[i];
     ((float *)args[0])[j] = sum;
   }
   return TI_OK;
 }
 
-/* scale_by_count: args out [rows, width] (in place), offsets LONG[rows + 1]; ints width. Items: rows. Divides each row
- * by how often an index names it. */
-static int FN(scale_by_count)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                              void *scratch) {
+TI_KERNEL(scale_by_count) {
+  const named_rows_ints *const p = (const named_rows_ints *)ints;
   const int64_t *offsets = (const int64_t *)args[1];
   for (int64_t row = begin; row < end; row++) {
     const int64_t count = offsets[row + 1] - offsets[row];
-    float *out = (float *)args[0] + row * ints[0];
-    if (count > 1) for (int64_t i = 0; i < ints[0]; i++) out[i] /= (float)count;
+    float *out = (float *)args[0] + row * p->width;
+    if (count > 1) for (int64_t i = 0; i < p->width; i++) out[i] /= (float)count;
   }
   return TI_OK;
 }
 
-/* renorm_rows: args out [rows, width], table, offsets LONG[rows + 1]; ints width; scalars largest norm, exponent of
- * the norm. Items: rows. Rows that an index names are scaled down to the largest norm, the others are copied. */
-static int FN(renorm_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                           void *scratch) {
-  const int64_t *offsets = (const int64_t *)args[2], width = ints[0];
-  const double most = scalars[0], p = scalars[1];
+TI_KERNEL(renorm_rows) {
+  const named_rows_ints *const sizes = (const named_rows_ints *)ints;
+  const renorm_rows_scalars *const q = (const renorm_rows_scalars *)scalars;
+  const int64_t *offsets = (const int64_t *)args[2], width = sizes->width;
+  const double most = q->largest, p = q->exponent;
   for (int64_t row = begin; row < end; row++) {
     const float *in = (const float *)args[1] + row * width;
     float *out = (float *)args[0] + row * width;

@@ -23,36 +23,34 @@ static uint8_t FN(fp8_code)(double value, double raise, int mantissa, int bias, 
   return (uint8_t)(code ? code | sign : 0);
 }
 
-/* fp8_encode: args codes, values (float), then if flagged the random words of the op; ints [elements, bits of mantissa,
- * bias, saturates, is stochastic]; scalars [1 / scale, largest]. Items are blocks of 4096 elements. Stochastic rounding
- * takes 16 random bits an element, those of rounding_body.h. */
-static int FN(fp8_encode)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(fp8_encode) {
   (void)scratch;
   uint8_t *codes = (uint8_t *)args[0];
   const float *values = (const float *)args[1];
-  const int64_t last = ints[0] < end * 4096 ? ints[0] : end * 4096;
-  const FN(keys) keys = ints[4] ? FN(keys_of)((const int64_t *)args[2]) : (FN(keys)){0, 0};
-  for (int64_t i = begin * 4096; i < last; i += VL) {
+  const fp8_encode_ints *const p = (const fp8_encode_ints *)ints;
+  const fp8_encode_scalars *const q = (const fp8_encode_scalars *)scalars;
+  const int64_t last = p->elements < end * TI_FP8_SPAN ? p->elements : end * TI_FP8_SPAN;
+  const FN(keys) keys = p->is_stochastic ? FN(keys_of)((const int64_t *)args[2]) : (FN(keys)){0, 0};
+  for (int64_t i = begin * TI_FP8_SPAN; i < last; i += VL) {
     const FN(ru) bits = FN(random_halves)(keys, i);
     for (int64_t k = 0; k < VL && i + k < last; k++)
-      codes[i + k] = FN(fp8_code)(values[i + k] * scalars[0], ints[4] ? ldexp(bits[k], -16) : -1.0, (int)ints[1],
-                                  (int)ints[2], scalars[1], (int)ints[3]);
+      codes[i + k] = FN(fp8_code)(values[i + k] * q->inverse, p->is_stochastic ? ldexp(bits[k], -16) : -1.0, (int)p->mantissa,
+                                  (int)p->bias, q->largest, (int)p->saturates);
   }
   return TI_OK;
 }
 
-/* fp8_decode: args values (float), codes; ints as above; scalars [scale]. */
-static int FN(fp8_decode)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(fp8_decode) {
   (void)scratch;
-  const int mantissa = (int)ints[1], bias = (int)ints[2], one = 1 << mantissa;
+  const fp8_decode_ints *const p = (const fp8_decode_ints *)ints;
+  const double scale = ((const fp8_decode_scalars *)scalars)->scale;
+  const int mantissa = (int)p->mantissa, bias = (int)p->bias, one = 1 << mantissa;
   float *values = (float *)args[0];
   const uint8_t *codes = (const uint8_t *)args[1];
-  for (int64_t i = begin * 4096; i < ints[0] && i < end * 4096; i++) {
+  for (int64_t i = begin * TI_FP8_SPAN; i < p->elements && i < end * TI_FP8_SPAN; i++) {
     const int exponent = (codes[i] & 0x7f) >> mantissa, part = codes[i] & (one - 1);
     const double size = exponent ? ldexp(one + part, exponent - bias - mantissa) : ldexp(part, 1 - bias - mantissa);
-    values[i] = codes[i] == 0x80 ? NAN : (float)((codes[i] & 0x80 ? -size : size) * scalars[0]);
+    values[i] = codes[i] == 0x80 ? NAN : (float)((codes[i] & 0x80 ? -size : size) * scale);
   }
   return TI_OK;
 }

@@ -4,31 +4,18 @@
  * half, rounded as the machine does: source ipu_hardware.md, section 5. Where tiles share the summands, each begins at zero,
  * and what they come to is added up as floats, in the order of the tiles, and rounded to a half.
  */
+#include "rowmath.h"
 #include "gemm_body.h"
 #include "rounding_body.h"
 
 #ifndef TORCHIPU_HALF_PRODUCT
 #define TORCHIPU_HALF_PRODUCT
 enum { TI_RADICES = 4, TI_HALF_ROWS = 8 };
-/* Rows, or summands, that are places in an image: counted with the first radix fastest. */
-typedef struct { int64_t sizes[TI_RADICES]; } ti_places;
-static inline int64_t ti_place_at(const ti_places *p, const int64_t *strides, int64_t i) {
+static inline int64_t ti_place_at(const int64_t *sizes, const int64_t *strides, int64_t i) {
   int64_t at = 0;
-  for (int k = 0; k < TI_RADICES; k++) { at += i % p->sizes[k] * strides[k]; i /= p->sizes[k]; }
+  for (int k = 0; k < TI_RADICES; k++) { at += i % sizes[k] * strides[k]; i /= sizes[k]; }
   return at;
 }
-typedef struct {
-  int64_t groups, a_group, b_group, out_group;
-  ti_places rows;
-  int64_t a_row[TI_RADICES], out_row[TI_RADICES], number_row[TI_RADICES], first_number, all_rows;
-  int64_t channels, a_channel, taps;
-  int64_t columns, out_column, panels, column_taps;  /* panels of all column taps; columns of one */
-  int64_t gathers;                                   /* whether the rows of B are places, else packed panels */
-  ti_places summands;
-  int64_t b_summand[TI_RADICES];
-  int64_t item_rows, item_panels, size, tile_groups, all_groups, overflow, is_stochastic, has_addend, addend[3];
-} ti_half_product;
-enum { TI_HALF_INTS = sizeof(ti_half_product) / 8, TI_HALF_BLOCK = 512 };
 #endif
 
 /* A tile of up to 8 rows and the columns of two vectors: some summands, in groups after each of which the sums are rounded. */
@@ -146,53 +133,41 @@ static void FN(half_rows)(FN(half_tile) t, const float *a, const int64_t *a_at, 
   }
 }
 
-/* half_product: args out, left, right, then if flagged addend, then if flagged the random words of the result; all
- * float, halves by value.
- *
- *   ints     ti_half_product; then of each tap where its channels begin in the left operand and the number of its first group
- *            of them; of each tap of the columns where it begins in the right operand and in the result
- *   scalars  [alpha, beta]
- *   items    groups * blocks of rows * blocks of panels
- *   scratch  floats: 64 for each row of an item; int64: 3 for each row of an item, 512
- *
- * out = alpha * sum + beta * addend. Right operands are packed by matmul_pack, taps and their channels being the summands, or
- * lie in an image: each summand is then a place, whose channels are the columns. The bits of a partial are those of element
- * (1 + its number) * results + the number of its result, each row of results taking a multiple of 32; the result itself
- * has those that come first. */
-static int FN(half_product)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
-  ti_half_product p;
-  memcpy(&p, ints, sizeof p);
-  const int64_t *taps = ints + TI_HALF_INTS, *column_taps = taps + 2 * p.taps;
+/* The bits of a partial are those of element (1 + its number) * results + the number of its result, each row of results
+ * taking a multiple of 32; the result itself has those that come first. */
+TI_KERNEL(half_product) {
+  const half_product_ints *const sizes = (const half_product_ints *)ints, p = *sizes;
+  const half_product_scalars *const factors = (const half_product_scalars *)scalars;
+  const int64_t *taps = sizes->taps, *column_taps = taps + 2 * p.num_taps;
   const int64_t *state = p.is_stochastic ? (const int64_t *)args[3 + p.has_addend] : 0;
   int64_t all = 1, shares = 0;
-  for (int k = 0; k < TI_RADICES; k++) all *= p.rows.sizes[k];
+  for (int k = 0; k < TI_RADICES; k++) all *= p.row_sizes[k];
   shares = ti_ceil(p.panels, p.item_panels);
   const int64_t blocks = ti_ceil(all, p.item_rows), padded = p.panels * TI_PANEL;
-  const int64_t per_tap = p.panels / p.column_taps, depth = p.taps * p.channels;
+  const int64_t per_tap = p.panels / p.num_column_taps, depth = p.num_taps * p.channels;
   float *const sums = (float *)scratch, *const totals = sums + p.item_rows * TI_PANEL;
   int64_t *const a_at = (int64_t *)(totals + p.item_rows * TI_PANEL), *const out_at = a_at + p.item_rows;
   int64_t *const numbers = out_at + p.item_rows, *const places = numbers + p.item_rows;
-  FN(half_tile) t = {.ak = p.a_channel, .size = p.size, .overflow = (int)p.overflow, .c = sums,
+  FN(half_tile) t = {.ak = p.left_channel, .size = p.size, .overflow = (int)p.overflow, .c = sums,
                      .results = p.groups * p.all_rows * padded, .is_stochastic = p.is_stochastic && !FN(rounds_to_nearest)(state)};
   if (t.is_stochastic) t.keys = FN(keys_of)(state);
-  const float alpha = (float)scalars[0], beta = (float)scalars[1];
+  const float alpha = (float)factors->alpha, beta = (float)factors->beta;
   for (int64_t item = begin; item < end; item++) {
     const int64_t group = item / (shares * blocks), r0 = item / shares % blocks * p.item_rows, rows = ti_min(p.item_rows, all - r0);
     const int64_t p0 = item % shares * p.item_panels, p1 = ti_min(p.panels, p0 + p.item_panels);
-    const float *left = (const float *)args[1] + group * p.a_group, *right = (const float *)args[2] + group * p.b_group;
+    const float *left = (const float *)args[1] + group * p.left_group, *right = (const float *)args[2] + group * p.right_group;
     float *out = (float *)args[0] + group * p.out_group;
     for (int64_t r = 0; r < rows; r++) {
-      a_at[r] = ti_place_at(&p.rows, p.a_row, r0 + r);
-      out_at[r] = ti_place_at(&p.rows, p.out_row, r0 + r);
-      numbers[r] = (group * p.all_rows + p.first_number + ti_place_at(&p.rows, p.number_row, r0 + r)) * padded;
+      a_at[r] = ti_place_at(p.row_sizes, p.left_row, r0 + r);
+      out_at[r] = ti_place_at(p.row_sizes, p.out_row, r0 + r);
+      numbers[r] = (group * p.all_rows + p.first_number + ti_place_at(p.row_sizes, p.number_row, r0 + r)) * padded;
     }
     for (int64_t panel = p0; panel < p1; panel++) {
       const int64_t tap = panel / per_tap, first = panel % per_tap * TI_PANEL, width = ti_min(TI_PANEL, p.columns - first);
       int64_t tile = -1;
       int has_total = 0;
       t.column = panel * TI_PANEL;
-      for (int64_t s = 0; s < p.taps; s++) {
+      for (int64_t s = 0; s < p.num_taps; s++) {
         const int64_t block = ti_max(1, TI_HALF_BLOCK / p.size) * p.size;
         for (int64_t k = 0; k < p.channels;) {
           const int64_t number = taps[2 * s + 1] + k / p.size, mine = (number - 1) / p.tile_groups;
@@ -207,13 +182,13 @@ static int FN(half_product)(char *const *args, const int64_t *ints, const double
           }
           tile = mine;
           if (p.gathers) {
-            for (int64_t q = 0; q < t.k; q++) places[q] = ti_place_at(&p.summands, p.b_summand, k + q);
+            for (int64_t q = 0; q < t.k; q++) places[q] = ti_place_at(p.summand_sizes, p.right_summand, k + q);
             t.places = places;
             t.b = right + column_taps[2 * tap] + first;
           } else {
             t.b = right + (panel * depth + s * p.channels + k) * TI_PANEL;
           }
-          FN(half_rows)(t, left + taps[2 * s] + k * p.a_channel, a_at, numbers, rows, p.gathers ? width : TI_PANEL);
+          FN(half_rows)(t, left + taps[2 * s] + k * p.left_channel, a_at, numbers, rows, p.gathers ? width : TI_PANEL);
           k += t.k;
         }
       }

@@ -2,6 +2,7 @@
  *
  * A value is written by one item only, which takes its sources in their order: the result is the same on any number of
  * threads, the last write wins, and sums are added from the first source to the last. */
+#include "rowmath.h"
 
 static inline __attribute__((always_inline)) int64_t FN(position)(const char *p, int64_t bytes, int64_t i) {
   return bytes == 8 ? ((const int64_t *)p)[i] : ((const int32_t *)p)[i];
@@ -45,7 +46,8 @@ static inline int64_t FN(gather_floats)(float *out, const float *table, const in
 
 static inline __attribute__((always_inline)) int FN(gather_sized)(
     char *const *args, const int64_t *ints, int64_t begin, int64_t end, int64_t bytes, int64_t index_bytes) {
-  const int64_t n = ints[2], inner = ints[3], extent = ints[4];
+  const gather_block_ints *const p = (const gather_block_ints *)ints;
+  const int64_t n = p->index_rows, inner = p->inner, extent = p->extent;
   int bad = 0;
   for (int64_t row = begin; row < end;) {
     const int64_t run = inner == 1 ? TI_MIN(n - row % n, end - row) : 1, count = run * inner;
@@ -70,13 +72,11 @@ static inline __attribute__((always_inline)) int FN(gather_sized)(
   return TI_OK;
 }
 
-/* gather_block: args out [outer, n, inner], table [outer, extent, inner], index [outer, n, inner]; ints element bytes,
- * index bytes, n, inner, extent (at least 1). Items: (outer, n). */
-static int FN(gather_block)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
+TI_KERNEL(gather_block) {
+  const gather_block_ints *const p = (const gather_block_ints *)ints;
 #define TI_GATHER(bytes) \
-  (ints[1] == 8 ? FN(gather_sized)(args, ints, begin, end, bytes, 8) : FN(gather_sized)(args, ints, begin, end, bytes, 4))
-  switch (ints[0]) {
+  (p->index_bytes == 8 ? FN(gather_sized)(args, ints, begin, end, bytes, 8) : FN(gather_sized)(args, ints, begin, end, bytes, 4))
+  switch (p->element_bytes) {
     case 1: return TI_GATHER(1);
     case 2: return TI_GATHER(2);
     case 4: return TI_GATHER(4);
@@ -85,35 +85,32 @@ static int FN(gather_block)(char *const *args, const int64_t *ints, const double
 #undef TI_GATHER
 }
 
-/* How a source meets what is there. PUT keeps the source, whatever its type. */
-enum { FN(PUT), FN(ADD), FN(MULTIPLY), FN(MAX), FN(MIN), FN(MEAN) };
-
 /* As eager mode has it: NaN wins over numbers. */
 static inline __attribute__((always_inline)) float FN(join_float)(int how, float x, float y) {
   switch (how) {
-    case FN(MULTIPLY): return x * y;
-    case FN(MAX): return y != y ? y : x < y ? y : x;
-    case FN(MIN): return y != y ? y : y < x ? y : x;
+    case TI_JOIN_MULTIPLY: return x * y;
+    case TI_JOIN_MAX: return y != y ? y : x < y ? y : x;
+    case TI_JOIN_MIN: return y != y ? y : y < x ? y : x;
     default: return x + y;
   }
 }
 static inline __attribute__((always_inline)) int64_t FN(join_long)(int how, int64_t x, int64_t y) {
   switch (how) {
-    case FN(MULTIPLY): return (int64_t)((uint64_t)x * (uint64_t)y);
-    case FN(MAX): return x < y ? y : x;
-    case FN(MIN): return y < x ? y : x;
+    case TI_JOIN_MULTIPLY: return (int64_t)((uint64_t)x * (uint64_t)y);
+    case TI_JOIN_MAX: return x < y ? y : x;
+    case TI_JOIN_MIN: return y < x ? y : x;
     default: return (int64_t)((uint64_t)x + (uint64_t)y);
   }
 }
 
-enum { FN(PANEL) = 64 }; /* columns taken together, so that they share cache lines */
-
 static inline __attribute__((always_inline)) int FN(scatter_sized)(
     char *const *args, const int64_t *ints, int64_t begin, int64_t end, int64_t bytes, int how, int is_long) {
-  const int64_t index_bytes = ints[1], n = ints[2], inner = ints[3], extent = ints[4], source_rows = ints[5];
-  const int64_t panels = (inner + FN(PANEL) - 1) / FN(PANEL), constant = source_rows == 0;
+  const scatter_block_ints *const p = (const scatter_block_ints *)ints;
+  const int64_t index_bytes = p->index_bytes, n = p->index_rows, inner = p->inner, extent = p->extent;
+  const int64_t source_rows = p->source_rows;
+  const int64_t panels = (inner + TI_SCATTER_PANEL - 1) / TI_SCATTER_PANEL, constant = source_rows == 0;
   for (int64_t item = begin; item < end; item++) {
-    const int64_t o = item / panels, first = item % panels * FN(PANEL), columns = TI_MIN(FN(PANEL), inner - first);
+    const int64_t o = item / panels, first = item % panels * TI_SCATTER_PANEL, columns = TI_MIN(TI_SCATTER_PANEL, inner - first);
     char *out = args[0] + (o * extent * inner + first) * bytes;
     const char *source = args[2] + (constant ? 0 : (o * source_rows * inner + first) * bytes);
     for (int64_t i = 0; i < n; i++) {
@@ -122,7 +119,7 @@ static inline __attribute__((always_inline)) int FN(scatter_sized)(
         if (__builtin_expect((uint64_t)k >= (uint64_t)extent, 0)) return TI_TRAP_INDEX;
         char *to = out + (k * inner + j) * bytes;
         const char *from = source + (constant ? 0 : (i * inner + j) * bytes);
-        if (how == FN(PUT)) memcpy(to, from, (size_t)bytes);
+        if (how == TI_JOIN_PUT) memcpy(to, from, (size_t)bytes);
         else if (is_long) *(int64_t *)to = FN(join_long)(how, *(int64_t *)to, *(const int64_t *)from);
         else *(float *)to = FN(join_float)(how, *(float *)to, *(const float *)from);
       }
@@ -131,35 +128,30 @@ static inline __attribute__((always_inline)) int FN(scatter_sized)(
   return TI_OK;
 }
 
-/* scatter_block: args out [outer, extent, inner] (written in place), index [outer, n, inner], source [outer, source
- * rows, inner]; ints element bytes, index bytes, n, inner, extent, source rows (0: one number for all), how. What is
- * joined is float where elements have 4 bytes, long where they have 8. Items: (outer, panel of 64 columns). */
-static int FN(scatter_block)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                             void *scratch) {
+TI_KERNEL(scatter_block) {
+  const scatter_block_ints *const p = (const scatter_block_ints *)ints;
 #define TI_JOINED(how) \
-  (ints[0] == 8 ? FN(scatter_sized)(args, ints, begin, end, 8, how, 1) : FN(scatter_sized)(args, ints, begin, end, 4, how, 0))
-  switch (ints[6]) {
-    case FN(ADD): return TI_JOINED(FN(ADD));
-    case FN(MULTIPLY): return TI_JOINED(FN(MULTIPLY));
-    case FN(MAX): return TI_JOINED(FN(MAX));
-    case FN(MIN): return TI_JOINED(FN(MIN));
+  (p->element_bytes == 8 ? FN(scatter_sized)(args, ints, begin, end, 8, how, 1) : FN(scatter_sized)(args, ints, begin, end, 4, how, 0))
+  switch (p->how) {
+    case TI_JOIN_ADD: return TI_JOINED(TI_JOIN_ADD);
+    case TI_JOIN_MULTIPLY: return TI_JOINED(TI_JOIN_MULTIPLY);
+    case TI_JOIN_MAX: return TI_JOINED(TI_JOIN_MAX);
+    case TI_JOIN_MIN: return TI_JOINED(TI_JOIN_MIN);
     default: break;
   }
 #undef TI_JOINED
-  switch (ints[0]) {
-    case 1: return FN(scatter_sized)(args, ints, begin, end, 1, FN(PUT), 0);
-    case 2: return FN(scatter_sized)(args, ints, begin, end, 2, FN(PUT), 0);
-    case 4: return FN(scatter_sized)(args, ints, begin, end, 4, FN(PUT), 0);
-    default: return FN(scatter_sized)(args, ints, begin, end, 8, FN(PUT), 0);
+  switch (p->element_bytes) {
+    case 1: return FN(scatter_sized)(args, ints, begin, end, 1, TI_JOIN_PUT, 0);
+    case 2: return FN(scatter_sized)(args, ints, begin, end, 2, TI_JOIN_PUT, 0);
+    case 4: return FN(scatter_sized)(args, ints, begin, end, 4, TI_JOIN_PUT, 0);
+    default: return FN(scatter_sized)(args, ints, begin, end, 8, TI_JOIN_PUT, 0);
   }
 }
 
-/* divide_counts: args out (in place), counts (same type); ints is long. Items: elements. A mean divides by how many
- * were added, at least one; whole numbers are rounded down. */
-static int FN(divide_counts)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                             void *scratch) {
+/* A mean divides by how many were added, at least one. */
+TI_KERNEL(divide_counts) {
   for (int64_t i = begin; i < end; i++) {
-    if (ints[0]) {
+    if (((const divide_counts_ints *)ints)->is_long) {
       int64_t *x = (int64_t *)args[0] + i, count = ((const int64_t *)args[1])[i];
       if (count > 1) *x = *x / count - (*x % count < 0);
     } else {
@@ -171,13 +163,10 @@ static int FN(divide_counts)(char *const *args, const int64_t *ints, const doubl
 }
 
 /* --------------------------------------------------------------------------- rows */
-/* take_strided: args out [outer, n, inner], table, offsets LONG[n] in elements; ints element bytes, n, dims outside,
- * dims inside, inner elements, then sizes and strides outside, sizes and strides inside (at most 8 each).
- * Items: (outer, n). */
-static int FN(take_strided)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
-  const int64_t bytes = ints[0], n = ints[1], outside = ints[2], inside = ints[3], count = ints[4];
-  const int64_t *outer = ints + 5, *inner = outer + 2 * outside;
+TI_KERNEL(take_strided) {
+  const take_strided_ints *const p = (const take_strided_ints *)ints;
+  const int64_t bytes = p->element_bytes, n = p->taken, outside = p->outside, inside = p->inside, count = p->inner;
+  const int64_t *outer = p->layout, *inner = outer + 2 * outside;
   for (int64_t item = begin; item < end; item++) {
     int64_t from = ((const int64_t *)args[2])[item % n], rest = item / n;
     for (int64_t d = outside - 1; d >= 0; d--) {
@@ -214,26 +203,23 @@ static int FN(take_strided)(char *const *args, const int64_t *ints, const double
     for (; j < last; j++) { \
       const T *s = sources + order[j] * step; \
       switch (how) { \
-        case FN(MULTIPLY): for (int64_t i = 0; i < inner; i++) out[i] = join(FN(MULTIPLY), out[i], s[i * lane]); break; \
-        case FN(MAX): for (int64_t i = 0; i < inner; i++) out[i] = join(FN(MAX), out[i], s[i * lane]); break; \
-        case FN(MIN): for (int64_t i = 0; i < inner; i++) out[i] = join(FN(MIN), out[i], s[i * lane]); break; \
-        default: for (int64_t i = 0; i < inner; i++) out[i] = join(FN(ADD), out[i], s[i * lane]); break; \
+        case TI_JOIN_MULTIPLY: for (int64_t i = 0; i < inner; i++) out[i] = join(TI_JOIN_MULTIPLY, out[i], s[i * lane]); break; \
+        case TI_JOIN_MAX: for (int64_t i = 0; i < inner; i++) out[i] = join(TI_JOIN_MAX, out[i], s[i * lane]); break; \
+        case TI_JOIN_MIN: for (int64_t i = 0; i < inner; i++) out[i] = join(TI_JOIN_MIN, out[i], s[i * lane]); break; \
+        default: for (int64_t i = 0; i < inner; i++) out[i] = join(TI_JOIN_ADD, out[i], s[i * lane]); break; \
       } \
     } \
-    if (how == FN(MEAN) && count > 1) for (int64_t i = 0; i < inner; i++) out[i] = divide; \
+    if (how == TI_JOIN_MEAN && count > 1) for (int64_t i = 0; i < inner; i++) out[i] = divide; \
   } while (0)
 
-/* reduce_rows: args out [outer, rows, inner], base (same shape), source [outer, n, inner], offsets and order of a
- * bucketed index; ints rows, n, inner, whether the base takes part, source stride of n (0: one row for all), source
- * stride of inner (0: one number), how, is long. Rows that no index names keep the base. Items: (outer, row). */
-static int FN(reduce_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                           void *scratch) {
+TI_KERNEL(reduce_indexed) {
   const int64_t *offsets = (const int64_t *)args[3], *order = (const int64_t *)args[4];
-  const int64_t rows = ints[0], n = ints[1], inner = ints[2], with_base = ints[3], step = ints[4], lane = ints[5];
-  const int64_t how = ints[6];
+  const reduce_indexed_ints *const p = (const reduce_indexed_ints *)ints;
+  const int64_t rows = p->rows, n = p->source_rows, inner = p->inner, with_base = p->with_base, step = p->source_row;
+  const int64_t lane = p->source_column, how = p->how;
   for (int64_t item = begin; item < end; item++) {
     const int64_t o = item / rows, k = item % rows;
-    if (ints[7]) TI_REDUCE_ROWS(int64_t, FN(join_long), out[i] / count - (out[i] % count < 0));
+    if (p->is_long) TI_REDUCE_ROWS(int64_t, FN(join_long), out[i] / count - (out[i] % count < 0));
     else TI_REDUCE_ROWS(float, FN(join_float), out[i] / (float)count);
   }
   return TI_OK;
@@ -241,36 +227,31 @@ static int FN(reduce_rows)(char *const *args, const int64_t *ints, const double 
 #undef TI_REDUCE_ROWS
 
 /* --------------------------------------------------------------------------- masks */
-enum { FN(BLOCK) = 4096 }; /* elements of an item of the mask kernels */
-
 static inline int64_t FN(set_before)(const int64_t *counts, int64_t block) {
   int64_t sum = 0;
   for (int64_t b = 0; b < block; b++) sum += counts[b];
   return sum;
 }
 
-/* mask_count: args counts LONG[blocks], mask bool; ints elements. Items: blocks of 4096 elements. */
-static int FN(mask_count)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(mask_count) {
+  const mask_count_ints *const p = (const mask_count_ints *)ints;
   for (int64_t block = begin; block < end; block++) {
-    const int64_t last = TI_MIN(ints[0], (block + 1) * FN(BLOCK));
+    const int64_t last = TI_MIN(p->elements, (block + 1) * TI_MASK_BLOCK);
     int64_t count = 0;
-    for (int64_t i = block * FN(BLOCK); i < last; i++) count += args[1][i] != 0;
+    for (int64_t i = block * TI_MASK_BLOCK; i < last; i++) count += args[1][i] != 0;
     ((int64_t *)args[0])[block] = count;
   }
   return TI_OK;
 }
 
-/* mask_scatter: args out, base, source, mask, counts; ints elements, element bytes, elements of the source. Items as
- * mask_count. The n-th element where the mask is set takes the n-th element of the source, the others the base. */
-static int FN(mask_scatter)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
-  const int64_t bytes = ints[1];
+TI_KERNEL(mask_scatter) {
+  const masked_ints *const p = (const masked_ints *)ints;
+  const int64_t bytes = p->element_bytes;
   int64_t taken = FN(set_before)((const int64_t *)args[4], begin);
-  for (int64_t i = begin * FN(BLOCK), last = TI_MIN(ints[0], end * FN(BLOCK)); i < last; i++) {
+  for (int64_t i = begin * TI_MASK_BLOCK, last = TI_MIN(p->elements, end * TI_MASK_BLOCK); i < last; i++) {
     const char *from = args[1] + i * bytes;
     if (args[3][i]) {
-      if (taken >= ints[2]) return TI_TRAP_RANGE;
+      if (taken >= p->selected) return TI_TRAP_RANGE;
       from = args[2] + taken++ * bytes;
     }
     memcpy(args[0] + i * bytes, from, (size_t)bytes);
@@ -278,29 +259,25 @@ static int FN(mask_scatter)(char *const *args, const int64_t *ints, const double
   return TI_OK;
 }
 
-/* mask_compact: args out (zeroed), source, mask, counts; ints elements, element bytes, elements of out. Items as
- * mask_count. The n-th element of out is the source where the mask is set for the n-th time. */
-static int FN(mask_compact)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
-  const int64_t bytes = ints[1];
+TI_KERNEL(mask_compact) {
+  const masked_ints *const p = (const masked_ints *)ints;
+  const int64_t bytes = p->element_bytes;
   int64_t put = FN(set_before)((const int64_t *)args[3], begin);
-  for (int64_t i = begin * FN(BLOCK), last = TI_MIN(ints[0], end * FN(BLOCK)); i < last; i++)
-    if (args[2][i] && put < ints[2]) memcpy(args[0] + put++ * bytes, args[1] + i * bytes, (size_t)bytes);
+  for (int64_t i = begin * TI_MASK_BLOCK, last = TI_MIN(p->elements, end * TI_MASK_BLOCK); i < last; i++)
+    if (args[2][i] && put < p->selected) memcpy(args[0] + put++ * bytes, args[1] + i * bytes, (size_t)bytes);
   return TI_OK;
 }
 
-/* nonzero: args out LONG[size, dims] (filled before), mask, counts; ints elements, size, dims, sizes[dims]. Items as
- * mask_count. Coordinates of the elements where the mask is set, in order. */
-static int FN(nonzero)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                       void *scratch) {
-  const int64_t dims = ints[2];
+TI_KERNEL(nonzero) {
+  const nonzero_ints *const p = (const nonzero_ints *)ints;
+  const int64_t dims = p->dims;
   int64_t put = FN(set_before)((const int64_t *)args[2], begin);
-  for (int64_t i = begin * FN(BLOCK), last = TI_MIN(ints[0], end * FN(BLOCK)); i < last && put < ints[1]; i++) {
+  for (int64_t i = begin * TI_MASK_BLOCK, last = TI_MIN(p->elements, end * TI_MASK_BLOCK); i < last && put < p->size; i++) {
     if (!args[1][i]) continue;
     int64_t *out = (int64_t *)args[0] + put++ * dims, rest = i;
     for (int64_t d = dims - 1; d >= 0; d--) {
-      out[d] = rest % ints[3 + d];
-      rest /= ints[3 + d];
+      out[d] = rest % p->sizes[d];
+      rest /= p->sizes[d];
     }
   }
   return TI_OK;

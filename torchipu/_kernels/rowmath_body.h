@@ -1,4 +1,5 @@
 /* Vectors of VL floats: partial loads and stores, sums in a fixed order, the exponential, and moments of a row. */
+#include "rowmath.h"
 
 TI_INLINE VF FN(set)(float value) { return (VF){0} + value; }
 TI_INLINE VF FN(ld)(const float *p) { return *(const VF *)p; }

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchipu._kernels import attention as kernels
+from torchipu._kernels.table.attention import ATTENTION, ATTENTION_BACKWARD, AttentionInts, AttentionScalars
 from torchipu.device.codelets import busiest_elements, vector_codelet
 from torchipu.device.matrix_unit import matmul_vertices
 from torchipu.host.emit import half_partial_attention
@@ -119,11 +119,20 @@ def _mask(plan: HostPlanner, op: Op, query: HostTensor) -> HostTensor | None:
     return broadcast(plan.value(tensor, DType.FLOAT, contiguous=False), (*query.shape[:3], key.shape[2]))
 
 
-def _ints(op: Op, operands: Sequence[HostTensor], mask: HostTensor | None, rows: int, cols: int) -> tuple[int, ...]:
-    query, key = operands[0], operands[1]
-    masked, mask_strides = (0, (0, 0, 0, 0)) if mask is None else (1, mask.strides)
-    head = (*query.shape[:3], key.shape[2], query.shape[3], rows, cols, int(bool(op.attrs["is_causal"])), masked)
-    return (*head, *(stride for operand in operands for stride in operand.strides[:3]), *mask_strides)
+def _ints(op: Op, operands: Sequence[HostTensor], mask: HostTensor | None, rows: int, columns: int) -> AttentionInts:
+    query, key, value = operands
+    batch, heads, queries, width = query.shape
+    return AttentionInts(
+        batch=batch, heads=heads, queries=queries, keys=key.shape[2], width=width, rows=rows, columns=columns,
+        is_causal=bool(op.attrs["is_causal"]), has_mask=mask is not None, query=_strides(query), key=_strides(key),
+        value=_strides(value), mask=(0, 0, 0, 0) if mask is None else (*_strides(mask), mask.strides[3]),
+    )
+
+
+def _strides(held: HostTensor) -> tuple[int, int, int]:
+    """Return the strides along batch, head and position."""
+    batch, head, position = held.strides[:3]
+    return batch, head, position
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +213,11 @@ def _emit_forward(op: Op, plan: HostPlanner) -> None:
             rows = -(-rows // 2)
         cols = min(KEYS_AT_ONCE, -(-operands[1].shape[2] // 32) * 32)
         plan.step(
-            kernels.ATTENTION,
+            ATTENTION,
             call.dense,
             [*call.operands, *([call.mask] if call.mask else [])],
             ints=_ints(op, call.operands, call.mask, rows, cols),
-            scalars=(_scale(op, width),),
+            scalars=AttentionScalars(_scale(op, width)),
             items=batch * heads * -(-queries // rows),
             scratch_bytes=4 * (cols * width + rows * cols + rows * width + 2 * rows),
             writes=[
@@ -236,11 +245,11 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     apart = [plan.scratch((batches, heads, keys, width)) for _ in range(2)] if heads != key_heads else outputs[1:]
     for call in _calls(operands, _mask(plan, op, operands[0]), [outputs[0], *apart, *saved]):
         plan.step(
-            kernels.ATTENTION_BACKWARD,
+            ATTENTION_BACKWARD,
             call.dense[:3],
             [*call.dense[3:], *call.operands, *([call.mask] if call.mask else [])],
             ints=_ints(op, call.operands, call.mask, rows, cols),
-            scalars=(_scale(op, width),),
+            scalars=AttentionScalars(_scale(op, width)),
             items=(items := call.operands[0].shape[0] * call.operands[0].shape[1]),
             scratch_bytes=4 * (2 * cols * width + 2 * rows * cols + queries),
             writes=[Blocks.rows(items, held) for held in call.dense[:3]],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from torchipu._kernels import conv as kernels
+from torchipu._kernels.table.conv import CONV_BIAS, ConvBiasInts
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set
 from torchipu.device.matrix_unit import product_vertices
@@ -211,7 +211,7 @@ def emit_parameter_gradients(op: Op, plan: HostPlanner) -> None:
 def _emit_bias_gradient(plan: HostPlanner, db: HostTensor, dy: HostTensor) -> None:
     samples, channels, positions = dy.shape[0], dy.shape[1], prod(dy.shape[2:])
     plan.step(
-        kernels.CONV_BIAS, [db], [dy], ints=(samples, channels, positions), items=channels,
+        CONV_BIAS, [db], [dy], ints=ConvBiasInts(samples, channels, positions), items=channels,
         grain=grain_for(channels, dy.num_elements, 16384), writes=[Blocks.of((channels,), (1,))],
     )
 

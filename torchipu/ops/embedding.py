@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from torchipu._kernels import embedding as kernels
+from torchipu._kernels.table import embedding as kernels
+from torchipu._kernels.table.embedding import (
+    BAG_COLUMNS,
+    BagMaxGradInts,
+    BagMode,
+    BagOfInts,
+    BagRowsGradInts,
+    BagRowsInts,
+    BagWeightsGradInts,
+    NamedRowsInts,
+    RenormRowsScalars,
+    SumRowsInts,
+    SumRowsScalars,
+)
 from torchipu.device.codelets import FILL, MULTI_SLICE, MULTI_UPDATE_ADD
 from torchipu.device.compute_sets import elementwise_set, gather_set
 from torchipu.device.row_access import lower_take, lower_update
@@ -17,9 +30,6 @@ from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import OpSpec, register
 from torchipu.target import Target
-
-SUM, MEAN, MAXIMUM = range(3)  # as in embedding_body.h
-COLUMNS = 16  # of an item of bag_max_grad
 
 
 # --------------------------------------------------------------------------- embedding
@@ -37,11 +47,14 @@ def _emit_embedding_grad(op: Op, plan: HostPlanner) -> None:
     padding = op.attrs["padding_idx"]
     assert isinstance(padding, int)
     offsets, order = bucket(plan, index, rows, wrap=False, skipped=padding)
-    plan.step(kernels.SUM_ROWS, [out], [dy, dy, offsets, order], ints=(rows, index.num_elements, width, 0, width, 1),
-              scalars=(1.0,), items=rows, grain=row_grain(width), writes=[Blocks.rows(rows, out)])
+    ints = SumRowsInts(
+        rows=rows, source_rows=index.num_elements, inner=width, has_base=False, source_row=width, source_column=1,
+    )
+    plan.step(kernels.SUM_ROWS, [out], [dy, dy, offsets, order], ints=ints,
+              scalars=SumRowsScalars(1.0), items=rows, grain=row_grain(width), writes=[Blocks.rows(rows, out)])
     if op.attrs.get("scale_grad_by_freq"):
-        plan.step(kernels.SCALE_BY_COUNT, [out], [offsets], ints=(width,), items=rows, grain=row_grain(width),
-                  reads_outputs=True, writes=[Blocks.rows(rows, out)])
+        plan.step(kernels.SCALE_BY_COUNT, [out], [offsets], ints=NamedRowsInts(width), items=rows,
+                  grain=row_grain(width), reads_outputs=True, writes=[Blocks.rows(rows, out)])
 
 
 def _emit_renorm(op: Op, plan: HostPlanner) -> None:
@@ -49,9 +62,10 @@ def _emit_renorm(op: Op, plan: HostPlanner) -> None:
     table, index = plan.value(needed(op, "self"), DType.FLOAT), plan.value(needed(op, "indices"))
     rows, width = table.shape
     offsets, _ = bucket(plan, index, rows, wrap=False)
-    scalars = (float(op.attrs["max_norm"]), float(op.attrs["norm_type"]))  # type: ignore[arg-type]
-    plan.step(kernels.RENORM_ROWS, [plan.output(op.outputs[0], DType.FLOAT)], [table, offsets], ints=(width,),
-              scalars=scalars, items=rows, grain=row_grain(width), writes=[Blocks.rows(rows, table)])
+    scalars = RenormRowsScalars(float(op.attrs["max_norm"]), float(op.attrs["norm_type"]))  # type: ignore[arg-type]
+    plan.step(kernels.RENORM_ROWS, [plan.output(op.outputs[0], DType.FLOAT)], [table, offsets],
+              ints=NamedRowsInts(width), scalars=scalars, items=rows, grain=row_grain(width),
+              writes=[Blocks.rows(rows, table)])
 
 
 # --------------------------------------------------------------------------- bags
@@ -78,16 +92,18 @@ def _wanted_slots(op: Op) -> list[Tensor | None]:
 def _emit_bag(op: Op, plan: HostPlanner) -> None:
     table, index = plan.value(needed(op, "weight"), DType.FLOAT), plan.value(needed(op, "indices"))
     offsets, bags = _offsets(op, plan, index)
-    weights, mode = op.operand("per_sample_weights"), _integer(op, "mode")
+    weights, mode = op.operand("per_sample_weights"), BagMode(_integer(op, "mode"))
     by = plan.value(weights, DType.FLOAT) if weights is not None else table
     out, bag_of, bag_size, winners = _wanted_slots(op)
     assert out is not None
     width = table.shape[1]
     sizes = plan.scratch((max(1, bags),), DType.LONG)
-    winning = plan.scratch((max(1, bags), width) if mode == MAXIMUM else (1,), DType.LONG)
+    winning = plan.scratch((max(1, bags), width) if mode is BagMode.MAXIMUM else (1,), DType.LONG)
     result = plan.output(out, DType.FLOAT)
-    ints = (table.shape[0], width, index.num_elements, bags, mode, INDEX_BYTES[index.dtype],
-            _integer(op, "padding_idx", -1), int(weights is not None))
+    ints = BagRowsInts(
+        rows=table.shape[0], width=width, length=index.num_elements, bags=bags, mode=mode,
+        index_bytes=INDEX_BYTES[index.dtype], padding=_integer(op, "padding_idx", -1), has_weights=weights is not None,
+    )
     plan.step(kernels.BAG_ROWS, [result, sizes, winning], [table, index, offsets, by], ints=ints, items=bags,
               writes=[Blocks.rows(bags, result)])
     if bag_of is not None:
@@ -101,7 +117,8 @@ def _fill_bag_of(plan: HostPlanner, out: HostTensor, index: HostTensor, offsets:
     """Fill the bag of each position; eager mode leaves it empty where its own backward does not need it."""
     if out.num_elements == index.num_elements:
         numbers = out if out.dtype is DType.LONG else plan.scratch(out.shape, DType.LONG)
-        plan.step(kernels.BAG_OF, [numbers], [offsets], ints=(index.num_elements, bags, INDEX_BYTES[index.dtype]))
+        plan.step(kernels.BAG_OF, [numbers], [offsets],
+                  ints=BagOfInts(index.num_elements, bags, INDEX_BYTES[index.dtype]))
         if numbers is not out:
             emit_copy(plan, out, numbers)
     else:
@@ -122,20 +139,21 @@ def _bag_of(op: Op, plan: HostPlanner, index: HostTensor) -> HostTensor:
     given = needed(op, "offsets")
     offsets = plan.value(given, index.dtype)
     plan.step(kernels.BAG_OF, [numbers], [offsets],
-              ints=(index.num_elements, given.num_elements, INDEX_BYTES[index.dtype]))
+              ints=BagOfInts(index.num_elements, given.num_elements, INDEX_BYTES[index.dtype]))
     return numbers
 
 
 def _emit_bag_grad(op: Op, plan: HostPlanner) -> None:
     dy, index = plan.value(needed(op, "grad"), DType.FLOAT), plan.value(needed(op, "indices"))
-    out, mode = plan.output(op.outputs[0], DType.FLOAT), _integer(op, "mode")
+    out, mode = plan.output(op.outputs[0], DType.FLOAT), BagMode(_integer(op, "mode"))
     rows, width = out.shape
-    if mode == MAXIMUM:
+    if mode is BagMode.MAXIMUM:
         winners = plan.value(needed(op, "maximum_indices"), DType.LONG)
         emit_fill(plan, out, 0)
         sizes = plan.value(needed(op, "bag_size"), DType.LONG)
-        plan.step(kernels.BAG_MAX_GRAD, [out], [dy, winners, sizes], ints=(width, dy.shape[0], rows),
-                  items=-(-width // COLUMNS), reads_outputs=True, writes=[Blocks.of((rows, width), (rows, COLUMNS))])
+        plan.step(kernels.BAG_MAX_GRAD, [out], [dy, winners, sizes],
+                  ints=BagMaxGradInts(width, dy.shape[0], rows), items=-(-width // BAG_COLUMNS), reads_outputs=True,
+                  writes=[Blocks.of((rows, width), (rows, BAG_COLUMNS))])
         return
     weights = op.operand("per_sample_weights")
     by = plan.value(weights, DType.FLOAT) if weights is not None else dy
@@ -143,7 +161,10 @@ def _emit_bag_grad(op: Op, plan: HostPlanner) -> None:
     offsets, order = bucket(plan, index, rows, wrap=False, skipped=_integer(op, "padding_idx", -1))
     bag_of = _offset2bag(op, plan, index)
     plan.step(kernels.BAG_ROWS_GRAD, [out], [dy, offsets, order, bag_of, sizes, by],
-              ints=(width, int(mode == MEAN), int(weights is not None), _integer(op, "scale_grad_by_freq")),
+              ints=BagRowsGradInts(
+                  width=width, is_mean=mode is BagMode.MEAN, has_weights=weights is not None,
+                  scales_by_count=bool(_integer(op, "scale_grad_by_freq")),
+              ),
               items=rows, grain=row_grain(width), writes=[Blocks.rows(rows, out)])
 
 
@@ -158,7 +179,10 @@ def _offset2bag(op: Op, plan: HostPlanner, index: HostTensor) -> HostTensor:
 def _emit_bag_weights_grad(op: Op, plan: HostPlanner) -> None:
     dy, table = plan.value(needed(op, "grad"), DType.FLOAT), plan.value(needed(op, "weight"), DType.FLOAT)
     index = plan.value(needed(op, "indices"))
-    ints = (table.shape[1], table.shape[0], INDEX_BYTES[index.dtype], _integer(op, "padding_idx", -1))
+    ints = BagWeightsGradInts(
+        width=table.shape[1], rows=table.shape[0], index_bytes=INDEX_BYTES[index.dtype],
+        padding=_integer(op, "padding_idx", -1),
+    )
     plan.step(kernels.BAG_WEIGHTS_GRAD, [plan.output(op.outputs[0], DType.FLOAT)],
               [dy, table, index, _offset2bag(op, plan, index)], ints=ints, items=index.num_elements,
               grain=row_grain(table.shape[1]), writes=[Blocks.of((index.num_elements,), (1,))])

@@ -6,7 +6,15 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, cast
 
-from torchipu._kernels import fp8 as kernels
+from torchipu._kernels.table.fp8 import (
+    FP8_DECODE,
+    FP8_ENCODE,
+    FP8_SPAN,
+    Fp8DecodeInts,
+    Fp8DecodeScalars,
+    Fp8EncodeInts,
+    Fp8EncodeScalars,
+)
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set
 from torchipu.device.matrix_unit import matmul_vertices
@@ -28,7 +36,6 @@ if TYPE_CHECKING:
 
 MANTISSA_BIAS_LARGEST = {"F143": (3, 8, 240.0), "F152": (2, 16, 57344.0)}  # ipu_hardware.md 5
 CHANNELS = 32  # a group is twice as wide as one of halves; ipu_hardware.md 5
-SPAN = 4096  # as in fp8_body.h
 
 _CAST = vector_codelet("popops::Cast<quarter>", 2, 2, supervisor=12, worker_half=18, worker_single=19, code_bytes=220,
                        source="estimate: as the cast of halves")
@@ -84,9 +91,12 @@ def _emit_quantise(op: Op, plan: HostPlanner) -> None:
     scale = 2.0 ** -cast(int, op.attrs["scale"])
     is_stochastic = op.target == STOCHASTICALLY
     plan.step(
-        kernels.FP8_ENCODE, [plan.output(op.outputs[0])], [held, *([plan.random_state(op)] if is_stochastic else [])],
-        ints=(held.num_elements, mantissa, bias, int(bool(op.attrs["saturates"])), int(is_stochastic)),
-        scalars=(scale, largest), items=-(-held.num_elements // SPAN),
+        FP8_ENCODE, [plan.output(op.outputs[0])], [held, *([plan.random_state(op)] if is_stochastic else [])],
+        ints=Fp8EncodeInts(
+            elements=held.num_elements, mantissa=mantissa, bias=bias, saturates=bool(op.attrs["saturates"]),
+            is_stochastic=is_stochastic,
+        ),
+        scalars=Fp8EncodeScalars(scale, largest), items=-(-held.num_elements // FP8_SPAN),
     )
 
 
@@ -96,8 +106,9 @@ def _decoded(plan: HostPlanner, tensor: Tensor, name: str, scale: int, into: Hos
     held = plan.value(tensor)
     values = into or plan.scratch(held.shape)
     plan.step(
-        kernels.FP8_DECODE, [values], [held], ints=(held.num_elements, mantissa, bias), scalars=(2.0**scale,),
-        items=-(-held.num_elements // SPAN), writes=[Blocks.of((held.num_elements,), (SPAN,))],
+        FP8_DECODE, [values], [held], ints=Fp8DecodeInts(held.num_elements, mantissa, bias),
+        scalars=Fp8DecodeScalars(2.0**scale), items=-(-held.num_elements // FP8_SPAN),
+        writes=[Blocks.of((held.num_elements,), (FP8_SPAN,))],
     )
     return values
 

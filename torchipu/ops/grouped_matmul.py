@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchipu._kernels.grouped_matmul import GROUPED_MATMUL, GROUPED_OUTER
+from torchipu._kernels.table.grouped_matmul import (
+    GROUP_COLUMNS,
+    GROUP_ROWS,
+    GROUPED_MATMUL,
+    GROUPED_OUTER,
+    GroupedMatmulInts,
+    GroupedOuterInts,
+)
 from torchipu.device.matrix_unit import matmul_vertices
 from torchipu.host.emit.matmul import emit_product, matrix, right_operand, rows_apart
 from torchipu.ir.arithmetic import ceil_div
@@ -18,8 +25,6 @@ from torchipu.optable.spec import OpSpec, register
 
 if TYPE_CHECKING:
     from torchipu.target import Target
-
-ROWS, COLUMNS = 56, 128  # of an item; as in grouped_matmul_body.h
 
 
 # --------------------------------------------------------------------------- device side
@@ -67,9 +72,13 @@ def _emit_rows(plan: HostPlanner, out: HostTensor, left: HostTensor, right: Host
     assert strides is not None
     right, layout = right_operand(plan, right, ceil_div(rows, max(1, groups)), columns, inner)
     plan.step(
-        GROUPED_MATMUL, [out], [left, right, ends], ints=(rows, columns, inner, *strides, *layout, groups),
-        items=ceil_div(rows, ROWS) * ceil_div(columns, COLUMNS),
-        writes=[Blocks.of((rows, columns), (ROWS, COLUMNS))],
+        GROUPED_MATMUL, [out], [left, right, ends],
+        ints=GroupedMatmulInts(
+            rows=rows, columns=columns, inner=inner, left_row=strides[0], left_column=strides[1],
+            right_group=layout[0], right_panel=layout[1], right_row=layout[2], groups=groups,
+        ),
+        items=ceil_div(rows, GROUP_ROWS) * ceil_div(columns, GROUP_COLUMNS),
+        writes=[Blocks.of((rows, columns), (GROUP_ROWS, GROUP_COLUMNS))],
     )
 
 
@@ -80,9 +89,12 @@ def _emit_outer(plan: HostPlanner, out: HostTensor, left: HostTensor, right: Hos
     groups, rows, columns = out.shape
     plan.step(
         GROUPED_OUTER, [out], [left, right, ends],
-        ints=(rows, columns, left.shape[1], *strides, right.strides[0], groups),
-        items=groups * ceil_div(rows, ROWS) if columns else 0,
-        writes=[Blocks.of((groups, rows, columns), (1, ROWS, columns))],
+        ints=GroupedOuterInts(
+            rows=rows, columns=columns, inner=left.shape[1], left_row=strides[0], left_column=strides[1],
+            right_row=right.strides[0],
+        ),
+        items=groups * ceil_div(rows, GROUP_ROWS) if columns else 0,
+        writes=[Blocks.of((groups, rows, columns), (1, GROUP_ROWS, columns))],
     )
 
 

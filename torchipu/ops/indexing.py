@@ -6,8 +6,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, prod
 
-from torchipu._kernels import embedding as row_kernels
-from torchipu._kernels import indexing as kernels
+from torchipu._kernels.table import embedding as row_kernels
+from torchipu._kernels.table import indexing as kernels
+from torchipu._kernels.table.embedding import (
+    MAX_INDEX_DIMS,
+    MAX_INDICES,
+    FlattenIndexInts,
+    IndexLayout,
+    PutRowsInts,
+    SumRowsInts,
+    SumRowsScalars,
+)
+from torchipu._kernels.table.indexing import (
+    SCATTER_PANEL,
+    DivideCountsInts,
+    GatherBlockInts,
+    Join,
+    ReduceIndexedInts,
+    ScatterBlockInts,
+    TakeStridedInts,
+)
 from torchipu.device.row_access import lower_take, lower_update
 from torchipu.host.emit.chain import broadcast, collapse
 from torchipu.host.emit.copy import emit_copy, emit_fill
@@ -20,11 +38,9 @@ from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import OpSpec, register
 
 BLOCK_SHARE = 8192  # positions of one thread's share
-MAX_DIMS, MAX_INDICES = 8, 8  # as in embedding_body.h
-PANEL = 64  # as in indexing_body.h
-PUT, ADD, MULTIPLY, MAX, MIN, MEAN = range(6)  # as in indexing_body.h
 REDUCTIONS = {
-    "add": ADD, "sum": ADD, "multiply": MULTIPLY, "prod": MULTIPLY, "amax": MAX, "amin": MIN, "mean": MEAN,
+    "add": Join.ADD, "sum": Join.ADD, "multiply": Join.MULTIPLY, "prod": Join.MULTIPLY, "amax": Join.MAX,
+    "amin": Join.MIN, "mean": Join.MEAN,
 }
 LEAST, MOST = -(2**63), 2**63 - 1
 
@@ -73,42 +89,49 @@ def _emit_gather(op: Op, plan: HostPlanner) -> None:
                   row_bytes=inner * table.dtype.host_bytes, wrap=False, count=held.shape[dim])
         return
     index = _row_major(plan, held)
-    ints = (table.dtype.host_bytes, INDEX_BYTES[index.dtype], index.shape[dim], inner, extent)
+    ints = GatherBlockInts(
+        element_bytes=table.dtype.host_bytes, index_bytes=INDEX_BYTES[index.dtype], index_rows=index.shape[dim],
+        inner=inner, extent=extent,
+    )
     plan.step(kernels.GATHER_BLOCK, [out], [table, index], ints=ints, items=outer * index.shape[dim],
               grain=max(1, BLOCK_SHARE // inner))
 
 
 def _scatter(
-    plan: HostPlanner, out: HostTensor, index: HostTensor, source: HostTensor | None, number: float, dim: int, how: int,
+    plan: HostPlanner, out: HostTensor, index: HostTensor, source: HostTensor | None, number: float, dim: int,
+    how: Join,
 ) -> None:
     """Join a source, or a number, into row-major ``out`` where an index says."""
     outer, extent, inner = outer_of(out.shape, dim)
     source_rows = 0 if source is None else source.shape[dim]
     given = plan.constant((number,), out.dtype) if source is None else source
     n = index.shape[dim]
-    ints = (out.dtype.host_bytes, INDEX_BYTES[index.dtype], n, inner, extent, source_rows, how)
-    plan.step(kernels.SCATTER_BLOCK, [out], [index, given], ints=ints, items=outer * -(-inner // PANEL),
-              grain=max(1, BLOCK_SHARE // max(1, n * min(inner, PANEL))), reads_outputs=True)
+    ints = ScatterBlockInts(
+        element_bytes=out.dtype.host_bytes, index_bytes=INDEX_BYTES[index.dtype], index_rows=n, inner=inner,
+        extent=extent, source_rows=source_rows, how=how,
+    )
+    plan.step(kernels.SCATTER_BLOCK, [out], [index, given], ints=ints, items=outer * -(-inner // SCATTER_PANEL),
+              grain=max(1, BLOCK_SHARE // max(1, n * min(inner, SCATTER_PANEL))), reads_outputs=True)
 
 
-def _identity(how: int, dtype: DType) -> float:
+def _identity(how: Join, dtype: DType) -> float:
     """Return what leaves any value as it is when joined with it."""
-    if how == MULTIPLY:
+    if how == Join.MULTIPLY:
         return 1
-    if how in (ADD, MEAN):
+    if how in (Join.ADD, Join.MEAN):
         return 0
     if dtype.is_floating:
-        return -inf if how == MAX else inf
-    return LEAST if how == MAX else MOST
+        return -inf if how == Join.MAX else inf
+    return LEAST if how == Join.MAX else MOST
 
 
-def _reduction(op: Op) -> tuple[int, bool]:
+def _reduction(op: Op) -> tuple[Join, bool]:
     """Return how values are joined, and whether the old value takes part."""
     if op.target == "aten.scatter_add.default":
-        return ADD, True
+        return Join.ADD, True
     reduce = op.attrs.get("reduce")
     if reduce is None:
-        return PUT, True
+        return Join.PUT, True
     assert isinstance(reduce, str)
     return REDUCTIONS[reduce], bool(op.attrs.get("include_self", True))
 
@@ -117,7 +140,7 @@ def _emit_scatter(op: Op, plan: HostPlanner) -> None:
     """Emit scatter in all its forms: a tensor or a number, put or reduced."""
     how, with_base = _reduction(op)
     base_tensor, index_tensor, values = needed(op, "self"), needed(op, "index"), op.operand("src")
-    dtype = base_tensor.dtype if how == PUT else arithmetic_type(base_tensor.dtype)
+    dtype = base_tensor.dtype if how == Join.PUT else arithmetic_type(base_tensor.dtype)
     out = plan.output(op.outputs[0], dtype)
     if _emit_shared_scatter(op, plan, out, how, with_base):
         return
@@ -138,26 +161,26 @@ def _emit_scatter(op: Op, plan: HostPlanner) -> None:
         part = plan.scratch(reached.shape, dtype)
         emit_copy(plan, part, reached)
     _reduce_scattered(plan, part, index, source, number, dim, how, with_base)
-    if how == MEAN and not base_tensor.dtype.is_floating:
+    if how == Join.MEAN and not base_tensor.dtype.is_floating:
         part = _wrapped(plan, part, base_tensor.dtype)
-    if how == MEAN:
+    if how == Join.MEAN:
         counts = plan.scratch(part.shape, dtype)
         emit_fill(plan, counts, int(with_base))
-        _scatter(plan, counts, index, None, 1, dim, ADD)
-        plan.step(kernels.DIVIDE_COUNTS, [part], [counts], ints=(int(dtype is DType.LONG),), items=part.num_elements,
-                  grain=BLOCK_SHARE, reads_outputs=True)
+        _scatter(plan, counts, index, None, 1, dim, Join.ADD)
+        plan.step(kernels.DIVIDE_COUNTS, [part], [counts], ints=DivideCountsInts(dtype is DType.LONG),
+                  items=part.num_elements, grain=BLOCK_SHARE, reads_outputs=True)
     if part is not reached:
         emit_copy(plan, reached, part)
 
 
-def _emit_shared_scatter(op: Op, plan: HostPlanner, out: HostTensor, how: int, with_base: bool) -> bool:
+def _emit_shared_scatter(op: Op, plan: HostPlanner, out: HostTensor, how: Join, with_base: bool) -> bool:
     """Join whole rows where one index serves all elements of a row, as after ``index[:, None].expand(-1, n)``."""
     index, values = plan.value(needed(op, "index"), contiguous=False), op.operand("src")
     dim = dim_of(op, len(index.shape))
     if values is None or not index.shape or dim != 0 or index.shape[1:] != out.shape[1:]:
         return False
     shared = _shared_index(index, dim)
-    wraps = how == MEAN and out.dtype is DType.LONG  # sums of short types overflow before they are divided
+    wraps = how == Join.MEAN and out.dtype is DType.LONG  # sums of short types overflow before they are divided
     if shared is None or wraps or index.num_elements == 0 or values.shape[1:] != index.shape[1:]:
         return False
     base = plan.value(needed(op, "self"), out.dtype)
@@ -170,12 +193,12 @@ def _emit_shared_scatter(op: Op, plan: HostPlanner, out: HostTensor, how: int, w
 
 
 def _reduce_scattered(
-    plan: HostPlanner, out: HostTensor, index: HostTensor, source: HostTensor | None, number: float, dim: int, how: int,
-    with_base: bool,
+    plan: HostPlanner, out: HostTensor, index: HostTensor, source: HostTensor | None, number: float, dim: int,
+    how: Join, with_base: bool,
 ) -> None:
-    if how != PUT and not with_base:
-        _scatter(plan, out, index, None, _identity(how, out.dtype), dim, PUT)
-    _scatter(plan, out, index, source, number, dim, ADD if how == MEAN else how)
+    if how != Join.PUT and not with_base:
+        _scatter(plan, out, index, None, _identity(how, out.dtype), dim, Join.PUT)
+    _scatter(plan, out, index, source, number, dim, Join.ADD if how == Join.MEAN else how)
 
 
 def _wrapped(plan: HostPlanner, held: HostTensor, dtype: DType) -> HostTensor:
@@ -198,23 +221,34 @@ def _emit_index_select(op: Op, plan: HostPlanner) -> None:
 
 def _reduce_rows(
     plan: HostPlanner, out: HostTensor, base: HostTensor, source: HostTensor, buckets: tuple[HostTensor, HostTensor], *,
-    sizes: tuple[int, int, int], count: int, strides: tuple[int, int], how: int, with_base: bool = True,
+    sizes: tuple[int, int, int], count: int, strides: tuple[int, int], how: Join, with_base: bool = True,
     alpha: float = 1.0,
 ) -> None:
     """Join the rows of a source into those of a base; ``sizes`` are the outer, the rows and the inner."""
     outer, rows, inner = sizes
-    if how == PUT:
+    if how == Join.PUT:
         plan.step(row_kernels.PUT_ROWS, [out], [base, source, *buckets],
-                  ints=(rows, count, inner, base.dtype.host_bytes, *strides), items=outer * rows,
+                  ints=PutRowsInts(
+                      rows=rows, source_rows=count, inner=inner, element_bytes=base.dtype.host_bytes,
+                      source_row=strides[0], source_column=strides[1],
+                  ),
+                  items=outer * rows,
                   grain=row_grain(inner))
-    elif how == ADD and with_base and base.dtype is DType.FLOAT:
+    elif how == Join.ADD and with_base and base.dtype is DType.FLOAT:
         # Without a base this kernel gives zero to rows that no index names.
         plan.step(row_kernels.SUM_ROWS, [out], [base, source, *buckets],
-                  ints=(rows, count, inner, 1, *strides), scalars=(float(alpha),), items=outer * rows,
+                  ints=SumRowsInts(
+                      rows=rows, source_rows=count, inner=inner, has_base=True, source_row=strides[0],
+                      source_column=strides[1],
+                  ),
+                  scalars=SumRowsScalars(float(alpha)), items=outer * rows,
                   grain=row_grain(inner))
     else:
-        plan.step(kernels.REDUCE_ROWS, [out], [base, source, *buckets],
-                  ints=(rows, count, inner, int(with_base), *strides, how, int(base.dtype is DType.LONG)),
+        plan.step(kernels.REDUCE_INDEXED, [out], [base, source, *buckets],
+                  ints=ReduceIndexedInts(
+                      rows=rows, source_rows=count, inner=inner, with_base=with_base, source_row=strides[0],
+                      source_column=strides[1], how=how, is_long=base.dtype is DType.LONG,
+                  ),
                   items=outer * rows,
                   grain=row_grain(inner))
 
@@ -222,13 +256,13 @@ def _reduce_rows(
 def _emit_along(op: Op, plan: HostPlanner) -> None:
     """Emit index_add, index_copy, index_fill and index_reduce."""
     name = op.target.split(".")[1]
-    how, with_base, alpha = PUT, True, 1.0
+    how, with_base, alpha = Join.PUT, True, 1.0
     if name == "index_add":
-        how, alpha = ADD, float(op.attrs["alpha"])  # type: ignore[arg-type]
+        how, alpha = Join.ADD, float(op.attrs["alpha"])  # type: ignore[arg-type]
     elif name == "index_reduce":
         how, with_base = _reduction(op)
     tensor = needed(op, "self")
-    dtype = tensor.dtype if how == PUT else arithmetic_type(tensor.dtype)
+    dtype = tensor.dtype if how == Join.PUT else arithmetic_type(tensor.dtype)
     base, index = _whole(plan.value(tensor, dtype)), plan.value(needed(op, "index"))
     sizes = outer_of(base.shape, dim_of(op, len(base.shape)))
     inner = sizes[2]
@@ -252,7 +286,7 @@ def _scaled(plan: HostPlanner, source: HostTensor, factor: int) -> HostTensor:
     product, index = plan.scratch(source.shape, DType.LONG), plan.scratch((1, count), DType.LONG)
     emit_copy(plan, product, source)
     emit_fill(plan, index, 0)
-    _scatter(plan, replace(product, shape=(1, count), strides=(count, 1)), index, None, factor, 0, MULTIPLY)
+    _scatter(plan, replace(product, shape=(1, count), strides=(count, 1)), index, None, factor, 0, Join.MULTIPLY)
     return product
 
 
@@ -277,15 +311,24 @@ def _index_shape(op: Op) -> tuple[int, ...]:
     return _broadcast_shape([t.shape for t in op.operand_list("indices") if t is not None])
 
 
+def _of_all_dims(numbers: Sequence[int]) -> tuple[int, int, int, int, int, int, int, int]:
+    """Return a number for each dimension that an index may have."""
+    a, b, c, d, e, f, g, h = (*numbers, *(0,) * (MAX_INDEX_DIMS - len(numbers)))
+    return a, b, c, d, e, f, g, h
+
+
 def _flat_index(op: Op, plan: HostPlanner, extents: Sequence[int], factors: Sequence[int]) -> HostTensor:
     """Return the sum of the index tensors times factors, for every position."""
     tensors = [plan.value(t, contiguous=False) for t in op.operand_list("indices") if t is not None]
     shape = _index_shape(op)
     merged, layouts = _collapsed(shape, [broadcast(held, shape).strides for held in tensors])
-    padding = (0,) * (MAX_DIMS - len(merged))
-    ints = [prod(shape), len(tensors), len(merged), *merged, *padding]
-    for held, extent, factor, strides in zip(tensors, extents, factors, layouts, strict=True):
-        ints += [extent, factor, INDEX_BYTES[held.dtype], *strides, *padding]
+    ints = FlattenIndexInts(
+        tensors=len(tensors), dims=len(merged), sizes=_of_all_dims(merged),
+        layouts=tuple(
+            IndexLayout(extent, factor, INDEX_BYTES[held.dtype], _of_all_dims(strides))
+            for held, extent, factor, strides in zip(tensors, extents, factors, layouts, strict=True)
+        ),
+    )
     flat = plan.scratch((prod(shape),), DType.LONG)
     plan.step(row_kernels.FLATTEN_INDEX, [flat], tensors, ints=ints, items=prod(shape), grain=4096)
     return flat
@@ -316,8 +359,10 @@ def _emit_index(op: Op, plan: HostPlanner) -> None:
     inside = [dim for dim in range(len(held.shape)) if dim not in dims and dim not in outside]
     outer, (outer_strides,) = _collapsed(*_layout(held, outside))
     inner, (inner_strides,) = _collapsed(*_layout(held, inside))
-    ints = (held.dtype.host_bytes, offsets.num_elements, len(outer), len(inner), prod(inner), *outer, *outer_strides,
-            *inner, *inner_strides)
+    ints = TakeStridedInts(
+        element_bytes=held.dtype.host_bytes, taken=offsets.num_elements, outside=len(outer), inside=len(inner),
+        inner=prod(inner), layout=(*outer, *outer_strides, *inner, *inner_strides),
+    )
     plan.step(kernels.TAKE_STRIDED, [out], [held, offsets], ints=ints, items=prod(outer) * offsets.num_elements,
               grain=max(1, BLOCK_SHARE // max(1, prod(inner))))
 
@@ -335,8 +380,8 @@ def _collapsed(
 def _emit_index_put(op: Op, plan: HostPlanner) -> None:
     """Bring the indexed dimensions to the front, write rows there, and show the result in the order asked for."""
     tensor, dims = needed(op, "self"), _marks(op)
-    how = ADD if op.attrs.get("accumulate") else PUT
-    dtype = arithmetic_type(tensor.dtype) if how == ADD else tensor.dtype
+    how = Join.ADD if op.attrs.get("accumulate") else Join.PUT
+    dtype = arithmetic_type(tensor.dtype) if how == Join.ADD else tensor.dtype
     order = [*dims, *(dim for dim in range(len(tensor.shape)) if dim not in dims)]
     base = _row_major(plan, _permuted(plan.value(tensor, dtype, contiguous=False), order))
     extents, row = base.shape[: len(dims)], base.shape[len(dims) :]
@@ -391,8 +436,8 @@ def _emit_take(op: Op, plan: HostPlanner) -> None:
 
 def _emit_put(op: Op, plan: HostPlanner) -> None:
     tensor = needed(op, "self")
-    how = ADD if op.attrs.get("accumulate") else PUT
-    dtype = arithmetic_type(tensor.dtype) if how == ADD else tensor.dtype
+    how = Join.ADD if op.attrs.get("accumulate") else Join.PUT
+    dtype = arithmetic_type(tensor.dtype) if how == Join.ADD else tensor.dtype
     base, index = plan.value(tensor, dtype), plan.value(needed(op, "index"))
     source, out = plan.value(needed(op, "source"), dtype), plan.output(op.outputs[0], dtype)
     rows = base.num_elements

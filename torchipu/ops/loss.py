@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from math import prod
 
-from torchipu._kernels import loss as kernels
+from torchipu._kernels.table import loss as kernels
+from torchipu._kernels.table.loss import (
+    NllGradInts,
+    NllInts,
+    NllTotalInts,
+    PairLoss,
+    PairLossGradInts,
+    PairLossGradScalars,
+    PairLossInts,
+    PairLossScalars,
+    PairTotalInts,
+    PairTotalScalars,
+    Reduction,
+)
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.compute_sets import elementwise_set, reduction_sets
 from torchipu.ir.arithmetic import ceil_div
@@ -17,8 +30,6 @@ from torchipu.optable.planner import Emitter, HostPlanner
 from torchipu.optable.spec import ANY, FLOATING, OpSpec, register
 from torchipu.target import Target
 
-NONE, MEAN, SUM = 0, 1, 2
-MSE, SMOOTH_L1, HUBER, CROSS_ENTROPY, CROSS_ENTROPY_LOGITS = range(5)
 ONE_VALUE = Blocks.of((1,), (1,))
 NLL_CHUNK, PAIR_CHUNK = 1024, 4096  # elements whose losses are summed in one go
 INDEX_BYTES = {DType.INT: 4, DType.LONG: 8}
@@ -94,27 +105,35 @@ def _number(op: Op, name: str) -> int:
     return value
 
 
+def _reduction(op: Op) -> Reduction:
+    return Reduction(_number(op, "reduction"))
+
+
 def _emit_nll(op: Op, plan: HostPlanner) -> None:
     x = plan.value(op.inputs[0], DType.FLOAT)
     labels, label_bytes = _labels(op, plan)
     weight = op.operand("weight")
     outer, classes, inner = _classes(x.shape)
-    count, reduction = outer * inner, _number(op, "reduction")
-    if len(x.shape) == 1 and reduction == NONE:
-        reduction = SUM  # the same loss; eager mode also gives the weight of a lone sample
+    count, reduction = outer * inner, _reduction(op)
+    if len(x.shape) == 1 and reduction is Reduction.NONE:
+        reduction = Reduction.SUM  # the same loss; eager mode also gives the weight of a lone sample
     out, total = (plan.output(result, DType.FLOAT) for result in op.outputs)
     chunks = ceil_div(count, NLL_CHUNK)
     partials = plan.scratch((max(1, chunks), 2))
-    ignored, weighted = _number(op, "ignore_index"), int(weight is not None)
-    ints = (count, classes, inner, ignored, reduction, label_bytes, weighted, NLL_CHUNK)
-    plan.step(kernels.NLL, [out if reduction == NONE else partials], [x, labels, _optional(plan, weight, x)], ints=ints,
-              items=chunks, writes=[Blocks.of((count,), (NLL_CHUNK,))])
-    if reduction == NONE:
+    ints = NllInts(
+        positions=count, classes=classes, inner=inner, ignored=_number(op, "ignore_index"), reduction=reduction,
+        target_bytes=label_bytes, has_weight=weight is not None, chunk=NLL_CHUNK,
+    )
+    to = out if reduction is Reduction.NONE else partials
+    plan.step(kernels.NLL, [to], [x, labels, _optional(plan, weight, x)], ints=ints, items=chunks,
+              writes=[Blocks.of((count,), (NLL_CHUNK,))])
+    if reduction is Reduction.NONE:
         # Eager mode leaves a total weight of 0; the sum of no partials is that.
-        plan.step(kernels.NLL_TOTAL, [plan.scratch(()), total], [x], ints=(0, 0), writes=[ONE_VALUE] * 2)
-    else:
-        plan.step(kernels.NLL_TOTAL, [out, total], [partials], ints=(chunks, int(reduction == MEAN)),
+        plan.step(kernels.NLL_TOTAL, [plan.scratch(()), total], [x], ints=NllTotalInts(0, is_mean=False),
                   writes=[ONE_VALUE] * 2)
+    else:
+        plan.step(kernels.NLL_TOTAL, [out, total], [partials],
+                  ints=NllTotalInts(chunks, is_mean=reduction is Reduction.MEAN), writes=[ONE_VALUE] * 2)
 
 
 def _emit_nll_grad(op: Op, plan: HostPlanner) -> None:
@@ -124,8 +143,10 @@ def _emit_nll_grad(op: Op, plan: HostPlanner) -> None:
     weight = op.operand("weight")
     outer, classes, inner = _classes(data.shape)
     dx = plan.output(op.outputs[0], DType.FLOAT)
-    ignored, reduction = _number(op, "ignore_index"), _number(op, "reduction")
-    ints = (outer, classes, inner, ignored, reduction, label_bytes, int(weight is not None))
+    ints = NllGradInts(
+        classes=classes, inner=inner, ignored=_number(op, "ignore_index"), reduction=_reduction(op),
+        target_bytes=label_bytes, has_weight=weight is not None,
+    )
     plan.step(kernels.NLL_GRAD, [dx], [dy, labels, _optional(plan, weight, dy), total], ints=ints, items=outer,
               grain=max(1, 16384 // max(1, classes * inner)), writes=[Blocks.rows(outer, dx)])
 
@@ -143,37 +164,38 @@ def _pair(op: Op, plan: HostPlanner) -> tuple[HostTensor, HostTensor, HostTensor
     return x, wanted, _optional(plan, op.operand("weight"), x)
 
 
-def _emit_pairs(kind: int) -> Emitter:
+def _emit_pairs(kind: PairLoss) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
         x, wanted, weight = _pair(op, plan)
         positive = op.operand("pos_weight")
-        count, reduction, out = x.num_elements, _number(op, "reduction"), plan.output(op.outputs[0], DType.FLOAT)
+        count, reduction, out = x.num_elements, _reduction(op), plan.output(op.outputs[0], DType.FLOAT)
         chunks = ceil_div(count, PAIR_CHUNK)
         partials = plan.scratch((max(1, chunks),))
-        ints = (
-            count, kind, reduction, int(op.operand("weight") is not None),
-            0 if positive is None else positive.num_elements, PAIR_CHUNK,
+        ints = PairLossInts(
+            elements=count, kind=kind, reduction=reduction, has_weight=op.operand("weight") is not None,
+            period=0 if positive is None else positive.num_elements, chunk=PAIR_CHUNK,
         )
-        plan.step(kernels.PAIR_LOSS, [out if reduction == NONE else partials],
-                  [x, wanted, weight, _optional(plan, positive, x)], ints=ints, scalars=(_width(op),), items=chunks,
-                  writes=[Blocks.of((count,), (PAIR_CHUNK,))])
-        if reduction != NONE:
-            plan.step(kernels.PAIR_TOTAL, [out], [partials], ints=(chunks,),
-                      scalars=(count if reduction == MEAN else 1.0,), writes=[ONE_VALUE])
+        plan.step(kernels.PAIR_LOSS, [out if reduction is Reduction.NONE else partials],
+                  [x, wanted, weight, _optional(plan, positive, x)], ints=ints, scalars=PairLossScalars(_width(op)),
+                  items=chunks, writes=[Blocks.of((count,), (PAIR_CHUNK,))])
+        if reduction is not Reduction.NONE:
+            divisor = count if reduction is Reduction.MEAN else 1.0
+            plan.step(kernels.PAIR_TOTAL, [out], [partials], ints=PairTotalInts(chunks),
+                      scalars=PairTotalScalars(divisor), writes=[ONE_VALUE])
 
     return emit
 
 
-def _emit_pairs_grad(kind: int) -> Emitter:
+def _emit_pairs_grad(kind: PairLoss) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
         x, wanted, weight = _pair(op, plan)
         dy = plan.value(_needed(op, "grad_output"), DType.FLOAT)
-        count, reduction = x.num_elements, _number(op, "reduction")
+        count, reduction = x.num_elements, _reduction(op)
         plan.step(kernels.PAIR_LOSS_GRAD, [plan.output(op.outputs[0], DType.FLOAT)],
                   [dy, x, wanted, weight],
-                  ints=(count, kind, reduction, int(op.operand("weight") is not None)),
-                  scalars=(_width(op), count if reduction == MEAN else 1.0), items=count, grain=16384,
-                  writes=[Blocks.of((count,), (1,))])
+                  ints=PairLossGradInts(kind, reduction, has_weight=op.operand("weight") is not None),
+                  scalars=PairLossGradScalars(_width(op), count if reduction is Reduction.MEAN else 1.0),
+                  items=count, grain=16384, writes=[Blocks.of((count,), (1,))])
 
     return emit
 
@@ -200,7 +222,7 @@ def _has_pairs(op: Op) -> bool:
     return positive is None or positive.shape == data.shape[len(data.shape) - len(positive.shape) :]
 
 
-def _pair_spec(name: str, kind: int, *codelets: Codelet, backward: bool) -> OpSpec:
+def _pair_spec(name: str, kind: PairLoss, *codelets: Codelet, backward: bool) -> OpSpec:
     suffix = "_backward" if backward else ""
     return OpSpec(
         f"aten.{name}{suffix}.default", f"{name}{'_grad' if backward else ''}", _lower_pairs(*codelets),
@@ -213,13 +235,13 @@ register(
       for name in ("nll_loss", "nll_loss2d")),
     *(OpSpec(f"aten.{name}_backward.default", "nll_loss_grad", _lower_nll_grad, _emit_nll_grad, dtypes=ANY,
              supports=_has_labels) for name in ("nll_loss", "nll_loss2d")),
-    _pair_spec("mse_loss", MSE, _DIFFERENCE, _SQUARE, backward=False),
-    _pair_spec("mse_loss", MSE, _DIFFERENCE, _SCALE, backward=True),
-    _pair_spec("smooth_l1_loss", SMOOTH_L1, _DIFFERENCE, _CLAMPED, backward=False),
-    _pair_spec("smooth_l1_loss", SMOOTH_L1, _DIFFERENCE, _CLAMPED, _SCALE, backward=True),
-    _pair_spec("huber_loss", HUBER, _DIFFERENCE, _CLAMPED, backward=False),
-    _pair_spec("huber_loss", HUBER, _DIFFERENCE, _CLAMPED, _SCALE, backward=True),
-    _pair_spec("binary_cross_entropy", CROSS_ENTROPY, _LOGARITHMS, backward=False),
-    _pair_spec("binary_cross_entropy", CROSS_ENTROPY, _DIFFERENCE, _LOGARITHMS, backward=True),
-    _pair_spec("binary_cross_entropy_with_logits", CROSS_ENTROPY_LOGITS, _LOGARITHMS, backward=False),
+    _pair_spec("mse_loss", PairLoss.MSE, _DIFFERENCE, _SQUARE, backward=False),
+    _pair_spec("mse_loss", PairLoss.MSE, _DIFFERENCE, _SCALE, backward=True),
+    _pair_spec("smooth_l1_loss", PairLoss.SMOOTH_L1, _DIFFERENCE, _CLAMPED, backward=False),
+    _pair_spec("smooth_l1_loss", PairLoss.SMOOTH_L1, _DIFFERENCE, _CLAMPED, _SCALE, backward=True),
+    _pair_spec("huber_loss", PairLoss.HUBER, _DIFFERENCE, _CLAMPED, backward=False),
+    _pair_spec("huber_loss", PairLoss.HUBER, _DIFFERENCE, _CLAMPED, _SCALE, backward=True),
+    _pair_spec("binary_cross_entropy", PairLoss.CROSS_ENTROPY, _LOGARITHMS, backward=False),
+    _pair_spec("binary_cross_entropy", PairLoss.CROSS_ENTROPY, _DIFFERENCE, _LOGARITHMS, backward=True),
+    _pair_spec("binary_cross_entropy_with_logits", PairLoss.CROSS_ENTROPY_LOGITS, _LOGARITHMS, backward=False),
 )

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from torchipu._kernels.indexing import MASK_COMPACT, MASK_COUNT, MASK_SCATTER, NONZERO
+from torchipu._kernels.table.indexing import (
+    MASK_BLOCK,
+    MASK_COMPACT,
+    MASK_COUNT,
+    MASK_SCATTER,
+    NONZERO,
+    MaskCountInts,
+    MaskedInts,
+    NonzeroInts,
+)
 from torchipu.device.codelets import MULTI_SLICE, reduction_codelet
 from torchipu.device.compute_sets import gather_set, reduction_sets
 from torchipu.host.emit.chain import broadcast
@@ -16,7 +25,6 @@ from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import OpSpec, register
 from torchipu.target import Target
 
-BLOCK = 4096  # as in indexing_body.h
 _COUNT = reduction_codelet("popops::Reduce<add,int>")
 
 
@@ -32,9 +40,9 @@ def _spread(plan: HostPlanner, held: HostTensor, shape: tuple[int, ...]) -> Host
 
 def _counts(plan: HostPlanner, mask: HostTensor) -> HostTensor:
     """Return how many elements each block of a mask sets."""
-    blocks = -(-mask.num_elements // BLOCK)
+    blocks = -(-mask.num_elements // MASK_BLOCK)
     counts = plan.scratch((max(1, blocks),), DType.LONG)
-    plan.step(MASK_COUNT, [counts], [mask], ints=(mask.num_elements,), items=blocks, grain=8)
+    plan.step(MASK_COUNT, [counts], [mask], ints=MaskCountInts(mask.num_elements), items=blocks, grain=8)
     return counts
 
 
@@ -43,9 +51,9 @@ def _emit_masked_scatter(op: Op, plan: HostPlanner) -> None:
     base = _spread(plan, plan.value(needed(op, "self")), out.shape)
     mask = _spread(plan, plan.value(needed(op, "mask"), DType.BOOL), out.shape)
     source = plan.value(needed(op, "source"), out.dtype)
-    ints = (out.num_elements, out.dtype.host_bytes, source.num_elements)
+    ints = MaskedInts(out.num_elements, out.dtype.host_bytes, source.num_elements)
     plan.step(MASK_SCATTER, [out], [base, source, mask, _counts(plan, mask)], ints=ints,
-              items=-(-out.num_elements // BLOCK), grain=8)
+              items=-(-out.num_elements // MASK_BLOCK), grain=8)
 
 
 def _emit_masked_scatter_grad(op: Op, plan: HostPlanner) -> None:
@@ -54,8 +62,8 @@ def _emit_masked_scatter_grad(op: Op, plan: HostPlanner) -> None:
     mask = _spread(plan, plan.value(needed(op, "mask"), DType.BOOL), dy.shape)
     out = plan.output(op.outputs[0])
     emit_fill(plan, out, 0)
-    ints = (dy.num_elements, dy.dtype.host_bytes, out.num_elements)
-    plan.step(MASK_COMPACT, [out], [dy, mask, _counts(plan, mask)], ints=ints, items=-(-dy.num_elements // BLOCK),
+    ints = MaskedInts(dy.num_elements, dy.dtype.host_bytes, out.num_elements)
+    plan.step(MASK_COMPACT, [out], [dy, mask, _counts(plan, mask)], ints=ints, items=-(-dy.num_elements // MASK_BLOCK),
               grain=8, reads_outputs=True)
 
 
@@ -66,8 +74,9 @@ def _emit_nonzero(op: Op, plan: HostPlanner) -> None:
     assert isinstance(fill, int)
     emit_fill(plan, out, fill)
     size, dims = out.shape
-    plan.step(NONZERO, [out], [mask, _counts(plan, mask)], ints=(mask.num_elements, size, dims, *mask.shape),
-              items=-(-mask.num_elements // BLOCK), grain=8, reads_outputs=True)
+    ints = NonzeroInts(mask.num_elements, size, dims, mask.shape)
+    plan.step(NONZERO, [out], [mask, _counts(plan, mask)], ints=ints,
+              items=-(-mask.num_elements // MASK_BLOCK), grain=8, reads_outputs=True)
 
 
 def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:

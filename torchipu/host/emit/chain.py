@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from torchipu._kernels.elementwise import CHAIN, OPERATIONS, SCALAR_OPERATIONS
+from torchipu._kernels.table.elementwise import (
+    CHAIN,
+    MAX_DIMS,
+    OPERATIONS,
+    SCALAR_OPERATIONS,
+    ChainInstruction,
+    ChainInts,
+    ChainScalars,
+    ChainSlot,
+    SlotKind,
+)
+from torchipu._kernels.table.kernel import flat
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding
@@ -13,8 +24,6 @@ from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import spec_of
 
 MAX_OPERANDS = 24  # operands and results of one chain
-MAX_DIMS = 8
-DIRECT, REGISTER, CONSTANT, UNIFORM, WALK = range(5)
 DTYPE_CODES = {
     DType.FLOAT: 0, DType.HALF: 1, DType.BOOL: 2, DType.LONG: 3, DType.INT: 4, DType.SHORT: 5, DType.CHAR: 6,
     DType.UNSIGNED_CHAR: 7,
@@ -245,7 +254,7 @@ class Chain:
 class Slot:
     """One entry of the kernel's slot table; ``offset_of`` is resolved once the block size is known."""
 
-    kind: int
+    kind: SlotKind
     argument: int = 0
     dtype: int = 0
     shape: tuple[int, ...] = ()
@@ -265,7 +274,7 @@ class Emission:
     chain: Chain
     results: list[tuple[Value, HostTensor]]
     slots: list[Slot] = field(default_factory=list)
-    program: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+    program: list[ChainInstruction] = field(default_factory=list)
     scalars: list[float] = field(default_factory=list)
     inputs: list[HostTensor] = field(default_factory=list)
     register_kinds: list[str] = field(default_factory=list)
@@ -304,8 +313,8 @@ class Emission:
         position = next(place for place, (value, _) in enumerate(self.results) if value.number == number)
         source = self._slot(node.inputs[0], direct)
         random = source if node.random is None else self._random_slot(node.random)
-        target = self._new_slot(Slot(WALK, position, DTYPE_CODES[DType.HALF]))
-        self.program.append((OPERATIONS["x_round_store"], target, source, random, source, len(self.scalars)))
+        target = self._new_slot(Slot(SlotKind.WALK, position, DTYPE_CODES[DType.HALF]))
+        self._add("x_round_store", target, source, random, source, len(self.scalars))
         self.scalars.extend(node.scalars)
         self.cost_ns += NS_CHEAP
 
@@ -317,7 +326,7 @@ class Emission:
     def _random_slot(self, random: HostTensor) -> int:
         self.inputs.append(random)
         argument = len(self.results) + len(self.inputs) - 1
-        return self._new_slot(Slot(WALK, argument, DTYPE_CODES[DType.LONG]))
+        return self._new_slot(Slot(SlotKind.WALK, argument, DTYPE_CODES[DType.LONG]))
 
     def _last_uses(self) -> dict[int, int]:
         """Return for each value that is needed the number of the last instruction that reads it."""
@@ -355,7 +364,7 @@ class Emission:
                 self._release(value.number)  # the result may take its place: elements are read before written
         if number in direct:
             held = self.results[direct[number]][1]
-            result = self._new_slot(Slot(DIRECT, direct[number], DTYPE_CODES[held.dtype]))
+            result = self._new_slot(Slot(SlotKind.DIRECT, direct[number], DTYPE_CODES[held.dtype]))
         else:
             result = self._register(node.kind)
         self.slot_by_value[number] = result
@@ -363,7 +372,7 @@ class Emission:
             if last_use[value.number] == number and value.kind != node.kind:
                 self._release(value.number)
         a, b, c = (*operands, *([operands[0]] * (3 - len(operands))))
-        self.program.append((OPERATIONS[node.operation], result, a, b, c, len(self.scalars)))
+        self._add(node.operation, result, a, b, c, len(self.scalars))
         self.scalars.extend(node.scalars)
         self.cost_ns += (
             NS_SCALAR
@@ -382,16 +391,16 @@ class Emission:
                 continue
             source = self._slot(value, direct)
             if held.dtype is NATIVE[value.kind] and held.is_contiguous:
-                target = self._new_slot(Slot(DIRECT, position, DTYPE_CODES[held.dtype]))
-                self.program.append((OPERATIONS[f"{value.kind}_copy"], target, source, source, source, 0))
+                target = self._new_slot(Slot(SlotKind.DIRECT, position, DTYPE_CODES[held.dtype]))
+                self._add(f"{value.kind}_copy", target, source, source, source, 0)
             else:
                 target = self._walk_slot(position, held)
                 # A repeated constant is not a whole register: spread it first.
-                if self.slots[source].kind in (CONSTANT, UNIFORM) and value.kind != "b":
+                if self.slots[source].kind in (SlotKind.CONSTANT, SlotKind.UNIFORM) and value.kind != "b":
                     spread = self._register(value.kind)
-                    self.program.append((OPERATIONS[f"{value.kind}_copy"], spread, source, source, source, 0))
+                    self._add(f"{value.kind}_copy", spread, source, source, source, 0)
                     source = spread
-                self.program.append((OPERATIONS["x_store"], target, source, source, source, 0))
+                self._add("x_store", target, source, source, source, 0)
             self.cost_ns += NS_CHEAP
 
     def _slot(self, value: Value, direct: dict[int, int]) -> int:
@@ -404,7 +413,7 @@ class Emission:
             if node.kind == "f":
                 self.scalars.append(node.constant)
             slot = self._new_slot(Slot(
-                CONSTANT, 0, DTYPE_CODES[NATIVE[node.kind]], (integer, place), (),
+                SlotKind.CONSTANT, 0, DTYPE_CODES[NATIVE[node.kind]], (integer, place), (),
                 self._new_register(f"constant {node.kind}"),
             ))
         else:
@@ -419,34 +428,38 @@ class Emission:
         _, (strides,) = collapse(held.shape, held.strides)
         if not any(strides):
             return self._new_slot(Slot(
-                UNIFORM, argument, DTYPE_CODES[held.dtype], (), (), self._new_register(f"constant {kind}"),
+                SlotKind.UNIFORM, argument, DTYPE_CODES[held.dtype], (), (), self._new_register(f"constant {kind}"),
             ))
         if held.dtype is NATIVE[kind] and held.is_contiguous:
-            return self._new_slot(Slot(DIRECT, argument, DTYPE_CODES[held.dtype]))
+            return self._new_slot(Slot(SlotKind.DIRECT, argument, DTYPE_CODES[held.dtype]))
         source = self._walk_slot(argument, held)
         if result is None:
             register = self._register(kind)
         else:
-            register = self._new_slot(Slot(DIRECT, result, DTYPE_CODES[NATIVE[kind]]))
-        self.program.append((OPERATIONS["x_load"], register, source, source, source, 0))
+            register = self._new_slot(Slot(SlotKind.DIRECT, result, DTYPE_CODES[NATIVE[kind]]))
+        self._add("x_load", register, source, source, source, 0)
         self.cost_ns += NS_CHEAP if strides[-1] <= 1 else 10 * NS_CHEAP
         return register
+
+    def _add(self, operation: str, result: int, a: int, b: int, c: int, scalar: int) -> None:
+        """Append an instruction by its name and the slots that it works on."""
+        self.program.append(ChainInstruction(OPERATIONS[operation], result, a, b, c, scalar))
 
     def _walk_slot(self, argument: int, held: HostTensor) -> int:
         shape, (strides,) = collapse(held.shape, held.strides)
         if len(shape) > MAX_DIMS:
             raise ValueError(f"an elementwise operand has {len(shape)} separate dimensions, at most {MAX_DIMS}")
-        return self._new_slot(Slot(WALK, argument, DTYPE_CODES[held.dtype], shape, strides))
+        return self._new_slot(Slot(SlotKind.WALK, argument, DTYPE_CODES[held.dtype], shape, strides))
 
     def _register(self, kind: str) -> int:
         """Return a slot for a register, one whose value is no longer needed where there is one."""
         if self.free[kind]:
             return self.free[kind].pop()
-        return self._new_slot(Slot(REGISTER, 0, DTYPE_CODES[NATIVE[kind]], (), (), self._new_register(kind)))
+        return self._new_slot(Slot(SlotKind.REGISTER, 0, DTYPE_CODES[NATIVE[kind]], (), (), self._new_register(kind)))
 
     def _release(self, number: int) -> None:
         slot = self.slot_by_value.get(number)
-        if slot is None or self.slots[slot].kind != REGISTER:
+        if slot is None or self.slots[slot].kind != SlotKind.REGISTER:
             return
         kind = self.register_kinds[self.slots[slot].register]
         if slot not in self.free[kind]:
@@ -469,19 +482,29 @@ class Emission:
         for kind in self.register_kinds:
             offsets.append(scratch)
             scratch += 64 if kind in ("constant f", "constant l") else REGISTER_BYTES[kind[-1]] * block + 64
-        ints = [elements, block, len(self.slots), len(self.program)]
+        program: list[int] = []
         for slot in self.slots:
-            blank = [0] * MAX_DIMS
             offset = offsets[slot.register] if slot.register >= 0 else 0
-            ints += [slot.kind, slot.argument, slot.dtype, offset, len(slot.shape)]
-            ints += [*slot.shape, *blank][:MAX_DIMS] + [*slot.strides, *blank][:MAX_DIMS]
+            laid_out = ChainSlot(
+                kind=slot.kind, argument=slot.argument, dtype=slot.dtype, offset=offset, num_dims=len(slot.shape),
+                shape=_of_all_dims(slot.shape), strides=_of_all_dims(slot.strides),
+            )
+            program += flat("chain", "slot", ChainSlot, laid_out)
         for instruction in self.program:
-            ints += instruction
+            program += instruction
         self.chain.plan.step(
-            CHAIN, [held for _, held in self.results], self.inputs, ints=ints, scalars=[*self.scalars, 0.0, 0.0, 0.0],
+            CHAIN, [held for _, held in self.results], self.inputs,
+            ints=ChainInts(elements, block, len(self.slots), len(self.program), tuple(program)),
+            scalars=ChainScalars((*self.scalars, 0.0, 0.0, 0.0)),
             items=-(-elements // block), grain=max(1, round(SHARE_NS / (block * self.cost_ns))),
             scratch_bytes=scratch + 64,
         )
+
+
+def _of_all_dims(numbers: Sequence[int]) -> tuple[int, int, int, int, int, int, int, int]:
+    """Return a number for each dimension that a slot may have."""
+    a, b, c, d, e, f, g, h = (*numbers, *(0,) * (MAX_DIMS - len(numbers)))
+    return a, b, c, d, e, f, g, h
 
 
 # --------------------------------------------------------------------------- what the planner calls

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from torchipu._kernels import conv as kernels
+from torchipu._kernels.table.conv import (
+    CONV_FORWARD,
+    CONV_INPUT,
+    CONV_UNITS,
+    CONV_WEIGHT,
+    ConvForwardInts,
+    ConvInputInts,
+    ConvWeightInts,
+)
 from torchipu.host.emit import conv_product
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.copy import emit_copy
@@ -16,7 +24,6 @@ from torchipu.optable.planner import HostPlanner, more_items
 CACHE_FLOATS = 96 * 1024  # what a block should need of the second-level cache
 LEAST_CHUNK_MACS = 200_000
 LEAST_ITEMS = 8
-MAX_UNITS = 16  # TI_CONV_UNITS
 
 
 def _blocks(s: Shape, images: int) -> tuple[int, int]:
@@ -52,11 +59,11 @@ def emit_forward(
         return
     rows, cols = _blocks(s, s.n * s.g)
     items = s.n * s.g * -(-s.oh // rows) * -(-s.ow // cols)
-    ints = (*s.ints(rows, cols, s.reads_in_place), int(bias is not None))
+    ints = ConvForwardInts(s.of_kernel(rows, cols, direct=s.reads_in_place), has_bias=bias is not None)
     grain = grain_for(items, s.macs, LEAST_CHUNK_MACS)
     strides = (4 * s.output_elements, 4 * s.input_elements, 0, *([0] if bias is not None else []))
     plan.step(
-        kernels.CONV_FORWARD, [out], [x, turned(plan, s, weight)] + ([bias] if bias is not None else []), ints=ints,
+        CONV_FORWARD, [out], [x, turned(plan, s, weight)] + ([bias] if bias is not None else []), ints=ints,
         items=items, grain=grain, scratch_bytes=4 * (_offset_floats(s) + s.expanded(rows, cols)),
         joining=partial(more_items, strides, ints, items, grain),
         writes=[Blocks.of((s.n * s.g, s.oc, s.oh, s.ow), (1, s.oc, rows, cols))],
@@ -91,10 +98,10 @@ def emit_input_gradient(plan: HostPlanner, s: Shape, dx: HostTensor, dy: HostTen
         rows = -(-rows // 2)
     items = s.n * s.g * -(-s.ic // channels)
     plan.step(
-        kernels.CONV_INPUT,
+        CONV_INPUT,
         [dx],
         [dy, weight],
-        ints=(*s.ints(rows, s.ow, s.is_pointwise), channels),
+        ints=ConvInputInts(s.of_kernel(rows, s.ow, direct=s.is_pointwise), channels),
         items=items,
         grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * channels * s.kh * s.kw * (rows * s.ow + s.oc),
@@ -119,14 +126,14 @@ def emit_weight_gradient(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTe
         channels = -(-channels // 2)
         chunks = max(1, min(units, -(-LEAST_ITEMS // (s.g * -(-s.oc // channels)))))
     size = s.expanded(rows, cols)
-    together = max(1, min(MAX_UNITS, CACHE_FLOATS // 2 // max(1, size))) if size else MAX_UNITS
+    together = max(1, min(CONV_UNITS, CACHE_FLOATS // 2 // max(1, size))) if size else CONV_UNITS
     partial = dw if chunks == 1 else plan.scratch((chunks, count))
     items = chunks * s.g * -(-s.oc // channels)
     plan.step(
-        kernels.CONV_WEIGHT,
+        CONV_WEIGHT,
         [partial],
         [dy, x],
-        ints=(*s.ints(rows, cols, s.reads_in_place), chunks, channels, together),
+        ints=ConvWeightInts(s.of_kernel(rows, cols, direct=s.reads_in_place), chunks, channels, together),
         items=items,
         grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * (_offset_floats(s) + together * size),

@@ -5,15 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchipu._kernels import conv as convolutions
-from torchipu._kernels import conv_product as kernels
+from torchipu._kernels.table.conv import CONV_REDUCE, ConvReduceInts
+from torchipu._kernels.table.conv_product import (
+    CONV_PRODUCT,
+    CONV_PRODUCT_WEIGHT,
+    LANES,
+    ConvEnding,
+    ConvProductInts,
+    ConvProductScalars,
+    ConvProductWeightInts,
+    Grid,
+    GridTap,
+    GridTarget,
+    Order,
+)
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for, packed_rows
 from torchipu.optable.blocks import Along, Blocks
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 
-LANES = 32  # TI_LANES: pixels of a panel
 BLOCK = 128  # summands of a block: sums so short round no worse than those of eager PyTorch
 RESULT_FLOATS = 64 * 1024  # results of an item: a quarter of a second-level cache of 1 MiB
 COLUMN_FLOATS = 128 * 1024  # of the pixels laid out at a time, where weights are many
@@ -24,9 +35,7 @@ LEAST_RESULTS = 32  # results of a group below which laying out pixels costs too
 LEAST_ROWS = 128  # results for which it pays to lay out pixels again
 WEIGHT_LANES = 128  # pixels of a block of a gradient of weights
 LEAST_IN_PLACE = 64  # pixels of an image whose gradients are read where they lie
-BY_ROW, GATHERED, PACKED, READY = 0, 1, 2, 3
 SOURCE_BYTES = 84  # sizeof(ti_source)
-HAS_BIAS, HAS_NORM, HAS_NORM_WEIGHT, HAS_NORM_BIAS, HAS_ADDEND, IS_RELU, HAS_GATE = 1, 2, 4, 8, 16, 32, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,29 +43,28 @@ class Product:
     """Results of one product: a grid of lanes over planes of pixels, and the taps that each lane meets.
 
     Attributes:
-        grid: Images, groups, channels and results of a group, height and width of a source plane, rows and columns
-            of lanes, steps of a lane in the source plane.
-        target: Elements of a plane of results, where lane (0, 0) goes, steps from lane to lane down and across.
+        grid: Of lanes.
+        target: Where they go.
         weights: Strides along groups, results and channels.
-        taps: Row, column and place in the weights of each.
+        taps: That each lane meets.
     """
 
-    grid: tuple[int, int, int, int, int, int, int, int, int, int]
-    target: tuple[int, int, int, int]
+    grid: Grid
+    target: GridTarget
     weights: tuple[int, int, int]
-    taps: tuple[tuple[int, int, int], ...]
+    taps: tuple[GridTap, ...]
 
     @property
-    def order(self) -> int:
+    def order(self) -> Order:
         """How the weights are read: whether a result's summands adjoin, or results do, or neither."""
-        places = tuple(place for _, _, place in self.taps)
+        places = tuple(tap.weight for tap in self.taps)
         if self.weights[2] == len(places) and places == tuple(range(len(places))):
-            return BY_ROW
-        return PACKED if self.weights[1] == 1 else GATHERED
+            return Order.BY_ROW
+        return Order.PACKED if self.weights[1] == 1 else Order.GATHERED
 
     def blocks(self, lanes: int, rows: int) -> Blocks:
         """What of the results items of so many lanes and results write."""
-        groups, results, down, across = self.grid[1], self.grid[3], self.grid[6], self.grid[7]
+        groups, results, down, across = self.grid.g, self.grid.m, self.grid.gh, self.grid.gw
         plane, first, row_step, step = self.target
         image = groups * results * plane
         along = Along(self.lanes, lanes, across, step, down, row_step, image)
@@ -68,16 +76,16 @@ class Product:
     @property
     def lanes(self) -> int:
         """Pixels of all images."""
-        return self.grid[0] * self.grid[6] * self.grid[7]
+        return self.grid.n * self.grid.gh * self.grid.gw
 
 
 def forward_product(s: Shape) -> Product:
     """Return the convolution itself: every output meets the whole window."""
     taps = tuple(
-        (kh * s.dh - s.ph, kw * s.dw - s.pw, kh * s.kw + kw) for kh in range(s.kh) for kw in range(s.kw)
+        GridTap(kh * s.dh - s.ph, kw * s.dw - s.pw, kh * s.kw + kw) for kh in range(s.kh) for kw in range(s.kw)
     )
-    grid = (s.n, s.g, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.sh, s.sw)
-    return Product(grid, (s.oh * s.ow, 0, s.ow, 1), (s.oc * s.summands, s.summands, s.kh * s.kw), taps)
+    grid = Grid(s.n, s.g, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.sh, s.sw)
+    return Product(grid, GridTarget(s.oh * s.ow, 0, s.ow, 1), (s.oc * s.summands, s.summands, s.kh * s.kw), taps)
 
 
 def input_products(s: Shape) -> list[Product]:
@@ -86,12 +94,12 @@ def input_products(s: Shape) -> list[Product]:
     for row in range(min(s.sh, s.h)):
         for column in range(min(s.sw, s.w)):
             taps = tuple(
-                ((row + s.ph - kh * s.dh) // s.sh, (column + s.pw - kw * s.dw) // s.sw, kh * s.kw + kw)
+                GridTap((row + s.ph - kh * s.dh) // s.sh, (column + s.pw - kw * s.dw) // s.sw, kh * s.kw + kw)
                 for kh in range(s.kh) if (row + s.ph - kh * s.dh) % s.sh == 0
                 for kw in range(s.kw) if (column + s.pw - kw * s.dw) % s.sw == 0
             )
-            grid = (s.n, s.g, s.oc, s.ic, s.oh, s.ow, -(-(s.h - row) // s.sh), -(-(s.w - column) // s.sw), 1, 1)
-            target = (s.h * s.w, row * s.w + column, s.sh * s.w, s.sw)
+            grid = Grid(s.n, s.g, s.oc, s.ic, s.oh, s.ow, -(-(s.h - row) // s.sh), -(-(s.w - column) // s.sw), 1, 1)
+            target = GridTarget(s.h * s.w, row * s.w + column, s.sh * s.w, s.sw)
             products.append(Product(grid, target, (s.oc * s.summands, s.kh * s.kw, s.summands), taps))
     return products
 
@@ -113,33 +121,34 @@ def emit_product(
         norm: Running mean and variance, then weight and bias where ``flags`` has them.
         addend: Added to the results, after the normalisation.
         gate: Where it is not above 0, results are 0.
-        flags: HAS_NORM, HAS_NORM_WEIGHT, HAS_NORM_BIAS, IS_RELU.
+        flags: Those of ``ConvEnding`` that the operands do not tell.
         epsilon: Of the normalisation.
     """
-    groups, channels, results = product.grid[1:4]
+    groups, channels, results = product.grid.g, product.grid.c, product.grid.m
     taps = max(1, len(product.taps))
     panels, rows = _cut(product.lanes, groups, results)
     panels = min(panels, max(1, MOST_SOURCES // taps))
     block = min(channels, max(1, _depth(product, panels) // taps))
     segment = min(block * taps, max(BLOCK, taps))
     items = groups * -(-product.lanes // (panels * LANES)) * -(-results // rows)
-    flags |= (HAS_BIAS if bias is not None else 0) | (HAS_ADDEND if addend is not None else 0)
-    flags |= HAS_GATE if gate is not None else 0
+    flags |= (ConvEnding.HAS_BIAS if bias is not None else 0) | (ConvEnding.HAS_ADDEND if addend is not None else 0)
+    flags |= ConvEnding.HAS_GATE if gate is not None else 0
     order = product.order
-    if order == BY_ROW and plan.is_hoisting:  # weights alone: packed ahead of the loop over micro-batches, or once
+    if order == Order.BY_ROW and plan.is_hoisting:  # weights alone: packed ahead of the loop, or once
         inner = channels * taps
-        weight, order = packed_rows(plan, weight, (results * inner, inner, 1), groups, results, inner, rows), READY
+        weight = packed_rows(plan, weight, (results * inner, inner, 1), groups, results, inner, rows)
+        order = Order.READY
     operands = [x, weight, *(t for t in (bias, *norm, addend, gate) if t is not None)]
     floats = panels * LANES * (block * taps + rows) + 2 * _rounded_up(rows, 16) + _rounded_up(block * taps, 16)
-    floats += rows * block * taps if product.order == PACKED else 0
+    floats += rows * block * taps if product.order == Order.PACKED else 0
     plan.step(
-        kernels.CONV_PRODUCT, [out], operands,
-        ints=(
-            *product.grid, *product.target, *product.weights, len(product.taps), panels, rows, block,
-            segment, flags, order,
-            *(number for tap in product.taps for number in tap),
+        CONV_PRODUCT, [out], operands,
+        ints=ConvProductInts(
+            grid=product.grid, target=product.target, weight_group=product.weights[0], weight_row=product.weights[1],
+            weight_channel=product.weights[2], num_taps=len(product.taps), panels=panels, rows=rows, channels=block,
+            segment=segment, flags=flags, order=order, taps=product.taps,
         ),
-        scalars=(epsilon,), items=items,
+        scalars=ConvProductScalars(epsilon), items=items,
         grain=grain_for(items, groups * product.lanes * results * channels * taps, LEAST_CHUNK_MACS),
         scratch_bytes=4 * floats + SOURCE_BYTES * panels * (taps + 1) * 4,
         writes=[product.blocks(panels * LANES, rows)],
@@ -148,8 +157,8 @@ def emit_product(
 
 def _depth(product: Product, panels: int) -> int:
     """Summands that are laid out at a time: long runs of the rows of weights where these come from memory."""
-    channels, results = product.grid[2:4]
-    if product.order != BY_ROW or results * channels * len(product.taps) < MANY_WEIGHTS:
+    channels, results = product.grid.c, product.grid.m
+    if product.order != Order.BY_ROW or results * channels * len(product.taps) < MANY_WEIGHTS:
         return BLOCK
     return max(BLOCK, COLUMN_FLOATS // (LANES * panels))
 
@@ -220,8 +229,10 @@ def emit_weight_product(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTen
     partial = dw if chunks == 1 else plan.scratch((chunks, count))
     floats = length * LANES * panels + panels * LANES * rows + length * rows
     plan.step(
-        kernels.CONV_PRODUCT_WEIGHT, [partial], [dy, x],
-        ints=(*product.grid, taps, length, panels, rows, chunks, *(n for tap in product.taps for n in tap)),
+        CONV_PRODUCT_WEIGHT, [partial], [dy, x],
+        ints=ConvProductWeightInts(
+            grid=product.grid, num_taps=taps, lanes=length, panels=panels, rows=rows, chunks=chunks, taps=product.taps,
+        ),
         items=items * chunks, grain=grain_for(items * chunks, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * floats + SOURCE_BYTES * length // LANES * (taps + 1) * 4,
         writes=[Blocks.of((s.g, s.oc, summands), (1, rows, panels * LANES)) if chunks == 1 else None],
@@ -234,6 +245,6 @@ def emit_reduce(plan: HostPlanner, total: HostTensor, partial: HostTensor, chunk
     """Emit the sum of ``chunks`` partial sums of ``count`` elements."""
     blocks = -(-count // 1024)
     plan.step(
-        convolutions.CONV_REDUCE, [total], [partial], ints=(chunks, count, 1024), items=blocks,
+        CONV_REDUCE, [total], [partial], ints=ConvReduceInts(chunks, count, 1024), items=blocks,
         grain=grain_for(blocks, count * chunks, 32768), writes=[Blocks.of((count,), (1024,))],
     )

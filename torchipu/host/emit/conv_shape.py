@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torchipu._kernels.table.conv import ConvShape
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -57,28 +59,12 @@ class Shape:
         """Whether summands are contiguous runs of the image as it is."""
         return (self.kw, self.sw, self.pw, self.sh, self.ph) == (1, 1, 0, 1, 0) and self.w == self.ow
 
-    def ints(self, rows: int, cols: int, direct: bool) -> tuple[int, ...]:
-        """Return the ints that every kernel begins with."""
-        return (
-            self.n,
-            self.g,
-            self.ic,
-            self.oc,
-            self.h,
-            self.w,
-            self.oh,
-            self.ow,
-            self.kh,
-            self.kw,
-            self.sh,
-            self.sw,
-            self.ph,
-            self.pw,
-            self.dh,
-            self.dw,
-            rows,
-            cols,
-            int(direct),
+    def of_kernel(self, rows: int, cols: int, *, direct: bool) -> ConvShape:
+        """Return what every kernel begins with."""
+        return ConvShape(
+            n=self.n, g=self.g, ic=self.ic, oc=self.oc, h=self.h, w=self.w, oh=self.oh, ow=self.ow, kh=self.kh,
+            kw=self.kw, sh=self.sh, sw=self.sw, ph=self.ph, pw=self.pw, dh=self.dh, dw=self.dw, rows=rows, cols=cols,
+            direct=direct,
         )
 
     def expanded(self, rows: int, cols: int) -> int:

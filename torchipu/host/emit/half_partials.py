@@ -7,13 +7,13 @@ accumulators of that reduction hold floats (``accW``, ipu_hardware.md 2.2); what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from torchipu._kernels.half_partials import HALF_PRODUCT
+from torchipu._kernels.table.gemm import PANEL
+from torchipu._kernels.table.half_partials import HALF_BLOCK, HALF_PRODUCT, HalfProductInts, HalfProductScalars
 from torchipu.host.emit.chain import broadcast
-from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, PANEL, grain_for, packed_panels, rows_apart
+from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for, packed_panels, rows_apart
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -23,7 +23,6 @@ from torchipu.optable.planner import HostPlanner
 
 HALF_GROUP = 16  # channels that the matrix unit sums before it writes back, of halves; ipu_hardware.md 5
 MOST_ROWS, MOST_PANELS = 112, 4
-BLOCK_PLACES = 512  # TI_HALF_BLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +123,8 @@ class Layout:
 
 def emit_layout(
     plan: HostPlanner, layout: Layout, out: HostTensor, left: HostTensor, right: HostTensor, partials: Partials, *,
-    addend: HostTensor | None = None, addend_steps: Sequence[int] = (0, 0, 0), alpha: float = 1.0, beta: float = 1.0,
-    first: int = 0,
+    addend: HostTensor | None = None, addend_steps: tuple[int, int, int] = (0, 0, 0), alpha: float = 1.0,
+    beta: float = 1.0, first: int = 0,
 ) -> None:
     """Emit one product.
 
@@ -157,17 +156,23 @@ def emit_layout(
     plan.step(
         HALF_PRODUCT, [whole],
         [left, right, *([] if addend is None else [addend]), *([rounding.random] if rounding.random else [])],
-        ints=(
-            s.groups, *s.steps, *s.rows.sizes, *s.rows.strides, *s.out_rows, *s.numbers, s.first_number, s.all_rows,
-            s.channels, s.channel_step, len(s.taps), s.columns, s.out_column, panels, len(s.column_taps), int(gathers),
-            *summands.sizes, *summands.strides, row_block, panel_block, group, tile_groups, s.all_taps * per_tap,
-            rounding.overflow, int(rounding.random is not None), int(addend is not None), *addend_steps,
-            *(number for tap in s.taps for number in (tap.offset, 1 + tap.number * per_tap)),
-            *(number for pair in s.column_taps for number in pair),
+        ints=HalfProductInts(
+            groups=s.groups, left_group=s.steps[0], right_group=s.steps[1], out_group=s.steps[2],
+            row_sizes=s.rows.sizes, left_row=s.rows.strides, out_row=s.out_rows, number_row=s.numbers,
+            first_number=s.first_number, all_rows=s.all_rows, channels=s.channels, left_channel=s.channel_step,
+            num_taps=len(s.taps), columns=s.columns, out_column=s.out_column, panels=panels,
+            num_column_taps=len(s.column_taps), gathers=gathers, summand_sizes=summands.sizes,
+            right_summand=summands.strides, item_rows=row_block, item_panels=panel_block, size=group,
+            tile_groups=tile_groups, all_groups=s.all_taps * per_tap, overflow=rounding.overflow,
+            is_stochastic=rounding.random is not None, has_addend=addend is not None, addend=addend_steps,
+            taps=(
+                *(number for tap in s.taps for number in (tap.offset, 1 + tap.number * per_tap)),
+                *(number for pair in s.column_taps for number in pair),
+            ),
         ),
-        scalars=(alpha, beta), items=items,
+        scalars=HalfProductScalars(alpha, beta), items=items,
         grain=grain_for(items, s.groups * rows * panels * PANEL * s.channels * max(1, len(s.taps)), LEAST_CHUNK_MACS),
-        scratch_bytes=row_block * (8 * PANEL + 24) + 8 * BLOCK_PLACES,
+        scratch_bytes=row_block * (8 * PANEL + 24) + 8 * HALF_BLOCK,
         writes=[_written(s, row_block, panel_block)],
     )
 
@@ -227,7 +232,7 @@ def emit_half_product(
     if not out.num_elements:
         return
     strides = (0, 0, 0) if addend is None else broadcast(addend, out.shape).strides
-    strides = (0,) * (3 - len(strides)) + strides
+    group, row, column = (0,) * (3 - len(strides)) + strides
     apart = rows_apart(left)
     assert apart is not None
     packed = packed_panels(plan, right) if inner else right
@@ -238,4 +243,7 @@ def emit_half_product(
         Places((rows, 1, 1, 1), (apart[0], 0, 0, 0)), (columns, 0, 0, 0), (1, 0, 0, 0), 0, rows, inner, apart[1],
         (Tap(),), 1, columns, 1,
     )
-    emit_layout(plan, layout, out, left, packed, partials, addend=addend, addend_steps=strides, alpha=alpha, beta=beta)
+    emit_layout(
+        plan, layout, out, left, packed, partials, addend=addend, addend_steps=(group, row, column), alpha=alpha,
+        beta=beta,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchipu._kernels.grouped_matmul import INTEGER_MATMUL
+from torchipu._kernels.table.grouped_matmul import INTEGER_MATMUL, IntegerMatmulInts
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 
@@ -28,8 +28,9 @@ def emit_integer_product(
     strides = [_three(held) if held is not None else (0, 0, 0) for held in (left, right, addend)]
     plan.step(
         INTEGER_MATMUL, [out], [left, right] + ([addend] if addend is not None else []),
-        ints=(
-            rows, columns, inner, *strides[0], *strides[1], int(addend is not None), *strides[2], alpha, beta,
+        ints=IntegerMatmulInts(
+            rows=rows, columns=columns, inner=inner, left=strides[0], right=strides[1], has_addend=addend is not None,
+            addend=strides[2], alpha=alpha, beta=beta,
         ),
         items=out.num_elements // columns if columns else 0, grain=max(1, SHARE_MACS // max(1, columns * inner)),
     )

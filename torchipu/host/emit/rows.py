@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from torchipu._kernels import embedding as kernels
+from torchipu._kernels.table.embedding import BUCKET, TAKE_ROWS, BucketInts, TakeRowsInts
 from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
@@ -38,8 +38,11 @@ def take_rows(
         count: Indices for each outer index; None when the index is the same for all.
     """
     count = index.num_elements if count is None else count
-    ints = (rows, count, row_bytes, INDEX_BYTES[index.dtype], int(wrap), index.num_elements)
-    plan.step(kernels.TAKE_ROWS, [out], [table, index], ints=ints,
+    ints = TakeRowsInts(
+        rows=rows, taken=count, row_bytes=row_bytes, index_bytes=INDEX_BYTES[index.dtype], wraps=wrap,
+        period=index.num_elements,
+    )
+    plan.step(TAKE_ROWS, [out], [table, index], ints=ints,
               items=outer * count if row_bytes else 0, grain=max(1, GRAIN_BYTES // max(1, row_bytes)))
 
 
@@ -48,8 +51,11 @@ def bucket(
 ) -> tuple[HostTensor, HostTensor]:
     """Order the positions of an index by the row that they name; returns where each row's begin, and the order."""
     offsets, order = plan.scratch((rows + 1,), DType.LONG), plan.scratch((max(1, index.num_elements),), DType.LONG)
-    plan.step(kernels.BUCKET, [offsets, order], [index],
-              ints=(rows, index.num_elements, INDEX_BYTES[index.dtype], int(wrap), skipped))
+    plan.step(BUCKET, [offsets, order], [index],
+              ints=BucketInts(
+                  rows=rows, length=index.num_elements, index_bytes=INDEX_BYTES[index.dtype], wraps=wrap,
+                  skipped=skipped,
+              ))
     return offsets, order
 
 

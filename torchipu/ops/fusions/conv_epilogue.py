@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise, product
 
+from torchipu._kernels.table.conv_product import ConvEnding
 from torchipu.host.emit import conv_product
-from torchipu.host.emit.conv_product import HAS_NORM, HAS_NORM_BIAS, HAS_NORM_WEIGHT, IS_RELU
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.convolution import problem_of
@@ -57,8 +57,8 @@ def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
         if op.target == NORM:
             epsilon = float(op.attrs["eps"])  # type: ignore[arg-type]
             scale, shift = op.operand("weight"), op.operand("bias")
-            flags |= HAS_NORM | (HAS_NORM_WEIGHT if scale is not None else 0)
-            flags |= HAS_NORM_BIAS if shift is not None else 0
+            flags |= ConvEnding.HAS_NORM | (ConvEnding.HAS_NORM_WEIGHT if scale is not None else 0)
+            flags |= ConvEnding.HAS_NORM_BIAS if shift is not None else 0
             statistics = (_operand(op, "running_mean"), _operand(op, "running_var"))
             norm = [plan.value(tensor, DType.FLOAT) for tensor in (*statistics, scale, shift) if tensor is not None]
             for empty in op.outputs[1:]:
@@ -66,7 +66,7 @@ def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
         elif op.target == ADD:
             addend = plan.value(addend_of(before, op), DType.FLOAT)
         else:
-            flags |= IS_RELU
+            flags |= ConvEnding.IS_RELU
     conv_product.emit_product(
         plan, conv_product.forward_product(problem_of(convolution).planar),
         plan.output(ops[-1].outputs[0], DType.FLOAT), plan.value(x, DType.FLOAT), plan.value(weight, DType.FLOAT),

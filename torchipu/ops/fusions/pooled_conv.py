@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from torchipu._kernels import conv as kernels
-from torchipu._kernels import sparse_conv as sparse
+from torchipu._kernels.table import sparse_conv as sparse
+from torchipu._kernels.table.conv import CONV_MAX_POOL, ConvMaxPoolInts
 from torchipu.host.emit.conv import LEAST_ITEMS, turned
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.matmul import grain_for
@@ -60,13 +60,14 @@ def _emit_forward(ops: Sequence[Op], plan: HostPlanner) -> None:
     kernel, padding, dilation = (pair(pool, name) for name in ("kernel_size", "padding", "dilation"))
     window = (*result.shape[-2:], *kernel, *strides_of(pool), *padding, *dilation)
     offsets = -(-s.summands // 16) * 16
-    ints = (
-        *s.ints(s.oh, s.ow, s.reads_in_place), int(bias is not None), s.oh, s.ow, *window, int(ops[-1].kind == "relu"),
+    ints = ConvMaxPoolInts(
+        s.of_kernel(s.oh, s.ow, direct=s.reads_in_place), has_bias=bias is not None, has_relu=ops[-1].kind == "relu",
+        pool=(s.oh, s.ow, *window),
     )
     grain, held = -(-s.n // LEAST_ITEMS), result.num_elements
     strides = (4 * held, 8 * held, 4 * s.input_elements, 0, *([0] if bias is not None else []))
     plan.step(
-        kernels.CONV_MAX_POOL, [plan.output(result, DType.FLOAT), plan.output(pool.outputs[1], DType.LONG)], inputs,
+        CONV_MAX_POOL, [plan.output(result, DType.FLOAT), plan.output(pool.outputs[1], DType.LONG)], inputs,
         ints=ints, items=s.n, grain=grain, joining=partial(more_items, strides, ints, s.n, grain),
         scratch_bytes=4 * (s.oc * s.oh * s.ow + 16 + offsets + s.expanded(s.oh, s.ow)),
         writes=[Blocks.of((s.n, result.num_elements // max(1, s.n)), (1, result.num_elements // max(1, s.n)))],
