@@ -1,5 +1,5 @@
 /* Host kernels of attention; see attention_body.h. */
-#include "rowmath.h"
+#include "isa.h"
 #define TI_BODY "attention_body.h"
 #include "isa_build.h"
 TI_SELECT(attention)

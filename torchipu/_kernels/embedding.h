@@ -1,7 +1,7 @@
 /* Kernels of look-ups, gathers and scatters. */
 #ifndef TORCHIPU_EMBEDDING_H
 #define TORCHIPU_EMBEDDING_H
-#include "rowmath.h"
+#include "isa.h"
 #define TI_BODY "embedding_body.h"
 #include "isa_build.h"
 TI_SELECT(take_rows)

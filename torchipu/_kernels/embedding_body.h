@@ -1,7 +1,6 @@
 /* Rows taken from, put into and summed into tables by index, and bags of rows. Duplicate indices
  * are served in their order: they are bucketed by table row first, so that the result is the same on any number of
  * threads and the last write wins. */
-#include "rowmath_body.h"
 
 TI_INLINE int64_t FN(index_at)(const char *p, int64_t bytes, int64_t i) {
   return bytes == 8 ? ((const int64_t *)p)[i] : ((const int32_t *)p)[i];
@@ -56,7 +55,7 @@ static int FN(sum_rows)(char *const *args, const int64_t *ints, const double *sc
   const int64_t *offsets = (const int64_t *)args[3], *order = (const int64_t *)args[4];
   const int64_t rows = ints[0], n = ints[1], inner = ints[2], step = ints[4], lane = ints[5];
   const float alpha = (float)scalars[0];
-  const VF by = FN(set)(alpha), none = {0};
+  const VF by = FN(set)(alpha);
   for (int64_t item = begin; item < end; item++) {
     const int64_t o = item / rows, k = item % rows;
     float *out = (float *)args[0] + item * inner;
@@ -69,8 +68,8 @@ static int FN(sum_rows)(char *const *args, const int64_t *ints, const double *sc
         for (; i < inner; i++) out[i] += alpha * src[0];
         continue;
       }
-      for (; i + VL <= inner; i += VL) FN(st)(out + i, FN(ld)(out + i) + by * FN(ld)(src + i));
-      if (i < inner) FN(stn)(out + i, FN(ldn)(out + i, inner - i, none) + by * FN(ldn)(src + i, inner - i, none), inner - i);
+      for (; i + VL <= inner; i += VL) FN(store)(out + i, FN(load)(out + i) + by * FN(load)(src + i));
+      if (i < inner) FN(store_part)(out + i, FN(load_part)(out + i, inner - i) + by * FN(load_part)(src + i, inner - i), inner - i);
     }
   }
   return TI_OK;
@@ -127,7 +126,7 @@ static int FN(flatten_index)(char *const *args, const int64_t *ints, const doubl
 /* copy_bytes: args out, in; ints bytes in all. Items: blocks of 65536 bytes. */
 static int FN(copy_bytes)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                           void *scratch) {
-  const int64_t first = begin * 65536, last = TI_MIN(ints[0], end * 65536);
+  const int64_t first = begin * 65536, last = ti_min(ints[0], end * 65536);
   memcpy(args[0] + first, args[1] + first, (size_t)(last - first));
   return TI_OK;
 }
@@ -202,7 +201,7 @@ static int FN(bag_rows_grad)(char *const *args, const int64_t *ints, const doubl
  * width, bags, rows. Of an empty bag the winners say nothing. Items: panels of 16 columns. */
 static int FN(bag_max_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                             void *scratch) {
-  const int64_t width = ints[0], last = TI_MIN(width, end * 16);
+  const int64_t width = ints[0], last = ti_min(width, end * 16);
   for (int64_t bag = 0; bag < ints[1]; bag++) {
     if (!((const int64_t *)args[3])[bag]) continue;
     for (int64_t i = begin * 16; i < last; i++) {

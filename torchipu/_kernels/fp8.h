@@ -2,7 +2,7 @@
 #ifndef TORCHIPU_FP8_H
 #define TORCHIPU_FP8_H
 #include "philox.h"
-#include "rowmath.h"
+#include "isa.h"
 #define TI_BODY "fp8_body.h"
 #include "isa_build.h"
 TI_SELECT(fp8_encode)

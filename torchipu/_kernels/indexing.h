@@ -2,7 +2,6 @@
 #ifndef TORCHIPU_INDEXING_H
 #define TORCHIPU_INDEXING_H
 #include "isa.h"
-#define TI_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define TI_BODY "indexing_body.h"
 #include "isa_build.h"
 TI_SELECT(gather_block)

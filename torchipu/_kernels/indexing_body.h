@@ -3,7 +3,7 @@
  * A value is written by one item only, which takes its sources in their order: the result is the same on any number of
  * threads, the last write wins, and sums are added from the first source to the last. */
 
-static inline __attribute__((always_inline)) int64_t FN(position)(const char *p, int64_t bytes, int64_t i) {
+TI_INLINE int64_t FN(position)(const char *p, int64_t bytes, int64_t i) {
   return bytes == 8 ? ((const int64_t *)p)[i] : ((const int32_t *)p)[i];
 }
 
@@ -43,12 +43,12 @@ static inline int64_t FN(gather_floats)(float *out, const float *table, const in
 }
 #endif
 
-static inline __attribute__((always_inline)) int FN(gather_sized)(
+TI_INLINE int FN(gather_sized)(
     char *const *args, const int64_t *ints, int64_t begin, int64_t end, int64_t bytes, int64_t index_bytes) {
   const int64_t n = ints[2], inner = ints[3], extent = ints[4];
   int bad = 0;
   for (int64_t row = begin; row < end;) {
-    const int64_t run = inner == 1 ? TI_MIN(n - row % n, end - row) : 1, count = run * inner;
+    const int64_t run = inner == 1 ? ti_min(n - row % n, end - row) : 1, count = run * inner;
     const char *table = args[1] + row / n * extent * inner * bytes;
     char *out = args[0] + row * inner * bytes;
     int64_t j = 0;
@@ -89,7 +89,7 @@ static int FN(gather_block)(char *const *args, const int64_t *ints, const double
 enum { FN(PUT), FN(ADD), FN(MULTIPLY), FN(MAX), FN(MIN), FN(MEAN) };
 
 /* As eager mode has it: NaN wins over numbers. */
-static inline __attribute__((always_inline)) float FN(join_float)(int how, float x, float y) {
+TI_INLINE float FN(join_float)(int how, float x, float y) {
   switch (how) {
     case FN(MULTIPLY): return x * y;
     case FN(MAX): return y != y ? y : x < y ? y : x;
@@ -97,7 +97,7 @@ static inline __attribute__((always_inline)) float FN(join_float)(int how, float
     default: return x + y;
   }
 }
-static inline __attribute__((always_inline)) int64_t FN(join_long)(int how, int64_t x, int64_t y) {
+TI_INLINE int64_t FN(join_long)(int how, int64_t x, int64_t y) {
   switch (how) {
     case FN(MULTIPLY): return (int64_t)((uint64_t)x * (uint64_t)y);
     case FN(MAX): return x < y ? y : x;
@@ -108,12 +108,12 @@ static inline __attribute__((always_inline)) int64_t FN(join_long)(int how, int6
 
 enum { FN(PANEL) = 64 }; /* columns taken together, so that they share cache lines */
 
-static inline __attribute__((always_inline)) int FN(scatter_sized)(
+TI_INLINE int FN(scatter_sized)(
     char *const *args, const int64_t *ints, int64_t begin, int64_t end, int64_t bytes, int how, int is_long) {
   const int64_t index_bytes = ints[1], n = ints[2], inner = ints[3], extent = ints[4], source_rows = ints[5];
   const int64_t panels = (inner + FN(PANEL) - 1) / FN(PANEL), constant = source_rows == 0;
   for (int64_t item = begin; item < end; item++) {
-    const int64_t o = item / panels, first = item % panels * FN(PANEL), columns = TI_MIN(FN(PANEL), inner - first);
+    const int64_t o = item / panels, first = item % panels * FN(PANEL), columns = ti_min(FN(PANEL), inner - first);
     char *out = args[0] + (o * extent * inner + first) * bytes;
     const char *source = args[2] + (constant ? 0 : (o * source_rows * inner + first) * bytes);
     for (int64_t i = 0; i < n; i++) {
@@ -253,7 +253,7 @@ static inline int64_t FN(set_before)(const int64_t *counts, int64_t block) {
 static int FN(mask_count)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                           void *scratch) {
   for (int64_t block = begin; block < end; block++) {
-    const int64_t last = TI_MIN(ints[0], (block + 1) * FN(BLOCK));
+    const int64_t last = ti_min(ints[0], (block + 1) * FN(BLOCK));
     int64_t count = 0;
     for (int64_t i = block * FN(BLOCK); i < last; i++) count += args[1][i] != 0;
     ((int64_t *)args[0])[block] = count;
@@ -267,7 +267,7 @@ static int FN(mask_scatter)(char *const *args, const int64_t *ints, const double
                             void *scratch) {
   const int64_t bytes = ints[1];
   int64_t taken = FN(set_before)((const int64_t *)args[4], begin);
-  for (int64_t i = begin * FN(BLOCK), last = TI_MIN(ints[0], end * FN(BLOCK)); i < last; i++) {
+  for (int64_t i = begin * FN(BLOCK), last = ti_min(ints[0], end * FN(BLOCK)); i < last; i++) {
     const char *from = args[1] + i * bytes;
     if (args[3][i]) {
       if (taken >= ints[2]) return TI_TRAP_RANGE;
@@ -284,7 +284,7 @@ static int FN(mask_compact)(char *const *args, const int64_t *ints, const double
                             void *scratch) {
   const int64_t bytes = ints[1];
   int64_t put = FN(set_before)((const int64_t *)args[3], begin);
-  for (int64_t i = begin * FN(BLOCK), last = TI_MIN(ints[0], end * FN(BLOCK)); i < last; i++)
+  for (int64_t i = begin * FN(BLOCK), last = ti_min(ints[0], end * FN(BLOCK)); i < last; i++)
     if (args[2][i] && put < ints[2]) memcpy(args[0] + put++ * bytes, args[1] + i * bytes, (size_t)bytes);
   return TI_OK;
 }
@@ -295,7 +295,7 @@ static int FN(nonzero)(char *const *args, const int64_t *ints, const double *sca
                        void *scratch) {
   const int64_t dims = ints[2];
   int64_t put = FN(set_before)((const int64_t *)args[2], begin);
-  for (int64_t i = begin * FN(BLOCK), last = TI_MIN(ints[0], end * FN(BLOCK)); i < last && put < ints[1]; i++) {
+  for (int64_t i = begin * FN(BLOCK), last = ti_min(ints[0], end * FN(BLOCK)); i < last && put < ints[1]; i++) {
     if (!args[1][i]) continue;
     int64_t *out = (int64_t *)args[0] + put++ * dims, rest = i;
     for (int64_t d = dims - 1; d >= 0; d--) {

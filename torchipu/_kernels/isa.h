@@ -1,7 +1,7 @@
 /* Compiles one kernel body for AVX2 and for AVX-512 and picks one when the module is imported.
  *
  * A family writes its arithmetic in <family>_body.h with FN(name) around every function name, VL floats a
- * vector, and GCC vector types; its <family>.h then holds
+ * vector, GCC vector types, and the vocabulary of vector_math_body.h; its <family>.h then holds
  *
  *     #include "isa.h"
  *     #define TI_BODY "<family>_body.h"
@@ -23,6 +23,19 @@
 
 #define TI_PASTE2(a, b) a##b
 #define TI_PASTE(a, b) TI_PASTE2(a, b)
+
+/* Vectors of VL floats, of as many whole numbers and words, and their masks; which ones, FN says. */
+#define VF FN(vf)
+#define VI FN(vi)
+#define VU FN(vu)
+#define VM FN(vm)
+#define TI_INLINE static inline __attribute__((always_inline))
+
+static inline int64_t ti_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t ti_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t ti_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
+/* Masks of the first n of eight lanes begin at element 8 - n. */
+static const int32_t TI_FIRST[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
 
 /* TORCHIPU_ISA=avx2 in the environment forces the baseline, for tests and for comparisons. */
 static inline int ti_has_avx512(void) {

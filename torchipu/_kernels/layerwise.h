@@ -2,7 +2,7 @@
 #ifndef TORCHIPU_LAYERWISE_H
 #define TORCHIPU_LAYERWISE_H
 #include "philox.h"
-#include "rowmath.h"
+#include "isa.h"
 #define TI_BODY "layerwise_body.h"
 #include "isa_build.h"
 TI_SELECT(lamb_direction)

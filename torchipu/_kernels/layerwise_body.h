@@ -16,17 +16,8 @@ TI_INLINE void FN(add_pair)(FN(squares) *sum, int64_t turn, VF a, VF b) {
 }
 
 TI_INLINE void FN(put_pair)(double *partial, int64_t item, const FN(squares) *sum) {
-  partial[2 * item] = FN(hsum)(sum->a[0] + sum->a[1]);
-  partial[2 * item + 1] = FN(hsum)(sum->b[0] + sum->b[1]);
-}
-
-/* The elements from i on that exist; zeros behind the last. */
-TI_INLINE VF FN(within)(VF v, int64_t width) {
-  if (width >= VL) return v;
-  float lanes[VL];
-  FN(st)(lanes, v);
-  for (int64_t j = width; j < VL; j++) lanes[j] = 0;
-  return FN(ld)(lanes);
+  partial[2 * item] = FN(sum_lanes)(sum->a[0] + sum->a[1]);
+  partial[2 * item + 1] = FN(sum_lanes)(sum->b[0] + sum->b[1]);
 }
 
 /* lamb_direction: args exp_avg, exp_avg_sq, direction (float), partial (doubles), param, grad, hyper, step; also the
@@ -44,7 +35,7 @@ static int FN(lamb_direction)(char *const *args, const int64_t *ints, const doub
   FN(target) to;
   FN(aim)(&to, args, ints);
   for (int64_t item = begin; item < end; item++) {
-    const int64_t last = TI_MIN(ints[0], (item + 1) * FN(SPAN));
+    const int64_t last = ti_min(ints[0], (item + 1) * FN(SPAN));
     FN(squares) sum = {{{0}}, {{0}}};
     for (int64_t i = item * FN(SPAN), turn = 0; i < last; i += VL, turn++) {
       const int64_t width = last - i;
@@ -53,9 +44,9 @@ static int FN(lamb_direction)(char *const *args, const int64_t *ints, const doub
       const VF square = FN(read)(args, h, 1, i, width) * beta2 + grad * grad * fresh2;
       FN(write)(&to, 0, i, width, mean);
       FN(write)(&to, 1, i, width, square);
-      const VF move = FN(within)(mean * first / (FN(vsqrt)(square) * root + eps) + param * decay, width);
+      const VF move = FN(keep_most)(mean * first / (FN(sqrt)(square) * root + eps) + param * decay, width);
       FN(write)(&to, 2, i, width, move);
-      FN(add_pair)(&sum, turn, FN(within)(param, width), move);
+      FN(add_pair)(&sum, turn, FN(keep_most)(param, width), move);
     }
     FN(put_pair)((double *)args[3], item, &sum);
   }
@@ -67,11 +58,11 @@ static int FN(lars_norms)(char *const *args, const int64_t *ints, const double *
                           void *scratch) {
   const int64_t h = ints[1];
   for (int64_t item = begin; item < end; item++) {
-    const int64_t last = TI_MIN(ints[0], (item + 1) * FN(SPAN));
+    const int64_t last = ti_min(ints[0], (item + 1) * FN(SPAN));
     FN(squares) sum = {{{0}}, {{0}}};
     for (int64_t i = item * FN(SPAN), turn = 0; i < last; i += VL, turn++)
-      FN(add_pair)(&sum, turn, FN(within)(FN(read)(args, h, 1, i, last - i), last - i),
-                   FN(within)(FN(read)(args, h, 2, i, last - i), last - i));
+      FN(add_pair)(&sum, turn, FN(keep_most)(FN(read)(args, h, 1, i, last - i), last - i),
+                   FN(keep_most)(FN(read)(args, h, 2, i, last - i), last - i));
     FN(put_pair)((double *)args[0], item, &sum);
   }
   return TI_OK;
@@ -101,7 +92,7 @@ static int FN(trust_ratio)(char *const *args, const int64_t *ints, const double 
 static int FN(lamb_apply)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                           void *scratch) {
   const double *hyper = (const double *)args[3];
-  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1];
+  const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1];
   const float rate = (float)(hyper[FN(LR)] * *(const float *)args[1]);
   FN(target) to;
   FN(aim)(&to, args, ints);
@@ -116,7 +107,7 @@ static int FN(lamb_apply)(char *const *args, const int64_t *ints, const double *
 static int FN(lars_apply)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                           void *scratch) {
   const double *hyper = (const double *)args[4];
-  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1];
+  const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1];
   const float scale = (float)hyper[FN(GRAD_SCALE)], decay = (float)hyper[FN(WEIGHT_DECAY)];
   const float momentum = (float)hyper[FN(MOMENTUM)], rate = (float)(hyper[FN(LR)] * *(const float *)args[2]);
   FN(target) to;

@@ -1,7 +1,7 @@
 /* Kernels of losses. */
 #ifndef TORCHIPU_LOSS_H
 #define TORCHIPU_LOSS_H
-#include "rowmath.h"
+#include "isa.h"
 #define TI_BODY "loss_body.h"
 #include "isa_build.h"
 TI_SELECT(nll)

@@ -1,6 +1,5 @@
 /* Losses: negative log-likelihood over classes, and losses of pairs of elements. A reduced loss is summed over fixed
  * chunks in float, and over the chunks in double. */
-#include "rowmath_body.h"
 
 /* Reads element i of an index tensor of 4 or 8 bytes. */
 TI_INLINE int64_t FN(index_at)(const char *p, int64_t bytes, int64_t i) {
@@ -18,7 +17,7 @@ static int FN(nll)(char *const *args, const int64_t *ints, const double *scalars
   const int64_t chunk = ints[7];
   for (int64_t item = begin; item < end; item++) {
     double loss = 0, total = 0;
-    for (int64_t i = item * chunk; i < TI_MIN(count, (item + 1) * chunk); i++) {
+    for (int64_t i = item * chunk; i < ti_min(count, (item + 1) * chunk); i++) {
       const int64_t k = FN(index_at)(args[2], ints[5], i);
       float value = 0.0f;
       if (k != ignored) {
@@ -110,15 +109,15 @@ static int FN(pair_loss)(char *const *args, const int64_t *ints, const double *s
   const float *pw = (const float *)args[4], beta = (float)scalars[0];
   const int64_t n = ints[0], kind = ints[1], reduction = ints[2], period = ints[4], chunk = ints[5];
   for (int64_t item = begin; item < end; item++) {
-    const int64_t first = item * chunk, last = TI_MIN(n, first + chunk);
+    const int64_t first = item * chunk, last = ti_min(n, first + chunk);
     if (kind == FN(MSE) && reduction) {
       VF s = {0};
       int64_t i = first;
       for (; i + VL <= last; i += VL) {
-        const VF d = FN(ld)(x + i) - FN(ld)(t + i);
+        const VF d = FN(load)(x + i) - FN(load)(t + i);
         s += d * d;
       }
-      double sum = FN(hsum)(s);
+      double sum = FN(sum_lanes)(s);
       for (; i < last; i++) sum += FN(pair)(kind, x[i], t[i], 1.0f, 1.0f, beta);
       out[item] = (float)sum;
       continue;

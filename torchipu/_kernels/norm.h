@@ -1,7 +1,7 @@
 /* Kernels of layer, group and batch normalisation. */
 #ifndef TORCHIPU_NORM_H
 #define TORCHIPU_NORM_H
-#include "rowmath.h"
+#include "isa.h"
 #define TI_BODY "norm_body.h"
 #include "isa_build.h"
 TI_SELECT(layer_norm)

@@ -2,7 +2,7 @@
 #ifndef TORCHIPU_OBSERVE_H
 #define TORCHIPU_OBSERVE_H
 #include "philox.h"
-#include "rowmath.h"
+#include "isa.h"
 #define TI_BODY "observe_body.h"
 #include "isa_build.h"
 TI_SELECT(check)

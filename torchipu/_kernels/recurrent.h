@@ -1,6 +1,5 @@
 /* Kernels of recurrent layers; see recurrent_body.h. */
 #include "isa.h"
-#include "rowmath.h"
 #define TI_BODY "recurrent_body.h"
 #include "isa_build.h"
 TI_SELECT(recurrence)

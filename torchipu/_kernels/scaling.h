@@ -3,7 +3,7 @@
 #define TORCHIPU_SCALING_H
 #include <unistd.h>
 #include "philox.h"
-#include "rowmath.h"
+#include "isa.h"
 #define TI_BODY "scaling_body.h"
 #include "isa_build.h"
 TI_SELECT(block_squares)

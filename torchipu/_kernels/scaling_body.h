@@ -4,25 +4,16 @@
  * doubles, added up in the order of the blocks. */
 #include "update_state_body.h"
 
-/* The elements from i on that exist; zeros behind the last. */
-TI_INLINE VF FN(existing)(VF v, int64_t width) {
-  if (width >= VL) return v;
-  float lanes[VL];
-  FN(st)(lanes, v);
-  for (int64_t j = width; j < VL; j++) lanes[j] = 0;
-  return FN(ld)(lanes);
-}
-
 /* block_squares: args partial (doubles), grad; ints as in update_state_body.h. The sum of squares of each block. Lanes
  * are added as doubles: the squares of large gradients, scaled besides, go beyond what a float holds. */
 static int FN(block_squares)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                              void *scratch) {
   for (int64_t item = begin; item < end; item++) {
-    const int64_t last = TI_MIN(ints[0], (item + 1) * FN(SPAN));
+    const int64_t last = ti_min(ints[0], (item + 1) * FN(SPAN));
     double sum[16] = {0}; /* the same whatever the instruction set */
     for (int64_t i = item * FN(SPAN); i < last; i += VL) {
       float lanes[VL];
-      FN(st)(lanes, FN(existing)(FN(read)(args, ints[1], 1, i, last - i), last - i));
+      FN(store)(lanes, FN(keep_most)(FN(read)(args, ints[1], 1, i, last - i), last - i));
       for (int j = 0; j < VL; j++) sum[(i + j) & 15] += (double)lanes[j] * lanes[j];
     }
     double total = 0;
@@ -59,15 +50,15 @@ static int FN(clip)(char *const *args, const int64_t *ints, const double *scalar
  * which leaves NaN alone. */
 static int FN(clip_values)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                            void *scratch) {
-  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1];
+  const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1];
   const float limit = (float)(scalars[0] / fabs(((const double *)args[2])[FN(GRAD_SCALE)]));
   FN(target) to;
   FN(aim)(&to, args, ints);
   for (int64_t i = begin * FN(SPAN); i < last; i += VL) {
     float lanes[VL];
-    FN(st)(lanes, FN(read)(args, h, 1, i, last - i));
+    FN(store)(lanes, FN(read)(args, h, 1, i, last - i));
     for (int j = 0; j < VL; j++) lanes[j] = lanes[j] > limit ? limit : lanes[j] < -limit ? -limit : lanes[j];
-    FN(write)(&to, 0, i, last - i, FN(ld)(lanes));
+    FN(write)(&to, 0, i, last - i, FN(load)(lanes));
   }
   return TI_OK;
 }
@@ -87,11 +78,11 @@ static int FN(block_counts)(char *const *args, const int64_t *ints, const double
                             void *scratch) {
   const float edge = (float)scalars[0];
   for (int64_t item = begin; item < end; item++) {
-    const int64_t last = TI_MIN(ints[0], (item + 1) * FN(SPAN));
+    const int64_t last = ti_min(ints[0], (item + 1) * FN(SPAN));
     int64_t count = 0;
     for (int64_t i = item * FN(SPAN); i < last; i += VL) {
       float lanes[VL];
-      FN(st)(lanes, FN(existing)(FN(read)(args, ints[1], 1, i, last - i), last - i));
+      FN(store)(lanes, FN(keep_most)(FN(read)(args, ints[1], 1, i, last - i), last - i));
       for (int j = 0; j < VL; j++) count += !(fabsf(lanes[j]) <= edge);
     }
     ((int64_t *)args[0])[item] = count;
@@ -143,7 +134,7 @@ static int FN(adapt_scale)(char *const *args, const int64_t *ints, const double 
  * added, so that a half accumulator holds what a single gradient would. */
 static int FN(accumulate_mean)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
                                int64_t end, void *scratch) {
-  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1];
+  const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1];
   const double count = *(const float *)args[2];
   const float keep = (float)(count / (count + 1)), fresh = (float)(1 / (count + 1));
   FN(target) to;
@@ -173,9 +164,7 @@ enum { FN(OF_FLOATS), FN(OF_HALVES), FN(OF_WORDS) };
 
 /* What a half holds of each value. */
 TI_INLINE VF FN(as_halves)(VF v) {
-  uint16_t lanes[VL];
-  FN(put_halves)(lanes, FN(nearest_halves)(v));
-  return FN(ldh)(lanes);
+  return FN(of_halves)(FN(nearest_halves)(v));
 }
 
 /* Element i and its neighbours of floats or halves. */
@@ -188,20 +177,18 @@ TI_INLINE void FN(give)(char *values, int64_t type, int64_t i, int64_t width, VF
   if (type == FN(OF_HALVES)) {
     const FN(halves) halves = FN(nearest_halves)(v);
     uint16_t *p = (uint16_t *)values + i;
-    if (width >= VL) FN(put_halves)(p, halves);
+    if (width >= VL) FN(store_halves)(p, halves);
     else memcpy(p, &halves, (size_t)width * 2);
     return;
   }
-  float *p = (float *)values + i;
-  if (width < VL) FN(stn)(p, v, width);
-  else FN(st)(p, v);
+  FN(store_most)((float *)values + i, v, width);
 }
 
 /* add: args sum, left, right; ints [elements, type]. Items are blocks of 4096 elements. The sum may lie where an operand
  * does; that of two halves is rounded to the nearest. */
 static int FN(add)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                    void *scratch) {
-  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), type = ints[1];
+  const int64_t last = ti_min(ints[0], end * FN(SPAN)), type = ints[1];
   if (type == FN(OF_WORDS)) {
     for (int64_t i = begin * FN(SPAN); i < last; i++)
       ((int64_t *)args[0])[i] = ((const int64_t *)args[1])[i] + ((const int64_t *)args[2])[i];
@@ -218,7 +205,7 @@ static int FN(add)(char *const *args, const int64_t *ints, const double *scalars
  * type holds it, and put on the stack in their place. */
 static int FN(fold_replica)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                             void *scratch) {
-  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), type = ints[1], slots = ints[2];
+  const int64_t last = ti_min(ints[0], end * FN(SPAN)), type = ints[1], slots = ints[2];
   const int64_t replica = *(const int64_t *)args[slots + 1];
   const int64_t depth = ints[3 + 2 * replica], joins = ints[4 + 2 * replica];
   char *const held = args[slots], *const to = args[depth - joins];

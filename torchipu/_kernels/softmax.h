@@ -1,7 +1,7 @@
 /* Kernels of softmax and log-softmax. */
 #ifndef TORCHIPU_SOFTMAX_H
 #define TORCHIPU_SOFTMAX_H
-#include "rowmath.h"
+#include "isa.h"
 #define TI_BODY "softmax_body.h"
 #include "isa_build.h"
 TI_SELECT(softmax_rows)

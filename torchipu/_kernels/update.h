@@ -2,7 +2,7 @@
 #ifndef TORCHIPU_UPDATE_H
 #define TORCHIPU_UPDATE_H
 #include "philox.h"
-#include "rowmath.h"
+#include "isa.h"
 #define TI_BODY "update_body.h"
 #include "isa_build.h"
 TI_SELECT(accumulate)

@@ -5,7 +5,7 @@
 /* accumulate: args acc, grad. acc += grad. */
 static int FN(accumulate)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                           void *scratch) {
-  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1];
+  const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1];
   FN(target) to;
   FN(aim)(&to, args, ints);
   for (int64_t i = begin * FN(SPAN); i < last; i += VL)
@@ -16,7 +16,7 @@ static int FN(accumulate)(char *const *args, const int64_t *ints, const double *
 /* fill_zero: args out; ints bytes. Items: blocks of 65536 bytes. */
 static int FN(fill_zero)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                          void *scratch) {
-  memset(args[0] + begin * 65536, 0, (size_t)(TI_MIN(ints[0], end * 65536) - begin * 65536));
+  memset(args[0] + begin * 65536, 0, (size_t)(ti_min(ints[0], end * 65536) - begin * 65536));
   return TI_OK;
 }
 
@@ -31,7 +31,7 @@ static int FN(increment)(char *const *args, const int64_t *ints, const double *s
 static int FN(sgd)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                    void *scratch) {
   const double *hyper = (const double *)args[3];
-  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1], flags = ints[2];
+  const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1], flags = ints[2];
   FN(target) to;
   FN(aim)(&to, args, ints);
   const int first = *(const float *)args[4] <= 1.0f, nesterov = hyper[FN(NESTEROV)] != 0;
@@ -59,7 +59,7 @@ static int FN(sgd)(char *const *args, const int64_t *ints, const double *scalars
 static int FN(adam)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                     void *scratch) {
   const double *hyper = (const double *)args[5], step = *(const float *)args[6];
-  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1], flags = ints[2];
+  const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1], flags = ints[2];
   FN(target) to;
   FN(aim)(&to, args, ints);
   const float scale = (float)(hyper[FN(MAXIMIZE)] != 0 ? -hyper[FN(GRAD_SCALE)] : hyper[FN(GRAD_SCALE)]);
@@ -83,7 +83,7 @@ static int FN(adam)(char *const *args, const int64_t *ints, const double *scalar
       most = FN(max)(FN(read)(args, h, 3, i, width), square);
       FN(write)(&to, 3, i, width, most);
     }
-    FN(write)(&to, 0, i, width, param - mean / (FN(vsqrt)(most) * root + eps) * rate);
+    FN(write)(&to, 0, i, width, param - mean / (FN(sqrt)(most) * root + eps) * rate);
   }
   return TI_OK;
 }
@@ -93,7 +93,7 @@ static int FN(adam)(char *const *args, const int64_t *ints, const double *scalar
 static int FN(rmsprop)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
                        void *scratch) {
   const double *hyper = (const double *)args[5];
-  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1], flags = ints[2];
+  const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1], flags = ints[2];
   FN(target) to;
   FN(aim)(&to, args, ints);
   const float scale = (float)(hyper[FN(MAXIMIZE)] != 0 ? -hyper[FN(GRAD_SCALE)] : hyper[FN(GRAD_SCALE)]);
@@ -114,7 +114,7 @@ static int FN(rmsprop)(char *const *args, const int64_t *ints, const double *sca
       FN(write)(&to, 3, i, width, mean);
       spread = square - mean * mean;
     }
-    VF move = grad * within / (FN(vsqrt)(spread + eps_inside) + eps_outside);
+    VF move = grad * within / (FN(sqrt)(spread + eps_inside) + eps_outside);
     if (flags & 1) {
       move = FN(read)(args, h, 2, i, width) * momentum + move;
       FN(write)(&to, 2, i, width, move);
