@@ -10,7 +10,7 @@ FAULTS_ARGS ?=
 OPINFO_ARGS ?= --workers 2
 MODELS ?=
 
-KERNEL_SOURCES := setup.py $(wildcard torchipu/_kernels/*.pyx torchipu/_kernels/*.pxd torchipu/_kernels/*.h)
+KERNEL_SOURCES := setup.py $(wildcard kernel_build/*.py torchipu/_kernels/*.pyx torchipu/_kernels/*.h torchipu/_kernels/table/*.py)
 
 # An environment that was moved or copied still points to where it was made: start afresh. One that this
 # Makefile did not make holds no such file, and is left as it is.
@@ -68,7 +68,7 @@ kernels: $(VENV)/kernels.stamp
 
 clean:
 	rm -rf $(VENV) build dist torchipu.egg-info
-	rm -f torchipu/_kernels/*.c torchipu/_kernels/*.so
+	rm -f torchipu/_kernels/*.so
 
 $(VENV)/made-in:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "torchipu needs Python 3.11 or newer, and $(PYTHON) is %d.%d: make PYTHON=python3.11 ..." % sys.version_info[:2])'

@@ -1,6 +1,5 @@
-"""Builds the Cython kernels; everything else is in pyproject.toml."""
+"""Builds the engine and the kernels; everything else is in pyproject.toml."""
 
-import glob
 import os
 import platform
 import shutil
@@ -11,8 +10,13 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.modified import newer_group
 
-KERNELS = "torchipu/_kernels"
+sys.path.insert(0, str(Path(__file__).parent))  # a build in isolation does not look here
+
+from kernel_build.objects import compile_all
+from kernel_build.source import KERNELS, load_table, write_sources
+
 CHECKED = os.environ.get("TORCHIPU_CHECKED") == "1"  # kernels that end the process on a bad access; see make checked
 FLAGS = [
     "-O3",
@@ -20,6 +24,7 @@ FLAGS = [
     "-fno-trapping-math",
     "-fno-strict-aliasing",
     "-pthread",
+    "-fvisibility=hidden",
     "-Wno-psabi",
     "-Wno-unused-function",
     "-Wno-unknown-pragmas",
@@ -30,21 +35,34 @@ SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize=alignment", "-fno-san
 # Of one instruction set alone, and not optimised: it is built in a fraction of the time, and what the compiler may
 # leave out as undefined is still there.
 OTHER_ISA = "AVX2" if os.environ.get("TORCHIPU_ISA") == "avx512" else "AVX512"
+# Where C is written and object files are kept, also from one installation in place to the next.
+BUILD = Path("build/kernels", f"checked_without_{OTHER_ISA.lower()}" if CHECKED else "plain")
 FLAGS_OF_CHECKED = ["-O0", "-g1", f"-DTI_WITHOUT_{OTHER_ISA}", *SANITIZE]
 
 
 class BuildKernels(build_ext):
-    """Builds on all cores, and says what to install when something is missing."""
-
-    def finalize_options(self) -> None:
-        super().finalize_options()
-        self.parallel = self.parallel or os.cpu_count()
+    """Builds on all cores what changed, and says what to install when something is missing."""
 
     def build_extensions(self) -> None:
         refuse_without_compiler(self.compiler.compiler[0])
         if CHECKED:
             refuse_without_sanitizers(self.compiler.compiler[0])
         super().build_extensions()
+
+    def build_extension(self, ext: Extension) -> None:
+        """Build the engine and the kernels of all families into one extension."""
+        sources = write_sources(load_table(), KERNELS, BUILD)
+        includes = [str(KERNELS), str(BUILD), *self.compiler.include_dirs, *ext.include_dirs]
+        objects = compile_all(
+            self.compiler.compiler_so, [*sources, translated(ext.sources[0])], BUILD,
+            [*(f"-I{folder}" for folder in includes), *ext.extra_compile_args], self.parallel or os.cpu_count(),
+            force=self.force,
+        )
+        path = self.get_ext_fullpath(ext.name)
+        if self.force or newer_group(objects, path):
+            self.compiler.link_shared_object(
+                objects, path, libraries=self.get_libraries(ext), extra_postargs=ext.extra_link_args,
+            )
 
 
 def refuse_without_compiler(compiler: str) -> None:
@@ -78,23 +96,8 @@ def refuse_without_sanitizers(compiler: str) -> None:
             )
 
 
-def extensions() -> list[Extension]:
-    """One extension for each ``.pyx`` of the kernels."""
-    headers = sorted(glob.glob(f"{KERNELS}/*.h"))
-    return [
-        Extension(
-            path.removesuffix(".pyx").replace(os.sep, "."),
-            [path],
-            depends=[*headers, "setup.py"],
-            extra_compile_args=FLAGS + FLAGS_OF_CHECKED if CHECKED else FLAGS,
-            extra_link_args=["-pthread", *SANITIZE] if CHECKED else ["-pthread"],
-        )
-        for path in sorted(glob.glob(f"{KERNELS}/*.pyx"))
-    ]
-
-
-def cythonised() -> list[Extension]:
-    """Translate with Cython."""
+def translated(source: str) -> Path:
+    """Translate the engine to C with Cython."""
     try:
         from Cython.Build import cythonize
     except ImportError:
@@ -102,8 +105,21 @@ def cythonised() -> list[Extension]:
             "torchipu: the kernels are written in Cython, which is missing.\n"
             "  do      pip install Cython setuptools"
         )
-    return cythonize(extensions(), language_level=3, quiet=True)
+    cythonize(str(source), build_dir=str(BUILD), language_level=3, quiet=True)
+    return BUILD / Path(source).with_suffix(".c")
+
+
+def engine() -> Extension:
+    """The only extension; see ``BuildKernels`` for what else is linked to it."""
+    kernels = [path for pattern in ("*.h", "*.pyx", "table/*.py") for path in sorted(KERNELS.glob(pattern))]
+    return Extension(
+        "torchipu._kernels.abi",
+        [str(KERNELS / "abi.pyx")],
+        depends=[str(path) for path in (*kernels, *sorted(Path("kernel_build").glob("*.py")), Path("setup.py"))],
+        extra_compile_args=FLAGS + FLAGS_OF_CHECKED if CHECKED else FLAGS,
+        extra_link_args=["-pthread", *SANITIZE] if CHECKED else ["-pthread"],
+    )
 
 
 if __name__ == "__main__":
-    setup(ext_modules=cythonised(), cmdclass={"build_ext": BuildKernels})
+    setup(ext_modules=[engine()], cmdclass={"build_ext": BuildKernels})

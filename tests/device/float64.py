@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from torchipu._kernels.update import HYPER
+from torchipu._kernels.table.update import HYPER
 from torchipu.host.generic import call_aten
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from torchipu._kernels.abi import CHECKED, Kernel, run_kernel
+from torchipu._kernels.abi import CHECKED, run_kernel
+from torchipu._kernels.table.kernel import I, Kernel, S
 from torchipu.host.emit.chain import can_join, emit_chain
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -95,8 +96,8 @@ class MiniPlanner:
         return not self.members or tensor in self.read_outside
 
     def step(
-        self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
-        ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
+        self, kernel: Kernel[I, S], outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
+        ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, adds_up: bool = False, joining: Joining | None = None,
         writes: Sequence[Blocks | None] = (),
     ) -> None:

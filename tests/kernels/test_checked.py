@@ -16,8 +16,8 @@ PREAMBLE = """
 import torch
 from tests.kernels.elem_planner import MiniPlanner, run_op
 from torchipu._kernels.abi import fence, run_kernel
-from torchipu._kernels.random import RANDOM_WORDS
-from torchipu._kernels.update import ACCUMULATE
+from torchipu._kernels.table.random import RANDOM_WORDS
+from torchipu._kernels.table.update import ACCUMULATE
 
 def fill(words, count):
     state = torch.tensor([1234, 0, 7, 0])

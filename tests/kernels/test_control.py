@@ -5,8 +5,8 @@ import torch
 
 from tests.kernels.elem_planner import MiniPlanner
 from torchipu._kernels.abi import Plan, run_kernel
-from torchipu._kernels.control import COUNT, FORK, PUT_ROW, TAKE_ROW
-from torchipu._kernels.copy import FILL
+from torchipu._kernels.table.control import COUNT, FORK, PUT_ROW, TAKE_ROW, CountInts, RowInts
+from torchipu._kernels.table.copy import FILL, FillInts
 
 ROW = 100_001  # bytes; more than one thread's share, and odd
 
@@ -18,10 +18,10 @@ def test_rows_are_taken_and_put_where_the_counter_says(threads: int, trip: int) 
     table = torch.randint(0, 255, (3, ROW), dtype=torch.uint8)
     held, counter = plan.hold(table), plan.hold(torch.tensor([trip]))
     row, other = plan.scratch((ROW,), held.dtype), plan.scratch((3, ROW), held.dtype)
-    plan.step(TAKE_ROW, [row], [held, counter], ints=[ROW], items=ROW, grain=65_536)
+    plan.step(TAKE_ROW, [row], [held, counter], ints=RowInts(ROW), items=ROW, grain=65_536)
     assert torch.equal(plan.fetch(row), table[trip])
     before = plan.fetch(other).clone()
-    plan.step(PUT_ROW, [other], [row, counter], ints=[ROW], items=ROW, grain=65_536)
+    plan.step(PUT_ROW, [other], [row, counter], ints=RowInts(ROW), items=ROW, grain=65_536)
     before[trip] = table[trip]
     assert torch.equal(plan.fetch(other), before)
 
@@ -29,7 +29,7 @@ def test_rows_are_taken_and_put_where_the_counter_says(threads: int, trip: int) 
 def test_counting_ends_with_the_last_trip() -> None:
     counter, done = torch.tensor([0]), torch.tensor([True])
     for trip in range(1, 4):
-        run_kernel(COUNT, [counter.data_ptr(), done.data_ptr()], ints=[3])
+        run_kernel(COUNT, [counter.data_ptr(), done.data_ptr()], ints=CountInts(3))
         assert counter.item() == trip
         assert done.item() is (trip == 3)
 
@@ -51,7 +51,7 @@ def test_a_jump_is_taken_unless_its_boolean_is_true(flag: bool) -> None:
     condition, out = torch.tensor([flag]), torch.zeros(1, dtype=torch.uint8)
     plan = Plan(2)
     plan.add_jump(2, 0)
-    plan.add_step(FILL, [1], [0], [1, 5], [], 1, 1, 0)
+    plan.add_step(FILL, [1], [0], FillInts(1, 5), (), 1, 1, 0)
     plan.add_jump(3)
     plan.bind(0, condition.data_ptr())
     plan.bind(1, out.data_ptr())

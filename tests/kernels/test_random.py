@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.kernels.elem_planner import MiniPlanner, run_op
-from torchipu._kernels.abi import run_kernel
-from torchipu._kernels.random import RANDOM_WORDS, philox
+from torchipu._kernels.abi import philox, run_kernel
+from torchipu._kernels.table.random import RANDOM_WORDS
 
 N = 400_003
 

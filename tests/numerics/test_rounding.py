@@ -7,7 +7,7 @@ from gfloat import RoundMode, round_ndarray
 from gfloat.formats import format_info_binary16
 
 from torchipu._kernels.abi import run_kernel
-from torchipu._kernels.random import RANDOM_WORDS
+from torchipu._kernels.table.random import RANDOM_WORDS
 from torchipu.errors import OptionsError
 from torchipu.options import Options
 

@@ -2,23 +2,27 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from torchipu._kernels.table.kernel import AnyKernel, I, Kernel, S
+
 APART: int
 IN_ITEMS: int
 IN_TURN: int
 MAX_LANES: int
 CHECKED: bool
 
-class Kernel:
-    name: str
+def check_table(kernels: Iterable[AnyKernel]) -> None: ...
 
 def run_kernel(
-    kernel: Kernel, args: Sequence[int], ints: Sequence[int] = ..., scalars: Sequence[float] = ..., items: int = ...,
-    grain: int = ..., threads: int = ..., scratch_bytes: int = ...,
+    kernel: Kernel[I, S], args: Sequence[int], ints: I | tuple[()] = ..., scalars: S | tuple[()] = ...,
+    items: int = ..., grain: int = ..., threads: int = ..., scratch_bytes: int = ...,
 ) -> None: ...
 
 def call_kernel(
-    kernel: Kernel, args: Sequence[int], ints: Sequence[int] = ..., scalars: Sequence[float] = ..., items: int = ...,
+    kernel: Kernel[I, S], args: Sequence[int], ints: I | tuple[()] = ..., scalars: S | tuple[()] = ...,
+    items: int = ...,
 ) -> None: ...
+
+def philox(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, int, int]: ...
 
 def fence(address: int, num_bytes: int, spans: Iterable[tuple[int, int]]) -> None: ...
 
@@ -33,12 +37,12 @@ class Plan:
     num_steps: int
     def __init__(self, num_buffers: int) -> None: ...
     def add_step(
-        self, kernel: Kernel, buffers: Sequence[int], byte_offsets: Sequence[int], ints: Sequence[int],
-        scalars: Sequence[float], items: int, grain: int, scratch_bytes: int, together: bool = ..., order: int = ...,
-        lane_strides: Sequence[int] = ..., joined: tuple[int, Sequence[int], Sequence[int], int, int] | None = ...,
+        self, kernel: Kernel[I, S], buffers: Sequence[int], byte_offsets: Sequence[int], ints: I | tuple[()],
+        scalars: S | tuple[()], items: int, grain: int, scratch_bytes: int, together: bool = ..., order: int = ...,
+        lane_strides: Sequence[int] = ..., joined: tuple[int, Sequence[int], I, int, int] | None = ...,
     ) -> int: ...
     def end_step(
-        self, kernel: Kernel, ints: Sequence[int], from_: int, to: int, random: int = ..., item_floats: int = ...,
+        self, kernel: Kernel[I, S], ints: I | tuple[()], from_: int, to: int, random: int = ..., item_floats: int = ...,
     ) -> None: ...
     def add_callback(self, callback: object) -> int: ...
     def add_transfer(self, callback: Callable[[int], None], buffer: int, byte_offset: int = ...) -> int: ...

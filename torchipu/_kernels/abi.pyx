@@ -2,12 +2,27 @@
 """The engine: a flat list of kernel calls, run without the GIL on threads of its own."""
 
 from cpython.exc cimport PyErr_CheckSignals
-from libc.stdint cimport int64_t, uintptr_t
+from libc.stdint cimport int64_t, uint32_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
 
 import os
 import threading
+
+from torchipu._kernels.table import all_kernels
+
+cdef extern from "table/all.h" nogil:
+    ctypedef int (*ti_kernel)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
+                              int64_t end, void *scratch) noexcept nogil
+    ctypedef struct ti_record:
+        const char *name
+        const char *ints
+        const char *scalars
+    const ti_record *const TI_TABLES[]
+    ti_kernel ti_pick(const ti_record *entry)
+
+cdef extern from "philox.h" nogil:
+    void ti_philox(const uint32_t *counter, const uint32_t *key, uint32_t *out)
 
 cdef extern from "team.h" nogil:
     ctypedef struct ti_pool:
@@ -107,18 +122,65 @@ class KernelTrap(Exception):
         self.replica = replica
 
 
-cdef class Kernel:
-    """A host kernel: a name and a C function."""
+cdef class Function:
+    """The C function of a kernel, and the names of its numbers as they were when it was compiled."""
 
-    def __repr__(self):
-        return f"Kernel({self.name})"
+    cdef ti_kernel function
+    cdef readonly tuple layout
 
 
-cdef Kernel make_kernel(str name, ti_kernel function):
-    cdef Kernel kernel = Kernel.__new__(Kernel)
-    kernel.name = name
-    kernel.function = function
-    return kernel
+cdef dict compiled_functions():
+    """Return the functions of all kernels by name, for the instruction set of this machine."""
+    cdef dict found = {}
+    cdef Function function
+    cdef const ti_record *entry
+    cdef int i = 0
+    while TI_TABLES[i] != NULL:
+        entry = TI_TABLES[i]
+        while entry.name != NULL:
+            function = Function.__new__(Function)
+            function.function = ti_pick(entry)
+            function.layout = (entry.ints.decode(), entry.scalars.decode())
+            found[entry.name.decode()] = function
+            entry += 1
+        i += 1
+    return found
+
+
+cdef dict FUNCTIONS = compiled_functions()
+
+
+def check_table(kernels):
+    """Refuse kernels whose C functions are missing, or were compiled for numbers of other names.
+
+    Raises:
+        ImportError: The table is another one than that of which the extension was built.
+    """
+    for kernel in kernels:
+        function = FUNCTIONS.get(kernel.name)
+        if function is None:
+            raise ImportError(
+                f"the kernel {kernel.name!r} of the table has no C function in {__file__}\n"
+                "  do      python setup.py build_ext --inplace  (in the checkout)")
+        if function.layout != kernel.layout:
+            raise ImportError(
+                f"the kernel {kernel.name!r} takes {kernel.layout}, and was built for {function.layout}\n"
+                "  do      python setup.py build_ext --inplace  (in the checkout)")
+
+
+check_table(all_kernels())
+
+
+cdef ti_kernel function_of(kernel) except NULL:
+    """Return the C function of a kernel of the table.
+
+    Raises:
+        ValueError: The extension has no kernel of the name.
+    """
+    found = FUNCTIONS.get(kernel.name)
+    if found is None:
+        raise ValueError(f"there is no kernel {kernel.name!r}")
+    return (<Function>found).function
 
 
 cdef struct Loops:
@@ -183,13 +245,14 @@ cdef struct Step:
     int num_endings
 
 
-def run_kernel(Kernel kernel, args, ints=(), scalars=(), int64_t items=1, int64_t grain=1, int threads=1,
+def run_kernel(kernel, args, ints=(), scalars=(), int64_t items=1, int64_t grain=1, int threads=1,
                int64_t scratch_bytes=0):
     """Run one kernel on addresses; for tests and measurements.
 
     Raises:
         KernelTrap: The kernel refused its input.
     """
+    kernel.check(len(args), ints, scalars)
     plan = Plan(len(args))
     plan.add_step(kernel, range(len(args)), [0] * len(args), ints, scalars, items, grain, scratch_bytes)
     for buffer, address in enumerate(args):
@@ -197,7 +260,7 @@ def run_kernel(Kernel kernel, args, ints=(), scalars=(), int64_t items=1, int64_
     plan.run((0, 0), (0, 1), (1, 1), 1, 1, threads)
 
 
-def call_kernel(Kernel kernel, args, ints=(), scalars=(), int64_t items=1):
+def call_kernel(kernel, args, ints=(), scalars=(), int64_t items=1):
     """Run one kernel that needs no scratch on addresses, on this thread alone, also while the engine runs on others.
 
     Args:
@@ -211,9 +274,12 @@ def call_kernel(Kernel kernel, args, ints=(), scalars=(), int64_t items=1):
         KernelTrap: The kernel refused its input.
     """
     cdef char *places[64]
-    cdef int64_t *numbers = copied(list(ints))
     cdef double reals[16]
     cdef int i, trap
+    cdef ti_kernel function = function_of(kernel)
+    kernel.check(len(args), ints, scalars)
+    cdef int64_t *numbers = copied(kernel.flat_ints(ints))
+    scalars = kernel.flat_scalars(scalars)
     if len(args) > 64 or len(scalars) > 16:
         free(numbers)
         raise ValueError(f"{kernel.name}: {len(args)} arguments and {len(scalars)} scalars are too many")
@@ -222,10 +288,23 @@ def call_kernel(Kernel kernel, args, ints=(), scalars=(), int64_t items=1):
     for i in range(len(scalars)):
         reals[i] = scalars[i]
     with nogil:
-        trap = ti_call_flushing(kernel.function, places, numbers, reals, items)
+        trap = ti_call_flushing(function, places, numbers, reals, items)
         free(numbers)
     if trap:
         raise KernelTrap(0, trap)
+
+
+def philox(counter, key):
+    """Return the four words of one Philox-4x32-10 block, for tests against published answers."""
+    cdef uint32_t c[4]
+    cdef uint32_t k[2]
+    cdef uint32_t out[4]
+    for i in range(4):
+        c[i] = counter[i]
+    for i in range(2):
+        k[i] = key[i]
+    ti_philox(c, k, out)
+    return tuple(out[i] for i in range(4))
 
 
 def fence(uintptr_t address, int64_t num_bytes, spans):
@@ -346,7 +425,7 @@ cdef class Plan:
         self.steps[self.num_steps - 1].jump = -1
         return &self.steps[self.num_steps - 1]
 
-    def add_step(self, Kernel kernel, buffers, byte_offsets, ints, scalars, int64_t items, int64_t grain,
+    def add_step(self, kernel, buffers, byte_offsets, ints, scalars, int64_t items, int64_t grain,
                  int64_t scratch_bytes, bint together=False, int order=IN_TURN, lane_strides=(), joined=None):
         """Append a kernel call and return its number.
 
@@ -358,7 +437,8 @@ cdef class Plan:
         is ``(lanes, strides, ints, items, grain)`` of the call that does what so many of them do, where their arguments
         turn out to lie ``strides`` bytes apart.
         """
-        buffers, byte_offsets, ints, scalars = list(buffers), list(byte_offsets), list(ints), list(scalars)
+        buffers, byte_offsets = list(buffers), list(byte_offsets)
+        ints, scalars = kernel.flat_ints(ints), kernel.flat_scalars(scalars)
         if len(buffers) > TI_MAX_ARGS:
             raise ValueError(f"{kernel.name} has {len(buffers)} arguments, at most {TI_MAX_ARGS}")
         if grain < 1:
@@ -369,9 +449,11 @@ cdef class Plan:
         for buffer in buffers:
             if not 0 <= buffer < self.num_buffers:
                 raise ValueError(f"{kernel.name}: buffer {buffer} of {self.num_buffers}")
+        joined_ints = kernel.flat_ints(joined[2]) if joined else ()
+        cdef ti_kernel function = function_of(kernel)
         cdef Step *step = self.append()
         cdef int i
-        step.function = kernel.function
+        step.function = function
         step.num_args = len(buffers)
         step.items = items
         step.grain = grain
@@ -385,7 +467,7 @@ cdef class Plan:
         step.ints = copied(ints)
         if joined:
             step.joined_lanes, _, _, step.joined_items, step.joined_grain = joined
-            step.joined_strides, step.joined_ints = copied(list(joined[1])), copied(list(joined[2]))
+            step.joined_strides, step.joined_ints = copied(list(joined[1])), copied(joined_ints)
         step.scalars = <double *>malloc(max(len(scalars), 1) * sizeof(double))
         for i in range(len(buffers)):
             step.buffers[i] = buffers[i]
@@ -397,7 +479,7 @@ cdef class Plan:
         self.kernels.append(kernel)
         return self.num_steps - 1
 
-    def end_step(self, Kernel kernel, ints, int from_, int to, int random=-1, int64_t item_floats=0):
+    def end_step(self, kernel, ints, int from_, int to, int random=-1, int64_t item_floats=0):
         """Let a kernel take over the items of each chunk of the last step right after they are computed.
 
         Args:
@@ -414,7 +496,8 @@ cdef class Plan:
         cdef ti_ending *grown
         cdef int64_t *own
         cdef int i
-        ints = list(ints)
+        cdef ti_kernel function = function_of(kernel)
+        ints = kernel.flat_ints(ints)
         for place in (from_, to, max(random, 0)):
             if not 0 <= place < step.num_args:
                 raise ValueError(f"{kernel.name} ends a step of {step.num_args} arguments, of which {place} is none")
@@ -434,7 +517,7 @@ cdef class Plan:
             taken = (step.scratch_bytes + 63) // 64 * 64
             step.scratch_bytes = taken + 4 * item_floats * step.grain + 64
             self.scratch_bytes = max(self.scratch_bytes, step.scratch_bytes)
-        grown[step.num_endings] = ti_ending(kernel.function, own, item_floats, taken, from_, to, random)
+        grown[step.num_endings] = ti_ending(function, own, item_floats, taken, from_, to, random)
         step.num_endings += 1
         self.kernels.append(kernel)
 

@@ -44,7 +44,7 @@ static void FN(mask_row)(const ti_attention *s, float *p, int64_t n, int64_t i, 
  *   scalars  scale
  *   items    batch * heads * blocks of queries
  *   scratch  cols * width + rows * cols + rows * width + 2 * rows floats */
-int FN(attention)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(attention) {
   const ti_attention s = ti_attention_of(ints);
   const int64_t blocks = ti_ceil(s.queries, s.rows), D = s.width;
   const float scale = (float)scalars[0];
@@ -103,7 +103,7 @@ int FN(attention)(char *const *args, const int64_t *ints, const double *scalars,
  *   scalars  scale
  *   items    batch * heads
  *   scratch  2 * cols * width + 2 * rows * cols + queries floats */
-int FN(attention_backward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(attention_backward) {
   const ti_attention s = ti_attention_of(ints);
   const int64_t D = s.width;
   const float scale = (float)scalars[0];

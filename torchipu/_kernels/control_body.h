@@ -1,35 +1,30 @@
 /* What a loop of the plan does between its steps: counts trips, moves the rows of this trip, draws anew. */
 #include <string.h>
 
-/* args: counter LONG[1] (read and written), done BOOL[1]; ints: trips. One item. */
-static int FN(count)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(count) {
   (void)scalars, (void)begin, (void)end, (void)scratch;
   int64_t *counter = (int64_t *)args[0];
   *counter += 1;
-  *(uint8_t *)args[1] = *counter >= ints[0];
+  *(uint8_t *)args[1] = *counter >= ((const count_ints *)ints)->trips;
   return TI_OK;
 }
 
-/* args: row, table, counter LONG[1]; ints: bytes of a row. An item is a byte. */
-static int FN(take_row)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(take_row) {
   (void)scalars, (void)scratch;
   const int64_t trip = *(const int64_t *)args[2];
-  memcpy(args[0] + begin, args[1] + trip * ints[0] + begin, (size_t)(end - begin));
+  memcpy(args[0] + begin, args[1] + trip * ((const row_ints *)ints)->row_bytes + begin, (size_t)(end - begin));
   return TI_OK;
 }
 
-/* args: table, row, counter LONG[1]; ints: bytes of a row. An item is a byte. */
-static int FN(put_row)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(put_row) {
   (void)scalars, (void)scratch;
   const int64_t trip = *(const int64_t *)args[2];
-  memcpy(args[0] + trip * ints[0] + begin, args[1] + begin, (size_t)(end - begin));
+  memcpy(args[0] + trip * ((const row_ints *)ints)->row_bytes + begin, args[1] + begin, (size_t)(end - begin));
   return TI_OK;
 }
 
-/* args: state LONG[4] of this trip, state LONG[4] of the op, counter LONG[1]. One item.
- *
- * Each trip draws under a seed of its own, mixed as SplitMix64 does (Steele, Lea and Flood, OOPSLA 2014). */
-static int FN(fork)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+/* Each trip draws under a seed of its own, mixed as SplitMix64 does (Steele, Lea and Flood, OOPSLA 2014). */
+TI_KERNEL(fork) {
   (void)ints, (void)scalars, (void)begin, (void)end, (void)scratch;
   int64_t *mine = (int64_t *)args[0];
   const int64_t *all = (const int64_t *)args[1];

@@ -136,7 +136,7 @@ static void FN(conv_block)(const ti_conv *s, char *const *args, int has_bias, in
   }
 }
 
-int FN(conv_forward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(conv_forward) {
   const ti_conv s = ti_conv_of(ints);
   int64_t known = -1;  /* row length for which the offsets in scratch hold */
   (void)scalars;
@@ -199,7 +199,7 @@ static void FN(fold)(const ti_conv *s, const float *col, int64_t ldc, int64_t ch
  *   ints     the shape (rows of outputs at a time, cols = ow); channels of an item
  *   items    n * g * blocks of channels
  *   scratch  channels of an item * kh * kw * (rows * ow + oc) floats */
-int FN(conv_input)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(conv_input) {
   const ti_conv s = ti_conv_of(ints);
   const int64_t taps = s.kh * s.kw, K = s.ic * taps, ohw = s.oh * s.ow, at_once = ints[TI_CONV_INTS], parts = ti_ceil(s.ic, at_once);
   (void)scalars;
@@ -289,7 +289,7 @@ static const FN(dot) FN(dot_table)[3][3] = {TI_DOT_NAMES(1), TI_DOT_NAMES(2), TI
  *   ints     the shape; chunks; output channels of an item; units (blocks of rows or columns of an image) expanded together
  *   items    chunks * g * blocks of output channels
  *   scratch  ic * kh * kw offsets (int32, rounded up to 16), then the expanded blocks */
-int FN(conv_weight)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(conv_weight) {
   const ti_conv s = ti_conv_of(ints);
   const int64_t chunks = ints[TI_CONV_INTS], at_once = ints[TI_CONV_INTS + 1], together = ints[TI_CONV_INTS + 2];
   const int64_t K = s.ic * s.kh * s.kw, ohw = s.oh * s.ow, parts = ti_ceil(s.oc, at_once);
@@ -334,7 +334,7 @@ int FN(conv_weight)(char *const *args, const int64_t *ints, const double *scalar
  *   args   sum [count], partial [chunks][count]
  *   ints   chunks, count, elements of an item
  *   items  blocks of elements */
-int FN(conv_reduce)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(conv_reduce) {
   const int64_t chunks = ints[0], count = ints[1], block = ints[2];
   float *d = (float *)args[0];
   const float *p = (const float *)args[1];
@@ -352,7 +352,7 @@ int FN(conv_reduce)(char *const *args, const int64_t *ints, const double *scalar
  *   args   db [channels], dy [n][channels][pixels]
  *   ints   n, channels, pixels
  *   items  channels */
-int FN(conv_bias)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(conv_bias) {
   const int64_t num = ints[0], channels = ints[1], pixels = ints[2];
   (void)scalars; (void)scratch;
   for (int64_t c = begin; c < end; c++) {
@@ -382,7 +382,7 @@ static void FN(relu_run)(float *y, int64_t n) {
  *   ints     as conv_forward, for whole images of one group; then the pool's shape; whether there is a ReLU
  *   items    images
  *   scratch  as conv_forward, after the convolution's results of an image (rounded up to 16) */
-int FN(conv_max_pool)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(conv_max_pool) {
   const ti_conv s = ti_conv_of(ints);
   const int64_t *pool = ints + TI_CONV_INTS + 1, planes = s.oc, size = planes * s.oh * s.ow, kept = planes * pool[2] * pool[3];
   float *image = (float *)scratch, *rest = image + (size + 15) / 16 * 16;

@@ -342,7 +342,7 @@ static void FN(find_affine)(char *const *args, int flags, double eps, int64_t m0
  *   scratch  floats: panels * 32 * (channels of a block * taps + results of an item), 2 * results of an item rounded up
  *            to 16, in order 2 results * channels of a block * taps; int32: channels of a block * taps rounded up to 16; ti_source (84 bytes):
  *            panels * (taps + 1) * 32 / 8 */
-int FN(conv_product)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(conv_product) {
   ti_grid g;
   memcpy(&g, ints, sizeof g);
   const int64_t taps = ints[FN(TAPS)], most_panels = ints[FN(PANELS)], most_rows = ints[FN(ROWS)], block = ints[FN(CHANNELS)], segment = ints[FN(SEGMENT)];
@@ -447,7 +447,7 @@ enum { FN(W_TAPS) = TI_GRID_INTS, FN(W_LANES), FN(W_SUMMANDS), FN(W_ROWS), FN(W_
  *   items    chunks * g * blocks of results * blocks of summands
  *   scratch  floats: lanes of a block * 32 * panels, panels * 32 * results of an item, lanes * results; ti_source:
  *            lanes / 32 * (taps + 1) * 32 / 8 */
-int FN(conv_product_weight)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(conv_product_weight) {
   ti_grid g;
   memcpy(&g, ints, sizeof g);
   const int64_t taps = ints[FN(W_TAPS)], length = ints[FN(W_LANES)], most_panels = ints[FN(W_SUMMANDS)], most_rows = ints[FN(W_ROWS)];

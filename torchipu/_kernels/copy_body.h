@@ -15,16 +15,12 @@ static inline void FN(copy_run)(char *dst, const char *src, int64_t dst_stride, 
     default: TI_COPY_LOOP(uint64_t); break;
   }
 }
-/* copy: args [dst, src].
- *
- *   ints   [ndim, element bytes, shape[ndim], dst strides[ndim], src strides[ndim]]; ndim from 1 to 12
- *   items  elements, counted with the last dimension fastest
- */
-static int FN(copy)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(copy) {
   (void)scalars, (void)scratch;
-  const int ndim = (int)ints[0], size = (int)ints[1], last = ndim - 1;
-  const int64_t *shape = ints + 2, *ds = shape + ndim, *ss = ds + ndim;
-  int64_t index[12], rest = begin, dst = 0, src = 0;
+  const copy_ints *const p = (const copy_ints *)ints;
+  const int ndim = (int)p->num_dims, size = (int)p->element_bytes, last = ndim - 1;
+  const int64_t *shape = p->layout, *ds = shape + ndim, *ss = ds + ndim;
+  int64_t index[TI_MAX_COPY_DIMS], rest = begin, dst = 0, src = 0;
   for (int i = last; i >= 0; i--) {
     index[i] = rest % shape[i];
     rest /= shape[i];
@@ -86,15 +82,11 @@ static void FN(transpose_tile)(char *dst, int64_t ds, const char *src, int64_t s
     default: TI_TILE_LOOP(uint64_t); break;
   }
 }
-/* transpose: args [dst, src]; copies where the last dimension is dense in dst and the one before it dense in src.
- *
- *   ints   as copy, with dst strides[ndim - 1] = 1 and src strides[ndim - 2] = 1
- *   items  outer indices x panels of 16 rows (of dimension ndim - 2)
- */
-static int FN(transpose)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(transpose) {
   (void)scalars, (void)scratch;
-  const int ndim = (int)ints[0], size = (int)ints[1];
-  const int64_t *shape = ints + 2, *ds = shape + ndim, *ss = ds + ndim;
+  const copy_ints *const p = (const copy_ints *)ints;
+  const int ndim = (int)p->num_dims, size = (int)p->element_bytes;
+  const int64_t *shape = p->layout, *ds = shape + ndim, *ss = ds + ndim;
   const int64_t rows = shape[ndim - 2], columns = shape[ndim - 1], panels = (rows + 15) / 16;
   for (int64_t item = begin; item < end; item++) {
     int64_t rest = item / panels, i = item % panels * 16, dst = 0, src = 0;
@@ -112,54 +104,45 @@ static int FN(transpose)(char *const *args, const int64_t *ints, const double *s
   return TI_OK;
 }
 
-/* fill: args [dst], row-major.   ints [element bytes, bit pattern]   items  elements */
-static int FN(fill)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(fill) {
   (void)scalars, (void)scratch;
-  const int size = (int)ints[0];
-  FN(copy_run)(args[0] + begin * size, (const char *)&ints[1], 1, 0, end - begin, size);
+  const fill_ints *const p = (const fill_ints *)ints;
+  const int size = (int)p->element_bytes;
+  FN(copy_run)(args[0] + begin * size, (const char *)&p->bits, 1, 0, end - begin, size);
   return TI_OK;
 }
 
-/* arange: args [dst], row-major float (ints[0] = 0) or long (1).
- *
- *   ints [is long, first, step]   scalars [first, step]   items  elements
- */
-static int FN(arange)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(arange) {
   (void)scratch;
-  if (ints[0]) for (int64_t i = begin; i < end; i++) ((int64_t *)args[0])[i] = ints[1] + ints[2] * i;
-  else for (int64_t i = begin; i < end; i++) ((float *)args[0])[i] = (float)(scalars[0] + scalars[1] * (double)i);
+  const arange_ints *const p = (const arange_ints *)ints;
+  const arange_scalars *const q = (const arange_scalars *)scalars;
+  if (p->is_long) for (int64_t i = begin; i < end; i++) ((int64_t *)args[0])[i] = p->first + p->step * i;
+  else for (int64_t i = begin; i < end; i++) ((float *)args[0])[i] = (float)(q->first + q->step * (double)i);
   return TI_OK;
 }
 
-/* linspace: args [dst], row-major float (ints[0] = 0) or long (1), which rounds towards zero.
- *
- *   ints [is long, steps]   scalars [first, last, step]   items  elements; the second half counts back from the last
- */
-static int FN(linspace)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(linspace) {
   (void)scratch;
+  const linspace_ints *const p = (const linspace_ints *)ints;
+  const linspace_scalars *const q = (const linspace_scalars *)scalars;
   for (int64_t i = begin; i < end; i++) {
-    const double value = i < ints[1] / 2 ? scalars[0] + scalars[2] * (double)i
-                                         : scalars[1] - scalars[2] * (double)(ints[1] - i - 1);
-    if (ints[0]) ((int64_t *)args[0])[i] = (int64_t)value;
+    const double value = i < p->steps / 2 ? q->first + q->step * (double)i : q->last - q->step * (double)(p->steps - i - 1);
+    if (p->is_long) ((int64_t *)args[0])[i] = (int64_t)value;
     else ((float *)args[0])[i] = (float)value;
   }
   return TI_OK;
 }
 
-/* triangle: args [dst, src], row-major [..., rows, columns].
- *
- *   ints   [element bytes, rows, columns, diagonal, upper]: keeps columns from row + diagonal on, or up to it
- *   items  rows of all matrices
- */
-static int FN(triangle)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(triangle) {
   (void)scalars, (void)scratch;
-  const int64_t size = ints[0], columns = ints[2];
+  const triangle_ints *const p = (const triangle_ints *)ints;
+  const int64_t size = p->element_bytes, columns = p->columns;
   for (int64_t row = begin; row < end; row++) {
-    int64_t cut = row % ints[1] + ints[3] + (ints[4] ? 0 : 1);
+    int64_t cut = row % p->rows + p->diagonal + (p->upper ? 0 : 1);
     cut = cut < 0 ? 0 : cut > columns ? columns : cut;
     char *dst = args[0] + row * columns * size;
     const char *src = args[1] + row * columns * size;
-    const int64_t kept = ints[4] ? cut : 0, length = ints[4] ? columns - cut : cut;
+    const int64_t kept = p->upper ? cut : 0, length = p->upper ? columns - cut : cut;
     memset(dst, 0, (size_t)(columns * size));
     memcpy(dst + kept * size, src + kept * size, (size_t)(length * size));
   }

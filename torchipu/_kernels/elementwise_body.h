@@ -514,7 +514,7 @@ static void FN(fill_constant)(char *reg, int dtype, int64_t integer, double numb
  *   scalars  constants of slots and instructions, padded by three
  *   items    blocks                scratch  registers
  */
-static int FN(chain)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(chain) {
   const int64_t elements = ints[0], block = ints[1];
   const int num_slots = (int)ints[2], num_instructions = (int)ints[3];
   const int64_t *slots = ints + TI_CHAIN_HEADER, *program = slots + num_slots * TI_SLOT_INTS;

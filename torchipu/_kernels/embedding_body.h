@@ -8,8 +8,7 @@ TI_INLINE int64_t FN(index_at)(const char *p, int64_t bytes, int64_t i) {
 
 /* take_rows: args out [outer, n, row], table [outer, rows, row], index [n] or [outer, n]; ints rows, n, bytes of a row,
  * index bytes, negative indices allowed, length of the index. Items: (outer, index). */
-static int FN(take_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                         void *scratch) {
+TI_KERNEL(take_rows) {
   const int64_t rows = ints[0], n = ints[1], bytes = ints[2], wrap = ints[4], period = ints[5];
   for (int64_t i = begin; i < end; i++) {
     int64_t k = FN(index_at)(args[2], ints[3], i % period);
@@ -24,8 +23,7 @@ static int FN(take_rows)(char *const *args, const int64_t *ints, const double *s
 
 /* bucket: args offsets LONG[rows + 1], order LONG[n], index [n]; ints rows, n, index bytes, negative indices allowed,
  * skipped index (-1: none). One item. Positions of the index by the row they name, in their order. */
-static int FN(bucket)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                      void *scratch) {
+TI_KERNEL(bucket) {
   int64_t *offsets = (int64_t *)args[0], *order = (int64_t *)args[1];
   const int64_t rows = ints[0], n = ints[1], wrap = ints[3], skipped = ints[4];
   memset(offsets, 0, (size_t)(rows + 1) * sizeof(int64_t));
@@ -50,8 +48,7 @@ static int FN(bucket)(char *const *args, const int64_t *ints, const double *scal
 /* sum_rows: args out [outer, rows, inner], base (same shape), source [outer, n, inner], offsets, order; ints rows, n,
  * inner, has base, source stride of n (0: one row for all), source stride of inner (0: one number); scalars alpha.
  * Items: (outer, row). out = base + alpha * sum of the row's sources. */
-static int FN(sum_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                        void *scratch) {
+TI_KERNEL(sum_rows) {
   const int64_t *offsets = (const int64_t *)args[3], *order = (const int64_t *)args[4];
   const int64_t rows = ints[0], n = ints[1], inner = ints[2], step = ints[4], lane = ints[5];
   const float alpha = (float)scalars[0];
@@ -77,8 +74,7 @@ static int FN(sum_rows)(char *const *args, const int64_t *ints, const double *sc
 
 /* put_rows: args out, base, source, offsets, order as in sum_rows; ints rows, n, elements in a row, element bytes,
  * source stride of n in elements, source stride of the row (0 or 1). Items: (outer, row). The last source wins. */
-static int FN(put_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                        void *scratch) {
+TI_KERNEL(put_rows) {
   const int64_t *offsets = (const int64_t *)args[3], *order = (const int64_t *)args[4];
   const int64_t rows = ints[0], n = ints[1], inner = ints[2], bytes = ints[3], step = ints[4], lane = ints[5];
   for (int64_t item = begin; item < end; item++) {
@@ -100,8 +96,7 @@ enum { FN(MAX_DIMS) = 8, FN(MAX_INDICES) = 8 };
 /* flatten_index: args out LONG[n], up to 8 index tensors; ints n, tensors, dims, sizes[8] (row-major), then for each
  * tensor: extent, factor, bytes, strides[8] (0 where broadcast). Items: positions. Each gives the sum of the indices
  * times their factors; negative ones count from the end. */
-static int FN(flatten_index)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                             void *scratch) {
+TI_KERNEL(flatten_index) {
   int64_t *out = (int64_t *)args[0];
   const int64_t tensors = ints[1], dims = ints[2], *sizes = ints + 3;
   for (int64_t i = begin; i < end; i++) {
@@ -124,8 +119,7 @@ static int FN(flatten_index)(char *const *args, const int64_t *ints, const doubl
 }
 
 /* copy_bytes: args out, in; ints bytes in all. Items: blocks of 65536 bytes. */
-static int FN(copy_bytes)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(copy_bytes) {
   const int64_t first = begin * 65536, last = ti_min(ints[0], end * 65536);
   memcpy(args[0] + first, args[1] + first, (size_t)(last - first));
   return TI_OK;
@@ -136,8 +130,7 @@ enum { FN(SUM), FN(MEAN), FN(MAXIMUM) };
 /* bag_rows: args out [bags, width], sizes LONG[bags], winners LONG[bags, width] (MAXIMUM only), table [rows, width],
  * index [n], offsets [bags], weights [n]; ints rows, width, n, bags, mode, index bytes, padding index (-1: none), has
  * weights. Items: bags. Empty bags are zero; their winners are 0, as eager's are. */
-static int FN(bag_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                        void *scratch) {
+TI_KERNEL(bag_rows) {
   const int64_t rows = ints[0], width = ints[1], n = ints[2], bags = ints[3], mode = ints[4], bytes = ints[5];
   for (int64_t bag = begin; bag < end; bag++) {
     float *out = (float *)args[0] + bag * width;
@@ -165,8 +158,7 @@ static int FN(bag_rows)(char *const *args, const int64_t *ints, const double *sc
 }
 
 /* bag_of: args out LONG[n], offsets [bags]; ints n, bags, index bytes. One item. The bag of each position. */
-static int FN(bag_of)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                      void *scratch) {
+TI_KERNEL(bag_of) {
   int64_t *out = (int64_t *)args[0], bag = -1;
   for (int64_t i = 0; i < ints[0]; i++) {
     while (bag + 1 < ints[1] && FN(index_at)(args[1], ints[2], bag + 1) <= i) bag++;
@@ -178,8 +170,7 @@ static int FN(bag_of)(char *const *args, const int64_t *ints, const double *scal
 /* bag_rows_grad: args out [rows, width], dy [bags, width], offsets and order of the bucketed index, bag of each
  * position LONG[n], sizes LONG[bags], weights [n]; ints width, divide by the size of the bag, has weights, divide by
  * how often the row is named. Items: rows. */
-static int FN(bag_rows_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                             void *scratch) {
+TI_KERNEL(bag_rows_grad) {
   const int64_t *offsets = (const int64_t *)args[2], *order = (const int64_t *)args[3], width = ints[0];
   for (int64_t row = begin; row < end; row++) {
     float *out = (float *)args[0] + row * width;
@@ -199,8 +190,7 @@ static int FN(bag_rows_grad)(char *const *args, const int64_t *ints, const doubl
 
 /* bag_max_grad: args out [rows, width] (zeroed), dy [bags, width], winners LONG[bags, width], sizes LONG[bags]; ints
  * width, bags, rows. Of an empty bag the winners say nothing. Items: panels of 16 columns. */
-static int FN(bag_max_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
+TI_KERNEL(bag_max_grad) {
   const int64_t width = ints[0], last = ti_min(width, end * 16);
   for (int64_t bag = 0; bag < ints[1]; bag++) {
     if (!((const int64_t *)args[3])[bag]) continue;
@@ -215,8 +205,7 @@ static int FN(bag_max_grad)(char *const *args, const int64_t *ints, const double
 
 /* bag_weights_grad: args out [n], dy [bags, width], table [rows, width], index [n], bag of each position LONG[n]; ints
  * width, rows, index bytes, padding index (-1: none). Items: positions. */
-static int FN(bag_weights_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
-                                int64_t end, void *scratch) {
+TI_KERNEL(bag_weights_grad) {
   const int64_t width = ints[0];
   for (int64_t j = begin; j < end; j++) {
     const int64_t k = FN(index_at)(args[3], ints[2], j);
@@ -232,8 +221,7 @@ static int FN(bag_weights_grad)(char *const *args, const int64_t *ints, const do
 
 /* scale_by_count: args out [rows, width] (in place), offsets LONG[rows + 1]; ints width. Items: rows. Divides each row
  * by how often an index names it. */
-static int FN(scale_by_count)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                              void *scratch) {
+TI_KERNEL(scale_by_count) {
   const int64_t *offsets = (const int64_t *)args[1];
   for (int64_t row = begin; row < end; row++) {
     const int64_t count = offsets[row + 1] - offsets[row];
@@ -245,8 +233,7 @@ static int FN(scale_by_count)(char *const *args, const int64_t *ints, const doub
 
 /* renorm_rows: args out [rows, width], table, offsets LONG[rows + 1]; ints width; scalars largest norm, exponent of
  * the norm. Items: rows. Rows that an index names are scaled down to the largest norm, the others are copied. */
-static int FN(renorm_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                           void *scratch) {
+TI_KERNEL(renorm_rows) {
   const int64_t *offsets = (const int64_t *)args[2], width = ints[0];
   const double most = scalars[0], p = scalars[1];
   for (int64_t row = begin; row < end; row++) {

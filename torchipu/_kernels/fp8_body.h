@@ -25,8 +25,7 @@ static uint8_t FN(fp8_code)(double value, double raise, int mantissa, int bias, 
 /* fp8_encode: args codes, values (float), then if flagged the random words of the op; ints [elements, bits of mantissa,
  * bias, saturates, is stochastic]; scalars [1 / scale, largest]. Items are blocks of 4096 elements. Stochastic rounding
  * takes 16 random bits an element, those of rounding_body.h. */
-static int FN(fp8_encode)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(fp8_encode) {
   (void)scratch;
   uint8_t *codes = (uint8_t *)args[0];
   const float *values = (const float *)args[1];
@@ -42,8 +41,7 @@ static int FN(fp8_encode)(char *const *args, const int64_t *ints, const double *
 }
 
 /* fp8_decode: args values (float), codes; ints as above; scalars [scale]. */
-static int FN(fp8_decode)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(fp8_decode) {
   (void)scratch;
   const int mantissa = (int)ints[1], bias = (int)ints[2], one = 1 << mantissa;
   float *values = (float *)args[0];

@@ -3,6 +3,7 @@
  * Included by the family bodies, once for each instruction set. A tile has up to TI_MR rows and 2 * VL columns;
  * loads of B and stores of C are masked to the columns that exist, so no tile touches memory outside its operands.
  */
+#include "table/gemm.h"
 #undef TI_MR
 #undef TI_NR
 #undef TI_REG
@@ -17,7 +18,7 @@
 
 #ifndef TORCHIPU_GEMM_TILE
 #define TORCHIPU_GEMM_TILE
-enum { TI_PANEL = 32, TI_ALIGN = 16, TI_LINE = 16, TI_FETCH = 128 };
+enum { TI_ALIGN = 16, TI_LINE = 16, TI_FETCH = 128 };
 /* The sum runs over a nest of three loops, so that windows of an image need no copy:
  * A(i, o2, o1, k) = a[i * as + k * ak + o1 * a1 + o2 * a2], B likewise with bs, b1, b2 (or offsets[k]). */
 typedef struct {

@@ -15,7 +15,7 @@ static inline int FN(group)(const int64_t *ends, int64_t g, int64_t rows, int64_
  *   args     C [M][N], A (row-major or column-major), B (row-major or packed by matmul_pack), ends long [groups]
  *   ints     M, N, K, strides of A (row, column), of B (group, panel of 32 columns, row), groups
  *   items    blocks of 56 rows * blocks of 128 columns */
-int FN(grouped_matmul)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(grouped_matmul) {
   (void)scalars, (void)scratch;
   const int64_t M = ints[0], N = ints[1], K = ints[2], as = ints[3], ak = ints[4], groups = ints[8];
   const int64_t across = ti_ceil(N, FN(GROUP_COLUMNS)), *ends = (const int64_t *)args[3];
@@ -48,7 +48,7 @@ int FN(grouped_matmul)(char *const *args, const int64_t *ints, const double *sca
  *   args     C [groups][M][N], A (row-major or column-major), B (row-major), ends long [groups]
  *   ints     M, N, K, strides of A (row, column), row stride of B, groups
  *   items    groups * blocks of 56 rows */
-int FN(grouped_outer)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(grouped_outer) {
   (void)scalars, (void)scratch;
   const int64_t M = ints[0], N = ints[1], as = ints[3], ak = ints[4], bs = ints[5], blocks = ti_ceil(M, FN(GROUP_ROWS));
   for (int64_t item = begin; item < end; item++) {
@@ -74,7 +74,7 @@ int FN(grouped_outer)(char *const *args, const int64_t *ints, const double *scal
  *   ints     M, N, K, strides of A (batch, row, column), of B (batch, row, column), whether S is given, its strides
  *            (batch, row, column), alpha, beta
  *   items    batch * M */
-int FN(integer_matmul)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(integer_matmul) {
   (void)scalars, (void)scratch;
   const int64_t M = ints[0], N = ints[1], K = ints[2], bk = ints[7], bj = ints[8];
   const uint64_t alpha = (uint64_t)ints[13], beta = (uint64_t)ints[14];

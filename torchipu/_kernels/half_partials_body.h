@@ -159,8 +159,7 @@ static void FN(half_rows)(FN(half_tile) t, const float *a, const int64_t *a_at, 
  * lie in an image: each summand is then a place, whose channels are the columns. The bits of a partial are those of element
  * (1 + its number) * results + the number of its result, each row of results taking a multiple of 32; the result itself
  * has those that come first. */
-static int FN(half_product)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
+TI_KERNEL(half_product) {
   ti_half_product p;
   memcpy(&p, ints, sizeof p);
   const int64_t *taps = ints + TI_HALF_INTS, *column_taps = taps + 2 * p.taps;

@@ -72,8 +72,7 @@ TI_INLINE int FN(gather_sized)(
 
 /* gather_block: args out [outer, n, inner], table [outer, extent, inner], index [outer, n, inner]; ints element bytes,
  * index bytes, n, inner, extent (at least 1). Items: (outer, n). */
-static int FN(gather_block)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
+TI_KERNEL(gather_block) {
 #define TI_GATHER(bytes) \
   (ints[1] == 8 ? FN(gather_sized)(args, ints, begin, end, bytes, 8) : FN(gather_sized)(args, ints, begin, end, bytes, 4))
   switch (ints[0]) {
@@ -134,8 +133,7 @@ TI_INLINE int FN(scatter_sized)(
 /* scatter_block: args out [outer, extent, inner] (written in place), index [outer, n, inner], source [outer, source
  * rows, inner]; ints element bytes, index bytes, n, inner, extent, source rows (0: one number for all), how. What is
  * joined is float where elements have 4 bytes, long where they have 8. Items: (outer, panel of 64 columns). */
-static int FN(scatter_block)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                             void *scratch) {
+TI_KERNEL(scatter_block) {
 #define TI_JOINED(how) \
   (ints[0] == 8 ? FN(scatter_sized)(args, ints, begin, end, 8, how, 1) : FN(scatter_sized)(args, ints, begin, end, 4, how, 0))
   switch (ints[6]) {
@@ -156,8 +154,7 @@ static int FN(scatter_block)(char *const *args, const int64_t *ints, const doubl
 
 /* divide_counts: args out (in place), counts (same type); ints is long. Items: elements. A mean divides by how many
  * were added, at least one; whole numbers are rounded down. */
-static int FN(divide_counts)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                             void *scratch) {
+TI_KERNEL(divide_counts) {
   for (int64_t i = begin; i < end; i++) {
     if (ints[0]) {
       int64_t *x = (int64_t *)args[0] + i, count = ((const int64_t *)args[1])[i];
@@ -174,8 +171,7 @@ static int FN(divide_counts)(char *const *args, const int64_t *ints, const doubl
 /* take_strided: args out [outer, n, inner], table, offsets LONG[n] in elements; ints element bytes, n, dims outside,
  * dims inside, inner elements, then sizes and strides outside, sizes and strides inside (at most 8 each).
  * Items: (outer, n). */
-static int FN(take_strided)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
+TI_KERNEL(take_strided) {
   const int64_t bytes = ints[0], n = ints[1], outside = ints[2], inside = ints[3], count = ints[4];
   const int64_t *outer = ints + 5, *inner = outer + 2 * outside;
   for (int64_t item = begin; item < end; item++) {
@@ -223,11 +219,10 @@ static int FN(take_strided)(char *const *args, const int64_t *ints, const double
     if (how == FN(MEAN) && count > 1) for (int64_t i = 0; i < inner; i++) out[i] = divide; \
   } while (0)
 
-/* reduce_rows: args out [outer, rows, inner], base (same shape), source [outer, n, inner], offsets and order of a
+/* reduce_indexed: args out [outer, rows, inner], base (same shape), source [outer, n, inner], offsets and order of a
  * bucketed index; ints rows, n, inner, whether the base takes part, source stride of n (0: one row for all), source
  * stride of inner (0: one number), how, is long. Rows that no index names keep the base. Items: (outer, row). */
-static int FN(reduce_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                           void *scratch) {
+TI_KERNEL(reduce_indexed) {
   const int64_t *offsets = (const int64_t *)args[3], *order = (const int64_t *)args[4];
   const int64_t rows = ints[0], n = ints[1], inner = ints[2], with_base = ints[3], step = ints[4], lane = ints[5];
   const int64_t how = ints[6];
@@ -250,8 +245,7 @@ static inline int64_t FN(set_before)(const int64_t *counts, int64_t block) {
 }
 
 /* mask_count: args counts LONG[blocks], mask bool; ints elements. Items: blocks of 4096 elements. */
-static int FN(mask_count)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(mask_count) {
   for (int64_t block = begin; block < end; block++) {
     const int64_t last = ti_min(ints[0], (block + 1) * FN(BLOCK));
     int64_t count = 0;
@@ -263,8 +257,7 @@ static int FN(mask_count)(char *const *args, const int64_t *ints, const double *
 
 /* mask_scatter: args out, base, source, mask, counts; ints elements, element bytes, elements of the source. Items as
  * mask_count. The n-th element where the mask is set takes the n-th element of the source, the others the base. */
-static int FN(mask_scatter)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
+TI_KERNEL(mask_scatter) {
   const int64_t bytes = ints[1];
   int64_t taken = FN(set_before)((const int64_t *)args[4], begin);
   for (int64_t i = begin * FN(BLOCK), last = ti_min(ints[0], end * FN(BLOCK)); i < last; i++) {
@@ -280,8 +273,7 @@ static int FN(mask_scatter)(char *const *args, const int64_t *ints, const double
 
 /* mask_compact: args out (zeroed), source, mask, counts; ints elements, element bytes, elements of out. Items as
  * mask_count. The n-th element of out is the source where the mask is set for the n-th time. */
-static int FN(mask_compact)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
+TI_KERNEL(mask_compact) {
   const int64_t bytes = ints[1];
   int64_t put = FN(set_before)((const int64_t *)args[3], begin);
   for (int64_t i = begin * FN(BLOCK), last = ti_min(ints[0], end * FN(BLOCK)); i < last; i++)
@@ -291,8 +283,7 @@ static int FN(mask_compact)(char *const *args, const int64_t *ints, const double
 
 /* nonzero: args out LONG[size, dims] (filled before), mask, counts; ints elements, size, dims, sizes[dims]. Items as
  * mask_count. Coordinates of the elements where the mask is set, in order. */
-static int FN(nonzero)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                       void *scratch) {
+TI_KERNEL(nonzero) {
   const int64_t dims = ints[2];
   int64_t put = FN(set_before)((const int64_t *)args[2], begin);
   for (int64_t i = begin * FN(BLOCK), last = ti_min(ints[0], end * FN(BLOCK)); i < last && put < ints[1]; i++) {

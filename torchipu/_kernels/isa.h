@@ -1,12 +1,9 @@
-/* Compiles one kernel body for AVX2 and for AVX-512 and picks one when the module is imported.
+/* Compiles one kernel body for AVX2 and for AVX-512; the engine picks one of the two when it is imported.
  *
- * A family writes its arithmetic in <family>_body.h with FN(name) around every function name, VL floats a
- * vector, GCC vector types, and the vocabulary of vector_math_body.h; its <family>.h then holds
- *
- *     #include "isa.h"
- *     #define TI_BODY "<family>_body.h"
- *     #include "isa_build.h"
- *     TI_SELECT(my_kernel)      // defines: static ti_kernel select_my_kernel(void)
+ * A family writes its arithmetic in <family>_body.h with FN(name) around every function name, TI_KERNEL(name) before the
+ * block of every kernel of the table, VL floats a vector, GCC vector types, and the vocabulary of vector_math_body.h. The
+ * build includes it through isa_build.h, behind <family>.h where there is one: that is read once, before any instruction
+ * set is chosen.
  */
 #ifndef TORCHIPU_ISA_H
 #define TORCHIPU_ISA_H
@@ -23,6 +20,9 @@
 
 #define TI_PASTE2(a, b) a##b
 #define TI_PASTE(a, b) TI_PASTE2(a, b)
+
+#define TI_KERNEL(name) \
+  static int FN(name)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch)
 
 /* Vectors of VL floats, of as many whole numbers and words, and their masks; which ones, FN says. */
 #define VF FN(vf)
@@ -45,14 +45,18 @@ static inline int ti_has_avx512(void) {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
+
+/* A kernel of the table: its name, the names of its numbers, and its function for each instruction set. */
+typedef struct { const char *name, *ints, *scalars; ti_kernel avx2, avx512; } ti_record;
 /* A build may leave one of the two out: the checked flavour does, to be built in less time. */
 #if defined TI_WITHOUT_AVX512
-#define TI_PICK(name) name##_avx2
+#define TI_RECORD(name, ints, scalars) {#name, ints, scalars, name##_avx2, NULL},
 #elif defined TI_WITHOUT_AVX2
-#define TI_PICK(name) name##_avx512
+#define TI_RECORD(name, ints, scalars) {#name, ints, scalars, NULL, name##_avx512},
 #else
-#define TI_PICK(name) (ti_has_avx512() ? name##_avx512 : name##_avx2)
+#define TI_RECORD(name, ints, scalars) {#name, ints, scalars, name##_avx2, name##_avx512},
 #endif
-#define TI_SELECT(name) \
-  static inline ti_kernel select_##name(void) { return TI_PICK(name); }
+static inline ti_kernel ti_pick(const ti_record *entry) {
+  return entry->avx2 && !(entry->avx512 && ti_has_avx512()) ? entry->avx2 : entry->avx512;
+}
 #endif

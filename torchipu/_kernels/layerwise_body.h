@@ -22,8 +22,7 @@ TI_INLINE void FN(put_pair)(double *partial, int64_t item, const FN(squares) *su
 
 /* lamb_direction: args exp_avg, exp_avg_sq, direction (float), partial (doubles), param, grad, hyper, step; also the
  * random words of the first two. The direction is Adam's, with the weight decay. */
-static int FN(lamb_direction)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                              void *scratch) {
+TI_KERNEL(lamb_direction) {
   const double *hyper = (const double *)args[6], step = *(const float *)args[7];
   const int64_t h = ints[1];
   const int corrected = hyper[FN(BIAS_CORRECTION)] != 0;
@@ -54,8 +53,7 @@ static int FN(lamb_direction)(char *const *args, const int64_t *ints, const doub
 }
 
 /* lars_norms: args partial (doubles), param, grad; the sums of squares of both, the gradient unscaled. */
-static int FN(lars_norms)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(lars_norms) {
   const int64_t h = ints[1];
   for (int64_t item = begin; item < end; item++) {
     const int64_t last = ti_min(ints[0], (item + 1) * FN(SPAN));
@@ -72,8 +70,7 @@ static int FN(lars_norms)(char *const *args, const int64_t *ints, const double *
  *
  * LAMB: min(|param|, max_weight_norm) / |direction|. LARS: trust_coefficient |param| / (|grad| + weight_decay |param| +
  * eps). 1 where either norm is 0. */
-static int FN(trust_ratio)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                           void *scratch) {
+TI_KERNEL(trust_ratio) {
   const double *partial = (const double *)args[1], *hyper = (const double *)args[2];
   double weight = 0, other = 0;
   for (int64_t i = 0; i < ints[0]; i++) weight += partial[2 * i], other += partial[2 * i + 1];
@@ -89,8 +86,7 @@ static int FN(trust_ratio)(char *const *args, const int64_t *ints, const double 
 }
 
 /* lamb_apply: args param, ratio, direction, hyper; also the random words of param. */
-static int FN(lamb_apply)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(lamb_apply) {
   const double *hyper = (const double *)args[3];
   const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1];
   const float rate = (float)(hyper[FN(LR)] * *(const float *)args[1]);
@@ -104,8 +100,7 @@ static int FN(lamb_apply)(char *const *args, const int64_t *ints, const double *
 /* lars_apply: args param, momentum buffer, ratio, grad, hyper; also the random words of the first two. The momentum
  * buffer holds updates, learning rate included, as in the paper: You, Gitman and Ginsburg, "Large batch training of
  * convolutional networks", 2017. */
-static int FN(lars_apply)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(lars_apply) {
   const double *hyper = (const double *)args[4];
   const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1];
   const float scale = (float)hyper[FN(GRAD_SCALE)], decay = (float)hyper[FN(WEIGHT_DECAY)];

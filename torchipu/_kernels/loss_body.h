@@ -9,8 +9,7 @@ TI_INLINE int64_t FN(index_at)(const char *p, int64_t bytes, int64_t i) {
 /* nll: args out [outer, inner] (reduction 0) or partials [chunks, 2] (loss, weight), x [outer, classes, inner], target
  * [outer, inner], weight [classes]; ints outer*inner, classes, inner, ignore_index, reduction, target bytes, has
  * weight, positions in a chunk. Items: chunks. Traps on a class out of range. */
-static int FN(nll)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                   void *scratch) {
+TI_KERNEL(nll) {
   float *out = (float *)args[0];
   const float *x = (const float *)args[1], *w = (const float *)args[3];
   const int64_t count = ints[0], classes = ints[1], inner = ints[2], ignored = ints[3], reduction = ints[4];
@@ -35,8 +34,7 @@ static int FN(nll)(char *const *args, const int64_t *ints, const double *scalars
 }
 
 /* nll_total: args loss [], total weight [], partials [chunks, 2]; ints chunks, mean. One item. */
-static int FN(nll_total)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                         void *scratch) {
+TI_KERNEL(nll_total) {
   const float *partials = (const float *)args[2];
   double loss = 0, total = 0;
   for (int64_t i = 0; i < ints[0]; i++) loss += partials[2 * i], total += partials[2 * i + 1];
@@ -47,8 +45,7 @@ static int FN(nll_total)(char *const *args, const int64_t *ints, const double *s
 
 /* nll_grad: args dx [outer, classes, inner], dy ([] or [outer, inner]), target, weight, total weight []; ints outer,
  * classes, inner, ignore_index, reduction, target bytes, has weight. Items: outer. */
-static int FN(nll_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                        void *scratch) {
+TI_KERNEL(nll_grad) {
   const float *dy = (const float *)args[1], *w = (const float *)args[3];
   const int64_t classes = ints[1], inner = ints[2], ignored = ints[3], reduction = ints[4];
   const float share = reduction == 1 ? 1.0f / *(const float *)args[4] : 1.0f;
@@ -102,8 +99,7 @@ TI_INLINE float FN(slope)(int64_t kind, float x, float t, float w, float beta) {
 /* pair_loss: args out [n] (reduction 0) or partials [chunks], x, target, weight [n], positive weight (period p); ints
  * n, kind (0 mse, 1 smooth l1, 2 huber, 3 binary cross-entropy, 4 the same of logits), reduction, has weight, p (0: no
  * positive weight), elements in a chunk; scalars beta or delta. Items: chunks. */
-static int FN(pair_loss)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                         void *scratch) {
+TI_KERNEL(pair_loss) {
   float *out = (float *)args[0];
   const float *x = (const float *)args[1], *t = (const float *)args[2], *w = (const float *)args[3];
   const float *pw = (const float *)args[4], beta = (float)scalars[0];
@@ -134,8 +130,7 @@ static int FN(pair_loss)(char *const *args, const int64_t *ints, const double *s
 }
 
 /* pair_total: args loss [], partials [chunks]; ints chunks; scalars divisor. One item. */
-static int FN(pair_total)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(pair_total) {
   const float *partials = (const float *)args[1];
   double loss = 0;
   for (int64_t i = 0; i < ints[0]; i++) loss += partials[i];
@@ -145,8 +140,7 @@ static int FN(pair_total)(char *const *args, const int64_t *ints, const double *
 
 /* pair_loss_grad: args dx [n], dy ([] or [n]), x, target, weight; ints n, kind, reduction, has weight; scalars beta,
  * divisor. Items: elements. */
-static int FN(pair_loss_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
-                              int64_t end, void *scratch) {
+TI_KERNEL(pair_loss_grad) {
   float *dx = (float *)args[0];
   const float *dy = (const float *)args[1], *x = (const float *)args[2], *t = (const float *)args[3];
   const float *w = (const float *)args[4], beta = (float)scalars[0], share = (float)(1.0 / scalars[1]);

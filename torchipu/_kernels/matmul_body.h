@@ -14,36 +14,30 @@ static void FN(pack_panel)(const float *s, ptrdiff_t row, ptrdiff_t col, int64_t
     for (int64_t k = 0; k < count; k++) memset(d + k * TI_PANEL + n, 0, sizeof(float) * (size_t)(TI_PANEL - n));
 }
 
-/* matmul_pack: panels of 32 columns, each [K][32] and zero beyond N.
- *   args    packed [batch][ceil(N / 32)][K][32], B
- *   ints    K, N, batch stride of B, row stride of B, column stride of B (one of the last two is 1), rows in a block
- *   items   batch * panels * blocks of rows */
-int FN(matmul_pack)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const int64_t K = ints[0], N = ints[1], batch = ints[2], row = ints[3], col = ints[4], block = ints[5];
+TI_KERNEL(matmul_pack) {
+  const matmul_pack_ints *const p = (const matmul_pack_ints *)ints;
+  const int64_t K = p->inner, N = p->columns, row = p->row_stride, col = p->column_stride, block = p->block;
   const int64_t panels = ti_ceil(N, TI_PANEL), blocks = ti_ceil(K, block);
   (void)scalars; (void)scratch;
   for (int64_t item = begin; item < end; item++) {
     const int64_t k0 = item % blocks * block, rest = item / blocks, j = rest % panels * TI_PANEL;
     const int64_t rows = ti_min(block, K - k0), n = ti_min(TI_PANEL, N - j);
     float *d = (float *)args[0] + (rest * K + k0) * TI_PANEL;
-    const float *s = (const float *)args[1] + rest / panels * batch + k0 * row + j * col;
+    const float *s = (const float *)args[1] + rest / panels * p->batch_stride + k0 * row + j * col;
     FN(pack_panel)(s, row, col, rows, n, d);
   }
   return TI_OK;
 }
 
-/* matmul_pack_rows: the left operand as the tiles of matmul read it, [block of rows][tile][K][rows of the tile].
- *   args    packed, A
- *   ints    M, K, strides of A (batch, row, column; one of the last two is 1), rows in a block, columns of A in an item
- *   items   batch * blocks of rows * blocks of columns */
-int FN(matmul_pack_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const int64_t M = ints[0], K = ints[1], as = ints[3], ak = ints[4], MB = ints[5], KB = ints[6];
+TI_KERNEL(matmul_pack_rows) {
+  const matmul_pack_rows_ints *const p = (const matmul_pack_rows_ints *)ints;
+  const int64_t M = p->rows, K = p->inner, as = p->row_stride, ak = p->column_stride, MB = p->row_block, KB = p->block;
   const int64_t nrows = ti_ceil(M, MB), nk = ti_ceil(K, KB);
   (void)scalars; (void)scratch;
   for (int64_t item = begin; item < end; item++) {
     const int64_t k0 = item % nk * KB, i0 = item / nk % nrows * MB, batch = item / (nk * nrows);
     const int64_t m = ti_min(MB, M - i0), even = ti_even(m, TI_MR);
-    const float *a = (const float *)args[1] + batch * ints[2] + i0 * as + k0 * ak;
+    const float *a = (const float *)args[1] + batch * p->batch_stride + i0 * as + k0 * ak;
     FN(pack_rows)(a, as, ak, m, even, k0, ti_min(KB, K - k0), K, (float *)args[0] + (batch * M + i0) * K);
   }
   return TI_OK;
@@ -61,29 +55,16 @@ static void FN(scale_add)(float *c, ptrdiff_t ldc, const float *s, ptrdiff_t sro
   }
 }
 
-enum { FN(M_) = 0, FN(N_), FN(K_), FN(A_BATCH), FN(A_ROW), FN(A_COL), FN(B_BATCH), FN(B_PANEL), FN(B_ROW), FN(MB_), FN(NB_),
-       FN(KC_), FN(PACK_A), FN(HAS_S), FN(S_BATCH), FN(S_ROW), FN(S_COL), FN(TURNED_), FN(B_COL) };
-
-/* matmul: C[b] = alpha * A[b] B[b] + beta * S[b]
- *   args     C [batch][M][N], A, B (row-major or packed by matmul_pack), S when ints[13]
- *   ints     M, N, K, strides of A (batch, row, column; one of the last two is 1), stride of B from one matrix to the
- *            next, from 32 columns to the next 32, from row to row; rows and columns (a multiple of 32) of an item,
- *            summands in a block, 1 where A is packed by matmul_pack_rows (then its strides are M * K, K and 1), 2 where each
- *            item is to pack the rows that it reads, whether S is given, its strides (batch, row, column), and 1 to store
- *            C transposed, [N][M] (then alpha = beta = 1, S has one value for each row, and A is not packed), 2 to add
- *            onto what C holds (then alpha = 1, without S), else 0; stride of B from column to column where each item is
- *            to pack the panels that it reads, else 0
- *   scalars  alpha, beta
- *   items    batch * blocks of rows * blocks of columns
- *   scratch  rows * columns of an item floats when C is stored transposed; when items pack, 32 * summands in a block floats,
- *            and behind them rows of an item * summands in a block */
-int FN(matmul)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const int64_t M = ints[FN(M_)], N = ints[FN(N_)], K = ints[FN(K_)], MB = ints[FN(MB_)], NB = ints[FN(NB_)];
-  const int64_t KC = ints[FN(KC_)], as = ints[FN(A_ROW)], ak = ints[FN(A_COL)], ncols = ti_ceil(N, NB), nrows = ti_ceil(M, MB);
-  const int has_s = (int)ints[FN(HAS_S)], packed = ints[FN(PACK_A)] == 1, packs_rows = ints[FN(PACK_A)] == 2, packs = ints[FN(B_COL)] != 0;
-  const float alpha = (float)scalars[0], beta = (float)scalars[1];
-  const ptrdiff_t srow = ints[FN(S_ROW)], scol = ints[FN(S_COL)];
-  const int turned = ints[FN(TURNED_)] == 1, adds = ints[FN(TURNED_)] == 2;
+TI_KERNEL(matmul) {
+  const matmul_ints *const p = (const matmul_ints *)ints;
+  const matmul_scalars *const factors = (const matmul_scalars *)scalars;
+  const int64_t M = p->rows, N = p->columns, K = p->inner, MB = p->row_block, NB = p->column_block, KC = p->sum_block;
+  const int64_t as = p->left_row, ak = p->left_column, ncols = ti_ceil(N, NB), nrows = ti_ceil(M, MB);
+  const int has_s = (int)p->has_addend, packed = p->packing == TI_PACKING_AHEAD, packs_rows = p->packing == TI_PACKING_IN_ITEM;
+  const int packs = p->right_column != 0;
+  const float alpha = (float)factors->alpha, beta = (float)factors->beta;
+  const ptrdiff_t srow = p->addend_row, scol = p->addend_column;
+  const int turned = p->storing == TI_STORING_TRANSPOSED, adds = p->storing == TI_STORING_ONTO;
   const int bias = has_s && alpha == 1.0f && beta == 1.0f && srow == 0 && scol == 1;
   for (int64_t item = begin; item < end; item++) {
     const int64_t j0 = item % ncols * NB, i0 = item / ncols % nrows * MB, batch = item / (ncols * nrows);
@@ -91,9 +72,9 @@ int FN(matmul)(char *const *args, const int64_t *ints, const double *scalars, in
     float *result = (float *)args[0] + (turned ? (batch * N + j0) * M + i0 : (batch * M + i0) * N + j0);
     float *c = turned ? (float *)scratch : result;
     const ptrdiff_t ldc = turned ? NB : N;
-    const float *a = (const float *)args[1] + batch * ints[FN(A_BATCH)] + i0 * as;
-    const float *b = (const float *)args[2] + batch * ints[FN(B_BATCH)] + j0 / TI_PANEL * ints[FN(B_PANEL)];
-    const float *s = has_s ? (const float *)args[3] + batch * ints[FN(S_BATCH)] + i0 * srow + j0 * scol : NULL;
+    const float *a = (const float *)args[1] + batch * p->left_batch + i0 * as;
+    const float *b = (const float *)args[2] + batch * p->right_batch + j0 / TI_PANEL * p->right_panel;
+    const float *s = has_s ? (const float *)args[3] + batch * p->addend_batch + i0 * srow + j0 * scol : NULL;
     if (K == 0 && !adds) for (int64_t i = 0; i < m; i++) memset(c + i * ldc, 0, sizeof(float) * (size_t)n);
     for (int64_t k0 = 0; k0 < K; k0 += KC) {
       const int64_t kc = ti_min(KC, K - k0);
@@ -102,20 +83,20 @@ int FN(matmul)(char *const *args, const int64_t *ints, const double *scalars, in
       if (packs_rows) FN(pack_rows)(a + k0 * ak, as, ak, m, even, 0, kc, kc, rows);
       for (int64_t j = 0; j < n; j += TI_PANEL) {
         const int64_t width = ti_min(TI_PANEL, n - j);
-        const float *panel = b + j / TI_PANEL * ints[FN(B_PANEL)] + k0 * ints[FN(B_ROW)];
+        const float *panel = b + j / TI_PANEL * p->right_panel + k0 * p->right_row;
         /* what is read after this panel: the next one, or the first of the next block of summands */
-        const float *after = j + TI_PANEL < n ? panel + ints[FN(B_PANEL)] : k0 + kc < K ? b + (k0 + kc) * ints[FN(B_ROW)] : panel;
-        ti_tile t = {.b = panel, .c = c + j, .bs = ints[FN(B_ROW)], .ldc = ldc,
+        const float *after = j + TI_PANEL < n ? panel + p->right_panel : k0 + kc < K ? b + (k0 + kc) * p->right_row : panel;
+        ti_tile t = {.b = panel, .c = c + j, .bs = p->right_row, .ldc = ldc,
                      .k = kc, .n1 = 1, .n2 = 1, .accumulate = adds || !first, .col_bias = first && bias ? s + j : NULL,
                      .row_bias = first && turned ? s : NULL};
         if (packs) {
-          FN(pack_panel)(panel, ints[FN(B_ROW)], ints[FN(B_COL)], kc, width, (float *)scratch);
+          FN(pack_panel)(panel, p->right_row, p->right_column, kc, width, (float *)scratch);
           t.b = (const float *)scratch; t.bs = TI_PANEL;
-          t.source = after; t.source_row = ints[FN(B_ROW)]; t.source_col = ints[FN(B_COL)];
+          t.source = after; t.source_row = p->right_row; t.source_col = p->right_column;
         }
         if (packed || packs_rows) {
           t.a = packed ? a : rows;
-          t.next_b = ints[FN(B_ROW)] == TI_PANEL && !packs ? after : t.b;
+          t.next_b = p->right_row == TI_PANEL && !packs ? after : t.b;
           FN(packed_rows)(t, m, even, packed ? k0 : 0, packed ? K : kc, width);
         } else {
           t.a = a + k0 * ak; t.as = as; t.ak = ak;
@@ -200,21 +181,17 @@ TI_DOTS(1, 1) TI_DOTS(2, 1) TI_DOTS(3, 1) TI_DOTS(4, 1)
 static void (*const FN(dots_of_column)[4])(const float *, ptrdiff_t, const float *, ptrdiff_t, int64_t, float *) =
   {FN(dots_1_1), FN(dots_2_1), FN(dots_3_1), FN(dots_4_1)};
 
-/* matmul_dots: C = alpha * A B + beta * S for few rows, where the columns of B lie dense, as the weights of a layer do:
- * each is read once, as it lies.
- *   args     C [batch][M][N], A, B, S when ints[8]
- *   ints     M, N, K, strides of A (batch, row), of B (batch, column), columns of an item, whether S is given, its strides
- *            (batch, row, column), whether to add onto what C holds
- *   scalars  alpha, beta
- *   items    batch * blocks of columns */
-int FN(matmul_dots)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
-  const int64_t M = ints[0], N = ints[1], K = ints[2], width = ints[7], blocks = ti_ceil(N, width);
-  const float alpha = (float)scalars[0], beta = (float)scalars[1];
+/* For few rows, where the columns of B lie dense, as the weights of a layer do: each is read once, as it lies. */
+TI_KERNEL(matmul_dots) {
+  const matmul_dots_ints *const p = (const matmul_dots_ints *)ints;
+  const matmul_scalars *const factors = (const matmul_scalars *)scalars;
+  const int64_t M = p->rows, N = p->columns, K = p->inner, width = p->column_block, blocks = ti_ceil(N, width);
+  const float alpha = (float)factors->alpha, beta = (float)factors->beta;
   (void)scratch;
   for (int64_t item = begin; item < end; item++) {
     const int64_t batch = item / blocks, first = item % blocks * width, last = ti_min(N, first + width);
-    const float *a = (const float *)args[1] + batch * ints[3], *b = (const float *)args[2] + batch * ints[5];
-    const float *s = ints[8] ? (const float *)args[3] + batch * ints[9] : NULL;
+    const float *a = (const float *)args[1] + batch * p->left_batch, *b = (const float *)args[2] + batch * p->right_batch;
+    const float *s = p->has_addend ? (const float *)args[3] + batch * p->addend_batch : NULL;
     float *c = (float *)args[0] + batch * M * N;
     /* Rows after rows against as many columns as stay in the first cache beside them. */
     for (int64_t j0 = first; j0 < last; j0 += 8)
@@ -223,16 +200,16 @@ int FN(matmul_dots)(char *const *args, const int64_t *ints, const double *scalar
         for (int64_t j = j0, columns; j < end; j += columns) {
           float sums[16];
           columns = end - j >= FN(DOT_COLUMNS) ? FN(DOT_COLUMNS) : 1;
-          (columns > 1 ? FN(dots_table) : FN(dots_of_column))[rows - 1](a + i * ints[4], ints[4], b + j * ints[6], ints[6], K, sums);
-          const int plain = columns == 4 && alpha == 1.0f && (s ? beta == 1.0f && ints[11] == 1 : !ints[12]);
+          (columns > 1 ? FN(dots_table) : FN(dots_of_column))[rows - 1](a + i * p->left_row, p->left_row, b + j * p->right_column, p->right_column, K, sums);
+          const int plain = columns == 4 && alpha == 1.0f && (s ? beta == 1.0f && p->addend_column == 1 : !p->adds);
           for (int64_t r = 0; r < rows && plain; r++) {
-            const __m128 more = s ? _mm_loadu_ps(s + (i + r) * ints[10] + j) : _mm_setzero_ps();
+            const __m128 more = s ? _mm_loadu_ps(s + (i + r) * p->addend_row + j) : _mm_setzero_ps();
             _mm_storeu_ps(c + (i + r) * N + j, _mm_add_ps(_mm_loadu_ps(sums + r * 4), more));
           }
           for (int64_t r = 0; r < rows && !plain; r++)
             for (int64_t q = 0; q < columns; q++) {
               float *const to = c + (i + r) * N + j + q;
-              const float more = s ? beta * s[(i + r) * ints[10] + (j + q) * ints[11]] : ints[12] ? *to : 0.0f;
+              const float more = s ? beta * s[(i + r) * p->addend_row + (j + q) * p->addend_column] : p->adds ? *to : 0.0f;
               *to = alpha * sums[r * columns + q] + more;
             }
         }

@@ -62,8 +62,7 @@ TI_INLINE void FN(grad_row)(float *dx, const float *g, const float *x, float mea
 
 /* layer_norm: args y [M, N], mean [M], rstd [M], x [M, N], weight [N], bias [N]; ints N, flags; scalars eps.
  * Items: rows. */
-static int FN(layer_norm)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(layer_norm) {
   float *y = (float *)args[0], *mean = (float *)args[1], *rstd = (float *)args[2];
   const float *x = (const float *)args[3], *w = (const float *)args[4], *b = (const float *)args[5];
   const int64_t n = ints[0];
@@ -79,8 +78,7 @@ static int FN(layer_norm)(char *const *args, const int64_t *ints, const double *
 
 /* layer_norm_grad: args dx [M, N], partials [chunks, 2, N] (weight, bias), dy [M, N], x [M, N], mean [M], rstd [M],
  * weight [N]; ints M, N, rows in a chunk, flags (1 has weight, 4 partials wanted). Items: chunks of rows. */
-static int FN(layer_norm_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
-                               int64_t end, void *scratch) {
+TI_KERNEL(layer_norm_grad) {
   float *dx = (float *)args[0], *partials = (float *)args[1];
   const float *dy = (const float *)args[2], *x = (const float *)args[3], *mean = (const float *)args[4];
   const float *rstd = (const float *)args[5], *w = (const float *)args[6];
@@ -136,8 +134,7 @@ static int FN(layer_norm_grad)(char *const *args, const int64_t *ints, const dou
 
 /* sum_partials: args a [N], b [N], partials [chunks, 2, N]; ints chunks, N. Items: columns. Adds in order of chunks,
  * in double. */
-static int FN(sum_partials)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
+TI_KERNEL(sum_partials) {
   float *a = (float *)args[0], *b = (float *)args[1];
   const float *partials = (const float *)args[2];
   const int64_t chunks = ints[0], n = ints[1];
@@ -170,8 +167,7 @@ TI_INLINE void FN(region_moments)(const float *x, int64_t n, double *mean, doubl
 
 /* group_norm: args y, mean [N, G], rstd [N, G], x, weight [C], bias [C]; ints channels in a group D, positions L,
  * groups G, flags; scalars eps. Items: (sample, group). */
-static int FN(group_norm)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(group_norm) {
   float *y = (float *)args[0], *mean = (float *)args[1], *rstd = (float *)args[2];
   const float *x = (const float *)args[3], *w = (const float *)args[4], *b = (const float *)args[5];
   const int64_t d = ints[0], l = ints[1], groups = ints[2], flags = ints[3], n = d * l;
@@ -195,8 +191,7 @@ static int FN(group_norm)(char *const *args, const int64_t *ints, const double *
 
 /* group_norm_grad: args dx, partials [N, 2, C] (weight, bias), dy, x, mean [N, G], rstd [N, G], weight [C]; ints D, L,
  * G, flags (1 has weight). Items: (sample, group). */
-static int FN(group_norm_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
-                               int64_t end, void *scratch) {
+TI_KERNEL(group_norm_grad) {
   float *dx = (float *)args[0], *partials = (float *)args[1];
   const float *dy = (const float *)args[2], *x = (const float *)args[3], *mean = (const float *)args[4];
   const float *rstd = (const float *)args[5], *w = (const float *)args[6];
@@ -267,8 +262,7 @@ TI_INLINE void FN(keep_statistics)(char *const *args, FN(channel) all, int64_t c
 }
 
 /* batch_moments: args partials [C, splits, 2] (mean, squares), x. Items: (channel, split). */
-static int FN(batch_moments)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                             void *scratch) {
+TI_KERNEL(batch_moments) {
   float *partials = (float *)args[0];
   const float *x = (const float *)args[1];
   const FN(geometry) g = FN(geometry_of)(ints);
@@ -282,8 +276,7 @@ static int FN(batch_moments)(char *const *args, const int64_t *ints, const doubl
 
 /* batch_statistics: args save_mean, save_rstd, new running mean, new running variance, running mean, running variance
  * (all [C]), partials [C, splits, 2]. Items: channels. */
-static int FN(batch_statistics)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
-                                int64_t end, void *scratch) {
+TI_KERNEL(batch_statistics) {
   const float *partials = (const float *)args[6];
   const FN(geometry) g = FN(geometry_of)(ints);
   for (int64_t c = begin; c < end; c++) {
@@ -305,8 +298,7 @@ TI_INLINE float FN(deviation)(const float *values, int64_t c, int64_t flags, dou
 
 /* batch_apply: args y, x, mean [C], rstd or variance [C], weight [C], bias [C], what is added. Items: (sample, channel), or samples
  * when L is 1. */
-static int FN(batch_apply)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                           void *scratch) {
+TI_KERNEL(batch_apply) {
   float *y = (float *)args[0];
   const float *x = (const float *)args[1], *mean = (const float *)args[2], *spread = (const float *)args[3];
   const float *w = (const float *)args[4], *b = (const float *)args[5];
@@ -334,8 +326,7 @@ static int FN(batch_apply)(char *const *args, const int64_t *ints, const double 
 /* batch_norm: all of the above, a channel at a time while it lies in the cache. args y, save_mean, save_rstd, new
  * running mean, new running variance, running mean, running variance, x, weight, bias, what is added. Items:
  * channels. */
-static int FN(batch_norm)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(batch_norm) {
   float *y = (float *)args[0];
   const float *rstd = (const float *)args[2], *x = (const float *)args[7], *w = (const float *)args[8];
   const float *b = (const float *)args[9], *const added = ints[5] & 16 ? (const float *)args[10] : NULL;
@@ -384,8 +375,7 @@ TI_INLINE void FN(column_moments)(const float *x, int64_t n, int64_t stride, int
 }
 
 /* batch_columns: statistics when L is 1. args as batch_statistics with x [N, C] last. Items: channels. */
-static int FN(batch_columns)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                             void *scratch) {
+TI_KERNEL(batch_columns) {
   const float *x = (const float *)args[6];
   for (int64_t c = begin; c < end; c += VL) {
     VF mean, squares;
@@ -400,8 +390,7 @@ static int FN(batch_columns)(char *const *args, const int64_t *ints, const doubl
 }
 
 /* batch_grad_sums: args partials [C, splits, 2] (dy (x - mean), dy), dy, x, mean [C]. Items: (channel, split). */
-static int FN(batch_grad_sums)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
-                               int64_t end, void *scratch) {
+TI_KERNEL(batch_grad_sums) {
   float *partials = (float *)args[0];
   const float *dy = (const float *)args[1], *x = (const float *)args[2], *mean = (const float *)args[3];
   const FN(geometry) g = FN(geometry_of)(ints);
@@ -417,8 +406,7 @@ static int FN(batch_grad_sums)(char *const *args, const int64_t *ints, const dou
 }
 
 /* batch_grad_statistics: args dweight [C], dbias [C], rstd or variance [C], partials [C, splits, 2]. Items: channels. */
-static int FN(batch_grad_statistics)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
-                                     int64_t end, void *scratch) {
+TI_KERNEL(batch_grad_statistics) {
   float *dw = (float *)args[0], *db = (float *)args[1];
   const float *spread = (const float *)args[2], *partials = (const float *)args[3];
   const FN(geometry) g = FN(geometry_of)(ints);
@@ -435,8 +423,7 @@ static int FN(batch_grad_statistics)(char *const *args, const int64_t *ints, con
 
 /* batch_grad_columns: the same two when L is 1. args dweight, dbias, rstd or variance, dy [N, C], x [N, C], mean [C].
  * Items: channels. */
-static int FN(batch_grad_columns)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
-                                  int64_t end, void *scratch) {
+TI_KERNEL(batch_grad_columns) {
   float *dw = (float *)args[0], *db = (float *)args[1];
   const float *spread = (const float *)args[2], *dy = (const float *)args[3], *x = (const float *)args[4];
   const float *mean = (const float *)args[5];
@@ -464,8 +451,7 @@ static int FN(batch_grad_columns)(char *const *args, const int64_t *ints, const 
 
 /* batch_grad_apply: args dx, dy, x, mean, rstd or variance, weight, dweight, dbias. Items: (sample, channel), or
  * samples when L is 1. With running statistics they are constants: dx = dy weight rstd. */
-static int FN(batch_grad_apply)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
-                                int64_t end, void *scratch) {
+TI_KERNEL(batch_grad_apply) {
   float *dx = (float *)args[0];
   const float *dy = (const float *)args[1], *x = (const float *)args[2], *mean = (const float *)args[3];
   const float *spread = (const float *)args[4], *w = (const float *)args[5], *dw = (const float *)args[6];
@@ -493,8 +479,7 @@ static int FN(batch_grad_apply)(char *const *args, const int64_t *ints, const do
 
 /* batch_norm_grad: all three, a channel at a time. args dx, dweight, dbias, dy, x, mean, rstd or variance, weight.
  * Items: channels. */
-static int FN(batch_norm_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
-                               int64_t end, void *scratch) {
+TI_KERNEL(batch_norm_grad) {
   float *dw = (float *)args[1], *db = (float *)args[2];
   const float *dy = (const float *)args[3], *x = (const float *)args[4], *mean = (const float *)args[5];
   const float *spread = (const float *)args[6];

@@ -29,8 +29,7 @@ static int FN(seen_in)(const char *p, int is_half, int64_t n) {
  * comparison, invalid on NaN; 8: the op is given an infinite number; 16: a NaN.
  *
  * An exception is what is not finite although no operand accounts for it. */
-static int FN(check)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                     void *scratch) {
+TI_KERNEL(check) {
   const int64_t operands = ints[0], results = ints[1], flags = ints[2], *sizes = ints + 3;
   const int given = (flags & 8 ? FN(SEES_INFINITY) : 0) | (flags & 16 ? FN(SEES_NAN) : 0);
   int any = given;
@@ -61,8 +60,7 @@ static int FN(check)(char *const *args, const int64_t *ints, const double *scala
 /* tally: args words, values; ints [elements, is half]. One item. Words 0 to 255 count the elements by the exponent of
  * a float, zeros in the first and NaN and infinity in the last; 256 is the bits of the largest finite magnitude, 257
  * how many are NaN. */
-static int FN(tally)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                     void *scratch) {
+TI_KERNEL(tally) {
   int64_t *words = (int64_t *)args[0];
   for (int64_t i = 0; i < ints[0]; i++) {
     const uint32_t size = FN(magnitude)(args[1], (int)ints[1], i);

@@ -95,7 +95,7 @@ static void FN(max_plane_2x2)(const ti_pool_shape *s, const float *x, float *y, 
  *   args   y [planes][oh][ow], indices (int64, flat in the plane), x [planes][h][w]
  *   ints   the shape
  *   items  planes */
-int FN(max_pool)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(max_pool) {
   const ti_pool_shape s = ti_pool_of(ints);
   /* Columns whose window lies within the image, taken VL at a time. */
   const int64_t lo = ti_min(s.ow, (s.pw + s.sw - 1) / s.sw), room = s.w + s.pw - (s.kw - 1) * s.dw - 1;
@@ -142,7 +142,7 @@ int FN(max_pool)(char *const *args, const int64_t *ints, const double *scalars, 
  *   args   dx [planes][pixels], dy [planes][outputs], indices
  *   ints   pixels, outputs
  *   items  planes */
-int FN(max_pool_backward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(max_pool_backward) {
   const int64_t pixels = ints[0], outputs = ints[1];
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++) {
@@ -171,7 +171,7 @@ static inline float FN(divisor)(const ti_pool_shape *s, const int64_t *ints, int
  *   args   y [planes][oh][ow], x [planes][h][w]
  *   ints   the shape; whether padding counts; the divisor, or 0
  *   items  planes */
-int FN(avg_pool)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(avg_pool) {
   const ti_pool_shape s = ti_pool_of(ints);
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++) {
@@ -192,7 +192,7 @@ int FN(avg_pool)(char *const *args, const int64_t *ints, const double *scalars, 
   return TI_OK;
 }
 
-int FN(avg_pool_backward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(avg_pool_backward) {
   const ti_pool_shape s = ti_pool_of(ints);
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++) {
@@ -217,7 +217,7 @@ int FN(avg_pool_backward)(char *const *args, const int64_t *ints, const double *
  *   args   y [planes][oh][ow], x [planes][h][w]
  *   ints   h, w, oh, ow
  *   items  planes */
-int FN(adaptive_pool)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(adaptive_pool) {
   const int64_t H = ints[0], W = ints[1], OH = ints[2], OW = ints[3];
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++) {
@@ -235,7 +235,7 @@ int FN(adaptive_pool)(char *const *args, const int64_t *ints, const double *scal
   return TI_OK;
 }
 
-int FN(adaptive_pool_backward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(adaptive_pool_backward) {
   const int64_t H = ints[0], W = ints[1], OH = ints[2], OW = ints[3];
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++) {

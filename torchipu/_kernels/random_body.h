@@ -3,6 +3,7 @@
  * An item is 64 elements. Element 16 w + lane of item i is word w of the block with the counter
  * (16 i + lane, micro-batch, op, replica) under the key (seed low, seed high), whatever the vector length.
  */
+#include "philox.h"
 #define TI_ITEM 64
 #if VL == 16
 #define TI_MUL_EVEN(a, b) ((VU)_mm512_mul_epu32((__m512i)(a), (__m512i)(b)))
@@ -52,7 +53,7 @@ static inline VF FN(positive_of)(const uint32_t *words) {
   return FN(fma)(all, FN(set)(0x1p-32f), FN(set)(0x1p-33f));
 }
 #define TI_RANDOM(name, ...) \
-  static int FN(name)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) { \
+  TI_KERNEL(name) { \
     (void)scratch, (void)scalars; \
     uint32_t words[TI_ITEM] __attribute__((aligned(64))); \
     for (int64_t item = begin; item < end; item++) { \
@@ -147,7 +148,7 @@ TI_RANDOM(random_exponential, {
  *
  * Fisher and Yates' shuffle; element i of the random words chooses the partner of place i.
  */
-static int FN(random_permutation)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(random_permutation) {
   (void)scratch, (void)scalars, (void)begin, (void)end;
   uint32_t words[TI_ITEM] __attribute__((aligned(64)));
   int64_t *out = (int64_t *)args[0];
@@ -168,7 +169,7 @@ static int FN(random_permutation)(char *const *args, const int64_t *ints, const 
  * exponential time divided by its weight, and the first ones are taken. Words of a row are those of the elements from
  * row * ceil(max(n, samples) / 64) * 64 on.
  */
-static int FN(random_choice)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(random_choice) {
   (void)scalars;
   const int64_t n = ints[1], samples = ints[2], draws = ints[3] ? samples : n;
   double *sums = (double *)scratch;

@@ -57,7 +57,7 @@ TI_INLINE void FN(cell_forward)(int64_t kind, int64_t hidden, const float *sums,
  *            projection, whether `kept` is to be written
  *   items    blocks of samples
  *   scratch  samples * (gates + 2 hidden) + 5 hidden floats */
-int FN(recurrence)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(recurrence) {
   const ti_recurrent s = ti_recurrent_of(ints);
   const int64_t gates = ti_gates(&s), kept = ti_kept(&s), is_gru = s.cell == TI_CELL_GRU;
   (void)scalars;
@@ -119,7 +119,7 @@ TI_INLINE void FN(cell_backward)(int64_t kind, int64_t hidden, float *dh, float 
  *   ints     as recurrence
  *   items    blocks of samples
  *   scratch  samples * (state + 2 hidden) floats */
-int FN(recurrence_backward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(recurrence_backward) {
   const ti_recurrent s = ti_recurrent_of(ints);
   const int64_t gates = ti_gates(&s), kept = ti_kept(&s), is_lstm = s.cell == TI_CELL_LSTM, is_gru = s.cell == TI_CELL_GRU;
   (void)scalars;

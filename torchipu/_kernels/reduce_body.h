@@ -3,6 +3,10 @@
  * Float sums add at most 2048 values in vector lanes before they go to a double (rows), or 32 rows before they go to
  * a second accumulator (columns): errors stay near one rounding, whatever the length.
  */
+#ifndef TORCHIPU_REDUCE_DIMS
+#define TORCHIPU_REDUCE_DIMS
+enum { TI_REDUCE_DIMS = 8, TI_REDUCE_HEADER = 8 };
+#endif
 enum { FN(SUM), FN(SUM_SQUARES), FN(SUM_MAGNITUDES), FN(PRODUCT), FN(LARGEST), FN(SMALLEST), FN(LARGEST_MAGNITUDE) };
 
 /* Strided index space: n dims, shape at s, strides at s + TI_REDUCE_DIMS. */
@@ -105,7 +109,7 @@ static double FN(reduce_run)(const float *x, int64_t stride, int64_t n, int mode
  *   scalars [scale]: multiplies the result; with root, the square root is taken after that
  *   items   results x chunks: chunk c reduces elements [c * chunk, ...) of the reduced space to out[item]
  */
-static int FN(reduce_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(reduce_rows) {
   (void)scratch;
   const int mode = (int)ints[0], nk = (int)ints[1], nr = (int)ints[2];
   const int64_t total = ints[3], chunk = ints[4], chunks = ints[5];
@@ -171,7 +175,7 @@ TI_INLINE void FN(columns_block)(
  *   ints, scalars  as reduce_rows; kept shape and strides leave out the dense dimension, whose size is ints[7]
  *   items   kept x panels of 64 columns x chunks; chunk c of row k writes out[(c * kept + k) * columns ...]
  */
-static int FN(reduce_columns)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(reduce_columns) {
   (void)scratch;
   const int mode = (int)ints[0], nk = (int)ints[1], nr = (int)ints[2], root = (int)ints[6];
   const int64_t total = ints[3], chunk = ints[4], chunks = ints[5], columns = ints[7];
@@ -199,7 +203,7 @@ static int FN(reduce_columns)(char *const *args, const int64_t *ints, const doub
  * reduce_bools: args [out bool, in bool]; LARGEST is any, SMALLEST is all.
  */
 #define TI_WALK_REDUCTION(name, type, initial, statement) \
-  static int FN(name)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) { \
+  TI_KERNEL(name) { \
     (void)scalars, (void)scratch; \
     const int mode = (int)ints[0], nk = (int)ints[1], nr = (int)ints[2]; \
     const int64_t total = ints[3], chunk = ints[4], chunks = ints[5]; \
@@ -241,7 +245,7 @@ TI_WALK_REDUCTION(reduce_bools, uint8_t, (mode == FN(SMALLEST)), {
  *   ints   [row length, smallest, is long]   items  rows
  * The first NaN wins, else the first of equal extremes.
  */
-static int FN(arg_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(arg_rows) {
   (void)scalars, (void)scratch;
   const int64_t n = ints[0];
   const int smallest = (int)ints[1];
@@ -268,7 +272,7 @@ static int FN(arg_rows)(char *const *args, const int64_t *ints, const double *sc
  *
  *   ints   [row length, root]   scalars  [divisor]: at most 0 gives infinity or NaN as eager does   items  rows
  */
-static int FN(moment_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(moment_rows) {
   (void)scratch;
   const int64_t n = ints[0];
   for (int64_t item = begin; item < end; item++) {
@@ -296,7 +300,7 @@ static int FN(moment_rows)(char *const *args, const int64_t *ints, const double 
 }
 
 /* logsumexp_rows: args [out float, in float] over rows that lie dense.   ints [row length]   items  rows */
-static int FN(logsumexp_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(logsumexp_rows) {
   (void)scalars, (void)scratch;
   const int64_t n = ints[0];
   for (int64_t item = begin; item < end; item++) {

@@ -52,8 +52,7 @@ static void FN(round_elements)(const FN(rounding) *r, int64_t first, int64_t cou
  *   ints     [overflow, element that comes first, element that the floats begin with, dimensions, which of them a run goes along, then of each: size, block,
  *            inner, step, middle, outer, outmost; see ti_block_dim]
  *   items    blocks of the space, the last dimension fastest */
-static int FN(round_blocks)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
+TI_KERNEL(round_blocks) {
   (void)scalars, (void)scratch;
   const int64_t *state = (const int64_t *)args[2];
   const int is_stochastic = !FN(rounds_to_nearest)(state);

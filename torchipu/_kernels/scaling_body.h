@@ -2,12 +2,12 @@
  *
  * Items are blocks of 4096 elements unless it is said that there is one. Sums and counts are 64-bit words; sums are
  * doubles, added up in the order of the blocks. */
+#include <unistd.h>
 #include "update_state_body.h"
 
 /* block_squares: args partial (doubles), grad; ints as in update_state_body.h. The sum of squares of each block. Lanes
  * are added as doubles: the squares of large gradients, scaled besides, go beyond what a float holds. */
-static int FN(block_squares)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                             void *scratch) {
+TI_KERNEL(block_squares) {
   for (int64_t item = begin; item < end; item++) {
     const int64_t last = ti_min(ints[0], (item + 1) * FN(SPAN));
     double sum[16] = {0}; /* the same whatever the instruction set */
@@ -24,8 +24,7 @@ static int FN(block_squares)(char *const *args, const int64_t *ints, const doubl
 }
 
 /* add_doubles: args sum, then terms; ints [arguments with terms, words of each ...]. One item. */
-static int FN(add_doubles)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                           void *scratch) {
+TI_KERNEL(add_doubles) {
   double total = 0;
   for (int64_t k = 0; k < ints[0]; k++)
     for (int64_t i = 0; i < ints[k + 1]; i++) total += ((const double *)args[k + 1])[i];
@@ -35,8 +34,7 @@ static int FN(add_doubles)(char *const *args, const int64_t *ints, const double 
 
 /* clip: args hyper out, hyper, sum of squares; scalars [largest norm]. One item. The factor on gradients that brings
  * their norm down to the largest: that of torch.nn.utils.clip_grad_norm_, NaN where the norm is NaN. */
-static int FN(clip)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                    void *scratch) {
+TI_KERNEL(clip) {
   double *out = (double *)args[0];
   memcpy(out, args[1], 16 * sizeof *out);
   const double norm = sqrt(*(const double *)args[2]) * fabs(out[FN(GRAD_SCALE)]);
@@ -48,8 +46,7 @@ static int FN(clip)(char *const *args, const int64_t *ints, const double *scalar
 /* clip_values: args clipped, grad, hyper; ints as in update_state_body.h; scalars [largest magnitude]. Elements beyond
  * what becomes the largest magnitude by the factor on gradients are brought there: torch.nn.utils.clip_grad_value_,
  * which leaves NaN alone. */
-static int FN(clip_values)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                           void *scratch) {
+TI_KERNEL(clip_values) {
   const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1];
   const float limit = (float)(scalars[0] / fabs(((const double *)args[2])[FN(GRAD_SCALE)]));
   FN(target) to;
@@ -64,8 +61,7 @@ static int FN(clip_values)(char *const *args, const int64_t *ints, const double 
 }
 
 /* unscale: args hyper out, hyper, loss scale (float); one item. */
-static int FN(unscale)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                       void *scratch) {
+TI_KERNEL(unscale) {
   double *out = (double *)args[0];
   memcpy(out, args[1], 16 * sizeof *out);
   out[FN(GRAD_SCALE)] /= *(const float *)args[2];
@@ -74,8 +70,7 @@ static int FN(unscale)(char *const *args, const int64_t *ints, const double *sca
 
 /* block_counts: args partial (words), grad; ints as in update_state_body.h; scalars [edge]. How many elements of each
  * block lie beyond the edge; NaN does. */
-static int FN(block_counts)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
+TI_KERNEL(block_counts) {
   const float edge = (float)scalars[0];
   for (int64_t item = begin; item < end; item++) {
     const int64_t last = ti_min(ints[0], (item + 1) * FN(SPAN));
@@ -91,8 +86,7 @@ static int FN(block_counts)(char *const *args, const int64_t *ints, const double
 }
 
 /* add_counts: args counter [beyond, all], partial; ints [blocks, elements]. One item. */
-static int FN(add_counts)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(add_counts) {
   int64_t *counter = (int64_t *)args[0];
   for (int64_t i = 0; i < ints[0]; i++) counter[0] += ((const int64_t *)args[1])[i];
   counter[1] += ints[1];
@@ -100,8 +94,7 @@ static int FN(add_counts)(char *const *args, const int64_t *ints, const double *
 }
 
 /* join_counts: args counter [beyond, all], then counters; ints [counters]. One item. */
-static int FN(join_counts)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                           void *scratch) {
+TI_KERNEL(join_counts) {
   int64_t beyond = 0, all = 0;
   for (int64_t k = 0; k < ints[0]; k++) {
     beyond += ((const int64_t *)args[k + 1])[0];
@@ -115,8 +108,7 @@ static int FN(join_counts)(char *const *args, const int64_t *ints, const double 
 /* adapt_scale: args loss scale (float), history [beyond, all, updates], counter [beyond, all]; ints [updates after which
  * the scale changes]; scalars [share of elements beyond the edge that is too many, factor, smallest, largest]. One item.
  * The history holds what was counted since the last change. */
-static int FN(adapt_scale)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                           void *scratch) {
+TI_KERNEL(adapt_scale) {
   const int64_t *counter = (const int64_t *)args[2];
   int64_t *history = (int64_t *)args[1];
   float *scale = (float *)args[0];
@@ -132,8 +124,7 @@ static int FN(adapt_scale)(char *const *args, const int64_t *ints, const double 
 
 /* accumulate_mean: args acc, grad, count (float); the mean of the count + 1 gradients so far. Divided before they are
  * added, so that a half accumulator holds what a single gradient would. */
-static int FN(accumulate_mean)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
-                               int64_t end, void *scratch) {
+TI_KERNEL(accumulate_mean) {
   const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1];
   const double count = *(const float *)args[2];
   const float keep = (float)(count / (count + 1)), fresh = (float)(1 / (count + 1));
@@ -146,11 +137,9 @@ static int FN(accumulate_mean)(char *const *args, const int64_t *ints, const dou
   return TI_OK;
 }
 
-/* replica_mean: args mean, values, both of the first replica and float; ints [elements, replicas of a group, replicas,
- * bytes from one replica's memory to the next]. One item. Neighbouring replicas make a group. */
-static int FN(replica_mean)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
-  const int64_t n = ints[0], size = ints[1], replicas = ints[2], apart = ints[3];
+TI_KERNEL(replica_mean) {
+  const replica_mean_ints *const p = (const replica_mean_ints *)ints;
+  const int64_t n = p->elements, size = p->group, replicas = p->replicas, apart = p->apart;
   for (int64_t first = 0; first < replicas; first += size)
     for (int64_t i = 0; i < n; i++) {
       double total = 0;
@@ -186,8 +175,7 @@ TI_INLINE void FN(give)(char *values, int64_t type, int64_t i, int64_t width, VF
 
 /* add: args sum, left, right; ints [elements, type]. Items are blocks of 4096 elements. The sum may lie where an operand
  * does; that of two halves is rounded to the nearest. */
-static int FN(add)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                   void *scratch) {
+TI_KERNEL(add) {
   const int64_t last = ti_min(ints[0], end * FN(SPAN)), type = ints[1];
   if (type == FN(OF_WORDS)) {
     for (int64_t i = begin * FN(SPAN); i < last; i++)
@@ -203,8 +191,7 @@ static int FN(add)(char *const *args, const int64_t *ints, const double *scalars
  * how many sums lie on the stack before it, and how many of them it joins]; scalars [factor]. Items are blocks of 4096
  * elements. What the replica has, times the factor, is added to the topmost sums, the latest first, each time as its
  * type holds it, and put on the stack in their place. */
-static int FN(fold_replica)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
+TI_KERNEL(fold_replica) {
   const int64_t last = ti_min(ints[0], end * FN(SPAN)), type = ints[1], slots = ints[2];
   const int64_t replica = *(const int64_t *)args[slots + 1];
   const int64_t depth = ints[3 + 2 * replica], joins = ints[4 + 2 * replica];
@@ -229,13 +216,11 @@ static int FN(fold_replica)(char *const *args, const int64_t *ints, const double
   return TI_OK;
 }
 
-/* signal: args count of calls; ints [calls before it is given, file descriptor of an eventfd]. One item. Whoever waits for
- * the descriptor learns that all these calls have come so far; the count begins anew. */
-static int FN(signal)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                      void *scratch) {
+TI_KERNEL(signal) {
   int64_t *count = (int64_t *)args[0];
-  if (++*count < ints[0]) return TI_OK;
+  const signal_ints *const p = (const signal_ints *)ints;
+  if (++*count < p->calls) return TI_OK;
   *count = 0;
   const uint64_t one = 1;
-  return write((int)ints[1], &one, sizeof one) == sizeof one ? TI_OK : TI_TRAP_INTERNAL;
+  return write((int)p->descriptor, &one, sizeof one) == sizeof one ? TI_OK : TI_TRAP_INTERNAL;
 }

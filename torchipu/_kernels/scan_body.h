@@ -17,7 +17,7 @@ static inline double FN(log_add)(double a, double b) {
  *   ints   [length, inner, mode: 0 sum, 1 product, 2 log-add (float only), is long]
  *   items  outer x blocks of 16 positions of inner
  */
-static int FN(scan)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(scan) {
   (void)scalars, (void)scratch;
   const int64_t length = ints[0], inner = ints[1], blocks = (inner + FN(SCAN_BLOCK) - 1) / FN(SCAN_BLOCK);
   const int mode = (int)ints[2];
@@ -68,7 +68,7 @@ static int FN(scan)(char *const *args, const int64_t *ints, const double *scalar
         k[j] = at[j]; \
       } \
   } while (0)
-static int FN(scan_extremes)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(scan_extremes) {
   (void)scalars, (void)scratch;
   const int64_t length = ints[0], inner = ints[1], blocks = (inner + FN(SCAN_BLOCK) - 1) / FN(SCAN_BLOCK);
   const int smallest = (int)ints[2];

@@ -21,8 +21,7 @@ TI_INLINE float FN(row_max)(const float *x, int64_t n) {
 
 /* softmax_rows: args y [rows, n], x [rows, n]; ints n, mode (0 softmax, 1 log, 2 softmax with 0 for a row of -inf).
  * Items: rows. */
-static int FN(softmax_rows)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                            void *scratch) {
+TI_KERNEL(softmax_rows) {
   const int64_t n = ints[0], mode = ints[1];
   for (int64_t row = begin; row < end; row++) {
     float *y = (float *)args[0] + row * n;
@@ -76,8 +75,7 @@ static int FN(softmax_rows)(char *const *args, const int64_t *ints, const double
 }
 
 /* softmax_rows_grad: args dx, dy, y (all [rows, n]); ints n, mode (0 softmax, 1 log). Items: rows. */
-static int FN(softmax_rows_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
-                                 int64_t end, void *scratch) {
+TI_KERNEL(softmax_rows_grad) {
   const int64_t n = ints[0], mode = ints[1];
   for (int64_t row = begin; row < end; row++) {
     float *dx = (float *)args[0] + row * n;
@@ -111,8 +109,7 @@ static int FN(softmax_rows_grad)(char *const *args, const int64_t *ints, const d
 
 /* softmax_columns: args y, x (both [outer, n, inner]); ints n, inner, mode as above. Items: (outer, block of 32
  * positions of inner). */
-static int FN(softmax_columns)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
-                               int64_t end, void *scratch) {
+TI_KERNEL(softmax_columns) {
   const int64_t n = ints[0], inner = ints[1], mode = ints[2], blocks = (inner + FN(BLOCK) - 1) / FN(BLOCK);
   for (int64_t item = begin; item < end; item++) {
     const int64_t first = item % blocks * FN(BLOCK), last = ti_min(inner, first + FN(BLOCK));
@@ -149,8 +146,7 @@ static int FN(softmax_columns)(char *const *args, const int64_t *ints, const dou
 }
 
 /* softmax_columns_grad: args dx, dy, y (all [outer, n, inner]); ints n, inner, mode. Items as in softmax_columns. */
-static int FN(softmax_columns_grad)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,
-                                    int64_t end, void *scratch) {
+TI_KERNEL(softmax_columns_grad) {
   const int64_t n = ints[0], inner = ints[1], mode = ints[2], blocks = (inner + FN(BLOCK) - 1) / FN(BLOCK);
   for (int64_t item = begin; item < end; item++) {
     const int64_t first = item % blocks * FN(BLOCK), last = ti_min(inner, first + FN(BLOCK));

@@ -113,7 +113,7 @@ static inline void FN(put_entry)(char *const *args, int64_t to, const char *x, i
  *   ints     [n, inner, k, is long, descending]   items  outer x inner
  *   scratch  (2 n + 256) entries of 16 bytes
  */
-static int FN(sort)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(sort) {
   (void)scalars;
   const int64_t n = ints[0], inner = ints[1], k = ints[2];
   const int is_long = (int)ints[3];
@@ -149,7 +149,7 @@ static int64_t FN(most_frequent)(ti_entry *e, ti_entry *spare, int64_t n, int is
  *   scratch  (2 n + 256) entries of 16 bytes
  * A median of an even number is the lower one; a row with NaN has its first NaN for a median.
  */
-static int FN(select)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(select) {
   (void)scalars;
   const int64_t n = ints[0], inner = ints[1];
   const int is_long = (int)ints[2], mode = (int)ints[3];
@@ -186,7 +186,7 @@ static int FN(select)(char *const *args, const int64_t *ints, const double *scal
       else high = middle; \
     } \
   } while (0)
-static int FN(search)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(search) {
   (void)scalars, (void)scratch;
   for (int64_t item = begin; item < end; item++) {
     const int64_t base = ints[1] ? item / ints[1] * ints[0] : 0;
@@ -205,7 +205,7 @@ static int FN(search)(char *const *args, const int64_t *ints, const double *scal
  *   ints   [elements, elements of a chunk, bins]   items  chunks
  * Traps where the edges are not finite.
  */
-static int FN(histogram)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(histogram) {
   (void)scalars, (void)scratch;
   const float *x = (const float *)args[1];
   float low = ((const float *)args[2])[0], high = ((const float *)args[2])[1];

@@ -239,8 +239,7 @@ static void FN(input_gradient)(const ti_sparse_conv *s, const int32_t *counts, c
  *   items    chunks of `images` images
  *   scratch  two images; values, pixels and (two words each) sorted entries of an image; two words for each pixel and
  *            one for each channel */
-int FN(sparse_conv_backward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                             void *scratch) {
+TI_KERNEL(sparse_conv_backward) {
   ti_sparse_conv shape;
   memcpy(&shape, ints, sizeof shape);
   const ti_sparse_conv *s = &shape;
@@ -286,8 +285,7 @@ int FN(sparse_conv_backward)(char *const *args, const int64_t *ints, const doubl
 }
 
 /* args: packed [oc, kh, run]; weight [oc, ic, kh, kw]. ints: oc, ic, kh, kw, run, lanes. items: oc. */
-int FN(sparse_conv_pack)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                         void *scratch) {
+TI_KERNEL(sparse_conv_pack) {
   const int64_t ic = ints[1], kh = ints[2], kw = ints[3], run = ints[4], lanes = ints[5];
   for (int64_t o = begin; o < end; o++) {
     float *d = (float *)args[0] + o * kh * run;
@@ -302,8 +300,7 @@ int FN(sparse_conv_pack)(char *const *args, const int64_t *ints, const double *s
 
 /* Adds the chunks in their order. args: dw [oc, ic, kh, kw], db [oc]; partial dw, partial db.
  * ints: oc, ic, kh, kw, run, lanes, chunks. items: oc; scratch: kh * run floats. */
-int FN(sparse_conv_reduce)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                           void *scratch) {
+TI_KERNEL(sparse_conv_reduce) {
   const int64_t oc = ints[0], ic = ints[1], kh = ints[2], kw = ints[3], run = ints[4], lanes = ints[5], chunks = ints[6], size = kh * run;
   float *sum = (float *)scratch;
   for (int64_t o = begin; o < end; o++) {

@@ -3,8 +3,7 @@
 #include "update_state_body.h"
 
 /* accumulate: args acc, grad. acc += grad. */
-static int FN(accumulate)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                          void *scratch) {
+TI_KERNEL(accumulate) {
   const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1];
   FN(target) to;
   FN(aim)(&to, args, ints);
@@ -14,22 +13,19 @@ static int FN(accumulate)(char *const *args, const int64_t *ints, const double *
 }
 
 /* fill_zero: args out; ints bytes. Items: blocks of 65536 bytes. */
-static int FN(fill_zero)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                         void *scratch) {
+TI_KERNEL(fill_zero) {
   memset(args[0] + begin * 65536, 0, (size_t)(ti_min(ints[0], end * 65536) - begin * 65536));
   return TI_OK;
 }
 
 /* increment: args step. One item. */
-static int FN(increment)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                         void *scratch) {
+TI_KERNEL(increment) {
   *(float *)args[0] += 1.0f;
   return TI_OK;
 }
 
 /* sgd: args param, momentum buffer, grad, hyper, step; flags 1 has a momentum buffer. */
-static int FN(sgd)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                   void *scratch) {
+TI_KERNEL(sgd) {
   const double *hyper = (const double *)args[3];
   const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1], flags = ints[2];
   FN(target) to;
@@ -56,8 +52,7 @@ static int FN(sgd)(char *const *args, const int64_t *ints, const double *scalars
 
 /* adam: args param, exp_avg, exp_avg_sq, max_exp_avg_sq, grad, hyper, step; flags 1 amsgrad, 2 decoupled weight decay.
  * Bias corrections are taken in double. */
-static int FN(adam)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                    void *scratch) {
+TI_KERNEL(adam) {
   const double *hyper = (const double *)args[5], step = *(const float *)args[6];
   const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1], flags = ints[2];
   FN(target) to;
@@ -90,8 +85,7 @@ static int FN(adam)(char *const *args, const int64_t *ints, const double *scalar
 
 /* rmsprop: args param, square_avg, momentum buffer, grad_avg, grad, hyper, step; flags 1 momentum, 2 centred,
  * 4 as TensorFlow has it: eps under the root, the rate within the momentum. */
-static int FN(rmsprop)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end,
-                       void *scratch) {
+TI_KERNEL(rmsprop) {
   const double *hyper = (const double *)args[5];
   const int64_t last = ti_min(ints[0], end * FN(SPAN)), h = ints[1], flags = ints[2];
   FN(target) to;

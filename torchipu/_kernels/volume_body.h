@@ -55,7 +55,7 @@ static void FN(volume_expand)(const ti_volume *s, const float *x, int64_t k0, in
  *   ints     the shape; whether there is a bias; rows of outputs (a row is out[2] long) in an item
  *   items    n * g * blocks of rows
  *   scratch  min(ic * taps, 512) * rows * out[2] floats */
-int FN(volume_forward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(volume_forward) {
   const ti_volume s = ti_volume_of(ints);
   const int64_t at_once = ints[TI_VOLUME_INTS + 1], all = s.out[0] * s.out[1], blocks = ti_ceil(all, at_once);
   const int64_t summands = s.ic * ti_product(s.window), outputs = ti_product(s.out);
@@ -92,7 +92,7 @@ static void FN(volume_fold)(const ti_volume *s, const float *col, const int64_t 
  *   ints     the shape; channels of an item; rows of outputs at a time
  *   items    n * g * blocks of channels
  *   scratch  channels * taps * rows * out[2] floats */
-int FN(volume_input)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(volume_input) {
   const ti_volume s = ti_volume_of(ints);
   const int64_t at_once = ints[TI_VOLUME_INTS], most = ints[TI_VOLUME_INTS + 1], parts = ti_ceil(s.ic, at_once);
   const int64_t taps = ti_product(s.window), inputs = ti_product(s.size), outputs = ti_product(s.out), all = s.out[0] * s.out[1];
@@ -122,7 +122,7 @@ int FN(volume_input)(char *const *args, const int64_t *ints, const double *scala
  *   ints     the shape; summands of an item; rows of outputs at a time
  *   items    g * blocks of summands
  *   scratch  summands * rows * out[2] floats */
-int FN(volume_weight)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(volume_weight) {
   const ti_volume s = ti_volume_of(ints);
   const int64_t at_once = ints[TI_VOLUME_INTS], most = ints[TI_VOLUME_INTS + 1], summands = s.ic * ti_product(s.window);
   const int64_t blocks = ti_ceil(summands, at_once), outputs = ti_product(s.out), all = s.out[0] * s.out[1];
@@ -146,7 +146,7 @@ int FN(volume_weight)(char *const *args, const int64_t *ints, const double *scal
  *   args   y [n * channels][positions], bias [channels]
  *   ints   channels, positions
  *   items  n * channels */
-int FN(volume_bias)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(volume_bias) {
   const int64_t channels = ints[0], positions = ints[1];
   (void)scalars; (void)scratch;
   for (int64_t row = begin; row < end; row++) {

@@ -13,7 +13,7 @@ static inline ti_windows ti_windows_of(const int64_t *ints) { ti_windows s; memc
  *   args   y [volumes][outputs], indices (int64, flat in the volume), x [volumes][inputs], tables of depth, height, width
  *   ints   the shape
  *   items  volumes */
-int FN(window_max)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(window_max) {
   const ti_windows s = ti_windows_of(ints);
   const int64_t inputs = s.size[0] * s.size[1] * s.size[2], outputs = s.out[0] * s.out[1] * s.out[2];
   const int64_t *td = (const int64_t *)args[3], *th = (const int64_t *)args[4], *tw = (const int64_t *)args[5];
@@ -44,7 +44,7 @@ int FN(window_max)(char *const *args, const int64_t *ints, const double *scalars
  *   args   y [volumes][outputs], x [volumes][inputs], tables of depth, height, width
  *   ints   the shape
  *   items  volumes */
-int FN(window_mean)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(window_mean) {
   const ti_windows s = ti_windows_of(ints);
   const int64_t inputs = s.size[0] * s.size[1] * s.size[2], outputs = s.out[0] * s.out[1] * s.out[2];
   const int64_t *td = (const int64_t *)args[2], *th = (const int64_t *)args[3], *tw = (const int64_t *)args[4];
@@ -65,7 +65,7 @@ int FN(window_mean)(char *const *args, const int64_t *ints, const double *scalar
   return TI_OK;
 }
 
-int FN(window_mean_backward)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(window_mean_backward) {
   const ti_windows s = ti_windows_of(ints);
   const int64_t inputs = s.size[0] * s.size[1] * s.size[2], outputs = s.out[0] * s.out[1] * s.out[2];
   const int64_t *td = (const int64_t *)args[2], *th = (const int64_t *)args[3], *tw = (const int64_t *)args[4];
@@ -90,7 +90,7 @@ int FN(window_mean_backward)(char *const *args, const int64_t *ints, const doubl
  *   args   y [volumes][outputs], x [volumes][inputs], indices
  *   ints   outputs, inputs
  *   items  volumes */
-int FN(window_place)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch) {
+TI_KERNEL(window_place) {
   const int64_t outputs = ints[0], inputs = ints[1];
   (void)scalars; (void)scratch;
   for (int64_t volume = begin; volume < end; volume++) {

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchipu._kernels.update import HYPER, HYPER_WORDS
+from torchipu._kernels.table.update import HYPER, HYPER_WORDS
 from torchipu.capture.fx_types import dtype_of
 from torchipu.errors import OptionsError
 from torchipu.ir.graph import Op, Tensor

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from torchipu._kernels.abi import call_kernel
-from torchipu._kernels.scaling import ADD
+from torchipu._kernels.table.scaling import ADD
 from torchipu.distributed.members import SECONDS_BETWEEN_LOOKS, Members, explained
 from torchipu.distributed.order import Replicas, additions, pushes
 from torchipu.errors import PeerError

@@ -9,11 +9,13 @@ import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 
 from torchipu._kernels.abi import CHECKED, KernelTrap, Plan
-from torchipu._kernels.rounding import ROUND_BLOCKS
+from torchipu._kernels.table.round_blocks import ROUND_BLOCKS
+from torchipu._kernels.table.scaling import ReplicaMeanInts, SignalInts
 from torchipu.distributed.exchange import Bucket, Exchange
 from torchipu.errors import ConstraintError, ExecutionError
 from torchipu.host import counting
@@ -288,13 +290,15 @@ class BoundPlan:
             return bind_collective(op, inputs, outputs, self.flying, self.host_plan.awaited)
         return bind_generic(op, inputs, outputs)
 
-    def _ints_of(self, step: Step) -> Sequence[int]:
-        """Return the numbers of a kernel call, and behind them what only the executor knows."""
+    def _ints_of(self, step: Step) -> Sequence[Any]:
+        """Return the integers of a kernel call, with those among them that only the executor knows."""
         if step.together:
-            return (*step.ints, self.replicas, self.apart)
+            assert isinstance(step.ints, ReplicaMeanInts)
+            return step.ints._replace(replicas=self.replicas, apart=self.apart)
         if step.signals:
             assert self.exchange is not None
-            return (*step.ints, self.exchange.descriptor)
+            assert isinstance(step.ints, SignalInts)
+            return step.ints._replace(descriptor=self.exchange.descriptor)
         return step.ints
 
     def _end(self, step: Step, place: int) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from torchipu._kernels.abi import Kernel
-from torchipu._kernels.control import FORK
+from torchipu._kernels.table.control import FORK
+from torchipu._kernels.table.kernel import I, Kernel, S
 from torchipu.distributed.order import Replicas
 from torchipu.errors import ConstraintError
 from torchipu.host.collectives import only_awaited, with_late_waits
@@ -290,14 +290,15 @@ class Planner:
         return tensor in self.kept or any(op not in self.chain_members for op in self.readers.get(tensor, ()))
 
     def step(
-        self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
-        ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
+        self, kernel: Kernel[I, S], outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
+        ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
         joining: Joining | None = None, writes: Sequence[Blocks | None] = (),
     ) -> None:
         """Append a kernel call."""
         if items <= 0:
             return
+        kernel.check(len(outputs) + len(inputs), ints, scalars)
         if together and self.depth:
             assert self.current is not None
             raise ConstraintError(
@@ -305,7 +306,7 @@ class Planner:
                 source=self.current.source, remedy="move the normalisation out of it, or set batch_norm_group_size=1",
             )
         self._append(Step(
-            self.current, kernel, tuple(outputs), tuple(inputs), tuple(ints), tuple(scalars), items, max(1, grain),
+            self.current, kernel, tuple(outputs), tuple(inputs), ints, scalars, items, max(1, grain),
             scratch_bytes, reads_outputs, is_hoistable=not together, together=together, adds_up=adds_up,
             joining=joining, writes=tuple(writes),
         ))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchipu._kernels.scaling import ADD, FOLD_REPLICA, SIGNAL
+from torchipu._kernels.table.scaling import ADD, FOLD_REPLICA, SIGNAL, SignalInts
 from torchipu.distributed.order import Replicas, additions, pushes, slots_of
 from torchipu.host.emit.spans import SPAN
 from torchipu.host.replicas import ACCUMULATING
@@ -128,7 +128,7 @@ def with_signals(
         position = max(position, last[bucket])
         before = steps[position]
         behind.setdefault(position, []).append(Step(
-            before.op, SIGNAL, (counter,), (), (runs,), reads_outputs=True, is_hoistable=False, signals=True,
+            before.op, SIGNAL, (counter,), (), SignalInts(runs), reads_outputs=True, is_hoistable=False, signals=True,
             is_fold=before.is_fold,
         ))
     return [one for number, step in enumerate(steps) for one in (step, *behind.get(number, ()))]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from torchipu._kernels.abi import Kernel
+from torchipu._kernels.table.kernel import AnyKernel
 from torchipu.host.storage import Allocation, Place
 from torchipu.ir.graph import Op
 from torchipu.ir.types import Leg
@@ -60,11 +61,11 @@ class Step:
     """
 
     op: Op | None
-    kernel: Kernel | None
+    kernel: AnyKernel | None
     outputs: tuple[HostTensor, ...]
     inputs: tuple[HostTensor, ...]
-    ints: tuple[int, ...] = ()
-    scalars: tuple[float, ...] = ()
+    ints: Sequence[Any] = ()
+    scalars: Sequence[Any] = ()
     items: int = 1
     grain: int = 1
     scratch_bytes: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from torchipu._kernels.scaling import REPLICA_MEAN
+from torchipu._kernels.table.scaling import REPLICA_MEAN, ReplicaMeanInts
 from torchipu.device.compute_sets import no_vertices
 from torchipu.host.emit.copy import emit_copy
 from torchipu.ir.graph import Op
@@ -23,7 +23,7 @@ def _emit_mean(op: Op, plan: HostPlanner) -> None:
     held, mean = plan.scratch(given.shape, given.dtype), plan.scratch(given.shape, given.dtype)
     emit_copy(plan, held, given)
     group = cast(int, op.attrs["group_size"])
-    plan.step(REPLICA_MEAN, [mean], [held], ints=(given.num_elements, group), together=True)
+    plan.step(REPLICA_MEAN, [mean], [held], ints=ReplicaMeanInts(given.num_elements, group), together=True)
     emit_copy(plan, plan.output(op.outputs[0]), mean)
 
 

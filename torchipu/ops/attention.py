@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchipu._kernels import attention as kernels
+from torchipu._kernels.table import attention as kernels
 from torchipu.device.codelets import busiest_elements, vector_codelet
 from torchipu.device.matrix_unit import matmul_vertices
 from torchipu.host.emit import half_partial_attention

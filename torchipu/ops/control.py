@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from torchipu._kernels.control import COUNT, PUT_ROW, TAKE_ROW
+from torchipu._kernels.table.control import COUNT, PUT_ROW, TAKE_ROW, CountInts, RowInts
 from torchipu.device.compute_sets import no_vertices
 from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.ir.graph import Op, Tensor
@@ -45,7 +45,7 @@ def _emit_while(op: Op, plan: HostPlanner) -> None:
         (flag,) = plan.body(test, operands)
         plan.go(end, unless=_as_bool(plan, flag))
         _carry(plan, carried, plan.body(body, operands))
-        plan.step(COUNT, [counter, ended], [], ints=[WITHOUT_END], reads_outputs=True)
+        plan.step(COUNT, [counter, ended], [], ints=CountInts(WITHOUT_END), reads_outputs=True)
         plan.go(again)
         plan.place(end)
 
@@ -67,7 +67,7 @@ def _emit_repeat(op: Op, plan: HostPlanner) -> None:
         for table, row in zip(stacked, results[len(carried):], strict=True):
             _put_row(plan, table, row, counter)
         _carry(plan, carried, results[: len(carried)])
-        plan.step(COUNT, [counter, ended], [], ints=[trips_of(op)], reads_outputs=True)
+        plan.step(COUNT, [counter, ended], [], ints=CountInts(trips_of(op)), reads_outputs=True)
         plan.go(again, unless=ended)
 
 
@@ -120,7 +120,7 @@ def _carry(plan: HostPlanner, carried: Sequence[HostTensor], following: Sequence
 def _take_row(plan: HostPlanner, table: HostTensor, counter: HostTensor) -> HostTensor:
     row = plan.scratch(table.shape[1:], table.dtype)
     row_bytes = prod(row.shape) * row.dtype.host_bytes
-    plan.step(TAKE_ROW, [row], [table, counter], ints=[row_bytes], items=row_bytes, grain=ROW_SHARE)
+    plan.step(TAKE_ROW, [row], [table, counter], ints=RowInts(row_bytes), items=row_bytes, grain=ROW_SHARE)
     return row
 
 
@@ -130,7 +130,10 @@ def _put_row(plan: HostPlanner, table: HostTensor, row: HostTensor, counter: Hos
         emit_copy(plan, fresh, row)
         row = fresh
     row_bytes = prod(row.shape) * row.dtype.host_bytes
-    plan.step(PUT_ROW, [table], [row, counter], ints=[row_bytes], items=row_bytes, grain=ROW_SHARE, reads_outputs=True)
+    plan.step(
+        PUT_ROW, [table], [row, counter], ints=RowInts(row_bytes), items=row_bytes, grain=ROW_SHARE,
+        reads_outputs=True,
+    )
 
 
 register(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
 
-from torchipu._kernels import conv as kernels
+from torchipu._kernels.table import conv as kernels
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set
 from torchipu.device.matrix_unit import product_vertices

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchipu._kernels import ctc as kernels
+from torchipu._kernels.table.ctc import CTC_LOSS, CTC_LOSS_BACKWARD, CtcInts
 from torchipu.device.codelets import element_codelet, vector_codelet
 from torchipu.device.compute_sets import elementwise_set
 from torchipu.ir.graph import Op, Tensor
@@ -32,9 +32,12 @@ def _operand(op: Op, name: str) -> Tensor:
     return tensor
 
 
-def _ints(op: Op) -> tuple[int, ...]:
+def _ints(op: Op) -> CtcInts:
     (time, batch, classes), labels = _operand(op, "log_probs").shape, _operand(op, "targets").shape[1]
-    return time, batch, classes, labels, _blank(op), int(bool(op.attrs["zero_infinity"]))
+    return CtcInts(
+        time=time, batch=batch, classes=classes, labels=labels, blank=_blank(op),
+        zero_infinity=bool(op.attrs["zero_infinity"]),
+    )
 
 
 def _blank(op: Op) -> int:
@@ -53,8 +56,8 @@ def _emit_loss(op: Op, plan: HostPlanner) -> None:
     inputs += [plan.value(_operand(op, name), DType.LONG) for name in ("targets", "input_lengths", "target_lengths")]
     ints = _ints(op)
     outputs = [plan.output(t, DType.FLOAT) for t in op.outputs]
-    plan.step(kernels.CTC_LOSS, outputs, inputs, ints=ints, items=ints[1],
-              writes=[Blocks.rows(ints[1], held) for held in outputs])
+    plan.step(CTC_LOSS, outputs, inputs, ints=ints, items=ints.batch,
+              writes=[Blocks.rows(ints.batch, held) for held in outputs])
 
 
 def _emit_gradient(op: Op, plan: HostPlanner) -> None:
@@ -62,9 +65,9 @@ def _emit_gradient(op: Op, plan: HostPlanner) -> None:
     inputs += [plan.value(_operand(op, name), DType.LONG) for name in ("targets", "input_lengths", "target_lengths")]
     ints = _ints(op)
     plan.step(
-        kernels.CTC_LOSS_BACKWARD, [plan.output(op.outputs[0], DType.FLOAT)], inputs, ints=ints, items=ints[1],
-        scratch_bytes=8 * (2 * _width(op) + ints[2]),
-        writes=[Blocks.of(ints[:3], (ints[0], 1, ints[2]))],
+        CTC_LOSS_BACKWARD, [plan.output(op.outputs[0], DType.FLOAT)], inputs, ints=ints, items=ints.batch,
+        scratch_bytes=8 * (2 * _width(op) + ints.classes),
+        writes=[Blocks.of((ints.time, ints.batch, ints.classes), (ints.time, 1, ints.classes))],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchipu._kernels import embedding as kernels
+from torchipu._kernels.table import embedding as kernels
 from torchipu.device.codelets import FILL, MULTI_SLICE, MULTI_UPDATE_ADD
 from torchipu.device.compute_sets import elementwise_set, gather_set
 from torchipu.device.row_access import lower_take, lower_update

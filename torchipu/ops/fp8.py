@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, cast
 
-from torchipu._kernels import fp8 as kernels
+from torchipu._kernels.table import fp8 as kernels
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set
 from torchipu.device.matrix_unit import matmul_vertices

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchipu._kernels.grouped_matmul import GROUPED_MATMUL, GROUPED_OUTER
+from torchipu._kernels.table.grouped_matmul import GROUPED_MATMUL, GROUPED_OUTER
 from torchipu.device.matrix_unit import matmul_vertices
 from torchipu.host.emit.matmul import emit_product, matrix, right_operand, rows_apart
 from torchipu.ir.arithmetic import ceil_div

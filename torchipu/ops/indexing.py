@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, prod
 
-from torchipu._kernels import embedding as row_kernels
-from torchipu._kernels import indexing as kernels
+from torchipu._kernels.table import embedding as row_kernels
+from torchipu._kernels.table import indexing as kernels
 from torchipu.device.row_access import lower_take, lower_update
 from torchipu.host.emit.chain import broadcast, collapse
 from torchipu.host.emit.copy import emit_copy, emit_fill
@@ -213,7 +213,7 @@ def _reduce_rows(
                   ints=(rows, count, inner, 1, *strides), scalars=(float(alpha),), items=outer * rows,
                   grain=row_grain(inner))
     else:
-        plan.step(kernels.REDUCE_ROWS, [out], [base, source, *buckets],
+        plan.step(kernels.REDUCE_INDEXED, [out], [base, source, *buckets],
                   ints=(rows, count, inner, int(with_base), *strides, how, int(base.dtype is DType.LONG)),
                   items=outer * rows,
                   grain=row_grain(inner))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchipu._kernels import layerwise as kernels
+from torchipu._kernels.table import layerwise as kernels
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.compute_sets import elementwise_set, reduction_sets
 from torchipu.host.emit.spans import SPAN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from torchipu._kernels import loss as kernels
+from torchipu._kernels.table import loss as kernels
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.compute_sets import elementwise_set, reduction_sets
 from torchipu.ir.arithmetic import ceil_div

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchipu._kernels.indexing import MASK_COMPACT, MASK_COUNT, MASK_SCATTER, NONZERO
+from torchipu._kernels.table.indexing import MASK_COMPACT, MASK_COUNT, MASK_SCATTER, NONZERO
 from torchipu.device.codelets import MULTI_SLICE, reduction_codelet
 from torchipu.device.compute_sets import gather_set, reduction_sets
 from torchipu.host.emit.chain import broadcast

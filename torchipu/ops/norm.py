@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from torchipu._kernels import norm as kernels
+from torchipu._kernels.table import norm as kernels
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.compute_sets import chain_sets
 from torchipu.host.emit.copy import emit_fill

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from torchipu._kernels import pool as kernels
-from torchipu._kernels.abi import Kernel
+from torchipu._kernels.table import pool as kernels
+from torchipu._kernels.table.kernel import AnyKernel
 from torchipu.device.codelets import busiest_elements
 from torchipu.host.emit.matmul import grain_for
 from torchipu.ir.graph import Op, Tensor
@@ -117,7 +117,7 @@ def _ints(op: Op, image: Tensor, result: Tensor) -> tuple[int, ...]:
 
 def _step(
     plan: HostPlanner,
-    kernel: Kernel,
+    kernel: AnyKernel,
     outputs: list[HostTensor],
     inputs: list[HostTensor],
     ints: tuple[int, ...],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torchipu._kernels.abi import Kernel
-from torchipu._kernels.random import (
+from torchipu._kernels.table.kernel import AnyKernel
+from torchipu._kernels.table.random import (
     RANDOM_BERNOULLI,
     RANDOM_CHOICE,
     RANDOM_DROPOUT,
@@ -37,7 +37,7 @@ def _number(op: Op, name: str, default: float = 0.0) -> float:
 
 
 def _draw(
-    op: Op, plan: HostPlanner, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor] = (), *,
+    op: Op, plan: HostPlanner, kernel: AnyKernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor] = (), *,
     ints: Sequence[int] = (), scalars: Sequence[float] = (),
 ) -> None:
     elements = op.outputs[0].num_elements

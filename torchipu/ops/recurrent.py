@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from torchipu._kernels import recurrent as kernels
+from torchipu._kernels.table import recurrent as kernels
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set
 from torchipu.device.matrix_unit import matmul_vertices

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from torchipu._kernels.reduce import (
+from torchipu._kernels.table.reduce import (
     ARG_ROWS,
     LOGSUMEXP_ROWS,
     MOMENT_ROWS,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import floor, prod
 
-from torchipu._kernels.resample import WEIGHTED_TAPS
+from torchipu._kernels.table.resample import WEIGHTED_TAPS
 from torchipu.device.codelets import Work, busiest_elements
 from torchipu.device.compute_sets import copy_vertices
 from torchipu.host.emit.copy import emit_copy

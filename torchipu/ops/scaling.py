@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from torchipu._kernels import scaling as kernels
-from torchipu._kernels import update as update_kernels
+from torchipu._kernels.table import scaling as kernels
+from torchipu._kernels.table import update as update_kernels
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.compute_sets import elementwise_set, reduction_sets
 from torchipu.host.emit.spans import SPAN

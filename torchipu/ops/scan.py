@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from torchipu._kernels.scan import SCAN, SCAN_EXTREMES
+from torchipu._kernels.table.scan import SCAN, SCAN_EXTREMES
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import linear_vertices
 from torchipu.ir.arithmetic import ceil_div

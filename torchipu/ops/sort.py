@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from torchipu._kernels.reduce import REDUCE_INTEGERS
-from torchipu._kernels.sort import HISTOGRAM, SEARCH, SELECT, SORT
+from torchipu._kernels.table.reduce import REDUCE_INTEGERS
+from torchipu._kernels.table.sort import HISTOGRAM, SEARCH, SELECT, SORT
 from torchipu.device.codelets import busiest_elements, element_codelet, reduction_codelet
 from torchipu.device.compute_sets import reduction_sets
 from torchipu.host.emit.reduce import LARGEST, SMALLEST, SUM, emit_exact, emit_reduction

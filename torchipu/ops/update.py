@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchipu._kernels import update as kernels
-from torchipu._kernels.abi import Kernel
-from torchipu._kernels.update import HYPER, HYPER_WORDS
+from torchipu._kernels.table import update as kernels
+from torchipu._kernels.table.kernel import AnyKernel
+from torchipu._kernels.table.update import HYPER, HYPER_WORDS
 from torchipu.device.codelets import FILL, vector_codelet
 from torchipu.device.compute_sets import elementwise_set, no_vertices
 from torchipu.host.emit.spans import SPAN
@@ -97,7 +97,7 @@ def rounded(
 
 
 def update(
-    plan: HostPlanner, kernel: Kernel, written: Sequence[HostTensor], read: Sequence[HostTensor], count: int, *,
+    plan: HostPlanner, kernel: AnyKernel, written: Sequence[HostTensor], read: Sequence[HostTensor], count: int, *,
     flags: int = 0, rounding: tuple[list[HostTensor], int] = ([], 0), adds_up: bool = False,
     scalars: tuple[float, ...] = (),
 ) -> None:
@@ -125,7 +125,7 @@ def update(
 
 
 def _update(
-    op: Op, plan: HostPlanner, kernel: Kernel, written: Sequence[str], state: dict[str, HostTensor],
+    op: Op, plan: HostPlanner, kernel: AnyKernel, written: Sequence[str], state: dict[str, HostTensor],
     read: list[HostTensor], flags: int,
 ) -> None:
     """Append an update; the first state that is written stands in for absent ones, which the kernel leaves alone."""

@@ -5,7 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from torchipu._kernels.copy import ARANGE, LINSPACE
+from torchipu._kernels.table.copy import (
+    ARANGE,
+    LINSPACE,
+    ArangeInts,
+    ArangeScalars,
+    LinspaceInts,
+    LinspaceScalars,
+)
 from torchipu.device.compute_sets import copy_vertices, fill_vertices, no_vertices
 from torchipu.host.emit.chain import broadcast, collapse
 from torchipu.host.emit.copy import COPY_SHARE, emit_copy, emit_fill
@@ -342,10 +349,10 @@ def arange(op: Op, plan: HostPlanner) -> None:
     first, step = op.attrs.get("start", 0), op.attrs.get("step", 1)
     floating = result.dtype.is_floating
     out = plan.output(result, DType.FLOAT if floating else DType.LONG)
-    ints = [0, 0, 0] if floating else [1, int(first), int(step)]  # type: ignore[call-overload]
+    ints = ArangeInts(not floating, *((0, 0) if floating else (int(first), int(step))))  # type: ignore[call-overload]
+    scalars = ArangeScalars(float(first), float(step))  # type: ignore[arg-type]
     plan.step(
-        ARANGE, [out], [], ints=ints, scalars=[float(first), float(step)],  # type: ignore[arg-type]
-        items=result.num_elements, grain=COPY_SHARE,
+        ARANGE, [out], [], ints=ints, scalars=scalars, items=result.num_elements, grain=COPY_SHARE,
     )
 
 
@@ -357,9 +364,10 @@ def linspace(op: Op, plan: HostPlanner) -> None:
     if not floating:
         first, last = float(int(first)), float(int(last))
     step = (last - first) / (steps - 1) if steps > 1 else 0.0
-    scalars = [first, first if steps == 1 else last, step]
+    scalars = LinspaceScalars(first, first if steps == 1 else last, step)
     out = plan.output(result, DType.FLOAT if floating else DType.LONG)
-    plan.step(LINSPACE, [out], [], ints=[int(not floating), steps], scalars=scalars, items=steps, grain=COPY_SHARE)
+    ints = LinspaceInts(not floating, steps)
+    plan.step(LINSPACE, [out], [], ints=ints, scalars=scalars, items=steps, grain=COPY_SHARE)
 
 
 # --------------------------------------------------------------------------- records

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from torchipu._kernels.copy import TRIANGLE
-from torchipu._kernels.resample import ADD_STRIDED
+from torchipu._kernels.table.copy import TRIANGLE, TriangleInts
+from torchipu._kernels.table.resample import ADD_STRIDED
 from torchipu.device.codelets import FILL, vector_codelet
 from torchipu.device.compute_sets import copy_set, copy_vertices, elementwise_set, no_vertices
 from torchipu.host.emit.chain import collapse
@@ -215,7 +215,7 @@ def _emit_on_diagonal(op: Op, plan: HostPlanner) -> None:
 def _emit_triangle(op: Op, plan: HostPlanner) -> None:
     held, out = plan.value(needed(op, "self")), plan.output(op.outputs[0])
     rows, columns = held.shape[-2:]
-    ints = (held.dtype.host_bytes, rows, columns, _integer(op, "diagonal"), int("triu" in op.target))
+    ints = TriangleInts(held.dtype.host_bytes, rows, columns, _integer(op, "diagonal"), upper="triu" in op.target)
     plan.step(TRIANGLE, [out], [held], ints=ints, items=prod(held.shape[:-1]) if columns else 0,
               grain=max(1, COPY_SHARE // max(1, columns)))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from torchipu._kernels import pool as pool_kernels
-from torchipu._kernels import window as kernels
-from torchipu._kernels.abi import Kernel
+from torchipu._kernels.table import pool as pool_kernels
+from torchipu._kernels.table import window as kernels
+from torchipu._kernels.table.kernel import AnyKernel
 from torchipu.device.codelets import FILL, MULTI_UPDATE_ADD
 from torchipu.device.compute_sets import elementwise_set, gather_set
 from torchipu.host.emit.matmul import grain_for
@@ -78,7 +78,7 @@ def _reads(tables: Sequence[Sequence[Window]]) -> int:
 
 
 def _windows_step(
-    plan: HostPlanner, kernel: Kernel, outputs: Sequence[HostTensor], x: HostTensor, image: Triple, pooled: Triple,
+    plan: HostPlanner, kernel: AnyKernel, outputs: Sequence[HostTensor], x: HostTensor, image: Triple, pooled: Triple,
     step: Triple, tables: Sequence[Sequence[Window]], volumes: int,
 ) -> None:
     if not volumes or not prod(image) or not prod(pooled):
@@ -117,7 +117,7 @@ def _emit_mean(*, adaptive: bool, backward: bool) -> Emitter:
     return emit
 
 
-def _emit_by_index(dimensions: int, kernel: Kernel, values: str) -> Emitter:
+def _emit_by_index(dimensions: int, kernel: AnyKernel, values: str) -> Emitter:
     """Put values, or add gradients, where the indices say."""
 
     def emit(op: Op, plan: HostPlanner) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
+from torchipu._kernels.table.kernel import I, Kernel, S
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor, Rounding
-
-if TYPE_CHECKING:
-    from torchipu._kernels.abi import Kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +26,7 @@ class Joined:
     """
 
     strides: tuple[int, ...]
-    ints: tuple[int, ...]
+    ints: tuple[Any, ...]
     items: int
     grain: int
 
@@ -38,7 +36,7 @@ Joining = Callable[[int], Joined]
 CHUNKS_OF_JOINED = 8  # of a call of many items: enough for some threads, few enough that beginning one costs little
 
 
-def more_items(strides: tuple[int, ...], ints: tuple[int, ...], items: int, grain: int, runs: int) -> Joined:
+def more_items(strides: tuple[int, ...], ints: tuple[Any, ...], items: int, grain: int, runs: int) -> Joined:
     """Return the call for several runs of a kernel whose items alone tell where it reads and writes.
 
     Args:
@@ -115,8 +113,8 @@ class HostPlanner(Protocol):
         ...
 
     def step(
-        self, kernel: Kernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
-        ints: Sequence[int] = (), scalars: Sequence[float] = (), items: int = 1, grain: int = 1,
+        self, kernel: Kernel[I, S], outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
+        ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
         joining: Joining | None = None,
         writes: Sequence[Blocks | None] = (),
@@ -124,17 +122,18 @@ class HostPlanner(Protocol):
         """Append a kernel call; its ``args`` are the outputs, then the inputs.
 
         Args:
-            kernel: The host kernel.
+            kernel: The host kernel, a record of the table.
             outputs: Storage written.
             inputs: Storage read.
-            ints: Integer parameters, by the kernel's documentation.
-            scalars: Floating parameters.
+            ints: Its integers, of the class that the record names.
+            scalars: Its real numbers, likewise.
             items: Size of the iteration space shared among threads.
             grain: Items of one chunk; chosen from shapes alone, so that results do not depend on threads.
             scratch_bytes: Private bytes each thread needs.
             reads_outputs: Whether the kernel also reads what it overwrites (accumulation).
             together: Whether the call is made once for all replicas, after each of them has run what comes before: the
-                kernel is given the number of replicas and the bytes between their memories behind ``ints``.
+                executor puts the number of replicas and the bytes between their memories into the fields ``replicas``
+                and ``apart`` of ``ints``.
             adds_up: Whether the kernel adds onto its outputs, an item of it onto a part that depends on the item alone
                 and not on values: micro-batches may then add one after another item by item.
             joining: Makes one call for several micro-batches or replicas whose arguments lie one behind the other.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from torchipu._kernels.elementwise import CHAIN, OPERATIONS, SCALAR_OPERATIONS
+from torchipu._kernels.table.elementwise import CHAIN, OPERATIONS, SCALAR_OPERATIONS
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from torchipu._kernels import conv as kernels
+from torchipu._kernels.table import conv as kernels
 from torchipu.host.emit import conv_product
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.copy import emit_copy

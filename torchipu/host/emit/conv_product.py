@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torchipu._kernels import conv as convolutions
-from torchipu._kernels import conv_product as kernels
+from torchipu._kernels.table import conv as convolutions
+from torchipu._kernels.table import conv_product as kernels
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for, packed_rows
 from torchipu.optable.blocks import Along, Blocks

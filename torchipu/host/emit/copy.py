@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import struct
 
-from torchipu._kernels.copy import COPY, FILL, TRANSPOSE
+from torchipu._kernels.table.copy import COPY, FILL, MAX_COPY_DIMS, TRANSPOSE, CopyInts, FillInts
 from torchipu.host.emit.chain import collapse, emit_cast
 from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding
 from torchipu.optable.planner import HostPlanner
 
 COPY_SHARE = 16384  # elements of one thread's share
-MAX_COPY_DIMS = 12
 TRANSPOSE_PANEL = 16
 MIN_TRANSPOSE = 4
 PACKINGS = {
@@ -43,9 +42,8 @@ def emit_copy(
         raise ValueError(f"a copy has {len(shape)} separate dimensions, at most {MAX_COPY_DIMS}")
     order = _transposed_order(shape, dst_strides, src_strides)
     dims = range(len(shape)) if order is None else order
-    ints = [len(shape), dst.dtype.host_bytes]
-    for layout in (shape, dst_strides, src_strides):
-        ints += [layout[dim] for dim in dims]
+    layout = tuple(each[dim] for each in (shape, dst_strides, src_strides) for dim in dims)
+    ints = CopyInts(len(shape), dst.dtype.host_bytes, layout)
     if order is None:
         plan.step(COPY, [dst], [src], ints=ints, items=dst.num_elements, grain=COPY_SHARE)
         return
@@ -70,8 +68,8 @@ def emit_fill(plan: HostPlanner, dst: HostTensor, value: float) -> None:
     """Emit a fill of row-major storage with one value, converted to its type as eager does."""
     if dst.num_elements:
         plan.step(
-            FILL, [dst], [], ints=[dst.dtype.host_bytes, bit_pattern(value, dst.dtype)], items=dst.num_elements,
-            grain=2 * COPY_SHARE,
+            FILL, [dst], [], ints=FillInts(dst.dtype.host_bytes, bit_pattern(value, dst.dtype)),
+            items=dst.num_elements, grain=2 * COPY_SHARE,
         )
 
 

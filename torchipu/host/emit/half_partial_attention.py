@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from torchipu._kernels.control import FORK
-from torchipu._kernels.reduce import LOGSUMEXP_ROWS
-from torchipu._kernels.softmax import SOFTMAX_ROWS
+from torchipu._kernels.table.control import FORK
+from torchipu._kernels.table.reduce import LOGSUMEXP_ROWS
+from torchipu._kernels.table.softmax import SOFTMAX_ROWS
 from torchipu.host.emit.chain import Chain, Value
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.half_partials import Partials, emit_half_product

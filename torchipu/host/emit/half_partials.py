@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from torchipu._kernels.half_partials import HALF_PRODUCT
+from torchipu._kernels.table.gemm import PANEL
+from torchipu._kernels.table.half_partials import HALF_PRODUCT
 from torchipu.host.emit.chain import broadcast
-from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, PANEL, grain_for, packed_panels, rows_apart
+from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for, packed_panels, rows_apart
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchipu._kernels.grouped_matmul import INTEGER_MATMUL
+from torchipu._kernels.table.grouped_matmul import INTEGER_MATMUL
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from functools import partial
 
-from torchipu._kernels import matmul as kernels
+from torchipu._kernels.table.gemm import PANEL
+from torchipu._kernels.table.matmul import (
+    MATMUL,
+    MATMUL_DOTS,
+    MATMUL_PACK,
+    MATMUL_PACK_ROWS,
+    MatmulDotsInts,
+    MatmulInts,
+    MatmulPackInts,
+    MatmulPackRowsInts,
+    MatmulScalars,
+    Packing,
+    Storing,
+)
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Along, Blocks
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner, Joined, Joining
 
-PANEL = 32  # columns of a packed panel
 LEAST_CHUNK_MACS = 100_000  # less than about two microseconds of work is not worth a thread
 LEAST_TURNED = 200_000  # elements of a right operand that are too many to pack in each call
 LEAST_ITEMS = 8  # items that keep four threads busy
@@ -110,10 +122,13 @@ def emit_product(
         left_batch, left_strides = rows * inner, (inner, 1)
     addend_strides = _broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
     joining: Joining | None = None
-    ints = (
-        rows, columns, inner, left_batch, *left_strides, *layout, row_block, column_block, _sum_block(inner),
-        int(packs_left), int(addend is not None), *addend_strides, 2 if adds else 0,
-        right_strides[1] if packs_in_items else 0,
+    ints = MatmulInts(
+        rows=rows, columns=columns, inner=inner, left_batch=left_batch, left_row=left_strides[0],
+        left_column=left_strides[1], right_batch=layout[0], right_panel=layout[1], right_row=layout[2],
+        row_block=row_block, column_block=column_block, sum_block=_sum_block(inner),
+        packing=Packing.AHEAD if packs_left else Packing.AS_IT_LIES, has_addend=addend is not None,
+        addend_batch=addend_strides[0], addend_row=addend_strides[1], addend_column=addend_strides[2],
+        storing=Storing.ONTO if adds else Storing.OVER, right_column=right_strides[1] if packs_in_items else 0,
     )
     if joins_summands:
         joining = partial(_join_summands, ints)
@@ -121,15 +136,15 @@ def emit_product(
         is_packed = _packs_panels(right_strides, rows, columns, inner)
         joining = partial(_join_rows, ints, 0 if is_packed else right_strides[1])
     plan.step(
-        kernels.MATMUL, [out], [left, right] + ([addend] if addend is not None else []), ints=ints,
-        scalars=(alpha, beta), items=items,
+        MATMUL, [out], [left, right] + ([addend] if addend is not None else []), ints=ints,
+        scalars=MatmulScalars(alpha, beta), items=items,
         grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
         scratch_bytes=PACKED_BYTES if packs_in_items or joining is not None else 0, reads_outputs=adds, adds_up=adds,
         joining=joining, writes=[Blocks.of((batch, rows, columns), (1, row_block, column_block))],
     )
 
 
-def _join_rows(ints: tuple[int, ...], right_column: int, runs: int) -> Joined:
+def _join_rows(ints: MatmulInts, right_column: int, runs: int) -> Joined:
     """Make the product of the rows of several runs with one right operand.
 
     Args:
@@ -137,27 +152,32 @@ def _join_rows(ints: tuple[int, ...], right_column: int, runs: int) -> Joined:
         right_column: Stride from column to column of the right operand; 0 where it is packed.
         runs: How many.
     """
-    rows, columns, inner = ints[:3]
-    row, addend_row = ints[4], ints[15]
-    row_block, column_block = _blocks(1, runs * rows, columns, *JOINED_BLOCK)
-    items = -(-runs * rows // row_block) * -(-columns // column_block)
-    packs = right_column if runs * rows > FEW_ROWS else 0
-    packs_rows = 2 * (column_block >= LEAST_PACKED_COLUMNS)
-    joined = (runs * rows, *ints[1:9], row_block, column_block, ints[11], packs_rows, *ints[13:18], packs)
-    strides = tuple(4 * rows * each for each in (columns, row, 0, *([addend_row] if ints[13] else [])))
-    return Joined(strides, joined, items, grain_for(items, runs * rows * columns * inner, LEAST_CHUNK_MACS))
+    rows = runs * ints.rows
+    joined = _of_joined_blocks(ints, rows)._replace(rows=rows, right_column=right_column if rows > FEW_ROWS else 0)
+    addend = [ints.addend_row] if ints.has_addend else []
+    strides = tuple(4 * ints.rows * each for each in (ints.columns, ints.left_row, 0, *addend))
+    return _joined(strides, joined)
 
 
-def _join_summands(ints: tuple[int, ...], runs: int) -> Joined:
+def _join_summands(ints: MatmulInts, runs: int) -> Joined:
     """Make the product of several runs that add onto the same result: their summands follow one another."""
-    rows, columns, inner = ints[:3]
-    row_block, column_block = _blocks(1, rows, columns, *JOINED_BLOCK)
-    items = -(-rows // row_block) * -(-columns // column_block)
-    packs_rows = 2 * (column_block >= LEAST_PACKED_COLUMNS)
-    block = row_block, column_block, _sum_block(runs * inner), packs_rows
-    joined = (rows, columns, runs * inner, *ints[3:9], *block, *ints[13:])
-    strides = (0, 4 * inner * ints[5], 4 * inner * ints[8])
-    return Joined(strides, joined, items, grain_for(items, rows * columns * runs * inner, LEAST_CHUNK_MACS))
+    inner = runs * ints.inner
+    joined = _of_joined_blocks(ints, ints.rows)._replace(inner=inner, sum_block=_sum_block(inner))
+    return _joined((0, 4 * ints.inner * ints.left_column, 4 * ints.inner * ints.right_row), joined)
+
+
+def _of_joined_blocks(ints: MatmulInts, rows: int) -> MatmulInts:
+    """Return the numbers of a product whose items are those of a joined one."""
+    row_block, column_block = _blocks(1, rows, ints.columns, *JOINED_BLOCK)
+    packing = Packing.IN_ITEM if column_block >= LEAST_PACKED_COLUMNS else Packing.AS_IT_LIES
+    return ints._replace(row_block=row_block, column_block=column_block, packing=packing)
+
+
+def _joined(strides: tuple[int, ...], ints: MatmulInts) -> Joined:
+    """Return the call of a product without a batch."""
+    items = -(-ints.rows // ints.row_block) * -(-ints.columns // ints.column_block)
+    work = ints.rows * ints.columns * ints.inner
+    return Joined(strides, ints, items, grain_for(items, work, LEAST_CHUNK_MACS))
 
 
 def _zeros(plan: HostPlanner, shape: tuple[int, ...]) -> HostTensor:
@@ -187,27 +207,29 @@ def _emit_dots(
     assert left_strides is not None
     assert right_strides is not None
     items = batch * -(-columns // DOT_BLOCK)
-    ints = (
-        rows, columns, inner, left.strides[0] if len(left.shape) == 3 else 0, left_strides[0],
-        right.strides[0] if len(right.shape) == 3 else 0, right_strides[1], DOT_BLOCK, int(addend is not None),
-        *(_broadcast_strides(addend, out) if addend is not None else (0, 0, 0)), int(adds),
+    addend_strides = _broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
+    ints = MatmulDotsInts(
+        rows=rows, columns=columns, inner=inner, left_batch=left.strides[0] if len(left.shape) == 3 else 0,
+        left_row=left_strides[0], right_batch=right.strides[0] if len(right.shape) == 3 else 0,
+        right_column=right_strides[1], column_block=DOT_BLOCK, has_addend=addend is not None,
+        addend_batch=addend_strides[0], addend_row=addend_strides[1], addend_column=addend_strides[2], adds=adds,
     )
     plan.step(
-        kernels.MATMUL_DOTS, [out], [left, right, *([] if addend is None else [addend])], ints=ints,
-        scalars=(alpha, beta), items=items,
+        MATMUL_DOTS, [out], [left, right, *([] if addend is None else [addend])], ints=ints,
+        scalars=MatmulScalars(alpha, beta), items=items,
         grain=grain_for(items, batch * columns * inner * max(rows, 8), LEAST_CHUNK_MACS), reads_outputs=adds,
         adds_up=adds, joining=partial(_join_dots, ints) if batch == 1 and not adds else None,
         writes=[Blocks.of((batch, rows, columns), (1, rows, DOT_BLOCK))],
     )
 
 
-def _join_dots(ints: tuple[int, ...], runs: int) -> Joined:
+def _join_dots(ints: MatmulDotsInts, runs: int) -> Joined:
     """Make the dot products of the rows of several runs with the same columns."""
-    rows, columns, inner = ints[:3]
-    items = -(-columns // DOT_BLOCK)
-    strides = tuple(4 * rows * each for each in (columns, ints[4], 0, *([ints[10]] if ints[8] else [])))
-    grain = grain_for(items, columns * inner * max(runs * rows, 8), LEAST_CHUNK_MACS)
-    return Joined(strides, (runs * rows, *ints[1:]), items, grain)
+    rows, items = runs * ints.rows, -(-ints.columns // DOT_BLOCK)
+    addend = [ints.addend_row] if ints.has_addend else []
+    strides = tuple(4 * ints.rows * each for each in (ints.columns, ints.left_row, 0, *addend))
+    grain = grain_for(items, ints.columns * ints.inner * max(rows, 8), LEAST_CHUNK_MACS)
+    return Joined(strides, ints._replace(rows=rows), items, grain)
 
 
 def _turns(left: HostTensor, right: HostTensor, addend: HostTensor | None, alpha: float, beta: float) -> bool:
@@ -235,28 +257,17 @@ def _emit_turned(
     row_block, column_block = _blocks(1, rows, columns)
     items = -(-rows // row_block) * -(-columns // column_block)
     plan.step(
-        kernels.MATMUL,
+        MATMUL,
         [out],
         [right, turned] + ([addend] if addend is not None else []),
-        ints=(
-            rows,
-            columns,
-            inner,
-            0,
-            *strides[::-1],
-            *layout,
-            row_block,
-            column_block,
-            _sum_block(inner),
-            0,
-            int(addend is not None),
-            0,
-            1,
-            0,
-            1,
-            0,
+        ints=MatmulInts(
+            rows=rows, columns=columns, inner=inner, left_batch=0, left_row=strides[1], left_column=strides[0],
+            right_batch=layout[0], right_panel=layout[1], right_row=layout[2], row_block=row_block,
+            column_block=column_block, sum_block=_sum_block(inner), packing=Packing.AS_IT_LIES,
+            has_addend=addend is not None, addend_batch=0, addend_row=1, addend_column=0, storing=Storing.TRANSPOSED,
+            right_column=0,
         ),
-        scalars=(1.0, 1.0),
+        scalars=MatmulScalars(1.0, 1.0),
         items=items,
         grain=grain_for(items, rows * columns * inner, LEAST_CHUNK_MACS),
         scratch_bytes=row_block * column_block * 4,
@@ -306,10 +317,13 @@ def packed_panels(plan: HostPlanner, right: HostTensor) -> HostTensor:
     packed = plan.scratch((batch, panels, inner, PANEL))
     items = batch * panels * -(-inner // PACK_BLOCK)
     plan.step(
-        kernels.MATMUL_PACK,
+        MATMUL_PACK,
         [packed],
         [right],
-        ints=(inner, columns, right_batch, row, column, PACK_BLOCK),
+        ints=MatmulPackInts(
+            inner=inner, columns=columns, batch_stride=right_batch, row_stride=row, column_stride=column,
+            block=PACK_BLOCK,
+        ),
         items=items,
         grain=grain_for(items, batch * panels * inner * PANEL, 32768),
     )
@@ -324,7 +338,11 @@ def packed_rows(
     packed = plan.scratch((batch, rows, inner))
     items = batch * -(-rows // row_block) * -(-inner // PACK_BLOCK)
     plan.step(
-        kernels.MATMUL_PACK_ROWS, [packed], [left], ints=(rows, inner, *strides, row_block, PACK_BLOCK), items=items,
+        MATMUL_PACK_ROWS, [packed], [left], items=items,
+        ints=MatmulPackRowsInts(
+            rows=rows, inner=inner, batch_stride=strides[0], row_stride=strides[1], column_stride=strides[2],
+            row_block=row_block, block=PACK_BLOCK,
+        ),
         grain=grain_for(items, batch * rows * inner, 32768),
     )
     return packed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torchipu._kernels.abi import Kernel
-from torchipu._kernels.reduce import (
+from torchipu._kernels.table.kernel import AnyKernel
+from torchipu._kernels.table.reduce import (
     REDUCE_COLUMNS,
     REDUCE_ROWS,
 )
@@ -117,7 +117,7 @@ def _ints(
 
 
 def emit_exact(
-    plan: HostPlanner, kernel: Kernel, out: HostTensor, held: HostTensor, dims: Sequence[int], mode: int
+    plan: HostPlanner, kernel: AnyKernel, out: HostTensor, held: HostTensor, dims: Sequence[int], mode: int
 ) -> None:
     """Emit an integer or bool reduction; order does not matter to these."""
     (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from torchipu._kernels import embedding as kernels
+from torchipu._kernels.table import embedding as kernels
 from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchipu._kernels import softmax as kernels
+from torchipu._kernels.table import softmax as kernels
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from torchipu._kernels import volume as kernels
+from torchipu._kernels.table import volume as kernels
 from torchipu.host.emit.matmul import grain_for
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from torchipu._kernels import conv as kernels
-from torchipu._kernels import sparse_conv as sparse
+from torchipu._kernels.table import conv as kernels
+from torchipu._kernels.table import sparse_conv as sparse
 from torchipu.host.emit.conv import LEAST_ITEMS, turned
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.matmul import grain_for

@@ -1,0 +1,169 @@
+"""The build of the kernels: C made of the table, and object files that are made again only where that is needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+from setuptools.errors import CompileError
+
+from kernel_build.objects import compile_all
+from kernel_build.source import KERNELS, load_table, write_sources
+
+ROOT = Path(__file__).parents[1]
+COMPILER = (os.environ.get("CC") or sysconfig.get_config_var("CC")).split()
+pytestmark = pytest.mark.skipif(shutil.which(COMPILER[0]) is None, reason="there is no C compiler")
+FAMILY = '''
+"""A family of the tests."""
+from enum import IntEnum
+from typing import NamedTuple
+from .kernel import Kernel, Nothing
+SPAN = 4
+NAMES = ("add", "sub")
+class Way(IntEnum):
+    """How."""
+    UP = 1
+    DOWN = 2
+class ScaledInts(NamedTuple):
+    """Integers."""
+    rows: int
+    tile: tuple[int, int]
+    shape: tuple[int, ...]
+class ScaledScalars(NamedTuple):
+    """Real numbers."""
+    factor: float
+SCALED = Kernel("scaled", {"out": "what it writes"}, ScaledInts, ScaledScalars)
+'''
+BODY = """
+TI_KERNEL(scaled) {
+  const scaled_ints *const p = (const scaled_ints *)ints;
+  const scaled_scalars *const q = (const scaled_scalars *)scalars;
+  ((double *)args[0])[0] = q->factor * (p->rows + p->tile[1] + p->shape[2]) + TI_SPAN + TI_WAY_DOWN;
+  return TI_OK;
+}
+"""
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Return a folder of kernels with one family, beside the headers that all bodies use."""
+    folder = tmp_path / "kernels" / "table"
+    folder.mkdir(parents=True)
+    for name in ("__init__.py", "kernel.py"):
+        shutil.copy(ROOT / KERNELS / "table" / name, folder)
+    (folder / "scaled.py").write_text(FAMILY, encoding="utf-8")
+    (folder.parent / "scaled_body.h").write_text(BODY, encoding="utf-8")
+    return folder
+
+
+def compiled(table: Path) -> subprocess.CompletedProcess[str]:
+    """Write the C of a table and let the compiler read it."""
+    build = table.parents[1] / "build"
+    (source,) = write_sources(load_table(table), table.parent, build)
+    return subprocess.run(
+        [*COMPILER, "-fsyntax-only", "-pthread", "-Wno-psabi", f"-I{ROOT / KERNELS}", f"-I{table.parent}", f"-I{build}",
+         str(source)],
+        capture_output=True, text=True, check=False,
+    )
+
+
+def test_a_body_reads_numbers_and_constants_by_the_names_of_the_table(table: Path) -> None:
+    done = compiled(table)
+    assert done.returncode == 0, done.stderr
+    header = (table.parents[1] / "build" / "table" / "scaled.h").read_text(encoding="utf-8")
+    assert "typedef struct { int64_t rows; int64_t tile[2]; int64_t shape[]; } scaled_ints;" in header
+    assert "#define TI_NAMES(X) X(add) X(sub)" in header
+
+
+def test_a_name_that_the_table_does_not_have_fails_the_build(table: Path) -> None:
+    body = table.parent / "scaled_body.h"
+    body.write_text(BODY.replace("p->rows", "p->columns"), encoding="utf-8")
+    done = compiled(table)
+    assert done.returncode != 0
+    assert "has no member named" in done.stderr
+    assert "columns" in done.stderr
+
+
+def test_a_kernel_without_a_function_fails_the_build_with_what_to_define(table: Path) -> None:
+    (table / "scaled.py").write_text(FAMILY + 'OTHER = Kernel("other")\n', encoding="utf-8")
+    done = compiled(table)
+    assert done.returncode != 0
+    assert "scaled_body.h has to define TI_KERNEL(other), which table/scaled.py names" in done.stderr
+
+
+def test_a_family_without_a_body_is_refused(table: Path) -> None:
+    (table.parent / "scaled_body.h").unlink()
+    with pytest.raises(SystemExit, match=r"table/scaled.py has kernels, and no .*scaled_body.h"):
+        compiled(table)
+
+
+def test_two_kernels_of_one_name_are_refused(table: Path) -> None:
+    (table / "twice.py").write_text(FAMILY, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"table/twice.py: there are two kernels of the name 'scaled'"):
+        load_table(table).all_kernels()
+
+
+def test_a_tail_that_is_not_last_is_refused(table: Path) -> None:
+    (table / "scaled.py").write_text(FAMILY.replace("    shape: tuple[int, ...]\n", "").replace(
+        "    rows: int\n", "    shape: tuple[int, ...]\n    rows: int\n",
+    ), encoding="utf-8")
+    with pytest.raises(TypeError, match="ScaledInts: shape may have any length and is not the last field"):
+        compiled(table)
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[Path]:
+    """Return two C files, the first of which includes a header."""
+    (tmp_path / "shared.h").write_text("enum { SHARED = 1 };\n", encoding="utf-8")
+    first, second = tmp_path / "first.c", tmp_path / "second.c"
+    first.write_text('#include "shared.h"\nint first = SHARED;\n', encoding="utf-8")
+    second.write_text("int second = 2;\n", encoding="utf-8")
+    for path in tmp_path.iterdir():  # as sources are that were not written just now
+        os.utime(path, (1e9, 1e9))
+    return [first, second]
+
+
+def made_again(sources: list[Path], flags: tuple[str, ...] = ("-O0",)) -> set[str]:
+    """Compile and return the names of the object files that were written."""
+    folder = sources[0].parent / "objects"
+    before = {path.name: path.stat().st_ino for path in folder.glob("*.o")}
+    times = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.o")}
+    compile_all(COMPILER, sources, folder, flags, 2)
+    return {
+        path.name for path in folder.glob("*.o")
+        if before.get(path.name) != path.stat().st_ino or times[path.name] != path.stat().st_mtime_ns
+    }
+
+
+def test_what_includes_a_changed_header_is_compiled_again_and_nothing_else(sources: list[Path]) -> None:
+    assert made_again(sources) == {"first.o", "second.o"}
+    assert made_again(sources) == set()
+    os.utime(sources[0].parent / "shared.h")
+    assert made_again(sources) == {"first.o"}
+    os.utime(sources[1])
+    assert made_again(sources) == {"second.o"}
+
+
+def test_other_flags_compile_everything_again(sources: list[Path]) -> None:
+    made_again(sources)
+    assert made_again(sources, ("-O1",)) == {"first.o", "second.o"}
+
+
+def test_a_header_that_is_gone_is_asked_of_the_compiler(sources: list[Path]) -> None:
+    made_again(sources)
+    (sources[0].parent / "shared.h").unlink()
+    with pytest.raises(CompileError, match=r"first.c was not compiled; what the compiler says is above"):
+        made_again(sources)
+
+
+def test_writing_the_sources_again_leaves_them_as_they_are(table: Path) -> None:
+    compiled(table)
+    files = sorted((table.parents[1] / "build").rglob("*.[ch]"))
+    times = [path.stat().st_mtime_ns for path in files]
+    compiled(table)
+    assert [path.stat().st_mtime_ns for path in files] == times
+    assert len(files) == 3

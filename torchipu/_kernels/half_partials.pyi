@@ -1,3 +1,0 @@
-from torchipu._kernels.abi import Kernel
-
-HALF_PRODUCT: Kernel

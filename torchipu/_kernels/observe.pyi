@@ -1,4 +1,0 @@
-from torchipu._kernels.abi import Kernel
-
-CHECK: Kernel
-TALLY: Kernel

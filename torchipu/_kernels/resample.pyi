@@ -1,4 +1,0 @@
-from torchipu._kernels.abi import Kernel
-
-WEIGHTED_TAPS: Kernel
-ADD_STRIDED: Kernel

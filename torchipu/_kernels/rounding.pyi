@@ -1,3 +1,0 @@
-from torchipu._kernels.abi import Kernel
-
-ROUND_BLOCKS: Kernel

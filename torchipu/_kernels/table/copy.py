@@ -1,0 +1,131 @@
+"""Kernels that move, fill and number elements, which are opaque words of 1, 2, 4 or 8 bytes."""
+
+from typing import NamedTuple
+
+from .kernel import Kernel, Nothing
+
+MAX_COPY_DIMS = 12
+
+
+class CopyInts(NamedTuple):
+    """Integers of ``copy`` and ``transpose``.
+
+    Attributes:
+        num_dims: From 1 to MAX_COPY_DIMS.
+        element_bytes: Size of an element.
+        layout: The sizes of all dimensions, the strides in the target, and those in the source.
+    """
+
+    num_dims: int
+    element_bytes: int
+    layout: tuple[int, ...]
+
+
+COPY = Kernel(
+    "copy", {"target": "written", "source": "read"}, CopyInts, Nothing,
+    items="elements, counted with the last dimension fastest",
+)
+TRANSPOSE = Kernel(
+    "transpose",
+    {"target": "its last dimension is dense", "source": "its last dimension but one is dense"},
+    CopyInts,
+    Nothing,
+    items="outer indices * panels of 16 rows (of the last dimension but one)",
+)
+
+
+class FillInts(NamedTuple):
+    """Integers of ``fill``.
+
+    Attributes:
+        element_bytes: Size of an element.
+        bits: Of the value.
+    """
+
+    element_bytes: int
+    bits: int
+
+
+FILL = Kernel("fill", {"target": "row-major"}, FillInts, Nothing, items="elements")
+
+
+class ArangeInts(NamedTuple):
+    """Integers of ``arange``.
+
+    Attributes:
+        is_long: Whether the range is of int64, and not of floats.
+        first: Of a range of int64.
+        step: Likewise.
+    """
+
+    is_long: bool
+    first: int
+    step: int
+
+
+class ArangeScalars(NamedTuple):
+    """Real numbers of ``arange``.
+
+    Attributes:
+        first: Of a range of floats.
+        step: Likewise.
+    """
+
+    first: float
+    step: float
+
+
+ARANGE = Kernel("arange", {"range": "row-major"}, ArangeInts, ArangeScalars, items="elements")
+
+
+class LinspaceInts(NamedTuple):
+    """Integers of ``linspace``.
+
+    Attributes:
+        is_long: Whether the range is of int64, rounded towards zero, and not of floats.
+        steps: Elements.
+    """
+
+    is_long: bool
+    steps: int
+
+
+class LinspaceScalars(NamedTuple):
+    """Real numbers of ``linspace``; its second half counts back from the last.
+
+    Attributes:
+        first: The first element.
+        last: The last one.
+        step: Between two of them.
+    """
+
+    first: float
+    last: float
+    step: float
+
+
+LINSPACE = Kernel("linspace", {"range": "row-major"}, LinspaceInts, LinspaceScalars, items="elements")
+
+
+class TriangleInts(NamedTuple):
+    """Integers of ``triangle``.
+
+    Attributes:
+        element_bytes: Size of an element.
+        rows: Of a matrix.
+        columns: Of a matrix.
+        diagonal: Added to the number of a row.
+        upper: Whether columns are kept from there on, and not up to there.
+    """
+
+    element_bytes: int
+    rows: int
+    columns: int
+    diagonal: int
+    upper: bool
+
+
+TRIANGLE = Kernel(
+    "triangle", {"target": "row-major [..., rows, columns]", "source": "likewise"}, TriangleInts, Nothing,
+    items="rows of all matrices",
+)

@@ -1,0 +1,43 @@
+"""The kernel that interprets chains of elementwise instructions, and what they are called.
+
+The letter before the underscore of an instruction is the class of its result: ``f`` a float32 register, ``l`` one of
+int64, ``b`` one of booleans (a byte each, 0 or 1).
+"""
+
+from .kernel import AnyKernel, Kernel
+
+VECTOR_OPS = (
+    "x_load", "x_store", "x_round_store", "f_round_by", "f_copy", "l_copy", "b_copy", "f_from_l", "f_from_b",
+    "l_from_f", "l_from_b", "b_from_f", "b_from_l", "f_round_half", "l_wrap_int", "l_wrap_short", "l_wrap_char",
+    "l_wrap_uchar", "f_add", "f_sub", "f_mul", "f_div", "f_max", "f_min", "f_pow", "f_add_scaled", "f_fma3",
+    "f_addcdiv", "f_lerp", "f_neg", "f_abs", "f_sign", "f_exp", "f_expm1", "f_log", "f_log1p", "f_log2", "f_log10",
+    "f_sqrt", "f_rsqrt", "f_recip", "f_square", "f_cube", "f_sin", "f_cos", "f_tanh", "f_sigmoid", "f_erf", "f_exp2",
+    "f_floor", "f_ceil", "f_round", "f_trunc", "f_relu", "f_leaky_relu", "f_elu", "f_gelu", "f_gelu_tanh", "f_silu",
+    "f_mish", "f_softplus", "f_log_sigmoid", "f_hardsigmoid", "f_hardswish", "f_clamp", "f_clamp_min", "f_clamp_max",
+    "f_threshold", "f_nan_to_num", "f_threshold_grad", "f_gelu_grad", "f_gelu_tanh_grad", "f_silu_grad",
+    "f_sigmoid_grad", "f_tanh_grad", "f_hardtanh_grad", "f_hardsigmoid_grad", "f_hardswish_grad", "f_softplus_grad",
+    "f_leaky_relu_grad", "f_elu_grad", "f_elu_result_grad", "f_dropout_grad", "f_log_sigmoid_grad", "f_where",
+    "l_where", "b_where", "b_eq_f", "b_ne_f", "b_lt_f", "b_le_f", "b_eq_l", "b_ne_l", "b_lt_l", "b_le_l", "b_isnan",
+    "b_isinf", "b_isfinite", "b_and", "b_or", "b_xor", "b_not", "l_add", "l_sub", "l_mul", "l_neg", "l_abs", "l_sign",
+    "l_max", "l_min", "l_and", "l_or", "l_xor", "l_not", "f_copysign", "f_fmax", "f_fmin", "f_frac", "f_heaviside",
+    "f_angle", "f_logit", "f_logit_grad", "f_logaddexp", "f_logaddexp2", "f_xlogy", "f_xlog1py", "f_entr", "f_sinc",
+    "f_hardshrink", "f_softshrink", "f_shrink_grad", "f_mish_grad", "f_prelu", "f_prelu_grad", "f_prelu_weight_grad",
+    "f_glu", "f_glu_gate_grad", "b_signbit", "b_isposinf", "b_isneginf", "b_signbit_l",
+)
+"""Instructions that take vectors of elements."""
+SCALAR_OPS = (
+    "f_fmod", "f_remainder", "f_floor_div", "f_atan2", "f_tan", "f_atan", "f_asin", "f_acos", "f_sinh", "f_cosh",
+    "f_erfc", "l_floor_div", "l_trunc_div", "l_remainder", "l_fmod", "l_pow", "l_shift_left", "l_shift_right",
+    "f_hypot", "f_nextafter", "f_frexp", "l_frexp_exponent", "l_gcd", "l_lcm", "f_nextafter_half", "f_asinh",
+    "f_acosh", "f_atanh", "f_erfinv", "f_erfcx", "f_ndtri", "f_log_ndtr", "f_lgamma", "f_digamma", "f_polygamma",
+    "f_zeta", "f_igamma", "f_igammac", "f_i0", "f_i0e", "f_i1", "f_i1e", "f_k0", "f_k1", "f_k0e", "f_k1e", "f_j0",
+    "f_j1", "f_y0", "f_y1", "f_spherical_j0", "f_airy", "f_chebyshev_t", "f_chebyshev_u", "f_chebyshev_v",
+    "f_chebyshev_w", "f_shifted_chebyshev_t", "f_shifted_chebyshev_u", "f_shifted_chebyshev_v",
+    "f_shifted_chebyshev_w", "f_hermite_h", "f_hermite_he", "f_laguerre", "f_legendre",
+)
+"""Instructions that take their elements one at a time."""
+OPERATIONS = {name: number for number, name in enumerate(VECTOR_OPS + SCALAR_OPS)}
+"""The number of each instruction."""
+SCALAR_OPERATIONS = frozenset(SCALAR_OPS)
+
+CHAIN: AnyKernel = Kernel("chain")

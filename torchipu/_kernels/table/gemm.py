@@ -1,0 +1,4 @@
+"""What the register tiles of gemm_body.h share with the emitters of the products that use them."""
+
+PANEL = 32
+"""Columns of a panel, in which right operands lie when they are packed: `[inner][PANEL]`, zero beyond the last."""

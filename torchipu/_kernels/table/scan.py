@@ -1,0 +1,6 @@
+"""Scans."""
+
+from .kernel import AnyKernel, Kernel
+
+SCAN: AnyKernel = Kernel("scan")
+SCAN_EXTREMES: AnyKernel = Kernel("scan_extremes")
