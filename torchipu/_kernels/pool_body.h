@@ -1,4 +1,5 @@
 /* Pooling over two dimensions; an item is a plane (one channel of one image) throughout. */
+#include "table/pool.h"
 
 #ifndef TORCHIPU_POOL_SHAPE
 #define TORCHIPU_POOL_SHAPE
@@ -138,12 +139,9 @@ TI_KERNEL(max_pool) {
   return TI_OK;
 }
 
-/* max_pool_backward: dx[indices] += dy
- *   args   dx [planes][pixels], dy [planes][outputs], indices
- *   ints   pixels, outputs
- *   items  planes */
 TI_KERNEL(max_pool_backward) {
-  const int64_t pixels = ints[0], outputs = ints[1];
+  const placing_ints *const shape = (const placing_ints *)ints;
+  const int64_t pixels = shape->outputs, outputs = shape->inputs;
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++) {
     float *dx = (float *)args[0] + plane * pixels;

@@ -1,8 +1,5 @@
-/* Softmax and log-softmax over one dimension of [outer, n, inner]. A row with a NaN or +inf, or of -inf alone, is NaN
- * throughout, as in eager mode. */
+/* Softmax and log-softmax; table/softmax.py says what the kernels take. */
 #include "row_sums_body.h"
-
-enum { FN(BLOCK) = 32 }; /* neighbouring positions that an item takes when inner > 1 */
 
 TI_INLINE float FN(row_max)(const float *x, int64_t n) {
   const VF least = FN(set)(-INFINITY);
@@ -19,10 +16,9 @@ TI_INLINE float FN(row_max)(const float *x, int64_t n) {
   return FN(max_lanes)(FN(max)(FN(max)(a, b), FN(max)(c, d)));
 }
 
-/* softmax_rows: args y [rows, n], x [rows, n]; ints n, mode (0 softmax, 1 log, 2 softmax with 0 for a row of -inf).
- * Items: rows. */
 TI_KERNEL(softmax_rows) {
-  const int64_t n = ints[0], mode = ints[1];
+  const softmax_rows_ints *const shape = (const softmax_rows_ints *)ints;
+  const int64_t n = shape->extent, mode = shape->mode;
   for (int64_t row = begin; row < end; row++) {
     float *y = (float *)args[0] + row * n;
     const float *x = (const float *)args[1] + row * n;
@@ -30,7 +26,7 @@ TI_KERNEL(softmax_rows) {
     const VF m = FN(set)(top), low = FN(set)(-INFINITY);
     VF s = {0}, t = {0};
     int64_t i = 0;
-    if (mode == 1) {
+    if (mode == TI_SOFTMAX_MODE_LOG) {
       for (; i + 2 * VL <= n; i += 2 * VL) {
         s += FN(exp)(FN(load)(x + i) - m);
         t += FN(exp)(FN(load)(x + i + VL) - m);
@@ -58,7 +54,7 @@ TI_KERNEL(softmax_rows) {
       FN(store_part)(y + i, p, n - i);
       t += p;
     }
-    if (mode == 2 && top == -INFINITY) {
+    if (mode == TI_SOFTMAX_MODE_SAFE && top == -INFINITY) {
       /* NaN is not above -inf either: such a row stays NaN. */
       int any = 0;
       for (i = 0; i < n; i++) any |= x[i] != x[i];
@@ -74,15 +70,15 @@ TI_KERNEL(softmax_rows) {
   return TI_OK;
 }
 
-/* softmax_rows_grad: args dx, dy, y (all [rows, n]); ints n, mode (0 softmax, 1 log). Items: rows. */
 TI_KERNEL(softmax_rows_grad) {
-  const int64_t n = ints[0], mode = ints[1];
+  const softmax_rows_ints *const shape = (const softmax_rows_ints *)ints;
+  const int64_t n = shape->extent, mode = shape->mode;
   for (int64_t row = begin; row < end; row++) {
     float *dx = (float *)args[0] + row * n;
     const float *dy = (const float *)args[1] + row * n, *y = (const float *)args[2] + row * n;
     VF s = {0}, t = {0};
     int64_t i = 0;
-    if (mode == 1) {
+    if (mode == TI_SOFTMAX_MODE_LOG) {
       VF sums[4] = {{0}, {0}, {0}, {0}};
       FN(add_sum)(dy, n, sums);
       const VF sum = FN(set)(FN(sum_lanes)((sums[0] + sums[1]) + (sums[2] + sums[3])));
@@ -107,12 +103,11 @@ TI_KERNEL(softmax_rows_grad) {
   return TI_OK;
 }
 
-/* softmax_columns: args y, x (both [outer, n, inner]); ints n, inner, mode as above. Items: (outer, block of 32
- * positions of inner). */
 TI_KERNEL(softmax_columns) {
-  const int64_t n = ints[0], inner = ints[1], mode = ints[2], blocks = (inner + FN(BLOCK) - 1) / FN(BLOCK);
+  const softmax_columns_ints *const shape = (const softmax_columns_ints *)ints;
+  const int64_t n = shape->extent, inner = shape->inner, mode = shape->mode, blocks = ti_ceil(inner, TI_SOFTMAX_BLOCK);
   for (int64_t item = begin; item < end; item++) {
-    const int64_t first = item % blocks * FN(BLOCK), last = ti_min(inner, first + FN(BLOCK));
+    const int64_t first = item % blocks * TI_SOFTMAX_BLOCK, last = ti_min(inner, first + TI_SOFTMAX_BLOCK);
     for (int64_t at = first; at < last; at += VL) {
       const int64_t width = ti_min(VL, last - at), base = item / blocks * n * inner + at;
       float *y = (float *)args[0] + base;
@@ -121,10 +116,10 @@ TI_KERNEL(softmax_columns) {
       for (int64_t i = 0; i < n; i++) m = FN(max)(FN(load_most)(x + i * inner, width), m);
       for (int64_t i = 0; i < n; i++) {
         const VF p = FN(exp)(FN(load_most)(x + i * inner, width) - m);
-        if (mode != 1) FN(store_most)(y + i * inner, p, width);
+        if (mode != TI_SOFTMAX_MODE_LOG) FN(store_most)(y + i * inner, p, width);
         s += p;
       }
-      if (mode == 1) {
+      if (mode == TI_SOFTMAX_MODE_LOG) {
         const VF shift = FN(log)(s);
         for (int64_t i = 0; i < n; i++)
           FN(store_most)(y + i * inner, FN(load_most)(x + i * inner, width) - m - shift, width);
@@ -133,7 +128,7 @@ TI_KERNEL(softmax_columns) {
       VF scale = 1.0f / s;
       for (int64_t i = 0; i < n; i++)
         FN(store_most)(y + i * inner, FN(load_most)(y + i * inner, width) * scale, width);
-      if (mode != 2) continue;
+      if (mode != TI_SOFTMAX_MODE_SAFE) continue;
       for (int64_t k = 0; k < width; k++) {
         if (m[k] != -INFINITY) continue;
         int masked = 1;
@@ -145,11 +140,11 @@ TI_KERNEL(softmax_columns) {
   return TI_OK;
 }
 
-/* softmax_columns_grad: args dx, dy, y (all [outer, n, inner]); ints n, inner, mode. Items as in softmax_columns. */
 TI_KERNEL(softmax_columns_grad) {
-  const int64_t n = ints[0], inner = ints[1], mode = ints[2], blocks = (inner + FN(BLOCK) - 1) / FN(BLOCK);
+  const softmax_columns_ints *const shape = (const softmax_columns_ints *)ints;
+  const int64_t n = shape->extent, inner = shape->inner, mode = shape->mode, blocks = ti_ceil(inner, TI_SOFTMAX_BLOCK);
   for (int64_t item = begin; item < end; item++) {
-    const int64_t first = item % blocks * FN(BLOCK), last = ti_min(inner, first + FN(BLOCK));
+    const int64_t first = item % blocks * TI_SOFTMAX_BLOCK, last = ti_min(inner, first + TI_SOFTMAX_BLOCK);
     for (int64_t at = first; at < last; at += VL) {
       const int64_t width = ti_min(VL, last - at), base = item / blocks * n * inner + at;
       float *dx = (float *)args[0] + base;
@@ -157,12 +152,12 @@ TI_KERNEL(softmax_columns_grad) {
       VF s = {0};
       for (int64_t i = 0; i < n; i++) {
         const VF g = FN(load_most)(dy + i * inner, width);
-        if (mode == 1) s += g;
+        if (mode == TI_SOFTMAX_MODE_LOG) s += g;
         else s += g * FN(load_most)(y + i * inner, width);
       }
       for (int64_t i = 0; i < n; i++) {
         const VF g = FN(load_most)(dy + i * inner, width), v = FN(load_most)(y + i * inner, width);
-        FN(store_most)(dx + i * inner, mode == 1 ? g - FN(exp)(v) * s : v * (g - s), width);
+        FN(store_most)(dx + i * inner, mode == TI_SOFTMAX_MODE_LOG ? g - FN(exp)(v) * s : v * (g - s), width);
       }
     }
   }
