@@ -1,17 +1,6 @@
-/* How optimisers and accumulation read and write what they keep; included once for each instruction set.
- *
- * Hyperparameters are 16 doubles (see HYPER in update.pyx). Items are blocks of 4096 elements. ints are n; halves,
- * whose bit k is set when argument k is half; flags; what becomes of an overflow; where the random words by which
- * those written are rounded begin among the arguments, or 0 to round to nearest; and how many there are: one each in
- * their order. */
+/* How optimisers and accumulation read and write what they keep; table/update.py says what UpdateInts hold. */
 #include "rounding_body.h"
-
-enum {
-  FN(LR), FN(BETA1), FN(BETA2), FN(EPS), FN(WEIGHT_DECAY), FN(MOMENTUM), FN(DAMPENING), FN(ALPHA), FN(GRAD_SCALE),
-  FN(MAXIMIZE), FN(NESTEROV), FN(AMSGRAD), FN(CENTERED), FN(BIAS_CORRECTION), FN(MAX_WEIGHT_NORM),
-  FN(TRUST_COEFFICIENT)
-};
-enum { FN(SPAN) = 4096 };
+#include "table/update.h"
 
 /* Argument k at element i, `width` elements of it. */
 TI_INLINE VF FN(read)(char *const *args, int64_t halves, int k, int64_t i, int64_t width) {
@@ -35,12 +24,14 @@ typedef struct {
 } FN(target);
 
 TI_INLINE void FN(aim)(FN(target) *to, char *const *args, const int64_t *ints) {
+  const update_ints *const n = (const update_ints *)ints;
   memset(to->words, 0, sizeof to->words);
   to->args = args;
-  to->halves = ints[1];
-  to->overflow = (int)ints[3];
-  to->is_stochastic = ints[4] && !FN(rounds_to_nearest)((const int64_t *)args[ints[4]]);
-  for (int k = 0; to->is_stochastic && k < ints[5]; k++) to->keys[k] = FN(keys_of)((const int64_t *)args[ints[4] + k]);
+  to->halves = n->halves;
+  to->overflow = (int)n->overflow;
+  to->is_stochastic = n->first_random && !FN(rounds_to_nearest)((const int64_t *)args[n->first_random]);
+  for (int k = 0; to->is_stochastic && k < n->num_random; k++)
+    to->keys[k] = FN(keys_of)((const int64_t *)args[n->first_random + k]);
 }
 
 TI_INLINE VU FN(bits_for)(FN(target) *to, int k, int64_t i) {
