@@ -3,20 +3,14 @@
 
 #ifndef TORCHIPU_RECURRENT_SHAPE
 #define TORCHIPU_RECURRENT_SHAPE
-enum { TI_CELL_TANH = 0, TI_CELL_RELU = 1, TI_CELL_LSTM = 2, TI_CELL_GRU = 3 };
-/* The ints of both kernels: `state` is the width of what a step hands to the next, `hidden` that of a gate; they differ
- * with a projection. Gates of a sample lie side by side. */
-typedef struct { int64_t cell, time, batch, hidden, state, rows, reverse, projects, keeps; } ti_recurrent;
-static inline ti_recurrent ti_recurrent_of(const int64_t *ints) { ti_recurrent s; memcpy(&s, ints, sizeof s); return s; }
-static inline int64_t ti_gates(const ti_recurrent *s) { return s->hidden * (s->cell == TI_CELL_LSTM ? 4 : s->cell == TI_CELL_GRU ? 3 : 1); }
+static inline int64_t ti_gates(const recurrent_ints *s) { return s->hidden * (s->cell == TI_CELL_LSTM ? 4 : s->cell == TI_CELL_GRU ? 3 : 1); }
 /* Values kept for the backward: the gates and the cell, or the gates and the recurrent half of the new gate. */
-static inline int64_t ti_kept(const ti_recurrent *s) { return s->hidden * (s->cell == TI_CELL_LSTM ? 5 : s->cell == TI_CELL_GRU ? 4 : 0); }
+static inline int64_t ti_kept(const recurrent_ints *s) { return s->hidden * (s->cell == TI_CELL_LSTM ? 5 : s->cell == TI_CELL_GRU ? 4 : 0); }
 #endif
 
 #define ROW(P) FN(load_most)((P) + j, H - j)
 #define PUT(P, X) FN(store_most)((P) + j, (X), H - j)
 #define EACH(H_) for (int64_t j = 0, H = (H_); j < H; j += VL)
-
 
 /* c[m][n] (+)= a[m][k] b, with b[k][n] in panels as matmul_pack leaves them; the first also takes a bias for each column,
  * or NULL */
@@ -34,7 +28,8 @@ TI_INLINE void FN(cell_forward)(int64_t kind, int64_t hidden, const float *sums,
                                 float *h, float *kept) {
   EACH(hidden) {
     if (kind == TI_CELL_TANH) PUT(h, FN(tanh)(ROW(sums)));
-    else if (kind == TI_CELL_RELU) PUT(h, FN(relu)(ROW(sums))); else if (kind == TI_CELL_LSTM) {
+    else if (kind == TI_CELL_RELU) PUT(h, FN(relu)(ROW(sums)));
+    else if (kind == TI_CELL_LSTM) {
       const VF i = FN(sigmoid)(ROW(sums)), f = FN(sigmoid)(ROW(sums + H)), g = FN(tanh)(ROW(sums + 2 * H)), o = FN(sigmoid)(ROW(sums + 3 * H));
       const VF c = f * ROW(cell) + i * g;
       PUT(kept, i); PUT(kept + H, f); PUT(kept + 2 * H, g); PUT(kept + 3 * H, o); PUT(kept + 4 * H, c);
@@ -49,16 +44,8 @@ TI_INLINE void FN(cell_forward)(int64_t kind, int64_t hidden, const float *sums,
   }
 }
 
-/* recurrence
- *   args     y [time][batch][state], last cell [batch][hidden], kept [time][batch][0, 5 or 4 hidden], projected inputs
- *            [time][batch][gates], h0 [batch][state], c0 [batch][hidden] (LSTM), weights [state][gates] in panels, recurrent
- *            bias [gates] (GRU), projection [hidden][state] in panels
- *   ints     cell, time, batch, hidden, state, samples of an item, whether time runs backwards, whether there is a
- *            projection, whether `kept` is to be written
- *   items    blocks of samples
- *   scratch  samples * (gates + 2 hidden) + 5 hidden floats */
 TI_KERNEL(recurrence) {
-  const ti_recurrent s = ti_recurrent_of(ints);
+  const recurrent_ints s = *(const recurrent_ints *)ints;
   const int64_t gates = ti_gates(&s), kept = ti_kept(&s), is_gru = s.cell == TI_CELL_GRU;
   (void)scalars;
   for (int64_t item = begin; item < end; item++) {
@@ -111,16 +98,8 @@ TI_INLINE void FN(cell_backward)(int64_t kind, int64_t hidden, float *dh, float 
   }
 }
 
-/* recurrence_backward
- *   args     gradients of the projected inputs [time][batch][gates]; of their recurrent half, likewise (GRU), or of all
- *            outputs [time][batch][state] (projection); of h0 and c0; then dy [time][batch][state], gradient of the last
- *            cell [batch][hidden], kept, y, h0, c0, weights [gates][state] and projection
- *            [state][hidden], both in panels
- *   ints     as recurrence
- *   items    blocks of samples
- *   scratch  samples * (state + 2 hidden) floats */
 TI_KERNEL(recurrence_backward) {
-  const ti_recurrent s = ti_recurrent_of(ints);
+  const recurrent_ints s = *(const recurrent_ints *)ints;
   const int64_t gates = ti_gates(&s), kept = ti_kept(&s), is_lstm = s.cell == TI_CELL_LSTM, is_gru = s.cell == TI_CELL_GRU;
   (void)scalars;
   for (int64_t item = begin; item < end; item++) {

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 
 from torchipu._kernels.table.control import FORK
 from torchipu._kernels.table.kernel import I, Kernel, S
+from torchipu._kernels.table.observe import TALLY_WORDS
 from torchipu.distributed.order import Replicas
 from torchipu.errors import ConstraintError
 from torchipu.host.collectives import only_awaited, with_late_waits
 from torchipu.host.emit.chain import MAX_OPERANDS, can_join, emit_chain
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.fusion import find_fusions
-from torchipu.host.observation import TALLY_WORDS, Observation
+from torchipu.host.observation import Observation
 from torchipu.host.recomputation import undone
 from torchipu.host.reductions import (
     Reduced,
