@@ -1,5 +1,4 @@
 /* Scaled dot-product attention in blocks of queries and keys: scores never leave the second-level cache. */
-#include "rowmath_body.h"
 #include "gemm_body.h"
 
 /* Packs `keys` rows of length `width` as panels [keys / 32][width][32]. */
@@ -51,17 +50,17 @@ TI_KERNEL(attention) {
         FN(mask_row)(&s, row, n, i0 + i, j0, mask, scale);
         VF m = FN(set)(most[i]), t = FN(set)(0);
         int64_t j = 0;
-        for (; j + VL <= n; j += VL) m = FN(max)(FN(ld)(row + j), m);
-        if (j < n) m = FN(max)(FN(ldn)(row + j, n - j, FN(set)(-INFINITY)), m);
-        const float high = FN(hmax)(m), base = high == -INFINITY ? 0.0f : high;
+        for (; j + VL <= n; j += VL) m = FN(max)(FN(load)(row + j), m);
+        if (j < n) m = FN(max)(FN(load_filled)(row + j, n - j, FN(set)(-INFINITY)), m);
+        const float high = FN(max_lanes)(m), base = high == -INFINITY ? 0.0f : high;
         const float shrink = most[i] == -INFINITY ? 0.0f : expf(most[i] - base);
-        for (j = 0; j + VL <= n; j += VL) { const VF e = FN(vexp)(FN(ld)(row + j) - base); FN(st)(row + j, e); t += e; }
+        for (j = 0; j + VL <= n; j += VL) { const VF e = FN(exp)(FN(load)(row + j) - base); FN(store)(row + j, e); t += e; }
         if (j < n) {
-          const VF e = FN(vexp)(FN(ldn)(row + j, n - j, FN(set)(-INFINITY)) - base);
-          FN(stn)(row + j, e, n - j);
+          const VF e = FN(exp)(FN(load_filled)(row + j, n - j, FN(set)(-INFINITY)) - base);
+          FN(store_part)(row + j, e, n - j);
           t += e;
         }
-        sum[i] = sum[i] * shrink + FN(hsum)(t);
+        sum[i] = sum[i] * shrink + FN(sum_lanes)(t);
         most[i] = high;
         if (j0 > 0 && shrink != 1.0f) for (int64_t d = 0; d < D; d++) o[i * D + d] *= shrink;
       }
@@ -101,9 +100,9 @@ TI_KERNEL(attention_backward) {
       VF t = FN(set)(0);
       for (int64_t d = 0; d < D; d += VL) {
         const int64_t n = ti_min(VL, D - d);
-        t += FN(load_n)(dout + i * D + d, (int)n) * FN(load_n)(out + i * D + d, (int)n);
+        t += FN(load_part)(dout + i * D + d, (int)n) * FN(load_part)(out + i * D + d, (int)n);
       }
-      delta[i] = FN(hsum)(t);
+      delta[i] = FN(sum_lanes)(t);
     }
     for (int64_t j0 = 0; j0 < s.keys; j0 += s.columns) {
       const int64_t n = ti_min(s.columns, s.keys - j0);
@@ -119,9 +118,9 @@ TI_KERNEL(attention_backward) {
           FN(mask_row)(&s, row, n, i0 + i, j0, mask, scale);
           for (int64_t j = 0; j < n; j += VL) {
             const int m = (int)ti_min(VL, n - j);
-            const VF e = FN(vexp)(FN(load_n)(row + j, m) - lse[i0 + i]);
-            FN(store_n)(row + j, e, m);
-            FN(store_n)(drow + j, e * (FN(load_n)(drow + j, m) - delta[i0 + i]) * scale, m);
+            const VF e = FN(exp)(FN(load_part)(row + j, m) - lse[i0 + i]);
+            FN(store_part)(row + j, e, m);
+            FN(store_part)(drow + j, e * (FN(load_part)(drow + j, m) - delta[i0 + i]) * scale, m);
           }
         }
         for (int64_t d = 0; d < D; d += TI_PANEL) {

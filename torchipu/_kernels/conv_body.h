@@ -24,7 +24,7 @@ TI_INLINE void FN(copy_run)(float *d, const float *s, int64_t n, int64_t step) {
   if (step == 1) {
     int64_t i = 0;
     for (; i + VL <= n; i += VL) FN(store)(d + i, FN(load)(s + i));
-    if (i < n) FN(store_n)(d + i, FN(load_n)(s + i, (int)(n - i)), (int)(n - i));
+    if (i < n) FN(store_part)(d + i, FN(load_part)(s + i, (int)(n - i)), (int)(n - i));
     return;
   }
   int64_t i = 0;
@@ -46,8 +46,8 @@ TI_INLINE uint32_t FN(lanes)(int64_t lo, int64_t hi) {
 
 TI_INLINE void FN(zero_run)(float *d, int64_t n) {
   int64_t i = 0;
-  for (; i + VL <= n; i += VL) FN(store)(d + i, FN(splat)(0));
-  if (i < n) FN(store_n)(d + i, FN(splat)(0), (int)(n - i));
+  for (; i + VL <= n; i += VL) FN(store)(d + i, FN(set)(0));
+  if (i < n) FN(store_part)(d + i, FN(set)(0), (int)(n - i));
 }
 
 /* Expands the channels at x for outputs [oh0, oh0 + rows) x [ow0, ow0 + cols):
@@ -82,7 +82,7 @@ static void FN(expand)(const conv_shape *s, const float *x, int64_t oh0, int64_t
             const uint32_t bits = FN(lanes)(lo - v, hi - v);
             const int width = (int)ti_min(VL, cols - v);
             const float *from = x - top * s->w - left + v;
-            for (int64_t r = r0; r < r1; r++) FN(store_n)(d + r * cols + v, FN(load_lanes)(from + r * s->sh * s->w, bits), width);
+            for (int64_t r = r0; r < r1; r++) FN(store_part)(d + r * cols + v, FN(load_lanes)(from + r * s->sh * s->w, bits), width);
           }
           continue;
         }
@@ -148,7 +148,7 @@ static void FN(fold_rows)(const conv_shape *s, const float *col, int64_t ldc, in
     for (int64_t c = 0; c < channels; c++)
       for (int64_t ih = first; ih < last; ih++) {
         float *d = dx + (c * s->h + ih) * s->w + v;
-        FN(vf) sum = FN(load_n)(d, width), other = FN(splat)(0);
+        VF sum = FN(load_part)(d, width), other = FN(set)(0);
         for (int64_t kh = 0; kh < s->kh; kh++) {
           const int64_t at = ih + s->ph - kh * s->dh, oh = s->sh == 1 ? at : at / s->sh;
           if (at < 0 || oh * s->sh != at || oh < oh0 || oh >= oh0 + rows) continue;
@@ -160,7 +160,7 @@ static void FN(fold_rows)(const conv_shape *s, const float *col, int64_t ldc, in
           }
           if (kw < s->kw) sum += FN(load_lanes)(p + kw * (ldc - s->dw), bits[kw]);
         }
-        FN(store_n)(d, sum + other, width);
+        FN(store_part)(d, sum + other, width);
       }
   }
 }
@@ -218,11 +218,11 @@ TI_INLINE void FN(dot_tile)(const int mr, const int nr, const float *a, ptrdiff_
 #else
   enum { MOST = 3 };
 #endif
-  FN(vf) sum[MOST][MOST];
+  VF sum[MOST][MOST];
 #pragma GCC unroll 5
   for (int i = 0; i < mr; i++)
 #pragma GCC unroll 5
-    for (int j = 0; j < nr; j++) sum[i][j] = FN(splat)(0);
+    for (int j = 0; j < nr; j++) sum[i][j] = FN(set)(0);
   for (int64_t u = 0; u < units; u++) {
     const float *p = a + a_unit[u], *q[MOST];
     const int64_t n = pixels[u];
@@ -230,12 +230,12 @@ TI_INLINE void FN(dot_tile)(const int mr, const int nr, const float *a, ptrdiff_
     for (int j = 0; j < nr; j++) q[j] = b + b_unit[u] + offsets[j];
     for (int64_t x = 0; x < n; x += VL) {
       const int width = (int)ti_min(VL, n - x);
-      FN(vf) v[MOST];
+      VF v[MOST];
 #pragma GCC unroll 5
-      for (int j = 0; j < nr; j++) v[j] = FN(load_n)(q[j] + x, width);
+      for (int j = 0; j < nr; j++) v[j] = FN(load_part)(q[j] + x, width);
 #pragma GCC unroll 5
       for (int i = 0; i < mr; i++) {
-        const FN(vf) y = FN(load_n)(p + i * as + x, width);
+        const VF y = FN(load_part)(p + i * as + x, width);
 #pragma GCC unroll 5
         for (int j = 0; j < nr; j++) sum[i][j] = FN(fma)(y, v[j], sum[i][j]);
       }
@@ -244,7 +244,7 @@ TI_INLINE void FN(dot_tile)(const int mr, const int nr, const float *a, ptrdiff_
 #pragma GCC unroll 5
   for (int i = 0; i < mr; i++)
 #pragma GCC unroll 5
-    for (int j = 0; j < nr; j++) c[i * ldc + j] += FN(sum)(sum[i][j]);
+    for (int j = 0; j < nr; j++) c[i * ldc + j] += FN(sum_lanes)(sum[i][j]);
 }
 #undef TI_DOT
 #undef TI_DOT_ROW
@@ -322,9 +322,9 @@ TI_KERNEL(conv_reduce) {
   (void)scalars; (void)scratch;
   for (int64_t i = begin * block; i < ti_min(count, end * block); i += VL) {
     const int n = (int)ti_min(VL, count - i);
-    FN(vf) v = FN(load_n)(p + i, n);
-    for (int64_t c = 1; c < chunks; c++) v += FN(load_n)(p + c * count + i, n);
-    FN(store_n)(d + i, v, n);
+    VF v = FN(load_part)(p + i, n);
+    for (int64_t c = 1; c < chunks; c++) v += FN(load_part)(p + c * count + i, n);
+    FN(store_part)(d + i, v, n);
   }
   return TI_OK;
 }
@@ -337,11 +337,11 @@ TI_KERNEL(conv_bias) {
     double total = 0;
     for (int64_t n = 0; n < num; n++) {
       const float *p = (const float *)args[1] + (n * channels + c) * pixels;
-      FN(vf) a = FN(splat)(0), b = a;
+      VF a = FN(set)(0), b = a;
       int64_t i = 0;
       for (; i + 2 * VL <= pixels; i += 2 * VL) { a += FN(load)(p + i); b += FN(load)(p + i + VL); }
-      for (; i < pixels; i += VL) a += FN(load_n)(p + i, (int)ti_min(VL, pixels - i));
-      total += FN(sum)(a + b);
+      for (; i < pixels; i += VL) a += FN(load_part)(p + i, (int)ti_min(VL, pixels - i));
+      total += FN(sum_lanes)(a + b);
     }
     ((float *)args[0])[c] = (float)total;
   }

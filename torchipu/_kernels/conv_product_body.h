@@ -66,12 +66,12 @@ static int FN(find_sources)(const grid *g, const grid_tap *taps, int64_t count, 
 }
 
 /* One vector, lanes without a source 0. `most` bounds the runs. */
-TI_INLINE FN(vf) FN(fetch)(const ti_source *s, const float *x, const int64_t step, const int most) {
+TI_INLINE VF FN(fetch)(const ti_source *s, const float *x, const int64_t step, const int most) {
 #if VL == 16
   const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   __m512 v = _mm512_setzero_ps();
   if (most > TI_RUNS && s->runs > TI_RUNS)
-    return (FN(vf))_mm512_mask_i32gather_ps(v, (__mmask16)s->mask[0], _mm512_loadu_si512(s->index), x, 4);
+    return (VF)_mm512_mask_i32gather_ps(v, (__mmask16)s->mask[0], _mm512_loadu_si512(s->index), x, 4);
   if (step == 1) {
 #pragma GCC unroll 4
     for (int r = 0; r < (most < TI_RUNS ? most : TI_RUNS); r++) v = _mm512_mask_loadu_ps(v, (__mmask16)s->mask[r], x + s->index[r]);
@@ -89,11 +89,11 @@ TI_INLINE FN(vf) FN(fetch)(const ti_source *s, const float *x, const int64_t ste
       v = _mm512_mask_i32gather_ps(v, (__mmask16)s->mask[r], _mm512_add_epi32(apart, _mm512_set1_epi32(s->index[r])), x, 4);
     }
   }
-  return (FN(vf))v;
+  return (VF)v;
 #else
-  FN(vf) v = {0};
+  VF v = {0};
   if (step == 1 && s->runs <= TI_RUNS) {
-    for (int r = 0; r < s->runs; r++) v = (FN(vf))((FN(vi))v | (FN(vi))FN(load_lanes)(x + s->index[r], s->mask[r]));
+    for (int r = 0; r < s->runs; r++) v = (VF)((VI)v | (VI)FN(load_lanes)(x + s->index[r], s->mask[r]));
     return v;
   }
   for (int r = 0; r < (s->runs > TI_RUNS ? 1 : s->runs); r++)
@@ -133,20 +133,19 @@ typedef struct {
   const float *a, *b; float *c; const int32_t *offsets; ptrdiff_t as, ldc; int64_t k; int order, accumulate;
   FN(finish) end;
 } FN(panel);
-TI_INLINE FN(vf) FN(gated)(FN(vf) v, FN(vf) gate) { return (FN(vf))((FN(vi))v & ~(FN(vi))(gate <= 0)); }
-TI_INLINE FN(vf) FN(rectified)(FN(vf) v) { return (FN(vf))((FN(vi))v & ~(FN(vi))(v < 0)); }
+TI_INLINE VF FN(gated)(VF v, VF gate) { return (VF)((VI)v & ~(VI)(gate <= 0)); }
 /* c += a b in the register of c: left to itself, the compiler sums into that of a, and copies registers in each turn. */
-TI_INLINE void FN(add_product)(FN(vf) *c, FN(vf) a, FN(vf) b) {
+TI_INLINE void FN(add_product)(VF *c, VF a, VF b) {
   __asm__("vfmadd231ps %2, %1, %0" : "+" TI_REG(*c) : TI_REG(a), TI_REG(b));
 }
 TI_INLINE void FN(panel_of)(const int mr, const int nv, const int order, const FN(panel) *t) {
-  FN(vf) c0[TI_MR], c1[TI_MR];
+  VF c0[TI_MR], c1[TI_MR];
   const float *a = t->a, *b = t->b;
   const int32_t *offsets = t->offsets;
   const ptrdiff_t as = order == TI_ORDER_PACKED ? 1 : t->as;
   const int64_t last = t->k;
 #pragma GCC unroll 16
-  for (int i = 0; i < mr; i++) c0[i] = c1[i] = FN(splat)(0);
+  for (int i = 0; i < mr; i++) c0[i] = c1[i] = FN(set)(0);
   if (t->end.to)
     for (int i = 0; i < mr; i++)
       for (int v = 0; v < nv; v++) {
@@ -159,12 +158,12 @@ TI_INLINE void FN(panel_of)(const int mr, const int nv, const int order, const F
     const float *p = order == TI_ORDER_GATHERED ? a + offsets[k] : order == TI_ORDER_PACKED ? a + k * mr : a + k;
     if (order == TI_ORDER_GATHERED) __builtin_prefetch(a + offsets[ti_min(k + TI_AHEAD, last - 1)] + k % 8 * 16);
     if (order == TI_ORDER_PACKED) _mm_prefetch((const char *)(p + TI_AHEAD * mr), _MM_HINT_T0);
-    const FN(vf) b0 = FN(load)(b);
-    FN(vf) b1;
+    const VF b0 = FN(load)(b);
+    VF b1;
     if (nv > 1) b1 = FN(load)(b + VL);
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) {
-      const FN(vf) x = FN(broadcast)(p + i * as);
+      const VF x = FN(broadcast)(p + i * as);
       FN(add_product)(&c0[i], x, b0);
       if (nv > 1) FN(add_product)(&c1[i], x, b1);
     }
@@ -181,7 +180,7 @@ TI_INLINE void FN(panel_of)(const int mr, const int nv, const int order, const F
     if (e.scale) {
 #pragma GCC unroll 16
       for (int i = 0; i < mr; i++) {
-        const FN(vf) scale = FN(splat)(e.scale[i]), shift = FN(splat)(e.shift[i]);
+        const VF scale = FN(set)(e.scale[i]), shift = FN(set)(e.shift[i]);
         c0[i] = c0[i] * scale + shift;
         if (nv > 1) c1[i] = c1[i] * scale + shift;
       }
@@ -202,7 +201,7 @@ TI_INLINE void FN(panel_of)(const int mr, const int nv, const int order, const F
     }
     if (e.is_relu) {
 #pragma GCC unroll 16
-      for (int i = 0; i < mr; i++) { c0[i] = FN(rectified)(c0[i]); if (nv > 1) c1[i] = FN(rectified)(c1[i]); }
+      for (int i = 0; i < mr; i++) { c0[i] = FN(relu)(c0[i]); if (nv > 1) c1[i] = FN(relu)(c1[i]); }
     }
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) {
@@ -255,7 +254,7 @@ static void FN(pack_turned)(const float *a, ptrdiff_t ak, int64_t m, int64_t eve
     for (int64_t i = 0; i < m; i += even) {
       const int64_t rows = ti_min(even, m - i);
       __builtin_prefetch(a + 8 * ak + i);
-      FN(store_n)(d + i * depth + k * rows, FN(load_n)(a + i, (int)rows), (int)rows);
+      FN(store_part)(d + i * depth + k * rows, FN(load_part)(a + i, (int)rows), (int)rows);
     }
 }
 
@@ -264,11 +263,11 @@ TI_INLINE void FN(put)(const ti_source *s, const float *c, int64_t rows, FN(fini
   const ti_source where = *s;
   if (!where.runs) return;
   for (int64_t i = 0; i < rows; i++, c += TI_LANES, e.to += e.row) {
-    FN(vf) value = FN(load)(c);
+    VF value = FN(load)(c);
     if (e.scale) value = value * e.scale[i] + e.shift[i];
     if (e.added) { value += FN(fetch)(&where, e.added, step, TI_RUNS + 1); e.added += e.row; }
     if (e.gate) { value = FN(gated)(value, FN(fetch)(&where, e.gate, step, TI_RUNS + 1)); e.gate += e.row; }
-    if (e.is_relu) value = FN(rectified)(value);
+    if (e.is_relu) value = FN(relu)(value);
 #if VL == 16
     if (step == 1 && where.runs <= TI_RUNS) {
       for (int r = 0; r < where.runs; r++) _mm512_mask_storeu_ps(e.to + where.index[r], (__mmask16)where.mask[r], (__m512)value);
@@ -399,7 +398,7 @@ TI_INLINE void FN(turned_of)(const ti_source *table, int64_t taps, const float *
       int64_t c = (first + k0) / taps, t = (first + k0) % taps;
       for (int k = 0; k < VL; k++) {
         const int there = k0 + k < count;
-        FN(store)(block + k * VL, there ? FN(fetch)(table + t * FN(WIDE) + v, x + c * plane, step, most) : FN(splat)(0));
+        FN(store)(block + k * VL, there ? FN(fetch)(table + t * FN(WIDE) + v, x + c * plane, step, most) : FN(set)(0));
         if (++t == taps) { t = 0; c++; }
       }
       FN(transpose_block)(block, VL, d + v * VL * TI_LANES + k0, TI_LANES, VL, 0);
@@ -461,7 +460,7 @@ TI_KERNEL(conv_product_weight) {
           if (direct || b + 1 < last) continue;
           for (int64_t r = 0; r < height; r++)
             for (int64_t v = 0; v < width; v += VL)
-              FN(store_n)(there + r * K + v, FN(load)(tile + r * TI_LANES + v), (int)ti_min(VL, width - v));
+              FN(store_part)(there + r * K + v, FN(load)(tile + r * TI_LANES + v), (int)ti_min(VL, width - v));
         }
     }
   }

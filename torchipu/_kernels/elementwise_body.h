@@ -3,7 +3,6 @@
  * A block's values lie in registers in the thread's scratch, small enough to stay in L1. Operands that lie row-major
  * and have the type of a register are read, and results written, in place.
  */
-#include "vector_math_body.h"
 #include "rounding_body.h"
 #define HALF_VL (VL / 2)
 typedef int64_t FN(vl) __attribute__((vector_size(VL * 4), aligned(8), may_alias));
@@ -17,20 +16,20 @@ typedef float FN(vh) __attribute__((vector_size(VL * 2), aligned(4), may_alias))
 #define TI_ARGS char *d, const char *pa, const char *pb, const char *pc, long n, long ma, long mb, long mc, const double *k
 #define TI_UNUSED (void)pb, (void)pc, (void)ma, (void)mb, (void)mc, (void)k
 #define TI_CONSTANTS \
-  const V K0 = FN(set)((float)k[0]), K1 = FN(set)((float)k[1]), K2 = FN(set)((float)k[2]); (void)K0, (void)K1, (void)K2
+  const VF K0 = FN(set)((float)k[0]), K1 = FN(set)((float)k[1]), K2 = FN(set)((float)k[2]); (void)K0, (void)K1, (void)K2
 
 /* float, float, float -> float */
 #define TI_F(name, expression) \
   static int FN(f_##name)(TI_ARGS) { \
     TI_UNUSED; TI_CONSTANTS; long i = 0; \
     for (; i + VL <= n; i += VL) { \
-      V A = FN(load)((const float *)pa + (i & ma)), B = FN(load)((const float *)pb + (i & mb)), \
+      VF A = FN(load)((const float *)pa + (i & ma)), B = FN(load)((const float *)pb + (i & mb)), \
         C = FN(load)((const float *)pc + (i & mc)); \
       (void)A, (void)B, (void)C; \
       FN(store)((float *)d + i, expression); \
     } \
     if (i < n) { \
-      V A = FN(load_part)((const float *)pa + (i & ma), n - i), B = FN(load_part)((const float *)pb + (i & mb), n - i), \
+      VF A = FN(load_part)((const float *)pa + (i & ma), n - i), B = FN(load_part)((const float *)pb + (i & mb), n - i), \
         C = FN(load_part)((const float *)pc + (i & mc), n - i); \
       (void)A, (void)B, (void)C; \
       FN(store_part)((float *)d + i, expression, n - i); \
@@ -42,12 +41,12 @@ typedef float FN(vh) __attribute__((vector_size(VL * 2), aligned(4), may_alias))
   static int FN(b_##name)(TI_ARGS) { \
     TI_UNUSED; long i = 0; \
     for (; i + VL <= n; i += VL) { \
-      V A = FN(load)((const float *)pa + (i & ma)), B = FN(load)((const float *)pb + (i & mb)); (void)A, (void)B; \
+      VF A = FN(load)((const float *)pa + (i & ma)), B = FN(load)((const float *)pb + (i & mb)); (void)A, (void)B; \
       FN(mask_to)((uint8_t *)d + i, expression); \
     } \
     if (i < n) { \
       uint8_t part[16]; \
-      V A = FN(load_part)((const float *)pa + (i & ma), n - i), B = FN(load_part)((const float *)pb + (i & mb), n - i); \
+      VF A = FN(load_part)((const float *)pa + (i & ma), n - i), B = FN(load_part)((const float *)pb + (i & mb), n - i); \
       (void)A, (void)B; \
       FN(mask_to)(part, expression); \
       memcpy(d + i, part, (size_t)(n - i)); \
@@ -111,9 +110,8 @@ TI_F(add, A + B)
 TI_F(sub, A - B)
 TI_F(mul, A *B)
 TI_F(div, A / B)
-/* a NaN in either operand wins */
-TI_F(max, FN(sel)(FN(mor)(FN(lt)(A, B), FN(isnan)(B)), B, A))
-TI_F(min, FN(sel)(FN(mor)(FN(lt)(B, A), FN(isnan)(B)), B, A))
+TI_F(max, FN(maximum)(A, B))
+TI_F(min, FN(minimum)(A, B))
 TI_F(add_scaled, FN(fma)(K0, B, A))
 TI_F(fma3, FN(fma)(K0 * B, C, A))
 TI_F(addcdiv, A + K0 * (B / C))
@@ -173,11 +171,11 @@ static inline FN(vh) FN(pow_half)(FN(vh) x, FN(vh) y) {
   p = p * f + 1.;
   return __builtin_convertvector((FN(vd))((L)p + (whole << 52)), FN(vh));
 }
-static inline V FN(power)(V x, V y) {
-  V a = FN(abs)(x);
-  M plain = FN(mand)(FN(mand)(FN(le)(FN(set)(1.17549435e-38f), a), FN(lt)(a, FN(set)(INFINITY))),
+static inline VF FN(power)(VF x, VF y) {
+  VF a = FN(abs)(x);
+  VM plain = FN(mand)(FN(mand)(FN(le)(FN(set)(1.17549435e-38f), a), FN(lt)(a, FN(set)(INFINITY))),
                      FN(lt)(FN(abs)(y), FN(set)(1e30f)));
-  V r;
+  VF r;
   if (__builtin_expect(FN(any)(FN(isnan)(FN(sel)(plain, FN(set)(0.f), FN(set)(NAN)))), 0)) {
     TI_LANES(r, powf(x[j], y[j]));
     return r;
@@ -188,9 +186,9 @@ static inline V FN(power)(V x, V y) {
   rs[1] = FN(pow_half)(xs[1], ys[1]);
   memcpy(&r, rs, sizeof r);
   /* negative base: odd whole exponents change the sign, fractions have no real power */
-  V half = y * 0.5f;
-  V odd = FN(sel)(FN(ne)(half, FN(trunc)(half)), FN(set)(-1.f), FN(set)(1.f));
-  V negative = FN(sel)(FN(eq)(y, FN(trunc)(y)), r * odd, FN(set)(NAN));
+  VF half = y * 0.5f;
+  VF odd = FN(sel)(FN(ne)(half, FN(trunc)(half)), FN(set)(-1.f), FN(set)(1.f));
+  VF negative = FN(sel)(FN(eq)(y, FN(trunc)(y)), r * odd, FN(set)(NAN));
   return FN(sel)(FN(lt)(x, FN(set)(0.f)), negative, r);
 }
 TI_F(pow, FN(power)(A, B))
@@ -218,19 +216,19 @@ TI_SCALAR(f, float, float, erfc, R = erfcf(A))
 /* ------------------------------------------------------------------ activations; gradients take (gradient, x or y) */
 #define ZERO FN(set)(0.f)
 #define SQRT_HALF 0.707106781f
-static inline V FN(gelu_phi)(V x) { return 0.5f * (1.f + FN(erf)(x * SQRT_HALF)); }
-static inline V FN(gelu_inner)(V x) { return 0.797884561f * FN(fma)(x * x * x, FN(set)(0.044715f), x); }
-static inline V FN(softplus1)(V x) { return FN(max)(x, ZERO) + FN(log1p)(FN(exp)(-FN(abs)(x))); }
-static inline V FN(clamp)(V x, V lo, V hi) {
+static inline VF FN(gelu_phi)(VF x) { return 0.5f * (1.f + FN(erf)(x * SQRT_HALF)); }
+static inline VF FN(gelu_inner)(VF x) { return 0.797884561f * FN(fma)(x * x * x, FN(set)(0.044715f), x); }
+static inline VF FN(softplus1)(VF x) { return FN(max)(x, ZERO) + FN(log1p)(FN(exp)(-FN(abs)(x))); }
+static inline VF FN(clamp)(VF x, VF lo, VF hi) {
   x = FN(sel)(FN(lt)(x, lo), lo, x);
   return FN(sel)(FN(lt)(hi, x), hi, x);
 }
-static inline V FN(gelu_tanh_slope)(V x) {
-  V t = FN(tanh)(FN(gelu_inner)(x)), inner = 0.797884561f * FN(fma)(x * x, FN(set)(3.f * 0.044715f), FN(set)(1.f));
+static inline VF FN(gelu_tanh_slope)(VF x) {
+  VF t = FN(tanh)(FN(gelu_inner)(x)), inner = 0.797884561f * FN(fma)(x * x, FN(set)(3.f * 0.044715f), FN(set)(1.f));
   return 0.5f * (1.f + t) + 0.5f * x * (1.f - t * t) * inner;
 }
-static inline V FN(silu_slope)(V x) { V s = FN(sigmoid)(x); return s * FN(fma)(x, 1.f - s, FN(set)(1.f)); }
-TI_F(relu, FN(sel)(FN(lt)(A, ZERO), ZERO, A))
+static inline VF FN(silu_slope)(VF x) { VF s = FN(sigmoid)(x); return s * FN(fma)(x, 1.f - s, FN(set)(1.f)); }
+TI_F(relu, FN(relu)(A))
 TI_F(leaky_relu, FN(sel)(FN(lt)(ZERO, A), A, A *K0))
 TI_F(elu, FN(sel)(FN(le)(A, ZERO), FN(expm1)(A *K2) * (K0 * K1), A *K1)) /* alpha, scale, input scale */
 TI_F(gelu, A *FN(gelu_phi)(A))
@@ -280,7 +278,7 @@ TI_B(or, A | B)
 TI_B(xor, A ^ B)
 TI_B(not, A ^ 1)
 
-static inline M FN(mask_part)(const uint8_t *p, long n) {
+static inline VM FN(mask_part)(const uint8_t *p, long n) {
   uint8_t part[16] = {0};
   memcpy(part, p, (size_t)n);
   return FN(mask_of)(part);
@@ -562,9 +560,6 @@ TI_KERNEL(chain) {
   }
   return TI_OK;
 }
-#undef V
-#undef VI
-#undef M
 #undef L
 #undef B8
 #undef HALF_VL
@@ -582,4 +577,3 @@ TI_KERNEL(chain) {
 #undef TI_CHECK_DIVISOR
 #undef TI_LOAD_LOOP
 #undef TI_STORE_LOOP
-#undef TI_LANES

@@ -1,7 +1,7 @@
 /* Instructions of the chain interpreter that few programs use; included by elementwise_body.h, whose macros they use. */
 
 /* ------------------------------------------------------------------ floats, in vectors */
-static inline V FN(sign_of)(V x) { return FN(copysign)(FN(set)(1.f), x); }
+static inline VF FN(sign_of)(VF x) { return FN(copysign)(FN(set)(1.f), x); }
 /* log(exp(a) + exp(b)) from the greater one and what the other adds; equal infinities have no difference */
 #define TI_LOG_SUM(small_part) FN(sel)(FN(mand)(FN(eq)(A, B), FN(eq)(FN(abs)(A), FN(set)(INFINITY))), A, FN(max)(A, B) + small_part)
 TI_F(copysign, FN(copysign)(A, B))
@@ -22,8 +22,8 @@ TI_F(sinc, FN(sel)(FN(eq)(A, ZERO), FN(set)(1.f), FN(sin)(A * 3.14159274f) / (A 
 TI_F(hardshrink, FN(sel)(FN(mand)(FN(le)(-K0, A), FN(le)(A, K0)), ZERO, A))
 TI_F(softshrink, FN(sel)(FN(lt)(K0, A), A - K0, FN(sel)(FN(lt)(A, -K0), A + K0, A *ZERO)))
 TI_F(shrink_grad, FN(sel)(FN(mor)(FN(lt)(B, -K0), FN(lt)(K0, B)), A, ZERO))
-static inline V FN(mish_slope)(V x) {
-  V t = FN(tanh)(FN(softplus1)(x));
+static inline VF FN(mish_slope)(VF x) {
+  VF t = FN(tanh)(FN(softplus1)(x));
   return FN(fma)(x * FN(sigmoid)(x), 1.f - t * t, t);
 }
 TI_F(mish_grad, A *FN(mish_slope)(B))

@@ -1,7 +1,6 @@
 /* Rows taken from, put into and summed into tables by index, and bags of rows. Duplicate indices
  * are served in their order: they are bucketed by table row first, so that the result is the same on any number of
  * threads and the last write wins. */
-#include "rowmath_body.h"
 
 TI_INLINE int64_t FN(index_at)(const char *p, int64_t bytes, int64_t i) {
   return bytes == 8 ? ((const int64_t *)p)[i] : ((const int32_t *)p)[i];
@@ -50,7 +49,7 @@ TI_KERNEL(sum_rows) {
   const int64_t *offsets = (const int64_t *)args[3], *order = (const int64_t *)args[4];
   const int64_t rows = p->rows, n = p->source_rows, inner = p->inner, step = p->source_row, lane = p->source_column;
   const float alpha = (float)q->alpha;
-  const VF by = FN(set)(alpha), none = {0};
+  const VF by = FN(set)(alpha);
   for (int64_t item = begin; item < end; item++) {
     const int64_t o = item / rows, k = item % rows;
     float *out = (float *)args[0] + item * inner;
@@ -63,8 +62,8 @@ TI_KERNEL(sum_rows) {
         for (; i < inner; i++) out[i] += alpha * src[0];
         continue;
       }
-      for (; i + VL <= inner; i += VL) FN(st)(out + i, FN(ld)(out + i) + by * FN(ld)(src + i));
-      if (i < inner) FN(stn)(out + i, FN(ldn)(out + i, inner - i, none) + by * FN(ldn)(src + i, inner - i, none), inner - i);
+      for (; i + VL <= inner; i += VL) FN(store)(out + i, FN(load)(out + i) + by * FN(load)(src + i));
+      if (i < inner) FN(store_part)(out + i, FN(load_part)(out + i, inner - i) + by * FN(load_part)(src + i, inner - i), inner - i);
     }
   }
   return TI_OK;
@@ -170,7 +169,7 @@ TI_KERNEL(bag_rows_grad) {
 
 TI_KERNEL(bag_max_grad) {
   const bag_max_grad_ints *const p = (const bag_max_grad_ints *)ints;
-  const int64_t width = p->width, last = TI_MIN(width, end * TI_BAG_COLUMNS);
+  const int64_t width = p->width, last = ti_min(width, end * TI_BAG_COLUMNS);
   for (int64_t bag = 0; bag < p->bags; bag++) {
     if (!((const int64_t *)args[3])[bag]) continue;
     for (int64_t i = begin * TI_BAG_COLUMNS; i < last; i++) {

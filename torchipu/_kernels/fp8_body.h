@@ -1,7 +1,6 @@
 /* Floats of 8 bits: F143 (bias 8, up to 240) and F152 (bias 16, up to 57344), with one NaN, 0x80, and no negative zero;
  * source ipu_hardware.md, section 5. A tensor has one scale, a power of two. */
 
-#include "rowmath_body.h"
 #include "rounding_body.h"
 
 /* One value divided by its scale, as a byte. `raise` is what is added to the multiple of the last bit before it is cut
@@ -32,7 +31,7 @@ TI_KERNEL(fp8_encode) {
   const int64_t last = p->elements < end * TI_FP8_SPAN ? p->elements : end * TI_FP8_SPAN;
   const FN(keys) keys = p->is_stochastic ? FN(keys_of)((const int64_t *)args[2]) : (FN(keys)){0, 0};
   for (int64_t i = begin * TI_FP8_SPAN; i < last; i += VL) {
-    const FN(ru) bits = FN(random_halves)(keys, i);
+    const VU bits = FN(random_halves)(keys, i);
     for (int64_t k = 0; k < VL && i + k < last; k++)
       codes[i + k] = FN(fp8_code)(values[i + k] * q->inverse, p->is_stochastic ? ldexp(bits[k], -16) : -1.0, (int)p->mantissa,
                                   (int)p->bias, q->largest, (int)p->saturates);

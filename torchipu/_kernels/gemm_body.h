@@ -6,10 +6,8 @@
 #include "table/gemm.h"
 #undef TI_MR
 #undef TI_NR
-#undef TI_INLINE
 #undef TI_REG
 #define TI_NR (2 * VL)
-#define TI_INLINE static inline __attribute__((always_inline))
 #if VL == 16
 #define TI_MR 14
 #define TI_REG "v"
@@ -35,83 +33,38 @@ typedef struct {
   int64_t k, n1, n2;
   int accumulate;              /* add to what C holds */
 } ti_tile;
-static inline int64_t ti_min(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t ti_max(int64_t a, int64_t b) { return a > b ? a : b; }
-static inline int64_t ti_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /* Rows of a tile when `rows` are cut evenly into as few tiles as possible. */
 static inline int64_t ti_even(int64_t rows, int64_t most) { return ti_ceil(rows, ti_ceil(rows, most)); }
-static const int32_t TI_MASKS[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
 #endif
 
-#if VL == 16
-TI_INLINE FN(vf) FN(load_n)(const float *p, int n) { return (FN(vf))_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p); }
-TI_INLINE void FN(store_n)(float *p, FN(vf) v, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v); }
-#else
-TI_INLINE FN(vf) FN(load_n)(const float *p, int n) {
-  return (FN(vf))_mm256_maskload_ps(p, _mm256_loadu_si256((const __m256i *)(TI_MASKS + 8 - n)));
-}
-TI_INLINE void FN(store_n)(float *p, FN(vf) v, int n) {
-  _mm256_maskstore_ps(p, _mm256_loadu_si256((const __m256i *)(TI_MASKS + 8 - n)), (__m256)v);
-}
-#endif
-/* The lanes of p whose bits are set; the others are 0 and are not read. */
-#if VL == 16
-TI_INLINE FN(vf) FN(load_lanes)(const float *p, uint32_t bits) { return (FN(vf))_mm512_maskz_loadu_ps((__mmask16)bits, p); }
-#else
-TI_INLINE FN(vf) FN(load_lanes)(const float *p, uint32_t bits) {
-  const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
-  return (FN(vf))_mm256_maskload_ps(p, _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), lane), lane));
-}
-#endif
-TI_INLINE FN(vf) FN(load)(const float *p) { return *(const FN(vf) *)p; }
-TI_INLINE void FN(store)(float *p, FN(vf) v) { *(FN(vf) *)p = v; }
-TI_INLINE FN(vf) FN(splat)(float x) { return x - (FN(vf)){0}; }
-TI_INLINE FN(vf) FN(fma)(FN(vf) a, FN(vf) b, FN(vf) c) {
-#if VL == 16
-  return (FN(vf))_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#else
-  return (FN(vf))_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
-#endif
-}
-TI_INLINE FN(vf) FN(broadcast)(const float *p) {
+TI_INLINE VF FN(broadcast)(const float *p) {
 #if VL == 16
   __m512 v = _mm512_set1_ps(*p);
 #else
   __m256 v = _mm256_broadcast_ss(p);
 #endif
   __asm__("" : "+" TI_REG(v));  /* one load that both columns use, instead of a memory operand in each */
-  return (FN(vf))v;
-}
-TI_INLINE float FN(sum)(FN(vf) v) {
-#if VL == 16
-  __m256 h = _mm256_add_ps(_mm512_castps512_ps256((__m512)v),
-                           _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd((__m512)v), 1)));
-#else
-  __m256 h = (__m256)v;
-#endif
-  __m128 q = _mm_add_ps(_mm256_castps256_ps128(h), _mm256_extractf128_ps(h, 1));
-  q = _mm_add_ps(q, _mm_movehl_ps(q, q));
-  return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
+  return (VF)v;
 }
 
 /* mr rows, nv vectors; by_row: neighbours of A lie along k (ak = 1), otherwise along i (as = 1). */
 TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const int gathered, const int ahead, const int full,
                            const ti_tile *t, int n) {
-  FN(vf) c0[TI_MR], c1[TI_MR];
+  VF c0[TI_MR], c1[TI_MR];
   const int n0 = full || n > VL ? VL : n, n1 = full ? VL : n - n0;
   const ptrdiff_t as = by_row ? t->as : 1, ak = by_row ? 1 : t->ak, bs = t->bs, ldc = t->ldc;
   if (t->accumulate) {
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) {
-      c0[i] = FN(load_n)(t->c + i * ldc, n0);
-      if (nv > 1) c1[i] = FN(load_n)(t->c + i * ldc + VL, n1);
+      c0[i] = FN(load_part)(t->c + i * ldc, n0);
+      if (nv > 1) c1[i] = FN(load_part)(t->c + i * ldc + VL, n1);
     }
   } else if (t->row_bias) {
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) c0[i] = c1[i] = FN(broadcast)(t->row_bias + i);
   } else {
-    const FN(vf) first = t->col_bias ? FN(load_n)(t->col_bias, n0) : FN(splat)(0);
-    const FN(vf) second = nv > 1 && t->col_bias ? FN(load_n)(t->col_bias + VL, n1) : FN(splat)(0);
+    const VF first = t->col_bias ? FN(load_part)(t->col_bias, n0) : FN(set)(0);
+    const VF second = nv > 1 && t->col_bias ? FN(load_part)(t->col_bias + VL, n1) : FN(set)(0);
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) { c0[i] = first; c1[i] = second; }
   }
@@ -128,12 +81,12 @@ TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const i
         }
         /* a line of the rows of the next tile, all of which have been fetched by the time it begins */
         if (by_row) _mm_prefetch((const char *)(a + (mr + k % TI_LINE) * as - k % TI_LINE), _MM_HINT_T1);
-        const FN(vf) b0 = full ? FN(load)(row) : FN(load_n)(row, n0);
-        FN(vf) b1;
-        if (nv > 1) b1 = full ? FN(load)(row + VL) : FN(load_n)(row + VL, n1);
+        const VF b0 = full ? FN(load)(row) : FN(load_part)(row, n0);
+        VF b1;
+        if (nv > 1) b1 = full ? FN(load)(row + VL) : FN(load_part)(row + VL, n1);
 #pragma GCC unroll 16
         for (int i = 0; i < mr; i++) {
-          const FN(vf) x = FN(broadcast)(a + i * as);
+          const VF x = FN(broadcast)(a + i * as);
           c0[i] = FN(fma)(x, b0, c0[i]);
           if (nv > 1) c1[i] = FN(fma)(x, b1, c1[i]);
         }
@@ -143,8 +96,8 @@ TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const i
     }
 #pragma GCC unroll 16
   for (int i = 0; i < mr; i++) {
-    FN(store_n)(t->c + i * ldc, c0[i], n0);
-    if (nv > 1) FN(store_n)(t->c + i * ldc + VL, c1[i], n1);
+    FN(store_part)(t->c + i * ldc, c0[i], n0);
+    if (nv > 1) FN(store_part)(t->c + i * ldc + VL, c1[i], n1);
   }
 }
 
@@ -210,9 +163,9 @@ TI_ROWS(tiles_g)
 #endif
 
 /* A masked store costs more than a whole one. */
-TI_INLINE void FN(store_rows)(float *p, FN(vf) v, const int n) {
+TI_INLINE void FN(store_rows)(float *p, VF v, const int n) {
   if (n == VL) FN(store)(p, v);
-  else FN(store_n)(p, v, n);
+  else FN(store_part)(p, v, n);
 }
 
 /* Transposes a block of rows <= VL by VL columns in registers; `ahead` fetches from a block further along the rows. */
@@ -254,7 +207,7 @@ TI_INLINE void FN(transpose_block)(const float *s, ptrdiff_t ls, float *d, ptrdi
     r[12 + i] = _mm512_shuffle_f32x4(t[8 + i], t[12 + i], 0xdd);
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; i++) FN(store_rows)(d + i * ld, (FN(vf))r[i], rows);
+  for (int i = 0; i < 16; i++) FN(store_rows)(d + i * ld, (VF)r[i], rows);
 #else
   __m256 r[8], t[8];
 #pragma GCC unroll 8
@@ -273,8 +226,8 @@ TI_INLINE void FN(transpose_block)(const float *s, ptrdiff_t ls, float *d, ptrdi
   }
 #pragma GCC unroll 4
   for (int i = 0; i < 4; i++) {
-    FN(store_rows)(d + i * ld, (FN(vf))_mm256_permute2f128_ps(r[i], r[4 + i], 0x20), rows);
-    FN(store_rows)(d + (4 + i) * ld, (FN(vf))_mm256_permute2f128_ps(r[i], r[4 + i], 0x31), rows);
+    FN(store_rows)(d + i * ld, (VF)_mm256_permute2f128_ps(r[i], r[4 + i], 0x20), rows);
+    FN(store_rows)(d + (4 + i) * ld, (VF)_mm256_permute2f128_ps(r[i], r[4 + i], 0x31), rows);
   }
 #endif
 }
@@ -321,7 +274,7 @@ static void FN(pack_rows)(const float *a, ptrdiff_t as, ptrdiff_t ak, int64_t m,
       const int64_t rows = ti_min(even, m - i);
       for (int64_t v = 0; v < rows; v += VL) {
         const int n = (int)ti_min(VL, rows - v);
-        FN(store_n)(d + i * depth + (k0 + k) * rows + v, FN(load_n)(a + (i + v) * as + k * ak, n), n);
+        FN(store_part)(d + i * depth + (k0 + k) * rows + v, FN(load_part)(a + (i + v) * as + k * ak, n), n);
       }
     }
 }

@@ -4,7 +4,6 @@
  * half, rounded as the machine does: source ipu_hardware.md, section 5. Where tiles share the summands, each begins at zero,
  * and what they come to is added up as floats, in the order of the tiles, and rounded to a half.
  */
-#include "rowmath.h"
 #include "gemm_body.h"
 #include "rounding_body.h"
 
@@ -30,14 +29,14 @@ typedef struct {
 } FN(half_tile);
 
 TI_INLINE void FN(half_tile_of)(const int mr, const FN(half_tile) *t, int n) {
-  FN(vf) c0[TI_HALF_ROWS], c1[TI_HALF_ROWS];
+  VF c0[TI_HALF_ROWS], c1[TI_HALF_ROWS];
   const float *a[TI_HALF_ROWS];
   const int n0 = n < VL ? n : VL, n1 = n - n0;
 #pragma GCC unroll 8
   for (int i = 0; i < mr; i++) {
     a[i] = t->a[i];
-    c0[i] = t->starts ? FN(splat)(0) : FN(load)(t->c + i * TI_PANEL);
-    c1[i] = t->starts ? FN(splat)(0) : FN(load)(t->c + i * TI_PANEL + VL);
+    c0[i] = t->starts ? FN(set)(0) : FN(load)(t->c + i * TI_PANEL);
+    c1[i] = t->starts ? FN(set)(0) : FN(load)(t->c + i * TI_PANEL + VL);
   }
   const float *b = t->b;
   const int64_t *places = t->places, ak = t->ak;
@@ -46,13 +45,13 @@ TI_INLINE void FN(half_tile_of)(const int mr, const FN(half_tile) *t, int n) {
     const int64_t length = ti_min(t->size, t->k - from);
     for (int64_t k = 0; k < length; k++) {
       const float *row = places ? b + *places++ : b;
-      FN(vf) b0, b1;
+      VF b0, b1;
       if (n == TI_NR) { b0 = FN(load)(row); b1 = FN(load)(row + VL); }
-      else { b0 = FN(load_n)(row, n0); b1 = n1 > 0 ? FN(load_n)(row + VL, n1) : FN(splat)(0); }
+      else { b0 = FN(load_part)(row, n0); b1 = n1 > 0 ? FN(load_part)(row + VL, n1) : FN(set)(0); }
       if (!places) b += TI_PANEL;
 #pragma GCC unroll 8
       for (int i = 0; i < mr; i++) {
-        const FN(vf) x = FN(broadcast)(a[i]);
+        const VF x = FN(broadcast)(a[i]);
         c0[i] = FN(fma)(x, b0, c0[i]);
         c1[i] = FN(fma)(x, b1, c1[i]);
         a[i] += ak;
@@ -63,7 +62,7 @@ TI_INLINE void FN(half_tile_of)(const int mr, const FN(half_tile) *t, int n) {
       for (int i = 0; i < mr; i++) {
         const int64_t element = number * t->results + t->rows[i] + t->column;
 #if VL == 16
-        const FN(ru) words = FN(random_words)(t->keys, element);
+        const VU words = FN(random_words)(t->keys, element);
         c0[i] = FN(rounded_by)(c0[i], words & 0xffff, t->overflow);
         c1[i] = FN(rounded_by)(c1[i], words >> 16, t->overflow);
 #else
@@ -108,7 +107,7 @@ static void (*const FN(half_tiles)[])(const FN(half_tile) *, int) = {
 static void FN(half_sums)(const FN(half_tile) *t, float *sums, const int64_t *numbers, int64_t rows) {
   for (int64_t r = 0; r < rows; r++)
     for (int64_t j = 0; j < TI_PANEL; j += VL) {
-      const FN(vf) v = FN(load)(sums + r * TI_PANEL + j);
+      const VF v = FN(load)(sums + r * TI_PANEL + j);
       const int64_t element = t->first * t->results + numbers[r] + t->column + j;
       FN(store)(sums + r * TI_PANEL + j, t->is_stochastic ? FN(rounded_by)(v, FN(random_halves)(t->keys, element), t->overflow)
                                                           : FN(rounded_to_nearest)(v, t->overflow));

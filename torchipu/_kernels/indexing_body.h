@@ -2,9 +2,8 @@
  *
  * A value is written by one item only, which takes its sources in their order: the result is the same on any number of
  * threads, the last write wins, and sums are added from the first source to the last. */
-#include "rowmath.h"
 
-static inline __attribute__((always_inline)) int64_t FN(position)(const char *p, int64_t bytes, int64_t i) {
+TI_INLINE int64_t FN(position)(const char *p, int64_t bytes, int64_t i) {
   return bytes == 8 ? ((const int64_t *)p)[i] : ((const int32_t *)p)[i];
 }
 
@@ -44,13 +43,13 @@ static inline int64_t FN(gather_floats)(float *out, const float *table, const in
 }
 #endif
 
-static inline __attribute__((always_inline)) int FN(gather_sized)(
+TI_INLINE int FN(gather_sized)(
     char *const *args, const int64_t *ints, int64_t begin, int64_t end, int64_t bytes, int64_t index_bytes) {
   const gather_block_ints *const p = (const gather_block_ints *)ints;
   const int64_t n = p->index_rows, inner = p->inner, extent = p->extent;
   int bad = 0;
   for (int64_t row = begin; row < end;) {
-    const int64_t run = inner == 1 ? TI_MIN(n - row % n, end - row) : 1, count = run * inner;
+    const int64_t run = inner == 1 ? ti_min(n - row % n, end - row) : 1, count = run * inner;
     const char *table = args[1] + row / n * extent * inner * bytes;
     char *out = args[0] + row * inner * bytes;
     int64_t j = 0;
@@ -86,7 +85,7 @@ TI_KERNEL(gather_block) {
 }
 
 /* As eager mode has it: NaN wins over numbers. */
-static inline __attribute__((always_inline)) float FN(join_float)(int how, float x, float y) {
+TI_INLINE float FN(join_float)(int how, float x, float y) {
   switch (how) {
     case TI_JOIN_MULTIPLY: return x * y;
     case TI_JOIN_MAX: return y != y ? y : x < y ? y : x;
@@ -94,7 +93,7 @@ static inline __attribute__((always_inline)) float FN(join_float)(int how, float
     default: return x + y;
   }
 }
-static inline __attribute__((always_inline)) int64_t FN(join_long)(int how, int64_t x, int64_t y) {
+TI_INLINE int64_t FN(join_long)(int how, int64_t x, int64_t y) {
   switch (how) {
     case TI_JOIN_MULTIPLY: return (int64_t)((uint64_t)x * (uint64_t)y);
     case TI_JOIN_MAX: return x < y ? y : x;
@@ -103,14 +102,14 @@ static inline __attribute__((always_inline)) int64_t FN(join_long)(int how, int6
   }
 }
 
-static inline __attribute__((always_inline)) int FN(scatter_sized)(
+TI_INLINE int FN(scatter_sized)(
     char *const *args, const int64_t *ints, int64_t begin, int64_t end, int64_t bytes, int how, int is_long) {
   const scatter_block_ints *const p = (const scatter_block_ints *)ints;
   const int64_t index_bytes = p->index_bytes, n = p->index_rows, inner = p->inner, extent = p->extent;
   const int64_t source_rows = p->source_rows;
   const int64_t panels = (inner + TI_SCATTER_PANEL - 1) / TI_SCATTER_PANEL, constant = source_rows == 0;
   for (int64_t item = begin; item < end; item++) {
-    const int64_t o = item / panels, first = item % panels * TI_SCATTER_PANEL, columns = TI_MIN(TI_SCATTER_PANEL, inner - first);
+    const int64_t o = item / panels, first = item % panels * TI_SCATTER_PANEL, columns = ti_min(TI_SCATTER_PANEL, inner - first);
     char *out = args[0] + (o * extent * inner + first) * bytes;
     const char *source = args[2] + (constant ? 0 : (o * source_rows * inner + first) * bytes);
     for (int64_t i = 0; i < n; i++) {
@@ -236,7 +235,7 @@ static inline int64_t FN(set_before)(const int64_t *counts, int64_t block) {
 TI_KERNEL(mask_count) {
   const mask_count_ints *const p = (const mask_count_ints *)ints;
   for (int64_t block = begin; block < end; block++) {
-    const int64_t last = TI_MIN(p->elements, (block + 1) * TI_MASK_BLOCK);
+    const int64_t last = ti_min(p->elements, (block + 1) * TI_MASK_BLOCK);
     int64_t count = 0;
     for (int64_t i = block * TI_MASK_BLOCK; i < last; i++) count += args[1][i] != 0;
     ((int64_t *)args[0])[block] = count;
@@ -248,7 +247,7 @@ TI_KERNEL(mask_scatter) {
   const masked_ints *const p = (const masked_ints *)ints;
   const int64_t bytes = p->element_bytes;
   int64_t taken = FN(set_before)((const int64_t *)args[4], begin);
-  for (int64_t i = begin * TI_MASK_BLOCK, last = TI_MIN(p->elements, end * TI_MASK_BLOCK); i < last; i++) {
+  for (int64_t i = begin * TI_MASK_BLOCK, last = ti_min(p->elements, end * TI_MASK_BLOCK); i < last; i++) {
     const char *from = args[1] + i * bytes;
     if (args[3][i]) {
       if (taken >= p->selected) return TI_TRAP_RANGE;
@@ -263,7 +262,7 @@ TI_KERNEL(mask_compact) {
   const masked_ints *const p = (const masked_ints *)ints;
   const int64_t bytes = p->element_bytes;
   int64_t put = FN(set_before)((const int64_t *)args[3], begin);
-  for (int64_t i = begin * TI_MASK_BLOCK, last = TI_MIN(p->elements, end * TI_MASK_BLOCK); i < last; i++)
+  for (int64_t i = begin * TI_MASK_BLOCK, last = ti_min(p->elements, end * TI_MASK_BLOCK); i < last; i++)
     if (args[2][i] && put < p->selected) memcpy(args[0] + put++ * bytes, args[1] + i * bytes, (size_t)bytes);
   return TI_OK;
 }
@@ -272,7 +271,7 @@ TI_KERNEL(nonzero) {
   const nonzero_ints *const p = (const nonzero_ints *)ints;
   const int64_t dims = p->dims;
   int64_t put = FN(set_before)((const int64_t *)args[2], begin);
-  for (int64_t i = begin * TI_MASK_BLOCK, last = TI_MIN(p->elements, end * TI_MASK_BLOCK); i < last && put < p->size; i++) {
+  for (int64_t i = begin * TI_MASK_BLOCK, last = ti_min(p->elements, end * TI_MASK_BLOCK); i < last && put < p->size; i++) {
     if (!args[1][i]) continue;
     int64_t *out = (int64_t *)args[0] + put++ * dims, rest = i;
     for (int64_t d = dims - 1; d >= 0; d--) {

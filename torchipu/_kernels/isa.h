@@ -1,8 +1,9 @@
 /* Compiles one kernel body for AVX2 and for AVX-512; the engine picks one of the two when it is imported.
  *
  * A family writes its arithmetic in <family>_body.h with FN(name) around every function name, TI_KERNEL(name) before the
- * block of every kernel of the table, VL floats a vector, and GCC vector types. The build includes it through isa_build.h,
- * behind <family>.h where there is one: that is read once, before any instruction set is chosen.
+ * block of every kernel of the table, VL floats a vector, GCC vector types, and the vocabulary of vector_math_body.h. The
+ * build includes it through isa_build.h, behind <family>.h where there is one: that is read once, before any instruction
+ * set is chosen.
  */
 #ifndef TORCHIPU_ISA_H
 #define TORCHIPU_ISA_H
@@ -22,6 +23,19 @@
 
 #define TI_KERNEL(name) \
   static int FN(name)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin, int64_t end, void *scratch)
+
+/* Vectors of VL floats, of as many whole numbers and words, and their masks; which ones, FN says. */
+#define VF FN(vf)
+#define VI FN(vi)
+#define VU FN(vu)
+#define VM FN(vm)
+#define TI_INLINE static inline __attribute__((always_inline))
+
+static inline int64_t ti_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t ti_max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline int64_t ti_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
+/* Masks of the first n of eight lanes begin at element 8 - n. */
+static const int32_t TI_FIRST[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
 
 /* TORCHIPU_ISA=avx2 in the environment forces the baseline, for tests and for comparisons. */
 static inline int ti_has_avx512(void) {

@@ -16,17 +16,8 @@ TI_INLINE void FN(add_pair)(FN(squares) *sum, int64_t turn, VF a, VF b) {
 }
 
 TI_INLINE void FN(put_pair)(double *partial, int64_t item, const FN(squares) *sum) {
-  partial[2 * item] = FN(hsum)(sum->a[0] + sum->a[1]);
-  partial[2 * item + 1] = FN(hsum)(sum->b[0] + sum->b[1]);
-}
-
-/* The elements from i on that exist; zeros behind the last. */
-TI_INLINE VF FN(within)(VF v, int64_t width) {
-  if (width >= VL) return v;
-  float lanes[VL];
-  FN(st)(lanes, v);
-  for (int64_t j = width; j < VL; j++) lanes[j] = 0;
-  return FN(ld)(lanes);
+  partial[2 * item] = FN(sum_lanes)(sum->a[0] + sum->a[1]);
+  partial[2 * item + 1] = FN(sum_lanes)(sum->b[0] + sum->b[1]);
 }
 
 /* lamb_direction: args exp_avg, exp_avg_sq, direction (float), partial (doubles), param, grad, hyper, step; also the
@@ -34,27 +25,27 @@ TI_INLINE VF FN(within)(VF v, int64_t width) {
 TI_KERNEL(lamb_direction) {
   const double *hyper = (const double *)args[6], step = *(const float *)args[7];
   const int64_t h = ints[1];
-  const int corrected = hyper[FN(BIAS_CORRECTION)] != 0;
-  const float scale = (float)hyper[FN(GRAD_SCALE)], decay = (float)hyper[FN(WEIGHT_DECAY)];
-  const float beta2 = (float)hyper[FN(BETA2)], eps = (float)hyper[FN(EPS)];
-  const float fresh1 = (float)(1.0 - hyper[FN(BETA1)]), fresh2 = (float)(1.0 - hyper[FN(BETA2)]);
-  const float first = corrected ? (float)(1.0 / (1.0 - pow(hyper[FN(BETA1)], step))) : 1.0f;
-  const float root = corrected ? (float)(1.0 / sqrt(1.0 - pow(hyper[FN(BETA2)], step))) : 1.0f;
+  const int corrected = hyper[TI_HYPER_BIAS_CORRECTION] != 0;
+  const float scale = (float)hyper[TI_HYPER_GRAD_SCALE], decay = (float)hyper[TI_HYPER_WEIGHT_DECAY];
+  const float beta2 = (float)hyper[TI_HYPER_BETA2], eps = (float)hyper[TI_HYPER_EPS];
+  const float fresh1 = (float)(1.0 - hyper[TI_HYPER_BETA1]), fresh2 = (float)(1.0 - hyper[TI_HYPER_BETA2]);
+  const float first = corrected ? (float)(1.0 / (1.0 - pow(hyper[TI_HYPER_BETA1], step))) : 1.0f;
+  const float root = corrected ? (float)(1.0 / sqrt(1.0 - pow(hyper[TI_HYPER_BETA2], step))) : 1.0f;
   FN(target) to;
   FN(aim)(&to, args, ints);
   for (int64_t item = begin; item < end; item++) {
-    const int64_t last = TI_MIN(ints[0], (item + 1) * FN(SPAN));
+    const int64_t last = ti_min(ints[0], (item + 1) * TI_SPAN);
     FN(squares) sum = {{{0}}, {{0}}};
-    for (int64_t i = item * FN(SPAN), turn = 0; i < last; i += VL, turn++) {
+    for (int64_t i = item * TI_SPAN, turn = 0; i < last; i += VL, turn++) {
       const int64_t width = last - i;
       const VF param = FN(read)(args, h, 4, i, width), grad = FN(read)(args, h, 5, i, width) * scale;
       const VF mean = FN(lerp)(FN(read)(args, h, 0, i, width), grad, fresh1);
       const VF square = FN(read)(args, h, 1, i, width) * beta2 + grad * grad * fresh2;
       FN(write)(&to, 0, i, width, mean);
       FN(write)(&to, 1, i, width, square);
-      const VF move = FN(within)(mean * first / (FN(vsqrt)(square) * root + eps) + param * decay, width);
+      const VF move = FN(keep_most)(mean * first / (FN(sqrt)(square) * root + eps) + param * decay, width);
       FN(write)(&to, 2, i, width, move);
-      FN(add_pair)(&sum, turn, FN(within)(param, width), move);
+      FN(add_pair)(&sum, turn, FN(keep_most)(param, width), move);
     }
     FN(put_pair)((double *)args[3], item, &sum);
   }
@@ -65,11 +56,11 @@ TI_KERNEL(lamb_direction) {
 TI_KERNEL(lars_norms) {
   const int64_t h = ints[1];
   for (int64_t item = begin; item < end; item++) {
-    const int64_t last = TI_MIN(ints[0], (item + 1) * FN(SPAN));
+    const int64_t last = ti_min(ints[0], (item + 1) * TI_SPAN);
     FN(squares) sum = {{{0}}, {{0}}};
-    for (int64_t i = item * FN(SPAN), turn = 0; i < last; i += VL, turn++)
-      FN(add_pair)(&sum, turn, FN(within)(FN(read)(args, h, 1, i, last - i), last - i),
-                   FN(within)(FN(read)(args, h, 2, i, last - i), last - i));
+    for (int64_t i = item * TI_SPAN, turn = 0; i < last; i += VL, turn++)
+      FN(add_pair)(&sum, turn, FN(keep_most)(FN(read)(args, h, 1, i, last - i), last - i),
+                   FN(keep_most)(FN(read)(args, h, 2, i, last - i), last - i));
     FN(put_pair)((double *)args[0], item, &sum);
   }
   return TI_OK;
@@ -84,12 +75,12 @@ TI_KERNEL(trust_ratio) {
   double weight = 0, other = 0;
   for (int64_t i = 0; i < ints[0]; i++) weight += partial[2 * i], other += partial[2 * i + 1];
   weight = sqrt(weight), other = sqrt(other);
-  if (ints[1]) other *= fabs(hyper[FN(GRAD_SCALE)]);
+  if (ints[1]) other *= fabs(hyper[TI_HYPER_GRAD_SCALE]);
   double ratio = 1;
   if (ints[1] && weight > 0 && other > 0)
-    ratio = hyper[FN(TRUST_COEFFICIENT)] * weight / (other + hyper[FN(WEIGHT_DECAY)] * weight + hyper[FN(EPS)]);
+    ratio = hyper[TI_HYPER_TRUST_COEFFICIENT] * weight / (other + hyper[TI_HYPER_WEIGHT_DECAY] * weight + hyper[TI_HYPER_EPS]);
   else if (!ints[1] && weight > 0 && other > 0)
-    ratio = (weight < hyper[FN(MAX_WEIGHT_NORM)] ? weight : hyper[FN(MAX_WEIGHT_NORM)]) / other;
+    ratio = (weight < hyper[TI_HYPER_MAX_WEIGHT_NORM] ? weight : hyper[TI_HYPER_MAX_WEIGHT_NORM]) / other;
   *(float *)args[0] = (float)ratio;
   return TI_OK;
 }
@@ -97,11 +88,11 @@ TI_KERNEL(trust_ratio) {
 /* lamb_apply: args param, ratio, direction, hyper; also the random words of param. */
 TI_KERNEL(lamb_apply) {
   const double *hyper = (const double *)args[3];
-  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1];
-  const float rate = (float)(hyper[FN(LR)] * *(const float *)args[1]);
+  const int64_t last = ti_min(ints[0], end * TI_SPAN), h = ints[1];
+  const float rate = (float)(hyper[TI_HYPER_LR] * *(const float *)args[1]);
   FN(target) to;
   FN(aim)(&to, args, ints);
-  for (int64_t i = begin * FN(SPAN); i < last; i += VL)
+  for (int64_t i = begin * TI_SPAN; i < last; i += VL)
     FN(write)(&to, 0, i, last - i, FN(read)(args, h, 0, i, last - i) - FN(read)(args, h, 2, i, last - i) * rate);
   return TI_OK;
 }
@@ -111,12 +102,12 @@ TI_KERNEL(lamb_apply) {
  * convolutional networks", 2017. */
 TI_KERNEL(lars_apply) {
   const double *hyper = (const double *)args[4];
-  const int64_t last = TI_MIN(ints[0], end * FN(SPAN)), h = ints[1];
-  const float scale = (float)hyper[FN(GRAD_SCALE)], decay = (float)hyper[FN(WEIGHT_DECAY)];
-  const float momentum = (float)hyper[FN(MOMENTUM)], rate = (float)(hyper[FN(LR)] * *(const float *)args[2]);
+  const int64_t last = ti_min(ints[0], end * TI_SPAN), h = ints[1];
+  const float scale = (float)hyper[TI_HYPER_GRAD_SCALE], decay = (float)hyper[TI_HYPER_WEIGHT_DECAY];
+  const float momentum = (float)hyper[TI_HYPER_MOMENTUM], rate = (float)(hyper[TI_HYPER_LR] * *(const float *)args[2]);
   FN(target) to;
   FN(aim)(&to, args, ints);
-  for (int64_t i = begin * FN(SPAN); i < last; i += VL) {
+  for (int64_t i = begin * TI_SPAN; i < last; i += VL) {
     const int64_t width = last - i;
     const VF param = FN(read)(args, h, 0, i, width);
     const VF grad = FN(read)(args, h, 3, i, width) * scale + param * decay;

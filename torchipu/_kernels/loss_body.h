@@ -1,6 +1,5 @@
 /* Losses: negative log-likelihood over classes, and losses of pairs of elements. A reduced loss is summed over fixed
  * chunks in float, and over the chunks in double. */
-#include "rowmath_body.h"
 
 /* Reads element i of an index tensor of 4 or 8 bytes. */
 TI_INLINE int64_t FN(index_at)(const char *p, int64_t bytes, int64_t i) {
@@ -14,7 +13,7 @@ TI_KERNEL(nll) {
   const int64_t count = p->positions, classes = p->classes, inner = p->inner, reduction = p->reduction, chunk = p->chunk;
   for (int64_t item = begin; item < end; item++) {
     double loss = 0, total = 0;
-    for (int64_t i = item * chunk; i < TI_MIN(count, (item + 1) * chunk); i++) {
+    for (int64_t i = item * chunk; i < ti_min(count, (item + 1) * chunk); i++) {
       const int64_t k = FN(index_at)(args[2], p->target_bytes, i);
       float value = 0.0f;
       if (k != p->ignored) {
@@ -98,15 +97,15 @@ TI_KERNEL(pair_loss) {
   const pair_loss_ints *const p = (const pair_loss_ints *)ints;
   const int64_t n = p->elements, kind = p->kind, reduction = p->reduction, period = p->period, chunk = p->chunk;
   for (int64_t item = begin; item < end; item++) {
-    const int64_t first = item * chunk, last = TI_MIN(n, first + chunk);
+    const int64_t first = item * chunk, last = ti_min(n, first + chunk);
     if (kind == TI_PAIR_LOSS_MSE && reduction) {
       VF s = {0};
       int64_t i = first;
       for (; i + VL <= last; i += VL) {
-        const VF d = FN(ld)(x + i) - FN(ld)(t + i);
+        const VF d = FN(load)(x + i) - FN(load)(t + i);
         s += d * d;
       }
-      double sum = FN(hsum)(s);
+      double sum = FN(sum_lanes)(s);
       for (; i < last; i++) sum += FN(pair)(kind, x[i], t[i], 1.0f, 1.0f, beta);
       out[item] = (float)sum;
       continue;

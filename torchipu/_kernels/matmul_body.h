@@ -6,7 +6,7 @@ static void FN(pack_panel)(const float *s, ptrdiff_t row, ptrdiff_t col, int64_t
   if (col == 1) {
     for (int64_t k = 0; k < count; k++)
       for (int64_t v = 0; v < TI_PANEL; v += VL)
-        FN(store)(d + k * TI_PANEL + v, FN(load_n)(s + k * row + v, (int)ti_max(0, ti_min(VL, n - v))));
+        FN(store)(d + k * TI_PANEL + v, FN(load_part)(s + k * row + v, (int)ti_max(0, ti_min(VL, n - v))));
     return;
   }
   FN(transpose)(s, col, d, TI_PANEL, n, count);
@@ -110,9 +110,9 @@ TI_KERNEL(matmul) {
   return TI_OK;
 }
 
-/* sums[v] = the sum of the lanes of held[v], for up to 16 vectors: those of FN(sum), halves added up again and again. */
+/* sums[v] = the sum of the lanes of held[v], for up to 16 vectors: those of FN(sum_lanes), halves added up again and again. */
 #if VL == 16
-TI_INLINE void FN(sums_of)(const int count, const FN(vf) *held, float *sums) {
+TI_INLINE void FN(sums_of)(const int count, const VF *held, float *sums) {
   __m512 v[16];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; i++) {
@@ -131,21 +131,21 @@ TI_INLINE void FN(sums_of)(const int count, const FN(vf) *held, float *sums) {
   _mm512_mask_storeu_ps(sums, (__mmask16)((1u << count) - 1), _mm512_permutexvar_ps(order, all));
 }
 #else
-TI_INLINE void FN(sums_of)(const int count, const FN(vf) *held, float *sums) {
+TI_INLINE void FN(sums_of)(const int count, const VF *held, float *sums) {
 #pragma GCC unroll 16
-  for (int i = 0; i < count; i++) sums[i] = FN(sum)(held[i]);
+  for (int i = 0; i < count; i++) sums[i] = FN(sum_lanes)(held[i]);
 }
 #endif
 
 /* Adds the products of n summands. */
 TI_INLINE void FN(dots_step)(const int mr, const int nr, const int whole, const float *a, ptrdiff_t as, const float *b, ptrdiff_t bs,
-                             int n, FN(vf) *held) {
-  FN(vf) x[4];
+                             int n, VF *held) {
+  VF x[4];
 #pragma GCC unroll 4
-  for (int i = 0; i < mr; i++) x[i] = whole ? FN(load)(a + i * as) : FN(load_n)(a + i * as, n);
+  for (int i = 0; i < mr; i++) x[i] = whole ? FN(load)(a + i * as) : FN(load_part)(a + i * as, n);
 #pragma GCC unroll 8
   for (int j = 0; j < nr; j++) {
-    const FN(vf) y = whole ? FN(load)(b + j * bs) : FN(load_n)(b + j * bs, n);
+    const VF y = whole ? FN(load)(b + j * bs) : FN(load_part)(b + j * bs, n);
 #pragma GCC unroll 4
     for (int i = 0; i < mr; i++) held[i * nr + j] = FN(fma)(x[i], y, held[i * nr + j]);
   }
@@ -153,9 +153,9 @@ TI_INLINE void FN(dots_step)(const int mr, const int nr, const int whole, const 
 
 /* sums[i * nr + j] = the dot product of row i of A and row j of B, summed in the lanes of a vector first. */
 TI_INLINE void FN(dots)(const int mr, const int nr, const float *a, ptrdiff_t as, const float *b, ptrdiff_t bs, int64_t K, float *sums) {
-  FN(vf) held[16];
+  VF held[16];
 #pragma GCC unroll 16
-  for (int i = 0; i < mr * nr; i++) held[i] = FN(splat)(0);
+  for (int i = 0; i < mr * nr; i++) held[i] = FN(set)(0);
   int64_t k = 0;
   for (; k + VL <= K; k += VL) FN(dots_step)(mr, nr, 1, a + k, as, b + k, bs, VL, held);
   if (k < K) FN(dots_step)(mr, nr, 0, a + k, as, b + k, bs, (int)(K - k), held);

@@ -1,5 +1,5 @@
 /* Layer, group and batch normalisation. Optional arguments are named by flags; an absent one points anywhere. */
-#include "rowmath_body.h"
+#include "row_sums_body.h"
 
 /* y = (x - mean) rstd w + b with one w and b for each element of the row. */
 TI_INLINE void FN(normalise_row)(float *y, const float *x, const float *w, const float *b, int flags, float mean,
@@ -7,19 +7,19 @@ TI_INLINE void FN(normalise_row)(float *y, const float *x, const float *w, const
   const VF m = FN(set)(mean), r = FN(set)(rstd), one = FN(set)(1.0f), none = {0};
   int64_t i = 0;
   if (flags == 3) {
-    for (; i + VL <= n; i += VL) FN(st)(y + i, (FN(ld)(x + i) - m) * r * FN(ld)(w + i) + FN(ld)(b + i));
+    for (; i + VL <= n; i += VL) FN(store)(y + i, (FN(load)(x + i) - m) * r * FN(load)(w + i) + FN(load)(b + i));
   } else {
     for (; i + VL <= n; i += VL) {
-      VF v = (FN(ld)(x + i) - m) * r;
-      if (flags & 1) v = v * FN(ld)(w + i);
-      if (flags & 2) v = v + FN(ld)(b + i);
-      FN(st)(y + i, v);
+      VF v = (FN(load)(x + i) - m) * r;
+      if (flags & 1) v = v * FN(load)(w + i);
+      if (flags & 2) v = v + FN(load)(b + i);
+      FN(store)(y + i, v);
     }
   }
   if (i < n) {
     const int64_t left = n - i;
-    const VF scale = flags & 1 ? FN(ldn)(w + i, left, one) : one, shift = flags & 2 ? FN(ldn)(b + i, left, none) : none;
-    FN(stn)(y + i, (FN(ldn)(x + i, left, m) - m) * r * scale + shift, left);
+    const VF scale = flags & 1 ? FN(load_filled)(w + i, left, one) : one, shift = flags & 2 ? FN(load_part)(b + i, left) : none;
+    FN(store_part)(y + i, (FN(load_filled)(x + i, left, m) - m) * r * scale + shift, left);
   }
 }
 
@@ -29,14 +29,14 @@ TI_INLINE void FN(scale_row_of)(float *y, const float *x, const float *added, fl
   const VF m = FN(set)(mean), a = FN(set)(scale), b = FN(set)(shift);
   int64_t i = 0;
   for (; i + VL <= n; i += VL) {
-    VF v = (FN(ld)(x + i) - m) * a + b;
-    if (adds) v += FN(ld)(added + i);
-    FN(st)(y + i, is_relu ? (VF)((FN(vi))v & ~(FN(vi))(v < 0)) : v);
+    VF v = (FN(load)(x + i) - m) * a + b;
+    if (adds) v += FN(load)(added + i);
+    FN(store)(y + i, is_relu ? FN(relu)(v) : v);
   }
   if (i < n) {
-    VF v = (FN(ldn)(x + i, n - i, m) - m) * a + b;
-    if (adds) v += FN(ldn)(added + i, n - i, m);
-    FN(stn)(y + i, is_relu ? (VF)((FN(vi))v & ~(FN(vi))(v < 0)) : v, n - i);
+    VF v = (FN(load_filled)(x + i, n - i, m) - m) * a + b;
+    if (adds) v += FN(load_filled)(added + i, n - i, m);
+    FN(store_part)(y + i, is_relu ? FN(relu)(v) : v, n - i);
   }
 }
 /* `added` may be NULL. */
@@ -53,10 +53,10 @@ TI_INLINE void FN(grad_row)(float *dx, const float *g, const float *x, float mea
                             int64_t n) {
   const VF m = FN(set)(mean), a = FN(set)(by_g), b = FN(set)(by_x), c = FN(set)(shift);
   int64_t i = 0;
-  for (; i + VL <= n; i += VL) FN(st)(dx + i, FN(ld)(g + i) * a + ((FN(ld)(x + i) - m) * b + c));
+  for (; i + VL <= n; i += VL) FN(store)(dx + i, FN(load)(g + i) * a + ((FN(load)(x + i) - m) * b + c));
   if (i < n) {
-    const VF v = FN(ldn)(g + i, n - i, m) * a + ((FN(ldn)(x + i, n - i, m) - m) * b + c);
-    FN(stn)(dx + i, v, n - i);
+    const VF v = FN(load_filled)(g + i, n - i, m) * a + ((FN(load_filled)(x + i, n - i, m) - m) * b + c);
+    FN(store_part)(dx + i, v, n - i);
   }
 }
 
@@ -86,46 +86,46 @@ TI_KERNEL(layer_norm_grad) {
   for (int64_t chunk = begin; chunk < end; chunk++) {
     float *dw = partials + chunk * 2 * n, *db = dw + n;
     if (wanted) memset(dw, 0, 2 * (size_t)n * sizeof(float));
-    for (int64_t row = chunk * rows; row < TI_MIN(m, (chunk + 1) * rows); row++) {
+    for (int64_t row = chunk * rows; row < ti_min(m, (chunk + 1) * rows); row++) {
       const float *g = dy + row * n, *v = x + row * n;
       float *out = dx + row * n;
-      const VF centre = FN(set)(mean[row]), r = FN(set)(rstd[row]), none = {0};
+      const VF centre = FN(set)(mean[row]), r = FN(set)(rstd[row]);
       VF sum = {0}, product = {0};
       int64_t i = 0;
       for (; i + VL <= n; i += VL) {
-        const VF gi = FN(ld)(g + i), xi = (FN(ld)(v + i) - centre) * r;
+        const VF gi = FN(load)(g + i), xi = (FN(load)(v + i) - centre) * r;
         VF gw = gi;
-        if (weighted) gw = gi * FN(ld)(w + i);
+        if (weighted) gw = gi * FN(load)(w + i);
         if (wanted) {
-          FN(st)(dw + i, FN(ld)(dw + i) + gi * xi);
-          FN(st)(db + i, FN(ld)(db + i) + gi);
+          FN(store)(dw + i, FN(load)(dw + i) + gi * xi);
+          FN(store)(db + i, FN(load)(db + i) + gi);
         }
         sum += gw, product += gw * xi;
       }
       if (i < n) {
         const int64_t left = n - i;
-        const VF gi = FN(ldn)(g + i, left, none), xi = (FN(ldn)(v + i, left, centre) - centre) * r;
+        const VF gi = FN(load_part)(g + i, left), xi = (FN(load_filled)(v + i, left, centre) - centre) * r;
         VF gw = gi;
-        if (weighted) gw = gi * FN(ldn)(w + i, left, none);
+        if (weighted) gw = gi * FN(load_part)(w + i, left);
         if (wanted) {
-          FN(stn)(dw + i, FN(ldn)(dw + i, left, none) + gi * xi, left);
-          FN(stn)(db + i, FN(ldn)(db + i, left, none) + gi, left);
+          FN(store_part)(dw + i, FN(load_part)(dw + i, left) + gi * xi, left);
+          FN(store_part)(db + i, FN(load_part)(db + i, left) + gi, left);
         }
         sum += gw, product += gw * xi;
       }
-      const VF level = FN(set)(FN(hsum)(sum) / (float)n), slope = FN(set)(FN(hsum)(product) / (float)n);
+      const VF level = FN(set)(FN(sum_lanes)(sum) / (float)n), slope = FN(set)(FN(sum_lanes)(product) / (float)n);
       for (i = 0; i + VL <= n; i += VL) {
-        const VF gi = FN(ld)(g + i), xi = (FN(ld)(v + i) - centre) * r;
+        const VF gi = FN(load)(g + i), xi = (FN(load)(v + i) - centre) * r;
         VF gw = gi;
-        if (weighted) gw = gi * FN(ld)(w + i);
-        FN(st)(out + i, (gw - level - xi * slope) * r);
+        if (weighted) gw = gi * FN(load)(w + i);
+        FN(store)(out + i, (gw - level - xi * slope) * r);
       }
       if (i < n) {
         const int64_t left = n - i;
-        const VF gi = FN(ldn)(g + i, left, none), xi = (FN(ldn)(v + i, left, centre) - centre) * r;
+        const VF gi = FN(load_part)(g + i, left), xi = (FN(load_filled)(v + i, left, centre) - centre) * r;
         VF gw = gi;
-        if (weighted) gw = gi * FN(ldn)(w + i, left, none);
-        FN(stn)(out + i, (gw - level - xi * slope) * r, left);
+        if (weighted) gw = gi * FN(load_part)(w + i, left);
+        FN(store_part)(out + i, (gw - level - xi * slope) * r, left);
       }
     }
   }
@@ -139,7 +139,7 @@ TI_KERNEL(sum_partials) {
   const float *partials = (const float *)args[2];
   const int64_t chunks = ints[0], n = ints[1];
   for (int64_t first = begin; first < end; first += 32) {
-    const int64_t width = TI_MIN(32, end - first);
+    const int64_t width = ti_min(32, end - first);
     double s[32] = {0}, t[32] = {0};
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
       const float *p = partials + chunk * 2 * n + first, *q = p + n;
@@ -154,7 +154,7 @@ TI_KERNEL(sum_partials) {
 TI_INLINE void FN(region_moments)(const float *x, int64_t n, double *mean, double *squares) {
   double m = 0, q = 0, count = 0;
   for (int64_t i = 0; i < n; i += 16384) {
-    const int64_t width = TI_MIN(16384, n - i);
+    const int64_t width = ti_min(16384, n - i);
     float piece, around;
     FN(moments)(x + i, 1, 0, width, &piece, &around);
     const double delta = piece - m, total = count + (double)width;
@@ -204,7 +204,7 @@ TI_KERNEL(group_norm_grad) {
     for (int64_t k = 0; k < d; k++) {
       VF s[4] = {{0}, {0}, {0}, {0}};
       FN(add_products)(dy + i * n + k * l, x + i * n + k * l, l, FN(set)(mean[i]), s);
-      const double sum = FN(hsum)(s[0] + s[1]), product = FN(hsum)(s[2] + s[3]) * r, scale = flags & 1 ? w[c + k] : 1.0;
+      const double sum = FN(sum_lanes)(s[0] + s[1]), product = FN(sum_lanes)(s[2] + s[3]) * r, scale = flags & 1 ? w[c + k] : 1.0;
       dw[k] = (float)product, db[k] = (float)sum;
       level += sum * scale, slope += product * scale;
     }
@@ -235,8 +235,8 @@ TI_INLINE FN(geometry) FN(geometry_of)(const int64_t *ints) {
 /* Where split s of channel c begins, how many samples it has, and how many positions of each. */
 TI_INLINE int64_t FN(split_of)(FN(geometry) g, int64_t c, int64_t s, int64_t *rows, int64_t *width) {
   const int64_t first = s / g.pieces * g.rows, at = s % g.pieces * g.piece;
-  *rows = TI_MIN(g.rows, g.n - first);
-  *width = TI_MIN(g.piece, g.l - at);
+  *rows = ti_min(g.rows, g.n - first);
+  *width = ti_min(g.piece, g.l - at);
   return (first * g.c + c) * g.l + at;
 }
 
@@ -356,16 +356,16 @@ TI_INLINE void FN(column_moments)(const float *x, int64_t n, int64_t stride, int
   VF sum = {0};
   for (int64_t first = 0; first < n; first += 256) {
     VF s = {0};
-    for (int64_t i = first; i < TI_MIN(n, first + 256); i++)
-      s += left < VL ? FN(ldn)(x + i * stride, left, (VF){0}) : FN(ld)(x + i * stride);
+    for (int64_t i = first; i < ti_min(n, first + 256); i++)
+      s += FN(load_most)(x + i * stride, left);
     sum += s;
   }
   const VF centre = sum / (float)n;
   VF rest = {0}, around = {0};
   for (int64_t first = 0; first < n; first += 256) {
     VF s = {0}, t = {0};
-    for (int64_t i = first; i < TI_MIN(n, first + 256); i++) {
-      const VF d = (left < VL ? FN(ldn)(x + i * stride, left, centre) : FN(ld)(x + i * stride)) - centre;
+    for (int64_t i = first; i < ti_min(n, first + 256); i++) {
+      const VF d = FN(load_most_filled)(x + i * stride, left, centre) - centre;
       s += d, t += d * d;
     }
     rest += s, around += t;
@@ -379,7 +379,7 @@ TI_KERNEL(batch_columns) {
   const float *x = (const float *)args[6];
   for (int64_t c = begin; c < end; c += VL) {
     VF mean, squares;
-    const int64_t left = TI_MIN(VL, end - c);
+    const int64_t left = ti_min(VL, end - c);
     FN(column_moments)(x + c, ints[0], ints[1], left, &mean, &squares);
     for (int64_t i = 0; i < left; i++) {
       const FN(channel) all = {mean[i], squares[i] < 0 ? 0.0 : squares[i], (double)ints[0]};
@@ -400,7 +400,7 @@ TI_KERNEL(batch_grad_sums) {
     VF s[4] = {{0}, {0}, {0}, {0}};
     for (int64_t r = 0; r < rows; r++)
       FN(add_products)(dy + at + r * g.c * g.l, x + at + r * g.c * g.l, width, FN(set)(mean[c]), s);
-    partials[2 * i] = FN(hsum)(s[2] + s[3]), partials[2 * i + 1] = FN(hsum)(s[0] + s[1]);
+    partials[2 * i] = FN(sum_lanes)(s[2] + s[3]), partials[2 * i + 1] = FN(sum_lanes)(s[0] + s[1]);
   }
   return TI_OK;
 }
@@ -429,15 +429,15 @@ TI_KERNEL(batch_grad_columns) {
   const float *mean = (const float *)args[5];
   const int64_t n = ints[0], stride = ints[1];
   for (int64_t c = begin; c < end; c += VL) {
-    const int64_t left = TI_MIN(VL, end - c);
-    const VF none = {0}, centre = left < VL ? FN(ldn)(mean + c, left, none) : FN(ld)(mean + c);
+    const int64_t left = ti_min(VL, end - c);
+    const VF centre = FN(load_most)(mean + c, left);
     VF product = {0}, sum = {0};
     for (int64_t first = 0; first < n; first += 256) {
       VF s = {0}, t = {0};
-      for (int64_t i = first; i < TI_MIN(n, first + 256); i++) {
+      for (int64_t i = first; i < ti_min(n, first + 256); i++) {
         const int64_t at = i * stride + c;
-        const VF g = left < VL ? FN(ldn)(dy + at, left, none) : FN(ld)(dy + at);
-        s += g, t += g * ((left < VL ? FN(ldn)(x + at, left, centre) : FN(ld)(x + at)) - centre);
+        const VF g = FN(load_most)(dy + at, left);
+        s += g, t += g * (FN(load_most_filled)(x + at, left, centre) - centre);
       }
       sum += s, product += t;
     }
@@ -493,7 +493,7 @@ TI_KERNEL(batch_norm_grad) {
       VF s[4] = {{0}, {0}, {0}, {0}};
       for (int64_t r = 0; r < rows; r++)
         FN(add_products)(dy + at + r * g.c * g.l, x + at + r * g.c * g.l, width, FN(set)(mean[c]), s);
-      product += FN(hsum)(s[2] + s[3]), sum += FN(hsum)(s[0] + s[1]);
+      product += FN(sum_lanes)(s[2] + s[3]), sum += FN(sum_lanes)(s[0] + s[1]);
     }
     dw[c] = (float)(product * FN(deviation)(spread, c, ints[5], scalars[0])), db[c] = (float)sum;
     for (int64_t n = 0; n < g.n; n++) FN(batch_grad_apply)(apply, ints, scalars, n * g.c + c, n * g.c + c + 1, scratch);

@@ -1,36 +1,34 @@
 /* Pooling over two dimensions; an item is a plane (one channel of one image) throughout. */
+#include "table/pool.h"
 
 #ifndef TORCHIPU_POOL_SHAPE
 #define TORCHIPU_POOL_SHAPE
 /* The first twelve ints of the window kernels. */
 typedef struct { int64_t h, w, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw; } ti_pool_shape;
 static inline ti_pool_shape ti_pool_of(const int64_t *ints) { ti_pool_shape s; memcpy(&s, ints, sizeof s); return s; }
-static inline int64_t ti_least(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t ti_most(int64_t a, int64_t b) { return a > b ? a : b; }
 /* Bounds of window i along one dimension: first position and end, clipped to the image. */
 static inline void ti_window(int64_t i, int64_t size, int64_t window, int64_t stride, int64_t padding, int64_t dilation,
                              int64_t *first, int64_t *end) {
   *first = i * stride - padding;
-  *end = ti_least(*first + (window - 1) * dilation + 1, size);
+  *end = ti_min(*first + (window - 1) * dilation + 1, size);
   while (*first < 0) *first += dilation;
 }
 enum { TI_POOL_INTS = 12 };
 #endif
 
 /* n <= VL floats that lie `step` apart; nothing beyond them is read. */
-static inline __attribute__((always_inline)) FN(vf) FN(strided)(const float *p, int64_t step, int n) {
+TI_INLINE VF FN(strided)(const float *p, int64_t step, int n) {
+  if (step == 1) return FN(load_part)(p, n);
 #if VL == 16
-  if (step == 1) return (FN(vf))_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
   if (step == 2) {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const uint32_t bits = (uint32_t)((1ull << (2 * n - 1)) - 1);
-    return (FN(vf))_mm512_permutex2var_ps(_mm512_maskz_loadu_ps((__mmask16)bits, p), even,
+    return (VF)_mm512_permutex2var_ps(_mm512_maskz_loadu_ps((__mmask16)bits, p), even,
                                           _mm512_maskz_loadu_ps((__mmask16)(bits >> 16), p + 16));
   }
 #else
-  if (step == 1 && n == VL) return *(const FN(vf) *)p;
 #endif
-  FN(vf) v = {0};
+  VF v = {0};
   for (int i = 0; i < n; i++) v[i] = p[i * step];
   return v;
 }
@@ -52,7 +50,7 @@ static void FN(max_one)(const ti_pool_shape *s, const float *x, int64_t oh, int6
 }
 
 /* Writes n <= VL values and their positions, which memory holds as int64. */
-static inline __attribute__((always_inline)) void FN(store_max)(FN(vf) value, FN(vi) at, int n, float *y, int64_t *index) {
+TI_INLINE void FN(store_max)(VF value, VI at, int n, float *y, int64_t *index) {
 #if VL == 16
   const __mmask16 there = (__mmask16)((1u << n) - 1);
   _mm512_mask_storeu_ps(y, there, (__m512)value);
@@ -72,7 +70,7 @@ static void FN(max_plane_2x2)(const ti_pool_shape *s, const float *x, float *y, 
   const __m512i one = _mm512_set1_epi32(1), row = _mm512_set1_epi32((int)s->w), next = _mm512_set1_epi32((int)s->w + 1);
   for (int64_t oh = 0; oh < s->oh; oh++)
     for (int64_t ow = 0; ow < s->ow; ow += 16) {
-      const int n = (int)ti_least(16, s->ow - ow);
+      const int n = (int)ti_min(16, s->ow - ow);
       const uint64_t bits = n == 16 ? 0xffffffffull : (1ull << (2 * n)) - 1;
       const __mmask16 low = (__mmask16)bits, high = (__mmask16)(bits >> 16);
       const float *p = x + 2 * oh * s->w + 2 * ow, *q = p + s->w;
@@ -89,7 +87,7 @@ static void FN(max_plane_2x2)(const ti_pool_shape *s, const float *x, float *y, 
         most = _mm512_mask_mov_ps(most, take, v[k]);
         at = _mm512_mask_mov_epi32(at, take, place[k]);
       }
-      FN(store_max)((FN(vf))most, (FN(vi))at, n, y + oh * s->ow + ow, index + oh * s->ow + ow);
+      FN(store_max)((VF)most, (VI)at, n, y + oh * s->ow + ow, index + oh * s->ow + ow);
     }
 }
 #endif
@@ -101,8 +99,8 @@ static void FN(max_plane_2x2)(const ti_pool_shape *s, const float *x, float *y, 
 TI_KERNEL(max_pool) {
   const ti_pool_shape s = ti_pool_of(ints);
   /* Columns whose window lies within the image, taken VL at a time. */
-  const int64_t lo = ti_least(s.ow, (s.pw + s.sw - 1) / s.sw), room = s.w + s.pw - (s.kw - 1) * s.dw - 1;
-  const int64_t hi = room < 0 ? lo : ti_most(lo, ti_least(s.ow, room / s.sw + 1));
+  const int64_t lo = ti_min(s.ow, (s.pw + s.sw - 1) / s.sw), room = s.w + s.pw - (s.kw - 1) * s.dw - 1;
+  const int64_t hi = room < 0 ? lo : ti_max(lo, ti_min(s.ow, room / s.sw + 1));
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++) {
     const float *x = (const float *)args[2] + plane * s.h * s.w;
@@ -119,34 +117,31 @@ TI_KERNEL(max_pool) {
       int64_t ow = 0;
       for (; ow < lo; ow++) FN(max_one)(&s, x, oh, ow, y + ow, index + ow);
       for (; ow < hi; ow += VL) {
-        const int n = (int)ti_least(VL, hi - ow);
+        const int n = (int)ti_min(VL, hi - ow);
         const int64_t column = ow * s.sw - s.pw;
-        FN(vf) most = (FN(vf)){0} - INFINITY;
-        FN(vi) base;
+        VF most = (VF){0} - INFINITY;
+        VI base;
         for (int i = 0; i < VL; i++) base[i] = (int32_t)(column + i * s.sw);
-        FN(vi) at = base + (int32_t)(h0 * s.w);
+        VI at = base + (int32_t)(h0 * s.w);
         for (int64_t h = h0; h < h1; h += s.dh)
           for (int64_t k = 0; k < s.kw; k++) {
-            const FN(vf) v = FN(strided)(x + h * s.w + column + k * s.dw, s.sw, n);
-            const FN(vi) take = (FN(vi))((v > most) | (v != v)), here = base + (int32_t)(h * s.w + k * s.dw);
-            most = (FN(vf))(((FN(vi))v & take) | ((FN(vi))most & ~take));
+            const VF v = FN(strided)(x + h * s.w + column + k * s.dw, s.sw, n);
+            const VI take = (VI)((v > most) | (v != v)), here = base + (int32_t)(h * s.w + k * s.dw);
+            most = (VF)(((VI)v & take) | ((VI)most & ~take));
             at = (here & take) | (at & ~take);
           }
         FN(store_max)(most, at, n, y + ow, index + ow);
       }
-      ow = ti_least(ow, hi);
+      ow = ti_min(ow, hi);
       for (; ow < s.ow; ow++) FN(max_one)(&s, x, oh, ow, y + ow, index + ow);
     }
   }
   return TI_OK;
 }
 
-/* max_pool_backward: dx[indices] += dy
- *   args   dx [planes][pixels], dy [planes][outputs], indices
- *   ints   pixels, outputs
- *   items  planes */
 TI_KERNEL(max_pool_backward) {
-  const int64_t pixels = ints[0], outputs = ints[1];
+  const placing_ints *const shape = (const placing_ints *)ints;
+  const int64_t pixels = shape->outputs, outputs = shape->inputs;
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++) {
     float *dx = (float *)args[0] + plane * pixels;
@@ -165,8 +160,8 @@ TI_KERNEL(max_pool_backward) {
 static inline float FN(divisor)(const ti_pool_shape *s, const int64_t *ints, int64_t oh, int64_t ow, int64_t pixels) {
   if (ints[TI_POOL_INTS + 1]) return (float)ints[TI_POOL_INTS + 1];
   if (!ints[TI_POOL_INTS]) return (float)pixels;
-  const int64_t h = ti_least(oh * s->sh - s->ph + s->kh, s->h + s->ph) - (oh * s->sh - s->ph);
-  const int64_t w = ti_least(ow * s->sw - s->pw + s->kw, s->w + s->pw) - (ow * s->sw - s->pw);
+  const int64_t h = ti_min(oh * s->sh - s->ph + s->kh, s->h + s->ph) - (oh * s->sh - s->ph);
+  const int64_t w = ti_min(ow * s->sw - s->pw + s->kw, s->w + s->pw) - (ow * s->sw - s->pw);
   return (float)(h * w);
 }
 
@@ -181,9 +176,9 @@ TI_KERNEL(avg_pool) {
     const float *x = (const float *)args[1] + plane * s.h * s.w;
     float *y = (float *)args[0] + plane * s.oh * s.ow;
     for (int64_t oh = 0; oh < s.oh; oh++) {
-      const int64_t h0 = ti_most(0, oh * s.sh - s.ph), h1 = ti_least(s.h, oh * s.sh - s.ph + s.kh);
+      const int64_t h0 = ti_max(0, oh * s.sh - s.ph), h1 = ti_min(s.h, oh * s.sh - s.ph + s.kh);
       for (int64_t ow = 0; ow < s.ow; ow++, y++) {
-        const int64_t w0 = ti_most(0, ow * s.sw - s.pw), w1 = ti_least(s.w, ow * s.sw - s.pw + s.kw);
+        const int64_t w0 = ti_max(0, ow * s.sw - s.pw), w1 = ti_min(s.w, ow * s.sw - s.pw + s.kw);
         if (h0 >= h1 || w0 >= w1) { *y = 0; continue; }
         float sum = 0;
         for (int64_t h = h0; h < h1; h++)
@@ -203,9 +198,9 @@ TI_KERNEL(avg_pool_backward) {
     const float *dy = (const float *)args[1] + plane * s.oh * s.ow;
     memset(dx, 0, sizeof(float) * (size_t)(s.h * s.w));
     for (int64_t oh = 0; oh < s.oh; oh++) {
-      const int64_t h0 = ti_most(0, oh * s.sh - s.ph), h1 = ti_least(s.h, oh * s.sh - s.ph + s.kh);
+      const int64_t h0 = ti_max(0, oh * s.sh - s.ph), h1 = ti_min(s.h, oh * s.sh - s.ph + s.kh);
       for (int64_t ow = 0; ow < s.ow; ow++, dy++) {
-        const int64_t w0 = ti_most(0, ow * s.sw - s.pw), w1 = ti_least(s.w, ow * s.sw - s.pw + s.kw);
+        const int64_t w0 = ti_max(0, ow * s.sw - s.pw), w1 = ti_min(s.w, ow * s.sw - s.pw + s.kw);
         if (h0 >= h1 || w0 >= w1) continue;
         const float share = *dy / FN(divisor)(&s, ints, oh, ow, (h1 - h0) * (w1 - w0));
         for (int64_t h = h0; h < h1; h++)

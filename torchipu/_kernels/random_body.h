@@ -4,31 +4,28 @@
  * (16 i + lane, micro-batch, op, replica) under the key (seed low, seed high), whatever the vector length.
  */
 #include "philox.h"
-#include "vector_math_body.h"
 #define TI_ITEM 64
-typedef uint32_t FN(vu) __attribute__((vector_size(VL * 4), aligned(4), may_alias));
-#define U FN(vu)
 #if VL == 16
-#define TI_MUL_EVEN(a, b) ((U)_mm512_mul_epu32((__m512i)(a), (__m512i)(b)))
-#define TI_SHIFT64(a) ((U)_mm512_srli_epi64((__m512i)(a), 32))
-#define TI_ODD(even, odd) ((U)_mm512_mask_mov_epi32((__m512i)(even), 0xaaaa, (__m512i)(odd)))
-#define TI_UP64(a) ((U)_mm512_slli_epi64((__m512i)(a), 32))
+#define TI_MUL_EVEN(a, b) ((VU)_mm512_mul_epu32((__m512i)(a), (__m512i)(b)))
+#define TI_SHIFT64(a) ((VU)_mm512_srli_epi64((__m512i)(a), 32))
+#define TI_ODD(even, odd) ((VU)_mm512_mask_mov_epi32((__m512i)(even), 0xaaaa, (__m512i)(odd)))
+#define TI_UP64(a) ((VU)_mm512_slli_epi64((__m512i)(a), 32))
 #else
-#define TI_MUL_EVEN(a, b) ((U)_mm256_mul_epu32((__m256i)(a), (__m256i)(b)))
-#define TI_SHIFT64(a) ((U)_mm256_srli_epi64((__m256i)(a), 32))
-#define TI_ODD(even, odd) ((U)_mm256_blend_epi32((__m256i)(even), (__m256i)(odd), 0xaa))
-#define TI_UP64(a) ((U)_mm256_slli_epi64((__m256i)(a), 32))
+#define TI_MUL_EVEN(a, b) ((VU)_mm256_mul_epu32((__m256i)(a), (__m256i)(b)))
+#define TI_SHIFT64(a) ((VU)_mm256_srli_epi64((__m256i)(a), 32))
+#define TI_ODD(even, odd) ((VU)_mm256_blend_epi32((__m256i)(even), (__m256i)(odd), 0xaa))
+#define TI_UP64(a) ((VU)_mm256_slli_epi64((__m256i)(a), 32))
 #endif
-static inline __attribute__((always_inline)) void FN(multiply)(U a, uint32_t factor, U *high, U *low) {
-  const U m = (U){0} + factor;
-  U even = TI_MUL_EVEN(a, m), odd = TI_MUL_EVEN(TI_SHIFT64(a), m);
+TI_INLINE void FN(multiply)(VU a, uint32_t factor, VU *high, VU *low) {
+  const VU m = (VU){0} + factor;
+  VU even = TI_MUL_EVEN(a, m), odd = TI_MUL_EVEN(TI_SHIFT64(a), m);
   *low = TI_ODD(even, TI_UP64(odd));
   *high = TI_ODD(TI_SHIFT64(even), odd);
 }
 /* The 64 random words of an item; state is [seed, replica, op, micro-batch]. */
 static inline void FN(words)(const int64_t *state, int64_t item, uint32_t *out) {
   for (int lane = 0; lane < 16; lane += VL) {
-    U c0, c1 = (U){0} + (uint32_t)state[3], c2 = (U){0} + (uint32_t)state[2], c3 = (U){0} + (uint32_t)state[1], h0, l0, h1, l1;
+    VU c0, c1 = (VU){0} + (uint32_t)state[3], c2 = (VU){0} + (uint32_t)state[2], c3 = (VU){0} + (uint32_t)state[1], h0, l0, h1, l1;
     for (int j = 0; j < VL; j++) c0[j] = (uint32_t)(16 * item + lane + j);
     uint32_t k0 = (uint32_t)state[0], k1 = (uint32_t)((uint64_t)state[0] >> 32);
     for (int round = 0; round < TI_PHILOX_ROUNDS; round++) {
@@ -41,18 +38,18 @@ static inline void FN(words)(const int64_t *state, int64_t item, uint32_t *out) 
       k0 += TI_PHILOX_W0;
       k1 += TI_PHILOX_W1;
     }
-    *(U *)(out + lane) = c0;
-    *(U *)(out + 16 + lane) = c1;
-    *(U *)(out + 32 + lane) = c2;
-    *(U *)(out + 48 + lane) = c3;
+    *(VU *)(out + lane) = c0;
+    *(VU *)(out + 16 + lane) = c1;
+    *(VU *)(out + 32 + lane) = c2;
+    *(VU *)(out + 48 + lane) = c3;
   }
 }
 /* Uniform in [0, 1), 24 bits. */
-static inline V FN(uniform_of)(const uint32_t *words) { return FN(tofloat)((VI)(*(const U *)words >> 8)) * 0x1p-24f; }
+static inline VF FN(uniform_of)(const uint32_t *words) { return FN(tofloat)((VI)(*(const VU *)words >> 8)) * 0x1p-24f; }
 /* Uniform in (0, 1], 32 bits, rounded. */
-static inline V FN(positive_of)(const uint32_t *words) {
-  U w = *(const U *)words;
-  V all = FN(fma)(FN(tofloat)((VI)(w >> 16)), FN(set)(65536.f), FN(tofloat)((VI)(w & 0xffff)));
+static inline VF FN(positive_of)(const uint32_t *words) {
+  VU w = *(const VU *)words;
+  VF all = FN(fma)(FN(tofloat)((VI)(w >> 16)), FN(set)(65536.f), FN(tofloat)((VI)(w & 0xffff)));
   return FN(fma)(all, FN(set)(0x1p-32f), FN(set)(0x1p-33f));
 }
 #define TI_RANDOM(name, ...) \
@@ -68,9 +65,6 @@ static inline V FN(positive_of)(const uint32_t *words) {
   }
 #define TI_EACH_VECTOR(body) \
   for (long i = 0; i < n; i += VL) { const long left = n - i; (void)left; body }
-#define TI_PUT(pointer, value) do { V ti_v = (value); \
-    if (left >= VL) FN(store)(pointer, ti_v); else FN(store_part)(pointer, ti_v, left); } while (0)
-#define TI_GET(pointer) (left >= VL ? FN(load)(pointer) : FN(load_part)(pointer, left))
 
 /* random_words: args [out int32, state]   ints [elements]   items  64 elements; the raw words, for tests */
 TI_RANDOM(random_words, {
@@ -85,11 +79,11 @@ TI_RANDOM(random_dropout, {
   float *out = (float *)args[0] + start;
   uint8_t *mask = (uint8_t *)args[1] + start;
   const float *x = (const float *)args[3] + start;
-  const V keep = FN(set)((float)scalars[0]), scale = FN(set)((float)scalars[1]), none = FN(set)(0.f);
+  const VF keep = FN(set)((float)scalars[0]), scale = FN(set)((float)scalars[1]), none = FN(set)(0.f);
   FN(words)((const int64_t *)args[2], item, words);
   TI_EACH_VECTOR({
-    M kept = FN(lt)(FN(uniform_of)(words + i), keep);
-    TI_PUT(out + i, TI_GET(x + i) * FN(sel)(kept, scale, none));
+    VM kept = FN(lt)(FN(uniform_of)(words + i), keep);
+    FN(store_most)(out + i, FN(load_most)(x + i, left) * FN(sel)(kept, scale, none), left);
     if (left >= VL) FN(mask_to)(mask + i, kept);
     else { uint8_t part[16]; FN(mask_to)(part, kept); memcpy(mask + i, part, (size_t)left); }
   })
@@ -101,11 +95,11 @@ TI_RANDOM(random_dropout, {
 TI_RANDOM(random_bernoulli, {
   float *out = (float *)args[0] + start;
   const float *p = ints[1] ? (const float *)args[2] + start : 0;
-  const V constant = FN(set)((float)scalars[0]);
+  const VF constant = FN(set)((float)scalars[0]);
   FN(words)((const int64_t *)args[1], item, words);
   TI_EACH_VECTOR({
-    V chance = p ? TI_GET(p + i) : constant;
-    TI_PUT(out + i, FN(sel)(FN(lt)(FN(uniform_of)(words + i), chance), FN(set)(1.f), FN(set)(0.f)));
+    VF chance = p ? FN(load_most)(p + i, left) : constant;
+    FN(store_most)(out + i, FN(sel)(FN(lt)(FN(uniform_of)(words + i), chance), FN(set)(1.f), FN(set)(0.f)), left);
   })
 })
 /* random_uniform: args [out float, state]   ints [elements, bits]   scalars [from, to - from]   items  64 elements
@@ -114,10 +108,10 @@ TI_RANDOM(random_bernoulli, {
  */
 TI_RANDOM(random_uniform, {
   float *out = (float *)args[0] + start;
-  const V from = FN(set)((float)scalars[0]), span = FN(set)((float)scalars[1]);
+  const VF from = FN(set)((float)scalars[0]), span = FN(set)((float)scalars[1]);
   FN(words)((const int64_t *)args[1], item, words);
   if (ints[1] < 24) for (long i = 0; i < TI_ITEM; i++) words[i] &= ~0u << (32 - ints[1]);
-  TI_EACH_VECTOR({ TI_PUT(out + i, FN(fma)(FN(uniform_of)(words + i), span, from)); })
+  TI_EACH_VECTOR({ FN(store_most)(out + i, FN(fma)(FN(uniform_of)(words + i), span, from), left); })
 })
 /* random_normal: args [out float, state]   ints [elements]   scalars [mean, standard deviation]   items  64 elements
  *
@@ -126,12 +120,12 @@ TI_RANDOM(random_uniform, {
 TI_RANDOM(random_normal, {
   float *out = (float *)args[0] + start;
   float values[TI_ITEM];
-  const V mean = FN(set)((float)scalars[0]), deviation = FN(set)((float)scalars[1]);
+  const VF mean = FN(set)((float)scalars[0]), deviation = FN(set)((float)scalars[1]);
   FN(words)((const int64_t *)args[1], item, words);
   for (int pair = 0; pair < TI_ITEM; pair += 32)
     for (int lane = pair; lane < pair + 16; lane += VL) {
-      V radius = FN(sqrt)(-2.f * FN(log)(FN(positive_of)(words + lane))) * deviation;
-      V angle = FN(uniform_of)(words + lane + 16) * 6.28318531f;
+      VF radius = FN(sqrt)(-2.f * FN(log)(FN(positive_of)(words + lane))) * deviation;
+      VF angle = FN(uniform_of)(words + lane + 16) * 6.28318531f;
       FN(store)(values + lane, FN(fma)(radius, FN(sine)(angle, 1), mean));
       FN(store)(values + lane + 16, FN(fma)(radius, FN(sine)(angle, 0), mean));
     }
@@ -146,9 +140,9 @@ TI_RANDOM(random_integers, {
 /* random_exponential: args [out float, state]   ints [elements]   scalars [rate]   items  64 elements */
 TI_RANDOM(random_exponential, {
   float *out = (float *)args[0] + start;
-  const V scale = FN(set)((float)(-1 / scalars[0]));
+  const VF scale = FN(set)((float)(-1 / scalars[0]));
   FN(words)((const int64_t *)args[1], item, words);
-  TI_EACH_VECTOR({ TI_PUT(out + i, FN(log)(FN(positive_of)(words + i)) * scale); })
+  TI_EACH_VECTOR({ FN(store_most)(out + i, FN(log)(FN(positive_of)(words + i)) * scale, left); })
 })
 /* random_permutation: args [out long, state]   ints [elements]   one item
  *
@@ -221,11 +215,6 @@ TI_KERNEL(random_choice) {
   }
   return TI_OK;
 }
-#undef V
-#undef VI
-#undef M
-#undef U
-#undef TI_LANES
 #undef TI_MUL_EVEN
 #undef TI_SHIFT64
 #undef TI_ODD
@@ -233,5 +222,3 @@ TI_KERNEL(random_choice) {
 #undef TI_ITEM
 #undef TI_RANDOM
 #undef TI_EACH_VECTOR
-#undef TI_PUT
-#undef TI_GET

@@ -1,34 +1,16 @@
 /* Recurrent layers: the whole loop over time of a block of samples, with the products of the inputs given. */
-#include "rowmath_body.h"
 #include "gemm_body.h"
 
 #ifndef TORCHIPU_RECURRENT_SHAPE
 #define TORCHIPU_RECURRENT_SHAPE
-enum { TI_CELL_TANH = 0, TI_CELL_RELU = 1, TI_CELL_LSTM = 2, TI_CELL_GRU = 3 };
-/* The ints of both kernels: `state` is the width of what a step hands to the next, `hidden` that of a gate; they differ
- * with a projection. Gates of a sample lie side by side. */
-typedef struct { int64_t cell, time, batch, hidden, state, rows, reverse, projects, keeps; } ti_recurrent;
-static inline ti_recurrent ti_recurrent_of(const int64_t *ints) { ti_recurrent s; memcpy(&s, ints, sizeof s); return s; }
-static inline int64_t ti_gates(const ti_recurrent *s) { return s->hidden * (s->cell == TI_CELL_LSTM ? 4 : s->cell == TI_CELL_GRU ? 3 : 1); }
+static inline int64_t ti_gates(const recurrent_ints *s) { return s->hidden * (s->cell == TI_CELL_LSTM ? 4 : s->cell == TI_CELL_GRU ? 3 : 1); }
 /* Values kept for the backward: the gates and the cell, or the gates and the recurrent half of the new gate. */
-static inline int64_t ti_kept(const ti_recurrent *s) { return s->hidden * (s->cell == TI_CELL_LSTM ? 5 : s->cell == TI_CELL_GRU ? 4 : 0); }
+static inline int64_t ti_kept(const recurrent_ints *s) { return s->hidden * (s->cell == TI_CELL_LSTM ? 5 : s->cell == TI_CELL_GRU ? 4 : 0); }
 #endif
 
-#define ROW(P) FN(ldn)((P) + j, ti_min(VL, H - j), (FN(vf)){0})
-#define PUT(P, X) FN(put_row)((P) + j, (X), ti_min(VL, H - j))
+#define ROW(P) FN(load_most)((P) + j, H - j)
+#define PUT(P, X) FN(store_most)((P) + j, (X), H - j)
 #define EACH(H_) for (int64_t j = 0, H = (H_); j < H; j += VL)
-#define SIGMOID(X) (1.0f / (1.0f + FN(vexp)(-(X))))
-
-TI_INLINE void FN(put_row)(float *p, FN(vf) v, int64_t n) { if (n == VL) FN(st)(p, v); else FN(stn)(p, v, n); }
-/* tanh within a few ulp: a polynomial near zero, where the exponential would cancel. */
-TI_INLINE FN(vf) FN(gate_tanh)(FN(vf) x) {
-  const FN(vi) sign = (FN(vi))x & ((FN(vi)){0} + INT32_MIN);
-  const FN(vf) a = (FN(vf))((FN(vi))x ^ sign), q = a * a;
-  const FN(vf) near = a + a * q * (-1.0f / 3 + q * (2.0f / 15 + q * (-17.0f / 315 + q * (62.0f / 2835))));
-  const FN(vf) far = 1.0f - 2.0f / (FN(vexp)(a + a) + 1.0f);
-  const FN(vi) is_near = (FN(vi))(a < FN(set)(0.3f));
-  return (FN(vf))((((FN(vi))near & is_near) | ((FN(vi))far & ~is_near)) ^ sign);
-}
 
 /* c[m][n] (+)= a[m][k] b, with b[k][n] in panels as matmul_pack leaves them; the first also takes a bias for each column,
  * or NULL */
@@ -45,35 +27,25 @@ static void FN(rows_product)(float *c, const float *a, const float *b, const flo
 TI_INLINE void FN(cell_forward)(int64_t kind, int64_t hidden, const float *sums, const float *x, const float *before, float *cell,
                                 float *h, float *kept) {
   EACH(hidden) {
-    if (kind == TI_CELL_TANH) PUT(h, FN(gate_tanh)(ROW(sums)));
-    else if (kind == TI_CELL_RELU) {
-      const FN(vf) v = ROW(sums);
-      PUT(h, (FN(vf))((FN(vi))v & ~(FN(vi))(v < FN(set)(0.0f))));
-    } else if (kind == TI_CELL_LSTM) {
-      const FN(vf) i = SIGMOID(ROW(sums)), f = SIGMOID(ROW(sums + H)), g = FN(gate_tanh)(ROW(sums + 2 * H)), o = SIGMOID(ROW(sums + 3 * H));
-      const FN(vf) c = f * ROW(cell) + i * g;
+    if (kind == TI_CELL_TANH) PUT(h, FN(tanh)(ROW(sums)));
+    else if (kind == TI_CELL_RELU) PUT(h, FN(relu)(ROW(sums)));
+    else if (kind == TI_CELL_LSTM) {
+      const VF i = FN(sigmoid)(ROW(sums)), f = FN(sigmoid)(ROW(sums + H)), g = FN(tanh)(ROW(sums + 2 * H)), o = FN(sigmoid)(ROW(sums + 3 * H));
+      const VF c = f * ROW(cell) + i * g;
       PUT(kept, i); PUT(kept + H, f); PUT(kept + 2 * H, g); PUT(kept + 3 * H, o); PUT(kept + 4 * H, c);
       PUT(cell, c);
-      PUT(h, o * FN(gate_tanh)(c));
+      PUT(h, o * FN(tanh)(c));
     } else {
-      const FN(vf) r = SIGMOID(ROW(x) + ROW(sums)), z = SIGMOID(ROW(x + H) + ROW(sums + H)), inner = ROW(sums + 2 * H);
-      const FN(vf) n = FN(gate_tanh)(ROW(x + 2 * H) + r * inner);
+      const VF r = FN(sigmoid)(ROW(x) + ROW(sums)), z = FN(sigmoid)(ROW(x + H) + ROW(sums + H)), inner = ROW(sums + 2 * H);
+      const VF n = FN(tanh)(ROW(x + 2 * H) + r * inner);
       PUT(kept, r); PUT(kept + H, z); PUT(kept + 2 * H, n); PUT(kept + 3 * H, inner);
       PUT(h, n + z * (ROW(before) - n));
     }
   }
 }
 
-/* recurrence
- *   args     y [time][batch][state], last cell [batch][hidden], kept [time][batch][0, 5 or 4 hidden], projected inputs
- *            [time][batch][gates], h0 [batch][state], c0 [batch][hidden] (LSTM), weights [state][gates] in panels, recurrent
- *            bias [gates] (GRU), projection [hidden][state] in panels
- *   ints     cell, time, batch, hidden, state, samples of an item, whether time runs backwards, whether there is a
- *            projection, whether `kept` is to be written
- *   items    blocks of samples
- *   scratch  samples * (gates + 2 hidden) + 5 hidden floats */
 TI_KERNEL(recurrence) {
-  const ti_recurrent s = ti_recurrent_of(ints);
+  const recurrent_ints s = *(const recurrent_ints *)ints;
   const int64_t gates = ti_gates(&s), kept = ti_kept(&s), is_gru = s.cell == TI_CELL_GRU;
   (void)scalars;
   for (int64_t item = begin; item < end; item++) {
@@ -104,21 +76,21 @@ TI_KERNEL(recurrence) {
 TI_INLINE void FN(cell_backward)(int64_t kind, int64_t hidden, float *dh, float *dc, const float *y, const float *kept,
                                  const float *before, float *d, float *inner) {
   EACH(hidden) {
-    const FN(vf) g0 = ROW(dh);
-    if (kind == TI_CELL_TANH) { const FN(vf) v = ROW(y); PUT(d, g0 * (1.0f - v * v)); }
-    else if (kind == TI_CELL_RELU) PUT(d, (FN(vf))((FN(vi))g0 & (FN(vi))(ROW(y) > FN(set)(0.0f))));
+    const VF g0 = ROW(dh);
+    if (kind == TI_CELL_TANH) { const VF v = ROW(y); PUT(d, g0 * (1.0f - v * v)); }
+    else if (kind == TI_CELL_RELU) PUT(d, (VF)((VI)g0 & (VI)(ROW(y) > FN(set)(0.0f))));
     else if (kind == TI_CELL_LSTM) {
-      const FN(vf) i = ROW(kept), f = ROW(kept + H), g = ROW(kept + 2 * H), o = ROW(kept + 3 * H), t = FN(gate_tanh)(ROW(kept + 4 * H));
-      const FN(vf) c = ROW(dc) + g0 * o * (1.0f - t * t);
+      const VF i = ROW(kept), f = ROW(kept + H), g = ROW(kept + 2 * H), o = ROW(kept + 3 * H), t = FN(tanh)(ROW(kept + 4 * H));
+      const VF c = ROW(dc) + g0 * o * (1.0f - t * t);
       PUT(d, c * g * i * (1.0f - i));
       PUT(d + H, c * ROW(before) * f * (1.0f - f));
       PUT(d + 2 * H, c * i * (1.0f - g * g));
       PUT(d + 3 * H, g0 * t * o * (1.0f - o));
       PUT(dc, c * f);
     } else {
-      const FN(vf) r = ROW(kept), z = ROW(kept + H), n = ROW(kept + 2 * H);
-      const FN(vf) dn = g0 * (1.0f - z) * (1.0f - n * n), dr = dn * ROW(kept + 3 * H) * r * (1.0f - r);
-      const FN(vf) dz = g0 * (ROW(before) - n) * z * (1.0f - z);
+      const VF r = ROW(kept), z = ROW(kept + H), n = ROW(kept + 2 * H);
+      const VF dn = g0 * (1.0f - z) * (1.0f - n * n), dr = dn * ROW(kept + 3 * H) * r * (1.0f - r);
+      const VF dz = g0 * (ROW(before) - n) * z * (1.0f - z);
       PUT(d, dr); PUT(d + H, dz); PUT(d + 2 * H, dn);
       PUT(inner, dr); PUT(inner + H, dz); PUT(inner + 2 * H, dn * r);
       PUT(dh, g0 * z);
@@ -126,16 +98,8 @@ TI_INLINE void FN(cell_backward)(int64_t kind, int64_t hidden, float *dh, float 
   }
 }
 
-/* recurrence_backward
- *   args     gradients of the projected inputs [time][batch][gates]; of their recurrent half, likewise (GRU), or of all
- *            outputs [time][batch][state] (projection); of h0 and c0; then dy [time][batch][state], gradient of the last
- *            cell [batch][hidden], kept, y, h0, c0, weights [gates][state] and projection
- *            [state][hidden], both in panels
- *   ints     as recurrence
- *   items    blocks of samples
- *   scratch  samples * (state + 2 hidden) floats */
 TI_KERNEL(recurrence_backward) {
-  const ti_recurrent s = ti_recurrent_of(ints);
+  const recurrent_ints s = *(const recurrent_ints *)ints;
   const int64_t gates = ti_gates(&s), kept = ti_kept(&s), is_lstm = s.cell == TI_CELL_LSTM, is_gru = s.cell == TI_CELL_GRU;
   (void)scalars;
   for (int64_t item = begin; item < end; item++) {
@@ -171,4 +135,3 @@ TI_KERNEL(recurrence_backward) {
 #undef ROW
 #undef PUT
 #undef EACH
-#undef SIGMOID

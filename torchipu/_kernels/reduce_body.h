@@ -3,7 +3,6 @@
  * Float sums add at most 2048 values in vector lanes before they go to a double (rows), or 32 rows before they go to
  * a second accumulator (columns): errors stay near one rounding, whatever the length.
  */
-#include "vector_math_body.h"
 #ifndef TORCHIPU_REDUCE_DIMS
 #define TORCHIPU_REDUCE_DIMS
 enum { TI_REDUCE_DIMS = 8, TI_REDUCE_HEADER = 8 };
@@ -32,17 +31,15 @@ static inline int64_t FN(next_run)(int64_t offset, int n, const int64_t *s, int6
   }
   return offset;
 }
-static inline V FN(vmaximum)(V a, V b) { return FN(sel)(FN(mor)(FN(lt)(a, b), FN(isnan)(b)), b, a); }
-static inline V FN(vminimum)(V a, V b) { return FN(sel)(FN(mor)(FN(lt)(b, a), FN(isnan)(b)), b, a); }
-static inline V FN(combine)(V a, V x, int mode) {
+static inline VF FN(combine)(VF a, VF x, int mode) {
   switch (mode) {
     case FN(SUM): return a + x;
     case FN(SUM_SQUARES): return FN(fma)(x, x, a);
     case FN(SUM_MAGNITUDES): return a + FN(abs)(x);
     case FN(PRODUCT): return a * x;
-    case FN(LARGEST): return FN(vmaximum)(a, x);
-    case FN(SMALLEST): return FN(vminimum)(a, x);
-    default: return FN(vmaximum)(a, FN(abs)(x));
+    case FN(LARGEST): return FN(maximum)(a, x);
+    case FN(SMALLEST): return FN(minimum)(a, x);
+    default: return FN(maximum)(a, FN(abs)(x));
   }
 }
 static inline double FN(combine1)(double a, double x, int mode) {
@@ -64,24 +61,19 @@ static inline double FN(neutral)(int mode) {
   return mode == FN(PRODUCT) ? 1. : mode == FN(LARGEST) ? -INFINITY : mode == FN(SMALLEST) ? INFINITY : 0.;
 }
 /* Reduces up to 2048 neighbours. */
-static inline __attribute__((always_inline)) double FN(reduce_block)(const float *x, long n, const int mode) {
-  const V start = FN(set)((float)FN(neutral)(mode));
-  V a[4] = {start, start, start, start};
+TI_INLINE double FN(reduce_block)(const float *x, long n, const int mode) {
+  const VF start = FN(set)((float)FN(neutral)(mode));
+  VF a[4] = {start, start, start, start};
   long i = 0;
   for (; i + 4 * VL <= n; i += 4 * VL)
     for (int j = 0; j < 4; j++) a[j] = FN(combine)(a[j], FN(load)(x + i + j * VL), mode);
   for (; i + VL <= n; i += VL) a[0] = FN(combine)(a[0], FN(load)(x + i), mode);
   if (i < n) {
     /* lanes past the end keep their accumulator */
-    V tail = FN(combine)(a[1], FN(load_part)(x + i, n - i), mode);
-    float lanes[VL], old[VL];
-    FN(store)(lanes, tail);
-    FN(store)(old, a[1]);
-    for (long j = n - i; j < VL; j++) lanes[j] = old[j];
-    a[1] = FN(load)(lanes);
+    a[1] = FN(sel)(FN(first)(n - i), FN(combine)(a[1], FN(load_part)(x + i, n - i), mode), a[1]);
   }
   const int join = FN(joining)(mode);
-  V all = FN(combine)(FN(combine)(a[0], a[1], join), FN(combine)(a[2], a[3], join), join);
+  VF all = FN(combine)(FN(combine)(a[0], a[1], join), FN(combine)(a[2], a[3], join), join);
   if (join == FN(SUM)) return FN(sum_lanes)(all);
   float lanes[VL];
   FN(store)(lanes, all);
@@ -89,7 +81,7 @@ static inline __attribute__((always_inline)) double FN(reduce_block)(const float
   for (int j = 1; j < VL; j++) r = FN(combine1)(r, lanes[j], join);
   return r;
 }
-static inline __attribute__((always_inline)) double FN(reduce_run_as)(const float *x, int64_t stride, int64_t n, const int mode) {
+TI_INLINE double FN(reduce_run_as)(const float *x, int64_t stride, int64_t n, const int mode) {
   double r = FN(neutral)(mode);
   if (stride == 1) {
     for (int64_t i = 0; i < n; i += 2048)
@@ -142,12 +134,12 @@ TI_KERNEL(reduce_rows) {
 
 #define TI_COLUMNS 64
 #define TI_VECTORS (TI_COLUMNS / VL)
-static inline __attribute__((always_inline)) void FN(columns_block)(
+TI_INLINE void FN(columns_block)(
     float *out, const float *x, int64_t first, int64_t todo, int nr, const int64_t *reduced, long width, const int mode,
     double scale, int root) {
   const int join = FN(joining)(mode);
-  const V start = FN(set)((float)FN(neutral)(mode));
-  V sums[TI_VECTORS], a[TI_VECTORS];
+  const VF start = FN(set)((float)FN(neutral)(mode));
+  VF sums[TI_VECTORS], a[TI_VECTORS];
   for (int j = 0; j < TI_VECTORS; j++) sums[j] = start;
   int64_t index[TI_REDUCE_DIMS], offset = FN(offset_of)(first, nr, reduced, index);
   const long vectors = width / VL, rest = width % VL;
@@ -172,7 +164,7 @@ static inline __attribute__((always_inline)) void FN(columns_block)(
     offset = FN(next_run)(offset, nr, reduced, index);
   }
   for (long j = 0; j * VL < width; j++) {
-    V r = sums[j] * (float)scale;
+    VF r = sums[j] * (float)scale;
     if (root) r = FN(sqrt)(r);
     if ((j + 1) * VL <= width) FN(store)(out + j * VL, r);
     else FN(store_part)(out + j * VL, r, width - j * VL);
@@ -286,14 +278,14 @@ TI_KERNEL(moment_rows) {
   for (int64_t item = begin; item < end; item++) {
     const float *x = (const float *)args[2] + item * n;
     const double mean = FN(reduce_run)(x, 1, n, FN(SUM)) / (double)n;
-    const V centre = FN(set)((float)mean);
+    const VF centre = FN(set)((float)mean);
     double squares = 0;
     for (int64_t i0 = 0; i0 < n; i0 += 2048) {
       const int64_t i1 = n - i0 < 2048 ? n : i0 + 2048;
-      V a = FN(set)(0.f), b = a;
+      VF a = FN(set)(0.f), b = a;
       int64_t i = i0;
       for (; i + 2 * VL <= i1; i += 2 * VL) {
-        V u = FN(load)(x + i) - centre, v = FN(load)(x + i + VL) - centre;
+        VF u = FN(load)(x + i) - centre, v = FN(load)(x + i + VL) - centre;
         a = FN(fma)(u, u, a);
         b = FN(fma)(v, v, b);
       }
@@ -318,14 +310,10 @@ TI_KERNEL(logsumexp_rows) {
     double sum = 0;
     for (int64_t i0 = 0; i0 < n; i0 += 2048) {
       const int64_t i1 = n - i0 < 2048 ? n : i0 + 2048;
-      V a = FN(set)(0.f);
+      VF a = FN(set)(0.f);
       int64_t i = i0;
       for (; i + VL <= i1; i += VL) a += FN(exp)(FN(load)(x + i) - top);
-      if (i < i1) {
-        float lanes[VL];
-        FN(store)(lanes, FN(exp)(FN(load_part)(x + i, i1 - i) - top));
-        for (int64_t j = 0; j < i1 - i; j++) sum += lanes[j];
-      }
+      if (i < i1) a += FN(exp)(FN(load_filled)(x + i, i1 - i, FN(set)(-INFINITY)) - top);
       sum += FN(sum_lanes)(a);
     }
     ((float *)args[0])[item] = (float)(log(sum) + top);
@@ -333,10 +321,6 @@ TI_KERNEL(logsumexp_rows) {
   return TI_OK;
 }
 
-#undef V
-#undef VI
-#undef M
-#undef TI_LANES
 #undef TI_COLUMNS
 #undef TI_VECTORS
 #undef TI_CASE

@@ -1,10 +1,8 @@
 /* Weighted sums along a dimension, for interpolation, and sums of windows that overlap. */
 
-/* weighted_taps: args out [outer, m, inner], in [outer, n, inner], starts LONG[m + 1], sources LONG[taps], weights
- * FLOAT[taps]; ints m, n, inner. Items: (outer, m). out[j] is the sum of in[sources[t]] weights[t] for t from starts[j]
- * to starts[j + 1], added in this order; zero without taps. */
 TI_KERNEL(weighted_taps) {
-  const int64_t m = ints[0], n = ints[1], inner = ints[2];
+  const weighted_taps_ints *const shape = (const weighted_taps_ints *)ints;
+  const int64_t m = shape->outputs, n = shape->inputs, inner = shape->inner;
   const int64_t *starts = (const int64_t *)args[2], *sources = (const int64_t *)args[3];
   const float *weights = (const float *)args[4];
   for (int64_t item = begin; item < end; item++) {
@@ -28,10 +26,9 @@ TI_KERNEL(weighted_taps) {
   return TI_OK;
 }
 
-/* add_strided: args out (read and written), in, float both; ints dims (at most 12), then sizes, strides of out and
- * strides of in. Items: rows of the last dimension; elements of out do not overlap. */
 TI_KERNEL(add_strided) {
-  const int64_t dims = ints[0], *sizes = ints + 1, *to = sizes + dims, *from = to + dims;
+  const add_strided_ints *const shape = (const add_strided_ints *)ints;
+  const int64_t dims = shape->dims, *sizes = shape->layout, *to = sizes + dims, *from = to + dims;
   const int64_t run = sizes[dims - 1], out_step = to[dims - 1], in_step = from[dims - 1];
   for (int64_t item = begin; item < end; item++) {
     int64_t rest = item, write = 0, read = 0;

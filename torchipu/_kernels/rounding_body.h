@@ -10,12 +10,8 @@
  * or high half of word 16 g + p % 16. Whoever rounds begins at a multiple of 32 elements.
  */
 #include "philox.h"
-#define TI_ALWAYS static inline __attribute__((always_inline))
 enum { FN(FETCH) = 512 };  /* floats ahead of those that are rounded */
 enum { FN(OVERFLOW_INFINITY), FN(OVERFLOW_NAN), FN(OVERFLOW_SATURATE) };
-typedef uint32_t FN(ru) __attribute__((vector_size(VL * 4)));
-typedef int32_t FN(ri) __attribute__((vector_size(VL * 4)));
-typedef float FN(rf) __attribute__((vector_size(VL * 4)));
 
 /* The keys of a stream; `state` is [seed, replica in the low half, stream, micro-batch]. */
 typedef struct {
@@ -35,13 +31,13 @@ static inline int FN(rounds_to_nearest)(const int64_t *state) { return state == 
 
 /* The words whose halves are the random bits of elements i to i + VL - 1 and of those 16 further on; i is a multiple of
  * VL, and bit 16 of it does not count. */
-TI_ALWAYS FN(ru) FN(random_words)(FN(keys) keys, int64_t i) {
+TI_INLINE VU FN(random_words)(FN(keys) keys, int64_t i) {
 #if VL == 16
-  const FN(ru) lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const VU lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 #else
-  const FN(ru) lanes = {0, 1, 2, 3, 4, 5, 6, 7};
+  const VU lanes = {0, 1, 2, 3, 4, 5, 6, 7};
 #endif
-  FN(ru) word = lanes + ((uint32_t)(i >> 5 << 4 | (i & 15)) + keys.first);
+  VU word = lanes + ((uint32_t)(i >> 5 << 4 | (i & 15)) + keys.first);
   word ^= word >> 16;
   word *= 0x7feb352du;
   word ^= word >> 15;
@@ -52,126 +48,107 @@ TI_ALWAYS FN(ru) FN(random_words)(FN(keys) keys, int64_t i) {
 }
 
 /* The random bits of elements i to i + VL - 1, i being a multiple of VL. */
-TI_ALWAYS FN(ru) FN(random_halves)(FN(keys) keys, int64_t i) {
+TI_INLINE VU FN(random_halves)(FN(keys) keys, int64_t i) {
   return (FN(random_words)(keys, i) >> (uint32_t)(i & 16)) & 0xffff;
 }
 
-#if VL == 8
-TI_ALWAYS FN(ri) FN(truncated)(FN(rf) x) { return (FN(ri))_mm256_cvttps_epi32((__m256)x); }
-TI_ALWAYS FN(rf) FN(from_integer)(FN(ri) x) { return (FN(rf))_mm256_cvtepi32_ps((__m256i)x); }
-#endif
-
 /* What stands for values beyond the largest half, 65504; NaN stays. */
-TI_ALWAYS FN(rf) FN(overflowed)(FN(rf) x, int overflow) {
-  const FN(ri) bits = (FN(ri))x, sign = bits & INT32_MIN, size = bits & INT32_MAX;
-  const FN(ri) beyond = (size >= 0x47800000) & (size <= 0x7f800000);
+TI_INLINE VF FN(overflowed)(VF x, int overflow) {
+  const VI bits = (VI)x, sign = bits & INT32_MIN, size = bits & INT32_MAX;
+  const VI beyond = (size >= 0x47800000) & (size <= 0x7f800000);
   const int32_t stand_in = overflow == FN(OVERFLOW_NAN) ? 0x7fc00000
                            : overflow == FN(OVERFLOW_SATURATE) ? 0x477fe000 : 0x7f800000;
-  return (FN(rf))((beyond & (sign | stand_in)) | (~beyond & bits));
+  return (VF)((beyond & (sign | stand_in)) | (~beyond & bits));
 }
 
 #if VL == 16
-typedef __m256i FN(halves);
-TI_ALWAYS __m256i FN(nearest_halves)(FN(vf) x) { return _mm512_cvtps_ph((__m512)x, 8); }
-TI_ALWAYS FN(vf) FN(of_halves)(__m256i halves) { return (FN(vf))_mm512_cvtph_ps(halves); }
-TI_ALWAYS void FN(put_halves)(uint16_t *p, __m256i halves) { _mm256_storeu_si256((__m256i *)p, halves); }
-
 /* Values rounded stochastically: the random bits, as many times 2^-16 of the last bit that is kept, are added and the sum
  * is cut off. Addition towards zero loses nothing that the second cut would keep, and the least exponent that is taken,
  * that of 2^-14, makes subnormal halves no special case. */
-TI_ALWAYS __m256i FN(halves_by)(FN(vf) x, FN(ru) random, int overflow) {
-  const __m512 power = (__m512)((FN(ri))x & (FN(ri))((FN(ru)){0} + 0xff800000u));
+TI_INLINE FN(halves) FN(halves_by)(VF x, VU random, int overflow) {
+  const __m512 power = (__m512)((VI)x & (VI)((VU){0} + 0xff800000u));
   /* the larger size of the two, with the sign of the first; 2^26 less: a step of the random bits */
-  const FN(ri) step = (FN(ri))_mm512_range_ps(power, _mm512_set1_ps(0x1p-14f), 3) - (26 << 23);
+  const VI step = (VI)_mm512_range_ps(power, _mm512_set1_ps(0x1p-14f), 3) - (26 << 23);
   const __m512 sum = _mm512_fmadd_round_ps(_mm512_cvtepi32_ps((__m512i)random), (__m512)step, (__m512)x, 11);
   const __m256i halves = _mm512_cvtps_ph(sum, 11);
   /* the largest half or more, whatever the sign */
   if (__builtin_expect(_mm256_cmp_epu16_mask(_mm256_add_epi16(halves, halves), _mm256_set1_epi16((short)0xf7fe), 5), 0))
-    return _mm512_cvtps_ph((__m512)FN(overflowed)((FN(rf))sum, overflow), 11);
+    return _mm512_cvtps_ph((__m512)FN(overflowed)((VF)sum, overflow), 11);
   return halves;
 }
 #else
-typedef __m128i FN(halves);
-TI_ALWAYS __m128i FN(nearest_halves)(FN(vf) x) { return _mm256_cvtps_ph((__m256)x, 8); }
-TI_ALWAYS FN(vf) FN(of_halves)(__m128i halves) { return (FN(vf))_mm256_cvtph_ps(halves); }
-TI_ALWAYS void FN(put_halves)(uint16_t *p, __m128i halves) { _mm_storeu_si128((__m128i *)p, halves); }
-
 /* Values that are no normal halves: multiples of 2^-24 below 2^-14, overflows, infinities and NaN among others. */
-static __attribute__((noinline)) FN(rf) FN(rounded_beyond)(FN(rf) x, FN(ru) random, int overflow) {
-  const FN(ri) bits = (FN(ri))x, sign = bits & INT32_MIN, size = bits & INT32_MAX;
-  const FN(ri) normal = (size + (FN(ri))(random >> 3)) & ~0x1fff;
+static __attribute__((noinline)) VF FN(rounded_beyond)(VF x, VU random, int overflow) {
+  const VI bits = (VI)x, sign = bits & INT32_MIN, size = bits & INT32_MAX;
+  const VI normal = (size + (VI)(random >> 3)) & ~0x1fff;
   /* in steps of the random bits, 2^16 of which are the last bit of a subnormal half */
-  const FN(ri) steps = FN(truncated)((FN(rf))size * 0x1p40f) + (FN(ri))random;
-  const FN(rf) tiny = FN(from_integer)(steps >> 16) * 0x1p-24f;
-  const FN(ri) is_tiny = size < 0x38800000, is_special = size >= 0x7f800000;
-  FN(ri) result = (is_tiny & (FN(ri))tiny) | (~is_tiny & normal);
+  const VI steps = FN(toint)(FN(trunc)((VF)size * 0x1p40f)) + (VI)random;
+  const VF tiny = FN(tofloat)(steps >> 16) * 0x1p-24f;
+  const VI is_tiny = size < 0x38800000, is_special = size >= 0x7f800000;
+  VI result = (is_tiny & (VI)tiny) | (~is_tiny & normal);
   result = (is_special & size) | (~is_special & result);
-  return FN(overflowed)((FN(rf))(result | sign), overflow);
+  return FN(overflowed)((VF)(result | sign), overflow);
 }
 
 /* Values rounded stochastically to 11 significant bits. */
-TI_ALWAYS __m128i FN(halves_by)(FN(vf) x, FN(ru) random, int overflow) {
-  const FN(ri) bits = (FN(ri))x, size = bits & INT32_MAX;
+TI_INLINE FN(halves) FN(halves_by)(VF x, VU random, int overflow) {
+  const VI bits = (VI)x, size = bits & INT32_MAX;
   /* from 2^-14 up to where a carry may overflow; 0 is right here as well */
-  const FN(ri) odd = ((size > 0) & (size < 0x38800000)) | (size > 0x477fdfff);
+  const VI odd = ((size > 0) & (size < 0x38800000)) | (size > 0x477fdfff);
   if (__builtin_expect(!_mm256_testz_si256((__m256i)odd, (__m256i)odd), 0))
-    return FN(nearest_halves)((FN(vf))FN(rounded_beyond)((FN(rf))x, random, overflow));
-  return _mm256_cvtps_ph((__m256)(bits + (FN(ri))(random >> 3)), 11);
+    return FN(nearest_halves)(FN(rounded_beyond)(x, random, overflow));
+  return _mm256_cvtps_ph((__m256)(bits + (VI)(random >> 3)), 11);
 }
 #endif
 
 /* The same, as floats. */
-TI_ALWAYS FN(vf) FN(rounded_by)(FN(vf) x, FN(ru) random, int overflow) {
+TI_INLINE VF FN(rounded_by)(VF x, VU random, int overflow) {
   return FN(of_halves)(FN(halves_by)(x, random, overflow));
 }
 
-TI_ALWAYS FN(vf) FN(rounded_to_nearest)(FN(vf) x, int overflow) {
-  return (FN(vf))FN(overflowed)((FN(rf))FN(of_halves)(FN(nearest_halves)(x)), overflow);
+TI_INLINE VF FN(rounded_to_nearest)(VF x, int overflow) {
+  return FN(overflowed)(FN(of_halves)(FN(nearest_halves)(x)), overflow);
 }
 
 /* Up to VL elements from i on of the n. */
-TI_ALWAYS FN(vf) FN(to_be_rounded)(const float *s, long mask, long i, long n) {
-  if (!mask || n - i >= VL) return *(const FN(vf) *)(s + (i & mask));
-  float part[VL] = {0};
-  memcpy(part, s + i, (size_t)(n - i) * sizeof *part);
-  return *(const FN(vf) *)part;
+TI_INLINE VF FN(to_be_rounded)(const float *s, long mask, long i, long n) {
+  return mask ? FN(load_most)(s + i, n - i) : FN(load)(s);
 }
 
 /* Stores halves as floats at d, or where that is NULL as they are at h. */
-TI_ALWAYS void FN(put)(float *d, uint16_t *h, long i, long n, FN(halves) halves) {
+TI_INLINE void FN(put)(float *d, uint16_t *h, long i, long n, FN(halves) halves) {
   if (n - i < VL) {
-    const FN(vf) floats = FN(of_halves)(halves);
-    if (d) memcpy(d + i, &floats, (size_t)(n - i) * sizeof *d);
+    if (d) FN(store_part)(d + i, FN(of_halves)(halves), n - i);
     else memcpy(h + i, &halves, (size_t)(n - i) * sizeof *h);
   } else if (d) {
-    *(FN(vf) *)(d + i) = FN(of_halves)(halves);
+    FN(store)(d + i, FN(of_halves)(halves));
   } else {
-    FN(put_halves)(h + i, halves);
+    FN(store_halves)(h + i, halves);
   }
 }
 
 /* Up to 32 elements from i on, i being a multiple of 32. */
-TI_ALWAYS void FN(round_group)(float *d, uint16_t *h, const float *s, long mask, FN(keys) keys, int64_t start, long i, long n,
+TI_INLINE void FN(round_group)(float *d, uint16_t *h, const float *s, long mask, FN(keys) keys, int64_t start, long i, long n,
                                int overflow) {
   for (int half = 0; half < 16; half += VL) {
     const long first = i + half, second = first + 16;
     if (first >= n) break;
-    const FN(ru) words = FN(random_words)(keys, start + first);
+    const VU words = FN(random_words)(keys, start + first);
     FN(put)(d, h, first, n, FN(halves_by)(FN(to_be_rounded)(s, mask, first, n), words & 0xffff, overflow));
     if (second >= n) continue;
     FN(put)(d, h, second, n, FN(halves_by)(FN(to_be_rounded)(s, mask, second, n), words >> 16, overflow));
   }
 }
 
-TI_ALWAYS void FN(nearest_any)(float *d, uint16_t *h, const float *s, long mask, long n, int overflow) {
+TI_INLINE void FN(nearest_any)(float *d, uint16_t *h, const float *s, long mask, long n, int overflow) {
   for (long i = 0; i < n; i += VL) {
-    const FN(vf) x = FN(to_be_rounded)(s, mask, i, n);
+    const VF x = FN(to_be_rounded)(s, mask, i, n);
     const int is_plain = overflow == FN(OVERFLOW_INFINITY);
     FN(put)(d, h, i, n, FN(nearest_halves)(is_plain ? x : FN(rounded_to_nearest)(x, overflow)));
   }
 }
 
-TI_ALWAYS void FN(keyed_any)(float *d, uint16_t *h, const float *s, long mask, FN(keys) keys, int64_t start, long n,
+TI_INLINE void FN(keyed_any)(float *d, uint16_t *h, const float *s, long mask, FN(keys) keys, int64_t start, long n,
                              int overflow) {
   long i = 0;
   for (; i + 32 <= n; i += 32) {
@@ -182,7 +159,7 @@ TI_ALWAYS void FN(keyed_any)(float *d, uint16_t *h, const float *s, long mask, F
   if (i < n) FN(round_group)(d, h, s, mask, keys, start, i, n, overflow);
 }
 
-TI_ALWAYS void FN(round_any)(float *d, uint16_t *h, const float *s, long mask, const int64_t *state, int64_t start, long n,
+TI_INLINE void FN(round_any)(float *d, uint16_t *h, const float *s, long mask, const int64_t *state, int64_t start, long n,
                              int overflow) {
   if (FN(rounds_to_nearest)(state)) FN(nearest_any)(d, h, s, mask, n, overflow);
   else FN(keyed_any)(d, h, s, mask, FN(keys_of)(state), start, n, overflow);
@@ -206,4 +183,3 @@ static __attribute__((noinline)) void FN(round_keyed)(uint16_t *h, const float *
 static __attribute__((noinline)) void FN(round_nearest)(uint16_t *h, const float *s, long n, int overflow) {
   FN(nearest_any)(0, h, s, -1, n, overflow);
 }
-#undef TI_ALWAYS

@@ -1,28 +1,24 @@
-/* Softmax and log-softmax over one dimension of [outer, n, inner]. A row with a NaN or +inf, or of -inf alone, is NaN
- * throughout, as in eager mode. */
-#include "rowmath_body.h"
-
-enum { FN(BLOCK) = 32 }; /* neighbouring positions that an item takes when inner > 1 */
+/* Softmax and log-softmax; table/softmax.py says what the kernels take. */
+#include "row_sums_body.h"
 
 TI_INLINE float FN(row_max)(const float *x, int64_t n) {
   const VF least = FN(set)(-INFINITY);
   VF a = least, b = least, c = least, d = least;
   int64_t i = 0;
   for (; i + 4 * VL <= n; i += 4 * VL) {
-    a = FN(max)(a, FN(ld)(x + i));
-    b = FN(max)(b, FN(ld)(x + i + VL));
-    c = FN(max)(c, FN(ld)(x + i + 2 * VL));
-    d = FN(max)(d, FN(ld)(x + i + 3 * VL));
+    a = FN(max)(a, FN(load)(x + i));
+    b = FN(max)(b, FN(load)(x + i + VL));
+    c = FN(max)(c, FN(load)(x + i + 2 * VL));
+    d = FN(max)(d, FN(load)(x + i + 3 * VL));
   }
-  for (; i + VL <= n; i += VL) a = FN(max)(a, FN(ld)(x + i));
-  if (i < n) b = FN(max)(b, FN(ldn)(x + i, n - i, least));
-  return FN(hmax)(FN(max)(FN(max)(a, b), FN(max)(c, d)));
+  for (; i + VL <= n; i += VL) a = FN(max)(a, FN(load)(x + i));
+  if (i < n) b = FN(max)(b, FN(load_filled)(x + i, n - i, least));
+  return FN(max_lanes)(FN(max)(FN(max)(a, b), FN(max)(c, d)));
 }
 
-/* softmax_rows: args y [rows, n], x [rows, n]; ints n, mode (0 softmax, 1 log, 2 softmax with 0 for a row of -inf).
- * Items: rows. */
 TI_KERNEL(softmax_rows) {
-  const int64_t n = ints[0], mode = ints[1];
+  const softmax_rows_ints *const shape = (const softmax_rows_ints *)ints;
+  const int64_t n = shape->extent, mode = shape->mode;
   for (int64_t row = begin; row < end; row++) {
     float *y = (float *)args[0] + row * n;
     const float *x = (const float *)args[1] + row * n;
@@ -30,35 +26,35 @@ TI_KERNEL(softmax_rows) {
     const VF m = FN(set)(top), low = FN(set)(-INFINITY);
     VF s = {0}, t = {0};
     int64_t i = 0;
-    if (mode == 1) {
+    if (mode == TI_SOFTMAX_MODE_LOG) {
       for (; i + 2 * VL <= n; i += 2 * VL) {
-        s += FN(vexp)(FN(ld)(x + i) - m);
-        t += FN(vexp)(FN(ld)(x + i + VL) - m);
+        s += FN(exp)(FN(load)(x + i) - m);
+        t += FN(exp)(FN(load)(x + i + VL) - m);
       }
-      for (; i + VL <= n; i += VL) s += FN(vexp)(FN(ld)(x + i) - m);
-      if (i < n) t += FN(vexp)(FN(ldn)(x + i, n - i, low) - m);
-      const VF shift = FN(set)(logf(FN(hsum)(s + t)));
-      for (i = 0; i + VL <= n; i += VL) FN(st)(y + i, FN(ld)(x + i) - m - shift);
-      if (i < n) FN(stn)(y + i, FN(ldn)(x + i, n - i, m) - m - shift, n - i);
+      for (; i + VL <= n; i += VL) s += FN(exp)(FN(load)(x + i) - m);
+      if (i < n) t += FN(exp)(FN(load_filled)(x + i, n - i, low) - m);
+      const VF shift = FN(set)(logf(FN(sum_lanes)(s + t)));
+      for (i = 0; i + VL <= n; i += VL) FN(store)(y + i, FN(load)(x + i) - m - shift);
+      if (i < n) FN(store_part)(y + i, FN(load_filled)(x + i, n - i, m) - m - shift, n - i);
       continue;
     }
     for (; i + 2 * VL <= n; i += 2 * VL) {
-      const VF p = FN(vexp)(FN(ld)(x + i) - m), q = FN(vexp)(FN(ld)(x + i + VL) - m);
-      FN(st)(y + i, p);
-      FN(st)(y + i + VL, q);
+      const VF p = FN(exp)(FN(load)(x + i) - m), q = FN(exp)(FN(load)(x + i + VL) - m);
+      FN(store)(y + i, p);
+      FN(store)(y + i + VL, q);
       s += p, t += q;
     }
     for (; i + VL <= n; i += VL) {
-      const VF p = FN(vexp)(FN(ld)(x + i) - m);
-      FN(st)(y + i, p);
+      const VF p = FN(exp)(FN(load)(x + i) - m);
+      FN(store)(y + i, p);
       s += p;
     }
     if (i < n) {
-      const VF p = FN(vexp)(FN(ldn)(x + i, n - i, low) - m);
-      FN(stn)(y + i, p, n - i);
+      const VF p = FN(exp)(FN(load_filled)(x + i, n - i, low) - m);
+      FN(store_part)(y + i, p, n - i);
       t += p;
     }
-    if (mode == 2 && top == -INFINITY) {
+    if (mode == TI_SOFTMAX_MODE_SAFE && top == -INFINITY) {
       /* NaN is not above -inf either: such a row stays NaN. */
       int any = 0;
       for (i = 0; i < n; i++) any |= x[i] != x[i];
@@ -67,83 +63,72 @@ TI_KERNEL(softmax_rows) {
         continue;
       }
     }
-    const VF scale = FN(set)(1.0f / FN(hsum)(s + t));
-    for (i = 0; i + VL <= n; i += VL) FN(st)(y + i, FN(ld)(y + i) * scale);
-    if (i < n) FN(stn)(y + i, FN(ldn)(y + i, n - i, (VF){0}) * scale, n - i);
+    const VF scale = FN(set)(1.0f / FN(sum_lanes)(s + t));
+    for (i = 0; i + VL <= n; i += VL) FN(store)(y + i, FN(load)(y + i) * scale);
+    if (i < n) FN(store_part)(y + i, FN(load_part)(y + i, n - i) * scale, n - i);
   }
   return TI_OK;
 }
 
-/* softmax_rows_grad: args dx, dy, y (all [rows, n]); ints n, mode (0 softmax, 1 log). Items: rows. */
 TI_KERNEL(softmax_rows_grad) {
-  const int64_t n = ints[0], mode = ints[1];
-  const VF none = {0};
+  const softmax_rows_ints *const shape = (const softmax_rows_ints *)ints;
+  const int64_t n = shape->extent, mode = shape->mode;
   for (int64_t row = begin; row < end; row++) {
     float *dx = (float *)args[0] + row * n;
     const float *dy = (const float *)args[1] + row * n, *y = (const float *)args[2] + row * n;
     VF s = {0}, t = {0};
     int64_t i = 0;
-    if (mode == 1) {
+    if (mode == TI_SOFTMAX_MODE_LOG) {
       VF sums[4] = {{0}, {0}, {0}, {0}};
       FN(add_sum)(dy, n, sums);
-      const VF sum = FN(set)(FN(hsum)((sums[0] + sums[1]) + (sums[2] + sums[3])));
-      for (; i + VL <= n; i += VL) FN(st)(dx + i, FN(ld)(dy + i) - FN(vexp)(FN(ld)(y + i)) * sum);
-      if (i < n) FN(stn)(dx + i, FN(ldn)(dy + i, n - i, none) - FN(vexp)(FN(ldn)(y + i, n - i, none)) * sum, n - i);
+      const VF sum = FN(set)(FN(sum_lanes)((sums[0] + sums[1]) + (sums[2] + sums[3])));
+      for (; i + VL <= n; i += VL) FN(store)(dx + i, FN(load)(dy + i) - FN(exp)(FN(load)(y + i)) * sum);
+      if (i < n) FN(store_part)(dx + i, FN(load_part)(dy + i, n - i) - FN(exp)(FN(load_part)(y + i, n - i)) * sum, n - i);
       continue;
     }
     VF u = {0}, v = {0};
     for (; i + 4 * VL <= n; i += 4 * VL) {
-      s += FN(ld)(dy + i) * FN(ld)(y + i);
-      t += FN(ld)(dy + i + VL) * FN(ld)(y + i + VL);
-      u += FN(ld)(dy + i + 2 * VL) * FN(ld)(y + i + 2 * VL);
-      v += FN(ld)(dy + i + 3 * VL) * FN(ld)(y + i + 3 * VL);
+      s += FN(load)(dy + i) * FN(load)(y + i);
+      t += FN(load)(dy + i + VL) * FN(load)(y + i + VL);
+      u += FN(load)(dy + i + 2 * VL) * FN(load)(y + i + 2 * VL);
+      v += FN(load)(dy + i + 3 * VL) * FN(load)(y + i + 3 * VL);
     }
     s += u, t += v;
-    for (; i + VL <= n; i += VL) s += FN(ld)(dy + i) * FN(ld)(y + i);
-    if (i < n) t += FN(ldn)(dy + i, n - i, none) * FN(ldn)(y + i, n - i, none);
-    const VF sum = FN(set)(FN(hsum)(s + t));
-    for (i = 0; i + VL <= n; i += VL) FN(st)(dx + i, FN(ld)(y + i) * (FN(ld)(dy + i) - sum));
-    if (i < n) FN(stn)(dx + i, FN(ldn)(y + i, n - i, none) * (FN(ldn)(dy + i, n - i, none) - sum), n - i);
+    for (; i + VL <= n; i += VL) s += FN(load)(dy + i) * FN(load)(y + i);
+    if (i < n) t += FN(load_part)(dy + i, n - i) * FN(load_part)(y + i, n - i);
+    const VF sum = FN(set)(FN(sum_lanes)(s + t));
+    for (i = 0; i + VL <= n; i += VL) FN(store)(dx + i, FN(load)(y + i) * (FN(load)(dy + i) - sum));
+    if (i < n) FN(store_part)(dx + i, FN(load_part)(y + i, n - i) * (FN(load_part)(dy + i, n - i) - sum), n - i);
   }
   return TI_OK;
 }
 
-TI_INLINE VF FN(lane_load)(const float *p, int64_t width) {
-  return width < VL ? FN(ldn)(p, width, (VF){0}) : FN(ld)(p);
-}
-TI_INLINE void FN(lane_store)(float *p, VF v, int64_t width) {
-  if (width < VL) FN(stn)(p, v, width);
-  else FN(st)(p, v);
-}
-
-/* softmax_columns: args y, x (both [outer, n, inner]); ints n, inner, mode as above. Items: (outer, block of 32
- * positions of inner). */
 TI_KERNEL(softmax_columns) {
-  const int64_t n = ints[0], inner = ints[1], mode = ints[2], blocks = (inner + FN(BLOCK) - 1) / FN(BLOCK);
+  const softmax_columns_ints *const shape = (const softmax_columns_ints *)ints;
+  const int64_t n = shape->extent, inner = shape->inner, mode = shape->mode, blocks = ti_ceil(inner, TI_SOFTMAX_BLOCK);
   for (int64_t item = begin; item < end; item++) {
-    const int64_t first = item % blocks * FN(BLOCK), last = TI_MIN(inner, first + FN(BLOCK));
+    const int64_t first = item % blocks * TI_SOFTMAX_BLOCK, last = ti_min(inner, first + TI_SOFTMAX_BLOCK);
     for (int64_t at = first; at < last; at += VL) {
-      const int64_t width = TI_MIN(VL, last - at), base = item / blocks * n * inner + at;
+      const int64_t width = ti_min(VL, last - at), base = item / blocks * n * inner + at;
       float *y = (float *)args[0] + base;
       const float *x = (const float *)args[1] + base;
       VF m = FN(set)(-INFINITY), s = {0};
-      for (int64_t i = 0; i < n; i++) m = FN(max)(FN(lane_load)(x + i * inner, width), m);
+      for (int64_t i = 0; i < n; i++) m = FN(max)(FN(load_most)(x + i * inner, width), m);
       for (int64_t i = 0; i < n; i++) {
-        const VF p = FN(vexp)(FN(lane_load)(x + i * inner, width) - m);
-        if (mode != 1) FN(lane_store)(y + i * inner, p, width);
+        const VF p = FN(exp)(FN(load_most)(x + i * inner, width) - m);
+        if (mode != TI_SOFTMAX_MODE_LOG) FN(store_most)(y + i * inner, p, width);
         s += p;
       }
-      if (mode == 1) {
-        VF shift;
-        for (int k = 0; k < VL; k++) shift[k] = logf(s[k]);
+      if (mode == TI_SOFTMAX_MODE_LOG) {
+        const VF shift = FN(log)(s);
         for (int64_t i = 0; i < n; i++)
-          FN(lane_store)(y + i * inner, FN(lane_load)(x + i * inner, width) - m - shift, width);
+          FN(store_most)(y + i * inner, FN(load_most)(x + i * inner, width) - m - shift, width);
         continue;
       }
       VF scale = 1.0f / s;
       for (int64_t i = 0; i < n; i++)
-        FN(lane_store)(y + i * inner, FN(lane_load)(y + i * inner, width) * scale, width);
-      if (mode != 2) continue;
+        FN(store_most)(y + i * inner, FN(load_most)(y + i * inner, width) * scale, width);
+      if (mode != TI_SOFTMAX_MODE_SAFE) continue;
       for (int64_t k = 0; k < width; k++) {
         if (m[k] != -INFINITY) continue;
         int masked = 1;
@@ -155,24 +140,24 @@ TI_KERNEL(softmax_columns) {
   return TI_OK;
 }
 
-/* softmax_columns_grad: args dx, dy, y (all [outer, n, inner]); ints n, inner, mode. Items as in softmax_columns. */
 TI_KERNEL(softmax_columns_grad) {
-  const int64_t n = ints[0], inner = ints[1], mode = ints[2], blocks = (inner + FN(BLOCK) - 1) / FN(BLOCK);
+  const softmax_columns_ints *const shape = (const softmax_columns_ints *)ints;
+  const int64_t n = shape->extent, inner = shape->inner, mode = shape->mode, blocks = ti_ceil(inner, TI_SOFTMAX_BLOCK);
   for (int64_t item = begin; item < end; item++) {
-    const int64_t first = item % blocks * FN(BLOCK), last = TI_MIN(inner, first + FN(BLOCK));
+    const int64_t first = item % blocks * TI_SOFTMAX_BLOCK, last = ti_min(inner, first + TI_SOFTMAX_BLOCK);
     for (int64_t at = first; at < last; at += VL) {
-      const int64_t width = TI_MIN(VL, last - at), base = item / blocks * n * inner + at;
+      const int64_t width = ti_min(VL, last - at), base = item / blocks * n * inner + at;
       float *dx = (float *)args[0] + base;
       const float *dy = (const float *)args[1] + base, *y = (const float *)args[2] + base;
       VF s = {0};
       for (int64_t i = 0; i < n; i++) {
-        const VF g = FN(lane_load)(dy + i * inner, width);
-        if (mode == 1) s += g;
-        else s += g * FN(lane_load)(y + i * inner, width);
+        const VF g = FN(load_most)(dy + i * inner, width);
+        if (mode == TI_SOFTMAX_MODE_LOG) s += g;
+        else s += g * FN(load_most)(y + i * inner, width);
       }
       for (int64_t i = 0; i < n; i++) {
-        const VF g = FN(lane_load)(dy + i * inner, width), v = FN(lane_load)(y + i * inner, width);
-        FN(lane_store)(dx + i * inner, mode == 1 ? g - FN(vexp)(v) * s : v * (g - s), width);
+        const VF g = FN(load_most)(dy + i * inner, width), v = FN(load_most)(y + i * inner, width);
+        FN(store_most)(dx + i * inner, mode == TI_SOFTMAX_MODE_LOG ? g - FN(exp)(v) * s : v * (g - s), width);
       }
     }
   }

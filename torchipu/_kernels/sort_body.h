@@ -6,7 +6,8 @@
 #ifndef TORCHIPU_SORT_ENTRY
 #define TORCHIPU_SORT_ENTRY
 typedef struct { uint64_t key; int64_t at; } ti_entry;
-enum { TI_SORT_RUN = 16, TI_SORT_SMALL = 256 }; /* runs sorted by insertion; rows that are merged rather than counted */
+_Static_assert(sizeof(ti_entry) == TI_ENTRY_BYTES, "table/sort.py");
+enum { TI_SORT_RUN = 16 }; /* elements sorted by insertion */
 #endif
 
 static inline uint64_t FN(float_key)(const float *x) {
@@ -108,20 +109,16 @@ static inline void FN(put_entry)(char *const *args, int64_t to, const char *x, i
   ((int64_t *)args[1])[to] = at;
 }
 
-/* sort: args [values, indices long, in] along the middle of row-major [outer, n, inner] (results [outer, k, inner]).
- *
- *   ints     [n, inner, k, is long, descending]   items  outer x inner
- *   scratch  (2 n + 256) entries of 16 bytes
- */
 TI_KERNEL(sort) {
   (void)scalars;
-  const int64_t n = ints[0], inner = ints[1], k = ints[2];
-  const int is_long = (int)ints[3];
+  const sort_ints *const shape = (const sort_ints *)ints;
+  const int64_t n = shape->length, inner = shape->inner, k = shape->kept;
+  const int is_long = (int)shape->is_long;
   ti_entry *e = scratch, *spare = e + n;
   for (int64_t item = begin; item < end; item++) {
     const int64_t outer = item / inner, position = item % inner;
     const char *x = args[2] + (outer * n * inner + position) * (is_long ? 8 : 4);
-    FN(load_entries)(e, x, n, inner, is_long, (int)ints[4]);
+    FN(load_entries)(e, x, n, inner, is_long, (int)shape->descending);
     FN(sort_smallest)(e, spare, n, k);
     for (int64_t i = 0; i < k; i++) FN(put_entry)(args, (outer * k + i) * inner + position, x, inner, e[i].at, is_long);
   }
@@ -142,57 +139,47 @@ static int64_t FN(most_frequent)(ti_entry *e, ti_entry *spare, int64_t n, int is
   return best;
 }
 
-/* select: args [values, indices long, in] of row-major [outer, n, inner]: one of each row.
- *
- *   ints     [n, inner, is long, mode: 0 rank k, 1 median, 2 median without NaN, 3 most frequent, k]
- *   items    outer x inner
- *   scratch  (2 n + 256) entries of 16 bytes
- * A median of an even number is the lower one; a row with NaN has its first NaN for a median.
- */
 TI_KERNEL(select) {
   (void)scalars;
-  const int64_t n = ints[0], inner = ints[1];
-  const int is_long = (int)ints[2], mode = (int)ints[3];
+  const select_ints *const shape = (const select_ints *)ints;
+  const int64_t n = shape->length, inner = shape->inner;
+  const int is_long = (int)shape->is_long, selection = (int)shape->selection;
   ti_entry *e = scratch, *spare = e + n;
   for (int64_t item = begin; item < end; item++) {
     const char *x = args[2] + (item / inner * n * inner + item % inner) * (is_long ? 8 : 4);
     FN(load_entries)(e, x, n, inner, is_long, 0);
-    int64_t k = ints[4], nans = 0, first_nan = -1;
-    if (mode == 3) {
+    int64_t k = shape->rank, nans = 0, first_nan = -1;
+    if (selection == TI_SELECTION_MODE) {
       FN(put_entry)(args, item, x, inner, FN(most_frequent)(e, spare, n, is_long), is_long);
       continue;
     }
-    if (mode && !is_long)
+    if (selection != TI_SELECTION_RANK && !is_long)
       for (int64_t i = n - 1; i >= 0; i--)
         if (e[i].key == 0xffffffffu) nans++, first_nan = i;
-    if (mode) k = nans == n || mode == 1 ? (n - 1) / 2 : (n - nans - 1) / 2;
-    const int64_t at = mode == 1 && nans ? first_nan : FN(select_entry)(e, spare, n, k).at;
+    if (selection != TI_SELECTION_RANK) k = nans == n || selection == TI_SELECTION_MEDIAN ? (n - 1) / 2 : (n - nans - 1) / 2;
+    const int64_t at = selection == TI_SELECTION_MEDIAN && nans ? first_nan : FN(select_entry)(e, spare, n, k).at;
     FN(put_entry)(args, item, x, inner, at, is_long);
   }
   return TI_OK;
 }
 
-/* search: args [out long, sorted, values, order long when ints[4]]; sorted and values are float, or long.
- *
- *   ints   [sorted elements of a row, values of a row (0: all values search one row), is long, right, has order]
- *   items  values
- */
 #define TI_SEARCH(type) do { \
     const type *row = (const type *)args[1] + base, x = ((const type *)args[2])[item]; \
     while (low < high) { \
       const int64_t middle = low + (high - low) / 2; \
       const type y = row[order ? order[middle] : middle]; \
-      if (ints[3] ? !(y > x) : !(y >= x)) low = middle + 1; \
+      if (shape->right ? !(y > x) : !(y >= x)) low = middle + 1; \
       else high = middle; \
     } \
   } while (0)
 TI_KERNEL(search) {
+  const search_ints *const shape = (const search_ints *)ints;
   (void)scalars, (void)scratch;
   for (int64_t item = begin; item < end; item++) {
-    const int64_t base = ints[1] ? item / ints[1] * ints[0] : 0;
-    const int64_t *order = ints[4] ? (const int64_t *)args[3] + base : NULL;
-    int64_t low = 0, high = ints[0];
-    if (ints[2]) TI_SEARCH(int64_t);
+    const int64_t base = shape->values ? item / shape->values * shape->length : 0;
+    const int64_t *order = shape->has_order ? (const int64_t *)args[3] + base : NULL;
+    int64_t low = 0, high = shape->length;
+    if (shape->is_long) TI_SEARCH(int64_t);
     else TI_SEARCH(float);
     ((int64_t *)args[0])[item] = low;
   }
@@ -200,23 +187,19 @@ TI_KERNEL(search) {
 }
 #undef TI_SEARCH
 
-/* histogram: args [counts long [chunks][bins], in float, edges float: lowest, highest]; what lies outside is not counted.
- *
- *   ints   [elements, elements of a chunk, bins]   items  chunks
- * Traps where the edges are not finite.
- */
 TI_KERNEL(histogram) {
+  const histogram_ints *const shape = (const histogram_ints *)ints;
   (void)scalars, (void)scratch;
   const float *x = (const float *)args[1];
   float low = ((const float *)args[2])[0], high = ((const float *)args[2])[1];
   if (low == high) low -= 1.0f, high += 1.0f;
   if (!(isfinite(low) && isfinite(high))) return TI_TRAP_RANGE;
-  const int64_t bins = ints[2];
+  const int64_t bins = shape->bins;
   for (int64_t chunk = begin; chunk < end; chunk++) {
     int64_t *counts = (int64_t *)args[0] + chunk * bins;
-    const int64_t last = (chunk + 1) * ints[1] < ints[0] ? (chunk + 1) * ints[1] : ints[0];
+    const int64_t last = ti_min((chunk + 1) * shape->chunk, shape->elements);
     memset(counts, 0, (size_t)bins * sizeof *counts);
-    for (int64_t i = chunk * ints[1]; i < last; i++) {
+    for (int64_t i = chunk * shape->chunk; i < last; i++) {
       if (!(x[i] >= low && x[i] <= high)) continue;
       const int64_t bin = (int64_t)((x[i] - low) * (float)bins / (high - low));
       counts[bin < bins ? bin : bins - 1]++;

@@ -26,19 +26,19 @@ typedef struct { float value; int32_t weight; } ti_entry;
 
 /* Whether any of n floats is infinite or NaN. */
 static int FN(any_special)(const float *p, int64_t n) {
-  FN(vf) sum = {0};
+  VF sum = {0};
   int64_t i = 0;
   for (; i + VL <= n; i += VL) sum += FN(load)(p + i) * 0.0f;
-  float rest = FN(sum)(sum);
+  float rest = FN(sum_lanes)(sum);
   for (; i < n; i++) rest += p[i] * 0.0f;
   return rest != 0.0f;
 }
 
 static float FN(total)(const float *p, int64_t n) {
-  FN(vf) sum = {0};
+  VF sum = {0};
   int64_t i = 0;
   for (; i + VL <= n; i += VL) sum += FN(load)(p + i);
-  float rest = FN(sum)(sum);
+  float rest = FN(sum_lanes)(sum);
   for (; i < n; i++) rest += p[i];
   return rest;
 }
@@ -112,14 +112,14 @@ static int64_t FN(list_gradients)(const ti_sparse_conv *s, const float *dy, cons
  * `wp` apart in the image and `run` apart in dw. */
 TI_INLINE void FN(gather_runs)(const int nb, const int two, int64_t count, const float *value, const int32_t *pixel,
                                const int32_t *begins, const float *x, int64_t wp, int64_t run, float *dw) {
-  FN(vf) a[8], b[8];
+  VF a[8], b[8];
 #pragma GCC unroll 8
   for (int j = 0; j < nb; j++) {
     a[j] = FN(load)(dw + j * VL);
     if (two) b[j] = FN(load)(dw + run + j * VL);
   }
   for (int64_t e = 0; e < count; e++) {
-    const FN(vf) g = FN(broadcast)(value + e);
+    const VF g = FN(broadcast)(value + e);
     const float *at = x + begins[pixel[e]], *below = at + wp;
 #pragma GCC unroll 8
     for (int j = 0; j < nb; j++) {
@@ -136,11 +136,11 @@ TI_INLINE void FN(gather_runs)(const int nb, const int two, int64_t count, const
 
 /* dx += sum of value * weights of the entries of one pixel, for a run of nb vectors. */
 TI_INLINE void FN(scatter_runs)(const int nb, const ti_entry *entry, const ti_entry *end, float *dx, const float *w) {
-  FN(vf) sum[8];
+  VF sum[8];
 #pragma GCC unroll 8
   for (int j = 0; j < nb; j++) sum[j] = FN(load)(dx + j * VL);
   for (; entry < end; entry++) {
-    const FN(vf) g = FN(broadcast)(&entry->value);
+    const VF g = FN(broadcast)(&entry->value);
     const float *row = w + entry->weight;
 #pragma GCC unroll 8
     for (int j = 0; j < nb; j++) sum[j] = FN(fma)(g, FN(load)(row + j * VL), sum[j]);

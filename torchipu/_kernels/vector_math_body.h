@@ -1,153 +1,178 @@
-/* Vector arithmetic shared by kernel bodies: masks, loads of partial vectors and elementary functions.
+/* Vector arithmetic of all kernel bodies: loads of partial vectors, masks, halves and elementary functions.
  *
- * Included by <family>_body.h, once for each instruction set. Polynomials are Chebyshev interpolants of our own in
- * the reduced argument; all functions stay within 4 ulp and treat NaN, infinity and zero as libm does.
+ * Comes with isa_build.h, once for each instruction set. Polynomials are Chebyshev interpolants of our own in the
+ * reduced argument. Normal results stay within the bounds of tests/kernels/test_vector_math.py, 2.5 units in the last
+ * place at most and 1 for exp and the logarithms; NaN, infinity and zero are treated as libm does.
  */
-#define V FN(vf)
-#define VI FN(vi)
 #if VL == 16
 typedef __mmask16 FN(vm);
-#define M FN(vm)
-static inline V FN(fma)(V a, V b, V c) { return (V)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
-static inline V FN(sel)(M m, V a, V b) { return (V)_mm512_mask_blend_ps(m, (__m512)b, (__m512)a); }
-static inline VI FN(isel)(M m, VI a, VI b) { return (VI)_mm512_mask_blend_epi32(m, (__m512i)b, (__m512i)a); }
-static inline M FN(lt)(V a, V b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LT_OQ); }
-static inline M FN(le)(V a, V b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LE_OQ); }
-static inline M FN(eq)(V a, V b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_EQ_OQ); }
-static inline M FN(ne)(V a, V b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_NEQ_UQ); }
-static inline M FN(mor)(M a, M b) { return a | b; }
-static inline M FN(mand)(M a, M b) { return a & b; }
-static inline M FN(ieq)(VI a, VI b) { return _mm512_cmpeq_epi32_mask((__m512i)a, (__m512i)b); }
-static inline int FN(any)(M m) { return m != 0; }
-static inline V FN(sqrt)(V a) { return (V)_mm512_sqrt_ps((__m512)a); }
+typedef __m256i FN(halves);
+TI_INLINE VF FN(fma)(VF a, VF b, VF c) { return (VF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+TI_INLINE VF FN(sel)(VM m, VF a, VF b) { return (VF)_mm512_mask_blend_ps(m, (__m512)b, (__m512)a); }
+TI_INLINE VI FN(isel)(VM m, VI a, VI b) { return (VI)_mm512_mask_blend_epi32(m, (__m512i)b, (__m512i)a); }
+TI_INLINE VM FN(lt)(VF a, VF b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LT_OQ); }
+TI_INLINE VM FN(le)(VF a, VF b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LE_OQ); }
+TI_INLINE VM FN(eq)(VF a, VF b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_EQ_OQ); }
+TI_INLINE VM FN(ne)(VF a, VF b) { return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_NEQ_UQ); }
+TI_INLINE VM FN(mor)(VM a, VM b) { return a | b; }
+TI_INLINE VM FN(mand)(VM a, VM b) { return a & b; }
+TI_INLINE VM FN(ieq)(VI a, VI b) { return _mm512_cmpeq_epi32_mask((__m512i)a, (__m512i)b); }
+TI_INLINE int FN(any)(VM m) { return m != 0; }
+TI_INLINE VF FN(sqrt)(VF a) { return (VF)_mm512_sqrt_ps((__m512)a); }
 /* The second operand comes back when either is NaN. */
-static inline V FN(min)(V a, V b) { return (V)_mm512_min_ps((__m512)a, (__m512)b); }
-static inline V FN(max)(V a, V b) { return (V)_mm512_max_ps((__m512)a, (__m512)b); }
-static inline V FN(nearest)(V a) { return (V)_mm512_roundscale_ps((__m512)a, 8); }
-static inline V FN(floor)(V a) { return (V)_mm512_roundscale_ps((__m512)a, 9); }
-static inline V FN(ceil)(V a) { return (V)_mm512_roundscale_ps((__m512)a, 10); }
-static inline V FN(trunc)(V a) { return (V)_mm512_roundscale_ps((__m512)a, 11); }
-static inline VI FN(toint)(V a) { return (VI)_mm512_cvtps_epi32((__m512)a); }
-static inline V FN(tofloat)(VI a) { return (V)_mm512_cvtepi32_ps((__m512i)a); }
-static inline V FN(from_half)(const void *p) { return (V)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
-static inline void FN(to_half)(void *p, V a) { _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph((__m512)a, 0)); }
-static inline M FN(mask_of)(const uint8_t *p) {
+TI_INLINE VF FN(min)(VF a, VF b) { return (VF)_mm512_min_ps((__m512)a, (__m512)b); }
+TI_INLINE VF FN(max)(VF a, VF b) { return (VF)_mm512_max_ps((__m512)a, (__m512)b); }
+TI_INLINE VF FN(nearest)(VF a) { return (VF)_mm512_roundscale_ps((__m512)a, 8); }
+TI_INLINE VF FN(floor)(VF a) { return (VF)_mm512_roundscale_ps((__m512)a, 9); }
+TI_INLINE VF FN(ceil)(VF a) { return (VF)_mm512_roundscale_ps((__m512)a, 10); }
+TI_INLINE VF FN(trunc)(VF a) { return (VF)_mm512_roundscale_ps((__m512)a, 11); }
+TI_INLINE VI FN(toint)(VF a) { return (VI)_mm512_cvtps_epi32((__m512)a); }
+TI_INLINE VF FN(tofloat)(VI a) { return (VF)_mm512_cvtepi32_ps((__m512i)a); }
+TI_INLINE VM FN(mask_of)(const uint8_t *p) {
   __m128i bytes = _mm_loadu_si128((const __m128i *)p);
   return _mm_test_epi8_mask(bytes, bytes);
 }
-static inline void FN(mask_to)(uint8_t *p, M m) {
+TI_INLINE void FN(mask_to)(uint8_t *p, VM m) {
   _mm_storeu_si128((__m128i *)p, _mm_maskz_set1_epi8(m, 1));
 }
+/* The first n <= VL lanes; loads and stores of them touch nothing beyond. The other lanes hold those of `fill`, or 0. */
+TI_INLINE VM FN(first)(int64_t n) { return (VM)((1u << n) - 1); }
+TI_INLINE VF FN(load_filled)(const float *p, int64_t n, VF fill) { return (VF)_mm512_mask_loadu_ps((__m512)fill, FN(first)(n), p); }
+/* The lanes of p whose bits are set; the others are 0 and are not read. */
+TI_INLINE VF FN(load_lanes)(const float *p, uint32_t bits) { return (VF)_mm512_maskz_loadu_ps((VM)bits, p); }
+TI_INLINE VF FN(load_part)(const float *p, int64_t n) { return (VF)_mm512_maskz_loadu_ps(FN(first)(n), p); }
+TI_INLINE void FN(store_part)(float *p, VF v, int64_t n) { _mm512_mask_storeu_ps(p, FN(first)(n), (__m512)v); }
+TI_INLINE float FN(sum_lanes)(VF v) { return _mm512_reduce_add_ps((__m512)v); }
+TI_INLINE float FN(max_lanes)(VF v) { return _mm512_reduce_max_ps((__m512)v); }
+/* p * 2^n for whole n in [-252, 254]; denormals and overflow come out right. */
+TI_INLINE VF FN(ldexp)(VF p, VF n) { return (VF)_mm512_scalef_ps((__m512)p, (__m512)n); }
+TI_INLINE FN(halves) FN(nearest_halves)(VF v) { return _mm512_cvtps_ph((__m512)v, 8); }
+TI_INLINE VF FN(of_halves)(FN(halves) halves) { return (VF)_mm512_cvtph_ps(halves); }
+TI_INLINE FN(halves) FN(load_halves)(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+TI_INLINE void FN(store_halves)(void *p, FN(halves) halves) { _mm256_storeu_si256((__m256i *)p, halves); }
 #else
-typedef V FN(vm);
-#define M FN(vm)
-static inline V FN(fma)(V a, V b, V c) { return (V)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
-static inline V FN(sel)(M m, V a, V b) { return (V)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)m); }
-static inline VI FN(isel)(M m, VI a, VI b) { return (VI)_mm256_blendv_epi8((__m256i)b, (__m256i)a, (__m256i)m); }
-static inline M FN(lt)(V a, V b) { return (V)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_LT_OQ); }
-static inline M FN(le)(V a, V b) { return (V)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_LE_OQ); }
-static inline M FN(eq)(V a, V b) { return (V)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_EQ_OQ); }
-static inline M FN(ne)(V a, V b) { return (V)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_NEQ_UQ); }
-static inline M FN(mor)(M a, M b) { return (V)((VI)a | (VI)b); }
-static inline M FN(mand)(M a, M b) { return (V)((VI)a & (VI)b); }
-static inline M FN(ieq)(VI a, VI b) { return (V)_mm256_cmpeq_epi32((__m256i)a, (__m256i)b); }
-static inline int FN(any)(M m) { return _mm256_movemask_ps((__m256)m) != 0; }
-static inline V FN(sqrt)(V a) { return (V)_mm256_sqrt_ps((__m256)a); }
-static inline V FN(min)(V a, V b) { return (V)_mm256_min_ps((__m256)a, (__m256)b); }
-static inline V FN(max)(V a, V b) { return (V)_mm256_max_ps((__m256)a, (__m256)b); }
-static inline V FN(nearest)(V a) { return (V)_mm256_round_ps((__m256)a, 8); }
-static inline V FN(floor)(V a) { return (V)_mm256_round_ps((__m256)a, 9); }
-static inline V FN(ceil)(V a) { return (V)_mm256_round_ps((__m256)a, 10); }
-static inline V FN(trunc)(V a) { return (V)_mm256_round_ps((__m256)a, 11); }
-static inline VI FN(toint)(V a) { return (VI)_mm256_cvtps_epi32((__m256)a); }
-static inline V FN(tofloat)(VI a) { return (V)_mm256_cvtepi32_ps((__m256i)a); }
-static inline V FN(from_half)(const void *p) { return (V)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
-static inline void FN(to_half)(void *p, V a) { _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph((__m256)a, 0)); }
-static inline M FN(mask_of)(const uint8_t *p) {
+typedef VF FN(vm);
+typedef __m128i FN(halves);
+TI_INLINE VF FN(fma)(VF a, VF b, VF c) { return (VF)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+TI_INLINE VF FN(sel)(VM m, VF a, VF b) { return (VF)_mm256_blendv_ps((__m256)b, (__m256)a, (__m256)m); }
+TI_INLINE VI FN(isel)(VM m, VI a, VI b) { return (VI)_mm256_blendv_epi8((__m256i)b, (__m256i)a, (__m256i)m); }
+TI_INLINE VM FN(lt)(VF a, VF b) { return (VF)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_LT_OQ); }
+TI_INLINE VM FN(le)(VF a, VF b) { return (VF)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_LE_OQ); }
+TI_INLINE VM FN(eq)(VF a, VF b) { return (VF)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_EQ_OQ); }
+TI_INLINE VM FN(ne)(VF a, VF b) { return (VF)_mm256_cmp_ps((__m256)a, (__m256)b, _CMP_NEQ_UQ); }
+TI_INLINE VM FN(mor)(VM a, VM b) { return (VF)((VI)a | (VI)b); }
+TI_INLINE VM FN(mand)(VM a, VM b) { return (VF)((VI)a & (VI)b); }
+TI_INLINE VM FN(ieq)(VI a, VI b) { return (VF)_mm256_cmpeq_epi32((__m256i)a, (__m256i)b); }
+TI_INLINE int FN(any)(VM m) { return _mm256_movemask_ps((__m256)m) != 0; }
+TI_INLINE VF FN(sqrt)(VF a) { return (VF)_mm256_sqrt_ps((__m256)a); }
+TI_INLINE VF FN(min)(VF a, VF b) { return (VF)_mm256_min_ps((__m256)a, (__m256)b); }
+TI_INLINE VF FN(max)(VF a, VF b) { return (VF)_mm256_max_ps((__m256)a, (__m256)b); }
+TI_INLINE VF FN(nearest)(VF a) { return (VF)_mm256_round_ps((__m256)a, 8); }
+TI_INLINE VF FN(floor)(VF a) { return (VF)_mm256_round_ps((__m256)a, 9); }
+TI_INLINE VF FN(ceil)(VF a) { return (VF)_mm256_round_ps((__m256)a, 10); }
+TI_INLINE VF FN(trunc)(VF a) { return (VF)_mm256_round_ps((__m256)a, 11); }
+TI_INLINE VI FN(toint)(VF a) { return (VI)_mm256_cvtps_epi32((__m256)a); }
+TI_INLINE VF FN(tofloat)(VI a) { return (VF)_mm256_cvtepi32_ps((__m256i)a); }
+TI_INLINE VM FN(mask_of)(const uint8_t *p) {
   __m256i wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
-  return (V)_mm256_cmpgt_epi32(wide, _mm256_setzero_si256());
+  return (VF)_mm256_cmpgt_epi32(wide, _mm256_setzero_si256());
 }
-static inline void FN(mask_to)(uint8_t *p, M m) {
+TI_INLINE void FN(mask_to)(uint8_t *p, VM m) {
   __m256i bits = _mm256_srli_epi32((__m256i)m, 31);
   __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
   _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(words, words));
 }
-#endif
-static inline V FN(set)(float value) { return value - (V){0}; }
-static inline VI FN(iset)(int32_t value) { return value + (VI){0}; }
-static inline V FN(load)(const float *p) { return *(const V *)p; }
-static inline void FN(store)(float *p, V value) { *(V *)p = value; }
-/* The first n < VL lanes; nothing beyond them is touched in memory. */
-#if VL == 16
-static inline V FN(load_part)(const float *p, long n) { return (V)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p); }
-static inline void FN(store_part)(float *p, V v, long n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)v); }
-static inline float FN(sum_lanes)(V v) { return _mm512_reduce_add_ps((__m512)v); }
-#else
-static inline __m256i FN(part_mask)(long n) {
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+TI_INLINE __m256i FN(first_words)(int64_t n) { return _mm256_loadu_si256((const __m256i *)(TI_FIRST + 8 - n)); }
+TI_INLINE VM FN(first)(int64_t n) { return (VM)FN(first_words)(n); }
+TI_INLINE VF FN(load_part)(const float *p, int64_t n) { return (VF)_mm256_maskload_ps(p, FN(first_words)(n)); }
+TI_INLINE VF FN(load_filled)(const float *p, int64_t n, VF fill) { return FN(sel)(FN(first)(n), FN(load_part)(p, n), fill); }
+TI_INLINE VF FN(load_lanes)(const float *p, uint32_t bits) {
+  const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  return (VF)_mm256_maskload_ps(p, _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), lane), lane));
 }
-static inline V FN(load_part)(const float *p, long n) { return (V)_mm256_maskload_ps(p, FN(part_mask)(n)); }
-static inline void FN(store_part)(float *p, V v, long n) { _mm256_maskstore_ps(p, FN(part_mask)(n), (__m256)v); }
-static inline float FN(sum_lanes)(V v) {
+TI_INLINE void FN(store_part)(float *p, VF v, int64_t n) { _mm256_maskstore_ps(p, FN(first_words)(n), (__m256)v); }
+TI_INLINE float FN(sum_lanes)(VF v) {
   __m128 s = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
   s = _mm_add_ps(s, _mm_movehl_ps(s, s));
   return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
+TI_INLINE float FN(max_lanes)(VF v) {
+  __m128 s = _mm_max_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+  s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+/* In two steps, since 2^n alone may be too small or too large for a float. */
+TI_INLINE VF FN(ldexp)(VF p, VF n) {
+  const VI whole = FN(toint)(n), half = whole >> 1;
+  return p * (VF)((half + 127) << 23) * (VF)((whole - half + 127) << 23);
+}
+TI_INLINE FN(halves) FN(nearest_halves)(VF v) { return _mm256_cvtps_ph((__m256)v, 8); }
+TI_INLINE VF FN(of_halves)(FN(halves) halves) { return (VF)_mm256_cvtph_ps(halves); }
+TI_INLINE FN(halves) FN(load_halves)(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
+TI_INLINE void FN(store_halves)(void *p, FN(halves) halves) { _mm_storeu_si128((__m128i *)p, halves); }
 #endif
-static inline V FN(abs)(V x) { return (V)((VI)x & FN(iset)(0x7fffffff)); }
-static inline V FN(copysign)(V magnitude, V sign) {
-  return (V)(((VI)magnitude & FN(iset)(0x7fffffff)) | ((VI)sign & FN(iset)((int32_t)0x80000000)));
+TI_INLINE VF FN(set)(float value) { return value - (VF){0}; }
+TI_INLINE VI FN(iset)(int32_t value) { return value + (VI){0}; }
+TI_INLINE VF FN(load)(const float *p) { return *(const VF *)p; }
+TI_INLINE void FN(store)(float *p, VF value) { *(VF *)p = value; }
+/* The same of as many lanes as there are: n may be more than a vector has. */
+TI_INLINE VF FN(load_most)(const float *p, int64_t n) { return n < VL ? FN(load_part)(p, n) : FN(load)(p); }
+TI_INLINE VF FN(load_most_filled)(const float *p, int64_t n, VF fill) { return n < VL ? FN(load_filled)(p, n, fill) : FN(load)(p); }
+TI_INLINE void FN(store_most)(float *p, VF v, int64_t n) {
+  if (n < VL) FN(store_part)(p, v, n);
+  else FN(store)(p, v);
 }
-static inline M FN(isnan)(V x) { return FN(ne)(x, x); }
+TI_INLINE VF FN(keep_most)(VF v, int64_t n) { return n < VL ? FN(sel)(FN(first)(n), v, (VF){0}) : v; }
+TI_INLINE VF FN(from_half)(const void *p) { return FN(of_halves)(FN(load_halves)(p)); }
+TI_INLINE void FN(to_half)(void *p, VF v) { FN(store_halves)(p, FN(nearest_halves)(v)); }
+TI_INLINE VF FN(abs)(VF x) { return (VF)((VI)x & FN(iset)(0x7fffffff)); }
+TI_INLINE VF FN(copysign)(VF magnitude, VF sign) {
+  return (VF)(((VI)magnitude & FN(iset)(0x7fffffff)) | ((VI)sign & FN(iset)((int32_t)0x80000000)));
+}
+TI_INLINE VM FN(isnan)(VF x) { return FN(ne)(x, x); }
+/* As torch.maximum and torch.minimum: a NaN in either operand wins. */
+TI_INLINE VF FN(maximum)(VF a, VF b) { return FN(sel)(FN(mor)(FN(lt)(a, b), FN(isnan)(b)), b, a); }
+TI_INLINE VF FN(minimum)(VF a, VF b) { return FN(sel)(FN(mor)(FN(lt)(b, a), FN(isnan)(b)), b, a); }
+TI_INLINE VF FN(relu)(VF x) { return FN(sel)(FN(lt)(x, FN(set)(0.f)), FN(set)(0.f), x); } /* NaN passes */
 /* 2^n for whole n in [-126, 127]. */
-static inline V FN(pow2)(V n) { return (V)((FN(toint)(n) + 127) << 23); }
-/* p * 2^n for n in [-252, 254], in two steps so that denormals and overflow come out right. */
-static inline V FN(ldexp)(V p, V n) {
-  V half = FN(nearest)(n * FN(set)(0.5f));
-  return p * FN(pow2)(half) * FN(pow2)(n - half);
-}
+TI_INLINE VF FN(pow2)(VF n) { return (VF)((FN(toint)(n) + 127) << 23); }
 #define TI_LN2_HI 0.6931471824645996f
 #define TI_LN2_LO -1.9046542121259336e-09f
-/* Splits x = n ln 2 + r and gives exp(r) - 1 - r. */
-static inline V FN(exp_reduce)(V x, V *n, V *r) {
+/* Splits x = n ln 2 + r and gives (exp(r) - 1 - r) / r^2. */
+TI_INLINE VF FN(exp_reduce)(VF x, VF *n, VF *r) {
   *n = FN(nearest)(x * FN(set)(1.44269504f));
   *r = FN(fma)(*n, FN(set)(-TI_LN2_HI), x);
   *r = FN(fma)(*n, FN(set)(-TI_LN2_LO), *r);
-  V q = FN(set)(0.000198919806f);
+  VF q = FN(set)(0.000198919806f);
   q = FN(fma)(q, *r, FN(set)(0.00139345415f));
   q = FN(fma)(q, *r, FN(set)(0.00833331048f));
   q = FN(fma)(q, *r, FN(set)(0.0416664556f));
   q = FN(fma)(q, *r, FN(set)(0.166666672f));
-  q = FN(fma)(q, *r, FN(set)(0.5f));
-  return q * (*r * *r);
+  return FN(fma)(q, *r, FN(set)(0.5f));
 }
-static inline V FN(exp)(V x) {
-  V n, r;
-  x = FN(min)(FN(set)(89.f), FN(max)(FN(set)(-104.5f), x));
-  V p = FN(exp_reduce)(x, &n, &r);
-  p = p + r + 1.f;
-#if VL == 16
-  return (V)_mm512_scalef_ps((__m512)p, (__m512)n);
-#else
-  return FN(ldexp)(p, n);
-#endif
+TI_INLINE VF FN(exp)(VF x) {
+  VF n, r;
+  x = FN(min)(FN(set)(89.f), FN(max)(FN(set)(-104.f), x));
+  VF q = FN(exp_reduce)(x, &n, &r);
+  return FN(ldexp)(FN(fma)(FN(fma)(q, r, FN(set)(1.f)), r, FN(set)(1.f)), n);
 }
-static inline V FN(expm1)(V x) {
-  V n, r, t = FN(min)(FN(set)(89.f), FN(max)(FN(set)(-20.f), x));
-  V p = FN(exp_reduce)(t, &n, &r) + r;
-  V half = FN(pow2)(n - 1.f);
-  V result = FN(fma)(p, half, half - 0.5f) * 2.f;
+TI_INLINE VF FN(expm1)(VF x) {
+  VF n, r, t = FN(min)(FN(set)(89.f), FN(max)(FN(set)(-20.f), x));
+  VF q = FN(exp_reduce)(t, &n, &r);
+  VF p = FN(fma)(q, r * r, r);
+  VF half = FN(pow2)(n - 1.f);
+  VF result = FN(fma)(p, half, half - 0.5f) * 2.f;
   return FN(sel)(FN(lt)(FN(abs)(x), FN(set)(1e-8f)), x, result);
 }
 /* Splits a positive x = 2^e (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)) and gives log(1 + f) - f. */
-static inline V FN(log_reduce)(V x, V *e, V *f) {
-  M tiny = FN(lt)(x, FN(set)(1.17549435e-38f));
-  V scaled = FN(sel)(tiny, x * 8388608.f, x);
+TI_INLINE VF FN(log_reduce)(VF x, VF *e, VF *f) {
+  VM tiny = FN(lt)(x, FN(set)(1.17549435e-38f));
+  VF scaled = FN(sel)(tiny, x * 8388608.f, x);
   VI bits = (VI)scaled - 0x3f3504f3;
   *e = FN(tofloat)(bits >> 23) - FN(sel)(tiny, FN(set)(23.f), FN(set)(0.f));
-  V m = (V)((bits & 0x007fffff) + 0x3f3504f3);
+  VF m = (VF)((bits & 0x007fffff) + 0x3f3504f3);
   *f = m - 1.f;
-  V q = FN(set)(0.0697161183f);
+  VF q = FN(set)(0.0697161183f);
   q = FN(fma)(q, *f, FN(set)(-0.114797339f));
   q = FN(fma)(q, *f, FN(set)(0.116854198f));
   q = FN(fma)(q, *f, FN(set)(-0.124256872f));
@@ -156,62 +181,62 @@ static inline V FN(log_reduce)(V x, V *e, V *f) {
   q = FN(fma)(q, *f, FN(set)(0.200007156f));
   q = FN(fma)(q, *f, FN(set)(-0.24999997f));
   q = FN(fma)(q, *f, FN(set)(0.333333313f));
-  V s = *f * *f;
+  VF s = *f * *f;
   return FN(fma)(s, FN(set)(-0.5f), q * (s * *f));
 }
 /* Puts log's values at zero, infinity, negative numbers and NaN in place. */
-static inline V FN(log_edges)(V x, V result) {
+TI_INLINE VF FN(log_edges)(VF x, VF result) {
   result = FN(sel)(FN(lt)(x, FN(set)(INFINITY)), result, x);
   result = FN(sel)(FN(lt)(x, FN(set)(0.f)), FN(set)(NAN), result);
   return FN(sel)(FN(eq)(x, FN(set)(0.f)), FN(set)(-INFINITY), result);
 }
-static inline V FN(log)(V x) {
-  V e, f, t = FN(log_reduce)(x, &e, &f);
+TI_INLINE VF FN(log)(VF x) {
+  VF e, f, t = FN(log_reduce)(x, &e, &f);
   t = FN(fma)(e, FN(set)(TI_LN2_LO), t);
   return FN(log_edges)(x, FN(fma)(e, FN(set)(TI_LN2_HI), t + f));
 }
-static inline V FN(log2)(V x) {
-  V e, f, t = FN(log_reduce)(x, &e, &f);
-  V hi = f * 1.44269502f, lo = FN(fma)(f, FN(set)(1.44269502f), -hi);
+TI_INLINE VF FN(log2)(VF x) {
+  VF e, f, t = FN(log_reduce)(x, &e, &f);
+  VF hi = f * 1.44269502f, lo = FN(fma)(f, FN(set)(1.44269502f), -hi);
   lo = FN(fma)(f, FN(set)(1.92596303e-8f), lo);
   return FN(log_edges)(x, e + (hi + FN(fma)(t, FN(set)(1.44269504f), lo)));
 }
-static inline V FN(log10)(V x) {
-  V e, f, t = FN(log_reduce)(x, &e, &f);
-  V hi = f * 0.434294492f, lo = FN(fma)(f, FN(set)(0.434294492f), -hi);
+TI_INLINE VF FN(log10)(VF x) {
+  VF e, f, t = FN(log_reduce)(x, &e, &f);
+  VF hi = f * 0.434294492f, lo = FN(fma)(f, FN(set)(0.434294492f), -hi);
   lo = FN(fma)(f, FN(set)(-1.01032e-8f), lo);
   lo = FN(fma)(e, FN(set)(-1.4320989e-8f), lo);
   return FN(log_edges)(x, FN(fma)(e, FN(set)(0.301030010f), hi + FN(fma)(t, FN(set)(0.434294482f), lo)));
 }
-static inline V FN(log1p)(V x) {
-  V u = x + 1.f, e, f, t = FN(log_reduce)(u, &e, &f);
-  V lost = (x - (u - 1.f)) / u;  /* what the rounding of 1 + x took away */
+TI_INLINE VF FN(log1p)(VF x) {
+  VF u = x + 1.f, e, f, t = FN(log_reduce)(u, &e, &f);
+  VF lost = (x - (u - 1.f)) / u;  /* what the rounding of 1 + x took away */
   t = FN(fma)(e, FN(set)(TI_LN2_LO), t) + lost;
-  V result = FN(log_edges)(u, FN(fma)(e, FN(set)(TI_LN2_HI), t + f));
+  VF result = FN(log_edges)(u, FN(fma)(e, FN(set)(TI_LN2_HI), t + f));
   return FN(sel)(FN(lt)(FN(abs)(x), FN(set)(1e-8f)), x, result);
 }
-static inline V FN(tanh)(V x) {
-  V a = FN(abs)(x), s = x * x;
-  V p = FN(set)(-0.00599296112f);
+TI_INLINE VF FN(tanh)(VF x) {
+  VF a = FN(abs)(x), s = x * x;
+  VF p = FN(set)(-0.00599296112f);
   p = FN(fma)(p, s, FN(set)(0.0209241491f));
   p = FN(fma)(p, s, FN(set)(-0.0538351424f));
   p = FN(fma)(p, s, FN(set)(0.133326635f));
   p = FN(fma)(p, s, FN(set)(-0.333333284f));
-  p = FN(fma)(p * s, x, x);
-  V big = 1.f - 2.f / (FN(exp)(a + a) + 1.f);
-  return FN(sel)(FN(lt)(a, FN(set)(0.625f)), p, FN(copysign)(big, x));
+  p = FN(fma)(p * s, a, a);
+  VF big = 1.f - 2.f / (FN(exp)(a + a) + 1.f);
+  return FN(copysign)(FN(sel)(FN(lt)(a, FN(set)(0.625f)), p, big), x);
 }
-static inline V FN(sigmoid)(V x) { return 1.f / (1.f + FN(exp)(-x)); }
-static inline V FN(erf)(V x) {
-  V a = FN(abs)(x), s = x * x;
-  V p = FN(set)(-0.000596731086f);
+TI_INLINE VF FN(sigmoid)(VF x) { return 1.f / (1.f + FN(exp)(-x)); }
+TI_INLINE VF FN(erf)(VF x) {
+  VF a = FN(abs)(x), s = x * x;
+  VF p = FN(set)(-0.000596731086f);
   p = FN(fma)(p, s, FN(set)(0.00498890597f));
   p = FN(fma)(p, s, FN(set)(-0.0267639942f));
   p = FN(fma)(p, s, FN(set)(0.112817541f));
   p = FN(fma)(p, s, FN(set)(-0.376124889f));
   p = FN(fma)(p, s, FN(set)(0.128379151f));
   p = FN(fma)(p, x, x);
-  V t = FN(min)(FN(set)(4.f), a), q = FN(set)(1.6435697e-06f);  /* log(erfc(t)) */
+  VF t = FN(min)(FN(set)(4.f), a), q = FN(set)(1.6435697e-06f);  /* log(erfc(t)) */
   q = FN(fma)(q, t, FN(set)(-4.61779127e-05f));
   q = FN(fma)(q, t, FN(set)(0.000597743492f));
   q = FN(fma)(q, t, FN(set)(-0.00476357527f));
@@ -223,33 +248,33 @@ static inline V FN(erf)(V x) {
   return FN(sel)(FN(lt)(a, FN(set)(0.92f)), p, FN(copysign)(1.f - FN(exp)(q), x));
 }
 /* Sine, or cosine with quarter = 1, for |x| < 32768. */
-static inline V FN(sine)(V x, int quarter) {
-  V n = FN(nearest)(x * FN(set)(0.636619772f));
-  V r = FN(fma)(n, FN(set)(-1.5707963705062866f), x);
+TI_INLINE VF FN(sine)(VF x, int quarter) {
+  VF n = FN(nearest)(x * FN(set)(0.636619772f));
+  VF r = FN(fma)(n, FN(set)(-1.5707963705062866f), x);
   r = FN(fma)(n, FN(set)(4.371138828673793e-08f), r);
-  r = FN(fma)(n, FN(set)(1.7763568394002505e-15f), r);
+  r = FN(fma)(n, FN(set)(1.7151245e-15f), r);
   VI k = FN(toint)(n) + quarter;
-  V s = r * r;
-  V p = FN(set)(2.72493139e-06f);
+  VF s = r * r;
+  VF p = FN(set)(2.72493139e-06f);
   p = FN(fma)(p, s, FN(set)(-0.000198400827f));
   p = FN(fma)(p, s, FN(set)(0.00833333191f));
   p = FN(fma)(p, s, FN(set)(-0.166666672f));
   p = FN(fma)(p * s, r, r);
-  V c = FN(set)(-2.73004474e-07f);
+  VF c = FN(set)(-2.73004474e-07f);
   c = FN(fma)(c, s, FN(set)(2.48005963e-05f));
   c = FN(fma)(c, s, FN(set)(-0.00138888881f));
   c = FN(fma)(c, s, FN(set)(0.0416666679f));
   c = FN(fma)(c, s * s, FN(fma)(s, FN(set)(-0.5f), FN(set)(1.f)));
-  V value = FN(sel)(FN(ieq)(k & 1, FN(iset)(1)), c, p);
-  return (V)((VI)value ^ ((k & 2) << 30));
+  VF value = FN(sel)(FN(ieq)(k & 1, FN(iset)(1)), c, p);
+  return (VF)((VI)value ^ ((k & 2) << 30));
 }
 /* Applies a scalar function to the lanes; for arguments too rare to deserve more. */
-#define TI_LANES(result, call) do { V ti_r = {0}; for (int j = 0; j < VL; j++) ti_r[j] = call; result = ti_r; } while (0)
-static inline V FN(sin)(V x) {
-  if (__builtin_expect(FN(any)(FN(lt)(FN(set)(32768.f), FN(abs)(x))), 0)) { V r; TI_LANES(r, sinf(x[j])); return r; }
+#define TI_LANES(result, call) do { VF ti_r = {0}; for (int j = 0; j < VL; j++) ti_r[j] = call; result = ti_r; } while (0)
+TI_INLINE VF FN(sin)(VF x) {
+  if (__builtin_expect(FN(any)(FN(lt)(FN(set)(32768.f), FN(abs)(x))), 0)) { VF r; TI_LANES(r, sinf(x[j])); return r; }
   return FN(sel)(FN(eq)(x, FN(set)(0.f)), x, FN(sine)(x, 0));
 }
-static inline V FN(cos)(V x) {
-  if (__builtin_expect(FN(any)(FN(lt)(FN(set)(32768.f), FN(abs)(x))), 0)) { V r; TI_LANES(r, cosf(x[j])); return r; }
+TI_INLINE VF FN(cos)(VF x) {
+  if (__builtin_expect(FN(any)(FN(lt)(FN(set)(32768.f), FN(abs)(x))), 0)) { VF r; TI_LANES(r, cosf(x[j])); return r; }
   return FN(sine)(x, 1);
 }

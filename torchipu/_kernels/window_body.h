@@ -1,20 +1,7 @@
-/* Pooling whose windows are given as tables: three-dimensional, adaptive and undone pooling; an item is a volume (one
- * channel of one image) throughout. A table row holds the first position, the end and the divisor of a window along one
- * dimension. */
+/* Pooling whose windows are given as tables; table/window.py says what the kernels take. */
 
-#ifndef TORCHIPU_WINDOW_SHAPE
-#define TORCHIPU_WINDOW_SHAPE
-/* The first nine ints of the window kernels. */
-typedef struct { int64_t size[3], out[3], step[3]; } ti_windows;
-static inline ti_windows ti_windows_of(const int64_t *ints) { ti_windows s; memcpy(&s, ints, sizeof s); return s; }
-#endif
-
-/* window_max: the first of the largest values, or the last NaN, as ATen has it
- *   args   y [volumes][outputs], indices (int64, flat in the volume), x [volumes][inputs], tables of depth, height, width
- *   ints   the shape
- *   items  volumes */
 TI_KERNEL(window_max) {
-  const ti_windows s = ti_windows_of(ints);
+  const window_ints s = *(const window_ints *)ints;
   const int64_t inputs = s.size[0] * s.size[1] * s.size[2], outputs = s.out[0] * s.out[1] * s.out[2];
   const int64_t *td = (const int64_t *)args[3], *th = (const int64_t *)args[4], *tw = (const int64_t *)args[5];
   (void)scalars; (void)scratch;
@@ -40,12 +27,8 @@ TI_KERNEL(window_max) {
   return TI_OK;
 }
 
-/* window_mean (window_mean_backward: dx, dy in place of y, x)
- *   args   y [volumes][outputs], x [volumes][inputs], tables of depth, height, width
- *   ints   the shape
- *   items  volumes */
 TI_KERNEL(window_mean) {
-  const ti_windows s = ti_windows_of(ints);
+  const window_ints s = *(const window_ints *)ints;
   const int64_t inputs = s.size[0] * s.size[1] * s.size[2], outputs = s.out[0] * s.out[1] * s.out[2];
   const int64_t *td = (const int64_t *)args[2], *th = (const int64_t *)args[3], *tw = (const int64_t *)args[4];
   (void)scalars; (void)scratch;
@@ -66,7 +49,7 @@ TI_KERNEL(window_mean) {
 }
 
 TI_KERNEL(window_mean_backward) {
-  const ti_windows s = ti_windows_of(ints);
+  const window_ints s = *(const window_ints *)ints;
   const int64_t inputs = s.size[0] * s.size[1] * s.size[2], outputs = s.out[0] * s.out[1] * s.out[2];
   const int64_t *td = (const int64_t *)args[2], *th = (const int64_t *)args[3], *tw = (const int64_t *)args[4];
   (void)scalars; (void)scratch;
@@ -86,12 +69,9 @@ TI_KERNEL(window_mean_backward) {
   return TI_OK;
 }
 
-/* window_place: y[indices] = x, zero elsewhere; of several values at one place the last stays
- *   args   y [volumes][outputs], x [volumes][inputs], indices
- *   ints   outputs, inputs
- *   items  volumes */
 TI_KERNEL(window_place) {
-  const int64_t outputs = ints[0], inputs = ints[1];
+  const placing_ints *const shape = (const placing_ints *)ints;
+  const int64_t outputs = shape->outputs, inputs = shape->inputs;
   (void)scalars; (void)scratch;
   for (int64_t volume = begin; volume < end; volume++) {
     float *y = (float *)args[0] + volume * outputs;

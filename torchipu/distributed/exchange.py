@@ -25,7 +25,8 @@ from typing import Any
 import torch
 
 from torchipu._kernels.abi import call_kernel
-from torchipu._kernels.table.scaling import ADD
+from torchipu._kernels.table.scaling import ADD, AddInts, Summed
+from torchipu._kernels.table.update import SPAN
 from torchipu.distributed.members import SECONDS_BETWEEN_LOOKS, Members, explained
 from torchipu.distributed.order import Replicas, additions, pushes
 from torchipu.errors import PeerError
@@ -37,9 +38,7 @@ FIRST_TAG = 1 << 16
 """Tags below are left to the user's own messages."""
 THREAD_NAME = "torchipu exchange"
 """Of the thread, which waits on nothing of the program's between two calls: a forked child does without it."""
-SPAN = 4096
-"""Elements of an item of the kernel that adds."""
-KINDS = {torch.float32: 0, torch.float16: 1, torch.int64: 2}
+SUMMED = {torch.float32: Summed.FLOATS, torch.float16: Summed.HALVES, torch.int64: Summed.WORDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +215,7 @@ class Exchange:
         count = part.own.numel()
         for out, left, right in part.adds if count else ():
             addresses = [out.data_ptr(), left.data_ptr(), right.data_ptr()]
-            call_kernel(ADD, addresses, (count, KINDS[out.dtype]), items=-(-count // SPAN))
+            call_kernel(ADD, addresses, AddInts(count, SUMMED[out.dtype]), items=-(-count // SPAN))
         tag = self._tag(number, self._tags - 1)
         sent += [
             (rank, self.members.send(part.own, rank, tag))

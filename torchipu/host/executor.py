@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchipu._kernels.abi import CHECKED, KernelTrap, Plan
+from torchipu._kernels.table.observe import TALLY_WORDS
 from torchipu._kernels.table.round_blocks import ROUND_BLOCKS
 from torchipu._kernels.table.scaling import ReplicaMeanInts, SignalInts
 from torchipu.distributed.exchange import Bucket, Exchange
@@ -24,7 +25,7 @@ from torchipu.host.collectives import Flying, bind_collective
 from torchipu.host.fences import fence_arenas
 from torchipu.host.generic import TORCH_DTYPES, bind_generic
 from torchipu.host.lanes import Lanes, Layout, order_of
-from torchipu.host.observation import TALLY_WORDS, Observation
+from torchipu.host.observation import Observation
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
 from torchipu.host.rounding import ints_of

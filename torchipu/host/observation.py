@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from torchipu._kernels.table import observe
+from torchipu._kernels.table.observe import CHECK, TALLY, TALLY_WORDS, CheckFlag, CheckInts, TallyInts
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import HostTensor
@@ -14,8 +14,6 @@ from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import spec_of
 from torchipu.optable.transfer import is_transfer
 
-TALLY_WORDS = 258  # of observe_body.h: a count for each exponent of a float, the largest magnitude, how many are NaN
-ELEMENTWISE, DIVIDES, COMPARES, GIVEN_INFINITY, GIVEN_NAN = 1, 2, 4, 8, 16
 DIVISIONS = ("div", "reciprocal", "rsqrt", "log", "remainder", "fmod", "pow", "floor_divide")
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne", "maximum", "minimum")
 
@@ -70,15 +68,18 @@ class Observation:
         if compares and not operands:
             return
         flags = _flags(op, compares)
-        sizes = [number for held in (*operands, *results) for number in (held.num_elements, held.dtype is DType.HALF)]
-        plan.step(observe.CHECK, [], [*operands, *results], ints=(len(operands), len(results), flags, *sizes))
+        sizes = tuple(
+            number for held in (*operands, *results) for number in (held.num_elements, held.dtype is DType.HALF)
+        )
+        ints = CheckInts(len(operands), len(results), flags, sizes)
+        plan.step(CHECK, [], [*operands, *results], ints=ints)
 
     def emit_count(self, op: Op, tensor: Tensor, held: HostTensor, rows: HostTensor, plan: HostPlanner) -> None:
         """Append the step that counts the magnitudes of a result into the next row."""
         row = HostTensor(rows.buffer, TALLY_WORDS * len(self.counted), (TALLY_WORDS,), (1,), DType.LONG)
         self.counted.append((op, tensor))
-        ints = (held.num_elements, held.dtype is DType.HALF)
-        plan.step(observe.TALLY, [row], [held], ints=ints, reads_outputs=True)
+        ints = TallyInts(held.num_elements, held.dtype is DType.HALF)
+        plan.step(TALLY, [row], [held], ints=ints, reads_outputs=True)
 
 
 def _name(op: Op) -> str:
@@ -88,9 +89,9 @@ def _name(op: Op) -> str:
 
 def _flags(op: Op, compares: bool) -> int:
     spec = spec_of(op)
-    flags = ELEMENTWISE if spec is not None and spec.instruction is not None else 0
-    flags |= DIVIDES if _name(op) in DIVISIONS else 0
-    flags |= COMPARES if compares else 0
+    flags = CheckFlag.ELEMENTWISE if spec is not None and spec.instruction is not None else 0
+    flags |= CheckFlag.DIVIDES if _name(op) in DIVISIONS else 0
+    flags |= CheckFlag.COMPARES if compares else 0
     numbers = [value for value in op.attrs.values() if isinstance(value, float)]
-    flags |= GIVEN_INFINITY if any(math.isinf(value) for value in numbers) else 0
-    return flags | (GIVEN_NAN if any(math.isnan(value) for value in numbers) else 0)
+    flags |= CheckFlag.GIVEN_INFINITY if any(math.isinf(value) for value in numbers) else 0
+    return flags | (CheckFlag.GIVEN_NAN if any(math.isnan(value) for value in numbers) else 0)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from torchipu._kernels.table.control import FORK
 from torchipu._kernels.table.kernel import I, Kernel, S
+from torchipu._kernels.table.observe import TALLY_WORDS
 from torchipu.distributed.order import Replicas
 from torchipu.errors import ConstraintError
 from torchipu.host.collectives import only_awaited, with_late_waits
@@ -19,7 +20,7 @@ from torchipu.host.emit.copy import emit_copy
 from torchipu.host.fusion import find_fusions
 from torchipu.host.groups import grouped
 from torchipu.host.memory import Memory
-from torchipu.host.observation import TALLY_WORDS, Observation
+from torchipu.host.observation import Observation
 from torchipu.host.plan import HostPlan
 from torchipu.host.random_streams import RandomStreams
 from torchipu.host.recomputation import undone

@@ -10,9 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from torchipu._kernels.table.scaling import ADD, FOLD_REPLICA, SIGNAL, SignalInts
+from torchipu._kernels.table.scaling import (
+    ADD,
+    FOLD_REPLICA,
+    SIGNAL,
+    AddInts,
+    FoldReplicaInts,
+    FoldReplicaScalars,
+    SignalInts,
+    Summed,
+)
+from torchipu._kernels.table.update import SPAN
 from torchipu.distributed.order import Replicas, additions, pushes, slots_of
-from torchipu.host.emit.spans import SPAN
 from torchipu.host.replicas import ACCUMULATING
 from torchipu.host.steps import Step
 from torchipu.host.storage import Allocation
@@ -22,7 +31,7 @@ from torchipu.optable.host_tensor import HostTensor
 
 BUCKET_BYTES = 4 << 20
 """What processes exchange at a time: from 2 to 16 MiB made no difference between two processes on one machine."""
-KINDS = {DType.FLOAT: 0, DType.HALF: 1, DType.LONG: 2}  # as scaling_body.h numbers them
+SUMMED = {DType.FLOAT: Summed.FLOATS, DType.HALF: Summed.HALVES, DType.LONG: Summed.WORDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +83,12 @@ def fold(
         replicas: All of them.
         mean: Whether their mean is taken.
     """
-    ints = [held.num_elements, KINDS[held.dtype], len(slots)]
-    for push in pushes(replicas.leaves)[0]:
-        ints += [push.depth, push.joins]
+    stack = tuple(number for push in pushes(replicas.leaves)[0] for number in (push.depth, push.joins))
+    ints = FoldReplicaInts(held.num_elements, SUMMED[held.dtype], len(slots), stack)
     factor = 1.0 / replicas.total if mean else 1.0
     return Step(
-        op, FOLD_REPLICA, tuple(slots), (held, number), tuple(ints), (factor,), items=-(-held.num_elements // SPAN),
+        op, FOLD_REPLICA, tuple(slots), (held, number), ints, FoldReplicaScalars(factor),
+        items=-(-held.num_elements // SPAN),
         reads_outputs=True, is_hoistable=False, is_fold=True, adds_up=True,
     )
 
@@ -89,7 +98,7 @@ def joined(op: Op, slots: Sequence[HostTensor], replicas: Replicas) -> list[Step
     nodes = pushes(replicas.leaves)[1]
     return [
         Step(
-            op, ADD, (slots[to],), (slots[to], slots[term]), (slots[to].num_elements, KINDS[slots[to].dtype]),
+            op, ADD, (slots[to],), (slots[to], slots[term]), AddInts(slots[to].num_elements, SUMMED[slots[to].dtype]),
             items=-(-slots[to].num_elements // SPAN), reads_outputs=True, is_hoistable=False,
         )
         for to, term in additions(nodes)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from torchipu._kernels.table import layerwise as kernels
+from torchipu._kernels.table.update import SPAN
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.compute_sets import elementwise_set, reduction_sets
-from torchipu.host.emit.spans import SPAN
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.update import in_place, rounded, update, value_of

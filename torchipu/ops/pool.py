@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from torchipu._kernels.table import pool as kernels
-from torchipu._kernels.table.kernel import AnyKernel
+from torchipu._kernels.table.kernel import I, Kernel, Nothing
 from torchipu.device.codelets import busiest_elements
 from torchipu.host.emit.matmul import grain_for
 from torchipu.ir.graph import Op, Tensor
@@ -117,10 +117,10 @@ def _ints(op: Op, image: Tensor, result: Tensor) -> tuple[int, ...]:
 
 def _step(
     plan: HostPlanner,
-    kernel: AnyKernel,
+    kernel: Kernel[I, Nothing],
     outputs: list[HostTensor],
     inputs: list[HostTensor],
-    ints: tuple[int, ...],
+    ints: I,
     planes: int,
     reads: int,
 ) -> None:
@@ -144,7 +144,7 @@ def _emit_max_backward(op: Op, plan: HostPlanner) -> None:
     assert dy is not None
     assert indices is not None
     inputs = [plan.value(dy, DType.FLOAT), plan.value(indices, DType.LONG)]
-    ints = (dx.shape[-2] * dx.shape[-1], dy.shape[-2] * dy.shape[-1])
+    ints = kernels.PlacingInts(dx.shape[-2] * dx.shape[-1], dy.shape[-2] * dy.shape[-1])
     _step(plan, kernels.MAX_POOL_BACKWARD, [plan.output(dx, DType.FLOAT)], inputs, ints, _planes(dx), dx.num_elements)
 
 

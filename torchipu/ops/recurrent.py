@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from torchipu._kernels.table import recurrent as kernels
+from torchipu._kernels.table.recurrent import Cell, RecurrentInts
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set
 from torchipu.device.matrix_unit import matmul_vertices
@@ -18,7 +19,6 @@ from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import FLOATING, OpSpec, register
 from torchipu.target import Target
 
-CELLS = ("tanh", "relu", "lstm", "gru")  # TI_CELL_*
 LEAST_CHUNK_MACS = 200_000
 MOST_ITEMS, LEAST_ROWS, MOST_ROWS = 8, 8, 28
 
@@ -76,15 +76,15 @@ class _Sizes:
             return None
         return Blocks.of((time, batch, width), (time, self.rows, width))
 
-    def ints(self, keeps: bool = True) -> tuple[int, ...]:
-        """Return the ints of both kernels.
+    def ints(self, keeps: bool = True) -> RecurrentInts:
+        """Return the integers of both kernels.
 
         Args:
             keeps: Whether a backward reads what the forward writes down for it.
         """
-        return (
-            CELLS.index(self.cell), self.time, self.batch, self.hidden, self.state, self.rows, int(self.reverse),
-            int(self.projects), int(keeps),
+        return RecurrentInts(
+            Cell[self.cell.upper()], self.time, self.batch, self.hidden, self.state, self.rows, self.reverse,
+            self.projects, keeps,
         )
 
 

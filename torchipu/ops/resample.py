@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import floor, prod
 
-from torchipu._kernels.table.resample import WEIGHTED_TAPS
+from torchipu._kernels.table.resample import WEIGHTED_TAPS, WeightedTapsInts
 from torchipu.device.codelets import Work, busiest_elements
 from torchipu.device.compute_sets import copy_vertices
 from torchipu.host.emit.copy import emit_copy
@@ -173,8 +173,9 @@ def _apply_one(plan: HostPlanner, out: HostTensor, held: HostTensor, taps: Taps,
     sources = plan.constant([source for source, _ in flat], DType.LONG)
     weights = plan.constant([weight for _, weight in flat], DType.FLOAT)
     items = prod(held.shape[:dim]) * len(taps.rows)
-    plan.step(WEIGHTED_TAPS, [out], [held, starts, sources, weights], ints=(len(taps.rows), taps.length, inner),
-              items=items if inner else 0, grain=row_grain(inner * max(1, taps.width)),
+    plan.step(WEIGHTED_TAPS, [out], [held, starts, sources, weights],
+              ints=WeightedTapsInts(len(taps.rows), taps.length, inner), items=items if inner else 0,
+              grain=row_grain(inner * max(1, taps.width)),
               writes=[Blocks.rows(items, out)])
 
 

@@ -9,9 +9,9 @@ from typing import cast
 
 from torchipu._kernels.table import scaling as kernels
 from torchipu._kernels.table import update as update_kernels
+from torchipu._kernels.table.update import SPAN
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.compute_sets import elementwise_set, reduction_sets
-from torchipu.host.emit.spans import SPAN
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.update import rounded, update, value_of
@@ -83,7 +83,8 @@ def _lower_mean(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 # --------------------------------------------------------------------------- host side
 def _sum(plan: HostPlanner, total: HostTensor, terms: list[HostTensor]) -> None:
-    plan.step(kernels.ADD_DOUBLES, [total], terms, ints=(len(terms), *(term.num_elements for term in terms)))
+    plan.step(kernels.ADD_DOUBLES, [total], terms,
+              ints=kernels.AddDoublesInts(len(terms), tuple(term.num_elements for term in terms)))
 
 
 def _emit_squares(op: Op, plan: HostPlanner) -> None:
@@ -102,13 +103,14 @@ def _emit_add_sums(op: Op, plan: HostPlanner) -> None:
 def _emit_clip(op: Op, plan: HostPlanner) -> None:
     read = [value_of(op, plan, name) for name in ("hyper", "squares")]
     norm = cast(float, op.attrs["max_norm"])
-    plan.step(kernels.CLIP, [plan.output(op.outputs[0])], read, scalars=(norm,))
+    plan.step(kernels.CLIP, [plan.output(op.outputs[0])], read, scalars=kernels.ClipScalars(norm))
 
 
 def _emit_clip_values(op: Op, plan: HostPlanner) -> None:
     read = [value_of(op, plan, name) for name in ("gradient", "hyper")]
     clipped, largest = plan.output(op.outputs[0]), cast(float, op.attrs["max_value"])
-    update(plan, kernels.CLIP_VALUES, [clipped], read, clipped.num_elements, scalars=(largest,))
+    update(plan, kernels.CLIP_VALUES, [clipped], read, clipped.num_elements,
+           scalars=kernels.ClipValuesScalars(largest))
 
 
 def _emit_unscale(op: Op, plan: HostPlanner) -> None:
@@ -124,21 +126,24 @@ def _emit_count(op: Op, plan: HostPlanner) -> None:
     partial = plan.scratch((blocks,), DType.LONG)
     halves = (grad.dtype is DType.HALF) << 1
     edge = cast(float, op.attrs["edge"])
-    plan.step(kernels.BLOCK_COUNTS, [partial], [grad], ints=(count, halves), scalars=(edge,), items=blocks)
-    plan.step(kernels.ADD_COUNTS, [counter], [partial], ints=(blocks, count), reads_outputs=True)
+    plan.step(kernels.BLOCK_COUNTS, [partial], [grad], ints=update_kernels.UpdateInts(count, halves),
+              scalars=kernels.BlockCountsScalars(edge), items=blocks)
+    plan.step(kernels.ADD_COUNTS, [counter], [partial], ints=kernels.AddCountsInts(blocks, count), reads_outputs=True)
 
 
 def _emit_join_counts(op: Op, plan: HostPlanner) -> None:
     counters = [plan.value(counter) for counter in op.inputs]
-    plan.step(kernels.JOIN_COUNTS, [plan.output(op.outputs[0])], counters, ints=(len(counters),))
+    plan.step(kernels.JOIN_COUNTS, [plan.output(op.outputs[0])], counters,
+              ints=kernels.JoinCountsInts(len(counters)))
 
 
 def _emit_adapt(op: Op, plan: HostPlanner) -> None:
     counter = value_of(op, plan, "counter")
-    numbers = tuple(cast(float, op.attrs[name]) for name in ("share", "factor", "least", "most"))
+    numbers = kernels.AdaptScaleScalars(*(cast(float, op.attrs[name]) for name in ("share", "factor", "least", "most")))
     changed = [plan.update_in_place(before, after) for before, after in zip(op.inputs[:2], op.outputs, strict=True)]
     period = cast(int, op.attrs["period"])
-    plan.step(kernels.ADAPT_SCALE, changed, [counter], ints=(period,), scalars=numbers, reads_outputs=True)
+    plan.step(kernels.ADAPT_SCALE, changed, [counter], ints=kernels.AdaptScaleInts(period), scalars=numbers,
+              reads_outputs=True)
 
 
 def _emit_mean(op: Op, plan: HostPlanner) -> None:

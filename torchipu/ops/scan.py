@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from torchipu._kernels.table.scan import SCAN, SCAN_EXTREMES
+from torchipu._kernels.table.scan import SCAN, SCAN_BLOCK, SCAN_EXTREMES, ScanExtremesInts, ScanInts, Scanning
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import linear_vertices
 from torchipu.ir.arithmetic import ceil_div
@@ -15,8 +15,6 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.planner import Emitter, HostPlanner
 from torchipu.optable.spec import FLOATING, OpSpec, register
 
-SUM, PRODUCT, LOG_ADD = range(3)
-BLOCK = 16  # positions beside each other that an item takes; as in scan_body.h
 SHARE = 16384  # elements of one thread's share
 
 
@@ -30,7 +28,7 @@ def around_dim(op: Op, shape: tuple[int, ...]) -> tuple[int, int, int]:
     return prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
 
 
-def accumulate(mode: int) -> Emitter:
+def accumulate(scanning: Scanning) -> Emitter:
     """Combine all elements up to each one, in float for floating results, else in int64."""
 
     def emit(op: Op, plan: HostPlanner) -> None:
@@ -41,9 +39,9 @@ def accumulate(mode: int) -> Emitter:
         if not result.num_elements:
             return
         plan.step(
-            SCAN, [out], [held], ints=[length, inner, mode, int(kind is DType.LONG)],
-            items=outer * ceil_div(inner, BLOCK), grain=max(1, SHARE // (length * min(inner, BLOCK))),
-            writes=[Blocks.of((outer, length, inner), (1, length, BLOCK))],
+            SCAN, [out], [held], ints=ScanInts(length, inner, scanning, kind is DType.LONG),
+            items=outer * ceil_div(inner, SCAN_BLOCK), grain=max(1, SHARE // (length * min(inner, SCAN_BLOCK))),
+            writes=[Blocks.of((outer, length, inner), (1, length, SCAN_BLOCK))],
         )
 
     return emit
@@ -61,9 +59,10 @@ def running_extreme(smallest: bool) -> Emitter:
         if not source.num_elements:
             return
         plan.step(
-            SCAN_EXTREMES, [values, indices], [held], ints=[length, inner, int(smallest), int(kind is DType.LONG)],
-            items=outer * ceil_div(inner, BLOCK), grain=max(1, SHARE // (length * min(inner, BLOCK))),
-            writes=[Blocks.of((outer, length, inner), (1, length, BLOCK))],
+            SCAN_EXTREMES, [values, indices], [held],
+            ints=ScanExtremesInts(length, inner, smallest, kind is DType.LONG),
+            items=outer * ceil_div(inner, SCAN_BLOCK), grain=max(1, SHARE // (length * min(inner, SCAN_BLOCK))),
+            writes=[Blocks.of((outer, length, inner), (1, length, SCAN_BLOCK))],
         )
 
     return emit
@@ -81,8 +80,8 @@ def _record(name: str, emit: Callable[[Op, HostPlanner], None], codelet: object,
     register(OpSpec(f"aten.{name}.default", name, lower, emit, **known))  # type: ignore[arg-type]
 
 
-_record("cumsum", accumulate(SUM), CUMULATIVE)
-_record("cumprod", accumulate(PRODUCT), CUMULATIVE)
-_record("logcumsumexp", accumulate(LOG_ADD), CUMULATIVE_LOG_ADD, dtypes=FLOATING)
+_record("cumsum", accumulate(Scanning.SUM), CUMULATIVE)
+_record("cumprod", accumulate(Scanning.PRODUCT), CUMULATIVE)
+_record("logcumsumexp", accumulate(Scanning.LOG_ADD), CUMULATIVE_LOG_ADD, dtypes=FLOATING)
 _record("cummax", running_extreme(False), CUMULATIVE_EXTREME)
 _record("cummin", running_extreme(True), CUMULATIVE_EXTREME)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from math import prod
 
+from torchipu._kernels.table.softmax import SoftmaxMode
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.compute_sets import chain_sets
-from torchipu.host.emit.softmax import LOG, SAFE, SOFTMAX, emit_softmax, emit_softmax_gradient
+from torchipu.host.emit.softmax import emit_softmax, emit_softmax_gradient
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.attributes import needed
@@ -61,7 +62,7 @@ def _split(op: Op, shape: tuple[int, ...]) -> tuple[int, int, int]:
     return prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
 
 
-def _emit(mode: int) -> Emitter:
+def _emit(mode: SoftmaxMode) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
         x, y = plan.value(op.inputs[0], DType.FLOAT), plan.output(op.outputs[0], DType.FLOAT)
         emit_softmax(plan, y, x, _split(op, x.shape), mode)
@@ -69,7 +70,7 @@ def _emit(mode: int) -> Emitter:
     return emit
 
 
-def _emit_grad(mode: int) -> Emitter:
+def _emit_grad(mode: SoftmaxMode) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
         dy, y = (plan.value(needed(op, name), DType.FLOAT) for name in ("grad_output", "output"))
         emit_softmax_gradient(plan, plan.output(op.outputs[0], DType.FLOAT), dy, y, _split(op, y.shape), mode)
@@ -78,11 +79,11 @@ def _emit_grad(mode: int) -> Emitter:
 
 
 register(
-    OpSpec("aten._softmax.default", "softmax", _lower(_FORWARD), _emit(SOFTMAX), dtypes=FLOATING),
-    OpSpec("aten._safe_softmax.default", "safe_softmax", _lower(_FORWARD), _emit(SAFE), dtypes=FLOATING),
-    OpSpec("aten._log_softmax.default", "log_softmax", _lower(_LOG_FORWARD), _emit(LOG), dtypes=FLOATING),
-    OpSpec("aten._softmax_backward_data.default", "softmax_grad", _lower(_BACKWARD), _emit_grad(SOFTMAX),
+    OpSpec("aten._softmax.default", "softmax", _lower(_FORWARD), _emit(SoftmaxMode.SOFTMAX), dtypes=FLOATING),
+    OpSpec("aten._safe_softmax.default", "safe_softmax", _lower(_FORWARD), _emit(SoftmaxMode.SAFE), dtypes=FLOATING),
+    OpSpec("aten._log_softmax.default", "log_softmax", _lower(_LOG_FORWARD), _emit(SoftmaxMode.LOG), dtypes=FLOATING),
+    OpSpec("aten._softmax_backward_data.default", "softmax_grad", _lower(_BACKWARD), _emit_grad(SoftmaxMode.SOFTMAX),
            dtypes=FLOATING),
-    OpSpec("aten._log_softmax_backward_data.default", "log_softmax_grad", _lower(_LOG_BACKWARD), _emit_grad(LOG),
-           dtypes=FLOATING),
+    OpSpec("aten._log_softmax_backward_data.default", "log_softmax_grad", _lower(_LOG_BACKWARD),
+           _emit_grad(SoftmaxMode.LOG), dtypes=FLOATING),
 )

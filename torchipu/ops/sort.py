@@ -6,7 +6,19 @@ import math
 from collections.abc import Callable
 
 from torchipu._kernels.table.reduce import REDUCE_INTEGERS
-from torchipu._kernels.table.sort import HISTOGRAM, SEARCH, SELECT, SORT
+from torchipu._kernels.table.sort import (
+    ENTRY_BYTES,
+    HISTOGRAM,
+    SEARCH,
+    SELECT,
+    SORT,
+    SORT_SMALL,
+    HistogramInts,
+    SearchInts,
+    SelectInts,
+    Selection,
+    SortInts,
+)
 from torchipu.device.codelets import busiest_elements, element_codelet, reduction_codelet
 from torchipu.device.compute_sets import reduction_sets
 from torchipu.host.emit.reduce import LARGEST, SMALLEST, SUM, emit_exact, emit_reduction
@@ -20,8 +32,6 @@ from torchipu.optable.planner import Emitter, HostPlanner
 from torchipu.optable.spec import FLOATING, OpSpec, register
 from torchipu.target import Target
 
-RANK, MEDIAN, NAN_MEDIAN, MODE = range(4)
-ENTRY_BYTES, SPARE_ENTRIES = 16, 256  # as in sort_body.h
 SHARE = 2048  # elements that one thread sorts at least
 SEARCH_SHARE = 1024  # searches of one thread's share
 MAX_CHUNKS, MIN_CHUNK = 32, 16384  # of a histogram; fixed, so that results do not depend on threads
@@ -132,7 +142,7 @@ def _rows(op: Op, source: Tensor) -> tuple[int, int, int]:
 
 
 def _scratch_bytes(length: int) -> int:
-    return ENTRY_BYTES * (2 * length + SPARE_ENTRIES)
+    return ENTRY_BYTES * (2 * length + SORT_SMALL)
 
 
 def sort(op: Op, plan: HostPlanner) -> None:
@@ -146,13 +156,13 @@ def sort(op: Op, plan: HostPlanner) -> None:
     if not values.num_elements:
         return
     plan.step(
-        SORT, [values, indices], [held], ints=[length, inner, taken, int(kind is DType.LONG), int(bool(descending))],
+        SORT, [values, indices], [held], ints=SortInts(length, inner, taken, kind is DType.LONG, bool(descending)),
         items=outer * inner, grain=max(1, SHARE // length), scratch_bytes=_scratch_bytes(length),
         writes=[Blocks.of((outer, taken, inner), (1, taken, 1))],
     )
 
 
-def select(mode: int) -> Emitter:
+def select(selection: Selection) -> Emitter:
     """Give one element of each row by its rank, or the most frequent one."""
 
     def emit(op: Op, plan: HostPlanner) -> None:
@@ -165,7 +175,7 @@ def select(mode: int) -> Emitter:
             return
         rank = int(op.attrs.get("k", 1)) - 1  # type: ignore[call-overload]
         plan.step(
-            SELECT, [values, indices], [held], ints=[length, inner, int(kind is DType.LONG), mode, rank],
+            SELECT, [values, indices], [held], ints=SelectInts(length, inner, kind is DType.LONG, selection, rank),
             items=outer * inner, grain=max(1, SHARE // length), scratch_bytes=_scratch_bytes(length),
             writes=[Blocks.of((outer, inner), (1, 1))],
         )
@@ -194,7 +204,8 @@ def search(op: Op, plan: HostPlanner) -> None:
     per_row = wanted.shape[-1] if len(boundaries.shape) > 1 else 0
     right = bool(op.attrs.get("right")) or op.attrs.get("side") == "right"
     plan.step(
-        SEARCH, [out], [row, wanted, *orders], ints=[length, per_row, int(kind is DType.LONG), int(right), len(orders)],
+        SEARCH, [out], [row, wanted, *orders],
+        ints=SearchInts(length, per_row, kind is DType.LONG, right, order is not None),
         items=out.num_elements, grain=SEARCH_SHARE,
     )
 
@@ -215,7 +226,7 @@ def histogram(op: Op, plan: HostPlanner) -> None:
     chunk = max(MIN_CHUNK, -(-count // MAX_CHUNKS))
     chunks = -(-count // chunk)
     counts = plan.scratch((chunks, bins), DType.LONG)
-    plan.step(HISTOGRAM, [counts], [held, edges], ints=[count, chunk, bins], items=chunks)
+    plan.step(HISTOGRAM, [counts], [held, edges], ints=HistogramInts(count, chunk, bins), items=chunks)
     emit_exact(plan, REDUCE_INTEGERS, plan.output(result, DType.LONG), counts, (0,), SUM)
 
 
@@ -232,9 +243,9 @@ def _record(
 
 _record("sort sort.stable", _lower_sort, sort)
 _record("topk", _lower_topk, sort)
-_record("kthvalue", _lower_sort, select(RANK), _has_rows)
-_record("median median.dim", _lower_sort, select(MEDIAN), _has_rows)
-_record("nanmedian nanmedian.dim", _lower_sort, select(NAN_MEDIAN), _has_rows)
-_record("mode", _lower_sort, select(MODE), _has_rows)
+_record("kthvalue", _lower_sort, select(Selection.RANK), _has_rows)
+_record("median median.dim", _lower_sort, select(Selection.MEDIAN), _has_rows)
+_record("nanmedian nanmedian.dim", _lower_sort, select(Selection.NAN_MEDIAN), _has_rows)
+_record("mode", _lower_sort, select(Selection.MODE), _has_rows)
 _record("searchsorted.Tensor searchsorted.Scalar bucketize.Tensor bucketize.Scalar", _lower_search, search)
 _record("histc", _lower_histogram, histogram, dtypes=FLOATING)

@@ -11,11 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchipu._kernels.table import update as kernels
-from torchipu._kernels.table.kernel import AnyKernel
-from torchipu._kernels.table.update import HYPER, HYPER_WORDS
+from torchipu._kernels.table.kernel import Kernel, Nothing, S
+from torchipu._kernels.table.update import (
+    HYPER,
+    HYPER_WORDS,
+    SPAN,
+    ZERO_SPAN,
+    AdamFlag,
+    FillZeroInts,
+    RmspropFlag,
+    SgdFlag,
+    UpdateInts,
+)
 from torchipu.device.codelets import FILL, vector_codelet
 from torchipu.device.compute_sets import elementwise_set, no_vertices
-from torchipu.host.emit.spans import SPAN
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.codelet import Codelet, Lowering, Vertices
@@ -27,9 +36,6 @@ from torchipu.target import Target
 __all__ = ["HYPER", "HYPER_WORDS"]
 
 STATES = ("param", "momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "grad_avg")
-BLOCK_BYTES = 65536
-AMSGRAD, DECOUPLED = 1, 2
-HAS_MOMENTUM, IS_CENTRED, OF_TENSORFLOW = 1, 2, 4
 
 # --------------------------------------------------------------------------- device side
 _SCALED_ADD = vector_codelet("popops::ScaledAdd", 3, 3, supervisor=60, worker_half=24, worker_single=24)
@@ -97,11 +103,11 @@ def rounded(
 
 
 def update(
-    plan: HostPlanner, kernel: AnyKernel, written: Sequence[HostTensor], read: Sequence[HostTensor], count: int, *,
-    flags: int = 0, rounding: tuple[list[HostTensor], int] = ([], 0), adds_up: bool = False,
-    scalars: tuple[float, ...] = (),
+    plan: HostPlanner, kernel: Kernel[UpdateInts, S], written: Sequence[HostTensor], read: Sequence[HostTensor],
+    count: int, *, flags: int = 0, rounding: tuple[list[HostTensor], int] = ([], 0), adds_up: bool = False,
+    scalars: S | tuple[()] = (),
 ) -> None:
-    """Append a kernel that goes over blocks of elements; see update_state_body.h.
+    """Append a kernel that goes over blocks of elements.
 
     Args:
         plan: Receives the step.
@@ -117,7 +123,7 @@ def update(
     words, overflow = rounding
     arguments = [*written, *read]
     halves = sum(1 << place for place, held in enumerate(arguments) if held.dtype is DType.HALF)
-    ints = (count, halves, flags, overflow, len(arguments) if words else 0, len(words))
+    ints = UpdateInts(count, halves, flags, overflow, len(arguments) if words else 0, len(words))
     plan.step(
         kernel, written, [*read, *words], ints=ints, items=-(-count // SPAN), reads_outputs=True, adds_up=adds_up,
         scalars=scalars,
@@ -125,8 +131,8 @@ def update(
 
 
 def _update(
-    op: Op, plan: HostPlanner, kernel: AnyKernel, written: Sequence[str], state: dict[str, HostTensor],
-    read: list[HostTensor], flags: int,
+    op: Op, plan: HostPlanner, kernel: Kernel[UpdateInts, Nothing], written: Sequence[str],
+    state: dict[str, HostTensor], read: list[HostTensor], flags: int,
 ) -> None:
     """Append an update; the first state that is written stands in for absent ones, which the kernel leaves alone."""
     first = state[written[0]]
@@ -149,7 +155,7 @@ def _emit_all_reduce(op: Op, plan: HostPlanner) -> None:
 def _emit_fill_zero(op: Op, plan: HostPlanner) -> None:
     state = plan.update_in_place(op.inputs[0], op.outputs[0])
     num_bytes = state.num_elements * state.dtype.host_bytes
-    plan.step(kernels.FILL_ZERO, [state], [], ints=(num_bytes,), items=-(-num_bytes // BLOCK_BYTES))
+    plan.step(kernels.FILL_ZERO, [state], [], ints=FillZeroInts(num_bytes), items=-(-num_bytes // ZERO_SPAN))
 
 
 def _emit_increment(op: Op, plan: HostPlanner) -> None:
@@ -159,7 +165,7 @@ def _emit_increment(op: Op, plan: HostPlanner) -> None:
 def _emit_sgd(op: Op, plan: HostPlanner) -> None:
     read = [value_of(op, plan, name) for name in ("grad", "hyper", "step")]
     state = in_place(op, plan)
-    flags = HAS_MOMENTUM if "momentum_buffer" in state else 0
+    flags = SgdFlag.HAS_MOMENTUM if "momentum_buffer" in state else 0
     _update(op, plan, kernels.SGD, ("param", "momentum_buffer"), state, read, flags)
 
 
@@ -167,7 +173,7 @@ def _emit_adam(decoupled: int) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
         read = [value_of(op, plan, name) for name in ("grad", "hyper", "step")]
         state = in_place(op, plan)
-        flags = decoupled | (AMSGRAD if "max_exp_avg_sq" in state else 0)
+        flags = decoupled | (AdamFlag.AMSGRAD if "max_exp_avg_sq" in state else 0)
         written = ("param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
         _update(op, plan, kernels.ADAM, written, state, read, flags)
 
@@ -178,8 +184,8 @@ def _emit_rmsprop(variant: int) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
         read = [value_of(op, plan, name) for name in ("grad", "hyper", "step")]
         state = in_place(op, plan)
-        flags = variant | (HAS_MOMENTUM if "momentum_buffer" in state else 0)
-        flags |= IS_CENTRED if "grad_avg" in state else 0
+        flags = variant | (RmspropFlag.HAS_MOMENTUM if "momentum_buffer" in state else 0)
+        flags |= RmspropFlag.CENTRED if "grad_avg" in state else 0
         _update(op, plan, kernels.RMSPROP, ("param", "square_avg", "momentum_buffer", "grad_avg"), state, read, flags)
 
     return emit
@@ -192,7 +198,7 @@ register(
     OpSpec("ipu.increment.default", "increment", _lower_increment, _emit_increment),
     OpSpec("ipu.sgd.default", "sgd", _lower_sgd, _emit_sgd),
     OpSpec("ipu.adam.default", "adam", _lower(_ADAM), _emit_adam(0)),
-    OpSpec("ipu.adamw.default", "adamw", _lower(_ADAM), _emit_adam(DECOUPLED)),
+    OpSpec("ipu.adamw.default", "adamw", _lower(_ADAM), _emit_adam(AdamFlag.DECOUPLED)),
     OpSpec("ipu.rmsprop.default", "rmsprop", _lower(_RMSPROP), _emit_rmsprop(0)),
-    OpSpec("ipu.rmsprop_tf.default", "rmsprop", _lower(_RMSPROP), _emit_rmsprop(OF_TENSORFLOW)),
+    OpSpec("ipu.rmsprop_tf.default", "rmsprop", _lower(_RMSPROP), _emit_rmsprop(RmspropFlag.OF_TENSORFLOW)),
 )

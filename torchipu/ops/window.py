@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 
 from torchipu._kernels.table.copy import TRIANGLE, TriangleInts
-from torchipu._kernels.table.resample import ADD_STRIDED
+from torchipu._kernels.table.resample import ADD_STRIDED, AddStridedInts
 from torchipu.device.codelets import FILL, vector_codelet
 from torchipu.device.compute_sets import copy_set, copy_vertices, elementwise_set, no_vertices
 from torchipu.host.emit.chain import collapse
@@ -42,8 +42,8 @@ def _add(plan: HostPlanner, out: HostTensor, part: HostTensor) -> None:
     if out.num_elements == 0:
         return
     shape, (written, read) = collapse(out.shape, out.strides, part.strides)
-    plan.step(ADD_STRIDED, [out], [part], ints=(len(shape), *shape, *written, *read), items=prod(shape[:-1]),
-              grain=row_grain(shape[-1]), reads_outputs=True)
+    plan.step(ADD_STRIDED, [out], [part], ints=AddStridedInts(len(shape), (*shape, *written, *read)),
+              items=prod(shape[:-1]), grain=row_grain(shape[-1]), reads_outputs=True)
 
 
 # --------------------------------------------------------------------------- windows along a dimension

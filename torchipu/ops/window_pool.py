@@ -7,7 +7,8 @@ from math import prod
 
 from torchipu._kernels.table import pool as pool_kernels
 from torchipu._kernels.table import window as kernels
-from torchipu._kernels.table.kernel import AnyKernel
+from torchipu._kernels.table.kernel import Kernel, Nothing
+from torchipu._kernels.table.pool import PlacingInts
 from torchipu.device.codelets import FILL, MULTI_UPDATE_ADD
 from torchipu.device.compute_sets import elementwise_set, gather_set
 from torchipu.host.emit.matmul import grain_for
@@ -78,14 +79,14 @@ def _reads(tables: Sequence[Sequence[Window]]) -> int:
 
 
 def _windows_step(
-    plan: HostPlanner, kernel: AnyKernel, outputs: Sequence[HostTensor], x: HostTensor, image: Triple, pooled: Triple,
-    step: Triple, tables: Sequence[Sequence[Window]], volumes: int,
+    plan: HostPlanner, kernel: Kernel[kernels.WindowInts, Nothing], outputs: Sequence[HostTensor], x: HostTensor,
+    image: Triple, pooled: Triple, step: Triple, tables: Sequence[Sequence[Window]], volumes: int,
 ) -> None:
     if not volumes or not prod(image) or not prod(pooled):
         return
     held = [plan.constant([value for row in table for value in row], DType.LONG) for table in tables]
     plan.step(
-        kernel, outputs, [x, *held], ints=(*image, *pooled, *step), items=volumes,
+        kernel, outputs, [x, *held], ints=kernels.WindowInts(image, pooled, step), items=volumes,
         grain=grain_for(volumes, volumes * max(prod(image), _reads(tables)), LEAST_CHUNK_READS),
         writes=[Blocks.rows(volumes, held) for held in outputs],
     )
@@ -117,7 +118,7 @@ def _emit_mean(*, adaptive: bool, backward: bool) -> Emitter:
     return emit
 
 
-def _emit_by_index(dimensions: int, kernel: AnyKernel, values: str) -> Emitter:
+def _emit_by_index(dimensions: int, kernel: Kernel[PlacingInts, Nothing], values: str) -> Emitter:
     """Put values, or add gradients, where the indices say."""
 
     def emit(op: Op, plan: HostPlanner) -> None:
@@ -125,7 +126,7 @@ def _emit_by_index(dimensions: int, kernel: AnyKernel, values: str) -> Emitter:
         assert data is not None
         assert indices is not None
         volumes = _volumes(result, dimensions)
-        sizes = prod(_sizes(result, dimensions)), prod(_sizes(data, dimensions))
+        sizes = PlacingInts(prod(_sizes(result, dimensions)), prod(_sizes(data, dimensions)))
         inputs = [plan.value(data, DType.FLOAT), plan.value(indices, DType.LONG)]
         out = plan.output(result, DType.FLOAT)
         if result.num_elements:

@@ -1,6 +1,75 @@
-"""Kernels of recurrent layers."""
+"""Kernels of recurrent layers: the whole loop over time of a block of samples, with the products of the inputs given.
 
-from .kernel import AnyKernel, Kernel
+Gates of a sample lie side by side. What is kept for the backward are the gates and the cell of an LSTM, the gates and
+the recurrent half of the new gate of a GRU, and nothing of the others.
+"""
 
-RECURRENCE: AnyKernel = Kernel("recurrence")
-RECURRENCE_BACKWARD: AnyKernel = Kernel("recurrence_backward")
+from enum import IntEnum
+from typing import NamedTuple
+
+from .kernel import Kernel, Nothing
+
+
+class Cell(IntEnum):
+    """What a layer does with the sums of its gates."""
+
+    TANH = 0
+    RELU = 1
+    LSTM = 2
+    GRU = 3
+
+
+class RecurrentInts(NamedTuple):
+    """Integers of both kernels.
+
+    Attributes:
+        cell: What the layer does.
+        time: Steps.
+        batch: Samples.
+        hidden: Width of a gate.
+        state: Width of what a step hands to the next; it differs from `hidden` with a projection.
+        rows: Samples of an item.
+        reverse: Whether time runs backwards.
+        projects: Whether there is a projection.
+        keeps: Whether the forward writes what the backward needs.
+    """
+
+    cell: Cell
+    time: int
+    batch: int
+    hidden: int
+    state: int
+    rows: int
+    reverse: bool
+    projects: bool
+    keeps: bool
+
+
+RECURRENCE = Kernel(
+    "recurrence",
+    {
+        "outputs": "[time][batch][state]", "last_cell": "[batch][hidden]", "kept": "[time][batch][0, 5 or 4 hidden]",
+        "projected": "products of the inputs, [time][batch][gates]", "h0": "[batch][state]",
+        "c0": "[batch][hidden], of an LSTM", "weight": "[state][gates] in panels",
+        "bias": "recurrent, [gates], of a GRU", "projection": "[hidden][state] in panels",
+    },
+    RecurrentInts,
+    Nothing,
+    items="blocks of samples",
+    scratch="rows * (gates + 2 * hidden) + 5 * hidden floats",
+)
+RECURRENCE_BACKWARD = Kernel(
+    "recurrence_backward",
+    {
+        "projected_grad": "[time][batch][gates]",
+        "other_grad": "of the recurrent half of the products, likewise (GRU), or of all outputs (projection)",
+        "h0_grad": "[batch][state]", "c0_grad": "[batch][hidden]", "outputs_grad": "[time][batch][state]",
+        "last_cell_grad": "[batch][hidden]", "kept": "what the forward wrote", "outputs": "[time][batch][state]",
+        "h0": "[batch][state]", "c0": "[batch][hidden], of an LSTM", "weight": "[gates][state] in panels",
+        "projection": "[state][hidden] in panels",
+    },
+    RecurrentInts,
+    Nothing,
+    items="blocks of samples",
+    scratch="rows * (state + 2 * hidden) floats",
+)

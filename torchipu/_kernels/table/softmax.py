@@ -1,8 +1,74 @@
-"""Kernels of softmax and log-softmax."""
+"""Kernels of softmax and log-softmax over one dimension of row-major ``[outer, extent, inner]``.
 
-from .kernel import AnyKernel, Kernel
+A row with a NaN or +inf, or of -inf alone, is NaN throughout, as in eager mode.
+"""
 
-SOFTMAX_ROWS: AnyKernel = Kernel("softmax_rows")
-SOFTMAX_ROWS_GRAD: AnyKernel = Kernel("softmax_rows_grad")
-SOFTMAX_COLUMNS: AnyKernel = Kernel("softmax_columns")
-SOFTMAX_COLUMNS_GRAD: AnyKernel = Kernel("softmax_columns_grad")
+from enum import IntEnum
+from typing import NamedTuple
+
+from .kernel import Kernel, Nothing
+
+SOFTMAX_BLOCK = 32  # neighbouring positions of inner that an item takes
+
+
+class SoftmaxMode(IntEnum):
+    """What becomes of a row."""
+
+    SOFTMAX = 0
+    LOG = 1
+    SAFE = 2  # softmax, with 0 for a row of -inf
+
+
+class SoftmaxRowsInts(NamedTuple):
+    """Integers of ``softmax_rows`` and ``softmax_rows_grad``.
+
+    Attributes:
+        extent: Of a row.
+        mode: What becomes of it; the gradient of ``SAFE`` is that of ``SOFTMAX``.
+    """
+
+    extent: int
+    mode: SoftmaxMode
+
+
+class SoftmaxColumnsInts(NamedTuple):
+    """Integers of ``softmax_columns`` and ``softmax_columns_grad``.
+
+    Attributes:
+        extent: Of a column.
+        inner: Columns beside each other.
+        mode: What becomes of them; the gradient of ``SAFE`` is that of ``SOFTMAX``.
+    """
+
+    extent: int
+    inner: int
+    mode: SoftmaxMode
+
+
+SOFTMAX_ROWS = Kernel(
+    "softmax_rows", {"result": "[rows, extent]", "source": "[rows, extent]"}, SoftmaxRowsInts, Nothing, items="rows"
+)
+SOFTMAX_ROWS_GRAD = Kernel(
+    "softmax_rows_grad",
+    {"source_grad": "[rows, extent]", "result_grad": "[rows, extent]", "result": "[rows, extent]"},
+    SoftmaxRowsInts,
+    Nothing,
+    items="rows",
+)
+SOFTMAX_COLUMNS = Kernel(
+    "softmax_columns",
+    {"result": "[outer, extent, inner]", "source": "[outer, extent, inner]"},
+    SoftmaxColumnsInts,
+    Nothing,
+    items="outer * blocks of SOFTMAX_BLOCK positions of inner",
+)
+SOFTMAX_COLUMNS_GRAD = Kernel(
+    "softmax_columns_grad",
+    {
+        "source_grad": "[outer, extent, inner]", "result_grad": "[outer, extent, inner]",
+        "result": "[outer, extent, inner]",
+    },
+    SoftmaxColumnsInts,
+    Nothing,
+    items="outer * blocks of SOFTMAX_BLOCK positions of inner",
+)

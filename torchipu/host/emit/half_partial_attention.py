@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from torchipu._kernels.table.control import FORK
 from torchipu._kernels.table.reduce import LOGSUMEXP_ROWS
-from torchipu._kernels.table.softmax import SOFTMAX_ROWS
+from torchipu._kernels.table.softmax import SOFTMAX_ROWS, SoftmaxMode, SoftmaxRowsInts
 from torchipu.host.emit.chain import Chain, Value
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.half_partials import Partials, emit_half_product
 from torchipu.host.emit.reduce import SUM, emit_reduction
-from torchipu.host.emit.softmax import GRAIN_ELEMENTS, SAFE
+from torchipu.host.emit.softmax import GRAIN_ELEMENTS
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
@@ -159,7 +159,7 @@ def emit_forward(
     rows, keys = batches * heads * queries, key.shape[1]
     grain = max(1, GRAIN_ELEMENTS // max(1, keys))
     likely = plan.scratch(scores.shape)
-    plan.step(SOFTMAX_ROWS, [likely], [scores], ints=(keys, SAFE), items=rows, grain=grain)
+    plan.step(SOFTMAX_ROWS, [likely], [scores], ints=SoftmaxRowsInts(keys, SoftmaxMode.SAFE), items=rows, grain=grain)
     plan.step(LOGSUMEXP_ROWS, [outputs[1]], [scores], ints=[keys], items=rows, grain=grain,
               writes=[Blocks.of((rows,), (1,))])
     halves = _rounded(plan, scores.shape, draws.one(), lambda chain: chain.load(likely))
