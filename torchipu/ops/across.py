@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from torchipu._kernels.table.scaling import REPLICA_MEAN, ReplicaMeanInts
 from torchipu.device.compute_sets import no_vertices
 from torchipu.host.emit.copy import emit_copy
@@ -22,7 +20,7 @@ def _emit_mean(op: Op, plan: HostPlanner) -> None:
     given = plan.value(op.inputs[0])
     held, mean = plan.scratch(given.shape, given.dtype), plan.scratch(given.shape, given.dtype)
     emit_copy(plan, held, given)
-    group = cast(int, op.attrs["group_size"])
+    group = op.integer("group_size")
     plan.step(REPLICA_MEAN, [mean], [held], ints=ReplicaMeanInts(given.num_elements, group), together=True)
     emit_copy(plan, plan.output(op.outputs[0]), mean)
 

@@ -56,7 +56,8 @@ def relu(chain: Chain, op: Op) -> Value:
 def threshold(chain: Chain, op: Op) -> Value:
     """Replace what does not exceed a threshold."""
     if result_class(op) == "f":
-        return parametrised("threshold", "threshold", "value")(chain, op)  # type: ignore[return-value]
+        scalars = (op.number("threshold"), op.number("value"))
+        return chain.run("f_threshold", chain.argument(op, "self", "f"), scalars=scalars)
     value = chain.argument(op, "self", "l")
     limit, other = (chain.scalar(op.number(name), "l") for name in ("threshold", "value"))
     return chain.run("l_where", chain.run("b_le_l", value, limit), other, value)

@@ -101,7 +101,7 @@ def _supports(op: Op) -> bool:
         return False
     heads = query.shape[0] == key.shape[0] and query.shape[1] % key.shape[1] == 0 and query.shape[3] == key.shape[3]
     masked = mask is None or (mask.dtype.is_floating and len(mask.shape) <= 4)
-    return heads and key.shape == value.shape and masked and float(op.attrs["dropout_p"]) == 0.0  # type: ignore[arg-type]
+    return heads and key.shape == value.shape and masked and op.number("dropout_p") == 0
 
 
 def _vectors(plan: HostPlanner, tensor: Tensor) -> HostTensor:
@@ -186,8 +186,7 @@ def _repeated(held: HostTensor, batch: int, group: int) -> HostTensor:
 
 
 def _scale(op: Op, width: int) -> float:
-    given = op.attrs.get("scale")
-    return 1.0 / math.sqrt(width) if given is None else float(given)  # type: ignore[arg-type]
+    return float(op.number("scale", 1.0 / math.sqrt(width)))
 
 
 def _operands(op: Op, plan: HostPlanner) -> list[HostTensor]:

@@ -19,7 +19,7 @@ from torchipu.host.emit.copy import emit_fill
 from torchipu.host.emit.half_partials import Partials, partials_of
 from torchipu.host.emit.matmul import grain_for
 from torchipu.host.emit.volume import Volume
-from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Product, Vertices
@@ -67,11 +67,11 @@ class Problem:
 
 def problem_of(op: Op) -> Problem:
     """Return the sizes of a convolution or of its gradient."""
-    x, weight = _operand(op, "input"), _operand(op, "weight")
+    x, weight = op.needed("input"), op.needed("weight")
     dimensions = len(weight.shape) - 2
     stride, padding, dilation = (_triple(op, name, dimensions) for name in ("stride", "padding", "dilation"))
-    transposed = bool(op.attrs["transposed"])
-    groups = int(op.attrs["groups"])  # type: ignore[call-overload]
+    transposed = op.flag("transposed")
+    groups = op.integer("groups")
     given, window = _filled(x.shape[2:]), _filled(weight.shape[2:])
     if transposed:
         extra = _triple(op, "output_padding", dimensions, default=0)
@@ -92,12 +92,6 @@ def problem_of(op: Op) -> Problem:
     return Problem(sizes, dimensions, transposed)
 
 
-def _operand(op: Op, name: str) -> Tensor:
-    tensor = op.operand(name)
-    assert tensor is not None, f"{op.target} without {name}"
-    return tensor
-
-
 def _filled(values: tuple[int, ...], fill: int = 1) -> tuple[int, int, int]:
     """Return one to three sizes as three."""
     first, second, third = (fill,) * (3 - len(values)) + tuple(values)
@@ -106,7 +100,7 @@ def _filled(values: tuple[int, ...], fill: int = 1) -> tuple[int, int, int]:
 
 def _triple(op: Op, name: str, dimensions: int, default: int | None = None) -> tuple[int, int, int]:
     """Return an argument of one value, or of one a dimension, as three; absent ones do nothing."""
-    values = tuple(int(value) for value in op.attrs[name])  # type: ignore[attr-defined]
+    values = op.integers(name)
     values = values * dimensions if len(values) == 1 else values
     neutral = {"stride": 1, "dilation": 1}.get(name, 0)
     return _filled(values, neutral if default is None else default)
@@ -161,7 +155,7 @@ def _emit_convolution(op: Op, plan: HostPlanner) -> None:
     if p.is_empty:
         emit_fill(plan, out, 0.0)
     else:
-        x, weight = (plan.value(_operand(op, name), DType.FLOAT) for name in ("input", "weight"))
+        x, weight = (plan.value(op.needed(name), DType.FLOAT) for name in ("input", "weight"))
         if not p.is_transposed:
             _emit_plain(plan, p, out, x, weight, added, partials)
             return
@@ -172,13 +166,13 @@ def _emit_convolution(op: Op, plan: HostPlanner) -> None:
 
 def present_results(op: Op) -> tuple[bool, ...]:
     """Which of the three gradients the op has."""
-    return tuple(bool(given) for given in op.attrs.get("present", op.attrs["output_mask"]))  # type: ignore[attr-defined]
+    return op.flags("present", op.flags("output_mask"))
 
 
 def _emit_backward(op: Op, plan: HostPlanner) -> None:
     dx = op.outputs[0] if present_results(op)[0] else None
     if dx is not None and plan.wanted(dx):
-        p, dy, weight = problem_of(op), _operand(op, "grad_output"), _operand(op, "weight")
+        p, dy, weight = problem_of(op), op.needed("grad_output"), op.needed("weight")
         held, partials = plan.output(dx, DType.FLOAT), partials_of(op, dx, plan)
         if p.is_empty:
             emit_fill(plan, held, 0.0)
@@ -192,7 +186,7 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
 
 def emit_parameter_gradients(op: Op, plan: HostPlanner) -> None:
     """Emit the gradients of the weights and of the bias, where they are wanted."""
-    dy, x = (_operand(op, name) for name in ("grad_output", "input"))
+    dy, x = (op.needed(name) for name in ("grad_output", "input"))
     p, results = problem_of(op), iter(op.outputs)
     _, dw, db = (next(results) if given else None for given in present_results(op))
     dy_value = plan.value(dy, DType.FLOAT)

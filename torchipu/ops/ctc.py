@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchipu._kernels.table.ctc import CTC_LOSS, CTC_LOSS_BACKWARD, CtcInts
 from torchipu.device.codelets import element_codelet, vector_codelet
 from torchipu.device.compute_sets import elementwise_set
-from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Vertices
@@ -26,34 +26,26 @@ _RANK = element_codelet("popnn::CTCRankCandidates", 30, 30, code_bytes=700, sour
 _UPDATE = element_codelet("popnn::CTCUpdate", 20, 20, code_bytes=500, source="estimate")
 
 
-def _operand(op: Op, name: str) -> Tensor:
-    tensor = op.operand(name)
-    assert tensor is not None, f"{op.target} without {name}"
-    return tensor
-
-
 def _ints(op: Op) -> CtcInts:
-    (time, batch, classes), labels = _operand(op, "log_probs").shape, _operand(op, "targets").shape[1]
+    (time, batch, classes), labels = op.needed("log_probs").shape, op.needed("targets").shape[1]
     return CtcInts(
         time=time, batch=batch, classes=classes, labels=labels, blank=_blank(op),
-        zero_infinity=bool(op.attrs["zero_infinity"]),
+        zero_infinity=op.flag("zero_infinity"),
     )
 
 
 def _blank(op: Op) -> int:
-    blank = op.attrs["blank"]
-    assert isinstance(blank, int)
-    return blank
+    return op.integer("blank")
 
 
 def _width(op: Op) -> int:
     """Return the positions of an extended target: labels with blanks around them."""
-    return 2 * _operand(op, "targets").shape[1] + 1
+    return 2 * op.needed("targets").shape[1] + 1
 
 
 def _emit_loss(op: Op, plan: HostPlanner) -> None:
-    inputs = [plan.value(_operand(op, "log_probs"), DType.FLOAT)]
-    inputs += [plan.value(_operand(op, name), DType.LONG) for name in ("targets", "input_lengths", "target_lengths")]
+    inputs = [plan.value(op.needed("log_probs"), DType.FLOAT)]
+    inputs += [plan.value(op.needed(name), DType.LONG) for name in ("targets", "input_lengths", "target_lengths")]
     ints = _ints(op)
     outputs = [plan.output(t, DType.FLOAT) for t in op.outputs]
     plan.step(CTC_LOSS, outputs, inputs, ints=ints, items=ints.batch,
@@ -61,8 +53,8 @@ def _emit_loss(op: Op, plan: HostPlanner) -> None:
 
 
 def _emit_gradient(op: Op, plan: HostPlanner) -> None:
-    inputs = [plan.value(_operand(op, name), DType.FLOAT) for name in ("grad", "loss", "alpha", "log_probs")]
-    inputs += [plan.value(_operand(op, name), DType.LONG) for name in ("targets", "input_lengths", "target_lengths")]
+    inputs = [plan.value(op.needed(name), DType.FLOAT) for name in ("grad", "loss", "alpha", "log_probs")]
+    inputs += [plan.value(op.needed(name), DType.LONG) for name in ("targets", "input_lengths", "target_lengths")]
     ints = _ints(op)
     plan.step(
         CTC_LOSS_BACKWARD, [plan.output(op.outputs[0], DType.FLOAT)], inputs, ints=ints, items=ints.batch,
@@ -73,8 +65,8 @@ def _emit_gradient(op: Op, plan: HostPlanner) -> None:
 
 def _lower_loss(op: Op, target: Target) -> tuple[Vertices, ...]:
     """One compute set for each time step: positions depend on those of the step before."""
-    time, batch, width = *_operand(op, "log_probs").shape[:2], _width(op)
-    dtype = _operand(op, "log_probs").dtype
+    time, batch, width = *op.needed("log_probs").shape[:2], _width(op)
+    dtype = op.needed("log_probs").dtype
     if not batch:
         return ()
     step = elementwise_set(target, _ALPHA, batch * width, dtype, gathered_elements=2)
@@ -82,8 +74,8 @@ def _lower_loss(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 
 def _lower_gradient(op: Op, target: Target) -> tuple[Vertices, ...]:
-    (time, batch, classes), width = _operand(op, "log_probs").shape, _width(op)
-    dtype = _operand(op, "log_probs").dtype
+    (time, batch, classes), width = op.needed("log_probs").shape, _width(op)
+    dtype = op.needed("log_probs").dtype
     if not batch:
         return ()
     step = elementwise_set(target, _GRADIENT, batch * width, dtype, gathered_elements=2)
@@ -92,7 +84,7 @@ def _lower_gradient(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 def _lower_beam_search(op: Op, target: Target) -> tuple[Vertices, ...]:
     """Three compute sets for each time step: candidates, their ranks, and the beams that are kept."""
-    log_probs, width = _operand(op, "log_probs"), op.attrs["beam_width"]
+    log_probs, width = op.needed("log_probs"), op.attrs["beam_width"]
     time, batch, classes = log_probs.shape
     assert isinstance(width, int)
     if not batch:
@@ -107,18 +99,18 @@ def _lower_beam_search(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 
 def _has_tables(op: Op) -> bool:
-    return all(_operand(op, name).dtype in (DType.INT, DType.LONG) for name in ("targets", "input_lengths"))
+    return all(op.needed(name).dtype in (DType.INT, DType.LONG) for name in ("targets", "input_lengths"))
 
 
 CONSTRAINTS = (
     Constraint(lambda op: op.attrs["reduction"] in (MEAN, SUM), "CTC loss cannot be had by reduction='none'",
                "pass reduction='mean' or reduction='sum'"),
-    Constraint(lambda op: len(_operand(op, "targets").shape) == 2, "CTC loss takes targets [N, S], not one row of all",
+    Constraint(lambda op: len(op.needed("targets").shape) == 2, "CTC loss takes targets [N, S], not one row of all",
                "pad the targets to one length and stack them; target_lengths tells the padding apart"),
-    Constraint(lambda op: _operand(op, "targets").shape[1] <= _operand(op, "log_probs").shape[0],
+    Constraint(lambda op: op.needed("targets").shape[1] <= op.needed("log_probs").shape[0],
                "CTC loss has targets [N, S] that are longer than its inputs [T, N, C]",
                "cut the padding of the targets to T columns, or give more time steps: no longer target can be aligned"),
-    Constraint(lambda op: 0 <= _blank(op) < _operand(op, "log_probs").shape[2], "CTC loss has a blank that is no class",
+    Constraint(lambda op: 0 <= _blank(op) < op.needed("log_probs").shape[2], "CTC loss has a blank that is no class",
                "pass blank= between 0 and the number of classes less one"),
 )
 

@@ -23,7 +23,6 @@ from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.host.emit.rows import INDEX_BYTES, bucket, row_grain, take_rows
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.optable.attributes import needed
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Vertices
 from torchipu.optable.host_tensor import HostTensor
@@ -34,14 +33,14 @@ from torchipu.target import Target
 
 # --------------------------------------------------------------------------- embedding
 def _emit_embedding(op: Op, plan: HostPlanner) -> None:
-    table, index = plan.value(needed(op, "weight")), plan.value(needed(op, "indices"))
+    table, index = plan.value(op.needed("weight")), plan.value(op.needed("indices"))
     out = plan.output(op.outputs[0])
     row_bytes = table.shape[1] * table.dtype.host_bytes
     take_rows(plan, out, table, index, outer=1, rows=table.shape[0], row_bytes=row_bytes, wrap=False)
 
 
 def _emit_embedding_grad(op: Op, plan: HostPlanner) -> None:
-    dy, index = plan.value(needed(op, "grad_output"), DType.FLOAT), plan.value(needed(op, "indices"))
+    dy, index = plan.value(op.needed("grad_output"), DType.FLOAT), plan.value(op.needed("indices"))
     out = plan.output(op.outputs[0], DType.FLOAT)
     rows, width = out.shape
     padding = op.attrs["padding_idx"]
@@ -52,47 +51,40 @@ def _emit_embedding_grad(op: Op, plan: HostPlanner) -> None:
     )
     plan.step(kernels.SUM_ROWS, [out], [dy, dy, offsets, order], ints=ints,
               scalars=SumRowsScalars(1.0), items=rows, grain=row_grain(width), writes=[Blocks.rows(rows, out)])
-    if op.attrs.get("scale_grad_by_freq"):
+    if op.flag("scale_grad_by_freq"):
         plan.step(kernels.SCALE_BY_COUNT, [out], [offsets], ints=NamedRowsInts(width), items=rows,
                   grain=row_grain(width), reads_outputs=True, writes=[Blocks.rows(rows, out)])
 
 
 def _emit_renorm(op: Op, plan: HostPlanner) -> None:
     """Scale the rows that an index names down to the largest norm."""
-    table, index = plan.value(needed(op, "self"), DType.FLOAT), plan.value(needed(op, "indices"))
+    table, index = plan.value(op.needed("self"), DType.FLOAT), plan.value(op.needed("indices"))
     rows, width = table.shape
     offsets, _ = bucket(plan, index, rows, wrap=False)
-    scalars = RenormRowsScalars(float(op.attrs["max_norm"]), float(op.attrs["norm_type"]))  # type: ignore[arg-type]
+    scalars = RenormRowsScalars(float(op.number("max_norm")), float(op.number("norm_type")))
     plan.step(kernels.RENORM_ROWS, [plan.output(op.outputs[0], DType.FLOAT)], [table, offsets],
               ints=NamedRowsInts(width), scalars=scalars, items=rows, grain=row_grain(width),
               writes=[Blocks.rows(rows, table)])
 
 
 # --------------------------------------------------------------------------- bags
-def _integer(op: Op, name: str, default: int = 0) -> int:
-    value = op.attrs.get(name, default)
-    assert isinstance(value, (int, bool))
-    return int(value)
-
-
 def _offsets(op: Op, plan: HostPlanner, index: HostTensor) -> tuple[HostTensor, int]:
     """Return where bags begin, in the type of the index, and how many bags there are."""
-    given = needed(op, "offsets")
+    given = op.needed("offsets")
     held = plan.value(given, index.dtype)
-    return held, given.num_elements - _integer(op, "include_last_offset")
+    return held, given.num_elements - int(op.flag("include_last_offset"))
 
 
 def _wanted_slots(op: Op) -> list[Tensor | None]:
     """Return the four results of a bag, None for those that are absent."""
-    present = op.attrs.get("present") or (True,) * 4
     results = iter(op.outputs)
-    return [next(results) if here else None for here in present]  # type: ignore[attr-defined]
+    return [next(results) if here else None for here in op.flags("present", (True,) * 4)]
 
 
 def _emit_bag(op: Op, plan: HostPlanner) -> None:
-    table, index = plan.value(needed(op, "weight"), DType.FLOAT), plan.value(needed(op, "indices"))
+    table, index = plan.value(op.needed("weight"), DType.FLOAT), plan.value(op.needed("indices"))
     offsets, bags = _offsets(op, plan, index)
-    weights, mode = op.operand("per_sample_weights"), BagMode(_integer(op, "mode"))
+    weights, mode = op.operand("per_sample_weights"), BagMode(op.integer("mode", 0))
     by = plan.value(weights, DType.FLOAT) if weights is not None else table
     out, bag_of, bag_size, winners = _wanted_slots(op)
     assert out is not None
@@ -102,7 +94,7 @@ def _emit_bag(op: Op, plan: HostPlanner) -> None:
     result = plan.output(out, DType.FLOAT)
     ints = BagRowsInts(
         rows=table.shape[0], width=width, length=index.num_elements, bags=bags, mode=mode,
-        index_bytes=INDEX_BYTES[index.dtype], padding=_integer(op, "padding_idx", -1), has_weights=weights is not None,
+        index_bytes=INDEX_BYTES[index.dtype], padding=op.integer("padding_idx", -1), has_weights=weights is not None,
     )
     plan.step(kernels.BAG_ROWS, [result, sizes, winning], [table, index, offsets, by], ints=ints, items=bags,
               writes=[Blocks.rows(bags, result)])
@@ -136,7 +128,7 @@ def _store(plan: HostPlanner, out: HostTensor, computed: HostTensor) -> None:
 def _bag_of(op: Op, plan: HostPlanner, index: HostTensor) -> HostTensor:
     """Return the bag of each position."""
     numbers = plan.scratch((max(1, index.num_elements),), DType.LONG)
-    given = needed(op, "offsets")
+    given = op.needed("offsets")
     offsets = plan.value(given, index.dtype)
     plan.step(kernels.BAG_OF, [numbers], [offsets],
               ints=BagOfInts(index.num_elements, given.num_elements, INDEX_BYTES[index.dtype]))
@@ -144,44 +136,44 @@ def _bag_of(op: Op, plan: HostPlanner, index: HostTensor) -> HostTensor:
 
 
 def _emit_bag_grad(op: Op, plan: HostPlanner) -> None:
-    dy, index = plan.value(needed(op, "grad"), DType.FLOAT), plan.value(needed(op, "indices"))
-    out, mode = plan.output(op.outputs[0], DType.FLOAT), BagMode(_integer(op, "mode"))
+    dy, index = plan.value(op.needed("grad"), DType.FLOAT), plan.value(op.needed("indices"))
+    out, mode = plan.output(op.outputs[0], DType.FLOAT), BagMode(op.integer("mode", 0))
     rows, width = out.shape
     if mode is BagMode.MAXIMUM:
-        winners = plan.value(needed(op, "maximum_indices"), DType.LONG)
+        winners = plan.value(op.needed("maximum_indices"), DType.LONG)
         emit_fill(plan, out, 0)
-        sizes = plan.value(needed(op, "bag_size"), DType.LONG)
+        sizes = plan.value(op.needed("bag_size"), DType.LONG)
         plan.step(kernels.BAG_MAX_GRAD, [out], [dy, winners, sizes],
                   ints=BagMaxGradInts(width, dy.shape[0], rows), items=-(-width // BAG_COLUMNS), reads_outputs=True,
                   writes=[Blocks.of((rows, width), (rows, BAG_COLUMNS))])
         return
     weights = op.operand("per_sample_weights")
     by = plan.value(weights, DType.FLOAT) if weights is not None else dy
-    sizes = plan.value(needed(op, "bag_size"), DType.LONG)
-    offsets, order = bucket(plan, index, rows, wrap=False, skipped=_integer(op, "padding_idx", -1))
+    sizes = plan.value(op.needed("bag_size"), DType.LONG)
+    offsets, order = bucket(plan, index, rows, wrap=False, skipped=op.integer("padding_idx", -1))
     bag_of = _offset2bag(op, plan, index)
     plan.step(kernels.BAG_ROWS_GRAD, [out], [dy, offsets, order, bag_of, sizes, by],
               ints=BagRowsGradInts(
                   width=width, is_mean=mode is BagMode.MEAN, has_weights=weights is not None,
-                  scales_by_count=bool(_integer(op, "scale_grad_by_freq")),
+                  scales_by_count=op.flag("scale_grad_by_freq"),
               ),
               items=rows, grain=row_grain(width), writes=[Blocks.rows(rows, out)])
 
 
 def _offset2bag(op: Op, plan: HostPlanner, index: HostTensor) -> HostTensor:
     """Return the bag of each position: as given, or from the offsets where the forward left it empty."""
-    given = needed(op, "offset2bag")
+    given = op.needed("offset2bag")
     if given.num_elements == index.num_elements:
         return plan.value(given, DType.LONG)
     return _bag_of(op, plan, index)
 
 
 def _emit_bag_weights_grad(op: Op, plan: HostPlanner) -> None:
-    dy, table = plan.value(needed(op, "grad"), DType.FLOAT), plan.value(needed(op, "weight"), DType.FLOAT)
-    index = plan.value(needed(op, "indices"))
+    dy, table = plan.value(op.needed("grad"), DType.FLOAT), plan.value(op.needed("weight"), DType.FLOAT)
+    index = plan.value(op.needed("indices"))
     ints = BagWeightsGradInts(
         width=table.shape[1], rows=table.shape[0], index_bytes=INDEX_BYTES[index.dtype],
-        padding=_integer(op, "padding_idx", -1),
+        padding=op.integer("padding_idx", -1),
     )
     plan.step(kernels.BAG_WEIGHTS_GRAD, [plan.output(op.outputs[0], DType.FLOAT)],
               [dy, table, index, _offset2bag(op, plan, index)], ints=ints, items=index.num_elements,
@@ -194,7 +186,7 @@ def _width(op: Op) -> int:
 
 
 def _num_indices(op: Op) -> int:
-    return needed(op, "indices").num_elements
+    return op.needed("indices").num_elements
 
 
 def _lower_bag(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -202,7 +194,7 @@ def _lower_bag(op: Op, target: Target) -> tuple[Vertices, ...]:
     out, rows = op.outputs[0], _num_indices(op)
     if out.num_elements == 0 or rows == 0:
         return ()
-    table_rows = needed(op, "weight").shape[0]
+    table_rows = op.needed("weight").shape[0]
     return (
         gather_set(target, MULTI_SLICE, rows, out.shape[-1], out.dtype, table_rows=table_rows),
         gather_set(target, MULTI_UPDATE_ADD, rows, out.shape[-1], out.dtype, table_rows=out.shape[0]),
@@ -221,7 +213,7 @@ def _lower_bag_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 def _lower_bag_weights_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
     """Lower the gradient of the weights: rows of the table and of the gradient are taken and multiplied."""
-    table, rows = needed(op, "weight"), _num_indices(op)
+    table, rows = op.needed("weight"), _num_indices(op)
     if rows == 0:
         return ()
     taken = gather_set(target, MULTI_SLICE, 2 * rows, table.shape[-1], table.dtype, table_rows=table.shape[0])
@@ -231,7 +223,7 @@ def _lower_bag_weights_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
 # --------------------------------------------------------------------------- records
 def _serves(op: Op) -> bool:
     """Indices of 32 or 64 bits; gradients as sparse tensors do not exist here."""
-    return not op.attrs.get("sparse") and needed(op, "indices").dtype in INDEX_BYTES
+    return not op.flag("sparse") and op.needed("indices").dtype in INDEX_BYTES
 
 
 _LOWER_GRAD = lower_update(_width, _num_indices)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from torchipu._kernels.table.fp8 import (
     FP8_DECODE,
@@ -86,14 +86,14 @@ def _lower_convolution_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 
 def _emit_quantise(op: Op, plan: HostPlanner) -> None:
-    mantissa, bias, largest = MANTISSA_BIAS_LARGEST[str(op.attrs["format"])]
+    mantissa, bias, largest = MANTISSA_BIAS_LARGEST[op.text("format")]
     held = plan.value(op.inputs[0], DType.FLOAT)
-    scale = 2.0 ** -cast(int, op.attrs["scale"])
+    scale = 2.0 ** -op.integer("scale")
     is_stochastic = op.target == STOCHASTICALLY
     plan.step(
         FP8_ENCODE, [plan.output(op.outputs[0])], [held, *([plan.random_state(op)] if is_stochastic else [])],
         ints=Fp8EncodeInts(
-            elements=held.num_elements, mantissa=mantissa, bias=bias, saturates=bool(op.attrs["saturates"]),
+            elements=held.num_elements, mantissa=mantissa, bias=bias, saturates=op.flag("saturates"),
             is_stochastic=is_stochastic,
         ),
         scalars=Fp8EncodeScalars(scale, largest), items=-(-held.num_elements // FP8_SPAN),
@@ -115,16 +115,16 @@ def _decoded(plan: HostPlanner, tensor: Tensor, name: str, scale: int, into: Hos
 
 def _emit_dequantise(op: Op, plan: HostPlanner) -> None:
     into = plan.output(op.outputs[0], DType.FLOAT)
-    _decoded(plan, op.inputs[0], str(op.attrs["format"]), cast(int, op.attrs["scale"]), into)
+    _decoded(plan, op.inputs[0], op.text("format"), op.integer("scale"), into)
 
 
 def _emit_matmul(op: Op, plan: HostPlanner) -> None:
-    names = (str(op.attrs[f"{side}_format"]) for side in ("left", "right"))
+    names = (op.text(f"{side}_format") for side in ("left", "right"))
     left, right = (_decoded(plan, tensor, name, 0) for tensor, name in zip(op.inputs, names, strict=True))
     result = op.outputs[0]
     emit_half_product(
         plan, plan.output(result, DType.FLOAT), left, right, Partials(plan.rounding(op, result), group=CHANNELS),
-        alpha=2.0 ** cast(int, op.attrs["scale"]),
+        alpha=2.0 ** op.integer("scale"),
     )
 
 
@@ -134,17 +134,17 @@ def _emit_convolution(op: Op, plan: HostPlanner) -> None:
     if p.is_empty:
         emit_fill(plan, held, 0.0)
         return
-    names = (str(op.attrs[f"{side}_format"]) for side in ("input", "weight"))
+    names = (op.text(f"{side}_format") for side in ("input", "weight"))
     x, weight = (_decoded(plan, tensor, name, 0) for tensor, name in zip(op.inputs, names, strict=True))
     half_partial_conv.emit_forward(
         plan, p.volume, held, x, weight, None, Partials(plan.rounding(op, result), group=CHANNELS),
-        alpha=2.0 ** cast(int, op.attrs["scale"]),
+        alpha=2.0 ** op.integer("scale"),
     )
 
 
 def _emit_convolution_backward(op: Op, plan: HostPlanner) -> None:
     p, (dx, dw) = _problem_of(op), op.outputs
-    names, scales = str(op.attrs["formats"]).split(","), cast(list[int], op.attrs["scales"])
+    names, scales = op.text("formats").split(","), op.integers("scales")
     held = {one: plan.output(one, DType.FLOAT) for one in (dx, dw) if plan.wanted(one)}
     if p.is_empty:
         for one in held.values():

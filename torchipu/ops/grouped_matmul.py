@@ -15,7 +15,7 @@ from torchipu._kernels.table.grouped_matmul import (
 from torchipu.device.matrix_unit import matmul_vertices
 from torchipu.host.emit.matmul import emit_product, matrix, right_operand, rows_apart
 from torchipu.ir.arithmetic import ceil_div
-from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Vertices
@@ -32,7 +32,7 @@ def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
     """Lower to a product for each group, with as many rows each as if the rows were spread evenly."""
     left, right = op.inputs[0], op.inputs[1]
     if len(left.shape) == len(right.shape) == 2:
-        groups = _needed(op, "offs").num_elements
+        groups = op.needed("offs").num_elements
         shape = (groups, left.shape[0], ceil_div(left.shape[1], max(1, groups)), right.shape[1])
     else:
         groups = right.shape[0]
@@ -52,12 +52,6 @@ def _lower_gradient(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 
 # --------------------------------------------------------------------------- host side
-def _needed(op: Op, name: str) -> Tensor:
-    tensor = op.operand(name)
-    assert tensor is not None, f"{op.target} without {name}"
-    return tensor
-
-
 def _turned(held: HostTensor) -> HostTensor:
     """Show a matrix, or each of several, transposed."""
     *batch, rows, columns = held.shape
@@ -99,20 +93,20 @@ def _emit_outer(plan: HostPlanner, out: HostTensor, left: HostTensor, right: Hos
 
 
 def _emit_fallback(op: Op, plan: HostPlanner) -> None:
-    left, right = matrix(plan, _needed(op, "input")), matrix(plan, _needed(op, "weight"))
-    ends = plan.value(_needed(op, "offs"), DType.LONG)
+    left, right = matrix(plan, op.needed("input")), matrix(plan, op.needed("weight"))
+    ends = plan.value(op.needed("offs"), DType.LONG)
     _emit_rows(plan, plan.output(op.outputs[0], DType.FLOAT), left, right, ends)
 
 
 def _emit_fallback_gradient(op: Op, plan: HostPlanner) -> None:
-    left, right = matrix(plan, _needed(op, "input")), matrix(plan, _needed(op, "weight"))
-    gradient, ends = plan.value(_needed(op, "grad_output"), DType.FLOAT), plan.value(_needed(op, "offs"), DType.LONG)
+    left, right = matrix(plan, op.needed("input")), matrix(plan, op.needed("weight"))
+    gradient, ends = plan.value(op.needed("grad_output"), DType.FLOAT), plan.value(op.needed("offs"), DType.LONG)
     _emit_rows(plan, plan.output(op.outputs[0], DType.FLOAT), gradient, _turned(right), ends)
     _emit_outer(plan, plan.output(op.outputs[1], DType.FLOAT), _turned(left), gradient, ends)
 
 
 def _emit_aten(op: Op, plan: HostPlanner) -> None:
-    left, right = matrix(plan, _needed(op, "self")), matrix(plan, _needed(op, "mat2"))
+    left, right = matrix(plan, op.needed("self")), matrix(plan, op.needed("mat2"))
     out, ends = plan.output(op.outputs[0], DType.FLOAT), op.operand("offs")
     if ends is None:
         emit_product(plan, out, left, right)
@@ -120,7 +114,7 @@ def _emit_aten(op: Op, plan: HostPlanner) -> None:
         _emit_rows(plan, out, left, right, plan.value(ends, DType.LONG))
     else:
         _emit_outer(
-            plan, out, left, plan.value(_needed(op, "mat2"), DType.FLOAT), plan.value(ends, DType.LONG),
+            plan, out, left, plan.value(op.needed("mat2"), DType.FLOAT), plan.value(ends, DType.LONG),
         )
 
 

@@ -32,7 +32,6 @@ from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.host.emit.rows import INDEX_BYTES, arithmetic_type, bucket, outer_of, row_grain, take_rows
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.optable.attributes import dim_of, needed
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import OpSpec, register
@@ -46,6 +45,11 @@ LEAST, MOST = -(2**63), 2**63 - 1
 
 
 # --------------------------------------------------------------------------- blocks: gather and scatter
+def dim_of(op: Op, rank: int) -> int:
+    """Return the attribute ``dim`` as a non-negative number; 0 for 0-d tensors."""
+    return op.integer("dim") % max(1, rank)
+
+
 def _whole(held: HostTensor) -> HostTensor:
     """Return a 0-d tensor as one of one dimension."""
     return held if held.shape else replace(held, shape=(1,), strides=(1,))
@@ -79,9 +83,9 @@ def _emit_gather(op: Op, plan: HostPlanner) -> None:
     out = plan.output(op.outputs[0])
     if out.num_elements == 0:
         return
-    held = _whole(plan.value(needed(op, "index"), contiguous=False))
+    held = _whole(plan.value(op.needed("index"), contiguous=False))
     dim = dim_of(op, len(held.shape))
-    table = _row_major(plan, _cropped(plan.value(needed(op, "self"), contiguous=False), held.shape, dim))
+    table = _row_major(plan, _cropped(plan.value(op.needed("self"), contiguous=False), held.shape, dim))
     outer, extent, inner = outer_of(table.shape, dim)
     shared = _shared_index(held, dim)
     if shared is not None:
@@ -133,13 +137,13 @@ def _reduction(op: Op) -> tuple[Join, bool]:
     if reduce is None:
         return Join.PUT, True
     assert isinstance(reduce, str)
-    return REDUCTIONS[reduce], bool(op.attrs.get("include_self", True))
+    return REDUCTIONS[reduce], op.flag("include_self", True)
 
 
 def _emit_scatter(op: Op, plan: HostPlanner) -> None:
     """Emit scatter in all its forms: a tensor or a number, put or reduced."""
     how, with_base = _reduction(op)
-    base_tensor, index_tensor, values = needed(op, "self"), needed(op, "index"), op.operand("src")
+    base_tensor, index_tensor, values = op.needed("self"), op.needed("index"), op.operand("src")
     dtype = base_tensor.dtype if how == Join.PUT else arithmetic_type(base_tensor.dtype)
     out = plan.output(op.outputs[0], dtype)
     if _emit_shared_scatter(op, plan, out, how, with_base):
@@ -175,7 +179,7 @@ def _emit_scatter(op: Op, plan: HostPlanner) -> None:
 
 def _emit_shared_scatter(op: Op, plan: HostPlanner, out: HostTensor, how: Join, with_base: bool) -> bool:
     """Join whole rows where one index serves all elements of a row, as after ``index[:, None].expand(-1, n)``."""
-    index, values = plan.value(needed(op, "index"), contiguous=False), op.operand("src")
+    index, values = plan.value(op.needed("index"), contiguous=False), op.operand("src")
     dim = dim_of(op, len(index.shape))
     if values is None or not index.shape or dim != 0 or index.shape[1:] != out.shape[1:]:
         return False
@@ -183,7 +187,7 @@ def _emit_shared_scatter(op: Op, plan: HostPlanner, out: HostTensor, how: Join, 
     wraps = how == Join.MEAN and out.dtype is DType.LONG  # sums of short types overflow before they are divided
     if shared is None or wraps or index.num_elements == 0 or values.shape[1:] != index.shape[1:]:
         return False
-    base = plan.value(needed(op, "self"), out.dtype)
+    base = plan.value(op.needed("self"), out.dtype)
     source = _row_major(plan, replace(plan.value(values, out.dtype, contiguous=False), shape=index.shape))
     rows, inner = out.shape[0], prod(out.shape[1:])
     buckets = bucket(plan, _row_major(plan, shared), rows, wrap=False)
@@ -213,7 +217,7 @@ def _wrapped(plan: HostPlanner, held: HostTensor, dtype: DType) -> HostTensor:
 
 # --------------------------------------------------------------------------- rows along one dimension
 def _emit_index_select(op: Op, plan: HostPlanner) -> None:
-    table, index = plan.value(needed(op, "self")), plan.value(needed(op, "index"))
+    table, index = plan.value(op.needed("self")), plan.value(op.needed("index"))
     outer, rows, inner = outer_of(table.shape, dim_of(op, len(table.shape)))
     take_rows(plan, plan.output(op.outputs[0]), table, index, outer=outer, rows=rows,
               row_bytes=inner * table.dtype.host_bytes, wrap=False)
@@ -258,18 +262,18 @@ def _emit_along(op: Op, plan: HostPlanner) -> None:
     name = op.target.split(".")[1]
     how, with_base, alpha = Join.PUT, True, 1.0
     if name == "index_add":
-        how, alpha = Join.ADD, float(op.attrs["alpha"])  # type: ignore[arg-type]
+        how, alpha = Join.ADD, float(op.number("alpha"))
     elif name == "index_reduce":
         how, with_base = _reduction(op)
-    tensor = needed(op, "self")
+    tensor = op.needed("self")
     dtype = tensor.dtype if how == Join.PUT else arithmetic_type(tensor.dtype)
-    base, index = _whole(plan.value(tensor, dtype)), plan.value(needed(op, "index"))
+    base, index = _whole(plan.value(tensor, dtype)), plan.value(op.needed("index"))
     sizes = outer_of(base.shape, dim_of(op, len(base.shape)))
     inner = sizes[2]
     values = op.operand("source") or op.operand("value")
     strides = (inner, 1) if op.operand("source") is not None else (0, 0)
     if values is None:
-        source = plan.constant((op.attrs["value"],), dtype)  # type: ignore[arg-type]
+        source = plan.constant((op.number("value"),), dtype)
     else:
         source = plan.value(values, dtype)
     if alpha != 1.0 and dtype is DType.LONG:
@@ -346,7 +350,7 @@ def _emit_index(op: Op, plan: HostPlanner) -> None:
     dims, out = _marks(op), plan.output(op.outputs[0])
     if out.num_elements == 0:
         return
-    held = plan.value(needed(op, "self"), contiguous=False)
+    held = plan.value(op.needed("self"), contiguous=False)
     lead, last = dims[0], dims[-1] + 1
     extents = [held.shape[dim] for dim in dims]
     if _is_adjacent(dims) and held.is_contiguous:
@@ -379,8 +383,8 @@ def _collapsed(
 
 def _emit_index_put(op: Op, plan: HostPlanner) -> None:
     """Bring the indexed dimensions to the front, write rows there, and show the result in the order asked for."""
-    tensor, dims = needed(op, "self"), _marks(op)
-    how = Join.ADD if op.attrs.get("accumulate") else Join.PUT
+    tensor, dims = op.needed("self"), _marks(op)
+    how = Join.ADD if op.flag("accumulate") else Join.PUT
     dtype = arithmetic_type(tensor.dtype) if how == Join.ADD else tensor.dtype
     order = [*dims, *(dim for dim in range(len(tensor.shape)) if dim not in dims)]
     base = _row_major(plan, _permuted(plan.value(tensor, dtype, contiguous=False), order))
@@ -411,7 +415,7 @@ def _put_values(
     op: Op, plan: HostPlanner, dtype: DType, dims: Sequence[int], row: tuple[int, ...],
 ) -> tuple[HostTensor, tuple[int, int]]:
     """Return the values of index_put, and their strides along the indices and along a row."""
-    tensor, shape = needed(op, "values"), _index_shape(op)
+    tensor, shape = op.needed("values"), _index_shape(op)
     if tensor.num_elements == 1:
         return plan.value(tensor, dtype), (0, 0)
     inner = prod(row)
@@ -429,17 +433,17 @@ def _put_values(
 
 # --------------------------------------------------------------------------- positions in the flattened tensor
 def _emit_take(op: Op, plan: HostPlanner) -> None:
-    table, index = plan.value(needed(op, "self")), plan.value(needed(op, "index"))
+    table, index = plan.value(op.needed("self")), plan.value(op.needed("index"))
     take_rows(plan, plan.output(op.outputs[0]), table, index, outer=1, rows=table.num_elements,
               row_bytes=table.dtype.host_bytes, wrap=True)
 
 
 def _emit_put(op: Op, plan: HostPlanner) -> None:
-    tensor = needed(op, "self")
-    how = Join.ADD if op.attrs.get("accumulate") else Join.PUT
+    tensor = op.needed("self")
+    how = Join.ADD if op.flag("accumulate") else Join.PUT
     dtype = arithmetic_type(tensor.dtype) if how == Join.ADD else tensor.dtype
-    base, index = plan.value(tensor, dtype), plan.value(needed(op, "index"))
-    source, out = plan.value(needed(op, "source"), dtype), plan.output(op.outputs[0], dtype)
+    base, index = plan.value(tensor, dtype), plan.value(op.needed("index"))
+    source, out = plan.value(op.needed("source"), dtype), plan.output(op.outputs[0], dtype)
     rows = base.num_elements
     _reduce_rows(plan, out, base, source, bucket(plan, index, rows, wrap=True), sizes=(1, rows, 1),
                  count=index.num_elements, strides=(1, 1), how=how)
@@ -447,12 +451,12 @@ def _emit_put(op: Op, plan: HostPlanner) -> None:
 
 # --------------------------------------------------------------------------- what the kernels serve
 def _has_index(op: Op) -> bool:
-    return needed(op, "index").dtype in INDEX_BYTES
+    return op.needed("index").dtype in INDEX_BYTES
 
 
 def _has_lines(op: Op) -> bool:
     """As `_has_index`; eager mode takes an empty index of any type."""
-    return _has_index(op) or needed(op, "index").num_elements == 0
+    return _has_index(op) or op.needed("index").num_elements == 0
 
 
 def _has_index_tensors(op: Op) -> bool:
@@ -477,7 +481,7 @@ def _row_of_indexed(op: Op) -> int:
 
 
 def _num_indices(op: Op) -> int:
-    return needed(op, "index").num_elements
+    return op.needed("index").num_elements
 
 
 def _one(op: Op) -> int:

@@ -35,12 +35,6 @@ NLL_CHUNK, PAIR_CHUNK = 1024, 4096  # elements whose losses are summed in one go
 INDEX_BYTES = {DType.INT: 4, DType.LONG: 8}
 
 
-def _needed(op: Op, name: str) -> Tensor:
-    tensor = op.operand(name)
-    assert tensor is not None, f"{op.target} without {name}"
-    return tensor
-
-
 # --------------------------------------------------------------------------- device side
 _REDUCE = reduction_codelet("popops::Reduce<add,float>")
 _FILL = vector_codelet("popops::Fill", 1, 1, code_bytes=120)
@@ -54,7 +48,7 @@ _SCALE = vector_codelet("popops::BroadcastScalar<multiply>", 2, 2)
 
 
 def _lower_nll(op: Op, target: Target) -> tuple[Vertices, ...]:
-    labels = _needed(op, "target")
+    labels = op.needed("target")
     if labels.num_elements == 0:
         return ()
     picked = elementwise_set(target, _PICK, labels.num_elements, op.inputs[0].dtype)
@@ -62,7 +56,7 @@ def _lower_nll(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 
 def _lower_nll_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
-    result, labels = op.outputs[0], _needed(op, "target")
+    result, labels = op.outputs[0], op.needed("target")
     if result.num_elements == 0:
         return ()
     return (
@@ -73,7 +67,7 @@ def _lower_nll_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 def _lower_pairs(*codelets: Codelet) -> Lowering:
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
-        data = _needed(op, "self")
+        data = op.needed("self")
         if data.num_elements == 0:
             return ()
         sets = tuple(elementwise_set(target, codelet, data.num_elements, data.dtype) for codelet in codelets)
@@ -91,7 +85,7 @@ def _classes(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _labels(op: Op, plan: HostPlanner) -> tuple[HostTensor, int]:
-    held = plan.value(_needed(op, "target"))
+    held = plan.value(op.needed("target"))
     return held, INDEX_BYTES[held.dtype]
 
 
@@ -99,14 +93,8 @@ def _optional(plan: HostPlanner, tensor: Tensor | None, absent: HostTensor) -> H
     return absent if tensor is None else plan.value(tensor, DType.FLOAT)
 
 
-def _number(op: Op, name: str) -> int:
-    value = op.attrs[name]
-    assert isinstance(value, int)
-    return value
-
-
 def _reduction(op: Op) -> Reduction:
-    return Reduction(_number(op, "reduction"))
+    return Reduction(op.integer("reduction"))
 
 
 def _emit_nll(op: Op, plan: HostPlanner) -> None:
@@ -121,7 +109,7 @@ def _emit_nll(op: Op, plan: HostPlanner) -> None:
     chunks = ceil_div(count, NLL_CHUNK)
     partials = plan.scratch((max(1, chunks), 2))
     ints = NllInts(
-        positions=count, classes=classes, inner=inner, ignored=_number(op, "ignore_index"), reduction=reduction,
+        positions=count, classes=classes, inner=inner, ignored=op.integer("ignore_index"), reduction=reduction,
         target_bytes=label_bytes, has_weight=weight is not None, chunk=NLL_CHUNK,
     )
     to = out if reduction is Reduction.NONE else partials
@@ -137,14 +125,14 @@ def _emit_nll(op: Op, plan: HostPlanner) -> None:
 
 
 def _emit_nll_grad(op: Op, plan: HostPlanner) -> None:
-    data = _needed(op, "self")
-    dy, total = (plan.value(_needed(op, name), DType.FLOAT) for name in ("grad_output", "total_weight"))
+    data = op.needed("self")
+    dy, total = (plan.value(op.needed(name), DType.FLOAT) for name in ("grad_output", "total_weight"))
     labels, label_bytes = _labels(op, plan)
     weight = op.operand("weight")
     outer, classes, inner = _classes(data.shape)
     dx = plan.output(op.outputs[0], DType.FLOAT)
     ints = NllGradInts(
-        classes=classes, inner=inner, ignored=_number(op, "ignore_index"), reduction=_reduction(op),
+        classes=classes, inner=inner, ignored=op.integer("ignore_index"), reduction=_reduction(op),
         target_bytes=label_bytes, has_weight=weight is not None,
     )
     plan.step(kernels.NLL_GRAD, [dx], [dy, labels, _optional(plan, weight, dy), total], ints=ints, items=outer,
@@ -160,7 +148,7 @@ def _width(op: Op) -> float:
 
 def _pair(op: Op, plan: HostPlanner) -> tuple[HostTensor, HostTensor, HostTensor]:
     """Return input, target and weight; the input stands in for an absent weight."""
-    x, wanted = (plan.value(_needed(op, name), DType.FLOAT) for name in ("self", "target"))
+    x, wanted = (plan.value(op.needed(name), DType.FLOAT) for name in ("self", "target"))
     return x, wanted, _optional(plan, op.operand("weight"), x)
 
 
@@ -189,7 +177,7 @@ def _emit_pairs(kind: PairLoss) -> Emitter:
 def _emit_pairs_grad(kind: PairLoss) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
         x, wanted, weight = _pair(op, plan)
-        dy = plan.value(_needed(op, "grad_output"), DType.FLOAT)
+        dy = plan.value(op.needed("grad_output"), DType.FLOAT)
         count, reduction = x.num_elements, _reduction(op)
         plan.step(kernels.PAIR_LOSS_GRAD, [plan.output(op.outputs[0], DType.FLOAT)],
                   [dy, x, wanted, weight],

@@ -18,7 +18,6 @@ from torchipu.host.emit.chain import broadcast
 from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.optable.attributes import needed
 from torchipu.optable.codelet import Vertices
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
@@ -48,9 +47,9 @@ def _counts(plan: HostPlanner, mask: HostTensor) -> HostTensor:
 
 def _emit_masked_scatter(op: Op, plan: HostPlanner) -> None:
     out = plan.output(op.outputs[0])
-    base = _spread(plan, plan.value(needed(op, "self")), out.shape)
-    mask = _spread(plan, plan.value(needed(op, "mask"), DType.BOOL), out.shape)
-    source = plan.value(needed(op, "source"), out.dtype)
+    base = _spread(plan, plan.value(op.needed("self")), out.shape)
+    mask = _spread(plan, plan.value(op.needed("mask"), DType.BOOL), out.shape)
+    source = plan.value(op.needed("source"), out.dtype)
     ints = MaskedInts(out.num_elements, out.dtype.host_bytes, source.num_elements)
     plan.step(MASK_SCATTER, [out], [base, source, mask, _counts(plan, mask)], ints=ints,
               items=-(-out.num_elements // MASK_BLOCK), grain=8)
@@ -58,8 +57,8 @@ def _emit_masked_scatter(op: Op, plan: HostPlanner) -> None:
 
 def _emit_masked_scatter_grad(op: Op, plan: HostPlanner) -> None:
     """Collect the gradients where the mask is set; the rest of the source has none."""
-    dy = plan.value(needed(op, "grad_output"))
-    mask = _spread(plan, plan.value(needed(op, "mask"), DType.BOOL), dy.shape)
+    dy = plan.value(op.needed("grad_output"))
+    mask = _spread(plan, plan.value(op.needed("mask"), DType.BOOL), dy.shape)
     out = plan.output(op.outputs[0])
     emit_fill(plan, out, 0)
     ints = MaskedInts(dy.num_elements, dy.dtype.host_bytes, out.num_elements)
@@ -69,7 +68,7 @@ def _emit_masked_scatter_grad(op: Op, plan: HostPlanner) -> None:
 
 def _emit_nonzero(op: Op, plan: HostPlanner) -> None:
     """List the coordinates of non-zero elements, as many as asked for; what is missing gets the fill value."""
-    mask, out = plan.value(needed(op, "self"), DType.BOOL), plan.output(op.outputs[0])
+    mask, out = plan.value(op.needed("self"), DType.BOOL), plan.output(op.outputs[0])
     fill = op.attrs.get("fill_value", -1)
     assert isinstance(fill, int)
     emit_fill(plan, out, fill)
@@ -81,7 +80,7 @@ def _emit_nonzero(op: Op, plan: HostPlanner) -> None:
 
 def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
     """Lower to a count of the elements before each tile's, and a look-up of what they take."""
-    result, mask = op.outputs[0], op.operand("mask") or needed(op, "self")
+    result, mask = op.outputs[0], op.operand("mask") or op.needed("self")
     if result.num_elements == 0 or mask.num_elements == 0:
         return ()
     tiles = min(target.num_tiles, mask.num_elements)

@@ -50,7 +50,7 @@ def _emit(op: Op, plan: HostPlanner) -> None:
     if not op.outputs[0].dtype.is_floating:
         _emit_integers(op, plan, left, right, added)
         return
-    alpha, beta = (float(op.attrs.get(name, 1)) for name in ("alpha", "beta"))  # type: ignore[arg-type]
+    alpha, beta = (float(op.number(name, 1)) for name in ("alpha", "beta"))
     addend = plan.value(added, DType.FLOAT, contiguous=False) if added is not None and beta != 0 else None
     partials = partials_of(op, op.outputs[0], plan)
     if partials is not None:
@@ -83,7 +83,7 @@ register_fusion(Fusion(("aten.mm.default", ACCUMULATE), _adds_up, _emit_accumula
 
 
 def _emit_integers(op: Op, plan: HostPlanner, left: Tensor, right: Tensor, added: Tensor | None) -> None:
-    alpha, beta = (int(op.attrs.get(name, 1)) for name in ("alpha", "beta"))  # type: ignore[call-overload]
+    alpha, beta = (int(op.number(name, 1)) for name in ("alpha", "beta"))
     held, other = (plan.value(tensor, DType.LONG, contiguous=False) for tensor in (left, right))
     addend = None
     if added is not None and beta != 0:

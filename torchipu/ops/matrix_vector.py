@@ -47,21 +47,21 @@ def _turned(held: HostTensor) -> HostTensor:
 def _emit(op: Op, plan: HostPlanner) -> None:
     left, right = _operands(op)
     kind = DType.FLOAT if op.outputs[0].dtype.is_floating else DType.LONG
-    alpha, beta = op.attrs.get("alpha", 1), op.attrs.get("beta", 1)
+    alpha, beta = op.number("alpha", 1), op.number("beta", 1)
     out = _column(plan.output(op.outputs[0], kind))
     added = op.operand("self") if op.kind == "addmv" and beta != 0 else None
     addend = None if added is None else _column(broadcast(plan.value(added, kind), op.outputs[0].shape))
     vector = _column(plan.value(right, kind))
     if kind is DType.LONG:
         held = plan.value(left, kind, contiguous=False)
-        emit_integer_product(plan, out, held, vector, addend, int(alpha), int(beta))  # type: ignore[call-overload]
+        emit_integer_product(plan, out, held, vector, addend, int(alpha), int(beta))
         return
     held = matrix(plan, left)
     if held.strides[0] == 1 and held.strides[1] != 1:  # columns lie dense: sum them, rather than each row
         turned = None if addend is None else _turned(addend)
-        emit_product(plan, _turned(out), _turned(vector), _turned(held), turned, float(alpha), float(beta))  # type: ignore[arg-type]
+        emit_product(plan, _turned(out), _turned(vector), _turned(held), turned, float(alpha), float(beta))
         return
-    emit_product(plan, out, held, vector, addend, float(alpha), float(beta))  # type: ignore[arg-type]
+    emit_product(plan, out, held, vector, addend, float(alpha), float(beta))
 
 
 for _name in ("mv", "addmv"):

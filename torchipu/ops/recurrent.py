@@ -10,7 +10,7 @@ from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set
 from torchipu.device.matrix_unit import matmul_vertices
 from torchipu.host.emit.matmul import grain_for, packed_panels
-from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Vertices
@@ -46,14 +46,14 @@ class _Sizes:
     """
 
     def __init__(self, op: Op) -> None:
-        self.cell = str(op.attrs["cell"])
+        self.cell = op.text("cell")
         self.time, self.batch = op.inputs[0].shape[:2]
-        self.state = _operand(op, "h0").shape[-1]
-        weight = _operand(op, "weight")
+        self.state = op.needed("h0").shape[-1]
+        weight = op.needed("weight")
         self.gates = weight.shape[0]
         self.hidden = self.gates // {"lstm": 4, "gru": 3}.get(self.cell, 1)
         self.projects = op.operand("projection") is not None
-        self.reverse = bool(op.attrs["reverse"])
+        self.reverse = op.flag("reverse")
         # Every item reads all weights in every step: few samples in it leave the arithmetic waiting for the cache.
         items = max(min(2, self.batch), min(MOST_ITEMS, self.batch // LEAST_ROWS), 1)
         self.rows = max(1, min(MOST_ROWS, -(-self.batch // items)))
@@ -88,12 +88,6 @@ class _Sizes:
         )
 
 
-def _operand(op: Op, name: str) -> Tensor:
-    tensor = op.operand(name)
-    assert tensor is not None, f"{op.target} without {name}"
-    return tensor
-
-
 def _floats(op: Op, plan: HostPlanner, name: str, absent: HostTensor) -> HostTensor:
     tensor = op.operand(name)
     return absent if tensor is None else plan.value(tensor, DType.FLOAT)
@@ -101,7 +95,7 @@ def _floats(op: Op, plan: HostPlanner, name: str, absent: HostTensor) -> HostTen
 
 def _panels(op: Op, plan: HostPlanner, name: str, turned: bool) -> HostTensor:
     """Return a matrix, or its transpose, in the panels that products read."""
-    matrix = plan.value(_operand(op, name), DType.FLOAT)
+    matrix = plan.value(op.needed(name), DType.FLOAT)
     if turned:
         matrix = HostTensor(matrix.buffer, matrix.offset, matrix.shape[::-1], (1, matrix.shape[1]), matrix.dtype)
     return packed_panels(plan, matrix)
@@ -109,7 +103,7 @@ def _panels(op: Op, plan: HostPlanner, name: str, turned: bool) -> HostTensor:
 
 def _emit_forward(op: Op, plan: HostPlanner) -> None:
     s = _Sizes(op)
-    x, h0 = (plan.value(_operand(op, name), DType.FLOAT) for name in ("projected", "h0"))
+    x, h0 = (plan.value(op.needed(name), DType.FLOAT) for name in ("projected", "h0"))
     weight = _panels(op, plan, "weight", turned=True)
     projection = _panels(op, plan, "projection", turned=True) if s.projects else weight
     bias = op.operand("bias")
@@ -129,7 +123,7 @@ def _emit_forward(op: Op, plan: HostPlanner) -> None:
 def _emit_backward(op: Op, plan: HostPlanner) -> None:
     s = _Sizes(op)
     names = ("grad_outputs", "grad_cell", "kept", "outputs", "h0")
-    dy, dc, kept, y, h0 = (plan.value(_operand(op, name), DType.FLOAT) for name in names)
+    dy, dc, kept, y, h0 = (plan.value(op.needed(name), DType.FLOAT) for name in names)
     weight = _panels(op, plan, "weight", turned=False)
     projection = _panels(op, plan, "projection", turned=False) if s.projects else weight
     operands = [dy, dc, kept, y, h0, _floats(op, plan, "c0", y), weight, projection]
@@ -143,7 +137,7 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
 
 def _lower_forward(op: Op, target: Target) -> tuple[Vertices, ...]:
     """One product and one set of gates for each time step."""
-    s, dtype = _Sizes(op), _operand(op, "projected").dtype
+    s, dtype = _Sizes(op), op.needed("projected").dtype
     if not s.batch:
         return ()
     step = matmul_vertices(op, target, 1, s.batch, s.state, s.gates, dtype)
@@ -154,7 +148,7 @@ def _lower_forward(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 
 def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
-    s, dtype = _Sizes(op), _operand(op, "outputs").dtype
+    s, dtype = _Sizes(op), op.needed("outputs").dtype
     if not s.batch:
         return ()
     step: tuple[Vertices, ...] = (elementwise_set(target, _BACKWARD[s.cell], s.batch * s.hidden, dtype),)

@@ -20,7 +20,6 @@ from torchipu.host.emit.rows import row_grain
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.optable.attributes import needed
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet, Vertices
 from torchipu.optable.host_tensor import HostTensor
@@ -180,25 +179,21 @@ def _apply_one(plan: HostPlanner, out: HostTensor, held: HostTensor, taps: Taps,
 
 
 # --------------------------------------------------------------------------- interpolation
-def _sizes(op: Op, name: str) -> tuple[int, ...]:
-    return tuple(op.attrs[name])  # type: ignore[arg-type]
-
-
 def _factors(op: Op, count: int) -> list[float | None]:
     """Return the scale factors that the call gives, by dimension."""
     if count == 1:
-        return [op.attrs.get("scales")]  # type: ignore[list-item]
+        return [op.number("scales", None)]
     names = ("scales_d", "scales_h", "scales_w")[-count:]
-    return [op.attrs.get(name) for name in names]  # type: ignore[misc]
+    return [op.number(name, None) for name in names]
 
 
 def _taps_of(op: Op) -> dict[int, Taps]:
     """Return the maps from the image before interpolation to the one after it, by dimension."""
     name = op.target.split(".")[1]
-    results = _sizes(op, "output_size")
+    results = op.integers("output_size")
     count = len(results)
-    before = _sizes(op, "input_size") if "input_size" in op.attrs else needed(op, _image(op)).shape
-    align = bool(op.attrs.get("align_corners"))
+    before = op.integers("input_size") if "input_size" in op.attrs else op.needed(_image(op)).shape
+    align = op.flag("align_corners")
     taps = {}
     for place, (result, factor) in enumerate(zip(results, _factors(op, count), strict=True)):
         size = before[2 + place]
@@ -219,7 +214,7 @@ def _image(op: Op) -> str:
 
 
 def _emit_interpolation(op: Op, plan: HostPlanner) -> None:
-    held = plan.value(needed(op, _image(op)), DType.FLOAT)
+    held = plan.value(op.needed(_image(op)), DType.FLOAT)
     apply_taps(plan, held, _taps_of(op), plan.output(op.outputs[0], DType.FLOAT))
 
 
@@ -264,7 +259,7 @@ def _work_of(fixed: dict[str, int]) -> Callable[[int], Work]:
 # --------------------------------------------------------------------------- paddings that repeat
 def _places(op: Op, shape: Sequence[int]) -> dict[int, list[int]]:
     """Return the sources along each padded dimension of an operand of a shape."""
-    widths, rank = _sizes(op, "padding"), len(shape)
+    widths, rank = op.integers("padding"), len(shape)
     places_of = reflection_places if "reflection" in op.target else replication_places
     return {
         rank - 1 - position: places_of(shape[rank - 1 - position], widths[2 * position], widths[2 * position + 1])
@@ -288,7 +283,7 @@ def _runs(places: Sequence[int]) -> list[tuple[int, int, int, int]]:
 
 
 def _emit_padding(op: Op, plan: HostPlanner) -> None:
-    held, out = plan.value(needed(op, "self"), contiguous=False), plan.output(op.outputs[0])
+    held, out = plan.value(op.needed("self"), contiguous=False), plan.output(op.outputs[0])
     if out.num_elements == 0:
         return
     places = _places(op, held.shape)
@@ -313,7 +308,7 @@ def _taps_of_padding(op: Op) -> dict[int, Taps]:
 
 
 def _emit_padding_grad(op: Op, plan: HostPlanner) -> None:
-    dy = plan.value(needed(op, "grad_output"), DType.FLOAT)
+    dy = plan.value(op.needed("grad_output"), DType.FLOAT)
     apply_taps(plan, dy, _taps_of_padding(op), plan.output(op.outputs[0], DType.FLOAT))
 
 

@@ -5,8 +5,6 @@ Hyper-parameters, sums of squares and counters are 64-bit words, which the devic
 
 from __future__ import annotations
 
-from typing import cast
-
 from torchipu._kernels.table import scaling as kernels
 from torchipu._kernels.table import update as update_kernels
 from torchipu._kernels.table.update import SPAN
@@ -102,13 +100,13 @@ def _emit_add_sums(op: Op, plan: HostPlanner) -> None:
 
 def _emit_clip(op: Op, plan: HostPlanner) -> None:
     read = [value_of(op, plan, name) for name in ("hyper", "squares")]
-    norm = cast(float, op.attrs["max_norm"])
+    norm = op.number("max_norm")
     plan.step(kernels.CLIP, [plan.output(op.outputs[0])], read, scalars=kernels.ClipScalars(norm))
 
 
 def _emit_clip_values(op: Op, plan: HostPlanner) -> None:
     read = [value_of(op, plan, name) for name in ("gradient", "hyper")]
-    clipped, largest = plan.output(op.outputs[0]), cast(float, op.attrs["max_value"])
+    clipped, largest = plan.output(op.outputs[0]), op.number("max_value")
     update(plan, kernels.CLIP_VALUES, [clipped], read, clipped.num_elements,
            scalars=kernels.ClipValuesScalars(largest))
 
@@ -125,7 +123,7 @@ def _emit_count(op: Op, plan: HostPlanner) -> None:
     blocks = -(-count // SPAN)
     partial = plan.scratch((blocks,), DType.LONG)
     halves = (grad.dtype is DType.HALF) << 1
-    edge = cast(float, op.attrs["edge"])
+    edge = op.number("edge")
     plan.step(kernels.BLOCK_COUNTS, [partial], [grad], ints=update_kernels.UpdateInts(count, halves),
               scalars=kernels.BlockCountsScalars(edge), items=blocks)
     plan.step(kernels.ADD_COUNTS, [counter], [partial], ints=kernels.AddCountsInts(blocks, count), reads_outputs=True)
@@ -139,9 +137,9 @@ def _emit_join_counts(op: Op, plan: HostPlanner) -> None:
 
 def _emit_adapt(op: Op, plan: HostPlanner) -> None:
     counter = value_of(op, plan, "counter")
-    numbers = kernels.AdaptScaleScalars(*(cast(float, op.attrs[name]) for name in ("share", "factor", "least", "most")))
+    numbers = kernels.AdaptScaleScalars(*(op.number(name) for name in ("share", "factor", "least", "most")))
     changed = [plan.update_in_place(before, after) for before, after in zip(op.inputs[:2], op.outputs, strict=True)]
-    period = cast(int, op.attrs["period"])
+    period = op.integer("period")
     plan.step(kernels.ADAPT_SCALE, changed, [counter], ints=kernels.AdaptScaleInts(period), scalars=numbers,
               reads_outputs=True)
 

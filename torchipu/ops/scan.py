@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import prod
 
 from torchipu._kernels.table.scan import SCAN, SCAN_BLOCK, SCAN_EXTREMES, ScanExtremesInts, ScanInts, Scanning
@@ -12,8 +11,9 @@ from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Codelet
 from torchipu.optable.planner import Emitter, HostPlanner
-from torchipu.optable.spec import FLOATING, OpSpec, register
+from torchipu.optable.spec import ANY, FLOATING, OpSpec, register
 
 SHARE = 16384  # elements of one thread's share
 
@@ -75,9 +75,8 @@ CUMULATIVE_EXTREME = vector_codelet("popops::CumMax", 10, 8, source="estimate")
 CUMULATIVE_LOG_ADD = vector_codelet("popops::CumLogAdd", 24, 30, source="estimate")
 
 
-def _record(name: str, emit: Callable[[Op, HostPlanner], None], codelet: object, **known: object) -> None:
-    lower = linear_vertices(codelet, temporaries=1)  # type: ignore[arg-type]
-    register(OpSpec(f"aten.{name}.default", name, lower, emit, **known))  # type: ignore[arg-type]
+def _record(name: str, emit: Emitter, codelet: Codelet, dtypes: tuple[DType, ...] = ANY) -> None:
+    register(OpSpec(f"aten.{name}.default", name, linear_vertices(codelet, temporaries=1), emit, dtypes=dtypes))
 
 
 _record("cumsum", accumulate(Scanning.SUM), CUMULATIVE)

@@ -10,7 +10,6 @@ from torchipu.device.compute_sets import chain_sets
 from torchipu.host.emit.softmax import emit_softmax, emit_softmax_gradient
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.optable.attributes import needed
 from torchipu.optable.codelet import Codelet, Lowering, Vertices
 from torchipu.optable.planner import Emitter, HostPlanner
 from torchipu.optable.spec import FLOATING, OpSpec, register
@@ -72,7 +71,7 @@ def _emit(mode: SoftmaxMode) -> Emitter:
 
 def _emit_grad(mode: SoftmaxMode) -> Emitter:
     def emit(op: Op, plan: HostPlanner) -> None:
-        dy, y = (plan.value(needed(op, name), DType.FLOAT) for name in ("grad_output", "output"))
+        dy, y = (plan.value(op.needed(name), DType.FLOAT) for name in ("grad_output", "output"))
         emit_softmax_gradient(plan, plan.output(op.outputs[0], DType.FLOAT), dy, y, _split(op, y.shape), mode)
 
     return emit

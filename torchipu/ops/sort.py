@@ -19,7 +19,7 @@ from torchipu._kernels.table.sort import (
     Selection,
     SortInts,
 )
-from torchipu.device.codelets import busiest_elements, element_codelet, reduction_codelet
+from torchipu.device.codelets import Work, busiest_elements, element_codelet, reduction_codelet
 from torchipu.device.compute_sets import reduction_sets
 from torchipu.host.emit.reduce import LARGEST, SMALLEST, SUM, emit_exact, emit_reduction
 from torchipu.ir.graph import Op, Tensor
@@ -29,7 +29,7 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet, Vertices
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import Emitter, HostPlanner
-from torchipu.optable.spec import FLOATING, OpSpec, register
+from torchipu.optable.spec import ANY, FLOATING, OpSpec, register
 from torchipu.target import Target
 
 SHARE = 2048  # elements that one thread sorts at least
@@ -60,6 +60,10 @@ def _bitonic_sets(target: Target, elements: int, length: int, dtype: DType) -> l
     local = int(math.log2(max(1, mine)))
     fixed = {"vector_width": width, "element_bytes": dtype.device_bytes}
     pair_bytes = dtype.device_bytes + 4
+
+    def local_work(levels_here: int) -> Callable[[int], Work]:
+        return lambda count: {"elements": count * levels_here, **fixed}
+
     sets: list[Vertices] = []
     for level in range(1, levels + 1):
         here = min(level, local)
@@ -71,8 +75,7 @@ def _bitonic_sets(target: Target, elements: int, length: int, dtype: DType) -> l
         ] * (level - here)
         if here:
             sets.append(Vertices(
-                COMPARE_SWAP, elements, lambda count, here=here: {"elements": count * here, **fixed},  # type: ignore[misc]
-                grain=width, temporary_bytes=mine * 4,
+                COMPARE_SWAP, elements, local_work(here), grain=width, temporary_bytes=mine * 4,
             ))
     return sets
 
@@ -151,12 +154,12 @@ def sort(op: Op, plan: HostPlanner) -> None:
     held = plan.value(source, kind)
     values, indices = plan.output(op.outputs[0], kind), plan.output(op.outputs[1], DType.LONG)
     outer, length, inner = _rows(op, source)
-    taken = min(length, op.attrs["k"]) if "k" in op.attrs else length  # type: ignore[call-overload]
-    descending = op.attrs["largest"] if "k" in op.attrs else op.attrs.get("descending", False)
+    taken = min(length, op.integer("k", length))
+    descending = op.flag("largest" if op.given("k") else "descending")
     if not values.num_elements:
         return
     plan.step(
-        SORT, [values, indices], [held], ints=SortInts(length, inner, taken, kind is DType.LONG, bool(descending)),
+        SORT, [values, indices], [held], ints=SortInts(length, inner, taken, kind is DType.LONG, descending),
         items=outer * inner, grain=max(1, SHARE // length), scratch_bytes=_scratch_bytes(length),
         writes=[Blocks.of((outer, taken, inner), (1, taken, 1))],
     )
@@ -173,7 +176,7 @@ def select(selection: Selection) -> Emitter:
         indices = plan.output(op.outputs[1], DType.LONG) if both else plan.scratch((1,), DType.LONG)
         if not values.num_elements:
             return
-        rank = int(op.attrs.get("k", 1)) - 1  # type: ignore[call-overload]
+        rank = op.integer("k", 1) - 1
         plan.step(
             SELECT, [values, indices], [held], ints=SelectInts(length, inner, kind is DType.LONG, selection, rank),
             items=outer * inner, grain=max(1, SHARE // length), scratch_bytes=_scratch_bytes(length),
@@ -193,16 +196,15 @@ def search(op: Op, plan: HostPlanner) -> None:
     boundaries = op.operand("sorted_sequence") or op.operand("boundaries")
     assert boundaries is not None
     values, order = op.operand("self"), op.operand("sorter")
-    scalar = op.attrs.get("self")
-    given = values.dtype.is_floating if values is not None else isinstance(scalar, float)
+    given = values.dtype.is_floating if values is not None else isinstance(op.number("self"), float)
     kind = DType.FLOAT if boundaries.dtype.is_floating or given else DType.LONG
     row = plan.value(boundaries, kind)
-    wanted = plan.value(values, kind) if values is not None else plan.constant([scalar], kind)  # type: ignore[arg-type]
+    wanted = plan.value(values, kind) if values is not None else plan.constant([op.number("self")], kind)
     orders = [plan.value(order, DType.LONG)] if order is not None else []
     out = plan.output(op.outputs[0], DType.LONG)
     length = boundaries.shape[-1] if boundaries.shape else 1
     per_row = wanted.shape[-1] if len(boundaries.shape) > 1 else 0
-    right = bool(op.attrs.get("right")) or op.attrs.get("side") == "right"
+    right = op.flag("right") or op.text("side", None) == "right"
     plan.step(
         SEARCH, [out], [row, wanted, *orders],
         ints=SearchInts(length, per_row, kind is DType.LONG, right, order is not None),
@@ -214,7 +216,7 @@ def histogram(op: Op, plan: HostPlanner) -> None:
     """Count the elements in bins of equal width; without edges given, between the extremes."""
     source, result = op.inputs[0], op.outputs[0]
     held = plan.value(source, DType.FLOAT)
-    low, high = float(op.attrs["min"]), float(op.attrs["max"])  # type: ignore[arg-type]
+    low, high = float(op.number("min")), float(op.number("max"))
     if low == high:
         edges = plan.scratch((2,))
         for place, mode in enumerate((SMALLEST, LARGEST)):
@@ -233,12 +235,12 @@ def histogram(op: Op, plan: HostPlanner) -> None:
 # --------------------------------------------------------------------------- records
 def _record(
     targets: str, lower: Callable[[Op, Target], tuple[Vertices, ...]], emit: Callable[[Op, HostPlanner], None],
-    supports: Callable[[Op], bool] = lambda op: True, **known: object,
+    supports: Callable[[Op], bool] = lambda op: True, dtypes: tuple[DType, ...] = ANY,
 ) -> None:
     for target in targets.split():
         name, _, overload = target.partition(".")
         full = f"aten.{name}.{overload or 'default'}"
-        register(OpSpec(full, name, lower, emit, supports=supports, **known))  # type: ignore[arg-type]
+        register(OpSpec(full, name, lower, emit, supports=supports, dtypes=dtypes))
 
 
 _record("sort sort.stable", _lower_sort, sort)

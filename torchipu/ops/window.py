@@ -15,7 +15,6 @@ from torchipu.host.emit.rows import row_grain
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.view import diagonal_of
-from torchipu.optable.attributes import needed
 from torchipu.optable.codelet import Vertices
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
@@ -23,18 +22,8 @@ from torchipu.optable.spec import Constraint, OpSpec, register
 from torchipu.target import Target
 
 
-def _integer(op: Op, name: str, default: int = 0) -> int:
-    value = op.attrs.get(name, default)
-    assert isinstance(value, int)
-    return value
-
-
-def _integers(op: Op, name: str) -> tuple[int, ...]:
-    return tuple(op.attrs[name])  # type: ignore[arg-type]
-
-
 def _held(op: Op, plan: HostPlanner, name: str = "self") -> HostTensor:
-    return plan.value(needed(op, name), contiguous=False)
+    return plan.value(op.needed(name), contiguous=False)
 
 
 def _add(plan: HostPlanner, out: HostTensor, part: HostTensor) -> None:
@@ -60,14 +49,14 @@ def windows_of(held: HostTensor, dim: int, size: int, step: int) -> HostTensor:
 
 def _emit_unfold(op: Op, plan: HostPlanner) -> None:
     held = _held(op, plan)
-    plan.alias(op.outputs[0], windows_of(held, _integer(op, "dimension"), _integer(op, "size"), _integer(op, "step")))
+    plan.alias(op.outputs[0], windows_of(held, op.integer("dimension"), op.integer("size"), op.integer("step")))
 
 
 def _emit_unfold_grad(op: Op, plan: HostPlanner) -> None:
     """Add the windows one position at a time: the elements of a position never overlap."""
     dy, out = _held(op, plan, "grad_in"), plan.output(op.outputs[0], DType.FLOAT)
-    dy = plan.value(needed(op, "grad_in"), DType.FLOAT, contiguous=False)
-    size, step, dim = _integer(op, "size"), _integer(op, "step"), _integer(op, "dim")
+    dy = plan.value(op.needed("grad_in"), DType.FLOAT, contiguous=False)
+    size, step, dim = op.integer("size"), op.integer("step"), op.integer("dim")
     emit_fill(plan, out, 0)
     shown = windows_of(out, dim, size, step)
     if size <= step and out.shape:
@@ -86,7 +75,7 @@ def _last(held: HostTensor, position: int) -> HostTensor:
 # --------------------------------------------------------------------------- windows of images
 def _patches(op: Op, padded: HostTensor) -> HostTensor:
     """Return ``[N, C, kernel height, kernel width, height, width]`` of a padded image as a view."""
-    (kh, kw), (dh, dw), (sh, sw) = (_integers(op, name) for name in ("kernel_size", "dilation", "stride"))
+    (kh, kw), (dh, dw), (sh, sw) = (op.integers(name) for name in ("kernel_size", "dilation", "stride"))
     n, c, height, width = padded.shape
     ns, cs, ys, xs = padded.strides
     across = ((height - dh * (kh - 1) - 1) // sh + 1, (width - dw * (kw - 1) - 1) // sw + 1)
@@ -104,7 +93,7 @@ def _emit_im2col(op: Op, plan: HostPlanner) -> None:
     held, out = _batched(_held(op, plan), 4), plan.output(op.outputs[0])
     if out.num_elements == 0:
         return
-    ph, pw = _integers(op, "padding")
+    ph, pw = op.integers("padding")
     if ph or pw:
         n, c, height, width = held.shape
         padded = plan.scratch((n, c, height + 2 * ph, width + 2 * pw), held.dtype)
@@ -125,13 +114,13 @@ def _inside(padded: HostTensor, ph: int, pw: int) -> HostTensor:
 
 def _emit_col2im(op: Op, plan: HostPlanner) -> None:
     """Add the patches one position of the window at a time: the elements of a position never overlap."""
-    held = _batched(plan.value(needed(op, "self"), DType.FLOAT), 3)
+    held = _batched(plan.value(op.needed("self"), DType.FLOAT), 3)
     out = plan.output(op.outputs[0], DType.FLOAT)
     if out.num_elements == 0:
         return
     image = _batched(out, 4)
     n, c, height, width = image.shape
-    ph, pw = _integers(op, "padding")
+    ph, pw = op.integers("padding")
     padded = plan.scratch((n, c, height + 2 * ph, width + 2 * pw)) if ph or pw else image
     emit_fill(plan, padded, 0)
     patches = _patches(op, padded)
@@ -152,12 +141,12 @@ def _position(patches: HostTensor, y: int, x: int) -> HostTensor:
 
 # --------------------------------------------------------------------------- strided views
 def _strided(op: Op, held: HostTensor) -> HostTensor:
-    offset = held.offset + _integer(op, "storage_offset") if op.attrs.get("storage_offset") else held.offset
-    return replace(held, offset=offset, shape=_integers(op, "size"), strides=_integers(op, "stride"))
+    offset = held.offset + op.integer("storage_offset", 0)
+    return replace(held, offset=offset, shape=op.integers("size"), strides=op.integers("stride"))
 
 
 def _emit_as_strided(op: Op, plan: HostPlanner) -> None:
-    plan.alias(op.outputs[0], _strided(op, plan.value(needed(op, "self"))))
+    plan.alias(op.outputs[0], _strided(op, plan.value(op.needed("self"))))
 
 
 def _emit_as_strided_scatter(op: Op, plan: HostPlanner) -> None:
@@ -168,17 +157,17 @@ def _emit_as_strided_scatter(op: Op, plan: HostPlanner) -> None:
 
 def _lies_within(op: Op) -> bool:
     """Whether all elements of a strided view are elements of the operand."""
-    shape, strides = _integers(op, "size"), _integers(op, "stride")
+    shape, strides = op.integers("size"), op.integers("stride")
     if 0 in shape:
         return True
-    first = _integer(op, "storage_offset") if op.attrs.get("storage_offset") else 0
+    first = op.integer("storage_offset", 0)
     last = first + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-    return 0 <= first <= last < needed(op, "self").num_elements
+    return 0 <= first <= last < op.needed("self").num_elements
 
 
 def _is_injective(op: Op) -> bool:
     """Whether no element is shown twice, so that it does not matter in which order they are written."""
-    pairs = sorted(zip(_integers(op, "stride"), _integers(op, "size"), strict=True))
+    pairs = sorted(zip(op.integers("stride"), op.integers("size"), strict=True))
     reach = 0
     for stride, size in pairs:
         if size > 1 and stride <= reach:
@@ -195,7 +184,7 @@ WITHIN = Constraint(
 
 # --------------------------------------------------------------------------- diagonals and triangles
 def _diagonal_of(held: HostTensor, op: Op) -> HostTensor:
-    return diagonal_of(held, _integer(op, "offset"), _integer(op, "dim1", 0), _integer(op, "dim2", 1))
+    return diagonal_of(held, op.integer("offset", 0), op.integer("dim1", 0), op.integer("dim2", 1))
 
 
 def _emit_diagonal_scatter(op: Op, plan: HostPlanner) -> None:
@@ -212,9 +201,9 @@ def _emit_on_diagonal(op: Op, plan: HostPlanner) -> None:
 
 
 def _emit_triangle(op: Op, plan: HostPlanner) -> None:
-    held, out = plan.value(needed(op, "self")), plan.output(op.outputs[0])
+    held, out = plan.value(op.needed("self")), plan.output(op.outputs[0])
     rows, columns = held.shape[-2:]
-    ints = TriangleInts(held.dtype.host_bytes, rows, columns, _integer(op, "diagonal"), upper="triu" in op.target)
+    ints = TriangleInts(held.dtype.host_bytes, rows, columns, op.integer("diagonal", 0), upper="triu" in op.target)
     plan.step(TRIANGLE, [out], [held], ints=ints, items=prod(held.shape[:-1]) if columns else 0,
               grain=max(1, COPY_SHARE // max(1, columns)))
 

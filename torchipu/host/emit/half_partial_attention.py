@@ -6,7 +6,7 @@ gradients of scores, are rounded before they are multiplied. Each product draws 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torchipu._kernels.table.control import FORK
@@ -123,13 +123,13 @@ def _scores(
     return masked
 
 
-def _rounded(plan: HostPlanner, shape: Sequence[int], rounding: Rounding, make: object) -> HostTensor:
+def _rounded(
+    plan: HostPlanner, shape: Sequence[int], rounding: Rounding, make: Callable[[Chain], Value],
+) -> HostTensor:
     """Emit a value that a chain makes, as halves hold it, to floats."""
     held = plan.scratch(shape)
     chain = Chain(plan, shape)
-    value = make(chain)  # type: ignore[operator]
-    assert isinstance(value, Value)
-    chain.emit([(chain.round(value, rounding), held)])
+    chain.emit([(chain.round(make(chain), rounding), held)])
     return held
 
 

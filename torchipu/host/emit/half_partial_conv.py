@@ -6,6 +6,7 @@ channels side by side and zeros around them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -70,10 +71,10 @@ def emit_forward(
 ) -> None:
     """Emit a plain convolution; ``alpha`` here and below multiplies the sums."""
     taps, positions = prod(v.window), prod(v.out)
-    reach = tuple((o - 1) * s + d * (w - 1) + 1 for o, s, d, w in zip(
+    reach = _three((o - 1) * s + d * (w - 1) + 1 for o, s, d, w in zip(
         v.out, v.stride, v.dilation, v.window, strict=True))
-    beyond = tuple(max(0, r - p - n) for r, p, n in zip(reach, v.padding, v.size, strict=True))
-    image = _laid_out(plan, x, v.n, v.g * v.ic, v.size, v.padding, beyond)  # type: ignore[arg-type]
+    beyond = _three(max(0, r - p - n) for r, p, n in zip(reach, v.padding, v.size, strict=True))
+    image = _laid_out(plan, x, v.n, v.g * v.ic, v.size, v.padding, beyond)
     turned = _view(weight, (v.g, taps, v.ic, v.oc), (v.oc * v.ic * taps, 1, taps, v.ic * taps))
     layout = Layout(
         v.g, (v.ic, _panel_floats(taps * v.ic, v.oc), v.oc * positions),
@@ -85,8 +86,16 @@ def emit_forward(
         ),
         taps, v.oc, positions,
     )
-    addend = {} if bias is None else {"addend": bias, "addend_steps": (v.oc, 0, 1)}
-    emit_layout(plan, layout, out, image.held, _packed(plan, turned), partials, alpha=alpha, **addend)  # type: ignore[arg-type]
+    emit_layout(
+        plan, layout, out, image.held, _packed(plan, turned), partials, alpha=alpha, addend=bias,
+        addend_steps=(0, 0, 0) if bias is None else (v.oc, 0, 1),
+    )
+
+
+def _three(sizes: Iterable[int]) -> Sizes:
+    """Return sizes of depth, height and width."""
+    depth, height, width = sizes
+    return depth, height, width
 
 
 def _out_steps(size: Sizes, channels: int) -> tuple[int, int, int, int]:
@@ -122,24 +131,24 @@ def emit_input_gradient(
     """
     taps, positions = prod(v.window), prod(v.size)
     # The places of the output that the input reads lie within these.
-    margin = tuple(-(-d * (w - 1) // s) for d, w, s in zip(v.dilation, v.window, v.stride, strict=True))
-    beyond = tuple(
+    margin = _three(-(-d * (w - 1) // s) for d, w, s in zip(v.dilation, v.window, v.stride, strict=True))
+    beyond = _three(
         max(0, (n - 1 + p) // s - (o - 1)) + 1 for n, p, s, o in zip(v.size, v.padding, v.stride, v.out, strict=True)
     )
-    image = _laid_out(plan, dy, v.n, v.g * v.oc, v.out, margin, beyond)  # type: ignore[arg-type]
+    image = _laid_out(plan, dy, v.n, v.g * v.oc, v.out, margin, beyond)
     turned = _view(weight, (v.g, taps, v.oc, v.ic), (v.oc * v.ic * taps, -1, v.ic * taps, taps), taps - 1)
     weights = plan.scratch(turned.shape)
     emit_copy(plan, weights, turned)
     steps, numbers = _out_steps(v.size, v.g * v.ic), _numbers(v.size)
     for phase in product(*(range(min(s, n)) for s, n in zip(v.stride, v.size, strict=True))):
-        sizes = tuple(-(-(n - f) // s) for n, f, s in zip(v.size, phase, v.stride, strict=True))
-        apart = tuple(steps[k] * v.stride[2 - k] for k in range(3))
+        sizes = _three(-(-(n - f) // s) for n, f, s in zip(v.size, phase, v.stride, strict=True))
+        apart = _three(steps[k] * v.stride[2 - k] for k in range(3))
         first = sum(f * s for f, s in zip(phase, steps[2::-1], strict=True))
         met = _met(v, phase)
         layout = Layout(
             v.g, (v.oc, _panel_floats(max(1, len(met)) * v.oc, v.ic), v.ic * positions),
-            Places((*sizes[::-1], v.n), image.steps), (*apart, steps[3]),  # type: ignore[arg-type]
-            (*(numbers[k] * v.stride[2 - k] for k in range(3)), numbers[3]),  # type: ignore[arg-type]
+            Places((*sizes[::-1], v.n), image.steps), (*apart, steps[3]),
+            (*_three(numbers[k] * v.stride[2 - k] for k in range(3)), numbers[3]),
             first, v.n * positions, v.oc, 1,
             tuple(Tap(image.at(place), number) for place, number in met), taps, v.ic, positions,
         )
@@ -157,8 +166,8 @@ def _met(v: Volume, phase: tuple[int, ...]) -> list[tuple[Sizes, int]]:
                 phase, v.padding, v.dilation, v.window, place, strict=True)
         )
         if all(r % s == 0 for r, s in zip(reached, v.stride, strict=True)):
-            found.append((tuple(r // s for r, s in zip(reached, v.stride, strict=True)), number))
-    return found  # type: ignore[return-value]
+            found.append((_three(r // s for r, s in zip(reached, v.stride, strict=True)), number))
+    return found
 
 
 def _chosen(plan: HostPlanner, rows: HostTensor, numbers: list[int]) -> HostTensor:
@@ -185,10 +194,10 @@ def emit_weight_gradient(
     by_group = _view(dy, (v.g * v.oc, v.n, positions), (positions, v.g * v.oc * positions, 1))
     left = plan.scratch((v.g * v.oc, rows))
     emit_copy(plan, _view(left, by_group.shape, contiguous_strides(by_group.shape)), by_group)
-    reach = tuple((o - 1) * s + d * (w - 1) + 1 for o, s, d, w in zip(
+    reach = _three((o - 1) * s + d * (w - 1) + 1 for o, s, d, w in zip(
         v.out, v.stride, v.dilation, v.window, strict=True))
-    beyond = tuple(max(0, r - p - n) for r, p, n in zip(reach, v.padding, v.size, strict=True))
-    image = _laid_out(plan, x, v.n, v.g * v.ic, v.size, v.padding, beyond)  # type: ignore[arg-type]
+    beyond = _three(max(0, r - p - n) for r, p, n in zip(reach, v.padding, v.size, strict=True))
+    image = _laid_out(plan, x, v.n, v.g * v.ic, v.size, v.padding, beyond)
     layout = Layout(
         v.g, (v.oc * rows, v.ic, v.oc * v.ic * taps), Places((v.oc, 1, 1, 1), (rows, 0, 0, 0)),
         (v.ic * taps, 0, 0, 0), (1, 0, 0, 0), 0, v.oc, rows, 1, (Tap(),), 1, v.ic, taps,

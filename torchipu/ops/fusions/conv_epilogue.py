@@ -17,12 +17,6 @@ CONVOLUTION, NORM = "aten.convolution.default", "aten._native_batch_norm_legit_n
 ADD, RELU = "aten.add.Tensor", "aten.relu.default"
 
 
-def _operand(op: Op, name: str) -> Tensor:
-    tensor = op.operand(name)
-    assert tensor is not None, f"{op.target} without {name}"
-    return tensor
-
-
 def addend_of(before: Op, add: Op) -> Tensor:
     """Return what is added to the result of the op before."""
     left, right = add.inputs
@@ -31,7 +25,7 @@ def addend_of(before: Op, add: Op) -> Tensor:
 
 def adds_like(before: Op, add: Op) -> bool:
     """Whether an op adds two different tensors of one shape."""
-    if len(add.inputs) != 2 or add.inputs[0] is add.inputs[1] or add.attrs.get("alpha", 1) != 1:
+    if len(add.inputs) != 2 or add.inputs[0] is add.inputs[1] or add.number("alpha", 1) != 1:
         return False
     return all(tensor.shape == add.outputs[0].shape for tensor in add.inputs)
 
@@ -55,11 +49,11 @@ def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
     flags, norm, addend, epsilon = 0, [], None, 0.0
     for before, op in pairwise(ops):
         if op.target == NORM:
-            epsilon = float(op.attrs["eps"])  # type: ignore[arg-type]
+            epsilon = float(op.number("eps"))
             scale, shift = op.operand("weight"), op.operand("bias")
             flags |= ConvEnding.HAS_NORM | (ConvEnding.HAS_NORM_WEIGHT if scale is not None else 0)
             flags |= ConvEnding.HAS_NORM_BIAS if shift is not None else 0
-            statistics = (_operand(op, "running_mean"), _operand(op, "running_var"))
+            statistics = (op.needed("running_mean"), op.needed("running_var"))
             norm = [plan.value(tensor, DType.FLOAT) for tensor in (*statistics, scale, shift) if tensor is not None]
             for empty in op.outputs[1:]:
                 plan.output(empty)
