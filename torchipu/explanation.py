@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import runpy
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from torchipu.host.statistics import format_statistics
 from torchipu.report import format_full
 from torchipu.report.captured import captured
 from torchipu.report.recorder import Recorded, recording
+from torchipu.script import refuse_missing, run_script
 
 # Dynamo names the rest of a function after a graph break so.
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_(?P<line>\d+)")
@@ -134,16 +134,9 @@ def explain_script(path: str, arguments: Sequence[str] = ()) -> Explanation:
     Raises:
         FileNotFoundError: There is no such script.
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no script {path}")
-    kept_arguments, kept_path = sys.argv, sys.path[:]
-    sys.argv = [path, *arguments]
-    sys.path.insert(0, str(Path(path).resolve().parent))
-    try:
-        with listening(Explanation(path)) as explanation:
-            runpy.run_path(path, run_name="__main__")
-    finally:
-        sys.argv, sys.path[:] = kept_arguments, kept_path
+    refuse_missing(path)
+    with listening(Explanation(path)) as explanation:
+        run_script(path, arguments)
     return explanation
 
 

@@ -111,7 +111,6 @@ def test_a_program_that_sends_nothing_is_refused(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("options", "message"), [
     ({"stochastic_rounding": True}, "stochastic rounding draws random bits"),
-    ({"process_group": "alone"}, "check runs in one process, and process_group names others"),
 ])
 def test_options_that_cannot_be_checked_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionsError, match=message):

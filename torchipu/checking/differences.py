@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,12 +14,10 @@ from torchipu.checking.loading import machine_of
 from torchipu.host.executor import GraphExecutor
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.ir.graph import Graph, Op
-from torchipu.ir.program import Executable
 from torchipu.ir.text import format_op
 from torchipu.optable.marks import MARK
 from torchipu.optable.spec import spec_of
-from torchipu.options import Options
-from torchipu.step.base import Built
+from torchipu.step.base import ProgramStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +59,16 @@ class _FoundError(Exception):
 
 
 def first_difference(
-    executable: Executable, built: Built, options: Options, inputs: Sequence[torch.Tensor], micro_batches: int,
+    step: ProgramStep, inputs: Sequence[torch.Tensor], before: Mapping[str, np.ndarray],
 ) -> Difference | None:
-    """Run the program once more, each op also on the host by itself; return the first that differs, if one does."""
+    """Run a call once more, each op also on the host by itself; return the first that differs, if one does.
+
+    Args:
+        step: That has made the call.
+        inputs: Tensors of the call.
+        before: What states, constants and hyper-parameters held before it, by name.
+    """
+    assert step._built is not None
 
     def evaluated(op: Op, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
         found = alone(op, operands)
@@ -71,7 +76,9 @@ def first_difference(
             raise _FoundError(replace(found, superstep=machine.supersteps))
         return evaluate(op, operands)
 
-    machine = machine_of(executable, built, options, inputs, micro_batches, evaluated)
+    machine = machine_of(
+        step.compiled.executable, step._built, step.options, inputs, step.micro_batches, evaluated, states=before,
+    )
     try:
         machine.run()
     except _FoundError as end:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torchipu.checking.comparison import Check, Compared, compared
 from torchipu.checking.differences import first_difference
 from torchipu.checking.eager import evaluate, evaluate_as_typed
-from torchipu.checking.loading import machine_of, wide
+from torchipu.checking.loading import initial, machine_of, wide
 from torchipu.device.machine import Evaluate, Machine
 from torchipu.device.stores import Moment
 from torchipu.errors import OptionsError
@@ -56,47 +56,70 @@ def check(
         OptionsError: The model draws random bits, which the two would draw differently, or runs in several processes.
     """
     options = replace(options or Options(), output_mode="all")
-    _refuse_options(options)
     # Together: the optimiser's parameters are those of the model.
     model, optimizer = copy.deepcopy((model, optimizer))
     step = InferenceStep(model, options) if optimizer is None else TrainStep(model, optimizer, options)
     step.compile(*inputs, **keywords)
-    built = step._built
-    assert built is not None
-    _refuse_random(built)
-    executable = step.compiled.executable
     tensors = [leaf for leaf in pytree.tree_leaves((inputs, keywords)) if isinstance(leaf, torch.Tensor)]
+    finished = begin_check(step, tensors, seed)
+    return finished(step(*inputs, **keywords))
+
+
+def begin_check(step: ProgramStep, inputs: Sequence[torch.Tensor], seed: int = 0) -> Callable[[Any], Check]:
+    """Run a call on the machine, before the host does, and return what compares the two.
+
+    Args:
+        step: Compiled for the call.
+        inputs: Tensors of the call, in their order.
+        seed: Chooses in which order IPUs run that no sync orders.
+
+    Returns:
+        A function that is given what the call has returned, when it has written the states back.
+
+    Raises:
+        DeviceProgramError: The program does what no IPU may.
+        OptionsError: The two would draw random bits differently, or the step runs in several processes.
+    """
+    built, options, executable = step._built, step.options, step.compiled.executable
+    assert built is not None
+    _refuse_options(step)
+    _refuse_random(built)
     ways: list[tuple[Evaluate, np.random.Generator | None]] = [(evaluate, None), (evaluate_as_typed, None)]
     ways += [(evaluate_as_typed, np.random.default_rng(number)) for number in range(MOVED_RUNS)]
     machines = [
-        machine_of(executable, built, options, tensors, step.micro_batches, how, seed, moved) for how, moved in ways
+        machine_of(executable, built, options, inputs, step.micro_batches, how, seed, moved) for how, moved in ways
     ]
     for machine in machines:
         machine.run()
-    given = step(*inputs, **keywords)
-    exact, *typed = ([*_outputs(step, built, one), *_states(built, one)] for one in machines)
-    found = [*_given(built, given), *_host_states(built)]
-    results = compared([
-        Compared(name, kind, value, tuple(run[number][2] for run in typed), host)
-        for number, ((name, kind, value), host) in enumerate(zip(exact, found, strict=True))
-    ])
-    differs = any(not result.is_equal for result in results)
-    first = first_difference(executable, built, options, tensors, step.micro_batches) if differs else None
-    return Check(results, machines[0].supersteps, first)
+    before = initial(built)
+
+    def finished(given: Any) -> Check:
+        exact, *typed = ([*_outputs(step, built, one), *_states(built, one)] for one in machines)
+        found = [*_given(step, built, given), *_host_states(step, built)]
+        results = compared([
+            Compared(name, kind, value, tuple(run[number][2] for run in typed), host)
+            for number, ((name, kind, value), host) in enumerate(zip(exact, found, strict=True))
+        ])
+        differs = any(not result.is_equal for result in results)
+        first = first_difference(step, inputs, before) if differs else None
+        return Check(results, machines[0].supersteps, first)
+
+    return finished
 
 
-def _refuse_options(options: Options) -> None:
+def _refuse_options(step: ProgramStep) -> None:
+    options = step.options
     if options.stochastic_rounding:
         raise OptionsError(
             "stochastic rounding draws random bits, which host and machine would draw differently",
             option="stochastic_rounding", value=True, remedy="check the model without it",
         )
-    for name in ("process_group", "pipeline_group"):
-        if getattr(options, name) is not None:
-            raise OptionsError(
-                f"check runs in one process, and {name} names others", option=name, value=getattr(options, name),
-                remedy="check the model without it: its program is that of one process",
-            )
+    if step._members is not None or options.pipeline_group is not None:
+        name = "process_group" if options.pipeline_group is None else "pipeline_group"
+        raise OptionsError(
+            f"the machine runs in one process, and {name} names others", option=name, value=getattr(options, name),
+            remedy="check the model in one process: its device program is the same",
+        )
 
 
 def _refuse_random(built: Built) -> None:
@@ -112,12 +135,18 @@ def _refuse_random(built: Built) -> None:
 Named = tuple[str, str, np.ndarray]
 
 
+SHOWN = ("all", "final")
+"""Output modes by which a call hands results back as they are."""
+
+
 def _outputs(step: ProgramStep, built: Built, machine: Machine) -> Iterator[Named]:
-    """Yield the results of all micro-batches as a call returns them: joined along the first dimension."""
-    executable = machine.executable
+    """Yield results as a call returns them: of all micro-batches, joined along the first dimension, or of the last."""
+    if step.output_mode not in SHOWN:
+        return
     moments = sorted({at for _, at in machine.results}, key=lambda at: (at.iteration, at.micro_batch or 0))
+    shown = moments if step.output_mode == "all" else moments[-1:]
     for number, (tensor, placed) in enumerate(zip(built.graph.outputs, step.compiled.graph.outputs, strict=True)):
-        pieces = [piece for moment in moments for piece in _of_all_replicas(placed, machine, moment, executable)]
+        pieces = [piece for moment in shown for piece in _of_all_replicas(placed, machine, moment, machine.executable)]
         joined = np.stack(pieces) if not tensor.shape else np.concatenate(pieces)
         yield f"output {number}", "output", joined
 
@@ -137,8 +166,10 @@ def _of_all_replicas(
     ]
 
 
-def _given(built: Built, given: Any) -> list[np.ndarray]:
+def _given(step: ProgramStep, built: Built, given: Any) -> list[np.ndarray]:
     """Return what the host gave for each output of the graph."""
+    if step.output_mode not in SHOWN:
+        return []
     by_tensor = dict(zip(built.capture.leaves, pytree.tree_leaves(given), strict=True))
     return [wide(by_tensor[tensor]) for tensor in built.graph.outputs]
 
@@ -157,5 +188,6 @@ def _states(built: Built, machine: Machine) -> Iterator[Named]:
         yield tensor.name, tensor.role.value, whole.reshape(tensor.shape)
 
 
-def _host_states(built: Built) -> list[np.ndarray]:
-    return [wide(host) for tensor in _written(built) if (host := built.states[tensor]) is not None]
+def _host_states(step: ProgramStep, built: Built) -> list[np.ndarray]:
+    held = step.states_on_device()
+    return [wide(held[tensor]) for tensor in _written(built)]

@@ -19,17 +19,19 @@ from torchipu.step.base import Built
 def machine_of(
     executable: Executable, built: Built, options: Options, inputs: Sequence[torch.Tensor], micro_batches: int,
     evaluate: Evaluate, seed: int = 0, moved: np.random.Generator | None = None,
+    states: Mapping[str, np.ndarray] | None = None,
 ) -> Machine:
     """Return a machine that is ready to run.
 
     Args:
         executable: The program.
-        built: What was captured; its states are read as they are now.
+        built: What was captured.
         options: Of the step.
         inputs: Tensors of a whole call, in the order of the captured arguments.
         micro_batches: Micro-batches of an iteration.
         evaluate: Computes ops.
         seed: Chooses in which order IPUs run that no sync orders.
+        states: What states, constants and hyper-parameters hold, by name; None reads them as they are now.
         moved: Moves every float of inputs and states by at most one unit in the last place of a float32.
     """
     names = [tensor.name for tensor in built.capture.arguments if tensor is not None]
@@ -44,7 +46,7 @@ def machine_of(
         return value if pieces == 1 else value.reshape(pieces, -1, *value.shape[1:])[place]
 
     machine = Machine(executable, evaluate, feed, seed)
-    machine.load(_moved(initial(built), moved))
+    machine.load(_moved(dict(initial(built) if states is None else states), moved))
     return machine
 
 

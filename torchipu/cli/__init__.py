@@ -41,6 +41,16 @@ def make_parser() -> argparse.ArgumentParser:
     explain.add_argument("arguments", nargs=argparse.REMAINDER, help="handed on to the script")
     explain.set_defaults(run=run_explain)
 
+    check = commands.add_parser(
+        "check",
+        help="run the device programs of a script on a machine of emulated IPUs, beside the host",
+        description="Run a script. The first call of each step is also made on a machine that runs the device program, "
+        "op by op in float64, and refuses what no IPU may do; the first op whose values differ is told. Slow.",
+    )
+    check.add_argument("script", metavar="script.py")
+    check.add_argument("arguments", nargs=argparse.REMAINDER, help="handed on to the script")
+    check.set_defaults(run=run_check)
+
     targets = commands.add_parser("targets", help="list the machines that can be emulated, with the sources of numbers")
     targets.add_argument("names", nargs="*", metavar="name", help="machines to list; all when none is named")
     targets.set_defaults(run=run_targets)
@@ -69,6 +79,19 @@ def run_explain(flags: argparse.Namespace) -> int:
         return 2
     print(explanation.text())
     return 1 if explanation.error is not None else 0
+
+
+def run_check(flags: argparse.Namespace) -> int:
+    """Run ``torchipu check``; 1 when values differ or the run ended early, 2 when there is nothing to run."""
+    from torchipu.checking.scripts import check_script
+
+    try:
+        checked = check_script(flags.script, flags.arguments)
+    except FileNotFoundError as error:
+        print(f"torchipu check: {error}", file=sys.stderr)
+        return 2
+    print(checked)
+    return 0 if checked.is_equal else 1
 
 
 def run_operators(flags: argparse.Namespace) -> int:

@@ -32,6 +32,7 @@ from torchipu.options import Options
 from torchipu.parts.program import Piece
 from torchipu.report import Profile, format_numerics, profile_of
 from torchipu.report.recorder import record
+from torchipu.step import watching
 from torchipu.step.in_common import described
 from torchipu.step.in_parts import InParts
 from torchipu.step.parted import PartedStep
@@ -421,6 +422,19 @@ class ProgramStep(ReplicatedStep, PartedStep):
             found = {name: apart.get(id(buffer)) for name, buffer in self.model.named_buffers()}
             return {name: value.clone() for name, value in found.items() if value is not None}
 
+    def states_on_device(self) -> dict[Tensor, torch.Tensor]:
+        """Return what the program's memory holds of each state after a call; of replicas that are apart, the first's.
+
+        The user's tensors have the same, unless the door leaves them behind until they are asked for, as PopTorch does.
+        """
+        assert self._bound is not None
+        assert self._built is not None
+        bound = self._bound
+        return {
+            tensor: bound.state_view(tensor)[0] if bound.is_apart(tensor) else bound.state_view(tensor)
+            for tensor, host in self._built.states.items() if host is not None and tensor in bound.host_plan.states
+        }
+
     def _module_states(self, capture: Captured) -> dict[Tensor, torch.Tensor | None]:
         """Return the module's tensor of each weight and buffer of the graph."""
         parameters = dict(self.model.named_parameters())
@@ -433,7 +447,11 @@ class ProgramStep(ReplicatedStep, PartedStep):
         with self._among_members() as members:
             if members is not None:
                 agree(members, {"what is done": "training", "inputs": described(tensors), **self._described()})
-            return self._run_among(members, tensors)
+            ends = watching.begun(self, tensors)
+            results = self._run_among(members, tensors)
+        for end in ends:
+            end(results)
+        return results
 
     def _run_among(self, members: Members | None, tensors: Sequence[torch.Tensor]) -> Any:
         assert self._bound is not None and self._built is not None
