@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import torchipu
+from torchipu import poptorch
 from torchipu.checking import door
 from torchipu.errors import DeviceProgramError, ExecutionError, OptionsError
 from torchipu.ir.program import Copy, Execute, Sequence
@@ -121,3 +122,18 @@ def test_a_model_that_draws_is_refused() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5))
     with pytest.raises(OptionsError, match=r"draws random bits(.|\n)*call model\.eval\(\)"):
         torchipu.check(model, batch()[0])
+
+
+@pytest.mark.parametrize("more", [{}, {"momentum": 0.9}, {"centered": True, "momentum": 0.9, "weight_decay": 0.1}])
+def test_rmsprop_is_checked(more: dict[str, Any]) -> None:
+    model = Staged()
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=0.01, **more)
+    found = torchipu.check(model, *batch(), optimizer=optimizer, options=torchipu.Options(gradient_accumulation=3))
+    assert found.is_equal, str(found)
+
+
+def test_an_optimiser_without_an_independent_reference_is_refused() -> None:
+    model = Staged()
+    optimizer = poptorch.optim.LAMB(model.parameters(), lr=0.01)
+    with pytest.raises(OptionsError, match=r"there is nothing independent to compute ipu\.lamb\.default with"):
+        torchipu.check(model, *batch(), optimizer=optimizer, options=torchipu.Options(gradient_accumulation=3))

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from torchipu.checking.comparison import Check, Compared, compared
 from torchipu.checking.differences import first_difference
-from torchipu.checking.eager import evaluate, evaluate_as_typed
+from torchipu.checking.eager import evaluate, evaluate_as_typed, is_known
 from torchipu.checking.loading import initial, machine_of, wide
 from torchipu.device.machine import Evaluate, Machine
 from torchipu.device.stores import Moment
@@ -83,7 +83,7 @@ def begin_check(step: ProgramStep, inputs: Sequence[torch.Tensor], seed: int = 0
     built, options, executable = step._built, step.options, step.compiled.executable
     assert built is not None
     _refuse_options(step)
-    _refuse_random(built)
+    _refuse_ops(built)
     ways: list[tuple[Evaluate, np.random.Generator | None]] = [(evaluate, None), (evaluate_as_typed, None)]
     ways += [(evaluate_as_typed, np.random.default_rng(number)) for number in range(MOVED_RUNS)]
     machines = [
@@ -122,8 +122,13 @@ def _refuse_options(step: ProgramStep) -> None:
         )
 
 
-def _refuse_random(built: Built) -> None:
+def _refuse_ops(built: Built) -> None:
     for op in walk_ops(built.graph.ops):
+        if not is_known(op):
+            raise OptionsError(
+                f"there is nothing independent to compute {op.target} with", option="optimizer", value=op.target,
+                remedy="check the model with SGD, Adam, AdamW or RMSprop, without automatic loss scaling",
+            )
         spec = spec_of(op)
         if spec is not None and spec.is_random:
             raise OptionsError(

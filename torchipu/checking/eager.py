@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 from torchipu._kernels.table.update import HYPER
-from torchipu.host.generic import call_aten
+from torchipu.host.generic import call_aten, overload
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
+from torchipu.optable.control import COND, REPEAT, WHILE
 
 SCALE = HYPER["grad_scale"]
 FLOATS = (DType.HALF, DType.FLOAT)
@@ -31,6 +32,21 @@ def evaluate_as_typed(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         result.astype(np.float16).astype(np.float32) if tensor.dtype is DType.HALF else result
         for tensor, result in zip(op.outputs, results, strict=True)
     ]
+
+
+BY_THE_PROGRAM = frozenset({"ipu.all_reduce.default", COND, WHILE, REPEAT})
+"""What the device program does with collectives and control flow: no vertex computes it."""
+
+
+def is_known(op: Op) -> bool:
+    """Whether there is anything to compute an op with."""
+    if op.target in OWN or op.target in BY_THE_PROGRAM:
+        return True
+    try:
+        overload(op.target)
+    except AttributeError:
+        return False
+    return True
 
 
 def _computed(op: Op, inputs: Sequence[np.ndarray], floating: torch.dtype) -> list[np.ndarray]:
@@ -80,7 +96,7 @@ def _update(kind: Callable[[torch.Tensor, dict[str, float]], torch.optim.Optimiz
         optimizer.state[weight] = {**state, "step": step - 1}
         optimizer.step()
         after = optimizer.state[weight]
-        return [weight, *(after[name] for name in states if name in op.operands)]
+        return [weight, *(after[name] for name in op.operands if name in states)]
 
     return update
 
@@ -99,6 +115,13 @@ def _adam(kind: type[torch.optim.Adam]) -> Callable[[torch.Tensor, dict[str, flo
     )
 
 
+def _rmsprop(weight: torch.Tensor, h: dict[str, float]) -> torch.optim.Optimizer:
+    return torch.optim.RMSprop(
+        [weight], h["lr"], h["alpha"], h["eps"], h["weight_decay"], h["momentum"], bool(h["centered"]),
+        maximize=bool(h["maximize"]), foreach=False,
+    )
+
+
 OF_ADAM = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 OWN: dict[str, Callable[[Op, list[torch.Tensor]], list[torch.Tensor]]] = {
     "ipu.accumulate.default": _accumulate,
@@ -110,6 +133,7 @@ OWN: dict[str, Callable[[Op, list[torch.Tensor]], list[torch.Tensor]]] = {
     "ipu.clip_values.default": _clip_values,
     "ipu.cast.default": lambda op, tensors: [tensors[0]],
     "ipu.sgd.default": _update(_sgd, ("momentum_buffer",)),
+    "ipu.rmsprop.default": _update(_rmsprop, ("square_avg", "momentum_buffer", "grad_avg")),
     "ipu.adam.default": _update(_adam(torch.optim.Adam), OF_ADAM),
     "ipu.adamw.default": _update(_adam(torch.optim.AdamW), OF_ADAM),
 }
