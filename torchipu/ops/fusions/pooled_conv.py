@@ -7,6 +7,7 @@ from functools import partial
 
 from torchipu._kernels.table import sparse_conv as sparse
 from torchipu._kernels.table.conv import CONV_MAX_POOL, ConvMaxPoolInts
+from torchipu._kernels.table.pool import PoolInts
 from torchipu.host.emit.conv import LEAST_ITEMS, turned
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.matmul import grain_for
@@ -58,11 +59,12 @@ def _emit_forward(ops: Sequence[Op], plan: HostPlanner) -> None:
     inputs = [plan.value(x, DType.FLOAT), turned(plan, s, plan.value(weight, DType.FLOAT))]
     inputs += [plan.value(bias, DType.FLOAT)] if bias is not None else []
     kernel, padding, dilation = (pair(pool, name) for name in ("kernel_size", "padding", "dilation"))
-    window = (*result.shape[-2:], *kernel, *strides_of(pool), *padding, *dilation)
+    oh, ow = result.shape[-2:]
+    window = PoolInts(s.oh, s.ow, oh, ow, *kernel, *strides_of(pool), *padding, *dilation)
     offsets = -(-s.summands // 16) * 16
     ints = ConvMaxPoolInts(
         s.of_kernel(s.oh, s.ow, direct=s.reads_in_place), has_bias=bias is not None, has_relu=ops[-1].kind == "relu",
-        pool=(s.oh, s.ow, *window),
+        pool=window,
     )
     grain, held = -(-s.n // LEAST_ITEMS), result.num_elements
     strides = (4 * held, 8 * held, 4 * s.input_elements, 0, *([0] if bias is not None else []))
