@@ -116,18 +116,19 @@ def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
     halves = s.n // 2 if s.n % 2 == 0 else s.n
     images = halves if plan.runs >= LEAST_ITEMS else -(-s.n // LEAST_ITEMS)
     chunks = -(-s.n // images)
-    window = (s.oc, s.ic, s.kh, s.kw, run, lanes)
+    window = sparse.SparseWindow(s.oc, s.ic, s.kh, s.kw, run, lanes)
     packed, partial_db = plan.scratch((s.oc, s.kh, run)), plan.scratch((chunks, s.oc))
     partial_dw = plan.scratch((chunks, s.oc, s.kh, run))
     plan.step(sparse.SPARSE_CONV_PACK, [packed], [plan.value(weight, DType.FLOAT)], ints=window, items=s.oc, grain=s.oc)
     wants_dx = dx is not None and plan.wanted(dx)
     dx_value = plan.output(dx, DType.FLOAT) if dx is not None and wants_dx else partial_db
-    image = (s.h + 2 * s.ph) * (s.w + 2 * s.pw) * lanes + s.kw * lanes + 48
-    listed = s.oc * s.oh * s.ow + 48
+    slack = sparse.SPARSE_SLACK + 16  # the kernel rounds up
+    image = (s.h + 2 * s.ph) * (s.w + 2 * s.pw) * lanes + s.kw * lanes + slack
+    listed = s.oc * s.oh * s.ow + slack
     pooled = dy.shape[-2] * dy.shape[-1]
-    ints = (
-        s.n, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, run, images, int(wants_dx), pooled,
-        lanes, int(passed is not None),
+    ints = sparse.SparseConvInts(
+        window, s.n, s.h, s.w, s.oh, s.ow, s.sh, s.sw, s.ph, s.pw, images, wants_dx, pooled,
+        has_relu=passed is not None,
     )
     given = 4 * s.n * s.oc * pooled
     strides = (
@@ -149,15 +150,16 @@ def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
         sparse.SPARSE_CONV_REDUCE,
         [plan.output(dw, DType.FLOAT), plan.output(db, DType.FLOAT)],
         [partial_dw, partial_db],
-        ints=(*window, chunks), items=s.oc, grain=grain_for(s.oc, s.oc * s.kh * run * chunks, 32768),
+        ints=sparse.SparseConvReduceInts(window, chunks), items=s.oc,
+        grain=grain_for(s.oc, s.oc * s.kh * run * chunks, 32768),
         scratch_bytes=4 * s.kh * run,
         writes=[Blocks.of((s.oc, s.summands), (1, s.summands)), Blocks.of((s.oc,), (1,))],
     )
 
 
-def _join_backward(strides: tuple[int, ...], ints: tuple[int, ...], chunks: int, runs: int) -> Joined:
+def _join_backward(strides: tuple[int, ...], ints: sparse.SparseConvInts, chunks: int, runs: int) -> Joined:
     """Make the call for the images of several runs, whose chunks are all of the same size."""
-    return more_items(strides, (runs * ints[0], *ints[1:]), chunks, 1, runs)
+    return more_items(strides, ints._replace(n=runs * ints.n), chunks, 1, runs)
 
 
 FORWARD = ("aten.convolution.default", "aten.max_pool2d_with_indices.default")
