@@ -89,7 +89,7 @@ def test_a_name_that_the_table_does_not_have_fails_the_build(table: Path) -> Non
 
 
 def test_a_kernel_without_a_function_fails_the_build_with_what_to_define(table: Path) -> None:
-    (table / "scaled.py").write_text(FAMILY + 'OTHER = Kernel("other")\n', encoding="utf-8")
+    (table / "scaled.py").write_text(FAMILY + 'OTHER = Kernel("other", {}, Nothing, Nothing)\n', encoding="utf-8")
     done = compiled(table)
     assert done.returncode != 0
     assert "scaled_body.h has to define TI_KERNEL(other), which table/scaled.py names" in done.stderr

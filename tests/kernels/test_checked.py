@@ -16,16 +16,16 @@ PREAMBLE = """
 import torch
 from tests.kernels.elem_planner import MiniPlanner, run_op
 from torchipu._kernels.abi import fence, run_kernel
-from torchipu._kernels.table.random import RANDOM_WORDS
-from torchipu._kernels.table.update import ACCUMULATE
+from torchipu._kernels.table.random import RANDOM_WORDS, RandomInts
+from torchipu._kernels.table.update import ACCUMULATE, UpdateInts
 
 def fill(words, count):
     state = torch.tensor([1234, 0, 7, 0])
-    run_kernel(RANDOM_WORDS, [words.data_ptr(), state.data_ptr()], [count], items=4)
+    run_kernel(RANDOM_WORDS, [words.data_ptr(), state.data_ptr()], RandomInts(count), items=4)
 
 def accumulate(count, room):
     total, addend = torch.zeros(count), torch.zeros(room)
-    run_kernel(ACCUMULATE, [total.data_ptr(), addend.data_ptr()], [count, 0, 0, 0, 0, 0])
+    run_kernel(ACCUMULATE, [total.data_ptr(), addend.data_ptr()], UpdateInts(count, halves=0))
 
 class Planner(MiniPlanner):
     share = 1

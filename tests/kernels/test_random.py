@@ -9,7 +9,7 @@ import torch
 
 from tests.kernels.elem_planner import MiniPlanner, run_op
 from torchipu._kernels.abi import philox, run_kernel
-from torchipu._kernels.table.random import RANDOM_WORDS
+from torchipu._kernels.table.random import RANDOM_WORDS, RandomInts
 
 N = 400_003
 
@@ -36,7 +36,7 @@ def test_element_is_a_function_of_seed_replica_op_and_micro_batch() -> None:
     seed, replica, op, micro_batch = 0x123456789ABCDEF, 3, 17, 5
     state = torch.tensor([seed, replica, op, micro_batch])
     out = torch.empty(200, dtype=torch.int32)
-    run_kernel(RANDOM_WORDS, [out.data_ptr(), state.data_ptr()], [200], items=4)
+    run_kernel(RANDOM_WORDS, [out.data_ptr(), state.data_ptr()], RandomInts(200), items=4)
     for element in (0, 1, 15, 16, 63, 64, 130, 199):
         item, inside = divmod(element, 64)
         word, lane = divmod(inside, 16)

@@ -104,7 +104,7 @@ def test_too_few_or_too_many_operands_are_refused(count: int) -> None:
 
 
 def test_any_number_of_operands_is_taken_where_the_table_says_so() -> None:
-    kernel: AnyKernel = Kernel("many", {"out": "", "values*": ""})
+    kernel = Kernel("many", {"out": "", "values*": ""}, Nothing, Nothing)
     for count in (1, 2, 30):
         kernel.check(count, (), ())
     with pytest.raises(ValueError, match="many takes the operands out, values"):
@@ -155,5 +155,5 @@ def test_every_function_of_a_body_is_in_the_table() -> None:
 @pytest.mark.parametrize("kernel", all_kernels(), ids=lambda kernel: kernel.name)
 def test_every_number_of_a_kernel_is_documented(kernel: AnyKernel) -> None:
     for kind in (kernel.ints, kernel.scalars):
-        for field in fields(kind) if kind is not None else ():
+        for field in fields(kind):
             assert re.search(rf"^ {{8}}{field.name}: \S", kind.__doc__ or "", re.MULTILINE), (kind, field.name)

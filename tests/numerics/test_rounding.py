@@ -7,7 +7,7 @@ from gfloat import RoundMode, round_ndarray
 from gfloat.formats import format_info_binary16
 
 from torchipu._kernels.abi import run_kernel
-from torchipu._kernels.table.random import RANDOM_WORDS
+from torchipu._kernels.table.random import RANDOM_WORDS, RandomInts
 from torchipu.errors import OptionsError
 from torchipu.options import Options
 
@@ -23,7 +23,7 @@ def random_bits(count, *, seed=11, replica=0, stream=0, micro_batch=0):
     """Return the 16 random bits of each element: a hash of its number, keyed by one block of the generator."""
     state = torch.tensor([seed, replica, ROUNDING_STREAMS + stream, micro_batch])
     block = torch.empty(64, dtype=torch.int32)
-    run_kernel(RANDOM_WORDS, [block.data_ptr(), state.data_ptr()], [64], items=1)
+    run_kernel(RANDOM_WORDS, [block.data_ptr(), state.data_ptr()], RandomInts(64), items=1)
     first, second = (int(block[place]) & 0xFFFFFFFF for place in (0, 16))
     groups = -(-count // 32)
     words = np.arange(16 * groups, dtype=np.uint32) + np.uint32(first)

@@ -358,7 +358,8 @@ static void FN(relu_run)(float *y, int64_t n) {
 TI_KERNEL(conv_max_pool) {
   const conv_max_pool_ints *const p = (const conv_max_pool_ints *)ints;
   const conv_shape s = p->shape;
-  const int64_t *pool = p->pool, planes = s.oc, size = planes * s.oh * s.ow, kept = planes * pool[2] * pool[3];
+  const pool_ints *const pool = &p->pool;
+  const int64_t planes = s.oc, size = planes * s.oh * s.ow, kept = planes * pool->oh * pool->ow;
   float *image = (float *)scratch, *rest = image + (size + 15) / 16 * 16;
   int64_t known = -1;
   for (int64_t i = begin; i < end; i++) {
@@ -366,7 +367,7 @@ TI_KERNEL(conv_max_pool) {
     char *const convolve[] = {(char *)image - i * size * 4, args[2], args[3], p->has_bias ? args[4] : NULL};
     char *const reduce[] = {(char *)((float *)args[0] + i * kept), (char *)((int64_t *)args[1] + i * kept), (char *)image};
     FN(conv_block)(&s, convolve, (int)p->has_bias, i, &known, rest);
-    const int trap = FN(max_pool)(reduce, pool, scalars, 0, planes, rest);
+    const int trap = FN(max_pool)(reduce, (const int64_t *)pool, scalars, 0, planes, rest);
     if (trap) return trap;
     if (p->has_relu) FN(relu_run)((float *)args[0] + i * kept, kept);
   }

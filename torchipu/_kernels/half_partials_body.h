@@ -70,7 +70,7 @@ TI_INLINE void FN(half_tile_of)(const int mr, const FN(half_tile) *t, int n) {
         c1[i] = FN(rounded_by)(c1[i], FN(random_halves)(t->keys, element + VL), t->overflow);
 #endif
       }
-    } else if (t->overflow == FN(OVERFLOW_INFINITY)) {
+    } else if (t->overflow == TI_HALF_OVERFLOW_INFINITY) {
 #pragma GCC unroll 8
       for (int i = 0; i < mr; i++) {
         c0[i] = FN(of_halves)(FN(nearest_halves)(c0[i]));

@@ -1,8 +1,4 @@
-/* Optimisers that scale the update of a whole tensor: LAMB and LARS.
- *
- * Each takes three kernels: one over blocks of 4096 elements that leaves the sums of squares of every block, one that
- * makes the ratio of the norms from them, in the order of the blocks, and one over blocks that applies the update.
- */
+/* LAMB and LARS; table/layerwise.py says what the kernels take. */
 #include "update_state_body.h"
 
 /* Sums of squares of two vectors, kept as doubles. */
@@ -20,11 +16,10 @@ TI_INLINE void FN(put_pair)(double *partial, int64_t item, const FN(squares) *su
   partial[2 * item + 1] = FN(sum_lanes)(sum->b[0] + sum->b[1]);
 }
 
-/* lamb_direction: args exp_avg, exp_avg_sq, direction (float), partial (doubles), param, grad, hyper, step; also the
- * random words of the first two. The direction is Adam's, with the weight decay. */
 TI_KERNEL(lamb_direction) {
   const double *hyper = (const double *)args[6], step = *(const float *)args[7];
-  const int64_t h = ints[1];
+  const update_ints *const n = (const update_ints *)ints;
+  const int64_t h = n->halves;
   const int corrected = hyper[TI_HYPER_BIAS_CORRECTION] != 0;
   const float scale = (float)hyper[TI_HYPER_GRAD_SCALE], decay = (float)hyper[TI_HYPER_WEIGHT_DECAY];
   const float beta2 = (float)hyper[TI_HYPER_BETA2], eps = (float)hyper[TI_HYPER_EPS];
@@ -34,7 +29,7 @@ TI_KERNEL(lamb_direction) {
   FN(target) to;
   FN(aim)(&to, args, ints);
   for (int64_t item = begin; item < end; item++) {
-    const int64_t last = ti_min(ints[0], (item + 1) * TI_SPAN);
+    const int64_t last = ti_min(n->elements, (item + 1) * TI_SPAN);
     FN(squares) sum = {{{0}}, {{0}}};
     for (int64_t i = item * TI_SPAN, turn = 0; i < last; i += VL, turn++) {
       const int64_t width = last - i;
@@ -52,11 +47,11 @@ TI_KERNEL(lamb_direction) {
   return TI_OK;
 }
 
-/* lars_norms: args partial (doubles), param, grad; the sums of squares of both, the gradient unscaled. */
 TI_KERNEL(lars_norms) {
-  const int64_t h = ints[1];
+  const update_ints *const n = (const update_ints *)ints;
+  const int64_t h = n->halves;
   for (int64_t item = begin; item < end; item++) {
-    const int64_t last = ti_min(ints[0], (item + 1) * TI_SPAN);
+    const int64_t last = ti_min(n->elements, (item + 1) * TI_SPAN);
     FN(squares) sum = {{{0}}, {{0}}};
     for (int64_t i = item * TI_SPAN, turn = 0; i < last; i += VL, turn++)
       FN(add_pair)(&sum, turn, FN(keep_most)(FN(read)(args, h, 1, i, last - i), last - i),
@@ -66,29 +61,27 @@ TI_KERNEL(lars_norms) {
   return TI_OK;
 }
 
-/* trust_ratio: args ratio (one float), partial, hyper; ints [blocks, is LARS]. One item.
- *
- * LAMB: min(|param|, max_weight_norm) / |direction|. LARS: trust_coefficient |param| / (|grad| + weight_decay |param| +
- * eps). 1 where either norm is 0. */
 TI_KERNEL(trust_ratio) {
   const double *partial = (const double *)args[1], *hyper = (const double *)args[2];
+  const trust_ratio_ints *const p = (const trust_ratio_ints *)ints;
+  const int is_lars = p->rule == TI_LAYERWISE_LARS;
   double weight = 0, other = 0;
-  for (int64_t i = 0; i < ints[0]; i++) weight += partial[2 * i], other += partial[2 * i + 1];
+  for (int64_t i = 0; i < p->blocks; i++) weight += partial[2 * i], other += partial[2 * i + 1];
   weight = sqrt(weight), other = sqrt(other);
-  if (ints[1]) other *= fabs(hyper[TI_HYPER_GRAD_SCALE]);
+  if (is_lars) other *= fabs(hyper[TI_HYPER_GRAD_SCALE]);
   double ratio = 1;
-  if (ints[1] && weight > 0 && other > 0)
+  if (is_lars && weight > 0 && other > 0)
     ratio = hyper[TI_HYPER_TRUST_COEFFICIENT] * weight / (other + hyper[TI_HYPER_WEIGHT_DECAY] * weight + hyper[TI_HYPER_EPS]);
-  else if (!ints[1] && weight > 0 && other > 0)
+  else if (!is_lars && weight > 0 && other > 0)
     ratio = (weight < hyper[TI_HYPER_MAX_WEIGHT_NORM] ? weight : hyper[TI_HYPER_MAX_WEIGHT_NORM]) / other;
   *(float *)args[0] = (float)ratio;
   return TI_OK;
 }
 
-/* lamb_apply: args param, ratio, direction, hyper; also the random words of param. */
 TI_KERNEL(lamb_apply) {
   const double *hyper = (const double *)args[3];
-  const int64_t last = ti_min(ints[0], end * TI_SPAN), h = ints[1];
+  const update_ints *const n = (const update_ints *)ints;
+  const int64_t last = ti_min(n->elements, end * TI_SPAN), h = n->halves;
   const float rate = (float)(hyper[TI_HYPER_LR] * *(const float *)args[1]);
   FN(target) to;
   FN(aim)(&to, args, ints);
@@ -97,12 +90,10 @@ TI_KERNEL(lamb_apply) {
   return TI_OK;
 }
 
-/* lars_apply: args param, momentum buffer, ratio, grad, hyper; also the random words of the first two. The momentum
- * buffer holds updates, learning rate included, as in the paper: You, Gitman and Ginsburg, "Large batch training of
- * convolutional networks", 2017. */
 TI_KERNEL(lars_apply) {
   const double *hyper = (const double *)args[4];
-  const int64_t last = ti_min(ints[0], end * TI_SPAN), h = ints[1];
+  const update_ints *const n = (const update_ints *)ints;
+  const int64_t last = ti_min(n->elements, end * TI_SPAN), h = n->halves;
   const float scale = (float)hyper[TI_HYPER_GRAD_SCALE], decay = (float)hyper[TI_HYPER_WEIGHT_DECAY];
   const float momentum = (float)hyper[TI_HYPER_MOMENTUM], rate = (float)(hyper[TI_HYPER_LR] * *(const float *)args[2]);
   FN(target) to;

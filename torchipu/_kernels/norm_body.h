@@ -1,24 +1,24 @@
-/* Layer, group and batch normalisation. Optional arguments are named by flags; an absent one points anywhere. */
+/* Layer, group and batch normalisation; table/norm.py says what the kernels take. */
 #include "row_sums_body.h"
 
-/* y = (x - mean) rstd w + b with one w and b for each element of the row. */
-TI_INLINE void FN(normalise_row)(float *y, const float *x, const float *w, const float *b, int flags, float mean,
-                                 float rstd, int64_t n) {
+/* y = (x - mean) rstd w + b with one w and b for each element of the row; either may be NULL. */
+TI_INLINE void FN(normalise_row)(float *y, const float *x, const float *w, const float *b, float mean, float rstd,
+                                 int64_t n) {
   const VF m = FN(set)(mean), r = FN(set)(rstd), one = FN(set)(1.0f), none = {0};
   int64_t i = 0;
-  if (flags == 3) {
+  if (w && b) {
     for (; i + VL <= n; i += VL) FN(store)(y + i, (FN(load)(x + i) - m) * r * FN(load)(w + i) + FN(load)(b + i));
   } else {
     for (; i + VL <= n; i += VL) {
       VF v = (FN(load)(x + i) - m) * r;
-      if (flags & 1) v = v * FN(load)(w + i);
-      if (flags & 2) v = v + FN(load)(b + i);
+      if (w) v = v * FN(load)(w + i);
+      if (b) v = v + FN(load)(b + i);
       FN(store)(y + i, v);
     }
   }
   if (i < n) {
     const int64_t left = n - i;
-    const VF scale = flags & 1 ? FN(load_filled)(w + i, left, one) : one, shift = flags & 2 ? FN(load_part)(b + i, left) : none;
+    const VF scale = w ? FN(load_filled)(w + i, left, one) : one, shift = b ? FN(load_part)(b + i, left) : none;
     FN(store_part)(y + i, (FN(load_filled)(x + i, left, m) - m) * r * scale + shift, left);
   }
 }
@@ -60,29 +60,28 @@ TI_INLINE void FN(grad_row)(float *dx, const float *g, const float *x, float mea
   }
 }
 
-/* layer_norm: args y [M, N], mean [M], rstd [M], x [M, N], weight [N], bias [N]; ints N, flags; scalars eps.
- * Items: rows. */
 TI_KERNEL(layer_norm) {
   float *y = (float *)args[0], *mean = (float *)args[1], *rstd = (float *)args[2];
-  const float *x = (const float *)args[3], *w = (const float *)args[4], *b = (const float *)args[5];
-  const int64_t n = ints[0];
-  const int flags = (int)ints[1];
+  const layer_norm_ints *const p = (const layer_norm_ints *)ints;
+  const float *x = (const float *)args[3], *w = p->has_weight ? (const float *)args[4] : NULL;
+  const float *b = p->has_bias ? (const float *)args[5] : NULL;
+  const double eps = ((const norm_scalars *)scalars)->eps;
+  const int64_t n = p->width;
   for (int64_t i = begin; i < end; i++) {
     float squares;
     FN(moments)(x + i * n, 1, 0, n, mean + i, &squares);
-    rstd[i] = (float)(1.0 / sqrt(squares / (double)n + scalars[0]));
-    FN(normalise_row)(y + i * n, x + i * n, w, b, flags, mean[i], rstd[i], n);
+    rstd[i] = (float)(1.0 / sqrt(squares / (double)n + eps));
+    FN(normalise_row)(y + i * n, x + i * n, w, b, mean[i], rstd[i], n);
   }
   return TI_OK;
 }
 
-/* layer_norm_grad: args dx [M, N], partials [chunks, 2, N] (weight, bias), dy [M, N], x [M, N], mean [M], rstd [M],
- * weight [N]; ints M, N, rows in a chunk, flags (1 has weight, 4 partials wanted). Items: chunks of rows. */
 TI_KERNEL(layer_norm_grad) {
   float *dx = (float *)args[0], *partials = (float *)args[1];
   const float *dy = (const float *)args[2], *x = (const float *)args[3], *mean = (const float *)args[4];
   const float *rstd = (const float *)args[5], *w = (const float *)args[6];
-  const int64_t m = ints[0], n = ints[1], rows = ints[2], weighted = ints[3] & 1, wanted = ints[3] & 4;
+  const layer_norm_grad_ints *const p = (const layer_norm_grad_ints *)ints;
+  const int64_t m = p->rows, n = p->width, rows = p->chunk, weighted = p->has_weight, wanted = p->wants_partials;
   for (int64_t chunk = begin; chunk < end; chunk++) {
     float *dw = partials + chunk * 2 * n, *db = dw + n;
     if (wanted) memset(dw, 0, 2 * (size_t)n * sizeof(float));
@@ -132,12 +131,11 @@ TI_KERNEL(layer_norm_grad) {
   return TI_OK;
 }
 
-/* sum_partials: args a [N], b [N], partials [chunks, 2, N]; ints chunks, N. Items: columns. Adds in order of chunks,
- * in double. */
 TI_KERNEL(sum_partials) {
   float *a = (float *)args[0], *b = (float *)args[1];
   const float *partials = (const float *)args[2];
-  const int64_t chunks = ints[0], n = ints[1];
+  const int64_t chunks = ((const sum_partials_ints *)ints)->chunks, n = ((const sum_partials_ints *)ints)->width;
+  /* In the order of the chunks, in double. */
   for (int64_t first = begin; first < end; first += 32) {
     const int64_t width = ti_min(32, end - first);
     double s[32] = {0}, t[32] = {0};
@@ -153,8 +151,8 @@ TI_KERNEL(sum_partials) {
 /* Moments of a long contiguous region, in pieces that stay in the cache, merged in double. */
 TI_INLINE void FN(region_moments)(const float *x, int64_t n, double *mean, double *squares) {
   double m = 0, q = 0, count = 0;
-  for (int64_t i = 0; i < n; i += 16384) {
-    const int64_t width = ti_min(16384, n - i);
+  for (int64_t i = 0; i < n; i += TI_NORM_SPLIT) {
+    const int64_t width = ti_min(TI_NORM_SPLIT, n - i);
     float piece, around;
     FN(moments)(x + i, 1, 0, width, &piece, &around);
     const double delta = piece - m, total = count + (double)width;
@@ -165,37 +163,37 @@ TI_INLINE void FN(region_moments)(const float *x, int64_t n, double *mean, doubl
   *mean = m, *squares = q;
 }
 
-/* group_norm: args y, mean [N, G], rstd [N, G], x, weight [C], bias [C]; ints channels in a group D, positions L,
- * groups G, flags; scalars eps. Items: (sample, group). */
 TI_KERNEL(group_norm) {
   float *y = (float *)args[0], *mean = (float *)args[1], *rstd = (float *)args[2];
-  const float *x = (const float *)args[3], *w = (const float *)args[4], *b = (const float *)args[5];
-  const int64_t d = ints[0], l = ints[1], groups = ints[2], flags = ints[3], n = d * l;
+  const group_norm_ints *const p = (const group_norm_ints *)ints;
+  const float *x = (const float *)args[3], *w = p->has_weight ? (const float *)args[4] : NULL;
+  const float *b = p->has_bias ? (const float *)args[5] : NULL;
+  const double eps = ((const norm_scalars *)scalars)->eps;
+  const int64_t d = p->depth, l = p->positions, groups = p->groups, n = d * l;
   for (int64_t i = begin; i < end; i++) {
     const int64_t c = (i % groups) * d;
     double centre, squares;
     FN(region_moments)(x + i * n, n, &centre, &squares);
-    const double r = 1.0 / sqrt(squares / (double)n + scalars[0]);
+    const double r = 1.0 / sqrt(squares / (double)n + eps);
     mean[i] = (float)centre, rstd[i] = (float)r;
     if (l == 1) {
-      FN(normalise_row)(y + i * n, x + i * n, w + c, b + c, (int)flags, mean[i], rstd[i], n);
+      FN(normalise_row)(y + i * n, x + i * n, w ? w + c : NULL, b ? b + c : NULL, mean[i], rstd[i], n);
       continue;
     }
     for (int64_t k = 0; k < d; k++) {
-      const float scale = flags & 1 ? (float)r * w[c + k] : (float)r, shift = flags & 2 ? b[c + k] : 0.0f;
+      const float scale = w ? (float)r * w[c + k] : (float)r, shift = b ? b[c + k] : 0.0f;
       FN(scale_row)(y + i * n + k * l, x + i * n + k * l, NULL, (float)centre, scale, shift, 0, l);
     }
   }
   return TI_OK;
 }
 
-/* group_norm_grad: args dx, partials [N, 2, C] (weight, bias), dy, x, mean [N, G], rstd [N, G], weight [C]; ints D, L,
- * G, flags (1 has weight). Items: (sample, group). */
 TI_KERNEL(group_norm_grad) {
   float *dx = (float *)args[0], *partials = (float *)args[1];
   const float *dy = (const float *)args[2], *x = (const float *)args[3], *mean = (const float *)args[4];
-  const float *rstd = (const float *)args[5], *w = (const float *)args[6];
-  const int64_t d = ints[0], l = ints[1], groups = ints[2], flags = ints[3], n = d * l, channels = d * groups;
+  const group_norm_ints *const p = (const group_norm_ints *)ints;
+  const float *rstd = (const float *)args[5], *w = p->has_weight ? (const float *)args[6] : NULL;
+  const int64_t d = p->depth, l = p->positions, groups = p->groups, n = d * l, channels = d * groups;
   for (int64_t i = begin; i < end; i++) {
     const int64_t c = (i % groups) * d;
     float *dw = partials + (i / groups) * 2 * channels + c, *db = dw + channels;
@@ -204,13 +202,13 @@ TI_KERNEL(group_norm_grad) {
     for (int64_t k = 0; k < d; k++) {
       VF s[4] = {{0}, {0}, {0}, {0}};
       FN(add_products)(dy + i * n + k * l, x + i * n + k * l, l, FN(set)(mean[i]), s);
-      const double sum = FN(sum_lanes)(s[0] + s[1]), product = FN(sum_lanes)(s[2] + s[3]) * r, scale = flags & 1 ? w[c + k] : 1.0;
+      const double sum = FN(sum_lanes)(s[0] + s[1]), product = FN(sum_lanes)(s[2] + s[3]) * r, scale = w ? w[c + k] : 1.0;
       dw[k] = (float)product, db[k] = (float)sum;
       level += sum * scale, slope += product * scale;
     }
     level /= (double)n, slope /= (double)n;
     for (int64_t k = 0; k < d; k++) {
-      const double scale = flags & 1 ? w[c + k] : 1.0;
+      const double scale = w ? w[c + k] : 1.0;
       FN(grad_row)(dx + i * n + k * l, dy + i * n + k * l, x + i * n + k * l, mean[i], (float)(scale * r),
                    (float)(-slope * r * r), (float)(-level * r), l);
     }
@@ -218,17 +216,13 @@ TI_KERNEL(group_norm_grad) {
   return TI_OK;
 }
 
-/* ---------------------------------------------------------------------------------------------- batch normalisation
- * x is [N, C, L]. A channel is cut into splits of at most 16384 elements: R samples of L positions, or P positions of
- * one sample. ints of all kernels: N, C, L, R, P, flags (1 weight, 2 bias, 4 running statistics, 8 the statistics are
- * the running ones: a variance stands where the reciprocal deviation would, 16 something of the same shape is added to
- * the result, 32 a ReLU follows). scalars: eps, momentum. */
+/* Batch normalisation: how the channels of [n, c, l] are cut into splits of `rows` samples and `piece` positions. */
 typedef struct { int64_t n, c, l, rows, piece, pieces, splits; } FN(geometry);
 
-TI_INLINE FN(geometry) FN(geometry_of)(const int64_t *ints) {
-  FN(geometry) g = {ints[0], ints[1], ints[2], ints[3], ints[4], 0, 0};
-  g.pieces = (g.l + g.piece - 1) / g.piece;
-  g.splits = (g.n + g.rows - 1) / g.rows * g.pieces;
+TI_INLINE FN(geometry) FN(geometry_of)(const batch_ints *p) {
+  FN(geometry) g = {p->samples, p->channels, p->positions, p->rows, p->piece, 0, 0};
+  g.pieces = ti_ceil(g.l, g.piece);
+  g.splits = ti_ceil(g.n, g.rows) * g.pieces;
   return g;
 }
 
@@ -250,22 +244,21 @@ TI_INLINE void FN(merge)(FN(channel) *into, double mean, double squares, double 
 }
 
 /* Writes save_mean, save_rstd and the running statistics of channel c. */
-TI_INLINE void FN(keep_statistics)(char *const *args, FN(channel) all, int64_t c, int64_t flags, const double *scalars) {
-  const double variance = all.squares / all.count, momentum = scalars[1];
+TI_INLINE void FN(keep_statistics)(char *const *args, FN(channel) all, int64_t c, int64_t has_running, const batch_scalars *by) {
+  const double variance = all.squares / all.count, momentum = by->momentum;
   ((float *)args[0])[c] = (float)all.mean;
-  ((float *)args[1])[c] = (float)(1.0 / sqrt(variance + scalars[0]));
-  if (flags & 4) {
+  ((float *)args[1])[c] = (float)(1.0 / sqrt(variance + by->eps));
+  if (has_running) {
     const float *mean = (const float *)args[4], *var = (const float *)args[5];
     ((float *)args[2])[c] = (float)(momentum * all.mean + (1 - momentum) * mean[c]);
     ((float *)args[3])[c] = (float)(momentum * all.squares / (all.count - 1) + (1 - momentum) * var[c]);
   }
 }
 
-/* batch_moments: args partials [C, splits, 2] (mean, squares), x. Items: (channel, split). */
 TI_KERNEL(batch_moments) {
   float *partials = (float *)args[0];
   const float *x = (const float *)args[1];
-  const FN(geometry) g = FN(geometry_of)(ints);
+  const FN(geometry) g = FN(geometry_of)((const batch_ints *)ints);
   for (int64_t i = begin; i < end; i++) {
     int64_t rows, width;
     const int64_t at = FN(split_of)(g, i / g.splits, i % g.splits, &rows, &width);
@@ -274,11 +267,9 @@ TI_KERNEL(batch_moments) {
   return TI_OK;
 }
 
-/* batch_statistics: args save_mean, save_rstd, new running mean, new running variance, running mean, running variance
- * (all [C]), partials [C, splits, 2]. Items: channels. */
 TI_KERNEL(batch_statistics) {
   const float *partials = (const float *)args[6];
-  const FN(geometry) g = FN(geometry_of)(ints);
+  const FN(geometry) g = FN(geometry_of)((const batch_ints *)ints);
   for (int64_t c = begin; c < end; c++) {
     FN(channel) all = {0, 0, 0};
     for (int64_t s = 0; s < g.splits; s++) {
@@ -287,50 +278,51 @@ TI_KERNEL(batch_statistics) {
       const float *p = partials + 2 * (c * g.splits + s);
       FN(merge)(&all, p[0], p[1], (double)rows * (double)width);
     }
-    FN(keep_statistics)(args, all, c, ints[5], scalars);
+    FN(keep_statistics)(args, all, c, ((const batch_ints *)ints)->has_running, (const batch_scalars *)scalars);
   }
   return TI_OK;
 }
 
-TI_INLINE float FN(deviation)(const float *values, int64_t c, int64_t flags, double eps) {
-  return flags & 8 ? (float)(1.0 / sqrt(values[c] + eps)) : values[c];
+/* The reciprocal of the deviation of a channel; `values` has it, or variances. */
+TI_INLINE float FN(deviation)(const float *values, int64_t c, int64_t from_running, double eps) {
+  return from_running ? (float)(1.0 / sqrt(values[c] + eps)) : values[c];
 }
 
-/* batch_apply: args y, x, mean [C], rstd or variance [C], weight [C], bias [C], what is added. Items: (sample, channel), or samples
- * when L is 1. */
 TI_KERNEL(batch_apply) {
   float *y = (float *)args[0];
   const float *x = (const float *)args[1], *mean = (const float *)args[2], *spread = (const float *)args[3];
-  const float *w = (const float *)args[4], *b = (const float *)args[5];
-  const int64_t channels = ints[1], l = ints[2], flags = ints[5];
-  const float *const added = flags & 16 ? (const float *)args[6] : NULL;
+  const batch_ints *const p = (const batch_ints *)ints;
+  const float *w = p->has_weight ? (const float *)args[4] : NULL, *b = p->has_bias ? (const float *)args[5] : NULL;
+  const float *const added = p->has_addend ? (const float *)args[6] : NULL;
+  const int64_t channels = p->channels, l = p->positions;
+  const int from_running = (int)p->from_running, has_relu = (int)p->has_relu;
+  const double around = ((const norm_scalars *)scalars)->eps;
   if (l == 1) {
-    const float eps = (float)scalars[0];
+    const float eps = (float)around;
     for (int64_t i = begin * channels; i < end * channels; i += channels)
       for (int64_t c = 0; c < channels; c++) {
-        const float r = flags & 8 ? 1.0f / sqrtf(spread[c] + eps) : spread[c];
-        const float v = (x[i + c] - mean[c]) * (flags & 1 ? r * w[c] : r) + (flags & 2 ? b[c] : 0.0f) + (added ? added[i + c] : 0.0f);
-        y[i + c] = flags & 32 && v < 0 ? 0.0f : v;
+        const float r = from_running ? 1.0f / sqrtf(spread[c] + eps) : spread[c];
+        const float v = (x[i + c] - mean[c]) * (w ? r * w[c] : r) + (b ? b[c] : 0.0f) + (added ? added[i + c] : 0.0f);
+        y[i + c] = has_relu && v < 0 ? 0.0f : v;
       }
     return TI_OK;
   }
   for (int64_t i = begin; i < end; i++) {
     const int64_t c = i % channels;
-    const float r = FN(deviation)(spread, c, flags, scalars[0]);
-    FN(scale_row)(y + i * l, x + i * l, added ? added + i * l : NULL, mean[c], flags & 1 ? r * w[c] : r,
-                  flags & 2 ? b[c] : 0.0f, flags & 32, l);
+    const float r = FN(deviation)(spread, c, from_running, around);
+    FN(scale_row)(y + i * l, x + i * l, added ? added + i * l : NULL, mean[c], w ? r * w[c] : r, b ? b[c] : 0.0f,
+                  has_relu, l);
   }
   return TI_OK;
 }
 
-/* batch_norm: all of the above, a channel at a time while it lies in the cache. args y, save_mean, save_rstd, new
- * running mean, new running variance, running mean, running variance, x, weight, bias, what is added. Items:
- * channels. */
 TI_KERNEL(batch_norm) {
   float *y = (float *)args[0];
-  const float *rstd = (const float *)args[2], *x = (const float *)args[7], *w = (const float *)args[8];
-  const float *b = (const float *)args[9], *const added = ints[5] & 16 ? (const float *)args[10] : NULL;
-  const FN(geometry) g = FN(geometry_of)(ints);
+  const float *rstd = (const float *)args[2], *x = (const float *)args[7];
+  const batch_ints *const p = (const batch_ints *)ints;
+  const float *w = p->has_weight ? (const float *)args[8] : NULL, *b = p->has_bias ? (const float *)args[9] : NULL;
+  const float *const added = p->has_addend ? (const float *)args[10] : NULL;
+  const FN(geometry) g = FN(geometry_of)(p);
   for (int64_t c = begin; c < end; c++) {
     FN(channel) all = {0, 0, 0};
     for (int64_t s = 0; s < g.splits; s++) {
@@ -340,11 +332,11 @@ TI_KERNEL(batch_norm) {
       FN(moments)(x + at, rows, g.c * g.l, width, &mean, &squares);
       FN(merge)(&all, mean, squares, (double)rows * (double)width);
     }
-    FN(keep_statistics)(args + 1, all, c, ints[5], scalars);
-    const float scale = ints[5] & 1 ? rstd[c] * w[c] : rstd[c], shift = ints[5] & 2 ? b[c] : 0.0f;
+    FN(keep_statistics)(args + 1, all, c, p->has_running, (const batch_scalars *)scalars);
+    const float scale = w ? rstd[c] * w[c] : rstd[c], shift = b ? b[c] : 0.0f;
     for (int64_t n = 0; n < g.n; n++) {
       const int64_t at = (n * g.c + c) * g.l;
-      FN(scale_row)(y + at, x + at, added ? added + at : NULL, (float)all.mean, scale, shift, ints[5] & 32, g.l);
+      FN(scale_row)(y + at, x + at, added ? added + at : NULL, (float)all.mean, scale, shift, (int)p->has_relu, g.l);
     }
   }
   return TI_OK;
@@ -374,26 +366,25 @@ TI_INLINE void FN(column_moments)(const float *x, int64_t n, int64_t stride, int
   *squares = around - rest * rest / (float)n;
 }
 
-/* batch_columns: statistics when L is 1. args as batch_statistics with x [N, C] last. Items: channels. */
 TI_KERNEL(batch_columns) {
+  const batch_ints *const p = (const batch_ints *)ints;
   const float *x = (const float *)args[6];
   for (int64_t c = begin; c < end; c += VL) {
     VF mean, squares;
     const int64_t left = ti_min(VL, end - c);
-    FN(column_moments)(x + c, ints[0], ints[1], left, &mean, &squares);
+    FN(column_moments)(x + c, p->samples, p->channels, left, &mean, &squares);
     for (int64_t i = 0; i < left; i++) {
-      const FN(channel) all = {mean[i], squares[i] < 0 ? 0.0 : squares[i], (double)ints[0]};
-      FN(keep_statistics)(args, all, c + i, ints[5], scalars);
+      const FN(channel) all = {mean[i], squares[i] < 0 ? 0.0 : squares[i], (double)p->samples};
+      FN(keep_statistics)(args, all, c + i, p->has_running, (const batch_scalars *)scalars);
     }
   }
   return TI_OK;
 }
 
-/* batch_grad_sums: args partials [C, splits, 2] (dy (x - mean), dy), dy, x, mean [C]. Items: (channel, split). */
 TI_KERNEL(batch_grad_sums) {
   float *partials = (float *)args[0];
   const float *dy = (const float *)args[1], *x = (const float *)args[2], *mean = (const float *)args[3];
-  const FN(geometry) g = FN(geometry_of)(ints);
+  const FN(geometry) g = FN(geometry_of)((const batch_ints *)ints);
   for (int64_t i = begin; i < end; i++) {
     int64_t rows, width;
     const int64_t c = i / g.splits, at = FN(split_of)(g, c, i % g.splits, &rows, &width);
@@ -405,29 +396,30 @@ TI_KERNEL(batch_grad_sums) {
   return TI_OK;
 }
 
-/* batch_grad_statistics: args dweight [C], dbias [C], rstd or variance [C], partials [C, splits, 2]. Items: channels. */
 TI_KERNEL(batch_grad_statistics) {
   float *dw = (float *)args[0], *db = (float *)args[1];
   const float *spread = (const float *)args[2], *partials = (const float *)args[3];
-  const FN(geometry) g = FN(geometry_of)(ints);
+  const batch_ints *const p = (const batch_ints *)ints;
+  const double eps = ((const norm_scalars *)scalars)->eps;
+  const FN(geometry) g = FN(geometry_of)(p);
   for (int64_t c = begin; c < end; c++) {
     double product = 0, sum = 0;
     for (int64_t s = 0; s < g.splits; s++) {
       product += partials[2 * (c * g.splits + s)];
       sum += partials[2 * (c * g.splits + s) + 1];
     }
-    dw[c] = (float)(product * FN(deviation)(spread, c, ints[5], scalars[0])), db[c] = (float)sum;
+    dw[c] = (float)(product * FN(deviation)(spread, c, p->from_running, eps)), db[c] = (float)sum;
   }
   return TI_OK;
 }
 
-/* batch_grad_columns: the same two when L is 1. args dweight, dbias, rstd or variance, dy [N, C], x [N, C], mean [C].
- * Items: channels. */
 TI_KERNEL(batch_grad_columns) {
   float *dw = (float *)args[0], *db = (float *)args[1];
   const float *spread = (const float *)args[2], *dy = (const float *)args[3], *x = (const float *)args[4];
   const float *mean = (const float *)args[5];
-  const int64_t n = ints[0], stride = ints[1];
+  const batch_ints *const p = (const batch_ints *)ints;
+  const double eps = ((const norm_scalars *)scalars)->eps;
+  const int64_t n = p->samples, stride = p->channels;
   for (int64_t c = begin; c < end; c += VL) {
     const int64_t left = ti_min(VL, end - c);
     const VF centre = FN(load_most)(mean + c, left);
@@ -442,48 +434,50 @@ TI_KERNEL(batch_grad_columns) {
       sum += s, product += t;
     }
     for (int64_t i = 0; i < left; i++) {
-      dw[c + i] = product[i] * FN(deviation)(spread, c + i, ints[5], scalars[0]);
+      dw[c + i] = product[i] * FN(deviation)(spread, c + i, p->from_running, eps);
       db[c + i] = sum[i];
     }
   }
   return TI_OK;
 }
 
-/* batch_grad_apply: args dx, dy, x, mean, rstd or variance, weight, dweight, dbias. Items: (sample, channel), or
- * samples when L is 1. With running statistics they are constants: dx = dy weight rstd. */
 TI_KERNEL(batch_grad_apply) {
   float *dx = (float *)args[0];
   const float *dy = (const float *)args[1], *x = (const float *)args[2], *mean = (const float *)args[3];
-  const float *spread = (const float *)args[4], *w = (const float *)args[5], *dw = (const float *)args[6];
-  const float *db = (const float *)args[7];
-  const int64_t channels = ints[1], l = ints[2], flags = ints[5];
-  const float count = (float)(ints[0] * l), live = flags & 8 ? 0.0f : 1.0f, eps = (float)scalars[0];
+  const batch_ints *const p = (const batch_ints *)ints;
+  const float *spread = (const float *)args[4], *w = p->has_weight ? (const float *)args[5] : NULL;
+  const float *dw = (const float *)args[6], *db = (const float *)args[7];
+  const int64_t channels = p->channels, l = p->positions;
+  const int from_running = (int)p->from_running;
+  const float count = (float)(p->samples * l), live = from_running ? 0.0f : 1.0f;
+  const double around = ((const norm_scalars *)scalars)->eps;
   if (l == 1) {
+    const float eps = (float)around;
     for (int64_t i = begin * channels; i < end * channels; i += channels)
       for (int64_t c = 0; c < channels; c++) {
-        const float r = flags & 8 ? 1.0f / sqrtf(spread[c] + eps) : spread[c], scale = flags & 1 ? r * w[c] : r;
+        const float r = from_running ? 1.0f / sqrtf(spread[c] + eps) : spread[c], scale = w ? r * w[c] : r;
         const float pull = live * (db[c] + (x[i + c] - mean[c]) * r * dw[c]) / count;
-        dx[i + c] = scale * (flags & 8 ? dy[i + c] : dy[i + c] - pull);
+        dx[i + c] = scale * (from_running ? dy[i + c] : dy[i + c] - pull);
       }
     return TI_OK;
   }
   for (int64_t i = begin; i < end; i++) {
     const int64_t c = i % channels;
-    const float r = FN(deviation)(spread, c, flags, scalars[0]), scale = flags & 1 ? r * w[c] : r;
-    if (flags & 8) FN(scale_row)(dx + i * l, dy + i * l, NULL, 0.0f, scale, 0.0f, 0, l);
+    const float r = FN(deviation)(spread, c, from_running, around), scale = w ? r * w[c] : r;
+    if (from_running) FN(scale_row)(dx + i * l, dy + i * l, NULL, 0.0f, scale, 0.0f, 0, l);
     else FN(grad_row)(dx + i * l, dy + i * l, x + i * l, mean[c], scale, -scale * r * dw[c] / count,
                       -scale * db[c] / count, l);
   }
   return TI_OK;
 }
 
-/* batch_norm_grad: all three, a channel at a time. args dx, dweight, dbias, dy, x, mean, rstd or variance, weight.
- * Items: channels. */
 TI_KERNEL(batch_norm_grad) {
   float *dw = (float *)args[1], *db = (float *)args[2];
   const float *dy = (const float *)args[3], *x = (const float *)args[4], *mean = (const float *)args[5];
   const float *spread = (const float *)args[6];
-  const FN(geometry) g = FN(geometry_of)(ints);
+  const batch_ints *const p = (const batch_ints *)ints;
+  const double eps = ((const norm_scalars *)scalars)->eps;
+  const FN(geometry) g = FN(geometry_of)(p);
   char *const apply[] = {args[0], args[3], args[4], args[5], args[6], args[7], args[1], args[2]};
   for (int64_t c = begin; c < end; c++) {
     double product = 0, sum = 0;
@@ -495,7 +489,7 @@ TI_KERNEL(batch_norm_grad) {
         FN(add_products)(dy + at + r * g.c * g.l, x + at + r * g.c * g.l, width, FN(set)(mean[c]), s);
       product += FN(sum_lanes)(s[2] + s[3]), sum += FN(sum_lanes)(s[0] + s[1]);
     }
-    dw[c] = (float)(product * FN(deviation)(spread, c, ints[5], scalars[0])), db[c] = (float)sum;
+    dw[c] = (float)(product * FN(deviation)(spread, c, p->from_running, eps)), db[c] = (float)sum;
     for (int64_t n = 0; n < g.n; n++) FN(batch_grad_apply)(apply, ints, scalars, n * g.c + c, n * g.c + c + 1, scratch);
   }
   return TI_OK;

@@ -1,11 +1,8 @@
-/* Pooling over two dimensions; an item is a plane (one channel of one image) throughout. */
+/* Pooling over two dimensions; table/pool.py says what the kernels take. */
 #include "table/pool.h"
 
-#ifndef TORCHIPU_POOL_SHAPE
-#define TORCHIPU_POOL_SHAPE
-/* The first twelve ints of the window kernels. */
-typedef struct { int64_t h, w, oh, ow, kh, kw, sh, sw, ph, pw, dh, dw; } ti_pool_shape;
-static inline ti_pool_shape ti_pool_of(const int64_t *ints) { ti_pool_shape s; memcpy(&s, ints, sizeof s); return s; }
+#ifndef TORCHIPU_POOL_WINDOW
+#define TORCHIPU_POOL_WINDOW
 /* Bounds of window i along one dimension: first position and end, clipped to the image. */
 static inline void ti_window(int64_t i, int64_t size, int64_t window, int64_t stride, int64_t padding, int64_t dilation,
                              int64_t *first, int64_t *end) {
@@ -13,7 +10,6 @@ static inline void ti_window(int64_t i, int64_t size, int64_t window, int64_t st
   *end = ti_min(*first + (window - 1) * dilation + 1, size);
   while (*first < 0) *first += dilation;
 }
-enum { TI_POOL_INTS = 12 };
 #endif
 
 /* n <= VL floats that lie `step` apart; nothing beyond them is read. */
@@ -34,7 +30,7 @@ TI_INLINE VF FN(strided)(const float *p, int64_t step, int n) {
 }
 
 /* One window: the first of the largest values, or the last NaN, as ATen has it. */
-static void FN(max_one)(const ti_pool_shape *s, const float *x, int64_t oh, int64_t ow, float *y, int64_t *index) {
+static void FN(max_one)(const pool_ints *s, const float *x, int64_t oh, int64_t ow, float *y, int64_t *index) {
   int64_t h0, h1, w0, w1;
   ti_window(oh, s->h, s->kh, s->sh, s->ph, s->dh, &h0, &h1);
   ti_window(ow, s->w, s->kw, s->sw, s->pw, s->dw, &w0, &w1);
@@ -64,7 +60,7 @@ TI_INLINE void FN(store_max)(VF value, VI at, int n, float *y, int64_t *index) {
 
 #if VL == 16
 /* A plane whose windows are 2 x 2, disjoint and within it: sixteen windows of a row at a time. */
-static void FN(max_plane_2x2)(const ti_pool_shape *s, const float *x, float *y, int64_t *index) {
+static void FN(max_plane_2x2)(const pool_ints *s, const float *x, float *y, int64_t *index) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
   const __m512i one = _mm512_set1_epi32(1), row = _mm512_set1_epi32((int)s->w), next = _mm512_set1_epi32((int)s->w + 1);
@@ -92,12 +88,8 @@ static void FN(max_plane_2x2)(const ti_pool_shape *s, const float *x, float *y, 
 }
 #endif
 
-/* max_pool
- *   args   y [planes][oh][ow], indices (int64, flat in the plane), x [planes][h][w]
- *   ints   the shape
- *   items  planes */
 TI_KERNEL(max_pool) {
-  const ti_pool_shape s = ti_pool_of(ints);
+  const pool_ints s = *(const pool_ints *)ints;
   /* Columns whose window lies within the image, taken VL at a time. */
   const int64_t lo = ti_min(s.ow, (s.pw + s.sw - 1) / s.sw), room = s.w + s.pw - (s.kw - 1) * s.dw - 1;
   const int64_t hi = room < 0 ? lo : ti_max(lo, ti_min(s.ow, room / s.sw + 1));
@@ -157,20 +149,18 @@ TI_KERNEL(max_pool_backward) {
 }
 
 /* Divisor of an average: the given one, the window with its padding, or the pixels in it. */
-static inline float FN(divisor)(const ti_pool_shape *s, const int64_t *ints, int64_t oh, int64_t ow, int64_t pixels) {
-  if (ints[TI_POOL_INTS + 1]) return (float)ints[TI_POOL_INTS + 1];
-  if (!ints[TI_POOL_INTS]) return (float)pixels;
+static inline float FN(divisor)(const average_pool_ints *p, int64_t oh, int64_t ow, int64_t pixels) {
+  if (p->divisor) return (float)p->divisor;
+  if (!p->counts_padding) return (float)pixels;
+  const pool_ints *const s = &p->window;
   const int64_t h = ti_min(oh * s->sh - s->ph + s->kh, s->h + s->ph) - (oh * s->sh - s->ph);
   const int64_t w = ti_min(ow * s->sw - s->pw + s->kw, s->w + s->pw) - (ow * s->sw - s->pw);
   return (float)(h * w);
 }
 
-/* avg_pool (avg_pool_backward: dx, dy in place of y, x)
- *   args   y [planes][oh][ow], x [planes][h][w]
- *   ints   the shape; whether padding counts; the divisor, or 0
- *   items  planes */
 TI_KERNEL(avg_pool) {
-  const ti_pool_shape s = ti_pool_of(ints);
+  const average_pool_ints *const p = (const average_pool_ints *)ints;
+  const pool_ints s = p->window;
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++) {
     const float *x = (const float *)args[1] + plane * s.h * s.w;
@@ -183,7 +173,7 @@ TI_KERNEL(avg_pool) {
         float sum = 0;
         for (int64_t h = h0; h < h1; h++)
           for (int64_t w = w0; w < w1; w++) sum += x[h * s.w + w];
-        *y = sum / FN(divisor)(&s, ints, oh, ow, (h1 - h0) * (w1 - w0));
+        *y = sum / FN(divisor)(p, oh, ow, (h1 - h0) * (w1 - w0));
       }
     }
   }
@@ -191,7 +181,8 @@ TI_KERNEL(avg_pool) {
 }
 
 TI_KERNEL(avg_pool_backward) {
-  const ti_pool_shape s = ti_pool_of(ints);
+  const average_pool_ints *const p = (const average_pool_ints *)ints;
+  const pool_ints s = p->window;
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++) {
     float *dx = (float *)args[0] + plane * s.h * s.w;
@@ -202,7 +193,7 @@ TI_KERNEL(avg_pool_backward) {
       for (int64_t ow = 0; ow < s.ow; ow++, dy++) {
         const int64_t w0 = ti_max(0, ow * s.sw - s.pw), w1 = ti_min(s.w, ow * s.sw - s.pw + s.kw);
         if (h0 >= h1 || w0 >= w1) continue;
-        const float share = *dy / FN(divisor)(&s, ints, oh, ow, (h1 - h0) * (w1 - w0));
+        const float share = *dy / FN(divisor)(p, oh, ow, (h1 - h0) * (w1 - w0));
         for (int64_t h = h0; h < h1; h++)
           for (int64_t w = w0; w < w1; w++) dx[h * s.w + w] += share;
       }
@@ -211,12 +202,9 @@ TI_KERNEL(avg_pool_backward) {
   return TI_OK;
 }
 
-/* adaptive_pool (adaptive_pool_backward: dx, dy in place of y, x): windows [floor(i h / oh), ceil((i + 1) h / oh))
- *   args   y [planes][oh][ow], x [planes][h][w]
- *   ints   h, w, oh, ow
- *   items  planes */
 TI_KERNEL(adaptive_pool) {
-  const int64_t H = ints[0], W = ints[1], OH = ints[2], OW = ints[3];
+  const adaptive_pool_ints *const p = (const adaptive_pool_ints *)ints;
+  const int64_t H = p->h, W = p->w, OH = p->oh, OW = p->ow;
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++) {
     const float *x = (const float *)args[1] + plane * H * W;
@@ -234,7 +222,8 @@ TI_KERNEL(adaptive_pool) {
 }
 
 TI_KERNEL(adaptive_pool_backward) {
-  const int64_t H = ints[0], W = ints[1], OH = ints[2], OW = ints[3];
+  const adaptive_pool_ints *const p = (const adaptive_pool_ints *)ints;
+  const int64_t H = p->h, W = p->w, OH = p->oh, OW = p->ow;
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++) {
     float *dx = (float *)args[0] + plane * H * W;

@@ -1,10 +1,5 @@
-/* Random values from Philox: each is a function of (seed, replica, op, micro-batch, element) and of nothing else.
- *
- * An item is 64 elements. Element 16 w + lane of item i is word w of the block with the counter
- * (16 i + lane, micro-batch, op, replica) under the key (seed low, seed high), whatever the vector length.
- */
+/* Random values from Philox; table/random.py says what the kernels take. */
 #include "philox.h"
-#define TI_ITEM 64
 #if VL == 16
 #define TI_MUL_EVEN(a, b) ((VU)_mm512_mul_epu32((__m512i)(a), (__m512i)(b)))
 #define TI_SHIFT64(a) ((VU)_mm512_srli_epi64((__m512i)(a), 32))
@@ -22,7 +17,7 @@ TI_INLINE void FN(multiply)(VU a, uint32_t factor, VU *high, VU *low) {
   *low = TI_ODD(even, TI_UP64(odd));
   *high = TI_ODD(TI_SHIFT64(even), odd);
 }
-/* The 64 random words of an item; state is [seed, replica, op, micro-batch]. */
+/* The random words of an item; state is [seed, replica, op, micro-batch]. */
 static inline void FN(words)(const int64_t *state, int64_t item, uint32_t *out) {
   for (int lane = 0; lane < 16; lane += VL) {
     VU c0, c1 = (VU){0} + (uint32_t)state[3], c2 = (VU){0} + (uint32_t)state[2], c3 = (VU){0} + (uint32_t)state[1], h0, l0, h1, l1;
@@ -44,21 +39,22 @@ static inline void FN(words)(const int64_t *state, int64_t item, uint32_t *out) 
     *(VU *)(out + 48 + lane) = c3;
   }
 }
-/* Uniform in [0, 1), 24 bits. */
-static inline VF FN(uniform_of)(const uint32_t *words) { return FN(tofloat)((VI)(*(const VU *)words >> 8)) * 0x1p-24f; }
+/* Uniform in [0, 1), RANDOM_BITS. */
+static inline VF FN(uniform_of)(const uint32_t *words) { return FN(tofloat)((VI)(*(const VU *)words >> (32 - TI_RANDOM_BITS))) * 0x1p-24f; }
 /* Uniform in (0, 1], 32 bits, rounded. */
 static inline VF FN(positive_of)(const uint32_t *words) {
   VU w = *(const VU *)words;
   VF all = FN(fma)(FN(tofloat)((VI)(w >> 16)), FN(set)(65536.f), FN(tofloat)((VI)(w & 0xffff)));
   return FN(fma)(all, FN(set)(0x1p-32f), FN(set)(0x1p-33f));
 }
-#define TI_RANDOM(name, ...) \
+#define TI_RANDOM(name, numbers, ...) \
   TI_KERNEL(name) { \
     (void)scratch, (void)scalars; \
-    uint32_t words[TI_ITEM] __attribute__((aligned(64))); \
+    const numbers *const p = (const numbers *)ints; \
+    uint32_t words[TI_RANDOM_ITEM] __attribute__((aligned(64))); \
     for (int64_t item = begin; item < end; item++) { \
-      const int64_t start = item * TI_ITEM; \
-      const long n = (long)(ints[0] - start < TI_ITEM ? ints[0] - start : TI_ITEM); \
+      const int64_t start = item * TI_RANDOM_ITEM; \
+      const long n = (long)ti_min(p->elements - start, TI_RANDOM_ITEM); \
       __VA_ARGS__ \
     } \
     return TI_OK; \
@@ -66,20 +62,16 @@ static inline VF FN(positive_of)(const uint32_t *words) {
 #define TI_EACH_VECTOR(body) \
   for (long i = 0; i < n; i += VL) { const long left = n - i; (void)left; body }
 
-/* random_words: args [out int32, state]   ints [elements]   items  64 elements; the raw words, for tests */
-TI_RANDOM(random_words, {
+TI_RANDOM(random_words, random_ints, {
   FN(words)((const int64_t *)args[1], item, words);
   memcpy((uint32_t *)args[0] + start, words, (size_t)n * 4);
 })
-/* random_dropout: args [out float, mask bool, state, in float]
- *
- *   ints [elements]   scalars [keep probability, scale of what is kept]   items  64 elements
- */
-TI_RANDOM(random_dropout, {
+TI_RANDOM(random_dropout, random_ints, {
+  const dropout_scalars *const by = (const dropout_scalars *)scalars;
   float *out = (float *)args[0] + start;
   uint8_t *mask = (uint8_t *)args[1] + start;
   const float *x = (const float *)args[3] + start;
-  const VF keep = FN(set)((float)scalars[0]), scale = FN(set)((float)scalars[1]), none = FN(set)(0.f);
+  const VF keep = FN(set)((float)by->keep), scale = FN(set)((float)by->scale), none = FN(set)(0.f);
   FN(words)((const int64_t *)args[2], item, words);
   TI_EACH_VECTOR({
     VM kept = FN(lt)(FN(uniform_of)(words + i), keep);
@@ -88,41 +80,31 @@ TI_RANDOM(random_dropout, {
     else { uint8_t part[16]; FN(mask_to)(part, kept); memcpy(mask + i, part, (size_t)left); }
   })
 })
-/* random_bernoulli: args [out float, state] with scalars [p], or [out float, state, p float] with ints[1] = 1
- *
- *   ints [elements, p is an operand]   items  64 elements
- */
-TI_RANDOM(random_bernoulli, {
+TI_RANDOM(random_bernoulli, bernoulli_ints, {
   float *out = (float *)args[0] + start;
-  const float *p = ints[1] ? (const float *)args[2] + start : 0;
-  const VF constant = FN(set)((float)scalars[0]);
+  const float *chances = p->has_chances ? (const float *)args[2] + start : 0;
+  const VF constant = FN(set)((float)((const bernoulli_scalars *)scalars)->chance);
   FN(words)((const int64_t *)args[1], item, words);
   TI_EACH_VECTOR({
-    VF chance = p ? FN(load_most)(p + i, left) : constant;
+    VF chance = chances ? FN(load_most)(chances + i, left) : constant;
     FN(store_most)(out + i, FN(sel)(FN(lt)(FN(uniform_of)(words + i), chance), FN(set)(1.f), FN(set)(0.f)), left);
   })
 })
-/* random_uniform: args [out float, state]   ints [elements, bits]   scalars [from, to - from]   items  64 elements
- *
- * With 11 bits instead of 24 no value becomes 1 when it is rounded to half.
- */
-TI_RANDOM(random_uniform, {
+TI_RANDOM(random_uniform, uniform_ints, {
+  const uniform_scalars *const by = (const uniform_scalars *)scalars;
   float *out = (float *)args[0] + start;
-  const VF from = FN(set)((float)scalars[0]), span = FN(set)((float)scalars[1]);
+  const VF from = FN(set)((float)by->low), span = FN(set)((float)by->span);
   FN(words)((const int64_t *)args[1], item, words);
-  if (ints[1] < 24) for (long i = 0; i < TI_ITEM; i++) words[i] &= ~0u << (32 - ints[1]);
+  if (p->bits < TI_RANDOM_BITS) for (long i = 0; i < TI_RANDOM_ITEM; i++) words[i] &= ~0u << (32 - p->bits);
   TI_EACH_VECTOR({ FN(store_most)(out + i, FN(fma)(FN(uniform_of)(words + i), span, from), left); })
 })
-/* random_normal: args [out float, state]   ints [elements]   scalars [mean, standard deviation]   items  64 elements
- *
- * Box and Muller's transform of words 0 and 1, and of words 2 and 3, of each block.
- */
-TI_RANDOM(random_normal, {
+TI_RANDOM(random_normal, random_ints, {
+  const normal_scalars *const by = (const normal_scalars *)scalars;
   float *out = (float *)args[0] + start;
-  float values[TI_ITEM];
-  const VF mean = FN(set)((float)scalars[0]), deviation = FN(set)((float)scalars[1]);
+  float values[TI_RANDOM_ITEM];
+  const VF mean = FN(set)((float)by->mean), deviation = FN(set)((float)by->deviation);
   FN(words)((const int64_t *)args[1], item, words);
-  for (int pair = 0; pair < TI_ITEM; pair += 32)
+  for (int pair = 0; pair < TI_RANDOM_ITEM; pair += 32)
     for (int lane = pair; lane < pair + 16; lane += VL) {
       VF radius = FN(sqrt)(-2.f * FN(log)(FN(positive_of)(words + lane))) * deviation;
       VF angle = FN(uniform_of)(words + lane + 16) * 6.28318531f;
@@ -131,54 +113,41 @@ TI_RANDOM(random_normal, {
     }
   memcpy(out, values, (size_t)n * 4);
 })
-/* random_integers: args [out long, state]   ints [elements, low, span], span at most 2^32   items  64 elements */
-TI_RANDOM(random_integers, {
+TI_RANDOM(random_integers, random_integers_ints, {
   int64_t *out = (int64_t *)args[0] + start;
   FN(words)((const int64_t *)args[1], item, words);
-  for (long i = 0; i < n; i++) out[i] = ints[1] + (int64_t)(((uint64_t)words[i] * (uint64_t)ints[2]) >> 32);
+  for (long i = 0; i < n; i++) out[i] = p->low + (int64_t)(((uint64_t)words[i] * (uint64_t)p->span) >> 32);
 })
-/* random_exponential: args [out float, state]   ints [elements]   scalars [rate]   items  64 elements */
-TI_RANDOM(random_exponential, {
+TI_RANDOM(random_exponential, random_ints, {
   float *out = (float *)args[0] + start;
-  const VF scale = FN(set)((float)(-1 / scalars[0]));
+  const VF scale = FN(set)((float)(-1 / ((const exponential_scalars *)scalars)->rate));
   FN(words)((const int64_t *)args[1], item, words);
   TI_EACH_VECTOR({ FN(store_most)(out + i, FN(log)(FN(positive_of)(words + i)) * scale, left); })
 })
-/* random_permutation: args [out long, state]   ints [elements]   one item
- *
- * Fisher and Yates' shuffle; element i of the random words chooses the partner of place i.
- */
 TI_KERNEL(random_permutation) {
   (void)scratch, (void)scalars, (void)begin, (void)end;
-  uint32_t words[TI_ITEM] __attribute__((aligned(64)));
+  uint32_t words[TI_RANDOM_ITEM] __attribute__((aligned(64)));
   int64_t *out = (int64_t *)args[0];
-  const int64_t n = ints[0];
+  const int64_t n = ((const random_ints *)ints)->elements;
   for (int64_t i = 0; i < n; i++) {
-    if (i % TI_ITEM == 0) FN(words)((const int64_t *)args[1], i / TI_ITEM, words);
-    const int64_t j = (int64_t)(((uint64_t)words[i % TI_ITEM] * (uint64_t)(i + 1)) >> 32);
+    if (i % TI_RANDOM_ITEM == 0) FN(words)((const int64_t *)args[1], i / TI_RANDOM_ITEM, words);
+    const int64_t j = (int64_t)(((uint64_t)words[i % TI_RANDOM_ITEM] * (uint64_t)(i + 1)) >> 32);
     out[i] = out[j];
     out[j] = i;
   }
   return TI_OK;
 }
-/* random_choice: args [out long [rows, samples], state, weights float [rows, n]]
- *
- *   ints [rows, n, samples, with replacement]   items  rows   scratch  8 n bytes, and 8 samples bytes behind them
- *
- * With replacement, each draw looks for a uniform number among the running sums. Without, every place waits for an
- * exponential time divided by its weight, and the first ones are taken. Words of a row are those of the elements from
- * row * ceil(max(n, samples) / 64) * 64 on.
- */
 TI_KERNEL(random_choice) {
   (void)scalars;
-  const int64_t n = ints[1], samples = ints[2], draws = ints[3] ? samples : n;
+  const random_choice_ints *const p = (const random_choice_ints *)ints;
+  const int64_t n = p->choices, samples = p->samples, draws = p->replaces ? samples : n;
   double *sums = (double *)scratch;
   int64_t *chosen = (int64_t *)(sums + n);
-  uint32_t words[TI_ITEM] __attribute__((aligned(64)));
+  uint32_t words[TI_RANDOM_ITEM] __attribute__((aligned(64)));
   for (int64_t row = begin; row < end; row++) {
     const float *weights = (const float *)args[2] + row * n;
     int64_t *out = (int64_t *)args[0] + row * samples;
-    const int64_t items = ((n > samples ? n : samples) + TI_ITEM - 1) / TI_ITEM;
+    const int64_t items = ti_ceil(ti_max(n, samples), TI_RANDOM_ITEM);
     int64_t positive = 0;
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -187,12 +156,12 @@ TI_KERNEL(random_choice) {
       sum += weights[i];
       sums[i] = sum;
     }
-    if (!(sum > 0) || (!ints[3] && positive < samples)) return TI_TRAP_RANGE;
+    if (!(sum > 0) || (!p->replaces && positive < samples)) return TI_TRAP_RANGE;
     int64_t held = 0;
     for (int64_t i = 0; i < draws; i++) {
-      if (i % TI_ITEM == 0) FN(words)((const int64_t *)args[1], row * items + i / TI_ITEM, words);
-      const double u = ((double)words[i % TI_ITEM] + 0.5) * 0x1p-32;
-      if (ints[3]) {
+      if (i % TI_RANDOM_ITEM == 0) FN(words)((const int64_t *)args[1], row * items + i / TI_RANDOM_ITEM, words);
+      const double u = ((double)words[i % TI_RANDOM_ITEM] + 0.5) * 0x1p-32;
+      if (p->replaces) {
         int64_t low = 0, high = n - 1;
         while (low < high) {
           const int64_t middle = (low + high) / 2;
@@ -211,7 +180,7 @@ TI_KERNEL(random_choice) {
       for (; at > 0 && sums[chosen[at - 1]] > sums[i]; at--) chosen[at] = chosen[at - 1];
       chosen[at] = i;
     }
-    if (!ints[3]) memcpy(out, chosen, (size_t)samples * sizeof(int64_t));
+    if (!p->replaces) memcpy(out, chosen, (size_t)samples * sizeof(int64_t));
   }
   return TI_OK;
 }
@@ -219,6 +188,5 @@ TI_KERNEL(random_choice) {
 #undef TI_SHIFT64
 #undef TI_ODD
 #undef TI_UP64
-#undef TI_ITEM
 #undef TI_RANDOM
 #undef TI_EACH_VECTOR

@@ -1,64 +1,59 @@
-/* Reductions over any dimensions of a strided operand.
+/* Reductions over any dimensions of a strided operand; table/reduce.py says what the kernels take.
  *
  * Float sums add at most 2048 values in vector lanes before they go to a double (rows), or 32 rows before they go to
  * a second accumulator (columns): errors stay near one rounding, whatever the length.
  */
-#ifndef TORCHIPU_REDUCE_DIMS
-#define TORCHIPU_REDUCE_DIMS
-enum { TI_REDUCE_DIMS = 8, TI_REDUCE_HEADER = 8 };
-#endif
-enum { FN(SUM), FN(SUM_SQUARES), FN(SUM_MAGNITUDES), FN(PRODUCT), FN(LARGEST), FN(SMALLEST), FN(LARGEST_MAGNITUDE) };
-
-/* Strided index space: n dims, shape at s, strides at s + TI_REDUCE_DIMS. */
-static inline int64_t FN(offset_of)(int64_t number, int n, const int64_t *s, int64_t *index) {
+/* Where the element of a number lies; its place in each dimension goes to `index`. */
+static inline int64_t FN(offset_of)(int64_t number, const reduce_space *s, int64_t *index) {
   int64_t offset = 0;
-  for (int i = n - 1; i >= 0; i--) {
-    index[i] = number % s[i];
-    number /= s[i];
-    offset += index[i] * s[TI_REDUCE_DIMS + i];
+  for (int64_t i = s->dims - 1; i >= 0; i--) {
+    index[i] = number % s->shape[i];
+    number /= s->shape[i];
+    offset += index[i] * s->strides[i];
   }
   return offset;
 }
 /* Moves to the beginning of the next run of the last dimension; returns the new offset. */
-static inline int64_t FN(next_run)(int64_t offset, int n, const int64_t *s, int64_t *index) {
-  offset -= index[n - 1] * s[TI_REDUCE_DIMS + n - 1];
-  index[n - 1] = 0;
-  for (int i = n - 2; i >= 0; i--) {
-    offset += s[TI_REDUCE_DIMS + i];
-    if (++index[i] < s[i]) break;
-    offset -= s[i] * s[TI_REDUCE_DIMS + i];
+static inline int64_t FN(next_run)(int64_t offset, const reduce_space *s, int64_t *index) {
+  const int64_t last = s->dims - 1;
+  offset -= index[last] * s->strides[last];
+  index[last] = 0;
+  for (int64_t i = last - 1; i >= 0; i--) {
+    offset += s->strides[i];
+    if (++index[i] < s->shape[i]) break;
+    offset -= s->shape[i] * s->strides[i];
     index[i] = 0;
   }
   return offset;
 }
 static inline VF FN(combine)(VF a, VF x, int mode) {
   switch (mode) {
-    case FN(SUM): return a + x;
-    case FN(SUM_SQUARES): return FN(fma)(x, x, a);
-    case FN(SUM_MAGNITUDES): return a + FN(abs)(x);
-    case FN(PRODUCT): return a * x;
-    case FN(LARGEST): return FN(maximum)(a, x);
-    case FN(SMALLEST): return FN(minimum)(a, x);
+    case TI_FOLDING_SUM: return a + x;
+    case TI_FOLDING_SUM_SQUARES: return FN(fma)(x, x, a);
+    case TI_FOLDING_SUM_MAGNITUDES: return a + FN(abs)(x);
+    case TI_FOLDING_PRODUCT: return a * x;
+    case TI_FOLDING_LARGEST: return FN(maximum)(a, x);
+    case TI_FOLDING_SMALLEST: return FN(minimum)(a, x);
     default: return FN(maximum)(a, FN(abs)(x));
   }
 }
 static inline double FN(combine1)(double a, double x, int mode) {
   switch (mode) {
-    case FN(SUM): return a + x;
-    case FN(SUM_SQUARES): return a + x * x;
-    case FN(SUM_MAGNITUDES): return a + fabs(x);
-    case FN(PRODUCT): return a * x;
-    case FN(LARGEST): return x > a || x != x ? x : a;
-    case FN(SMALLEST): return x < a || x != x ? x : a;
+    case TI_FOLDING_SUM: return a + x;
+    case TI_FOLDING_SUM_SQUARES: return a + x * x;
+    case TI_FOLDING_SUM_MAGNITUDES: return a + fabs(x);
+    case TI_FOLDING_PRODUCT: return a * x;
+    case TI_FOLDING_LARGEST: return x > a || x != x ? x : a;
+    case TI_FOLDING_SMALLEST: return x < a || x != x ? x : a;
     default: return fabs(x) > a || x != x ? fabs(x) : a;
   }
 }
 /* How results of parts are joined: squares and magnitudes have been taken by then. */
 static inline int FN(joining)(int mode) {
-  return mode == FN(SUM_SQUARES) || mode == FN(SUM_MAGNITUDES) ? FN(SUM) : mode == FN(LARGEST_MAGNITUDE) ? FN(LARGEST) : mode;
+  return mode == TI_FOLDING_SUM_SQUARES || mode == TI_FOLDING_SUM_MAGNITUDES ? TI_FOLDING_SUM : mode == TI_FOLDING_LARGEST_MAGNITUDE ? TI_FOLDING_LARGEST : mode;
 }
 static inline double FN(neutral)(int mode) {
-  return mode == FN(PRODUCT) ? 1. : mode == FN(LARGEST) ? -INFINITY : mode == FN(SMALLEST) ? INFINITY : 0.;
+  return mode == TI_FOLDING_PRODUCT ? 1. : mode == TI_FOLDING_LARGEST ? -INFINITY : mode == TI_FOLDING_SMALLEST ? INFINITY : 0.;
 }
 /* Reduces up to 2048 neighbours. */
 TI_INLINE double FN(reduce_block)(const float *x, long n, const int mode) {
@@ -74,7 +69,7 @@ TI_INLINE double FN(reduce_block)(const float *x, long n, const int mode) {
   }
   const int join = FN(joining)(mode);
   VF all = FN(combine)(FN(combine)(a[0], a[1], join), FN(combine)(a[2], a[3], join), join);
-  if (join == FN(SUM)) return FN(sum_lanes)(all);
+  if (join == TI_FOLDING_SUM) return FN(sum_lanes)(all);
   float lanes[VL];
   FN(store)(lanes, all);
   double r = lanes[0];
@@ -93,64 +88,58 @@ TI_INLINE double FN(reduce_run_as)(const float *x, int64_t stride, int64_t n, co
 }
 static double FN(reduce_run)(const float *x, int64_t stride, int64_t n, int mode) {
   switch (mode) {
-    case FN(SUM): return FN(reduce_run_as)(x, stride, n, FN(SUM));
-    case FN(SUM_SQUARES): return FN(reduce_run_as)(x, stride, n, FN(SUM_SQUARES));
-    case FN(SUM_MAGNITUDES): return FN(reduce_run_as)(x, stride, n, FN(SUM_MAGNITUDES));
-    case FN(PRODUCT): return FN(reduce_run_as)(x, stride, n, FN(PRODUCT));
-    case FN(LARGEST): return FN(reduce_run_as)(x, stride, n, FN(LARGEST));
-    case FN(SMALLEST): return FN(reduce_run_as)(x, stride, n, FN(SMALLEST));
-    default: return FN(reduce_run_as)(x, stride, n, FN(LARGEST_MAGNITUDE));
+    case TI_FOLDING_SUM: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_SUM);
+    case TI_FOLDING_SUM_SQUARES: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_SUM_SQUARES);
+    case TI_FOLDING_SUM_MAGNITUDES: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_SUM_MAGNITUDES);
+    case TI_FOLDING_PRODUCT: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_PRODUCT);
+    case TI_FOLDING_LARGEST: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_LARGEST);
+    case TI_FOLDING_SMALLEST: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_SMALLEST);
+    default: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_LARGEST_MAGNITUDE);
   }
 }
-/* reduce_rows: args [out float, in float]; each result is reduced by itself.
- *
- *   ints    [mode, kept dims, reduced dims, reduced elements, chunk, chunks, root,
- *            kept shape[8], kept strides[8], reduced shape[8], reduced strides[8]]
- *   scalars [scale]: multiplies the result; with root, the square root is taken after that
- *   items   results x chunks: chunk c reduces elements [c * chunk, ...) of the reduced space to out[item]
- */
 TI_KERNEL(reduce_rows) {
   (void)scratch;
-  const int mode = (int)ints[0], nk = (int)ints[1], nr = (int)ints[2];
-  const int64_t total = ints[3], chunk = ints[4], chunks = ints[5];
-  const int64_t *kept = ints + TI_REDUCE_HEADER, *reduced = kept + 2 * TI_REDUCE_DIMS;
+  const reduce_ints *const p = (const reduce_ints *)ints;
+  const double scale = ((const reduce_scalars *)scalars)->scale;
+  const int mode = (int)p->folding;
+  const int64_t total = p->total, chunk = p->chunk, chunks = p->chunks;
+  const reduce_space *const reduced = &p->reduced;
   int64_t index[TI_REDUCE_DIMS];
   for (int64_t item = begin; item < end; item++) {
-    const float *x = (const float *)args[1] + FN(offset_of)(item / chunks, nk, kept, index);
+    const float *x = (const float *)args[1] + FN(offset_of)(item / chunks, &p->kept, index);
     const int64_t first = item % chunks * chunk;
-    int64_t todo = total - first < chunk ? total - first : chunk, offset = FN(offset_of)(first, nr, reduced, index);
+    int64_t todo = total - first < chunk ? total - first : chunk, offset = FN(offset_of)(first, reduced, index);
     double r = FN(neutral)(mode);
     while (todo > 0) {
-      int64_t run = reduced[nr - 1] - index[nr - 1] < todo ? reduced[nr - 1] - index[nr - 1] : todo;
-      r = FN(combine1)(r, FN(reduce_run)(x + offset, reduced[TI_REDUCE_DIMS + nr - 1], run, mode), FN(joining)(mode));
+      const int64_t run = ti_min(reduced->shape[reduced->dims - 1] - index[reduced->dims - 1], todo);
+      r = FN(combine1)(r, FN(reduce_run)(x + offset, reduced->strides[reduced->dims - 1], run, mode), FN(joining)(mode));
       todo -= run;
-      offset = FN(next_run)(offset, nr, reduced, index);
+      offset = FN(next_run)(offset, reduced, index);
     }
-    r *= scalars[0];
-    ((float *)args[0])[item] = (float)(ints[6] ? sqrt(r) : r);
+    r *= scale;
+    ((float *)args[0])[item] = (float)(p->root ? sqrt(r) : r);
   }
   return TI_OK;
 }
 
-#define TI_COLUMNS 64
-#define TI_VECTORS (TI_COLUMNS / VL)
+#define TI_VECTORS (TI_REDUCE_PANEL / VL)
 TI_INLINE void FN(columns_block)(
-    float *out, const float *x, int64_t first, int64_t todo, int nr, const int64_t *reduced, long width, const int mode,
-    double scale, int root) {
+    float *out, const float *x, int64_t first, int64_t todo, const reduce_space *reduced, long width, const int mode, double scale,
+    int root) {
   const int join = FN(joining)(mode);
   const VF start = FN(set)((float)FN(neutral)(mode));
   VF sums[TI_VECTORS], a[TI_VECTORS];
   for (int j = 0; j < TI_VECTORS; j++) sums[j] = start;
-  int64_t index[TI_REDUCE_DIMS], offset = FN(offset_of)(first, nr, reduced, index);
+  int64_t index[TI_REDUCE_DIMS], offset = FN(offset_of)(first, reduced, index);
   const long vectors = width / VL, rest = width % VL;
   while (todo > 0) {
-    int64_t run = reduced[nr - 1] - index[nr - 1] < todo ? reduced[nr - 1] - index[nr - 1] : todo;
-    const int64_t stride = reduced[TI_REDUCE_DIMS + nr - 1];
+    const int64_t run = ti_min(reduced->shape[reduced->dims - 1] - index[reduced->dims - 1], todo);
+    const int64_t stride = reduced->strides[reduced->dims - 1];
     const float *row = x + offset;
     for (int64_t r0 = 0; r0 < run; r0 += 32) {
       const int64_t r1 = run - r0 < 32 ? run - r0 : 32;
       for (int j = 0; j < TI_VECTORS; j++) a[j] = start;
-      if (width == TI_COLUMNS)
+      if (width == TI_REDUCE_PANEL)
         for (int64_t r = 0; r < r1; r++, row += stride)
           for (int j = 0; j < TI_VECTORS; j++) a[j] = FN(combine)(a[j], FN(load)(row + j * VL), mode);
       else
@@ -161,7 +150,7 @@ TI_INLINE void FN(columns_block)(
       for (int j = 0; j < TI_VECTORS; j++) sums[j] = FN(combine)(sums[j], a[j], join);
     }
     todo -= run;
-    offset = FN(next_run)(offset, nr, reduced, index);
+    offset = FN(next_run)(offset, reduced, index);
   }
   for (long j = 0; j * VL < width; j++) {
     VF r = sums[j] * (float)scale;
@@ -170,26 +159,23 @@ TI_INLINE void FN(columns_block)(
     else FN(store_part)(out + j * VL, r, width - j * VL);
   }
 }
-/* reduce_columns: args [out float, in float]; the last kept dimension is dense and is reduced 64 columns at a time.
- *
- *   ints, scalars  as reduce_rows; kept shape and strides leave out the dense dimension, whose size is ints[7]
- *   items   kept x panels of 64 columns x chunks; chunk c of row k writes out[(c * kept + k) * columns ...]
- */
 TI_KERNEL(reduce_columns) {
   (void)scratch;
-  const int mode = (int)ints[0], nk = (int)ints[1], nr = (int)ints[2], root = (int)ints[6];
-  const int64_t total = ints[3], chunk = ints[4], chunks = ints[5], columns = ints[7];
-  const int64_t *kept = ints + TI_REDUCE_HEADER, *reduced = kept + 2 * TI_REDUCE_DIMS;
-  const int64_t panels = (columns + TI_COLUMNS - 1) / TI_COLUMNS;
+  const reduce_ints *const p = (const reduce_ints *)ints;
+  const double scale = ((const reduce_scalars *)scalars)->scale;
+  const int mode = (int)p->folding, root = (int)p->root;
+  const int64_t total = p->total, chunk = p->chunk, chunks = p->chunks, columns = p->columns;
+  const int64_t panels = ti_ceil(columns, TI_REDUCE_PANEL);
   int64_t index[TI_REDUCE_DIMS], rows = 1;
-  for (int i = 0; i < nk; i++) rows *= kept[i];
+  for (int64_t i = 0; i < p->kept.dims; i++) rows *= p->kept.shape[i];
   for (int64_t item = begin; item < end; item++) {
-    const int64_t c = item % chunks, panel = item / chunks % panels, k = item / chunks / panels, column = panel * TI_COLUMNS;
-    const float *x = (const float *)args[1] + FN(offset_of)(k, nk, kept, index) + column;
+    const int64_t c = item % chunks, panel = item / chunks % panels, k = item / chunks / panels, column = panel * TI_REDUCE_PANEL;
+    const float *x = (const float *)args[1] + FN(offset_of)(k, &p->kept, index) + column;
     float *out = (float *)args[0] + (c * rows + k) * columns + column;
     const int64_t first = c * chunk, todo = total - first < chunk ? total - first : chunk;
-    const long width = (long)(columns - column < TI_COLUMNS ? columns - column : TI_COLUMNS);
-#define TI_CASE(m) case FN(m): FN(columns_block)(out, x, first, todo, nr, reduced, width, FN(m), scalars[0], root); break;
+    const long width = (long)ti_min(columns - column, TI_REDUCE_PANEL);
+#define TI_CASE(m) \
+      case TI_FOLDING_##m: FN(columns_block)(out, x, first, todo, &p->reduced, width, TI_FOLDING_##m, scale, root); break;
     switch (mode) {
       TI_CASE(SUM) TI_CASE(SUM_SQUARES) TI_CASE(SUM_MAGNITUDES) TI_CASE(PRODUCT) TI_CASE(LARGEST) TI_CASE(SMALLEST)
       TI_CASE(LARGEST_MAGNITUDE)
@@ -199,66 +185,60 @@ TI_KERNEL(reduce_columns) {
   return TI_OK;
 }
 
-/* reduce_integers: args [out long, in long]; ints as reduce_rows, modes SUM, PRODUCT, LARGEST, SMALLEST.
- * reduce_bools: args [out bool, in bool]; LARGEST is any, SMALLEST is all.
- */
 #define TI_WALK_REDUCTION(name, type, initial, statement) \
   TI_KERNEL(name) { \
     (void)scalars, (void)scratch; \
-    const int mode = (int)ints[0], nk = (int)ints[1], nr = (int)ints[2]; \
-    const int64_t total = ints[3], chunk = ints[4], chunks = ints[5]; \
-    const int64_t *kept = ints + TI_REDUCE_HEADER, *reduced = kept + 2 * TI_REDUCE_DIMS; \
+    const reduce_ints *const p = (const reduce_ints *)ints; \
+    const int mode = (int)p->folding; \
+    const int64_t total = p->total, chunk = p->chunk, chunks = p->chunks; \
+    const reduce_space *const reduced = &p->reduced; \
     int64_t index[TI_REDUCE_DIMS]; \
     for (int64_t item = begin; item < end; item++) { \
-      const type *x = (const type *)args[1] + FN(offset_of)(item / chunks, nk, kept, index); \
+      const type *x = (const type *)args[1] + FN(offset_of)(item / chunks, &p->kept, index); \
       const int64_t first = item % chunks * chunk; \
-      int64_t todo = total - first < chunk ? total - first : chunk, offset = FN(offset_of)(first, nr, reduced, index); \
+      int64_t todo = total - first < chunk ? total - first : chunk, offset = FN(offset_of)(first, reduced, index); \
       type r = initial; \
       while (todo > 0) { \
-        int64_t run = reduced[nr - 1] - index[nr - 1] < todo ? reduced[nr - 1] - index[nr - 1] : todo; \
-        const int64_t stride = reduced[TI_REDUCE_DIMS + nr - 1]; \
+        const int64_t run = ti_min(reduced->shape[reduced->dims - 1] - index[reduced->dims - 1], todo); \
+        const int64_t stride = reduced->strides[reduced->dims - 1]; \
         const type *row = x + offset; \
         statement \
         todo -= run; \
-        offset = FN(next_run)(offset, nr, reduced, index); \
+        offset = FN(next_run)(offset, reduced, index); \
       } \
       ((type *)args[0])[item] = r; \
     } \
     return TI_OK; \
   }
 TI_WALK_REDUCTION(reduce_integers, int64_t,
-  (mode == FN(PRODUCT) ? 1 : mode == FN(LARGEST) ? INT64_MIN : mode == FN(SMALLEST) ? INT64_MAX : 0), {
+  (mode == TI_FOLDING_PRODUCT ? 1 : mode == TI_FOLDING_LARGEST ? INT64_MIN : mode == TI_FOLDING_SMALLEST ? INT64_MAX : 0), {
   switch (mode) {
-    case FN(SUM): for (int64_t i = 0; i < run; i++) r = (int64_t)((uint64_t)r + (uint64_t)row[i * stride]); break;
-    case FN(PRODUCT): for (int64_t i = 0; i < run; i++) r = (int64_t)((uint64_t)r * (uint64_t)row[i * stride]); break;
-    case FN(LARGEST): for (int64_t i = 0; i < run; i++) r = row[i * stride] > r ? row[i * stride] : r; break;
+    case TI_FOLDING_SUM: for (int64_t i = 0; i < run; i++) r = (int64_t)((uint64_t)r + (uint64_t)row[i * stride]); break;
+    case TI_FOLDING_PRODUCT: for (int64_t i = 0; i < run; i++) r = (int64_t)((uint64_t)r * (uint64_t)row[i * stride]); break;
+    case TI_FOLDING_LARGEST: for (int64_t i = 0; i < run; i++) r = row[i * stride] > r ? row[i * stride] : r; break;
     default: for (int64_t i = 0; i < run; i++) r = row[i * stride] < r ? row[i * stride] : r; break;
   }
 })
-TI_WALK_REDUCTION(reduce_bools, uint8_t, (mode == FN(SMALLEST)), {
-  if (mode == FN(LARGEST)) for (int64_t i = 0; i < run; i++) r |= row[i * stride];
+TI_WALK_REDUCTION(reduce_bools, uint8_t, (mode == TI_FOLDING_SMALLEST), {
+  if (mode == TI_FOLDING_LARGEST) for (int64_t i = 0; i < run; i++) r |= row[i * stride];
   else for (int64_t i = 0; i < run; i++) r &= row[i * stride];
 })
 
-/* arg_rows: args [values, indices long, in] over rows that lie dense; values and in are float, or long.
- *
- *   ints   [row length, smallest, is long]   items  rows
- * The first NaN wins, else the first of equal extremes.
- */
 TI_KERNEL(arg_rows) {
   (void)scalars, (void)scratch;
-  const int64_t n = ints[0];
-  const int smallest = (int)ints[1];
+  const arg_rows_ints *const p = (const arg_rows_ints *)ints;
+  const int64_t n = p->extent;
+  const int smallest = (int)p->smallest;
   int64_t *indices = (int64_t *)args[1];
   for (int64_t item = begin; item < end; item++) {
     int64_t best = 0;
-    if (ints[2]) {
+    if (p->is_long) {
       const int64_t *x = (const int64_t *)args[2] + item * n;
       for (int64_t i = 1; i < n; i++) if (smallest ? x[i] < x[best] : x[i] > x[best]) best = i;
       ((int64_t *)args[0])[item] = x[best];
     } else {
       const float *x = (const float *)args[2] + item * n;
-      float r = (float)FN(reduce_run)(x, 1, n, smallest ? FN(SMALLEST) : FN(LARGEST));
+      float r = (float)FN(reduce_run)(x, 1, n, smallest ? TI_FOLDING_SMALLEST : TI_FOLDING_LARGEST);
       if (r != r) while (best < n - 1 && x[best] == x[best]) best++;
       else while (best < n - 1 && x[best] != r) best++;
       ((float *)args[0])[item] = x[best];
@@ -268,16 +248,14 @@ TI_KERNEL(arg_rows) {
   return TI_OK;
 }
 
-/* moment_rows: args [variance float, mean float, in float] over rows that lie dense; two passes.
- *
- *   ints   [row length, root]   scalars  [divisor]: at most 0 gives infinity or NaN as eager does   items  rows
- */
 TI_KERNEL(moment_rows) {
   (void)scratch;
-  const int64_t n = ints[0];
+  const moment_rows_ints *const p = (const moment_rows_ints *)ints;
+  const double divisor = ((const moment_rows_scalars *)scalars)->divisor;
+  const int64_t n = p->extent;
   for (int64_t item = begin; item < end; item++) {
     const float *x = (const float *)args[2] + item * n;
-    const double mean = FN(reduce_run)(x, 1, n, FN(SUM)) / (double)n;
+    const double mean = FN(reduce_run)(x, 1, n, TI_FOLDING_SUM) / (double)n;
     const VF centre = FN(set)((float)mean);
     double squares = 0;
     for (int64_t i0 = 0; i0 < n; i0 += 2048) {
@@ -292,20 +270,19 @@ TI_KERNEL(moment_rows) {
       squares += FN(sum_lanes)(a + b);
       for (; i < i1; i++) squares += ((double)x[i] - mean) * ((double)x[i] - mean);
     }
-    const double variance = squares / (scalars[0] > 0 ? scalars[0] : 0.);
-    ((float *)args[0])[item] = (float)(ints[1] ? sqrt(variance) : variance);
+    const double variance = squares / (divisor > 0 ? divisor : 0.);
+    ((float *)args[0])[item] = (float)(p->root ? sqrt(variance) : variance);
     ((float *)args[1])[item] = (float)mean;
   }
   return TI_OK;
 }
 
-/* logsumexp_rows: args [out float, in float] over rows that lie dense.   ints [row length]   items  rows */
 TI_KERNEL(logsumexp_rows) {
   (void)scalars, (void)scratch;
-  const int64_t n = ints[0];
+  const int64_t n = ((const logsumexp_rows_ints *)ints)->extent;
   for (int64_t item = begin; item < end; item++) {
     const float *x = (const float *)args[1] + item * n;
-    float top = (float)FN(reduce_run)(x, 1, n, FN(LARGEST));
+    float top = (float)FN(reduce_run)(x, 1, n, TI_FOLDING_LARGEST);
     if (isinf(top)) top = 0.f; /* as eager: infinities come out of exp and log by themselves */
     double sum = 0;
     for (int64_t i0 = 0; i0 < n; i0 += 2048) {
@@ -321,7 +298,6 @@ TI_KERNEL(logsumexp_rows) {
   return TI_OK;
 }
 
-#undef TI_COLUMNS
 #undef TI_VECTORS
 #undef TI_CASE
 #undef TI_WALK_REDUCTION

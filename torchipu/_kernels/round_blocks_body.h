@@ -1,22 +1,17 @@
-/* The rounding of what a kernel has written: it ends a call of any kernel, chunk by chunk, on the thread and in the cache
- * where the floats are. Its items are those of the kernel that it ends.
- *
- * The bits of an element are those of its number within the result, whoever writes it and in whatever order: a run of
- * elements may begin and end anywhere, and is rounded in the groups of 32 that rounding_body.h counts.
+/* The rounding of what a kernel has written; table/round_blocks.py says what it takes. A run of elements may begin and end
+ * anywhere, and is rounded in the groups of 32 that rounding_body.h counts.
  */
+#include "rounding_body.h"
+
 #ifndef TORCHIPU_ROUND_BLOCKS
 #define TORCHIPU_ROUND_BLOCKS
-enum { TI_BLOCK_DIMS = 6, TI_GROUP = 32 };
-/* A dimension of the space that items cut into blocks. Place x is element x % inner * step + x / inner % middle * outer +
- * x / inner / middle * outmost. */
-typedef struct { int64_t size, block, inner, step, middle, outer, outmost; } ti_block_dim;
+enum { TI_GROUP = 32 };
 
-static inline int64_t ti_element(const ti_block_dim *d, int64_t x) {
+static inline int64_t ti_element(const block_dim *d, int64_t x) {
   const int64_t row = x / d->inner;
   return x % d->inner * d->step + row % d->middle * d->outer + row / d->middle * d->outmost;
 }
 #endif
-#include "rounding_body.h"
 
 typedef struct { const float *s; uint16_t *h; FN(keys) keys; int is_stochastic, overflow; } FN(rounding);
 
@@ -48,18 +43,15 @@ static void FN(round_elements)(const FN(rounding) *r, int64_t first, int64_t cou
   }
 }
 
-/* round_blocks: args floats, halves, the random words of the result or NULL to round to nearest
- *   ints     [overflow, element that comes first, element that the floats begin with, dimensions, which of them a run goes along, then of each: size, block,
- *            inner, step, middle, outer, outmost; see ti_block_dim]
- *   items    blocks of the space, the last dimension fastest */
 TI_KERNEL(round_blocks) {
   (void)scalars, (void)scratch;
+  const round_blocks_ints *const p = (const round_blocks_ints *)ints;
   const int64_t *state = (const int64_t *)args[2];
   const int is_stochastic = !FN(rounds_to_nearest)(state);
   const FN(keys) keys = is_stochastic ? FN(keys_of)(state) : (FN(keys)){0, 0};
-  const FN(rounding) r = {(const float *)args[0] - ints[2], (uint16_t *)args[1], keys, is_stochastic, (int)ints[0]};
-  const int64_t dims = ints[3], along = ints[4];
-  const ti_block_dim *d = (const ti_block_dim *)(ints + 5);
+  const FN(rounding) r = {(const float *)args[0] - p->begins, (uint16_t *)args[1], keys, is_stochastic, (int)p->overflow};
+  const int64_t dims = p->num_dims, along = p->along;
+  const block_dim *d = p->dims;
   for (int64_t item = begin; item < end; item++) {
     int64_t first[TI_BLOCK_DIMS], last[TI_BLOCK_DIMS], at[TI_BLOCK_DIMS], rest = item;
     for (int64_t k = dims - 1; k >= 0; k--) {
@@ -69,7 +61,7 @@ TI_KERNEL(round_blocks) {
       rest /= blocks;
     }
     for (;;) {
-      int64_t base = ints[1];
+      int64_t base = p->first;
       for (int64_t k = 0; k < dims; k++)
         if (k != along) base += ti_element(d + k, at[k]);
       for (int64_t x = first[along]; x < last[along];) {

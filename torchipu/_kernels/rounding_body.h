@@ -10,8 +10,8 @@
  * or high half of word 16 g + p % 16. Whoever rounds begins at a multiple of 32 elements.
  */
 #include "philox.h"
+#include "table/round_blocks.h"
 enum { FN(FETCH) = 512 };  /* floats ahead of those that are rounded */
-enum { FN(OVERFLOW_INFINITY), FN(OVERFLOW_NAN), FN(OVERFLOW_SATURATE) };
 
 /* The keys of a stream; `state` is [seed, replica in the low half, stream, micro-batch]. */
 typedef struct {
@@ -56,8 +56,8 @@ TI_INLINE VU FN(random_halves)(FN(keys) keys, int64_t i) {
 TI_INLINE VF FN(overflowed)(VF x, int overflow) {
   const VI bits = (VI)x, sign = bits & INT32_MIN, size = bits & INT32_MAX;
   const VI beyond = (size >= 0x47800000) & (size <= 0x7f800000);
-  const int32_t stand_in = overflow == FN(OVERFLOW_NAN) ? 0x7fc00000
-                           : overflow == FN(OVERFLOW_SATURATE) ? 0x477fe000 : 0x7f800000;
+  const int32_t stand_in = overflow == TI_HALF_OVERFLOW_NAN ? 0x7fc00000
+                           : overflow == TI_HALF_OVERFLOW_SATURATE ? 0x477fe000 : 0x7f800000;
   return (VF)((beyond & (sign | stand_in)) | (~beyond & bits));
 }
 
@@ -143,7 +143,7 @@ TI_INLINE void FN(round_group)(float *d, uint16_t *h, const float *s, long mask,
 TI_INLINE void FN(nearest_any)(float *d, uint16_t *h, const float *s, long mask, long n, int overflow) {
   for (long i = 0; i < n; i += VL) {
     const VF x = FN(to_be_rounded)(s, mask, i, n);
-    const int is_plain = overflow == FN(OVERFLOW_INFINITY);
+    const int is_plain = overflow == TI_HALF_OVERFLOW_INFINITY;
     FN(put)(d, h, i, n, FN(nearest_halves)(is_plain ? x : FN(rounded_to_nearest)(x, overflow)));
   }
 }

@@ -1,4 +1,4 @@
-/* Gradients of a convolution in front of a max-pool, from the gradient of what the pool kept.
+/* Gradients of a convolution in front of a max-pool; table/sparse_conv.py says what the kernels take.
  *
  * The pool passes one value of each window on, so all other gradients of the convolution's results are zero and are
  * never written. The image lies channels-last, so that a row of the window is one run of kw * ic floats; each gradient
@@ -9,17 +9,13 @@
 
 #ifndef TORCHIPU_SPARSE_CONV_SHAPE
 #define TORCHIPU_SPARSE_CONV_SHAPE
-/* lanes: floats kept for the channels of a pixel, which are then on whole vectors, or ic; run: floats kept for
- * kw * lanes, a multiple of 16; images: images of a chunk; pooled: results of the pool in a plane; gated: a ReLU came
- * after the pool. */
-typedef struct {
-  int64_t n, ic, oc, h, w, oh, ow, kh, kw, sh, sw, ph, pw, run, images, want_dx, pooled, lanes, gated;
-} ti_sparse_conv;
-enum { TI_SPARSE_SLACK = 32 };
-static inline int64_t ti_sparse_image(const ti_sparse_conv *s) {
-  return ((s->h + 2 * s->ph) * (s->w + 2 * s->pw) * s->lanes + s->kw * s->lanes + TI_SPARSE_SLACK + 15) / 16 * 16;
+static inline int64_t ti_sparse_image(const sparse_conv_ints *s) {
+  const int64_t pixels = (s->h + 2 * s->ph) * (s->w + 2 * s->pw) + s->window.kw;
+  return ti_ceil(pixels * s->window.lanes + TI_SPARSE_SLACK, 16) * 16;
 }
-static inline int64_t ti_sparse_list(const ti_sparse_conv *s) { return (s->oc * s->oh * s->ow + TI_SPARSE_SLACK + 15) / 16 * 16; }
+static inline int64_t ti_sparse_list(const sparse_conv_ints *s) {
+  return ti_ceil(s->window.oc * s->oh * s->ow + TI_SPARSE_SLACK, 16) * 16;
+}
 /* A gradient in the order of the pixels: its value and the place of its channel's weights. */
 typedef struct { float value; int32_t weight; } ti_entry;
 #endif
@@ -47,30 +43,30 @@ static void FN(prefetch)(const float *p, int64_t n) {
   for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(p + i);
 }
 
-static void FN(to_channels_last)(const ti_sparse_conv *s, const float *x, float *last) {
+static void FN(to_channels_last)(const sparse_conv_ints *s, const float *x, float *last) {
   const int64_t wp = s->w + 2 * s->pw;
-  for (int64_t c = 0; c < s->ic; c++)
+  for (int64_t c = 0; c < s->window.ic; c++)
     for (int64_t h = 0; h < s->h; h++) {
-      float *d = last + ((h + s->ph) * wp + s->pw) * s->lanes + c;
+      float *d = last + ((h + s->ph) * wp + s->pw) * s->window.lanes + c;
       const float *row = x + (c * s->h + h) * s->w;
-      if (s->lanes == 1) memcpy(d, row, (size_t)s->w * 4);
-      else for (int64_t w = 0; w < s->w; w++) d[w * s->lanes] = row[w];
+      if (s->window.lanes == 1) memcpy(d, row, (size_t)s->w * 4);
+      else for (int64_t w = 0; w < s->w; w++) d[w * s->window.lanes] = row[w];
     }
 }
 
-static void FN(from_channels_last)(const ti_sparse_conv *s, const float *last, float *x) {
+static void FN(from_channels_last)(const sparse_conv_ints *s, const float *last, float *x) {
   const int64_t wp = s->w + 2 * s->pw;
-  for (int64_t c = 0; c < s->ic; c++)
+  for (int64_t c = 0; c < s->window.ic; c++)
     for (int64_t h = 0; h < s->h; h++) {
-      const float *d = last + ((h + s->ph) * wp + s->pw) * s->lanes + c;
+      const float *d = last + ((h + s->ph) * wp + s->pw) * s->window.lanes + c;
       float *row = x + (c * s->h + h) * s->w;
-      for (int64_t w = 0; w < s->w; w++) row[w] = d[w * s->lanes];
+      for (int64_t w = 0; w < s->w; w++) row[w] = d[w * s->window.lanes];
     }
 }
 
 /* Lists the gradients of one channel: value and pixel; returns how many there are, or -1 for a bad index. With `passed`,
  * the results of a ReLU, only gradients of those above zero (or NaN) count. */
-static int64_t FN(list_gradients)(const ti_sparse_conv *s, const float *dy, const int64_t *index, const float *passed, int all,
+static int64_t FN(list_gradients)(const sparse_conv_ints *s, const float *dy, const int64_t *index, const float *passed, int all,
                                   float *value, int32_t *pixel) {
   const int64_t pixels = s->oh * s->ow;
   int64_t count = 0, i = 0;
@@ -174,38 +170,38 @@ TI_INLINE void FN(gather_short)(const int nb, int64_t count, const float *value,
 }
 #endif
 
-static void FN(weight_gradient)(const ti_sparse_conv *s, int64_t count, const float *value, const int32_t *pixel,
+static void FN(weight_gradient)(const sparse_conv_ints *s, int64_t count, const float *value, const int32_t *pixel,
                                 const int32_t *begins, const float *x, float *dw) {
-  const int64_t wp = (s->w + 2 * s->pw) * s->lanes, vectors = ti_ceil(s->kw * s->lanes, VL);
+  const int64_t wp = (s->w + 2 * s->pw) * s->window.lanes, vectors = ti_ceil(s->window.kw * s->window.lanes, VL);
 #if VL == 16
-  if (s->kw * s->lanes <= 8 && s->kh <= 8) {
-    const int nb = (int)s->kh;
-    TI_RUNS(gather_short, count, value, pixel, begins, x, wp, s->run, dw)
+  if (s->window.kw * s->window.lanes <= 8 && s->window.kh <= 8) {
+    const int nb = (int)s->window.kh;
+    TI_RUNS(gather_short, count, value, pixel, begins, x, wp, s->window.run, dw)
     return;
   }
 #endif
-  for (int64_t row = 0; row < s->kh; row += 2)
+  for (int64_t row = 0; row < s->window.kh; row += 2)
     for (int64_t v = 0; v < vectors; v += 5) {
       const int nb = (int)ti_min(5, vectors - v);
       const float *from = x + row * wp + v * VL;
-      float *to = dw + row * s->run + v * VL;
-      if (row + 1 < s->kh) { TI_RUNS(gather_runs, 1, count, value, pixel, begins, from, wp, s->run, to) }
-      else { TI_RUNS(gather_runs, 0, count, value, pixel, begins, from, wp, s->run, to) }
+      float *to = dw + row * s->window.run + v * VL;
+      if (row + 1 < s->window.kh) { TI_RUNS(gather_runs, 1, count, value, pixel, begins, from, wp, s->window.run, to) }
+      else { TI_RUNS(gather_runs, 0, count, value, pixel, begins, from, wp, s->window.run, to) }
     }
 }
 
 /* Sorts the entries of all channels by pixel, so that each pixel's window of dx is read and written once; pixel by
  * pixel and not vector by vector, since windows overlap and a load behind a store in flight would wait for it. */
-static void FN(input_gradient)(const ti_sparse_conv *s, const int32_t *counts, const float *value, const int32_t *pixel,
+static void FN(input_gradient)(const sparse_conv_ints *s, const int32_t *counts, const float *value, const int32_t *pixel,
                                const int32_t *begins, int32_t *first, ti_entry *sorted, const float *w, float *dx) {
-  const int64_t wp = (s->w + 2 * s->pw) * s->lanes, vectors = ti_ceil(s->kw * s->lanes, VL);
-  const int64_t pixels = s->oh * s->ow, size = s->kh * s->run;
+  const int64_t wp = (s->w + 2 * s->pw) * s->window.lanes, vectors = ti_ceil(s->window.kw * s->window.lanes, VL);
+  const int64_t pixels = s->oh * s->ow, size = s->window.kh * s->window.run;
   int64_t total = 0;
-  for (int64_t o = 0; o < s->oc; o++) total += counts[o];
+  for (int64_t o = 0; o < s->window.oc; o++) total += counts[o];
   memset(first, 0, (size_t)(pixels + 1) * 4);
   for (int64_t e = 0; e < total; e++) first[pixel[e] + 1]++;
   for (int64_t p = 0; p < pixels; p++) first[p + 1] += first[p];
-  for (int64_t o = 0, e = 0; o < s->oc; o++)
+  for (int64_t o = 0, e = 0; o < s->window.oc; o++)
     for (int64_t i = 0; i < counts[o]; i++, e++) {
       ti_entry *entry = sorted + first[pixel[e]]++;
       entry->value = value[e];
@@ -218,31 +214,21 @@ static void FN(input_gradient)(const ti_sparse_conv *s, const int32_t *counts, c
     float *at = dx + begins[q];
     if (special) {
       for (int64_t e = begin; e < first[q]; e++)
-        for (int64_t row = 0; row < s->kh; row++)
-          for (int64_t i = 0; i < s->kw * s->lanes; i++)
-            at[row * wp + i] += sorted[e].value * w[sorted[e].weight + row * s->run + i];
+        for (int64_t row = 0; row < s->window.kh; row++)
+          for (int64_t i = 0; i < s->window.kw * s->window.lanes; i++)
+            at[row * wp + i] += sorted[e].value * w[sorted[e].weight + row * s->window.run + i];
       continue;
     }
-    for (int64_t row = 0; row < s->kh; row++)
+    for (int64_t row = 0; row < s->window.kh; row++)
       for (int64_t v = 0; v < vectors; v += 8) {
         const int nb = (int)ti_min(8, vectors - v);
-        TI_RUNS(scatter_runs, sorted + begin, sorted + first[q], at + row * wp + v * VL, w + row * s->run + v * VL)
+        TI_RUNS(scatter_runs, sorted + begin, sorted + first[q], at + row * wp + v * VL, w + row * s->window.run + v * VL)
       }
   }
 }
 
-/* sparse_conv_backward
- *   args     dx [n, ic, h, w] (ignored unless want_dx), partial dw [chunks, oc, kh, run], partial db [chunks, oc];
- *            gradient of the pool's results [n, oc, pooled], their places in the plane oh x ow (int64), x [n, ic, h, w],
- *            packed weights [oc, kh, run]; results of the ReLU [n, oc, pooled] when gated
- *   ints     ti_sparse_conv
- *   items    chunks of `images` images
- *   scratch  two images; values, pixels and (two words each) sorted entries of an image; two words for each pixel and
- *            one for each channel */
 TI_KERNEL(sparse_conv_backward) {
-  ti_sparse_conv shape;
-  memcpy(&shape, ints, sizeof shape);
-  const ti_sparse_conv *s = &shape;
+  const sparse_conv_ints shape = *(const sparse_conv_ints *)ints, *const s = &shape;
   const int64_t length = ti_sparse_list(s), pixels = s->oh * s->ow;
   float *dx = (float *)args[0], *last = (float *)scratch, *dlast = last + ti_sparse_image(s);
   float *value = dlast + ti_sparse_image(s);
@@ -250,24 +236,25 @@ TI_KERNEL(sparse_conv_backward) {
   ti_entry *sorted = (ti_entry *)(pixel + length);
   const float *dy = (const float *)args[3], *x = (const float *)args[5], *w = (const float *)args[6];
   const int64_t *index = (const int64_t *)args[4];
-  const int64_t size = s->kh * s->run, image = s->ic * s->h * s->w;
-  const int special_w = s->want_dx && FN(any_special)(w, s->oc * size);
+  const int64_t size = s->window.kh * s->window.run, image = s->window.ic * s->h * s->w;
+  const int special_w = s->wants_dx && FN(any_special)(w, s->window.oc * size);
   (void)scalars;
   memset(last, 0, (size_t)ti_sparse_image(s) * 4);
   for (int64_t q = 0; q < pixels; q++)
-    begins[q] = (int32_t)((q / s->ow * s->sh * (s->w + 2 * s->pw) + q % s->ow * s->sw) * s->lanes);
+    begins[q] = (int32_t)((q / s->ow * s->sh * (s->w + 2 * s->pw) + q % s->ow * s->sw) * s->window.lanes);
   for (int64_t chunk = begin; chunk < end; chunk++) {
-    float *dw = (float *)args[1] + chunk * s->oc * size, *db = (float *)args[2] + chunk * s->oc;
-    memset(dw, 0, (size_t)(s->oc * size) * 4);
-    memset(db, 0, (size_t)s->oc * 4);
+    float *dw = (float *)args[1] + chunk * s->window.oc * size, *db = (float *)args[2] + chunk * s->window.oc;
+    memset(dw, 0, (size_t)(s->window.oc * size) * 4);
+    memset(db, 0, (size_t)s->window.oc * 4);
     for (int64_t i = chunk * s->images; i < ti_min(s->n, (chunk + 1) * s->images); i++) {
       FN(to_channels_last)(s, x + i * image, last);
-      if (i + 1 < s->n) FN(prefetch)(dy + (i + 1) * s->oc * s->pooled, s->oc * s->pooled);  /* another core may hold it */
+      const int64_t given = s->window.oc * s->pooled;
+      if (i + 1 < s->n) FN(prefetch)(dy + (i + 1) * given, given);  /* another core may hold it */
       const int all = special_w || FN(any_special)(x + i * image, image);
       int64_t e = 0;
-      for (int64_t o = 0; o < s->oc; o++) {
-        const int64_t plane = (i * s->oc + o) * s->pooled;
-        const float *gate = s->gated ? (const float *)args[7] + plane : NULL;
+      for (int64_t o = 0; o < s->window.oc; o++) {
+        const int64_t plane = (i * s->window.oc + o) * s->pooled;
+        const float *gate = s->has_relu ? (const float *)args[7] + plane : NULL;
         const int64_t count = FN(list_gradients)(s, dy + plane, index + plane, gate, all, value + e, pixel + e);
         if (count < 0) return TI_TRAP_INDEX;
         db[o] += FN(total)(value + e, count);
@@ -275,7 +262,7 @@ TI_KERNEL(sparse_conv_backward) {
         FN(weight_gradient)(s, count, value + e, pixel + e, begins, last, dw + o * size);
         e += count;
       }
-      if (!s->want_dx) continue;
+      if (!s->wants_dx) continue;
       memset(dlast, 0, (size_t)ti_sparse_image(s) * 4);
       FN(input_gradient)(s, counts, value, pixel, begins, first, sorted, w, dlast);
       FN(from_channels_last)(s, dlast, dx + i * image);
@@ -284,9 +271,9 @@ TI_KERNEL(sparse_conv_backward) {
   return TI_OK;
 }
 
-/* args: packed [oc, kh, run]; weight [oc, ic, kh, kw]. ints: oc, ic, kh, kw, run, lanes. items: oc. */
 TI_KERNEL(sparse_conv_pack) {
-  const int64_t ic = ints[1], kh = ints[2], kw = ints[3], run = ints[4], lanes = ints[5];
+  const sparse_window *const p = (const sparse_window *)ints;
+  const int64_t ic = p->ic, kh = p->kh, kw = p->kw, run = p->run, lanes = p->lanes;
   for (int64_t o = begin; o < end; o++) {
     float *d = (float *)args[0] + o * kh * run;
     const float *w = (const float *)args[1] + o * ic * kh * kw;
@@ -298,10 +285,10 @@ TI_KERNEL(sparse_conv_pack) {
   return TI_OK;
 }
 
-/* Adds the chunks in their order. args: dw [oc, ic, kh, kw], db [oc]; partial dw, partial db.
- * ints: oc, ic, kh, kw, run, lanes, chunks. items: oc; scratch: kh * run floats. */
 TI_KERNEL(sparse_conv_reduce) {
-  const int64_t oc = ints[0], ic = ints[1], kh = ints[2], kw = ints[3], run = ints[4], lanes = ints[5], chunks = ints[6], size = kh * run;
+  const sparse_window *const p = &((const sparse_conv_reduce_ints *)ints)->window;
+  const int64_t oc = p->oc, ic = p->ic, kh = p->kh, kw = p->kw, run = p->run, lanes = p->lanes, size = kh * run;
+  const int64_t chunks = ((const sparse_conv_reduce_ints *)ints)->chunks;
   float *sum = (float *)scratch;
   for (int64_t o = begin; o < end; o++) {
     const float *part = (const float *)args[2] + o * size;

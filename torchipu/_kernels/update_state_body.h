@@ -44,7 +44,7 @@ TI_INLINE VU FN(bits_for)(FN(target) *to, int k, int64_t i) {
 TI_INLINE void FN(write_half)(FN(target) *to, int k, int64_t i, int64_t width, VF v) {
   const FN(halves) halves =
       to->is_stochastic ? FN(halves_by)(v, FN(bits_for)(to, k, i), to->overflow)
-                        : FN(nearest_halves)(to->overflow == FN(OVERFLOW_INFINITY) ? v : FN(rounded_to_nearest)(v, to->overflow));
+                        : FN(nearest_halves)(to->overflow == TI_HALF_OVERFLOW_INFINITY ? v : FN(rounded_to_nearest)(v, to->overflow));
   uint16_t *p = (uint16_t *)to->args[k] + i;
   if (width >= VL) FN(store_halves)(p, halves);
   else memcpy(p, &halves, (size_t)width * 2);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torchipu._kernels.table.round_blocks import HalfOverflow
 from torchipu.host.memory import Memory
 from torchipu.host.storage import Place
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
@@ -15,7 +16,6 @@ WORDS = 4
 """LONG words of a stream: seed, replica, number of the op, micro-batch counter."""
 ROUNDING_STREAMS = 1 << 31
 """The streams of rounding are numbered from here, those of ops that draw random bits from 0."""
-OVERFLOWS = ("infinity", "nan", "saturate")  # as rounding_body.h numbers them
 
 
 class RandomStreams:
@@ -48,7 +48,7 @@ class RandomStreams:
         """Return how a half result is rounded, with the words where bits decide, as the precision pass has said."""
         if result.dtype is not DType.HALF:
             return TO_NEAREST
-        overflow = OVERFLOWS.index(str(op.attrs.get("half_overflow", OVERFLOWS[0])))
+        overflow = HalfOverflow[op.text("half_overflow", "infinity").upper()]
         first = op.attrs.get("rounding_stream")
         if not isinstance(first, int):
             return Rounding(None, overflow) if overflow else TO_NEAREST

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from torchipu._kernels.table.round_blocks import BLOCK_DIMS, BlockDim, RoundBlocksInts
 from torchipu.host.steps import Ending, Step
 from torchipu.optable.blocks import Along, Blocks
 from torchipu.optable.host_tensor import HostTensor, Rounding
 
 MOST_SCRATCH_FLOATS = 256 * 1024
 """Results of a chunk that may stay in scratch: what a second-level cache holds."""
-MOST_DIMS = 6  # TI_BLOCK_DIMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +96,22 @@ def simplified(blocks: Blocks) -> Blocks:
     return replace(blocks, dims=tuple(dims))
 
 
-def ints_of(ending: Ending) -> tuple[int, ...]:
-    """Return the ints of the kernel that rounds; see round_blocks_body.h.
+def ints_of(ending: Ending) -> RoundBlocksInts:
+    """Return the integers of the kernel that rounds.
 
     Raises:
         ValueError: The blocks have too many dimensions.
     """
     dims = ending.blocks.dims
-    if len(dims) > MOST_DIMS:
-        raise ValueError(f"items write blocks of {len(dims)} dimensions, at most {MOST_DIMS}")
+    if len(dims) > BLOCK_DIMS:
+        raise ValueError(f"items write blocks of {len(dims)} dimensions, at most {BLOCK_DIMS}")
     steps = [dim.step if dim.size > 1 else 1 << 62 for dim in dims]
-    along = steps.index(min(steps)) if steps else 0
-    numbers = [
-        number for dim in dims
-        for number in (dim.size, dim.block, max(1, dim.inner), max(1, dim.step), max(1, dim.middle), dim.outer,
-                       dim.outmost)
-    ]
-    return (ending.rounding.overflow, ending.blocks.first, ending.begins, len(dims), along, *numbers)
+    return RoundBlocksInts(
+        ending.rounding.overflow, ending.blocks.first, ending.begins, len(dims),
+        along=steps.index(min(steps)) if steps else 0,
+        dims=tuple(
+            BlockDim(dim.size, dim.block, max(1, dim.inner), max(1, dim.step), max(1, dim.middle), dim.outer,
+                     dim.outmost)
+            for dim in dims
+        ),
+    )

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchipu._kernels.table.attention import ATTENTION, ATTENTION_BACKWARD, AttentionInts, AttentionScalars
+from torchipu._kernels.table.reduce import Folding
 from torchipu.device.codelets import busiest_elements, vector_codelet
 from torchipu.device.matrix_unit import matmul_vertices
 from torchipu.host.emit import half_partial_attention
 from torchipu.host.emit.chain import broadcast
-from torchipu.host.emit.reduce import SUM, emit_reduction
+from torchipu.host.emit.reduce import emit_reduction
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
@@ -258,7 +259,7 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     shape = (batches * key_heads, heads // key_heads, keys * width)
     for held, out in zip(apart, outputs[1:], strict=True):
         members = HostTensor(held.buffer, held.offset, shape, contiguous_strides(shape), DType.FLOAT)
-        emit_reduction(plan, out, members, (1,), SUM)
+        emit_reduction(plan, out, members, (1,), Folding.SUM)
 
 
 register(

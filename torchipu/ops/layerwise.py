@@ -15,8 +15,6 @@ from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import OpSpec, register
 from torchipu.target import Target
 
-LAMB, LARS = 0, 1
-
 _SQUARES = reduction_codelet("popops::Reduce<square-add,float>")
 _DIRECTION = vector_codelet(
     "popops::LambDirection", 46, 28, code_bytes=900, source="estimate: AdamUpdater and a scaled addition"
@@ -48,10 +46,12 @@ def _lower_lars(op: Op, target: Target) -> tuple[Vertices, ...]:
     return (*norms, elementwise_set(target, _MOMENTUM, count, state.dtype))
 
 
-def _ratio(plan: HostPlanner, partial: HostTensor, hyper: HostTensor, blocks: int, kind: int) -> HostTensor:
+def _ratio(
+    plan: HostPlanner, partial: HostTensor, hyper: HostTensor, blocks: int, rule: kernels.Layerwise,
+) -> HostTensor:
     """Emit the ratio of the norms of a tensor from the sums of its blocks."""
     ratio = plan.scratch((1,))
-    plan.step(kernels.TRUST_RATIO, [ratio], [partial, hyper], ints=(blocks, kind))
+    plan.step(kernels.TRUST_RATIO, [ratio], [partial, hyper], ints=kernels.TrustRatioInts(blocks, rule))
     return ratio
 
 
@@ -69,7 +69,7 @@ def _emit_lamb(op: Op, plan: HostPlanner) -> None:
         plan, kernels.LAMB_DIRECTION, [*(state[name] for name in moments), direction, partial],
         [param, grad, hyper, step], count, rounding=rounded(op, plan, moments, state),
     )
-    ratio = _ratio(plan, partial, hyper, blocks, LAMB)
+    ratio = _ratio(plan, partial, hyper, blocks, kernels.Layerwise.LAMB)
     rounding = rounded(op, plan, ("param",), state)
     update(plan, kernels.LAMB_APPLY, [param], [ratio, direction, hyper], count, rounding=rounding)
 
@@ -85,7 +85,7 @@ def _emit_lars(op: Op, plan: HostPlanner) -> None:
     blocks = -(-count // SPAN)
     partial = plan.scratch((2 * blocks,), DType.LONG)
     update(plan, kernels.LARS_NORMS, [partial], [param, grad], count)
-    ratio = _ratio(plan, partial, hyper, blocks, LARS)
+    ratio = _ratio(plan, partial, hyper, blocks, kernels.Layerwise.LARS)
     rounding = rounded(op, plan, written, state)
     update(plan, kernels.LARS_APPLY, [state[name] for name in written], [ratio, grad, hyper], count, rounding=rounding)
 

@@ -19,9 +19,6 @@ from torchipu.optable.planner import Emitter, HostPlanner
 from torchipu.optable.spec import FLOATING, OpSpec, register
 from torchipu.target import Target
 
-HAS_WEIGHT, HAS_BIAS, HAS_RUNNING, FROM_RUNNING, HAS_ADDEND, IS_RELU = 1, 2, 4, 8, 16, 32
-WANTS_PARTIALS = 4  # layer_norm_grad
-SPLIT_ELEMENTS = 16384  # of a channel that are summed in float; must match norm_body.h
 ROWS_GRAIN_ELEMENTS = 16384
 
 # --------------------------------------------------------------------------- device side
@@ -109,9 +106,12 @@ def _data(op: Op, plan: HostPlanner, name: str) -> HostTensor:
     return plan.value(tensor, DType.FLOAT)
 
 
-def _flags(op: Op) -> int:
-    has_bias = op.operand("bias") is not None
-    return (HAS_WEIGHT if op.operand("weight") is not None else 0) | (HAS_BIAS if has_bias else 0)
+def _has(op: Op, name: str) -> bool:
+    return op.operand(name) is not None
+
+
+def _eps(op: Op) -> kernels.NormScalars:
+    return kernels.NormScalars(_number(op, "eps"))
 
 
 def _for_rows(emit: Emitter) -> Emitter:
@@ -135,8 +135,8 @@ def _emit_layer_norm(op: Op, plan: HostPlanner) -> None:
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
     operands = [x, _floats(plan, op.operand("weight"), x), _floats(plan, op.operand("bias"), x)]
     rows = x.num_elements // width if width else 0
-    plan.step(kernels.LAYER_NORM, outputs, operands, ints=(width, _flags(op)), scalars=(_number(op, "eps"),),
-              items=rows,
+    plan.step(kernels.LAYER_NORM, outputs, operands,
+              ints=kernels.LayerNormInts(width, _has(op, "weight"), _has(op, "bias")), scalars=_eps(op), items=rows,
               grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, width)),
               writes=[Blocks.rows(rows, held) for held in outputs])
 
@@ -153,13 +153,14 @@ def _emit_layer_norm_grad(op: Op, plan: HostPlanner) -> None:
     partials = plan.scratch((max(1, chunks) if wants else 1, 2, width))
     statistics = [_data(op, plan, "mean"), _data(op, plan, "rstd")]
     weight = op.operand("weight")
-    flags = (HAS_WEIGHT if weight is not None else 0) | (WANTS_PARTIALS if wants else 0)
     plan.step(kernels.LAYER_NORM_GRAD, [_result(plan, dx, x.shape), partials],
-              [dy, x, *statistics, _floats(plan, weight, x)], ints=(rows, width, chunk, flags), items=chunks,
+              [dy, x, *statistics, _floats(plan, weight, x)],
+              ints=kernels.LayerNormGradInts(rows, width, chunk, weight is not None, wants), items=chunks,
               writes=[Blocks.runs(chunk * width, x)])
     if wants:
         plan.step(kernels.SUM_PARTIALS, [_result(plan, dweight, (width,)), _result(plan, dbias, (width,))], [partials],
-                  ints=(chunks, width), items=width, grain=64, writes=[Blocks.of((width,), (1,))] * 2)
+                  ints=kernels.SumPartialsInts(chunks, width), items=width, grain=64,
+                  writes=[Blocks.of((width,), (1,))] * 2)
 
 
 def _group_sizes(op: Op) -> tuple[int, int, int, int]:
@@ -173,8 +174,9 @@ def _emit_group_norm(op: Op, plan: HostPlanner) -> None:
     x = _data(op, plan, "input")
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
     operands = [x, _floats(plan, op.operand("weight"), x), _floats(plan, op.operand("bias"), x)]
-    plan.step(kernels.GROUP_NORM, outputs, operands, ints=(depth, positions, groups, _flags(op)),
-              scalars=(_number(op, "eps"),), items=samples * groups,
+    plan.step(kernels.GROUP_NORM, outputs, operands,
+              ints=kernels.GroupNormInts(depth, positions, groups, _has(op, "weight"), _has(op, "bias")),
+              scalars=_eps(op), items=samples * groups,
               grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, depth * positions)),
               writes=[Blocks.rows(samples * groups, held) for held in outputs])
 
@@ -188,11 +190,11 @@ def _emit_group_norm_grad(op: Op, plan: HostPlanner) -> None:
     weight = op.operand("weight")
     operands = [dy, x, _data(op, plan, "mean"), _data(op, plan, "rstd"), _floats(plan, weight, x)]
     plan.step(kernels.GROUP_NORM_GRAD, [_result(plan, dx, x.shape), partials], operands,
-              ints=(depth, positions, groups, 1 if weight is not None else 0), items=samples * groups,
+              ints=kernels.GroupNormInts(depth, positions, groups, weight is not None), items=samples * groups,
               grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, depth * positions)), writes=[Blocks.rows(samples * groups, x)])
     if dweight is not None or dbias is not None:
         plan.step(kernels.SUM_PARTIALS, [_result(plan, dweight, (channels,)), _result(plan, dbias, (channels,))],
-                  [partials], ints=(samples, channels), items=channels, grain=64,
+                  [partials], ints=kernels.SumPartialsInts(samples, channels), items=channels, grain=64,
                   writes=[Blocks.of((channels,), (1,))] * 2)
 
 
@@ -211,8 +213,8 @@ class _Batch:
     def __init__(self, x: HostTensor) -> None:
         self.samples, self.channels = x.shape[0], x.shape[1]
         self.positions = prod(x.shape[2:])
-        self.rows = max(1, SPLIT_ELEMENTS // max(1, self.positions))
-        self.piece = max(1, min(self.positions, SPLIT_ELEMENTS))
+        self.rows = max(1, kernels.NORM_SPLIT // max(1, self.positions))
+        self.piece = max(1, min(self.positions, kernels.NORM_SPLIT))
         self.splits = ceil_div(self.samples, self.rows) * ceil_div(self.positions, self.piece)
         each = self.samples * self.positions
         self.whole = each <= 8192 or (each <= 131072 and self.channels >= 32)
@@ -231,8 +233,9 @@ class _Batch:
         """What items write that are channels, of the data."""
         return Blocks.of((self.samples, self.channels, self.positions), (self.samples, 1, self.positions))
 
-    def ints(self, flags: int) -> tuple[int, ...]:
-        return (self.samples, self.channels, self.positions, self.rows, self.piece, flags)
+    @property
+    def ints(self) -> kernels.BatchInts:
+        return kernels.BatchInts(self.samples, self.channels, self.positions, self.rows, self.piece)
 
 
 def _emit_batch_norm(op: Op, plan: HostPlanner) -> None:
@@ -260,8 +263,11 @@ def emit_batch_norm(
     y, mean, rstd = (plan.output(tensor, DType.FLOAT) for tensor in (result, *op.outputs[1:3]))
     has_running = running[0] is not None and len(op.outputs) == 5
     new = [plan.output(tensor, DType.FLOAT) for tensor in op.outputs[3:]] if has_running else [mean, rstd]
-    flags = _flags(op) | (HAS_RUNNING if has_running else 0) | (HAS_ADDEND if added else 0) | (IS_RELU * is_relu)
-    ints, scalars = sizes.ints(flags), (_number(op, "eps"), _number(op, "momentum"))
+    ints = sizes.ints._replace(
+        has_weight=_has(op, "weight"), has_bias=_has(op, "bias"), has_running=has_running,
+        has_addend=addend is not None, has_relu=is_relu,
+    )
+    scalars = kernels.BatchScalars(_number(op, "eps"), _number(op, "momentum"))
     if sizes.whole and sizes.positions > 1:
         plan.step(kernels.BATCH_NORM, [y, mean, rstd, *new], [*old, x, weight, bias, *added], ints=ints,
                   scalars=scalars, items=sizes.channels, grain=sizes.channels_per_chunk,
@@ -277,7 +283,7 @@ def emit_batch_norm(
         plan.step(kernels.BATCH_STATISTICS, statistics, [*old, partials], ints=ints, scalars=scalars,
                   items=sizes.channels,
                   grain=64, writes=[sizes.statistics] * len(statistics))
-    plan.step(kernels.BATCH_APPLY, [y], [x, mean, rstd, weight, bias, *added], ints=ints, scalars=scalars,
+    plan.step(kernels.BATCH_APPLY, [y], [x, mean, rstd, weight, bias, *added], ints=ints, scalars=_eps(op),
               items=sizes.by_rows, grain=sizes.per_item, writes=[Blocks.rows(sizes.by_rows, y)])
 
 
@@ -289,8 +295,8 @@ def _emit_batch_norm_inference(op: Op, plan: HostPlanner) -> None:
     y, *_ = (plan.output(result, DType.FLOAT) for result in op.outputs)
     plan.step(kernels.BATCH_APPLY, [y], [x, _data(op, plan, "running_mean"), _data(op, plan, "running_var"), weight,
                                          bias],
-              ints=sizes.ints(_flags(op) | FROM_RUNNING), scalars=(_number(op, "eps"), 0.0),
-              items=sizes.by_rows, grain=sizes.per_item, writes=[Blocks.rows(sizes.by_rows, y)])
+              ints=sizes.ints._replace(has_weight=_has(op, "weight"), has_bias=_has(op, "bias"), from_running=True),
+              scalars=_eps(op), items=sizes.by_rows, grain=sizes.per_item, writes=[Blocks.rows(sizes.by_rows, y)])
 
 
 def _emit_batch_norm_grad(op: Op, plan: HostPlanner) -> None:
@@ -300,8 +306,7 @@ def _emit_batch_norm_grad(op: Op, plan: HostPlanner) -> None:
     names = ("save_mean", "save_invstd") if train else ("running_mean", "running_var")
     mean, spread = (_data(op, plan, name) for name in names)
     weight = op.operand("weight")
-    flags = (HAS_WEIGHT if weight is not None else 0) | (0 if train else FROM_RUNNING)
-    ints, scalars = sizes.ints(flags), (_number(op, "eps"), 0.0)
+    ints, scalars = sizes.ints._replace(has_weight=weight is not None, from_running=not train), _eps(op)
     grads = present_outputs(op, 3)
     dx = _result(plan, grads[0], x.shape)
     dweight, dbias = (_result(plan, grad, (sizes.channels,)) for grad in grads[1:])

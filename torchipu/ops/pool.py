@@ -103,11 +103,13 @@ def _planes(tensor: Tensor) -> int:
     return count
 
 
-def _ints(op: Op, image: Tensor, result: Tensor) -> tuple[int, ...]:
+def _ints(op: Op, image: Tensor, result: Tensor) -> kernels.PoolInts:
     dilation = pair(op, "dilation") if "dilation" in op.attrs else (1, 1)
-    return (
-        *image.shape[-2:],
-        *result.shape[-2:],
+    return kernels.PoolInts(
+        image.shape[-2],
+        image.shape[-1],
+        result.shape[-2],
+        result.shape[-1],
         *pair(op, "kernel_size"),
         *strides_of(op),
         *pair(op, "padding"),
@@ -152,7 +154,10 @@ def _emit_average(op: Op, plan: HostPlanner) -> None:
     x, result = op.inputs[0], op.outputs[0]
     is_backward = op.kind == "avg_pool2d_backward"
     image, pooled = (result, x) if is_backward else (x, result)
-    ints = (*_ints(op, image, pooled), int(bool(op.attrs["count_include_pad"])), int(op.attrs["divisor_override"] or 0))  # type: ignore[call-overload]
+    ints = kernels.AveragePoolInts(
+        _ints(op, image, pooled), bool(op.attrs["count_include_pad"]),
+        int(op.attrs["divisor_override"] or 0),  # type: ignore[call-overload]
+    )
     kernel = kernels.AVG_POOL_BACKWARD if is_backward else kernels.AVG_POOL
     value = plan.value(x, DType.FLOAT)
     reads = max(image.num_elements, pooled.num_elements * _window(op))
@@ -165,7 +170,7 @@ def _emit_adaptive(op: Op, plan: HostPlanner) -> None:
     image, pooled = (result, x) if is_backward else (x, result)
     kernel = kernels.ADAPTIVE_POOL_BACKWARD if is_backward else kernels.ADAPTIVE_POOL
     value = plan.value(x, DType.FLOAT)
-    ints = (*image.shape[-2:], *pooled.shape[-2:])
+    ints = kernels.AdaptivePoolInts(*image.shape[-2:], *pooled.shape[-2:])
     _step(plan, kernel, [plan.output(result, DType.FLOAT)], [value], ints, _planes(x), image.num_elements)
 
 

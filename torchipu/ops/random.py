@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torchipu._kernels.table.kernel import AnyKernel
+from torchipu._kernels.table.kernel import I, Kernel, S
 from torchipu._kernels.table.random import (
     RANDOM_BERNOULLI,
+    RANDOM_BITS,
     RANDOM_CHOICE,
     RANDOM_DROPOUT,
     RANDOM_EXPONENTIAL,
     RANDOM_INTEGERS,
+    RANDOM_ITEM,
     RANDOM_NORMAL,
     RANDOM_PERMUTATION,
     RANDOM_UNIFORM,
+    BernoulliInts,
+    BernoulliScalars,
+    DropoutScalars,
+    ExponentialScalars,
+    NormalScalars,
+    RandomChoiceInts,
+    RandomIntegersInts,
+    RandomInts,
+    UniformInts,
+    UniformScalars,
 )
 from torchipu.device.codelets import element_codelet, vector_codelet
 from torchipu.device.compute_sets import linear_vertices
@@ -26,7 +38,6 @@ from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import OpSpec, register
 
-ITEM = 64  # elements of one item of the random kernels
 SHARE = 8192  # elements of one thread's share
 MAX_SPAN = 1 << 32
 
@@ -37,15 +48,19 @@ def _number(op: Op, name: str, default: float = 0.0) -> float:
 
 
 def _draw(
-    op: Op, plan: HostPlanner, kernel: AnyKernel, outputs: Sequence[HostTensor], inputs: Sequence[HostTensor] = (), *,
-    ints: Sequence[int] = (), scalars: Sequence[float] = (),
+    op: Op, plan: HostPlanner, kernel: Kernel[I, S], outputs: Sequence[HostTensor], inputs: Sequence[HostTensor] = (),
+    *, ints: I, scalars: S | tuple[()] = (),
 ) -> None:
     elements = op.outputs[0].num_elements
     plan.step(
-        kernel, outputs, [plan.random_state(op), *inputs], ints=[elements, *ints], scalars=scalars,
-        items=-(-elements // ITEM), grain=SHARE // ITEM,
-        writes=[Blocks.of((elements,), (ITEM,))],
+        kernel, outputs, [plan.random_state(op), *inputs], ints=ints, scalars=scalars,
+        items=-(-elements // RANDOM_ITEM), grain=SHARE // RANDOM_ITEM,
+        writes=[Blocks.of((elements,), (RANDOM_ITEM,))],
     )
+
+
+def _elements(op: Op) -> RandomInts:
+    return RandomInts(op.outputs[0].num_elements)
 
 
 def dropout(op: Op, plan: HostPlanner) -> None:
@@ -61,44 +76,50 @@ def dropout(op: Op, plan: HostPlanner) -> None:
         return
     held, out = plan.value(source, DType.FLOAT), plan.output(result, DType.FLOAT)
     mask = plan.output(op.outputs[1]) if len(op.outputs) > 1 else plan.scratch(result.shape, DType.BOOL)
-    _draw(op, plan, RANDOM_DROPOUT, [out, mask], [held], scalars=[1.0 - p, 0.0 if p >= 1 else 1.0 / (1.0 - p)])
+    scalars = DropoutScalars(1.0 - p, 0.0 if p >= 1 else 1.0 / (1.0 - p))
+    _draw(op, plan, RANDOM_DROPOUT, [out, mask], [held], ints=_elements(op), scalars=scalars)
 
 
 def bernoulli(op: Op, plan: HostPlanner) -> None:
     """Draw ones with a given probability, a number or a tensor."""
     out = plan.output(op.outputs[0], DType.FLOAT)
     if "p" in op.attrs:
-        _draw(op, plan, RANDOM_BERNOULLI, [out], ints=[0], scalars=[_number(op, "p")])
+        _draw(op, plan, RANDOM_BERNOULLI, [out], ints=BernoulliInts(out.num_elements, has_chances=False),
+              scalars=BernoulliScalars(_number(op, "p")))
         return
     source = op.operand("self")
     assert source is not None
-    _draw(op, plan, RANDOM_BERNOULLI, [out], [plan.value(source, DType.FLOAT)], ints=[1], scalars=[0.0])
+    _draw(op, plan, RANDOM_BERNOULLI, [out], [plan.value(source, DType.FLOAT)],
+          ints=BernoulliInts(out.num_elements, has_chances=True), scalars=BernoulliScalars(0.0))
 
 
 def uniform(op: Op, plan: HostPlanner) -> None:
     """Draw from ``[from, to)``."""
     low = _number(op, "from")
     out = plan.output(op.outputs[0], DType.FLOAT)
-    bits = 11 if op.outputs[0].dtype is DType.HALF else 24  # what the type holds below 1
-    _draw(op, plan, RANDOM_UNIFORM, [out], ints=[bits], scalars=[low, _number(op, "to", 1.0) - low])
+    bits = 11 if op.outputs[0].dtype is DType.HALF else RANDOM_BITS  # what the type holds below 1
+    _draw(op, plan, RANDOM_UNIFORM, [out], ints=UniformInts(out.num_elements, bits),
+          scalars=UniformScalars(low, _number(op, "to", 1.0) - low))
 
 
 def normal(op: Op, plan: HostPlanner) -> None:
     """Draw from a normal distribution."""
     out = plan.output(op.outputs[0], DType.FLOAT)
-    _draw(op, plan, RANDOM_NORMAL, [out], scalars=[_number(op, "mean"), _number(op, "std", 1.0)])
+    scalars = NormalScalars(_number(op, "mean"), _number(op, "std", 1.0))
+    _draw(op, plan, RANDOM_NORMAL, [out], ints=_elements(op), scalars=scalars)
 
 
 def exponential(op: Op, plan: HostPlanner) -> None:
     """Draw waiting times of a rate."""
-    _draw(op, plan, RANDOM_EXPONENTIAL, [plan.output(op.outputs[0], DType.FLOAT)], scalars=[_number(op, "lambd", 1.0)])
+    _draw(op, plan, RANDOM_EXPONENTIAL, [plan.output(op.outputs[0], DType.FLOAT)], ints=_elements(op),
+          scalars=ExponentialScalars(_number(op, "lambd", 1.0)))
 
 
 def permutation(op: Op, plan: HostPlanner) -> None:
     """Shuffle the numbers below n."""
     out = plan.output(op.outputs[0], DType.LONG)
     if out.num_elements:
-        plan.step(RANDOM_PERMUTATION, [out], [plan.random_state(op)], ints=[out.num_elements])
+        plan.step(RANDOM_PERMUTATION, [out], [plan.random_state(op)], ints=_elements(op))
 
 
 def multinomial(op: Op, plan: HostPlanner) -> None:
@@ -108,7 +129,7 @@ def multinomial(op: Op, plan: HostPlanner) -> None:
     weights, out = plan.value(source, DType.FLOAT), plan.output(op.outputs[0])
     samples, count = out.shape[-1], weights.shape[-1]
     rows = weights.num_elements // max(1, count)
-    ints = [rows, count, samples, int(bool(op.attrs.get("replacement")))]
+    ints = RandomChoiceInts(count, samples, bool(op.attrs.get("replacement")))
     plan.step(RANDOM_CHOICE, [out], [plan.random_state(op), weights], ints=ints, items=rows if samples else 0,
               grain=max(1, SHARE // max(1, count + samples)), scratch_bytes=8 * (count + samples))
 
@@ -116,7 +137,8 @@ def multinomial(op: Op, plan: HostPlanner) -> None:
 def integers(op: Op, plan: HostPlanner) -> None:
     """Draw whole numbers from ``[low, high)``."""
     low, high = int(_number(op, "low")), int(_number(op, "high"))
-    _draw(op, plan, RANDOM_INTEGERS, [plan.output(op.outputs[0], DType.LONG)], ints=[low, high - low])
+    out = plan.output(op.outputs[0], DType.LONG)
+    _draw(op, plan, RANDOM_INTEGERS, [out], ints=RandomIntegersInts(out.num_elements, low, high - low))
 
 
 def _has_short_span(op: Op) -> bool:

@@ -11,18 +11,16 @@ from torchipu._kernels.table.reduce import (
     MOMENT_ROWS,
     REDUCE_BOOLS,
     REDUCE_INTEGERS,
+    ArgRowsInts,
+    Folding,
+    LogsumexpRowsInts,
+    MomentRowsInts,
+    MomentRowsScalars,
 )
 from torchipu.device.codelets import reduction_codelet
 from torchipu.device.compute_sets import reduction_vertices
 from torchipu.host.emit.reduce import (
-    LARGEST,
-    LARGEST_MAGNITUDE,
-    PRODUCT,
     SHARE,
-    SMALLEST,
-    SUM,
-    SUM_MAGNITUDES,
-    SUM_SQUARES,
     emit_exact,
     emit_reduction,
     rows_of,
@@ -52,7 +50,7 @@ def _source(op: Op) -> Tensor:
     return source
 
 
-def fold(mode: int, *, mean: bool = False) -> Emitter:
+def fold(folding: Folding, *, mean: bool = False) -> Emitter:
     """Reduce to one value: in float for floating results, in int64 for integer ones."""
 
     def emit(op: Op, plan: HostPlanner) -> None:
@@ -62,22 +60,22 @@ def fold(mode: int, *, mean: bool = False) -> Emitter:
             held = plan.value(source, DType.FLOAT, contiguous=False)
             count = math.prod(source.shape[d] for d in dims)
             scale = 1.0 if not mean else 1.0 / count if count else math.nan
-            emit_reduction(plan, plan.output(result, DType.FLOAT), held, dims, mode, scale=scale)
+            emit_reduction(plan, plan.output(result, DType.FLOAT), held, dims, folding, scale=scale)
             return
         held = plan.value(source, DType.LONG, contiguous=False)
-        emit_exact(plan, REDUCE_INTEGERS, plan.output(result, DType.LONG), held, dims, mode)
+        emit_exact(plan, REDUCE_INTEGERS, plan.output(result, DType.LONG), held, dims, folding)
 
     return emit
 
 
-def truth(mode: int) -> Emitter:
+def truth(folding: Folding) -> Emitter:
     """Reduce truth values: LARGEST is any, SMALLEST is all."""
 
     def emit(op: Op, plan: HostPlanner) -> None:
         source = _source(op)
         held = plan.value(source, DType.BOOL, contiguous=False)
         out = plan.output(op.outputs[0], DType.BOOL)
-        emit_exact(plan, REDUCE_BOOLS, out, held, reduced_dims(op, source), mode)
+        emit_exact(plan, REDUCE_BOOLS, out, held, reduced_dims(op, source), folding)
 
     return emit
 
@@ -94,7 +92,7 @@ def extreme(smallest: bool, *, arg_only: bool = False) -> Emitter:
         else:
             values, indices = plan.output(op.outputs[0], kind), plan.output(op.outputs[1], DType.LONG)
         plan.step(
-            ARG_ROWS, [values, indices], [rows], ints=[rows.shape[1], int(smallest), int(kind is DType.LONG)],
+            ARG_ROWS, [values, indices], [rows], ints=ArgRowsInts(rows.shape[1], smallest, kind is DType.LONG),
             items=rows.shape[0], grain=max(1, SHARE // max(1, rows.shape[1])), writes=[Blocks.of(rows.shape[:1], (1,))],
         )
 
@@ -110,8 +108,8 @@ def moments(*, root: bool, mean: bool) -> Emitter:
         spread = plan.output(op.outputs[0], DType.FLOAT)
         centre = plan.output(op.outputs[1], DType.FLOAT) if mean else plan.scratch((max(1, rows.shape[0]),))
         plan.step(
-            MOMENT_ROWS, [spread, centre], [rows], ints=[rows.shape[1], int(root)],
-            scalars=[rows.shape[1] - _correction(op)], items=rows.shape[0],
+            MOMENT_ROWS, [spread, centre], [rows], ints=MomentRowsInts(rows.shape[1], root),
+            scalars=MomentRowsScalars(rows.shape[1] - _correction(op)), items=rows.shape[0],
             grain=max(1, SHARE // max(1, rows.shape[1])), writes=[Blocks.of(rows.shape[:1], (1,))] * 2,
         )
 
@@ -130,10 +128,10 @@ def vector_norm(op: Op, plan: HostPlanner) -> None:
     source = _source(op)
     order = op.attrs.get("ord", op.attrs.get("p", 2))
     order = 2 if order is None else order
-    mode = {1: SUM_MAGNITUDES, 2: SUM_SQUARES}.get(order, LARGEST_MAGNITUDE)  # type: ignore[call-overload]
+    folding = {1: Folding.SUM_MAGNITUDES, 2: Folding.SUM_SQUARES}.get(order, Folding.LARGEST_MAGNITUDE)  # type: ignore[call-overload]
     held = plan.value(source, DType.FLOAT, contiguous=False)
     out = plan.output(op.outputs[0], DType.FLOAT)
-    emit_reduction(plan, out, held, reduced_dims(op, source), mode, root=order == 2)
+    emit_reduction(plan, out, held, reduced_dims(op, source), folding, root=order == 2)
 
 
 def _has_norm_order(op: Op) -> bool:
@@ -147,7 +145,7 @@ def logsumexp(op: Op, plan: HostPlanner) -> None:
     rows = rows_of(plan, plan.value(source, DType.FLOAT, contiguous=False), reduced_dims(op, source))
     out = plan.output(op.outputs[0], DType.FLOAT)
     plan.step(
-        LOGSUMEXP_ROWS, [out], [rows], ints=[rows.shape[1]], items=rows.shape[0],
+        LOGSUMEXP_ROWS, [out], [rows], ints=LogsumexpRowsInts(rows.shape[1]), items=rows.shape[0],
         grain=max(1, SHARE // (8 * max(1, rows.shape[1]))), writes=[Blocks.of(rows.shape[:1], (1,))],
     )
 
@@ -179,13 +177,13 @@ def _records(
         register(spec)
 
 
-_records("sum sum.dim_IntList", fold(SUM), ADD)
-_records("mean mean.dim", fold(SUM, mean=True), ADD)
-_records("prod prod.dim_int", fold(PRODUCT), MULTIPLY)
-_records("amax max", fold(LARGEST), EXTREME, _is_not_empty)
-_records("amin min", fold(SMALLEST), EXTREME, _is_not_empty)
-_records("any any.dim any.dims", truth(LARGEST), LOGICAL)
-_records("all all.dim all.dims", truth(SMALLEST), LOGICAL)
+_records("sum sum.dim_IntList", fold(Folding.SUM), ADD)
+_records("mean mean.dim", fold(Folding.SUM, mean=True), ADD)
+_records("prod prod.dim_int", fold(Folding.PRODUCT), MULTIPLY)
+_records("amax max", fold(Folding.LARGEST), EXTREME, _is_not_empty)
+_records("amin min", fold(Folding.SMALLEST), EXTREME, _is_not_empty)
+_records("any any.dim any.dims", truth(Folding.LARGEST), LOGICAL)
+_records("all all.dim all.dims", truth(Folding.SMALLEST), LOGICAL)
 _records("max.dim", extreme(False), ARGUMENT, _is_not_empty)
 _records("min.dim", extreme(True), ARGUMENT, _is_not_empty)
 _records("argmax", extreme(False, arg_only=True), ARGUMENT, _is_not_empty)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from torchipu._kernels.table.reduce import REDUCE_INTEGERS
+from torchipu._kernels.table.reduce import REDUCE_INTEGERS, Folding
 from torchipu._kernels.table.sort import (
     ENTRY_BYTES,
     HISTOGRAM,
@@ -21,7 +21,7 @@ from torchipu._kernels.table.sort import (
 )
 from torchipu.device.codelets import Work, busiest_elements, element_codelet, reduction_codelet
 from torchipu.device.compute_sets import reduction_sets
-from torchipu.host.emit.reduce import LARGEST, SMALLEST, SUM, emit_exact, emit_reduction
+from torchipu.host.emit.reduce import emit_exact, emit_reduction
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.scan import around_dim
@@ -219,9 +219,9 @@ def histogram(op: Op, plan: HostPlanner) -> None:
     low, high = float(op.number("min")), float(op.number("max"))
     if low == high:
         edges = plan.scratch((2,))
-        for place, mode in enumerate((SMALLEST, LARGEST)):
+        for place, folding in enumerate((Folding.SMALLEST, Folding.LARGEST)):
             edge = HostTensor(edges.buffer, place, (), (), DType.FLOAT)
-            emit_reduction(plan, edge, held, tuple(range(len(held.shape))), mode)
+            emit_reduction(plan, edge, held, tuple(range(len(held.shape))), folding)
     else:
         edges = plan.constant([low, high], DType.FLOAT)
     bins, count = result.num_elements, source.num_elements
@@ -229,7 +229,7 @@ def histogram(op: Op, plan: HostPlanner) -> None:
     chunks = -(-count // chunk)
     counts = plan.scratch((chunks, bins), DType.LONG)
     plan.step(HISTOGRAM, [counts], [held, edges], ints=HistogramInts(count, chunk, bins), items=chunks)
-    emit_exact(plan, REDUCE_INTEGERS, plan.output(result, DType.LONG), counts, (0,), SUM)
+    emit_exact(plan, REDUCE_INTEGERS, plan.output(result, DType.LONG), counts, (0,), Folding.SUM)
 
 
 # --------------------------------------------------------------------------- records

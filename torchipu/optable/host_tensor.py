@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torchipu._kernels.table.round_blocks import HalfOverflow
 from torchipu.ir.types import DType
 
 
@@ -52,11 +53,11 @@ class Rounding:
     Attributes:
         random: LONG[4] of a random op (see ``HostPlanner.random_state``) to round stochastically; None to round to
             nearest.
-        overflow: What becomes of values beyond 65504: 0 infinity, 1 NaN, 2 the largest half.
+        overflow: What becomes of values beyond 65504.
     """
 
     random: HostTensor | None = None
-    overflow: int = 0
+    overflow: HalfOverflow = HalfOverflow.INFINITY
 
 
 TO_NEAREST = Rounding()

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from .kernel import Kernel, Nothing
+from .pool import PoolInts
 
 CONV_UNITS = 16
 """The most units that are expanded together."""
@@ -172,13 +173,13 @@ class ConvMaxPoolInts(NamedTuple):
         shape: Of the convolution; whole images of one group.
         has_bias: Whether there is one.
         has_relu: Whether a ReLU follows the pool.
-        pool: The integers of `max_pool`; its first four are rows and columns of its input and of its result.
+        pool: Of the convolution's results.
     """
 
     shape: ConvShape
     has_bias: bool
     has_relu: bool
-    pool: tuple[int, ...]
+    pool: PoolInts
 
 
 CONV_MAX_POOL = Kernel(

@@ -49,16 +49,16 @@ class Kernel(Generic[I, S]):
     Attributes:
         name: Of the C function, and of the kernel in messages.
         args: What each operand is, by name, outputs first; ``name?`` may be left out, ``name*`` stands for any number.
-        ints: The class of its integers; None for a kernel that takes a sequence without names.
+        ints: The class of its integers.
         scalars: The class of its real numbers, likewise.
         items: How many items there are.
         scratch: What it needs scratch for, if it does.
     """
 
     name: str
-    args: Mapping[str, str] | None = None
-    ints: type[I] | None = None
-    scalars: type[S] | None = None
+    args: Mapping[str, str]
+    ints: type[I]
+    scalars: type[S]
     items: str = field(default="", kw_only=True)
     scratch: str = field(default="", kw_only=True)
 
@@ -82,10 +82,9 @@ class Kernel(Generic[I, S]):
             TypeError: The numbers are not of the kernel's own class.
             ValueError: There are too many or too few operands, or too many or too few numbers in a field.
         """
-        if self.args is not None:
-            least, most = operands(tuple(self.args))
-            if num_args < least or (most is not None and num_args > most):
-                raise ValueError(f"{self.name} takes the operands {', '.join(self.args)}, and was given {num_args}")
+        least, most = operands(tuple(self.args))
+        if num_args < least or (most is not None and num_args > most):
+            raise ValueError(f"{self.name} takes the operands {', '.join(self.args)}, and was given {num_args}")
         self.flat_ints(ints)
         self.flat_scalars(scalars)
 
@@ -101,10 +100,10 @@ class Kernel(Generic[I, S]):
 AnyKernel = Kernel[Any, Any]
 
 
-def flat(kernel: str, kind: str, expected: type[Sequence[Any]] | None, values: Sequence[Any]) -> tuple[Any, ...]:
+def flat(kernel: str, kind: str, expected: type[Sequence[Any]], values: Sequence[Any]) -> tuple[Any, ...]:
     """Return the numbers of all fields one behind the other."""
-    if expected is None or (expected is Nothing and len(values) == 0):
-        return tuple(values)
+    if expected is Nothing and len(values) == 0:
+        return ()
     if type(values) is not expected:
         given = f"{type(values).__name__} {tuple(values)}"
         raise TypeError(
@@ -131,9 +130,9 @@ def is_flat(kind: type[Sequence[Any]]) -> bool:
     return not any(each.is_array or each.kind is not None for each in fields(kind))
 
 
-def layout_of(kind: type[Sequence[Any]] | None) -> str:
+def layout_of(kind: type[Sequence[Any]]) -> str:
     """Return the names of the fields of a class in their order."""
-    return "?" if kind is None else " ".join(map(str, fields(kind)))
+    return " ".join(map(str, fields(kind)))
 
 
 @cache

@@ -1,19 +1,287 @@
-"""Kernels of layer, group and batch normalisation."""
+"""Kernels of layer, group and batch normalisation.
 
-from .kernel import AnyKernel, Kernel
+An operand that is absent points anywhere: a flag says whether it is read. Statistics are a mean and the reciprocal of a
+deviation.
+"""
 
-LAYER_NORM: AnyKernel = Kernel("layer_norm")
-LAYER_NORM_GRAD: AnyKernel = Kernel("layer_norm_grad")
-SUM_PARTIALS: AnyKernel = Kernel("sum_partials")
-GROUP_NORM: AnyKernel = Kernel("group_norm")
-GROUP_NORM_GRAD: AnyKernel = Kernel("group_norm_grad")
-BATCH_MOMENTS: AnyKernel = Kernel("batch_moments")
-BATCH_STATISTICS: AnyKernel = Kernel("batch_statistics")
-BATCH_APPLY: AnyKernel = Kernel("batch_apply")
-BATCH_NORM: AnyKernel = Kernel("batch_norm")
-BATCH_COLUMNS: AnyKernel = Kernel("batch_columns")
-BATCH_GRAD_SUMS: AnyKernel = Kernel("batch_grad_sums")
-BATCH_GRAD_STATISTICS: AnyKernel = Kernel("batch_grad_statistics")
-BATCH_GRAD_COLUMNS: AnyKernel = Kernel("batch_grad_columns")
-BATCH_GRAD_APPLY: AnyKernel = Kernel("batch_grad_apply")
-BATCH_NORM_GRAD: AnyKernel = Kernel("batch_norm_grad")
+from typing import NamedTuple
+
+from .kernel import Kernel, Nothing
+
+NORM_SPLIT = 16384
+"""Elements of a channel or group, at most, that are summed in float before their moments are merged in double."""
+
+
+class NormScalars(NamedTuple):
+    """Real numbers of all kernels here that read variances.
+
+    Attributes:
+        eps: What is added to a variance.
+    """
+
+    eps: float
+
+
+class LayerNormInts(NamedTuple):
+    """Integers of ``layer_norm``.
+
+    Attributes:
+        width: Elements of a row.
+        has_weight: Whether there is a weight.
+        has_bias: Whether there is a bias.
+    """
+
+    width: int
+    has_weight: bool
+    has_bias: bool
+
+
+LAYER_NORM = Kernel(
+    "layer_norm",
+    {
+        "y": "[rows][width]", "mean": "[rows]", "rstd": "[rows]", "x": "[rows][width]", "weight": "[width]",
+        "bias": "[width]",
+    },
+    LayerNormInts,
+    NormScalars,
+    items="rows",
+)
+
+
+class LayerNormGradInts(NamedTuple):
+    """Integers of ``layer_norm_grad``.
+
+    Attributes:
+        rows: Of the input.
+        width: Elements of a row.
+        chunk: Rows of an item.
+        has_weight: Whether there is a weight.
+        wants_partials: Whether the sums for weight and bias are wanted.
+    """
+
+    rows: int
+    width: int
+    chunk: int
+    has_weight: bool
+    wants_partials: bool
+
+
+LAYER_NORM_GRAD = Kernel(
+    "layer_norm_grad",
+    {
+        "dx": "[rows][width]", "partials": "[chunks][2][width], of weight and bias", "dy": "[rows][width]",
+        "x": "[rows][width]", "mean": "[rows]", "rstd": "[rows]", "weight": "[width]",
+    },
+    LayerNormGradInts,
+    Nothing,
+    items="chunks of rows",
+)
+
+
+class SumPartialsInts(NamedTuple):
+    """Integers of ``sum_partials``.
+
+    Attributes:
+        chunks: Whose sums are added, in their order, in double.
+        width: Columns of each.
+    """
+
+    chunks: int
+    width: int
+
+
+SUM_PARTIALS = Kernel(
+    "sum_partials", {"first": "[width]", "second": "[width]", "partials": "[chunks][2][width]"}, SumPartialsInts,
+    Nothing, items="columns",
+)
+
+
+class GroupNormInts(NamedTuple):
+    """Integers of ``group_norm`` and ``group_norm_grad``.
+
+    Attributes:
+        depth: Channels of a group.
+        positions: Of a channel.
+        groups: Of a sample.
+        has_weight: Whether there is a weight.
+        has_bias: Whether there is a bias; the gradient does not ask.
+    """
+
+    depth: int
+    positions: int
+    groups: int
+    has_weight: bool
+    has_bias: bool = False
+
+
+GROUP_NORM = Kernel(
+    "group_norm",
+    {
+        "y": "as x", "mean": "[samples][groups]", "rstd": "[samples][groups]",
+        "x": "[samples][groups][depth][positions]", "weight": "[channels]", "bias": "[channels]",
+    },
+    GroupNormInts,
+    NormScalars,
+    items="samples * groups",
+)
+GROUP_NORM_GRAD = Kernel(
+    "group_norm_grad",
+    {
+        "dx": "as x", "partials": "[samples][2][channels], of weight and bias", "dy": "as x",
+        "x": "[samples][groups][depth][positions]", "mean": "[samples][groups]", "rstd": "[samples][groups]",
+        "weight": "[channels]",
+    },
+    GroupNormInts,
+    Nothing,
+    items="samples * groups",
+)
+
+
+class BatchInts(NamedTuple):
+    """Integers of the kernels of batch normalisation, of x ``[samples][channels][positions]``.
+
+    A channel is cut into splits of at most NORM_SPLIT elements, all positions of several samples or some of one sample.
+
+    Attributes:
+        samples: Of the batch.
+        channels: Of a sample.
+        positions: Of a channel.
+        rows: Samples of a split.
+        piece: Positions of a split.
+        has_weight: Whether there is a weight.
+        has_bias: Whether there is a bias.
+        has_running: Whether running statistics are kept.
+        from_running: Whether the statistics are the running ones: a variance stands where the reciprocal of a deviation
+            would.
+        has_addend: Whether something of the shape of x is added to the result.
+        has_relu: Whether a ReLU follows, which passes NaN on.
+    """
+
+    samples: int
+    channels: int
+    positions: int
+    rows: int
+    piece: int
+    has_weight: bool = False
+    has_bias: bool = False
+    has_running: bool = False
+    from_running: bool = False
+    has_addend: bool = False
+    has_relu: bool = False
+
+
+class BatchScalars(NamedTuple):
+    """Real numbers of the kernels that keep running statistics.
+
+    Attributes:
+        eps: What is added to a variance.
+        momentum: Share of the batch in the running statistics.
+    """
+
+    eps: float
+    momentum: float
+
+
+BATCH_MOMENTS = Kernel(
+    "batch_moments", {"partials": "[channels][splits][2], means and sums of squares around them", "x": "see BatchInts"},
+    BatchInts, Nothing, items="channels * splits",
+)
+BATCH_STATISTICS = Kernel(
+    "batch_statistics",
+    {
+        "save_mean": "[channels]", "save_rstd": "[channels]", "new_mean": "[channels], running",
+        "new_variance": "[channels], running", "running_mean": "[channels]", "running_variance": "[channels]",
+        "partials": "of `batch_moments`",
+    },
+    BatchInts,
+    BatchScalars,
+    items="channels",
+)
+BATCH_APPLY = Kernel(
+    "batch_apply",
+    {
+        "y": "as x", "x": "see BatchInts", "mean": "[channels]", "spread": "[channels], rstd or variance",
+        "weight": "[channels]", "bias": "[channels]", "addend?": "as x, where has_addend",
+    },
+    BatchInts,
+    NormScalars,
+    items="samples * channels, or samples where there is one position",
+)
+BATCH_NORM = Kernel(
+    "batch_norm",
+    {
+        "y": "as x", "save_mean": "[channels]", "save_rstd": "[channels]", "new_mean": "[channels], running",
+        "new_variance": "[channels], running", "running_mean": "[channels]", "running_variance": "[channels]",
+        "x": "see BatchInts", "weight": "[channels]", "bias": "[channels]", "addend?": "as x, where has_addend",
+    },
+    BatchInts,
+    BatchScalars,
+    items="channels",
+)
+"""All of the above, a channel at a time while it lies in the cache."""
+BATCH_COLUMNS = Kernel(
+    "batch_columns",
+    {
+        "save_mean": "[channels]", "save_rstd": "[channels]", "new_mean": "[channels], running",
+        "new_variance": "[channels], running", "running_mean": "[channels]", "running_variance": "[channels]",
+        "x": "[samples][channels]",
+    },
+    BatchInts,
+    BatchScalars,
+    items="channels",
+)
+"""The statistics where there is one position."""
+BATCH_GRAD_SUMS = Kernel(
+    "batch_grad_sums",
+    {
+        "partials": "[channels][splits][2], sums of dy (x - mean) and of dy", "dy": "as x", "x": "see BatchInts",
+        "mean": "[channels]",
+    },
+    BatchInts,
+    Nothing,
+    items="channels * splits",
+)
+BATCH_GRAD_STATISTICS = Kernel(
+    "batch_grad_statistics",
+    {
+        "dweight": "[channels]", "dbias": "[channels]", "spread": "[channels], rstd or variance",
+        "partials": "of `batch_grad_sums`",
+    },
+    BatchInts,
+    NormScalars,
+    items="channels",
+)
+BATCH_GRAD_COLUMNS = Kernel(
+    "batch_grad_columns",
+    {
+        "dweight": "[channels]", "dbias": "[channels]", "spread": "[channels], rstd or variance",
+        "dy": "[samples][channels]", "x": "[samples][channels]", "mean": "[channels]",
+    },
+    BatchInts,
+    NormScalars,
+    items="channels",
+)
+"""The same two gradients where there is one position."""
+BATCH_GRAD_APPLY = Kernel(
+    "batch_grad_apply",
+    {
+        "dx": "as x", "dy": "as x", "x": "see BatchInts", "mean": "[channels]",
+        "spread": "[channels], rstd or variance", "weight": "[channels]", "dweight": "[channels]",
+        "dbias": "[channels]",
+    },
+    BatchInts,
+    NormScalars,
+    items="samples * channels, or samples where there is one position",
+)
+"""Running statistics are constants: dx is then dy weight rstd."""
+BATCH_NORM_GRAD = Kernel(
+    "batch_norm_grad",
+    {
+        "dx": "as x", "dweight": "[channels]", "dbias": "[channels]", "dy": "as x", "x": "see BatchInts",
+        "mean": "[channels]", "spread": "[channels], rstd or variance", "weight": "[channels]",
+    },
+    BatchInts,
+    NormScalars,
+    items="channels",
+)
+"""All three of the gradient, a channel at a time."""

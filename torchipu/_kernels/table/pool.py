@@ -1,10 +1,53 @@
-"""Kernels of pooling."""
+"""Kernels of pooling over two dimensions; an item is a plane, one channel of one image."""
 
 from typing import NamedTuple
 
-from .kernel import AnyKernel, Kernel, Nothing
+from .kernel import Kernel, Nothing
 
-MAX_POOL: AnyKernel = Kernel("max_pool")
+
+class PoolInts(NamedTuple):
+    """Integers of ``max_pool``: a pooling by windows.
+
+    Attributes:
+        h: Rows of a plane.
+        w: Columns of it.
+        oh: Rows of the result.
+        ow: Columns of it.
+        kh: Rows of the window.
+        kw: Columns of it.
+        sh: Stride from row to row.
+        sw: Stride from column to column.
+        ph: Padding above and below.
+        pw: Padding left and right.
+        dh: Dilation of the rows.
+        dw: Dilation of the columns.
+    """
+
+    h: int
+    w: int
+    oh: int
+    ow: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    ph: int
+    pw: int
+    dh: int
+    dw: int
+
+
+MAX_POOL = Kernel(
+    "max_pool",
+    {
+        "y": "[planes][oh][ow], the largest of each window, or the last NaN",
+        "indices": "[planes][oh][ow] of int64, flat in the plane: the first of the largest, or the last NaN",
+        "x": "[planes][h][w]",
+    },
+    PoolInts,
+    Nothing,
+    items="planes",
+)
 
 
 class PlacingInts(NamedTuple):
@@ -30,7 +73,52 @@ MAX_POOL_BACKWARD = Kernel(
     Nothing,
     items="planes",
 )
-AVG_POOL: AnyKernel = Kernel("avg_pool")
-AVG_POOL_BACKWARD: AnyKernel = Kernel("avg_pool_backward")
-ADAPTIVE_POOL: AnyKernel = Kernel("adaptive_pool")
-ADAPTIVE_POOL_BACKWARD: AnyKernel = Kernel("adaptive_pool_backward")
+
+
+class AveragePoolInts(NamedTuple):
+    """Integers of ``avg_pool`` and ``avg_pool_backward``.
+
+    Attributes:
+        window: Of the pooling; its dilation is 1.
+        counts_padding: Whether padding counts among the pixels by whose number a sum is divided.
+        divisor: What it is divided by instead; 0 for that number.
+    """
+
+    window: PoolInts
+    counts_padding: bool
+    divisor: int
+
+
+AVG_POOL = Kernel(
+    "avg_pool", {"y": "[planes][oh][ow]", "x": "[planes][h][w]"}, AveragePoolInts, Nothing, items="planes"
+)
+AVG_POOL_BACKWARD = Kernel(
+    "avg_pool_backward", {"dx": "[planes][h][w]", "dy": "[planes][oh][ow]"}, AveragePoolInts, Nothing, items="planes"
+)
+
+
+class AdaptivePoolInts(NamedTuple):
+    """Integers of ``adaptive_pool`` and ``adaptive_pool_backward``.
+
+    Window i of a dimension begins at floor(i h / oh) and ends before ceil((i + 1) h / oh).
+
+    Attributes:
+        h: Rows of a plane.
+        w: Columns of it.
+        oh: Rows of the result.
+        ow: Columns of it.
+    """
+
+    h: int
+    w: int
+    oh: int
+    ow: int
+
+
+ADAPTIVE_POOL = Kernel(
+    "adaptive_pool", {"y": "[planes][oh][ow]", "x": "[planes][h][w]"}, AdaptivePoolInts, Nothing, items="planes"
+)
+ADAPTIVE_POOL_BACKWARD = Kernel(
+    "adaptive_pool_backward", {"dx": "[planes][h][w]", "dy": "[planes][oh][ow]"}, AdaptivePoolInts, Nothing,
+    items="planes",
+)

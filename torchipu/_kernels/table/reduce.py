@@ -1,11 +1,163 @@
-"""Kernels that reduce."""
+"""Kernels that reduce over any dimensions of a strided operand."""
 
-from .kernel import AnyKernel, Kernel
+from enum import IntEnum
+from typing import NamedTuple
 
-REDUCE_ROWS: AnyKernel = Kernel("reduce_rows")
-REDUCE_COLUMNS: AnyKernel = Kernel("reduce_columns")
-REDUCE_INTEGERS: AnyKernel = Kernel("reduce_integers")
-REDUCE_BOOLS: AnyKernel = Kernel("reduce_bools")
-ARG_ROWS: AnyKernel = Kernel("arg_rows")
-MOMENT_ROWS: AnyKernel = Kernel("moment_rows")
-LOGSUMEXP_ROWS: AnyKernel = Kernel("logsumexp_rows")
+from .kernel import Kernel, Nothing
+
+REDUCE_DIMS = 8
+REDUCE_PANEL = 64  # columns of an item of `reduce_columns`
+
+
+class Folding(IntEnum):
+    """What becomes of the values that are reduced to one."""
+
+    SUM = 0
+    SUM_SQUARES = 1
+    SUM_MAGNITUDES = 2
+    PRODUCT = 3
+    LARGEST = 4
+    SMALLEST = 5
+    LARGEST_MAGNITUDE = 6
+
+
+class ReduceSpace(NamedTuple):
+    """Dimensions of an operand, as they are walked.
+
+    Attributes:
+        dims: How many there are.
+        shape: Of each.
+        strides: In elements.
+    """
+
+    dims: int
+    shape: tuple[int, int, int, int, int, int, int, int]
+    strides: tuple[int, int, int, int, int, int, int, int]
+
+
+class ReduceInts(NamedTuple):
+    """Integers of ``reduce_rows``, ``reduce_columns``, ``reduce_integers`` and ``reduce_bools``.
+
+    Attributes:
+        folding: What becomes of the values.
+        kept: Dimensions that are kept; those of ``reduce_columns`` leave out the last one, which is dense.
+        reduced: Dimensions that are reduced.
+        total: Elements of these.
+        chunk: How many of them an item reduces.
+        chunks: Into which they are cut.
+        root: Whether the square root of the result is taken, after the scale.
+        columns: Size of the dense dimension of ``reduce_columns``, else 0.
+    """
+
+    folding: Folding
+    kept: ReduceSpace
+    reduced: ReduceSpace
+    total: int
+    chunk: int
+    chunks: int
+    root: bool
+    columns: int
+
+
+class ReduceScalars(NamedTuple):
+    """Real numbers of ``reduce_rows`` and ``reduce_columns``.
+
+    Attributes:
+        scale: Multiplies the result.
+    """
+
+    scale: float
+
+
+REDUCE_ROWS = Kernel(
+    "reduce_rows", {"out": "[results][chunks], float", "source": "float"}, ReduceInts, ReduceScalars,
+    items="results * chunks",
+)
+"""Each result by itself."""
+REDUCE_COLUMNS = Kernel(
+    "reduce_columns", {"out": "[chunks][kept][columns], float", "source": "float"}, ReduceInts, ReduceScalars,
+    items="kept * panels of REDUCE_PANEL columns * chunks",
+)
+REDUCE_INTEGERS = Kernel(
+    "reduce_integers", {"out": "[results][chunks], LONG", "source": "LONG"}, ReduceInts, Nothing,
+    items="results * chunks",
+)
+"""By SUM or PRODUCT, which wrap, LARGEST or SMALLEST."""
+REDUCE_BOOLS = Kernel(
+    "reduce_bools", {"out": "[results][chunks], BOOL", "source": "BOOL"}, ReduceInts, Nothing,
+    items="results * chunks",
+)
+"""By LARGEST, which is any, or SMALLEST, which is all."""
+
+
+class ArgRowsInts(NamedTuple):
+    """Integers of ``arg_rows``.
+
+    Attributes:
+        extent: Of a row.
+        smallest: Whether the smallest is wanted, not the largest.
+        is_long: Whether values are LONG, not float.
+    """
+
+    extent: int
+    smallest: bool
+    is_long: bool
+
+
+ARG_ROWS = Kernel(
+    "arg_rows",
+    {
+        "values": "[rows]", "indices": "[rows], LONG: the first NaN, else the first of equals",
+        "source": "[rows][extent]",
+    },
+    ArgRowsInts,
+    Nothing,
+    items="rows",
+)
+
+
+class MomentRowsInts(NamedTuple):
+    """Integers of ``moment_rows``.
+
+    Attributes:
+        extent: Of a row.
+        root: Whether the deviation is wanted, not the variance.
+    """
+
+    extent: int
+    root: bool
+
+
+class MomentRowsScalars(NamedTuple):
+    """Real numbers of ``moment_rows``.
+
+    Attributes:
+        divisor: Of the sum of squares; with one of at most 0 the result is infinite or NaN, as in eager mode.
+    """
+
+    divisor: float
+
+
+MOMENT_ROWS = Kernel(
+    "moment_rows",
+    {"spread": "[rows], float", "mean": "[rows], float", "source": "[rows][extent], float"},
+    MomentRowsInts,
+    MomentRowsScalars,
+    items="rows",
+)
+
+
+class LogsumexpRowsInts(NamedTuple):
+    """Integers of ``logsumexp_rows``.
+
+    Attributes:
+        extent: Of a row.
+    """
+
+    extent: int
+
+
+LOGSUMEXP_ROWS = Kernel(
+    "logsumexp_rows", {"out": "[rows], float", "source": "[rows][extent], float"}, LogsumexpRowsInts, Nothing,
+    items="rows",
+)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torchipu._kernels.table.control import FORK
-from torchipu._kernels.table.reduce import LOGSUMEXP_ROWS
+from torchipu._kernels.table.reduce import LOGSUMEXP_ROWS, Folding, LogsumexpRowsInts
 from torchipu._kernels.table.softmax import SOFTMAX_ROWS, SoftmaxMode, SoftmaxRowsInts
 from torchipu.host.emit.chain import Chain, Value
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.half_partials import Partials, emit_half_product
-from torchipu.host.emit.reduce import SUM, emit_reduction
+from torchipu.host.emit.reduce import emit_reduction
 from torchipu.host.emit.softmax import GRAIN_ELEMENTS
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
@@ -160,7 +160,7 @@ def emit_forward(
     grain = max(1, GRAIN_ELEMENTS // max(1, keys))
     likely = plan.scratch(scores.shape)
     plan.step(SOFTMAX_ROWS, [likely], [scores], ints=SoftmaxRowsInts(keys, SoftmaxMode.SAFE), items=rows, grain=grain)
-    plan.step(LOGSUMEXP_ROWS, [outputs[1]], [scores], ints=[keys], items=rows, grain=grain,
+    plan.step(LOGSUMEXP_ROWS, [outputs[1]], [scores], ints=LogsumexpRowsInts(keys), items=rows, grain=grain,
               writes=[Blocks.of((rows,), (1,))])
     halves = _rounded(plan, scores.shape, draws.one(), lambda chain: chain.load(likely))
     emit_half_product(plan, _matrices(outputs[0]), halves, value, draws.partials(1))
@@ -199,7 +199,7 @@ def emit_backward(
     chain = Chain(plan, products.shape)
     chain.emit([(chain.run("f_mul", chain.load(upstream), chain.load(results)), products)])
     shares = plan.scratch((count, queries))
-    emit_reduction(plan, shares, products, (2,), SUM)
+    emit_reduction(plan, shares, products, (2,), Folding.SUM)
 
     def of_scores(chain: Chain) -> Value:
         apart = chain.run("f_sub", chain.load(of_likely), chain.load(_row(shares, count, queries)))
@@ -222,4 +222,4 @@ def _emit_of_keys(
     apart = plan.scratch((batches * heads, keys, width))
     emit_half_product(plan, apart, _turned(left), right, partials)
     shape = (batches * given, heads // given, keys * width)
-    emit_reduction(plan, out, replace(apart, shape=shape, strides=contiguous_strides(shape)), (1,), SUM)
+    emit_reduction(plan, out, replace(apart, shape=shape, strides=contiguous_strides(shape)), (1,), Folding.SUM)

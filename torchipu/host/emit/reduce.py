@@ -5,10 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from torchipu._kernels.table.kernel import AnyKernel
+from torchipu._kernels.table.kernel import Kernel, Nothing
 from torchipu._kernels.table.reduce import (
     REDUCE_COLUMNS,
+    REDUCE_DIMS,
+    REDUCE_PANEL,
     REDUCE_ROWS,
+    Folding,
+    ReduceInts,
+    ReduceScalars,
+    ReduceSpace,
 )
 from torchipu.host.emit.chain import collapse
 from torchipu.host.emit.copy import emit_copy
@@ -17,17 +23,21 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 from torchipu.optable.planner import HostPlanner
 
-SUM, SUM_SQUARES, SUM_MAGNITUDES, PRODUCT, LARGEST, SMALLEST, LARGEST_MAGNITUDE = range(7)
-MAX_DIMS = 8
-COLUMNS = 64  # columns that one item of the column kernel reduces
 SHARE = 16384  # elements of one thread's share
 MIN_CHUNK = 16384  # a long reduction is cut into chunks of at least this many elements ...
 MAX_CHUNKS = 32  # ... but never more chunks than this: a fixed number, so that results do not depend on threads
-JOINING = {SUM_SQUARES: SUM, SUM_MAGNITUDES: SUM, LARGEST_MAGNITUDE: LARGEST}
+JOINING = {
+    Folding.SUM_SQUARES: Folding.SUM, Folding.SUM_MAGNITUDES: Folding.SUM, Folding.LARGEST_MAGNITUDE: Folding.LARGEST,
+}
+"""How results of chunks are joined: squares and magnitudes have been taken by then."""
 
 
-def _split(held: HostTensor, dims: Sequence[int]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
-    """Return ``(kept shape, strides), (reduced shape, strides)``, merged where they lie one after another."""
+_Walk = tuple[tuple[int, ...], tuple[int, ...]]
+"""Shape and strides."""
+
+
+def _split(held: HostTensor, dims: Sequence[int]) -> tuple[_Walk, _Walk]:
+    """Return what is kept and what is reduced, merged where dimensions lie one after another."""
     halves = []
     for chosen in ([d for d in range(len(held.shape)) if d not in dims], list(dims)):
         shape, (strides,) = collapse([held.shape[d] for d in chosen], [held.strides[d] for d in chosen])
@@ -54,8 +64,8 @@ def rows_of(plan: HostPlanner, held: HostTensor, dims: Sequence[int]) -> HostTen
 
 
 def emit_reduction(
-    plan: HostPlanner, out: HostTensor, held: HostTensor, dims: Sequence[int], mode: int, *, scale: float = 1.0,
-    root: bool = False,
+    plan: HostPlanner, out: HostTensor, held: HostTensor, dims: Sequence[int], folding: Folding, *,
+    scale: float = 1.0, root: bool = False,
 ) -> None:
     """Emit the reduction of float values to ``out``, row-major over the kept dimensions.
 
@@ -64,19 +74,19 @@ def emit_reduction(
         out: FLOAT, as many elements as the kept dimensions have.
         held: FLOAT operand, any strides.
         dims: Dimensions to reduce, ascending.
-        mode: ``SUM`` ... ``LARGEST_MAGNITUDE``.
+        folding: What becomes of the values.
         scale: Multiplies the result.
         root: Take the square root of that.
     """
     if out.num_elements == 0:
         return
     (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
-    if len(kept) > MAX_DIMS or len(reduced) > MAX_DIMS:
+    if len(kept) > REDUCE_DIMS or len(reduced) > REDUCE_DIMS:
         held, dims = rows_of(plan, held, dims), (1,)
         (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
     total, results = math.prod(held.shape[d] for d in dims), math.prod(kept)
     columns = kept[-1] if kept_strides[-1] == 1 and reduced_strides[-1] != 1 and kept[-1] > 1 else 0
-    items = results if not columns else results // columns * -(-columns // COLUMNS)
+    items = results if not columns else results // columns * -(-columns // REDUCE_PANEL)
     chunk, chunks = _chunks(total, results, items)
     target = out if chunks == 1 else plan.scratch((chunks * results,))
     if columns:
@@ -84,10 +94,13 @@ def emit_reduction(
     last = chunks == 1
     plan.step(
         REDUCE_COLUMNS if columns else REDUCE_ROWS, [target], [held],
-        ints=_ints(mode, kept, kept_strides, reduced, reduced_strides, total, chunk, chunks, root and last, columns),
-        scalars=[scale if last else 1.0], items=items * chunks,
-        grain=max(1, SHARE // max(1, chunk * (min(columns, COLUMNS) if columns else 1))),
-        writes=[Blocks.of((results // columns, columns), (1, COLUMNS)) if columns else Blocks.of((results,), (1,))]
+        ints=ReduceInts(
+            folding, _space(kept, kept_strides), _space(reduced, reduced_strides), total, chunk, chunks, root and last,
+            columns,
+        ),
+        scalars=ReduceScalars(scale if last else 1.0), items=items * chunks,
+        grain=max(1, SHARE // max(1, chunk * (min(columns, REDUCE_PANEL) if columns else 1))),
+        writes=[Blocks.of((results // columns, columns), (1, REDUCE_PANEL)) if columns else Blocks.of((results,), (1,))]
         if last else [],
     )
     if last:
@@ -95,7 +108,7 @@ def emit_reduction(
     # rows leave their partials beside each other, columns one block of results after another
     shape, dim = ((chunks, results), 0) if columns else ((results, chunks), 1)
     partials = HostTensor(target.buffer, target.offset, shape, contiguous_strides(shape), DType.FLOAT)
-    emit_reduction(plan, out, partials, (dim,), JOINING.get(mode, mode), scale=scale, root=root)
+    emit_reduction(plan, out, partials, (dim,), JOINING.get(folding, folding), scale=scale, root=root)
 
 
 def _chunks(total: int, results: int, items: int) -> tuple[int, int]:
@@ -106,26 +119,29 @@ def _chunks(total: int, results: int, items: int) -> tuple[int, int]:
     return chunk, max(1, -(-total // chunk))
 
 
-def _ints(
-    mode: int, kept: Sequence[int], kept_strides: Sequence[int], reduced: Sequence[int], reduced_strides: Sequence[int],
-    total: int, chunk: int, chunks: int, root: bool = False, columns: int = 0,
-) -> list[int]:
-    ints = [mode, len(kept), len(reduced), total, chunk, chunks, int(root), columns]
-    for layout in (kept, kept_strides, reduced, reduced_strides):
-        ints += [*layout, *([0] * MAX_DIMS)][:MAX_DIMS]
-    return ints
+def _space(shape: Sequence[int], strides: Sequence[int]) -> ReduceSpace:
+    return ReduceSpace(len(shape), _filled(shape), _filled(strides))
+
+
+def _filled(numbers: Sequence[int]) -> tuple[int, int, int, int, int, int, int, int]:
+    a, b, c, d, e, f, g, h = (*numbers, *(0,) * (REDUCE_DIMS - len(numbers)))
+    return a, b, c, d, e, f, g, h
 
 
 def emit_exact(
-    plan: HostPlanner, kernel: AnyKernel, out: HostTensor, held: HostTensor, dims: Sequence[int], mode: int
+    plan: HostPlanner, kernel: Kernel[ReduceInts, Nothing], out: HostTensor, held: HostTensor, dims: Sequence[int],
+    folding: Folding,
 ) -> None:
     """Emit an integer or bool reduction; order does not matter to these."""
-    (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
-    if len(kept) > MAX_DIMS or len(reduced) > MAX_DIMS:
+    kept, reduced = _split(held, dims)
+    if len(kept[0]) > REDUCE_DIMS or len(reduced[0]) > REDUCE_DIMS:
         held, dims = rows_of(plan, held, dims), (1,)
-        (kept, kept_strides), (reduced, reduced_strides) = _split(held, dims)
+        kept, reduced = _split(held, dims)
     total = math.prod(held.shape[d] for d in dims)
     plan.step(
-        kernel, [out], [held], ints=_ints(mode, kept, kept_strides, reduced, reduced_strides, total, max(1, total), 1),
+        kernel, [out], [held],
+        ints=ReduceInts(
+            folding, _space(*kept), _space(*reduced), total, max(1, total), chunks=1, root=False, columns=0,
+        ),
         items=out.num_elements, grain=max(1, SHARE // max(1, total)),
     )

@@ -7,6 +7,7 @@ from functools import partial
 
 from torchipu._kernels.table import sparse_conv as sparse
 from torchipu._kernels.table.conv import CONV_MAX_POOL, ConvMaxPoolInts
+from torchipu._kernels.table.pool import PoolInts
 from torchipu.host.emit.conv import LEAST_ITEMS, turned
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.matmul import grain_for
@@ -58,11 +59,12 @@ def _emit_forward(ops: Sequence[Op], plan: HostPlanner) -> None:
     inputs = [plan.value(x, DType.FLOAT), turned(plan, s, plan.value(weight, DType.FLOAT))]
     inputs += [plan.value(bias, DType.FLOAT)] if bias is not None else []
     kernel, padding, dilation = (pair(pool, name) for name in ("kernel_size", "padding", "dilation"))
-    window = (*result.shape[-2:], *kernel, *strides_of(pool), *padding, *dilation)
+    oh, ow = result.shape[-2:]
+    window = PoolInts(s.oh, s.ow, oh, ow, *kernel, *strides_of(pool), *padding, *dilation)
     offsets = -(-s.summands // 16) * 16
     ints = ConvMaxPoolInts(
         s.of_kernel(s.oh, s.ow, direct=s.reads_in_place), has_bias=bias is not None, has_relu=ops[-1].kind == "relu",
-        pool=(s.oh, s.ow, *window),
+        pool=window,
     )
     grain, held = -(-s.n // LEAST_ITEMS), result.num_elements
     strides = (4 * held, 8 * held, 4 * s.input_elements, 0, *([0] if bias is not None else []))
@@ -114,18 +116,19 @@ def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
     halves = s.n // 2 if s.n % 2 == 0 else s.n
     images = halves if plan.runs >= LEAST_ITEMS else -(-s.n // LEAST_ITEMS)
     chunks = -(-s.n // images)
-    window = (s.oc, s.ic, s.kh, s.kw, run, lanes)
+    window = sparse.SparseWindow(s.oc, s.ic, s.kh, s.kw, run, lanes)
     packed, partial_db = plan.scratch((s.oc, s.kh, run)), plan.scratch((chunks, s.oc))
     partial_dw = plan.scratch((chunks, s.oc, s.kh, run))
     plan.step(sparse.SPARSE_CONV_PACK, [packed], [plan.value(weight, DType.FLOAT)], ints=window, items=s.oc, grain=s.oc)
     wants_dx = dx is not None and plan.wanted(dx)
     dx_value = plan.output(dx, DType.FLOAT) if dx is not None and wants_dx else partial_db
-    image = (s.h + 2 * s.ph) * (s.w + 2 * s.pw) * lanes + s.kw * lanes + 48
-    listed = s.oc * s.oh * s.ow + 48
+    slack = sparse.SPARSE_SLACK + 16  # the kernel rounds up
+    image = (s.h + 2 * s.ph) * (s.w + 2 * s.pw) * lanes + s.kw * lanes + slack
+    listed = s.oc * s.oh * s.ow + slack
     pooled = dy.shape[-2] * dy.shape[-1]
-    ints = (
-        s.n, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, run, images, int(wants_dx), pooled,
-        lanes, int(passed is not None),
+    ints = sparse.SparseConvInts(
+        window, s.n, s.h, s.w, s.oh, s.ow, s.sh, s.sw, s.ph, s.pw, images, wants_dx, pooled,
+        has_relu=passed is not None,
     )
     given = 4 * s.n * s.oc * pooled
     strides = (
@@ -147,15 +150,16 @@ def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
         sparse.SPARSE_CONV_REDUCE,
         [plan.output(dw, DType.FLOAT), plan.output(db, DType.FLOAT)],
         [partial_dw, partial_db],
-        ints=(*window, chunks), items=s.oc, grain=grain_for(s.oc, s.oc * s.kh * run * chunks, 32768),
+        ints=sparse.SparseConvReduceInts(window, chunks), items=s.oc,
+        grain=grain_for(s.oc, s.oc * s.kh * run * chunks, 32768),
         scratch_bytes=4 * s.kh * run,
         writes=[Blocks.of((s.oc, s.summands), (1, s.summands)), Blocks.of((s.oc,), (1,))],
     )
 
 
-def _join_backward(strides: tuple[int, ...], ints: tuple[int, ...], chunks: int, runs: int) -> Joined:
+def _join_backward(strides: tuple[int, ...], ints: sparse.SparseConvInts, chunks: int, runs: int) -> Joined:
     """Make the call for the images of several runs, whose chunks are all of the same size."""
-    return more_items(strides, (runs * ints[0], *ints[1:]), chunks, 1, runs)
+    return more_items(strides, ints._replace(n=runs * ints.n), chunks, 1, runs)
 
 
 FORWARD = ("aten.convolution.default", "aten.max_pool2d_with_indices.default")
