@@ -50,23 +50,9 @@ def _lower(chain: tuple[tuple[Codelet, str], ...], rows_of: Callable[[Op, Tensor
     return lower
 
 
-def _integer(op: Op, name: str) -> int:
-    value = op.attrs[name]
-    assert isinstance(value, int)
-    return value
-
-
-def _number(op: Op, name: str) -> float:
-    value = op.attrs[name]
-    assert isinstance(value, (int, float))
-    return float(value)
-
-
 def _layer_width(op: Op) -> int:
     """Return the elements of one row of a layer norm."""
-    shape = op.attrs["normalized_shape"]
-    assert isinstance(shape, (list, tuple))
-    return prod(int(size) for size in shape)
+    return prod(op.integers("normalized_shape"))
 
 
 def _layer_rows(op: Op, data: Tensor) -> int:
@@ -74,7 +60,7 @@ def _layer_rows(op: Op, data: Tensor) -> int:
 
 
 def _group_rows(op: Op, data: Tensor) -> int:
-    return _integer(op, "N") * _integer(op, "group")
+    return op.integer("N") * op.integer("group")
 
 
 def _batch_rows(op: Op, data: Tensor) -> int:
@@ -84,7 +70,7 @@ def _batch_rows(op: Op, data: Tensor) -> int:
 # --------------------------------------------------------------------------- host side
 def present_outputs(op: Op, count: int) -> list[Tensor | None]:
     """Return the results in schema order, None for those that torch does not return."""
-    present = op.attrs.get("present") or (True,) * count
+    present = op.flags("present", ()) or (True,) * count
     assert isinstance(present, (list, tuple))
     results = iter(op.outputs)
     return [next(results) if there else None for there in present]
@@ -111,7 +97,7 @@ def _has(op: Op, name: str) -> bool:
 
 
 def _eps(op: Op) -> kernels.NormScalars:
-    return kernels.NormScalars(_number(op, "eps"))
+    return kernels.NormScalars(float(op.number("eps")))
 
 
 def _for_rows(emit: Emitter) -> Emitter:
@@ -165,7 +151,7 @@ def _emit_layer_norm_grad(op: Op, plan: HostPlanner) -> None:
 
 def _group_sizes(op: Op) -> tuple[int, int, int, int]:
     """Return samples, channels of a group, positions and groups."""
-    samples, channels, positions, groups = (_integer(op, name) for name in ("N", "C", "HxW", "group"))
+    samples, channels, positions, groups = (op.integer(name) for name in ("N", "C", "HxW", "group"))
     return samples, channels // groups, positions, groups
 
 
@@ -267,7 +253,7 @@ def emit_batch_norm(
         has_weight=_has(op, "weight"), has_bias=_has(op, "bias"), has_running=has_running,
         has_addend=addend is not None, has_relu=is_relu,
     )
-    scalars = kernels.BatchScalars(_number(op, "eps"), _number(op, "momentum"))
+    scalars = kernels.BatchScalars(float(op.number("eps")), float(op.number("momentum")))
     if sizes.whole and sizes.positions > 1:
         plan.step(kernels.BATCH_NORM, [y, mean, rstd, *new], [*old, x, weight, bias, *added], ints=ints,
                   scalars=scalars, items=sizes.channels, grain=sizes.channels_per_chunk,
@@ -302,7 +288,7 @@ def _emit_batch_norm_inference(op: Op, plan: HostPlanner) -> None:
 def _emit_batch_norm_grad(op: Op, plan: HostPlanner) -> None:
     dy, x = _data(op, plan, "grad_out"), _data(op, plan, "input")
     sizes = _Batch(x)
-    train = bool(op.attrs["train"])
+    train = op.flag("train")
     names = ("save_mean", "save_invstd") if train else ("running_mean", "running_var")
     mean, spread = (_data(op, plan, name) for name in names)
     weight = op.operand("weight")
@@ -344,7 +330,7 @@ def _has_rows(op: Op) -> bool:
 def trains(op: Op) -> bool:
     """Whether a batch normalisation is by the batch's statistics, which the kernels then compute."""
     data = op.operand("input")
-    return bool(op.attrs.get("training", True)) and data is not None and len(data.shape) >= 2 and _is_not_empty(op)
+    return op.flag("training", True) and data is not None and len(data.shape) >= 2 and _is_not_empty(op)
 
 
 def _applies(op: Op) -> bool:

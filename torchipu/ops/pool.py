@@ -86,14 +86,13 @@ def _adaptive_window(op: Op) -> int:
 # --------------------------------------------------------------------------- host side
 def pair(op: Op, name: str) -> tuple[int, int]:
     """Return an argument of one or two integers as two."""
-    value = op.attrs[name]
-    values = [value] if isinstance(value, int) else list(value)  # type: ignore[call-overload]
-    return (int(values[0]), int(values[-1]))
+    values = op.integers(name)
+    return values[0], values[-1]
 
 
 def strides_of(op: Op) -> tuple[int, int]:
     """Return the strides; the window where none are given."""
-    return pair(op, "stride") if op.attrs["stride"] else pair(op, "kernel_size")
+    return pair(op, "stride") if op.integers("stride", ()) else pair(op, "kernel_size")
 
 
 def _planes(tensor: Tensor) -> int:
@@ -104,7 +103,7 @@ def _planes(tensor: Tensor) -> int:
 
 
 def _ints(op: Op, image: Tensor, result: Tensor) -> kernels.PoolInts:
-    dilation = pair(op, "dilation") if "dilation" in op.attrs else (1, 1)
+    dilation = pair(op, "dilation") if op.given("dilation") else (1, 1)
     return kernels.PoolInts(
         image.shape[-2],
         image.shape[-1],
@@ -155,8 +154,8 @@ def _emit_average(op: Op, plan: HostPlanner) -> None:
     is_backward = op.kind == "avg_pool2d_backward"
     image, pooled = (result, x) if is_backward else (x, result)
     ints = kernels.AveragePoolInts(
-        _ints(op, image, pooled), bool(op.attrs["count_include_pad"]),
-        int(op.attrs["divisor_override"] or 0),  # type: ignore[call-overload]
+        _ints(op, image, pooled), op.flag("count_include_pad"),
+        op.integer("divisor_override", 0),
     )
     kernel = kernels.AVG_POOL_BACKWARD if is_backward else kernels.AVG_POOL
     value = plan.value(x, DType.FLOAT)

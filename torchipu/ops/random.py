@@ -42,11 +42,6 @@ SHARE = 8192  # elements of one thread's share
 MAX_SPAN = 1 << 32
 
 
-def _number(op: Op, name: str, default: float = 0.0) -> float:
-    value = op.attrs.get(name, default)
-    return float(default if value is None else value)  # type: ignore[arg-type]
-
-
 def _draw(
     op: Op, plan: HostPlanner, kernel: Kernel[I, S], outputs: Sequence[HostTensor], inputs: Sequence[HostTensor] = (),
     *, ints: I, scalars: S | tuple[()] = (),
@@ -67,7 +62,7 @@ def dropout(op: Op, plan: HostPlanner) -> None:
     """Zero elements with probability p and scale the rest; the second result, where there is one, is what was kept."""
     source = op.operand("input")
     assert source is not None
-    p, train = _number(op, "p"), op.attrs.get("train")
+    p, train = float(op.number("p", 0)), op.attrs.get("train")
     result = op.outputs[0]
     if train is False or p == 0:
         emit_copy(plan, plan.output(result), plan.value(source, contiguous=False))
@@ -85,7 +80,7 @@ def bernoulli(op: Op, plan: HostPlanner) -> None:
     out = plan.output(op.outputs[0], DType.FLOAT)
     if "p" in op.attrs:
         _draw(op, plan, RANDOM_BERNOULLI, [out], ints=BernoulliInts(out.num_elements, has_chances=False),
-              scalars=BernoulliScalars(_number(op, "p")))
+              scalars=BernoulliScalars(float(op.number("p", 0))))
         return
     source = op.operand("self")
     assert source is not None
@@ -95,24 +90,24 @@ def bernoulli(op: Op, plan: HostPlanner) -> None:
 
 def uniform(op: Op, plan: HostPlanner) -> None:
     """Draw from ``[from, to)``."""
-    low = _number(op, "from")
+    low = float(op.number("from", 0))
     out = plan.output(op.outputs[0], DType.FLOAT)
     bits = 11 if op.outputs[0].dtype is DType.HALF else RANDOM_BITS  # what the type holds below 1
     _draw(op, plan, RANDOM_UNIFORM, [out], ints=UniformInts(out.num_elements, bits),
-          scalars=UniformScalars(low, _number(op, "to", 1.0) - low))
+          scalars=UniformScalars(low, float(op.number("to", 1.0)) - low))
 
 
 def normal(op: Op, plan: HostPlanner) -> None:
     """Draw from a normal distribution."""
     out = plan.output(op.outputs[0], DType.FLOAT)
-    scalars = NormalScalars(_number(op, "mean"), _number(op, "std", 1.0))
+    scalars = NormalScalars(float(op.number("mean", 0)), float(op.number("std", 1.0)))
     _draw(op, plan, RANDOM_NORMAL, [out], ints=_elements(op), scalars=scalars)
 
 
 def exponential(op: Op, plan: HostPlanner) -> None:
     """Draw waiting times of a rate."""
     _draw(op, plan, RANDOM_EXPONENTIAL, [plan.output(op.outputs[0], DType.FLOAT)], ints=_elements(op),
-          scalars=ExponentialScalars(_number(op, "lambd", 1.0)))
+          scalars=ExponentialScalars(float(op.number("lambd", 1.0))))
 
 
 def permutation(op: Op, plan: HostPlanner) -> None:
@@ -129,20 +124,20 @@ def multinomial(op: Op, plan: HostPlanner) -> None:
     weights, out = plan.value(source, DType.FLOAT), plan.output(op.outputs[0])
     samples, count = out.shape[-1], weights.shape[-1]
     rows = weights.num_elements // max(1, count)
-    ints = RandomChoiceInts(count, samples, bool(op.attrs.get("replacement")))
+    ints = RandomChoiceInts(count, samples, op.flag("replacement"))
     plan.step(RANDOM_CHOICE, [out], [plan.random_state(op), weights], ints=ints, items=rows if samples else 0,
               grain=max(1, SHARE // max(1, count + samples)), scratch_bytes=8 * (count + samples))
 
 
 def integers(op: Op, plan: HostPlanner) -> None:
     """Draw whole numbers from ``[low, high)``."""
-    low, high = int(_number(op, "low")), int(_number(op, "high"))
+    low, high = op.integer("low", 0), op.integer("high")
     out = plan.output(op.outputs[0], DType.LONG)
     _draw(op, plan, RANDOM_INTEGERS, [out], ints=RandomIntegersInts(out.num_elements, low, high - low))
 
 
 def _has_short_span(op: Op) -> bool:
-    return 0 < int(_number(op, "high")) - int(_number(op, "low")) <= MAX_SPAN
+    return 0 < op.integer("high") - op.integer("low", 0) <= MAX_SPAN
 
 
 def _has_floating_result(op: Op) -> bool:

@@ -34,27 +34,18 @@ from torchipu.optable.spec import OpSpec, register
 
 def reduced_dims(op: Op, source: Tensor) -> tuple[int, ...]:
     """Return the dimensions that an op reduces, ascending; none given means all."""
-    dims = op.attrs.get("dim")
-    rank = len(source.shape)
-    if dims is None or dims == [] or dims == ():
+    dims, rank = op.integers("dim", ()), len(source.shape)
+    if not dims:
         return tuple(range(rank))
-    if isinstance(dims, int):
-        dims = [dims]
-    return tuple(sorted({dim % rank if rank else 0 for dim in dims} & set(range(rank))))  # type: ignore[attr-defined]
+    return tuple(sorted({dim % rank if rank else 0 for dim in dims} & set(range(rank))))
 
 
 # --------------------------------------------------------------------------- emitters
-def _source(op: Op) -> Tensor:
-    source = op.operand("self")
-    assert source is not None
-    return source
-
-
 def fold(folding: Folding, *, mean: bool = False) -> Emitter:
     """Reduce to one value: in float for floating results, in int64 for integer ones."""
 
     def emit(op: Op, plan: HostPlanner) -> None:
-        source, result = _source(op), op.outputs[0]
+        source, result = op.needed("self"), op.outputs[0]
         dims = reduced_dims(op, source)
         if result.dtype.is_floating:
             held = plan.value(source, DType.FLOAT, contiguous=False)
@@ -72,7 +63,7 @@ def truth(folding: Folding) -> Emitter:
     """Reduce truth values: LARGEST is any, SMALLEST is all."""
 
     def emit(op: Op, plan: HostPlanner) -> None:
-        source = _source(op)
+        source = op.needed("self")
         held = plan.value(source, DType.BOOL, contiguous=False)
         out = plan.output(op.outputs[0], DType.BOOL)
         emit_exact(plan, REDUCE_BOOLS, out, held, reduced_dims(op, source), folding)
@@ -84,7 +75,7 @@ def extreme(smallest: bool, *, arg_only: bool = False) -> Emitter:
     """Find extremes and where they are."""
 
     def emit(op: Op, plan: HostPlanner) -> None:
-        source = _source(op)
+        source = op.needed("self")
         kind = DType.FLOAT if source.dtype.is_floating else DType.LONG
         rows = rows_of(plan, plan.value(source, kind, contiguous=False), reduced_dims(op, source))
         if arg_only:
@@ -103,7 +94,7 @@ def moments(*, root: bool, mean: bool) -> Emitter:
     """Variance or standard deviation, and the mean where asked for."""
 
     def emit(op: Op, plan: HostPlanner) -> None:
-        source = _source(op)
+        source = op.needed("self")
         rows = rows_of(plan, plan.value(source, DType.FLOAT, contiguous=False), reduced_dims(op, source))
         spread = plan.output(op.outputs[0], DType.FLOAT)
         centre = plan.output(op.outputs[1], DType.FLOAT) if mean else plan.scratch((max(1, rows.shape[0]),))
@@ -117,31 +108,30 @@ def moments(*, root: bool, mean: bool) -> Emitter:
 
 
 def _correction(op: Op) -> float:
-    if "unbiased" in op.attrs:
-        return float(bool(op.attrs["unbiased"]))
-    correction = op.attrs.get("correction")
-    return 1.0 if correction is None else float(correction)  # type: ignore[arg-type]
+    if op.given("unbiased"):
+        return float(op.flag("unbiased"))
+    return float(op.number("correction", 1))
 
 
 def vector_norm(op: Op, plan: HostPlanner) -> None:
     """Norm of order 1, 2 or infinity."""
-    source = _source(op)
-    order = op.attrs.get("ord", op.attrs.get("p", 2))
-    order = 2 if order is None else order
-    folding = {1: Folding.SUM_MAGNITUDES, 2: Folding.SUM_SQUARES}.get(order, Folding.LARGEST_MAGNITUDE)  # type: ignore[call-overload]
+    source = op.needed("self")
+    order = op.number("ord", op.number("p", 2))
+    foldings: dict[float, Folding] = {1: Folding.SUM_MAGNITUDES, 2: Folding.SUM_SQUARES}
+    folding = foldings.get(order, Folding.LARGEST_MAGNITUDE)
     held = plan.value(source, DType.FLOAT, contiguous=False)
     out = plan.output(op.outputs[0], DType.FLOAT)
     emit_reduction(plan, out, held, reduced_dims(op, source), folding, root=order == 2)
 
 
 def _has_norm_order(op: Op) -> bool:
-    order = op.attrs.get("ord", op.attrs.get("p", 2))
-    return order in (None, 1, 2, math.inf) and op.inputs[0].dtype.is_floating
+    order = op.number("ord", op.number("p", 2))
+    return order in (1, 2, math.inf) and op.inputs[0].dtype.is_floating
 
 
 def logsumexp(op: Op, plan: HostPlanner) -> None:
     """``log(sum(exp(x)))`` without overflow."""
-    source = _source(op)
+    source = op.needed("self")
     rows = rows_of(plan, plan.value(source, DType.FLOAT, contiguous=False), reduced_dims(op, source))
     out = plan.output(op.outputs[0], DType.FLOAT)
     plan.step(

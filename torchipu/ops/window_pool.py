@@ -34,17 +34,16 @@ def _sizes(tensor: Tensor, dimensions: int) -> Triple:
 
 
 def _triple(op: Op, name: str, default: Triple = (1, 1, 1)) -> Triple:
-    value = op.attrs.get(name)
-    values = [value] if isinstance(value, int) else list(value or default)  # type: ignore[call-overload]
+    values = op.integers(name, ()) or default
     first, second, third = values * 3 if len(values) == 1 else values
-    return int(first), int(second), int(third)
+    return first, second, third
 
 
 def _fixed(op: Op, image: Triple, pooled: Triple, *, averages: bool) -> list[list[Window]]:
     """Windows of a fixed size; a divisor that the user gives belongs to the depth."""
     window, padding = _triple(op, "kernel_size"), _triple(op, "padding", (0, 0, 0))
     stride, dilation = _triple(op, "stride", window), _triple(op, "dilation")
-    override = op.attrs.get("divisor_override")
+    override = op.integer("divisor_override", None)
     tables = []
     for dim in range(3):
         table = []
@@ -53,8 +52,8 @@ def _fixed(op: Op, image: Triple, pooled: Triple, *, averages: bool) -> list[lis
             first = begin + -(min(begin, 0) // dilation[dim]) * dilation[dim]
             end = min(begin + (window[dim] - 1) * dilation[dim] + 1, image[dim])
             counted = min(begin + window[dim], image[dim] + padding[dim]) - begin
-            divisor = counted if averages and op.attrs["count_include_pad"] else end - first
-            table.append((first, end, max(1, divisor) if override is None else int(override) if dim == 0 else 1))  # type: ignore[call-overload]
+            divisor = counted if averages and op.flag("count_include_pad") else end - first
+            table.append((first, end, max(1, divisor) if override is None else override if dim == 0 else 1))
         tables.append(table)
     return tables
 
