@@ -125,8 +125,8 @@ def test_a_named_tuple_whose_class_is_gone_is_made_anew(tmp_path: Path, monkeypa
 
 def test_objects_without_a_parser_cannot_be_stored(tmp_path: Path) -> None:
     step = poptorch.inferenceModel(lambda x, settings: x + 1)
-    step.compile(torch.ones(2), frozenset({3}))
-    with pytest.raises(poptorch.Error, match="An object of class frozenset cannot be stored in an executable file"):
+    step.compile(torch.ones(2), range(3))
+    with pytest.raises(poptorch.Error, match="An object of class range cannot be stored in an executable file"):
         step.save(tmp_path / "a.poptorch")
     assert not (tmp_path / "a.poptorch").exists()
-    assert step(torch.ones(2), frozenset({3})).equal(torch.full((2,), 2.0))
+    assert step(torch.ones(2), range(3)).equal(torch.full((2,), 2.0))

@@ -43,8 +43,8 @@ def to_data(value: Any) -> Any:
         return value
     if isinstance(value, numbers.Real):  # of numpy
         return int(value) if isinstance(value, numbers.Integral) else float(value)
-    kind: type[Any] = set if isinstance(value, frozenset) else type(value)
-    if kind in (tuple, list, set):
+    kind = type(value)
+    if kind in (tuple, list, set, frozenset):
         return {kind.__name__: [to_data(member) for member in value]}
     if kind in (dict, collections.OrderedDict):
         name = "dict" if kind is dict else "ordered"
@@ -119,6 +119,8 @@ def from_data(data: Any) -> Any:
             return [from_data(member) for member in content]
         case "set":
             return {from_data(member) for member in content}
+        case "frozenset":
+            return frozenset(from_data(member) for member in content)
         case "dict":
             return {from_data(key): from_data(member) for key, member in content}
         case "ordered":
