@@ -185,6 +185,22 @@ def test_the_demo_trains_as_in_eager() -> None:
     close(run)
 
 
+def test_hyper_parameters_are_not_shared_out_with_a_weight_of_as_many_elements() -> None:
+    """There are 16 of them, as the first bias has elements."""
+
+    class Wide(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+
+        def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.cross_entropy(self.layers(x), target)
+
+    torch.manual_seed(6)
+    options = torchipu.Options(replicas=2, gradient_accumulation=2, optimiser_state_location=SHARED)
+    close(Trained(Wide(), ADAMW, options, (torch.randn(8, 5), torch.randint(0, 3, (8,)))))
+
+
 # ---------------------------------------------------------------------- loops and branches
 class Gated(torch.nn.Module):
     """A loop over rows that carries a state and stacks results, and a branch on what it ends with."""

@@ -280,8 +280,7 @@ class Machine:
         self._done[key] = 0
         for tensor, values in zip(op.outputs, self._computed(group, dict(fields), place), strict=True):
             variable = dict(fields)[tensor]
-            is_share = group.over_shares and variable.num_elements == op.inputs[0].num_elements
-            self.stores.write(variable, values, place, shares=is_share)
+            self.stores.write(variable, values, place, shares=group.is_divided(tensor, variable))
             self._unsynced[variable] = place.step
 
     def _computed(self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place) -> list[Values]:
@@ -289,18 +288,14 @@ class Machine:
         op = group.op
         takes_shares = group.over_shares or op.kind in OVERWRITES
         operands = [self._seen(tensor, fields[tensor], place, shares=takes_shares) for tensor in op.inputs]
-        whole = op.inputs[0].num_elements if group.over_shares else None
-        if whole is not None:
-            operands = [
-                shares.own_of_each(values) if fields[tensor].num_elements == whole else values
-                for tensor, values in zip(op.inputs, operands, strict=True)
-            ]
+        operands = [
+            shares.own_of_each(values) if group.is_divided(tensor, fields[tensor]) else values
+            for tensor, values in zip(op.inputs, operands, strict=True)
+        ]
         made = [self.evaluate(op, [operand[r] for operand in operands]) for r in range(self.executable.replicas)]
         results = [np.stack([np.asarray(value) for value in values]) for values in zip(*made, strict=True)]
-        if whole is None:
-            return results
         return [
-            shares.among_nan(values, fields[tensor].shape) if fields[tensor].num_elements == whole else values
+            shares.among_nan(values, fields[tensor].shape) if group.is_divided(tensor, fields[tensor]) else values
             for tensor, values in zip(op.outputs, results, strict=True)
         ]
 

@@ -60,8 +60,7 @@ class VertexGroup:
         work: Sizes on the busiest tile that the codelet's cycle formula reads.
         cycles: Cycles of the slowest vertex.
         temporary_bytes: Bytes that a tile needs while this group runs.
-        over_shares: Whether the vertices of each replica take its share of all that has as many elements as the first
-            operand of the op.
+        over_shares: Whether the vertices of each replica take its share of what ``is_divided``.
     """
 
     codelet: str
@@ -74,6 +73,18 @@ class VertexGroup:
     cycles: int = 0
     temporary_bytes: int = 0
     over_shares: bool = False
+
+    def is_divided(self, tensor: Tensor, held: Variable) -> bool:
+        """Whether each replica takes its share of an operand or a result of the op.
+
+        That are those of as many elements as the first operand, but for hyper-parameters, of which it has all.
+
+        Args:
+            tensor: The operand or result.
+            held: The variable that holds it.
+        """
+        is_whole = held.num_elements == self.op.inputs[0].num_elements
+        return self.over_shares and is_whole and tensor.role is not Role.HYPERPARAMETER
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -158,7 +158,8 @@ def _smaller(step: Execute, size: int, smaller: int, target: Target) -> Execute:
     op = compute_set.op
 
     def share(tensor: Tensor) -> Tensor:
-        return replace(tensor, shape=(smaller,)) if tensor.num_elements == size else tensor
+        is_divided = tensor.num_elements == size and tensor.role is not Role.HYPERPARAMETER
+        return replace(tensor, shape=(smaller,)) if is_divided else tensor
 
     part: Op = replace(op, inputs=tuple(map(share, op.inputs)), outputs=tuple(map(share, op.outputs)))
     spec = spec_of(op)
