@@ -8,11 +8,11 @@ import torch
 
 from torchipu._kernels.abi import CHECKED, run_kernel
 from torchipu._kernels.table.kernel import I, Kernel, S
-from torchipu.host.emit.chain import can_join, emit_chain
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops import view
 from torchipu.optable.blocks import Blocks
+from torchipu.optable.chain import can_join, emit_chain
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, contiguous_strides
 from torchipu.optable.planner import Joining
 from torchipu.optable.spec import lookup

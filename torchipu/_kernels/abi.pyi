@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,10 @@ def run_kernel(
 def call_kernel(
     kernel: Kernel[I, S], args: Sequence[int], ints: I | tuple[()] = ..., scalars: S | tuple[()] = ...,
     items: int = ...,
+) -> None: ...
+
+def run_vertices(
+    calls: Sequence[tuple[AnyKernel, int, Sequence[Any], Sequence[Any], int, int]], places: np.ndarray,
 ) -> None: ...
 
 def philox(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, int, int]: ...

@@ -57,9 +57,13 @@ cdef extern from "team.h" nogil:
     int ti_prepare(int threads, int64_t scratch_bytes)
     int ti_prepare_scratch(ti_pool *pool, int threads, int64_t scratch_bytes)
     int ti_run(ti_pool *pool, const ti_job *job, int threads)
-    int ti_call_flushing(ti_kernel fn, char **args, const int64_t *ints, const double *scalars, int64_t items)
+    int ti_call_flushing(ti_kernel fn, char **args, const int64_t *ints, const double *scalars, int64_t items,
+                         void *scratch)
     int ti_can_borrow()
     int ti_borrow(int (*body)(void *) noexcept nogil, void *context, int threads)
+
+cdef extern from "stdlib.h" nogil:
+    void *aligned_alloc(size_t alignment, size_t num_bytes)
 
 cdef extern from "time.h" nogil:
     ctypedef long time_t
@@ -245,6 +249,14 @@ cdef struct Step:
     int num_endings
 
 
+cdef struct VertexCall:
+    ti_kernel function
+    int first                   # of its arguments
+    int64_t *ints
+    double *scalars
+    int64_t items
+
+
 def run_kernel(kernel, args, ints=(), scalars=(), int64_t items=1, int64_t grain=1, int threads=1,
                int64_t scratch_bytes=0):
     """Run one kernel on addresses; for tests and measurements.
@@ -288,10 +300,59 @@ def call_kernel(kernel, args, ints=(), scalars=(), int64_t items=1):
     for i in range(len(scalars)):
         reals[i] = scalars[i]
     with nogil:
-        trap = ti_call_flushing(function, places, numbers, reals, items)
+        trap = ti_call_flushing(function, places, numbers, reals, items, NULL)
         free(numbers)
     if trap:
         raise KernelTrap(0, trap)
+
+
+def run_vertices(calls, const int64_t[:, ::1] places):
+    """Run some kernels for each vertex of a compute set, each on memory of its own, on this thread.
+
+    Args:
+        calls: ``(kernel, number of arguments, ints, scalars, items, scratch_bytes)``: what each vertex runs, in order.
+        places: ``[vertices, arguments of all calls]``, addresses.
+
+    Raises:
+        KernelTrap: A kernel refused its input; the step that it names is the number of the vertex.
+        ValueError: There are not as many places as arguments.
+    """
+    cdef int64_t vertex = 0, num_vertices = places.shape[0]
+    cdef int k, num_calls = len(calls), trap = 0, arguments = 0
+    cdef VertexCall *listed = <VertexCall *>calloc(max(num_calls, 1), sizeof(VertexCall))
+    cdef char *scratch = NULL
+    if not listed:
+        raise MemoryError
+    try:
+        for k, (kernel, num_args, ints, scalars, items, scratch_bytes) in enumerate(calls):
+            kernel.check(num_args, ints, scalars)
+            listed[k].function = function_of(kernel)
+            listed[k].first = arguments
+            arguments += num_args
+            listed[k].items = items
+            listed[k].ints = copied(kernel.flat_ints(ints))
+            listed[k].scalars = reals_of(kernel.flat_scalars(scalars))
+        if arguments != places.shape[1]:
+            raise ValueError(f"the calls take {arguments} arguments, and {places.shape[1]} were given")
+        scratch = <char *>aligned_alloc(64, (max([call[5] for call in calls], default=0) + 127) // 64 * 64)
+        if not scratch:
+            raise MemoryError
+        with nogil:
+            while vertex < num_vertices and not trap:
+                for k in range(num_calls):
+                    trap = ti_call_flushing(listed[k].function, (<char **>&places[vertex, 0]) + listed[k].first,
+                                            listed[k].ints, listed[k].scalars, listed[k].items, scratch)
+                    if trap:
+                        break
+                vertex += 1
+        if trap:
+            raise KernelTrap(vertex - 1, trap)
+    finally:
+        for k in range(num_calls):
+            free(listed[k].ints)
+            free(listed[k].scalars)
+        free(listed)
+        free(scratch)
 
 
 def philox(counter, key):
@@ -332,6 +393,17 @@ cdef int64_t *copied(values) except NULL:
     """Return the numbers of a list in memory to be freed."""
     cdef int i
     cdef int64_t *held = <int64_t *>malloc(max(len(values), 1) * sizeof(int64_t))
+    if not held:
+        raise MemoryError
+    for i in range(len(values)):
+        held[i] = values[i]
+    return held
+
+
+cdef double *reals_of(values) except NULL:
+    """Return the real numbers of a list in memory to be freed."""
+    cdef int i
+    cdef double *held = <double *>malloc(max(len(values), 1) * sizeof(double))
     if not held:
         raise MemoryError
     for i in range(len(values)):

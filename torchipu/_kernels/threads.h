@@ -264,10 +264,11 @@ static inline int ti_run(ti_pool *pool, const ti_job *job, int threads) {
 }
 
 /* Runs all items of a kernel that needs no scratch on the calling thread, beside whatever else runs. */
-static inline int ti_call_flushing(ti_kernel fn, char **args, const int64_t *ints, const double *scalars, int64_t items) {
+static inline int ti_call_flushing(ti_kernel fn, char **args, const int64_t *ints, const double *scalars, int64_t items,
+                                   void *scratch) {
   const unsigned int callers = _mm_getcsr();
   _mm_setcsr(callers | TI_FLUSH_SUBNORMALS);
-  const int trap = fn(args, ints, scalars, 0, items, NULL);
+  const int trap = fn(args, ints, scalars, 0, items, scratch);
   _mm_setcsr(callers);
   return trap;
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torchipu.step.base import Built
 def machine_of(
     executable: Executable, built: Built, options: Options, inputs: Sequence[torch.Tensor], micro_batches: int,
     evaluate: Evaluate, seed: int = 0, moved: np.random.Generator | None = None,
-    states: Mapping[str, np.ndarray] | None = None,
+    states: Mapping[str, np.ndarray] | None = None, kind: Callable[..., Machine] = Machine,
 ) -> Machine:
     """Return a machine that is ready to run.
 
@@ -32,6 +32,7 @@ def machine_of(
         evaluate: Computes ops.
         seed: Chooses in which order IPUs run that no sync orders.
         states: What states, constants and hyper-parameters hold, by name; None reads them as they are now.
+        kind: Makes the machine of program, evaluation, feed and seed.
         moved: Moves every float of inputs and states by at most one unit in the last place of a float32.
     """
     names = [tensor.name for tensor in built.capture.arguments if tensor is not None]
@@ -45,7 +46,7 @@ def machine_of(
         value = streams[name]
         return value if pieces == 1 else value.reshape(pieces, -1, *value.shape[1:])[place]
 
-    machine = Machine(executable, evaluate, feed, seed)
+    machine = kind(executable, evaluate, feed, seed)
     machine.load(_moved(dict(initial(built) if states is None else states), moved))
     return machine
 

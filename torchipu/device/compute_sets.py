@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from torchipu.device.codelets import COPY, FILL, STRIDED_COPY, Work, busiest_elements
+from torchipu.device.tilings.pointwise import is_pointwise, pointwise
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -176,7 +177,7 @@ def linear_vertices(codelet: Codelet, *, grain: int | None = None, temporaries: 
             Vertices(
                 codelet, result.num_elements, lambda count: {"elements": count, **fixed}, grain=together,
                 gathered_bytes=broadcast_elements(op, target, result) * element_bytes,
-                temporary_bytes=temporaries * mine * element_bytes,
+                temporary_bytes=temporaries * mine * element_bytes, tiling=pointwise if is_pointwise(op) else None,
             ),
         )
 

@@ -55,6 +55,8 @@ class Place:
 class _Slot:
     """One copy of a variable."""
 
+    number: int
+    is_written: bool = False
     values: Values | None = None
     moment: Moment | None = None
     is_share: bool = False
@@ -87,7 +89,9 @@ class Stores:
 
     def __init__(self, executable: Executable) -> None:
         self.replicas = executable.replicas
-        self._slots = {variable: [_Slot() for _ in range(variable.depth)] for variable in executable.variables}
+        self._slots = {
+            variable: [_Slot(number) for number in range(variable.depth)] for variable in executable.variables
+        }
         self._addresses = executable.addresses
         self._tiles = {variable: frozenset(tile for tile, _, _ in variable.mapping.runs) for variable in self._slots}
         self._on_same_bytes: dict[Variable, list[Variable]] = {}
@@ -107,7 +111,7 @@ class Stores:
         slot = self._slot(variable, at)
         if at.moment.micro_batch is None:  # the update reads what the last micro-batch has left
             slot = max(self._slots[variable], key=_order)
-        if slot.values is None:
+        if not slot.is_written:
             raise at.fault(f"reads %{variable.name} on ipu {variable.ipu}, but {slot.lost}")
         if not (outlives(variable) or slot.moment == at.moment or _is_before_update(slot.moment, at.moment)):
             raise at.fault(
@@ -118,7 +122,7 @@ class Stores:
             raise at.fault(f"reads all of %{variable.name}, of which each replica has no more than its share")
         if slot.due:
             raise at.fault(f"reads all of %{variable.name}, but nobody has written row {min(slot.due)} of it")
-        return slot.values
+        return self._kept(variable, slot, at)
 
     def write_row(self, variable: Variable, row: int, values: Values, at: Place) -> None:
         """Let a variable hold a row; what it held for another micro-batch is gone, and the other rows are due.
@@ -131,11 +135,10 @@ class Stores:
         """
         slot = self._slot(variable, at)
         shape = (self.replicas, *variable.shape)
-        if slot.values is None or slot.moment != at.moment:
+        if not slot.is_written or slot.moment != at.moment:
             self.write(variable, np.zeros(shape, values.dtype), at)
             slot.due = set(range(variable.shape[0]))
-        assert slot.values is not None
-        slot.values[:, row] = values.reshape(self.replicas, *variable.shape[1:])
+        self._keep_row(variable, slot, row, values.reshape(self.replicas, *variable.shape[1:]))
         slot.due.discard(row)
 
     def write(self, variable: Variable, values: Values, at: Place, *, shares: bool = False) -> None:
@@ -155,21 +158,45 @@ class Stores:
                 f"writes {values.size} values into %{variable.name} of {list(variable.shape)} "
                 f"on {self.replicas} replicas"
             )
+        slot = self._begin(variable, at, is_share=shares)
+        self._keep(variable, slot, values.reshape(self.replicas, *variable.shape))
+
+    def _begin(self, variable: Variable, at: Place, *, is_share: bool = False) -> _Slot:
+        """Return the slot that a moment writes, which is its own from now on, and poison others on the same bytes."""
         slot = self._slot(variable, at)
-        slot.values = values.reshape(self.replicas, *variable.shape)
-        slot.moment = at.moment
-        slot.is_share = shares
-        slot.due = set()
+        slot.is_written, slot.moment, slot.is_share, slot.due = True, at.moment, is_share, set()
         for other in self._others(variable):
             for spoilt in self._slots[other]:
-                if spoilt.values is not None:
-                    spoilt.values = None
-                    spoilt.lost = f"%{variable.name}, on the same bytes, was written by {at.step} in {at.function}"
+                if spoilt.is_written:
+                    lost = f"%{variable.name}, on the same bytes, was written by {at.step} in {at.function}"
+                    self._lose(other, spoilt, lost)
+        return slot
 
+    # ------------------------------------------------------------------ what holds the values
+    def _keep(self, variable: Variable, slot: _Slot, values: Values) -> None:
+        """Let a slot hold values."""
+        slot.values = values
+
+    def _keep_row(self, variable: Variable, slot: _Slot, row: int, values: Values) -> None:
+        """Let a slot hold a row besides."""
+        assert slot.values is not None
+        slot.values[:, row] = values
+
+    def _kept(self, variable: Variable, slot: _Slot, at: Place | None) -> Values:
+        """Return what a slot holds."""
+        assert slot.values is not None
+        return slot.values
+
+    def _lose(self, variable: Variable, slot: _Slot, why: str) -> None:
+        """Poison a slot."""
+        slot.is_written, slot.values, slot.lost = False, None, why
+
+    # ------------------------------------------------------------------ the host
     def load(self, variable: Variable, values: Values) -> None:
         """Fill all slots before the program runs."""
         for slot in self._slots[variable]:
-            slot.values, slot.moment = values, None
+            slot.is_written, slot.moment = True, None
+            self._keep(variable, slot, values)
 
     def final(self, variable: Variable) -> Values:
         """Return what a state holds in the end.
@@ -178,15 +205,15 @@ class Stores:
             DeviceProgramError: It was lost.
         """
         (slot,) = self._slots[variable]
-        if slot.values is None:
+        if not slot.is_written:
             raise DeviceProgramError(f"%{variable.name} on ipu {variable.ipu} is lost at the end: {slot.lost}")
-        return slot.values
+        return self._kept(variable, slot, None)
 
     def forget(self, variables: Iterable[Variable], why: str) -> None:
         """Poison variables."""
         for variable in variables:
             for slot in self._slots[variable]:
-                slot.values, slot.lost = None, why
+                self._lose(variable, slot, why)
 
     def _slot(self, variable: Variable, at: Place) -> _Slot:
         slots = self._slots.get(variable)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from torchipu.host.emit.chain import MAX_OPERANDS
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import Leg
+from torchipu.optable.chain import MAX_OPERANDS
 from torchipu.optable.spec import spec_of
 
 MAX_OPS_PAST_OPEN_CHAIN = 4

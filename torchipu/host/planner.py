@@ -15,7 +15,6 @@ from torchipu._kernels.table.observe import TALLY_WORDS
 from torchipu.distributed.order import Replicas
 from torchipu.errors import ConstraintError
 from torchipu.host.collectives import only_awaited, with_late_waits
-from torchipu.host.emit.chain import can_join, emit_chain
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.fusion import find_fusions
 from torchipu.host.groups import grouped
@@ -35,6 +34,7 @@ from torchipu.host.values import Values
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import DType, Leg, Role
 from torchipu.optable.blocks import Blocks
+from torchipu.optable.chain import can_join, emit_chain
 from torchipu.optable.fusion import Fusion
 from torchipu.optable.host_tensor import HostTensor, Rounding
 from torchipu.optable.planner import Joining, Mark

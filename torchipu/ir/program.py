@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.types import DType, Role
+from torchipu.ir.vertices import Tiling
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +62,7 @@ class VertexGroup:
         cycles: Cycles of the slowest vertex.
         temporary_bytes: Bytes that a tile needs while this group runs.
         over_shares: Whether the vertices of each replica take its share of what ``is_divided``.
+        tiling: Gives the vertices one by one, for the tile machine; None where one vertex computes the whole op there.
     """
 
     codelet: str
@@ -73,6 +75,7 @@ class VertexGroup:
     cycles: int = 0
     temporary_bytes: int = 0
     over_shares: bool = False
+    tiling: Tiling | None = None
 
     def is_divided(self, tensor: Tensor, held: Variable) -> bool:
         """Whether each replica takes its share of an operand or a result of the op.
@@ -83,8 +86,9 @@ class VertexGroup:
             tensor: The operand or result.
             held: The variable that holds it.
         """
-        is_whole = held.num_elements == self.op.inputs[0].num_elements
-        return self.over_shares and is_whole and tensor.role is not Role.HYPERPARAMETER
+        if not self.over_shares or tensor.role is Role.HYPERPARAMETER:
+            return False
+        return held.num_elements == self.op.inputs[0].num_elements
 
 
 @dataclass(frozen=True, slots=True, eq=False)

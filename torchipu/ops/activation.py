@@ -7,7 +7,6 @@ import math
 
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import linear_vertices
-from torchipu.host.emit.chain import Chain, Value
 from torchipu.ir.graph import Op
 from torchipu.ops.elementwise import (
     MULTIPLY_ADD,
@@ -20,6 +19,7 @@ from torchipu.ops.elementwise import (
     unary,
     vector_map,
 )
+from torchipu.optable.chain import Chain, Value
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import OpSpec, register

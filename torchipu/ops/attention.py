@@ -12,11 +12,11 @@ from torchipu._kernels.table.reduce import Folding
 from torchipu.device.codelets import busiest_elements, vector_codelet
 from torchipu.device.matrix_unit import matmul_vertices
 from torchipu.host.emit import half_partial_attention
-from torchipu.host.emit.chain import broadcast
 from torchipu.host.emit.reduce import emit_reduction
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
+from torchipu.optable.chain import broadcast
 from torchipu.optable.codelet import Vertices
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 from torchipu.optable.planner import HostPlanner

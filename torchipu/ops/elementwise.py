@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from torchipu.device.codelets import CAST, element_codelet, vector_codelet
 from torchipu.device.compute_sets import linear_vertices
-from torchipu.host.emit.chain import Chain, Instruction, Value, class_of
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
+from torchipu.optable.chain import Chain, Instruction, Value, class_of
 from torchipu.optable.codelet import Codelet
 from torchipu.optable.spec import Constraint, OpSpec, register
 

@@ -27,11 +27,11 @@ from torchipu._kernels.table.indexing import (
     TakeStridedInts,
 )
 from torchipu.device.row_access import lower_take, lower_update
-from torchipu.host.emit.chain import broadcast, collapse
 from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.host.emit.rows import INDEX_BYTES, arithmetic_type, bucket, outer_of, row_grain, take_rows
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
+from torchipu.optable.chain import broadcast, collapse
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import OpSpec, register

@@ -14,10 +14,10 @@ from torchipu._kernels.table.indexing import (
 )
 from torchipu.device.codelets import MULTI_SLICE, reduction_codelet
 from torchipu.device.compute_sets import gather_set, reduction_sets
-from torchipu.host.emit.chain import broadcast
 from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
+from torchipu.optable.chain import broadcast
 from torchipu.optable.codelet import Vertices
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner

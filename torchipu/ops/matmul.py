@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from torchipu.device.integer_products import integer_vertices
 from torchipu.device.matrix_unit import product_vertices
-from torchipu.host.emit.chain import broadcast
 from torchipu.host.emit.half_partials import emit_half_product, partials_of
 from torchipu.host.emit.integer_matmul import emit_integer_product
 from torchipu.host.emit.matmul import emit_product, matrix
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.optable.chain import broadcast
 from torchipu.optable.codelet import Product, Vertices
 from torchipu.optable.fusion import Fusion, register_fusion
 from torchipu.optable.planner import HostPlanner

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from torchipu.device.integer_products import integer_vertices
 from torchipu.device.matrix_unit import matmul_vertices
-from torchipu.host.emit.chain import broadcast
 from torchipu.host.emit.integer_matmul import emit_integer_product
 from torchipu.host.emit.matmul import emit_product, matrix
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.optable.chain import broadcast
 from torchipu.optable.codelet import Vertices
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner

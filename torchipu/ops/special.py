@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 
 from torchipu.device.codelets import element_codelet
-from torchipu.host.emit.chain import Chain, Value
 from torchipu.ir.graph import Op
 from torchipu.ops.elementwise import binary, estimated_map, parametrised, register_maps, unary
+from torchipu.optable.chain import Chain, Value
 from torchipu.optable.codelet import Codelet
 
 POLYNOMIALS = {

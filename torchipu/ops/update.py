@@ -9,6 +9,7 @@ before: in the first update it is 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torchipu._kernels.table import update as kernels
 from torchipu._kernels.table.kernel import Kernel, Nothing, S
@@ -25,6 +26,7 @@ from torchipu._kernels.table.update import (
 )
 from torchipu.device.codelets import FILL, vector_codelet
 from torchipu.device.compute_sets import elementwise_set, no_vertices
+from torchipu.device.tilings.pointwise import pointwise
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.codelet import Codelet, Lowering, Vertices
@@ -53,7 +55,9 @@ _COUNT = Codelet("popops::LoopCounter", lambda target, work: 43, 60, "poplibs es
 def _lower(codelet: Codelet) -> Lowering:
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
         state = op.inputs[0]
-        return (elementwise_set(target, codelet, state.num_elements, state.dtype),) if state.num_elements else ()
+        if not state.num_elements:
+            return ()
+        return (replace(elementwise_set(target, codelet, state.num_elements, state.dtype), tiling=pointwise),)
 
     return lower
 
@@ -63,7 +67,7 @@ def _lower_sgd(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 
 def _lower_increment(op: Op, target: Target) -> tuple[Vertices, ...]:
-    return (Vertices(_COUNT, 1, lambda count: {"elements": count}, max_tiles=1),)
+    return (Vertices(_COUNT, 1, lambda count: {"elements": count}, max_tiles=1, tiling=pointwise),)
 
 
 # --------------------------------------------------------------------------- host side

@@ -14,10 +14,10 @@ from torchipu._kernels.table.copy import (
     LinspaceScalars,
 )
 from torchipu.device.compute_sets import copy_vertices, fill_vertices, no_vertices
-from torchipu.host.emit.chain import broadcast, collapse
 from torchipu.host.emit.copy import COPY_SHARE, emit_copy, emit_fill
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.optable.chain import broadcast, collapse
 from torchipu.optable.codelet import Lowering
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 from torchipu.optable.planner import HostPlanner

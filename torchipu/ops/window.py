@@ -9,12 +9,12 @@ from torchipu._kernels.table.copy import TRIANGLE, TriangleInts
 from torchipu._kernels.table.resample import ADD_STRIDED, AddStridedInts
 from torchipu.device.codelets import FILL, vector_codelet
 from torchipu.device.compute_sets import copy_set, copy_vertices, elementwise_set, no_vertices
-from torchipu.host.emit.chain import collapse
 from torchipu.host.emit.copy import COPY_SHARE, emit_copy, emit_fill
 from torchipu.host.emit.rows import row_grain
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.view import diagonal_of
+from torchipu.optable.chain import collapse
 from torchipu.optable.codelet import Vertices
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchipu.ir.graph import Op
+from torchipu.ir.vertices import Tiling
 
 if TYPE_CHECKING:
     from torchipu.target import Target
@@ -44,6 +45,8 @@ class Vertices:
         temporary_bytes: Bytes that a tile needs while the set runs.
         max_tiles: Tiles that the plan uses at most; None for all of them.
         repeats: How often the set runs, each time with other operands in the same temporary memory.
+        tiling: Gives the vertices, with what each of them reads, writes and computes. Worked out for the tile machine
+            alone; None where one vertex computes the whole op there, which goes for all sets of an op together.
     """
 
     codelet: Codelet
@@ -55,6 +58,7 @@ class Vertices:
     temporary_bytes: int = 0
     max_tiles: int | None = None
     repeats: int = 1
+    tiling: Tiling | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class OpSpec:
         lower: Compute sets that the op becomes; empty for ops that move nothing.
         emit: Host steps that give its value. None when ``instruction`` is given, and for what runs as its torch
             operator.
-        instruction: For elementwise ops: how the op enters a fused chain (see ``host.emit.chain``).
+        instruction: For elementwise ops: how the op enters a fused chain (see ``optable.chain``).
         dtypes: Element types of floating or integer operands that the record serves; others go generic.
         constraints: Conditions checked at import.
         is_view: The result is a view of the first operand; costs nothing until a consumer gathers it.

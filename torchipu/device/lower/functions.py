@@ -30,6 +30,7 @@ from torchipu.ir.program import (
 )
 from torchipu.ir.schedule import Schedule
 from torchipu.ir.types import Role
+from torchipu.ir.vertices import Tiling
 from torchipu.optable.codelet import Codelet, Vertices
 from torchipu.optable.collective import is_collective
 from torchipu.optable.control import COND, WHILE, carried_of, formals_of, trips_of
@@ -75,6 +76,7 @@ class _Set:
     fragments: int
     temporary_bytes: int
     repeats: int
+    tiling: Tiling | None
     count: int = 1
 
 
@@ -174,6 +176,7 @@ class Lowering:
                 gathered, fragments = gathered + strayed[0], fragments + strayed[1]
             groups.append(VertexGroup(
                 made.codelet, fields, runs, op, number, made.count, made.work, made.cycles, made.temporary_bytes,
+                tiling=made.tiling,
             ))
             if gathered:
                 operands = [
@@ -414,7 +417,10 @@ class Lowering:
             target = self.target if tiles is None else replace(self.target, num_tiles=tiles)
             vertices = lower_generic(op, target) if spec is None else spec.lower(op, target)
             made = [self._set(op, one, target.num_tiles, first_tile) for one in vertices if one.elements > 0]
-            found = tuple(replace(one, count=len(made)) for one in made)
+            is_tiled = all(one.tiling is not None for one in made)
+            found = tuple(
+                replace(one, count=len(made), tiling=one.tiling if is_tiled else None) for one in made
+            )
             self.sets_by_key[key] = found
         return found
 
@@ -427,7 +433,7 @@ class Lowering:
         return _Set(
             codelet.name, None if follows else runs, len(runs.runs), work, int(codelet.cycles(self.target, work)),
             vertices.gathered_bytes, max(1, vertices.fragments), max(vertices.temporary_bytes, vertices.gathered_bytes),
-            vertices.repeats,
+            vertices.repeats, vertices.tiling,
         )
 
     def _runs(self, op: Op, vertices: Vertices, num_tiles: int, first_tile: int) -> tuple[TileMapping, bool]:

@@ -6,8 +6,8 @@ import math
 import struct
 
 from torchipu._kernels.table.copy import COPY, FILL, MAX_COPY_DIMS, TRANSPOSE, CopyInts, FillInts
-from torchipu.host.emit.chain import collapse, emit_cast
 from torchipu.ir.types import DType
+from torchipu.optable.chain import collapse, emit_cast
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding
 from torchipu.optable.planner import HostPlanner
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from torchipu._kernels.table.control import FORK
 from torchipu._kernels.table.reduce import LOGSUMEXP_ROWS, Folding, LogsumexpRowsInts
 from torchipu._kernels.table.softmax import SOFTMAX_ROWS, SoftmaxMode, SoftmaxRowsInts
-from torchipu.host.emit.chain import Chain, Value
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.half_partials import Partials, emit_half_product
 from torchipu.host.emit.reduce import emit_reduction
@@ -20,6 +19,7 @@ from torchipu.host.emit.softmax import GRAIN_ELEMENTS
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
+from torchipu.optable.chain import Chain, Value
 from torchipu.optable.codelet import Product
 from torchipu.optable.host_tensor import HostTensor, Rounding, contiguous_strides
 from torchipu.optable.planner import HostPlanner

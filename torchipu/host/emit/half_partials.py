@@ -12,12 +12,12 @@ from math import prod
 
 from torchipu._kernels.table.gemm import PANEL
 from torchipu._kernels.table.half_partials import HALF_BLOCK, HALF_PRODUCT, HalfProductInts, HalfProductScalars
-from torchipu.host.emit.chain import broadcast
 from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for, packed_panels, rows_apart
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Along, Blocks
+from torchipu.optable.chain import broadcast
 from torchipu.optable.host_tensor import HostTensor, Rounding
 from torchipu.optable.planner import HostPlanner
 

@@ -16,10 +16,10 @@ from torchipu._kernels.table.reduce import (
     ReduceScalars,
     ReduceSpace,
 )
-from torchipu.host.emit.chain import collapse
 from torchipu.host.emit.copy import emit_copy
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
+from torchipu.optable.chain import collapse
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 from torchipu.optable.planner import HostPlanner
 

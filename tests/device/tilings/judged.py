@@ -1,0 +1,118 @@
+"""A machine that computes every op twice: whole, and vertex by vertex; see ``simulated``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import torchipu
+from tests.device.tilings.simulated import simulate
+from torchipu.checking.eager import evaluate
+from torchipu.checking.loading import machine_of
+from torchipu.device.machine import Machine
+from torchipu.device.stores import Place, Values
+from torchipu.device.tiles.layout import BITS
+from torchipu.errors import UnsupportedOpError
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.program import Execute, Program, Repeat, Variable, VertexGroup, parts_of
+from torchipu.ir.types import DType, Role
+
+TOLERANCE = {DType.HALF: 4e-3, DType.FLOAT: 1e-5}
+"""Of the largest magnitude of a result: what rounding to the type, in whatever order, explains."""
+
+
+def runs_of(program: Program, times: int = 1) -> list[tuple[VertexGroup, int]]:
+    """Return the vertex groups of a program, and how often a tile runs each for one result."""
+    if isinstance(program, Execute):
+        return [(group, times) for group in program.compute_set.groups]
+    if isinstance(program, Repeat) and program.op is None:
+        times *= program.count
+    return [found for part in parts_of(program) for found in runs_of(part, times)]
+
+
+class Judged(Machine):
+    """Holds the vertices of every op to what the op itself gives.
+
+    Attributes:
+        tiled: How many ops of each target have vertices.
+        whole: How many have not.
+    """
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.tiled: Counter[str] = Counter()
+        self.whole: Counter[str] = Counter()
+        self.without_kernel: dict[str, str] = {}
+        self._groups: dict[int, list[tuple[VertexGroup, int]]] = {}
+        for function in self.executable.functions.values():
+            for group, repeats in runs_of(function):
+                self._groups.setdefault(id(group.op), []).append((group, repeats))
+
+    def _computed(self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place) -> list[Values]:
+        op = group.op
+        if group.tiling is None or group.over_shares:
+            self.whole[op.target] += 1
+            return super()._computed(group, fields, place)
+        self.tiled[op.target] += 1
+        operands = [self._seen(tensor, fields[tensor], place)[0] for tensor in op.inputs]
+        wanted = super()._computed(group, fields, place)
+        groups = self._groups[id(op)]
+        for tensor, given, found in zip(op.outputs, wanted, simulate(groups, operands, kernels=False), strict=True):
+            np.testing.assert_allclose(found, given[0], 1e-9, _scale(given[0], 1e-9), err_msg=f"{op.target} {tensor}")
+        self._by_kernels(op, groups, operands)
+        return wanted
+
+    def _by_kernels(self, op: Op, groups: Sequence[tuple[VertexGroup, int]], operands: Sequence[np.ndarray]) -> None:
+        if any(tensor.role is Role.HYPERPARAMETER and tensor.dtype is DType.LONG for tensor in op.inputs):
+            return  # doubles on the host, floats on the tiles: the tile machine's own tests
+        with np.errstate(over="ignore"):
+            typed = [np.asarray(value).astype(BITS[tensor.dtype])
+                     for tensor, value in zip(op.inputs, operands, strict=True)]
+        again = [value.astype(np.float64) if value.dtype.kind == "f" else value for value in typed]
+        wanted = evaluate(op, again)
+        try:
+            results = simulate(groups, typed, kernels=True)
+        except UnsupportedOpError as error:
+            self.without_kernel[op.target] = str(error)
+            return
+        for tensor, given, found in zip(op.outputs, wanted, results, strict=True):
+            bound = TOLERANCE.get(tensor.dtype, 0.0)
+            np.testing.assert_allclose(found.astype(np.float64), np.asarray(given, np.float64), bound,
+                                       _scale(np.asarray(given, np.float64), bound), err_msg=f"{op.target} {tensor}")
+
+
+def _scale(values: np.ndarray, bound: float) -> float:
+    finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
+    return bound * (float(np.abs(finite).max(initial=0.0)) + 1e-30)
+
+
+def judge(
+    module: torch.nn.Module, *inputs: torch.Tensor, optimizer: Any = None, options: torchipu.Options | None = None,
+) -> Judged:
+    """Run a call of a module on a machine that holds the vertices of every op to the op.
+
+    Args:
+        module: Its forward returns the loss where it is trained.
+        *inputs: Of a whole call.
+        optimizer: Makes the optimiser of the parameters; None for inference.
+        options: Of the step.
+
+    Returns:
+        The machine, with its counts.
+    """
+    options = options or torchipu.Options(allow_out_of_memory=True)
+    if optimizer is None:
+        step: Any = torchipu.InferenceStep(module.eval(), options)
+    else:
+        step = torchipu.TrainStep(module, optimizer(module.parameters()), options)
+    step.compile(*inputs)
+    machine = machine_of(
+        step.compiled.executable, step._built, options, inputs, step.micro_batches, evaluate, kind=Judged,
+    )
+    assert isinstance(machine, Judged)
+    machine.run()
+    return machine

@@ -1,0 +1,144 @@
+"""Vertices of an op, one by one, on numpy arrays: what their regions and their code say, with nothing in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from torchipu._kernels.abi import run_vertices
+from torchipu.checking.eager import evaluate
+from torchipu.device.tiles.kernels import TileKernel, tile_kernel
+from torchipu.device.tiles.layout import BITS
+from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
+from torchipu.ir.program import Execute, VertexGroup, leaves_of
+from torchipu.ir.region import PAD, Region
+from torchipu.ir.types import DType
+from torchipu.ir.vertices import VertexSet
+
+FLOATS = (DType.HALF, DType.FLOAT)
+
+
+def groups_of(executable: Any) -> list[VertexGroup]:
+    """Return the vertex groups of all functions, in order."""
+    return [
+        group for function in executable.functions.values() for leaf in leaves_of(function)
+        if isinstance(leaf, Execute) for group in leaf.compute_set.groups
+    ]
+
+
+class Simulated:
+    """The compute sets of one op.
+
+    Args:
+        op: The op.
+        operands: Values of its inputs; floats are float64, or the types of tile memory where ``kernels`` run.
+        kernels: Whether the tile kernels compute, not PyTorch.
+    """
+
+    def __init__(self, op: Op, operands: Sequence[np.ndarray], *, kernels: bool = False) -> None:
+        self.op, self.kernels = op, kernels
+        labels = operand_labels(op)
+        self.values = {label: np.asarray(value).reshape(-1) for label, value in zip(labels, operands, strict=True)}
+        self.results = {("out" if k == 0 else f"out{k}"): tensor for k, tensor in enumerate(op.outputs)}
+        self.written: dict[str, np.ndarray] = {}
+        self.partials: dict[str, int] = {}
+
+    def run(self, vertices: VertexSet) -> None:
+        """Run the vertices of a set."""
+        reads = [self._read(region) for region in vertices.reads]
+        made = [self._begin(region) for region in vertices.writes]
+        codes: dict[tuple[int, ...], tuple[Graph, TileKernel | None]] = {}
+        starts = [np.concatenate(([0], np.cumsum(region.counts()))) for region in (*vertices.reads, *vertices.writes)]
+        for vertex, sizes in enumerate(map(tuple, vertices.sizes.tolist())):
+            if sizes not in codes:
+                code = vertices.code(sizes)
+                codes[sizes] = code, tile_kernel(code) if self.kernels else None
+            code, kernel = codes[sizes]
+            spans = [(int(start[vertex]), int(start[vertex + 1])) for start in starts]
+            given = [value[b:e] for value, (b, e) in zip(reads, spans, strict=False)]
+            for tensor, value in zip(code.inputs, given, strict=True):
+                assert value.size == tensor.num_elements, f"{tensor.name}: {value.size} read, {tensor.shape} wanted"
+            values = self._by_kernel(code, kernel, given) if kernel is not None else self._by_torch(code, given)
+            for (name, places), value, (b, e), tensor in zip(
+                made, values, spans[len(reads) :], code.outputs, strict=True,
+            ):
+                assert value.size == e - b, f"{name}: {value.size} made, {e - b} wanted ({tensor.shape})"
+                self.values[name][places[b:e]] = value.reshape(-1)
+                self.written[name][places[b:e]] += 1
+        for region in vertices.writes:
+            # A vertex may write again what it has itself written for an earlier part.
+            assert region.name in self.partials or (self.written[region.name] <= 1).all(), f"{region.name}: twice"
+
+    def outputs(self) -> list[np.ndarray]:
+        """Return the results, of which every element must have been written."""
+        for name in self.results:
+            assert self.written[name].all(), f"{name}: {np.flatnonzero(self.written[name] == 0)[:5]} not written"
+        return [self.values[name].reshape(tensor.shape) for name, tensor in self.results.items()]
+
+    def _read(self, region: Region) -> np.ndarray:
+        elements = region.elements()
+        if region.name in self.partials:
+            assert self.written[region.name][elements].all(), f"{region.name}: reads what nobody has written"
+        value = self.values[region.name]
+        assert elements.max(initial=-1) < value.size
+        assert elements.min(initial=0) >= PAD
+        padded = np.append(value, np.array(region.pad).astype(value.dtype))
+        return padded[elements]
+
+    def _begin(self, region: Region) -> tuple[str, np.ndarray]:
+        elements = region.elements()
+        if region.name not in self.written:
+            tensor = self.results.get(region.name)
+            if tensor is None:
+                assert region.dtype is not None, f"partials {region.name} have no type"
+                self.partials[region.name] = int(elements.max(initial=-1)) + 1
+            size = tensor.num_elements if tensor is not None else self.partials[region.name]
+            dtype = tensor.dtype if tensor is not None else region.dtype
+            assert dtype is not None
+            kind = BITS[dtype] if self.kernels else np.float64 if dtype in FLOATS else np.int64
+            self.values[region.name] = np.zeros(size, kind)
+            self.written[region.name] = np.zeros(size, np.int64)
+        assert len(np.unique(elements)) == len(elements), f"{region.name}: two vertices write the same element"
+        return region.name, elements
+
+    def _by_torch(self, code: Graph, given: Sequence[np.ndarray]) -> list[np.ndarray]:
+        held: dict[Tensor, np.ndarray] = {
+            tensor: value.reshape(tensor.shape) for tensor, value in zip(code.inputs, given, strict=True)
+        }
+        for op in code.ops:
+            held.update(zip(op.outputs, evaluate(op, [held[tensor] for tensor in op.inputs]), strict=True))
+        return [held[tensor] for tensor in code.outputs]
+
+    def _by_kernel(self, code: Graph, kernel: TileKernel, given: Sequence[np.ndarray]) -> list[np.ndarray]:
+        fields = [np.ascontiguousarray(value.astype(BITS[tensor.dtype]))
+                  for tensor, value in zip(code.inputs, given, strict=True)]
+        fields += [np.zeros(max(1, tensor.num_elements), BITS[tensor.dtype]) for tensor in code.outputs]
+        scratch = np.zeros(kernel.scratch_bytes + 64, np.uint8)
+        for offset, values, dtype in kernel.constants:
+            kept = np.array(values, {DType.LONG: np.int64}.get(dtype, BITS[dtype]))
+            scratch[offset : offset + kept.nbytes] = kept.view(np.uint8)
+        bases = [*(field.ctypes.data for field in fields), scratch.ctypes.data]
+        places = np.array([[bases[one.field] + one.offset for one in kernel.arguments]], np.int64)
+        run_vertices(kernel.calls, places)
+        return [field[: tensor.num_elements] for field, tensor in
+                zip(fields[len(given) :], code.outputs, strict=True)]
+
+
+def simulate(groups: Sequence[tuple[VertexGroup, int]], operands: Sequence[np.ndarray], *, kernels: bool) -> Any:
+    """Run the compute sets of one op and return its results.
+
+    Args:
+        groups: Of one op in order, and how often each runs.
+        operands: Values of its inputs.
+        kernels: Whether the tile kernels compute, not PyTorch.
+    """
+    run = Simulated(groups[0][0].op, operands, kernels=kernels)
+    for group, repeats in groups:
+        assert group.tiling is not None
+        for part in range(repeats):
+            vertices = group.tiling(group.op, group.runs, part)
+            if vertices is not None:
+                run.run(vertices)
+    return run.outputs()

@@ -1,0 +1,59 @@
+/* Bytes of tiles: moved, with who owns them. */
+
+TI_INLINE int FN(is_owned)(const uint32_t *owners, int64_t bytes, uint32_t owner) {
+  uint32_t other = 0;
+  for (int64_t i = 0; i < bytes; i++) other |= owners[i] ^ owner;
+  return other == 0;
+}
+
+TI_INLINE void FN(own)(uint32_t *owners, int64_t bytes, uint32_t owner) {
+  for (int64_t i = 0; i < bytes; i++) owners[i] = owner;
+}
+
+TI_KERNEL(tile_move) {
+  const tile_move_ints *const shape = (const tile_move_ints *)ints;
+  char *const to = args[0];
+  uint32_t *const to_owners = (uint32_t *)args[1];
+  int64_t *const fault = (int64_t *)args[2];
+  const char *const from = args[3];
+  const uint32_t *const from_owners = (const uint32_t *)args[4];
+  const int64_t *const to_places = (const int64_t *)args[5], *const from_places = (const int64_t *)args[6];
+  const int64_t bytes = shape->element_bytes;
+  *fault = -1;
+  for (int64_t i = 0; i < shape->elements; i++) {
+    const int64_t at = from_places[i];
+    if (at >= 0 && !FN(is_owned)(from_owners + at, bytes, (uint32_t)shape->from_owner)) {
+      *fault = i;
+      return TI_OK;
+    }
+    memcpy(to + to_places[i], at >= 0 ? from + at : (const char *)&shape->pad, (size_t)bytes);
+    FN(own)(to_owners + to_places[i], bytes, (uint32_t)shape->to_owner);
+  }
+  return TI_OK;
+}
+
+TI_KERNEL(tile_own) {
+  const tile_own_ints *const shape = (const tile_own_ints *)ints;
+  const int64_t *const first = (const int64_t *)args[1], *const bytes = (const int64_t *)args[2];
+  for (int64_t i = 0; i < shape->ranges; i++) FN(own)((uint32_t *)args[0] + first[i], bytes[i], (uint32_t)shape->owner);
+  return TI_OK;
+}
+
+TI_KERNEL(tile_check) {
+  const tile_own_ints *const shape = (const tile_own_ints *)ints;
+  const int64_t *const first = (const int64_t *)args[2], *const bytes = (const int64_t *)args[3];
+  int64_t *const fault = (int64_t *)args[0];
+  *fault = -1;
+  for (int64_t i = 0; i < shape->ranges; i++)
+    if (!FN(is_owned)((const uint32_t *)args[1] + first[i], bytes[i], (uint32_t)shape->owner)) {
+      *fault = i;
+      return TI_OK;
+    }
+  return TI_OK;
+}
+
+TI_KERNEL(tile_widen) {
+  const tile_widen_ints *const shape = (const tile_widen_ints *)ints;
+  for (int64_t i = 0; i < shape->elements; i++) ((double *)args[0])[i] = (double)((const float *)args[1])[i];
+  return TI_OK;
+}

@@ -1,0 +1,1 @@
+"""The machine that runs a device program tile by tile, byte by byte."""

@@ -1,0 +1,235 @@
+"""Tile kernels: the code of a vertex as calls of kernels on the memory of its tile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchipu._kernels.table.kernel import AnyKernel, I, Kernel, S
+from torchipu._kernels.table.tile import TILE_WIDEN, TileWidenInts
+from torchipu.errors import UnsupportedOpError
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.types import DType, Role
+from torchipu.optable.blocks import Blocks
+from torchipu.optable.chain import can_join, emit_cast, emit_chain
+from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, contiguous_strides
+from torchipu.optable.planner import Joining, Mark
+from torchipu.optable.spec import spec_of
+
+SCRATCH_ALIGNMENT = 64
+VertexCall = tuple[AnyKernel, int, Sequence[Any], Sequence[Any], int, int]
+"""A kernel, its number of arguments, its integers and real numbers, its items and the bytes of scratch it needs."""
+ON_TILE = {DType.LONG: DType.INT}
+"""Element types that are another one in tile memory: there are no integers of 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """Where an argument of a kernel lies.
+
+    Attributes:
+        field: Number of the field of the vertex, reads before writes; -1 for the scratch beside the tile.
+        offset: In bytes from the beginning of either.
+    """
+
+    field: int
+    offset: int
+
+
+@dataclass(slots=True)
+class TileKernel:
+    """The kernel calls that a vertex runs.
+
+    Attributes:
+        calls: For ``run_vertices``.
+        arguments: Of all calls, in order.
+        scratch_bytes: Of registers and the stack, beside tile memory.
+        constants: What is in the scratch before: ``(offset, values, element type)``.
+    """
+
+    calls: list[VertexCall] = field(default_factory=list)
+    arguments: list[Argument] = field(default_factory=list)
+    scratch_bytes: int = 0
+    constants: list[tuple[int, Sequence[float] | Sequence[int], DType]] = field(default_factory=list)
+
+
+def tile_kernel(code: Graph) -> TileKernel:
+    """Return the kernel calls of the code of a vertex.
+
+    Args:
+        code: Its inputs lie in the fields that the vertex reads, its outputs in those that it writes.
+
+    Raises:
+        UnsupportedOpError: An op asks for what a vertex does not have.
+    """
+    plan = _VertexPlanner(code)
+    for op in code.ops:
+        plan.emit(op)
+    plan.store_outputs()
+    return plan.kernel
+
+
+class _VertexPlanner:
+    """What the emitters of records may ask, of a vertex: fields on a tile, and scratch; see ``HostPlanner``.
+
+    Args:
+        code: Of the vertex.
+    """
+
+    is_hoisting = False
+    runs = 1
+
+    def __init__(self, code: Graph) -> None:
+        self.code = code
+        self.kernel = TileKernel()
+        self._values: dict[Tensor, HostTensor] = {}
+        self._outputs: dict[Tensor, HostTensor] = {}
+        self._due: list[tuple[HostTensor, HostTensor]] = []
+        self._offsets: list[Argument] = []
+        for number, tensor in enumerate(code.inputs):
+            self._values[tensor] = self._given(tensor, number)
+        for number, tensor in enumerate(code.outputs, len(code.inputs)):
+            self._outputs[tensor] = self._hold(Argument(number, 0), tensor.shape, ON_TILE.get(tensor.dtype, tensor.dtype))
+
+    def emit(self, op: Op) -> None:
+        """Append the kernel calls of an op."""
+        spec = spec_of(op)
+        if spec is None or (spec.emit is None and spec.instruction is None):
+            raise UnsupportedOpError(f"{op.target} has no tile kernel", op=op.target, source=op.source)
+        if can_join(op):
+            emit_chain((op,), self)
+        else:
+            assert spec.emit is not None
+            spec.emit(op, self)
+        for held, computed in self._due:
+            emit_cast(self, held, computed)
+        self._due.clear()
+
+    def store_outputs(self) -> None:
+        """Move outputs that lie elsewhere, such as views of fields, to theirs."""
+        for tensor in self.code.outputs:
+            held, wanted = self._values[tensor], self._outputs[tensor]
+            if held != wanted and wanted.num_elements:
+                emit_cast(self, wanted, held)
+
+    # ------------------------------------------------------------------ what records may ask (HostPlanner)
+    def value(self, tensor: Tensor, dtype: DType | None = None, *, contiguous: bool = True) -> HostTensor:
+        """Return where a value lies, in a type and row-major where asked for."""
+        held = self._values[tensor]
+        wanted = dtype or tensor.dtype
+        if held.dtype is wanted and (held.is_contiguous or not contiguous):
+            return held
+        fresh = self.scratch(held.shape, wanted)
+        if held.num_elements:
+            emit_cast(self, fresh, held)
+        return fresh
+
+    def output(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
+        """Return storage for a result: its field, where it has one of the type."""
+        wanted = dtype or tensor.dtype
+        field_of = self._outputs.get(tensor)
+        held = field_of if field_of is not None else self.scratch(tensor.shape, tensor.dtype)
+        if held.dtype is wanted:
+            self._values[tensor] = held
+            return held
+        computed = self.scratch(tensor.shape, wanted)
+        self._values[tensor] = held
+        self._due.append((held, computed))
+        return computed
+
+    def alias(self, tensor: Tensor, view: HostTensor) -> None:
+        """Say that a result is a view of storage that exists."""
+        self._values[tensor] = view
+
+    def update_in_place(self, state: Tensor, result: Tensor) -> HostTensor:
+        """Return the storage of a result that begins as the state that it takes the place of."""
+        held = self._outputs.get(result)
+        if held is None:
+            held = self.scratch(state.shape, state.dtype)
+        if held.num_elements:
+            emit_cast(self, held, self._values[state])
+        self._values[result] = held
+        return held
+
+    def all_reduced(self, total: Tensor) -> HostTensor:
+        """Return where a value lies: a vertex knows of one replica."""
+        return self._values[total]
+
+    def scratch(self, shape: Sequence[int], dtype: DType = DType.FLOAT) -> HostTensor:
+        """Return fresh storage beside tile memory."""
+        begin = self.kernel.scratch_bytes
+        held = self._hold(Argument(-1, begin), tuple(shape), dtype)
+        taken = max(1, held.num_elements) * dtype.host_bytes
+        self.kernel.scratch_bytes = begin + -(-taken // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
+        return held
+
+    def constant(self, values: Sequence[int] | Sequence[float], dtype: DType) -> HostTensor:
+        """Return 1-d storage that holds constants."""
+        held = self.scratch((len(values),), dtype)
+        self.kernel.constants.append((self._offsets[held.buffer].offset, values, dtype))
+        return held
+
+    def random_state(self, op: Op) -> HostTensor:
+        """Refuse: the words of a random op are those of the whole op, not of a vertex."""
+        raise UnsupportedOpError(f"{op.target} draws random bits", op=op.target, source=op.source)
+
+    def rounding(self, op: Op, result: Tensor) -> Rounding:
+        """Return that halves are rounded to nearest."""
+        return TO_NEAREST
+
+    def wanted(self, tensor: Tensor) -> bool:
+        """Whether anything reads this result."""
+        return tensor in self._outputs or any(tensor in op.inputs for op in self.code.ops)
+
+    def wanted_outside(self, tensor: Tensor) -> bool:
+        """Whether anything reads this result: each op is a chain by itself."""
+        return self.wanted(tensor)
+
+    def step(
+        self, kernel: Kernel[I, S], outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
+        ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
+        scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
+        joining: Joining | None = None, writes: Sequence[Blocks | None] = (),
+    ) -> None:
+        """Append a kernel call."""
+        if items <= 0:
+            return
+        held = [*outputs, *inputs]
+        self.kernel.calls.append((kernel, len(held), ints, scalars, items, scratch_bytes))
+        for one in held:
+            base = self._offsets[one.buffer]
+            element_bytes = one.dtype.host_bytes
+            self.kernel.arguments.append(Argument(base.field, base.offset + one.offset * element_bytes))
+
+    def body(self, body: Graph, operands: Sequence[HostTensor]) -> list[HostTensor]:
+        """Refuse: control flow is the program's, not a vertex's."""
+        raise UnsupportedOpError("a vertex runs no graphs", op="control flow")
+
+    def place(self, mark: Mark) -> None:
+        """Refuse, as ``body``."""
+        raise UnsupportedOpError("a vertex runs no loops", op="control flow")
+
+    def go(self, mark: Mark, unless: HostTensor | None = None) -> None:
+        """Refuse, as ``body``."""
+        raise UnsupportedOpError("a vertex runs no loops", op="control flow")
+
+    def loop(self, counter: HostTensor) -> AbstractContextManager[None]:
+        """Refuse, as ``body``."""
+        raise UnsupportedOpError("a vertex runs no loops", op="control flow")
+
+    # ------------------------------------------------------------------ storage
+    def _given(self, tensor: Tensor, number: int) -> HostTensor:
+        """Return where an input lies; hyper-parameters, floats on the tile, are made doubles first."""
+        if tensor.role is not Role.HYPERPARAMETER:
+            return self._hold(Argument(number, 0), tensor.shape, ON_TILE.get(tensor.dtype, tensor.dtype))
+        given = self._hold(Argument(number, 0), tensor.shape, DType.FLOAT)
+        wide = self.scratch(tensor.shape, DType.LONG)
+        self.step(TILE_WIDEN, [wide], [given], ints=TileWidenInts(tensor.num_elements))
+        return wide
+
+    def _hold(self, at: Argument, shape: tuple[int, ...], dtype: DType) -> HostTensor:
+        self._offsets.append(at)
+        return HostTensor(len(self._offsets) - 1, 0, tuple(shape), contiguous_strides(shape), dtype)
+
