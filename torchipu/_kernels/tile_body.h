@@ -57,3 +57,9 @@ TI_KERNEL(tile_widen) {
   for (int64_t i = 0; i < shape->elements; i++) ((double *)args[0])[i] = (double)((const float *)args[1])[i];
   return TI_OK;
 }
+
+TI_KERNEL(tile_narrow) {
+  const tile_widen_ints *const shape = (const tile_widen_ints *)ints;
+  for (int64_t i = 0; i < shape->elements; i++) ((float *)args[0])[i] = (float)((const double *)args[1])[i];
+  return TI_OK;
+}

@@ -47,7 +47,7 @@ START = Moment(0, None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Context:
+class Context:
     """Where the walk is.
 
     Attributes:
@@ -55,6 +55,7 @@ class _Context:
         moment: What for.
         ipu: The IPU whose column this is, or None where IPUs meet.
         is_partial: Whether another run of the same compute sets completes the op.
+        part: Which of these runs it is.
         trip: Of the innermost loop of the user's around.
     """
 
@@ -62,6 +63,7 @@ class _Context:
     moment: Moment = START
     ipu: int | None = None
     is_partial: bool = False
+    part: int = 0
     trip: int | None = None
 
 
@@ -83,7 +85,7 @@ class Machine:
         self.executable = executable
         self.evaluate = evaluate
         self.feed = feed
-        self.stores = Stores(executable)
+        self.stores = self._empty_stores()
         self.results: dict[tuple[str, Moment], Values] = {}
         self.supersteps = 0
         self._random = random.Random(seed)
@@ -95,6 +97,10 @@ class Machine:
         self._is_cycle_open = False
         self._variables = frozenset(executable.variables)
         self._done: dict[tuple[int, Moment], int] = {}
+
+    def _empty_stores(self) -> Stores:
+        """Return what holds the variables."""
+        return Stores(self.executable)
 
     # ------------------------------------------------------------------ the host
     def load(self, values: Mapping[str, np.ndarray]) -> None:
@@ -134,11 +140,11 @@ class Machine:
         Raises:
             DeviceProgramError: It does what no IPU may.
         """
-        for _ in self._walk(self.executable.programs["main"], _Context()):
+        for _ in self._walk(self.executable.programs["main"], Context()):
             pass
 
     # ------------------------------------------------------------------ control flow
-    def _walk(self, program: Program, at: _Context) -> Iterator[None]:
+    def _walk(self, program: Program, at: Context) -> Iterator[None]:
         """Run a program; yields between steps, so that columns of other IPUs may come in between."""
         match program:
             case Sequence(body=body):
@@ -178,23 +184,23 @@ class Machine:
     def _off_chip(self, ipu: int) -> list[Variable]:
         return [variable for variable in self.executable.variables if variable.off_chip and variable.ipu == ipu]
 
-    def _repeat(self, loop: Repeat, at: _Context) -> Iterator[None]:
+    def _repeat(self, loop: Repeat, at: Context) -> Iterator[None]:
         for trip in range(loop.count):
             if at.function == "main":
                 within = replace(at, moment=Moment(trip, None))
             elif loop.op is not None:
                 within = replace(at, trip=trip)
             else:
-                within = replace(at, is_partial=at.is_partial or trip < loop.count - 1)
+                within = replace(at, is_partial=at.is_partial or trip < loop.count - 1, part=trip)
             yield from self._walk(loop.body, within)
 
-    def _holds(self, condition: Variable, at: _Context) -> bool:
+    def _holds(self, condition: Variable, at: Context) -> bool:
         values = self.stores.read(condition, Place(at.function, f"condition %{condition.name}", at.moment))
         if values.all() != values.any():
             raise DeviceProgramError(f"{at.function}: replicas do not agree on the condition %{condition.name}")
         return bool(values.all())
 
-    def _sync(self, scope: str, at: _Context) -> None:
+    def _sync(self, scope: str, at: Context) -> None:
         ipus = range(self.executable.num_ipus) if at.ipu is None else (at.ipu,)
         for ipu in ipus:
             self._pending.pop(ipu, None)
@@ -206,7 +212,7 @@ class Machine:
             self._is_cycle_open = False
 
     # ------------------------------------------------------------------ steps
-    def _step(self, program: Program, at: _Context) -> None:
+    def _step(self, program: Program, at: Context) -> None:
         match program:
             case Execute(compute_set=compute_set):
                 self.supersteps += 1
@@ -249,7 +255,7 @@ class Machine:
             if kind != "host":
                 self._has_host.discard(ipu)
 
-    def _own(self, variables: Members[Variable], at: _Context, place: Place) -> None:
+    def _own(self, variables: Members[Variable], at: Context, place: Place) -> None:
         """Refuse what an IPU does with the memory of another one."""
         for variable in variables:
             if at.ipu is not None and variable.ipu != at.ipu:
@@ -261,8 +267,17 @@ class Machine:
             if variable in self._unsynced:
                 raise place.fault(f"reads %{variable.name} with no sync since {self._unsynced[variable]} wrote it")
 
-    def _run_group(self, group: VertexGroup, place: Place, at: _Context) -> None:
-        fields = _fields_by_tensor(group)
+    def _run_group(self, group: VertexGroup, place: Place, at: Context) -> None:
+        fields = dict(fields_by_tensor(group))
+        if not self._completes(group, fields, place, at):
+            return
+        for tensor, values in zip(group.op.outputs, self._computed(group, fields, place), strict=True):
+            self.stores.write(fields[tensor], values, place, shares=group.is_divided(tensor, fields[tensor]))
+
+    def _completes(
+        self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place, at: Context,
+    ) -> bool:
+        """Whether a compute set is the last of its op; refuse one that is not the next, or that reads too early."""
         self._own(tuple(group.fields.values()), at, place)
         for variable in group.fields.values():
             if variable not in self._variables:
@@ -271,17 +286,11 @@ class Machine:
         due = self._done.get(key, 0)
         if group.number != due:
             raise place.fault(f"is compute set {group.number} of {op.kind}, but set {due} is the next of them")
-        self._synced([variable for tensor, variable in fields if tensor in set(op.inputs)], place)
-        results = [variable for tensor, variable in fields if tensor not in set(op.inputs)]
-        if group.number < group.count - 1 or at.is_partial:
-            self._done[key] = (due + 1) % group.count
-            self._unsynced.update(dict.fromkeys(results, place.step))
-            return
-        self._done[key] = 0
-        for tensor, values in zip(op.outputs, self._computed(group, dict(fields), place), strict=True):
-            variable = dict(fields)[tensor]
-            self.stores.write(variable, values, place, shares=group.is_divided(tensor, variable))
-            self._unsynced[variable] = place.step
+        self._synced([variable for tensor, variable in fields.items() if tensor in set(op.inputs)], place)
+        results = [variable for tensor, variable in fields.items() if tensor not in set(op.inputs)]
+        self._unsynced.update(dict.fromkeys(results, place.step))
+        self._done[key] = (due + 1) % group.count
+        return group.number == group.count - 1 and not at.is_partial
 
     def _computed(self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place) -> list[Values]:
         """Return the results of an op on all replicas."""
@@ -318,7 +327,7 @@ class Machine:
             values = np.stack([np.asarray(self.evaluate(op, [value])[number]) for value in values])
         return values
 
-    def _copy(self, copy: Copy, place: Place, at: _Context) -> None:
+    def _copy(self, copy: Copy, place: Place, at: Context) -> None:
         src, dst = copy.src, copy.dst
         if src.ipu != dst.ipu and at.ipu is not None:
             raise place.fault(f"crosses from ipu {src.ipu} to ipu {dst.ipu} with no sync between them")
@@ -343,7 +352,7 @@ class Machine:
         self.stores.write(dst, values, place, shares=is_share)
         self._unsynced[dst] = place.step
 
-    def _copy_row(self, copy: Copy, place: Place, at: _Context) -> None:
+    def _copy_row(self, copy: Copy, place: Place, at: Context) -> None:
         """Move one row out of a table, or into it."""
         table, row = (copy.src, copy.dst) if copy.table == "src" else (copy.dst, copy.src)
         if at.trip is None:
@@ -418,7 +427,7 @@ def replace_source(place: Place, op: Op) -> Place:
     return replace(place, source=op.source) if op.source != place.source else place
 
 
-def _fields_by_tensor(group: VertexGroup) -> list[tuple[Tensor, Variable]]:
+def fields_by_tensor(group: VertexGroup) -> list[tuple[Tensor, Variable]]:
     """Return the variable of each operand and result of a group's op."""
     op, fields = group.op, group.fields
     pairs = [(tensor, fields[label]) for label, tensor in zip(operand_labels(op), op.inputs, strict=False)]

@@ -52,7 +52,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class _Slot:
+class Slot:
     """One copy of a variable."""
 
     number: int
@@ -69,7 +69,7 @@ def outlives(variable: Variable) -> bool:
     return variable.role.is_state or variable.role in LASTING
 
 
-def _order(slot: _Slot) -> tuple[int, int]:
+def _order(slot: Slot) -> tuple[int, int]:
     """Return a key by which slots stand in the order in which they were written."""
     if slot.moment is None:
         return (-1, -1)
@@ -90,7 +90,7 @@ class Stores:
     def __init__(self, executable: Executable) -> None:
         self.replicas = executable.replicas
         self._slots = {
-            variable: [_Slot(number) for number in range(variable.depth)] for variable in executable.variables
+            variable: [Slot(number) for number in range(variable.depth)] for variable in executable.variables
         }
         self._addresses = executable.addresses
         self._tiles = {variable: frozenset(tile for tile, _, _ in variable.mapping.runs) for variable in self._slots}
@@ -108,6 +108,10 @@ class Stores:
             DeviceProgramError: Nobody wrote it, its bytes were taken by another variable, it holds the value of
                 another micro-batch, or each replica has no more than its share.
         """
+        return self._kept(variable, self._checked(variable, at, shares=shares), at)
+
+    def _checked(self, variable: Variable, at: Place, *, shares: bool = False) -> Slot:
+        """Return the slot that a moment reads; see ``read`` for what is refused."""
         slot = self._slot(variable, at)
         if at.moment.micro_batch is None:  # the update reads what the last micro-batch has left
             slot = max(self._slots[variable], key=_order)
@@ -122,7 +126,7 @@ class Stores:
             raise at.fault(f"reads all of %{variable.name}, of which each replica has no more than its share")
         if slot.due:
             raise at.fault(f"reads all of %{variable.name}, but nobody has written row {min(slot.due)} of it")
-        return self._kept(variable, slot, at)
+        return slot
 
     def write_row(self, variable: Variable, row: int, values: Values, at: Place) -> None:
         """Let a variable hold a row; what it held for another micro-batch is gone, and the other rows are due.
@@ -161,7 +165,7 @@ class Stores:
         slot = self._begin(variable, at, is_share=shares)
         self._keep(variable, slot, values.reshape(self.replicas, *variable.shape))
 
-    def _begin(self, variable: Variable, at: Place, *, is_share: bool = False) -> _Slot:
+    def _begin(self, variable: Variable, at: Place, *, is_share: bool = False) -> Slot:
         """Return the slot that a moment writes, which is its own from now on, and poison others on the same bytes."""
         slot = self._slot(variable, at)
         slot.is_written, slot.moment, slot.is_share, slot.due = True, at.moment, is_share, set()
@@ -173,21 +177,21 @@ class Stores:
         return slot
 
     # ------------------------------------------------------------------ what holds the values
-    def _keep(self, variable: Variable, slot: _Slot, values: Values) -> None:
+    def _keep(self, variable: Variable, slot: Slot, values: Values) -> None:
         """Let a slot hold values."""
         slot.values = values
 
-    def _keep_row(self, variable: Variable, slot: _Slot, row: int, values: Values) -> None:
+    def _keep_row(self, variable: Variable, slot: Slot, row: int, values: Values) -> None:
         """Let a slot hold a row besides."""
         assert slot.values is not None
         slot.values[:, row] = values
 
-    def _kept(self, variable: Variable, slot: _Slot, at: Place | None) -> Values:
+    def _kept(self, variable: Variable, slot: Slot, at: Place | None) -> Values:
         """Return what a slot holds."""
         assert slot.values is not None
         return slot.values
 
-    def _lose(self, variable: Variable, slot: _Slot, why: str) -> None:
+    def _lose(self, variable: Variable, slot: Slot, why: str) -> None:
         """Poison a slot."""
         slot.is_written, slot.values, slot.lost = False, None, why
 
@@ -215,7 +219,7 @@ class Stores:
             for slot in self._slots[variable]:
                 self._lose(variable, slot, why)
 
-    def _slot(self, variable: Variable, at: Place) -> _Slot:
+    def _slot(self, variable: Variable, at: Place) -> Slot:
         slots = self._slots.get(variable)
         if slots is None:
             raise at.fault(f"uses %{variable.name}, which is no variable of the program")

@@ -27,8 +27,8 @@ class VertexSet:
         writes: What they write.
         sizes: ``[vertices, n]``, numbers that ``code`` takes; vertices with the same ones compute the same.
         code: What a vertex computes: ops on what it alone has. Its inputs are the values of ``reads`` in their order,
-            its outputs those of ``writes``. Records of the op table give the tile kernels of its ops, and PyTorch's operators of those names judge
-            them.
+            its outputs those of ``writes``. The records of these ops give the tile kernels, PyTorch's operators of
+            these names judge them.
     """
 
     tiles: Numbers

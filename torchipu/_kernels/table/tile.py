@@ -71,7 +71,7 @@ TILE_CHECK = Kernel(
 
 
 class TileWidenInts(NamedTuple):
-    """Integers of ``tile_widen``.
+    """Integers of ``tile_widen`` and ``tile_narrow``.
 
     Attributes:
         elements: How many there are.
@@ -84,3 +84,7 @@ TILE_WIDEN = Kernel(
     "tile_widen", {"wide": "[elements] doubles", "given": "[elements] floats"}, TileWidenInts, Nothing, items="one",
 )
 """Gives hyper-parameters, which are floats on the tiles, as the optimisers' kernels read them."""
+TILE_NARROW = Kernel(
+    "tile_narrow", {"given": "[elements] floats", "wide": "[elements] doubles"}, TileWidenInts, Nothing, items="one",
+)
+"""The way back."""

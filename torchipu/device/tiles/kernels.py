@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchipu._kernels.table.kernel import AnyKernel, I, Kernel, S
-from torchipu._kernels.table.tile import TILE_WIDEN, TileWidenInts
+from torchipu._kernels.table.round_blocks import HalfOverflow
+from torchipu._kernels.table.tile import TILE_NARROW, TILE_WIDEN, TileWidenInts
+from torchipu.device.tiles.layout import is_wide
 from torchipu.errors import UnsupportedOpError
 from torchipu.ir.graph import Graph, Op, Tensor
-from torchipu.ir.types import DType, Role
+from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join, emit_cast, emit_chain
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, contiguous_strides
@@ -86,12 +88,14 @@ class _VertexPlanner:
         self.kernel = TileKernel()
         self._values: dict[Tensor, HostTensor] = {}
         self._outputs: dict[Tensor, HostTensor] = {}
+        self._wide: set[HostTensor] = set()
         self._due: list[tuple[HostTensor, HostTensor]] = []
         self._offsets: list[Argument] = []
         for number, tensor in enumerate(code.inputs):
             self._values[tensor] = self._given(tensor, number)
         for number, tensor in enumerate(code.outputs, len(code.inputs)):
-            self._outputs[tensor] = self._hold(Argument(number, 0), tensor.shape, ON_TILE.get(tensor.dtype, tensor.dtype))
+            dtype = DType.FLOAT if is_wide(tensor) else ON_TILE.get(tensor.dtype, tensor.dtype)
+            self._outputs[tensor] = self._hold(Argument(number, 0), tensor.shape, dtype)
 
     def emit(self, op: Op) -> None:
         """Append the kernel calls of an op."""
@@ -104,14 +108,17 @@ class _VertexPlanner:
             assert spec.emit is not None
             spec.emit(op, self)
         for held, computed in self._due:
-            emit_cast(self, held, computed)
+            if computed in self._wide:
+                self.step(TILE_NARROW, [held], [computed], ints=TileWidenInts(held.num_elements))
+            else:
+                emit_cast(self, held, computed)
         self._due.clear()
 
     def store_outputs(self) -> None:
         """Move outputs that lie elsewhere, such as views of fields, to theirs."""
         for tensor in self.code.outputs:
             held, wanted = self._values[tensor], self._outputs[tensor]
-            if held != wanted and wanted.num_elements:
+            if held != wanted and held not in self._wide and wanted.num_elements:
                 emit_cast(self, wanted, held)
 
     # ------------------------------------------------------------------ what records may ask (HostPlanner)
@@ -135,7 +142,11 @@ class _VertexPlanner:
             self._values[tensor] = held
             return held
         computed = self.scratch(tensor.shape, wanted)
-        self._values[tensor] = held
+        if is_wide(tensor):
+            self._wide.add(computed)
+            self._values[tensor] = computed
+        else:
+            self._values[tensor] = held
         self._due.append((held, computed))
         return computed
 
@@ -176,8 +187,16 @@ class _VertexPlanner:
         raise UnsupportedOpError(f"{op.target} draws random bits", op=op.target, source=op.source)
 
     def rounding(self, op: Op, result: Tensor) -> Rounding:
-        """Return that halves are rounded to nearest."""
-        return TO_NEAREST
+        """Return how a half result is rounded.
+
+        Raises:
+            UnsupportedOpError: Random bits decide, which are those of the whole op.
+        """
+        if result.dtype is not DType.HALF:
+            return TO_NEAREST
+        if "rounding_stream" in op.attrs:
+            raise UnsupportedOpError(f"{op.target} rounds stochastically", op=op.target, source=op.source)
+        return Rounding(None, HalfOverflow[op.text("half_overflow", "infinity").upper()])
 
     def wanted(self, tensor: Tensor) -> bool:
         """Whether anything reads this result."""
@@ -221,8 +240,8 @@ class _VertexPlanner:
 
     # ------------------------------------------------------------------ storage
     def _given(self, tensor: Tensor, number: int) -> HostTensor:
-        """Return where an input lies; hyper-parameters, floats on the tile, are made doubles first."""
-        if tensor.role is not Role.HYPERPARAMETER:
+        """Return where an input lies; doubles, floats on the tile, are made such first."""
+        if not is_wide(tensor):
             return self._hold(Argument(number, 0), tensor.shape, ON_TILE.get(tensor.dtype, tensor.dtype))
         given = self._hold(Argument(number, 0), tensor.shape, DType.FLOAT)
         wide = self.scratch(tensor.shape, DType.LONG)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from torchipu.ir.graph import Tensor
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.program import Variable
 from torchipu.ir.region import Numbers
@@ -72,10 +73,21 @@ class Held:
     name: str
     dtype: DType
     spread: Spread
-    address: int | Numbers
+    address: int
     owner: int
     is_wide: bool = False
     variable: Variable | None = None
+    _places: Numbers | None = None
+
+    def places(self, tile_bytes: int) -> Numbers:
+        """Return where each element lies in the memory of the IPU, in bytes; of a stash, in its first slot.
+
+        Args:
+            tile_bytes: Memory of a tile.
+        """
+        if self._places is None:
+            self._places = self.spread.tile * tile_bytes + self.address + self.spread.offset
+        return self._places
 
     @property
     def bits(self) -> type[np.generic]:
@@ -93,30 +105,9 @@ class Held:
         return len(self.spread.tile)
 
 
-class Places:
-    """Places in a memory of so many bytes a tile.
-
-    Args:
-        tile_bytes: Memory of a tile.
-    """
-
-    def __init__(self, tile_bytes: int) -> None:
-        self.tile_bytes = tile_bytes
-        self._found: dict[int, Numbers] = {}
-        self._kept: list[Held] = []
-
-    def of(self, held: Held) -> Numbers:
-        """Return where each element lies in the memory of the IPU, in bytes; of a stash, in its first slot."""
-        if id(held) not in self._found:
-            spread = held.spread
-            self._found[id(held)] = spread.tile * self.tile_bytes + held.address + spread.offset
-            self._kept.append(held)  # so that nothing else takes its identity
-        return self._found[id(held)]
-
-
 def to_bits(values: NDArray[np.generic], held: Held) -> NDArray[np.generic]:
     """Return values as tile memory holds them, row-major."""
-    if held.is_wide:
+    if held.is_wide and values.dtype.kind == "i":
         return np.ascontiguousarray(values).view(np.float64).astype(np.float32)
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(values).astype(held.bits)
@@ -125,10 +116,11 @@ def to_bits(values: NDArray[np.generic], held: Held) -> NDArray[np.generic]:
 def to_values(bits: NDArray[np.generic], held: Held) -> NDArray[np.generic]:
     """Return what tile memory holds as values."""
     if held.is_wide:
-        return bits.astype(np.float64).view(np.int64)
+        doubles = bits.astype(np.float64)
+        return doubles if held.num_elements == 1 else doubles.view(np.int64)  # sums; words of hyper-parameters
     return bits.astype(VALUES[held.dtype])
 
 
-def is_wide(variable: Variable) -> bool:
-    """Whether a variable holds doubles in words: hyper-parameters of an optimiser."""
-    return variable.role is Role.HYPERPARAMETER and variable.dtype is DType.LONG
+def is_wide(value: Variable | Tensor) -> bool:
+    """Whether words of 64 bits are doubles: hyper-parameters of an optimiser and sums of gradients' squares."""
+    return value.dtype is DType.LONG and value.role in (Role.HYPERPARAMETER, Role.GRADIENT)

@@ -1,0 +1,269 @@
+"""Runs a device program tile by tile: each vertex on the bytes of its own tile, by its own tile kernel."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from torchipu._kernels.abi import KernelTrap, run_vertices
+from torchipu.device.machine import OVERWRITES, Context, Evaluate, Feed, Machine, fields_by_tensor
+from torchipu.device.stores import Place
+from torchipu.device.tiles.arena import Arena, bottoms
+from torchipu.device.tiles.fields import Field, Move
+from torchipu.device.tiles.layout import BITS, Held
+from torchipu.device.tiles.memory import TileMemory
+from torchipu.device.tiles.prepared import Alike, Preparation, PreparedSet
+from torchipu.device.tiles.stores import TileStores
+from torchipu.device.tiles.traffic import Traffic, traffic_of
+from torchipu.errors import UnsupportedOpError
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.program import Executable, Execute, Program, Repeat, Variable, VertexGroup, parts_of
+from torchipu.ir.region import Numbers
+from torchipu.ir.types import DType
+from torchipu.target import Target
+
+KEPT_BYTES = 2 << 30
+"""Of prepared ops, kept for when they run again."""
+SCRATCH_ALIGNMENT = 64
+
+Prepared = dict[tuple[int, int], PreparedSet | None]
+
+
+class TileMachine(Machine):
+    """A system of IPUs whose tiles hold bytes, with a program.
+
+    Args:
+        executable: The program, with addresses.
+        evaluate: Computes, in the types of the program, ops that have no vertices: see ``whole``.
+        feed: Gives the values of host streams.
+        seed: Chooses in which order IPUs run that no sync orders.
+        target: The machine.
+        tile_bytes: Memory of a tile; None for the target's.
+
+    Attributes:
+        tiled: How many supersteps ran vertex by vertex.
+        whole: For each op with no vertices of its own, how many supersteps of it one vertex computed on gathered
+            operands.
+        traffic: What the compute sets that ran have moved, by number of the set and of the run in it.
+    """
+
+    stores: TileStores
+
+    def __init__(
+        self, executable: Executable, evaluate: Evaluate, feed: Feed, seed: int = 0, *, target: Target,
+        tile_bytes: int | None = None,
+    ) -> None:
+        self.target, self.tile_bytes = target, tile_bytes or target.tile_memory_bytes
+        super().__init__(executable, evaluate, feed, seed)
+        self.tiled = 0
+        self.whole: dict[str, int] = {}
+        self.traffic: dict[tuple[VertexGroup, int], Traffic] = {}
+        self._bottoms = bottoms(executable, target.num_tiles)
+        self._sets: dict[Op, list[tuple[VertexGroup, int]]] = {}
+        for function in executable.functions.values():
+            for group, repeats in _runs_of(function):
+                self._sets.setdefault(group.op, []).append((group, repeats))
+        self._prepared: OrderedDict[Op, tuple[Prepared | None, int]] = OrderedDict()
+        self._entered: dict[tuple[Variable, object], int] = {}
+        self._scratch = np.zeros(0, np.uint8)
+
+    def _empty_stores(self) -> TileStores:
+        return TileStores(self.executable, self.target.num_tiles, self.tile_bytes)
+
+    # ------------------------------------------------------------------ compute sets
+    def _run_group(self, group: VertexGroup, place: Place, at: Context) -> None:
+        fields = dict(fields_by_tensor(group))
+        prepared = self._prepare(group, fields, place)
+        if prepared is None:
+            self.whole[group.op.target] = self.whole.get(group.op.target, 0) + 1
+            super()._run_group(group, place, at)
+            return
+        self.tiled += 1
+        completes = self._completes(group, fields, place, at)
+        made = prepared[group.number, at.part]
+        if made is not None:
+            if (group, at.part) not in self.traffic:
+                self.traffic[group, at.part] = traffic_of(made, self.target.num_tiles, self.tile_bytes)
+            self._run_set(group, made, fields, place)
+        if completes:
+            for tensor in group.op.outputs:
+                slot = self._entered.pop((fields[tensor], place.moment), None)
+                if slot is None and fields[tensor].num_elements:
+                    raise place.fault(f"is the last set of {group.op.target}, and no vertex has written {tensor.name}")
+                self.stores.require_all(fields[tensor], slot or 0, place)
+
+    def _prepare(self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place) -> Prepared | None:
+        """Return the runs of all compute sets of an op; None where one vertex computes the whole op."""
+        op = group.op
+        if group.tiling is None or group.over_shares:
+            return None
+        if op in self._prepared:
+            self._prepared.move_to_end(op)
+            return self._prepared[op][0]
+        ipu = next(iter(fields.values())).ipu
+        arena = Arena(self._bottoms[ipu], self.tile_bytes)
+        preparation = Preparation(
+            op, self.stores.held, fields, self._numbering(op, fields, place), arena, self.tile_bytes,
+            self.stores.new_owner,
+        )
+        try:
+            made: Prepared | None = preparation.prepare(self._sets[op])
+        except UnsupportedOpError:
+            made = None
+        except MemoryError as error:
+            raise place.fault(
+                f"gathers more than tile {error} of ipu {ipu} has room for above its variables ({self.tile_bytes} B)"
+            ) from error
+        self._prepared[op] = made, preparation.num_bytes
+        while sum(size for _, size in self._prepared.values()) > KEPT_BYTES and len(self._prepared) > 1:
+            self._prepared.popitem(last=False)
+        return made
+
+    def _numbering(self, op: Op, fields: Mapping[Tensor, Variable], place: Place) -> dict[Tensor, Numbers]:
+        """Return for each operand that is a view which element of its variable each of its elements is."""
+        found = {}
+        for tensor in op.inputs:
+            if tensor not in self.executable.views:
+                continue
+            chain, seen = [], tensor
+            while seen in self.executable.views:
+                chain.append((self.executable.views[seen], seen))
+                seen = self.executable.views[seen].inputs[0]
+            numbers = np.arange(fields[tensor].num_elements, dtype=np.int64).reshape(seen.shape)
+            for view, out in reversed(chain):
+                numbers = np.asarray(self.evaluate(view, [numbers])[view.outputs.index(out)])
+            found[tensor] = numbers.reshape(-1)
+        return found
+
+    def _run_set(self, group: VertexGroup, made: PreparedSet, fields: Mapping[Tensor, Variable], place: Place) -> None:
+        """Run the vertices of a set on all replicas."""
+        variables = set(fields.values())
+        operands = {fields[tensor] for tensor in group.op.inputs}
+        slots: dict[Held, int] = {}
+        for field in made.reads:
+            held = field.source
+            if held.variable in variables and held not in slots:
+                slots[held] = self._slot_read(held.variable, place, group.op)
+        for field in made.writes:
+            variable = field.source.variable
+            if variable is None:
+                continue
+            key = (variable, place.moment)
+            if key not in self._entered:
+                self._entered[key] = self.stores.enter(variable, place, keeps=variable in operands)
+            slots[field.source] = self._entered[key]
+            self._unsynced[variable] = place.step
+        for replica in range(self.executable.replicas):
+            memory = self.stores.memory(next(iter(variables)).ipu, replica)
+            run = _Run(self, memory, slots, place)
+            run.move(move for field in made.reads for move in field.moves)
+            run.require(made.reads, made.tiles)
+            for alike in made.alike:
+                run.compute(made, alike, self._room(alike.kernel.scratch_bytes))
+            run.claim(made.writes)
+            run.move(move for field in made.writes for move in field.moves)
+
+    def _slot_read(self, variable: Variable | None, place: Place, op: Op) -> int:
+        assert variable is not None
+        entered = self._entered.get((variable, place.moment))
+        if entered is not None:
+            return entered
+        return self.stores.slot_read(variable, place, shares=op.kind in OVERWRITES)
+
+    def _room(self, num_bytes: int) -> np.ndarray:
+        """Return scratch of so many bytes, aligned."""
+        if len(self._scratch) < num_bytes + SCRATCH_ALIGNMENT:
+            self._scratch = np.zeros(num_bytes + SCRATCH_ALIGNMENT, np.uint8)
+        skipped = -self._scratch.ctypes.data % SCRATCH_ALIGNMENT
+        return self._scratch[skipped : skipped + num_bytes]
+
+
+class _Run:
+    """One run of a compute set on one replica.
+
+    Args:
+        machine: Whose.
+        memory: Of the IPU.
+        slots: Of the variables that are stashes.
+        place: For messages.
+    """
+
+    def __init__(self, machine: TileMachine, memory: TileMemory, slots: Mapping[Held, int], place: Place) -> None:
+        self.stores, self.memory, self.slots, self.place = machine.stores, memory, slots, place
+
+    def _owner(self, held: Held) -> int:
+        return held.owner + self.slots.get(held, 0)
+
+    def _shifted(self, places: Numbers, held: Held) -> Numbers:
+        slot = self.slots.get(held, 0)
+        if slot == 0:
+            return places
+        return np.where(places >= 0, places + slot * held.spread.largest, places)
+
+    def move(self, moves: Iterable[Move]) -> None:
+        """Move what is gathered, or what was made elsewhere."""
+        for move in moves:
+            sources = self._shifted(move.from_places, move.source)
+            targets = self._shifted(move.to_places, move.target)
+            wrong = self.memory.move(
+                targets, self._owner(move.target), self.memory, sources, self._owner(move.source),
+                move.target.element_bytes, move.pad,
+            )
+            if wrong >= 0:
+                raise self.place.fault(self.stores.strange(
+                    self.memory, move.source, int(sources[wrong]), int(move.elements[wrong]), self._owner(move.source),
+                ))
+
+    def require(self, fields: Sequence[Field], tiles: Numbers) -> None:
+        """Refuse to run vertices whose operands are not there."""
+        for field in fields:
+            base = self._shifted(field.base, field.held)
+            wrong = self.memory.stranger(base, field.num_bytes, self._owner(field.held))
+            if wrong >= 0:
+                held, owner = field.held, self._owner(field.held)
+                begin, size = int(base[wrong]), int(field.num_bytes[wrong])
+                first = int(np.flatnonzero(self.memory.owners[begin : begin + size] != owner)[0])
+                starts = np.cumsum(field.region.counts()) - field.region.counts()
+                element = int(field.region.elements()[starts[wrong] + first // held.element_bytes])
+                raise self.place.fault(self.stores.strange(
+                    self.memory, held, begin + first // held.element_bytes * held.element_bytes, element, owner,
+                ))
+
+    def compute(self, made: PreparedSet, alike: Alike, scratch: np.ndarray) -> None:
+        """Run the kernels of vertices that compute the same."""
+        for offset, values, dtype in alike.kernel.constants:
+            kept = np.array(values, np.int64 if dtype is DType.LONG else BITS[dtype])
+            scratch[offset : offset + kept.nbytes] = kept.view(np.uint8)
+        bases = [
+            self.memory.base + self._shifted(field.base, field.held)[alike.vertices]
+            for field in (*made.reads, *made.writes)
+        ]
+        bases.append(np.full(len(alike.vertices), scratch.ctypes.data, np.int64))
+        places = np.ascontiguousarray(np.stack(bases, axis=1)[:, alike.field] + alike.offset)
+        try:
+            run_vertices(alike.kernel.calls, places)
+        except KernelTrap as trap:
+            tile = int(made.tiles[alike.vertices[trap.step]])
+            raise self.place.fault(f"the vertex on tile {tile} stopped: {trap.reason}") from trap
+
+    def claim(self, fields: Sequence[Field]) -> None:
+        """Note who has written the bytes of results."""
+        for field in fields:
+            self.memory.own(self._shifted(field.base, field.held), field.num_bytes, self._owner(field.held))
+
+
+def _runs_of(program: Program, times: int = 1) -> list[tuple[VertexGroup, int]]:
+    """Return the vertex groups of a program, and how often a tile runs each for one result."""
+    if isinstance(program, Execute):
+        return [(group, times) for group in program.compute_set.groups]
+    if isinstance(program, Repeat) and program.op is None:
+        times *= program.count
+    return [found for part in parts_of(program) for found in _runs_of(part, times)]
+
+
+def as_large_as_needed(executable: Executable, target: Target) -> int:
+    """Return bytes of a tile that hold a program which need not fit: the target's, or twice what it takes."""
+    most = max((end for _, end in executable.addresses.values()), default=0)
+    return target.tile_memory_bytes if most <= target.tile_memory_bytes else -(-2 * most // 8) * 8
