@@ -96,6 +96,12 @@ def ipu_backend(
                 f"{name}={value} needs a whole step as one program", option=name, value=value,
                 allowed="1 with torch.compile", remedy="use torchipu.TrainStep or torchipu.InferenceStep",
             )
+    if settings.executor != "host":
+        raise OptionsError(
+            "the tiles run whole programs, and torch.compile has a program for each graph", option="executor",
+            value=settings.executor, allowed="'host' with torch.compile",
+            remedy="use torchipu.TrainStep or torchipu.InferenceStep",
+        )
     if settings.strict:
         refuse_eager(gm)
     if isinstance(gm, GraphModule):

@@ -267,6 +267,11 @@ class Options:
         "itself on the host, which takes longer and changes no value", kind=bool,
         poptorch="Precision.enableFloatingPointExceptions",
     )
+    executor: str = _option(
+        "host", "what computes a call: a plan of the host, or the tiles of an emulated machine, each vertex on the "
+        "bytes of its own tile, which is slow and strict; for TrainStep and InferenceStep", kind=str,
+        allowed=("host", "tiles"),
+    )
     statistics: bool = _option(
         False, "count the magnitudes of all results, for torchipu.statistics() and the report; each op then runs by "
         "itself on the host, which takes longer and changes no value", kind=bool,

@@ -24,8 +24,8 @@ from tests.models.architectures.architecture import Architecture
 from tests.models.architectures.catalogue import ALL, PACKAGES, missing_libraries
 from tests.models.architectures.comparison import quiet
 from tests.models.architectures.precise import in_float64
-from torchipu.checking.eager import evaluate
-from torchipu.checking.loading import machine_of, wide
+from torchipu.emulation.eager import evaluate
+from torchipu.emulation.loading import machine_of, wide
 from torchipu.ir.graph import Tensor
 from torchipu.ir.program import Executable
 

@@ -14,8 +14,8 @@ import torchipu
 from mnist_pipelined import PipelinedNetwork
 from tests.device.trained import Trained
 from torchipu import TensorLocation
-from torchipu.checking.eager import evaluate
 from torchipu.device.machine import Machine
+from torchipu.emulation.eager import evaluate
 
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.01)
 ADAMW = partial(torch.optim.AdamW, lr=0.01)

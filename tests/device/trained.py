@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 import torchipu
-from torchipu.checking.eager import evaluate
-from torchipu.checking.loading import machine_of
+from torchipu.capture.built import Built
 from torchipu.device.machine import Machine
+from torchipu.emulation.eager import evaluate
+from torchipu.emulation.loading import machine_of
 from torchipu.ir.program import Executable
-from torchipu.step.base import Built
 
 
 @dataclass

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from torchipu.checking.distances import bound, distance
-from torchipu.checking.eager import evaluate, evaluate_as_typed
-from torchipu.checking.loading import machine_of
+from torchipu.emulation.eager import evaluate, evaluate_as_typed
+from torchipu.emulation.loading import machine_of
 from torchipu.host.executor import GraphExecutor
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.ir.graph import Graph, Op

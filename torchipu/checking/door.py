@@ -11,19 +11,18 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from torchipu.capture.built import Built
 from torchipu.checking.comparison import Check, Compared, compared
 from torchipu.checking.differences import first_difference
-from torchipu.checking.eager import evaluate, evaluate_as_typed, is_known
-from torchipu.checking.loading import initial, machine_of, wide
 from torchipu.device.machine import Evaluate, Machine
-from torchipu.device.stores import Moment
-from torchipu.errors import OptionsError
-from torchipu.ir.graph import Tensor, walk_ops
-from torchipu.ir.program import Executable
-from torchipu.optable.spec import spec_of
+from torchipu.emulation.eager import evaluate, evaluate_as_typed
+from torchipu.emulation.loading import initial, machine_of, wide
+from torchipu.emulation.refusals import refuse_ops, refuse_options
+from torchipu.emulation.results import moments_of, of_all_replicas, whole
+from torchipu.ir.graph import Tensor
 from torchipu.options import Options
 from torchipu.step import InferenceStep, TrainStep
-from torchipu.step.base import Built, ProgramStep
+from torchipu.step.base import ProgramStep
 
 MOVED_RUNS = 2
 """In the types of the program with moved operands: where rounding carries far, one run alone may be right by chance."""
@@ -82,8 +81,8 @@ def begin_check(step: ProgramStep, inputs: Sequence[torch.Tensor], seed: int = 0
     """
     built, options, executable = step._built, step.options, step.compiled.executable
     assert built is not None
-    _refuse_options(step)
-    _refuse_ops(built)
+    refuse_options(options, has_members=step._members is not None)
+    refuse_ops(built.graph)
     ways: list[tuple[Evaluate, np.random.Generator | None]] = [(evaluate, None), (evaluate_as_typed, None)]
     ways += [(evaluate_as_typed, np.random.default_rng(number)) for number in range(MOVED_RUNS)]
     machines = [
@@ -107,36 +106,6 @@ def begin_check(step: ProgramStep, inputs: Sequence[torch.Tensor], seed: int = 0
     return finished
 
 
-def _refuse_options(step: ProgramStep) -> None:
-    options = step.options
-    if options.stochastic_rounding:
-        raise OptionsError(
-            "stochastic rounding draws random bits, which host and machine would draw differently",
-            option="stochastic_rounding", value=True, remedy="check the model without it",
-        )
-    if step._members is not None or options.pipeline_group is not None:
-        name = "process_group" if options.pipeline_group is None else "pipeline_group"
-        raise OptionsError(
-            f"the machine runs in one process, and {name} names others", option=name, value=getattr(options, name),
-            remedy="check the model in one process: its device program is the same",
-        )
-
-
-def _refuse_ops(built: Built) -> None:
-    for op in walk_ops(built.graph.ops):
-        if not is_known(op):
-            raise OptionsError(
-                f"there is nothing independent to compute {op.target} with", option="optimizer", value=op.target,
-                remedy="check the model with SGD, Adam, AdamW or RMSprop, without automatic loss scaling",
-            )
-        spec = spec_of(op)
-        if spec is not None and spec.is_random:
-            raise OptionsError(
-                f"{op.target} draws random bits, which host and machine would draw differently", option="model",
-                value=op.target, remedy="call model.eval(), or set the probability to 0",
-            )
-
-
 Named = tuple[str, str, np.ndarray]
 
 
@@ -148,27 +117,12 @@ def _outputs(step: ProgramStep, built: Built, machine: Machine) -> Iterator[Name
     """Yield results as a call returns them: of all micro-batches, joined along the first dimension, or of the last."""
     if step.output_mode not in SHOWN:
         return
-    moments = sorted({at for _, at in machine.results}, key=lambda at: (at.iteration, at.micro_batch or 0))
+    moments = moments_of(machine)
     shown = moments if step.output_mode == "all" else moments[-1:]
     for number, (tensor, placed) in enumerate(zip(built.graph.outputs, step.compiled.graph.outputs, strict=True)):
-        pieces = [piece for moment in shown for piece in _of_all_replicas(placed, machine, moment, machine.executable)]
+        pieces = [piece for moment in shown for piece in of_all_replicas(placed, machine, moment)]
         joined = np.stack(pieces) if not tensor.shape else np.concatenate(pieces)
         yield f"output {number}", "output", joined
-
-
-def _of_all_replicas(
-    tensor: Tensor, machine: Machine, moment: Moment, executable: Executable,
-) -> Sequence[np.ndarray]:
-    """Return a result of a micro-batch, which may be a view of what was streamed to the host."""
-    streamed = machine.results.get((tensor.name, moment))
-    if streamed is not None:
-        return [value.reshape(tensor.shape) for value in streamed]
-    op = executable.views[tensor]
-    place = op.outputs.index(tensor)
-    return [
-        np.asarray(machine.evaluate(op, [value])[place])
-        for value in _of_all_replicas(op.inputs[0], machine, moment, executable)
-    ]
 
 
 def _given(step: ProgramStep, built: Built, given: Any) -> list[np.ndarray]:
@@ -187,10 +141,7 @@ def _states(built: Built, machine: Machine) -> Iterator[Named]:
     """Yield the states that the program changes, by the names that the model has for them."""
     states = machine.states()
     for tensor in _written(built):
-        held = states[tensor.name]
-        size = int(np.prod(tensor.shape))
-        whole = held.reshape(-1)[:size] if held[0].size < size else held[0]  # each replica may have its share
-        yield tensor.name, tensor.role.value, whole.reshape(tensor.shape)
+        yield tensor.name, tensor.role.value, whole(states[tensor.name], tensor.shape)
 
 
 def _host_states(step: ProgramStep, built: Built) -> list[np.ndarray]:

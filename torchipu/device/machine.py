@@ -34,6 +34,7 @@ from torchipu.ir.program import (
     Sync,
     Variable,
     VertexGroup,
+    parts_of,
 )
 
 Evaluate = Callable[[Op, Members[np.ndarray]], Members[np.ndarray]]
@@ -79,6 +80,7 @@ class Machine:
     Attributes:
         results: What was streamed to the host: ``[replicas, ...]`` by stream and moment.
         supersteps: How many compute sets ran.
+        after_step: Called when a compute set, a copy, a stream or a sum has run.
     """
 
     def __init__(self, executable: Executable, evaluate: Evaluate, feed: Feed, seed: int = 0) -> None:
@@ -88,6 +90,7 @@ class Machine:
         self.stores = self._empty_stores()
         self.results: dict[tuple[str, Moment], Values] = {}
         self.supersteps = 0
+        self.after_step: Callable[[], object] | None = None
         self._random = random.Random(seed)
         self._remote: dict[tuple[str, Moment | None], Values] = {}
         self._fed: set[tuple[str, Moment, int]] = set()
@@ -122,7 +125,9 @@ class Machine:
                 self.stores.load(variable, copies)
 
     def _copies(self, variable: Variable, value: np.ndarray) -> Values:
-        """Return what each replica holds of a value: all of it, or its share."""
+        """Return what each replica holds of a value: all of it, or its share; values may be given one a replica."""
+        if value.shape == (self.executable.replicas, *variable.shape):
+            return value
         if variable.num_elements < value.size:
             return shares.split(value, self.executable.replicas)
         return np.broadcast_to(value, (self.executable.replicas, *variable.shape))
@@ -179,6 +184,8 @@ class Machine:
                 self._sync(scope, at)
             case _:
                 self._step(program, at)
+                if self.after_step is not None:
+                    self.after_step()
                 yield
 
     def _off_chip(self, ipu: int) -> list[Variable]:
@@ -420,6 +427,22 @@ class Machine:
             if is_share:
                 sums = shares.among_nan(shares.own_of_each(sums), variable.shape)
             self.stores.write(variable, sums, place, shares=is_share)
+
+
+def num_steps(executable: Executable) -> int:
+    """Return how many compute sets, copies, streams and sums a program runs; of choices and loops with a test, once."""
+
+    def count(program: Program) -> int:
+        match program:
+            case Call(function=function):
+                return count(executable.functions[function])
+            case Repeat(count=times, body=body):
+                return times * count(body)
+            case Execute() | Copy() | HostCopy() | AllReduce():
+                return 1
+        return sum(count(part) for part in parts_of(program))
+
+    return count(executable.programs["main"])
 
 
 def replace_source(place: Place, op: Op) -> Place:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from torchipu.capture.built import Built
 from torchipu.capture.captured import Captured
 from torchipu.capture.gradient_scaling import scaled
 from torchipu.capture.optimiser import FIRST_MOMENTS, SECOND_MOMENTS, OptimiserImport, import_optimiser
@@ -22,7 +23,7 @@ from torchipu.lightning.stage import Result, StageModel, not_pipelined
 from torchipu.lightning.step_capture import StepCapture
 from torchipu.options import Options as CoreOptions
 from torchipu.poptorch.executor.translation import core_options
-from torchipu.step.base import Built, ProgramStep
+from torchipu.step.base import ProgramStep
 from torchipu.step.in_common import described_optimiser
 from torchipu.step.training import TYPES
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchipu.capture.accumulation import as_made
+from torchipu.capture.built import Built
 from torchipu.capture.captured import Captured
 from torchipu.capture.gradient_scaling import LOSS_SCALE
 from torchipu.host.generic import TORCH_DTYPES
@@ -18,7 +19,7 @@ from torchipu.ir.types import Leg, Role
 from torchipu.lightning.step_capture import StepCapture
 from torchipu.options import Options
 from torchipu.step import InferenceStep, TrainStep
-from torchipu.step.base import Built, ProgramStep
+from torchipu.step.base import ProgramStep
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

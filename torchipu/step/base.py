@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torchipu.capture.built import Built
 from torchipu.capture.captured import Captured
-from torchipu.capture.optimiser import OptimiserImport
 from torchipu.compiler import Compiled, compile_graph
 from torchipu.distributed.exchange import Exchange
 from torchipu.distributed.handshake import agree
@@ -35,31 +35,13 @@ from torchipu.report.recorder import record
 from torchipu.step import watching
 from torchipu.step.in_common import described
 from torchipu.step.in_parts import InParts
+from torchipu.step.on_tiles import run_on_tiles
 from torchipu.step.parted import PartedStep
 from torchipu.step.replicated import ReplicatedStep
 from torchipu.target import lookup_target
 
 Progress = Callable[[int, int], None]
 STAGES_OF_COMPILATION = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """What capture gives.
-
-    Attributes:
-        capture: The model.
-        graph: The whole graph, with accumulation and update for training.
-        states: The user's tensor of each state of the program; None for those that only the program knows.
-        written: States that a call changes.
-        optimiser: The update, for training.
-    """
-
-    capture: Captured
-    graph: Graph
-    states: dict[Tensor, torch.Tensor | None]
-    written: frozenset[Tensor]
-    optimiser: OptimiserImport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,7 +449,14 @@ class ProgramStep(ReplicatedStep, PartedStep):
             if seed is not None:
                 bound.count_calls(self._calls * self.micro_batches * self.iterations)
         self._clean = False
-        bound.run(self.micro_batches, self.iterations, self.options.host_threads or default_threads())
+        if self.options.executor == "tiles":
+            assert self._built is not None
+            run_on_tiles(
+                self._built, self.compiled, bound, self.options, tensors, self.micro_batches, outputs,
+                has_members=members is not None,
+            )
+        else:
+            bound.run(self.micro_batches, self.iterations, self.options.host_threads or default_threads())
         if self._parts is not None:
             outputs = self._shared(self._parts, bound, outputs)
         rules, iterations = self._returned(), self.options.device_iterations

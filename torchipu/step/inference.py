@@ -8,10 +8,11 @@ import torch
 
 from torchipu.capture.aot import capture_inference
 from torchipu.capture.batch_norm import moments_over
+from torchipu.capture.built import Built
 from torchipu.capture.captured import Captured
 from torchipu.errors import OptionsError
 from torchipu.options import Options
-from torchipu.step.base import Built, ProgramStep
+from torchipu.step.base import ProgramStep
 
 
 class InferenceStep(ProgramStep):

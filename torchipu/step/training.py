@@ -11,6 +11,7 @@ import torch
 from torchipu.capture.accumulation import Accumulation, accumulate, all_reduce, as_made, joined
 from torchipu.capture.aot import capture_joint
 from torchipu.capture.batch_norm import moments_over
+from torchipu.capture.built import Built
 from torchipu.capture.captured import Captured
 from torchipu.capture.gradient_scaling import adapt, count_large, scaled, with_scale_of_the_program
 from torchipu.capture.optimiser import FIRST_MOMENTS, SECOND_MOMENTS, OptimiserImport, import_optimiser
@@ -19,7 +20,7 @@ from torchipu.distributed.members import Members, members_of
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.options import Options
-from torchipu.step.base import Built, ProgramStep
+from torchipu.step.base import ProgramStep
 from torchipu.step.in_common import described_optimiser
 
 TYPES: Mapping[str, DType | None] = {"gradient": None, "weight": None, "half": DType.HALF, "float": DType.FLOAT}

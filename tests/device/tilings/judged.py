@@ -11,11 +11,11 @@ import torch
 
 import torchipu
 from tests.device.tilings.simulated import simulate
-from torchipu.checking.eager import evaluate
-from torchipu.checking.loading import machine_of
 from torchipu.device.machine import Machine
 from torchipu.device.stores import Place, Values
 from torchipu.device.tiles.layout import BITS
+from torchipu.emulation.eager import evaluate
+from torchipu.emulation.loading import machine_of
 from torchipu.errors import UnsupportedOpError
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.program import Execute, Program, Repeat, Variable, VertexGroup, parts_of

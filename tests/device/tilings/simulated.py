@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from torchipu._kernels.abi import run_vertices
-from torchipu.checking.eager import evaluate
 from torchipu.device.tiles.kernels import TileKernel, tile_kernel
 from torchipu.device.tiles.layout import BITS
+from torchipu.emulation.eager import evaluate
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.program import Execute, VertexGroup, leaves_of
 from torchipu.ir.region import PAD, Region

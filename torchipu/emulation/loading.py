@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import torch
 
+from torchipu.capture.built import Built
 from torchipu.device.machine import Evaluate, Machine
 from torchipu.device.stores import Moment
 from torchipu.ir.graph import Tensor
 from torchipu.ir.program import Executable
 from torchipu.ir.types import DType
 from torchipu.options import Options
-from torchipu.step.base import Built
 
 
 def machine_of(
@@ -41,8 +41,10 @@ def machine_of(
 
     def feed(name: str, moment: Moment, replica: int) -> np.ndarray:
         assert moment.micro_batch is not None
-        place = (moment.iteration * micro_batches + moment.micro_batch) * options.replicas + replica
-        pieces = iterations * micro_batches * options.replicas
+        groups, size = options.input_groups, options.input_group_size
+        group = replica % groups if options.input_grouping == "orthogonal" else replica // size
+        place = (moment.iteration * micro_batches + moment.micro_batch) * groups + group
+        pieces = iterations * micro_batches * groups
         value = streams[name]
         return value if pieces == 1 else value.reshape(pieces, -1, *value.shape[1:])[place]
 

@@ -1,0 +1,102 @@
+"""``Options(executor="tiles")``: whole calls on the tiles, beside the host's plan and eager PyTorch."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+import torchipu
+from torchipu.errors import OptionsError
+
+
+class Classifier(torch.nn.Module):
+    """Two stages with a norm that keeps statistics."""
+
+    def __init__(self, ipus: tuple[int, int] = (0, 0)) -> None:
+        super().__init__()
+        self.ipus = ipus
+        self.first = torch.nn.Sequential(  # a bias before the norm has no gradient but rounding
+            torch.nn.Conv2d(1, 4, 3, padding=1, bias=False), torch.nn.BatchNorm2d(4), torch.nn.ReLU(),
+        )
+        self.second = torch.nn.Sequential(torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(64, 3))
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor | None = None) -> torch.Tensor:
+        with torchipu.Block("first", ipu_id=self.ipus[0]):
+            x = self.first(x)
+        with torchipu.Block("second", ipu_id=self.ipus[1]):
+            x = self.second(x)
+            return x if target is None else torch.nn.functional.cross_entropy(x, target)
+
+
+def trained(executor: str, optimizer: Any, ipus: tuple[int, int], **options: Any) -> tuple[list[float], Any]:
+    torch.manual_seed(3)
+    model = Classifier(ipus)
+    settings = torchipu.Options(executor=executor, **options)
+    step = torchipu.TrainStep(model, optimizer(model.parameters()), settings)
+    samples = 2 * settings.gradient_accumulation * settings.replicas * settings.device_iterations
+    losses = [
+        step(torch.randn(samples, 1, 8, 8), torch.randint(0, 3, (samples,))).mean().item() for _ in range(3)
+    ]
+    return losses, copy.deepcopy(model.state_dict())
+
+
+@pytest.mark.parametrize(("optimizer", "ipus", "options"), [
+    (partial(torch.optim.SGD, lr=0.1, momentum=0.9), (0, 0), {}),
+    (partial(torch.optim.AdamW, lr=0.01), (0, 1), {"gradient_accumulation": 3, "device_iterations": 2}),
+    (partial(torch.optim.SGD, lr=0.1), (0, 1), {"gradient_accumulation": 3, "replicas": 2, "broadcast_buffers": False}),
+])
+def test_steps_on_tiles_train_as_those_of_the_host_do(
+    optimizer: Any, ipus: tuple[int, int], options: dict[str, Any],
+) -> None:
+    losses, state = trained("host", optimizer, ipus, **options)
+    on_tiles, state_of_tiles = trained("tiles", optimizer, ipus, **options)
+    torch.testing.assert_close(torch.tensor(on_tiles), torch.tensor(losses), rtol=1e-5, atol=1e-6)
+    for name, value in state.items():
+        torch.testing.assert_close(state_of_tiles[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("mode", ["all", "final", "sum"])
+def test_results_are_handed_back_as_the_host_does(mode: str) -> None:
+    model = Classifier((0, 1)).eval()
+    x = torch.randn(12, 1, 8, 8)
+    found = [
+        torchipu.InferenceStep(model, torchipu.Options(executor=executor, device_iterations=6, output_mode=mode))(x)
+        for executor in ("host", "tiles")
+    ]
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
+    if mode == "all":
+        torch.testing.assert_close(found[1], model(x), rtol=1e-5, atol=1e-6)
+
+
+def test_a_call_that_fails_leaves_everything_as_it_was() -> None:
+    model = torch.nn.Sequential(torch.nn.Embedding(4, 3), torch.nn.Linear(3, 1))
+    optimizer = torch.optim.Adam(model.parameters())
+
+    class Loss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.model(x).sum()
+
+    step = torchipu.TrainStep(Loss(), optimizer, torchipu.Options(executor="tiles"))
+    step(torch.tensor([0, 1]))
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    with pytest.raises(Exception, match="index|range"):
+        step(torch.tensor([0, 9]))
+    torch.testing.assert_close(model.state_dict(), before[0], rtol=0, atol=0)
+    torch.testing.assert_close(optimizer.state_dict()["state"], before[1]["state"], rtol=0, atol=0)
+
+
+def test_it_is_refused_where_it_has_no_meaning() -> None:
+    compiled = torch.compile(torch.nn.Linear(2, 2), backend="ipu", options={"executor": "tiles"})
+    with pytest.raises(Exception, match="the tiles run whole programs"):
+        compiled(torch.randn(1, 2))
+    dropping = torchipu.InferenceStep(torch.nn.Dropout(0.5), torchipu.Options(executor="tiles"))
+    with pytest.raises(OptionsError, match="draws random bits"):
+        dropping(torch.randn(4))

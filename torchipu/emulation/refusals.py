@@ -1,0 +1,52 @@
+"""What the machines do not run, refused before they begin."""
+
+from __future__ import annotations
+
+from torchipu.emulation.eager import is_known
+from torchipu.errors import OptionsError
+from torchipu.ir.graph import Graph, walk_ops
+from torchipu.optable.spec import spec_of
+from torchipu.options import Options
+
+
+def refuse_options(options: Options, *, has_members: bool) -> None:
+    """Refuse options under which host and machine are not to be compared.
+
+    Args:
+        options: Of the step.
+        has_members: Whether other processes take part.
+
+    Raises:
+        OptionsError: Halves are rounded stochastically, or other processes take part.
+    """
+    if options.stochastic_rounding:
+        raise OptionsError(
+            "stochastic rounding draws random bits, which host and machine would draw differently",
+            option="stochastic_rounding", value=True, remedy="check the model without it",
+        )
+    if has_members or options.pipeline_group is not None:
+        name = "process_group" if options.pipeline_group is None else "pipeline_group"
+        raise OptionsError(
+            f"the machine runs in one process, and {name} names others", option=name, value=getattr(options, name),
+            remedy="check the model in one process: its device program is the same",
+        )
+
+
+def refuse_ops(graph: Graph) -> None:
+    """Refuse ops that nothing but the host computes, or that host and machine would compute differently.
+
+    Raises:
+        OptionsError: It names the op.
+    """
+    for op in walk_ops(graph.ops):
+        if not is_known(op):
+            raise OptionsError(
+                f"there is nothing independent to compute {op.target} with", option="optimizer", value=op.target,
+                remedy="check the model with SGD, Adam, AdamW or RMSprop, without automatic loss scaling",
+            )
+        spec = spec_of(op)
+        if spec is not None and spec.is_random:
+            raise OptionsError(
+                f"{op.target} draws random bits, which host and machine would draw differently", option="model",
+                value=op.target, remedy="call model.eval(), or set the probability to 0",
+            )
