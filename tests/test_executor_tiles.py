@@ -87,7 +87,7 @@ def test_a_call_that_fails_leaves_everything_as_it_was() -> None:
     step = torchipu.TrainStep(Loss(), optimizer, torchipu.Options(executor="tiles"))
     step(torch.tensor([0, 1]))
     before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-    with pytest.raises(Exception, match="index|range"):
+    with pytest.raises(Exception, match=r"index|range"):
         step(torch.tensor([0, 9]))
     torch.testing.assert_close(model.state_dict(), before[0], rtol=0, atol=0)
     torch.testing.assert_close(optimizer.state_dict()["state"], before[1]["state"], rtol=0, atol=0)

@@ -1,4 +1,4 @@
-"""``torchipu.check``: host and machine agree, and where one of them is wrong it says which op, and on which line."""
+"""``torchipu.check``: host and tiles agree, and where one of them is wrong it says which op, and on which line."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_host_and_machine_agree_in_training(options: dict[str, Any]) -> None:
     found = trained(**options)
     assert found.is_equal, str(found)
     assert {result.kind for result in found.results} >= {"output", "weight", "optimiser_state"}
-    assert str(found).startswith(f"host and machine agree in {len(found.results)} results; the machine ran ")
+    assert str(found).startswith(f"host and tiles agree in {len(found.results)} results, ")
     found.raise_for_difference()
 
 
@@ -86,7 +86,7 @@ def test_an_op_that_the_host_computes_wrongly_is_named(monkeypatch: pytest.Monke
     assert found.first is not None
     assert found.first.op.target == "aten.gelu.default"
     text = str(found)
-    assert "host and machine differ in 2 of 2 results" in text
+    assert "host and tiles differ in 2 of 2 results" in text
     assert "first   aten.gelu.default, superstep " in text
     assert "test_check.py" in text
     assert "expected " in text

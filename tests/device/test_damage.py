@@ -32,25 +32,26 @@ def graph(name: str) -> Trained:
     return trained(**GRAPHS[name])  # type: ignore[arg-type]
 
 
-def ran(name: str, executable: Executable) -> dict[object, np.ndarray]:
+def ran(name: str, executable: Executable, *, on_tiles: bool) -> dict[object, np.ndarray]:
     """Return all that a run leaves: states by name, and what was streamed to the host by stream and moment."""
-    machine = graph(name).machine(executable)
+    run = graph(name)
+    machine = run.tile_machine(executable) if on_tiles else run.machine(executable)
     machine.run()
     return {**machine.states(), **machine.results}
 
 
 @functools.cache
-def expected(name: str) -> dict[object, np.ndarray]:
-    return ran(name, graph(name).executable)
+def expected(name: str, *, on_tiles: bool) -> dict[object, np.ndarray]:
+    return ran(name, graph(name).executable, on_tiles=on_tiles)
 
 
-def noticed(name: str, executable: Executable) -> str:
+def noticed(name: str, executable: Executable, *, on_tiles: bool) -> str:
     """Say how the damage shows; empty if it does not."""
     try:
-        found = ran(name, executable)
+        found = ran(name, executable, on_tiles=on_tiles)
     except DeviceProgramError as error:
         return str(error)
-    wanted = expected(name)
+    wanted = expected(name, on_tiles=on_tiles)
     if found.keys() != wanted.keys():
         return f"streams to the host differ: {found.keys() ^ wanted.keys()}"
     differing = [key for key, value in wanted.items() if not np.allclose(found[key], value, rtol=1e-6, atol=1e-9)]
@@ -62,11 +63,12 @@ def test_the_whole_program_trains_as_eager_does(name: str) -> None:
     close(graph(name))
 
 
+@pytest.mark.parametrize("on_tiles", [False, True], ids=["variables", "tiles"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_damage_is_noticed(kind: str) -> None:
+def test_damage_is_noticed(kind: str, on_tiles: bool) -> None:
     done = 0
     for name in GRAPHS:
         for what, damaged in some(KINDS[kind](graph(name).executable)):
-            assert noticed(name, damaged), f"{kind} ({what}) in the program {name!r} shows nowhere"
+            assert noticed(name, damaged, on_tiles=on_tiles), f"{kind} ({what}) in the program {name!r} shows nowhere"
             done += 1
     assert done, f"no program of these can be damaged so: {kind}"

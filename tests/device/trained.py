@@ -12,8 +12,10 @@ import torch
 import torchipu
 from torchipu.capture.built import Built
 from torchipu.device.machine import Machine
+from torchipu.device.tiles.machine import TileMachine
 from torchipu.emulation.eager import evaluate
 from torchipu.emulation.loading import machine_of
+from torchipu.emulation.tiles import tile_machine
 from torchipu.ir.program import Executable
 
 
@@ -52,6 +54,13 @@ class Trained:
         return machine_of(
             executable or self.executable, self.built, self.options, self.batch, self.options.gradient_accumulation,
             evaluate, seed,
+        )
+
+    def tile_machine(self, executable: Executable | None = None, seed: int = 0) -> TileMachine:
+        """Return a machine of tiles with the weights, states and inputs in place."""
+        return tile_machine(
+            executable or self.executable, self.built, self.options, self.batch, self.options.gradient_accumulation,
+            self.step.target, seed=seed,
         )
 
     def by_machine(self, executable: Executable | None = None, seed: int = 0) -> dict[str, np.ndarray]:

@@ -1,9 +1,9 @@
-"""Results of the host beside those of the machine, and how far they may be apart."""
+"""Results of the host and of the tiles beside exact ones, and how far they may be apart."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,6 +24,7 @@ class Compared:
         kind: ``output``, ``weight``, ``buffer`` ...
         exact: By the machine, in float64.
         typed: By the machine, in the types of the program, more than once.
+        tiles: By the tiles.
         host: By the host.
     """
 
@@ -31,29 +32,44 @@ class Compared:
     kind: str
     exact: np.ndarray
     typed: tuple[np.ndarray, ...]
+    tiles: np.ndarray
     host: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How far the host is from the machine in one result.
+    """How far host and tiles are from the exact value of one result.
 
     Attributes:
         name: Of the output, or of the model's tensor.
         kind: ``output``, ``weight``, ``buffer`` ...
-        error: Norm of the difference from the machine in float64.
-        bound: What it may be.
+        error: Norm of the host's difference from the machine in float64.
+        tiles_error: The same of the tiles.
+        bound: What either may be.
+        has_same_bits: Whether host and tiles give the same, bit for bit.
     """
 
     name: str
     kind: str
     error: float
+    tiles_error: float
     bound: float
+    has_same_bits: bool
 
     @property
     def is_equal(self) -> bool:
-        """Whether rounding explains the difference."""
+        """Whether rounding explains the differences."""
+        return self.is_host_right and self.are_tiles_right
+
+    @property
+    def is_host_right(self) -> bool:
+        """Whether rounding explains the host's difference."""
         return self.error <= self.bound
+
+    @property
+    def are_tiles_right(self) -> bool:
+        """Whether rounding explains the tiles' difference."""
+        return self.tiles_error <= self.bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +78,25 @@ class Check:
 
     Attributes:
         results: Of all outputs and changed states.
-        supersteps: Compute sets that the machine has run.
+        supersteps: Compute sets that the tiles have run.
+        whole: How many of them one vertex computed on gathered operands, by op.
         first: The first op whose value on the host differs, where any result does and one op alone shows it.
+        first_on_tiles: The first op whose value on the tiles differs.
     """
 
     results: tuple[Result, ...]
     supersteps: int
+    whole: Mapping[str, int] = field(default_factory=dict)
     first: Difference | None = None
+    first_on_tiles: Difference | None = None
 
     @property
     def is_equal(self) -> bool:
-        """Whether host and machine agree in everything."""
+        """Whether host and tiles agree in everything."""
         return all(result.is_equal for result in self.results)
 
     def raise_for_difference(self) -> None:
-        """Raise where host and machine disagree.
+        """Raise where host and tiles disagree.
 
         Raises:
             ExecutionError: It names the first difference.
@@ -87,26 +107,43 @@ class Check:
             )
 
     def __str__(self) -> str:
+        if self.is_equal:
+            same = sum(result.has_same_bits for result in self.results)
+            lines = [
+                f"host and tiles agree in {len(self.results)} results, {same} of them bit for bit; "
+                f"the tiles ran {self.supersteps} compute sets"
+            ]
+            if self.whole:
+                counts = sorted(self.whole.items(), key=lambda pair: (-pair[1], pair[0]))
+                listed = ", ".join(f"{name} {count}" for name, count in counts)
+                lines.append(f"  {sum(self.whole.values())} of them as one vertex on gathered operands: {listed}")
+            return "\n".join(lines)
         differing = [result for result in self.results if not result.is_equal]
-        if not differing:
-            agreed = f"host and machine agree in {len(self.results)} results"
-            return f"{agreed}; the machine ran {self.supersteps} compute sets"
-        lines = [f"host and machine differ in {len(differing)} of {len(self.results)} results"]
-        lines += [f"  {one.kind} {one.name}: off by {one.error:.3g}, at most {one.bound:.3g}" for one in differing[:10]]
-        lines.append(str(self.first) if self.first is not None else
-                     "  every op alone is right: the host plan is wrong where it joins ops, or in their order")
+        lines = [f"host and tiles differ in {len(differing)} of {len(self.results)} results"]
+        lines += [
+            f"  {one.kind} {one.name}: {who} off by {error:.3g}, at most {one.bound:.3g}"
+            for one in differing[:10]
+            for who, error, is_right in (
+                ("the host is", one.error, one.is_host_right), ("the tiles are", one.tiles_error, one.are_tiles_right),
+            ) if not is_right
+        ]
+        if not all(result.is_host_right for result in self.results):
+            lines.append(str(self.first) if self.first is not None else
+                         "  every op alone is right: the host plan is wrong where it joins ops, or in their order")
+        if self.first_on_tiles is not None:
+            lines.append(str(self.first_on_tiles))
         return "\n".join(lines)
 
 
 def compared(values: Sequence[Compared]) -> tuple[Result, ...]:
-    """Return how far the host is from the machine, and how far it may be."""
+    """Return how far host and tiles are from the machine, and how far they may be."""
     of_kind: dict[str, float] = {}
     for value in values:
         of_kind[value.kind] = float(np.hypot(of_kind.get(value.kind, 0.0), norm(value.exact)))
     return tuple(
         Result(
-            value.name, value.kind, distance(value.host, value.exact),
-            bound(value.exact, *value.typed) + SHARE * of_kind[value.kind],
+            value.name, value.kind, distance(value.host, value.exact), distance(value.tiles, value.exact),
+            bound(value.exact, *value.typed) + SHARE * of_kind[value.kind], distance(value.host, value.tiles) == 0.0,
         )
         for value in values
     )

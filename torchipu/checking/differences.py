@@ -22,7 +22,7 @@ from torchipu.step.base import ProgramStep
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An op that the host computes otherwise.
+    """An op that one side computes otherwise than eager PyTorch.
 
     Attributes:
         op: The op.
@@ -30,7 +30,8 @@ class Difference:
         result: Which of its results.
         index: The element that is farthest off.
         expected: What that is by eager PyTorch in float64.
-        found: What the host gives.
+        found: What the side gives.
+        side: ``the host``, or the tile and its IPU.
     """
 
     op: Op
@@ -39,6 +40,7 @@ class Difference:
     index: tuple[int, ...]
     expected: float
     found: float
+    side: str = "the host"
 
     def __str__(self) -> str:
         element = f"[{', '.join(map(str, self.index))}]"
@@ -46,7 +48,7 @@ class Difference:
             f"  first   {self.op.target}, superstep {self.superstep}, result {self.result}",
             f"  op      {format_op(self.op)}",
             f"  source  {self.op.source}",
-            f"  value   {element}: expected {self.expected:.9g}, the host gives {self.found:.9g}",
+            f"  value   {element}: expected {self.expected:.9g}, {self.side} gives {self.found:.9g}",
         ))
 
 
@@ -108,12 +110,26 @@ def alone(op: Op, operands: Sequence[np.ndarray]) -> Difference | None:
     given = [_array(rounded[tensor]) for tensor in op.inputs]
     exact, typed = evaluate(op, given), evaluate_as_typed(op, given)
     on_host = [_array(value) for value in GraphExecutor(graph, threads=1)(*(rounded[one].clone() for one in tensors))]
-    for number, (host, wanted, near) in enumerate(zip(on_host, exact, typed, strict=True)):
-        host = host.reshape(wanted.shape)
-        if distance(host, wanted) > bound(wanted, near):
-            place = np.unravel_index(int(np.argmax(_apart(host, wanted))), wanted.shape) if wanted.shape else ()
+    return differing(op, on_host, exact, [typed])
+
+
+def differing(
+    op: Op, found: Sequence[np.ndarray], exact: Sequence[np.ndarray], typed: Sequence[Sequence[np.ndarray]],
+) -> Difference | None:
+    """Return the first result of an op that is further off than rounding explains.
+
+    Args:
+        op: The op.
+        found: Its results by one side.
+        exact: In float64.
+        typed: In the types of the program, once or more.
+    """
+    for number, (given, wanted, *near) in enumerate(zip(found, exact, *typed, strict=True)):
+        given = given.reshape(wanted.shape)
+        if distance(given, wanted) > bound(wanted, *near):
+            place = np.unravel_index(int(np.argmax(_apart(given, wanted))), wanted.shape) if wanted.shape else ()
             index = tuple(int(one) for one in place)
-            return Difference(op, 0, number, index, float(wanted[index]), float(host[index]))
+            return Difference(op, 0, number, index, float(wanted[index]), float(given[index]))
     return None
 
 

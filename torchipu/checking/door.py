@@ -14,11 +14,13 @@ from torch.utils import _pytree as pytree
 from torchipu.capture.built import Built
 from torchipu.checking.comparison import Check, Compared, compared
 from torchipu.checking.differences import first_difference
+from torchipu.checking.tile_differences import first_difference_on_tiles
 from torchipu.device.machine import Evaluate, Machine
 from torchipu.emulation.eager import evaluate, evaluate_as_typed
 from torchipu.emulation.loading import initial, machine_of, wide
 from torchipu.emulation.refusals import refuse_ops, refuse_options
 from torchipu.emulation.results import moments_of, of_all_replicas, whole
+from torchipu.emulation.tiles import shown, tile_machine
 from torchipu.ir.graph import Tensor
 from torchipu.options import Options
 from torchipu.step import InferenceStep, TrainStep
@@ -32,12 +34,13 @@ def check(
     model: torch.nn.Module, *inputs: Any, optimizer: torch.optim.Optimizer | None = None,
     options: Options | None = None, seed: int = 0, **keywords: Any,
 ) -> Check:
-    """Run one call of a model on the host and, op by op, its device program on a machine of emulated IPUs; compare.
+    """Run one call of a model on the host, and its device program on the tiles of emulated IPUs; compare.
 
-    The machine runs the program in the order of its schedule and refuses what no IPU may do: values that nobody has
-    written, stashes that are lost, two live variables on the same bytes, missing syncs, streams read twice. It computes
-    in float64; further runs in the types of the program, with operands moved by a unit in the last place, say how much
-    rounding alone may change. The model and the optimiser are left as they are.
+    The tiles run the program in the order of its schedule, each vertex on the bytes of its own tile, and refuse what no
+    IPU may do: values that nobody has written, stashes that are lost, two live variables on the same bytes, vertices
+    that touch each other's, missing syncs, streams read twice. Both are compared with the program computed op by op in
+    float64; further runs in its types, with operands moved by a unit in the last place, say how much rounding alone may
+    change. The model and the optimiser are left as they are. A bar on stderr shows how far it is.
 
     Args:
         model: Its forward returns the loss where it is trained.
@@ -88,20 +91,30 @@ def begin_check(step: ProgramStep, inputs: Sequence[torch.Tensor], seed: int = 0
     machines = [
         machine_of(executable, built, options, inputs, step.micro_batches, how, seed, moved) for how, moved in ways
     ]
-    for machine in machines:
-        machine.run()
+    tiles = tile_machine(executable, built, options, inputs, step.micro_batches, step.compiled.target, seed=seed)
+    name = step.compiled.graph.name
+    for number, machine in enumerate(machines):
+        with shown(machine, f"{name}, run {number + 1} of {len(machines)} op by op"):
+            machine.run()
+    with shown(tiles, f"{name} on tiles"):
+        tiles.run()
     before = initial(built)
 
     def finished(given: Any) -> Check:
         exact, *typed = ([*_outputs(step, built, one), *_states(built, one)] for one in machines)
+        on_tiles = [*_outputs(step, built, tiles), *_states(built, tiles)]
         found = [*_given(step, built, given), *_host_states(step, built)]
         results = compared([
-            Compared(name, kind, value, tuple(run[number][2] for run in typed), host)
+            Compared(name, kind, value, tuple(run[number][2] for run in typed), on_tiles[number][2], host)
             for number, ((name, kind, value), host) in enumerate(zip(exact, found, strict=True))
         ])
-        differs = any(not result.is_equal for result in results)
-        first = first_difference(step, inputs, before) if differs else None
-        return Check(results, machines[0].supersteps, first)
+        host_differs = not all(result.is_host_right for result in results)
+        tiles_differ = not all(result.are_tiles_right for result in results)
+        return Check(
+            results, tiles.supersteps, tiles.whole,
+            first_difference(step, inputs, before) if host_differs else None,
+            first_difference_on_tiles(step, inputs, before) if tiles_differ else None,
+        )
 
     return finished
 

@@ -33,7 +33,7 @@ class Checked:
 
     @property
     def is_equal(self) -> bool:
-        """Whether host and machine agree in all that was checked, and the script came to its end."""
+        """Whether host and tiles agree in all that was checked, and the script came to its end."""
         return self.error is None and all(check.is_equal for _, check in self.checks)
 
     def __str__(self) -> str:

@@ -276,8 +276,11 @@ class Machine:
 
     def _run_group(self, group: VertexGroup, place: Place, at: Context) -> None:
         fields = dict(fields_by_tensor(group))
-        if not self._completes(group, fields, place, at):
-            return
+        if self._completes(group, fields, place, at):
+            self._run_whole(group, fields, place)
+
+    def _run_whole(self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place) -> None:
+        """Compute an op at once and write its results."""
         for tensor, values in zip(group.op.outputs, self._computed(group, fields, place), strict=True):
             self.stores.write(fields[tensor], values, place, shares=group.is_divided(tensor, fields[tensor]))
 

@@ -10,7 +10,7 @@ from torchipu.options import Options
 
 
 def refuse_options(options: Options, *, has_members: bool) -> None:
-    """Refuse options under which host and machine are not to be compared.
+    """Refuse options under which host and tiles are not to be compared.
 
     Args:
         options: Of the step.
@@ -21,7 +21,7 @@ def refuse_options(options: Options, *, has_members: bool) -> None:
     """
     if options.stochastic_rounding:
         raise OptionsError(
-            "stochastic rounding draws random bits, which host and machine would draw differently",
+            "stochastic rounding draws random bits, which host and tiles would draw differently",
             option="stochastic_rounding", value=True, remedy="check the model without it",
         )
     if has_members or options.pipeline_group is not None:
@@ -33,7 +33,7 @@ def refuse_options(options: Options, *, has_members: bool) -> None:
 
 
 def refuse_ops(graph: Graph) -> None:
-    """Refuse ops that nothing but the host computes, or that host and machine would compute differently.
+    """Refuse ops that nothing but the host computes, or that host and tiles would compute differently.
 
     Raises:
         OptionsError: It names the op.
@@ -47,6 +47,6 @@ def refuse_ops(graph: Graph) -> None:
         spec = spec_of(op)
         if spec is not None and spec.is_random:
             raise OptionsError(
-                f"{op.target} draws random bits, which host and machine would draw differently", option="model",
+                f"{op.target} draws random bits, which host and tiles would draw differently", option="model",
                 value=op.target, remedy="call model.eval(), or set the probability to 0",
             )

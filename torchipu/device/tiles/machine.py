@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from torchipu.device.tiles.memory import TileMemory
 from torchipu.device.tiles.prepared import Alike, Preparation, PreparedSet
 from torchipu.device.tiles.stores import TileStores
 from torchipu.device.tiles.traffic import Traffic, traffic_of
-from torchipu.errors import UnsupportedOpError
+from torchipu.errors import DeviceProgramError, UnsupportedOpError
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.program import Executable, Execute, Program, Repeat, Variable, VertexGroup, parts_of
 from torchipu.ir.region import Numbers
@@ -28,6 +28,7 @@ KEPT_BYTES = 2 << 30
 """Of prepared ops, kept for when they run again."""
 SCRATCH_ALIGNMENT = 64
 
+Judge = Callable[[VertexGroup, Place, Sequence[np.ndarray], Sequence[tuple[Variable, np.ndarray]]], None]
 Prepared = dict[tuple[int, int], PreparedSet | None]
 
 
@@ -46,6 +47,8 @@ class TileMachine(Machine):
         tiled: How many supersteps ran vertex by vertex.
         whole: For each op with no vertices of its own, how many supersteps of it one vertex computed on gathered
             operands.
+        judge: Given the operands of each op on the first replica, before its first compute set, and the results on the
+            tiles after its last one; None to leave them alone.
         traffic: What the compute sets that ran have moved, by number of the set and of the run in it.
     """
 
@@ -60,6 +63,8 @@ class TileMachine(Machine):
         self.tiled = 0
         self.whole: dict[str, int] = {}
         self.traffic: dict[tuple[VertexGroup, int], Traffic] = {}
+        self.judge: Judge | None = None
+        self._operands: dict[tuple[Op, object], list[np.ndarray]] = {}
         self._bottoms = bottoms(executable, target.num_tiles)
         self._sets: dict[Op, list[tuple[VertexGroup, int]]] = {}
         for function in executable.functions.values():
@@ -75,24 +80,37 @@ class TileMachine(Machine):
     # ------------------------------------------------------------------ compute sets
     def _run_group(self, group: VertexGroup, place: Place, at: Context) -> None:
         fields = dict(fields_by_tensor(group))
+        completes = self._completes(group, fields, place, at)
         prepared = self._prepare(group, fields, place)
         if prepared is None:
             self.whole[group.op.target] = self.whole.get(group.op.target, 0) + 1
-            super()._run_group(group, place, at)
+            if completes:
+                self._run_whole(group, fields, place)
             return
         self.tiled += 1
-        completes = self._completes(group, fields, place, at)
+        if self.judge is not None and group.number == 0 and at.part == 0:
+            self._operands[group.op, place.moment] = [
+                self._seen(tensor, fields[tensor], place, shares=group.op.kind in OVERWRITES)[0].copy()
+                for tensor in group.op.inputs
+            ]
         made = prepared[group.number, at.part]
         if made is not None:
             if (group, at.part) not in self.traffic:
                 self.traffic[group, at.part] = traffic_of(made, self.target.num_tiles, self.tile_bytes)
             self._run_set(group, made, fields, place)
         if completes:
-            for tensor in group.op.outputs:
-                slot = self._entered.pop((fields[tensor], place.moment), None)
-                if slot is None and fields[tensor].num_elements:
-                    raise place.fault(f"is the last set of {group.op.target}, and no vertex has written {tensor.name}")
-                self.stores.require_all(fields[tensor], slot or 0, place)
+            self._complete(group, fields, place)
+
+    def _complete(self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place) -> None:
+        """Refuse results of which an element is missing, and show the others to the judge."""
+        for tensor in group.op.outputs:
+            slot = self._entered.pop((fields[tensor], place.moment), None)
+            if slot is None and fields[tensor].num_elements:
+                raise place.fault(f"is the last set of {group.op.target}, and no vertex has written %{tensor.name}")
+            self.stores.require_all(fields[tensor], slot or 0, place)
+        if self.judge is not None:
+            results = [(fields[tensor], self.stores.read(fields[tensor], place)[0]) for tensor in group.op.outputs]
+            self.judge(group, place, self._operands.pop((group.op, place.moment)), results)
 
     def _prepare(self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place) -> Prepared | None:
         """Return the runs of all compute sets of an op; None where one vertex computes the whole op."""
@@ -112,6 +130,8 @@ class TileMachine(Machine):
             made: Prepared | None = preparation.prepare(self._sets[op])
         except UnsupportedOpError:
             made = None
+        except DeviceProgramError as error:
+            raise place.fault(str(error).partition("\n")[0]) from error
         except MemoryError as error:
             raise place.fault(
                 f"gathers more than tile {error} of ipu {ipu} has room for above its variables ({self.tile_bytes} B)"

@@ -111,7 +111,13 @@ class Preparation:
     def _set(
         self, group: VertexGroup, vertices: VertexSet, kernels: dict[tuple[int, Sizes], tuple[Graph, TileKernel]],
     ) -> PreparedSet:
+        if len(vertices.tiles) and not 0 <= vertices.tiles.min() <= vertices.tiles.max() < len(self.arena.height):
+            raise DeviceProgramError(
+                f"{self.op.target} has vertices on tiles {int(vertices.tiles.min())} to {int(vertices.tiles.max())} "
+                f"of an IPU of {len(self.arena.height)} tiles", source=self.op.source,
+            )
         alike = _alike(group, vertices, kernels)
+        self._refuse_sizes(vertices, alike)
         fields = Fields(vertices.tiles, self.arena, self.tile_bytes, self.new_owner)
         writes = tuple(self._write(fields, region) for region in vertices.writes)
         before = self.arena.height.copy()  # what is gathered makes room again, partials stay
@@ -121,6 +127,20 @@ class Preparation:
         prepared = PreparedSet(vertices.tiles, reads, writes, alike)
         _refuse_races(prepared, self.op, self.tile_bytes)
         return prepared
+
+    def _refuse_sizes(self, vertices: VertexSet, alike: Sequence[Alike]) -> None:
+        """Refuse vertices whose code touches more, or less, than their regions."""
+        for kind in alike:
+            fields = zip((*vertices.reads, *vertices.writes), (*kind.code.inputs, *kind.code.outputs), strict=True)
+            for region, tensor in fields:
+                counts = region.counts()[kind.vertices]
+                if (counts != tensor.num_elements).any():
+                    vertex = int(kind.vertices[(counts != tensor.num_elements).argmax()])
+                    raise DeviceProgramError(
+                        f"the vertex of {self.op.target} on tile {int(vertices.tiles[vertex])} has a region of "
+                        f"{int(region.counts()[vertex])} elements of {region.name!r}, and its code touches "
+                        f"{tensor.num_elements}", source=self.op.source,
+                    )
 
     # ------------------------------------------------------------------ fields
     def _tensor(self, name: str) -> Tensor | None:

@@ -1,0 +1,56 @@
+"""Whole training calls on the tiles, against eager PyTorch in float64."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+import torchipu
+from mnist_pipelined import PipelinedNetwork
+from tests.device.test_machine import CASES, trained
+from tests.device.trained import Trained
+
+
+def close(run: Trained, seed: int = 0) -> None:
+    """Hold the weights after a call to those of eager: float32 rounds each op, so that sums of few terms are close."""
+    machine = run.tile_machine(seed=seed)
+    machine.run()
+    found, expected = run.weights(machine), run.by_eager()
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_program_trains_as_eager_does(case: str) -> None:
+    close(trained(**CASES[case]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_order_ipus_run_in(seed: int) -> None:
+    close(trained((0, 1, 2, 3), gradient_accumulation=8), seed)
+
+
+class Loss(torch.nn.Module):
+    """The demo's network, of which the loss is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = PipelinedNetwork()
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return self.network(x, labels)[1]
+
+
+def test_the_demo_trains_on_four_ipus_vertex_by_vertex() -> None:
+    torch.manual_seed(1)
+    batch = torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,))
+    options = torchipu.Options(gradient_accumulation=8)
+    run = Trained(Loss(), partial(torch.optim.SGD, lr=0.05, momentum=0.9), options, batch)
+    machine = run.tile_machine()
+    machine.run()
+    for name, value in run.by_eager().items():
+        np.testing.assert_allclose(run.weights(machine)[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+    assert not machine.whole
