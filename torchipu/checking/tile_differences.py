@@ -17,8 +17,12 @@ from torchipu.ir.program import Variable, VertexGroup
 from torchipu.step.base import ProgramStep
 
 
-class _FoundError(Exception):
-    """Ends the machine at the first difference."""
+class DifferenceError(Exception):
+    """Ends the machine at the first difference.
+
+    Attributes:
+        difference: What it is.
+    """
 
     def __init__(self, difference: Difference) -> None:
         super().__init__()
@@ -40,12 +44,17 @@ def first_difference_on_tiles(
     machine = tile_machine(
         compiled.executable, step._built, step.options, inputs, step.micro_batches, compiled.target, states=before,
     )
-    machine.judge = lambda *judged: _judge(machine, *judged)
+    judging(machine)
     try:
         machine.run()
-    except _FoundError as end:
+    except DifferenceError as end:
         return end.difference
     return None
+
+
+def judging(machine: TileMachine) -> None:
+    """Let a machine raise DifferenceError at the first op whose results differ from eager PyTorch's."""
+    machine.judge = lambda *judged: _judge(machine, *judged)
 
 
 def _judge(
@@ -61,6 +70,6 @@ def _judge(
     variable = results[found.result][0]
     element = int(np.ravel_multi_index(found.index, variable.shape)) if variable.shape else 0
     tile = int(machine.stores.held(variable).spread.tile[element])
-    raise _FoundError(replace(
+    raise DifferenceError(replace(
         found, superstep=machine.supersteps, side=f"tile {tile} of ipu {variable.ipu}, after {place.step},",
     ))

@@ -131,6 +131,12 @@ class Preparation:
     def _refuse_sizes(self, vertices: VertexSet, alike: Sequence[Alike]) -> None:
         """Refuse vertices whose code touches more, or less, than their regions."""
         for kind in alike:
+            given = len(vertices.reads), len(vertices.writes)
+            if given != (len(kind.code.inputs), len(kind.code.outputs)):
+                raise DeviceProgramError(
+                    f"vertices of {self.op.target} have {given[0]} regions to read and {given[1]} to write, and their "
+                    f"code has {len(kind.code.inputs)} and {len(kind.code.outputs)}", source=self.op.source,
+                )
             fields = zip((*vertices.reads, *vertices.writes), (*kind.code.inputs, *kind.code.outputs), strict=True)
             for region, tensor in fields:
                 counts = region.counts()[kind.vertices]
@@ -157,12 +163,14 @@ class Preparation:
         if tensor is None:
             if region.name not in self.partials:
                 raise DeviceProgramError(f"{self.op.target} reads partials {region.name!r} that no set of it has made")
-            return self._counted(fields.read(region, self.partials[region.name].held, region.elements()))
+            handed = self.partials[region.name].held
+            self._refuse_beyond(region, region.elements(), handed.num_elements)
+            return self._counted(fields.read(region, handed, region.elements()))
         held, elements = self.held(self.variables[tensor]), region.elements()
+        self._refuse_beyond(region, elements, tensor.num_elements)
         numbering = self.numbering.get(tensor)
         if numbering is not None:
             elements = np.where(elements >= 0, numbering[elements], elements)
-        self._refuse_beyond(region, elements, held.num_elements)
         is_overwritten = any(write.source is held and write.is_in_place for write in writes)
         return self._counted(fields.read(region, held, elements, gathered=is_overwritten and not takes_turns))
 
