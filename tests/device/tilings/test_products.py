@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
-import torchipu
 from tests.device.tilings.judged import Judged, judge
+from tests.device.tilings.simulated import simulate
+from torchipu.device.tiles.layout import BITS
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.mapping import linear
+from torchipu.ir.program import VertexGroup
+from torchipu.ir.types import DType
+from torchipu.optable.spec import spec_of
+from torchipu.target import lookup_target
 
 SGD = partial(torch.optim.SGD, lr=0.1)
 
@@ -39,3 +48,86 @@ class Chain(torch.nn.Module):
 def test_matrices(dtype: torch.dtype) -> None:
     machine = judge(Chain().to(dtype), torch.randn(3, 11, 37, dtype=dtype), optimizer=SGD)
     _assert_tiled(machine, "aten.addmm.default", "aten.mm.default", "aten.bmm.default", "aten.baddbmm.default")
+
+
+class Product(torch.nn.Module):
+    """One product with a weight."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(*shape) / shape[-2] ** 0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("shapes", [
+    ((4, 5003), (5003, 7)), ((1, 80), (80, 1)), ((1500, 2, 3), (1500, 3, 2)), ((3100, 1, 2), (3100, 2, 1)),
+])
+def test_splits(shapes: tuple[tuple[int, ...], tuple[int, ...]], dtype: torch.dtype) -> None:
+    """Several tiles share the inputs; some tiles take several groups, or none."""
+    machine = judge(Product(*shapes[1]).to(dtype), torch.randn(*shapes[0], dtype=dtype))
+    _assert_tiled(machine, "aten.mm.default" if len(shapes[0]) == 2 else "aten.bmm.default")
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT, DType.HALF])
+@pytest.mark.parametrize("tiles", [1, 3, 6, 24])
+@pytest.mark.parametrize("memory", [0.0008, 0.003, 0.01])
+def test_parts(memory: float, tiles: int, dtype: DType) -> None:
+    """What does not fit is computed in parts: of positions, of outputs, and of inputs, whose sums are kept."""
+    left, right, out = (Tensor(name, shape, dtype) for name, shape in (
+        ("left", (3, 21, 201)), ("right", (3, 201, 37)), ("out", (3, 21, 37))))
+    added = Tensor("added", (1, 37), dtype)
+    op = Op(
+        "baddbmm", (added, left, right), (out,), {"available_memory": memory, "alpha": 2.0, "beta": 0.5},
+        "aten.baddbmm.default", ("self", "batch1", "batch2"),
+    )
+    spec = spec_of(op)
+    assert spec is not None
+    sets = spec.lower(op, replace(lookup_target("mk2"), num_tiles=tiles))
+    groups = [
+        (VertexGroup("", {}, linear(one.elements, tiles), op, tiling=one.tiling), one.repeats) for one in sets
+    ]
+    assert any(one.repeats > 1 for one in sets) or memory > 0.002
+    generator = np.random.default_rng(0)
+    values = [generator.standard_normal(one.shape) for one in op.inputs]
+    given, = simulate(groups, values, kernels=False)
+    np.testing.assert_allclose(given, 0.5 * values[0] + 2 * values[1] @ values[2], 1e-9, 1e-9)
+    typed = [value.astype(BITS[dtype]) for value in values]
+    wanted = 0.5 * typed[0].astype(float) + 2 * typed[1].astype(float) @ typed[2].astype(float)
+    given, = simulate(groups, typed, kernels=True)
+    np.testing.assert_allclose(given.astype(float), wanted, 2e-3, 2e-2 if dtype is DType.HALF else 1e-4)
+
+
+class Windows(torch.nn.Module):
+    """Convolutions one after another."""
+
+    def __init__(self, *layers: torch.nn.Module) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x.sum()
+
+
+CONVOLUTIONS = {
+    "plain": ((2, 3, 11, 9), torch.nn.Conv2d(3, 5, 3, padding=1), torch.nn.Conv2d(5, 4, 1, bias=False)),
+    "strided": ((2, 3, 13, 12), torch.nn.Conv2d(3, 4, 3, stride=2, padding=1), torch.nn.Conv2d(4, 4, 2, stride=(3, 2))),
+    "grouped": ((1, 4, 9, 9), torch.nn.Conv2d(4, 6, 3, groups=2, dilation=2), torch.nn.Conv2d(6, 6, 3, 2, 1, groups=6)),
+    "sparse": ((1, 2, 15, 15), torch.nn.Conv2d(2, 3, 1), torch.nn.Conv2d(3, 2, 3, stride=2, dilation=2, bias=False)),
+    "lines": ((2, 3, 31), torch.nn.Conv1d(3, 4, 5, 2, 2), torch.nn.ConvTranspose1d(4, 3, 3, 2)),
+    "volumes": ((1, 2, 5, 6, 4), torch.nn.Conv3d(2, 3, (3, 2, 1), (1, 2, 1), 1), torch.nn.Conv3d(3, 2, 2)),
+    "turned": ((2, 4, 5, 6), torch.nn.ConvTranspose2d(4, 6, 3, 2, 1, 1, groups=2), torch.nn.ConvTranspose2d(6, 2, 2)),
+    "deep": ((1, 40, 6, 6), torch.nn.Conv2d(40, 24, 3, padding=1), torch.nn.Conv2d(24, 33, 3, bias=False)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name: str, dtype: torch.dtype) -> None:
+    shape, *layers = CONVOLUTIONS[name]
+    machine = judge(Windows(*layers).to(dtype), torch.randn(*shape, dtype=dtype), optimizer=SGD)
+    _assert_tiled(machine, "aten.convolution.default", "aten.convolution_backward.default")
