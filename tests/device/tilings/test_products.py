@@ -131,3 +131,44 @@ def test_convolutions(name: str, dtype: torch.dtype) -> None:
     shape, *layers = CONVOLUTIONS[name]
     machine = judge(Windows(*layers).to(dtype), torch.randn(*shape, dtype=dtype), optimizer=SGD)
     _assert_tiled(machine, "aten.convolution.default", "aten.convolution_backward.default")
+
+
+class Attention(torch.nn.Module):
+    """Queries, keys and values of one tensor."""
+
+    def __init__(self, heads: int, key_heads: int, width: int, *, is_causal: bool, masked: bool) -> None:
+        super().__init__()
+        self.heads, self.key_heads, self.width, self.is_causal = heads, key_heads, width, is_causal
+        self.weight = torch.nn.Parameter(torch.randn(6, (heads + 2 * key_heads) * width))
+        self.mask = torch.nn.Buffer(torch.randn(1, heads, 1, 17)) if masked else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        sizes = [count * self.width for count in (self.heads, self.key_heads, self.key_heads)]
+        parts = (x @ self.weight).split(sizes, dim=-1)
+        q, k, v = (part.unflatten(-1, (-1, self.width)).transpose(1, 2) for part in parts)
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, self.mask, is_causal=self.is_causal, enable_gqa=self.heads != self.key_heads,
+        ).square().sum()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("is_causal, masked", [(False, False), (True, False), (False, True)])
+def test_attention(dtype: torch.dtype, *, is_causal: bool, masked: bool) -> None:
+    module = Attention(3, 3, 8, is_causal=is_causal, masked=masked).to(dtype)
+    machine = judge(module, torch.randn(2, 17, 6, dtype=dtype), optimizer=SGD)
+    name = "aten._scaled_dot_product_flash_attention_for_cpu"
+    _assert_tiled(machine, f"{name}.default", f"{name}_backward.default")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_vectors(dtype: torch.dtype) -> None:
+    class Vectors(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(19, 31))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.addmv(torch.mv(self.weight, x), self.weight, x, alpha=0.5, beta=2.0).sum()
+
+    machine = judge(Vectors().to(dtype), torch.randn(31, dtype=dtype), optimizer=SGD)
+    _assert_tiled(machine, "aten.mv.default", "aten.addmv.default")

@@ -33,7 +33,7 @@ def blocks(
     apart = listed(name, np.concatenate(lists) if lists else np.zeros(0, np.int64), [len(one) for one in lists])
     lengths = np.diff(apart.first)[which]
     first = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-    runs = np.arange(first[-1], dtype=np.int64) - np.repeat(first[:-1], lengths) + np.repeat(apart.first[which], lengths)
+    runs = np.arange(first[-1], dtype=np.int64) + np.repeat(apart.first[which] - first[:-1], lengths)
     begin = apart.begin[runs]
     if shift is not None:
         begin = begin + np.repeat(shift, lengths)

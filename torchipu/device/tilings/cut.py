@@ -48,8 +48,8 @@ class Cut:
             return self
         share = ceil_div(inputs, self.splits[INPUTS])
         return replace(
-            self, sizes=(*self.sizes[:INPUTS], inputs), shares=(*self.shares[:INPUTS], share),
-            at_once=(*self.at_once[:INPUTS], ceil_div(share, self.parts[INPUTS])),
+            self, sizes=(*self.sizes[:3], inputs), shares=(*self.shares[:3], share),
+            at_once=(*self.at_once[:3], ceil_div(share, self.parts[INPUTS])),
         )
 
     def step(self, part: int) -> Four | None:
