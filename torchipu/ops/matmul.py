@@ -40,7 +40,7 @@ def _products(op: Op) -> tuple[Product, ...]:
 def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
     left, _ = _operands(op)
     if not left.dtype.is_floating:
-        return integer_vertices(target, op.outputs[0].num_elements, left.shape[-1], left.dtype)
+        return integer_vertices(target, op.outputs[0].num_elements, left.shape[-1], left.dtype, _describe)
     return product_vertices(op, target, _products(op)[0], left.dtype, _describe)
 
 

@@ -32,7 +32,7 @@ def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
     held, _ = _operands(op)
     rows, inner = held.shape
     if not held.dtype.is_floating:
-        return integer_vertices(target, rows, inner, held.dtype)
+        return integer_vertices(target, rows, inner, held.dtype, _describe)
     return matmul_vertices(op, target, 1, rows, inner, 1, held.dtype, _describe)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import torchipu
 from tests.device.tilings.judged import Judged, judge
 from tests.device.tilings.simulated import simulate
 from torchipu.device.tiles.layout import BITS
@@ -152,7 +153,7 @@ class Attention(torch.nn.Module):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("is_causal, masked", [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(("is_causal", "masked"), [(False, False), (True, False), (False, True)])
 def test_attention(dtype: torch.dtype, *, is_causal: bool, masked: bool) -> None:
     module = Attention(3, 3, 8, is_causal=is_causal, masked=masked).to(dtype)
     machine = judge(module, torch.randn(2, 17, 6, dtype=dtype), optimizer=SGD)
@@ -172,3 +173,31 @@ def test_vectors(dtype: torch.dtype) -> None:
 
     machine = judge(Vectors().to(dtype), torch.randn(31, dtype=dtype), optimizer=SGD)
     _assert_tiled(machine, "aten.mv.default", "aten.addmv.default")
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_integers(dtype: torch.dtype) -> None:
+    class Integers(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            z = torch.addmm(x[:1, :5], x, y, alpha=-2, beta=3)
+            return torch.addmv(z[:, 0], x, y[:, 0], beta=2) + torch.bmm(z[None], z.T[None])[0, 0] + x.mv(y[:, 1])
+
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randint(-9, 9, shape, generator=generator, dtype=dtype) for shape in ((11, 7), (7, 5)))
+    _assert_tiled(
+        judge(Integers(), x, y), "aten.addmm.default", "aten.addmv.default", "aten.bmm.default", "aten.mv.default",
+    )
+
+
+def test_keys_that_heads_share() -> None:
+    module = Attention(6, 2, 8, is_causal=False, masked=False)
+    name = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+    _assert_tiled(judge(module, torch.randn(2, 17, 6)), name)
+
+
+def test_half_partials() -> None:
+    shape, *layers = CONVOLUTIONS["deep"]
+    options = torchipu.Options(allow_out_of_memory=True, partials_type="half")
+    module = Windows(*layers, torch.nn.Flatten(), torch.nn.Linear(528, 20)).half()
+    machine = judge(module, torch.randn(*shape).half(), optimizer=SGD, options=options)
+    _assert_tiled(machine, "aten.convolution.default", "aten.convolution_backward.default", "aten.addmm.default")

@@ -21,7 +21,7 @@ class Code:
         self.ops: list[Op] = []
 
     def add(
-        self, target: str, inputs: Sequence[Tensor], operands: Sequence[str], shape: Sequence[int], dtype: DType,
+        self, target: str, inputs: Sequence[Tensor], operands: Sequence[str], shape: Sequence[int], dtype: DType, /,
         **attrs: object,
     ) -> Tensor:
         """Append an op and return its result.
@@ -38,7 +38,7 @@ class Code:
         self.ops.append(Op(target.split(".")[1], tuple(inputs), (made,), attrs, target, tuple(operands)))
         return made
 
-    def unary(self, target: str, value: Tensor, shape: Sequence[int] | None = None, **attrs: object) -> Tensor:
+    def unary(self, target: str, value: Tensor, shape: Sequence[int] | None = None, /, **attrs: object) -> Tensor:
         """Append an op of one operand, whose result has its type, and its shape where no other one is given."""
         return self.add(target, (value,), ("self",), value.shape if shape is None else shape, value.dtype, **attrs)
 
