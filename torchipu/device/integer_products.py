@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torchipu.device.codelets import busiest_elements, element_codelet
+from torchipu.device.tilings.integer_products import multiply_integers
+from torchipu.device.tilings.products import Describe
 from torchipu.ir.types import DType
 from torchipu.optable.codelet import Vertices
 
@@ -15,7 +18,9 @@ if TYPE_CHECKING:
 MULTIPLY_ADD = element_codelet("torchipu::IntegerMatMul", 4, 4, source="estimate")
 
 
-def integer_vertices(target: Target, results: int, inner: int, dtype: DType) -> tuple[Vertices, ...]:
+def integer_vertices(
+    target: Target, results: int, inner: int, dtype: DType, describe: Describe,
+) -> tuple[Vertices, ...]:
     """Return one compute set that spreads the results; each tile gathers a row and a column for each of its own.
 
     Args:
@@ -23,6 +28,7 @@ def integer_vertices(target: Target, results: int, inner: int, dtype: DType) -> 
         results: Elements of the product.
         inner: Summands of each.
         dtype: Element type.
+        describe: Tells which elements meet.
     """
     if not results or not inner:
         return ()
@@ -31,5 +37,5 @@ def integer_vertices(target: Target, results: int, inner: int, dtype: DType) -> 
     fixed = {"vector_width": 2, "element_bytes": dtype.device_bytes}
     return (Vertices(
         MULTIPLY_ADD, results, lambda count: {"elements": count * inner, **fixed}, gathered_bytes=gathered,
-        temporary_bytes=gathered,
+        temporary_bytes=gathered, tiling=partial(multiply_integers, describe),
     ),)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
+from torchipu.device.tilings.cut import Cut
+from torchipu.device.tilings.products import Describe, add_sums, multiply
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
@@ -273,15 +275,45 @@ def summand_tiles(op: Op, target: Target, products: Sequence[Product]) -> tuple[
     return tuple(1 if plan is None else plan.input_split for plan in plans)
 
 
-def product_vertices(op: Op, target: Target, product: Product, dtype: DType) -> tuple[Vertices, ...]:
-    """Compute sets of a product."""
-    return matmul_vertices(op, target, product.groups, product.positions, product.inputs, product.outputs, dtype)
+def _cut(product: Product, plan: MatmulPlan, target: Target, output_group: int) -> Cut:
+    """Return which vertex takes what of a product that a plan cuts up."""
+    inputs = ceil_div(ceil_div(product.inputs, INPUT_GROUP), plan.input_split) * INPUT_GROUP
+    outputs = ceil_div(ceil_div(product.outputs, output_group), plan.column_split) * output_group
+    return Cut(
+        (product.groups, product.positions, product.outputs, product.inputs),
+        (min(product.groups, target.num_tiles), plan.row_split, plan.column_split, plan.input_split),
+        (
+            ceil_div(product.groups, target.num_tiles), ceil_div(product.positions, plan.row_split),
+            min(product.outputs, outputs), min(product.inputs, inputs),
+        ),
+        (plan.calls, plan.positions, plan.outputs, plan.inputs),
+    )
+
+
+def product_vertices(
+    op: Op, target: Target, product: Product, dtype: DType, describe: Describe | None = None,
+) -> tuple[Vertices, ...]:
+    """Compute sets of a product; see `matmul_vertices`."""
+    sizes = product.groups, product.positions, product.inputs, product.outputs
+    return matmul_vertices(op, target, *sizes, dtype, describe)
 
 
 def matmul_vertices(
     op: Op, target: Target, groups: int, positions: int, inputs: int, outputs: int, dtype: DType,
+    describe: Describe | None = None,
 ) -> tuple[Vertices, ...]:
-    """Compute sets of ``groups`` products [positions, inputs] x [inputs, outputs]; one element is one vertex."""
+    """Compute sets of ``groups`` products [positions, inputs] x [inputs, outputs]; one element is one vertex.
+
+    Args:
+        op: The op.
+        target: The machine.
+        groups: Independent products.
+        positions: Rows of the left operand.
+        inputs: Summands.
+        outputs: Columns of the right operand.
+        dtype: Of the operands.
+        describe: Tells which elements meet; None where vertices are not known one by one.
+    """
     plan = plan_of(op, target, Product(groups, positions, inputs, outputs), dtype)
     if plan is None:
         return ()
@@ -297,11 +329,12 @@ def matmul_vertices(
     partial_bytes = plan.positions * plan.outputs * plan.calls * 4 if has_partials else 0
     if plan.input_split > 1:
         partial_bytes = plan.results * 4
+    cut = _cut(Product(groups, positions, inputs, outputs), plan, target, sizes["output_group"])
     sets = [
         Vertices(
             AMP, vertices, lambda count: {**sizes, "calls": plan.calls * max(1, count)}, gathered_bytes=gathered,
             fragments=plan.calls * 2, temporary_bytes=gathered + partial_bytes, max_tiles=vertices,
-            repeats=plan.repeats,
+            repeats=plan.repeats, tiling=None if describe is None else partial(multiply, describe, cut),
         )
     ]
     if plan.input_split > 1:
@@ -312,6 +345,7 @@ def matmul_vertices(
                 lambda count: {"partials": plan.input_split, "elements": share * max(1, count)},
                 gathered_bytes=share * (plan.input_split - 1) * 4, fragments=plan.input_split,
                 temporary_bytes=share * plan.input_split * 4, max_tiles=vertices,
+                tiling=None if describe is None else partial(add_sums, describe, cut),
             )
         )
     return tuple(sets)

@@ -11,10 +11,13 @@ from torchipu._kernels.table.attention import ATTENTION, ATTENTION_BACKWARD, Att
 from torchipu._kernels.table.reduce import Folding
 from torchipu.device.codelets import busiest_elements, vector_codelet
 from torchipu.device.matrix_unit import matmul_vertices
+from torchipu.device.tilings import attention as tilings
+from torchipu.device.tilings.products import Describe
 from torchipu.host.emit import half_partial_attention
 from torchipu.host.emit.reduce import emit_reduction
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.ir.vertices import Tiling
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import broadcast
 from torchipu.optable.codelet import Vertices
@@ -47,7 +50,9 @@ def _sizes(op: Op) -> tuple[int, int, int, int]:
     return query.shape[0] * query.shape[1], query.shape[2], key.shape[2], query.shape[3]
 
 
-def _softmax_set(op: Op, target: Target, gradient: bool) -> tuple[Vertices, ...]:
+def _softmax_set(
+    op: Op, target: Target, gradient: bool, tiling: Tiling | None,
+) -> tuple[Vertices, ...]:
     heads, queries, keys, _ = _sizes(op)
     element_bytes = op.inputs[0].dtype.device_bytes
     width = target.vector_width(element_bytes)
@@ -61,6 +66,7 @@ def _softmax_set(op: Op, target: Target, gradient: bool) -> tuple[Vertices, ...]
                 lambda count: {"elements": count, "vector_width": width, "element_bytes": element_bytes},
                 grain=width,
                 temporary_bytes=(3 if gradient else 2) * mine * element_bytes,
+                tiling=tiling,
             ),
         )
         if mine
@@ -70,28 +76,38 @@ def _softmax_set(op: Op, target: Target, gradient: bool) -> tuple[Vertices, ...]
 
 def _lower_forward(op: Op, target: Target) -> tuple[Vertices, ...]:
     heads, queries, keys, width = _sizes(op)
-    dtype = op.inputs[0].dtype
+    dtype, is_tiled = op.inputs[0].dtype, not half_partial_attention.is_served(op)
+    softmax = tilings.softmax if is_tiled else None
+
+    def products(describe: Describe, *sizes: int) -> tuple[Vertices, ...]:
+        rows, inner, columns = sizes
+        return matmul_vertices(op, target, heads, rows, inner, columns, dtype, describe if is_tiled else None)
+
     return (
-        *matmul_vertices(op, target, heads, queries, width, keys, dtype),
-        *_softmax_set(op, target, False),
-        *matmul_vertices(op, target, heads, queries, keys, width, dtype),
+        *products(tilings.scores, queries, width, keys),
+        *_softmax_set(op, target, False, softmax),
+        *products(tilings.results, queries, keys, width),
     )
 
 
 def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
     heads, queries, keys, width = _sizes(op)
     dtype = op.inputs[0].dtype
-    scores = matmul_vertices(op, target, heads, queries, width, keys, dtype)
-    to_keys = matmul_vertices(op, target, heads, keys, queries, width, dtype)
-    to_queries = matmul_vertices(op, target, heads, queries, keys, width, dtype)
+    # Keys that several heads share have a sum of gradients, for which there is no set.
+    is_tiled = not half_partial_attention.is_served(op) and op.needed("key").shape[1] == op.needed("query").shape[1]
+
+    def products(describe: Describe, *sizes: int) -> tuple[Vertices, ...]:
+        rows, inner, columns = sizes
+        return matmul_vertices(op, target, heads, rows, inner, columns, dtype, describe if is_tiled else None)
+
     return (
-        *scores,
-        *_softmax_set(op, target, False),
-        *scores,
-        *_softmax_set(op, target, True),
-        *to_keys,
-        *to_keys,
-        *to_queries,
+        *products(tilings.scores, queries, width, keys),
+        *_softmax_set(op, target, False, tilings.softmax_again if is_tiled else None),
+        *products(tilings.gradients, queries, width, keys),
+        *_softmax_set(op, target, True, tilings.softmax_gradient if is_tiled else None),
+        *products(tilings.value_gradient, keys, queries, width),
+        *products(tilings.key_gradient, keys, queries, width),
+        *products(tilings.query_gradient, queries, keys, width),
     )
 
 

@@ -5,7 +5,8 @@ A transposed convolution is the input gradient of a plain one, whose input it gi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,10 @@ from torchipu._kernels.table.conv import CONV_BIAS, ConvBiasInts
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set
 from torchipu.device.matrix_unit import product_vertices
+from torchipu.device.tilings.channel_sums import ChannelSums
+from torchipu.device.tilings.convolutions import Windows, input_product, output_product, weight_product
+from torchipu.device.tilings.nothing import nothing_left
+from torchipu.device.tilings.products import Multiplication
 from torchipu.host.emit import conv, half_partial_conv, volume
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.copy import emit_fill
@@ -235,20 +240,63 @@ def _backward_products(op: Op) -> tuple[Product, ...]:
     return first, Product(v.g, v.summands, v.n * prod(v.out), v.oc)
 
 
+def _windows(op: Op) -> Windows:
+    v = problem_of(op).volume
+    sizes = v.n, v.g, v.ic, v.oc, v.size, v.out, v.window, v.stride, v.padding, v.dilation
+    return Windows(*sizes, channels_first=op.attrs.get("partials") == "half")
+
+
+def _describe_convolution(op: Op) -> Multiplication:
+    bias = None if op.operand("bias") is None else "bias"
+    describe = input_product if op.flag("transposed") else output_product
+    return describe(_windows(op), "input", "weight", "out", bias)
+
+
+def _describe_gradient(number: int, op: Op) -> Multiplication:
+    """Return the product of the input's gradient, or the weights'."""
+    is_transposed, result = op.flag("transposed"), "out1" if number and present_results(op)[0] else "out"
+    if number == 0:
+        describe = output_product if is_transposed else input_product
+        return describe(_windows(op), "grad_output", "weight", result)
+    pair = ("input", "grad_output") if is_transposed else ("grad_output", "input")
+    return weight_product(_windows(op), *pair, result)
+
+
 def _lower_convolution(op: Op, target: Target) -> tuple[Vertices, ...]:
     dtype, result = op.inputs[0].dtype, op.outputs[0]
-    sets = product_vertices(op, target, _forward_products(op)[0], dtype)
+    sets = product_vertices(op, target, _forward_products(op)[0], dtype, _describe_convolution)
     if problem_of(op).is_transposed and op.operand("bias") is not None and result.num_elements:
-        sets += (elementwise_set(target, ADD_BIAS, result.num_elements, dtype, gathered_elements=1),)
+        added = elementwise_set(target, ADD_BIAS, result.num_elements, dtype, gathered_elements=1)
+        # Vertices of the product add the bias before they round.
+        sets += (replace(added, tiling=nothing_left if sets else None),)
     return sets
 
 
 def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
     sets: tuple[Vertices, ...] = ()
-    for present, product in zip(present_results(op), _backward_products(op), strict=False):
-        if present:
-            sets += product_vertices(op, target, product, op.inputs[0].dtype)
-    return sets
+    present = present_results(op)
+    for number, product in enumerate(_backward_products(op)):
+        if present[number]:
+            describe = partial(_describe_gradient, number)
+            sets += product_vertices(op, target, product, op.inputs[0].dtype, describe)
+    return _with_bias_gradient(op, sets) if sets and present[2] else sets
+
+
+def _with_bias_gradient(op: Op, sets: tuple[Vertices, ...]) -> tuple[Vertices, ...]:
+    """Let the first set sum up the gradient of the bias beside its own work, and the last one add up the partials."""
+    dy, number = op.needed("grad_output"), sum(present_results(op)[:2])
+    samples, channels, places = dy.shape[0], dy.shape[1], prod(dy.shape[2:])
+    shares = sets[0].elements // max(1, channels) if len(sets) > 1 else 1
+    sums = ChannelSums("grad_output", number, samples, channels, places, max(1, min(shares, samples * places)))
+    if 0 in dy.shape or any(one.tiling is None for one in sets):
+        return tuple(replace(one, tiling=None) for one in sets)
+    first, *others = sets
+    assert first.tiling is not None
+    made = [replace(first, tiling=sums.first(first.tiling)), *others]
+    if others:
+        assert others[-1].tiling is not None
+        made[-1] = replace(others[-1], tiling=sums.last(others[-1].tiling))
+    return tuple(made)
 
 
 register(

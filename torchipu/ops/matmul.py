@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchipu.device.integer_products import integer_vertices
 from torchipu.device.matrix_unit import product_vertices
+from torchipu.device.tilings.products import Factor, Multiplication, addend_of, line, plane
 from torchipu.host.emit.half_partials import emit_half_product, partials_of
 from torchipu.host.emit.integer_matmul import emit_integer_product
 from torchipu.host.emit.matmul import emit_product, matrix
@@ -39,8 +40,17 @@ def _products(op: Op) -> tuple[Product, ...]:
 def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
     left, _ = _operands(op)
     if not left.dtype.is_floating:
-        return integer_vertices(target, op.outputs[0].num_elements, left.shape[-1], left.dtype)
-    return product_vertices(op, target, _products(op)[0], left.dtype)
+        return integer_vertices(target, op.outputs[0].num_elements, left.shape[-1], left.dtype, _describe)
+    return product_vertices(op, target, _products(op)[0], left.dtype, _describe)
+
+
+def _describe(op: Op) -> Multiplication:
+    (rows, inner), columns = _operands(op)[0].shape[-2:], op.outputs[0].shape[-1]
+    left, right = ("self", "mat2") if op.kind in ("mm", "bmm") else op.operands[1:3]
+    return Multiplication(
+        Factor(left, line(inner, rows * inner, 1)), Factor(right, line(1, inner * columns, columns), inputs_first=True),
+        inner, "out", plane(rows * columns, columns, 1), addend=addend_of(op), alpha=float(op.number("alpha", 1)),
+    )
 
 
 # --------------------------------------------------------------------------- host side

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchipu.device.integer_products import integer_vertices
 from torchipu.device.matrix_unit import matmul_vertices
+from torchipu.device.tilings.products import Factor, Multiplication, addend_of, line, plane
 from torchipu.host.emit.integer_matmul import emit_integer_product
 from torchipu.host.emit.matmul import emit_product, matrix
 from torchipu.ir.graph import Op, Tensor
@@ -31,8 +32,16 @@ def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
     held, _ = _operands(op)
     rows, inner = held.shape
     if not held.dtype.is_floating:
-        return integer_vertices(target, rows, inner, held.dtype)
-    return matmul_vertices(op, target, 1, rows, inner, 1, held.dtype)
+        return integer_vertices(target, rows, inner, held.dtype, _describe)
+    return matmul_vertices(op, target, 1, rows, inner, 1, held.dtype, _describe)
+
+
+def _describe(op: Op) -> Multiplication:
+    inner = _operands(op)[0].shape[1]
+    return Multiplication(
+        Factor("self" if op.kind == "mv" else "mat", line(inner, 0, 1)), Factor("vec", line(1, 0, 1)), inner, "out",
+        plane(0, 1, 0), addend=addend_of(op, columns=False), alpha=float(op.number("alpha", 1)),
+    )
 
 
 def _column(held: HostTensor) -> HostTensor:

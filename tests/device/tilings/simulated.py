@@ -100,8 +100,17 @@ class Simulated:
             kind = BITS[dtype] if self.kernels else np.float64 if dtype in FLOATS else np.int64
             self.values[region.name] = np.zeros(size, kind)
             self.written[region.name] = np.zeros(size, np.int64)
+        if region.name in self.partials:
+            self._grow(region.name, int(elements.max(initial=-1)) + 1)
         assert len(np.unique(elements)) == len(elements), f"{region.name}: two vertices write the same element"
         return region.name, elements
+
+    def _grow(self, name: str, size: int) -> None:
+        """Make room for partials that no earlier part of a set has written."""
+        more = max(0, size - self.partials[name])
+        self.partials[name] += more
+        for held in (self.values, self.written):
+            held[name] = np.concatenate((held[name], np.zeros(more, held[name].dtype)))
 
     def _by_torch(self, code: Graph, given: Sequence[np.ndarray]) -> list[np.ndarray]:
         held: dict[Tensor, np.ndarray] = {

@@ -1,0 +1,231 @@
+"""Attention as its products, and the softmax between them, a vertex a run of rows of scores."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchipu.device.tilings.code import Code
+from torchipu.device.tilings.products import Factor, FactorElements, Multiplication, line, plane
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.mapping import TileMapping
+from torchipu.ir.region import PAD, Numbers, Region, listed, ranges
+from torchipu.ir.types import DType
+from torchipu.ir.vertices import Sizes, VertexSet, one_a_run
+
+SCORES, PROBABILITIES = "scores", "probabilities"
+GRADIENTS, SCORE_GRADIENTS = "gradients of probabilities", "gradients of scores"
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Sizes of attention.
+
+    Attributes:
+        batch: Samples.
+        heads: Heads of the queries of each.
+        key_heads: Heads of its keys and values.
+        queries: Queries of a head.
+        keys: Keys of a head.
+        width: Elements of a query.
+    """
+
+    batch: int
+    heads: int
+    key_heads: int
+    queries: int
+    keys: int
+    width: int
+
+    @classmethod
+    def of(cls, op: Op) -> Heads:
+        """Return the sizes of an op."""
+        (batch, heads, queries, width), key = op.needed("query").shape, op.needed("key").shape
+        return cls(batch, heads, key[1], queries, key[2], width)
+
+    def of_queries(self, step: int, inputs: int) -> FactorElements:
+        """Return the elements of what has a vector for each query; steps are those along the factor."""
+        return line(step, self.queries * self.width, inputs)
+
+    def of_scores(self, step: int, inputs: int) -> FactorElements:
+        """Return the elements of what has a number for each query and key."""
+        return line(step, self.queries * self.keys, inputs)
+
+    def of_keys(self, step: int, inputs: int) -> FactorElements:
+        """Return the elements of what has a vector for each key, which heads of queries may share."""
+        shared = self.heads // self.key_heads
+
+        def elements(groups: Numbers, across: Numbers, summands: Numbers, phase: int) -> Numbers:
+            head = groups // self.heads * self.key_heads + groups % self.heads // shared
+            return head * (self.keys * self.width) + across * step + summands * inputs
+
+        return elements
+
+
+def _scale(op: Op) -> float:
+    return float(op.number("scale", 1.0 / math.sqrt(op.needed("query").shape[3])))
+
+
+# --------------------------------------------------------------------------- products
+def scores(op: Op) -> Multiplication:
+    """Return the scores of queries and keys."""
+    h = Heads.of(op)
+    return Multiplication(
+        Factor("query", h.of_queries(h.width, 1)), Factor("key", h.of_keys(h.width, 1)), h.width, SCORES,
+        plane(h.queries * h.keys, h.keys, 1), alpha=_scale(op), dtype=DType.FLOAT,
+    )
+
+
+def results(op: Op) -> Multiplication:
+    """Return the sums of values by their probabilities."""
+    h = Heads.of(op)
+    return Multiplication(
+        Factor(PROBABILITIES, h.of_scores(h.keys, 1), dtype=DType.FLOAT),
+        Factor("value", h.of_keys(1, h.width), inputs_first=True), h.keys, "out",
+        plane(h.queries * h.width, h.width, 1),
+    )
+
+
+def gradients(op: Op) -> Multiplication:
+    """Return the gradients of the probabilities."""
+    h = Heads.of(op)
+    return Multiplication(
+        Factor("grad_out", h.of_queries(h.width, 1)), Factor("value", h.of_keys(h.width, 1)), h.width, GRADIENTS,
+        plane(h.queries * h.keys, h.keys, 1), dtype=DType.FLOAT,
+    )
+
+
+def value_gradient(op: Op) -> Multiplication:
+    """Return the gradient of the values."""
+    h = Heads.of(op)
+    return Multiplication(
+        Factor(PROBABILITIES, h.of_scores(1, h.keys), inputs_first=True, dtype=DType.FLOAT),
+        Factor("grad_out", h.of_queries(1, h.width), inputs_first=True), h.queries, "out2",
+        plane(h.keys * h.width, h.width, 1),
+    )
+
+
+def key_gradient(op: Op) -> Multiplication:
+    """Return the gradient of the keys."""
+    h = Heads.of(op)
+    return Multiplication(
+        Factor(SCORE_GRADIENTS, h.of_scores(1, h.keys), inputs_first=True, dtype=DType.FLOAT),
+        Factor("query", h.of_queries(1, h.width), inputs_first=True), h.queries, "out1",
+        plane(h.keys * h.width, h.width, 1), alpha=_scale(op),
+    )
+
+
+def query_gradient(op: Op) -> Multiplication:
+    """Return the gradient of the queries."""
+    h = Heads.of(op)
+    return Multiplication(
+        Factor(SCORE_GRADIENTS, h.of_scores(h.keys, 1), dtype=DType.FLOAT),
+        Factor("key", h.of_keys(1, h.width), inputs_first=True), h.keys, "out",
+        plane(h.queries * h.width, h.width, 1), alpha=_scale(op),
+    )
+
+
+# --------------------------------------------------------------------------- softmax
+def softmax(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
+    """Return vertices that make probabilities of scores, and the logarithms of their sums.
+
+    Args:
+        op: Attention.
+        runs: Of the scores; a row belongs to the vertex in whose run it begins.
+        part: The only one.
+    """
+    tiles, begin, end = _rows(op, runs)
+
+    def code(sizes: Sizes) -> Graph:
+        made, value = _masked(op, sizes)
+        probabilities = made.unary("aten._safe_softmax.default", value, dim=1)
+        logarithms = made.unary("aten.logsumexp.default", value, sizes[:1], dim=(1,), keepdim=False)
+        return made.graph((probabilities, DType.FLOAT), (logarithms, op.outputs[1].dtype))
+
+    keys = Heads.of(op).keys
+    writes = ranges(PROBABILITIES, begin * keys, end * keys, DType.FLOAT), ranges("out1", begin, end)
+    return VertexSet(tiles, _given(op, begin, end), writes, (end - begin).reshape(-1, 1), code)
+
+
+def softmax_again(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
+    """Return vertices that make probabilities of scores and of the logarithms of their sums; see ``softmax``."""
+    tiles, begin, end = _rows(op, runs)
+    logarithms = op.needed("logsumexp")
+
+    def code(sizes: Sizes) -> Graph:
+        given = Tensor("logarithms", (sizes[0], 1), logarithms.dtype)
+        made, value = _masked(op, sizes, given)
+        above = made.add("aten.sub.Tensor", (value, given), ("self", "other"), value.shape, DType.FLOAT)
+        return made.graph((made.unary("aten.exp.default", above), DType.FLOAT))
+
+    keys = Heads.of(op).keys
+    reads = (*_given(op, begin, end), ranges("logsumexp", begin, end))
+    writes = (ranges(PROBABILITIES, begin * keys, end * keys, DType.FLOAT),)
+    return VertexSet(tiles, reads, writes, (end - begin).reshape(-1, 1), code)
+
+
+def softmax_gradient(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
+    """Return vertices that make gradients of scores of those of probabilities and of the results; see ``softmax``."""
+    tiles, begin, end = _rows(op, runs)
+    h = Heads.of(op)
+    dtype = op.needed("grad_out").dtype
+
+    def code(sizes: Sizes) -> Graph:
+        of_scores, of_queries = (sizes[0], h.keys), (sizes[0], h.width)
+        gradients, probabilities = (Tensor(name, of_scores, DType.FLOAT) for name in ("gradients", "probabilities"))
+        results, given = (Tensor(name, of_queries, dtype) for name in ("results", "gradients of results"))
+        made = Code(gradients, probabilities, results, given)
+        both = "self", "other"
+        met = made.add("aten.mul.Tensor", (results, given), both, of_queries, DType.FLOAT)
+        mean = made.unary("aten.sum.dim_IntList", met, (sizes[0], 1), dim=(1,), keepdim=True)
+        apart = made.add("aten.sub.Tensor", (gradients, mean), both, of_scores, DType.FLOAT)
+        value = made.add("aten.mul.Tensor", (apart, probabilities), both, of_scores, DType.FLOAT)
+        return made.graph((value, DType.FLOAT))
+
+    reads = (
+        *(ranges(name, begin * h.keys, end * h.keys, DType.FLOAT) for name in (GRADIENTS, PROBABILITIES)),
+        *(ranges(name, begin * h.width, end * h.width) for name in ("given.out", "grad_out")),
+    )
+    write = ranges(SCORE_GRADIENTS, begin * h.keys, end * h.keys, DType.FLOAT)
+    return VertexSet(tiles, reads, (write,), (end - begin).reshape(-1, 1), code)
+
+
+def _rows(op: Op, runs: TileMapping) -> tuple[Numbers, Numbers, Numbers]:
+    """Return tile, first row and that after the last one of each vertex that has any."""
+    keys = Heads.of(op).keys
+    tiles, begin, end = one_a_run(runs)
+    first, last = -(-begin // keys), -(-end // keys)
+    some = last > first
+    return tiles[some], first[some], last[some]
+
+
+def _given(op: Op, begin: Numbers, end: Numbers) -> tuple[Region, ...]:
+    """Return what vertices read of the scores, and of the mask if there is one; later keys count as minus infinity."""
+    h = Heads.of(op)
+    rows = np.concatenate([np.arange(b, e, dtype=np.int64) for b, e in zip(begin, end, strict=True)])
+    keys = np.arange(h.keys, dtype=np.int64)
+    elements = rows[:, None] * h.keys + keys
+    counts = (end - begin) * h.keys
+    if op.flag("is_causal"):
+        elements = np.where(keys > (rows % h.queries)[:, None], PAD, elements)
+    reads = [listed(SCORES, elements, counts, DType.FLOAT, pad=-math.inf)]
+    mask = op.operand("attn_mask")
+    if mask is not None:
+        numbers = np.arange(mask.num_elements, dtype=np.int64).reshape(mask.shape)
+        spread = np.broadcast_to(numbers, (h.batch, h.heads, h.queries, h.keys))
+        sample, head, query = np.unravel_index(rows, (h.batch, h.heads, h.queries))
+        reads.append(listed("attn_mask", spread[sample, head, query], counts))
+    return tuple(reads)
+
+
+def _masked(op: Op, sizes: Sizes, *more: Tensor) -> tuple[Code, Tensor]:
+    """Return code that has added the mask, if there is one, to the scores of some rows."""
+    shape = (sizes[0], Heads.of(op).keys)
+    value, mask = Tensor("scores", shape, DType.FLOAT), op.operand("attn_mask")
+    masks = () if mask is None else (Tensor("mask", shape, mask.dtype),)
+    made = Code(value, *masks, *more)
+    if masks:
+        value = made.add("aten.add.Tensor", (value, *masks), ("self", "other"), shape, DType.FLOAT)
+    return made, value
