@@ -91,6 +91,15 @@ def _gradients(op: Op) -> list[Tensor | None]:
     return present_outputs(op, 3)
 
 
+def _forward(rows_of: Callable[[Op, Tensor], int], geometry: tilings.Geometry) -> Lowering:
+    return _lower(_FORWARD, rows_of, tilings.forward(geometry))
+
+
+def _backward(rows_of: Callable[[Op, Tensor], int], geometry: tilings.Geometry) -> Lowering:
+    """Lower the gradient of a norm whose weights go across its rows."""
+    return _lower(_BACKWARD, rows_of, tilings.backward(geometry, _gradients))
+
+
 # --------------------------------------------------------------------------- host side
 def present_outputs(op: Op, count: int) -> list[Tensor | None]:
     """Return the results in schema order, None for those that torch does not return."""
@@ -368,21 +377,22 @@ def _applies_to_rows(op: Op) -> bool:
 
 
 register(
-    OpSpec("aten.native_layer_norm.default", "layer_norm", _lower(_FORWARD, _layer_rows, tilings.forward(_layers)), _for_rows(_emit_layer_norm),
+    OpSpec("aten.native_layer_norm.default", "layer_norm", _forward(_layer_rows, _layers), _for_rows(_emit_layer_norm),
            dtypes=FLOATING, supports=_has_rows),
-    OpSpec("aten.native_layer_norm_backward.default", "layer_norm_grad", _lower(_BACKWARD, _layer_rows, tilings.backward(_layers, _gradients)),
+    OpSpec("aten.native_layer_norm_backward.default", "layer_norm_grad", _backward(_layer_rows, _layers),
            _for_rows(_emit_layer_norm_grad), dtypes=FLOATING, supports=_has_rows),
-    OpSpec("aten.native_group_norm.default", "group_norm", _lower(_FORWARD, _group_rows, tilings.forward(_groups)), _for_rows(_emit_group_norm),
+    OpSpec("aten.native_group_norm.default", "group_norm", _forward(_group_rows, _groups), _for_rows(_emit_group_norm),
            dtypes=FLOATING, supports=_has_rows),
-    OpSpec("aten.native_group_norm_backward.default", "group_norm_grad", _lower(_BACKWARD, _group_rows, tilings.backward(_groups, _gradients)),
+    OpSpec("aten.native_group_norm_backward.default", "group_norm_grad", _backward(_group_rows, _groups),
            _for_rows(_emit_group_norm_grad), dtypes=FLOATING, supports=_has_rows),
-    OpSpec("aten._native_batch_norm_legit_functional.default", "batch_norm", _lower(_FORWARD, _batch_rows, tilings.forward(_channels)),
+    OpSpec("aten._native_batch_norm_legit_functional.default", "batch_norm", _forward(_batch_rows, _channels),
            _emit_batch_norm, dtypes=FLOATING, supports=trains),
-    OpSpec("aten._native_batch_norm_legit.no_stats", "batch_norm", _lower(_FORWARD, _batch_rows, tilings.forward(_channels)),
+    OpSpec("aten._native_batch_norm_legit.no_stats", "batch_norm", _forward(_batch_rows, _channels),
            _emit_batch_norm, dtypes=FLOATING, supports=trains),
     OpSpec("aten._native_batch_norm_legit_no_training.default", "batch_norm_inference",
-           _lower(_APPLY, _batch_rows, tilings.by_running(_channels)), _for_rows(_emit_batch_norm_inference), dtypes=FLOATING,
-           supports=_applies_to_rows),
-    OpSpec("aten.native_batch_norm_backward.default", "batch_norm_grad", _lower(_BACKWARD, _batch_rows, tilings.batch_backward(_channels, _gradients)),
+           _lower(_APPLY, _batch_rows, tilings.by_running(_channels)), _for_rows(_emit_batch_norm_inference),
+           dtypes=FLOATING, supports=_applies_to_rows),
+    OpSpec("aten.native_batch_norm_backward.default", "batch_norm_grad",
+           _lower(_BACKWARD, _batch_rows, tilings.batch_backward(_channels, _gradients)),
            _emit_batch_norm_grad, dtypes=FLOATING, supports=_applies),
 )

@@ -17,7 +17,7 @@ NORMS: list[tuple[Callable[[], torch.nn.Module], tuple[int, ...]]] = [
     (lambda: torch.nn.LayerNorm(12, elementwise_affine=False), (1700, 12)),
     (lambda: torch.nn.LayerNorm(3000), (2, 3000)),
     (lambda: torch.nn.LayerNorm(16), (3000, 16)),
-    (lambda: torch.nn.LayerNorm(1), (1, 1)),
+    (lambda: torch.nn.LayerNorm(3), (1, 3)),
     (lambda: torch.nn.LayerNorm(4), (300, 4)),
     (lambda: torch.nn.GroupNorm(2, 6), (3, 6, 5, 7)),
     (lambda: torch.nn.GroupNorm(1, 4), (2, 4, 900)),

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torchipu.device.tilings.code import Code
 from torchipu.device.tilings.reduction import Folding, Reduction, add_up, rows_of
-from torchipu.device.tilings.stage import result
-from torchipu.device.tilings.stage import Taken
+from torchipu.device.tilings.stage import Taken, result
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 

@@ -105,7 +105,7 @@ def _squares(geometry: Geometry) -> Callable[[Op], Reduction]:
     """Squares about the mean: those about 0 would lose what little differs from a large mean."""
 
     def begin(code: Code, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
-        apart = code.binary("sub", *values, DType.FLOAT)
+        apart = code.binary("sub", values[0], values[1], DType.FLOAT)
         return [code.summed(code.binary("mul", apart, apart))]
 
     def reduction(op: Op) -> Reduction:
@@ -188,7 +188,7 @@ def backward(geometry: Geometry, present: Present) -> Computed:
         weight = [operand(op, "weight", geometry(op).column)] if op.operand("weight") is not None else []
         return Stage(
             (operand(op, "grad_out"), *weight), (partial_of("scaled"),),
-            lambda c, v: [c.binary("mul", *v, DType.FLOAT) if weight else c.copied(v[0], DType.FLOAT)],
+            lambda c, v: [c.binary("mul", v[0], v[1], DType.FLOAT) if weight else c.copied(v[0], DType.FLOAT)],
         )
 
     def along(op: Op) -> Reduction | None:
@@ -205,10 +205,8 @@ def backward(geometry: Geometry, present: Present) -> Computed:
         wanted = [number - 1 for number, tensor in enumerate(present(op)) if number and tensor is not None]
 
         def begin(code: Code, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
-            both = [_product(code, values, types[0]), None] if 0 in wanted else [None, None]
-            if 1 in wanted:
-                both[1] = code.summed(values[0], types[-1])
-            return [value for value in both if value is not None]
+            product = [_product(code, values, types[0])] if 0 in wanted else []
+            return [*product, code.summed(values[0], types[-1])] if 1 in wanted else product
 
         partials = [(("across.product", "across.total")[number], DType.FLOAT) for number in wanted]
         return Reduction(geometry(op).by_column, (operand(op, "grad_out"), partial_of("whitened")), results, begin,
@@ -285,7 +283,7 @@ def batch_backward(geometry: Geometry, present: Present) -> Computed:
 
     def products(op: Op) -> Stage:
         return Stage((operand(op, "grad_out"), partial_of("whitened")), (partial_of("products"),),
-                     lambda c, v: [c.binary("mul", *v, DType.FLOAT)])
+                     lambda c, v: [c.binary("mul", v[0], v[1], DType.FLOAT)])
 
     def summed(name: str, value: Callable[[Op], Taken], number: int) -> Callable[[Op], Reduction]:
         def reduction(op: Op) -> Reduction:

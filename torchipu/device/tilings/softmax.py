@@ -100,15 +100,15 @@ def backward(split: Split) -> Computed:
 
     def products(op: Op) -> Stage:
         return Stage((operand(op, "grad_output"), operand(op, "output")), (partial_of("products"),),
-                     lambda c, v: [c.binary("mul", *v, DType.FLOAT)])
+                     lambda c, v: [c.binary("mul", v[0], v[1], DType.FLOAT)])
 
     def centred(op: Op) -> Stage:
         return Stage((operand(op, "grad_output"), partial_of("total", _row_of(split(op)))), (partial_of("centred"),),
-                     lambda c, v: [c.binary("sub", *v, DType.FLOAT)])
+                     lambda c, v: [c.binary("sub", v[0], v[1], DType.FLOAT)])
 
     def last(op: Op) -> Stage:
         return Stage((operand(op, "output"), partial_of("centred")), (result(op),),
-                     lambda c, v: [c.binary("mul", *v, op.outputs[0].dtype)])
+                     lambda c, v: [c.binary("mul", v[0], v[1], op.outputs[0].dtype)])
 
     return products, _total(split, lambda op: partial_of("products")), centred, last
 
@@ -122,10 +122,10 @@ def log_backward(split: Split) -> Computed:
 
     def scaled(op: Op) -> Stage:
         reads = partial_of("exponentials"), partial_of("total", _row_of(split(op)))
-        return Stage(reads, (partial_of("scaled"),), lambda c, v: [c.binary("mul", *v)])
+        return Stage(reads, (partial_of("scaled"),), lambda c, v: [c.binary("mul", v[0], v[1])])
 
     def last(op: Op) -> Stage:
         return Stage((operand(op, "grad_output"), partial_of("scaled")), (result(op),),
-                     lambda c, v: [c.binary("sub", *v, op.outputs[0].dtype)])
+                     lambda c, v: [c.binary("sub", v[0], v[1], op.outputs[0].dtype)])
 
     return exponentials, _total(split, lambda op: operand(op, "grad_output")), scaled, last
