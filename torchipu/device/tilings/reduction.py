@@ -18,8 +18,8 @@ from torchipu.ir.vertices import Sizes, Tiling, VertexSet, one_a_run
 
 LEAST_PIECE = 8  # values that are worth a partial
 Folding = Callable[[Code, list[Tensor], Sequence[DType], int], Sequence[Tensor]]
-"""``(code, values, element types, span) -> results``: values ``[n, m]`` become ``[n, 1]``. Each value of a row stands for
-so many elements beside each other, of which the last row's end may lack some."""
+"""``(code, values, element types, span) -> results``: values ``[n, m]`` become ``[n, 1]``. Each value of a row stands
+for so many elements beside each other; the last one may stand for fewer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,7 +128,7 @@ def _scaled(runs: TileMapping, elements: int) -> TileMapping:
 
 
 def _level(made: Reduction, level: Level, runs: TileMapping) -> VertexSet:
-    rows, length = made.table.shape
+    length = made.table.shape[1]
     pieces = -(-length // level.spans[level.number])  # those of which there is anything
     tiles, row, rows_here, piece = _spread(runs, level.pieces, pieces)
     is_last = level.pieces == 1

@@ -89,7 +89,8 @@ def _fixed(size: int, count: int, window: int, stride: int, padding: int, dilati
             return low
         return code.run("aten.maximum.default", [(low.dtype, low.shape)], self=low, other=_rest(code, low, dilation))[0]
 
-    return Along(size, _filled(first, end, dilation), np.minimum(begin + window, size + padding) - begin, where, dilation)
+    counted = np.minimum(begin + window, size + padding) - begin
+    return Along(size, _filled(first, end, dilation), counted, where, dilation)
 
 
 def _adaptive(size: int, count: int) -> Along:
