@@ -15,6 +15,7 @@ from torchipu.device.tilings.stage import Stage, staged
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.ir.vertices import Tiling
 from torchipu.optable.codelet import Codelet, Lowering, Vertices
 from torchipu.target import Target
 
@@ -182,7 +183,9 @@ def broadcast_elements(op: Op, target: Target, result: Tensor) -> int:
     return sum(fetched)
 
 
-def linear_vertices(codelet: Codelet, *, grain: int | None = None, temporaries: int = 0) -> Lowering:
+def linear_vertices(
+    codelet: Codelet, *, grain: int | None = None, temporaries: int = 0, tiling: Tiling | None = None,
+) -> Lowering:
     """Return the lowering of an elementwise op: one compute set over the result, where the operands lie.
 
     Broadcast operands are gathered onto the tiles of the result. Operands of another dtype do not change the cost.
@@ -191,6 +194,7 @@ def linear_vertices(codelet: Codelet, *, grain: int | None = None, temporaries: 
         codelet: What runs.
         grain: Elements that stay together; None for the vector width.
         temporaries: Temporary values of the result's type for each element.
+        tiling: What the vertices are of ops that are not elementwise.
     """
 
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -206,7 +210,7 @@ def linear_vertices(codelet: Codelet, *, grain: int | None = None, temporaries: 
             Vertices(
                 codelet, result.num_elements, lambda count: {"elements": count, **fixed}, grain=together,
                 gathered_bytes=broadcast_elements(op, target, result) * element_bytes,
-                temporary_bytes=temporaries * mine * element_bytes, tiling=pointwise if is_pointwise(op) else None,
+                temporary_bytes=temporaries * mine * element_bytes, tiling=pointwise if is_pointwise(op) else tiling,
             ),
         )
 

@@ -84,6 +84,11 @@ def rows_of(shape: Sequence[int], dims: Sequence[int]) -> Numbers:
     return numbers.transpose([*kept, *dims]).reshape(-1, length)
 
 
+def rows_along(split: tuple[int, int, int]) -> Numbers:
+    """Return the elements along a dimension, of the sizes before, of and after it: ``[rows, length]``."""
+    return rows_of(split, (1,))
+
+
 def reducing(reduction: Callable[[Op], Reduction | None], level: Level) -> Tiling:
     """Return the tiling of one level: of the last, one vertex for each run of rows, else one for each piece.
 
@@ -111,17 +116,17 @@ def _other_rows(made: Reduction, level: Level, runs: TileMapping) -> VertexSet |
     rows, length = made.table.shape
     pieces = min(level.elements[0] // rows, length // LEAST_PIECE) if len(level.elements) > 1 else 1
     if pieces <= 1:
-        return _level(made, Level(0, (rows,), (length,)), _scaled(runs, rows)) if level.number == 0 else None
+        return _level(made, Level(0, (rows,), (length,)), shared_out(runs, rows)) if level.number == 0 else None
     span = -(-length // pieces)
     two = Level(0, (rows * pieces, rows), (span, span * pieces))
     if level.number == 0:
-        return _level(made, two, _scaled(runs, rows * pieces))
+        return _level(made, two, shared_out(runs, rows * pieces))
     is_last = level.number == len(level.elements) - 1
-    return _level(made, replace(two, number=1), _scaled(runs, rows)) if is_last else None
+    return _level(made, replace(two, number=1), shared_out(runs, rows)) if is_last else None
 
 
-def _scaled(runs: TileMapping, elements: int) -> TileMapping:
-    """Spread so many elements over the tiles of an iteration space of another size."""
+def shared_out(runs: TileMapping, elements: int) -> TileMapping:
+    """Return an iteration space of so many elements, spread over the tiles of one of another size."""
     space = runs.num_elements
     ends = [(tile, -(-begin * elements // space), -(-end * elements // space)) for tile, begin, end in runs.runs]
     return TileMapping(tuple(run for run in ends if run[1] < run[2]))

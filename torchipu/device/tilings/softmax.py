@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from torchipu.device.tilings.code import Code
-from torchipu.device.tilings.reduction import Reduction, add_up
+from torchipu.device.tilings.reduction import Reduction, add_up, rows_along
 from torchipu.device.tilings.stage import Stage, operand, partial_of, result
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.region import Numbers
@@ -17,11 +17,6 @@ from torchipu.ir.types import DType
 Computed = tuple[Callable[[Op], Reduction | Stage | None], ...]
 Split = Callable[[Op], tuple[int, int, int]]
 """Gives the sizes before, of and after the dimension that an op goes along."""
-
-
-def _table(split: tuple[int, int, int]) -> Numbers:
-    outer, extent, inner = split
-    return np.arange(outer * extent * inner, dtype=np.int64).reshape(split).swapaxes(1, 2).reshape(-1, extent)
 
 
 def _row_of(split: tuple[int, int, int]) -> Numbers:
@@ -37,15 +32,15 @@ def _largest(split: Split) -> Callable[[Op], Reduction]:
 
     def reduction(op: Op) -> Reduction:
         kind = op.inputs[0].dtype
-        return Reduction(_table(split(op)), (operand(op, "self"),), (partial_of("largest", dtype=kind),), fold, fold,
-                         (("pieces", kind),))
+        written = (partial_of("largest", dtype=kind),)
+        return Reduction(rows_along(split(op)), (operand(op, "self"),), written, fold, fold, (("pieces", kind),))
 
     return reduction
 
 
 def _total(split: Split, of: Callable[[Op], object]) -> Callable[[Op], Reduction]:
     def reduction(op: Op) -> Reduction:
-        return Reduction(_table(split(op)), (of(op),), (partial_of("total"),), add_up, add_up)  # type: ignore[arg-type]
+        return Reduction(rows_along(split(op)), (of(op),), (partial_of("total"),), add_up, add_up)  # type: ignore[arg-type]
 
     return reduction
 

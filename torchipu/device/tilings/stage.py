@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from torchipu.device.tilings.code import Code
-from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import Numbers, Region, everything, listed, ranges
 from torchipu.ir.types import DType
@@ -89,7 +89,7 @@ def staged(stage: Callable[[Op], Stage | None]) -> Tiling:
             return None
         tiles, begin, end = one_a_run(runs)
 
-        def code(sizes: Sizes) -> object:
+        def code(sizes: Sizes) -> Graph:
             written = Code()
             values = [
                 written.given(one.dtype, *((one.whole,) if one.whole else (sizes[0],))) for one in made.reads
@@ -98,7 +98,7 @@ def staged(stage: Callable[[Op], Stage | None]) -> Tiling:
 
         reads = tuple(one.region(begin, end) for one in made.reads)
         writes = tuple(one.region(begin, end) for one in made.writes)
-        return VertexSet(tiles, reads, writes, (end - begin).reshape(-1, 1), code)  # type: ignore[arg-type]
+        return VertexSet(tiles, reads, writes, (end - begin).reshape(-1, 1), code)
 
     return tiling
 
