@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import accumulate, zip_longest
+from operator import mul
+from typing import cast
 
 from torchipu.device.codelets import COPY, FILL, STRIDED_COPY, Work, busiest_elements
 from torchipu.device.tilings.pointwise import is_pointwise, pointwise
+from torchipu.device.tilings.reduction import Level, Reduction, reducing
+from torchipu.device.tilings.stage import Stage, staged
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.ir.vertices import Tiling
 from torchipu.optable.codelet import Codelet, Lowering, Vertices
 from torchipu.target import Target
 
@@ -39,7 +46,8 @@ def elementwise_set(
 
 
 def reduction_sets(
-    target: Target, codelet: Codelet, inputs: int, outputs: int, dtype: DType, partial_dtype: DType = DType.FLOAT,
+    target: Target, codelet: Codelet, inputs: int, outputs: int, dtype: DType, partial_dtype: DType = DType.FLOAT, *,
+    reduction: Callable[[Op], Reduction | None] | None = None,
 ) -> tuple[Vertices, ...]:
     """Return the compute sets that reduce ``inputs`` values to ``outputs``: on the tiles that hold them, then across.
 
@@ -53,18 +61,21 @@ def reduction_sets(
         outputs: Results in all.
         dtype: Element type of the values.
         partial_dtype: Element type of the partials.
+        reduction: What is computed, for the tile machine.
     """
     outputs, inputs = max(1, outputs), max(1, inputs)
     partials = ceil_div(inputs, outputs)
     if outputs >= target.num_tiles:
         mine = busiest_elements(target, outputs)
-        return (_reduction_set(target, codelet, outputs, partials, dtype, mine * partials * dtype.device_bytes),)
+        gathered = mine * partials * dtype.device_bytes
+        return _levels([_reduction_set(target, codelet, outputs, partials, dtype, gathered)], (partials,), reduction)
     held = busiest_elements(target, inputs, target.vector_width(dtype.device_bytes), dtype.device_bytes)
     tiles_per_output = max(1, min(ceil_div(partials, held), target.num_tiles // outputs))
     if tiles_per_output == 1:
-        return (_reduction_set(target, codelet, outputs, partials, dtype, 0),)
-    first = _reduction_set(target, codelet, outputs * tiles_per_output, ceil_div(partials, tiles_per_output), dtype, 0)
-    sets, remaining = [first], tiles_per_output
+        return _levels([_reduction_set(target, codelet, outputs, partials, dtype, 0)], (partials,), reduction)
+    each = ceil_div(partials, tiles_per_output)
+    first = _reduction_set(target, codelet, outputs * tiles_per_output, each, dtype, 0)
+    sets, fans, remaining = [first], [each], tiles_per_output
     while remaining > 1:  # near-equal roots: below 48 partials one level is the cheapest
         fan_in = remaining if remaining <= 48 else ceil_div(remaining, max(2, int(remaining**0.5)))
         remaining = ceil_div(remaining, fan_in)
@@ -72,7 +83,26 @@ def reduction_sets(
             target, codelet, outputs * remaining, fan_in, partial_dtype, fan_in * partial_dtype.device_bytes,
             fragments=fan_in,
         ))
-    return tuple(sets)
+        fans.append(fan_in)
+    return _levels(sets, fans, reduction)
+
+
+def _levels(
+    sets: list[Vertices], fans: Sequence[int], reduction: Callable[[Op], Reduction | None] | None,
+) -> tuple[Vertices, ...]:
+    """Return the sets of a reduction with their tilings.
+
+    Args:
+        sets: Level by level.
+        fans: How many values each level makes one.
+        reduction: What is computed, if the tile machine is to know.
+    """
+    if reduction is None:
+        return tuple(sets)
+    elements, spans = tuple(one.elements for one in sets), tuple(accumulate(fans, mul))
+    return tuple(
+        replace(one, tiling=reducing(reduction, Level(number, elements, spans))) for number, one in enumerate(sets)
+    )
 
 
 def _reduction_set(
@@ -153,7 +183,9 @@ def broadcast_elements(op: Op, target: Target, result: Tensor) -> int:
     return sum(fetched)
 
 
-def linear_vertices(codelet: Codelet, *, grain: int | None = None, temporaries: int = 0) -> Lowering:
+def linear_vertices(
+    codelet: Codelet, *, grain: int | None = None, temporaries: int = 0, tiling: Tiling | None = None,
+) -> Lowering:
     """Return the lowering of an elementwise op: one compute set over the result, where the operands lie.
 
     Broadcast operands are gathered onto the tiles of the result. Operands of another dtype do not change the cost.
@@ -162,6 +194,7 @@ def linear_vertices(codelet: Codelet, *, grain: int | None = None, temporaries: 
         codelet: What runs.
         grain: Elements that stay together; None for the vector width.
         temporaries: Temporary values of the result's type for each element.
+        tiling: What the vertices are of ops that are not elementwise.
     """
 
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -177,26 +210,31 @@ def linear_vertices(codelet: Codelet, *, grain: int | None = None, temporaries: 
             Vertices(
                 codelet, result.num_elements, lambda count: {"elements": count, **fixed}, grain=together,
                 gathered_bytes=broadcast_elements(op, target, result) * element_bytes,
-                temporary_bytes=temporaries * mine * element_bytes, tiling=pointwise if is_pointwise(op) else None,
+                temporary_bytes=temporaries * mine * element_bytes, tiling=pointwise if is_pointwise(op) else tiling,
             ),
         )
 
     return lower
 
 
-def reduction_vertices(codelet: Codelet, operand: str = "self") -> Lowering:
+def reduction_vertices(
+    codelet: Codelet, operand: str = "self", reduction: Callable[[Op], Reduction | None] | None = None,
+) -> Lowering:
     """Return the lowering of a reduction of one operand to the first output.
 
     Args:
         codelet: Made by :func:`reduction_codelet`.
         operand: Schema name of the operand.
+        reduction: What is computed, for the tile machine.
     """
 
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
         source = op.operand(operand) or op.inputs[0]
         if source.num_elements == 0:
             return ()
-        return reduction_sets(target, codelet, source.num_elements, op.outputs[0].num_elements, source.dtype)
+        return reduction_sets(
+            target, codelet, source.num_elements, op.outputs[0].num_elements, source.dtype, reduction=reduction,
+        )
 
     return lower
 
@@ -227,6 +265,7 @@ def fill_vertices(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 def chain_sets(
     target: Target, codelets: tuple[tuple[Codelet, str], ...], elements: int, rows: int, dtype: DType,
+    computed: Sequence[Callable[[Op], Reduction | Stage | None]] = (),
 ) -> tuple[Vertices, ...]:
     """Return a chain of compute sets over ``rows`` rows: maps over all elements, reductions to one value a row.
 
@@ -238,19 +277,24 @@ def chain_sets(
         elements: Elements in all.
         rows: Rows among them.
         dtype: Element type.
+        computed: What each codelet computes: a `Reduction`, or a `Stage` of elements or rows; none leaves the op
+            without vertices.
     """
     width = target.vector_width(dtype.device_bytes)
     mine = busiest_elements(target, elements, width, dtype.device_bytes)
     rows_here = ceil_div(mine * rows, max(1, elements)) + 1
     sets: list[Vertices] = []
     previous = "map"
-    for codelet, form in codelets:
+    for (codelet, form), step in zip_longest(codelets, computed):
+        tiling = staged(cast("Callable[[Op], Stage | None]", step)) if step else None
         if form == "reduce":
-            sets += reduction_sets(target, codelet, elements, rows, dtype)
+            reduction = cast("Callable[[Op], Reduction | None] | None", step)
+            sets += reduction_sets(target, codelet, elements, rows, dtype, reduction=reduction)
         elif form == "rows":
-            sets.append(elementwise_set(target, codelet, rows, DType.FLOAT))
+            sets.append(replace(elementwise_set(target, codelet, rows, DType.FLOAT), tiling=tiling))
         else:
             fetched = rows_here if previous != "map" else 0
-            sets.append(elementwise_set(target, codelet, elements, dtype, gathered_elements=fetched))
+            made = elementwise_set(target, codelet, elements, dtype, gathered_elements=fetched)
+            sets.append(replace(made, tiling=tiling))
         previous = form
     return tuple(sets)

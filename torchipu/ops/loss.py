@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Callable
+from dataclasses import replace
 
 from torchipu._kernels.table import loss as kernels
 from torchipu._kernels.table.loss import (
@@ -20,6 +21,9 @@ from torchipu._kernels.table.loss import (
 )
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.compute_sets import elementwise_set, reduction_sets
+from torchipu.device.tilings import losses
+from torchipu.device.tilings.losses import classes_of
+from torchipu.device.tilings.stage import Stage, nothing, staged
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -52,7 +56,8 @@ def _lower_nll(op: Op, target: Target) -> tuple[Vertices, ...]:
     if labels.num_elements == 0:
         return ()
     picked = elementwise_set(target, _PICK, labels.num_elements, op.inputs[0].dtype)
-    return (picked, *reduction_sets(target, _REDUCE, labels.num_elements, 1, DType.FLOAT))
+    joined = reduction_sets(target, _REDUCE, labels.num_elements, 1, DType.FLOAT, reduction=losses.joined)
+    return (replace(picked, tiling=losses.picked), *joined)
 
 
 def _lower_nll_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -60,30 +65,33 @@ def _lower_nll_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
     if result.num_elements == 0:
         return ()
     return (
-        elementwise_set(target, _FILL, result.num_elements, result.dtype),
-        elementwise_set(target, _SCATTER, labels.num_elements, result.dtype),
+        replace(elementwise_set(target, _FILL, result.num_elements, result.dtype), tiling=nothing),
+        replace(elementwise_set(target, _SCATTER, labels.num_elements, result.dtype), tiling=losses.spread),
     )
 
 
-def _lower_pairs(*codelets: Codelet) -> Lowering:
+_Steps = tuple[tuple[Codelet, Callable[[Op], Stage]], ...]
+
+
+def _lower_pairs(steps: _Steps) -> Lowering:
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
         data = op.needed("self")
         if data.num_elements == 0:
             return ()
-        sets = tuple(elementwise_set(target, codelet, data.num_elements, data.dtype) for codelet in codelets)
+        sets = tuple(
+            replace(elementwise_set(target, codelet, data.num_elements, data.dtype), tiling=staged(step))
+            for codelet, step in steps
+        )
         if op.outputs[0].num_elements == data.num_elements:
             return sets
-        return (*sets, *reduction_sets(target, _REDUCE, data.num_elements, 1, data.dtype))
+        return (*sets, *reduction_sets(
+            target, _REDUCE, data.num_elements, 1, data.dtype, reduction=losses.summed,
+        ))
 
     return lower
 
 
 # --------------------------------------------------------------------------- host side
-def _classes(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return samples, classes and positions of ``[C]`` or ``[N, C, ...]``."""
-    return (1, shape[0], 1) if len(shape) == 1 else (shape[0], shape[1], prod(shape[2:]))
-
-
 def _labels(op: Op, plan: HostPlanner) -> tuple[HostTensor, int]:
     held = plan.value(op.needed("target"))
     return held, INDEX_BYTES[held.dtype]
@@ -101,7 +109,7 @@ def _emit_nll(op: Op, plan: HostPlanner) -> None:
     x = plan.value(op.inputs[0], DType.FLOAT)
     labels, label_bytes = _labels(op, plan)
     weight = op.operand("weight")
-    outer, classes, inner = _classes(x.shape)
+    outer, classes, inner = classes_of(x.shape)
     count, reduction = outer * inner, _reduction(op)
     if len(x.shape) == 1 and reduction is Reduction.NONE:
         reduction = Reduction.SUM  # the same loss; eager mode also gives the weight of a lone sample
@@ -129,7 +137,7 @@ def _emit_nll_grad(op: Op, plan: HostPlanner) -> None:
     dy, total = (plan.value(op.needed(name), DType.FLOAT) for name in ("grad_output", "total_weight"))
     labels, label_bytes = _labels(op, plan)
     weight = op.operand("weight")
-    outer, classes, inner = _classes(data.shape)
+    outer, classes, inner = classes_of(data.shape)
     dx = plan.output(op.outputs[0], DType.FLOAT)
     ints = NllGradInts(
         classes=classes, inner=inner, ignored=op.integer("ignore_index"), reduction=_reduction(op),
@@ -192,7 +200,7 @@ def _has_labels(op: Op) -> bool:
     data, labels, weight = op.operand("self"), op.operand("target"), op.operand("weight")
     return (
         data is not None and labels is not None and labels.dtype in INDEX_BYTES and data.dtype.is_floating
-        and len(data.shape) >= 1 and labels.num_elements == _classes(data.shape)[0] * _classes(data.shape)[2]
+        and len(data.shape) >= 1 and labels.num_elements == classes_of(data.shape)[0] * classes_of(data.shape)[2]
         and labels.num_elements > 0 and (weight is None or weight.dtype.is_floating)
     )
 
@@ -210,10 +218,13 @@ def _has_pairs(op: Op) -> bool:
     return positive is None or positive.shape == data.shape[len(data.shape) - len(positive.shape) :]
 
 
-def _pair_spec(name: str, kind: PairLoss, *codelets: Codelet, backward: bool) -> OpSpec:
+_APART, _SHARED = (_DIFFERENCE, losses.difference), (_SCALE, losses.scaled("slope"))
+
+
+def _pair_spec(name: str, kind: PairLoss, *steps: tuple[Codelet, Callable[[Op], Stage]], backward: bool) -> OpSpec:
     suffix = "_backward" if backward else ""
     return OpSpec(
-        f"aten.{name}{suffix}.default", f"{name}{'_grad' if backward else ''}", _lower_pairs(*codelets),
+        f"aten.{name}{suffix}.default", f"{name}{'_grad' if backward else ''}", _lower_pairs(steps),
         (_emit_pairs_grad if backward else _emit_pairs)(kind), dtypes=FLOATING, supports=_has_pairs,
     )
 
@@ -223,13 +234,15 @@ register(
       for name in ("nll_loss", "nll_loss2d")),
     *(OpSpec(f"aten.{name}_backward.default", "nll_loss_grad", _lower_nll_grad, _emit_nll_grad, dtypes=ANY,
              supports=_has_labels) for name in ("nll_loss", "nll_loss2d")),
-    _pair_spec("mse_loss", PairLoss.MSE, _DIFFERENCE, _SQUARE, backward=False),
-    _pair_spec("mse_loss", PairLoss.MSE, _DIFFERENCE, _SCALE, backward=True),
-    _pair_spec("smooth_l1_loss", PairLoss.SMOOTH_L1, _DIFFERENCE, _CLAMPED, backward=False),
-    _pair_spec("smooth_l1_loss", PairLoss.SMOOTH_L1, _DIFFERENCE, _CLAMPED, _SCALE, backward=True),
-    _pair_spec("huber_loss", PairLoss.HUBER, _DIFFERENCE, _CLAMPED, backward=False),
-    _pair_spec("huber_loss", PairLoss.HUBER, _DIFFERENCE, _CLAMPED, _SCALE, backward=True),
-    _pair_spec("binary_cross_entropy", PairLoss.CROSS_ENTROPY, _LOGARITHMS, backward=False),
-    _pair_spec("binary_cross_entropy", PairLoss.CROSS_ENTROPY, _DIFFERENCE, _LOGARITHMS, backward=True),
-    _pair_spec("binary_cross_entropy_with_logits", PairLoss.CROSS_ENTROPY_LOGITS, _LOGARITHMS, backward=False),
+    _pair_spec("mse_loss", PairLoss.MSE, _APART, (_SQUARE, losses.of_difference), backward=False),
+    _pair_spec("mse_loss", PairLoss.MSE, _APART, (_SCALE, losses.scaled("difference", 2.0)), backward=True),
+    _pair_spec("smooth_l1_loss", PairLoss.SMOOTH_L1, _APART, (_CLAMPED, losses.of_difference), backward=False),
+    _pair_spec("smooth_l1_loss", PairLoss.SMOOTH_L1, _APART, (_CLAMPED, losses.slope), _SHARED, backward=True),
+    _pair_spec("huber_loss", PairLoss.HUBER, _APART, (_CLAMPED, losses.of_difference), backward=False),
+    _pair_spec("huber_loss", PairLoss.HUBER, _APART, (_CLAMPED, losses.slope), _SHARED, backward=True),
+    _pair_spec("binary_cross_entropy", PairLoss.CROSS_ENTROPY, (_LOGARITHMS, losses.of_pairs), backward=False),
+    _pair_spec("binary_cross_entropy", PairLoss.CROSS_ENTROPY, _APART, (_LOGARITHMS, losses.entropy_slope),
+               backward=True),
+    _pair_spec("binary_cross_entropy_with_logits", PairLoss.CROSS_ENTROPY_LOGITS, (_LOGARITHMS, losses.of_pairs),
+               backward=False),
 )

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from torchipu._kernels.table import pool as kernels
 from torchipu._kernels.table.kernel import I, Kernel, Nothing
 from torchipu.device.codelets import busiest_elements
+from torchipu.device.tilings import windows
 from torchipu.host.emit.matmul import grain_for
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.ir.vertices import Tiling
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet, Lowering, Vertices
 from torchipu.optable.host_tensor import HostTensor
@@ -39,7 +41,7 @@ FORWARD = Codelet("popnn::Pooling", _forward_cycles, 560, "poplibs estimator, ip
 BACKWARD = Codelet("popnn::PoolingGrad", _backward_cycles, 720, "poplibs estimator, ipu_hardware.md 2.6")
 
 
-def lowering(codelet: Codelet, window: Callable[[Op], int]) -> Lowering:
+def lowering(codelet: Codelet, window: Callable[[Op], int], tiling: Tiling | None = None) -> Lowering:
     """Return the lowering of a pool: ``window`` tells how many elements go into one result."""
 
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -61,6 +63,7 @@ def lowering(codelet: Codelet, window: Callable[[Op], int]) -> Lowering:
                 gathered_bytes=received,
                 fragments=max(1, min(reads, 16)),
                 temporary_bytes=received,
+                tiling=tiling,
             ),
         )
 
@@ -81,6 +84,22 @@ def _overlap(op: Op) -> int:
 def _adaptive_window(op: Op) -> int:
     large, small = sorted((op.inputs[0], op.outputs[0]), key=lambda t: -t.num_elements)
     return max(1, -(-large.num_elements // max(1, small.num_elements)))
+
+
+def of_operand(op: Op) -> Tensor:
+    """Return the first operand: the image that is pooled, or the gradient of what it was pooled to."""
+    return op.inputs[0]
+
+
+def of_result(op: Op) -> Tensor:
+    """Return the first result: what an image is pooled to, or its gradient."""
+    return op.outputs[0]
+
+
+FIXED, FIXED_BACKWARD = (windows.fixed(*sides, 2) for sides in ((of_operand, of_result), (of_result, of_operand)))
+ADAPTIVE, ADAPTIVE_BACKWARD = (
+    windows.adaptive(*sides, 2) for sides in ((of_operand, of_result), (of_result, of_operand))
+)
 
 
 # --------------------------------------------------------------------------- host side
@@ -182,7 +201,7 @@ register(
     OpSpec(
         "aten.max_pool2d_with_indices.default",
         "max_pool2d",
-        lowering(FORWARD, _window),
+        lowering(FORWARD, _window, windows.maximum(FIXED)),
         _emit_max,
         dtypes=FLOATING,
         supports=_fits_index,
@@ -190,30 +209,36 @@ register(
     OpSpec(
         "aten.max_pool2d_with_indices_backward.default",
         "max_pool2d_backward",
-        lowering(BACKWARD, _overlap),
+        lowering(BACKWARD, _overlap, windows.maximum_backward(FIXED_BACKWARD)),
         _emit_max_backward,
         dtypes=(*FLOATING, DType.LONG),
         shape_only=("self",),
     ),
-    OpSpec("aten.avg_pool2d.default", "avg_pool2d", lowering(FORWARD, _window), _emit_average, dtypes=FLOATING),
+    OpSpec(
+        "aten.avg_pool2d.default",
+        "avg_pool2d",
+        lowering(FORWARD, _window, windows.average(FIXED)),
+        _emit_average,
+        dtypes=FLOATING,
+    ),
     OpSpec(
         "aten.avg_pool2d_backward.default",
         "avg_pool2d_backward",
-        lowering(BACKWARD, _overlap),
+        lowering(BACKWARD, _overlap, windows.average_backward(FIXED_BACKWARD)),
         _emit_average,
         dtypes=FLOATING,
     ),
     OpSpec(
         "aten._adaptive_avg_pool2d.default",
         "adaptive_avg_pool2d",
-        lowering(FORWARD, _adaptive_window),
+        lowering(FORWARD, _adaptive_window, windows.average(ADAPTIVE)),
         _emit_adaptive,
         dtypes=FLOATING,
     ),
     OpSpec(
         "aten._adaptive_avg_pool2d_backward.default",
         "adaptive_avg_pool2d_backward",
-        lowering(BACKWARD, lambda op: 1),
+        lowering(BACKWARD, lambda op: 1, windows.average_backward(ADAPTIVE_BACKWARD)),
         _emit_adaptive,
         dtypes=FLOATING,
     ),

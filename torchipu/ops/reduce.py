@@ -19,6 +19,8 @@ from torchipu._kernels.table.reduce import (
 )
 from torchipu.device.codelets import reduction_codelet
 from torchipu.device.compute_sets import reduction_vertices
+from torchipu.device.tilings import folds
+from torchipu.device.tilings.folds import Reducing
 from torchipu.host.emit.reduce import (
     SHARE,
     emit_exact,
@@ -28,6 +30,7 @@ from torchipu.host.emit.reduce import (
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
+from torchipu.optable.codelet import Codelet
 from torchipu.optable.planner import Emitter, HostPlanner
 from torchipu.optable.spec import OpSpec, register
 
@@ -116,7 +119,7 @@ def _correction(op: Op) -> float:
 def vector_norm(op: Op, plan: HostPlanner) -> None:
     """Norm of order 1, 2 or infinity."""
     source = op.needed("self")
-    order = op.number("ord", op.number("p", 2))
+    order = _norm_order(op)
     foldings: dict[float, Folding] = {1: Folding.SUM_MAGNITUDES, 2: Folding.SUM_SQUARES}
     folding = foldings.get(order, Folding.LARGEST_MAGNITUDE)
     held = plan.value(source, DType.FLOAT, contiguous=False)
@@ -124,8 +127,12 @@ def vector_norm(op: Op, plan: HostPlanner) -> None:
     emit_reduction(plan, out, held, reduced_dims(op, source), folding, root=order == 2)
 
 
+def _norm_order(op: Op) -> float:
+    return op.number("ord", op.number("p", 2))
+
+
 def _has_norm_order(op: Op) -> bool:
-    order = op.number("ord", op.number("p", 2))
+    order = _norm_order(op)
     return order in (1, 2, math.inf) and op.inputs[0].dtype.is_floating
 
 
@@ -156,31 +163,45 @@ LOG_ADD = reduction_codelet("popops::Reduce<log_add>", source="estimate")
 
 
 def _records(
-    targets: str, emit: Callable[[Op, HostPlanner], None], codelet: object, supports: Callable[[Op], bool] | None = None
+    targets: str, emit: Callable[[Op, HostPlanner], None], codelet: Codelet, reduction: Reducing,
+    supports: Callable[[Op], bool] | None = None,
 ) -> None:
     for target in targets.split():
         name, _, overload = target.partition(".")
         spec = OpSpec(
-            f"aten.{name}.{overload or 'default'}", name, reduction_vertices(codelet), emit,  # type: ignore[arg-type]
+            f"aten.{name}.{overload or 'default'}", name, reduction_vertices(codelet, reduction=reduction), emit,
             supports=supports or (lambda op: True),
         )
         register(spec)
 
 
-_records("sum sum.dim_IntList", fold(Folding.SUM), ADD)
-_records("mean mean.dim", fold(Folding.SUM, mean=True), ADD)
-_records("prod prod.dim_int", fold(Folding.PRODUCT), MULTIPLY)
-_records("amax max", fold(Folding.LARGEST), EXTREME, _is_not_empty)
-_records("amin min", fold(Folding.SMALLEST), EXTREME, _is_not_empty)
-_records("any any.dim any.dims", truth(Folding.LARGEST), LOGICAL)
-_records("all all.dim all.dims", truth(Folding.SMALLEST), LOGICAL)
-_records("max.dim", extreme(False), ARGUMENT, _is_not_empty)
-_records("min.dim", extreme(True), ARGUMENT, _is_not_empty)
-_records("argmax", extreme(False, arg_only=True), ARGUMENT, _is_not_empty)
-_records("argmin", extreme(True, arg_only=True), ARGUMENT, _is_not_empty)
-_records("var var.dim var.correction", moments(root=False, mean=False), SQUARE_ADD)
-_records("std std.dim std.correction", moments(root=True, mean=False), SQUARE_ADD)
-_records("var_mean.correction", moments(root=False, mean=True), SQUARE_ADD)
-_records("std_mean.correction", moments(root=True, mean=True), SQUARE_ADD)
-_records("linalg_vector_norm norm.ScalarOpt_dim norm.Scalar", vector_norm, SQUARE_ADD, _has_norm_order)
-_records("logsumexp", logsumexp, LOG_ADD)
+def _by(target: str, *, as_list: bool = True) -> Reducing:
+    return folds.by(target, dims=reduced_dims, as_list=as_list)
+
+
+def _extreme(target: str, *, arg_only: bool = False) -> Reducing:
+    return folds.extreme(target, dims=reduced_dims, arg_only=arg_only)
+
+
+def _moments(*, root: bool) -> Reducing:
+    return folds.moments(dims=reduced_dims, correction=_correction, root=root)
+
+
+_records("sum sum.dim_IntList", fold(Folding.SUM), ADD, _by("aten.sum.dim_IntList"))
+_records("mean mean.dim", fold(Folding.SUM, mean=True), ADD, folds.mean(dims=reduced_dims))
+_records("prod prod.dim_int", fold(Folding.PRODUCT), MULTIPLY, _by("aten.prod.dim_int", as_list=False))
+_records("amax max", fold(Folding.LARGEST), EXTREME, _by("aten.amax.default"), _is_not_empty)
+_records("amin min", fold(Folding.SMALLEST), EXTREME, _by("aten.amin.default"), _is_not_empty)
+_records("any any.dim any.dims", truth(Folding.LARGEST), LOGICAL, _by("aten.any.dim", as_list=False))
+_records("all all.dim all.dims", truth(Folding.SMALLEST), LOGICAL, _by("aten.all.dim", as_list=False))
+_records("max.dim", extreme(False), ARGUMENT, _extreme("aten.max.dim"), _is_not_empty)
+_records("min.dim", extreme(True), ARGUMENT, _extreme("aten.min.dim"), _is_not_empty)
+_records("argmax", extreme(False, arg_only=True), ARGUMENT, _extreme("aten.max.dim", arg_only=True), _is_not_empty)
+_records("argmin", extreme(True, arg_only=True), ARGUMENT, _extreme("aten.min.dim", arg_only=True), _is_not_empty)
+_records("var var.dim var.correction", moments(root=False, mean=False), SQUARE_ADD, _moments(root=False))
+_records("std std.dim std.correction", moments(root=True, mean=False), SQUARE_ADD, _moments(root=True))
+_records("var_mean.correction", moments(root=False, mean=True), SQUARE_ADD, _moments(root=False))
+_records("std_mean.correction", moments(root=True, mean=True), SQUARE_ADD, _moments(root=True))
+_records("linalg_vector_norm norm.ScalarOpt_dim norm.Scalar", vector_norm, SQUARE_ADD,
+         folds.norm(dims=reduced_dims, order=_norm_order), _has_norm_order)
+_records("logsumexp", logsumexp, LOG_ADD, _by("aten.logsumexp.default"))

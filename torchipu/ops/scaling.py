@@ -5,11 +5,14 @@ Hyper-parameters, sums of squares and counters are 64-bit words, which the devic
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torchipu._kernels.table import scaling as kernels
 from torchipu._kernels.table import update as update_kernels
 from torchipu._kernels.table.update import SPAN
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.compute_sets import elementwise_set, reduction_sets
+from torchipu.device.tilings.pointwise import pointwise
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.update import rounded, update, value_of
@@ -61,7 +64,8 @@ def _lower_one(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 def _lower_clip_values(op: Op, target: Target) -> tuple[Vertices, ...]:
     grad = op.inputs[0]
-    return (elementwise_set(target, _CLAMP, grad.num_elements, grad.dtype),) if grad.num_elements else ()
+    clamped = replace(elementwise_set(target, _CLAMP, grad.num_elements, grad.dtype), tiling=pointwise)
+    return (clamped,) if grad.num_elements else ()
 
 
 def _lower_count(op: Op, target: Target) -> tuple[Vertices, ...]:

@@ -7,6 +7,7 @@ from math import prod
 from torchipu._kernels.table.scan import SCAN, SCAN_BLOCK, SCAN_EXTREMES, ScanExtremesInts, ScanInts, Scanning
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import linear_vertices
+from torchipu.device.tilings.along import whole_rows
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
@@ -75,8 +76,13 @@ CUMULATIVE_EXTREME = vector_codelet("popops::CumMax", 10, 8, source="estimate")
 CUMULATIVE_LOG_ADD = vector_codelet("popops::CumLogAdd", 24, 30, source="estimate")
 
 
+def _rows(op: Op) -> tuple[int, int, int]:
+    return around_dim(op, op.inputs[0].shape)
+
+
 def _record(name: str, emit: Emitter, codelet: Codelet, dtypes: tuple[DType, ...] = ANY) -> None:
-    register(OpSpec(f"aten.{name}.default", name, linear_vertices(codelet, temporaries=1), emit, dtypes=dtypes))
+    lower = linear_vertices(codelet, temporaries=1, tiling=whole_rows(_rows))
+    register(OpSpec(f"aten.{name}.default", name, lower, emit, dtypes=dtypes))
 
 
 _record("cumsum", accumulate(Scanning.SUM), CUMULATIVE)

@@ -7,6 +7,7 @@ from math import prod
 from torchipu._kernels.table.softmax import SoftmaxMode
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.compute_sets import chain_sets
+from torchipu.device.tilings import softmax as tilings
 from torchipu.host.emit.softmax import emit_softmax, emit_softmax_gradient
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
@@ -39,15 +40,23 @@ _BACKWARD: _Chain = ((_PRODUCT, "map"), (_REDUCE_ADD, "reduce"), (_SUBTRACT, "ma
 _LOG_BACKWARD: _Chain = ((_EXP, "map"), (_REDUCE_ADD, "reduce"), (_MULTIPLY, "map"), (_PRODUCT, "map"))
 
 
-def _lower(chain: _Chain) -> Lowering:
+def _lower(chain: _Chain, computed: tilings.Computed) -> Lowering:
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
         data = op.inputs[0]
         if data.num_elements == 0:
             return ()
         _, extent, _ = _split(op, data.shape)
-        return chain_sets(target, chain, data.num_elements, data.num_elements // extent, data.dtype)
+        return chain_sets(target, chain, data.num_elements, data.num_elements // extent, data.dtype, computed)
 
     return lower
+
+
+def _of_data(op: Op) -> tuple[int, int, int]:
+    return _split(op, op.inputs[0].shape)
+
+
+def _lower_forward(chain: _Chain, *, is_log: bool = False, is_safe: bool = False) -> Lowering:
+    return _lower(chain, tilings.forward(_of_data, is_log=is_log, is_safe=is_safe))
 
 
 # --------------------------------------------------------------------------- host side
@@ -78,11 +87,13 @@ def _emit_grad(mode: SoftmaxMode) -> Emitter:
 
 
 register(
-    OpSpec("aten._softmax.default", "softmax", _lower(_FORWARD), _emit(SoftmaxMode.SOFTMAX), dtypes=FLOATING),
-    OpSpec("aten._safe_softmax.default", "safe_softmax", _lower(_FORWARD), _emit(SoftmaxMode.SAFE), dtypes=FLOATING),
-    OpSpec("aten._log_softmax.default", "log_softmax", _lower(_LOG_FORWARD), _emit(SoftmaxMode.LOG), dtypes=FLOATING),
-    OpSpec("aten._softmax_backward_data.default", "softmax_grad", _lower(_BACKWARD), _emit_grad(SoftmaxMode.SOFTMAX),
-           dtypes=FLOATING),
-    OpSpec("aten._log_softmax_backward_data.default", "log_softmax_grad", _lower(_LOG_BACKWARD),
-           _emit_grad(SoftmaxMode.LOG), dtypes=FLOATING),
+    OpSpec("aten._softmax.default", "softmax", _lower_forward(_FORWARD), _emit(SoftmaxMode.SOFTMAX), dtypes=FLOATING),
+    OpSpec("aten._safe_softmax.default", "safe_softmax", _lower_forward(_FORWARD, is_safe=True),
+           _emit(SoftmaxMode.SAFE), dtypes=FLOATING),
+    OpSpec("aten._log_softmax.default", "log_softmax", _lower_forward(_LOG_FORWARD, is_log=True),
+           _emit(SoftmaxMode.LOG), dtypes=FLOATING),
+    OpSpec("aten._softmax_backward_data.default", "softmax_grad", _lower(_BACKWARD, tilings.backward(_of_data)),
+           _emit_grad(SoftmaxMode.SOFTMAX), dtypes=FLOATING),
+    OpSpec("aten._log_softmax_backward_data.default", "log_softmax_grad",
+           _lower(_LOG_BACKWARD, tilings.log_backward(_of_data)), _emit_grad(SoftmaxMode.LOG), dtypes=FLOATING),
 )

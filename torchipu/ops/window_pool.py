@@ -11,10 +11,11 @@ from torchipu._kernels.table.kernel import Kernel, Nothing
 from torchipu._kernels.table.pool import PlacingInts
 from torchipu.device.codelets import FILL, MULTI_UPDATE_ADD
 from torchipu.device.compute_sets import elementwise_set, gather_set
+from torchipu.device.tilings import windows
 from torchipu.host.emit.matmul import grain_for
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.pool import BACKWARD, FORWARD, LEAST_CHUNK_READS, lowering
+from torchipu.ops.pool import BACKWARD, FORWARD, LEAST_CHUNK_READS, lowering, of_operand, of_result
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Vertices
 from torchipu.optable.host_tensor import HostTensor
@@ -162,30 +163,48 @@ def _lower_placing(op: Op, target: Target) -> tuple[Vertices, ...]:
     )
 
 
-def _backward_of_max(name: str, kind: str, dimensions: int, window: Callable[[Op], int]) -> OpSpec:
+def _fixed_windows(*, backward: bool) -> windows.Geometry:
+    return windows.fixed(*((of_result, of_operand) if backward else (of_operand, of_result)), 3)
+
+
+def _adaptive_windows(dimensions: int, *, backward: bool) -> windows.Geometry:
+    return windows.adaptive(*((of_result, of_operand) if backward else (of_operand, of_result)), dimensions)
+
+
+def _backward_of_max(
+    name: str, kind: str, dimensions: int, window: Callable[[Op], int], geometry: windows.Geometry,
+) -> OpSpec:
     return OpSpec(
-        f"aten.{name}_backward.default", f"{kind}_backward", lowering(BACKWARD, window),
+        f"aten.{name}_backward.default", f"{kind}_backward",
+        lowering(BACKWARD, window, windows.maximum_backward(geometry)),
         _emit_by_index(dimensions, pool_kernels.MAX_POOL_BACKWARD, "grad_output"), dtypes=(*FLOATING, DType.LONG),
         shape_only=("self",),
     )
 
 
 register(
-    OpSpec("aten.max_pool3d_with_indices.default", "max_pool3d", lowering(FORWARD, _window),
+    OpSpec("aten.max_pool3d_with_indices.default", "max_pool3d",
+           lowering(FORWARD, _window, windows.maximum(_fixed_windows(backward=False))),
            _emit_max(3, adaptive=False), dtypes=FLOATING),
-    _backward_of_max("max_pool3d_with_indices", "max_pool3d", 3, _overlap),
+    _backward_of_max("max_pool3d_with_indices", "max_pool3d", 3, _overlap, _fixed_windows(backward=True)),
     *(OpSpec(f"aten.adaptive_max_pool{dimensions}d.default", f"adaptive_max_pool{dimensions}d",
-             lowering(FORWARD, _ratio), _emit_max(dimensions, adaptive=True), dtypes=FLOATING)
+             lowering(FORWARD, _ratio, windows.maximum(_adaptive_windows(dimensions, backward=False))),
+             _emit_max(dimensions, adaptive=True), dtypes=FLOATING)
       for dimensions in (2, 3)),
-    *(_backward_of_max(f"adaptive_max_pool{dimensions}d", f"adaptive_max_pool{dimensions}d", dimensions, _ratio)
+    *(_backward_of_max(f"adaptive_max_pool{dimensions}d", f"adaptive_max_pool{dimensions}d", dimensions, _ratio,
+                       _adaptive_windows(dimensions, backward=True))
       for dimensions in (2, 3)),
-    OpSpec("aten.avg_pool3d.default", "avg_pool3d", lowering(FORWARD, _window),
+    OpSpec("aten.avg_pool3d.default", "avg_pool3d",
+           lowering(FORWARD, _window, windows.average(_fixed_windows(backward=False))),
            _emit_mean(adaptive=False, backward=False), dtypes=FLOATING),
-    OpSpec("aten.avg_pool3d_backward.default", "avg_pool3d_backward", lowering(BACKWARD, _overlap),
+    OpSpec("aten.avg_pool3d_backward.default", "avg_pool3d_backward",
+           lowering(BACKWARD, _overlap, windows.average_backward(_fixed_windows(backward=True))),
            _emit_mean(adaptive=False, backward=True), dtypes=FLOATING),
-    OpSpec("aten._adaptive_avg_pool3d.default", "adaptive_avg_pool3d", lowering(FORWARD, _ratio),
+    OpSpec("aten._adaptive_avg_pool3d.default", "adaptive_avg_pool3d",
+           lowering(FORWARD, _ratio, windows.average(_adaptive_windows(3, backward=False))),
            _emit_mean(adaptive=True, backward=False), dtypes=FLOATING),
-    OpSpec("aten._adaptive_avg_pool3d_backward.default", "adaptive_avg_pool3d_backward", lowering(BACKWARD, _ratio),
+    OpSpec("aten._adaptive_avg_pool3d_backward.default", "adaptive_avg_pool3d_backward",
+           lowering(BACKWARD, _ratio, windows.average_backward(_adaptive_windows(3, backward=True))),
            _emit_mean(adaptive=True, backward=True), dtypes=FLOATING),
     *(OpSpec(f"aten.max_unpool{dimensions}d.default", f"max_unpool{dimensions}d", _lower_placing,
              _emit_by_index(dimensions, kernels.WINDOW_PLACE, "self"), dtypes=(*FLOATING, DType.LONG))

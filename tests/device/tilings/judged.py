@@ -72,7 +72,8 @@ class Judged(Machine):
         with np.errstate(over="ignore"):
             typed = [np.asarray(value).astype(BITS[tensor.dtype])
                      for tensor, value in zip(op.inputs, operands, strict=True)]
-        again = [value.astype(np.float64) if value.dtype.kind == "f" else value for value in typed]
+        again = [value.astype(np.float64) if value.dtype.kind == "f" else np.asarray(given)
+                 for value, given in zip(typed, operands, strict=True)]
         wanted = evaluate(op, again)
         try:
             results = simulate(groups, typed, kernels=True)

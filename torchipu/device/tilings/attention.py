@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchipu.device.tilings.code import Code
+from torchipu.device.tilings.local_ops import LocalOps
 from torchipu.device.tilings.products import Factor, FactorElements, Multiplication, line, plane
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.mapping import TileMapping
@@ -176,7 +176,7 @@ def softmax_gradient(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
         of_scores, of_queries = (sizes[0], h.keys), (sizes[0], h.width)
         gradients, probabilities = (Tensor(name, of_scores, DType.FLOAT) for name in ("gradients", "probabilities"))
         results, given = (Tensor(name, of_queries, dtype) for name in ("results", "gradients of results"))
-        made = Code(gradients, probabilities, results, given)
+        made = LocalOps(gradients, probabilities, results, given)
         both = "self", "other"
         met = made.add("aten.mul.Tensor", (results, given), both, of_queries, DType.FLOAT)
         mean = made.unary("aten.sum.dim_IntList", met, (sizes[0], 1), dim=(1,), keepdim=True)
@@ -225,7 +225,7 @@ def _masked(op: Op, sizes: Sizes, *more: Tensor) -> tuple[Code, Tensor]:
     shape = (sizes[0], Heads.of(op).keys)
     value, mask = Tensor("scores", shape, DType.FLOAT), op.operand("attn_mask")
     masks = () if mask is None else (Tensor("mask", shape, mask.dtype),)
-    made = Code(value, *masks, *more)
+    made = LocalOps(value, *masks, *more)
     if masks:
         value = made.add("aten.add.Tensor", (value, *masks), ("self", "other"), shape, DType.FLOAT)
     return made, value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchipu.device.tilings.code import Code
+from torchipu.device.tilings.local_ops import LocalOps
 from torchipu.device.tilings.products import Describe
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping
@@ -42,7 +42,7 @@ def multiply_integers(describe: Describe, op: Op, runs: TileMapping, part: int =
         shape, dtype = (sizes[0], product.inputs), result.dtype
         factors = [Tensor(one.name, shape, tensors[one.name].dtype) for one in (product.left, product.right)]
         addend = product.addend and Tensor("addend", sizes, tensors[product.addend.name].dtype)
-        made = Code(*factors, *([addend] if addend else []))
+        made = LocalOps(*factors, *([addend] if addend else []))
         value = made.add("aten.mul.Tensor", factors, ("self", "other"), shape, dtype)
         value = made.unary("aten.sum.dim_IntList", value, sizes, dim=(1,), keepdim=False, dtype=dtype)
         if product.alpha != 1:

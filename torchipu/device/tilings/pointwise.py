@@ -9,6 +9,7 @@ import numpy as np
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import Numbers, Region, everything, listed, ranges
+from torchipu.ir.types import Role
 from torchipu.ir.vertices import Sizes, VertexSet, local, one_a_run
 from torchipu.optable.spec import spec_of
 
@@ -78,6 +79,8 @@ def operand_region(label: str, operand: Tensor, result: Tensor, begin: Numbers, 
 
 def _is_shared_out(operand: Tensor, result: Tensor) -> bool:
     """Whether each vertex reads its own elements of an operand, and not all there are."""
+    if operand.role is Role.HYPERPARAMETER:
+        return False  # as many words as it has a weight may have elements
     if operand.num_elements == 1 or operand.num_elements == result.num_elements:
         return operand.num_elements != 1 or result.num_elements == 1
     try:

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from torchipu.device.tilings.blocks import blocks, tile_of_each
-from torchipu.device.tilings.code import Code
+from torchipu.device.tilings.local_ops import LocalOps
 from torchipu.device.tilings.cut import GROUPS, INPUTS, OUTPUTS, POSITIONS, Cut
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping
@@ -231,7 +231,7 @@ def add_sums(describe: Describe, cut: Cut, op: Op, runs: TileMapping, part: int)
     def code(sizes: Sizes) -> Graph:
         partials = Tensor("sums", (len(given), sizes[0]), held.sums_dtype)
         addend = held.addend((sizes[0],))
-        made = Code(partials, *([] if addend is None else [addend]))
+        made = LocalOps(partials, *([] if addend is None else [addend]))
         value = made.add(
             "aten.sum.dim_IntList", (partials,), ("self",), (sizes[0],), DType.FLOAT, dim=(0,), keepdim=False,
             **held.rounding,
@@ -422,7 +422,7 @@ def _multiplied(
         if product.outputs_first:
             varying = [varying[0], varying[2], varying[1]]
         addend = held.addend(tuple(varying))
-    code = Code(left, right, *sums, *([] if addend is None else [addend]))
+    code = LocalOps(left, right, *sums, *([] if addend is None else [addend]))
     lefts = _pieces(code, left, groups, [(rows, inputs) for rows in pieces], product.left)
     rights = _pieces(code, right, groups, [(outputs, inputs)] * len(pieces), product.right)
     made = [_product(code, product, held, *pair) for pair in zip(lefts, rights, strict=True)]
@@ -447,7 +447,7 @@ def _taken(name: str, dtype: DType, groups: int, pieces: list[tuple[int, int]], 
     return Tensor(name, (sum(groups * across * inputs for across, inputs in pieces),), dtype)
 
 
-def _pieces(code: Code, taken: Tensor, groups: int, pieces: list[tuple[int, int]], factor: Factor) -> list[Tensor]:
+def _pieces(code: LocalOps, taken: Tensor, groups: int, pieces: list[tuple[int, int]], factor: Factor) -> list[Tensor]:
     """Return the matrices of each phase, inputs last."""
     made, begin = [], 0
     for across, inputs in pieces:
@@ -463,12 +463,12 @@ def _pieces(code: Code, taken: Tensor, groups: int, pieces: list[tuple[int, int]
     return made
 
 
-def _turned(code: Code, value: Tensor) -> Tensor:
+def _turned(code: LocalOps, value: Tensor) -> Tensor:
     groups, rows, columns = value.shape
     return code.unary("aten.transpose.int", value, (groups, columns, rows), dim0=1, dim1=2)
 
 
-def _product(code: Code, product: Multiplication, held: _Held, left: Tensor, right: Tensor) -> Tensor:
+def _product(code: LocalOps, product: Multiplication, held: _Held, left: Tensor, right: Tensor) -> Tensor:
     """Return the product of matrices that have their inputs last."""
     first, second = (right, left) if product.outputs_first else (left, right)
     shape = (first.shape[0], first.shape[1], second.shape[1])
@@ -477,7 +477,7 @@ def _product(code: Code, product: Multiplication, held: _Held, left: Tensor, rig
     )
 
 
-def _finished(code: Code, product: Multiplication, held: _Held, value: Tensor, addend: Tensor | None) -> Tensor:
+def _finished(code: LocalOps, product: Multiplication, held: _Held, value: Tensor, addend: Tensor | None) -> Tensor:
     """Return a result of all sums."""
     if product.alpha != 1:
         value = code.add(
