@@ -9,6 +9,7 @@ from torchipu._kernels.table.copy import TRIANGLE, TriangleInts
 from torchipu._kernels.table.resample import ADD_STRIDED, AddStridedInts
 from torchipu.device.codelets import FILL, vector_codelet
 from torchipu.device.compute_sets import copy_set, copy_vertices, elementwise_set, no_vertices
+from torchipu.device.tilings.moves import around, put_in
 from torchipu.host.emit.copy import COPY_SHARE, emit_copy, emit_fill
 from torchipu.host.emit.rows import row_grain
 from torchipu.ir.graph import Op
@@ -218,7 +219,8 @@ def _lower_zeros_and_copy(op: Op, target: Target) -> tuple[Vertices, ...]:
     if result.num_elements == 0 or part.num_elements == 0:
         return ()
     filled = elementwise_set(target, FILL, result.num_elements, result.dtype)
-    return filled, copy_set(target, part.num_elements, part.dtype, run_elements=1)
+    copied = copy_set(target, part.num_elements, part.dtype, run_elements=1)
+    return replace(filled, tiling=around), replace(copied, tiling=put_in)
 
 
 def _lower_overlaps(op: Op, target: Target) -> tuple[Vertices, ...]:
