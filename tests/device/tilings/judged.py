@@ -72,7 +72,10 @@ class Judged(Machine):
         with np.errstate(over="ignore"):
             typed = [np.asarray(value).astype(BITS[tensor.dtype])
                      for tensor, value in zip(op.inputs, operands, strict=True)]
-        again = [value.astype(np.float64) if value.dtype.kind == "f" else value for value in typed]
+        again = [
+            value.astype(np.float64 if value.dtype.kind == "f" else np.int64 if tensor.dtype is DType.LONG else value.dtype)
+            for tensor, value in zip(op.inputs, typed, strict=True)
+        ]
         wanted = evaluate(op, again)
         try:
             results = simulate(groups, typed, kernels=True)
