@@ -81,8 +81,10 @@ def _clip_values(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _weighted_sum(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    (terms,) = tensors
     weights = op.attrs.get("weights")
-    terms = tensors[0] if weights is None else tensors[0] * torch.tensor(weights, dtype=torch.float64).reshape(tensors[0].shape)
+    if weights is not None:
+        terms = terms * torch.tensor(weights, dtype=torch.float64).reshape(terms.shape)
     return [terms.sum(1)]
 
 

@@ -157,7 +157,9 @@ def broadcast_elements(op: Op, target: Target, result: Tensor) -> int:
     return sum(fetched)
 
 
-def linear_vertices(codelet: Codelet, *, grain: int | None = None, temporaries: int = 0) -> Lowering:
+def linear_vertices(
+    codelet: Codelet, *, grain: int | None = None, temporaries: int = 0, tiling: Tiling | None = None,
+) -> Lowering:
     """Return the lowering of an elementwise op: one compute set over the result, where the operands lie.
 
     Broadcast operands are gathered onto the tiles of the result. Operands of another dtype do not change the cost.
@@ -166,6 +168,7 @@ def linear_vertices(codelet: Codelet, *, grain: int | None = None, temporaries: 
         codelet: What runs.
         grain: Elements that stay together; None for the vector width.
         temporaries: Temporary values of the result's type for each element.
+        tiling: Of ops that are not `pointwise`.
     """
 
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -181,7 +184,7 @@ def linear_vertices(codelet: Codelet, *, grain: int | None = None, temporaries: 
             Vertices(
                 codelet, result.num_elements, lambda count: {"elements": count, **fixed}, grain=together,
                 gathered_bytes=broadcast_elements(op, target, result) * element_bytes,
-                temporary_bytes=temporaries * mine * element_bytes, tiling=pointwise if is_pointwise(op) else None,
+                temporary_bytes=temporaries * mine * element_bytes, tiling=pointwise if is_pointwise(op) else tiling,
             ),
         )
 

@@ -229,10 +229,12 @@ def _serves(op: Op) -> bool:
 
 _LOWER_GRAD = lower_update(_width, _num_indices, indexed.embedding_gradient)
 register(
-    OpSpec("aten.embedding.default", "embedding", lower_take(_width, indexed.embedding), _emit_embedding, supports=_serves),
+    OpSpec("aten.embedding.default", "embedding", lower_take(_width, indexed.embedding), _emit_embedding,
+           supports=_serves),
     OpSpec("aten.embedding_dense_backward.default", "embedding_grad", _LOWER_GRAD, _emit_embedding_grad,
            supports=_serves),
-    OpSpec("aten.embedding_renorm.default", "embedding_renorm", lower_update(_width, _num_indices), _emit_renorm, supports=_serves),
+    OpSpec("aten.embedding_renorm.default", "embedding_renorm", lower_update(_width, _num_indices), _emit_renorm,
+           supports=_serves),
     OpSpec("aten._embedding_bag.default", "embedding_bag", _lower_bag, _emit_bag, supports=_serves),
     OpSpec("aten._embedding_bag_forward_only.default", "embedding_bag", _lower_bag, _emit_bag, supports=_serves),
     OpSpec("aten._embedding_bag_dense_backward.default", "embedding_bag_grad", _lower_bag_grad, _emit_bag_grad,

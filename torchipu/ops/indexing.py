@@ -510,8 +510,8 @@ _along("index_add.default", "index_copy.default", "index_fill.int_Scalar", "inde
 _LOWER_INDEX_PUT = lower_update(_row_of_indexed, lambda op: prod(_index_shape(op)), indexed.index_put)
 register(
     OpSpec("aten.gather.default", "gather", lower_take(_one, indexed.gather), _emit_gather, supports=_has_lines),
-    OpSpec("aten.index_select.default", "index_select", lower_take(_row_along, indexed.index_select), _emit_index_select,
-           supports=_has_index),
+    OpSpec("aten.index_select.default", "index_select", lower_take(_row_along, indexed.index_select),
+           _emit_index_select, supports=_has_index),
     OpSpec("aten.take.default", "take", lower_take(_one, indexed.take), _emit_take, supports=_has_index),
     OpSpec("aten.put.default", "put", lower_update(_one, _num_indices, indexed.put), _emit_put, supports=_has_index),
 )

@@ -119,14 +119,12 @@ def _index_of(op: Op) -> tuple[list[int], tuple[int, ...], tuple[Index, ...]]:
     tensors = [tensor for tensor in given if tensor is not None]
     shape = np.broadcast_shapes(*(tensor.shape for tensor in tensors))
     extents = [op.needed("self").shape[dim] for dim in dims]
-    numbers = tuple(
-        Index(
-            Lines(f"indices.{place}", np.zeros(1, np.int64), offsets(shape, _aligned(tensor.shape, shape)), is_shared=True),
-            tensor, extents[place], prod(extents[place + 1 :]), wraps=True,
-        )
-        for place, tensor in enumerate(tensors)
-    )
-    return dims, shape, numbers
+    numbers = []
+    for place, tensor in enumerate(tensors):
+        steps = offsets(shape, _aligned(tensor.shape, shape))
+        lines = Lines(f"indices.{place}", np.zeros(1, np.int64), steps, is_shared=True)
+        numbers.append(Index(lines, tensor, extents[place], prod(extents[place + 1 :]), wraps=True))
+    return dims, shape, tuple(numbers)
 
 
 def _leading(dims: Sequence[int]) -> int:

@@ -42,7 +42,9 @@ class Lines:
     steps: Numbers
     is_shared: bool = False
 
-    def region(self, blocks: Blocks, *, whole: bool = False, around: bool = False, dtype: DType | None = None) -> Region:
+    def region(
+        self, blocks: Blocks, *, whole: bool = False, around: bool = False, dtype: DType | None = None,
+    ) -> Region:
         """Return what each vertex has of its lines, one line behind the other.
 
         Args:
@@ -52,7 +54,9 @@ class Lines:
             dtype: Of partials.
         """
         count = len(blocks.tiles)
-        low, high = (np.zeros(count, np.int64), np.full(count, len(self.steps))) if whole else (blocks.begin, blocks.end)
+        low, high = blocks.begin, blocks.end
+        if whole:
+            low, high = np.zeros_like(low), np.full_like(low, len(self.steps))
         first, last = (np.zeros_like(low), np.ones_like(low)) if self.is_shared else (blocks.first, blocks.last)
         rows = last - first
         ends = np.concatenate(([0], np.cumsum(rows)))
@@ -67,12 +71,12 @@ class Lines:
             elements = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
             return listed(self.name, elements, rows * (high - low + 2 * around), dtype)
         begin = starts + (self.steps[np.minimum(low, len(self.steps) - 1)][vertex] if len(self.steps) else 0)
-        runs = begin, (high - low)[vertex], np.full(len(begin), strides[0] if len(strides) else 1)
+        runs: list[Numbers] = [begin, (high - low)[vertex], np.full(len(begin), strides[0] if len(strides) else 1)]
         if around:
             outside = np.full(len(begin), PAD), np.ones_like(begin), np.ones_like(begin)
-            runs = tuple(np.stack((pad, run, pad), 1).reshape(-1) for pad, run in zip(outside, runs, strict=True))
+            runs = [np.stack((pad, run, pad), 1).reshape(-1) for pad, run in zip(outside, runs, strict=True)]
             ends = 3 * ends
-        return Region(self.name, *runs, ends, dtype)
+        return Region(self.name, runs[0], runs[1], runs[2], ends, dtype)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -161,8 +165,9 @@ def looked_up(look_of: Callable[[Op], Look]) -> Callable[[Op, TileMapping, int],
         blocks = blocks_of(runs, len(look.result.starts), len(look.result.steps))
         reads = (look.table.region(blocks, whole=True), *(one.lines.region(blocks) for one in look.index))
         sizes = np.stack((blocks.last - blocks.first, blocks.end - blocks.begin), 1)
+        write = look.result.region(blocks)
         return VertexSet(
-            blocks.tiles, reads, (look.result.region(blocks),), sizes, lambda sizes: _code_of_look(look, op.outputs[0], sizes)
+            blocks.tiles, reads, (write,), sizes, lambda sizes: _code_of_look(look, op.outputs[0], sizes)
         )
 
     return tiling
@@ -175,10 +180,10 @@ def _code_of_look(look: Look, result: Tensor, sizes: Sizes) -> Graph:
     given = _given(look.index, lines, places)
     ops, number = _joined(look.index, given)
     if look.index[0].lines.is_shared:
-        ops.append(Op("index_select", (table, number), (made,), {"dim": 1}, "aten.index_select.default", ("self", "index")))
+        kind, attrs = "index_select", {"dim": 1}
     else:
-        attrs = {"dim": 1, "sparse_grad": False}
-        ops.append(Op("gather", (table, number), (made,), attrs, "aten.gather.default", ("self", "index")))
+        kind, attrs = "gather", {"dim": 1, "sparse_grad": False}
+    ops.append(Op(kind, (table, number), (made,), attrs, f"aten.{kind}.default", ("self", "index")))
     return Graph("vertex", (table, *given), (made,), tuple(ops))
 
 

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchipu._kernels.abi import run_vertices
 from torchipu.device.tiles.kernels import tile_kernel
 from torchipu.device.tilings.fills import constant
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping
-from torchipu.ir.region import PAD, Numbers, Region, listed
+from torchipu.ir.region import PAD, Numbers, listed
 from torchipu.ir.types import DType
 from torchipu.ir.vertices import Sizes, VertexSet, code_of, local, one_a_run
 
@@ -44,7 +45,7 @@ def _of_numbers(op: Op) -> Op:
     return replace(op, inputs=inputs, outputs=outputs)
 
 
-def _computed(op: Op, operands: Sequence[Numbers]) -> list[Numbers]:
+def _computed(op: Op, operands: Sequence[NDArray[np.int32]]) -> list[NDArray[np.int32]]:
     """Return what the tile kernel of an op on whole numbers makes of them."""
     kernel = tile_kernel(code_of(op))
     results = [np.zeros(max(1, tensor.num_elements), np.int32) for tensor in op.outputs]
@@ -84,7 +85,8 @@ def moved(op: Op, runs: TileMapping, part: int = 0, *, result: int = 0) -> Verte
         writes.append(listed(label, places[mine], counts))
         tensors.append(tensor)
     sizes = np.stack([region.counts() for region in reads], 1)
-    return VertexSet(tiles, tuple(reads), tuple(writes), sizes, lambda sizes: _copies(tensors, op.outputs[result], sizes))
+    made = op.outputs[result]
+    return VertexSet(tiles, tuple(reads), tuple(writes), sizes, lambda sizes: _copies(tensors, made, sizes))
 
 
 def _within(values: Numbers | None, begin: Numbers, end: Numbers) -> Numbers:
@@ -112,7 +114,9 @@ def _by_operand(op: Op, sources: Numbers) -> list[tuple[Tensor, str, Numbers, in
 
 def _copies(tensors: Sequence[Tensor], result: Tensor, sizes: Sizes) -> Graph:
     """Return code that copies each operand, in the type of the result."""
-    inputs = tuple(local(tensor, count, name=f"in{n}") for n, (tensor, count) in enumerate(zip(tensors, sizes, strict=True)))
+    inputs = tuple(
+        local(tensor, count, name=f"in{n}") for n, (tensor, count) in enumerate(zip(tensors, sizes, strict=True))
+    )
     outputs = tuple(local(result, count, name=f"out{n}") for n, count in enumerate(sizes))
     return Graph("vertex", inputs, outputs, tuple(map(copy, inputs, outputs)))
 
@@ -155,8 +159,3 @@ def put_in(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
         tiles, (read,), (write,), counts.reshape(-1, 1),
         lambda sizes: _copies(op.inputs[:1], op.outputs[0], sizes),
     )
-
-
-def region_of(name: str, elements: Numbers, begin: Numbers, end: Numbers, pad: float = 0.0) -> Region:
-    """Return a region in which each vertex touches those of a list of elements that lie in its range of the list."""
-    return listed(name, _within(elements, begin, end), end - begin, pad=pad)

@@ -190,9 +190,7 @@ def overlaps(windows_of: Callable[[Op], Op]) -> tuple[Callable[[Op, TileMapping,
             taken, made = local(source, sizes[0], width, name="terms"), local(result, sizes[0], name="out")
             return Graph("vertex", (taken,), (made,), (weighted_sum(taken, made),))
 
-        return VertexSet(
-            tiles, (listed(MOVED, terms, (high - low) * width, source.dtype),), (listed("out", sums.results, high - low),),
-            (high - low).reshape(-1, 1), code,
-        )
+        read = listed(MOVED, terms, (high - low) * width, source.dtype)
+        return VertexSet(tiles, (read,), (listed("out", sums.results, high - low),), (high - low).reshape(-1, 1), code)
 
     return filled, brought, added
