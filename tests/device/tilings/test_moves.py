@@ -40,7 +40,6 @@ def trained(function: Callable[[X], X], *shape: int, dtype: torch.dtype = torch.
 
 
 MOVES: list[tuple[str, Callable[[X], X], tuple[int, ...]]] = [
-    ("clone", lambda x: x.permute(2, 0, 1).reshape(9, -1).cumsum(1), (5, 7, 9)),
     ("cat", lambda x: torch.cat([x, x[:, :2] * 2, x[:, 3:4]], 1), (5, 7, 9)),
     ("cat", lambda x: torch.cat([x, x], -1), (33, 17)),
     ("stack", lambda x: torch.stack([x, x * 2, -x], 1), (5, 7)),
@@ -66,6 +65,14 @@ MOVES: list[tuple[str, Callable[[X], X], tuple[int, ...]]] = [
 def test_moves(name: str, function: Callable[[X], X], shape: tuple[int, ...], dtype: torch.dtype) -> None:
     machine = trained(function, *shape, dtype=dtype)
     served(machine, f"aten.{name}.default")
+
+
+def test_clone() -> None:
+    class Copies(torch.nn.Module):
+        def forward(self, x: X) -> X:
+            return x.permute(0, 2, 1).clone(memory_format=torch.contiguous_format)
+
+    served(judge(Copies(), torch.randn(5, 7, 33)), "aten.clone.default")
 
 
 def test_gradients_of_parts() -> None:
