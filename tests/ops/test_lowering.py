@@ -75,4 +75,4 @@ def test_gather_fetches_its_rows_and_their_indices():
 def test_empty_results_lower_to_nothing():
     empty = tensor("e", 0, 4)
     assert lowering.linear_vertices(ADD)(op("add", (empty, empty), tensor("o", 0, 4)), MK2) == ()
-    assert lowering.fill_vertices(op("add", (), tensor("o", 0)), MK2) == ()
+    assert lowering.fill_vertices(None)(op("add", (), tensor("o", 0)), MK2) == ()

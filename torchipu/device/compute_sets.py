@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, zip_longest
 from operator import mul
 from typing import cast
 
 from torchipu.device.codelets import COPY, FILL, STRIDED_COPY, Work, busiest_elements
+from torchipu.device.tilings.moves import moved as moved_elements
 from torchipu.device.tilings.pointwise import is_pointwise, pointwise
 from torchipu.device.tilings.reduction import Level, Reduction, reducing
 from torchipu.device.tilings.stage import Stage, staged
@@ -194,7 +196,7 @@ def linear_vertices(
         codelet: What runs.
         grain: Elements that stay together; None for the vector width.
         temporaries: Temporary values of the result's type for each element.
-        tiling: What the vertices are of ops that are not elementwise.
+        tiling: Of ops that are not `pointwise`.
     """
 
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -250,17 +252,30 @@ def copy_vertices(run_elements: Callable[[Op], int | None] | None = None, *, mov
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
         run = run_elements(op) if run_elements else None
         return tuple(
-            copy_set(target, result.num_elements, result.dtype, run_elements=run, moved=moved)
-            for result in op.outputs if result.num_elements
+            replace(
+                copy_set(target, result.num_elements, result.dtype, run_elements=run, moved=moved),
+                tiling=partial(moved_elements, result=place),
+            )
+            for place, result in enumerate(op.outputs) if result.num_elements
         )
 
     return lower
 
 
-def fill_vertices(op: Op, target: Target) -> tuple[Vertices, ...]:
-    """Lower an op that fills its result with a constant."""
-    result = op.outputs[0]
-    return (elementwise_set(target, FILL, result.num_elements, result.dtype),) if result.num_elements else ()
+def fill_vertices(tiling: Tiling | None) -> Lowering:
+    """Return the lowering of an op that fills its result with values that it reads nowhere.
+
+    Args:
+        tiling: Of the vertices.
+    """
+
+    def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
+        result = op.outputs[0]
+        if result.num_elements == 0:
+            return ()
+        return (replace(elementwise_set(target, FILL, result.num_elements, result.dtype), tiling=tiling),)
+
+    return lower
 
 
 def chain_sets(

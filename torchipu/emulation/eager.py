@@ -80,6 +80,14 @@ def _clip_values(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [(gradient * scale).clamp(-limit, limit) / scale]
 
 
+def _weighted_sum(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    (terms,) = tensors
+    weights = op.attrs.get("weights")
+    if weights is not None:
+        terms = terms * torch.tensor(weights, dtype=torch.float64).reshape(terms.shape)
+    return [terms.sum(1)]
+
+
 def _update(kind: Callable[[torch.Tensor, dict[str, float]], torch.optim.Optimizer], states: tuple[str, ...]) -> Any:
     def update(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         def given(name: str) -> Any:
@@ -129,6 +137,7 @@ OWN: dict[str, Callable[[Op, list[torch.Tensor]], list[torch.Tensor]]] = {
     "ipu.fill_zero.default": lambda op, tensors: [torch.zeros_like(tensors[0])],
     "ipu.sum_squares.default": lambda op, tensors: [tensors[0].square().sum().reshape(1)],
     "ipu.add_sums.default": lambda op, tensors: [torch.stack(tensors).sum(0)],
+    "ipu.weighted_sum.default": _weighted_sum,
     "ipu.clip_scale.default": _clip,
     "ipu.clip_values.default": _clip_values,
     "ipu.cast.default": lambda op, tensors: [tensors[0]],

@@ -7,6 +7,7 @@ import math
 
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import linear_vertices
+from torchipu.device.tilings.gates import gated, gated_gradient
 from torchipu.ir.graph import Op
 from torchipu.ops.elementwise import (
     MULTIPLY_ADD,
@@ -189,7 +190,8 @@ def _register_activations() -> None:
     register_maps("softshrink", parametrised("softshrink", "lambd"), estimated_map("SoftShrink", 14, 13))
     register_maps("log_sigmoid_forward", log_sigmoid, softplus)
     register_maps("logit", logit, estimated_map("Logit", 27, 24))
-    register_maps("glu", glu, estimated_map("Glu", 9, 15))
+    gate = linear_vertices(estimated_map("Glu", 9, 15), tiling=gated)
+    register(OpSpec("aten.glu.default", "glu", gate, instruction=glu))
     register_maps("_prelu_kernel", parametrised("prelu", operands=("self", "weight")), estimated_map("PRelu", 4, 4))
     gradient = ("grad_output", "self")
     register_maps(
@@ -207,7 +209,8 @@ def _register_activations() -> None:
     register_maps("_prelu_kernel_backward", prelu_backward, estimated_map("PReluGrad", 8, 8))
     register_maps("rrelu_with_noise_backward", rrelu_backward, ACTIVATION_GRADIENT)
     glu_gradient = estimated_map("GluGrad", 18, 24)
-    register(OpSpec("aten.glu_backward.default", "glu_backward", linear_vertices(glu_gradient), emit_glu_backward))
+    register(OpSpec("aten.glu_backward.default", "glu_backward", linear_vertices(glu_gradient, tiling=gated_gradient),
+                    emit_glu_backward))
     register_maps("gelu_backward", gelu_backward, gelu_gradient)
     register_maps("silu_backward", parametrised("silu_grad", operands=gradient), swish_gradient)
     result = ("grad_output", "output")

@@ -19,6 +19,7 @@ from torchipu._kernels.table.embedding import (
 from torchipu.device.codelets import FILL, MULTI_SLICE, MULTI_UPDATE_ADD
 from torchipu.device.compute_sets import elementwise_set, gather_set
 from torchipu.device.row_access import lower_take, lower_update
+from torchipu.device.tilings import indexed
 from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.host.emit.rows import INDEX_BYTES, bucket, row_grain, take_rows
 from torchipu.ir.graph import Op, Tensor
@@ -226,12 +227,14 @@ def _serves(op: Op) -> bool:
     return not op.flag("sparse") and op.needed("indices").dtype in INDEX_BYTES
 
 
-_LOWER_GRAD = lower_update(_width, _num_indices)
+_LOWER_GRAD = lower_update(_width, _num_indices, indexed.embedding_gradient)
 register(
-    OpSpec("aten.embedding.default", "embedding", lower_take(_width), _emit_embedding, supports=_serves),
+    OpSpec("aten.embedding.default", "embedding", lower_take(_width, indexed.embedding), _emit_embedding,
+           supports=_serves),
     OpSpec("aten.embedding_dense_backward.default", "embedding_grad", _LOWER_GRAD, _emit_embedding_grad,
            supports=_serves),
-    OpSpec("aten.embedding_renorm.default", "embedding_renorm", _LOWER_GRAD, _emit_renorm, supports=_serves),
+    OpSpec("aten.embedding_renorm.default", "embedding_renorm", lower_update(_width, _num_indices), _emit_renorm,
+           supports=_serves),
     OpSpec("aten._embedding_bag.default", "embedding_bag", _lower_bag, _emit_bag, supports=_serves),
     OpSpec("aten._embedding_bag_forward_only.default", "embedding_bag", _lower_bag, _emit_bag, supports=_serves),
     OpSpec("aten._embedding_bag_dense_backward.default", "embedding_bag_grad", _lower_bag_grad, _emit_bag_grad,

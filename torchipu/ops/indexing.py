@@ -27,6 +27,7 @@ from torchipu._kernels.table.indexing import (
     TakeStridedInts,
 )
 from torchipu.device.row_access import lower_take, lower_update
+from torchipu.device.tilings import indexed
 from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.host.emit.rows import INDEX_BYTES, arithmetic_type, bucket, outer_of, row_grain, take_rows
 from torchipu.ir.graph import Op
@@ -490,14 +491,14 @@ def _one(op: Op) -> int:
 
 # --------------------------------------------------------------------------- records
 def _scatters(*targets: str) -> None:
-    lower = lower_update(_one, _num_indices)
+    lower = lower_update(_one, _num_indices, indexed.scatter)
     for target in targets:
         name = target.split(".")[0]
         register(OpSpec(f"aten.{target}", name, lower, _emit_scatter, supports=_serves_scatter))
 
 
 def _along(*targets: str) -> None:
-    lower = lower_update(_row_along, _num_indices)
+    lower = lower_update(_row_along, _num_indices, indexed.along)
     for target in targets:
         register(OpSpec(f"aten.{target}", target.split(".")[0], lower, _emit_along, supports=_has_index))
 
@@ -506,15 +507,16 @@ _scatters("scatter.value", "scatter.src", "scatter.reduce", "scatter.value_reduc
           "scatter_reduce.two")
 _along("index_add.default", "index_copy.default", "index_fill.int_Scalar", "index_fill.int_Tensor",
        "index_reduce.default")
-_LOWER_INDEX_PUT = lower_update(_row_of_indexed, lambda op: prod(_index_shape(op)))
+_LOWER_INDEX_PUT = lower_update(_row_of_indexed, lambda op: prod(_index_shape(op)), indexed.index_put)
 register(
-    OpSpec("aten.gather.default", "gather", lower_take(_one), _emit_gather, supports=_has_lines),
-    OpSpec("aten.index_select.default", "index_select", lower_take(_row_along), _emit_index_select,
-           supports=_has_index),
-    OpSpec("aten.take.default", "take", lower_take(_one), _emit_take, supports=_has_index),
-    OpSpec("aten.put.default", "put", lower_update(_one, _num_indices), _emit_put, supports=_has_index),
+    OpSpec("aten.gather.default", "gather", lower_take(_one, indexed.gather), _emit_gather, supports=_has_lines),
+    OpSpec("aten.index_select.default", "index_select", lower_take(_row_along, indexed.index_select),
+           _emit_index_select, supports=_has_index),
+    OpSpec("aten.take.default", "take", lower_take(_one, indexed.take), _emit_take, supports=_has_index),
+    OpSpec("aten.put.default", "put", lower_update(_one, _num_indices, indexed.put), _emit_put, supports=_has_index),
 )
 for _name in ("index.Tensor", "_unsafe_index.Tensor"):
-    register(OpSpec(f"aten.{_name}", "index", lower_take(_row_of_indexed), _emit_index, supports=_has_index_tensors))
+    register(OpSpec(f"aten.{_name}", "index", lower_take(_row_of_indexed, indexed.index_tensors), _emit_index,
+                    supports=_has_index_tensors))
 for _name in ("index_put.default", "_unsafe_index_put.default"):
     register(OpSpec(f"aten.{_name}", "index_put", _LOWER_INDEX_PUT, _emit_index_put, supports=_has_index_tensors))

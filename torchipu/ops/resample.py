@@ -14,11 +14,12 @@ from math import floor, prod
 
 from torchipu._kernels.table.resample import WEIGHTED_TAPS, WeightedTapsInts
 from torchipu.device.codelets import Work, busiest_elements
-from torchipu.device.compute_sets import copy_vertices
+from torchipu.device.compute_sets import copy_vertices, no_vertices
+from torchipu.device.tilings.sums import WEIGHTED_SUM, Along, mapped_along
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.rows import row_grain
 from torchipu.ir.arithmetic import ceil_div
-from torchipu.ir.graph import Op
+from torchipu.ir.graph import Op, operand_labels
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet, Vertices
@@ -218,6 +219,18 @@ def _emit_interpolation(op: Op, plan: HostPlanner) -> None:
     apply_taps(plan, held, _taps_of(op), plan.output(op.outputs[0], DType.FLOAT))
 
 
+def _emit_weighted_sum(op: Op, plan: HostPlanner) -> None:
+    """Add weighted terms up, as a vertex of these ops does."""
+    held, out = plan.value(op.inputs[0], DType.FLOAT), plan.output(op.outputs[0], DType.FLOAT)
+    count, width = held.shape
+    weights = op.attrs.get("weights", (1.0,) * held.num_elements)
+    assert isinstance(weights, tuple)
+    starts = plan.constant(range(0, held.num_elements + 1, width), DType.LONG)
+    sources = plan.constant(range(held.num_elements), DType.LONG)
+    plan.step(WEIGHTED_TAPS, [out], [held, starts, sources, plan.constant(weights, DType.FLOAT)],
+              ints=WeightedTapsInts(count, held.num_elements, 1), items=count, grain=row_grain(width))
+
+
 def _taps_cycles(target: Target, work: Work) -> int:
     """A multiplication and an addition for each tap, a vector at a time."""
     vectors = ceil_div(work["elements"], target.num_workers * work["vector_width"])
@@ -235,9 +248,11 @@ def lower_taps(taps_of: Callable[[Op], dict[int, Taps]]) -> Callable[[Op, Target
         if result.num_elements == 0:
             return ()
         width = target.vector_width(result.dtype.device_bytes)
-        for dim, taps in taps_of(op).items():
-            if taps.is_identity:
-                continue
+        changed = {dim: taps for dim, taps in taps_of(op).items() if not taps.is_identity}
+        held = operand_labels(op)[0]
+        for dim, taps in changed.items():
+            written = "out" if dim == list(changed)[-1] else f"along{dim}"
+            step, held = Along(tuple(shape), dim, taps.rows, held, written), written
             shape[dim] = len(taps.rows)
             elements = prod(shape)
             mine = busiest_elements(target, elements, width, result.dtype.device_bytes)
@@ -245,7 +260,7 @@ def lower_taps(taps_of: Callable[[Op], dict[int, Taps]]) -> Callable[[Op, Target
             gathered = mine * max(1, taps.width) * result.dtype.device_bytes
             sets.append(Vertices(
                 RESAMPLE, elements, _work_of(fixed), grain=width, gathered_bytes=gathered, fragments=taps.width + 1,
-                temporary_bytes=gathered,
+                temporary_bytes=gathered, tiling=mapped_along(step),
             ))
         return tuple(sets)
 
@@ -327,6 +342,7 @@ _INTERPOLATIONS = (
     "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
     "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
 )
+register(OpSpec(WEIGHTED_SUM, "weighted_sum", no_vertices, _emit_weighted_sum))
 for _name in _INTERPOLATIONS:
     for _target in (_name, f"{_name}_backward"):
         register(OpSpec(f"aten.{_target}.default", _target.lstrip("_"), lower_taps(_taps_of), _emit_interpolation,

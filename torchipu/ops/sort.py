@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from torchipu._kernels.table.reduce import REDUCE_INTEGERS, Folding
 from torchipu._kernels.table.sort import (
@@ -21,6 +22,7 @@ from torchipu._kernels.table.sort import (
 )
 from torchipu.device.codelets import Work, busiest_elements, element_codelet, reduction_codelet
 from torchipu.device.compute_sets import reduction_sets
+from torchipu.device.tilings.ranks import Groups, Ranking, Stage, blocks_of, chunks_of, pairs_of, ranked, rows_around
 from torchipu.host.emit.reduce import emit_exact, emit_reduction
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -48,11 +50,22 @@ COUNT = element_codelet("popops::Histogram", 12, 12, source="estimate")
 ADD = reduction_codelet("popops::Reduce<add>")
 
 
-def _bitonic_sets(target: Target, elements: int, length: int, dtype: DType) -> list[Vertices]:
+def _bitonic_sets(
+    target: Target, elements: int, length: int, dtype: DType, ranking: Ranking | None = None,
+    begin: Stage | None = None,
+) -> list[Vertices]:
     """Return the stages of a bitonic sort of rows; values travel with their positions.
 
     Stages whose partners lie on one tile exchange nothing. They follow one another without an exchange, so that those
     of one round are one compute set.
+
+    Args:
+        target: The machine.
+        elements: Of all rows.
+        length: Of a row.
+        dtype: Element type of the values.
+        ranking: What is sorted; None for ops that do not want rows in order.
+        begin: A set that comes before and leaves its rows shorter.
     """
     levels = max(0, math.ceil(math.log2(max(1, length))))
     width = target.vector_width(dtype.device_bytes)
@@ -65,6 +78,8 @@ def _bitonic_sets(target: Target, elements: int, length: int, dtype: DType) -> l
         return lambda count: {"elements": count * levels_here, **fixed}
 
     sets: list[Vertices] = []
+    groups: list[list[Groups]] = []
+    held = length if begin is None else begin.going()
     for level in range(1, levels + 1):
         here = min(level, local)
         sets += [
@@ -73,14 +88,23 @@ def _bitonic_sets(target: Target, elements: int, length: int, dtype: DType) -> l
                 gathered_bytes=mine * pair_bytes, temporary_bytes=mine * pair_bytes,
             )
         ] * (level - here)
+        groups += [pairs_of(held, level, step) for step in range(level - here)]
         if here:
             sets.append(Vertices(
                 COMPARE_SWAP, elements, local_work(here), grain=width, temporary_bytes=mine * 4,
             ))
-    return sets
+            groups.append(blocks_of(held, 1 << here))
+    if ranking is None:
+        return sets
+    first = 0 if begin is None else 1
+    stages = [
+        Stage(tuple(found), first + place, held, is_last=place == len(sets) - 1) for place, found in enumerate(groups)
+    ]
+    return [replace(one, tiling=ranked(ranking, stage)) for one, stage in zip(sets, stages, strict=True)]
 
 
-def _lower_sort(op: Op, target: Target) -> tuple[Vertices, ...]:
+def _lower_ranks(op: Op, target: Target) -> tuple[Vertices, ...]:
+    """Lower what takes one element of each row in order: the whole row is sorted."""
     source = op.inputs[0]
     if not source.num_elements:
         return ()
@@ -88,24 +112,37 @@ def _lower_sort(op: Op, target: Target) -> tuple[Vertices, ...]:
     return tuple(_bitonic_sets(target, source.num_elements, length, source.dtype))
 
 
+def _lower_sort(op: Op, target: Target) -> tuple[Vertices, ...]:
+    source = op.inputs[0]
+    if not source.num_elements:
+        return ()
+    outer, length, inner = _rows(op, source)
+    rows = rows_around(outer, length, inner)
+    ranking = Ranking(rows, rows, op.flag("descending"))
+    return tuple(_bitonic_sets(target, source.num_elements, length, source.dtype, ranking))
+
+
 def _lower_topk(op: Op, target: Target) -> tuple[Vertices, ...]:
     """Lower to a heap on each tile over its share of a row, then a sort of what the tiles kept."""
     source = op.inputs[0]
     if not source.num_elements or not op.outputs[0].num_elements:
         return ()
-    _, length, _ = _rows(op, source)
+    outer, length, inner = _rows(op, source)
     rows = source.num_elements // length
     kept = max(1, op.outputs[0].num_elements // rows)
     width = target.vector_width(source.dtype.device_bytes)
     mine = busiest_elements(target, source.num_elements, width, source.dtype.device_bytes)
-    candidates = min(length, kept * max(1, length // max(1, mine)))
+    shares = max(1, length // max(1, mine))
+    candidates = min(length, kept * shares)
     fixed = {"vector_width": width, "element_bytes": source.dtype.device_bytes}
     per_element = max(1, round((13 + 20 * math.log(max(1, kept))) / 60))
+    ranking = Ranking(rows_around(outer, length, inner), rows_around(outer, kept, inner), op.flag("largest"))
+    begin = Stage(tuple(chunks_of(length, shares)), 0, length, kept, is_last=candidates == 1)
     heap = Vertices(
         HEAP, source.num_elements, lambda count: {"elements": count * per_element, **fixed}, grain=width,
-        temporary_bytes=8 * kept,
+        temporary_bytes=8 * kept, tiling=ranked(ranking, begin),
     )
-    return (heap, *_bitonic_sets(target, rows * candidates, candidates, source.dtype))
+    return (heap, *_bitonic_sets(target, rows * candidates, candidates, source.dtype, ranking, begin))
 
 
 def _lower_search(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -245,9 +282,9 @@ def _record(
 
 _record("sort sort.stable", _lower_sort, sort)
 _record("topk", _lower_topk, sort)
-_record("kthvalue", _lower_sort, select(Selection.RANK), _has_rows)
-_record("median median.dim", _lower_sort, select(Selection.MEDIAN), _has_rows)
-_record("nanmedian nanmedian.dim", _lower_sort, select(Selection.NAN_MEDIAN), _has_rows)
-_record("mode", _lower_sort, select(Selection.MODE), _has_rows)
+_record("kthvalue", _lower_ranks, select(Selection.RANK), _has_rows)
+_record("median median.dim", _lower_ranks, select(Selection.MEDIAN), _has_rows)
+_record("nanmedian nanmedian.dim", _lower_ranks, select(Selection.NAN_MEDIAN), _has_rows)
+_record("mode", _lower_ranks, select(Selection.MODE), _has_rows)
 _record("searchsorted.Tensor searchsorted.Scalar bucketize.Tensor bucketize.Scalar", _lower_search, search)
 _record("histc", _lower_histogram, histogram, dtypes=FLOATING)

@@ -14,14 +14,16 @@ from torchipu._kernels.table.copy import (
     LinspaceScalars,
 )
 from torchipu.device.compute_sets import copy_vertices, fill_vertices, no_vertices
+from torchipu.device.tilings.fills import filled, numbered
 from torchipu.host.emit.copy import COPY_SHARE, emit_copy, emit_fill
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.chain import broadcast, collapse
-from torchipu.optable.codelet import Lowering
+from torchipu.optable.codelet import Lowering, Vertices
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import OpSpec, register
+from torchipu.target import Target
 
 
 # --------------------------------------------------------------------------- views without copies
@@ -365,6 +367,11 @@ def linspace(op: Op, plan: HostPlanner) -> None:
 
 
 # --------------------------------------------------------------------------- records
+def lower_linspace(op: Op, target: Target) -> tuple[Vertices, ...]:
+    """Lower as a fill; whole numbers are rounded from what only the sum of all steps gives, on one tile."""
+    return fill_vertices(numbered if op.outputs[0].dtype.is_floating else None)(op, target)
+
+
 def _records(targets: str, emit: Callable[[Op, HostPlanner], None], lower: Lowering, *, is_view: bool = False) -> None:
     for target in targets.split():
         name, _, overload = target.partition(".")
@@ -405,14 +412,14 @@ _records("select_backward", select_backward, MOVE)
 _records("repeat", repeat, MOVE)
 _records("flip", flip, copy_vertices(lambda op: 1))
 _records("roll", roll, MOVE)
-_records("full full_like new_full", full("fill_value"), fill_vertices)
-_records("scalar_tensor", full("s"), fill_vertices)
-_records("fill.Scalar fill.Tensor", full("value"), fill_vertices)
-_records("ones ones_like new_ones", full(None, 1), fill_vertices)
+_records("full full_like new_full", full("fill_value"), fill_vertices(filled("fill_value")))
+_records("scalar_tensor", full("s"), fill_vertices(filled("s")))
+_records("fill.Scalar fill.Tensor", full("value"), fill_vertices(filled("value")))
+_records("ones ones_like new_ones", full(None, 1), fill_vertices(filled(None, 1)))
 _records(
     "zeros zeros_like new_zeros zero empty.memory_format empty_permuted empty_like new_empty new_empty_strided "
     "empty_strided _efficientzerotensor",
-    full(None, 0), fill_vertices,
+    full(None, 0), fill_vertices(filled(None, 0)),
 )
-_records("arange arange.start arange.start_step", arange, fill_vertices)
-_records("linspace", linspace, fill_vertices)
+_records("arange arange.start arange.start_step", arange, fill_vertices(numbered))
+_records("linspace", linspace, lower_linspace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
 
@@ -9,13 +10,15 @@ from torchipu._kernels.table.copy import TRIANGLE, TriangleInts
 from torchipu._kernels.table.resample import ADD_STRIDED, AddStridedInts
 from torchipu.device.codelets import FILL, vector_codelet
 from torchipu.device.compute_sets import copy_set, copy_vertices, elementwise_set, no_vertices
+from torchipu.device.tilings.moves import around, put_in
+from torchipu.device.tilings.sums import overlaps
 from torchipu.host.emit.copy import COPY_SHARE, emit_copy, emit_fill
 from torchipu.host.emit.rows import row_grain
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.view import diagonal_of
 from torchipu.optable.chain import collapse
-from torchipu.optable.codelet import Vertices
+from torchipu.optable.codelet import Lowering, Vertices
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import Constraint, OpSpec, register
@@ -218,17 +221,39 @@ def _lower_zeros_and_copy(op: Op, target: Target) -> tuple[Vertices, ...]:
     if result.num_elements == 0 or part.num_elements == 0:
         return ()
     filled = elementwise_set(target, FILL, result.num_elements, result.dtype)
-    return filled, copy_set(target, part.num_elements, part.dtype, run_elements=1)
+    copied = copy_set(target, part.num_elements, part.dtype, run_elements=1)
+    return replace(filled, tiling=around), replace(copied, tiling=put_in)
 
 
-def _lower_overlaps(op: Op, target: Target) -> tuple[Vertices, ...]:
-    """Lower sums of windows: zeros, an exchange of the windows, and one addition for each element of them."""
-    result, part = op.outputs[0], op.inputs[0]
-    if result.num_elements == 0 or part.num_elements == 0:
-        return ()
-    filled = elementwise_set(target, FILL, result.num_elements, result.dtype)
-    moved = copy_set(target, part.num_elements, part.dtype, run_elements=max(1, part.shape[-1]))
-    return filled, moved, elementwise_set(target, _SCALED_ADD, part.num_elements, part.dtype)
+def _lower_overlaps(windows_of: Callable[[Op], Op]) -> Lowering:
+    """Return the lowering of sums of windows: zeros, an exchange, and one addition for each element of the windows.
+
+    Args:
+        windows_of: Gives the op that takes the windows.
+    """
+    tilings = overlaps(windows_of)
+
+    def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
+        result, part = op.outputs[0], op.inputs[0]
+        if result.num_elements == 0 or part.num_elements == 0:
+            return ()
+        sets = (
+            elementwise_set(target, FILL, result.num_elements, result.dtype),
+            copy_set(target, part.num_elements, part.dtype, run_elements=max(1, part.shape[-1])),
+            elementwise_set(target, _SCALED_ADD, part.num_elements, part.dtype),
+        )
+        return tuple(replace(one, tiling=tiling) for one, tiling in zip(sets, tilings, strict=True))
+
+    return lower
+
+
+def _windows_of_unfold(op: Op) -> Op:
+    attrs = {"dimension": op.integer("dim"), "size": op.integer("size"), "step": op.integer("step")}
+    return Op("unfold", op.outputs, op.inputs, attrs, "aten.unfold.default", ("self",))
+
+
+def _windows_of_image(op: Op) -> Op:
+    return Op("im2col", op.outputs, op.inputs, op.attrs, "aten.im2col.default", ("self",))
 
 
 def _row_of_result(op: Op) -> int:
@@ -246,10 +271,11 @@ for _name in ("as_strided", "as_strided_copy"):
     register(OpSpec(f"aten.{_name}.default", _name, no_vertices, _emit_as_strided, is_view=True,
                     constraints=(WITHIN,)))
 register(
-    OpSpec("aten.unfold_backward.default", "unfold_backward", _lower_overlaps, _emit_unfold_grad,
+    OpSpec("aten.unfold_backward.default", "unfold_backward", _lower_overlaps(_windows_of_unfold), _emit_unfold_grad,
            supports=_is_floating),
     OpSpec("aten.im2col.default", "im2col", _MOVE, _emit_im2col),
-    OpSpec("aten.col2im.default", "col2im", _lower_overlaps, _emit_col2im, supports=_is_floating),
+    OpSpec("aten.col2im.default", "col2im", _lower_overlaps(_windows_of_image), _emit_col2im,
+           supports=_is_floating),
     OpSpec("aten.as_strided_scatter.default", "as_strided_scatter", _PICK, _emit_as_strided_scatter,
            constraints=(WITHIN,), supports=_is_injective),
     OpSpec("aten.diagonal_scatter.default", "diagonal_scatter", _PICK, _emit_diagonal_scatter),

@@ -62,7 +62,7 @@ class Judged(Machine):
         wanted = super()._computed(group, fields, place)
         groups = self._groups[id(op)]
         for tensor, given, found in zip(op.outputs, wanted, simulate(groups, operands, kernels=False), strict=True):
-            np.testing.assert_allclose(found, given[0], 1e-9, _scale(given[0], 1e-9), err_msg=f"{op.target} {tensor}")
+            np.testing.assert_allclose(found, given[0], 1e-9, scale_of(given[0], 1e-9), err_msg=f"{op.target} {tensor}")
         self._by_kernels(op, groups, operands)
         return wanted
 
@@ -72,8 +72,7 @@ class Judged(Machine):
         with np.errstate(over="ignore"):
             typed = [np.asarray(value).astype(BITS[tensor.dtype])
                      for tensor, value in zip(op.inputs, operands, strict=True)]
-        again = [value.astype(np.float64) if value.dtype.kind == "f" else np.asarray(given)
-                 for value, given in zip(typed, operands, strict=True)]
+        again = [widened(tensor, value) for tensor, value in zip(op.inputs, typed, strict=True)]
         wanted = evaluate(op, again)
         try:
             results = simulate(groups, typed, kernels=True)
@@ -83,10 +82,18 @@ class Judged(Machine):
         for tensor, given, found in zip(op.outputs, wanted, results, strict=True):
             bound = TOLERANCE.get(tensor.dtype, 0.0)
             np.testing.assert_allclose(found.astype(np.float64), np.asarray(given, np.float64), bound,
-                                       _scale(np.asarray(given, np.float64), bound), err_msg=f"{op.target} {tensor}")
+                                       scale_of(np.asarray(given, np.float64), bound), err_msg=f"{op.target} {tensor}")
 
 
-def _scale(values: np.ndarray, bound: float) -> float:
+def widened(tensor: Tensor, value: np.ndarray) -> np.ndarray:
+    """Return what tile memory holds as the types that PyTorch computes with here."""
+    if value.dtype.kind == "f":
+        return value.astype(np.float64)
+    return value.astype(np.int64) if tensor.dtype is DType.LONG else value
+
+
+def scale_of(values: np.ndarray, bound: float) -> float:
+    """Return the error that a bound allows beside values as large as these."""
     finite = values[np.isfinite(values)] if values.dtype.kind == "f" else values
     return bound * (float(np.abs(finite).max(initial=0.0)) + 1e-30)
 

@@ -220,7 +220,7 @@ def _given(op: Op, begin: Numbers, end: Numbers) -> tuple[Region, ...]:
     return tuple(reads)
 
 
-def _masked(op: Op, sizes: Sizes, *more: Tensor) -> tuple[Code, Tensor]:
+def _masked(op: Op, sizes: Sizes, *more: Tensor) -> tuple[LocalOps, Tensor]:
     """Return code that has added the mask, if there is one, to the scores of some rows."""
     shape = (sizes[0], Heads.of(op).keys)
     value, mask = Tensor("scores", shape, DType.FLOAT), op.operand("attn_mask")

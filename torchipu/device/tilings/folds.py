@@ -141,7 +141,7 @@ def _join_moments(code: LocalOps, values: list[Tensor], types: Sequence[DType], 
 
 def _of_self(
     op: Op, dims: Dims, begin: Folding, join: Folding, partials: Sequence[tuple[str, DType]],
-    finish: Callable[[Code, list[Tensor]], Sequence[Tensor]] | None = None,
+    finish: Callable[[LocalOps, list[Tensor]], Sequence[Tensor]] | None = None,
 ) -> Reduction:
     source = op.inputs[0]
     return Reduction(

@@ -9,8 +9,8 @@ from math import prod
 import numpy as np
 
 from torchipu.device.tilings.blocks import blocks, tile_of_each
-from torchipu.device.tilings.local_ops import LocalOps
 from torchipu.device.tilings.cut import GROUPS, INPUTS, OUTPUTS, POSITIONS, Cut
+from torchipu.device.tilings.local_ops import LocalOps
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import Numbers, Region, listed

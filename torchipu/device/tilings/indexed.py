@@ -1,0 +1,251 @@
+"""Which lines ops of indices look up or update; see ``lines``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from torchipu.device.tilings.lines import Index, Lines, Look, Update
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.region import Numbers
+
+
+def offsets(sizes: Sequence[int], strides: Sequence[int]) -> Numbers:
+    """Return where elements of a strided array lie, counted from its first one, in row-major order."""
+    found = np.zeros(1, np.int64)
+    for size, stride in zip(sizes, strides, strict=True):
+        found = (found[:, None] + np.arange(size, dtype=np.int64) * stride).reshape(-1)
+    return found
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def _aligned(shape: Sequence[int], wanted: Sequence[int]) -> tuple[int, ...]:
+    """Return strides with which a row-major array shows a shape that it is broadcast to."""
+    shown = shape[max(0, len(shape) - len(wanted)) :]  # leading dimensions of size 1
+    strides = [0 if size == 1 else stride for size, stride in zip(shown, _strides(shown), strict=True)]
+    return (*(0,) * (len(wanted) - len(shown)), *strides)
+
+
+def _around(name: str, shape: Sequence[int], dim: int, places: int, *, of: Sequence[int] | None = None) -> Lines:
+    """Return the lines of a dimension, so many places of each, of all others what a smaller array reaches."""
+    reached, strides = shape if of is None else of, _strides(shape)
+    others = [other for other in range(len(shape)) if other != dim]
+    starts = offsets([reached[other] for other in others], [strides[other] for other in others])
+    return Lines(name, starts, offsets([places], [strides[dim]]))
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tensor.shape or (1,)
+
+
+def _dim(op: Op, shape: Sequence[int]) -> int:
+    return op.integer("dim") % len(shape)
+
+
+def _of_all_lines(name: str, tensor: Tensor, extent: int, *, wraps: bool = False) -> Index:
+    """Return an index that all lines share."""
+    steps = np.arange(tensor.num_elements, dtype=np.int64)
+    return Index(Lines(name, np.zeros(1, np.int64), steps, is_shared=True), tensor, extent, wraps=wraps)
+
+
+def _flat(name: str, count: int) -> Lines:
+    """Return all elements of a value as one line."""
+    return Lines(name, np.zeros(1, np.int64), np.arange(count, dtype=np.int64))
+
+
+# --------------------------------------------------------------------------- look-ups
+def embedding(op: Op) -> Look:
+    """Rows of a table."""
+    table, index = op.needed("weight"), op.needed("indices")
+    rows, width = table.shape
+    result = _around("out", (index.num_elements, width), 0, index.num_elements)
+    return Look(_around("weight", table.shape, 0, rows), table, (_of_all_lines("indices", index, rows),), result)
+
+
+def index_select(op: Op) -> Look:
+    """Places along a dimension."""
+    table, index, result = op.needed("self"), op.needed("index"), op.outputs[0]
+    shape = _shape(table)
+    dim = _dim(op, shape)
+    return Look(
+        _around("self", shape, dim, shape[dim]), table, (_of_all_lines("index", index, shape[dim]),),
+        _around("out", _shape(result), dim, index.num_elements),
+    )
+
+
+def gather(op: Op) -> Look:
+    """Places along a dimension, of each line its own."""
+    table, index = op.needed("self"), op.needed("index")
+    shape, chosen = _shape(table), _shape(index)
+    dim = _dim(op, shape)
+    number = Index(_around("index", chosen, dim, chosen[dim]), index, shape[dim])
+    return Look(
+        _around("self", shape, dim, shape[dim], of=chosen), table, (number,), _around("out", chosen, dim, chosen[dim])
+    )
+
+
+def take(op: Op) -> Look:
+    """Places in the flattened tensor."""
+    table, index = op.needed("self"), op.needed("index")
+    number = _of_all_lines("index", index, table.num_elements, wraps=True)
+    return Look(_flat("self", table.num_elements), table, (number,), _flat("out", index.num_elements))
+
+
+def index_tensors(op: Op) -> Look:
+    """Places along several dimensions."""
+    table, result = op.needed("self"), op.outputs[0]
+    dims, shape, numbers = _index_of(op)
+    strides = _strides(result.shape)
+    lead = _leading(dims)
+    here = range(lead, lead + len(shape))
+    others = [dim for dim in range(len(result.shape)) if dim not in here]
+    lines = Lines(
+        "out", offsets([result.shape[dim] for dim in others], [strides[dim] for dim in others]),
+        offsets(shape, [strides[dim] for dim in here]),
+    )
+    return Look(_of_dims("self", table.shape, dims), table, numbers, lines)
+
+
+def _index_of(op: Op) -> tuple[list[int], tuple[int, ...], tuple[Index, ...]]:
+    """Return the dimensions that index tensors choose from, the shape that these go to, and the tensors."""
+    given = op.operand_list("indices")
+    dims = [dim for dim, tensor in enumerate(given) if tensor is not None]
+    tensors = [tensor for tensor in given if tensor is not None]
+    shape = np.broadcast_shapes(*(tensor.shape for tensor in tensors))
+    extents = [op.needed("self").shape[dim] for dim in dims]
+    numbers = []
+    for place, tensor in enumerate(tensors):
+        steps = offsets(shape, _aligned(tensor.shape, shape))
+        lines = Lines(f"indices.{place}", np.zeros(1, np.int64), steps, is_shared=True)
+        numbers.append(Index(lines, tensor, extents[place], prod(extents[place + 1 :]), wraps=True))
+    return dims, shape, tuple(numbers)
+
+
+def _leading(dims: Sequence[int]) -> int:
+    """Return how many dimensions lie before those of the index: none where the indexed ones are not neighbours."""
+    return dims[0] if list(dims) == list(range(dims[0], dims[0] + len(dims))) else 0
+
+
+def _of_dims(name: str, shape: Sequence[int], dims: Sequence[int]) -> Lines:
+    """Return the lines of several dimensions together."""
+    strides = _strides(shape)
+    others = [dim for dim in range(len(shape)) if dim not in dims]
+    return Lines(
+        name, offsets([shape[dim] for dim in others], [strides[dim] for dim in others]),
+        offsets([shape[dim] for dim in dims], [strides[dim] for dim in dims]),
+    )
+
+
+# --------------------------------------------------------------------------- updates
+Joined = tuple[list[Op], Tensor]
+
+
+def embedding_gradient(op: Op) -> Update:
+    """Sum rows of a gradient into those of a table."""
+    grad, index, result = op.needed("grad_output"), op.needed("indices"), op.outputs[0]
+    rows, width = result.shape
+
+    def join(base: Tensor, number: Tensor, source: Tensor | None, before: int) -> Joined:
+        assert source is not None
+        lines, places = base.shape
+        padding = op.integer("padding_idx") - before
+        attrs = {**op.attrs, "num_weights": places, "padding_idx": padding if 0 <= padding < places else -1}
+        across = Tensor("across", (source.shape[1], lines), source.dtype)
+        summed = Tensor("summed", (places, lines), base.dtype)
+        back, made = (Tensor(name, base.shape, base.dtype) for name in ("back", "made"))
+        return [
+            Op("t", (source,), (across,), {}, "aten.t.default", ("self",)),
+            replace(op, inputs=(across, number), outputs=(summed,), attrs=attrs),
+            Op("t", (summed,), (back,), {}, "aten.t.default", ("self",)),
+            Op("add", (base, back), (made,), {"alpha": 1}, "aten.add.Tensor", ("self", "other")),
+        ], made
+
+    return Update(
+        _around("out", result.shape, 0, rows), (_of_all_lines("indices", index, rows),),
+        _around("grad_output", (index.num_elements, width), 0, index.num_elements), grad, join,
+    )
+
+
+def _itself(op: Op) -> Callable[[Tensor, Tensor, Tensor | None, int], Joined]:
+    """Return code that runs the op itself along lines."""
+
+    def join(base: Tensor, number: Tensor, source: Tensor | None, before: int) -> Joined:
+        made = Tensor("made", base.shape, base.dtype)
+        inputs = (base, number, *(() if source is None else (source,)))
+        return [replace(op, inputs=inputs, outputs=(made,), attrs={**op.attrs, "dim": 1})], made
+
+    return join
+
+
+def along(op: Op) -> Update:
+    """Join lines into places along a dimension, or fill these: the ``index_`` ops that have one index."""
+    tensor, index = op.needed("self"), op.needed("index")
+    shape = _shape(tensor)
+    dim = _dim(op, shape)
+    source, value = op.operand("source"), op.operand("value")
+    wraps = op.target.startswith("aten.index_fill")
+    lines = None
+    if source is not None:
+        lines = _around("source", (*shape[:dim], index.num_elements, *shape[dim + 1 :]), dim, index.num_elements)
+    elif value is not None:
+        lines = Lines("value", np.zeros(1, np.int64), np.zeros(1, np.int64), is_shared=True)
+    return Update(
+        _around("out", shape, dim, shape[dim]), (_of_all_lines("index", index, shape[dim], wraps=wraps),), lines,
+        source or value, _itself(op),
+    )
+
+
+def scatter(op: Op) -> Update:
+    """Join elements into places along a dimension, of each line its own."""
+    tensor, index, source = op.needed("self"), op.needed("index"), op.operand("src")
+    shape, chosen = _shape(tensor), _shape(index)
+    dim = _dim(op, shape)
+    lines = None if source is None else _around("src", _shape(source), dim, chosen[dim], of=chosen)
+    return Update(
+        _around("out", shape, dim, shape[dim], of=chosen),
+        (Index(_around("index", chosen, dim, chosen[dim]), index, shape[dim]),), lines, source, _itself(op),
+    )
+
+
+def _added_or_put(op: Op) -> Callable[[Tensor, Tensor, Tensor | None, int], Joined]:
+    """Return code that writes rows of lines, or adds them where the op accumulates."""
+
+    def join(base: Tensor, number: Tensor, source: Tensor | None, before: int) -> Joined:
+        assert source is not None
+        made = Tensor("made", base.shape, base.dtype)
+        kind, attrs = ("index_add", {"alpha": 1}) if op.flag("accumulate") else ("index_copy", {})
+        operands = ("self", "index", "source")
+        return [Op(kind, (base, number, source), (made,), {**attrs, "dim": 1}, f"aten.{kind}.default", operands)], made
+
+    return join
+
+
+def put(op: Op) -> Update:
+    """Write places in the flattened tensor."""
+    tensor, index, source = op.needed("self"), op.needed("index"), op.needed("source")
+    count = tensor.num_elements
+    return Update(
+        _flat("out", count), (_of_all_lines("index", index, count, wraps=True),), _flat("source", index.num_elements),
+        source, _added_or_put(op),
+    )
+
+
+def index_put(op: Op) -> Update:
+    """Write places along several dimensions."""
+    tensor, values = op.needed("self"), op.needed("values")
+    dims, shape, numbers = _index_of(op)
+    rest = [size for dim, size in enumerate(tensor.shape) if dim not in dims]
+    lead = _leading(dims)
+    wanted = (*rest[:lead], *shape, *rest[lead:])
+    strides = _aligned(values.shape, wanted)
+    behind = lead + len(shape)
+    source = Lines(
+        "values", offsets(rest, (*strides[:lead], *strides[behind:])), offsets(shape, strides[lead:behind])
+    )
+    return Update(_of_dims("out", tensor.shape, dims), numbers, source, values, _added_or_put(op))

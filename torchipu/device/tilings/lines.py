@@ -1,0 +1,330 @@
+"""Compute sets that look elements of lines up, or update them, by numbers that nobody knows before they run.
+
+An index along a dimension picks from many lines at once: all the elements that differ in nothing but that dimension.
+Exchanges are fixed when the program is compiled, so that a vertex cannot fetch the rows that it finds named in an
+index. It has whole lines instead: the look-up of rows in a table is shared out by columns, and only where there are
+more tiles than columns, the places that are looked up are too. An update is shared out by columns and stretches of
+rows; a vertex ignores the numbers of rows that others have. Each reads the whole index of its lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from torchipu.device.tilings.fills import constant
+from torchipu.device.tilings.moves import copy
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.mapping import TileMapping
+from torchipu.ir.region import PAD, Numbers, Region, listed, ranges
+from torchipu.ir.types import DType
+from torchipu.ir.vertices import Sizes, VertexSet, local, one_a_run
+
+BASE = "base"
+"""Partials: what a result holds before rows are written."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lines:
+    """Elements of a value, or some of them, as lines of one length: ``starts[line] + steps[place]``.
+
+    Attributes:
+        name: Label of the value.
+        starts: ``[lines]``.
+        steps: ``[places]``.
+        is_shared: Whether there is one line for all that others have lines for.
+    """
+
+    name: str
+    starts: Numbers
+    steps: Numbers
+    is_shared: bool = False
+
+    def region(
+        self, blocks: Blocks, *, whole: bool = False, around: bool = False, dtype: DType | None = None,
+    ) -> Region:
+        """Return what each vertex has of its lines, one line behind the other.
+
+        Args:
+            blocks: The lines and places of each vertex.
+            whole: All places of a line, not those of the block.
+            around: With an element that nobody has before and behind those of each line.
+            dtype: Of partials.
+        """
+        count = len(blocks.tiles)
+        low, high = blocks.begin, blocks.end
+        if whole:
+            low, high = np.zeros_like(low), np.full_like(low, len(self.steps))
+        first, last = (np.zeros_like(low), np.ones_like(low)) if self.is_shared else (blocks.first, blocks.last)
+        rows = last - first
+        ends = np.concatenate(([0], np.cumsum(rows)))
+        vertex = np.repeat(np.arange(count), rows)
+        starts = self.starts[np.arange(ends[-1]) - np.repeat(ends[:-1] - first, rows)]
+        strides = np.unique(np.diff(self.steps))
+        if len(strides) > 1:
+            pieces = [
+                np.pad(start + self.steps[low[v] : high[v]], int(around), constant_values=PAD)
+                for start, v in zip(starts.tolist(), vertex.tolist(), strict=True)
+            ]
+            elements = np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+            return listed(self.name, elements, rows * (high - low + 2 * around), dtype)
+        begin = starts + (self.steps[np.minimum(low, len(self.steps) - 1)][vertex] if len(self.steps) else 0)
+        runs: list[Numbers] = [begin, (high - low)[vertex], np.full(len(begin), strides[0] if len(strides) else 1)]
+        if around:
+            outside = np.full(len(begin), PAD), np.ones_like(begin), np.ones_like(begin)
+            runs = [np.stack((pad, run, pad), 1).reshape(-1) for pad, run in zip(outside, runs, strict=True)]
+            ends = 3 * ends
+        return Region(self.name, runs[0], runs[1], runs[2], ends, dtype)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Blocks:
+    """The part of an array of lines that each vertex works on.
+
+    Attributes:
+        tiles: Of the vertices.
+        first: Number of its first line.
+        last: That after its last line.
+        begin: Its first place along the lines.
+        end: That after its last place.
+    """
+
+    tiles: Numbers
+    first: Numbers
+    last: Numbers
+    begin: Numbers
+    end: Numbers
+
+
+def blocks_of(runs: TileMapping, lines: int, places: int) -> Blocks:
+    """Share lines out among the tiles of an iteration space, and places along them where tiles are left.
+
+    Args:
+        runs: Of the iteration space; one vertex a run, or fewer.
+        lines: How many there are.
+        places: Of a line.
+    """
+    tiles, _, _ = one_a_run(runs)
+    across = min(lines, len(tiles))
+    along = max(1, min(places, len(tiles) // across))
+    line, place = (border.reshape(-1) for border in np.divmod(np.arange(across * along), along))
+    return Blocks(
+        tiles[: across * along], line * lines // across, (line + 1) * lines // across, place * places // along,
+        (place + 1) * places // along,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Index:
+    """An operand that names places along lines.
+
+    Attributes:
+        lines: Where its numbers are.
+        tensor: The operand.
+        extent: Places that it chooses from.
+        weight: By how much the place along the line grows with it: several operands together number it.
+        wraps: Whether negative numbers count from the end.
+    """
+
+    lines: Lines
+    tensor: Tensor
+    extent: int
+    weight: int = 1
+    wraps: bool = False
+
+
+# --------------------------------------------------------------------------- look-up
+@dataclass(frozen=True, slots=True, eq=False)
+class Look:
+    """A look-up: ``result[line, n] = table[line, index[n]]``, or ``index[line, n]``.
+
+    Attributes:
+        table: Its lines.
+        tensor: The operand.
+        index: The operands that together number the place along the line.
+        result: Lines of the result.
+    """
+
+    table: Lines
+    tensor: Tensor
+    index: tuple[Index, ...]
+    result: Lines
+
+
+def looked_up(look_of: Callable[[Op], Look]) -> Callable[[Op, TileMapping, int], VertexSet]:
+    """Return the tiling of a look-up: a vertex has lines of the table, and the numbers of places to take from them.
+
+    Args:
+        look_of: Describes an op.
+    """
+
+    def tiling(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
+        look = look_of(op)
+        blocks = blocks_of(runs, len(look.result.starts), len(look.result.steps))
+        reads = (look.table.region(blocks, whole=True), *(one.lines.region(blocks) for one in look.index))
+        sizes = np.stack((blocks.last - blocks.first, blocks.end - blocks.begin), 1)
+        write = look.result.region(blocks)
+        return VertexSet(
+            blocks.tiles, reads, (write,), sizes, lambda sizes: _code_of_look(look, op.outputs[0], sizes)
+        )
+
+    return tiling
+
+
+def _code_of_look(look: Look, result: Tensor, sizes: Sizes) -> Graph:
+    lines, places = sizes
+    table = local(look.tensor, lines, len(look.table.steps), name="table")
+    made = local(result, lines, places, name="out")
+    given = _given(look.index, lines, places)
+    ops, number = _joined(look.index, given)
+    if look.index[0].lines.is_shared:
+        kind, attrs = "index_select", {"dim": 1}
+    else:
+        kind, attrs = "gather", {"dim": 1, "sparse_grad": False}
+    ops.append(Op(kind, (table, number), (made,), attrs, f"aten.{kind}.default", ("self", "index")))
+    return Graph("vertex", (table, *given), (made,), tuple(ops))
+
+
+def _given(index: tuple[Index, ...], lines: int, places: int) -> list[Tensor]:
+    """Return the index operands of a vertex."""
+    return [
+        local(one.tensor, *(() if one.lines.is_shared else (lines,)), places, name=f"index{place}")
+        for place, one in enumerate(index)
+    ]
+
+
+def _joined(index: tuple[Index, ...], given: list[Tensor]) -> tuple[list[Op], Tensor]:
+    """Return code that makes numbers of places of index operands."""
+    ops: list[Op] = []
+    total: Tensor | None = None
+    for place, (one, number) in enumerate(zip(index, given, strict=True)):
+        if one.wraps:
+            number = _with(ops, "remainder.Scalar", f"wrapped{place}", number, one.extent)
+        if one.weight != 1:
+            number = _with(ops, "mul.Tensor", f"weighted{place}", number, one.weight)
+        if total is not None:
+            made = Tensor(f"total{place}", number.shape, number.dtype)
+            ops.append(Op("add", (total, number), (made,), {"alpha": 1}, "aten.add.Tensor", ("self", "other")))
+            number = made
+        total = number
+    assert total is not None
+    return ops, total
+
+
+def _with(ops: list[Op], name: str, result: str, value: Tensor, other: int) -> Tensor:
+    """Append an op of a tensor and a number."""
+    made = Tensor(result, value.shape, value.dtype)
+    kind = name.split(".")[0]
+    attrs = {"other": other, "alpha": 1} if kind in ("add", "sub") else {"other": other}
+    ops.append(Op(kind, (value,), (made,), attrs, f"aten.{name}", ("self",)))
+    return made
+
+
+# --------------------------------------------------------------------------- update
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """An update: ``result[line, index[n]]`` is ``base`` there, joined with ``source[line, n]``.
+
+    Attributes:
+        result: The lines that rows are written to; what they leave out of the result stays as it is.
+        index: The operands that together number the place along the line.
+        source: Lines of what is written, a shared one for a single number; None where the op has it itself.
+        tensor: The operand that it is.
+        join: ``(base, number, source or None, place of the first row) -> ops, result``: the op on
+            ``[lines, places]``, whose rows may be fewer, with one before and one behind them that nobody reads.
+    """
+
+    result: Lines
+    index: tuple[Index, ...]
+    source: Lines | None
+    tensor: Tensor | None
+    join: Callable[[Tensor, Tensor, Tensor | None, int], tuple[list[Op], Tensor]]
+
+
+def prepared(update_of: Callable[[Op], Update]) -> Callable[[Op, TileMapping, int], VertexSet]:
+    """Return the tiling of what comes before an update: the old value, or zeros, where the result lies.
+
+    Args:
+        update_of: Describes an op.
+    """
+
+    def tiling(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
+        tiles, begin, end = one_a_run(runs)
+        result, old = op.outputs[0], op.operand("self")
+        lines = update_of(op).result
+        is_kept = np.ones(result.num_elements, bool)
+        is_kept[(lines.starts[:, None] + lines.steps).reshape(-1)] = False
+        places = np.flatnonzero(is_kept)
+        low, high = np.searchsorted(places, begin), np.searchsorted(places, end)
+        kept = listed("out", np.concatenate([places[b:e] for b, e in zip(low, high, strict=True)]), high - low)
+        reads = () if old is None else (ranges("self", begin, end), replace(kept, name="self"))
+        sizes = np.stack((end - begin, high - low), 1)
+
+        def code(sizes: Sizes) -> Graph:
+            if old is None:
+                return constant(result, sizes[0], 0)
+            given = tuple(local(old, count, name=f"in{n}") for n, count in enumerate(sizes))
+            made = tuple(local(result, count, name=f"out{n}") for n, count in enumerate(sizes))
+            return Graph("vertex", given, made, tuple(map(copy, given, made)))
+
+        base = ranges(BASE, begin, end, result.dtype)
+        return VertexSet(tiles, reads, (base,) if old is None else (base, kept), sizes, code)
+
+    return tiling
+
+
+def updated(update_of: Callable[[Op], Update]) -> Callable[[Op, TileMapping, int], VertexSet]:
+    """Return the tiling of an update: a vertex has stretches of lines, and all that may be written to them.
+
+    Args:
+        update_of: Describes an op.
+    """
+
+    def tiling(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
+        update = update_of(op)
+        lines, result = update.result, op.outputs[0]
+        blocks = blocks_of(runs, len(lines.starts), len(lines.steps))
+        is_part = bool((blocks.end - blocks.begin < len(lines.steps)).any())
+        base = replace(lines, name=BASE).region(blocks, around=is_part, dtype=result.dtype)
+        reads = [base, *(one.lines.region(blocks, whole=True) for one in update.index)]
+        if update.source is not None:
+            reads.append(update.source.region(blocks, whole=True))
+        sizes = np.stack((blocks.last - blocks.first, blocks.begin, blocks.end), 1)
+        return VertexSet(
+            blocks.tiles, tuple(reads), (lines.region(blocks),), sizes,
+            lambda sizes: _code_of_update(update, result, is_part, sizes),
+        )
+
+    return tiling
+
+
+def _code_of_update(update: Update, result: Tensor, is_part: bool, sizes: Sizes) -> Graph:
+    lines, begin, end = sizes
+    base = local(result, lines, end - begin + 2 * is_part, name="base")
+    named = len(update.index[0].lines.steps)
+    given = _given(update.index, lines, named)
+    ops, number = _joined(update.index, given)
+    if is_part:
+        number = _number_within(ops, number, begin, end)
+    source = None
+    if update.source is not None and update.tensor is not None:
+        shape = () if update.source.is_shared else (lines, named)
+        source = local(update.tensor, *shape, name="source")
+    joined, made = update.join(base, number, source, begin - 1 if is_part else 0)
+    ops += joined
+    if is_part:
+        inner = local(result, lines, end - begin, name="out")
+        attrs = {"dim": 1, "start": 1, "end": end - begin + 1, "step": 1}
+        ops.append(Op("slice", (made,), (inner,), attrs, "aten.slice.Tensor", ("self",)))
+        made = inner
+    inputs = (base, *given, *(() if source is None else (source,)))
+    return Graph("vertex", inputs, (made,), tuple(ops))
+
+
+def _number_within(ops: list[Op], number: Tensor, begin: int, end: int) -> Tensor:
+    """Return code that numbers a stretch of rows from one; what lies outside is the row before or behind it."""
+    clamped = Tensor("clamped", number.shape, number.dtype)
+    ops.append(Op("clamp", (number,), (clamped,), {"min": begin - 1, "max": end}, "aten.clamp.default", ("self",)))
+    return _with(ops, "sub.Tensor", "within", clamped, begin - 1)
