@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchipu.device.tilings.code import Code
+from torchipu.device.tilings.local_ops import LocalOps
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping
@@ -116,7 +116,7 @@ def _beside(
         if not sums:  # nothing comes of nothing
             nothing = Tensor("nothing", (0,), dtype)
             return Graph(graph.name, (*graph.inputs, nothing), (*graph.outputs, nothing), graph.ops)
-        made = Code(given)
+        made = LocalOps(given)
         value = made.add("aten.sum.dim_IntList", (given,), ("self",), (sums,), DType.FLOAT, dim=(1,), keepdim=False)
         more = made.graph((value, result))
         return Graph(graph.name, (*graph.inputs, given), (*graph.outputs, *more.outputs), (*graph.ops, *more.ops))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torchipu.device.tilings.local_ops import LocalOps
+from torchipu.device.tilings.code import Code
 from torchipu.device.tilings.reduction import Folding, Reduction, add_up, rows_of
 from torchipu.device.tilings.stage import Taken, result
 from torchipu.ir.graph import Op, Tensor
@@ -23,7 +23,7 @@ def by(target: str, *, dims: Dims, as_list: bool = True) -> Reducing:
         as_list: Whether ``target`` takes several dimensions.
     """
 
-    def fold(code: LocalOps, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
+    def fold(code: Code, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
         attrs: dict[str, object] = {"dim": [1] if as_list else 1, "keepdim": True}
         if target.startswith(("aten.sum", "aten.prod")):
             attrs["dtype"] = types[0]
@@ -44,7 +44,7 @@ def mean(*, dims: Dims) -> Reducing:
         source, out = op.inputs[0], op.outputs[0]
         scale = out.num_elements / max(1, source.num_elements)
 
-        def finish(code: LocalOps, sums: list[Tensor]) -> list[Tensor]:
+        def finish(code: Code, sums: list[Tensor]) -> list[Tensor]:
             return [code.binary("mul", sums[0], scale, out.dtype)]
 
         return _of_self(op, dims, add_up, add_up, (("sums", DType.FLOAT),), finish)
@@ -56,7 +56,7 @@ def norm(*, dims: Dims, order: Callable[[Op], float]) -> Reducing:
     """Return the reduction to norms: that of norms of pieces is the norm of all."""
 
     def reduction(op: Op) -> Reduction:
-        def fold(code: LocalOps, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
+        def fold(code: Code, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
             attrs: dict[str, object] = {"ord": order(op), "dim": [1], "keepdim": True, "dtype": None}
             shape = values[0].shape[0], 1
             return [code.run("aten.linalg_vector_norm.default", [(types[0], shape)], attrs, self=values[0])[0]]
@@ -75,15 +75,15 @@ def extreme(target: str, *, dims: Dims, arg_only: bool = False) -> Reducing:
         arg_only: Whether only the places are asked for.
     """
 
-    def found(code: LocalOps, value: Tensor) -> list[Tensor]:
+    def found(code: Code, value: Tensor) -> list[Tensor]:
         shape = value.shape[0], 1
         return list(code.run(target, [(value.dtype, shape), (DType.LONG, shape)], {"dim": 1, "keepdim": True},
                              self=value))
 
-    def begin(code: LocalOps, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
+    def begin(code: Code, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
         return found(code, values[0])
 
-    def join(code: LocalOps, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
+    def join(code: Code, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
         largest, piece = found(code, values[0])
         within = code.run("aten.gather.default", [(DType.LONG, piece.shape)], {"dim": 1, "sparse_grad": False},
                           self=values[1], index=piece)[0]
@@ -110,7 +110,7 @@ def moments(*, dims: Dims, correction: Callable[[Op], float], root: bool) -> Red
         source, out = op.inputs[0], op.outputs[0]
         degrees = max(0.0, source.num_elements // max(1, out.num_elements) - correction(op))
 
-        def finish(code: LocalOps, values: list[Tensor]) -> list[Tensor]:
+        def finish(code: Code, values: list[Tensor]) -> list[Tensor]:
             centre, squares, _ = values
             spread = code.binary("div", squares, degrees, DType.FLOAT if root else out.dtype)
             made = [code.unary("sqrt", spread, out.dtype) if root else spread]
@@ -122,7 +122,7 @@ def moments(*, dims: Dims, correction: Callable[[Op], float], root: bool) -> Red
     return reduction
 
 
-def _begin_moments(code: LocalOps, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
+def _begin_moments(code: Code, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
     rows, count = values[0].shape
     attrs: dict[str, object] = {"dim": [1], "correction": 0, "keepdim": True}
     results = [(DType.FLOAT, (rows, 1))] * 2
@@ -130,7 +130,7 @@ def _begin_moments(code: LocalOps, values: list[Tensor], types: Sequence[DType],
     return [centre, code.binary("mul", spread, count), code.full(count, DType.FLOAT, rows, 1)]
 
 
-def _join_moments(code: LocalOps, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
+def _join_moments(code: Code, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
     centres, squares, counts = values
     total = code.summed(counts)
     centre = code.binary("div", code.summed(code.binary("mul", centres, counts)), total)
@@ -141,7 +141,7 @@ def _join_moments(code: LocalOps, values: list[Tensor], types: Sequence[DType], 
 
 def _of_self(
     op: Op, dims: Dims, begin: Folding, join: Folding, partials: Sequence[tuple[str, DType]],
-    finish: Callable[[LocalOps, list[Tensor]], Sequence[Tensor]] | None = None,
+    finish: Callable[[Code, list[Tensor]], Sequence[Tensor]] | None = None,
 ) -> Reduction:
     source = op.inputs[0]
     return Reduction(
