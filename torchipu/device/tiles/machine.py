@@ -11,6 +11,7 @@ from torchipu._kernels.abi import KernelTrap, run_vertices
 from torchipu.device.machine import OVERWRITES, Context, Evaluate, Feed, Machine, fields_by_tensor
 from torchipu.device.stores import Place
 from torchipu.device.tiles.arena import Arena, bottoms
+from torchipu.device.tiles.counts import Count, count, estimates
 from torchipu.device.tiles.fields import Field, Move
 from torchipu.device.tiles.layout import BITS, Held
 from torchipu.device.tiles.memory import TileMemory
@@ -49,7 +50,8 @@ class TileMachine(Machine):
             operands.
         judge: Given the operands of each op on the first replica, before its first compute set, and the results on the
             tiles after its last one; None to leave them alone.
-        traffic: What the compute sets that ran have moved, by number of the set and of the run in it.
+        traffic: What the compute sets that ran have moved, by set and number of the run in it.
+        counts: What the busiest tile of each has received, beside what the cost reader estimates.
     """
 
     stores: TileStores
@@ -63,6 +65,8 @@ class TileMachine(Machine):
         self.tiled = 0
         self.whole: dict[str, int] = {}
         self.traffic: dict[tuple[VertexGroup, int], Traffic] = {}
+        self.counts: list[Count] = []
+        self._estimates = estimates(executable)
         self.judge: Judge | None = None
         self._operands: dict[tuple[Op, object], list[np.ndarray]] = {}
         self._bottoms = bottoms(executable, target.num_tiles)
@@ -95,11 +99,19 @@ class TileMachine(Machine):
             ]
         made = prepared[group.number, at.part]
         if made is not None:
-            if (group, at.part) not in self.traffic:
-                self.traffic[group, at.part] = traffic_of(made, self.target.num_tiles, self.tile_bytes)
+            self._count(group, made, at.part)
             self._run_set(group, made, fields, place)
         if completes:
             self._complete(group, fields, place)
+
+    def _count(self, group: VertexGroup, made: PreparedSet, part: int) -> None:
+        """Count what a run of a set moves, the first time that it runs."""
+        if (group, part) in self.traffic:
+            return
+        self.traffic[group, part] = traffic_of(made, self.target.num_tiles, self.tile_bytes)
+        if part == 0 and group in self._estimates:
+            estimated = self._estimates[group]
+            self.counts.append(count(group, made, estimated, self.target.num_tiles, self.tile_bytes))
 
     def _complete(self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place) -> None:
         """Refuse results of which an element is missing, and show the others to the judge."""

@@ -1,0 +1,47 @@
+"""What the cost reader estimates of exchanges beside what the tiles count: equal, or apart by a rule with a name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+
+import expecttest
+import torch
+
+import torchipu
+from tests.device.tiles.test_programs import Loss
+from tests.device.trained import Trained
+from torchipu.device.tiles.counts import Rule
+from torchipu.device.tiles.machine import TileMachine
+
+
+def demo() -> TileMachine:
+    torch.manual_seed(1)
+    batch = torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,))
+    options = torchipu.Options(gradient_accumulation=8)
+    machine = Trained(Loss(), partial(torch.optim.SGD, lr=0.05, momentum=0.9), options, batch).tile_machine()
+    machine.run()
+    return machine
+
+
+class CountsTest(expecttest.TestCase):
+    """Of the demo's training step."""
+
+    def test_every_difference_has_its_rule(self) -> None:
+        machine = demo()
+        assert all(count.vertices[0] == count.vertices[1] for count in machine.counts)
+        assert machine.tiled == machine.supersteps
+        rules = Counter(count.rule for count in machine.counts)
+        text = "\n".join(f"{rules[rule]:3} {rule.value}" for rule in Rule)
+        self.assertExpectedInline(text + "\n", """\
+ 44 equal
+  0 the estimate counts operands that lie on the tile already
+ 11 the estimate counts an element, or padding, as often as the vertices of a tile read it
+  0 the estimate takes every block to be as large as the largest
+ 30 the estimate takes operands to lie where their readers are, or to be read by fewer tiles
+""")
+
+    def test_products_receive_what_is_estimated(self) -> None:
+        products = [one for one in demo().counts if one.group.op.kind in ("mm", "addmm") and one.group.number == 0]
+        assert len(products) > 5
+        assert {one.rule for one in products} == {Rule.EQUAL}
