@@ -113,6 +113,9 @@ class Stores:
     def _checked(self, variable: Variable, at: Place, *, shares: bool = False) -> Slot:
         """Return the slot that a moment reads; see ``read`` for what is refused."""
         slot = self._slot(variable, at)
+        if not variable.num_elements:  # nobody writes what is empty
+            slot.values = np.zeros((self.replicas, *variable.shape))
+            return slot
         if at.moment.micro_batch is None:  # the update reads what the last micro-batch has left
             slot = max(self._slots[variable], key=_order)
         if not slot.is_written:
