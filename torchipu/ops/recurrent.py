@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from torchipu._kernels.table import recurrent as kernels
@@ -9,6 +10,7 @@ from torchipu._kernels.table.recurrent import Cell, RecurrentInts
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set
 from torchipu.device.matrix_unit import matmul_vertices
+from torchipu.device.tilings.recurrent import Step
 from torchipu.host.emit.matmul import grain_for, packed_panels
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
@@ -135,27 +137,42 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     )
 
 
+def _steps(op: Op, s: _Sizes) -> list[Step]:
+    """Return the steps in the order of time as the layer sees it."""
+    return [Step(number, s.time - 1, s.batch, s.hidden, s.cell, s.reverse) for number in range(s.time)]
+
+
 def _lower_forward(op: Op, target: Target) -> tuple[Vertices, ...]:
     """One product and one set of gates for each time step."""
     s, dtype = _Sizes(op), op.needed("projected").dtype
     if not s.batch:
         return ()
-    step = matmul_vertices(op, target, 1, s.batch, s.state, s.gates, dtype)
-    step += (elementwise_set(target, _FORWARD[s.cell], s.batch * s.hidden, dtype),)
-    if s.projects:
-        step += matmul_vertices(op, target, 1, s.batch, s.hidden, s.state, dtype)
-    return step * s.time
+    gates = elementwise_set(target, _FORWARD[s.cell], s.batch * s.hidden, dtype)
+    sets: tuple[Vertices, ...] = ()
+    for step in _steps(op, s):
+        sets += matmul_vertices(
+            op, target, 1, s.batch, s.state, s.gates, dtype, None if s.projects else step.product,
+        )
+        sets += (gates if s.projects else replace(gates, tiling=step.cells),)
+        if s.projects:
+            sets += matmul_vertices(op, target, 1, s.batch, s.hidden, s.state, dtype)
+    return sets
 
 
 def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
     s, dtype = _Sizes(op), op.needed("outputs").dtype
     if not s.batch:
         return ()
-    step: tuple[Vertices, ...] = (elementwise_set(target, _BACKWARD[s.cell], s.batch * s.hidden, dtype),)
-    step += matmul_vertices(op, target, 1, s.batch, s.gates, s.state, dtype)
-    if s.projects:
-        step = matmul_vertices(op, target, 1, s.batch, s.state, s.hidden, dtype) + step
-    return step * s.time
+    gates = elementwise_set(target, _BACKWARD[s.cell], s.batch * s.hidden, dtype)
+    sets: tuple[Vertices, ...] = ()
+    for step in reversed(_steps(op, s)):
+        if s.projects:
+            sets += matmul_vertices(op, target, 1, s.batch, s.state, s.hidden, dtype)
+        sets += (gates if s.projects else replace(gates, tiling=step.gradient_cells),)
+        sets += matmul_vertices(
+            op, target, 1, s.batch, s.gates, s.state, dtype, None if s.projects else step.gradient_product,
+        )
+    return sets
 
 
 register(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -201,3 +202,21 @@ def test_half_partials() -> None:
     module = Windows(*layers, torch.nn.Flatten(), torch.nn.Linear(528, 20)).half()
     machine = judge(module, torch.randn(*shape).half(), optimizer=SGD, options=options)
     _assert_tiled(machine, "aten.convolution.default", "aten.convolution_backward.default", "aten.addmm.default")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("layer", [
+    partial(torch.nn.LSTM, bidirectional=True), torch.nn.GRU, partial(torch.nn.RNN, nonlinearity="tanh"),
+    partial(torch.nn.RNN, nonlinearity="relu"),
+])
+def test_recurrences(layer: Callable[..., torch.nn.Module], dtype: torch.dtype) -> None:
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer(5, 7)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x)[0].square().sum()
+
+    machine = judge(Layer().to(dtype), torch.randn(3, 2, 5, dtype=dtype), optimizer=SGD)
+    _assert_tiled(machine, "ipu.recurrence.default", "ipu.recurrence_backward.default")

@@ -51,12 +51,14 @@ class Addend:
         elements: Which of its elements stands where.
         varies: Whether it differs between groups, positions and outputs.
         factor: What it is multiplied by.
+        dtype: Of partials; None for an operand.
     """
 
     name: str
     elements: Elements
     varies: tuple[bool, bool, bool]
     factor: float = 1.0
+    dtype: DType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +227,9 @@ def add_sums(describe: Describe, cut: Cut, op: Op, runs: TileMapping, part: int)
     boxes = [_ranges(begin[vertex], end[vertex]) for vertex in is_first]
     reads = [sums]
     if product.addend is not None:
-        reads.append(_shared_out(product.addend.name, product.addend.elements, product, boxes, (high - low)[some]))
+        reads.append(_shared_out(
+            product.addend.name, product.addend.elements, product, boxes, (high - low)[some], product.addend.dtype,
+        ))
     result = _shared_out(product.result, product.elements, product, boxes, (high - low)[some], product.dtype)
 
     def code(sizes: Sizes) -> Graph:
@@ -254,7 +258,9 @@ class _Held:
         self.product = product
         self.left_dtype = product.left.dtype or tensors[product.left.name].dtype
         self.right_dtype = product.right.dtype or tensors[product.right.name].dtype
-        self.addend_dtype = None if product.addend is None else tensors[product.addend.name].dtype
+        self.addend_dtype = None if product.addend is None else (
+            product.addend.dtype or tensors[product.addend.name].dtype
+        )
         results = {("out" if index == 0 else f"out{index}"): tensor.dtype for index, tensor in enumerate(op.outputs)}
         self.result_dtype = product.dtype or results[product.result]
         self.has_half_partials = op.attrs.get("partials") == "half" and self.result_dtype is DType.HALF
@@ -361,7 +367,7 @@ class _Block:
         ]
         return blocks(
             addend.name, list(zip(*sides, strict=True)),
-            lambda box: _listing(addend.elements, box, outputs_first=self.product.outputs_first),
+            lambda box: _listing(addend.elements, box, outputs_first=self.product.outputs_first), addend.dtype,
         )
 
 
