@@ -67,14 +67,6 @@ def test_moves(name: str, function: Callable[[X], X], shape: tuple[int, ...], dt
     served(machine, f"aten.{name}.default")
 
 
-def test_clone() -> None:
-    class Copies(torch.nn.Module):
-        def forward(self, x: X) -> X:
-            return x.permute(0, 2, 1).clone(memory_format=torch.contiguous_format)
-
-    served(judge(Copies(), torch.randn(5, 7, 33)), "aten.clone.default")
-
-
 def test_gradients_of_parts() -> None:
     machine = trained(lambda x: x[:, 1:6:2].sum() * x.select(0, 3) + x.diagonal(-1).sum(), 5, 7)
     served(machine, "aten.slice_backward.default", "aten.select_backward.default", "aten.diagonal_backward.default")
