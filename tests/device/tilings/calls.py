@@ -10,8 +10,8 @@ from tests.device.tilings.judged import TOLERANCE, runs_of, scale_of, widened
 from tests.device.tilings.simulated import simulate
 from tests.ops.cases.drawing import Call
 from tests.ops.one_op import Program, tensors_of
-from torchipu.checking.eager import evaluate
 from torchipu.device.tiles.layout import BITS
+from torchipu.emulation.eager import evaluate
 from torchipu.errors import UnsupportedOpError
 from torchipu.ir.graph import Op
 from torchipu.ir.program import VertexGroup

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchipu.device.tilings.code import Code
+from torchipu.device.tilings.local_ops import LocalOps
 from torchipu.device.tilings.products import Addend, Factor, Multiplication, line, plane
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping
@@ -154,7 +154,9 @@ class _Fields:
         dtype = DType.FLOAT if partial else tensors[name].dtype
         self.given[key] = name, self._elements(row, width, place), dtype, partial
 
-    def write(self, key: str, name: str, row: int = 0, width: int = 1, place: int = 0, *, partial: bool = False) -> None:
+    def write(
+        self, key: str, name: str, row: int = 0, width: int = 1, place: int = 0, *, partial: bool = False,
+    ) -> None:
         """Let vertices write it; see ``read``."""
         dtype = DType.FLOAT if partial else self.op.outputs[int(name[3:] or 0)].dtype
         self.made[key] = name, self._elements(row, width, place), dtype, partial
@@ -189,7 +191,7 @@ class _Fields:
         return VertexSet(self.tiles, tuple(reads), tuple(writes), self.counts.reshape(-1, 1), code)
 
 
-class Cells(Code):
+class Cells(LocalOps):
     """Code of cells, whose values are floats in between."""
 
     def join(self, kind: str, left: Tensor, right: Tensor) -> Tensor:
