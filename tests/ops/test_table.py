@@ -39,6 +39,7 @@ OPEN_RESULTS = {
 """Results by place that eager leaves unset where its own gradient does not read them; positions among equals."""
 
 ELSEWHERE = {
+    "ipu.weighted_sum.default": "vertices of interpolations alone; tests/device/tilings/test_calls.py",
     "ipu.cast.default": "a cast: the precision pass makes them; tests/passes/test_precision.py",
     "torchipu.checkpoint.default": "marks a region for the recompute pass; tests/passes/test_recompute.py",
     **dict.fromkeys(["ipu.cond.default", "ipu.while_loop.default", "ipu.repeat.default"],

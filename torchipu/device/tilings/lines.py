@@ -254,9 +254,7 @@ def prepared(update_of: Callable[[Op], Update]) -> Callable[[Op, TileMapping, in
         tiles, begin, end = one_a_run(runs)
         result, old = op.outputs[0], op.operand("self")
         lines = update_of(op).result
-        is_kept = np.ones(result.num_elements, bool)
-        is_kept[(lines.starts[:, None] + lines.steps).reshape(-1)] = False
-        places = np.flatnonzero(is_kept)
+        places = _left_out(lines, result.num_elements)
         low, high = np.searchsorted(places, begin), np.searchsorted(places, end)
         kept = listed("out", np.concatenate([places[b:e] for b, e in zip(low, high, strict=True)]), high - low)
         reads = () if old is None else (ranges("self", begin, end), replace(kept, name="self"))
@@ -273,6 +271,15 @@ def prepared(update_of: Callable[[Op], Update]) -> Callable[[Op, TileMapping, in
         return VertexSet(tiles, reads, (base,) if old is None else (base, kept), sizes, code)
 
     return tiling
+
+
+def _left_out(lines: Lines, count: int) -> Numbers:
+    """Return which elements of a value of so many are on no line."""
+    if len(lines.starts) * len(lines.steps) == count:
+        return np.zeros(0, np.int64)
+    is_left_out = np.ones(count, bool)
+    is_left_out[(lines.starts[:, None] + lines.steps).reshape(-1)] = False
+    return np.flatnonzero(is_left_out)
 
 
 def updated(update_of: Callable[[Op], Update]) -> Callable[[Op, TileMapping, int], VertexSet]:

@@ -121,23 +121,6 @@ class Stage:
         return sum(groups.places[:, : self.kept].size for groups in self.groups)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Share:
-    """What one vertex has of the groups of a kind.
-
-    Attributes:
-        first: Number of its first group.
-        count: Of its groups.
-        kind: Number of the kind.
-        kept: Places of each group that it writes.
-    """
-
-    first: int
-    count: int
-    kind: int
-    kept: int
-
-
 def ranked(ranking: Ranking, stage: Stage) -> Tiling:
     """Return the tiling of a compute set that sorts groups.
 
@@ -159,7 +142,9 @@ def ranked(ranking: Ranking, stage: Stage) -> Tiling:
             for first, last in zip(heads, np.append(heads[1:], count), strict=True):
                 for share, kept in _written(stage, ranking, groups, int(first), int(last)):
                     tiles.append(run_tiles[where[first]])
-                    sizes.append((kind, share[0], len(share), kept))
+                    # Only the first set numbers places: all others have the same code wherever their groups lie.
+                    begin = 0 if stage.number else share[0] % len(groups.places)
+                    sizes.append((kind, begin, len(share), kept))
                     taken.append(read[share].reshape(-1))
                     going.append(write[share, :kept].reshape(-1))
             before += count
