@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +12,7 @@ import torch
 import torchipu
 from tests.device.tilings.judged import Judged, judge
 from tests.device.tilings.simulated import simulate
+from torchipu.checking.eager import evaluate
 from torchipu.device.tiles.layout import BITS
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.mapping import linear
@@ -27,6 +27,18 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 def _assert_tiled(machine: Judged, *targets: str) -> None:
     assert set(targets) <= set(machine.tiled)
     assert not set(targets) & (set(machine.whole) | set(machine.without_kernel)), machine.without_kernel
+
+
+def _groups(op: Op, tiles: int) -> list[tuple[VertexGroup, int]]:
+    """Return the vertices of an op on so many tiles, and how often each set runs."""
+    spec = spec_of(op)
+    assert spec is not None
+    sets = spec.lower(op, replace(lookup_target("mk2"), num_tiles=tiles))
+    return [
+        (VertexGroup("", {}, linear(one.elements, min(tiles, one.max_tiles or tiles), one.grain), op,
+                     tiling=one.tiling), one.repeats)
+        for one in sets
+    ]
 
 
 class Chain(torch.nn.Module):
@@ -85,13 +97,8 @@ def test_parts(memory: float, tiles: int, dtype: DType) -> None:
         "baddbmm", (added, left, right), (out,), {"available_memory": memory, "alpha": 2.0, "beta": 0.5},
         "aten.baddbmm.default", ("self", "batch1", "batch2"),
     )
-    spec = spec_of(op)
-    assert spec is not None
-    sets = spec.lower(op, replace(lookup_target("mk2"), num_tiles=tiles))
-    groups = [
-        (VertexGroup("", {}, linear(one.elements, tiles), op, tiling=one.tiling), one.repeats) for one in sets
-    ]
-    assert any(one.repeats > 1 for one in sets) or memory > 0.002
+    groups = _groups(op, tiles)
+    assert any(repeats > 1 for _, repeats in groups) or memory > 0.002
     generator = np.random.default_rng(0)
     values = [generator.standard_normal(one.shape) for one in op.inputs]
     given, = simulate(groups, values, kernels=False)
@@ -205,18 +212,50 @@ def test_half_partials() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("layer", [
-    partial(torch.nn.LSTM, bidirectional=True), torch.nn.GRU, partial(torch.nn.RNN, nonlinearity="tanh"),
-    partial(torch.nn.RNN, nonlinearity="relu"),
-])
-def test_recurrences(layer: Callable[..., torch.nn.Module], dtype: torch.dtype) -> None:
+def test_lstm(dtype: torch.dtype) -> None:
     class Layer(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer = layer(5, 7)
+            self.layer = torch.nn.LSTM(5, 7, bidirectional=True)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.layer(x)[0].square().sum()
 
     machine = judge(Layer().to(dtype), torch.randn(3, 2, 5, dtype=dtype), optimizer=SGD)
     _assert_tiled(machine, "ipu.recurrence.default", "ipu.recurrence_backward.default")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("cell", "gates", "kept"), [("gru", 3, 4), ("tanh", 1, 0), ("relu", 1, 0), ("lstm", 4, 5)])
+def test_recurrences(cell: str, gates: int, kept: int, *, reverse: bool) -> None:
+    """The cells that keep nothing, and the one that adds a bias to the product, forward and backward."""
+    time, batch, hidden = 3, 2, 7
+    sizes = {
+        "projected": (time, batch, gates * hidden), "h0": (batch, hidden), "c0": (batch, hidden),
+        "weight": (gates * hidden, hidden), "bias": (gates * hidden,), "outputs": (time, batch, hidden),
+        "last": (batch, hidden if cell == "lstm" else 0), "kept": (time, batch, kept * hidden),
+        "inner": (time, batch, gates * hidden if cell == "gru" else 0),
+    }
+    attrs = {"cell": cell, "reverse": reverse}
+    state = ("c0",) if cell == "lstm" else ()
+    forward = {name: name for name in ("projected", "h0", *state, "weight", *(("bias",) if cell == "gru" else ()))}
+    backward = {
+        "grad_outputs": "outputs", "grad_cell": "last", "kept": "kept", "outputs": "outputs", "h0": "h0",
+        **{name: name for name in state}, "weight": "weight",
+    }
+    generator = np.random.default_rng(0)
+    for kind, given, made in (
+        ("recurrence", forward, ("outputs", "last", "kept")),
+        ("recurrence_backward", backward, ("projected", "inner", "h0", "last")),
+    ):
+        inputs, outputs = (
+            tuple(Tensor(f"{side}.{name}", sizes[name], DType.FLOAT) for name in names)
+            for side, names in (("given", given.values()), ("made", made))
+        )
+        op = Op(kind, inputs, outputs, attrs, f"ipu.{kind}.default", tuple(given))
+        values = [generator.standard_normal(tensor.shape) for tensor in inputs]
+        for kernels, bound in ((False, 1e-9), (True, 1e-5)):
+            taken = [value.astype(np.float32) for value in values] if kernels else values
+            found = simulate(_groups(op, 4), taken, kernels=kernels)
+            for one, wanted in zip(found, evaluate(op, [value.astype(float) for value in taken]), strict=True):
+                np.testing.assert_allclose(one, wanted, bound, bound)

@@ -17,6 +17,8 @@ from torchipu.ir.vertices import Sizes, VertexSet, one_a_run
 
 KEPT = {"lstm": 5, "gru": 4}
 GATES = {"lstm": 4, "gru": 3}
+OUTPUTS = "given.outputs"
+"""Label of the operand ``outputs``: a label that begins with ``out`` is a result's."""
 Body = Callable[["Cells", Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 
@@ -116,10 +118,11 @@ class Step:
                 made.read("c", "c0")
             made.write("dc", f"cell gradients {self.number}" if self.number else "out3", partial=self.number > 0)
         elif self.cell == "gru":
-            made.read("before", "outputs" if self.number else "h0", self.row(self.number - 1) if self.number else 0)
+            row = self.row(self.number - 1) if self.number else 0
+            made.read("before", OUTPUTS if self.number else "h0", row)
             made.write("direct", f"direct {self.number}", partial=True)
         else:
-            made.read("y", "outputs", here)
+            made.read("y", OUTPUTS, here)
         for gate in range(self.gates):
             made.write(f"d{gate}", "out", here, self.gates, gate)
             made.write(f"gate{gate}", f"gates {self.number}", 0, self.gates, gate, partial=True)
