@@ -38,6 +38,14 @@ def assert_close(ours: torch.Tensor, eager: torch.Tensor, rtol: float, atol: flo
     torch.testing.assert_close(ours, eager.to(ours.dtype), rtol=rtol, atol=atol, equal_nan=True)
 
 
+def apart(value: object) -> object:
+    """Return a tensor whose elements have gaps between them: eager then computes them one by one.
+
+    By vectors of some processors, it gives other results for NaN than for single elements.
+    """
+    return torch.stack([value, value], -1)[..., 0] if isinstance(value, torch.Tensor) else value
+
+
 def exact_results(args: list[object], kwargs: dict[str, object], target: str) -> tuple[torch.Tensor, ...]:
     """Return eager's results with floats in float64."""
     wide_args, wide_kwargs = in_double((args, kwargs))
@@ -179,10 +187,12 @@ def test_extremes_give_what_eager_gives_in_float32_or_in_float64(target: str) ->
         if name_of(target) == "log_sigmoid_backward":
             replaced[2] = torch.exp(-replaced[1].abs())
         ours, eager = run_op(target, *replaced, **kwargs)
-        for mine, single, double in zip(ours, eager, exact_results(replaced, kwargs, target), strict=True):
+        double_apart = exact_results([apart(value) for value in replaced], kwargs, target)
+        doubles = exact_results(replaced, kwargs, target)
+        for mine, single, double, one_by_one in zip(ours, eager, doubles, double_apart, strict=True):
             fits = [torch.isclose(mine.double(), right.to(mine.dtype).double(), rtol=1e-5, atol=1e-6, equal_nan=True)
-                    for right in (single, double)]
-            wrong = ~(fits[0] | fits[1])
+                    for right in (single, double, one_by_one)]
+            wrong = ~(fits[0] | fits[1] | fits[2])
             assert not wrong.any(), _first(wrong, replaced, mine, single, double)
 
 
