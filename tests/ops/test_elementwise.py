@@ -187,9 +187,10 @@ def test_extremes_give_what_eager_gives_in_float32_or_in_float64(target: str) ->
         if name_of(target) == "log_sigmoid_backward":
             replaced[2] = torch.exp(-replaced[1].abs())
         ours, eager = run_op(target, *replaced, **kwargs)
-        double_apart = exact_results([apart(value) for value in replaced], kwargs, target)
+        single_apart = overload_of(target)(*map(apart, replaced), **kwargs)
+        single_apart = single_apart if isinstance(single_apart, (tuple, list)) else (single_apart,)
         doubles = exact_results(replaced, kwargs, target)
-        for mine, single, double, one_by_one in zip(ours, eager, doubles, double_apart, strict=True):
+        for mine, single, double, one_by_one in zip(ours, eager, doubles, single_apart, strict=True):
             fits = [torch.isclose(mine.double(), right.to(mine.dtype).double(), rtol=1e-5, atol=1e-6, equal_nan=True)
                     for right in (single, double, one_by_one)]
             wrong = ~(fits[0] | fits[1] | fits[2])

@@ -10,7 +10,7 @@ import numpy as np
 
 from torchipu.errors import DeviceProgramError
 from torchipu.ir.program import Executable, Variable
-from torchipu.ir.types import Role
+from torchipu.ir.types import DType, Role
 
 Values = np.ndarray
 """``[replicas, *shape]``."""
@@ -114,7 +114,8 @@ class Stores:
         """Return the slot that a moment reads; see ``read`` for what is refused."""
         slot = self._slot(variable, at)
         if not variable.num_elements:  # nobody writes what is empty
-            slot.values = np.zeros((self.replicas, *variable.shape))
+            kind = float if variable.dtype.is_floating else bool if variable.dtype is DType.BOOL else np.int64
+            slot.values = np.zeros((self.replicas, *variable.shape), kind)
             return slot
         if at.moment.micro_batch is None:  # the update reads what the last micro-batch has left
             slot = max(self._slots[variable], key=_order)

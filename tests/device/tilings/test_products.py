@@ -12,7 +12,7 @@ import torch
 import torchipu
 from tests.device.tilings.judged import Judged, judge
 from tests.device.tilings.simulated import simulate
-from torchipu.checking.eager import evaluate
+from torchipu.emulation.eager import evaluate
 from torchipu.device.tiles.layout import BITS
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.mapping import linear
