@@ -12,6 +12,8 @@ from torchipu._kernels.table import update as update_kernels
 from torchipu._kernels.table.update import SPAN
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.compute_sets import elementwise_set, reduction_sets
+from torchipu.device.tilings.alone import alone
+from torchipu.device.tilings.folds import squares
 from torchipu.device.tilings.pointwise import pointwise
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
@@ -51,14 +53,18 @@ _CLAMP = vector_codelet("popops::Clamp", 3, 3, source="estimate: two comparisons
 # --------------------------------------------------------------------------- device side
 def _lower_squares(op: Op, target: Target) -> tuple[Vertices, ...]:
     grad = op.inputs[0]
-    return reduction_sets(target, _SQUARES, grad.num_elements, 1, grad.dtype) if grad.num_elements else ()
+    if not grad.num_elements:
+        return ()
+    return reduction_sets(target, _SQUARES, grad.num_elements, 1, grad.dtype, reduction=squares)
 
 
 def _lower_one(op: Op, target: Target) -> tuple[Vertices, ...]:
     """Lower to one vertex, which reads a word of each operand."""
+    counts = op.target in (JOIN_COUNTS, ADAPT)  # integers of 64 bits, which tiles do not hold
     words = {"elements": 1, "vector_width": 2, "element_bytes": 4}
     return (Vertices(
         _SCALE, 1, lambda count: words, gathered_bytes=4 * len(op.inputs), fragments=len(op.inputs), max_tiles=1,
+        tiling=None if counts else alone,
     ),)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchipu._kernels.abi import run_vertices
 from torchipu.device.tiles.kernels import TileKernel, tile_kernel
-from torchipu.device.tiles.layout import BITS
+from torchipu.device.tiles.layout import BITS, is_wide
 from torchipu.emulation.eager import evaluate
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.program import Execute, VertexGroup, leaves_of
@@ -100,7 +100,8 @@ class Simulated:
             size = tensor.num_elements if tensor is not None else self.partials[region.name]
             dtype = tensor.dtype if tensor is not None else region.dtype
             assert dtype is not None
-            kind = BITS[dtype] if self.kernels else np.float64 if dtype in FLOATS else np.int64
+            is_sum = tensor is not None and is_wide(tensor) and tensor.num_elements == 1
+            kind = BITS[dtype] if self.kernels else np.float64 if dtype in FLOATS or is_sum else np.int64
             self.values[region.name] = np.zeros(size, kind)
             self.written[region.name] = np.zeros(size, np.int64)
         if region.name in self.partials:

@@ -12,8 +12,8 @@ import torch
 import torchipu
 from tests.device.tilings.judged import Judged, judge
 from tests.device.tilings.simulated import simulate
-from torchipu.emulation.eager import evaluate
 from torchipu.device.tiles.layout import BITS
+from torchipu.emulation.eager import evaluate
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.mapping import linear
 from torchipu.ir.program import VertexGroup

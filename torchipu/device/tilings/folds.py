@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from torchipu.device.tilings.code import Code
 from torchipu.device.tilings.reduction import Folding, Reduction, add_up, rows_of
 from torchipu.device.tilings.stage import Taken, result
-from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.graph import Op, Tensor, operand_labels
 from torchipu.ir.types import DType
 
 Dims = Callable[[Op, Tensor], tuple[int, ...]]
@@ -35,6 +35,21 @@ def by(target: str, *, dims: Dims, as_list: bool = True) -> Reducing:
         return _of_self(op, dims, fold, fold, (("folded", partial),))
 
     return reduction
+
+
+def squares(op: Op) -> Reduction:
+    """Return the reduction of all elements to the sum of their squares, a float on the tiles."""
+
+    def begin(code: Code, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
+        value = code.cast(values[0], DType.FLOAT)
+        return [code.summed(code.binary("mul", value, value))]
+
+    def join(code: Code, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
+        return [code.summed(values[0])]
+
+    given = op.inputs[0]
+    table = rows_of((given.num_elements,), (0,))
+    return Reduction(table, (Taken(operand_labels(op)[0], given.dtype),), (Taken("out", DType.FLOAT),), begin, join)
 
 
 def mean(*, dims: Dims) -> Reducing:
