@@ -156,7 +156,7 @@ function 0F {
   sync host
   copy host 'input_0' -> %input_0  # host, 256 B
   sync ipu
-  gather %linear.weight  # exchange, 2304 B, busiest tile 576 B, 2 fragments
+  gather %input_0, %linear.weight  # exchange, 2304 B, busiest tile 576 B, 2 fragments
   execute mm.mm.0 @ipu0
     poplin::ConvPartial1x1Out tiles 0..3 x 1 {self=%input_0, mat2=%linear.weight, out=%0}
   sync ipu
@@ -169,7 +169,7 @@ def test_the_backward_accumulates_in_place(levels):
     assert_expected_inline(section(levels[1]["lower"], "function 0B"), """\
 function 0B {
   sync ipu
-  gather %linear.weight  # exchange, 2304 B, busiest tile 576 B, 2 fragments
+  gather %input_0, %linear.weight  # exchange, 2304 B, busiest tile 576 B, 2 fragments
   execute mm.mm.again.0 @ipu0
     poplin::ConvPartial1x1Out tiles 0..3 x 1 {self=%input_0, mat2=%linear.weight, out=%0.again}
   sync ipu
@@ -179,7 +179,7 @@ function 0B {
   execute threshold_backward.threshold_backward.0 @ipu0
     popnn::NonLinearityGrad1D tiles 0 x 32 {grad_output=%3.ipu0, self=%1.again, out=%4}
   sync ipu
-  gather %input_0  # exchange, 2304 B, busiest tile 144 B, 2 fragments
+  gather %4, %input_0  # exchange, 2304 B, busiest tile 144 B, 2 fragments
   execute mm.mm_1.0 @ipu0
     poplin::ConvPartial1x1Out tiles 0..15 x 1 {self=%4, mat2=%input_0, out=%5}
   sync ipu

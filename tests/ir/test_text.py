@@ -17,6 +17,7 @@ from torchipu.ir.program import (
     Copy,
     Executable,
     Execute,
+    Gather,
     HostCopy,
     OnIpus,
     Repeat,
@@ -177,7 +178,7 @@ repeat 4 {
 
 def test_every_kind_of_copy_and_call() -> None:
     program = Sequence((
-        HostCopy("x", VX, to_device=True), Copy(VX, VX, 100, 8, fragments=3), Copy(VY, FAR, 640),
+        HostCopy("x", VX, to_device=True), Gather((VX,), 100, 8, fragments=3), Copy(VY, FAR, 640),
         OnIpus((Call("0F", 3), Call("1F", 2))), AllReduce((VW,), mean=True), Call("U0"),
         HostCopy("loss", VY, to_device=False),
     ))

@@ -24,6 +24,7 @@ from torchipu.ir.program import (
     Copy,
     Executable,
     Execute,
+    Gather,
     HostCopy,
     If,
     OnIpus,
@@ -231,6 +232,11 @@ class Machine:
                 place = Place(at.function, f"copy %{src.name} -> %{dst.name}", at.moment)
                 self._begin("exchange" if src.ipu == dst.ipu else "links", (src.ipu, dst.ipu), place)
                 self._copy(program, place, at)
+            case Gather(variables=variables):
+                place = Place(at.function, f"gather %{variables[0].name}", at.moment)
+                self._begin("exchange", [variable.ipu for variable in variables], place)
+                self._own(variables, at, place)
+                self._synced(variables, place)
             case HostCopy(variable=variable, stream=stream):
                 place = Place(at.function, f"stream {stream!r}", at.moment)
                 self._begin("host", (variable.ipu,), place)
@@ -349,9 +355,7 @@ class Machine:
         if copy.reads is not None:
             values = self._seen(copy.reads, src, place)
         else:
-            values = self.stores.read(src, place, shares=src is dst)
-        if src is dst:
-            return  # operands are gathered onto the tiles of the vertices that read them
+            values = self.stores.read(src, place)
         replicas, is_share = self.executable.replicas, False
         if src.num_elements < dst.num_elements and src.num_elements == -(-dst.num_elements // replicas):
             values, is_share = shares.among_nan(values.reshape(replicas, -1), dst.shape), True
@@ -441,7 +445,7 @@ def num_steps(executable: Executable) -> int:
                 return count(executable.functions[function])
             case Repeat(count=times, body=body):
                 return times * count(body)
-            case Execute() | Copy() | HostCopy() | AllReduce():
+            case Execute() | Copy() | Gather() | HostCopy() | AllReduce():
                 return 1
         return sum(count(part) for part in parts_of(program))
 

@@ -19,6 +19,7 @@ from torchipu.ir.program import (
     Copy,
     Executable,
     Execute,
+    Gather,
     HostCopy,
     If,
     OnIpus,
@@ -229,6 +230,10 @@ class Liveness:
                 trace.exchanges[dst.ipu, total, largest, fragments] = None
                 if src.ipu != dst.ipu:
                     trace.fed.add(dst)
+            case Gather(variables=variables, total_bytes=total, max_tile_bytes=largest, fragments=fragments):
+                trace.time += 1
+                trace.touch(variables)
+                trace.exchanges[variables[0].ipu, total, largest, fragments] = None
             case HostCopy(variable=variable, to_device=to_device):
                 trace.time += 1
                 trace.touch((variable,))

@@ -114,7 +114,7 @@ class Copy:
 
     Attributes:
         src: Variable read.
-        dst: Variable written; the same object when operands are only gathered onto the vertices' tiles.
+        dst: Variable written.
         total_bytes: Bytes moved in all.
         max_tile_bytes: Bytes received by the busiest tile.
         fragments: Contiguous pieces received by the busiest tile.
@@ -130,6 +130,26 @@ class Copy:
     fragments: int = 1
     table: str = ""
     reads: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gather:
+    """Bring operands onto the tiles of the vertices that read them next, in one exchange.
+
+    Which elements go to which tile follows from the regions of the vertices (``VertexGroup.tiling``) and the mappings
+    of the variables.
+
+    Attributes:
+        variables: What is read of; ops on tiles of their own gather at the same time.
+        total_bytes: Bytes moved in all.
+        max_tile_bytes: Bytes received by the busiest tile.
+        fragments: Contiguous pieces received by the busiest tile.
+    """
+
+    variables: tuple[Variable, ...]
+    total_bytes: int
+    max_tile_bytes: int
+    fragments: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,7 +268,7 @@ class OnIpus:
     bodies: tuple[Program, ...]
 
 
-Program = Execute | Copy | HostCopy | AllReduce | Sync | Call | Sequence | Repeat | If | RepeatWhile | OnIpus
+Program = Execute | Copy | Gather | HostCopy | AllReduce | Sync | Call | Sequence | Repeat | If | RepeatWhile | OnIpus
 
 
 def parts_of(program: Program) -> tuple[Program, ...]:

@@ -18,6 +18,7 @@ from torchipu.ir.program import (
     Copy,
     Executable,
     Execute,
+    Gather,
     HostCopy,
     If,
     OnIpus,
@@ -325,6 +326,8 @@ def _program_lines(program: Program, names: Names) -> list[str]:
             return [f"call {function}" + ("" if micro_batch is None else f" mb={micro_batch}")]
         case Copy():
             return [_copy_line(program, names)]
+        case Gather(variables=variables):
+            return [f"gather {', '.join(map(names.variable, variables))}  # {_exchanged(program)}"]
         case HostCopy(stream=stream, variable=variable, to_device=to_device):
             device, host = names.variable(variable), f"host {stream!r}"
             route = f"{host} -> {device}" if to_device else f"{device} -> {host}"
@@ -351,14 +354,12 @@ def _group_line(group: VertexGroup, names: Names) -> str:
 
 
 def _copy_line(copy: Copy, names: Names) -> str:
-    words = ["exchange" if copy.src.ipu == copy.dst.ipu else "link", f"{copy.total_bytes} B"]
-    if copy.src.ipu == copy.dst.ipu:
-        words.append(f"busiest tile {copy.max_tile_bytes} B")
-    if copy.fragments > 1:
-        words.append(f"{copy.fragments} fragments")
+    words = _exchanged(copy) if copy.src.ipu == copy.dst.ipu else f"link, {copy.total_bytes} B"
     if copy.table:
-        words.append(f"the trip's row of {names.variable(copy.src if copy.table == 'src' else copy.dst)}")
-    route = names.variable(copy.src)
-    # Operands that are only gathered onto the vertices' tiles have no destination of their own.
-    verb, target = ("gather", "") if copy.src is copy.dst else ("copy", f" -> {names.variable(copy.dst)}")
-    return f"{verb} {route}{target}  # {', '.join(words)}"
+        words += f", the trip's row of {names.variable(copy.src if copy.table == 'src' else copy.dst)}"
+    return f"copy {names.variable(copy.src)} -> {names.variable(copy.dst)}  # {words}"
+
+
+def _exchanged(step: Copy | Gather) -> str:
+    words = f"exchange, {step.total_bytes} B, busiest tile {step.max_tile_bytes} B"
+    return f"{words}, {step.fragments} fragments" if step.fragments > 1 else words

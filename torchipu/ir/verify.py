@@ -14,6 +14,7 @@ from torchipu.ir.program import (
     Copy,
     Executable,
     Execute,
+    Gather,
     HostCopy,
     If,
     OnIpus,
@@ -427,7 +428,7 @@ def touched(program: Program) -> tuple[Variable, ...]:
             return (src, dst)
         case HostCopy(variable=variable):
             return (variable,)
-        case AllReduce(variables=variables):
+        case AllReduce(variables=variables) | Gather(variables=variables):
             return variables
     return ()
 

@@ -24,6 +24,7 @@ from torchipu.ir.program import (
     ComputeSet,
     Copy,
     Execute,
+    Gather,
     HostCopy,
     If,
     Program,
@@ -184,6 +185,10 @@ def _walk(program: Program, target: Target, functions: Mapping[str, Program], co
             category, cycles = copy_cycles(program, target)
             count.exchange += cycles if category == "exchange" else 0
             count.add(category, cycles, times)
+        case Gather(max_tile_bytes=busiest, fragments=fragments):
+            cycles = exchange_cycles(target, busiest, fragments)
+            count.exchange += cycles
+            count.add("exchange", cycles, times)
         case Execute(compute_set=compute_set):
             # Groups of one compute set share the tiles: the slowest vertex counts.
             compute = max((group.cycles for group in compute_set.groups), default=0)

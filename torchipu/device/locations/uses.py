@@ -11,6 +11,7 @@ from torchipu.ir.program import (
     ComputeSet,
     Copy,
     Execute,
+    Gather,
     HostCopy,
     If,
     OnIpus,
@@ -41,7 +42,7 @@ def used_by(program: Program) -> Iterator[Variable]:
                 yield from (src, dst)
             case HostCopy(variable=variable):
                 yield variable
-            case AllReduce(variables=variables):
+            case AllReduce(variables=variables) | Gather(variables=variables):
                 yield from variables
     if isinstance(program, (If, RepeatWhile)):
         yield program.condition
@@ -54,7 +55,7 @@ def written_by(program: Program) -> Iterator[Variable]:
             case Execute(compute_set=compute_set):
                 for group in compute_set.groups:
                     yield from (v for name, v in group.fields.items() if name.rstrip("0123456789") == "out")
-            case Copy(src=src, dst=dst) if src is not dst:
+            case Copy(dst=dst):
                 yield dst
             case AllReduce(variables=variables):
                 yield from variables
@@ -109,7 +110,7 @@ def over_others(program: Program, changes: Mapping[Variable, Variable]) -> Progr
             return replace(program, src=new(program.src), dst=new(program.dst))
         case HostCopy():
             return replace(program, variable=new(program.variable))
-        case AllReduce():
+        case AllReduce() | Gather():
             return replace(program, variables=tuple(map(new, program.variables)))
         case Call() | Sync():
             return program
@@ -125,8 +126,8 @@ def _compute_set(compute_set: ComputeSet, new: Callable[[Variable], Variable]) -
 
 def sync_before(body: list[Program]) -> list[Program]:
     """Take from the end of a body what belongs to the compute set that follows: its sync and its exchange."""
-    sync = [body.pop()] if body and isinstance(body[-1], (Sync, Copy)) else []
-    if sync and isinstance(sync[0], Copy) and body and isinstance(body[-1], Sync):
+    sync = [body.pop()] if body and isinstance(body[-1], (Sync, Gather)) else []
+    if sync and isinstance(sync[0], Gather) and body and isinstance(body[-1], Sync):
         return [body.pop(), *sync]
     return sync
 

@@ -18,6 +18,7 @@ from torchipu.ir.program import (
     ComputeSet,
     Copy,
     Execute,
+    Gather,
     HostCopy,
     If,
     Program,
@@ -167,7 +168,8 @@ class Lowering:
             sets: Op, compute set, its number among those of the op, and the op's variables by operand.
         """
         step: list[Program] = [_IPU_SYNC]
-        copies, groups = [], []
+        gathers: list[Gather] = []
+        groups = []
         for op, made, number, fields in sets:
             runs = made.runs or self.mappings[op.outputs[0]]
             gathered, fragments = made.gathered_bytes, made.fragments
@@ -179,14 +181,17 @@ class Lowering:
                 tiling=made.tiling,
             ))
             if gathered:
-                operands = [
+                operands = dict.fromkeys(
                     self._variable(self.flow.storage(operand), ipu_of(op), function_of(op)) for operand in op.inputs
-                ]
-                moved = max(operands, key=_size, default=None) or next(iter(fields.values()))
-                copies.append(Copy(moved, moved, gathered * made.num_tiles, gathered, fragments))
-        if copies:  # ops on tiles of their own gather their operands at the same time
-            slowest = max(copies, key=lambda copy: (copy.max_tile_bytes, copy.fragments))
-            step.append(replace(slowest, total_bytes=sum(copy.total_bytes for copy in copies)))
+                )
+                read = tuple(operands) or tuple(fields.values())[:1]
+                gathers.append(Gather(read, gathered * made.num_tiles, gathered, fragments))
+        if gathers:  # ops on tiles of their own gather their operands at the same time
+            slowest = max(gathers, key=lambda gather: (gather.max_tile_bytes, gather.fragments))
+            step.append(replace(
+                slowest, variables=tuple(dict.fromkeys(one for gather in gathers for one in gather.variables)),
+                total_bytes=sum(gather.total_bytes for gather in gathers),
+            ))
         op, made, number, _ = sets[0]
         label = op.outputs[0].name if op.outputs else op.kind
         step.append(Execute(ComputeSet(f"{op.kind}.{label}.{number}", ipu_of(op), tuple(groups), op)))
@@ -449,7 +454,3 @@ class Lowering:
         if key not in self.linear_by_size:
             self.linear_by_size[key] = linear(*key)
         return self.linear_by_size[key], False
-
-
-def _size(variable: Variable) -> int:
-    return variable.num_elements

@@ -10,7 +10,7 @@ import numpy as np
 
 from torchipu.device.tiles.fields import Field
 from torchipu.device.tiles.prepared import PreparedSet
-from torchipu.ir.program import Copy, Executable, Execute, Program, VertexGroup, parts_of
+from torchipu.ir.program import Executable, Execute, Gather, Program, VertexGroup, parts_of
 from torchipu.ir.region import Numbers
 
 
@@ -64,7 +64,7 @@ def estimates(executable: Executable) -> dict[VertexGroup, int]:
     for function in executable.functions.values():
         gathered = 0
         for step in _in_order(function):
-            if isinstance(step, Copy) and step.src is step.dst:
+            if isinstance(step, Gather):
                 gathered = step.max_tile_bytes
             elif isinstance(step, Execute):
                 if len(step.compute_set.groups) == 1:
