@@ -65,6 +65,7 @@ def test_host_and_machine_agree_in_inference_and_the_model_is_left_alone() -> No
     assert found.is_equal, str(found)
     assert [result.kind for result in found.results] == ["output", "output"]
     assert found.supersteps > 0
+    assert "read   input" in found.vertices() or "read   self" in found.vertices()
     for name, value in model.state_dict().items():
         assert value.equal(before[name])
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from torchipu.checking.differences import Difference
 from torchipu.checking.distances import bound, distance, norm
+from torchipu.device.tiles.machine import TileMachine
 from torchipu.errors import ExecutionError
 
 SHARE = 2.0**-24
@@ -82,6 +83,7 @@ class Check:
         whole: How many of them one vertex computed on gathered operands, by op.
         first: The first op whose value on the host differs, where any result does and one op alone shows it.
         first_on_tiles: The first op whose value on the tiles differs.
+        machine: Of tiles, after its run.
     """
 
     results: tuple[Result, ...]
@@ -89,6 +91,11 @@ class Check:
     whole: Mapping[str, int] = field(default_factory=dict)
     first: Difference | None = None
     first_on_tiles: Difference | None = None
+    machine: TileMachine | None = field(default=None, repr=False)
+
+    def vertices(self) -> str:
+        """Return what the vertices of each op read, write and compute, tile by tile, and what is moved for them."""
+        return "" if self.machine is None else self.machine.text()
 
     @property
     def is_equal(self) -> bool:

@@ -113,7 +113,7 @@ def begin_check(step: ProgramStep, inputs: Sequence[torch.Tensor], seed: int = 0
         return Check(
             results, tiles.supersteps, tiles.whole,
             first_difference(step, inputs, before) if host_differs else None,
-            first_difference_on_tiles(step, inputs, before) if tiles_differ else None,
+            first_difference_on_tiles(step, inputs, before) if tiles_differ else None, tiles,
         )
 
     return finished

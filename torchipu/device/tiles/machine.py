@@ -17,6 +17,7 @@ from torchipu.device.tiles.layout import BITS, Held
 from torchipu.device.tiles.memory import TileMemory
 from torchipu.device.tiles.prepared import Alike, Preparation, PreparedSet
 from torchipu.device.tiles.stores import TileStores
+from torchipu.device.tiles.text import format_set
 from torchipu.device.tiles.traffic import Traffic, traffic_of
 from torchipu.errors import DeviceProgramError, UnsupportedOpError
 from torchipu.ir.graph import Op, Tensor
@@ -77,6 +78,15 @@ class TileMachine(Machine):
         self._prepared: OrderedDict[Op, tuple[Prepared | None, int]] = OrderedDict()
         self._entered: dict[tuple[Variable, object], int] = {}
         self._scratch = np.zeros(0, np.uint8)
+
+    def text(self) -> str:
+        """Return the compute sets of all ops that have run and are still prepared, with their vertices."""
+        return "\n".join(
+            f"execute {op.kind}.{op.outputs[0].name if op.outputs else op.kind}.{group.number}\n"
+            + format_set(group, made, self.tile_bytes)
+            for op, (prepared, _) in self._prepared.items() if prepared is not None
+            for group, _ in self._sets[op] if (made := prepared.get((group.number, 0))) is not None
+        )
 
     def _empty_stores(self) -> TileStores:
         return TileStores(self.executable, self.target.num_tiles, self.tile_bytes)
