@@ -103,6 +103,7 @@ def begin_check(step: ProgramStep, inputs: Sequence[torch.Tensor], seed: int = 0
     def finished(given: Any) -> Check:
         exact, *typed = ([*_outputs(step, built, one), *_states(built, one)] for one in machines)
         on_tiles = [*_outputs(step, built, tiles), *_states(built, tiles)]
+        tiles.forget_values()
         found = [*_given(step, built, given), *_host_states(step, built)]
         results = compared([
             Compared(name, kind, value, tuple(run[number][2] for run in typed), on_tiles[number][2], host)

@@ -54,7 +54,7 @@ def first_difference_on_tiles(
 
 def judging(machine: TileMachine) -> None:
     """Let a machine raise DifferenceError at the first op whose results differ from eager PyTorch's."""
-    machine.judge = lambda *judged: _judge(machine, *judged)
+    machine.judge = _judge
 
 
 def _judge(

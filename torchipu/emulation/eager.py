@@ -16,6 +16,8 @@ from torchipu.ir.types import DType
 from torchipu.optable.control import COND, REPEAT, WHILE
 
 SCALE = HYPER["grad_scale"]
+HALF_UNIT = np.float32(2.0**-11)
+"""Of a value, the most by which rounding it to half moves it."""
 FLOATS = (DType.HALF, DType.FLOAT)
 
 
@@ -25,9 +27,19 @@ def evaluate(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def evaluate_as_typed(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the results of an op in float32, rounded to the types that the program gives them, as float32."""
+    """Return the results of an op in float32, rounded to the types that the program gives them, as float32.
+
+    Where partials are half, results are off by as much as rounding each partial once may bring about.
+    """
     narrow = [value.astype(np.float32) if value.dtype.kind == "f" else value for value in inputs]
     results = _computed(op, narrow, torch.float32)
+    if op.attrs.get("partials") == "half":
+        sizes = _computed(op, [np.abs(value) for value in narrow], torch.float32)
+        rng = np.random.default_rng(len(op.outputs[0].name))
+        results = [
+            value + HALF_UNIT * size * rng.uniform(-1, 1, value.shape).astype(np.float32)
+            for value, size in zip(results, sizes, strict=True)
+        ]
     return [
         result.astype(np.float16).astype(np.float32) if tensor.dtype is DType.HALF else result
         for tensor, result in zip(op.outputs, results, strict=True)

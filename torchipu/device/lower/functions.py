@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
+from torchipu.device.compute_sets import copy_set
 from torchipu.device.generic import lower_generic
 from torchipu.device.lower import collectives
 from torchipu.device.lower.in_flight import Depths
@@ -421,6 +422,9 @@ class Lowering:
             spec = spec_of(op)
             target = self.target if tiles is None else replace(self.target, num_tiles=tiles)
             vertices = lower_generic(op, target) if spec is None else spec.lower(op, target)
+            if not any(one.elements for one in vertices) and not is_on_host(op):
+                # An op that has nothing to do, such as a sort of single elements, gives its operand all the same.
+                vertices = tuple(copy_set(target, one.num_elements, one.dtype) for one in op.outputs)
             made = [self._set(op, one, target.num_tiles, first_tile) for one in vertices if one.elements > 0]
             is_tiled = all(one.tiling is not None for one in made)
             found = tuple(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,7 +31,9 @@ KEPT_BYTES = 2 << 30
 """Of prepared ops, kept for when they run again."""
 SCRATCH_ALIGNMENT = 64
 
-Judge = Callable[[VertexGroup, Place, Sequence[np.ndarray], Sequence[tuple[Variable, np.ndarray]]], None]
+Judge = Callable[
+    ["TileMachine", VertexGroup, Place, Sequence[np.ndarray], Sequence[tuple[Variable, np.ndarray]]], None,
+]
 Prepared = dict[tuple[int, int], PreparedSet | None]
 
 
@@ -49,8 +52,8 @@ class TileMachine(Machine):
         tiled: How many supersteps ran vertex by vertex.
         whole: For each op with no vertices of its own, how many supersteps of it one vertex computed on gathered
             operands.
-        judge: Given the operands of each op on the first replica, before its first compute set, and the results on the
-            tiles after its last one; None to leave them alone.
+        judge: Given the machine, a set and its place, the operands of its op on the first replica before the first set of
+            it, and the results on the tiles after the last one; None to leave them alone.
         traffic: What the compute sets that ran have moved, by set and number of the run in it.
         counts: What the busiest tile of each has received, beside what the cost reader estimates.
     """
@@ -77,6 +80,11 @@ class TileMachine(Machine):
                 self._sets.setdefault(group.op, []).append((group, repeats))
         self._prepared: OrderedDict[Op, tuple[Prepared | None, int]] = OrderedDict()
         self._entered: dict[tuple[Variable, object], int] = {}
+        self._scratch = np.zeros(0, np.uint8)
+
+    def forget_values(self) -> None:
+        """Give back the memory of the tiles; what was counted and how vertices lie is kept."""
+        self.stores.release()
         self._scratch = np.zeros(0, np.uint8)
 
     def text(self) -> str:
@@ -132,7 +140,7 @@ class TileMachine(Machine):
             self.stores.require_all(fields[tensor], slot or 0, place)
         if self.judge is not None:
             results = [(fields[tensor], self.stores.read(fields[tensor], place)[0]) for tensor in group.op.outputs]
-            self.judge(group, place, self._operands.pop((group.op, place.moment)), results)
+            self.judge(self, group, place, self._operands.pop((group.op, place.moment)), results)
 
     def _prepare(self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place) -> Prepared | None:
         """Return the runs of all compute sets of an op; None where one vertex computes the whole op."""
@@ -175,7 +183,8 @@ class TileMachine(Machine):
                 seen = self.executable.views[seen].inputs[0]
             numbers = np.arange(fields[tensor].num_elements, dtype=np.int64).reshape(seen.shape)
             for view, out in reversed(chain):
-                numbers = np.asarray(self.evaluate(view, [numbers])[view.outputs.index(out)])
+                of_numbers = replace(view, outputs=tuple(replace(one, dtype=DType.LONG) for one in view.outputs))
+                numbers = np.asarray(self.evaluate(of_numbers, [numbers])[view.outputs.index(out)])
             found[tensor] = numbers.reshape(-1)
         return found
 

@@ -37,6 +37,10 @@ class TileStores(Stores):
             self._memories[key] = TileMemory(self.num_tiles, self.tile_bytes)
         return self._memories[key]
 
+    def release(self) -> None:
+        """Give back the memory of all tiles."""
+        self._memories.clear()
+
     def held(self, variable: Variable) -> Held:
         """Return where a variable lies.
 
