@@ -52,8 +52,8 @@ class TileMachine(Machine):
         tiled: How many supersteps ran vertex by vertex.
         whole: For each op with no vertices of its own, how many supersteps of it one vertex computed on gathered
             operands.
-        judge: Given the machine, a set and its place, the operands of its op on the first replica before the first set of
-            it, and the results on the tiles after the last one; None to leave them alone.
+        judge: Given the machine, a set and its place, the operands of its op on the first replica before the first set
+            of it, and the results on the tiles after the last one; None to leave them alone.
         traffic: What the compute sets that ran have moved, by set and number of the run in it.
         counts: What the busiest tile of each has received, beside what the cost reader estimates.
     """
