@@ -52,8 +52,12 @@ class Difference:
         ))
 
 
-class _FoundError(Exception):
-    """Ends the machine at the first difference."""
+class DifferenceError(Exception):
+    """Ends a machine at the first difference.
+
+    Attributes:
+        difference: What it is.
+    """
 
     def __init__(self, difference: Difference) -> None:
         super().__init__()
@@ -75,7 +79,7 @@ def first_difference(
     def evaluated(op: Op, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
         found = alone(op, operands)
         if found is not None:
-            raise _FoundError(replace(found, superstep=machine.supersteps))
+            raise DifferenceError(replace(found, superstep=machine.supersteps))
         return evaluate(op, operands)
 
     machine = machine_of(
@@ -83,7 +87,7 @@ def first_difference(
     )
     try:
         machine.run()
-    except _FoundError as end:
+    except DifferenceError as end:
         return end.difference
     return None
 

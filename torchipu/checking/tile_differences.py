@@ -8,25 +8,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from torchipu.checking.differences import Difference, differing
+from torchipu.checking.differences import Difference, DifferenceError, differing
 from torchipu.device.stores import Place
 from torchipu.device.tiles.machine import TileMachine
 from torchipu.emulation.eager import evaluate, evaluate_as_typed
 from torchipu.emulation.tiles import tile_machine
 from torchipu.ir.program import Variable, VertexGroup
 from torchipu.step.base import ProgramStep
-
-
-class DifferenceError(Exception):
-    """Ends the machine at the first difference.
-
-    Attributes:
-        difference: What it is.
-    """
-
-    def __init__(self, difference: Difference) -> None:
-        super().__init__()
-        self.difference = difference
 
 
 def first_difference_on_tiles(

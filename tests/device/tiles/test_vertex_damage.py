@@ -15,7 +15,8 @@ import torch
 import torchipu
 from tests.device.tiles.vertex_damage import OF_FIELDS, OF_VERTICES
 from tests.device.trained import Trained
-from torchipu.checking.tile_differences import DifferenceError, judging
+from torchipu.checking.differences import DifferenceError
+from torchipu.checking.tile_differences import judging
 from torchipu.device.stores import Place
 from torchipu.device.tiles.machine import TileMachine
 from torchipu.device.tiles.prepared import PreparedSet

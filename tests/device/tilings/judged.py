@@ -14,24 +14,16 @@ from tests.device.tilings.simulated import simulate
 from torchipu.device.machine import Machine
 from torchipu.device.stores import Place, Values
 from torchipu.device.tiles.layout import BITS, is_wide
+from torchipu.device.tiles.machine import runs_of
 from torchipu.emulation.eager import evaluate
 from torchipu.emulation.loading import machine_of
 from torchipu.errors import UnsupportedOpError
 from torchipu.ir.graph import Op, Tensor
-from torchipu.ir.program import Execute, Program, Repeat, Variable, VertexGroup, parts_of
+from torchipu.ir.program import Variable, VertexGroup
 from torchipu.ir.types import DType
 
 TOLERANCE = {DType.HALF: 4e-3, DType.FLOAT: 1e-5}
 """Of the largest magnitude of a result: what rounding to the type, in whatever order, explains."""
-
-
-def runs_of(program: Program, times: int = 1) -> list[tuple[VertexGroup, int]]:
-    """Return the vertex groups of a program, and how often a tile runs each for one result."""
-    if isinstance(program, Execute):
-        return [(group, times) for group in program.compute_set.groups]
-    if isinstance(program, Repeat) and program.op is None:
-        times *= program.count
-    return [found for part in parts_of(program) for found in runs_of(part, times)]
 
 
 class Judged(Machine):

@@ -76,7 +76,7 @@ class TileMachine(Machine):
         self._bottoms = bottoms(executable, target.num_tiles)
         self._sets: dict[Op, list[tuple[VertexGroup, int]]] = {}
         for function in executable.functions.values():
-            for group, repeats in _runs_of(function):
+            for group, repeats in runs_of(function):
                 self._sets.setdefault(group.op, []).append((group, repeats))
         self._prepared: OrderedDict[Op, tuple[Prepared | None, int]] = OrderedDict()
         self._entered: dict[tuple[Variable, object], int] = {}
@@ -305,13 +305,13 @@ class _Run:
             self.memory.own(self._shifted(field.base, field.held), field.num_bytes, self._owner(field.held))
 
 
-def _runs_of(program: Program, times: int = 1) -> list[tuple[VertexGroup, int]]:
+def runs_of(program: Program, times: int = 1) -> list[tuple[VertexGroup, int]]:
     """Return the vertex groups of a program, and how often a tile runs each for one result."""
     if isinstance(program, Execute):
         return [(group, times) for group in program.compute_set.groups]
     if isinstance(program, Repeat) and program.op is None:
         times *= program.count
-    return [found for part in parts_of(program) for found in _runs_of(part, times)]
+    return [found for part in parts_of(program) for found in runs_of(part, times)]
 
 
 def as_large_as_needed(executable: Executable, target: Target) -> int:
