@@ -114,17 +114,24 @@ def on_no_tile(vertices: VertexSet) -> VertexSet | None:
     return replace(vertices, tiles=vertices.tiles + 1_000_000)
 
 
+EITHER_WAY = ("add", "mul", "maximum", "eq")
+"""Ops to which it is all the same which operand comes first."""
+
+
 def with_operands_swapped(vertices: VertexSet) -> VertexSet | None:
     if len(vertices.reads) != 2 or not np.array_equal(vertices.reads[0].counts(), vertices.reads[1].counts()):
         return None
-    if vertices.reads[0].name == vertices.reads[1].name or "out" in vertices.reads[0].name:
+    sizes = tuple(vertices.sizes[0].tolist())
+    is_same = vertices.reads[0].name == vertices.reads[1].name
+    if is_same or any(op.kind in EITHER_WAY for op in vertices.code(sizes).ops):
         return None
     return replace(vertices, reads=vertices.reads[::-1])
 
 
 def with_results_of_others(vertices: VertexSet) -> VertexSet | None:
     counts = vertices.writes[0].counts()
-    if len(counts) < 2 or counts[0] != counts[1]:
+    # Partials of one sum may be exchanged for each other.
+    if len(counts) < 2 or counts[0] != counts[1] or vertices.writes[0].dtype is not None:
         return None
     order = np.array([1, 0, *range(2, len(counts))])
     return replace(vertices, writes=tuple(_chosen(one, order) for one in vertices.writes))

@@ -165,6 +165,7 @@ class Preparation:
                 raise DeviceProgramError(f"{self.op.target} reads partials {region.name!r} that no set of it has made")
             handed = self.partials[region.name].held
             self._refuse_beyond(region, region.elements(), handed.num_elements)
+            self._refuse_unmade(region, handed)
             return self._counted(fields.read(region, handed, region.elements()))
         held, elements = self.held(self.variables[tensor]), region.elements()
         self._refuse_beyond(region, elements, tensor.num_elements)
@@ -197,6 +198,11 @@ class Preparation:
             self.partials[region.name] = found
         held, most = found.held, int(elements.max(initial=-1)) + 1
         tile, offset = held.spread.tile, held.spread.offset
+        if most * region.dtype.device_bytes > len(self.arena.height) * self.tile_bytes:
+            raise DeviceProgramError(
+                f"vertices of {self.op.target} write element {most - 1} of partials {region.name!r}, "
+                "which is more than all tiles hold", source=self.op.source,
+            )
         if most > len(tile):
             grown = most - len(tile)
             tile = np.concatenate((tile, np.full(grown, -1, np.int64)))
@@ -217,6 +223,16 @@ class Preparation:
                 f"vertices of {self.op.target} touch element {int(elements.max())} of {region.name!r}, "
                 f"which has {size}",
                 source=self.op.source,
+            )
+
+    def _refuse_unmade(self, region: Region, held: Held) -> None:
+        """Refuse to read partials that no vertex has written."""
+        elements = region.elements()
+        unmade = elements[(elements >= 0) & (held.spread.tile[elements] < 0)]
+        if len(unmade):
+            raise DeviceProgramError(
+                f"vertices of {self.op.target} read element {int(unmade[0])} of partials {region.name!r}, which nobody "
+                "has written", source=self.op.source,
             )
 
     def _counted(self, made: Field) -> Field:
