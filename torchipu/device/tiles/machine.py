@@ -181,7 +181,10 @@ class TileMachine(Machine):
             while seen in self.executable.views:
                 chain.append((self.executable.views[seen], seen))
                 seen = self.executable.views[seen].inputs[0]
-            numbers = np.arange(fields[tensor].num_elements, dtype=np.int64).reshape(seen.shape)
+            size = fields[tensor].num_elements
+            if size != seen.num_elements:
+                raise place.fault(f"reads %{fields[tensor].name}, of {size} elements, as {list(seen.shape)}")
+            numbers = np.arange(size, dtype=np.int64).reshape(seen.shape)
             for view, out in reversed(chain):
                 of_numbers = replace(view, outputs=tuple(replace(one, dtype=DType.LONG) for one in view.outputs))
                 numbers = np.asarray(self.evaluate(of_numbers, [numbers])[view.outputs.index(out)])

@@ -172,6 +172,7 @@ class Preparation:
         numbering = self.numbering.get(tensor)
         if numbering is not None:
             elements = np.where(elements >= 0, numbering[elements], elements)
+        self._refuse_beyond(region, elements, held.num_elements)
         is_overwritten = any(write.source is held and write.is_in_place for write in writes)
         return self._counted(fields.read(region, held, elements, gathered=is_overwritten and not takes_turns))
 
