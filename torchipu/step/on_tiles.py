@@ -14,6 +14,7 @@ from torchipu.emulation.refusals import refuse_ops, refuse_options
 from torchipu.emulation.results import moments_of, of_all_replicas, whole
 from torchipu.emulation.tiles import shown, tile_machine
 from torchipu.host.executor import BoundPlan
+from torchipu.ir.types import Role
 from torchipu.options import Options
 
 
@@ -39,7 +40,10 @@ def run_on_tiles(
     """
     refuse_options(options, has_members=has_members)
     refuse_ops(built.graph)
-    views = {tensor: bound.state_view(tensor) for tensor in built.states if tensor in bound.host_plan.states}
+    views = {  # an accumulator is empty between calls
+        tensor: bound.state_view(tensor) for tensor in built.states
+        if tensor in bound.host_plan.states and tensor.role is not Role.ACCUMULATOR
+    }
     states = initial(built) | {tensor.name: view.detach().clone().numpy() for tensor, view in views.items()}
     machine = tile_machine(
         compiled.executable, built, options, inputs, micro_batches, compiled.target, states=states,

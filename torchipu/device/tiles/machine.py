@@ -115,6 +115,9 @@ class TileMachine(Machine):
                 self._seen(tensor, fields[tensor], place, shares=group.op.kind in OVERWRITES)[0].copy()
                 for tensor in group.op.inputs
             ]
+        if group.number == 0 and at.part == 0:
+            for tensor in group.op.inputs:  # they have to be there, also those of which no vertex reads anything
+                self._slot_read(fields[tensor], place, group.op)
         made = prepared[group.number, at.part]
         if made is not None:
             self._count(group, made, at.part)
