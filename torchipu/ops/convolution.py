@@ -15,7 +15,7 @@ from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set
 from torchipu.device.matrix_unit import product_vertices
 from torchipu.device.tilings.channel_sums import ChannelSums
-from torchipu.device.tilings.convolutions import Windows, input_product, output_product, weight_product
+from torchipu.device.tilings.convolutions import input_product, output_product, weight_product
 from torchipu.device.tilings.nothing import nothing_left
 from torchipu.device.tilings.products import Multiplication
 from torchipu.host.emit import conv, half_partial_conv, volume
@@ -23,7 +23,6 @@ from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.copy import emit_fill
 from torchipu.host.emit.half_partials import Partials, partials_of
 from torchipu.host.emit.matmul import grain_for
-from torchipu.host.emit.volume import Volume
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
@@ -31,6 +30,7 @@ from torchipu.optable.codelet import Product, Vertices
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import FLOATING, OpSpec, register
+from torchipu.optable.volume import Volume
 
 if TYPE_CHECKING:
     from torchipu.target import Target
@@ -240,16 +240,17 @@ def _backward_products(op: Op) -> tuple[Product, ...]:
     return first, Product(v.g, v.summands, v.n * prod(v.out), v.oc)
 
 
-def _windows(op: Op) -> Windows:
-    v = problem_of(op).volume
-    sizes = v.n, v.g, v.ic, v.oc, v.size, v.out, v.window, v.stride, v.padding, v.dilation
-    return Windows(*sizes, channels_first=op.attrs.get("partials") == "half")
+def _sums_channels_first(op: Op) -> bool:
+    """Whether the elements of a window are added up one after the other, as half partials are."""
+    return op.attrs.get("partials") == "half"
 
 
 def _describe_convolution(op: Op) -> Multiplication:
     bias = None if op.operand("bias") is None else "bias"
     describe = input_product if op.flag("transposed") else output_product
-    return describe(_windows(op), "input", "weight", "out", bias)
+    return describe(
+        problem_of(op).volume, "input", "weight", "out", bias, channels_first=_sums_channels_first(op)
+    )
 
 
 def _describe_gradient(number: int, op: Op) -> Multiplication:
@@ -257,9 +258,11 @@ def _describe_gradient(number: int, op: Op) -> Multiplication:
     is_transposed, result = op.flag("transposed"), "out1" if number and present_results(op)[0] else "out"
     if number == 0:
         describe = output_product if is_transposed else input_product
-        return describe(_windows(op), "grad_output", "weight", result)
+        return describe(
+            problem_of(op).volume, "grad_output", "weight", result, channels_first=_sums_channels_first(op)
+        )
     pair = ("input", "grad_output") if is_transposed else ("grad_output", "input")
-    return weight_product(_windows(op), *pair, result)
+    return weight_product(problem_of(op).volume, *pair, result)
 
 
 def _lower_convolution(op: Op, target: Target) -> tuple[Vertices, ...]:

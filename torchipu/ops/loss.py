@@ -23,7 +23,8 @@ from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.compute_sets import elementwise_set, reduction_sets
 from torchipu.device.tilings import losses
 from torchipu.device.tilings.losses import classes_of
-from torchipu.device.tilings.stage import Stage, nothing, staged
+from torchipu.device.tilings.nothing import nothing_left
+from torchipu.device.tilings.stage import Stage, staged
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -65,7 +66,7 @@ def _lower_nll_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
     if result.num_elements == 0:
         return ()
     return (
-        replace(elementwise_set(target, _FILL, result.num_elements, result.dtype), tiling=nothing),
+        replace(elementwise_set(target, _FILL, result.num_elements, result.dtype), tiling=nothing_left),
         replace(elementwise_set(target, _SCATTER, labels.num_elements, result.dtype), tiling=losses.spread),
     )
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
+from torchipu.device.tilings.code import Code
 from torchipu.device.tilings.reduction import rows_along, shared_out
 from torchipu.ir.graph import Graph, Op, operand_labels
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import listed
-from torchipu.ir.vertices import Sizes, Tiling, VertexSet, code_of, local, one_a_run
+from torchipu.ir.vertices import Sizes, Tiling, VertexSet, one_a_run
 
 
 def whole_rows(split: Callable[[Op], tuple[int, int, int]]) -> Tiling:
@@ -28,9 +28,9 @@ def whole_rows(split: Callable[[Op], tuple[int, int, int]]) -> Tiling:
         elements, counts = table.reshape(-1), (end - begin) * length
 
         def code(sizes: Sizes) -> Graph:
-            part_of = local(op.inputs[0], sizes[0], length)
-            made = tuple(local(tensor, sizes[0], length) for tensor in op.outputs)
-            return code_of(replace(op, inputs=(part_of,), outputs=made, attrs={**op.attrs, "dim": 1}))
+            written, shape = Code(), (sizes[0], length)
+            given = written.part(op.inputs[0], *shape)
+            return written.graph(written.again(op, [given], *[shape] * len(op.outputs), dim=1))
 
         names = ("out" if number == 0 else f"out{number}" for number in range(len(op.outputs)))
         return VertexSet(

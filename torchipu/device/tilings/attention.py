@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchipu.device.tilings.local_ops import LocalOps
+from torchipu.device.tilings.code import Code
 from torchipu.device.tilings.products import Factor, FactorElements, Multiplication, line, plane
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.mapping import TileMapping
@@ -139,10 +139,12 @@ def softmax(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
     tiles, begin, end = _rows(op, runs)
 
     def code(sizes: Sizes) -> Graph:
-        made, value = _masked(op, sizes)
-        probabilities = made.unary("aten._safe_softmax.default", value, dim=1)
-        logarithms = made.unary("aten.logsumexp.default", value, sizes[:1], dim=(1,), keepdim=False)
-        return made.graph((probabilities, DType.FLOAT), (logarithms, op.outputs[1].dtype))
+        written = Code()
+        value = _masked(written, op, sizes)
+        probabilities = written.unary("_safe_softmax", value, dim=1)
+        attrs: dict[str, object] = {"dim": (1,), "keepdim": False}
+        logarithms = written.run("aten.logsumexp.default", [(op.outputs[1].dtype, sizes)], attrs, self=value)
+        return written.graph([probabilities, *logarithms])
 
     keys = Heads.of(op).keys
     writes = ranges(PROBABILITIES, begin * keys, end * keys, DType.FLOAT), ranges("out1", begin, end)
@@ -155,10 +157,10 @@ def softmax_again(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
     logarithms = op.needed("logsumexp")
 
     def code(sizes: Sizes) -> Graph:
-        given = Tensor("logarithms", (sizes[0], 1), logarithms.dtype)
-        made, value = _masked(op, sizes, given)
-        above = made.add("aten.sub.Tensor", (value, given), ("self", "other"), value.shape, DType.FLOAT)
-        return made.graph((made.unary("aten.exp.default", above), DType.FLOAT))
+        written = Code()
+        value = _masked(written, op, sizes)
+        above = written.binary("sub", value, written.given(logarithms.dtype, sizes[0], 1))
+        return written.graph([written.unary("exp", above)])
 
     keys = Heads.of(op).keys
     reads = (*_given(op, begin, end), ranges("logsumexp", begin, end))
@@ -173,16 +175,11 @@ def softmax_gradient(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
     dtype = op.needed("grad_out").dtype
 
     def code(sizes: Sizes) -> Graph:
-        of_scores, of_queries = (sizes[0], h.keys), (sizes[0], h.width)
-        gradients, probabilities = (Tensor(name, of_scores, DType.FLOAT) for name in ("gradients", "probabilities"))
-        results, given = (Tensor(name, of_queries, dtype) for name in ("results", "gradients of results"))
-        made = LocalOps(gradients, probabilities, results, given)
-        both = "self", "other"
-        met = made.add("aten.mul.Tensor", (results, given), both, of_queries, DType.FLOAT)
-        mean = made.unary("aten.sum.dim_IntList", met, (sizes[0], 1), dim=(1,), keepdim=True)
-        apart = made.add("aten.sub.Tensor", (gradients, mean), both, of_scores, DType.FLOAT)
-        value = made.add("aten.mul.Tensor", (apart, probabilities), both, of_scores, DType.FLOAT)
-        return made.graph((value, DType.FLOAT))
+        written = Code()
+        gradients, probabilities = (written.given(DType.FLOAT, sizes[0], h.keys) for _ in range(2))
+        results, given = (written.given(dtype, sizes[0], h.width) for _ in range(2))
+        mean = written.summed(written.binary("mul", results, given, DType.FLOAT))
+        return written.graph([written.binary("mul", written.binary("sub", gradients, mean), probabilities)])
 
     reads = (
         *(ranges(name, begin * h.keys, end * h.keys, DType.FLOAT) for name in (GRADIENTS, PROBABILITIES)),
@@ -220,12 +217,8 @@ def _given(op: Op, begin: Numbers, end: Numbers) -> tuple[Region, ...]:
     return tuple(reads)
 
 
-def _masked(op: Op, sizes: Sizes, *more: Tensor) -> tuple[LocalOps, Tensor]:
-    """Return code that has added the mask, if there is one, to the scores of some rows."""
-    shape = (sizes[0], Heads.of(op).keys)
-    value, mask = Tensor("scores", shape, DType.FLOAT), op.operand("attn_mask")
-    masks = () if mask is None else (Tensor("mask", shape, mask.dtype),)
-    made = LocalOps(value, *masks, *more)
-    if masks:
-        value = made.add("aten.add.Tensor", (value, *masks), ("self", "other"), shape, DType.FLOAT)
-    return made, value
+def _masked(code: Code, op: Op, sizes: Sizes) -> Tensor:
+    """Return the scores of some rows, the mask added to them if there is one."""
+    shape, mask = (sizes[0], Heads.of(op).keys), op.operand("attn_mask")
+    value = code.given(DType.FLOAT, *shape)
+    return value if mask is None else code.binary("add", value, code.given(mask.dtype, *shape))

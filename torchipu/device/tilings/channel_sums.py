@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchipu.device.tilings.local_ops import LocalOps
+from torchipu.device.tilings.code import Code
 from torchipu.ir.arithmetic import ceil_div
-from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
+from torchipu.ir.graph import Graph, Op, operand_labels
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import PAD, Numbers, Region, listed, ranges
 from torchipu.ir.types import DType
@@ -112,14 +112,11 @@ def _beside(
     def code(sizes: Sizes) -> Graph:
         *inner, sums = sizes
         graph = vertices.code(tuple(inner))
-        given = Tensor("summands", (sums, summands), dtype)
+        written = Code(graph)
         if not sums:  # nothing comes of nothing
-            nothing = Tensor("nothing", (0,), dtype)
-            return Graph(graph.name, (*graph.inputs, nothing), (*graph.outputs, nothing), graph.ops)
-        made = LocalOps(given)
-        value = made.add("aten.sum.dim_IntList", (given,), ("self",), (sums,), DType.FLOAT, dim=(1,), keepdim=False)
-        more = made.graph((value, result))
-        return Graph(graph.name, (*graph.inputs, given), (*graph.outputs, *more.outputs), (*graph.ops, *more.ops))
+            return written.graph([*graph.outputs, written.given(dtype, 0)])
+        given = written.given(dtype, sums, summands)
+        return written.graph([*graph.outputs, written.summed(given, result, keepdim=False)])
 
     return VertexSet(
         vertices.tiles, (*vertices.reads, read), (*vertices.writes, write),

@@ -10,54 +10,34 @@ import numpy as np
 
 from torchipu.device.tilings.products import Addend, Elements, Factor, Multiplication, plane
 from torchipu.ir.region import PAD, Numbers
-
-Sizes = tuple[int, int, int]
+from torchipu.optable.volume import Sizes, Volume
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
-    """Sizes of a plain convolution of three dimensions; ``ic`` and ``oc`` count the channels of one of the groups.
+class _Order:
+    """The order of the summands of an output: channel by channel, or window element by window element.
 
     Attributes:
-        n: Samples.
-        g: Groups.
-        ic: Channels of the input of a group.
-        oc: Channels of its output.
-        size: Of the input.
-        out: Of the output.
-        window: Of the weights.
-        stride: From one window to the next.
-        padding: Around the input.
-        dilation: From one element of a window to the next.
+        channels: How many there are.
+        taps: Elements of a window.
         channels_first: Whether the elements of a window are summed up one after the other, each with all channels.
     """
 
-    n: int
-    g: int
-    ic: int
-    oc: int
-    size: Sizes
-    out: Sizes
-    window: Sizes
-    stride: Sizes
-    padding: Sizes
-    dilation: Sizes
-    channels_first: bool = False
+    channels: int
+    taps: int
+    channels_first: bool
 
-    @property
-    def taps(self) -> int:
-        """Elements of a window."""
-        return prod(self.window)
-
-    def summand(self, inputs: Numbers, channels: int, taps: int) -> tuple[Numbers, Numbers]:
+    def of(self, inputs: Numbers) -> tuple[Numbers, Numbers]:
         """Return the channel and the element of the window that a summand is."""
         if self.channels_first:
-            return inputs % channels, inputs // channels
-        return inputs // taps, inputs % taps
+            return inputs % self.channels, inputs // self.channels
+        return inputs // self.taps, inputs % self.taps
 
 
 # --------------------------------------------------------------------------- products
-def output_product(v: Windows, image: str, weight: str, result: str, bias: str | None = None) -> Multiplication:
+def output_product(
+    v: Volume, image: str, weight: str, result: str, bias: str | None = None, *, channels_first: bool = False,
+) -> Multiplication:
     """Return the output of the plain convolution.
 
     Args:
@@ -66,24 +46,28 @@ def output_product(v: Windows, image: str, weight: str, result: str, bias: str |
         weight: Of the weights.
         result: Of the result.
         bias: Of what is added to each channel, if anything.
+        channels_first: Whether the elements of a window are summed up one after the other, each with all channels.
     """
+    order = _Order(v.ic, v.taps, channels_first)
 
     def left(groups: Numbers, positions: Numbers, inputs: Numbers, phase: int) -> Numbers:
-        channel, tap = v.summand(inputs, v.ic, v.taps)
+        channel, tap = order.of(inputs)
         return _image_elements(v, groups, channel, positions, tap)
 
     def right(groups: Numbers, outputs: Numbers, inputs: Numbers, phase: int) -> Numbers:
-        channel, tap = v.summand(inputs, v.ic, v.taps)
+        channel, tap = order.of(inputs)
         return ((groups * v.oc + outputs) * v.ic + channel) * v.taps + tap
 
     addend = None if bias is None else Addend(bias, plane(v.oc, 0, 1), (True, False, True))
     return Multiplication(
-        Factor(image, left, inputs_first=True), Factor(weight, right), v.ic * v.taps, result,
+        Factor(image, left, inputs_first=True), Factor(weight, right), v.summands, result,
         _places(v.g, v.oc, prod(v.out)), outputs_first=True, addend=addend,
     )
 
 
-def input_product(v: Windows, gradient: str, weight: str, result: str, bias: str | None = None) -> Multiplication:
+def input_product(
+    v: Volume, gradient: str, weight: str, result: str, bias: str | None = None, *, channels_first: bool = False,
+) -> Multiplication:
     """Return the gradient of the input of the plain convolution, which is the output of a transposed one.
 
     Elements of the image at the same place between two windows meet the same elements of the weights: a phase.
@@ -94,12 +78,14 @@ def input_product(v: Windows, gradient: str, weight: str, result: str, bias: str
         weight: Of the weights.
         result: Of the result.
         bias: Of what is added to each channel, if anything.
+        channels_first: Whether the elements of a window are summed up one after the other, each with all channels.
     """
     phases = _Phases.of(v)
     most, area = phases.taps.shape[1], prod(v.out)
+    order = _Order(v.oc, most, channels_first)
 
     def left(groups: Numbers, positions: Numbers, inputs: Numbers, phase: int) -> Numbers:
-        channel, number = v.summand(inputs, v.oc, most)
+        channel, number = order.of(inputs)
         tap = phases.taps[phase][number]
         sample, at = np.divmod(phases.order[positions], prod(v.size))
         place, is_inside = np.zeros_like(at), tap >= 0
@@ -113,7 +99,7 @@ def input_product(v: Windows, gradient: str, weight: str, result: str, bias: str
         return np.where(is_inside, ((sample * v.g + groups) * v.oc + channel) * area + place, PAD)
 
     def right(groups: Numbers, outputs: Numbers, inputs: Numbers, phase: int) -> Numbers:
-        channel, number = v.summand(inputs, v.oc, most)
+        channel, number = order.of(inputs)
         tap = phases.taps[phase][number]
         return np.where(tap >= 0, ((groups * v.oc + channel) * v.ic + outputs) * v.taps + tap, PAD)
 
@@ -129,7 +115,7 @@ def input_product(v: Windows, gradient: str, weight: str, result: str, bias: str
     )
 
 
-def weight_product(v: Windows, gradient: str, image: str, result: str) -> Multiplication:
+def weight_product(v: Volume, gradient: str, image: str, result: str) -> Multiplication:
     """Return the gradient of the weights: positions are their elements, inputs the places of the output.
 
     Args:
@@ -148,9 +134,8 @@ def weight_product(v: Windows, gradient: str, image: str, result: str) -> Multip
     def right(groups: Numbers, outputs: Numbers, inputs: Numbers, phase: int) -> Numbers:
         return places(groups, inputs, outputs)
 
-    summands = v.ic * v.taps
     return Multiplication(
-        Factor(image, left), Factor(gradient, right), v.n * area, result, plane(v.oc * summands, 1, summands),
+        Factor(image, left), Factor(gradient, right), v.n * area, result, plane(v.oc * v.summands, 1, v.summands),
         outputs_first=True,
     )
 
@@ -173,7 +158,7 @@ def _places(groups: int, channels: int, area: int) -> Elements:
     return elements
 
 
-def _image_elements(v: Windows, groups: Numbers, channel: Numbers, windows: Numbers, tap: Numbers) -> Numbers:
+def _image_elements(v: Volume, groups: Numbers, channel: Numbers, windows: Numbers, tap: Numbers) -> Numbers:
     """Return the element of the input that a window has at a tap; `PAD` beyond the image."""
     sample, at = np.divmod(windows, prod(v.out))
     place, is_inside = np.zeros_like(at), np.array(True)
@@ -200,7 +185,7 @@ class _Phases:
     taps: Numbers
 
     @classmethod
-    def of(cls, v: Windows) -> _Phases:
+    def of(cls, v: Volume) -> _Phases:
         """Return the phases of the input of a convolution."""
         at = _digits(np.arange(prod(v.size), dtype=np.int64), v.size)
         phase = np.zeros(prod(v.size), np.int64)

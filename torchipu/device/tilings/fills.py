@@ -6,10 +6,11 @@ from functools import partial
 
 import numpy as np
 
+from torchipu.device.tilings.code import Code
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import everything, ranges
-from torchipu.ir.vertices import Sizes, Tiling, VertexSet, local, one_a_run
+from torchipu.ir.vertices import Sizes, Tiling, VertexSet, one_a_run
 
 
 def filled(name: str | None, value: float = 0) -> Tiling:
@@ -40,20 +41,15 @@ def _constant(result: Tensor, value: float, sizes: Sizes) -> Graph:
 
 def constant(result: Tensor, count: int, value: float) -> Graph:
     """Return code that fills so many elements of a result with a number."""
-    made = local(result, count)
-    attrs = {"size": [count], "fill_value": value, "dtype": result.dtype}
-    return Graph("vertex", (), (made,), (Op("full", (), (made,), attrs, "aten.full.default"),))
+    code = Code()
+    return code.graph([code.full(value, result.dtype, count)])
 
 
 def _shared_out(given: Tensor, result: Tensor, sizes: Sizes) -> Graph:
     """Return code that fills a result with the one element of a tensor."""
-    one, made = local(given, 1, name="value"), local(result, *sizes, name="out")
-    spread = local(given, *sizes, name="spread")
-    kind = {"dtype": result.dtype}
-    return Graph("vertex", (one,), (made,), (
-        Op("expand", (one,), (spread,), {"size": [*sizes]}, "aten.expand.default", ("self",)),
-        Op("_to_copy", (spread,), (made,), kind, "aten._to_copy.default", ("self",)),
-    ))
+    code = Code()
+    spread = code.run("aten.expand.default", [(given.dtype, sizes)], {"size": [*sizes]}, self=code.part(given, 1))[0]
+    return code.graph([code.copied(spread, result.dtype)])
 
 
 def numbered(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
@@ -64,12 +60,12 @@ def numbered(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
 
     def code(sizes: Sizes) -> Graph:
         before, count = sizes
-        made = local(result, count)
         start = first + before * step
         # A half step before the one that is not taken any more: no rounding makes it one too many.
         stop = start + count * step if isinstance(step, int) else start + (count - 0.5) * step
         attrs = {"start": start, "end": stop, "step": step, "dtype": result.dtype}
-        return Graph("vertex", (), (made,), (Op("arange", (), (made,), attrs, "aten.arange.start_step"),))
+        written = Code()
+        return written.graph(written.run("aten.arange.start_step", [(result.dtype, (count,))], attrs))
 
     return VertexSet(tiles, (), (ranges("out", begin, end),), np.stack((begin, end - begin), 1), code)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
+from torchipu.device.tilings.code import Code
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import Numbers, listed, ranges
-from torchipu.ir.vertices import Sizes, VertexSet, local, one_a_run
+from torchipu.ir.vertices import Sizes, VertexSet, one_a_run
 
 
 def gated(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
@@ -21,12 +20,12 @@ def gated(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
         part: The only one.
     """
     tiles, begin, end = one_a_run(runs)
-    operand, result = op.inputs[0], op.outputs[0]
+    operand = op.inputs[0]
     both = listed("self", _pairs(_halves(operand, op), begin, end), 2 * (end - begin))
 
     def code(sizes: Sizes) -> Graph:
-        given, made = local(operand, 2, *sizes), local(result, 1, *sizes)
-        return _alone(op, (given,), made)
+        written = Code()
+        return written.graph(written.again(op, [written.part(operand, 2, *sizes)], (1, *sizes), dim=0))
 
     return VertexSet(tiles, (both,), (ranges("out", begin, end),), (end - begin).reshape(-1, 1), code)
 
@@ -35,22 +34,18 @@ def gated_gradient(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
     """Return one vertex for each run of the gradient of the operand; it makes as many elements, in either half."""
     tiles, begin, end = one_a_run(runs)
     begin, end = begin // 2, end // 2  # together the runs have as many elements as both halves
-    incoming, operand = op.needed("grad_output"), op.needed("self")
+    operand = op.needed("self")
     halves = _pairs(_halves(operand, op), begin, end)
     counts = end - begin
 
     def code(sizes: Sizes) -> Graph:
-        given = {incoming: local(incoming, 1, *sizes, name="grad"), operand: local(operand, 2, *sizes, name="self")}
-        return _alone(op, tuple(given[tensor] for tensor in op.inputs), local(op.outputs[0], 2, *sizes))
+        written = Code()
+        given = [written.part(tensor, 2 if tensor is operand else 1, *sizes) for tensor in op.inputs]
+        return written.graph(written.again(op, given, (2, *sizes), dim=0))
 
     reads = {"grad_output": ranges("grad_output", begin, end), "self": listed("self", halves, 2 * counts)}
     write = listed("out", halves, 2 * counts)
     return VertexSet(tiles, tuple(reads[name] for name in op.operands), (write,), counts.reshape(-1, 1), code)
-
-
-def _alone(op: Op, inputs: tuple[Tensor, ...], result: Tensor) -> Graph:
-    inner = replace(op, inputs=inputs, outputs=(result,), attrs={**op.attrs, "dim": 0})
-    return Graph("vertex", inputs, (result,), (inner,))
 
 
 def _halves(operand: Tensor, op: Op) -> Numbers:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
-from torchipu.device.tilings.lines import Index, Lines, Look, Update
+from torchipu.device.tilings.code import Code
+from torchipu.device.tilings.lines import Index, Join, Lines, Look, Update
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.region import Numbers
 
@@ -143,28 +143,21 @@ def _of_dims(name: str, shape: Sequence[int], dims: Sequence[int]) -> Lines:
 
 
 # --------------------------------------------------------------------------- updates
-Joined = tuple[list[Op], Tensor]
-
-
 def embedding_gradient(op: Op) -> Update:
     """Sum rows of a gradient into those of a table."""
     grad, index, result = op.needed("grad_output"), op.needed("indices"), op.outputs[0]
     rows, width = result.shape
 
-    def join(base: Tensor, number: Tensor, source: Tensor | None, before: int) -> Joined:
+    def join(code: Code, base: Tensor, number: Tensor, source: Tensor | None, before: int) -> Tensor:
         assert source is not None
         lines, places = base.shape
         padding = op.integer("padding_idx") - before
-        attrs = {**op.attrs, "num_weights": places, "padding_idx": padding if 0 <= padding < places else -1}
-        across = Tensor("across", (source.shape[1], lines), source.dtype)
-        summed = Tensor("summed", (places, lines), base.dtype)
-        back, made = (Tensor(name, base.shape, base.dtype) for name in ("back", "made"))
-        return [
-            Op("t", (source,), (across,), {}, "aten.t.default", ("self",)),
-            replace(op, inputs=(across, number), outputs=(summed,), attrs=attrs),
-            Op("t", (summed,), (back,), {}, "aten.t.default", ("self",)),
-            Op("add", (base, back), (made,), {"alpha": 1}, "aten.add.Tensor", ("self", "other")),
-        ], made
+        if not 0 <= padding < places:
+            padding = -1
+        summed, = code.again(
+            op, [code.turned(source), number], (places, lines), num_weights=places, padding_idx=padding
+        )
+        return code.binary("add", base, code.turned(summed))
 
     return Update(
         _around("out", result.shape, 0, rows), (_of_all_lines("indices", index, rows),),
@@ -172,13 +165,11 @@ def embedding_gradient(op: Op) -> Update:
     )
 
 
-def _itself(op: Op) -> Callable[[Tensor, Tensor, Tensor | None, int], Joined]:
+def _itself(op: Op) -> Join:
     """Return code that runs the op itself along lines."""
 
-    def join(base: Tensor, number: Tensor, source: Tensor | None, before: int) -> Joined:
-        made = Tensor("made", base.shape, base.dtype)
-        inputs = (base, number, *(() if source is None else (source,)))
-        return [replace(op, inputs=inputs, outputs=(made,), attrs={**op.attrs, "dim": 1})], made
+    def join(code: Code, base: Tensor, number: Tensor, source: Tensor | None, before: int) -> Tensor:
+        return code.again(op, [base, number, *([] if source is None else [source])], base.shape, dim=1)[0]
 
     return join
 
@@ -213,15 +204,15 @@ def scatter(op: Op) -> Update:
     )
 
 
-def _added_or_put(op: Op) -> Callable[[Tensor, Tensor, Tensor | None, int], Joined]:
+def _added_or_put(op: Op) -> Join:
     """Return code that writes rows of lines, or adds them where the op accumulates."""
 
-    def join(base: Tensor, number: Tensor, source: Tensor | None, before: int) -> Joined:
-        assert source is not None
-        made = Tensor("made", base.shape, base.dtype)
+    def join(code: Code, base: Tensor, number: Tensor, source: Tensor | None, before: int) -> Tensor:
         kind, attrs = ("index_add", {"alpha": 1}) if op.flag("accumulate") else ("index_copy", {})
-        operands = ("self", "index", "source")
-        return [Op(kind, (base, number, source), (made,), {**attrs, "dim": 1}, f"aten.{kind}.default", operands)], made
+        return code.run(
+            f"aten.{kind}.default", [(base.dtype, base.shape)], {**attrs, "dim": 1}, self=base, index=number,
+            source=source,
+        )[0]
 
     return join
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchipu.device.tilings.local_ops import LocalOps
+from torchipu.device.tilings.code import Code
 from torchipu.device.tilings.products import Describe
-from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
+from torchipu.ir.graph import Graph, Op, operand_labels
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import listed, ranges
 from torchipu.ir.vertices import Sizes, VertexSet, one_a_run
@@ -39,17 +39,16 @@ def multiply_integers(describe: Describe, op: Op, runs: TileMapping, part: int =
     tensors = dict(zip(operand_labels(op), op.inputs, strict=True))
 
     def code(sizes: Sizes) -> Graph:
-        shape, dtype = (sizes[0], product.inputs), result.dtype
-        factors = [Tensor(one.name, shape, tensors[one.name].dtype) for one in (product.left, product.right)]
-        addend = product.addend and Tensor("addend", sizes, tensors[product.addend.name].dtype)
-        made = LocalOps(*factors, *([addend] if addend else []))
-        value = made.add("aten.mul.Tensor", factors, ("self", "other"), shape, dtype)
-        value = made.unary("aten.sum.dim_IntList", value, sizes, dim=(1,), keepdim=False, dtype=dtype)
+        written, dtype = Code(), result.dtype
+        left, right = (
+            written.given(tensors[one.name].dtype, sizes[0], product.inputs) for one in (product.left, product.right)
+        )
+        value = written.summed(written.binary("mul", left, right, dtype), dtype, keepdim=False)
         if product.alpha != 1:
-            value = made.unary("aten.mul.Scalar", value, other=int(product.alpha))
-        if addend and product.addend:
-            factor = int(product.addend.factor)
-            value = made.add("aten.add.Tensor", (value, addend), ("self", "other"), sizes, dtype, alpha=factor)
-        return made.graph((value, dtype))
+            value = written.binary("mul", value, int(product.alpha))
+        if product.addend is not None:
+            addend = written.given(tensors[product.addend.name].dtype, *sizes)
+            value = written.binary("add", value, addend, dtype, alpha=int(product.addend.factor))
+        return written.graph([value])
 
     return VertexSet(tiles, tuple(reads), (ranges("out", begin, end),), (end - begin).reshape(-1, 1), code)

@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from torchipu.device.tilings.code import Code
 from torchipu.device.tilings.fills import constant
-from torchipu.device.tilings.moves import copy
+from torchipu.device.tilings.moves import copies
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import PAD, Numbers, Region, listed, ranges
 from torchipu.ir.types import DType
-from torchipu.ir.vertices import Sizes, VertexSet, local, one_a_run
+from torchipu.ir.vertices import Sizes, VertexSet, one_a_run
 
 BASE = "base"
 """Partials: what a result holds before rows are written."""
@@ -167,62 +168,42 @@ def looked_up(look_of: Callable[[Op], Look]) -> Callable[[Op, TileMapping, int],
         sizes = np.stack((blocks.last - blocks.first, blocks.end - blocks.begin), 1)
         write = look.result.region(blocks)
         return VertexSet(
-            blocks.tiles, reads, (write,), sizes, lambda sizes: _code_of_look(look, op.outputs[0], sizes)
+            blocks.tiles, reads, (write,), sizes, lambda sizes: _code_of_look(look, sizes)
         )
 
     return tiling
 
 
-def _code_of_look(look: Look, result: Tensor, sizes: Sizes) -> Graph:
+def _code_of_look(look: Look, sizes: Sizes) -> Graph:
     lines, places = sizes
-    table = local(look.tensor, lines, len(look.table.steps), name="table")
-    made = local(result, lines, places, name="out")
-    given = _given(look.index, lines, places)
-    ops, number = _joined(look.index, given)
-    if look.index[0].lines.is_shared:
-        kind, attrs = "index_select", {"dim": 1}
-    else:
-        kind, attrs = "gather", {"dim": 1, "sparse_grad": False}
-    ops.append(Op(kind, (table, number), (made,), attrs, f"aten.{kind}.default", ("self", "index")))
-    return Graph("vertex", (table, *given), (made,), tuple(ops))
+    code = Code()
+    table = code.part(look.tensor, lines, len(look.table.steps))
+    number = _joined(code, look.index, lines, places)
+    if not look.index[0].lines.is_shared:
+        return code.graph([code.gathered(table, number)])
+    return code.graph(code.run(
+        "aten.index_select.default", [(table.dtype, (lines, places))], {"dim": 1}, self=table, index=number
+    ))
 
 
-def _given(index: tuple[Index, ...], lines: int, places: int) -> list[Tensor]:
-    """Return the index operands of a vertex."""
-    return [
-        local(one.tensor, *(() if one.lines.is_shared else (lines,)), places, name=f"index{place}")
-        for place, one in enumerate(index)
-    ]
-
-
-def _joined(index: tuple[Index, ...], given: list[Tensor]) -> tuple[list[Op], Tensor]:
-    """Return code that makes numbers of places of index operands."""
-    ops: list[Op] = []
+def _joined(code: Code, index: tuple[Index, ...], lines: int, places: int) -> Tensor:
+    """Return numbers of places, of index operands."""
     total: Tensor | None = None
-    for place, (one, number) in enumerate(zip(index, given, strict=True)):
+    for one in index:
+        number = code.part(one.tensor, *(() if one.lines.is_shared else (lines,)), places)
         if one.wraps:
-            number = _with(ops, "remainder.Scalar", f"wrapped{place}", number, one.extent)
+            number = code.rest(number, one.extent)
         if one.weight != 1:
-            number = _with(ops, "mul.Tensor", f"weighted{place}", number, one.weight)
-        if total is not None:
-            made = Tensor(f"total{place}", number.shape, number.dtype)
-            ops.append(Op("add", (total, number), (made,), {"alpha": 1}, "aten.add.Tensor", ("self", "other")))
-            number = made
-        total = number
+            number = code.binary("mul", number, one.weight)
+        total = number if total is None else code.binary("add", total, number)
     assert total is not None
-    return ops, total
-
-
-def _with(ops: list[Op], name: str, result: str, value: Tensor, other: int) -> Tensor:
-    """Append an op of a tensor and a number."""
-    made = Tensor(result, value.shape, value.dtype)
-    kind = name.split(".")[0]
-    attrs = {"other": other, "alpha": 1} if kind in ("add", "sub") else {"other": other}
-    ops.append(Op(kind, (value,), (made,), attrs, f"aten.{name}", ("self",)))
-    return made
+    return total
 
 
 # --------------------------------------------------------------------------- update
+Join = Callable[[Code, Tensor, Tensor, "Tensor | None", int], Tensor]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Update:
     """An update: ``result[line, index[n]]`` is ``base`` there, joined with ``source[line, n]``.
@@ -232,7 +213,7 @@ class Update:
         index: The operands that together number the place along the line.
         source: Lines of what is written, a shared one for a single number; None where the op has it itself.
         tensor: The operand that it is.
-        join: ``(base, number, source or None, place of the first row) -> ops, result``: the op on
+        join: ``(code, base, number, source or None, place of the first row) -> result``: the op on
             ``[lines, places]``, whose rows may be fewer, with one before and one behind them that nobody reads.
     """
 
@@ -240,7 +221,7 @@ class Update:
     index: tuple[Index, ...]
     source: Lines | None
     tensor: Tensor | None
-    join: Callable[[Tensor, Tensor, Tensor | None, int], tuple[list[Op], Tensor]]
+    join: Join
 
 
 def prepared(update_of: Callable[[Op], Update]) -> Callable[[Op, TileMapping, int], VertexSet]:
@@ -263,9 +244,7 @@ def prepared(update_of: Callable[[Op], Update]) -> Callable[[Op, TileMapping, in
         def code(sizes: Sizes) -> Graph:
             if old is None:
                 return constant(result, sizes[0], 0)
-            given = tuple(local(old, count, name=f"in{n}") for n, count in enumerate(sizes))
-            made = tuple(local(result, count, name=f"out{n}") for n, count in enumerate(sizes))
-            return Graph("vertex", given, made, tuple(map(copy, given, made)))
+            return copies([old] * len(sizes), result, sizes)
 
         base = ranges(BASE, begin, end, result.dtype)
         return VertexSet(tiles, reads, (base,) if old is None else (base, kept), sizes, code)
@@ -309,29 +288,14 @@ def updated(update_of: Callable[[Op], Update]) -> Callable[[Op, TileMapping, int
 
 def _code_of_update(update: Update, result: Tensor, is_part: bool, sizes: Sizes) -> Graph:
     lines, begin, end = sizes
-    base = local(result, lines, end - begin + 2 * is_part, name="base")
-    named = len(update.index[0].lines.steps)
-    given = _given(update.index, lines, named)
-    ops, number = _joined(update.index, given)
-    if is_part:
-        number = _number_within(ops, number, begin, end)
+    code, named = Code(), len(update.index[0].lines.steps)
+    base = code.part(result, lines, end - begin + 2 * is_part)
+    number = _joined(code, update.index, lines, named)
+    if is_part:  # rows of a stretch from one; what lies outside is the row before or behind it
+        clamped = code.unary("clamp", number, min=begin - 1, max=end)
+        number = code.binary("sub", clamped, begin - 1)
     source = None
     if update.source is not None and update.tensor is not None:
-        shape = () if update.source.is_shared else (lines, named)
-        source = local(update.tensor, *shape, name="source")
-    joined, made = update.join(base, number, source, begin - 1 if is_part else 0)
-    ops += joined
-    if is_part:
-        inner = local(result, lines, end - begin, name="out")
-        attrs = {"dim": 1, "start": 1, "end": end - begin + 1, "step": 1}
-        ops.append(Op("slice", (made,), (inner,), attrs, "aten.slice.Tensor", ("self",)))
-        made = inner
-    inputs = (base, *given, *(() if source is None else (source,)))
-    return Graph("vertex", inputs, (made,), tuple(ops))
-
-
-def _number_within(ops: list[Op], number: Tensor, begin: int, end: int) -> Tensor:
-    """Return code that numbers a stretch of rows from one; what lies outside is the row before or behind it."""
-    clamped = Tensor("clamped", number.shape, number.dtype)
-    ops.append(Op("clamp", (number,), (clamped,), {"min": begin - 1, "max": end}, "aten.clamp.default", ("self",)))
-    return _with(ops, "sub.Tensor", "within", clamped, begin - 1)
+        source = code.part(update.tensor, *(() if update.source.is_shared else (lines, named)))
+    made = update.join(code, base, number, source, begin - 1 if is_part else 0)
+    return code.graph([code.sliced(made, 1, 1, end - begin + 1) if is_part else made])

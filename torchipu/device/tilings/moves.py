@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from torchipu._kernels.abi import run_vertices
 from torchipu.device.tiles.kernels import tile_kernel
+from torchipu.device.tilings.code import Code
 from torchipu.device.tilings.fills import constant
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import PAD, Numbers, listed
 from torchipu.ir.types import DType
-from torchipu.ir.vertices import Sizes, VertexSet, code_of, local, one_a_run
+from torchipu.ir.vertices import Sizes, VertexSet, code_of, one_a_run
 
 
 # --------------------------------------------------------------------------- where elements come from
@@ -86,7 +87,7 @@ def moved(op: Op, runs: TileMapping, part: int = 0, *, result: int = 0) -> Verte
         tensors.append(tensor)
     sizes = np.stack([region.counts() for region in reads], 1)
     made = op.outputs[result]
-    return VertexSet(tiles, tuple(reads), tuple(writes), sizes, lambda sizes: _copies(tensors, made, sizes))
+    return VertexSet(tiles, tuple(reads), tuple(writes), sizes, lambda sizes: copies(tensors, made, sizes))
 
 
 def _within(values: Numbers | None, begin: Numbers, end: Numbers) -> Numbers:
@@ -112,20 +113,11 @@ def _by_operand(op: Op, sources: Numbers) -> list[tuple[Tensor, str, Numbers, in
     return found
 
 
-def _copies(tensors: Sequence[Tensor], result: Tensor, sizes: Sizes) -> Graph:
-    """Return code that copies each operand, in the type of the result."""
-    inputs = tuple(
-        local(tensor, count, name=f"in{n}") for n, (tensor, count) in enumerate(zip(tensors, sizes, strict=True))
-    )
-    outputs = tuple(local(result, count, name=f"out{n}") for n, count in enumerate(sizes))
-    return Graph("vertex", inputs, outputs, tuple(map(copy, inputs, outputs)))
-
-
-def copy(source: Tensor, result: Tensor) -> Op:
-    """Return the op that copies a value, converting it where the result has another type."""
-    if source.dtype is result.dtype:
-        return Op("clone", (source,), (result,), {}, "aten.clone.default", ("self",))
-    return Op("_to_copy", (source,), (result,), {"dtype": result.dtype}, "aten._to_copy.default", ("self",))
+def copies(tensors: Sequence[Tensor], result: Tensor, sizes: Sizes) -> Graph:
+    """Return code that copies so many elements of each operand, in the type of the result."""
+    code = Code()
+    given = [code.part(tensor, count) for tensor, count in zip(tensors, sizes, strict=True)]
+    return code.graph([code.copied(value, result.dtype) for value in given])
 
 
 # --------------------------------------------------------------------------- zeros, then a copy into part of them
@@ -157,5 +149,5 @@ def put_in(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
     write = listed("out", going[going != PAD], counts)
     return VertexSet(
         tiles, (read,), (write,), counts.reshape(-1, 1),
-        lambda sizes: _copies(op.inputs[:1], op.outputs[0], sizes),
+        lambda sizes: copies(op.inputs[:1], op.outputs[0], sizes),
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
+from torchipu.device.tilings.code import Code
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import Numbers, Region, everything, listed, ranges
 from torchipu.ir.types import Role
-from torchipu.ir.vertices import Sizes, VertexSet, local, one_a_run
+from torchipu.ir.vertices import Sizes, VertexSet, one_a_run
 from torchipu.optable.spec import spec_of
 
 
@@ -35,14 +34,12 @@ def pointwise(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
     )
 
     def code(sizes: Sizes) -> Graph:
-        count = sizes[0]
+        written = Code()
         parts = {
-            tensor: local(tensor, *((count,) if _is_shared_out(tensor, result) else tensor.shape))
+            tensor: written.part(tensor, *(sizes if _is_shared_out(tensor, result) else tensor.shape))
             for tensor in operands
         }
-        made = tuple(local(tensor, count) for tensor in op.outputs)
-        inner = replace(op, inputs=tuple(parts[tensor] for tensor in op.inputs), outputs=made)
-        return Graph("vertex", tuple(parts.values()), made, (inner,))
+        return written.graph(written.again(op, [parts[tensor] for tensor in op.inputs], *[sizes] * len(op.outputs)))
 
     return VertexSet(tiles, reads, writes, (end - begin).reshape(-1, 1), code)
 

@@ -9,8 +9,8 @@ from math import prod
 import numpy as np
 
 from torchipu.device.tilings.blocks import blocks, tile_of_each
+from torchipu.device.tilings.code import Code
 from torchipu.device.tilings.cut import GROUPS, INPUTS, OUTPUTS, POSITIONS, Cut
-from torchipu.device.tilings.local_ops import LocalOps
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import Numbers, Region, listed
@@ -233,14 +233,11 @@ def add_sums(describe: Describe, cut: Cut, op: Op, runs: TileMapping, part: int)
     result = _shared_out(product.result, product.elements, product, boxes, (high - low)[some], product.dtype)
 
     def code(sizes: Sizes) -> Graph:
-        partials = Tensor("sums", (len(given), sizes[0]), held.sums_dtype)
-        addend = held.addend((sizes[0],))
-        made = LocalOps(partials, *([] if addend is None else [addend]))
-        value = made.add(
-            "aten.sum.dim_IntList", (partials,), ("self",), (sizes[0],), DType.FLOAT, dim=(0,), keepdim=False,
-            **held.rounding,
-        )
-        return made.graph((_finished(made, product, held, value, addend), held.result_dtype))
+        written = Code()
+        partials = written.given(held.sums_dtype, len(given), sizes[0])
+        addend = held.addend(written, sizes)
+        value = written.summed(partials, dim=0, keepdim=False, **held.rounding)
+        return written.graph([_finished(written, product, held, value, addend)], [held.result_dtype])
 
     return VertexSet(tile_of_each(runs)[some], tuple(reads), (result,), (high - low)[some].reshape(-1, 1), code)
 
@@ -268,9 +265,9 @@ class _Held:
         self.rounding = {name: op.attrs[name] for name in ROUNDING if name in op.attrs}
         self.attrs = {**product.attrs, **self.rounding, **({"partials": "half"} if self.has_half_partials else {})}
 
-    def addend(self, shape: Sizes) -> Tensor | None:
-        """Return the tensor that stands for a vertex's part of the addend."""
-        return None if self.addend_dtype is None else Tensor("addend", shape, self.addend_dtype)
+    def addend(self, code: Code, shape: Sizes) -> Tensor | None:
+        """Return what a vertex reads of the addend."""
+        return None if self.addend_dtype is None else code.given(self.addend_dtype, *shape)
 
 
 # --------------------------------------------------------------------------- regions
@@ -418,80 +415,66 @@ def _multiplied(
     pieces = [rows for rows in pieces if rows]
     positions = sum(pieces)
     shape = (groups, outputs, positions) if product.outputs_first else (groups, positions, outputs)
-    left = _taken("left", held.left_dtype, groups, [(rows, inputs) for rows in pieces], product.left)
-    right = _taken("right", held.right_dtype, groups, [(outputs, inputs)] * len(pieces), product.right)
-    sums = [Tensor("sums", shape, held.sums_dtype)] if accumulates else []
+    code = Code()
+    left = _taken(code, held.left_dtype, groups, [(rows, inputs) for rows in pieces], product.left)
+    right = _taken(code, held.right_dtype, groups, [(outputs, inputs)] * len(pieces), product.right)
+    sums = [code.given(held.sums_dtype, *shape)] if accumulates else []
     addend = None
     if finishes and product.addend is not None:
         varying = [size if varies else 1 for size, varies in zip(
             (groups, positions, outputs), product.addend.varies, strict=True)]
         if product.outputs_first:
             varying = [varying[0], varying[2], varying[1]]
-        addend = held.addend(tuple(varying))
-    code = LocalOps(left, right, *sums, *([] if addend is None else [addend]))
+        addend = held.addend(code, tuple(varying))
     lefts = _pieces(code, left, groups, [(rows, inputs) for rows in pieces], product.left)
     rights = _pieces(code, right, groups, [(outputs, inputs)] * len(pieces), product.right)
     made = [_product(code, product, held, *pair) for pair in zip(lefts, rights, strict=True)]
     value = made[0]
     if len(made) > 1:
-        axis = 2 if product.outputs_first else 1
-        value = code.add("aten.cat.default", made, (f"tensors[{'x' * len(made)}]",), shape, value.dtype, dim=axis)
+        value = code.joined(made, 2 if product.outputs_first else 1)
     if accumulates:
-        value = code.add(
-            "aten.add.Tensor", (sums[0], value), ("self", "other"), shape, DType.FLOAT, **held.rounding,
-        )
+        value = code.binary("add", sums[0], value, DType.FLOAT, **held.rounding)
     if not finishes:
-        return code.graph((value, held.sums_dtype))
-    return code.graph((_finished(code, product, held, value, addend), held.result_dtype))
+        return code.graph([value], [held.sums_dtype])
+    return code.graph([_finished(code, product, held, value, addend)], [held.result_dtype])
 
 
-def _taken(name: str, dtype: DType, groups: int, pieces: list[tuple[int, int]], factor: Factor) -> Tensor:
-    """Return a factor as a vertex has it: of one phase as matrices, else all in a row."""
+def _taken(code: Code, dtype: DType, groups: int, pieces: list[tuple[int, int]], factor: Factor) -> Tensor:
+    """Return a factor as a vertex reads it: of one phase as matrices, else all in a row."""
     if len(pieces) == 1:
         across, inputs = pieces[0]
-        return Tensor(name, (groups, inputs, across) if factor.inputs_first else (groups, across, inputs), dtype)
-    return Tensor(name, (sum(groups * across * inputs for across, inputs in pieces),), dtype)
+        return code.given(dtype, groups, *((inputs, across) if factor.inputs_first else (across, inputs)))
+    return code.given(dtype, sum(groups * across * inputs for across, inputs in pieces))
 
 
-def _pieces(code: LocalOps, taken: Tensor, groups: int, pieces: list[tuple[int, int]], factor: Factor) -> list[Tensor]:
+def _pieces(code: Code, taken: Tensor, groups: int, pieces: list[tuple[int, int]], factor: Factor) -> list[Tensor]:
     """Return the matrices of each phase, inputs last."""
     made, begin = [], 0
     for across, inputs in pieces:
         value, count = taken, groups * across * inputs
         if len(pieces) > 1:
-            value = code.unary(
-                "aten.slice.Tensor", taken, (count,), dim=0, start=begin, end=begin + count, step=1,
+            value = code.shaped(
+                code.sliced(taken, 0, begin, begin + count), groups,
+                *((inputs, across) if factor.inputs_first else (across, inputs)),
             )
-            shape = (groups, inputs, across) if factor.inputs_first else (groups, across, inputs)
-            value = code.unary("aten.view.default", value, shape, size=shape)
         begin += count
-        made.append(_turned(code, value) if factor.inputs_first else value)
+        made.append(code.turned(value) if factor.inputs_first else value)
     return made
 
 
-def _turned(code: LocalOps, value: Tensor) -> Tensor:
-    groups, rows, columns = value.shape
-    return code.unary("aten.transpose.int", value, (groups, columns, rows), dim0=1, dim1=2)
-
-
-def _product(code: LocalOps, product: Multiplication, held: _Held, left: Tensor, right: Tensor) -> Tensor:
+def _product(code: Code, product: Multiplication, held: _Held, left: Tensor, right: Tensor) -> Tensor:
     """Return the product of matrices that have their inputs last."""
     first, second = (right, left) if product.outputs_first else (left, right)
     shape = (first.shape[0], first.shape[1], second.shape[1])
-    return code.add(
-        product.target, (first, _turned(code, second)), ("self", "mat2"), shape, held.sums_dtype, **held.attrs,
-    )
+    return code.run(
+        product.target, [(held.sums_dtype, shape)], held.attrs, self=first, mat2=code.turned(second),
+    )[0]
 
 
-def _finished(code: LocalOps, product: Multiplication, held: _Held, value: Tensor, addend: Tensor | None) -> Tensor:
+def _finished(code: Code, product: Multiplication, held: _Held, value: Tensor, addend: Tensor | None) -> Tensor:
     """Return a result of all sums."""
     if product.alpha != 1:
-        value = code.add(
-            "aten.mul.Scalar", (value,), ("self",), value.shape, DType.FLOAT, other=product.alpha, **held.rounding,
-        )
+        value = code.binary("mul", value, product.alpha, DType.FLOAT, **held.rounding)
     if addend is not None and product.addend is not None:
-        value = code.add(
-            "aten.add.Tensor", (value, addend), ("self", "other"), value.shape, DType.FLOAT,
-            alpha=product.addend.factor, **held.rounding,
-        )
+        value = code.binary("add", value, addend, DType.FLOAT, alpha=product.addend.factor, **held.rounding)
     return value

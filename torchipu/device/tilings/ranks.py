@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from torchipu.device.tilings.code import Code
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import Numbers, Region, listed
@@ -209,62 +210,35 @@ def _regions(
 def _code(op: Op, ranking: Ranking, stage: Stage, sizes: Sizes) -> Graph:
     """Return code that sorts groups by value, and equal values by place."""
     kind, first, count, kept = sizes
-    groups = stage.groups[kind]
-    shape = (count, groups.places.shape[1])
-    ops: list[Op] = []
-    values = Tensor("values", shape, op.inputs[0].dtype)
-    inputs: tuple[Tensor, ...] = (values,)
+    groups, written = stage.groups[kind], Code()
+    width = groups.places.shape[1]
+    values = written.given(op.inputs[0].dtype, count, width)
     if stage.number:
-        places = Tensor("places", shape, DType.LONG)
-        inputs = values, places
-        in_turn, order = _sort(ops, places, "turn", descending=False)
-        in_order, order = _sort(ops, _gather(ops, values, order, "again"), "sorted", descending=ranking.descending)
-        found = _gather(ops, in_turn, order, "found")
+        in_turn, order = _sorted(written, written.given(DType.LONG, count, width), descending=False)
+        in_order, order = _sorted(written, written.gathered(values, order), descending=ranking.descending)
+        found = written.gathered(in_turn, order)
     else:
-        in_order, order = _sort(ops, values, "sorted", descending=ranking.descending)
-        found = _numbered(ops, order, groups, first)
-    if kept < shape[1]:
-        in_order, found = (_beginning(ops, tensor, kept) for tensor in (in_order, found))
-    return Graph("vertex", inputs, (in_order, found), tuple(ops))
+        in_order, order = _sorted(written, values, descending=ranking.descending)
+        found = _numbered(written, order, groups, first)
+    if kept < width:
+        in_order, found = (written.sliced(value, 1, 0, kept) for value in (in_order, found))
+    return written.graph([in_order, found])
 
 
-def _sort(ops: list[Op], values: Tensor, name: str, *, descending: bool) -> tuple[Tensor, Tensor]:
-    made = Tensor(name, values.shape, values.dtype), Tensor(f"{name}_order", values.shape, DType.LONG)
-    attrs = {"stable": True, "dim": 1, "descending": descending}
-    ops.append(Op("sort", (values,), made, attrs, "aten.sort.stable", ("self",)))
-    return made
+def _sorted(code: Code, values: Tensor, *, descending: bool) -> tuple[Tensor, Tensor]:
+    """Return the elements of rows in order, and where they were."""
+    results = [(kind, values.shape) for kind in (values.dtype, DType.LONG)]
+    attrs: dict[str, object] = {"stable": True, "dim": 1, "descending": descending}
+    made, order = code.run("aten.sort.stable", results, attrs, self=values)
+    return made, order
 
 
-def _gather(ops: list[Op], values: Tensor, order: Tensor, name: str) -> Tensor:
-    made = Tensor(name, order.shape, values.dtype)
-    attrs = {"dim": 1, "sparse_grad": False}
-    ops.append(Op("gather", (values, order), (made,), attrs, "aten.gather.default", ("self", "index")))
-    return made
-
-
-def _beginning(ops: list[Op], values: Tensor, count: int) -> Tensor:
-    made = Tensor(f"{values.name}_kept", (values.shape[0], count), values.dtype)
-    attrs = {"dim": 1, "start": 0, "end": count, "step": 1}
-    ops.append(Op("slice", (values,), (made,), attrs, "aten.slice.Tensor", ("self",)))
-    return made
-
-
-def _numbered(ops: list[Op], order: Tensor, groups: Groups, first: int) -> Tensor:
+def _numbered(code: Code, order: Tensor, groups: Groups, first: int) -> Tensor:
     """Return places in the row of places in groups, whose first ones lie at equal distances."""
-    count, per_row = order.shape[0], len(groups.places)
-    begin = int(groups.places[0, 0])
+    per_row, begin = len(groups.places), int(groups.places[0, 0])
     distance = int(groups.places[1, 0]) - begin if per_row > 1 else 0
     step = int(groups.places[0, 1]) - begin if order.shape[1] > 1 else 1
     assert step == 1, "the first set sorts neighbours"
-    number, within, far, at = (Tensor(name, (count,), DType.LONG) for name in ("number", "within", "far", "at"))
-    column, found = Tensor("column", (count, 1), DType.LONG), Tensor("found", order.shape, DType.LONG)
-    attrs = {"start": first, "end": first + count, "step": 1, "dtype": DType.LONG}
-    ops += [
-        Op("arange", (), (number,), attrs, "aten.arange.start_step"),
-        Op("remainder", (number,), (within,), {"other": per_row}, "aten.remainder.Scalar", ("self",)),
-        Op("mul", (within,), (far,), {"other": distance}, "aten.mul.Tensor", ("self",)),
-        Op("add", (far,), (at,), {"other": begin, "alpha": 1}, "aten.add.Tensor", ("self",)),
-        Op("unsqueeze", (at,), (column,), {"dim": 1}, "aten.unsqueeze.default", ("self",)),
-        Op("add", (order, column), (found,), {"alpha": 1}, "aten.add.Tensor", ("self", "other")),
-    ]
-    return found
+    within = code.rest(code.numbered(first, order.shape[0]), per_row)
+    at = code.binary("add", code.binary("mul", within, distance), begin)
+    return code.binary("add", order, code.column(at))

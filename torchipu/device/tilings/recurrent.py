@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from torchipu.device.tilings.local_ops import LocalOps
+from torchipu.device.tilings.code import Code
 from torchipu.device.tilings.products import Addend, Factor, Multiplication, line, plane
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping
@@ -182,42 +182,40 @@ class _Fields:
         writes += [ranges(f"out{number}", nobody, nobody) for number in empty]
 
         def code(sizes: Sizes) -> Graph:
-            given = {key: Tensor(key, sizes, dtype) for key, (_, _, dtype, _) in self.given.items()}
-            nothing = [Tensor("nothing", (0,), self.op.inputs[0].dtype)] if empty else []
-            cells = Cells(*given.values(), *nothing)
+            cells = Cells()
+            given = {key: cells.given(dtype, *sizes) for key, (_, _, dtype, _) in self.given.items()}
+            nothing = [cells.given(self.op.inputs[0].dtype, 0)] if empty else []
             values = body(cells, given)
-            pairs = [(cells.unary("aten.clone.default", values[key]), dtype)
-                     for key, (_, _, dtype, _) in self.made.items()]
-            graph = cells.graph(*pairs)
-            return Graph(graph.name, graph.inputs, (*graph.outputs, *nothing * len(empty)), graph.ops)
+            made = [cells.copied(values[key], dtype) for key, (_, _, dtype, _) in self.made.items()]
+            return cells.graph([*made, *nothing * len(empty)])
 
         return VertexSet(self.tiles, tuple(reads), tuple(writes), self.counts.reshape(-1, 1), code)
 
 
-class Cells(LocalOps):
+class Cells(Code):
     """Code of cells, whose values are floats in between."""
 
-    def join(self, kind: str, left: Tensor, right: Tensor) -> Tensor:
-        """Append ``add``, ``sub`` or ``mul``."""
-        return self.add(f"aten.{kind}.Tensor", (left, right), ("self", "other"), left.shape, DType.FLOAT)
+    def join(self, name: str, left: Tensor, right: Tensor) -> Tensor:
+        """Return ``add``, ``sub`` or ``mul`` of two values."""
+        return self.binary(name, left, right, DType.FLOAT)
 
-    def of(self, kind: str, value: Tensor) -> Tensor:
-        """Append a function of one value."""
-        return self.add(f"aten.{kind}.default", (value,), ("self",), value.shape, DType.FLOAT)
+    def of(self, name: str, value: Tensor) -> Tensor:
+        """Return a function of one value."""
+        return self.unary(name, value, DType.FLOAT)
 
     def product(self, first: Tensor, *others: Tensor) -> Tensor:
-        """Append a product of several values."""
+        """Return the product of several values."""
         for other in others:
             first = self.join("mul", first, other)
         return first
 
-    def rest(self, value: Tensor) -> Tensor:
-        """Append one minus a value."""
-        return self.add("aten.rsub.Scalar", (value,), ("self",), value.shape, DType.FLOAT, other=1.0)
+    def from_one(self, value: Tensor) -> Tensor:
+        """Return one minus a value."""
+        return self.run("aten.rsub.Scalar", [(DType.FLOAT, value.shape)], {"other": 1.0}, self=value)[0]
 
     def slope(self, value: Tensor) -> Tensor:
-        """Append the derivative of a hyperbolic tangent that has a value."""
-        return self.rest(self.join("mul", value, value))
+        """Return the derivative of a hyperbolic tangent that has a value."""
+        return self.from_one(self.join("mul", value, value))
 
 
 # --------------------------------------------------------------------------- what cells compute
@@ -258,8 +256,8 @@ def _lstm_gradient(code: Cells, given: Mapping[str, Tensor]) -> Mapping[str, Ten
     dh, squashed = _total(code, given), code.of("tanh", c)
     dc = code.join("add", given["dc"], code.product(dh, o, code.slope(squashed)))
     d = (
-        code.product(dc, g, i, code.rest(i)), code.product(dc, given["c"], f, code.rest(f)),
-        code.product(dc, i, code.slope(g)), code.product(dh, squashed, o, code.rest(o)),
+        code.product(dc, g, i, code.from_one(i)), code.product(dc, given["c"], f, code.from_one(f)),
+        code.product(dc, i, code.slope(g)), code.product(dh, squashed, o, code.from_one(o)),
     )
     return {"dc": code.product(dc, f), **_gates(d, d)}
 
@@ -267,9 +265,9 @@ def _lstm_gradient(code: Cells, given: Mapping[str, Tensor]) -> Mapping[str, Ten
 def _gru_gradient(code: Cells, given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     r, z, n, hn = (given[f"kept{number}"] for number in range(4))
     dh = _total(code, given)
-    dn = code.product(dh, code.rest(z), code.slope(n))
-    dr = code.product(dn, hn, r, code.rest(r))
-    dz = code.product(dh, code.join("sub", given["before"], n), z, code.rest(z))
+    dn = code.product(dh, code.from_one(z), code.slope(n))
+    dr = code.product(dn, hn, r, code.from_one(r))
+    dz = code.product(dh, code.join("sub", given["before"], n), z, code.from_one(z))
     inner = dr, dz, code.product(dn, r)
     return {
         "direct": code.product(dh, z), **_gates((dr, dz, dn), inner),
@@ -283,10 +281,10 @@ def _tanh_gradient(code: Cells, given: Mapping[str, Tensor]) -> Mapping[str, Ten
 
 
 def _relu_gradient(code: Cells, given: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    d = (code.add(
-        "aten.threshold_backward.default", (_total(code, given), given["y"]), ("grad_output", "self"),
-        given["y"].shape, DType.FLOAT, threshold=0.0,
-    ),)
+    d = code.run(
+        "aten.threshold_backward.default", [(DType.FLOAT, given["y"].shape)], {"threshold": 0.0},
+        grad_output=_total(code, given), self=given["y"],
+    )
     return _gates(d, d)
 
 

@@ -103,10 +103,6 @@ def staged(stage: Callable[[Op], Stage | None]) -> Tiling:
     return tiling
 
 
-def nothing(op: Op, runs: TileMapping, part: int) -> None:
-    """Tile a set whose work the others of the op do."""
-
-
 def _picked(index: Numbers, begin: Numbers, end: Numbers) -> Numbers:
     """Return the entries of all ranges, one range behind the other."""
     if np.array_equal(begin[1:], end[:-1]):

@@ -9,22 +9,23 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from torchipu.device.tilings.code import Code
 from torchipu.device.tilings.fills import constant
-from torchipu.device.tilings.moves import copy, moves_of
+from torchipu.device.tilings.moves import copies, moves_of
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import PAD, Numbers, listed, ranges
 from torchipu.ir.types import DType
-from torchipu.ir.vertices import Sizes, VertexSet, local, one_a_run
+from torchipu.ir.vertices import Sizes, VertexSet, one_a_run
 
 WEIGHTED_SUM = "ipu.weighted_sum.default"
 """``[results, terms] -> [results]``: sums of terms times ``weights``, of all terms in order; plain sums without."""
 
 
-def weighted_sum(terms: Tensor, result: Tensor, weights: Sequence[float] = ()) -> Op:
-    """Return the op that adds the terms of each result up."""
-    attrs = {"weights": tuple(weights)} if weights else {}
-    return Op("weighted_sum", (terms,), (result,), attrs, WEIGHTED_SUM, ("self",))
+def weighted_sum(code: Code, terms: Tensor, dtype: DType, weights: Sequence[float] = ()) -> Graph:
+    """Return code that adds the terms of each result up."""
+    attrs: dict[str, object] = {"weights": tuple(weights)} if weights else {}
+    return code.graph(code.run(WEIGHTED_SUM, [(dtype, terms.shape[:1])], attrs, self=terms))
 
 
 # --------------------------------------------------------------------------- maps along one dimension
@@ -77,8 +78,8 @@ def mapped_along(step: Along) -> Callable[[Op, TileMapping, int], VertexSet]:
 
         def code(sizes: Sizes) -> Graph:
             count, pattern = sizes
-            taken, made = Tensor("terms", (count, width), given), Tensor("out", (count,), dtype)
-            return Graph("vertex", (taken,), (made,), (weighted_sum(taken, made, known.weights(pattern)),))
+            written = Code()
+            return weighted_sum(written, written.given(given, count, width), dtype, known.weights(pattern))
 
         return VertexSet(tiles, (read,), (ranges(step.written, begin, end, partial),), sizes, code)
 
@@ -168,13 +169,10 @@ def overlaps(windows_of: Callable[[Op], Op]) -> tuple[Callable[[Op, TileMapping,
         sums, source = _sums_of(windows_of(op)), op.inputs[0]
         begin, end = (np.minimum(border, len(sums.terms)) for border in (begin, end))
 
-        def code(sizes: Sizes) -> Graph:
-            given, made = local(source, *sizes, name="in"), local(source, *sizes, name="out")
-            return Graph("vertex", (given,), (made,), (copy(given, made),))
-
         read = listed(operand_labels(op)[0], sums.terms, end - begin)
         return VertexSet(
-            tiles, (read,), (ranges(MOVED, begin, end, source.dtype),), (end - begin).reshape(-1, 1), code
+            tiles, (read,), (ranges(MOVED, begin, end, source.dtype),), (end - begin).reshape(-1, 1),
+            lambda sizes: copies([source], source, sizes),
         )
 
     def added(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
@@ -187,8 +185,8 @@ def overlaps(windows_of: Callable[[Op], Op]) -> tuple[Callable[[Op, TileMapping,
         terms[np.arange(width) >= counts[:, None]] = PAD
 
         def code(sizes: Sizes) -> Graph:
-            taken, made = local(source, sizes[0], width, name="terms"), local(result, sizes[0], name="out")
-            return Graph("vertex", (taken,), (made,), (weighted_sum(taken, made),))
+            written = Code()
+            return weighted_sum(written, written.part(source, sizes[0], width), result.dtype)
 
         read = listed(MOVED, terms, (high - low) * width, source.dtype)
         return VertexSet(tiles, (read,), (listed("out", sums.results, high - low),), (high - low).reshape(-1, 1), code)

@@ -87,7 +87,7 @@ def _fixed(size: int, count: int, window: int, stride: int, padding: int, dilati
         low = code.binary("add", code.binary("mul", number, stride), -padding)
         if not padding:
             return low
-        return code.run("aten.maximum.default", [(low.dtype, low.shape)], self=low, other=_rest(code, low, dilation))[0]
+        return code.run("aten.maximum.default", [(low.dtype, low.shape)], self=low, other=code.rest(low, dilation))[0]
 
     counted = np.minimum(begin + window, size + padding) - begin
     return Along(size, _filled(first, end, dilation), counted, where, dilation)
@@ -97,7 +97,7 @@ def _adaptive(size: int, count: int) -> Along:
     number = np.arange(count, dtype=np.int64)
     first, end = number * size // max(1, count), -(-(number + 1) * size // max(1, count))
     return Along(size, _filled(first, end, 1), end - first,
-                 lambda code, number: _quotient(code, code.binary("mul", number, size), count), 1)
+                 lambda code, number: code.quotient(code.binary("mul", number, size), count), 1)
 
 
 def _filled(first: Numbers, end: Numbers, step: int) -> Numbers:
@@ -109,14 +109,6 @@ def _filled(first: Numbers, end: Numbers, step: int) -> Numbers:
 def _divided(one: Along, divisors: Numbers | int) -> Along:
     held = np.broadcast_to(np.asarray(divisors, np.int64), one.divisors.shape)
     return Along(one.size, one.table, np.maximum(held, 1), one.begin, one.step)
-
-
-def _quotient(code: Code, value: Tensor, divisor: int) -> Tensor:
-    return code.run("aten.floor_divide.default", [(value.dtype, value.shape)], {"other": divisor}, self=value)[0]
-
-
-def _rest(code: Code, value: Tensor, divisor: int) -> Tensor:
-    return code.run("aten.remainder.Scalar", [(value.dtype, value.shape)], {"other": divisor}, self=value)[0]
 
 
 # --------------------------------------------------------------------------- windows of several dimensions
@@ -182,7 +174,7 @@ def maximum(geometry: Geometry) -> Tiling:
             read = written.given(kind, count, width)
             most, place = written.run("aten.max.dim", [(kind, (count,)), (DType.LONG, (count,))],
                                       {"dim": 1, "keepdim": False}, self=read)
-            return written.graph([most, _place(written, along, _count(written, first, count), place)])
+            return written.graph([most, _place(written, along, written.numbered(first, count), place)])
 
         reads = (listed("self", held, (end - begin) * width, pad=-math.inf),)
         writes = ranges("out", begin, end), ranges("out1", begin, end)
@@ -191,20 +183,15 @@ def maximum(geometry: Geometry) -> Tiling:
     return tiling
 
 
-def _count(code: Code, first: int, count: int) -> Tensor:
-    return code.run("aten.arange.start", [(DType.LONG, (count,))],
-                    {"start": first, "end": first + count, "dtype": DType.LONG})[0]
-
-
 def _place(code: Code, along: Sequence[Along], window: Tensor, place: Tensor) -> Tensor:
     """Return the number in the image of an element of a window, by its place in there."""
     total, stride = None, 1
     for number, one in reversed(list(enumerate(along))):
-        within, here = place, _rest(code, window, len(one.table))
+        within, here = place, code.rest(window, len(one.table))
         if number:
             width = one.table.shape[1]
-            within, place, window = _rest(code, place, width), _quotient(code, place, width), _quotient(
-                code, window, len(one.table))
+            within, place, window = code.rest(place, width), code.quotient(place, width), code.quotient(
+                window, len(one.table))
         at = code.binary("add", one.begin(code, here), code.binary("mul", within, one.step))
         at = code.binary("mul", at, stride)
         total = at if total is None else code.binary("add", total, at)
@@ -228,8 +215,8 @@ def maximum_backward(geometry: Geometry) -> Tiling:
             first, count = sizes
             written = Code()
             gradient, chosen = (written.given(kind, count, width) for kind in kinds)
-            number = _rest(written, _count(written, first, count), len(covers))
-            column = written.run("aten.unsqueeze.default", [(DType.LONG, (count, 1))], {"dim": 1}, self=number)[0]
+            number = written.rest(written.numbered(first, count), len(covers))
+            column = written.column(number)
             mine = written.chosen(written.compared("eq", chosen, column), gradient, written.full(0.0, kinds[0]))
             return written.graph([written.summed(mine, result.dtype)])
 
