@@ -10,7 +10,7 @@ FAULTS_ARGS ?=
 OPINFO_ARGS ?= --workers 2
 MODELS ?=
 
-KERNEL_SOURCES := setup.py $(wildcard kernel_build/*.py torchipu/_kernels/*.pyx torchipu/_kernels/*.h torchipu/_kernels/table/*.py)
+KERNEL_SOURCES := setup.py $(wildcard kernel_build/*.py torchipu/_kernels/*.pyx torchipu/_kernels/*.pxi torchipu/_kernels/*.h torchipu/_kernels/table/*.py)
 
 # An environment that was moved or copied still points to where it was made: start afresh. One that this
 # Makefile did not make holds no such file, and is left as it is.

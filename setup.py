@@ -111,7 +111,7 @@ def translated(source: str) -> Path:
 
 def engine() -> Extension:
     """The only extension; see ``BuildKernels`` for what else is linked to it."""
-    kernels = [path for pattern in ("*.h", "*.pyx", "table/*.py") for path in sorted(KERNELS.glob(pattern))]
+    kernels = [path for pattern in ("*.h", "*.pyx", "*.pxi", "table/*.py") for path in sorted(KERNELS.glob(pattern))]
     return Extension(
         "torchipu._kernels.abi",
         [str(KERNELS / "abi.pyx")],

@@ -162,7 +162,7 @@ def test_source_distribution_holds_the_kernel_sources(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     shipped = set((tmp_path / "torchipu.egg-info" / "SOURCES.txt").read_text(encoding="utf-8").splitlines())
     kernels = ROOT / "torchipu" / "_kernels"
-    needed = {str(p.relative_to(ROOT)) for p in kernels.iterdir() if p.suffix in (".h", ".pyx", ".pyi")}
+    needed = {str(p.relative_to(ROOT)) for p in kernels.iterdir() if p.suffix in (".h", ".pyx", ".pxi", ".pyi")}
     written = [*(kernels / "table").glob("*.py"), *(ROOT / "kernel_build").glob("*.py")]
     needed |= {str(path.relative_to(ROOT)) for path in written}
     assert needed - shipped == set()

@@ -63,13 +63,17 @@ def is_known(op: Op) -> bool:
 
 def _computed(op: Op, inputs: Sequence[np.ndarray], floating: torch.dtype) -> list[np.ndarray]:
     tensors = [torch.from_numpy(np.array(value, order="C")) for value in inputs]
+    return [result.detach().numpy() for result in computed(op, tensors, floating)]
+
+
+def computed(op: Op, tensors: list[torch.Tensor], floating: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    """Return the results of an op on tensors, whose floats are all of one type; see ``evaluate``."""
     own = OWN.get(op.target)
     if own is not None:
-        results = own(op, tensors)
-    else:  # floats of all sizes are of one type here
-        attrs = {name: floating if value in FLOATS else value for name, value in op.attrs.items()}
-        results = call_aten(replace(op, attrs=attrs), tensors)
-    return [result.detach().numpy() for result in results]
+        return own(op, tensors)
+    if any(value in FLOATS for value in op.attrs.values()):
+        op = replace(op, attrs={name: floating if value in FLOATS else value for name, value in op.attrs.items()})
+    return call_aten(op, tensors)
 
 
 # ---------------------------------------------------------------------- ops of ours

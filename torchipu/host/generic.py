@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -20,11 +21,19 @@ TORCH_DTYPES = {
 LARGEST_HALF = torch.finfo(torch.float16).max
 
 
+@cache
 def overload(target: str) -> torch._ops.OpOverload:
     """Return the torch overload that an op's target names, such as ``aten.add.Tensor``."""
     namespace, name, variant = target.split(".")
     found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), name), variant)
     return found
+
+
+@cache
+def _arguments_of(target: str) -> tuple[tuple[str, bool, bool], ...]:
+    """Return the arguments of an overload: name, whether it is given by that alone, whether it may be left out."""
+    arguments = overload(target)._schema.arguments
+    return tuple((one.name, one.kwarg_only, one.has_default_value()) for one in arguments)
 
 
 def to_torch(value: object) -> object:
@@ -42,7 +51,8 @@ def call_arguments(op: Op, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
     Returns:
         Arguments by name; those absent from the schema are left out.
     """
-    names = {argument.name for argument in overload(op.target)._schema.arguments}
+    schema = _arguments_of(op.target)
+    names = {name for name, _, _ in schema}
     arguments = {name: to_torch(value) for name, value in op.attrs.items() if name in names}
     position = 0
     for operand in op.operands:
@@ -55,23 +65,22 @@ def call_arguments(op: Op, tensors: Sequence[torch.Tensor]) -> dict[str, Any]:
             arguments[name] = [next(members) if mark == "x" else None for mark in marks]
         elif operand != EFFECT_TOKEN:
             arguments[operand] = given[0]
-    for argument in overload(op.target)._schema.arguments:
+    for name, _, has_default in schema:
         # An optional tensor that the call leaves out has no default in some schemas.
-        if argument.name not in arguments and not argument.has_default_value():
-            arguments[argument.name] = None
+        if name not in arguments and not has_default:
+            arguments[name] = None
     return arguments
 
 
 def call_aten(op: Op, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Run an op through ATen and return the results that are present."""
-    function = overload(op.target)
     arguments = call_arguments(op, tensors)
     positional = []
-    for argument in function._schema.arguments:
-        if argument.kwarg_only or argument.name not in arguments:
+    for name, is_by_name, _ in _arguments_of(op.target):
+        if is_by_name or name not in arguments:
             break
-        positional.append(arguments.pop(argument.name))
-    results = function(*positional, **arguments)
+        positional.append(arguments.pop(name))
+    results = overload(op.target)(*positional, **arguments)
     listed = list(results) if isinstance(results, (list, tuple)) else [results]
     if EFFECT_TOKEN in op.operands:
         listed.insert(0, tensors[op.operands.index(EFFECT_TOKEN)])

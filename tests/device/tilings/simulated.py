@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from torchipu._kernels.abi import run_vertices
-from torchipu.device.tiles.kernels import TileKernel, tile_kernel
+from torchipu.device.tiles.kernels import tile_kernel
 from torchipu.device.tiles.layout import BITS, is_wide
-from torchipu.emulation.eager import evaluate
-from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
+from torchipu.emulation.eager import OWN, computed
+from torchipu.ir.graph import Graph, Op, operand_labels
 from torchipu.ir.program import Execute, VertexGroup, leaves_of
 from torchipu.ir.region import PAD, Region
 from torchipu.ir.types import DType
@@ -49,24 +52,24 @@ class Simulated:
         """Run the vertices of a set."""
         reads = [self._read(region) for region in vertices.reads]
         made = [self._begin(region) for region in vertices.writes]
-        codes: dict[tuple[int, ...], tuple[Graph, TileKernel | None]] = {}
-        starts = [np.concatenate(([0], np.cumsum(region.counts()))) for region in (*vertices.reads, *vertices.writes)]
-        for vertex, sizes in enumerate(map(tuple, vertices.sizes.tolist())):
-            if sizes not in codes:
-                code = vertices.code(sizes)
-                codes[sizes] = code, tile_kernel(code) if self.kernels else None
-            code, kernel = codes[sizes]
-            spans = [(int(start[vertex]), int(start[vertex + 1])) for start in starts]
-            given = [value[b:e] for value, (b, e) in zip(reads, spans, strict=False)]
-            for tensor, value in zip(code.inputs, given, strict=True):
-                assert value.size == tensor.num_elements, f"{tensor.name}: {value.size} read, {tensor.shape} wanted"
-            values = self._by_kernel(code, kernel, given) if kernel is not None else self._by_torch(code, given)
-            for (name, places), value, (b, e), tensor in zip(
-                made, values, spans[len(reads) :], code.outputs, strict=True,
+        counts = [region.counts() for region in (*vertices.reads, *vertices.writes)]
+        starts = [np.cumsum(count) - count for count in counts]
+        rows, which = np.unique(vertices.sizes, axis=0, return_inverse=True)
+        for number, sizes in enumerate(map(tuple, rows.tolist())):
+            alike = np.flatnonzero(which.reshape(-1) == number)
+            code = vertices.code(sizes)
+            places = []
+            for tensor, count, start in zip((*code.inputs, *code.outputs), counts, starts, strict=True):
+                assert (count[alike] == tensor.num_elements).all(), f"{tensor}: other numbers of elements are given"
+                places.append(start[alike][:, None] + np.arange(tensor.num_elements))
+            given = [value[place] for value, place in zip(reads, places, strict=False)]
+            compute = self._by_kernel if self.kernels else self._by_torch
+            for (name, elements), value, place in zip(
+                made, compute(code, given, len(alike)), places[len(reads) :], strict=True,
             ):
-                assert value.size == e - b, f"{name}: {value.size} made, {e - b} wanted ({tensor.shape})"
-                self.values[name][places[b:e]] = value.reshape(-1)
-                self.written[name][places[b:e]] += 1
+                assert value.size == place.size, f"{name}: {value.size} made, {place.size} wanted"
+                self.values[name][elements[place]] = value.reshape(place.shape)
+                self.written[name][elements[place]] += 1
         for region in vertices.writes:
             # A vertex may write again what it has itself written for an earlier part.
             assert region.name in self.partials or (self.written[region.name] <= 1).all(), f"{region.name}: twice"
@@ -116,27 +119,43 @@ class Simulated:
         for held in (self.values, self.written):
             held[name] = np.concatenate((held[name], np.zeros(more, held[name].dtype)))
 
-    def _by_torch(self, code: Graph, given: Sequence[np.ndarray]) -> list[np.ndarray]:
-        held: dict[Tensor, np.ndarray] = {
-            tensor: value.reshape(tensor.shape) for tensor, value in zip(code.inputs, given, strict=True)
-        }
-        for op in code.ops:
-            held.update(zip(op.outputs, evaluate(op, [held[tensor] for tensor in op.inputs]), strict=True))
-        return [held[tensor] for tensor in code.outputs]
+    def _by_torch(self, code: Graph, given: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
+        """Compute ``[vertices, ...]`` of values of as many vertices, together where PyTorch can do that."""
+        values = [torch.from_numpy(value).reshape(count, *tensor.shape)
+                  for tensor, value in zip(code.inputs, given, strict=True)]
 
-    def _by_kernel(self, code: Graph, kernel: TileKernel, given: Sequence[np.ndarray]) -> list[np.ndarray]:
+        def compute(*inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            held = dict(zip(code.inputs, inputs, strict=True))
+            for op in code.ops:
+                held.update(zip(op.outputs, computed(op, [held[tensor] for tensor in op.inputs]), strict=True))
+            return tuple(held[tensor] for tensor in code.outputs)
+
+        if not values:
+            return [value.expand(count, *value.shape).numpy() for value in compute()]
+        if count > 1 and not any(op.target in OWN for op in code.ops):
+            with contextlib.suppress(RuntimeError, ValueError), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of rules that it does not have, and does without
+                return [value.numpy() for value in torch.vmap(compute)(*values)]
+        results = [compute(*(value[vertex].clone() for value in values)) for vertex in range(count)]
+        return [torch.stack(each).detach().numpy() for each in zip(*results, strict=True)]
+
+    def _by_kernel(self, code: Graph, given: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
+        """Compute the same by the tile kernels."""
+        kernel = tile_kernel(code)
         fields = [np.ascontiguousarray(value.astype(BITS[tensor.dtype]))
                   for tensor, value in zip(code.inputs, given, strict=True)]
-        fields += [np.zeros(max(1, tensor.num_elements), BITS[tensor.dtype]) for tensor in code.outputs]
+        fields += [np.zeros((count, tensor.num_elements), BITS[tensor.dtype]) for tensor in code.outputs]
         scratch = np.zeros(kernel.scratch_bytes + 64, np.uint8)
         for offset, values, dtype in kernel.constants:
             kept = np.array(values, {DType.LONG: np.int64}.get(dtype, BITS[dtype]))
             scratch[offset : offset + kept.nbytes] = kept.view(np.uint8)
-        bases = [*(field.ctypes.data for field in fields), scratch.ctypes.data]
-        places = np.array([[bases[one.field] + one.offset for one in kernel.arguments]], np.int64)
-        run_vertices(kernel.calls, places)
-        return [field[: tensor.num_elements] for field, tensor in
-                zip(fields[len(given) :], code.outputs, strict=True)]
+        vertex = np.arange(count, dtype=np.int64)
+        bases = [field.ctypes.data + vertex * (field.nbytes // count) for field in fields]
+        bases.append(np.full(count, scratch.ctypes.data, np.int64))
+        places = np.stack([bases[one.field] + one.offset for one in kernel.arguments], 1) if kernel.arguments else None
+        if places is not None:
+            run_vertices(kernel.calls, places)
+        return fields[len(given) :]
 
 
 def simulate(groups: Sequence[tuple[VertexGroup, int]], operands: Sequence[np.ndarray], *, kernels: bool) -> Any:
