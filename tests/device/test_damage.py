@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tests.device.trained import Trained
 from torchipu.errors import DeviceProgramError
 from torchipu.ir.program import Executable
 
-GRAPHS = {
+GRAPHS: dict[str, dict[str, Any]] = {
     "pipelined": {"ipus": (0, 1, 2), "gradient_accumulation": 5, "device_iterations": 2},
     "sharded over replicas": {"ipus": (0, 1), "gradient_accumulation": 2, "execution": "sharded", "replicas": 2,
                               "device_iterations": 2},
@@ -27,9 +28,8 @@ GRAPHS = {
 }
 
 
-@functools.cache
 def graph(name: str) -> Trained:
-    return trained(**GRAPHS[name])  # type: ignore[arg-type]
+    return trained(**GRAPHS[name])
 
 
 def ran(name: str, executable: Executable, *, on_tiles: bool) -> dict[object, np.ndarray]:

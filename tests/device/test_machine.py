@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from functools import partial
 from typing import Any
 
@@ -43,7 +44,9 @@ class Chain(torch.nn.Module):
         raise AssertionError
 
 
+@functools.cache
 def trained(ipus: tuple[int, ...] = (0,), optimizer: Any = SGD, **options: Any) -> Trained:
+    """Compile a training, once for all tests: machines begin with its weights and leave them as they are."""
     torch.manual_seed(1)
     settings = torchipu.Options(**{"gradient_accumulation": 1, **options})
     samples = 2 * settings.gradient_accumulation * settings.replicas * settings.device_iterations

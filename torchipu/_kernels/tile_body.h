@@ -10,24 +10,30 @@ TI_INLINE void FN(own)(uint32_t *owners, int64_t bytes, uint32_t owner) {
   for (int64_t i = 0; i < bytes; i++) owners[i] = owner;
 }
 
-TI_KERNEL(tile_move) {
-  const tile_move_ints *const shape = (const tile_move_ints *)ints;
+/* Elements of a size that the compiler knows. */
+TI_INLINE int64_t FN(move)(char *const *args, const tile_move_ints *const shape, const int64_t bytes) {
   char *const to = args[0];
   uint32_t *const to_owners = (uint32_t *)args[1];
-  int64_t *const fault = (int64_t *)args[2];
   const char *const from = args[3];
   const uint32_t *const from_owners = (const uint32_t *)args[4];
   const int64_t *const to_places = (const int64_t *)args[5], *const from_places = (const int64_t *)args[6];
-  const int64_t bytes = shape->element_bytes;
-  *fault = -1;
   for (int64_t i = 0; i < shape->elements; i++) {
     const int64_t at = from_places[i];
-    if (at >= 0 && !FN(is_owned)(from_owners + at, bytes, (uint32_t)shape->from_owner)) {
-      *fault = i;
-      return TI_OK;
-    }
+    if (at >= 0 && !FN(is_owned)(from_owners + at, bytes, (uint32_t)shape->from_owner)) return i;
     memcpy(to + to_places[i], at >= 0 ? from + at : (const char *)&shape->pad, (size_t)bytes);
     FN(own)(to_owners + to_places[i], bytes, (uint32_t)shape->to_owner);
+  }
+  return -1;
+}
+
+TI_KERNEL(tile_move) {
+  const tile_move_ints *const shape = (const tile_move_ints *)ints;
+  int64_t *const fault = (int64_t *)args[2];
+  switch (shape->element_bytes) {
+    case 1: *fault = FN(move)(args, shape, 1); break;
+    case 2: *fault = FN(move)(args, shape, 2); break;
+    case 4: *fault = FN(move)(args, shape, 4); break;
+    default: *fault = FN(move)(args, shape, shape->element_bytes);
   }
   return TI_OK;
 }

@@ -111,6 +111,18 @@ def listed(
     return Region(name, begin, count, stride, np.searchsorted(heads, borders).astype(np.int64), dtype, pad)
 
 
+def distinct(elements: Numbers) -> Numbers:
+    """Return the elements in order, each once."""
+    ordered = np.sort(elements)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+
+
+def are_distinct(elements: Numbers) -> bool:
+    """Whether no element is there twice."""
+    ordered = np.sort(elements)
+    return not (ordered[1:] == ordered[:-1]).any()
+
+
 def _heads(elements: Numbers, borders: Numbers) -> Numbers:
     """Return where runs of equal stride begin; neighbours by one always go together."""
     if not len(elements):

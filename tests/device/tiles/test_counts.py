@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import partial
 
 import expecttest
-import torch
 
-import torchipu
-from tests.device.tiles.test_programs import Loss
-from tests.device.trained import Trained
+from tests.device.tiles.test_programs import demo
 from torchipu.device.tiles.counts import Rule
-from torchipu.device.tiles.machine import TileMachine
-
-
-def demo() -> TileMachine:
-    torch.manual_seed(1)
-    batch = torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,))
-    options = torchipu.Options(gradient_accumulation=8)
-    machine = Trained(Loss(), partial(torch.optim.SGD, lr=0.05, momentum=0.9), options, batch).tile_machine()
-    machine.run()
-    return machine
 
 
 class CountsTest(expecttest.TestCase):
     """Of the demo's training step."""
 
     def test_every_difference_has_its_rule(self) -> None:
-        machine = demo()
+        _, machine, _ = demo()
         assert all(count.vertices[0] == count.vertices[1] for count in machine.counts)
         assert machine.tiled == machine.supersteps
         rules = Counter(count.rule for count in machine.counts)
@@ -42,6 +28,6 @@ class CountsTest(expecttest.TestCase):
 """)
 
     def test_products_receive_what_is_estimated(self) -> None:
-        products = [one for one in demo().counts if one.group.op.kind in ("mm", "addmm") and one.group.number == 0]
+        products = [one for one in demo()[1].counts if one.group.op.kind in ("mm", "addmm") and one.group.number == 0]
         assert len(products) > 5
         assert {one.rule for one in products} == {Rule.EQUAL}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from functools import partial
 
 import numpy as np
@@ -12,6 +13,7 @@ import torchipu
 from mnist_pipelined import PipelinedNetwork
 from tests.device.test_machine import CASES, trained
 from tests.device.trained import Trained
+from torchipu.device.tiles.machine import TileMachine
 
 
 def close(run: Trained, seed: int = 0) -> None:
@@ -44,13 +46,22 @@ class Loss(torch.nn.Module):
         return self.network(x, labels)[1]
 
 
-def test_the_demo_trains_on_four_ipus_vertex_by_vertex() -> None:
+@functools.cache
+def demo() -> tuple[Trained, TileMachine, dict[str, np.ndarray]]:
+    """Return the demo, the machine that has trained it, and the weights that it has left."""
     torch.manual_seed(1)
     batch = torch.randn(64, 1, 28, 28), torch.randint(0, 10, (64,))
     options = torchipu.Options(gradient_accumulation=8)
     run = Trained(Loss(), partial(torch.optim.SGD, lr=0.05, momentum=0.9), options, batch)
     machine = run.tile_machine()
     machine.run()
+    weights = run.weights(machine)
+    machine.forget_values()
+    return run, machine, weights
+
+
+def test_the_demo_trains_on_four_ipus_vertex_by_vertex() -> None:
+    run, machine, weights = demo()
     for name, value in run.by_eager().items():
-        np.testing.assert_allclose(run.weights(machine)[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
+        np.testing.assert_allclose(weights[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
     assert not machine.whole

@@ -16,7 +16,7 @@ from torchipu.device.tiles.layout import BITS, is_wide
 from torchipu.emulation.eager import OWN, computed
 from torchipu.ir.graph import Graph, Op, operand_labels
 from torchipu.ir.program import Execute, VertexGroup, leaves_of
-from torchipu.ir.region import PAD, Region
+from torchipu.ir.region import PAD, Region, are_distinct
 from torchipu.ir.types import DType
 from torchipu.ir.vertices import VertexSet
 
@@ -109,7 +109,7 @@ class Simulated:
             self.written[region.name] = np.zeros(size, np.int64)
         if region.name in self.partials:
             self._grow(region.name, int(elements.max(initial=-1)) + 1)
-        assert len(np.unique(elements)) == len(elements), f"{region.name}: two vertices write the same element"
+        assert are_distinct(elements), f"{region.name}: two vertices write the same element"
         return region.name, elements
 
     def _grow(self, name: str, size: int) -> None:

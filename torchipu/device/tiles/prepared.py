@@ -14,7 +14,7 @@ from torchipu.device.tiles.layout import Held, Spread
 from torchipu.errors import DeviceProgramError
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.program import Variable, VertexGroup
-from torchipu.ir.region import Numbers, Region
+from torchipu.ir.region import Numbers, Region, are_distinct
 from torchipu.ir.types import DType
 from torchipu.ir.vertices import Sizes, VertexSet
 from torchipu.optable.chain import can_join
@@ -178,7 +178,7 @@ class Preparation:
 
     def _write(self, fields: Fields, region: Region) -> Field:
         tensor, elements = self._tensor(region.name), region.elements()
-        if len(np.unique(elements)) != len(elements):
+        if not are_distinct(elements):
             raise DeviceProgramError(f"two vertices of {self.op.target} write the same element of {region.name!r}")
         if tensor is not None:
             held = self.held(self.variables[tensor])

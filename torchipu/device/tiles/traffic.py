@@ -9,7 +9,7 @@ import numpy as np
 
 from torchipu.device.tiles.fields import Move
 from torchipu.device.tiles.prepared import PreparedSet
-from torchipu.ir.region import Numbers
+from torchipu.ir.region import Numbers, distinct
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ def traffic_of(prepared: PreparedSet, num_tiles: int, tile_bytes: int) -> Traffi
         arrives = np.bincount(move.to_places // tile_bytes, minlength=num_tiles) * size
         if move.is_exchange:
             received += arrives
-            sent += np.bincount(np.unique(move.from_places) // tile_bytes, minlength=num_tiles) * size
+            sent += np.bincount(distinct(move.from_places) // tile_bytes, minlength=num_tiles) * size
         else:
             copied += arrives
     vertices = np.bincount(prepared.tiles, minlength=num_tiles)

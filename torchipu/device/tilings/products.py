@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import prod
 
@@ -281,14 +281,22 @@ def _ranges(begin: Numbers, end: Numbers) -> tuple[Range, Range, Range]:
 
 def _grid(*ranges: Range) -> list[Numbers]:
     """Return the numbers in ranges, each along a dimension of its own."""
-    return list(np.ix_(*(np.arange(*one, dtype=np.int64) for one in ranges)))
+    return [
+        np.arange(*one, dtype=np.int64).reshape((1,) * axis + (-1,) + (1,) * (len(ranges) - axis - 1))
+        for axis, one in enumerate(ranges)
+    ]
 
 
 def _listing(elements: Elements, box: tuple[Range, Range, Range], *, outputs_first: bool) -> Numbers:
     """List the elements of a box of groups, positions and outputs."""
-    shape = [high - low for low, high in box]
-    made = np.broadcast_to(elements(*_grid(*box)), shape)
-    return (made.swapaxes(1, 2) if outputs_first else made).reshape(-1)
+    return _spread(elements(*_grid(*box)), box, turned=outputs_first)
+
+
+def _spread(elements: Numbers, box: Iterable[Range], *, turned: bool) -> Numbers:
+    """Return the elements of all places of a box, of which they may be the same along a dimension."""
+    shape = tuple(high - low for low, high in box)
+    made = elements if elements.shape == shape else np.broadcast_to(elements, shape)
+    return (made.swapaxes(1, 2) if turned else made).reshape(-1)
 
 
 class _Block:
@@ -370,9 +378,8 @@ class _Block:
 
 def _factor(factor: Factor, groups: Range, across: Range, inputs: Range, phase: int) -> Numbers:
     group, place, summand = _grid(groups, across, inputs)
-    shape = np.broadcast_shapes(group.shape, place.shape, summand.shape)
-    made = np.broadcast_to(factor.elements(group, place, summand, phase), shape)
-    return (made.swapaxes(1, 2) if factor.inputs_first else made).reshape(-1)
+    made = factor.elements(group, place, summand, phase)
+    return _spread(made, (groups, across, inputs), turned=factor.inputs_first)
 
 
 def _room(cut: Cut) -> tuple[Numbers, Numbers]:
