@@ -305,7 +305,8 @@ class Machine:
         self._synced([variable for tensor, variable in fields.items() if tensor in set(op.inputs)], place)
         results = [variable for tensor, variable in fields.items() if tensor not in set(op.inputs)]
         self._unsynced.update(dict.fromkeys(results, place.step))
-        self._done[key] = (due + 1) % group.count
+        if not at.is_partial:  # else more runs of the set follow
+            self._done[key] = (due + 1) % group.count
         return group.number == group.count - 1 and not at.is_partial
 
     def _computed(self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place) -> list[Values]:

@@ -11,9 +11,10 @@ import torch
 
 import torchipu
 from mnist_pipelined import PipelinedNetwork
+from tests.device import test_machine as machine_tests
 from tests.device.test_machine import CASES, trained
 from tests.device.trained import Trained
-from torchipu.device.tiles.machine import TileMachine
+from torchipu.device.tiles.machine import TileMachine, runs_of
 
 
 def close(run: Trained, seed: int = 0) -> None:
@@ -65,3 +66,38 @@ def test_the_demo_trains_on_four_ipus_vertex_by_vertex() -> None:
     for name, value in run.by_eager().items():
         np.testing.assert_allclose(weights[name], value, rtol=2e-5, atol=2e-6, err_msg=name)
     assert not machine.whole
+
+
+class Wide(torch.nn.Module):
+    """Layers with the loss."""
+
+    def __init__(self, *layers: torch.nn.Module) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(self.layers(x), target)
+
+
+IN_PARTS = {
+    "matrices": (lambda: Wide(torch.nn.Linear(2001, 7)), (300, 2001), 0.005),
+    "convolutions": (
+        lambda: Wide(torch.nn.Conv2d(3, 9, 3, stride=2), torch.nn.Flatten(), torch.nn.Linear(2025, 7)), (6, 3, 32, 32),
+        0.001,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+def test_products_that_tiles_take_in_parts_train_as_in_eager(name: str) -> None:
+    """Runs of a set go on from the sums of the last one, and another set adds up what the tiles have."""
+    make, shape, memory = IN_PARTS[name]
+    torch.manual_seed(1)
+    options = torchipu.Options(available_memory={0: memory})
+    batch = torch.randn(shape), torch.randint(0, 7, (shape[0],))
+    run = Trained(make(), partial(torch.optim.SGD, lr=0.1), options, batch)
+    runs = [found for function in run.executable.functions.values() for found in runs_of(function)]
+    in_parts = {group.op for group, repeats in runs if repeats > 1}
+    assert any(group.op in in_parts and group.number for group, _ in runs)
+    machine_tests.close(run)
+    close(run)

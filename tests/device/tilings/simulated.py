@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from torchipu._kernels.abi import run_vertices
-from torchipu.device.tiles.kernels import tile_kernel
+from torchipu.device.tiles.kernels import TileKernel, tile_kernel
 from torchipu.device.tiles.layout import BITS, is_wide
 from torchipu.emulation.eager import OWN, computed
 from torchipu.ir.graph import Graph, Op, operand_labels
@@ -47,26 +47,32 @@ class Simulated:
         self.results = {("out" if k == 0 else f"out{k}"): tensor for k, tensor in enumerate(op.outputs)}
         self.written: dict[str, np.ndarray] = {}
         self.partials: dict[str, int] = {}
+        self.codes: dict[tuple[int, tuple[int, ...]], tuple[Graph, TileKernel | None]] = {}
 
-    def run(self, vertices: VertexSet) -> None:
-        """Run the vertices of a set."""
+    def run(self, vertices: VertexSet, number: int) -> None:
+        """Run the vertices of a set, which has a number; those of the same sizes share their code, in all its runs."""
         reads = [self._read(region) for region in vertices.reads]
         made = [self._begin(region) for region in vertices.writes]
         counts = [region.counts() for region in (*vertices.reads, *vertices.writes)]
         starts = [np.cumsum(count) - count for count in counts]
         rows, which = np.unique(vertices.sizes, axis=0, return_inverse=True)
-        for number, sizes in enumerate(map(tuple, rows.tolist())):
-            alike = np.flatnonzero(which.reshape(-1) == number)
-            code = vertices.code(sizes)
+        for row, sizes in enumerate(map(tuple, rows.tolist())):
+            alike = np.flatnonzero(which.reshape(-1) == row)
+            if (number, sizes) not in self.codes:
+                code = vertices.code(sizes)
+                self.codes[number, sizes] = code, tile_kernel(code) if self.kernels else None
+            code, kernel = self.codes[number, sizes]
+            assert (len(code.inputs), len(code.outputs)) == (len(vertices.reads), len(vertices.writes))
             places = []
             for tensor, count, start in zip((*code.inputs, *code.outputs), counts, starts, strict=True):
                 assert (count[alike] == tensor.num_elements).all(), f"{tensor}: other numbers of elements are given"
                 places.append(start[alike][:, None] + np.arange(tensor.num_elements))
             given = [value[place] for value, place in zip(reads, places, strict=False)]
-            compute = self._by_kernel if self.kernels else self._by_torch
-            for (name, elements), value, place in zip(
-                made, compute(code, given, len(alike)), places[len(reads) :], strict=True,
-            ):
+            results = (
+                self._by_torch(code, given, len(alike)) if kernel is None
+                else self._by_kernel(code, kernel, given, len(alike))
+            )
+            for (name, elements), value, place in zip(made, results, places[len(reads) :], strict=True):
                 assert value.size == place.size, f"{name}: {value.size} made, {place.size} wanted"
                 self.values[name][elements[place]] = value.reshape(place.shape)
                 self.written[name][elements[place]] += 1
@@ -139,9 +145,10 @@ class Simulated:
         results = [compute(*(value[vertex].clone() for value in values)) for vertex in range(count)]
         return [torch.stack(each).detach().numpy() for each in zip(*results, strict=True)]
 
-    def _by_kernel(self, code: Graph, given: Sequence[np.ndarray], count: int) -> list[np.ndarray]:
+    def _by_kernel(
+        self, code: Graph, kernel: TileKernel, given: Sequence[np.ndarray], count: int,
+    ) -> list[np.ndarray]:
         """Compute the same by the tile kernels."""
-        kernel = tile_kernel(code)
         fields = [np.ascontiguousarray(value.astype(BITS[tensor.dtype]))
                   for tensor, value in zip(code.inputs, given, strict=True)]
         fields += [np.zeros((count, tensor.num_elements), BITS[tensor.dtype]) for tensor in code.outputs]
@@ -167,10 +174,10 @@ def simulate(groups: Sequence[tuple[VertexGroup, int]], operands: Sequence[np.nd
         kernels: Whether the tile kernels compute, not PyTorch.
     """
     run = Simulated(groups[0][0].op, operands, kernels=kernels)
-    for group, repeats in groups:
+    for number, (group, repeats) in enumerate(groups):
         assert group.tiling is not None
         for part in range(repeats):
             vertices = group.tiling(group.op, group.runs, part)
             if vertices is not None:
-                run.run(vertices)
+                run.run(vertices, number)
     return run.outputs()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,8 +52,10 @@ class ChannelSums:
 
         def both(op: Op, runs: TileMapping, part: int) -> VertexSet | None:
             vertices = tiling(op, runs, part)
-            if vertices is None or part:
-                return vertices
+            if vertices is None:
+                return None
+            if part:
+                return _with_none(vertices)
             begin, end = _dealt(self.channels * self.runs, len(vertices.tiles))
             given = op.inputs[operand_labels(op).index(self.operand)]
             if self.runs == 1:
@@ -69,8 +71,10 @@ class ChannelSums:
 
         def both(op: Op, runs: TileMapping, part: int) -> VertexSet | None:
             vertices = tiling(op, runs, part)
-            if vertices is None or part or self.runs == 1:
+            if vertices is None or self.runs == 1:
                 return vertices
+            if part:
+                return _with_none(vertices)
             begin, end = _dealt(self.channels, len(vertices.tiles))
             read = ranges(SUMS, begin * self.runs, end * self.runs, DType.FLOAT)
             return _beside(
@@ -101,6 +105,12 @@ def _dealt(items: int, vertices: int) -> tuple[Numbers, Numbers]:
     share = ceil_div(items, vertices)
     begin = np.minimum(np.arange(vertices, dtype=np.int64) * share, items)
     return begin, np.minimum(begin + share, items)
+
+
+def _with_none(vertices: VertexSet) -> VertexSet:
+    """Return vertices of a later run, whose sizes say that they sum up nothing: their code is not that of the first."""
+    sizes = np.pad(vertices.sizes, ((0, 0), (0, 1)), constant_values=-1)
+    return replace(vertices, sizes=sizes, code=lambda sizes: vertices.code(sizes[:-1]))
 
 
 def _beside(

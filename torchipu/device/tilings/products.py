@@ -184,10 +184,11 @@ def multiply(describe: Describe, cut: Cut, op: Op, runs: TileMapping, part: int)
     reads += [sums] if accumulates else []
     reads += [block.addend(product.addend)] if finishes and product.addend is not None else []
     writes = (block.result() if finishes else sums,)
-    sizes = block.sizes()
+    # What differs from part to part belongs to the sizes: vertices of the same ones share their kernels.
+    sizes = np.insert(block.sizes(), 0, [[accumulates], [finishes]], axis=1)
 
     def code(sizes: Sizes) -> Graph:
-        return _multiplied(product, held, sizes, accumulates=accumulates, finishes=finishes)
+        return _multiplied(product, held, sizes[2:], accumulates=accumulates, finishes=finishes)
 
     return VertexSet(tile_of_each(runs)[some], tuple(reads), writes, sizes, code)
 
