@@ -28,6 +28,7 @@ from torchipu.options import Options
 from torchipu.passes.canonicalise import canonicalise
 from torchipu.passes.placement import place
 from torchipu.passes.precision import set_precision
+from torchipu.passes.random_streams import number_random_streams
 from torchipu.passes.recompute import recompute
 from torchipu.target import Target
 
@@ -88,6 +89,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("canonicalise", "graph", lambda c: canonicalise(c.graph)),
     Stage("placement", "graph", lambda c: place(c.graph, c.options, c.target)),
     Stage("precision", "graph", lambda c: set_precision(c.graph, c.options, c.target)),
+    Stage("random_streams", "graph", lambda c: number_random_streams(c.graph)),
     Stage("recompute", "graph", lambda c: recompute(c.graph, c.options)),
     Stage("schedule", "schedule", lambda c: schedule_of(c.graph, c.options, c.micro_batches)),
     Stage("gradient_sums", "device_graph", lambda c: accumulated_apart(c.graph)),

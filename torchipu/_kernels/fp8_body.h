@@ -30,11 +30,14 @@ TI_KERNEL(fp8_encode) {
   const fp8_encode_scalars *const q = (const fp8_encode_scalars *)scalars;
   const int64_t last = p->elements < end * TI_FP8_SPAN ? p->elements : end * TI_FP8_SPAN;
   const FN(keys) keys = p->is_stochastic ? FN(keys_of)((const int64_t *)args[2]) : (FN(keys)){0, 0};
-  for (int64_t i = begin * TI_FP8_SPAN; i < last; i += VL) {
-    const VU bits = FN(random_halves)(keys, i);
-    for (int64_t k = 0; k < VL && i + k < last; k++)
-      codes[i + k] = FN(fp8_code)(values[i + k] * q->inverse, p->is_stochastic ? ldexp(bits[k], -16) : -1.0, (int)p->mantissa,
-                                  (int)p->bias, q->largest, (int)p->saturates);
+  const int64_t first = p->is_stochastic ? (int64_t)((uint64_t)((const int64_t *)args[2])[2] >> 32) : 0;
+  for (int64_t i = begin * TI_FP8_SPAN; i < last;) {
+    const int64_t skip = (first + i) % VL, n = ti_min(VL - skip, last - i);
+    const VU bits = FN(random_halves)(keys, first + i - skip);
+    for (int64_t k = 0; k < n; k++)
+      codes[i + k] = FN(fp8_code)(values[i + k] * q->inverse, p->is_stochastic ? ldexp(bits[skip + k], -16) : -1.0,
+                                  (int)p->mantissa, (int)p->bias, q->largest, (int)p->saturates);
+    i += n;
   }
   return TI_OK;
 }

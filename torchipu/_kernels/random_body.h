@@ -17,7 +17,8 @@ TI_INLINE void FN(multiply)(VU a, uint32_t factor, VU *high, VU *low) {
   *low = TI_ODD(even, TI_UP64(odd));
   *high = TI_ODD(TI_SHIFT64(even), odd);
 }
-/* The random words of an item; state is [seed, replica, op, micro-batch]. */
+/* The random words of an item; state is [seed, replica, op, micro-batch], and the upper half of the third is the number of
+ * the element that comes first. */
 static inline void FN(words)(const int64_t *state, int64_t item, uint32_t *out) {
   for (int lane = 0; lane < 16; lane += VL) {
     VU c0, c1 = (VU){0} + (uint32_t)state[3], c2 = (VU){0} + (uint32_t)state[2], c3 = (VU){0} + (uint32_t)state[1], h0, l0, h1, l1;
@@ -39,40 +40,51 @@ static inline void FN(words)(const int64_t *state, int64_t item, uint32_t *out) 
     *(VU *)(out + 48 + lane) = c3;
   }
 }
+TI_INLINE VU FN(words_at)(const uint32_t *words) {
+  VU w;
+  memcpy(&w, words, sizeof w);
+  return w;
+}
 /* Uniform in [0, 1), RANDOM_BITS. */
-static inline VF FN(uniform_of)(const uint32_t *words) { return FN(tofloat)((VI)(*(const VU *)words >> (32 - TI_RANDOM_BITS))) * 0x1p-24f; }
+static inline VF FN(uniform_of)(const uint32_t *words) { return FN(tofloat)((VI)(FN(words_at)(words) >> (32 - TI_RANDOM_BITS))) * 0x1p-24f; }
 /* Uniform in (0, 1], 32 bits, rounded. */
 static inline VF FN(positive_of)(const uint32_t *words) {
-  VU w = *(const VU *)words;
+  VU w = FN(words_at)(words);
   VF all = FN(fma)(FN(tofloat)((VI)(w >> 16)), FN(set)(65536.f), FN(tofloat)((VI)(w & 0xffff)));
   return FN(fma)(all, FN(set)(0x1p-32f), FN(set)(0x1p-33f));
 }
-#define TI_RANDOM(name, numbers, ...) \
+/* Elements of an item, in runs that lie within an item of the whole result: `start` is the first of n, `words` are its
+ * words and those behind it, and `skip` of the item are before it. */
+#define TI_RANDOM(name, numbers, state, ...) \
   TI_KERNEL(name) { \
     (void)scratch, (void)scalars; \
     const numbers *const p = (const numbers *)ints; \
-    uint32_t words[TI_RANDOM_ITEM] __attribute__((aligned(64))); \
-    for (int64_t item = begin; item < end; item++) { \
-      const int64_t start = item * TI_RANDOM_ITEM; \
-      const long n = (long)ti_min(p->elements - start, TI_RANDOM_ITEM); \
+    const int64_t first = (int64_t)((uint64_t)((const int64_t *)args[state])[2] >> 32); \
+    const int64_t last = ti_min(p->elements, end * TI_RANDOM_ITEM); \
+    uint32_t item[TI_RANDOM_ITEM + 16] __attribute__((aligned(64))) = {0}; \
+    for (int64_t start = begin * TI_RANDOM_ITEM; start < last;) { \
+      const long skip = (long)((first + start) % TI_RANDOM_ITEM); \
+      const long n = (long)ti_min(last - start, TI_RANDOM_ITEM - skip); \
+      FN(words)((const int64_t *)args[state], (first + start) / TI_RANDOM_ITEM, item); \
+      uint32_t *const words = item + skip; \
+      (void)words; \
       __VA_ARGS__ \
+      start += n; \
     } \
     return TI_OK; \
   }
 #define TI_EACH_VECTOR(body) \
   for (long i = 0; i < n; i += VL) { const long left = n - i; (void)left; body }
 
-TI_RANDOM(random_words, random_ints, {
-  FN(words)((const int64_t *)args[1], item, words);
+TI_RANDOM(random_words, random_ints, 1, {
   memcpy((uint32_t *)args[0] + start, words, (size_t)n * 4);
 })
-TI_RANDOM(random_dropout, random_ints, {
+TI_RANDOM(random_dropout, random_ints, 2, {
   const dropout_scalars *const by = (const dropout_scalars *)scalars;
   float *out = (float *)args[0] + start;
   uint8_t *mask = (uint8_t *)args[1] + start;
   const float *x = (const float *)args[3] + start;
   const VF keep = FN(set)((float)by->keep), scale = FN(set)((float)by->scale), none = FN(set)(0.f);
-  FN(words)((const int64_t *)args[2], item, words);
   TI_EACH_VECTOR({
     VM kept = FN(lt)(FN(uniform_of)(words + i), keep);
     FN(store_most)(out + i, FN(load_most)(x + i, left) * FN(sel)(kept, scale, none), left);
@@ -80,48 +92,47 @@ TI_RANDOM(random_dropout, random_ints, {
     else { uint8_t part[16]; FN(mask_to)(part, kept); memcpy(mask + i, part, (size_t)left); }
   })
 })
-TI_RANDOM(random_bernoulli, bernoulli_ints, {
+TI_RANDOM(random_bernoulli, bernoulli_ints, 1, {
   float *out = (float *)args[0] + start;
   const float *chances = p->has_chances ? (const float *)args[2] + start : 0;
   const VF constant = FN(set)((float)((const bernoulli_scalars *)scalars)->chance);
-  FN(words)((const int64_t *)args[1], item, words);
   TI_EACH_VECTOR({
     VF chance = chances ? FN(load_most)(chances + i, left) : constant;
     FN(store_most)(out + i, FN(sel)(FN(lt)(FN(uniform_of)(words + i), chance), FN(set)(1.f), FN(set)(0.f)), left);
   })
 })
-TI_RANDOM(random_uniform, uniform_ints, {
+TI_RANDOM(random_uniform, uniform_ints, 1, {
   const uniform_scalars *const by = (const uniform_scalars *)scalars;
   float *out = (float *)args[0] + start;
   const VF from = FN(set)((float)by->low), span = FN(set)((float)by->span);
-  FN(words)((const int64_t *)args[1], item, words);
-  if (p->bits < TI_RANDOM_BITS) for (long i = 0; i < TI_RANDOM_ITEM; i++) words[i] &= ~0u << (32 - p->bits);
+  if (p->bits < TI_RANDOM_BITS) for (long i = 0; i < n; i++) words[i] &= ~0u << (32 - p->bits);
   TI_EACH_VECTOR({ FN(store_most)(out + i, FN(fma)(FN(uniform_of)(words + i), span, from), left); })
 })
-TI_RANDOM(random_normal, random_ints, {
+TI_RANDOM(random_normal, random_ints, 1, {
   const normal_scalars *const by = (const normal_scalars *)scalars;
   float *out = (float *)args[0] + start;
   float values[TI_RANDOM_ITEM];
   const VF mean = FN(set)((float)by->mean), deviation = FN(set)((float)by->deviation);
-  FN(words)((const int64_t *)args[1], item, words);
   for (int pair = 0; pair < TI_RANDOM_ITEM; pair += 32)
     for (int lane = pair; lane < pair + 16; lane += VL) {
-      VF radius = FN(sqrt)(-2.f * FN(log)(FN(positive_of)(words + lane))) * deviation;
-      VF angle = FN(uniform_of)(words + lane + 16) * 6.28318531f;
+      VF radius = FN(sqrt)(-2.f * FN(log)(FN(positive_of)(item + lane))) * deviation;
+      VF angle = FN(uniform_of)(item + lane + 16) * 6.28318531f;
       FN(store)(values + lane, FN(fma)(radius, FN(sine)(angle, 1), mean));
       FN(store)(values + lane + 16, FN(fma)(radius, FN(sine)(angle, 0), mean));
     }
-  memcpy(out, values, (size_t)n * 4);
+  memcpy(out, values + skip, (size_t)n * 4);
 })
-TI_RANDOM(random_integers, random_integers_ints, {
+TI_RANDOM(random_integers, random_integers_ints, 1, {
   int64_t *out = (int64_t *)args[0] + start;
-  FN(words)((const int64_t *)args[1], item, words);
-  for (long i = 0; i < n; i++) out[i] = p->low + (int64_t)(((uint64_t)words[i] * (uint64_t)p->span) >> 32);
+  for (long i = 0; i < n; i++) {
+    uint64_t word = 0;
+    memcpy(&word, words + i, sizeof *words);
+    out[i] = p->low + (int64_t)((word * (uint64_t)p->span) >> 32);
+  }
 })
-TI_RANDOM(random_exponential, random_ints, {
+TI_RANDOM(random_exponential, random_ints, 1, {
   float *out = (float *)args[0] + start;
   const VF scale = FN(set)((float)(-1 / ((const exponential_scalars *)scalars)->rate));
-  FN(words)((const int64_t *)args[1], item, words);
   TI_EACH_VECTOR({ FN(store_most)(out + i, FN(log)(FN(positive_of)(words + i)) * scale, left); })
 })
 TI_KERNEL(random_permutation) {
@@ -144,6 +155,7 @@ TI_KERNEL(random_choice) {
   double *sums = (double *)scratch;
   int64_t *chosen = (int64_t *)(sums + n);
   uint32_t words[TI_RANDOM_ITEM] __attribute__((aligned(64)));
+  const int64_t first = (int64_t)((uint64_t)((const int64_t *)args[1])[2] >> 32) / ti_max(samples, 1);
   for (int64_t row = begin; row < end; row++) {
     const float *weights = (const float *)args[2] + row * n;
     int64_t *out = (int64_t *)args[0] + row * samples;
@@ -159,7 +171,7 @@ TI_KERNEL(random_choice) {
     if (!(sum > 0) || (!p->replaces && positive < samples)) return TI_TRAP_RANGE;
     int64_t held = 0;
     for (int64_t i = 0; i < draws; i++) {
-      if (i % TI_RANDOM_ITEM == 0) FN(words)((const int64_t *)args[1], row * items + i / TI_RANDOM_ITEM, words);
+      if (i % TI_RANDOM_ITEM == 0) FN(words)((const int64_t *)args[1], (first + row) * items + i / TI_RANDOM_ITEM, words);
       const double u = ((double)words[i % TI_RANDOM_ITEM] + 0.5) * 0x1p-32;
       if (p->replaces) {
         int64_t low = 0, high = n - 1;

@@ -1,4 +1,5 @@
-/* Bytes of tiles: moved, with who owns them. */
+/* Bytes of tiles: moved, with who owns them; and halves, rounded by the numbers of elements. */
+#include "rounding_body.h"
 
 TI_INLINE int FN(is_owned)(const uint32_t *owners, int64_t bytes, uint32_t owner) {
   uint32_t other = 0;
@@ -67,5 +68,38 @@ TI_KERNEL(tile_widen) {
 TI_KERNEL(tile_narrow) {
   const tile_widen_ints *const shape = (const tile_widen_ints *)ints;
   for (int64_t i = 0; i < shape->elements; i++) ((float *)args[0])[i] = (float)((const double *)args[1])[i];
+  return TI_OK;
+}
+
+/* A run of elements, `step` apart, one group of 32 numbers after the other. */
+static void FN(round_numbered)(uint16_t *h, const float *s, FN(keys) keys, const int64_t *run, int overflow) {
+  enum { GROUP = 32 };
+  const int64_t step = run[2];
+  float floats[GROUP] = {0};
+  uint16_t halves[GROUP];
+  for (int64_t done = 0; done < run[1];) {
+    const int64_t element = run[0] + done * step, at = element % GROUP;
+    const int64_t some = step < 1 ? 1 : ti_min((GROUP - 1 - at) / step + 1, run[1] - done);
+    for (int64_t i = 0; i < some; i++) floats[at + i * step] = s[done + i];
+    FN(round_keyed)(halves, floats, keys, element - at, GROUP, overflow);
+    for (int64_t i = 0; i < some; i++) h[done + i] = halves[at + i * step];
+    done += some;
+  }
+}
+
+TI_KERNEL(tile_round) {
+  uint16_t *h = (uint16_t *)args[0];
+  const float *s = (const float *)args[1];
+  const int64_t *const state = (const int64_t *)args[2], *run = (const int64_t *)args[3];
+  const int64_t runs = *(const int64_t *)args[4];
+  const int overflow = (int)((const tile_round_ints *)ints)->overflow;
+  const int to_nearest = FN(rounds_to_nearest)(state);
+  const FN(keys) keys = FN(keys_of)(state);
+  for (int64_t r = 0; r < runs; r++, run += 3) {
+    if (to_nearest) FN(round_nearest)(h, s, (long)run[1], overflow);
+    else FN(round_numbered)(h, s, keys, run, overflow);
+    h += run[1];
+    s += run[1];
+  }
   return TI_OK;
 }

@@ -14,7 +14,7 @@ from torchipu.errors import UnsupportedOpError
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role, Source
 from torchipu.optable.control import COND, REPEAT, WHILE
-from torchipu.optable.spec import spec_of
+from torchipu.optable.random_streams import draws
 
 higher_order = torch.ops.higher_order
 
@@ -196,8 +196,7 @@ def _unread(formal: Tensor, body: Body, position: int) -> Tensor:
 
 
 def _draws(body: Body) -> bool:
-    specs = [spec_of(op) for op in walk_ops(body.ops)]
-    return any(spec is not None and spec.is_random for spec in specs)
+    return any(draws(op) for op in walk_ops(body.ops))
 
 
 def _refusal(node: Node, what: str, remedy: str) -> UnsupportedOpError:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from torchipu.checking.distances import bound, distance
+from torchipu.device.machine import Draw
 from torchipu.emulation.eager import evaluate, evaluate_as_typed
 from torchipu.emulation.loading import machine_of
 from torchipu.host.executor import GraphExecutor
@@ -16,8 +17,12 @@ from torchipu.host.generic import TORCH_DTYPES
 from torchipu.ir.graph import Graph, Op
 from torchipu.ir.text import format_op
 from torchipu.optable.marks import MARK
+from torchipu.optable.random_streams import Seeding, Words
 from torchipu.optable.spec import spec_of
 from torchipu.step.base import ProgramStep
+
+SEED = 1
+"""From which ops draw that run by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ class DifferenceError(Exception):
 
 
 def first_difference(
-    step: ProgramStep, inputs: Sequence[torch.Tensor], before: Mapping[str, np.ndarray],
+    step: ProgramStep, inputs: Sequence[torch.Tensor], before: Mapping[str, np.ndarray], seeding: Seeding,
 ) -> Difference | None:
     """Run a call once more, each op also on the host by itself; return the first that differs, if one does.
 
@@ -73,17 +78,19 @@ def first_difference(
         step: That has made the call.
         inputs: Tensors of the call.
         before: What states, constants and hyper-parameters held before it, by name.
+        seeding: From what its streams of random bits began.
     """
     assert step._built is not None
 
-    def evaluated(op: Op, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+    def evaluated(op: Op, operands: Sequence[np.ndarray], draw: Draw | None = None, /) -> list[np.ndarray]:
         found = alone(op, operands)
         if found is not None:
             raise DifferenceError(replace(found, superstep=machine.supersteps))
-        return evaluate(op, operands)
+        return evaluate(op, operands, draw)
 
     machine = machine_of(
         step.compiled.executable, step._built, step.options, inputs, step.micro_batches, evaluated, states=before,
+        seeding=seeding,
     )
     try:
         machine.run()
@@ -112,9 +119,15 @@ def alone(op: Op, operands: Sequence[np.ndarray]) -> Difference | None:
     graph = Graph("one_op", tuple(tensors), op.outputs, (by_itself,))
     # Before the host, which overwrites states.
     given = [_array(rounded[tensor]) for tensor in op.inputs]
-    exact, typed = evaluate(op, given), evaluate_as_typed(op, given)
-    on_host = [_array(value) for value in GraphExecutor(graph, threads=1)(*(rounded[one].clone() for one in tensors))]
+    exact, typed = evaluate(op, given, _draw), evaluate_as_typed(op, given, _draw)
+    executor = GraphExecutor(graph, threads=1, seed=SEED)
+    on_host = [_array(value) for value in executor(*(rounded[one].clone() for one in tensors))]
     return differing(op, on_host, exact, [typed])
+
+
+def _draw(stream: int) -> Words:
+    """Return what a stream of random bits of an op begins from that runs by itself."""
+    return Words(SEED, 0, stream, 0)
 
 
 def differing(

@@ -55,7 +55,7 @@ def check(
 
     Raises:
         DeviceProgramError: The program does what no IPU may.
-        OptionsError: The model draws random bits, which the two would draw differently, or runs in several processes.
+        OptionsError: The model is one that the machine does not run, or runs in several processes.
     """
     options = replace(options or Options(), output_mode="all")
     # Together: the optimiser's parameters are those of the model.
@@ -80,18 +80,22 @@ def begin_check(step: ProgramStep, inputs: Sequence[torch.Tensor], seed: int = 0
 
     Raises:
         DeviceProgramError: The program does what no IPU may.
-        OptionsError: The two would draw random bits differently, or the step runs in several processes.
+        OptionsError: The step is one that the machine does not run, or runs in several processes.
     """
     built, options, executable = step._built, step.options, step.compiled.executable
     assert built is not None
     refuse_options(options, has_members=step._members is not None)
     refuse_ops(built.graph)
+    seeding = step._seeding_of_next_call()
     ways: list[tuple[Evaluate, np.random.Generator | None]] = [(evaluate, None), (evaluate_as_typed, None)]
     ways += [(evaluate_as_typed, np.random.default_rng(number)) for number in range(MOVED_RUNS)]
     machines = [
-        machine_of(executable, built, options, inputs, step.micro_batches, how, seed, moved) for how, moved in ways
+        machine_of(executable, built, options, inputs, step.micro_batches, how, seed, moved, seeding=seeding)
+        for how, moved in ways
     ]
-    tiles = tile_machine(executable, built, options, inputs, step.micro_batches, step.compiled.target, seed=seed)
+    tiles = tile_machine(
+        executable, built, options, inputs, step.micro_batches, step.compiled.target, seed=seed, seeding=seeding,
+    )
     name = step.compiled.graph.name
     for number, machine in enumerate(machines):
         with shown(machine, f"{name}, run {number + 1} of {len(machines)} op by op"):
@@ -113,8 +117,8 @@ def begin_check(step: ProgramStep, inputs: Sequence[torch.Tensor], seed: int = 0
         tiles_differ = not all(result.are_tiles_right for result in results)
         return Check(
             results, tiles.supersteps, tiles.whole,
-            first_difference(step, inputs, before) if host_differs else None,
-            first_difference_on_tiles(step, inputs, before) if tiles_differ else None, tiles,
+            first_difference(step, inputs, before, seeding) if host_differs else None,
+            first_difference_on_tiles(step, inputs, before, seeding) if tiles_differ else None, tiles,
         )
 
     return finished

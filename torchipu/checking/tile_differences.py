@@ -14,11 +14,12 @@ from torchipu.device.tiles.machine import TileMachine
 from torchipu.emulation.eager import evaluate, evaluate_as_typed
 from torchipu.emulation.tiles import tile_machine
 from torchipu.ir.program import Variable, VertexGroup
+from torchipu.optable.random_streams import Seeding
 from torchipu.step.base import ProgramStep
 
 
 def first_difference_on_tiles(
-    step: ProgramStep, inputs: Sequence[torch.Tensor], before: Mapping[str, np.ndarray],
+    step: ProgramStep, inputs: Sequence[torch.Tensor], before: Mapping[str, np.ndarray], seeding: Seeding,
 ) -> Difference | None:
     """Run a call on the tiles once more; return the first op whose results differ from eager PyTorch's.
 
@@ -26,11 +27,13 @@ def first_difference_on_tiles(
         step: That has made the call.
         inputs: Tensors of the call.
         before: What states, constants and hyper-parameters held before it, by name.
+        seeding: From what its streams of random bits began.
     """
     assert step._built is not None
     compiled = step.compiled
     machine = tile_machine(
         compiled.executable, step._built, step.options, inputs, step.micro_batches, compiled.target, states=before,
+        seeding=seeding,
     )
     judging(machine)
     try:
@@ -51,7 +54,8 @@ def _judge(
 ) -> None:
     """Raise where the results of an op on the first replica are not what its operands give."""
     given = [value.astype(np.float64) if value.dtype.kind == "f" else value for value in operands]
-    exact, typed = evaluate(group.op, given), evaluate_as_typed(group.op, given)
+    draw = machine.draw_for(group.op, place, replica=0)
+    exact, typed = evaluate(group.op, given, draw), evaluate_as_typed(group.op, given, draw)
     found = differing(group.op, [value for _, value in results], exact, [typed])
     if found is None:
         return

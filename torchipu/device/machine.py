@@ -7,10 +7,12 @@ is computed once, when its last compute set has run, by a function that is given
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Members
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -37,9 +39,20 @@ from torchipu.ir.program import (
     VertexGroup,
     parts_of,
 )
+from torchipu.optable.random_streams import ROUNDING_STREAM, Seeding, Words, draws
 
-Evaluate = Callable[[Op, Members[np.ndarray]], Members[np.ndarray]]
-"""Computes the results of an op from its operands, on one replica."""
+Draw = Callable[[int], Words]
+"""Gives what a stream of random bits begins from."""
+
+
+class Evaluate(Protocol):
+    """Computes the results of an op from its operands, on one replica; where random bits decide, from streams too."""
+
+    def __call__(
+        self, op: Op, inputs: Members[np.ndarray], draw: Draw | None = None, /,
+    ) -> Members[np.ndarray]: ...  # pragma: no cover
+
+
 Feed = Callable[[str, Moment, int], np.ndarray]
 """Gives the value of a stream for a moment and a replica; LookupError where it has no more."""
 REMOTE = "remote."
@@ -58,7 +71,7 @@ class Context:
         ipu: The IPU whose column this is, or None where IPUs meet.
         is_partial: Whether another run of the same compute sets completes the op.
         part: Which of these runs it is.
-        trip: Of the innermost loop of the user's around.
+        trips: Of the loops of the user's around, the outermost first.
     """
 
     function: str = "main"
@@ -66,7 +79,7 @@ class Context:
     ipu: int | None = None
     is_partial: bool = False
     part: int = 0
-    trip: int | None = None
+    trips: tuple[int, ...] = ()
 
 
 class Machine:
@@ -79,6 +92,7 @@ class Machine:
         seed: Chooses in which order IPUs run that no sync orders.
 
     Attributes:
+        seeding: From what the streams of random bits begin.
         results: What was streamed to the host: ``[replicas, ...]`` by stream and moment.
         supersteps: How many compute sets ran.
         after_step: Called when a compute set, a copy, a stream or a sum has run.
@@ -88,6 +102,7 @@ class Machine:
         self.executable = executable
         self.evaluate = evaluate
         self.feed = feed
+        self.seeding = Seeding()
         self.stores = self._empty_stores()
         self.results: dict[tuple[str, Moment], Values] = {}
         self.supersteps = 0
@@ -177,10 +192,12 @@ class Machine:
             case If(condition=condition, then=then, otherwise=otherwise):
                 yield from self._walk(then if self._holds(condition, at) else otherwise, at)
             case RepeatWhile(test=test, condition=condition, body=body):
-                yield from self._walk(test, at)
-                while self._holds(condition, at):
-                    yield from self._walk(body, at)
-                    yield from self._walk(test, at)
+                for trip in itertools.count():
+                    within = replace(at, trips=(*at.trips, trip))
+                    yield from self._walk(test, within)
+                    if not self._holds(condition, within):
+                        break
+                    yield from self._walk(body, within)
             case Sync(scope=scope):
                 self._sync(scope, at)
             case _:
@@ -197,7 +214,7 @@ class Machine:
             if at.function == "main":
                 within = replace(at, moment=Moment(trip, None))
             elif loop.op is not None:
-                within = replace(at, trip=trip)
+                within = replace(at, trips=(*at.trips, trip))
             else:
                 within = replace(at, is_partial=at.is_partial or trip < loop.count - 1, part=trip)
             yield from self._walk(loop.body, within)
@@ -224,7 +241,7 @@ class Machine:
         match program:
             case Execute(compute_set=compute_set):
                 self.supersteps += 1
-                place = Place(at.function, compute_set.name, at.moment, compute_set.op.source)
+                place = Place(at.function, compute_set.name, at.moment, compute_set.op.source, at.trips)
                 self._begin("compute", (compute_set.ipu,), place)
                 for group in compute_set.groups:
                     self._run_group(group, replace_source(place, group.op), at)
@@ -318,12 +335,35 @@ class Machine:
             shares.own_of_each(values) if group.is_divided(tensor, fields[tensor]) else values
             for tensor, values in zip(op.inputs, operands, strict=True)
         ]
-        made = [self.evaluate(op, [operand[r] for operand in operands]) for r in range(self.executable.replicas)]
+        made = [
+            self.evaluate(op, [operand[r] for operand in operands], *self._draw_if_any(op, place, r))
+            for r in range(self.executable.replicas)
+        ]
         results = [np.stack([np.asarray(value) for value in values]) for values in zip(*made, strict=True)]
         return [
             shares.among_nan(values, fields[tensor].shape) if group.is_divided(tensor, fields[tensor]) else values
             for tensor, values in zip(op.outputs, results, strict=True)
         ]
+
+    def words(self, stream: int, op: Op, place: Place, replica: int) -> Words:
+        """Return what a stream of random bits of an op begins from.
+
+        Args:
+            stream: Its number.
+            op: The op.
+            place: What it runs for.
+            replica: Which runs it.
+        """
+        moment = place.moment
+        return self.seeding.words(stream, op.leg, replica, moment.iteration, moment.micro_batch, place.trips)
+
+    def draw_for(self, op: Op, place: Place, replica: int) -> Draw:
+        """Return what gives the streams of an op; see `words`."""
+        return lambda stream: self.words(stream, op, place, replica)
+
+    def _draw_if_any(self, op: Op, place: Place, replica: int) -> tuple[Draw, ...]:
+        is_drawing = draws(op) or ROUNDING_STREAM in op.attrs
+        return (self.draw_for(op, place, replica),) if is_drawing else ()
 
     def _seen(self, tensor: Tensor, variable: Variable, place: Place, *, shares: bool = False) -> Values:
         """Return a tensor from the variable that holds it, through the views between them."""
@@ -370,16 +410,17 @@ class Machine:
     def _copy_row(self, copy: Copy, place: Place, at: Context) -> None:
         """Move one row out of a table, or into it."""
         table, row = (copy.src, copy.dst) if copy.table == "src" else (copy.dst, copy.src)
-        if at.trip is None:
+        if not at.trips:
             raise place.fault(f"takes the row of a trip of %{table.name}, and no loop is around it")
         read = self._seen(copy.reads, copy.src, place) if copy.reads is not None else self.stores.read(copy.src, place)
+        trip = at.trips[-1]
         rows = read if copy.table == "src" else np.empty((1, *table.shape))
-        if rows.ndim < 2 or at.trip >= rows.shape[1] or row.num_elements * rows.shape[1] != table.num_elements:
-            raise place.fault(f"takes row {at.trip} of %{table.name}, {list(rows.shape[1:])}, as {list(row.shape)}")
+        if rows.ndim < 2 or trip >= rows.shape[1] or row.num_elements * rows.shape[1] != table.num_elements:
+            raise place.fault(f"takes row {trip} of %{table.name}, {list(rows.shape[1:])}, as {list(row.shape)}")
         if copy.table == "src":
-            self.stores.write(row, read[:, at.trip], place)
+            self.stores.write(row, read[:, trip], place)
         else:
-            self.stores.write_row(table, at.trip, read, place)
+            self.stores.write_row(table, trip, read, place)
         self._unsynced[copy.dst] = place.step
 
     def _stream(self, copy: HostCopy, place: Place) -> None:

@@ -37,12 +37,14 @@ class Place:
         step: The compute set, or the copy.
         moment: What it runs for.
         source: The user's line.
+        trips: Of the loops of the user's around, the outermost first.
     """
 
     function: str
     step: str
     moment: Moment
     source: object = None
+    trips: tuple[int, ...] = ()
 
     def fault(self, message: str, remedy: str = "") -> DeviceProgramError:
         """Return an error about this place."""

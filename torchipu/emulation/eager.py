@@ -10,10 +10,14 @@ import numpy as np
 import torch
 
 from torchipu._kernels.table.update import HYPER
+from torchipu.device.machine import Draw
+from torchipu.emulation.drawn import drawn, rounded_to_half
+from torchipu.emulation.drawn import is_known as can_draw
 from torchipu.host.generic import call_aten, overload
-from torchipu.ir.graph import Op
+from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.control import COND, REPEAT, WHILE
+from torchipu.optable.random_streams import RANDOM_STREAM, ROUNDING_STREAM, draws, rounding_stream
 
 SCALE = HYPER["grad_scale"]
 HALF_UNIT = np.float32(2.0**-11)
@@ -21,29 +25,49 @@ HALF_UNIT = np.float32(2.0**-11)
 FLOATS = (DType.HALF, DType.FLOAT)
 
 
-def evaluate(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return the results of an op on values in float64; integers and bools are as they are."""
-    return _computed(op, inputs, torch.float64)
+def evaluate(op: Op, inputs: Sequence[np.ndarray], draw: Draw | None = None, /) -> list[np.ndarray]:
+    """Return the results of an op on values in float64; integers and bools are as they are.
+
+    Args:
+        op: The op.
+        inputs: Its operands.
+        draw: Gives what streams of random bits begin from; nothing is rounded.
+    """
+    return _computed(op, inputs, torch.float64, draw)
 
 
-def evaluate_as_typed(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def evaluate_as_typed(op: Op, inputs: Sequence[np.ndarray], draw: Draw | None = None, /) -> list[np.ndarray]:
     """Return the results of an op in float32, rounded to the types that the program gives them, as float32.
 
     Where partials are half, results are off by as much as rounding each partial once may bring about.
+
+    Args:
+        op: The op.
+        inputs: Its operands.
+        draw: Gives what streams of random bits begin from.
     """
     narrow = [value.astype(np.float32) if value.dtype.kind == "f" else value for value in inputs]
-    results = _computed(op, narrow, torch.float32)
+    results = _computed(op, narrow, torch.float32, draw)
     if op.attrs.get("partials") == "half":
-        sizes = _computed(op, [np.abs(value) for value in narrow], torch.float32)
+        sizes = _computed(op, [np.abs(value) for value in narrow], torch.float32, draw)
         rng = np.random.default_rng(len(op.outputs[0].name))
+        unit = HALF_UNIT * np.float32(2 if ROUNDING_STREAM in op.attrs else 1)
         results = [
-            value + HALF_UNIT * size * rng.uniform(-1, 1, value.shape).astype(np.float32)
+            value + unit * size * rng.uniform(-1, 1, value.shape).astype(np.float32)
             for value, size in zip(results, sizes, strict=True)
         ]
-    return [
-        result.astype(np.float16).astype(np.float32) if tensor.dtype is DType.HALF else result
-        for tensor, result in zip(op.outputs, results, strict=True)
-    ]
+    return [_as(op, tensor, result, draw) for tensor, result in zip(op.outputs, results, strict=True)]
+
+
+def _as(op: Op, tensor: Tensor, result: np.ndarray, draw: Draw | None) -> np.ndarray:
+    """Return a result in the type that the program gives it, as float32 where it is floating."""
+    if result.dtype.kind != "f":
+        return result
+    if tensor.dtype is not DType.HALF:
+        return result.astype(np.float32)
+    stream = rounding_stream(op, tensor)
+    words = None if stream is None or draw is None else draw(stream)
+    return rounded_to_half(result, words, op.text("half_overflow", "infinity"))
 
 
 BY_THE_PROGRAM = frozenset({"ipu.all_reduce.default", COND, WHILE, REPEAT})
@@ -54,6 +78,8 @@ def is_known(op: Op) -> bool:
     """Whether there is anything to compute an op with."""
     if op.target in OWN or op.target in BY_THE_PROGRAM:
         return True
+    if draws(op):
+        return can_draw(op)
     try:
         overload(op.target)
     except AttributeError:
@@ -61,7 +87,12 @@ def is_known(op: Op) -> bool:
     return True
 
 
-def _computed(op: Op, inputs: Sequence[np.ndarray], floating: torch.dtype) -> list[np.ndarray]:
+def _computed(
+    op: Op, inputs: Sequence[np.ndarray], floating: torch.dtype, draw: Draw | None,
+) -> list[np.ndarray]:
+    if draws(op):
+        assert draw is not None
+        return drawn(op, inputs, draw(op.integer(RANDOM_STREAM)))
     tensors = [torch.from_numpy(np.array(value, order="C")) for value in inputs]
     return [result.detach().numpy() for result in computed(op, tensors, floating)]
 

@@ -13,6 +13,7 @@ from torchipu.device.stores import Moment
 from torchipu.ir.graph import Tensor
 from torchipu.ir.program import Executable
 from torchipu.ir.types import DType
+from torchipu.optable.random_streams import Seeding
 from torchipu.options import Options
 
 
@@ -20,6 +21,7 @@ def machine_of(
     executable: Executable, built: Built, options: Options, inputs: Sequence[torch.Tensor], micro_batches: int,
     evaluate: Evaluate, seed: int = 0, moved: np.random.Generator | None = None,
     states: Mapping[str, np.ndarray] | None = None, kind: Callable[..., Machine] = Machine,
+    seeding: Seeding | None = None,
 ) -> Machine:
     """Return a machine that is ready to run.
 
@@ -33,6 +35,7 @@ def machine_of(
         seed: Chooses in which order IPUs run that no sync orders.
         states: What states, constants and hyper-parameters hold, by name; None reads them as they are now.
         kind: Makes the machine of program, evaluation, feed and seed.
+        seeding: From what the streams of random bits begin; None where nothing draws.
         moved: Moves every float of inputs and states by at most one unit in the last place of a float32.
     """
     names = [tensor.name for tensor in built.capture.arguments if tensor is not None]
@@ -49,6 +52,7 @@ def machine_of(
         return value if pieces == 1 else value.reshape(pieces, -1, *value.shape[1:])[place]
 
     machine = kind(executable, evaluate, feed, seed)
+    machine.seeding = seeding or Seeding()
     machine.load(_moved(dict(initial(built) if states is None else states), moved))
     return machine
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from torchipu.emulation.eager import is_known
 from torchipu.errors import OptionsError
 from torchipu.ir.graph import Graph, walk_ops
-from torchipu.optable.spec import spec_of
 from torchipu.options import Options
 
 
@@ -17,13 +16,8 @@ def refuse_options(options: Options, *, has_members: bool) -> None:
         has_members: Whether other processes take part.
 
     Raises:
-        OptionsError: Halves are rounded stochastically, or other processes take part.
+        OptionsError: Other processes take part.
     """
-    if options.stochastic_rounding:
-        raise OptionsError(
-            "stochastic rounding draws random bits, which host and tiles would draw differently",
-            option="stochastic_rounding", value=True, remedy="check the model without it",
-        )
     if has_members or options.pipeline_group is not None:
         name = "process_group" if options.pipeline_group is None else "pipeline_group"
         raise OptionsError(
@@ -33,7 +27,7 @@ def refuse_options(options: Options, *, has_members: bool) -> None:
 
 
 def refuse_ops(graph: Graph) -> None:
-    """Refuse ops that nothing but the host computes, or that host and tiles would compute differently.
+    """Refuse ops that nothing but the host computes.
 
     Raises:
         OptionsError: It names the op.
@@ -43,10 +37,4 @@ def refuse_ops(graph: Graph) -> None:
             raise OptionsError(
                 f"there is nothing independent to compute {op.target} with", option="optimizer", value=op.target,
                 remedy="check the model with SGD, Adam, AdamW or RMSprop, without automatic loss scaling",
-            )
-        spec = spec_of(op)
-        if spec is not None and spec.is_random:
-            raise OptionsError(
-                f"{op.target} draws random bits, which host and tiles would draw differently", option="model",
-                value=op.target, remedy="call model.eval(), or set the probability to 0",
             )

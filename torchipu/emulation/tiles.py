@@ -16,6 +16,7 @@ from torchipu.device.tiles.machine import TileMachine, as_large_as_needed
 from torchipu.emulation.eager import evaluate_as_typed
 from torchipu.emulation.loading import machine_of
 from torchipu.ir.program import Executable
+from torchipu.optable.random_streams import Seeding
 from torchipu.options import Options
 from torchipu.target import Target
 
@@ -26,6 +27,7 @@ SHOWN_AFTER_S = 2.0
 def tile_machine(
     executable: Executable, built: Built, options: Options, inputs: Sequence[torch.Tensor], micro_batches: int,
     target: Target, *, seed: int = 0, states: Mapping[str, np.ndarray] | None = None,
+    seeding: Seeding | None = None,
 ) -> TileMachine:
     """Return a tile machine that is ready to run; see ``machine_of``.
 
@@ -38,11 +40,13 @@ def tile_machine(
         target: Whose tiles.
         seed: Chooses in which order IPUs run that no sync orders.
         states: What states, constants and hyper-parameters hold, by name; None reads them as they are now.
+        seeding: From what the streams of random bits begin; None where nothing draws.
     """
     tile_bytes = as_large_as_needed(executable, target) if options.allow_out_of_memory else None
     kind = partial(TileMachine, target=target, tile_bytes=tile_bytes)
     machine = machine_of(
         executable, built, options, inputs, micro_batches, evaluate_as_typed, seed, states=states, kind=kind,
+        seeding=seeding,
     )
     assert isinstance(machine, TileMachine)
     return machine

@@ -38,6 +38,7 @@ from torchipu.ir.text import Names, format_op
 from torchipu.ir.types import DType, Leg
 from torchipu.optable.collective import WAIT, is_collective
 from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.random_streams import ROUNDS_TO_NEAREST
 from torchipu.optable.transfer import is_transfer
 
 (
@@ -58,7 +59,6 @@ EXCEPTIONS = {
     6: "add a small number to the divisor; weights and optimiser are as before the call",
 }
 """What to do about each floating-point exception, by the number of the trap; see abi.h."""
-ROUNDS_TO_NEAREST = 1 << 32  # beside the replica; see rounding_body.h
 
 
 HOST_THREADS = "TORCHIPU_HOST_THREADS"

@@ -57,7 +57,6 @@ class Planner:
         frozen: Inputs that seldom change: steps that depend on them and on states alone come first too, so that a
             caller may leave them out where nothing has changed.
         observation: What of results is looked at as they are made; then every op is computed by itself.
-        streams: Numbers of the streams of ops that draw random bits, where the graph is a part of a larger one.
 
     Attributes:
         graph: The one whose ops are emitted: what is recomputed on the device is not.
@@ -70,7 +69,6 @@ class Planner:
         self, graph: Graph, *, input_strides: Mapping[Tensor, tuple[int, ...]] | None = None,
         states: Sequence[Tensor] = (), micro_batches: int = 1, replicas: Replicas | None = None,
         frozen: Sequence[Tensor] = (), observation: Observation | None = None,
-        streams: Mapping[Op, int] | None = None,
     ) -> None:
         replicas = replicas or Replicas()
         # The host has room for what the device computes twice. What several replicas make in their only micro-batch
@@ -86,7 +84,7 @@ class Planner:
         self.frozen = {index for index, tensor in enumerate(graph.inputs) if tensor in set(frozen)}
         self.is_hoisting = self.runs > 1 or bool(self.frozen)
         self.memory, self.values, self.uses = Memory(), Values(), Uses(graph)
-        self.streams = RandomStreams(graph, self.memory, streams)
+        self.streams = RandomStreams(graph, self.memory)
         self.sums = Sums(graph, replicas, self.memory)
         self.observation = observation if observation is not None and observation.is_on else None
         self.fused: dict[Op, tuple[tuple[Op, ...], Fusion]] = {}
@@ -243,11 +241,6 @@ class Planner:
         self.loops.append((first, last))
 
     # ------------------------------------------------------------------ planning
-    def number_streams(self) -> Mapping[Op, int]:
-        """Return the numbers of the streams of all ops that draw random bits; in place of a plan."""
-        self._emit_ops(self.graph.ops)
-        return self.streams.numbers
-
     def plan(self) -> HostPlan:
         """Emit every op, decide what is hoisted, and place all storage."""
         self._emit_ops(self.graph.ops)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from torchipu._kernels.table.round_blocks import HalfOverflow
 from torchipu.host.memory import Memory
 from torchipu.host.storage import Place
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import DType, Leg
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding
-from torchipu.optable.spec import spec_of
+from torchipu.optable.random_streams import RANDOM_STREAM, ROUNDING_STREAM, draws, rounding_stream
 
 WORDS = 4
 """LONG words of a stream: seed, replica, number of the op, micro-batch counter."""
-ROUNDING_STREAMS = 1 << 31
-"""The streams of rounding are numbered from here, those of ops that draw random bits from 0."""
 
 
 class RandomStreams:
@@ -24,40 +20,37 @@ class RandomStreams:
     Args:
         graph: Whose ops draw.
         memory: Receives the words.
-        numbers: Of the streams of ops, where the graph is a part of a larger one.
 
     Attributes:
-        numbers: Of the stream of each op that draws.
         rows: Place of each stream among the words, by its number.
         shared: Places of the streams that are the same on all replicas.
         words: Allocation of the words; None while nothing draws.
     """
 
-    def __init__(self, graph: Graph, memory: Memory, numbers: Mapping[Op, int] | None) -> None:
+    def __init__(self, graph: Graph, memory: Memory) -> None:
         self.graph, self.memory = graph, memory
-        self.numbers: dict[Op, int] = dict(numbers or {})
         self.rows: dict[int, int] = {}
         self.shared: list[int] = []
         self.words: int | None = None
 
     def of_op(self, op: Op) -> HostTensor:
         """Return LONG[4], the words from which an op draws."""
-        return self._row(self.numbers.setdefault(op, len(self.numbers)), op)
+        return self._row(op.integer(RANDOM_STREAM), op)
 
     def of_rounding(self, op: Op, result: Tensor) -> Rounding:
         """Return how a half result is rounded, with the words where bits decide, as the precision pass has said."""
         if result.dtype is not DType.HALF:
             return TO_NEAREST
         overflow = HalfOverflow[op.text("half_overflow", "infinity").upper()]
-        first = op.attrs.get("rounding_stream")
-        if not isinstance(first, int):
+        stream = rounding_stream(op, result)
+        if stream is None:
             return Rounding(None, overflow) if overflow else TO_NEAREST
-        return Rounding(self._row(ROUNDING_STREAMS + first + op.outputs.index(result), op), overflow)
+        return Rounding(self._row(stream, op), overflow)
 
     def _row(self, stream: int, op: Op) -> HostTensor:
         if self.words is None:
             most = sum(
-                (len(op.outputs) if "rounding_stream" in op.attrs else 0) + _is_random(op)
+                (len(op.outputs) if ROUNDING_STREAM in op.attrs else 0) + draws(op)
                 for op in walk_ops(self.graph.ops)
             )
             self.words = self.memory.allocate(max(1, most) * WORDS * 8, Place.RANDOM).number
@@ -66,8 +59,3 @@ class RandomStreams:
             if op.leg is Leg.UPDATE:
                 self.shared.append(self.rows[stream])
         return HostTensor(self.words, WORDS * self.rows[stream], (WORDS,), (1,), DType.LONG)
-
-
-def _is_random(op: Op) -> bool:
-    spec = spec_of(op)
-    return spec is not None and spec.is_random

@@ -29,9 +29,13 @@ from torchipu._kernels.table.random import (
 )
 from torchipu.device.codelets import element_codelet, vector_codelet
 from torchipu.device.compute_sets import linear_vertices
+from torchipu.device.tilings.alone import alone
+from torchipu.device.tilings.pointwise import pointwise
+from torchipu.device.tilings.whole_rows import whole_rows
 from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
+from torchipu.ir.vertices import Tiling
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet
 from torchipu.optable.host_tensor import HostTensor
@@ -158,12 +162,12 @@ NORMAL = vector_codelet("poprand::Normal", 4, 4, source="poplibs estimator, ipu_
 
 def _records(
     targets: str, emit: Callable[[Op, HostPlanner], None], codelet: Codelet,
-    supports: Callable[[Op], bool] | None = None,
+    supports: Callable[[Op], bool] | None = None, tiling: Tiling = pointwise,
 ) -> None:
     for target in targets.split():
         name, _, overload = target.partition(".")
         register(OpSpec(
-            f"aten.{name}.{overload or 'default'}", name, linear_vertices(codelet), emit, is_random=True,
+            f"aten.{name}.{overload or 'default'}", name, linear_vertices(codelet, tiling=tiling), emit, is_random=True,
             supports=supports or (lambda op: True),
         ))
 
@@ -173,6 +177,6 @@ _records("bernoulli bernoulli.p", bernoulli, BERNOULLI)
 _records("rand rand_like uniform", uniform, UNIFORM, _has_floating_result)
 _records("randn randn_like normal_functional normal.float_float", normal, NORMAL, _has_floating_result)
 _records("exponential", exponential, EXPONENTIAL, _has_floating_result)
-_records("randperm", permutation, PERMUTATION)
-_records("multinomial", multinomial, CHOICE)
+_records("randperm", permutation, PERMUTATION, tiling=alone)
+_records("multinomial", multinomial, CHOICE, tiling=whole_rows)
 _records("randint randint.low randint_like randint_like.low_dtype", integers, UNIFORM, _has_short_span)

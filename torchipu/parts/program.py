@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torchipu.distributed.order import Replicas
@@ -14,8 +14,8 @@ from torchipu.host.planner import Planner
 from torchipu.host.recomputation import undone
 from torchipu.host.replicas import with_totals
 from torchipu.host.transfers import Order, can_overlap, ordered
-from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
-from torchipu.optable.spec import spec_of
+from torchipu.ir.graph import Graph, Tensor, walk_ops
+from torchipu.optable.random_streams import ROUNDING_STREAM, draws
 from torchipu.optable.transfer import NUMBER, RECEIVE
 from torchipu.options import Options
 from torchipu.parts.cut import Cut, Part, cut
@@ -81,18 +81,15 @@ def make_piece(
     cut_up = cut(whole, processes, lambda ipu: ipu // of_a_process, reads_shapes=observation.traps)
     part = cut_up.parts[rank]
     states = (*states, *totals)
-    streams: Mapping[Op, int] = {}
-    if _draws(whole):
-        streams = Planner(whole, states=states, micro_batches=micro_batches, replicas=replicas).number_streams()
     has = set(part.graph.inputs)
     planner = Planner(
         part.graph, states=[state for state in states if state in has], micro_batches=micro_batches, replicas=replicas,
-        observation=observation, streams=streams,
+        observation=observation,
     )
     planner.may_view_outputs = False  # every output has memory of its own
     plan = planner.plan()
     _refuse_meetings(plan)
-    is_random = bool(streams) or any("rounding_stream" in op.attrs for op in walk_ops(whole.ops))
+    is_random = any(draws(op) or ROUNDING_STREAM in op.attrs for op in walk_ops(whole.ops))
     return Piece(cut_up, part, planner, plan, _segments(plan, part), is_random)
 
 
@@ -105,11 +102,6 @@ def _refuse_meetings(plan: HostPlan) -> None:
                 "several processes", source=step.op.source, block=step.op.placement,
                 remedy="leave replicas at 1, or pipeline_group at None",
             )
-
-
-def _draws(graph: Graph) -> bool:
-    specs = (spec_of(op) for op in walk_ops(graph.ops))
-    return any(spec is not None and spec.is_random for spec in specs)
 
 
 def _segments(plan: HostPlan, part: Part) -> tuple[tuple[int, int], ...]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from torchipu.device.matrix_unit import summand_tiles
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg
+from torchipu.optable.random_streams import FIRST_STREAMS, ROUNDING_STREAM
 from torchipu.optable.spec import spec_of
 from torchipu.options import Options
 from torchipu.target import Target
@@ -22,9 +23,6 @@ WIDER: Mapping[DType, tuple[DType, ...]] = {
     DType.SHORT: (DType.INT, DType.LONG),
     DType.INT: (DType.LONG,),
 }
-
-# The Dynamo door compiles legs apart; no two of them share a stream of random bits.
-FIRST_STREAMS: Mapping[Leg, int] = {Leg.FORWARD: 0, Leg.BACKWARD: 1 << 28, Leg.UPDATE: 1 << 29}
 
 # Kinds that accumulate products in the matrix unit.
 WITH_PRODUCTS = ("attention",)  # among others; these have partials only where they are half
@@ -85,7 +83,7 @@ def _rounded(ops: Sequence[Op], attrs: Mapping[str, object], next_stream: dict[L
             continue
         stream = {}
         if next_stream is not None and spec is not None:
-            stream = {"rounding_stream": next_stream[op.leg]}
+            stream = {ROUNDING_STREAM: next_stream[op.leg]}
             next_stream[op.leg] += len(op.outputs)
         rounded.append(replace(op, attrs={**op.attrs, **attrs, **stream}))
     return rounded

@@ -28,6 +28,7 @@ from torchipu.host.planner import Planner
 from torchipu.host.resident import Resident, Returned
 from torchipu.host.statistics import TensorStatistics
 from torchipu.ir.graph import Graph, Tensor
+from torchipu.optable.random_streams import Seeding
 from torchipu.options import Options
 from torchipu.parts.program import Piece
 from torchipu.report import Profile, format_numerics, profile_of
@@ -435,6 +436,18 @@ class ProgramStep(ReplicatedStep, PartedStep):
             end(results)
         return results
 
+    def _seeding_of_next_call(self) -> Seeding:
+        """Return from what the streams of random bits of the next call begin, in one process; draws nothing."""
+        with torch.random.fork_rng(devices=[]):
+            return self._seeding_of(None)
+
+    def _seeding_of(self, members: Members | None) -> Seeding:
+        """Return from what the streams of random bits of a call begin; without a seed, torch's generator gives one."""
+        seed, rounds = self.options.seed, self._rounds_stochastically
+        if seed is None:
+            return Seeding(self._key_of(members), 0, self.micro_batches, rounds)
+        return Seeding(seed, self._calls * self.micro_batches * self.iterations, self.micro_batches, rounds)
+
     def _run_among(self, members: Members | None, tensors: Sequence[torch.Tensor]) -> Any:
         assert self._bound is not None and self._built is not None
         bound = self._bound
@@ -442,17 +455,16 @@ class ProgramStep(ReplicatedStep, PartedStep):
         outputs = self._bind_outputs(bound)
         self._refresh()
         self._upload()
+        seeding = Seeding()
         if bound.random_rows is not None:
-            seed = self.options.seed
-            key = seed if seed is not None else self._key_of(members)
-            bound.seed(key, self._replicas.first, stochastic_rounding=self._rounds_stochastically)
-            if seed is not None:
-                bound.count_calls(self._calls * self.micro_batches * self.iterations)
+            seeding = self._seeding_of(members)
+            bound.seed(seeding.seed, self._replicas.first, stochastic_rounding=seeding.is_rounding)
+            bound.count_calls(seeding.first_micro_batch)
         self._clean = False
         if self.options.executor == "tiles":
             assert self._built is not None
             run_on_tiles(
-                self._built, self.compiled, bound, self.options, tensors, self.micro_batches, outputs,
+                self._built, self.compiled, bound, self.options, tensors, self.micro_batches, outputs, seeding,
                 has_members=members is not None,
             )
         else:

@@ -15,12 +15,13 @@ from torchipu.emulation.results import moments_of, of_all_replicas, whole
 from torchipu.emulation.tiles import shown, tile_machine
 from torchipu.host.executor import BoundPlan
 from torchipu.ir.types import Role
+from torchipu.optable.random_streams import Seeding
 from torchipu.options import Options
 
 
 def run_on_tiles(
     built: Built, compiled: Compiled, bound: BoundPlan, options: Options, inputs: Sequence[torch.Tensor],
-    micro_batches: int, outputs: Sequence[torch.Tensor], *, has_members: bool,
+    micro_batches: int, outputs: Sequence[torch.Tensor], seeding: Seeding, *, has_members: bool,
 ) -> None:
     """Run one call; states are read from, and written to, the memory that the host's plan would use.
 
@@ -32,6 +33,7 @@ def run_on_tiles(
         inputs: Tensors of the call, in the order of the captured arguments.
         micro_batches: Micro-batches of an iteration.
         outputs: ``[micro-batches x replicas, ...]`` of each output, or ``[replicas, ...]`` of the last micro-batch.
+        seeding: From what the streams of random bits begin.
         has_members: Whether other processes take part.
 
     Raises:
@@ -47,7 +49,7 @@ def run_on_tiles(
     states = initial(built) | {tensor.name: view.detach().clone().numpy() for tensor, view in views.items()}
     machine = tile_machine(
         compiled.executable, built, options, inputs, micro_batches, compiled.target, states=states,
-        seed=options.seed or 0,
+        seed=options.seed or 0, seeding=seeding,
     )
     with shown(machine, f"{compiled.graph.name} on tiles"):
         machine.run()

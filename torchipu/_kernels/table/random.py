@@ -1,7 +1,8 @@
 """Kernels that draw random values: each is a function of (seed, replica, op, micro-batch, element) and of nothing else.
 
 Element 16 w + lane of item i is word w of the Philox block with the counter (16 i + lane, micro-batch, op, replica)
-under the key (seed low, seed high), whatever the vector length. A uniform number has 24 bits of such a word.
+under the key (seed low, seed high), whatever the vector length. A uniform number has 24 bits of such a word. The upper
+half of the word of the op counts elements before the first one here: a vertex draws those of its part of a result.
 """
 
 from typing import NamedTuple

@@ -7,6 +7,8 @@ that nobody has written.
 from typing import NamedTuple
 
 from .kernel import Kernel, Nothing
+from .random import STATE_OPERAND
+from .round_blocks import HalfOverflow
 
 FAULT_OPERAND = "[1] LONG: the first that was refused, or -1"
 
@@ -88,3 +90,27 @@ TILE_NARROW = Kernel(
     "tile_narrow", {"given": "[elements] floats", "wide": "[elements] doubles"}, TileWidenInts, Nothing, items="one",
 )
 """The way back."""
+
+
+class TileRoundInts(NamedTuple):
+    """Integers of ``tile_round``.
+
+    Attributes:
+        overflow: What becomes of what is too large for a half.
+    """
+
+    overflow: HalfOverflow
+
+
+TILE_ROUND = Kernel(
+    "tile_round",
+    {
+        "halves": "[elements]", "floats": "[elements]", "state": STATE_OPERAND,
+        "runs": "[runs][3] LONG: number of the first element, how many there are, from one to the next",
+        "num_runs": "[1] LONG",
+    },
+    TileRoundInts,
+    Nothing,
+    items="one",
+)
+"""Rounds elements of a result stochastically, by the bits of their numbers within it; see ``round_blocks``."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from typing import Any
 
 from torchipu._kernels.table.kernel import AnyKernel, I, Kernel, S
 from torchipu._kernels.table.round_blocks import HalfOverflow
-from torchipu._kernels.table.tile import TILE_NARROW, TILE_WIDEN, TileWidenInts
+from torchipu._kernels.table.tile import TILE_NARROW, TILE_ROUND, TILE_WIDEN, TileRoundInts, TileWidenInts
 from torchipu.device.tiles.layout import is_wide
 from torchipu.errors import UnsupportedOpError
 from torchipu.ir.graph import Graph, Op, Tensor
@@ -18,6 +19,7 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join, emit_cast, emit_chain
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, contiguous_strides
 from torchipu.optable.planner import Joining, Mark
+from torchipu.optable.random_streams import RANDOM_STREAM, rounding_stream
 from torchipu.optable.spec import spec_of
 
 SCRATCH_ALIGNMENT = 64
@@ -27,17 +29,46 @@ ON_TILE = {DType.LONG: DType.INT}
 """Element types that are another one in tile memory: there are no integers of 64 bits."""
 
 
+WORDS = 4
+"""LONG words of a stream of random bits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Argument:
     """Where an argument of a kernel lies.
 
     Attributes:
-        field: Number of the field of the vertex, reads before writes; -1 for the scratch beside the tile.
-        offset: In bytes from the beginning of either.
+        field: Number of the field of the vertex, reads before writes. Those behind them are beside the tile: scratch,
+            the words of the streams of random bits, and for each of ``rounded`` its runs and how many they are.
+        offset: In bytes from the beginning of the field.
     """
 
     field: int
     offset: int
+
+
+class Numbering(Enum):
+    """By what the bits of a stream are numbered for a vertex."""
+
+    RESULT = auto()
+    """By the elements of the whole result, which the kernel is told."""
+    RANGE = auto()
+    """By the elements of the whole result, of which the vertex has those from one on."""
+    VERTEX = auto()
+    """By what the vertex computes: it has bits of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A stream of random bits that a vertex takes from.
+
+    Attributes:
+        number: Of the stream.
+        numbering: Of its bits.
+    """
+
+    number: int
+    numbering: Numbering
 
 
 @dataclass(slots=True)
@@ -49,28 +80,70 @@ class TileKernel:
         arguments: Of all calls, in order.
         scratch_bytes: Of registers and the stack, beside tile memory.
         constants: What is in the scratch before: ``(offset, values, element type)``.
+        streams: Of random bits.
+        rounded: Numbers of the outputs that are rounded by the numbers of their elements.
     """
 
     calls: list[VertexCall] = field(default_factory=list)
     arguments: list[Argument] = field(default_factory=list)
     scratch_bytes: int = 0
     constants: list[tuple[int, Sequence[float] | Sequence[int], DType]] = field(default_factory=list)
+    streams: list[Stream] = field(default_factory=list)
+    rounded: list[int] = field(default_factory=list)
 
 
-def tile_kernel(code: Graph) -> TileKernel:
+def tile_kernel(code: Graph, rounded: Mapping[int, int] | None = None) -> TileKernel:
     """Return the kernel calls of the code of a vertex.
 
     Args:
         code: Its inputs lie in the fields that the vertex reads, its outputs in those that it writes.
+        rounded: Streams by which halves are rounded stochastically, by number of the output.
 
     Raises:
         UnsupportedOpError: An op asks for what a vertex does not have.
     """
-    plan = _VertexPlanner(code)
+    rounded = {number: stream for number, stream in (rounded or {}).items() if _is_rounded_behind(code, number)}
+    code = _as_floats(code, rounded)
+    plan = _VertexPlanner(code, rounded)
     for op in code.ops:
         plan.emit(op)
     plan.store_outputs()
     return plan.kernel
+
+
+def _is_rounded_behind(code: Graph, number: int) -> bool:
+    """Whether an output is a float before it is a half: an operand is not, nor is the last of several half partials."""
+    maker = _maker(code, code.outputs[number])
+    return maker is not None and maker.attrs.get("partials") != "half"
+
+
+def _maker(code: Graph, tensor: Tensor) -> Op | None:
+    return next((op for op in code.ops if tensor in op.outputs), None)
+
+
+def _as_floats(code: Graph, rounded: Mapping[int, int]) -> Graph:
+    """Return the code with floats for outputs that are rounded behind it, and for what they are views of."""
+    floats: dict[Tensor, Tensor] = {}
+    for number in rounded:
+        tensor: Tensor | None = code.outputs[number]
+        while tensor is not None and (maker := _maker(code, tensor)) is not None:
+            floats[tensor] = replace(tensor, dtype=DType.FLOAT)
+            spec = spec_of(maker)
+            tensor = maker.inputs[0] if spec is not None and spec.is_view else None
+    if not floats:
+        return code
+
+    def made(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(floats.get(tensor, tensor) for tensor in tensors)
+
+    def attrs_of(op: Op) -> dict[str, object]:
+        is_typed = op.attrs.get("dtype") is DType.HALF and any(tensor in floats for tensor in op.outputs)
+        return {**op.attrs, "dtype": DType.FLOAT} if is_typed else dict(op.attrs)
+
+    ops = tuple(
+        replace(op, inputs=made(op.inputs), outputs=made(op.outputs), attrs=attrs_of(op)) for op in code.ops
+    )
+    return replace(code, outputs=made(code.outputs), ops=ops)
 
 
 class _VertexPlanner:
@@ -78,14 +151,17 @@ class _VertexPlanner:
 
     Args:
         code: Of the vertex.
+        rounded: Streams by which outputs, floats here, are rounded to halves, by their numbers.
     """
 
     is_hoisting = False
     runs = 1
 
-    def __init__(self, code: Graph) -> None:
+    def __init__(self, code: Graph, rounded: Mapping[int, int]) -> None:
         self.code = code
-        self.kernel = TileKernel()
+        self.kernel = TileKernel(rounded=list(rounded))
+        self._rounded = {code.outputs[number]: stream for number, stream in rounded.items()}
+        self._scratch = len(code.inputs) + len(code.outputs)
         self._values: dict[Tensor, HostTensor] = {}
         self._outputs: dict[Tensor, HostTensor] = {}
         self._wide: set[HostTensor] = set()
@@ -94,6 +170,8 @@ class _VertexPlanner:
         for number, tensor in enumerate(code.inputs):
             self._values[tensor] = self._given(tensor, number)
         for number, tensor in enumerate(code.outputs, len(code.inputs)):
+            if tensor in self._rounded:
+                continue
             dtype = DType.FLOAT if is_wide(tensor) else ON_TILE.get(tensor.dtype, tensor.dtype)
             self._outputs[tensor] = self._hold(Argument(number, 0), tensor.shape, dtype)
 
@@ -115,8 +193,11 @@ class _VertexPlanner:
         self._due.clear()
 
     def store_outputs(self) -> None:
-        """Move outputs that lie elsewhere, such as views of fields, to theirs."""
+        """Move outputs that lie elsewhere, such as views of fields, to theirs, and round those that are to be."""
         for tensor in self.code.outputs:
+            if tensor in self._rounded:
+                self._round(tensor)
+                continue
             held, wanted = self._values[tensor], self._outputs[tensor]
             if held != wanted and held not in self._wide and wanted.num_elements:
                 emit_cast(self, wanted, held)
@@ -158,7 +239,7 @@ class _VertexPlanner:
         """Return the storage of a result that begins as the state that it takes the place of."""
         held = self._outputs.get(result)
         if held is None:
-            held = self.scratch(state.shape, state.dtype)
+            held = self.scratch(state.shape, result.dtype)
         if held.num_elements:
             emit_cast(self, held, self._values[state])
         self._values[result] = held
@@ -171,7 +252,7 @@ class _VertexPlanner:
     def scratch(self, shape: Sequence[int], dtype: DType = DType.FLOAT) -> HostTensor:
         """Return fresh storage beside tile memory."""
         begin = self.kernel.scratch_bytes
-        held = self._hold(Argument(-1, begin), tuple(shape), dtype)
+        held = self._hold(Argument(self._scratch, begin), tuple(shape), dtype)
         taken = max(1, held.num_elements) * dtype.host_bytes
         self.kernel.scratch_bytes = begin + -(-taken // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
         return held
@@ -183,24 +264,20 @@ class _VertexPlanner:
         return held
 
     def random_state(self, op: Op) -> HostTensor:
-        """Refuse: the words of a random op are those of the whole op, not of a vertex."""
-        raise UnsupportedOpError(f"{op.target} draws random bits", op=op.target, source=op.source)
+        """Return LONG[4], the words from which an op draws: they tell which element of the whole result comes first."""
+        return self._words(Stream(op.integer(RANDOM_STREAM), Numbering.RANGE))
 
     def rounding(self, op: Op, result: Tensor) -> Rounding:
-        """Return how a half result is rounded.
-
-        Raises:
-            UnsupportedOpError: Random bits decide, which are those of the whole op.
-        """
+        """Return how a half result is rounded: what is no result of the whole op by bits of the vertex's own."""
         if result.dtype is not DType.HALF:
             return TO_NEAREST
-        if "rounding_stream" in op.attrs:
-            raise UnsupportedOpError(f"{op.target} rounds stochastically", op=op.target, source=op.source)
-        return Rounding(None, HalfOverflow[op.text("half_overflow", "infinity").upper()])
+        stream = rounding_stream(op, result)
+        words = None if stream is None else self._words(Stream(stream, Numbering.VERTEX))
+        return Rounding(words, _overflow_of(op))
 
     def wanted(self, tensor: Tensor) -> bool:
         """Whether anything reads this result."""
-        return tensor in self._outputs or any(tensor in op.inputs for op in self.code.ops)
+        return tensor in self.code.outputs or any(tensor in op.inputs for op in self.code.ops)
 
     def wanted_outside(self, tensor: Tensor) -> bool:
         """Whether anything reads this result: each op is a chain by itself."""
@@ -238,6 +315,27 @@ class _VertexPlanner:
         """Refuse, as ``body``."""
         raise UnsupportedOpError("a vertex runs no loops", op="control flow")
 
+    # ------------------------------------------------------------------ random bits
+    def _words(self, stream: Stream) -> HostTensor:
+        """Return the words of a stream."""
+        if stream not in self.kernel.streams:
+            self.kernel.streams.append(stream)
+        row = WORDS * DType.LONG.host_bytes * self.kernel.streams.index(stream)
+        return self._hold(Argument(self._scratch + 1, row), (WORDS,), DType.LONG)
+
+    def _round(self, tensor: Tensor) -> None:
+        """Round an output to halves by the numbers of its elements within the whole result."""
+        number, beside = self.code.outputs.index(tensor), self._scratch + 2
+        place = beside + 2 * self.kernel.rounded.index(number)
+        maker = _maker(self.code, tensor)
+        assert maker is not None
+        words = self._words(Stream(self._rounded[tensor], Numbering.RESULT))
+        halves = self._hold(Argument(len(self.code.inputs) + number, 0), tensor.shape, DType.HALF)
+        runs, count = (self._hold(Argument(place + k, 0), (1,), DType.LONG) for k in range(2))
+        if tensor.num_elements:
+            floats = self.value(tensor, DType.FLOAT)
+            self.step(TILE_ROUND, [halves], [floats, words, runs, count], ints=TileRoundInts(_overflow_of(maker)))
+
     # ------------------------------------------------------------------ storage
     def _given(self, tensor: Tensor, number: int) -> HostTensor:
         """Return where an input lies; doubles, floats on the tile, are made such first."""
@@ -252,3 +350,7 @@ class _VertexPlanner:
         self._offsets.append(at)
         return HostTensor(len(self._offsets) - 1, 0, tuple(shape), contiguous_strides(shape), dtype)
 
+
+
+def _overflow_of(op: Op) -> HalfOverflow:
+    return HalfOverflow[op.text("half_overflow", "infinity").upper()]

@@ -14,6 +14,7 @@ from torchipu.device.stores import Place
 from torchipu.device.tiles.arena import Arena, bottoms
 from torchipu.device.tiles.counts import Count, count, estimates
 from torchipu.device.tiles.fields import Field, Move
+from torchipu.device.tiles.kernels import WORDS, Numbering
 from torchipu.device.tiles.layout import BITS, Held
 from torchipu.device.tiles.memory import TileMemory
 from torchipu.device.tiles.prepared import Alike, Preparation, PreparedSet
@@ -23,7 +24,7 @@ from torchipu.device.tiles.traffic import Traffic, traffic_of
 from torchipu.errors import DeviceProgramError, UnsupportedOpError
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.program import Executable, Execute, Program, Repeat, Variable, VertexGroup, parts_of
-from torchipu.ir.region import Numbers
+from torchipu.ir.region import Numbers, Region
 from torchipu.ir.types import DType
 from torchipu.target import Target
 
@@ -218,9 +219,23 @@ class TileMachine(Machine):
             run.move(move for field in made.reads for move in field.moves)
             run.require(made.reads, made.tiles)
             for alike in made.alike:
-                run.compute(made, alike, self._room(alike.kernel.scratch_bytes))
+                words = self._words_of(group.op, alike, made, place, replica)
+                run.compute(made, alike, self._room(alike.kernel.scratch_bytes), words)
             run.claim(made.writes)
             run.move(move for field in made.writes for move in field.moves)
+
+    def _words_of(self, op: Op, alike: Alike, made: PreparedSet, place: Place, replica: int) -> Numbers:
+        """Return the words from which vertices take random bits: ``[vertices, streams, 4]``."""
+        words = np.zeros((len(alike.vertices), len(alike.kernel.streams), WORDS), np.uint64)
+        for number, stream in enumerate(alike.kernel.streams):
+            common = self.words(stream.number, op, place, replica)
+            words[:, number] = common
+            if stream.numbering is Numbering.VERTEX:
+                words[:, number, 0] = [common.forked(int(vertex)).seed for vertex in alike.vertices]
+            elif stream.numbering is Numbering.RANGE:
+                first = made.writes[0].region.begin[made.writes[0].region.first[alike.vertices]]
+                words[:, number, 2] += first.astype(np.uint64) << np.uint64(32)
+        return words.view(np.int64)
 
     def _slot_read(self, variable: Variable | None, place: Place, op: Op) -> int:
         assert variable is not None
@@ -288,8 +303,15 @@ class _Run:
                     self.memory, held, begin + first // held.element_bytes * held.element_bytes, element, owner,
                 ))
 
-    def compute(self, made: PreparedSet, alike: Alike, scratch: np.ndarray) -> None:
-        """Run the kernels of vertices that compute the same."""
+    def compute(self, made: PreparedSet, alike: Alike, scratch: np.ndarray, words: Numbers) -> None:
+        """Run the kernels of vertices that compute the same.
+
+        Args:
+            made: The set.
+            alike: The vertices.
+            scratch: Beside the tile.
+            words: ``[vertices, streams, 4]``, from which they take random bits.
+        """
         for offset, values, dtype in alike.kernel.constants:
             kept = np.array(values, np.int64 if dtype is DType.LONG else BITS[dtype])
             scratch[offset : offset + kept.nbytes] = kept.view(np.uint8)
@@ -298,6 +320,9 @@ class _Run:
             for field in (*made.reads, *made.writes)
         ]
         bases.append(np.full(len(alike.vertices), scratch.ctypes.data, np.int64))
+        bases.append(words.ctypes.data + np.arange(len(alike.vertices)) * words[:1].nbytes)
+        tables = [_RunTable(made.writes[number].region) for number in alike.kernel.rounded]
+        bases += [base for table in tables for base in table.bases(alike.vertices)]
         places = np.ascontiguousarray(np.stack(bases, axis=1)[:, alike.field] + alike.offset)
         try:
             run_vertices(alike.kernel.calls, places)
@@ -309,6 +334,24 @@ class _Run:
         """Note who has written the bytes of results."""
         for field in fields:
             self.memory.own(self._shifted(field.base, field.held), field.num_bytes, self._owner(field.held))
+
+
+class _RunTable:
+    """The runs of a region, as kernels take them.
+
+    Args:
+        region: The region.
+    """
+
+    def __init__(self, region: Region) -> None:
+        self.first = region.first
+        self.runs = np.stack((region.begin, region.count, region.stride), axis=1).astype(np.int64, order="C")
+        self.counts = np.diff(region.first).astype(np.int64)
+
+    def bases(self, vertices: Numbers) -> tuple[Numbers, Numbers]:
+        """Return for each of some vertices where its runs lie, and where how many they are."""
+        runs, counts = self.runs.ctypes.data, self.counts.ctypes.data
+        return runs + self.first[vertices] * 3 * 8, counts + vertices * 8
 
 
 def runs_of(program: Program, times: int = 1) -> list[tuple[VertexGroup, int]]:

@@ -18,6 +18,7 @@ from torchipu.ir.region import Numbers, Region, are_distinct
 from torchipu.ir.types import DType
 from torchipu.ir.vertices import Sizes, VertexSet
 from torchipu.optable.chain import can_join
+from torchipu.optable.random_streams import rounding_stream
 from torchipu.optable.spec import spec_of
 
 
@@ -29,7 +30,7 @@ class Alike:
         vertices: Their numbers.
         code: What they compute.
         kernel: The same as calls of kernels.
-        field: For each argument of the kernels the field that it is in, reads before writes; -1 for scratch.
+        field: For each argument of the kernels the field that it is in; see ``Argument``.
         offset: In it.
     """
 
@@ -116,7 +117,7 @@ class Preparation:
                 f"{self.op.target} has vertices on tiles {int(vertices.tiles.min())} to {int(vertices.tiles.max())} "
                 f"of an IPU of {len(self.arena.height)} tiles", source=self.op.source,
             )
-        alike = _alike(group, vertices, kernels)
+        alike = _alike(group, vertices, kernels, self._rounded(vertices))
         self._refuse_sizes(vertices, alike)
         fields = Fields(vertices.tiles, self.arena, self.tile_bytes, self.new_owner)
         writes = tuple(self._write(fields, region) for region in vertices.writes)
@@ -147,6 +148,16 @@ class Preparation:
                         f"{int(region.counts()[vertex])} elements of {region.name!r}, and its code touches "
                         f"{tensor.num_elements}", source=self.op.source,
                     )
+
+    def _rounded(self, vertices: VertexSet) -> dict[int, int]:
+        """Return the streams by which halves of the op's results are rounded, by number of what vertices write."""
+        found = {}
+        for number, region in enumerate(vertices.writes):
+            tensor = self._tensor(region.name)
+            stream = None if tensor is None else rounding_stream(self.op, tensor)
+            if stream is not None:
+                found[number] = stream
+        return found
 
     # ------------------------------------------------------------------ fields
     def _tensor(self, name: str) -> Tensor | None:
@@ -245,6 +256,7 @@ class Preparation:
 
 def _alike(
     group: VertexGroup, vertices: VertexSet, kernels: dict[tuple[int, Sizes], tuple[Graph, TileKernel]],
+    rounded: Mapping[int, int],
 ) -> tuple[Alike, ...]:
     """Return the vertices of a set by what they compute."""
     rows, which = np.unique(vertices.sizes, axis=0, return_inverse=True)
@@ -253,7 +265,7 @@ def _alike(
         sizes = tuple(row)
         if (group.number, sizes) not in kernels:
             code = vertices.code(sizes)
-            kernels[group.number, sizes] = code, tile_kernel(code)
+            kernels[group.number, sizes] = code, tile_kernel(code, rounded)
         code, kernel = kernels[group.number, sizes]
         table = np.array([(one.field, one.offset) for one in kernel.arguments], np.int64).reshape(-1, 2)
         found.append(Alike(np.flatnonzero(which.reshape(-1) == number), code, kernel, table[:, 0], table[:, 1]))

@@ -16,13 +16,14 @@ from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import Numbers, Region, listed
 from torchipu.ir.types import DType
 from torchipu.ir.vertices import Sizes, VertexSet
+from torchipu.optable.random_streams import ROUNDING_STREAM
 
 Elements = Callable[[Numbers, Numbers, Numbers], Numbers]
 """``(group, position, output) -> element``, of arrays that are broadcast."""
 FactorElements = Callable[[Numbers, Numbers, Numbers, int], Numbers]
 """``(group, position or output, input, phase) -> element``, `PAD` where a zero stands, of arrays that are broadcast."""
 Range = tuple[int, int]
-ROUNDING = ("half_overflow", "rounding_stream")
+ROUNDING = ("half_overflow", ROUNDING_STREAM)
 
 
 @dataclass(frozen=True, slots=True)

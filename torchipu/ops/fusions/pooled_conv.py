@@ -18,6 +18,7 @@ from torchipu.ops.pool import pair, strides_of
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.fusion import Fusion, register_fusion
 from torchipu.optable.planner import HostPlanner, Joined, more_items
+from torchipu.optable.random_streams import ROUNDING_STREAM
 
 MAX_IMAGE = 64 * 1024  # floats of an image and of its convolution that stay in the second-level cache
 LEAST_WINDOW = 4  # elements of a window; with fewer, most gradients are not zero
@@ -49,7 +50,7 @@ def _is_rounded_alike(convolution: Op) -> bool:
     if convolution.outputs[0].dtype is not DType.HALF:
         return True
     overflow = convolution.text("half_overflow", "infinity")
-    return "rounding_stream" not in convolution.attrs and overflow != "nan"
+    return ROUNDING_STREAM not in convolution.attrs and overflow != "nan"
 
 
 def _emit_forward(ops: Sequence[Op], plan: HostPlanner) -> None:
