@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import torchipu
-from torchipu.errors import OptionsError
 
 
 class Classifier(torch.nn.Module):
@@ -97,6 +96,31 @@ def test_it_is_refused_where_it_has_no_meaning() -> None:
     compiled = torch.compile(torch.nn.Linear(2, 2), backend="ipu", options={"executor": "tiles"})
     with pytest.raises(Exception, match="the tiles run whole programs"):
         compiled(torch.randn(1, 2))
-    dropping = torchipu.InferenceStep(torch.nn.Dropout(0.5), torchipu.Options(executor="tiles"))
-    with pytest.raises(OptionsError, match="draws random bits"):
-        dropping(torch.randn(4))
+
+
+@pytest.mark.parametrize("rounds", [True, False])
+def test_random_bits_go_on_from_call_to_call(rounds: bool) -> None:
+    weights, losses = [], []
+    for executor in ("host", "tiles"):
+        torch.manual_seed(2)
+        model = torch.nn.Sequential(torch.nn.Dropout(0.3), torch.nn.Linear(6, 3))
+        model = torch.nn.Sequential(model.half(), torch.nn.Flatten())
+        options = torchipu.Options(executor=executor, stochastic_rounding=True, seed=4, gradient_accumulation=2)
+        step = torchipu.TrainStep(Squares(model), torch.optim.SGD(model.parameters(), lr=1e-2), options)
+        step.stochastic_rounding = rounds
+        losses.append([step(torch.ones(8, 6).half()).mean() for _ in range(3)])
+        weights.append(copy.deepcopy(model.state_dict()))
+    torch.testing.assert_close(losses[1], losses[0], rtol=2e-3, atol=0)
+    torch.testing.assert_close(weights[1], weights[0], rtol=2e-3, atol=1e-4)
+    assert len({loss.item() for loss in losses[0]}) == 3
+
+
+class Squares(torch.nn.Module):
+    """The mean of the squares of what a model gives."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x).float().square().mean()

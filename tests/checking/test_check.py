@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -98,31 +99,64 @@ def test_an_op_that_the_host_computes_wrongly_is_named(monkeypatch: pytest.Monke
 def test_a_program_that_sends_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     made = door.machine_of
 
-    def without_sends(executable: Any, *arguments: Any) -> Any:
+    def without_sends(executable: Any, *arguments: Any, **named: Any) -> Any:
         functions = {
             name: Sequence(tuple(step for step in program.body if not isinstance(step, Copy)))
             if name.endswith(".send") else program for name, program in executable.functions.items()
         }
         assert any(isinstance(step, Execute) for step in functions["0F"].body)
-        return made(replace(executable, functions=functions), *arguments)
+        return made(replace(executable, functions=functions), *arguments, **named)
 
     monkeypatch.setattr(door, "machine_of", without_sends)
     with pytest.raises(DeviceProgramError, match=r"on ipu 1, but nobody has written it"):
         torchipu.check(Staged().eval(), *batch())
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"stochastic_rounding": True}, "stochastic rounding draws random bits"),
-])
-def test_options_that_cannot_be_checked_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(OptionsError, match=message):
-        torchipu.check(Staged().eval(), *batch(), options=torchipu.Options(**options))
+def test_a_step_in_several_processes_is_refused() -> None:
+    step = torchipu.InferenceStep(Staged().eval())
+    step.compile(*batch())
+    step._members = object()  # type: ignore[assignment]
+    with pytest.raises(OptionsError, match="the machine runs in one process, and process_group names others"):
+        door.begin_check(step, batch())
 
 
-def test_a_model_that_draws_is_refused() -> None:
-    model = nn.Sequential(nn.Linear(6, 6), nn.Dropout(0.5))
-    with pytest.raises(OptionsError, match=r"draws random bits(.|\n)*call model\.eval\(\)"):
-        torchipu.check(model, batch()[0])
+class Drawing(nn.Module):
+    """A model of which the first call and those behind it draw other bits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> Any:
+        x = nn.functional.dropout(self.first(x.to(self.first.weight.dtype)).relu(), 0.4)
+        out = self.second(x).float()
+        return out, nn.functional.cross_entropy(out, target)
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize("options", [{}, {"replicas": 2, "recompute": "none"}])
+def test_what_is_drawn_is_the_same_on_both_sides(seed: int | None, options: dict[str, Any]) -> None:
+    model = Drawing()
+    settings = torchipu.Options(seed=seed, gradient_accumulation=2, device_iterations=3, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs = batch()
+    state = torch.random.get_rng_state()
+    found = torchipu.check(model, *inputs, optimizer=optimizer, options=settings)
+    assert found.is_equal, str(found)
+    assert not found.whole
+    assert torch.equal(torch.random.get_rng_state(), state) == (seed is not None), "as many as a call draws"
+
+
+@pytest.mark.parametrize("how", [torch.optim.SGD, torch.optim.AdamW, partial(torch.optim.SGD, momentum=0.9)])
+@pytest.mark.parametrize("options", [{}, {"partials_type": "half"}, {"half_overflow": "nan", "replicas": 2}])
+def test_halves_are_rounded_by_the_same_bits(how: Any, options: dict[str, Any]) -> None:
+    model = Drawing().half()
+    settings = torchipu.Options(
+        stochastic_rounding=True, gradient_accumulation=2, device_iterations=3, seed=3, **options,
+    )
+    found = torchipu.check(model, *batch(), optimizer=how(model.parameters(), lr=0.1), options=settings)
+    assert found.is_equal, str(found)
 
 
 @pytest.mark.parametrize("more", [{}, {"momentum": 0.9}, {"centered": True, "momentum": 0.9, "weight_decay": 0.1}])

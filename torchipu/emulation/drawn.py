@@ -83,10 +83,11 @@ def rounded_to_half(values: Array, words: Words | None, overflow: str) -> Array:
         overflow: What becomes of values beyond 65504: ``"infinity"``, ``"nan"`` or ``"saturate"``.
     """
     if words is None or words.replica & ROUNDS_TO_NEAREST:
-        with np.errstate(over="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
             made = values.astype(np.float16).astype(np.float64)
     else:
-        exact = values.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            exact = values.astype(np.float64)
         finite = np.where(np.isfinite(exact), exact, 0)
         exponent = np.maximum(np.frexp(finite)[1] - 1, LEAST_EXPONENT)
         unit = np.ldexp(1.0, exponent - (HALF_BITS - 1))

@@ -19,7 +19,7 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join, emit_cast, emit_chain
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, contiguous_strides
 from torchipu.optable.planner import Joining, Mark
-from torchipu.optable.random_streams import RANDOM_STREAM, rounding_stream
+from torchipu.optable.random_streams import RANDOM_STREAM, draws, rounding_stream
 from torchipu.optable.spec import spec_of
 
 SCRATCH_ALIGNMENT = 64
@@ -122,11 +122,14 @@ def _maker(code: Graph, tensor: Tensor) -> Op | None:
 
 
 def _as_floats(code: Graph, rounded: Mapping[int, int]) -> Graph:
-    """Return the code with floats for outputs that are rounded behind it, and for what they are views of."""
+    """Return the code with floats for outputs that are rounded behind it, and for what they are views of.
+
+    What is drawn depends on the type of the result, and is a float before it is that.
+    """
     floats: dict[Tensor, Tensor] = {}
     for number in rounded:
         tensor: Tensor | None = code.outputs[number]
-        while tensor is not None and (maker := _maker(code, tensor)) is not None:
+        while tensor is not None and (maker := _maker(code, tensor)) is not None and not draws(maker):
             floats[tensor] = replace(tensor, dtype=DType.FLOAT)
             spec = spec_of(maker)
             tensor = maker.inputs[0] if spec is not None and spec.is_view else None
@@ -217,6 +220,9 @@ class _VertexPlanner:
     def output(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
         """Return storage for a result: its field, where it has one of the type."""
         wanted = dtype or tensor.dtype
+        if tensor in self._rounded:
+            self._values[tensor] = self.scratch(tensor.shape, wanted)
+            return self._values[tensor]
         field_of = self._outputs.get(tensor)
         held = field_of if field_of is not None else self.scratch(tensor.shape, tensor.dtype)
         if held.dtype is wanted:
