@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 PYTEST_ARGS ?=
+TEST_WORKERS ?= auto
 DEMO_ARGS ?=
 FAULTS_ARGS ?=
 OPINFO_ARGS ?= --workers 2
@@ -26,7 +27,7 @@ CHECKED := build/checked/$(CHECKED_ISA)
 
 help:
 	@echo "make demo     train and test the pipelined demo (DEMO_ARGS=... passes flags on)"
-	@echo "make test     run the tests (PYTEST_ARGS=... passes flags on)"
+	@echo "make test     run the tests (PYTEST_ARGS=... passes flags on; TEST_WORKERS=0 runs them in one process)"
 	@echo "make checked  run tests of the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (PYTEST_ARGS=...)"
 	@echo "make faults   kill, stop and break instances of trainings at every moment, 120 ways (FAULTS_ARGS=...)"
 	@echo "make opinfo   compare every operator of PyTorch's OpInfo with eager (OPINFO_ARGS=... passes flags on)"
@@ -42,7 +43,7 @@ demo: $(VENV)/demo.stamp $(VENV)/kernels.stamp
 	$(PY) examples/mnist_pipelined.py $(DEMO_ARGS)
 
 test: $(VENV)/dev.stamp $(VENV)/kernels.stamp
-	$(PY) -m pytest $(PYTEST_ARGS)
+	$(PY) -m pytest -n $(TEST_WORKERS) --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
 
 checked: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	TORCHIPU_CHECKED=1 $(PY) setup.py --quiet build --build-base $(CHECKED) --build-lib $(CHECKED)/lib
