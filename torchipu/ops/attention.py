@@ -92,9 +92,7 @@ def _lower_forward(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
     heads, queries, keys, width = _sizes(op)
-    dtype = op.inputs[0].dtype
-    # Keys that several heads share have a sum of gradients, for which there is no set.
-    is_tiled = not half_partial_attention.is_served(op) and op.needed("key").shape[1] == op.needed("query").shape[1]
+    dtype, is_tiled = op.inputs[0].dtype, not half_partial_attention.is_served(op)
 
     def products(describe: Describe, *sizes: int) -> tuple[Vertices, ...]:
         rows, inner, columns = sizes
