@@ -105,7 +105,8 @@ def _joined_by(target: str, tensors: Sequence[Tensor], ops: list[Op]) -> Tensor:
     left = list(tensors)
     while len(left) > 1:
         groups = [left[first : first + OPERANDS_AT_A_TIME] for first in range(0, len(left), OPERANDS_AT_A_TIME)]
-        left = [replace(group[0], name=f"{group[0].name}.sum", role=Role.GRADIENT) for group in groups]
+        role = Role.ACTIVATION if target == JOIN_COUNTS else Role.GRADIENT  # words of gradients are doubles
+        left = [replace(group[0], name=f"{group[0].name}.sum", role=role) for group in groups]
         for group, total in zip(groups, left, strict=True):
             ops.append(_update(target, tuple(group), total, (f"terms[{'x' * len(group)}]",), {}))
     return left[0]

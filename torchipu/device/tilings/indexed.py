@@ -213,6 +213,25 @@ def scatter(op: Op) -> Update:
     )
 
 
+def unpooled(op: Op) -> Update:
+    """Put values into images, where the indices say."""
+    index, values, result = op.needed("indices"), op.needed("self"), op.outputs[0]
+    dimensions = int(op.kind.removeprefix("max_unpool")[0])
+    images = prod(result.shape[: len(result.shape) - dimensions])
+    shape, chosen = (images, result.num_elements // images), (images, index.num_elements // images)
+
+    def join(base: Tensor, number: Tensor, source: Tensor | None, before: int) -> Joined:
+        assert source is not None
+        made = Tensor("made", base.shape, base.dtype)
+        operands = ("self", "index", "src")
+        return [Op("scatter", (base, number, source), (made,), {"dim": 1}, "aten.scatter.src", operands)], made
+
+    return Update(
+        _around("out", shape, 1, shape[1]), (Index(_around("indices", chosen, 1, chosen[1]), index, shape[1]),),
+        _around("self", chosen, 1, chosen[1]), values, join, has_old=False,
+    )
+
+
 def _added_or_put(op: Op) -> Callable[[Tensor, Tensor, Tensor | None, int], Joined]:
     """Return code that writes rows of lines, or adds them where the op accumulates."""
 
