@@ -42,7 +42,7 @@ def refuse_ops(graph: Graph) -> None:
         if not is_known(op):
             raise OptionsError(
                 f"there is nothing independent to compute {op.target} with", option="optimizer", value=op.target,
-                remedy="check the model with SGD, Adam, AdamW or RMSprop, without automatic loss scaling",
+                remedy="check the model with another optimiser",
             )
         spec = spec_of(op)
         if spec is not None and spec.is_random:
