@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from torchipu._kernels.table.update import HYPER
+from torchipu.fp8.codes import FORMATS
 from torchipu.host.generic import call_aten, overload
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
@@ -20,6 +21,8 @@ SCALE = HYPER["grad_scale"]
 HALF_UNIT = np.float32(2.0**-11)
 """Of a value, the most by which rounding it to half moves it."""
 FLOATS = (DType.HALF, DType.FLOAT)
+OF_BYTES = frozenset(f"torchipu.fp8_{name}.default" for name in ("matmul", "convolution", "convolution_backward"))
+"""Products of floats of 8 bits, whose partials are half."""
 
 
 def evaluate(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -34,8 +37,11 @@ def evaluate_as_typed(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """
     narrow = [value.astype(np.float32) if value.dtype.kind == "f" else value for value in inputs]
     results = _computed(op, narrow, torch.float32)
-    if op.attrs.get("partials") == "half":
-        sizes = _computed(op, [np.abs(value) for value in narrow], torch.float32)
+    if op.attrs.get("partials") == "half" or op.target in OF_BYTES:
+        # The uppermost bit of a float of 8 bits is its sign.
+        sizes = _computed(
+            op, [value & 0x7F if op.target in OF_BYTES else np.abs(value) for value in narrow], torch.float32
+        )
         rng = np.random.default_rng(len(op.outputs[0].name))
         results = [
             value + HALF_UNIT * size * rng.uniform(-1, 1, value.shape).astype(np.float32)
@@ -144,6 +150,48 @@ def _bag(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         found.append(value.reshape(tensor.shape) if value is not None and is_whole
                      else torch.zeros(tensor.shape, dtype=torch.int64))
     return found
+
+
+def _grouped_mm(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Multiply groups of rows, or of summands, which eager has for bfloat16 alone."""
+    left, right = tensors[:2]
+    if "offs" not in op.operands:
+        return [left @ right]
+    ends = [int(end) for end in tensors[op.operands.index("offs")]]
+    groups = list(zip([0, *ends[:-1]], ends, strict=True))
+    if right.dim() == 2:
+        return [torch.stack([left[:, begin:end] @ right[begin:end] for begin, end in groups])]
+    rows = [left[begin:end] @ right[group] for group, (begin, end) in enumerate(groups)]
+    return [torch.cat([*rows, left.new_zeros(len(left) - ends[-1], right.shape[-1])])]
+
+
+def _decoded(codes: torch.Tensor, name: object) -> torch.Tensor:
+    return codes.view(FORMATS[str(name)]).to(torch.float32).double()
+
+
+def _fp8_matmul(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    left, right = (_decoded(codes, op.attrs[name]) for codes, name in zip(
+        tensors, ("left_format", "right_format"), strict=True))
+    return [left @ right * 2.0 ** int(str(op.attrs["scale"]))]
+
+
+def _fp8_window(op: Op) -> list[Any]:
+    stride, padding, dilation = (list(op.integers(name)) for name in ("stride", "padding", "dilation"))
+    return [stride, padding, dilation, False, [0] * len(stride), int(str(op.attrs["groups"]))]
+
+
+def _fp8_convolution(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    x, weight = (_decoded(codes, op.attrs[name]) for codes, name in zip(
+        tensors, ("input_format", "weight_format"), strict=True))
+    made = torch.ops.aten.convolution.default(x, weight, None, *_fp8_window(op))
+    return [made * 2.0 ** int(str(op.attrs["scale"]))]
+
+
+def _fp8_convolution_backward(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    values = [_decoded(codes, name) for codes, name in zip(tensors, op.text("formats").split(","), strict=True)]
+    dx, dw, _ = torch.ops.aten.convolution_backward.default(*values, None, *_fp8_window(op), [True, True, False])
+    of_gradient, of_input, of_weight = op.integers("scales")
+    return [dx * 2.0 ** (of_gradient + of_weight), dw * 2.0 ** (of_gradient + of_input)]
 
 
 def _weighted_sum(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -261,6 +309,10 @@ def _rmsprop(weight: torch.Tensor, h: dict[str, float]) -> torch.optim.Optimizer
 
 OF_ADAM = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 OWN: dict[str, Callable[[Op, list[torch.Tensor]], list[torch.Tensor]]] = {
+    "aten._grouped_mm.default": _grouped_mm,
+    "torchipu.fp8_matmul.default": _fp8_matmul,
+    "torchipu.fp8_convolution.default": _fp8_convolution,
+    "torchipu.fp8_convolution_backward.default": _fp8_convolution_backward,
     "aten._embedding_bag.default": _bag,
     "aten._embedding_bag_forward_only.default": _bag,
     "ipu.accumulate.default": _accumulate,
