@@ -74,7 +74,8 @@ class Preparation:
         op: The op.
         held: Where the value of a variable lies.
         variables: Of operands and results by tensor.
-        numbering: For operands whose elements lie in another order than theirs: the element of the variable for each.
+        numbering: For operands and results whose elements lie in another order than theirs, or are a share of all: the
+            element of the variable for each.
         arena: Memory for what is gathered and handed on.
         tile_bytes: Memory of a tile.
         new_owner: Gives the number that marks the bytes of a new value.
@@ -182,6 +183,8 @@ class Preparation:
             raise DeviceProgramError(f"two vertices of {self.op.target} write the same element of {region.name!r}")
         if tensor is not None:
             held = self.held(self.variables[tensor])
+            if tensor in self.numbering:
+                elements = self.numbering[tensor][elements]
             self._refuse_beyond(region, elements, held.num_elements)
             return self._counted(fields.write(region, held, elements))
         held = self._partials(fields, region, elements)
