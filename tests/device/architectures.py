@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import sys
 import time
 from collections import Counter
@@ -198,6 +199,9 @@ def main(names: list[str]) -> int:
                 f"on tiles {found.on_tiles:.1e}, "
                 f"{sum(found.machine.whole.values())} whole, {time.monotonic() - began:.1f} s", markup=False,
             )
+            del found  # gigabytes, before the next ones
+            torch._dynamo.reset()
+            gc.collect()
     share = whole.total() / max(supersteps, 1)
     console.print(f"{whole.total()} of {supersteps} compute sets ({share:.1%}) as one vertex on gathered operands:")
     console.print(", ".join(f"{name} {count}" for name, count in whole.most_common()) or "none", markup=False)

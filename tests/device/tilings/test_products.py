@@ -197,6 +197,16 @@ def test_integers(dtype: torch.dtype) -> None:
     )
 
 
+def test_queries_whose_keys_are_all_masked() -> None:
+    module = Attention(2, 2, 8, is_causal=False, masked=True)
+    mask = torch.randn(1, 2, 17, 17)
+    mask[..., 3, :] = -torch.inf
+    module.mask = torch.nn.Buffer(mask)
+    name = "aten._scaled_dot_product_flash_attention_for_cpu"
+    machine = judge(module, torch.randn(2, 17, 6), optimizer=SGD)
+    _assert_tiled(machine, f"{name}.default", f"{name}_backward.default")
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_keys_that_heads_share(dtype: torch.dtype, *, is_causal: bool) -> None:

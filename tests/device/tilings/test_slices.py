@@ -98,3 +98,50 @@ def test_batches_of_bytes() -> None:
 
     assert_tiled(judge(Batches(), torch.randn(3, 7, 40), torch.randn(3, 40, 9), options=C600),
                  "torchipu.fp8_matmul.default")
+
+
+@pytest.mark.parametrize("shared", [1, 2])
+@pytest.mark.parametrize("masked", [False, True])
+def test_heads_of_attention_with_half_partials(shared: int, *, masked: bool) -> None:
+    class Attention(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.weight = nn.Parameter(torch.randn(6, (4 + 2 * 4 // shared) * 8) / 3)
+            self.mask = torch.randn(2, 1, 9, 9).half() if masked else None
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            parts = (x @ self.weight).split([32, 32 // shared, 32 // shared], -1)
+            q, k, v = (part.unflatten(-1, (-1, 8)).transpose(1, 2) for part in parts)
+            return nn.functional.scaled_dot_product_attention(
+                q, k, v, self.mask, is_causal=not masked, enable_gqa=shared > 1,
+            ).float().square().sum()
+
+    options = torchipu.Options(partials_type="half", allow_out_of_memory=True)
+    machine = judge(Attention().half(), torch.randn(2, 9, 6).half(), optimizer=SGD, options=options)
+    name = "aten._scaled_dot_product_flash_attention_for_cpu"
+    assert_tiled(machine, f"{name}.default", f"{name}_backward.default")
+
+
+def test_samples_of_sequences_of_labels() -> None:
+    class Aligned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.weight = nn.Parameter(torch.randn(12, 3, 6))
+
+        def forward(self, x: torch.Tensor, targets: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            scores = (self.weight * x).log_softmax(2)
+            return nn.functional.ctc_loss(scores, targets, torch.tensor([12, 11, 12]), lengths)
+
+    targets = torch.tensor([[1, 2, 3], [2, 2, 1], [5, 0, 0]])
+    machine = judge(Aligned(), torch.randn(12, 3, 6), targets, torch.tensor([3, 2, 1]), optimizer=SGD)
+    assert_tiled(machine, "ipu.ctc_loss.default", "ipu.ctc_loss_backward.default")
+
+
+def test_what_has_nothing_to_do_still_gives_its_result() -> None:
+    class Nothing(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return x[:0].sum(), x[:, :0].prod(1), x[:0].sum(0)
+
+    assert not judge(Nothing(), torch.randn(4, 3)).whole

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
-from torchipu.device.compute_sets import copy_set
+from torchipu.device.compute_sets import copy_set, in_first
 from torchipu.device.generic import lower_generic
 from torchipu.device.lower import collectives
 from torchipu.device.lower.in_flight import Depths
 from torchipu.device.lower.side_by_side import RESERVED_TILES, shares_of
 from torchipu.device.lower.values import BROADCAST, PHASES, UPDATE, Flow, function_of, ipu_of, is_all_reduce
+from torchipu.device.tilings.alone import alone
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping, linear
 from torchipu.ir.program import (
@@ -424,7 +425,7 @@ class Lowering:
             vertices = lower_generic(op, target) if spec is None else spec.lower(op, target)
             if not any(one.elements for one in vertices) and not is_on_host(op):
                 # An op that has nothing to do, such as a sort of single elements, gives its operand all the same.
-                vertices = tuple(copy_set(target, one.num_elements, one.dtype) for one in op.outputs)
+                vertices = in_first([copy_set(target, one.num_elements, one.dtype) for one in op.outputs], alone)
             made = [self._set(op, one, target.num_tiles, first_tile) for one in vertices if one.elements > 0]
             is_tiled = all(one.tiling is not None for one in made)
             found = tuple(

@@ -177,7 +177,13 @@ def softmax_again(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
         given = Tensor("logarithms", (sizes[0], 1), logarithms.dtype)
         made, value = _masked(op, sizes, given)
         above = made.add("aten.sub.Tensor", (value, given), ("self", "other"), value.shape, DType.FLOAT)
-        return made.graph((made.unary("aten.exp.default", above), DType.FLOAT))
+        exact = made.unary("aten.exp.default", above)
+        is_empty = made.add("aten.eq.Scalar", (given,), ("self",), given.shape, DType.BOOL, other=-math.inf)
+        zero = made.add("aten.full.default", (), (), (), DType.FLOAT, size=[], fill_value=0.0, dtype=DType.FLOAT)
+        kept = made.add(  # of queries whose keys are all masked there is no sum
+            "aten.where.self", (is_empty, zero, exact), ("condition", "self", "other"), value.shape, DType.FLOAT,
+        )
+        return made.graph((kept, DType.FLOAT))
 
     keys = Heads.of(op).keys
     reads = (*_given(op, begin, end), ranges("logsumexp", begin, end))
