@@ -15,7 +15,6 @@ from torchipu.ir.program import Executable
 from torchipu.ir.types import DType, Role
 from torchipu.options import Options
 
-
 COUNTERS = (Role.ACCUMULATOR, Role.OPTIMISER_STATE)
 """What whole numbers that begin at zero are; those of random bits begin elsewhere."""
 

@@ -96,10 +96,9 @@ def _lower_convolution_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
 def _matmul_slices(op: Op) -> Slicing:
     last = len(op.inputs[0].shape) - 1
     (*batch, rows, _), columns = op.inputs[0].shape, op.inputs[1].shape[-1]
-    axes = [Axis(size, {name: (place, 1) for name in ("left", "right", "out")}) for place, size in enumerate(batch)]
-    axes += [
-        Axis(rows, {"left": (last - 1, 1), "out": (last - 1, 1)}), Axis(columns, {"right": (last, 1), "out": (last, 1)}),
-    ]
+    axes = [Axis(size, dict.fromkeys(("left", "right", "out"), (place, 1))) for place, size in enumerate(batch)]
+    axes.append(Axis(rows, {"left": (last - 1, 1), "out": (last - 1, 1)}))
+    axes.append(Axis(columns, {"right": (last, 1), "out": (last, 1)}))
     return Slicing(axes)
 
 

@@ -42,7 +42,10 @@ OPTIMISERS = {
 }
 
 
-def check(optimizer: Any = partial(torch.optim.SGD, lr=0.1), dtype: torch.dtype = torch.float32, **options: Any) -> Any:
+SGD = partial(torch.optim.SGD, lr=0.1)
+
+
+def check(optimizer: Any = SGD, dtype: torch.dtype = torch.float32, **options: Any) -> Any:
     model, (x, target) = Layers().to(dtype), batch()
     found = torchipu.check(
         model, x.to(dtype), target, optimizer=optimizer(model.parameters()), options=torchipu.Options(**options),

@@ -154,7 +154,8 @@ class TileMachine(Machine):
         if group.tiling is None or (group.over_shares and group.count > 1):  # sums over shares go by other levels
             return None
         replicas = self.executable.replicas
-        found = [self._prepare(group, fields, place, replica) for replica in range(replicas if group.over_shares else 1)]
+        different = range(replicas if group.over_shares else 1)
+        found = [self._prepare(group, fields, place, replica) for replica in different]
         made = [one for one in found if one is not None]
         return None if len(made) < len(found) else made * (replicas // len(found))
 

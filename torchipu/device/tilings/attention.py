@@ -160,7 +160,13 @@ def softmax(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
     def code(sizes: Sizes) -> Graph:
         made, value = _masked(op, sizes)
         probabilities = made.unary("aten._safe_softmax.default", value, dim=1)
-        logarithms = made.unary("aten.logsumexp.default", value, sizes[:1], dim=(1,), keepdim=False)
+        sums = made.unary("aten.logsumexp.default", value, sizes[:1], dim=(1,), keepdim=False)
+        # Of queries whose keys are all masked it counts as 0, so that backward finds probabilities of 0.
+        is_empty = made.add("aten.eq.Scalar", (sums,), ("self",), sizes[:1], DType.BOOL, other=-math.inf)
+        zero = made.add("aten.full.default", (), (), (), DType.FLOAT, size=[], fill_value=0.0, dtype=DType.FLOAT)
+        logarithms = made.add(
+            "aten.where.self", (is_empty, zero, sums), ("condition", "self", "other"), sizes[:1], DType.FLOAT,
+        )
         return made.graph((probabilities, DType.FLOAT), (logarithms, op.outputs[1].dtype))
 
     keys = Heads.of(op).keys
@@ -177,13 +183,7 @@ def softmax_again(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
         given = Tensor("logarithms", (sizes[0], 1), logarithms.dtype)
         made, value = _masked(op, sizes, given)
         above = made.add("aten.sub.Tensor", (value, given), ("self", "other"), value.shape, DType.FLOAT)
-        exact = made.unary("aten.exp.default", above)
-        is_empty = made.add("aten.eq.Scalar", (given,), ("self",), given.shape, DType.BOOL, other=-math.inf)
-        zero = made.add("aten.full.default", (), (), (), DType.FLOAT, size=[], fill_value=0.0, dtype=DType.FLOAT)
-        kept = made.add(  # of queries whose keys are all masked there is no sum
-            "aten.where.self", (is_empty, zero, exact), ("condition", "self", "other"), value.shape, DType.FLOAT,
-        )
-        return made.graph((kept, DType.FLOAT))
+        return made.graph((made.unary("aten.exp.default", above), DType.FLOAT))
 
     keys = Heads.of(op).keys
     reads = (*_given(op, begin, end), ranges("logsumexp", begin, end))

@@ -19,7 +19,8 @@ from torchipu.ir.vertices import Sizes, VertexSet, local, one_a_run
 DIRECTION = "direction"
 OF_WEIGHTS, OF_OTHER = "squares of weights", "squares of what they are compared with"
 """Partials: the sums of squares that the ratio is made of."""
-LAMB_DIRECTION, LAMB_APPLY, LARS_APPLY = "ipu.lamb_direction.default", "ipu.lamb_apply.default", "ipu.lars_apply.default"
+LAMB_DIRECTION, LAMB_APPLY = "ipu.lamb_direction.default", "ipu.lamb_apply.default"
+LARS_APPLY = "ipu.lars_apply.default"
 _SQUARES = OF_WEIGHTS, OF_OTHER
 
 

@@ -104,7 +104,8 @@ class Step:
         elif self.projects and self.number:
             first = self.row(self.number - 1) * self.batch * self.state
             addend = Addend(
-                "grad_outputs", lambda groups, positions, outputs: first + positions * self.state + outputs + 0 * groups,
+                "grad_outputs",
+                lambda groups, positions, outputs: first + 0 * groups + positions * self.state + outputs,
                 (False, True, True),
             )
         return Multiplication(
