@@ -38,10 +38,7 @@ def evaluate_as_typed(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     narrow = [value.astype(np.float32) if value.dtype.kind == "f" else value for value in inputs]
     results = _computed(op, narrow, torch.float32)
     if op.attrs.get("partials") == "half" or op.target in OF_BYTES:
-        # The uppermost bit of a float of 8 bits is its sign.
-        sizes = _computed(
-            op, [value & 0x7F if op.target in OF_BYTES else np.abs(value) for value in narrow], torch.float32
-        )
+        sizes = _computed(op, [_size(value) for value in narrow], torch.float32)
         rng = np.random.default_rng(len(op.outputs[0].name))
         results = [
             value + HALF_UNIT * size * rng.uniform(-1, 1, value.shape).astype(np.float32)
@@ -51,6 +48,11 @@ def evaluate_as_typed(op: Op, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         result.astype(np.float16).astype(np.float32) if tensor.dtype is DType.HALF else result
         for tensor, result in zip(op.outputs, results, strict=True)
     ]
+
+
+def _size(value: np.ndarray) -> np.ndarray:
+    """Return magnitudes; the uppermost bit of a float of 8 bits is its sign."""
+    return value & np.uint8(0x7F) if value.dtype == np.uint8 else np.abs(value)
 
 
 BY_THE_PROGRAM = frozenset({"ipu.all_reduce.default", COND, WHILE, REPEAT})

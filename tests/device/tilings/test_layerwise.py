@@ -76,6 +76,23 @@ def test_a_running_mean(dtype: torch.dtype) -> None:
     assert "ipu.accumulate_mean.default" not in machine.without_kernel
 
 
+SHARED = torchipu.TensorLocation(replicated_sharding=True, min_elements_sharding=0)
+
+
+@pytest.mark.parametrize(("replicas", "optimizer"), [
+    (2, partial(torch.optim.AdamW, lr=0.1)), (5, partial(torch.optim.SGD, lr=0.1, momentum=0.9)),
+])
+def test_updates_of_shares(replicas: int, optimizer: Any) -> None:
+    """Five replicas have shares of 13 times 16 elements that are not equal, and none of some others."""
+    model, (x, target) = Layers(), batch(20)
+    options = torchipu.Options(
+        replicas=replicas, gradient_accumulation=2, optimiser_state_location=SHARED, weight_location=SHARED,
+    )
+    found = torchipu.check(model, x, target, optimizer=optimizer(model.parameters()), options=options)
+    assert found.is_equal, str(found)
+    assert not found.whole
+
+
 @pytest.mark.parametrize("period", [1, 2])
 def test_a_scale_of_the_loss_that_the_program_finds(period: int) -> None:
     check(dtype=torch.float16, automatic_loss_scaling=True, loss_scaling=64.0, gradient_accumulation=2,

@@ -193,7 +193,7 @@ def renormed(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
         )[0]
         within = written.binary("sub", within, first - 1)
         made = written.run(op.target, [(table.dtype, held.shape)], dict(op.attrs), self=held, indices=within)[0]
-        attrs = {"dim": 0, "start": 1, "end": last - first + 1, "step": 1}
+        attrs: dict[str, object] = {"dim": 0, "start": 1, "end": last - first + 1, "step": 1}
         return written.graph([
             written.run("aten.slice.Tensor", [(table.dtype, (last - first, width))], attrs, self=made)[0],
         ])

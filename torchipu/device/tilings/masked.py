@@ -101,5 +101,5 @@ def taken(stretches: int) -> Tiling:
 
 def _behind(code: Code, value: Tensor, lead: int) -> Tensor:
     """Return what follows the first elements of a value."""
-    attrs = {"dim": 0, "start": lead, "end": value.shape[0], "step": 1}
+    attrs: dict[str, object] = {"dim": 0, "start": lead, "end": value.shape[0], "step": 1}
     return code.run("aten.slice.Tensor", [(value.dtype, (value.shape[0] - lead,))], attrs, self=value)[0]
