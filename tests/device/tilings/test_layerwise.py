@@ -11,6 +11,7 @@ from torch import nn
 
 import torchipu
 from tests.device.tilings.judged import judge
+from torchipu.errors import OptionsError
 from torchipu.optim import LAMB, LARS
 
 
@@ -91,6 +92,17 @@ def test_updates_of_shares(replicas: int, optimizer: Any) -> None:
     found = torchipu.check(model, x, target, optimizer=optimizer(model.parameters()), options=options)
     assert found.is_equal, str(found)
     assert not found.whole
+
+
+def test_norms_of_weights_of_which_replicas_have_shares_are_refused() -> None:
+    with pytest.raises(OptionsError, match="a replica has a share"):
+        check(OPTIMISERS["lamb"], replicas=2, optimiser_state_location=SHARED)
+
+
+def test_replicas_take_the_mean_of_running_means() -> None:
+    check(partial(torch.optim.Adam, lr=0.1), gradient_accumulation=2, replicas=2, mean_reduction="running")
+    check(partial(torch.optim.Adam, lr=0.1), gradient_accumulation=2, replicas=2, mean_reduction="running",
+          optimiser_state_location=SHARED, accumulator_location=SHARED)
 
 
 @pytest.mark.parametrize("period", [1, 2])

@@ -57,6 +57,7 @@ class _Function:
 
     head: list[Program] = field(default_factory=list)
     reduced: list[Variable] = field(default_factory=list)
+    averaged: list[Variable] = field(default_factory=list)
     replicas: int = 1
     body: list[Program] = field(default_factory=list)
     tail: list[Program] = field(default_factory=list)
@@ -122,7 +123,8 @@ class Lowering:
         function = self.function(name)
         if is_all_reduce(op):
             # Merged into one, as PopART does: a collective has a high fixed cost.
-            function.reduced.append(self._variable(self.flow.storage(op.inputs[0]), ipu, name))
+            kept = function.averaged if op.inputs[0] in self.flow.means else function.reduced
+            kept.append(self._variable(self.flow.storage(op.inputs[0]), ipu, name))
             function.replicas = int(str(op.attrs["replicas"]))
             return
         if op.kind == "replica_mean":
@@ -351,7 +353,10 @@ class Lowering:
         done: dict[str, Program] = {}
         for name, function in self.functions.items():
             if name != BROADCAST:
-                sums = (AllReduce(tuple(function.reduced), False, function.replicas),) if function.reduced else ()
+                sums = tuple(
+                    AllReduce(tuple(variables), mean, function.replicas)
+                    for variables, mean in ((function.reduced, False), (function.averaged, True)) if variables
+                )
                 done[name] = Sequence((*function.head, *sums, *function.body, *function.tail))
         for name, function in self.functions.items():
             if function.sends:

@@ -66,6 +66,7 @@ class Flow:
         self.seen: dict[Tensor, Op] = {}
         self.permuted: set[Tensor] = set()
         self.overlaps: dict[Tensor, str] = {}
+        self.means: set[Tensor] = set()  # over micro-batches; replicas take their mean, not their sum
         self._follow(graph.ops)
         self._join_states()
 
@@ -89,6 +90,8 @@ class Flow:
             for result in op.outputs:
                 self.maker[result] = name
                 self.home[result] = ipu
+            if op.kind == "accumulate_mean":
+                self.means.add(op.outputs[0])
             if is_in_place(op):
                 self.alias[op.outputs[0]] = self.storage(op.inputs[0])
                 further = [one for one in op.inputs[1:] if one.role is Role.ACCUMULATOR]  # the count of a running mean
