@@ -8,7 +8,6 @@ from torchipu.ir.graph import Graph, walk_ops
 from torchipu.optable.spec import spec_of
 from torchipu.options import Options
 
-
 OF_NORMS = ("lamb", "lars")
 
 
