@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from torchipu.ir.graph import Graph, Op, Tensor
-from torchipu.ir.types import Leg, Role
+from torchipu.ir.types import Leg
 from torchipu.optable.collective import WAIT
 from torchipu.optable.control import formals_of
 from torchipu.optable.marks import NO_OVERLAP, OVERLAP
@@ -90,12 +90,11 @@ class Flow:
             for result in op.outputs:
                 self.maker[result] = name
                 self.home[result] = ipu
-            if op.kind == "accumulate_mean":
-                self.means.add(op.outputs[0])
             if is_in_place(op):
                 self.alias[op.outputs[0]] = self.storage(op.inputs[0])
-                further = [one for one in op.inputs[1:] if one.role is Role.ACCUMULATOR]  # the count of a running mean
-                self.alias.update(zip(op.outputs[1:], map(self.storage, further), strict=False))
+            if op.kind == "accumulate_mean":
+                self.means.add(op.outputs[0])
+                self.alias[op.outputs[1]] = self.storage(op.inputs[2])  # the count
             if is_all_reduce(op):
                 # What other IPUs are sent is the sum.
                 self.maker[self.storage(op.inputs[0])] = name
