@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import sys
 import time
 from collections import Counter
@@ -22,7 +23,7 @@ from rich.console import Console
 
 import torchipu
 from tests.device.trained import Trained
-from tests.models.architectures.architecture import Architecture
+from tests.models.architectures.architecture import Architecture, Inputs
 from tests.models.architectures.catalogue import ALL, PACKAGES, missing_libraries
 from tests.models.architectures.comparison import quiet
 from tests.models.architectures.precise import in_float64
@@ -85,13 +86,24 @@ class Run:
         return self.error <= LIMIT and self.on_tiles <= max(TIMES * self.typed, FLOOR)
 
 
+def made(architecture: Architecture) -> tuple[torch.nn.Module, Inputs]:
+    """Return a module that has run before, and its inputs.
+
+    In their first call models of transformers install hooks, under a lock that Dynamo does not enter.
+    """
+    module, inputs = architecture.new()
+    with torch.no_grad():
+        module.eval()(**inputs)
+    return module.train(), inputs
+
+
 def train(architecture: Architecture) -> Run:
     """Train an architecture for a step.
 
     Returns:
         With errors that are the norm of those of all weights over that of what they moved by.
     """
-    module, inputs = architecture.new()
+    module, inputs = made(architecture)
     options = torchipu.Options(allow_out_of_memory=True)
     with quiet():
         run = Trained(Loss(module, tuple(inputs)), partial(torch.optim.SGD, lr=1.0), options, tuple(inputs.values()))
@@ -116,7 +128,7 @@ def infer(architecture: Architecture) -> Run:
     Returns:
         With errors that are the largest of a result over its norm.
     """
-    module, inputs = architecture.new()
+    module, inputs = made(architecture)
     module.eval()
     exact = copy.deepcopy(module).double()
     doubled = {name: value.double() if value.is_floating_point() else value for name, value in inputs.items()}
@@ -187,6 +199,9 @@ def main(names: list[str]) -> int:
                 f"on tiles {found.on_tiles:.1e}, "
                 f"{sum(found.machine.whole.values())} whole, {time.monotonic() - began:.1f} s", markup=False,
             )
+            del found  # gigabytes, before the next ones
+            torch._dynamo.reset()
+            gc.collect()
     share = whole.total() / max(supersteps, 1)
     console.print(f"{whole.total()} of {supersteps} compute sets ({share:.1%}) as one vertex on gathered operands:")
     console.print(", ".join(f"{name} {count}" for name, count in whole.most_common()) or "none", markup=False)

@@ -40,6 +40,8 @@ OPEN_RESULTS = {
 
 ELSEWHERE = {
     "ipu.weighted_sum.default": "vertices of interpolations alone; tests/device/tilings/test_calls.py",
+    **dict.fromkeys(["ipu.lamb_direction.default", "ipu.lamb_apply.default", "ipu.lars_apply.default"],
+                    "vertices of updates alone; tests/device/tilings/test_layerwise.py"),
     "ipu.cast.default": "a cast: the precision pass makes them; tests/passes/test_precision.py",
     "torchipu.checkpoint.default": "marks a region for the recompute pass; tests/passes/test_recompute.py",
     **dict.fromkeys(["ipu.cond.default", "ipu.while_loop.default", "ipu.repeat.default"],

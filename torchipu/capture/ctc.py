@@ -41,7 +41,10 @@ def ctc_loss(
         loss = torch.where(loss == torch.inf, 0.0, loss)
     full = alpha.new_full((log_probs.shape[1], log_probs.shape[0], 2 * targets.shape[-1] + 1), -torch.inf)
     full[:, :, : alpha.shape[2]] = alpha
-    return loss, full
+    # Eager goes as far as the longest sample does; what lies beyond a sample's own end is nobody's.
+    time, place = (torch.arange(size) for size in full.shape[1:])
+    is_inside = (time < input_lengths[:, None])[:, :, None] & (place < 2 * target_lengths[:, None] + 1)[:, None]
+    return loss, torch.where(is_inside, full, -torch.inf)
 
 
 @library.custom_op(

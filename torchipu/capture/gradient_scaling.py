@@ -46,12 +46,14 @@ def scaled(
     hyper = {op.operand("hyper") for op in optimiser.ops} - {None}
     current = {tensor: tensor for tensor in optimiser.inputs if tensor in hyper}
     ops: list[Op] = []
+    # The norm is that of bounded gradients: these come before it in the program, and what they read before them.
+    early = {"before_norm": True} if max_value is not None and max_norm is not None else {}
     if loss_scale is not None:
-        ops += _changed(current, "unscaled", UNSCALE, loss_scale, "loss_scale", {})
+        ops += _changed(current, "unscaled", UNSCALE, loss_scale, "loss_scale", early)
     # Those of weights outside the optimiser do not count.
     read = {tensor for op in optimiser.ops for tensor in op.inputs}
     counted = tuple(dict.fromkeys(gradient for gradient in gradients if gradient in read))
-    bounded = _bounded(optimiser, counted, current, max_value, ops)
+    bounded = _bounded(optimiser, counted, current, max_value, early, ops)
     if max_norm is not None and current:
         squares = _sum_of_squares(tuple(bounded.get(gradient, gradient) for gradient in counted), ops)
         ops += _changed(current, "clipped", CLIP, squares, "squares", {"max_norm": max_norm})
@@ -62,7 +64,7 @@ def scaled(
 
 def _bounded(
     optimiser: OptimiserImport, gradients: Sequence[Tensor], current: Mapping[Tensor, Tensor], limit: float | None,
-    ops: list[Op],
+    attrs: Mapping[str, object], ops: list[Op],
 ) -> dict[Tensor, Tensor]:
     """Append the ops that bound each element of gradients, and return what each becomes; nothing without a limit."""
     bounded: dict[Tensor, Tensor] = {}
@@ -74,7 +76,8 @@ def _bounded(
             after = replace(gradient, name=f"{gradient.name}.bounded", role=Role.GRADIENT)
             bounded[gradient] = after
             ops.append(_update(
-                CLIP_VALUES, (gradient, current[hyper]), after, ("gradient", "hyper"), {"max_value": limit},
+                CLIP_VALUES, (gradient, current[hyper]), after, ("gradient", "hyper"),
+                {"max_value": limit, **attrs},
             ))
     return bounded
 
@@ -105,7 +108,8 @@ def _joined_by(target: str, tensors: Sequence[Tensor], ops: list[Op]) -> Tensor:
     left = list(tensors)
     while len(left) > 1:
         groups = [left[first : first + OPERANDS_AT_A_TIME] for first in range(0, len(left), OPERANDS_AT_A_TIME)]
-        left = [replace(group[0], name=f"{group[0].name}.sum", role=Role.GRADIENT) for group in groups]
+        role = Role.ACTIVATION if target == JOIN_COUNTS else Role.GRADIENT  # words of gradients are doubles
+        left = [replace(group[0], name=f"{group[0].name}.sum", role=role) for group in groups]
         for group, total in zip(groups, left, strict=True):
             ops.append(_update(target, tuple(group), total, (f"terms[{'x' * len(group)}]",), {}))
     return left[0]

@@ -109,6 +109,8 @@ def alone(op: Op, operands: Sequence[np.ndarray]) -> Difference | None:
     spec = spec_of(op)
     if spec is None or spec.is_view or (spec.emit is None and spec.instruction is None) or not op.outputs:
         return None
+    if any(value.size != tensor.num_elements for tensor, value in zip(op.inputs, operands, strict=True)):
+        return None  # a share of a replica, of which the host has no op by itself
     tensors = dict.fromkeys(op.inputs)
     rounded = {
         tensor: torch.from_numpy(np.array(value, order="C")).to(TORCH_DTYPES[tensor.dtype])

@@ -85,7 +85,7 @@ def begin_check(step: ProgramStep, inputs: Sequence[torch.Tensor], seed: int = 0
     built, options, executable = step._built, step.options, step.compiled.executable
     assert built is not None
     refuse_options(options, has_members=step._members is not None)
-    refuse_ops(built.graph)
+    refuse_ops(built.graph, options)
     seeding = step._seeding_of_next_call()
     ways: list[tuple[Evaluate, np.random.Generator | None]] = [(evaluate, None), (evaluate_as_typed, None)]
     ways += [(evaluate_as_typed, np.random.default_rng(number)) for number in range(MOVED_RUNS)]

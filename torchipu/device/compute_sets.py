@@ -11,6 +11,7 @@ from typing import cast
 
 from torchipu.device.codelets import COPY, FILL, STRIDED_COPY, Work, busiest_elements
 from torchipu.device.tilings.moves import moved as moved_elements
+from torchipu.device.tilings.nothing import nothing_left
 from torchipu.device.tilings.pointwise import is_pointwise, pointwise
 from torchipu.device.tilings.reduction import Level, Reduction, reducing
 from torchipu.device.tilings.stage import Stage, staged
@@ -168,6 +169,28 @@ def gather_set(
         lambda count: {"elements": count, "rows": max(1, count // max(1, row_elements)), **fixed},
         grain=max(1, row_elements), gathered_bytes=mine * dtype.device_bytes + 4 * mine_rows,
         fragments=mine_rows + 1, temporary_bytes=mine * dtype.device_bytes + 4 * mine_rows,
+    )
+
+
+# --------------------------------------------------------------------------- vertices
+GATHERED_SHARE = 0.6
+"""Part of a tile's memory that vertices may gather operands into; the rest is for what lies there."""
+
+
+def fits_tile(target: Target, num_bytes: int) -> bool:
+    """Whether a vertex may gather so much."""
+    return num_bytes <= GATHERED_SHARE * target.tile_memory_bytes
+
+
+def in_first(sets: Sequence[Vertices], tiling: Tiling | None) -> tuple[Vertices, ...]:
+    """Return compute sets of which the vertices of the first do all there is to do.
+
+    Args:
+        sets: Of an op.
+        tiling: Of the first; None leaves the op without vertices.
+    """
+    return tuple(
+        replace(one, tiling=tiling if tiling is None or not number else nothing_left) for number, one in enumerate(sets)
     )
 
 

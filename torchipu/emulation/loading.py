@@ -12,9 +12,12 @@ from torchipu.device.machine import Evaluate, Machine
 from torchipu.device.stores import Moment
 from torchipu.ir.graph import Tensor
 from torchipu.ir.program import Executable
-from torchipu.ir.types import DType
+from torchipu.ir.types import DType, Role
 from torchipu.optable.random_streams import Seeding
 from torchipu.options import Options
+
+COUNTERS = (Role.ACCUMULATOR, Role.OPTIMISER_STATE)
+"""What whole numbers that begin at zero are; those of random bits begin elsewhere."""
 
 
 def machine_of(
@@ -70,8 +73,9 @@ def initial(built: Built) -> dict[str, np.ndarray]:
     """Return what states, constants and hyper-parameters hold before the program runs, by name."""
     loaded = {tensor.name: wide(host) for tensor, host in built.states.items() if host is not None}
     loaded |= {
-        tensor.name: np.zeros(tensor.shape) for tensor, host in built.states.items()
-        if host is None and tensor.dtype is not DType.LONG
+        tensor.name: np.zeros(tensor.shape, np.int64 if tensor.dtype is DType.LONG else np.float64)
+        for tensor, host in built.states.items()
+        if host is None and (tensor.dtype is not DType.LONG or tensor.role in COUNTERS)
     }
     constants: Mapping[Tensor, torch.Tensor] = built.capture.constants
     if built.optimiser is not None:

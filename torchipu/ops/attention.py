@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 from torchipu._kernels.table.attention import ATTENTION, ATTENTION_BACKWARD, AttentionInts, AttentionScalars
 from torchipu._kernels.table.reduce import Folding
 from torchipu.device.codelets import busiest_elements, vector_codelet
+from torchipu.device.compute_sets import fits_tile, in_first
 from torchipu.device.matrix_unit import matmul_vertices
 from torchipu.device.tilings import attention as tilings
 from torchipu.device.tilings.products import Describe
+from torchipu.device.tilings.slices import Axis, Slicing, sliced
 from torchipu.host.emit import half_partial_attention
 from torchipu.host.emit.reduce import emit_reduction
-from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.graph import Op, Tensor, operand_labels
 from torchipu.ir.types import DType
 from torchipu.ir.vertices import Tiling
 from torchipu.optable.blocks import Blocks
@@ -83,24 +85,23 @@ def _lower_forward(op: Op, target: Target) -> tuple[Vertices, ...]:
         rows, inner, columns = sizes
         return matmul_vertices(op, target, heads, rows, inner, columns, dtype, describe if is_tiled else None)
 
-    return (
+    sets = (
         *products(tilings.scores, queries, width, keys),
         *_softmax_set(op, target, False, softmax),
         *products(tilings.results, queries, keys, width),
     )
+    return sets if is_tiled else _by_heads(op, target, sets)
 
 
 def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
     heads, queries, keys, width = _sizes(op)
-    dtype = op.inputs[0].dtype
-    # Keys that several heads share have a sum of gradients, for which there is no set.
-    is_tiled = not half_partial_attention.is_served(op) and op.needed("key").shape[1] == op.needed("query").shape[1]
+    dtype, is_tiled = op.inputs[0].dtype, not half_partial_attention.is_served(op)
 
     def products(describe: Describe, *sizes: int) -> tuple[Vertices, ...]:
         rows, inner, columns = sizes
         return matmul_vertices(op, target, heads, rows, inner, columns, dtype, describe if is_tiled else None)
 
-    return (
+    sets = (
         *products(tilings.scores, queries, width, keys),
         *_softmax_set(op, target, False, tilings.softmax_again if is_tiled else None),
         *products(tilings.gradients, queries, width, keys),
@@ -109,6 +110,34 @@ def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
         *products(tilings.key_gradient, keys, queries, width),
         *products(tilings.query_gradient, queries, keys, width),
     )
+    return sets if is_tiled else _by_heads(op, target, sets)
+
+
+def _by_heads(op: Op, target: Target, sets: Sequence[Vertices]) -> tuple[Vertices, ...]:
+    """Let vertices have whole heads, where these fit: partials are halves, rounded in the order of the whole sums."""
+    query, key = op.needed("query"), op.needed("key")
+    shared = query.shape[1] // key.shape[1]
+    of_a_head = shared * query.shape[2] * (3 * query.shape[3] + key.shape[2]) + 4 * key.shape[2] * key.shape[3]
+    return in_first(sets, _HEADS if fits_tile(target, of_a_head * query.dtype.device_bytes) else None)
+
+
+def _heads(op: Op) -> Slicing:
+    """Return attention as samples, and heads of keys with the heads of queries that share them."""
+    batch, key_heads = op.needed("key").shape[:2]
+    labels = dict(zip(operand_labels(op), op.inputs, strict=True))
+    labels |= {("out" if number == 0 else f"out{number}"): tensor for number, tensor in enumerate(op.outputs)}
+    axes = []
+    for dim, size in ((0, batch), (1, key_heads)):
+        dims = {}
+        for label, tensor in labels.items():
+            place = dim + len(tensor.shape) - 4 if label == "attn_mask" else dim
+            if place >= 0 and (label != "attn_mask" or tensor.shape[place] > 1):  # a mask may be broadcast
+                dims[label] = place, tensor.shape[place] // size
+        axes.append(Axis(size, dims))
+    return Slicing(axes, range(len(op.outputs)))
+
+
+_HEADS = sliced(_heads)
 
 
 # --------------------------------------------------------------------------- host side

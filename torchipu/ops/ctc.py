@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torchipu._kernels.table.ctc import CTC_LOSS, CTC_LOSS_BACKWARD, CtcInts
 from torchipu.device.codelets import element_codelet, vector_codelet
-from torchipu.device.compute_sets import elementwise_set
+from torchipu.device.compute_sets import elementwise_set, in_first
+from torchipu.device.tilings.slices import Axis, Slicing, sliced
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
@@ -70,7 +71,7 @@ def _lower_loss(op: Op, target: Target) -> tuple[Vertices, ...]:
     if not batch:
         return ()
     step = elementwise_set(target, _ALPHA, batch * width, dtype, gathered_elements=2)
-    return (*[step] * time, elementwise_set(target, _LOSS, batch, dtype))
+    return in_first([*[step] * time, elementwise_set(target, _LOSS, batch, dtype)], _BY_SAMPLES)
 
 
 def _lower_gradient(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -79,7 +80,18 @@ def _lower_gradient(op: Op, target: Target) -> tuple[Vertices, ...]:
     if not batch:
         return ()
     step = elementwise_set(target, _GRADIENT, batch * width, dtype, gathered_elements=2)
-    return (*[step] * time, elementwise_set(target, _LOSS, time * batch * classes, dtype))
+    return in_first([*[step] * time, elementwise_set(target, _LOSS, time * batch * classes, dtype)], _BY_SAMPLES)
+
+
+# Alignments of a sample depend on its lengths, which are known only when the program runs: a vertex has whole samples.
+def _samples(op: Op) -> Slicing:
+    first = ("targets", "input_lengths", "target_lengths", "grad", "loss", "alpha")
+    results = {"out": (1, 1)} if op.operand("alpha") is not None else {"out": (0, 1), "out1": (0, 1)}
+    dims = {"log_probs": (1, 1), **dict.fromkeys(first, (0, 1)), **results}
+    return Slicing((Axis(op.needed("log_probs").shape[1], dims),), range(len(op.outputs)))
+
+
+_BY_SAMPLES = sliced(_samples)
 
 
 def _lower_beam_search(op: Op, target: Target) -> tuple[Vertices, ...]:

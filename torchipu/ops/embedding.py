@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torchipu._kernels.table import embedding as kernels
 from torchipu._kernels.table.embedding import (
     BAG_COLUMNS,
@@ -19,7 +21,8 @@ from torchipu._kernels.table.embedding import (
 from torchipu.device.codelets import FILL, MULTI_SLICE, MULTI_UPDATE_ADD
 from torchipu.device.compute_sets import elementwise_set, gather_set
 from torchipu.device.row_access import lower_take, lower_update
-from torchipu.device.tilings import indexed
+from torchipu.device.tilings import bags, indexed
+from torchipu.device.tilings.nothing import nothing_left
 from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.host.emit.rows import INDEX_BYTES, bucket, row_grain, take_rows
 from torchipu.ir.graph import Op, Tensor
@@ -196,10 +199,9 @@ def _lower_bag(op: Op, target: Target) -> tuple[Vertices, ...]:
     if out.num_elements == 0 or rows == 0:
         return ()
     table_rows = op.needed("weight").shape[0]
-    return (
-        gather_set(target, MULTI_SLICE, rows, out.shape[-1], out.dtype, table_rows=table_rows),
-        gather_set(target, MULTI_UPDATE_ADD, rows, out.shape[-1], out.dtype, table_rows=out.shape[0]),
-    )
+    look = gather_set(target, MULTI_SLICE, rows, out.shape[-1], out.dtype, table_rows=table_rows)
+    add = gather_set(target, MULTI_UPDATE_ADD, rows, out.shape[-1], out.dtype, table_rows=out.shape[0])
+    return replace(look, tiling=bags.told), replace(add, tiling=bags.columns)
 
 
 def _lower_bag_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -209,7 +211,7 @@ def _lower_bag_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
         return ()
     filled = elementwise_set(target, FILL, out.num_elements, out.dtype)
     added = gather_set(target, MULTI_UPDATE_ADD, max(1, rows), out.shape[-1], out.dtype, table_rows=out.shape[0])
-    return filled, added
+    return replace(filled, tiling=nothing_left), replace(added, tiling=bags.columns)
 
 
 def _lower_bag_weights_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -218,7 +220,15 @@ def _lower_bag_weights_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
     if rows == 0:
         return ()
     taken = gather_set(target, MULTI_SLICE, 2 * rows, table.shape[-1], table.dtype, table_rows=table.shape[0])
-    return taken, gather_set(target, MULTI_UPDATE_ADD, rows, table.shape[-1], table.dtype, table_rows=rows)
+    added = gather_set(target, MULTI_UPDATE_ADD, rows, table.shape[-1], table.dtype, table_rows=rows)
+    tilings = bags.weights_gradient(target.num_tiles)
+    return replace(taken, tiling=tilings[0]), replace(added, tiling=tilings[1])
+
+
+def _lower_renorm(op: Op, target: Target) -> tuple[Vertices, ...]:
+    """Lower the bound on the norms of rows, which a vertex has whole."""
+    sets = lower_update(_width, _num_indices)(op, target)
+    return tuple(replace(one, tiling=tiling) for one, tiling in zip(sets, (nothing_left, bags.renormed), strict=False))
 
 
 # --------------------------------------------------------------------------- records
@@ -233,7 +243,7 @@ register(
            supports=_serves),
     OpSpec("aten.embedding_dense_backward.default", "embedding_grad", _LOWER_GRAD, _emit_embedding_grad,
            supports=_serves),
-    OpSpec("aten.embedding_renorm.default", "embedding_renorm", lower_update(_width, _num_indices), _emit_renorm,
+    OpSpec("aten.embedding_renorm.default", "embedding_renorm", _lower_renorm, _emit_renorm,
            supports=_serves),
     OpSpec("aten._embedding_bag.default", "embedding_bag", _lower_bag, _emit_bag, supports=_serves),
     OpSpec("aten._embedding_bag_forward_only.default", "embedding_bag", _lower_bag, _emit_bag, supports=_serves),

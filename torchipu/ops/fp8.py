@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -16,20 +17,24 @@ from torchipu._kernels.table.fp8 import (
     Fp8EncodeScalars,
 )
 from torchipu.device.codelets import vector_codelet
-from torchipu.device.compute_sets import elementwise_set
+from torchipu.device.compute_sets import elementwise_set, in_first
 from torchipu.device.matrix_unit import matmul_vertices
+from torchipu.device.tilings.pointwise import pointwise
+from torchipu.device.tilings.slices import Axis, Slicing, sliced
 from torchipu.errors import ConstraintError
 from torchipu.host.emit import half_partial_conv
 from torchipu.host.emit.copy import emit_fill
 from torchipu.host.emit.half_partials import Partials, emit_half_product
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.ir.vertices import Tiling
 from torchipu.ops.convolution import Problem, problem_of
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Vertices
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import FLOATING, OpSpec, register
+from torchipu.optable.volume import Volume
 
 if TYPE_CHECKING:
     from torchipu.target import Target
@@ -43,11 +48,13 @@ _CAST = vector_codelet("popops::Cast<quarter>", 2, 2, supervisor=12, worker_half
 
 def _lower_cast(op: Op, target: Target) -> tuple[Vertices, ...]:
     value = op.inputs[0]
-    return (elementwise_set(target, _CAST, value.num_elements, DType.HALF),) if value.num_elements else ()
+    if not value.num_elements:
+        return ()
+    return (replace(elementwise_set(target, _CAST, value.num_elements, DType.HALF), tiling=pointwise),)
 
 
 def _product_sets(
-    op: Op, target: Target, groups: int, positions: int, inputs: int, outputs: int,
+    op: Op, target: Target, groups: int, positions: int, inputs: int, outputs: int, tiling: Tiling,
 ) -> tuple[Vertices, ...]:
     """Compute sets of products of bytes: as of halves with half partials, twice as many channels a cycle."""
     if not target.amp_macs_fp8:
@@ -58,13 +65,13 @@ def _product_sets(
         )
     inner = -(-inputs * target.amp_macs_half_half // target.amp_macs_fp8)
     with_partials = replace(op, attrs={**op.attrs, "partials": "half"})
-    return matmul_vertices(with_partials, target, groups, positions, inner, outputs, DType.HALF)
+    return in_first(matmul_vertices(with_partials, target, groups, positions, inner, outputs, DType.HALF), tiling)
 
 
 def _lower_matmul(op: Op, target: Target) -> tuple[Vertices, ...]:
     left, right = op.inputs
     groups = left.shape[0] if len(left.shape) == 3 else 1
-    return _product_sets(op, target, groups, left.shape[-2], left.shape[-1], right.shape[-1])
+    return _product_sets(op, target, groups, left.shape[-2], left.shape[-1], right.shape[-1], _MATMUL)
 
 
 def _problem_of(op: Op) -> Problem:
@@ -73,16 +80,67 @@ def _problem_of(op: Op) -> Problem:
 
 def _lower_convolution(op: Op, target: Target) -> tuple[Vertices, ...]:
     v = _problem_of(op).volume
-    return _product_sets(op, target, v.g, v.n * prod(v.out), v.summands, v.oc)
+    return _product_sets(op, target, v.g, v.n * prod(v.out), v.summands, v.oc, _CONVOLUTION)
 
 
 def _lower_convolution_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
     v = _problem_of(op).volume
     taps = prod(-(-window // stride) for window, stride in zip(v.window, v.stride, strict=True))
     return (
-        *_product_sets(op, target, v.g, v.n * prod(v.size), v.oc * taps, v.ic),
-        *_product_sets(op, target, v.g, v.summands, v.n * prod(v.out), v.oc),
+        *_product_sets(op, target, v.g, v.n * prod(v.size), v.oc * taps, v.ic, _INPUT_GRADIENT),
+        *_product_sets(op, target, v.g, v.summands, v.n * prod(v.out), v.oc, _WEIGHT_GRADIENT),
     )
+
+
+# Half partials are added up in the order of the whole sum, so that a vertex has all summands of its results.
+def _matmul_slices(op: Op) -> Slicing:
+    last = len(op.inputs[0].shape) - 1
+    (*batch, rows, _), columns = op.inputs[0].shape, op.inputs[1].shape[-1]
+    axes = [Axis(size, dict.fromkeys(("left", "right", "out"), (place, 1))) for place, size in enumerate(batch)]
+    axes.append(Axis(rows, {"left": (last - 1, 1), "out": (last - 1, 1)}))
+    axes.append(Axis(columns, {"right": (last, 1), "out": (last, 1)}))
+    return Slicing(axes)
+
+
+def _convolution_slices(op: Op) -> Slicing:
+    v = _problem_of(op).volume
+    samples = Axis(v.n, {"input": (0, 1), "out": (0, 1)})
+    if v.g == 1:
+        return Slicing((samples, Axis(v.oc, {"weight": (0, 1), "out": (1, 1)})))
+    groups = Axis(v.g, {"input": (1, v.ic), "weight": (0, v.oc), "out": (1, v.oc)})
+    return Slicing((samples, groups), attrs=_fewer_groups)
+
+
+def _input_gradient_slices(op: Op) -> Slicing:
+    v = _problem_of(op).volume
+    samples = Axis(v.n, {"grad_output": (0, 1), "input": (0, 1), "out": (0, 1)})
+    if v.g == 1:
+        return Slicing((samples, Axis(v.ic, {"input": (1, 1), "weight": (1, 1), "out": (1, 1), "out1": (1, 1)})))
+    return Slicing((samples, _groups_of_gradient(v)), attrs=_fewer_groups)
+
+
+def _weight_gradient_slices(op: Op) -> Slicing:
+    v = _problem_of(op).volume
+    if v.g == 1:
+        outputs = Axis(v.oc, {"grad_output": (1, 1), "weight": (0, 1), "out1": (0, 1)})
+        return Slicing((Axis(v.ic, {"input": (1, 1), "weight": (1, 1), "out": (1, 1), "out1": (1, 1)}), outputs), (1,))
+    whole = Axis(1, {})  # of the samples, of which groups come second everywhere
+    return Slicing((whole, _groups_of_gradient(v)), (1,), attrs=_fewer_groups)
+
+
+def _groups_of_gradient(v: Volume) -> Axis:
+    return Axis(v.g, {
+        "grad_output": (1, v.oc), "input": (1, v.ic), "weight": (0, v.oc), "out": (1, v.ic), "out1": (0, v.oc),
+    })
+
+
+def _fewer_groups(ranges: Sequence[tuple[int, int]]) -> dict[str, object]:
+    begin, end = ranges[1]
+    return {"groups": end - begin}
+
+
+_MATMUL, _CONVOLUTION = sliced(_matmul_slices), sliced(_convolution_slices)
+_INPUT_GRADIENT, _WEIGHT_GRADIENT = sliced(_input_gradient_slices), sliced(_weight_gradient_slices)
 
 
 def _emit_quantise(op: Op, plan: HostPlanner) -> None:

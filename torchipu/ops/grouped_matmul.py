@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torchipu._kernels.table.grouped_matmul import (
@@ -12,10 +13,12 @@ from torchipu._kernels.table.grouped_matmul import (
     GroupedMatmulInts,
     GroupedOuterInts,
 )
+from torchipu.device.compute_sets import in_first
 from torchipu.device.matrix_unit import matmul_vertices
+from torchipu.device.tilings.slices import Axis, Slicing, sliced
 from torchipu.host.emit.matmul import emit_product, matrix, right_operand, rows_apart
 from torchipu.ir.arithmetic import ceil_div
-from torchipu.ir.graph import Op
+from torchipu.ir.graph import Op, operand_labels
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Vertices
@@ -38,7 +41,7 @@ def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
         groups = right.shape[0]
         rows = left.shape[1] if len(left.shape) == 3 else ceil_div(left.shape[0], max(1, groups))
         shape = (groups, rows, right.shape[1], right.shape[2])
-    return matmul_vertices(op, target, *shape, left.dtype)
+    return in_first(matmul_vertices(op, target, *shape, left.dtype), _PRODUCT)
 
 
 def _lower_gradient(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -46,9 +49,40 @@ def _lower_gradient(op: Op, target: Target) -> tuple[Vertices, ...]:
     groups, inner, columns = right.shape
     rows = ceil_div(left.shape[0], max(1, groups))
     return (
-        *matmul_vertices(op, target, groups, rows, columns, inner, left.dtype),
-        *matmul_vertices(op, target, groups, inner, rows, columns, left.dtype),
+        *in_first(matmul_vertices(op, target, groups, rows, columns, inner, left.dtype), _INPUT_GRADIENT),
+        *in_first(matmul_vertices(op, target, groups, inner, rows, columns, left.dtype), _WEIGHT_GRADIENT),
     )
+
+
+# Which rows a group has is known only when the program runs: a vertex has some columns of the matrices of all groups.
+def _slicing(op: Op) -> Slicing:
+    left, right = (operand_labels(op)[place] for place in (0, 1))
+    rows, columns = op.inputs[0].shape[-2], op.inputs[1].shape[-1]
+    ranks = len(op.inputs[0].shape), len(op.inputs[1].shape)
+    of_columns = Axis(columns, {right: (ranks[1] - 1, 1), "out": (len(op.outputs[0].shape) - 1, 1)})
+    if ranks == (2, 3):
+        return Slicing((Axis(rows, {left: (0, 1), "out": (0, 1)}), of_columns), ends="offs")
+    of_rows = Axis(rows, {left: (ranks[0] - 2, 1), "out": (1, 1)})
+    if ranks == (2, 2):
+        return Slicing((of_rows, of_columns))
+    groups = Axis(op.inputs[0].shape[0], {left: (0, 1), right: (0, 1), "out": (0, 1)})
+    return Slicing((groups, of_rows, of_columns))
+
+
+def _gradient_slicing(op: Op, number: int) -> Slicing:
+    """Return how one of the two gradients is cut up."""
+    rows, inner = op.needed("input").shape
+    columns = op.needed("weight").shape[2]
+    of_inner = Axis(inner, {"input": (1, 1), "weight": (1, 1), "out": (1, 1), "out1": (1, 1)})
+    if number == 0:
+        of_rows = Axis(rows, {"grad_output": (0, 1), "input": (0, 1), "out": (0, 1)})
+        return Slicing((of_rows, of_inner), ends="offs")
+    of_columns = Axis(columns, {"grad_output": (1, 1), "weight": (2, 1), "out1": (2, 1)})
+    return Slicing((of_inner, of_columns), (1,))
+
+
+_PRODUCT = sliced(_slicing)
+_INPUT_GRADIENT, _WEIGHT_GRADIENT = (sliced(partial(_gradient_slicing, number=number)) for number in (0, 1))
 
 
 # --------------------------------------------------------------------------- host side
@@ -101,8 +135,10 @@ def _emit_fallback(op: Op, plan: HostPlanner) -> None:
 def _emit_fallback_gradient(op: Op, plan: HostPlanner) -> None:
     left, right = matrix(plan, op.needed("input")), matrix(plan, op.needed("weight"))
     gradient, ends = plan.value(op.needed("grad_output"), DType.FLOAT), plan.value(op.needed("offs"), DType.LONG)
-    _emit_rows(plan, plan.output(op.outputs[0], DType.FLOAT), gradient, _turned(right), ends)
-    _emit_outer(plan, plan.output(op.outputs[1], DType.FLOAT), _turned(left), gradient, ends)
+    if plan.wanted(op.outputs[0]):
+        _emit_rows(plan, plan.output(op.outputs[0], DType.FLOAT), gradient, _turned(right), ends)
+    if plan.wanted(op.outputs[1]):
+        _emit_outer(plan, plan.output(op.outputs[1], DType.FLOAT), _turned(left), gradient, ends)
 
 
 def _emit_aten(op: Op, plan: HostPlanner) -> None:

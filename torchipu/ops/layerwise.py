@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torchipu._kernels.table import layerwise as kernels
 from torchipu._kernels.table.update import SPAN
 from torchipu.device.codelets import reduction_codelet, vector_codelet
-from torchipu.device.compute_sets import elementwise_set, reduction_sets
+from torchipu.device.compute_sets import elementwise_set, no_vertices, reduction_sets
+from torchipu.device.tilings import layerwise as tilings
+from torchipu.host.emit.copy import emit_copy
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.update import in_place, rounded, update, value_of
@@ -31,10 +35,13 @@ def _lower_lamb(op: Op, target: Target) -> tuple[Vertices, ...]:
     count = state.num_elements
     if not count:
         return ()
-    norms = (*reduction_sets(target, _SQUARES, count, 1, state.dtype),
-             *reduction_sets(target, _SQUARES, count, 1, DType.FLOAT))
+    norms = (*reduction_sets(target, _SQUARES, count, 1, state.dtype, reduction=tilings.weights),
+             *reduction_sets(target, _SQUARES, count, 1, DType.FLOAT, reduction=tilings.directions))
     direction = elementwise_set(target, _DIRECTION, count, state.dtype, temporary_bytes=4)
-    return (direction, *norms, elementwise_set(target, _APPLY, count, state.dtype))
+    applied = elementwise_set(target, _APPLY, count, state.dtype)
+    return (
+        replace(direction, tiling=tilings.lamb_direction), *norms, replace(applied, tiling=tilings.lamb_apply),
+    )
 
 
 def _lower_lars(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -42,8 +49,12 @@ def _lower_lars(op: Op, target: Target) -> tuple[Vertices, ...]:
     count = state.num_elements
     if not count:
         return ()
-    norms = reduction_sets(target, _SQUARES, count, 1, state.dtype) * 2
-    return (*norms, elementwise_set(target, _MOMENTUM, count, state.dtype))
+    norms = tuple(
+        one for reduction in (tilings.weights, tilings.gradients)
+        for one in reduction_sets(target, _SQUARES, count, 1, state.dtype, reduction=reduction)
+    )
+    applied = elementwise_set(target, _MOMENTUM, count, state.dtype)
+    return *norms, replace(applied, tiling=tilings.lars_apply)
 
 
 def _ratio(
@@ -90,7 +101,55 @@ def _emit_lars(op: Op, plan: HostPlanner) -> None:
     update(plan, kernels.LARS_APPLY, [state[name] for name in written], [ratio, grad, hyper], count, rounding=rounding)
 
 
+# --------------------------------------------------------------------------- what a vertex computes of a run
+def _ratio_of_sums(op: Op, plan: HostPlanner, rule: kernels.Layerwise) -> HostTensor:
+    """Emit the ratio of the norms of a whole tensor from its sums of squares."""
+    pair = plan.scratch((2,), DType.LONG)
+    for place, name in enumerate((tilings.OF_WEIGHTS, tilings.OF_OTHER)):
+        emit_copy(plan, HostTensor(pair.buffer, place, (1,), (1,), DType.LONG), value_of(op, plan, name))
+    return _ratio(plan, pair, value_of(op, plan, "hyper"), 1, rule)
+
+
+def _emit_lamb_direction(op: Op, plan: HostPlanner) -> None:
+    param, grad, hyper, step = (value_of(op, plan, name) for name in ("param", "grad", "hyper", "step"))
+    moments = ("exp_avg", "exp_avg_sq")
+    state = {
+        name: plan.update_in_place(op.needed(name), made) for name, made in zip(moments, op.outputs[:2], strict=True)
+    }
+    state[tilings.DIRECTION] = plan.output(op.outputs[2])
+    count = param.num_elements
+    unread = plan.scratch((2 * -(-count // SPAN),), DType.LONG)
+    update(
+        plan, kernels.LAMB_DIRECTION, [*state.values(), unread],
+        [param, grad, hyper, step], count, rounding=rounded(op, plan, moments, state),
+    )
+
+
+def _emit_lamb_apply(op: Op, plan: HostPlanner) -> None:
+    ratio = _ratio_of_sums(op, plan, kernels.Layerwise.LAMB)
+    direction, hyper = (value_of(op, plan, name) for name in (tilings.DIRECTION, "hyper"))
+    state = in_place(op, plan)
+    update(
+        plan, kernels.LAMB_APPLY, [state["param"]], [ratio, direction, hyper], direction.num_elements,
+        rounding=rounded(op, plan, ("param",), state),
+    )
+
+
+def _emit_lars_apply(op: Op, plan: HostPlanner) -> None:
+    ratio = _ratio_of_sums(op, plan, kernels.Layerwise.LARS)
+    grad, hyper = (value_of(op, plan, name) for name in ("grad", "hyper"))
+    state = in_place(op, plan)
+    written = ("param", "momentum_buffer")
+    update(
+        plan, kernels.LARS_APPLY, [state[name] for name in written], [ratio, grad, hyper], grad.num_elements,
+        rounding=rounded(op, plan, written, state),
+    )
+
+
 register(
+    OpSpec(tilings.LAMB_DIRECTION, "lamb_direction", no_vertices, _emit_lamb_direction, is_in_place=True),
+    OpSpec(tilings.LAMB_APPLY, "lamb_apply", no_vertices, _emit_lamb_apply, is_in_place=True),
+    OpSpec(tilings.LARS_APPLY, "lars_apply", no_vertices, _emit_lars_apply, is_in_place=True),
     OpSpec("ipu.lamb.default", "lamb", _lower_lamb, _emit_lamb, is_in_place=True),
     OpSpec("ipu.lars.default", "lars", _lower_lars, _emit_lars, is_in_place=True),
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 from torchipu._kernels.table.indexing import (
     MASK_BLOCK,
     MASK_COMPACT,
@@ -13,7 +16,10 @@ from torchipu._kernels.table.indexing import (
     NonzeroInts,
 )
 from torchipu.device.codelets import MULTI_SLICE, reduction_codelet
-from torchipu.device.compute_sets import gather_set, reduction_sets
+from torchipu.device.compute_sets import fits_tile, gather_set, reduction_sets
+from torchipu.device.tilings.masked import counted, taken
+from torchipu.device.tilings.nothing import nothing_left
+from torchipu.device.tilings.shares import of_everything
 from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
@@ -78,18 +84,30 @@ def _emit_nonzero(op: Op, plan: HostPlanner) -> None:
               items=-(-mask.num_elements // MASK_BLOCK), grain=8, reads_outputs=True)
 
 
-def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
-    """Lower to a count of the elements before each tile's, and a look-up of what they take."""
+def _lower(op: Op, target: Target, taking: bool) -> tuple[Vertices, ...]:
+    """Lower to a count of the elements before each tile's, and a look-up of what they take.
+
+    Args:
+        op: The op.
+        target: The machine.
+        taking: Whether elements of the mask take what the result is made of; else each of the result may be any.
+    """
     result, mask = op.outputs[0], op.operand("mask") or op.needed("self")
     if result.num_elements == 0 or mask.num_elements == 0:
         return ()
     tiles = min(target.num_tiles, mask.num_elements)
-    counted = reduction_sets(target, _COUNT, mask.num_elements, tiles, DType.INT)
-    return *counted, gather_set(target, MULTI_SLICE, result.num_elements, 1, result.dtype)
+    count = reduction_sets(target, _COUNT, mask.num_elements, tiles, DType.INT)
+    look = gather_set(target, MULTI_SLICE, result.num_elements, 1, result.dtype)
+    if not fits_tile(target, sum(tensor.device_bytes for tensor in op.inputs)):
+        return *count, look
+    before = [replace(one, tiling=counted if taking and one is count[0] else nothing_left) for one in count]
+    return *before, replace(look, tiling=taken(count[0].elements) if taking else of_everything)
 
 
+_LOWER_SCATTER, _LOWER_COMPACT = partial(_lower, taking=True), partial(_lower, taking=False)
 register(
-    OpSpec("aten.masked_scatter.default", "masked_scatter", _lower, _emit_masked_scatter),
-    OpSpec("aten.masked_scatter_backward.default", "masked_scatter_backward", _lower, _emit_masked_scatter_grad),
-    OpSpec("aten.nonzero_static.default", "nonzero_static", _lower, _emit_nonzero),
+    OpSpec("aten.masked_scatter.default", "masked_scatter", _LOWER_SCATTER, _emit_masked_scatter),
+    OpSpec("aten.masked_scatter_backward.default", "masked_scatter_backward", _LOWER_COMPACT,
+           _emit_masked_scatter_grad),
+    OpSpec("aten.nonzero_static.default", "nonzero_static", _LOWER_COMPACT, _emit_nonzero),
 )

@@ -139,7 +139,9 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
 
 def _steps(op: Op, s: _Sizes) -> list[Step]:
     """Return the steps in the order of time as the layer sees it."""
-    return [Step(number, s.time - 1, s.batch, s.hidden, s.cell, s.reverse) for number in range(s.time)]
+    return [
+        Step(number, s.time - 1, s.batch, s.hidden, s.state, s.cell, s.reverse, s.projects) for number in range(s.time)
+    ]
 
 
 def _lower_forward(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -150,12 +152,10 @@ def _lower_forward(op: Op, target: Target) -> tuple[Vertices, ...]:
     gates = elementwise_set(target, _FORWARD[s.cell], s.batch * s.hidden, dtype)
     sets: tuple[Vertices, ...] = ()
     for step in _steps(op, s):
-        sets += matmul_vertices(
-            op, target, 1, s.batch, s.state, s.gates, dtype, None if s.projects else step.product,
-        )
-        sets += (gates if s.projects else replace(gates, tiling=step.cells),)
+        sets += matmul_vertices(op, target, 1, s.batch, s.state, s.gates, dtype, step.product)
+        sets += (replace(gates, tiling=step.cells),)
         if s.projects:
-            sets += matmul_vertices(op, target, 1, s.batch, s.hidden, s.state, dtype)
+            sets += matmul_vertices(op, target, 1, s.batch, s.hidden, s.state, dtype, step.projected)
     return sets
 
 
@@ -167,11 +167,9 @@ def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
     sets: tuple[Vertices, ...] = ()
     for step in reversed(_steps(op, s)):
         if s.projects:
-            sets += matmul_vertices(op, target, 1, s.batch, s.state, s.hidden, dtype)
-        sets += (gates if s.projects else replace(gates, tiling=step.gradient_cells),)
-        sets += matmul_vertices(
-            op, target, 1, s.batch, s.gates, s.state, dtype, None if s.projects else step.gradient_product,
-        )
+            sets += matmul_vertices(op, target, 1, s.batch, s.state, s.hidden, dtype, step.gradient_projected)
+        sets += (replace(gates, tiling=step.gradient_cells),)
+        sets += matmul_vertices(op, target, 1, s.batch, s.gates, s.state, dtype, step.gradient_product)
     return sets
 
 

@@ -11,7 +11,8 @@ from torchipu._kernels.table import scaling as kernels
 from torchipu._kernels.table import update as update_kernels
 from torchipu._kernels.table.update import SPAN
 from torchipu.device.codelets import reduction_codelet, vector_codelet
-from torchipu.device.compute_sets import elementwise_set, reduction_sets
+from torchipu.device.compute_sets import elementwise_set, in_first, reduction_sets
+from torchipu.device.tilings import counters
 from torchipu.device.tilings.alone import alone
 from torchipu.device.tilings.folds import squares
 from torchipu.device.tilings.pointwise import pointwise
@@ -60,11 +61,10 @@ def _lower_squares(op: Op, target: Target) -> tuple[Vertices, ...]:
 
 def _lower_one(op: Op, target: Target) -> tuple[Vertices, ...]:
     """Lower to one vertex, which reads a word of each operand."""
-    counts = op.target in (JOIN_COUNTS, ADAPT)  # integers of 64 bits, which tiles do not hold
     words = {"elements": 1, "vector_width": 2, "element_bytes": 4}
     return (Vertices(
         _SCALE, 1, lambda count: words, gathered_bytes=4 * len(op.inputs), fragments=len(op.inputs), max_tiles=1,
-        tiling=None if counts else alone,
+        tiling=alone,
     ),)
 
 
@@ -78,15 +78,16 @@ def _lower_count(op: Op, target: Target) -> tuple[Vertices, ...]:
     grad = op.inputs[1]
     if not grad.num_elements:
         return ()
-    return (
-        elementwise_set(target, _HISTOGRAM, grad.num_elements, grad.dtype),
-        *reduction_sets(target, _SQUARES, target.num_tiles, 1, DType.FLOAT),
-    )
+    stretches = min(target.num_tiles, grad.num_elements)
+    large = elementwise_set(target, _HISTOGRAM, grad.num_elements, grad.dtype)
+    joined = reduction_sets(target, _SQUARES, target.num_tiles, 1, DType.FLOAT)
+    return replace(large, tiling=counters.beyond(stretches)), *in_first(joined, counters.counted(stretches))
 
 
 def _lower_mean(op: Op, target: Target) -> tuple[Vertices, ...]:
     held = op.inputs[0]
-    return (elementwise_set(target, _MEAN, held.num_elements, held.dtype),) if held.num_elements else ()
+    mean = elementwise_set(target, _MEAN, held.num_elements, held.dtype)
+    return (replace(mean, tiling=counters.running_mean),) if held.num_elements else ()
 
 
 # --------------------------------------------------------------------------- host side

@@ -21,8 +21,10 @@ from torchipu._kernels.table.sort import (
     SortInts,
 )
 from torchipu.device.codelets import Work, busiest_elements, element_codelet, reduction_codelet
-from torchipu.device.compute_sets import reduction_sets
+from torchipu.device.compute_sets import copy_set, fits_tile, in_first, reduction_sets
+from torchipu.device.tilings.alone import alone
 from torchipu.device.tilings.ranks import Groups, Ranking, Stage, blocks_of, chunks_of, pairs_of, ranked, rows_around
+from torchipu.device.tilings.searched import counted, in_sorted, of_stretches, row_by_row
 from torchipu.host.emit.reduce import emit_exact, emit_reduction
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -104,12 +106,23 @@ def _bitonic_sets(
 
 
 def _lower_ranks(op: Op, target: Target) -> tuple[Vertices, ...]:
-    """Lower what takes one element of each row in order: the whole row is sorted."""
+    """Lower what takes one element of each row in order: the whole row is sorted.
+
+    On the tile machine a vertex has whole rows, for which they must fit into its memory.
+    """
     source = op.inputs[0]
     if not source.num_elements:
         return ()
     _, length, _ = _rows(op, source)
-    return tuple(_bitonic_sets(target, source.num_elements, length, source.dtype))
+    if length == 1:
+        return _of_single_elements(op, target)
+    sets = _bitonic_sets(target, source.num_elements, length, source.dtype)
+    return in_first(sets, _BY_ROWS if fits_tile(target, length * source.dtype.device_bytes) else None)
+
+
+def _of_single_elements(op: Op, target: Target) -> tuple[Vertices, ...]:
+    """Lower an op along rows of one element: it moves them, and numbers them zero."""
+    return in_first([copy_set(target, one.num_elements, one.dtype) for one in op.outputs], _BY_ROWS)
 
 
 def _lower_sort(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -117,6 +130,8 @@ def _lower_sort(op: Op, target: Target) -> tuple[Vertices, ...]:
     if not source.num_elements:
         return ()
     outer, length, inner = _rows(op, source)
+    if length == 1:
+        return _of_single_elements(op, target)
     rows = rows_around(outer, length, inner)
     ranking = Ranking(rows, rows, op.flag("descending"))
     return tuple(_bitonic_sets(target, source.num_elements, length, source.dtype, ranking))
@@ -156,7 +171,7 @@ def _lower_search(op: Op, target: Target) -> tuple[Vertices, ...]:
     row_bytes = boundaries.device_bytes // max(1, math.prod(boundaries.shape[:-1]))
     return (Vertices(
         BINARY_SEARCH, result.num_elements, lambda count: {"elements": max(1, count * steps // 5), **fixed},
-        gathered_bytes=row_bytes, temporary_bytes=row_bytes,
+        gathered_bytes=row_bytes, temporary_bytes=row_bytes, tiling=in_sorted,
     ),)
 
 
@@ -168,7 +183,14 @@ def _lower_histogram(op: Op, target: Target) -> tuple[Vertices, ...]:
     held = busiest_elements(target, source.num_elements, 2, source.dtype.device_bytes)
     tiles = min(target.num_tiles, -(-source.num_elements // held))
     count = Vertices(COUNT, source.num_elements, lambda n: {"elements": n, **fixed}, temporary_bytes=4 * bins)
-    return (count, *reduction_sets(target, ADD, bins * tiles, bins, DType.FLOAT))
+    if op.number("min") == op.number("max"):  # between the extremes, which a vertex has to have everything for
+        sets = (count, *reduction_sets(target, ADD, bins * tiles, bins, DType.FLOAT))
+        return in_first(sets, alone if fits_tile(target, source.device_bytes) else None)
+    sums = reduction_sets(target, ADD, bins * tiles, bins, DType.FLOAT, reduction=of_stretches(tiles))
+    return (replace(count, tiling=counted(tiles)), *sums)
+
+
+_BY_ROWS = row_by_row(lambda op: _rows(op, op.inputs[0]))
 
 
 # --------------------------------------------------------------------------- host side

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 from torchipu._kernels.table import pool as pool_kernels
@@ -12,6 +13,8 @@ from torchipu._kernels.table.pool import PlacingInts
 from torchipu.device.codelets import FILL, MULTI_UPDATE_ADD
 from torchipu.device.compute_sets import elementwise_set, gather_set
 from torchipu.device.tilings import windows
+from torchipu.device.tilings.indexed import unpooled
+from torchipu.device.tilings.lines import prepared, updated
 from torchipu.host.emit.matmul import grain_for
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -157,10 +160,9 @@ def _lower_placing(op: Op, target: Target) -> tuple[Vertices, ...]:
     result, data = op.outputs[0], op.inputs[0]
     if not result.num_elements:
         return ()
-    return (
-        elementwise_set(target, FILL, result.num_elements, result.dtype),
-        gather_set(target, MULTI_UPDATE_ADD, data.num_elements, 1, result.dtype, table_rows=result.num_elements),
-    )
+    filled = elementwise_set(target, FILL, result.num_elements, result.dtype)
+    put = gather_set(target, MULTI_UPDATE_ADD, data.num_elements, 1, result.dtype, table_rows=result.num_elements)
+    return replace(filled, tiling=prepared(unpooled)), replace(put, tiling=updated(unpooled))
 
 
 def _fixed_windows(*, backward: bool) -> windows.Geometry:

@@ -41,7 +41,7 @@ def run_on_tiles(
         OptionsError: The machine does not run the model.
     """
     refuse_options(options, has_members=has_members)
-    refuse_ops(built.graph)
+    refuse_ops(built.graph, options)
     views = {  # an accumulator is empty between calls
         tensor: bound.state_view(tensor) for tensor in built.states
         if tensor in bound.host_plan.states and tensor.role is not Role.ACCUMULATOR

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Members
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -153,12 +154,14 @@ class Damaged(TileMachine):
     kind: str
     is_done = False
 
-    def _run_set(self, group: VertexGroup, made: PreparedSet, fields: Mapping[Tensor, Variable], place: Place) -> None:
-        if group is self.chosen:
-            changed = OF_FIELDS[self.kind](made, self.tile_bytes)
+    def _run_set(
+        self, group: VertexGroup, sets: Members[PreparedSet | None], fields: Mapping[Tensor, Variable], place: Place,
+    ) -> None:
+        if group is self.chosen and sets[0] is not None:
+            changed = OF_FIELDS[self.kind](sets[0], self.tile_bytes)
             self.is_done |= changed is not None
-            made = changed or made
-        super()._run_set(group, made, fields, place)
+            sets = [changed or sets[0]] * len(sets)
+        super()._run_set(group, sets, fields, place)
 
 
 def of_fields(name: str, kind: str) -> Iterator[tuple[Op, TileMachine]]:

@@ -1,4 +1,4 @@
-"""Vertices of calls of every record that moves, looks up or fills in elements, against the ops themselves."""
+"""Vertices of calls of every record that moves, looks up, finds or fills in elements, against the ops themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ SERVED = re.compile(
     r"gather|scatter|scatter_add|scatter_reduce|index_select|index|index_put|_unsafe_index|_unsafe_index_put|take|put|"
     r"index_add|index_copy|index_fill|index_reduce|embedding|embedding_dense_backward|glu|glu_backward|"
     r"_?upsample_.*|reflection_pad.*|replication_pad.*|im2col|col2im|unfold_backward|as_strided_scatter|"
-    r"diagonal_scatter|diagonal_backward|diag_embed|tril|triu)\.[A-Za-z_]+"
+    r"diagonal_scatter|diagonal_backward|diag_embed|tril|triu|_?embedding_.*|max_unpool.*|masked_scatter|"
+    r"masked_scatter_backward|nonzero_static|sort|topk|kthvalue|median|nanmedian|mode|searchsorted|bucketize|histc)\.[A-Za-z_]+"
 )
 TARGETS = sorted(target for target in calls() if SERVED.fullmatch(target))
 

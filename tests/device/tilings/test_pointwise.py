@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 import torch
 
+import torchipu
 from tests.device.tilings.judged import judge
 
 
@@ -39,3 +40,16 @@ def test_updates(optimizer: object) -> None:
     machine = judge(Pointwise(), torch.randn(7, 33), optimizer=optimizer)
     assert any(target.startswith("ipu.") for target in machine.tiled)
     assert not any(target.startswith("ipu.") for target in machine.whole)
+
+
+def test_numbers_that_no_word_holds_are_chosen_from_nowhere() -> None:
+    class Buckets(torch.nn.Module):
+        """The distances of T5: those of logarithms are whole numbers only from one on."""
+
+        def forward(self, distance: torch.Tensor) -> torch.Tensor:
+            large = 4 + (torch.log(distance.float() / 4) * 3).to(torch.long)
+            return torch.where(distance < 4, distance, large.clamp(max=7))
+
+    machine = judge(Buckets(), torch.arange(40))
+    assert "aten._to_copy.default" in machine.tiled
+    assert torchipu.check(Buckets(), torch.arange(40)).is_equal

@@ -197,10 +197,23 @@ def test_integers(dtype: torch.dtype) -> None:
     )
 
 
-def test_keys_that_heads_share() -> None:
-    module = Attention(6, 2, 8, is_causal=False, masked=False)
-    name = "aten._scaled_dot_product_flash_attention_for_cpu.default"
-    _assert_tiled(judge(module, torch.randn(2, 17, 6)), name)
+def test_queries_whose_keys_are_all_masked() -> None:
+    module = Attention(2, 2, 8, is_causal=False, masked=True)
+    mask = torch.randn(1, 2, 17, 17)
+    mask[..., 3, :] = -torch.inf
+    module.mask = torch.nn.Buffer(mask)
+    name = "aten._scaled_dot_product_flash_attention_for_cpu"
+    machine = judge(module, torch.randn(2, 17, 6), optimizer=SGD)
+    _assert_tiled(machine, f"{name}.default", f"{name}_backward.default")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_keys_that_heads_share(dtype: torch.dtype, *, is_causal: bool) -> None:
+    module = Attention(6, 2, 8, is_causal=is_causal, masked=False).to(dtype)
+    name = "aten._scaled_dot_product_flash_attention_for_cpu"
+    machine = judge(module, torch.randn(2, 17, 6, dtype=dtype), optimizer=SGD)
+    _assert_tiled(machine, f"{name}.default", f"{name}_backward.default")
 
 
 def test_half_partials() -> None:
@@ -212,11 +225,12 @@ def test_half_partials() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_lstm(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("projected", [0, 3])
+def test_lstm(dtype: torch.dtype, projected: int) -> None:
     class Layer(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer = torch.nn.LSTM(5, 7, bidirectional=True)
+            self.layer = torch.nn.LSTM(5, 7, bidirectional=True, proj_size=projected)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.layer(x)[0].square().sum()

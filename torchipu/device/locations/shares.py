@@ -206,14 +206,18 @@ def _accumulating_shares(
 ) -> Program:
     """Return a function that adds up gradients over the replicas before it adds a share of them to an accumulator."""
     body: list[Program] = []
+    scattered: set[Variable] = set()
     for step in program.body if isinstance(program, Sequence) else (program,):
         found = _accumulation(step, accumulators)
         if found is None or not isinstance(step, Execute):
             body.append(step)
             continue
         accumulator, gradient = found
-        before = sync_before(body)
-        body += [Sync("replica"), AllReduce((gradient,), False, replicas, "reduce_scatter"), *before]
+        if gradient not in scattered:  # weights may have the same gradient
+            before = sync_before(body)
+            mean = step.compute_set.op.kind == "accumulate_mean"
+            body += [Sync("replica"), AllReduce((gradient,), mean, replicas, "reduce_scatter"), *before]
+            scattered.add(gradient)
         body.append(_smaller(step, accumulator.num_elements, accumulators[accumulator].num_elements, target))
     return Sequence(tuple(body))
 

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
-from torchipu.device.compute_sets import copy_set
+from torchipu.device.compute_sets import copy_set, in_first
 from torchipu.device.generic import lower_generic
 from torchipu.device.lower import collectives
 from torchipu.device.lower.in_flight import Depths
 from torchipu.device.lower.side_by_side import RESERVED_TILES, shares_of
 from torchipu.device.lower.values import BROADCAST, PHASES, UPDATE, Flow, function_of, ipu_of, is_all_reduce
+from torchipu.device.tilings.alone import alone
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping, linear
 from torchipu.ir.program import (
@@ -56,6 +57,7 @@ class _Function:
 
     head: list[Program] = field(default_factory=list)
     reduced: list[Variable] = field(default_factory=list)
+    averaged: list[Variable] = field(default_factory=list)
     replicas: int = 1
     body: list[Program] = field(default_factory=list)
     tail: list[Program] = field(default_factory=list)
@@ -121,7 +123,8 @@ class Lowering:
         function = self.function(name)
         if is_all_reduce(op):
             # Merged into one, as PopART does: a collective has a high fixed cost.
-            function.reduced.append(self._variable(self.flow.storage(op.inputs[0]), ipu, name))
+            kept = function.averaged if op.inputs[0] in self.flow.means else function.reduced
+            kept.append(self._variable(self.flow.storage(op.inputs[0]), ipu, name))
             function.replicas = int(str(op.attrs["replicas"]))
             return
         if op.kind == "replica_mean":
@@ -350,7 +353,10 @@ class Lowering:
         done: dict[str, Program] = {}
         for name, function in self.functions.items():
             if name != BROADCAST:
-                sums = (AllReduce(tuple(function.reduced), False, function.replicas),) if function.reduced else ()
+                sums = tuple(
+                    AllReduce(tuple(variables), mean, function.replicas)
+                    for variables, mean in ((function.reduced, False), (function.averaged, True)) if variables
+                )
                 done[name] = Sequence((*function.head, *sums, *function.body, *function.tail))
         for name, function in self.functions.items():
             if function.sends:
@@ -424,7 +430,7 @@ class Lowering:
             vertices = lower_generic(op, target) if spec is None else spec.lower(op, target)
             if not any(one.elements for one in vertices) and not is_on_host(op):
                 # An op that has nothing to do, such as a sort of single elements, gives its operand all the same.
-                vertices = tuple(copy_set(target, one.num_elements, one.dtype) for one in op.outputs)
+                vertices = in_first([copy_set(target, one.num_elements, one.dtype) for one in op.outputs], alone)
             made = [self._set(op, one, target.num_tiles, first_tile) for one in vertices if one.elements > 0]
             is_tiled = all(one.tiling is not None for one in made)
             found = tuple(

@@ -15,10 +15,13 @@ BROADCAST = "broadcast"  # the function that sends states to further IPUs before
 
 # Ops of the update that all IPUs finish before those that follow begin: the sum over replicas, each IPU's share of what
 # concerns all gradients, and the scale that follows from the shares. What is left updates weights (U).
+NORMS = "N"
 PHASES: Mapping[str, str] = {
-    "all_reduce": "R", "sum_squares": "N", "add_sums": "C", "join_counts": "C", "clip_scale": "C", "unscale": "C",
+    "all_reduce": "R", "sum_squares": NORMS, "add_sums": "C", "join_counts": "C", "clip_scale": "C", "unscale": "C",
     "adapt_loss_scale": "C",
 }
+BEFORE_NORMS: Mapping[str, str] = {"unscale": "R", "clip_values": NORMS}
+"""Where gradients are bounded one by one before their norm is taken."""
 UPDATE = "U"
 
 # Views whose elements lie in the order of their operand's; the others are laid out anew by who reads them.
@@ -36,7 +39,9 @@ def function_of(op: Op) -> str:
     if op.placement is None:
         raise ValueError(f"op {op.kind} is not placed")
     if op.placement.leg is Leg.UPDATE:
-        return f"{PHASES.get(op.kind, UPDATE)}{op.placement.ipu}"
+        phases = BEFORE_NORMS if op.attrs.get("before_norm") else PHASES
+        phase = phases.get(op.kind, UPDATE)
+        return f"{phase}{op.placement.ipu}"
     return f"{op.placement.stage}{op.placement.leg.value}"
 
 
@@ -61,6 +66,7 @@ class Flow:
         self.seen: dict[Tensor, Op] = {}
         self.permuted: set[Tensor] = set()
         self.overlaps: dict[Tensor, str] = {}
+        self.means: set[Tensor] = set()  # over micro-batches; replicas take their mean, not their sum
         self._follow(graph.ops)
         self._join_states()
 
@@ -86,6 +92,9 @@ class Flow:
                 self.home[result] = ipu
             if is_in_place(op):
                 self.alias[op.outputs[0]] = self.storage(op.inputs[0])
+            if op.kind == "accumulate_mean":
+                self.means.add(op.outputs[0])
+                self.alias[op.outputs[1]] = self.storage(op.inputs[2])  # the count
             if is_all_reduce(op):
                 # What other IPUs are sent is the sum.
                 self.maker[self.storage(op.inputs[0])] = name

@@ -249,7 +249,13 @@ class _VertexPlanner:
         if held.num_elements:
             emit_cast(self, held, self._values[state])
         self._values[result] = held
-        return held
+        if state.dtype is not DType.LONG or is_wide(state):
+            return held
+        changed = self.scratch(state.shape, state.dtype)  # words of 64 bits, which the kernel overwrites
+        if held.num_elements:
+            emit_cast(self, changed, held)
+        self._due.append((held, changed))
+        return changed
 
     def all_reduced(self, total: Tensor) -> HostTensor:
         """Return where a value lies: a vertex knows of one replica."""

@@ -17,6 +17,7 @@ from torchipu.device.tiles.fields import Field, Move
 from torchipu.device.tiles.kernels import WORDS, Numbering
 from torchipu.device.tiles.layout import BITS, Held
 from torchipu.device.tiles.memory import TileMemory
+from torchipu.device.tiles.own_share import OwnShare
 from torchipu.device.tiles.prepared import Alike, Preparation, PreparedSet
 from torchipu.device.tiles.stores import TileStores
 from torchipu.device.tiles.text import format_set
@@ -79,7 +80,7 @@ class TileMachine(Machine):
         for function in executable.functions.values():
             for group, repeats in runs_of(function):
                 self._sets.setdefault(group.op, []).append((group, repeats))
-        self._prepared: OrderedDict[Op, tuple[Prepared | None, int]] = OrderedDict()
+        self._prepared: OrderedDict[tuple[Op, int], tuple[Prepared | None, int]] = OrderedDict()
         self._entered: dict[tuple[Variable, object], int] = {}
         self._scratch = np.zeros(0, np.uint8)
 
@@ -93,7 +94,7 @@ class TileMachine(Machine):
         return "\n".join(
             f"execute {op.kind}.{op.outputs[0].name if op.outputs else op.kind}.{group.number}\n"
             + format_set(group, made, self.tile_bytes)
-            for op, (prepared, _) in self._prepared.items() if prepared is not None
+            for (op, replica), (prepared, _) in self._prepared.items() if prepared is not None and not replica
             for group, _ in self._sets[op] if (made := prepared.get((group.number, 0))) is not None
         )
 
@@ -104,25 +105,25 @@ class TileMachine(Machine):
     def _run_group(self, group: VertexGroup, place: Place, at: Context) -> None:
         fields = dict(fields_by_tensor(group))
         completes = self._completes(group, fields, place, at)
-        prepared = self._prepare(group, fields, place)
+        prepared = self._prepare_all(group, fields, place)
         if prepared is None:
             self.whole[group.op.target] = self.whole.get(group.op.target, 0) + 1
             if completes:
                 self._run_whole(group, fields, place)
             return
         self.tiled += 1
-        if self.judge is not None and group.number == 0 and at.part == 0:
+        if self.judge is not None and group.number == 0 and at.part == 0 and not group.over_shares:
             self._operands[group.op, place.moment] = [
                 self._seen(tensor, fields[tensor], place, shares=group.op.kind in OVERWRITES)[0].copy()
                 for tensor in group.op.inputs
             ]
         if group.number == 0 and at.part == 0:
             for tensor in group.op.inputs:  # they have to be there, also those of which no vertex reads anything
-                self._slot_read(fields[tensor], place, group.op)
-        made = prepared[group.number, at.part]
-        if made is not None:
-            self._count(group, made, at.part)
-            self._run_set(group, made, fields, place)
+                self._slot_read(fields[tensor], place, group)
+        sets = [one.get((group.number, at.part)) for one in prepared]
+        if sets[0] is not None:
+            self._count(group, sets[0], at.part)
+            self._run_set(group, sets, fields, place)
         if completes:
             self._complete(group, fields, place)
 
@@ -141,27 +142,43 @@ class TileMachine(Machine):
             slot = self._entered.pop((fields[tensor], place.moment), None)
             if slot is None and fields[tensor].num_elements:
                 raise place.fault(f"is the last set of {group.op.target}, and no vertex has written %{tensor.name}")
-            self.stores.require_all(fields[tensor], slot or 0, place)
-        if self.judge is not None:
+            if not group.is_divided(tensor, fields[tensor]):
+                self.stores.require_all(fields[tensor], slot or 0, place)
+        if self.judge is not None and not group.over_shares:
             results = [(fields[tensor], self.stores.read(fields[tensor], place)[0]) for tensor in group.op.outputs]
             self.judge(self, group, place, self._operands.pop((group.op, place.moment)), results)
 
-    def _prepare(self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place) -> Prepared | None:
-        """Return the runs of all compute sets of an op; None where one vertex computes the whole op."""
-        op = group.op
-        if group.tiling is None or group.over_shares:
+    def _prepare_all(
+        self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place,
+    ) -> list[Prepared] | None:
+        """Return the runs of all compute sets of an op on each replica; None where one vertex computes the whole op."""
+        if group.tiling is None or (group.over_shares and group.count > 1):  # sums over shares go by other levels
             return None
-        if op in self._prepared:
-            self._prepared.move_to_end(op)
-            return self._prepared[op][0]
+        replicas = self.executable.replicas
+        different = range(replicas if group.over_shares else 1)
+        found = [self._prepare(group, fields, place, replica) for replica in different]
+        made = [one for one in found if one is not None]
+        return None if len(made) < len(found) else made * (replicas // len(found))
+
+    def _prepare(
+        self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place, replica: int,
+    ) -> Prepared | None:
+        """Return what a replica runs, the same as all others unless it takes its share."""
+        op = group.op
+        if (op, replica) in self._prepared:
+            self._prepared.move_to_end((op, replica))
+            return self._prepared[op, replica][0]
         ipu = next(iter(fields.values())).ipu
         arena = Arena(self._bottoms[ipu], self.tile_bytes)
+        numbering, sets, first = self._numbering(op, fields, place), self._sets[op], 0
+        if group.over_shares:
+            part = OwnShare(group, fields, numbering, self.executable.replicas, replica)
+            op, fields, numbering, sets, first = part.op, part.fields, part.numbering, part.sets, part.first
         preparation = Preparation(
-            op, self.stores.held, fields, self._numbering(op, fields, place), arena, self.tile_bytes,
-            self.stores.new_owner,
+            op, self.stores.held, fields, numbering, arena, self.tile_bytes, self.stores.new_owner, first,
         )
         try:
-            made: Prepared | None = preparation.prepare(self._sets[op])
+            made: Prepared | None = preparation.prepare(sets)
         except UnsupportedOpError:
             made = None
         except DeviceProgramError as error:
@@ -170,7 +187,7 @@ class TileMachine(Machine):
             raise place.fault(
                 f"gathers more than tile {error} of ipu {ipu} has room for above its variables ({self.tile_bytes} B)"
             ) from error
-        self._prepared[op] = made, preparation.num_bytes
+        self._prepared[group.op, replica] = made, preparation.num_bytes
         while sum(size for _, size in self._prepared.values()) > KEPT_BYTES and len(self._prepared) > 1:
             self._prepared.popitem(last=False)
         return made
@@ -195,25 +212,34 @@ class TileMachine(Machine):
             found[tensor] = numbers.reshape(-1)
         return found
 
-    def _run_set(self, group: VertexGroup, made: PreparedSet, fields: Mapping[Tensor, Variable], place: Place) -> None:
-        """Run the vertices of a set on all replicas."""
+    def _run_set(
+        self, group: VertexGroup, sets: Sequence[PreparedSet | None], fields: Mapping[Tensor, Variable], place: Place,
+    ) -> None:
+        """Run the vertices of a set on all replicas, on each its own."""
         variables = set(fields.values())
         operands = {fields[tensor] for tensor in group.op.inputs}
+        divided = {fields[tensor] for tensor in group.op.outputs if group.is_divided(tensor, fields[tensor])}
+        first = sets[0]
+        assert first is not None
         slots: dict[Held, int] = {}
-        for field in made.reads:
+        for field in first.reads:
             held = field.source
             if held.variable in variables and held not in slots:
-                slots[held] = self._slot_read(held.variable, place, group.op)
-        for field in made.writes:
+                slots[held] = self._slot_read(held.variable, place, group)
+        for field in first.writes:
             variable = field.source.variable
             if variable is None:
                 continue
             key = (variable, place.moment)
             if key not in self._entered:
-                self._entered[key] = self.stores.enter(variable, place, keeps=variable in operands)
+                self._entered[key] = self.stores.enter(
+                    variable, place, keeps=variable in operands, shares=variable in divided,
+                )
             slots[field.source] = self._entered[key]
             self._unsynced[variable] = place.step
-        for replica in range(self.executable.replicas):
+        for replica, made in enumerate(sets):
+            if made is None:
+                continue  # there are fewer shares than replicas
             memory = self.stores.memory(next(iter(variables)).ipu, replica)
             run = _Run(self, memory, slots, place)
             run.move(move for field in made.reads for move in field.moves)
@@ -233,16 +259,17 @@ class TileMachine(Machine):
             if stream.numbering is Numbering.VERTEX:
                 words[:, number, 0] = [common.forked(int(vertex)).seed for vertex in alike.vertices]
             elif stream.numbering is Numbering.RANGE:
-                first = made.writes[0].region.begin[made.writes[0].region.first[alike.vertices]]
+                region = made.writes[0].region
+                first = made.first + region.begin[region.first[alike.vertices]]
                 words[:, number, 2] += first.astype(np.uint64) << np.uint64(32)
         return words.view(np.int64)
 
-    def _slot_read(self, variable: Variable | None, place: Place, op: Op) -> int:
+    def _slot_read(self, variable: Variable | None, place: Place, group: VertexGroup) -> int:
         assert variable is not None
         entered = self._entered.get((variable, place.moment))
         if entered is not None:
             return entered
-        return self.stores.slot_read(variable, place, shares=op.kind in OVERWRITES)
+        return self.stores.slot_read(variable, place, shares=group.over_shares or group.op.kind in OVERWRITES)
 
     def _room(self, num_bytes: int) -> np.ndarray:
         """Return scratch of so many bytes, aligned."""
@@ -321,7 +348,7 @@ class _Run:
         ]
         bases.append(np.full(len(alike.vertices), scratch.ctypes.data, np.int64))
         bases.append(words.ctypes.data + np.arange(len(alike.vertices)) * words[:1].nbytes)
-        tables = [_RunTable(made.writes[number].region) for number in alike.kernel.rounded]
+        tables = [_RunTable(made.writes[number].region, made.first) for number in alike.kernel.rounded]
         bases += [base for table in tables for base in table.bases(alike.vertices)]
         places = np.ascontiguousarray(np.stack(bases, axis=1)[:, alike.field] + alike.offset)
         try:
@@ -341,11 +368,12 @@ class _RunTable:
 
     Args:
         region: The region.
+        shift: What is added to numbers of elements.
     """
 
-    def __init__(self, region: Region) -> None:
+    def __init__(self, region: Region, shift: int) -> None:
         self.first = region.first
-        self.runs = np.stack((region.begin, region.count, region.stride), axis=1).astype(np.int64, order="C")
+        self.runs = np.stack((region.begin + shift, region.count, region.stride), axis=1).astype(np.int64, order="C")
         self.counts = np.diff(region.first).astype(np.int64)
 
     def bases(self, vertices: Numbers) -> tuple[Numbers, Numbers]:

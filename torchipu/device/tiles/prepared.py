@@ -50,12 +50,14 @@ class PreparedSet:
         reads: What they read.
         writes: What they write.
         alike: Vertices by what they compute.
+        first: Element of the op's results that the first one here is, where a replica has a share.
     """
 
     tiles: Numbers
     reads: tuple[Field, ...]
     writes: tuple[Field, ...]
     alike: tuple[Alike, ...]
+    first: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -75,10 +77,12 @@ class Preparation:
         op: The op.
         held: Where the value of a variable lies.
         variables: Of operands and results by tensor.
-        numbering: For operands whose elements lie in another order than theirs: the element of the variable for each.
+        numbering: For operands and results whose elements lie in another order than theirs, or are a share of all: the
+            element of the variable for each.
         arena: Memory for what is gathered and handed on.
         tile_bytes: Memory of a tile.
         new_owner: Gives the number that marks the bytes of a new value.
+        first: Element of the whole results that the op's first one is.
     """
 
     op: Op
@@ -88,6 +92,7 @@ class Preparation:
     arena: Arena
     tile_bytes: int
     new_owner: Callable[[str], int]
+    first: int = 0
     partials: dict[str, Partials] = field(default_factory=dict)
     num_bytes: int = 0
 
@@ -125,7 +130,7 @@ class Preparation:
         takes_turns = all(_may_overwrite(op) for kind in alike for op in kind.code.ops)
         reads = tuple(self._read(fields, region, writes, takes_turns) for region in vertices.reads)
         self.arena.height[:] = before
-        prepared = PreparedSet(vertices.tiles, reads, writes, alike)
+        prepared = PreparedSet(vertices.tiles, reads, writes, alike, self.first)
         _refuse_races(prepared, self.op, self.tile_bytes)
         return prepared
 
@@ -193,6 +198,8 @@ class Preparation:
             raise DeviceProgramError(f"two vertices of {self.op.target} write the same element of {region.name!r}")
         if tensor is not None:
             held = self.held(self.variables[tensor])
+            if tensor in self.numbering:
+                elements = self.numbering[tensor][elements]
             self._refuse_beyond(region, elements, held.num_elements)
             return self._counted(fields.write(region, held, elements))
         held = self._partials(fields, region, elements)

@@ -74,15 +74,16 @@ class TileStores(Stores):
         return self._names[owner]
 
     # ------------------------------------------------------------------ vertices
-    def enter(self, variable: Variable, at: Place, *, keeps: bool) -> int:
+    def enter(self, variable: Variable, at: Place, *, keeps: bool, shares: bool = False) -> int:
         """Begin to write a variable for a moment, element by element, and return its slot.
 
         Args:
             variable: The variable.
             at: Where it is written.
             keeps: Whether what is there stays, to be overwritten in place.
+            shares: Whether each replica writes no more than its share.
         """
-        number = self._begin(variable, at).number
+        number = self._begin(variable, at, is_share=shares).number
         if not keeps:
             held = self.held(variable)
             places = self._places(held, number)

@@ -53,12 +53,31 @@ class Heads:
         """Return the elements of what has a number for each query and key."""
         return line(step, self.queries * self.keys, inputs)
 
-    def of_keys(self, step: int, inputs: int) -> FactorElements:
-        """Return the elements of what has a vector for each key, which heads of queries may share."""
-        shared = self.heads // self.key_heads
+    @property
+    def shared(self) -> int:
+        """Heads of queries that share the keys and values of one."""
+        return self.heads // self.key_heads
+
+    def of_sharers(self, size: int, step: int, inputs: int) -> FactorElements:
+        """Return the elements of what the heads that share keys have, one head's queries behind the other's.
+
+        Args:
+            size: Elements of a head.
+            step: From one position or output to the next.
+            inputs: From one query to the next.
+        """
 
         def elements(groups: Numbers, across: Numbers, summands: Numbers, phase: int) -> Numbers:
-            head = groups // self.heads * self.key_heads + groups % self.heads // shared
+            member, query = np.divmod(summands, self.queries)
+            return (groups * self.shared + member) * size + across * step + query * inputs
+
+        return elements
+
+    def of_keys(self, step: int, inputs: int) -> FactorElements:
+        """Return the elements of what has a vector for each key, which heads of queries may share."""
+
+        def elements(groups: Numbers, across: Numbers, summands: Numbers, phase: int) -> Numbers:
+            head = groups // self.shared
             return head * (self.keys * self.width) + across * step + summands * inputs
 
         return elements
@@ -98,22 +117,22 @@ def gradients(op: Op) -> Multiplication:
 
 
 def value_gradient(op: Op) -> Multiplication:
-    """Return the gradient of the values."""
+    """Return the gradient of the values: a sum over the queries of all heads that share them."""
     h = Heads.of(op)
     return Multiplication(
-        Factor(PROBABILITIES, h.of_scores(1, h.keys), inputs_first=True, dtype=DType.FLOAT),
-        Factor("grad_out", h.of_queries(1, h.width), inputs_first=True), h.queries, "out2",
-        plane(h.keys * h.width, h.width, 1),
+        Factor(PROBABILITIES, h.of_sharers(h.queries * h.keys, 1, h.keys), inputs_first=True, dtype=DType.FLOAT),
+        Factor("grad_out", h.of_sharers(h.queries * h.width, 1, h.width), inputs_first=True), h.queries * h.shared,
+        "out2", plane(h.keys * h.width, h.width, 1), groups=h.batch * h.key_heads,
     )
 
 
 def key_gradient(op: Op) -> Multiplication:
-    """Return the gradient of the keys."""
+    """Return the gradient of the keys; see ``value_gradient``."""
     h = Heads.of(op)
     return Multiplication(
-        Factor(SCORE_GRADIENTS, h.of_scores(1, h.keys), inputs_first=True, dtype=DType.FLOAT),
-        Factor("query", h.of_queries(1, h.width), inputs_first=True), h.queries, "out1",
-        plane(h.keys * h.width, h.width, 1), alpha=_scale(op),
+        Factor(SCORE_GRADIENTS, h.of_sharers(h.queries * h.keys, 1, h.keys), inputs_first=True, dtype=DType.FLOAT),
+        Factor("query", h.of_sharers(h.queries * h.width, 1, h.width), inputs_first=True), h.queries * h.shared,
+        "out1", plane(h.keys * h.width, h.width, 1), alpha=_scale(op), groups=h.batch * h.key_heads,
     )
 
 
@@ -143,8 +162,11 @@ def softmax(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
         value = _masked(written, op, sizes)
         probabilities = written.unary("_safe_softmax", value, dim=1)
         attrs: dict[str, object] = {"dim": (1,), "keepdim": False}
-        logarithms = written.run("aten.logsumexp.default", [(op.outputs[1].dtype, sizes)], attrs, self=value)
-        return written.graph([probabilities, *logarithms])
+        (sums,) = written.run("aten.logsumexp.default", [(DType.FLOAT, sizes[:1])], attrs, self=value)
+        # Of queries whose keys are all masked it counts as 0, so that backward finds probabilities of 0.
+        is_empty, zero = written.compared("eq", sums, -math.inf), written.full(0.0, DType.FLOAT)
+        logarithms = written.chosen(is_empty, zero, sums, DType.FLOAT)
+        return written.graph([probabilities, logarithms], [DType.FLOAT, op.outputs[1].dtype])
 
     keys = Heads.of(op).keys
     writes = ranges(PROBABILITIES, begin * keys, end * keys, DType.FLOAT), ranges("out1", begin, end)

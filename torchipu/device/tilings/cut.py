@@ -52,6 +52,10 @@ class Cut:
             at_once=(*self.at_once[:3], ceil_div(share, self.parts[INPUTS])),
         )
 
+    def with_groups(self, groups: int) -> Cut:
+        """Return the same splits of fewer groups: the vertices of those that are left out have nothing."""
+        return replace(self, sizes=(groups, *self.sizes[1:]))
+
     def step(self, part: int) -> Four | None:
         """Return the step along each dimension that a part is; None where all is done."""
         if part >= np.prod(self.parts):

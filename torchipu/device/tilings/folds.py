@@ -39,7 +39,22 @@ def by(target: str, *, dims: Dims, as_list: bool = True) -> Reducing:
 
 def squares(op: Op) -> Reduction:
     """Return the reduction of all elements to the sum of their squares, a float on the tiles."""
+    given = op.inputs[0]
+    return _squares(given.num_elements, Taken(operand_labels(op)[0], given.dtype), Taken("out", DType.FLOAT), "sums")
 
+
+def sum_of_squares(elements: int, read: Taken, name: str) -> Reduction:
+    """Return the reduction of a value to the sum of its squares, which later sets of the op read as partials.
+
+    Args:
+        elements: Of the value.
+        read: The value.
+        name: Of the sum.
+    """
+    return _squares(elements, read, Taken(name, DType.FLOAT, is_partial=True), f"{name} of pieces")
+
+
+def _squares(elements: int, read: Taken, made: Taken, sums: str) -> Reduction:
     def begin(code: Code, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
         value = code.cast(values[0], DType.FLOAT)
         return [code.summed(code.binary("mul", value, value))]
@@ -47,9 +62,7 @@ def squares(op: Op) -> Reduction:
     def join(code: Code, values: list[Tensor], types: Sequence[DType], span: int) -> list[Tensor]:
         return [code.summed(values[0])]
 
-    given = op.inputs[0]
-    table = rows_of((given.num_elements,), (0,))
-    return Reduction(table, (Taken(operand_labels(op)[0], given.dtype),), (Taken("out", DType.FLOAT),), begin, join)
+    return Reduction(rows_of((elements,), (0,)), (read,), (made,), begin, join, ((sums, DType.FLOAT),))
 
 
 def mean(*, dims: Dims) -> Reducing:

@@ -204,6 +204,25 @@ def scatter(op: Op) -> Update:
     )
 
 
+def unpooled(op: Op) -> Update:
+    """Put values into images, where the indices say."""
+    index, values, result = op.needed("indices"), op.needed("self"), op.outputs[0]
+    dimensions = int(op.kind.removeprefix("max_unpool")[0])
+    images = prod(result.shape[: len(result.shape) - dimensions])
+    shape, chosen = (images, result.num_elements // images), (images, index.num_elements // images)
+
+    def join(code: Code, base: Tensor, number: Tensor, source: Tensor | None, before: int) -> Tensor:
+        attrs = {"dim": 1}
+        return code.run(
+            "aten.scatter.src", [(base.dtype, base.shape)], attrs, self=base, index=number, src=source,
+        )[0]
+
+    return Update(
+        _around("out", shape, 1, shape[1]), (Index(_around("indices", chosen, 1, chosen[1]), index, shape[1]),),
+        _around("self", chosen, 1, chosen[1]), values, join, has_old=False,
+    )
+
+
 def _added_or_put(op: Op) -> Join:
     """Return code that writes rows of lines, or adds them where the op accumulates."""
 

@@ -215,6 +215,7 @@ class Update:
         tensor: The operand that it is.
         join: ``(code, base, number, source or None, place of the first row) -> result``: the op on
             ``[lines, places]``, whose rows may be fewer, with one before and one behind them that nobody reads.
+        has_old: Whether ``self``, if there is one, is what the result was before; else it was zero.
     """
 
     result: Lines
@@ -222,6 +223,7 @@ class Update:
     source: Lines | None
     tensor: Tensor | None
     join: Join
+    has_old: bool = True
 
 
 def prepared(update_of: Callable[[Op], Update]) -> Callable[[Op, TileMapping, int], VertexSet]:
@@ -233,8 +235,8 @@ def prepared(update_of: Callable[[Op], Update]) -> Callable[[Op, TileMapping, in
 
     def tiling(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
         tiles, begin, end = one_a_run(runs)
-        result, old = op.outputs[0], op.operand("self")
-        lines = update_of(op).result
+        update, result = update_of(op), op.outputs[0]
+        lines, old = update.result, op.operand("self") if update.has_old else None
         places = _left_out(lines, result.num_elements)
         low, high = np.searchsorted(places, begin), np.searchsorted(places, end)
         kept = listed("out", np.concatenate([places[b:e] for b, e in zip(low, high, strict=True)]), high - low)

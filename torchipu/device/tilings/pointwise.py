@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from torchipu.device.tiles.layout import is_wide
 from torchipu.device.tilings.code import Code
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping
 from torchipu.ir.region import Numbers, Region, everything, listed, ranges
-from torchipu.ir.types import Role
 from torchipu.ir.vertices import Sizes, VertexSet, one_a_run
 from torchipu.optable.spec import spec_of
 
@@ -76,8 +76,8 @@ def operand_region(label: str, operand: Tensor, result: Tensor, begin: Numbers, 
 
 def _is_shared_out(operand: Tensor, result: Tensor) -> bool:
     """Whether each vertex reads its own elements of an operand, and not all there are."""
-    if operand.role is Role.HYPERPARAMETER:
-        return False  # as many words as it has a weight may have elements
+    if is_wide(operand):
+        return False  # as many words as hyper-parameters have a weight may have elements
     if operand.num_elements == 1 or operand.num_elements == result.num_elements:
         return operand.num_elements != 1 or result.num_elements == 1
     try:

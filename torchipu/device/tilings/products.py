@@ -80,6 +80,7 @@ class Multiplication:
             elements of the right operand. Empty where there are no phases.
         attrs: Of the product that a vertex computes.
         target: Of the product that a vertex computes.
+        groups: How many there are; None for as many as the product was cut up for.
     """
 
     left: Factor
@@ -94,6 +95,12 @@ class Multiplication:
     phases: tuple[int, ...] = ()
     attrs: dict[str, object] = field(default_factory=dict)
     target: str = "aten.bmm.default"
+    groups: int | None = None
+
+    def of(self, cut: Cut) -> Cut:
+        """Return how the product is cut up that has been planned as another one with as many results."""
+        cut = cut.with_inputs(self.inputs)
+        return cut if self.groups is None else cut.with_groups(self.groups)
 
     @property
     def sums(self) -> str:
@@ -168,7 +175,7 @@ def multiply(describe: Describe, cut: Cut, op: Op, runs: TileMapping, part: int)
         part: Which blocks they take.
     """
     product = describe(op)
-    cut = cut.with_inputs(product.inputs)
+    cut = product.of(cut)
     step = cut.step(part)
     if step is None:
         return None
@@ -205,7 +212,7 @@ def add_sums(describe: Describe, cut: Cut, op: Op, runs: TileMapping, part: int)
         part: The only one.
     """
     product = describe(op)
-    cut = cut.with_inputs(product.inputs)
+    cut = product.of(cut)
     held = _Held(op, product)
     offset, results = _room(cut)
     tiles_of_inputs = cut.splits[INPUTS]

@@ -11,7 +11,7 @@ from torchipu.device.tilings.code import Code
 from torchipu.device.tilings.products import Addend, Factor, Multiplication, line, plane
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping
-from torchipu.ir.region import Numbers, listed, ranges
+from torchipu.ir.region import Numbers, Region, listed, ranges
 from torchipu.ir.types import DType
 from torchipu.ir.vertices import Sizes, VertexSet, one_a_run
 
@@ -24,13 +24,14 @@ Body = Callable[["Cells", Mapping[str, Tensor]], Mapping[str, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of a recurrence without a projection, counted in the order of time as the layer sees it.
+    """A step of a recurrence, counted in the order of time as the layer sees it.
 
     Attributes:
         number: Of the step.
         last: The last one.
         batch: Samples.
         hidden: Units.
+        state: Values that it hands to the next one: as many as units, or what these are projected to.
         cell: What the layer computes.
         reverse: Whether it runs from the last step to the first.
     """
@@ -39,8 +40,10 @@ class Step:
     last: int
     batch: int
     hidden: int
+    state: int
     cell: str
     reverse: bool
+    projects: bool
 
     @property
     def gates(self) -> int:
@@ -59,24 +62,57 @@ class Step:
     # ------------------------------------------------------------------ products
     def product(self, op: Op) -> Multiplication:
         """Return the product of the state before the step with the weights."""
-        state = Factor("h0", line(self.hidden, 0, 1))
+        state = Factor("h0", line(self.state, 0, 1))
         if self.number:
-            state = Factor(f"state {self.number - 1}", line(self.hidden, 0, 1), dtype=DType.FLOAT)
+            state = Factor(f"state {self.number - 1}", line(self.state, 0, 1), dtype=DType.FLOAT)
         bias = None if op.operand("bias") is None else Addend("bias", plane(0, 0, 1), (False, False, True))
         return Multiplication(
-            state, Factor("weight", line(self.hidden, 0, 1)), self.hidden, f"products {self.number}",
+            state, Factor("weight", line(self.state, 0, 1)), self.state, f"products {self.number}",
             plane(0, self.gates * self.hidden, 1), addend=bias, dtype=DType.FLOAT,
         )
 
+    def projected(self, op: Op) -> Multiplication:
+        """Return the projection of the units to the state: to the result by itself where no step comes after it."""
+        is_last, first = self.number == self.last, self.row(self.number) * self.batch * self.state
+
+        def elements(groups: Numbers, positions: Numbers, outputs: Numbers) -> Numbers:
+            return (first if is_last else 0) + groups * 0 + positions * self.state + outputs
+
+        return Multiplication(
+            Factor(f"units {self.number}", line(self.hidden, 0, 1), dtype=DType.FLOAT),
+            Factor("projection", line(self.hidden, 0, 1)), self.hidden, "out" if is_last else f"state {self.number}",
+            elements, dtype=None if is_last else DType.FLOAT,
+        )
+
+    def gradient_projected(self, op: Op) -> Multiplication:
+        """Return the gradient of the units of that of the state."""
+        if self.number == self.last:
+            first = self.row(self.number) * self.batch * self.state
+            left = Factor("grad_outputs", line(self.state, 0, 1, first))
+        else:
+            left = Factor(f"state gradients {self.number + 1}", line(self.state, 0, 1), dtype=DType.FLOAT)
+        return Multiplication(
+            left, Factor("projection", line(1, 0, self.hidden), inputs_first=True), self.state,
+            f"unit gradients {self.number}", plane(0, self.hidden, 1), dtype=DType.FLOAT,
+        )
+
     def gradient_product(self, op: Op) -> Multiplication:
-        """Return the gradient of the state before the step."""
-        width = self.gates * self.hidden
-        direct = Addend(f"direct {self.number}", plane(0, self.hidden, 1), (False, True, True), dtype=DType.FLOAT)
+        """Return the gradient of the state before the step: with a projection, all of it."""
+        width, addend = self.gates * self.hidden, None
+        if self.cell == "gru":
+            addend = Addend(f"direct {self.number}", plane(0, self.hidden, 1), (False, True, True), dtype=DType.FLOAT)
+        elif self.projects and self.number:
+            first = self.row(self.number - 1) * self.batch * self.state
+            addend = Addend(
+                "grad_outputs",
+                lambda groups, positions, outputs: first + 0 * groups + positions * self.state + outputs,
+                (False, True, True),
+            )
         return Multiplication(
             Factor(f"gates {self.number}", line(width, 0, 1), dtype=DType.FLOAT),
-            Factor("weight", line(1, 0, self.hidden), inputs_first=True), width,
-            f"state gradients {self.number}" if self.number else "out2", plane(0, self.hidden, 1),
-            addend=direct if self.cell == "gru" else None, dtype=DType.FLOAT if self.number else None,
+            Factor("weight", line(1, 0, self.state), inputs_first=True), width,
+            f"state gradients {self.number}" if self.number else "out2", plane(0, self.state, 1), addend=addend,
+            dtype=DType.FLOAT if self.number else None,
         )
 
     # ------------------------------------------------------------------ cells
@@ -90,8 +126,13 @@ class Step:
             made.read("c", f"cell {self.number - 1}" if self.number else "c0", partial=self.number > 0)
         if self.cell == "gru":
             made.read("before", f"state {self.number - 1}" if self.number else "h0", partial=self.number > 0)
-        made.write("out", "out", self.row(self.number))
-        made.write("state", f"state {self.number}", partial=True)
+        if self.projects:
+            made.write("state", f"units {self.number}", partial=True)
+            if self.number:
+                made.hand_on(f"state {self.number - 1}", DType.FLOAT, 0, "out", self.row(self.number - 1))
+        else:
+            made.write("out", "out", self.row(self.number))
+            made.write("state", f"state {self.number}", partial=True)
         for kept in range(self.kept):
             made.write(f"kept{kept}", "out2", self.row(self.number), self.kept, kept)
         if self.cell == "lstm":
@@ -104,9 +145,16 @@ class Step:
     def gradient_cells(self, op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
         """Return vertices that make the gradients of the sums of gates."""
         made, here = _Fields(self, op, runs), self.row(self.number)
-        made.read("dy", "grad_outputs", here)
-        if self.number < self.last:
-            made.read("dh", f"state gradients {self.number + 1}", partial=True)
+        if self.projects:
+            made.read("dy", f"unit gradients {self.number}", partial=True)
+            if self.number == self.last:
+                made.hand_on("grad_outputs", op.needed("grad_outputs").dtype, here, "out1", here, partial=False)
+            else:
+                made.hand_on(f"state gradients {self.number + 1}", DType.FLOAT, 0, "out1", here)
+        else:
+            made.read("dy", "grad_outputs", here)
+            if self.number < self.last:
+                made.read("dh", f"state gradients {self.number + 1}", partial=True)
         for kept in range(self.kept):
             made.read(f"kept{kept}", "kept", here, self.kept, kept)
         if self.cell == "lstm":
@@ -150,6 +198,27 @@ class _Fields:
         self.sample, self.unit = np.divmod(np.arange(step.batch * step.hidden, dtype=np.int64), step.hidden)
         self.given: dict[str, tuple[str, Numbers, DType, bool]] = {}
         self.made: dict[str, tuple[str, Numbers, DType, bool]] = {}
+        self.handed: tuple[Region, Region, DType, DType] | None = None
+        self.shares = np.zeros_like(self.counts)
+
+    def hand_on(self, name: str, dtype: DType, row: int, to: str, to_row: int, *, partial: bool = True) -> None:
+        """Let vertices copy a row of the states, each its share, to that of a result.
+
+        Args:
+            name: Of what is copied.
+            dtype: Its element type.
+            row: Of the time.
+            to: Label of the result.
+            to_row: Of the time.
+            partial: Whether it is handed on by an earlier set.
+        """
+        size = self.step.batch * self.step.state
+        borders = np.arange(len(self.counts) + 1) * size // len(self.counts)
+        begin, end = borders[:-1], borders[1:]
+        result = self.op.outputs[int(to[3:] or 0)].dtype
+        read = ranges(name, begin + row * size, end + row * size, dtype if partial else None)
+        self.shares = end - begin
+        self.handed = read, ranges(to, begin + to_row * size, end + to_row * size), dtype, result
 
     def read(self, key: str, name: str, row: int = 0, width: int = 1, place: int = 0, *, partial: bool = False) -> None:
         """Let vertices read the value of a place among ``width`` of each unit, in a row of the time."""
@@ -176,6 +245,9 @@ class _Fields:
             ]
             for fields in (self.given, self.made)
         )
+        if self.handed is not None:
+            reads.append(self.handed[0])
+            writes.append(self.handed[1])
         nobody = np.zeros_like(self.counts)
         empty = [number for number, tensor in enumerate(self.op.outputs) if not tensor.num_elements]
         reads += [ranges(operand_labels(self.op)[0], nobody, nobody)] if empty else []
@@ -183,13 +255,16 @@ class _Fields:
 
         def code(sizes: Sizes) -> Graph:
             cells = Cells()
-            given = {key: cells.given(dtype, *sizes) for key, (_, _, dtype, _) in self.given.items()}
+            given = {key: cells.given(dtype, *sizes[:1]) for key, (_, _, dtype, _) in self.given.items()}
+            handed = [cells.given(self.handed[2], *sizes[1:])] if self.handed is not None else []
             nothing = [cells.given(self.op.inputs[0].dtype, 0)] if empty else []
             values = body(cells, given)
             made = [cells.copied(values[key], dtype) for key, (_, _, dtype, _) in self.made.items()]
+            if self.handed is not None:
+                made.append(cells.copied(handed[0], self.handed[3]))
             return cells.graph([*made, *nothing * len(empty)])
 
-        return VertexSet(self.tiles, tuple(reads), tuple(writes), self.counts.reshape(-1, 1), code)
+        return VertexSet(self.tiles, tuple(reads), tuple(writes), np.stack((self.counts, self.shares), 1), code)
 
 
 class Cells(Code):
