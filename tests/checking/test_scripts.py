@@ -35,9 +35,10 @@ training = poptorch.trainingModel(model, options, poptorch.optim.SGD(model.param
 for _ in range(2):
     training(x, labels)
 torchipu.InferenceStep(Classifier().eval())(x)
-if "scales" in sys.argv:
-    model, scaling = Classifier().half(), torchipu.Options(automatic_loss_scaling=True, gradient_accumulation=4)
-    torchipu.TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), scaling)(x.half(), labels)
+if "shares" in sys.argv:
+    model, shared = Classifier(), torchipu.TensorLocation(replicated_sharding=True)
+    options = torchipu.Options(replicas=2, optimiser_state_location=shared)
+    torchipu.TrainStep(model, poptorch.optim.LAMB(model.parameters(), lr=0.1), options)(x, labels)
 if "fails" in sys.argv:
     raise RuntimeError("of this script")
 """
@@ -60,9 +61,9 @@ def test_each_step_is_checked_once(script: str, capsys: pytest.CaptureFixture[st
 
 
 def test_what_cannot_be_checked_is_named_with_its_reason(script: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", script, "scales"]) == 0
+    assert main(["check", script, "shares"]) == 0
     out = capsys.readouterr().out
-    assert "training of Classifier: not checked: there is nothing independent to compute ipu." in out
+    assert "training of Classifier: not checked: ipu.lamb.default scales by norms of whole weights" in out
 
 
 def test_a_difference_is_told_with_op_and_line(

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 import numpy as np
+import torch
 
 from torchipu._kernels.table.random import RANDOM_BITS, RANDOM_ITEM
+from torchipu.fp8.codes import quantise_by
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.random_streams import ROUNDS_TO_NEAREST, Words
@@ -213,8 +215,17 @@ def _choice(op: Op, inputs: Sequence[Array], words: Words) -> list[Array]:
     return [np.stack(made).reshape(op.outputs[0].shape).astype(np.int64)]
 
 
+def _bytes(op: Op, inputs: Sequence[Array], words: Words) -> list[Array]:
+    """Round to floats of 8 bits by the bits that round halves."""
+    value = torch.from_numpy(inputs[0].astype(np.float32))
+    random = torch.from_numpy(_rounding_bits(words, value.numel()).reshape(value.shape) * 2.0**-16)
+    made = quantise_by(value, op.text("format"), op.integer("scale"), op.flag("saturates"), random)
+    return [made.numpy()]
+
+
 _BY_KIND: dict[str, Callable[[Op, Sequence[Array], Words], list[Array]]] = {
     "native_dropout": _dropout, "dropout": _dropout, "bernoulli": _bernoulli, "rand": _between, "uniform": _between,
     "randn": _normal, "normal_functional": _normal, "normal": _normal, "exponential": _exponential,
     "randint": _integers, "randperm": _permutation, "multinomial": _choice,
+    "fp8_quantise_stochastically": _bytes,
 }

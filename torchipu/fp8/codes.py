@@ -55,11 +55,24 @@ def quantise_to_nearest(value: Tensor, format: str, scale: int, saturates: bool)
 def quantise_stochastically(value: Tensor, format: str, scale: int, saturates: bool) -> Tensor:
     """Return bytes, rounded stochastically; see `quantise`."""
     check(format, scale)
+    return quantise_by(value, format, scale, saturates, torch.rand(value.shape, dtype=torch.float64))
+
+
+def quantise_by(value: Tensor, format: str, scale: int, saturates: bool, random: Tensor) -> Tensor:
+    """Return bytes, rounded up where a number in [0, 1) is at least what would be added; see `quantise`.
+
+    Args:
+        value: Half or float.
+        format: As for `quantise`.
+        scale: As for `quantise`.
+        saturates: Whether overflows become the largest.
+        random: Numbers in [0, 1), of the shape of ``value``.
+    """
     scaled = value.double() * 2.0**-scale
     mantissa, bias = MANTISSA_AND_BIAS[format]
     exponent = (torch.frexp(scaled)[1] - 1).clamp(min=1 - bias) - mantissa
     units = torch.ldexp(scaled.abs(), -exponent)
-    rounded = torch.ldexp(torch.floor(units + torch.rand_like(units)), exponent).copysign(scaled)
+    rounded = torch.ldexp(torch.floor(units + random), exponent).copysign(scaled)
     return _encoded(torch.where(scaled.isfinite(), rounded, scaled), format, saturates)
 
 

@@ -66,6 +66,42 @@ def test_halves_are_rounded_by_the_numbers_of_their_elements(target: str) -> Non
     assert [result.has_same_bits for result in found.results[:4]] == [True] * 4
 
 
+@pytest.mark.parametrize("name", ["F143", "F152"])
+def test_bytes_are_rounded_by_the_numbers_of_their_elements(name: str) -> None:
+    class Bytes(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torchipu.fp8.quantise(x, name, stochastic=True)
+
+    torch.manual_seed(1)
+    found = torchipu.check(Bytes(), torch.randn(13, 129) * 3, options=torchipu.Options(seed=3))
+    assert found.is_equal, str(found)
+    assert found.results[0].has_same_bits
+
+
+def test_replicas_round_their_shares_by_the_numbers_of_the_whole() -> None:
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(7, 9), torch.nn.Tanh(), torch.nn.Linear(9, 5)).half()
+    shared = torchipu.TensorLocation(replicated_sharding=True)
+    options = torchipu.Options(
+        seed=3, stochastic_rounding=True, replicas=2, gradient_accumulation=2, weight_location=shared,
+        optimiser_state_location=shared,
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    class Loss(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.model(x).float().square().mean()
+
+    found = torchipu.check(Loss(), torch.randn(8, 7).half(), optimizer=optimizer, options=options)
+    assert found.is_equal, str(found)
+    assert not found.whole
+    assert sum(result.has_same_bits for result in found.results) > len(found.results) // 2
+
+
 def test_a_loop_draws_other_bits_in_each_trip() -> None:
     class Loop(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> Any:
