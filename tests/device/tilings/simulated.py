@@ -13,7 +13,8 @@ import torch
 from torchipu._kernels.abi import run_vertices
 from torchipu.device.tiles.kernels import TileKernel, tile_kernel
 from torchipu.device.tiles.layout import BITS, is_wide
-from torchipu.emulation.eager import OWN, computed
+from torchipu.emulation.eager import computed
+from torchipu.emulation.own_ops import OWN
 from torchipu.ir.graph import Graph, Op, operand_labels
 from torchipu.ir.program import Execute, VertexGroup, leaves_of
 from torchipu.ir.region import PAD, Region, are_distinct

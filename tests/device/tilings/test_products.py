@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import torchipu
+import torchipu.capture.recurrence  # its ops
 from tests.device.tilings.judged import Judged, judge
 from tests.device.tilings.simulated import simulate
 from torchipu.device.tiles.layout import BITS
