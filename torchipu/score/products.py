@@ -180,20 +180,16 @@ def cycles(row: Row) -> Prediction:
 def tile_bytes(row: Row, *, with_gap: bool) -> Prediction:
     """Predict the bytes of the fullest tile.
 
-    The vendor's number counts the hole below the region of interleaved memory, where operands of the matrix unit have to
-    lie. The model has no such hole; with ``with_gap`` it is added here: all but code and stacks lies in that region, as
-    far as it has room.
+    The vendor's number counts the hole below the region of interleaved memory, in which operands of the matrix unit have
+    to lie. The model has no such hole; with ``with_gap`` a tile is as full as its operands reach from there.
     """
     outcome = outcome_of_row(row)
     split = {name: float(count) for name, count in outcome.bytes_by_category.items() if count}
     if not with_gap:
         return Prediction(outcome.tile_bytes, split)
     target = lookup_target(MACHINES[row.line.text("target")])
-    first = sum(outcome.bytes_by_category[name] for name in ("code", "exchange code", "control", "stacks"))
-    gap = max(0, target.code_region_bytes - first)
-    room = target.tile_memory_bytes - target.code_region_bytes
-    gap = max(0, gap - max(0, outcome.tile_bytes - first - room))
-    return Prediction(outcome.tile_bytes + gap, split | {"gap": float(gap)})
+    reach = target.code_region_bytes + outcome.bytes_by_category["weights"]
+    return Prediction(max(outcome.tile_bytes, reach), split | {"gap": float(max(0, reach - outcome.tile_bytes))})
 
 
 def not_expressed(row: Row) -> NotExpressed:

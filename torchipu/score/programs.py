@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -127,7 +127,7 @@ class Frozen:
         )
 
 
-@lru_cache(maxsize=8)
+@cache
 def _captured(workload: Workload, options: Frozen) -> Graph:
     model = workload.model()
     optimiser = workload.optimiser(model)

@@ -38,8 +38,12 @@ class Line:
             raise RowsError("there is no such column", file=self.file, line=self.number, column=column)
         return self.values[column]
 
-    def number_in(self, column: str) -> float:
+    def number_in(self, column: str, *, or_zero: bool = False) -> float:
         """Return the number in a column, which is above 0: sizes, cycles, bytes and rates are.
+
+        Args:
+            column: Its heading.
+            or_zero: Whether it may be 0, as the cycles of a phase that does nothing.
 
         Raises:
             RowsError: There is no such column, or no such number.
@@ -49,8 +53,8 @@ class Line:
             value = float(written)
         except ValueError:
             value = math.nan
-        if not (value > 0 and math.isfinite(value)):
-            raise RowsError(f"expected a number above 0, got {written!r}", file=self.file, line=self.number,
+        if not (value > 0 or (or_zero and value == 0)) or math.isinf(value):
+            raise RowsError(f"expected a number {'from' if or_zero else 'above'} 0, got {written!r}", file=self.file, line=self.number,
                             column=column)
         return value
 
