@@ -108,7 +108,7 @@ class Frozen:
     iterations: int = 1
     replicas: int = 1
     off_chip: bool = False
-    recompute: str = "auto"
+    recompute: str | tuple[str, ...] = "auto"
     overlap: bool = False
     io_tiles: int = 0
     stochastic: bool = False
