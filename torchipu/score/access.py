@@ -54,7 +54,7 @@ class Gather(Resident):
 
 
 class ScatterAdd(Resident):
-    """Adds ``outputs`` rows up in ``inputs``: as messages along pairs to nodes, of which an interaction block has both."""
+    """Adds ``outputs`` rows up in ``inputs``, as an interaction block adds up messages along pairs at its nodes."""
 
     def __init__(self, inputs: int, features: int, outputs: int) -> None:
         super().__init__(torch.float, x=(outputs, features))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 
 from torchipu.errors import IpuError, OptionsError, RowsError, nearest
 from torchipu.score.kinds import Kind, NotExpressed, Prediction
@@ -99,8 +100,6 @@ def score(
         count: Rows to take, spread evenly over all; None for all.
         seen: Wraps the rows, for instance to show progress.
     """
-    from time import perf_counter
-
     begin = perf_counter()
     results: list[Result] = []
     reasons: list[tuple[Row, str]] = []

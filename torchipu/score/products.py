@@ -88,10 +88,10 @@ class Convolution(OnDevice):
             (side + 2 * pad - kernel) // stride + 1
             for side, pad, kernel, stride in zip(field, self.padding, self.kernel, self.stride, strict=True)
         ]
-        channels = self.in_channels * self.groups
+        channels, out_channels = self.in_channels * self.groups, self.out_channels * self.groups
         return Convolved(
-            self, self.dtype, x=(self.batch, channels, *self.field), g=(self.batch, self.out_channels * self.groups, *out),
-            w=(self.out_channels * self.groups, self.in_channels, *self.kernel),
+            self, self.dtype, x=(self.batch, channels, *self.field), w=(out_channels, self.in_channels, *self.kernel),
+            g=(self.batch, out_channels, *out),
         )
 
 
@@ -121,7 +121,7 @@ class Convolved(Resident):
 def rows(column: str, belongs: Callable[[Line], bool]) -> tuple[Row, ...]:
     """Return the rows of the regression tests that belong to a kind."""
     return tuple(
-        Row(f"{line.text('target')} {line.text('name')}", line.number_in(column), f"{SOURCE}: {line.text('tool')}", line)
+        Row(f"{line.text('target')} {line.text('name')}", line.number_in(column), SOURCE, line)
         for line in lines_of(FILE) if belongs(line)
     )
 
@@ -180,8 +180,8 @@ def cycles(row: Row) -> Prediction:
 def tile_bytes(row: Row, *, with_gap: bool) -> Prediction:
     """Predict the bytes of the fullest tile.
 
-    The vendor's number counts the hole below the region of interleaved memory, in which operands of the matrix unit have
-    to lie. The model has no such hole; with ``with_gap`` a tile is as full as its operands reach from there.
+    The vendor's number counts the hole below the region of interleaved memory, in which operands of the matrix unit
+    have to lie. The model has no such hole; with ``with_gap`` a tile is as full as its operands reach from there.
     """
     outcome = outcome_of_row(row)
     split = {name: float(count) for name, count in outcome.bytes_by_category.items() if count}

@@ -12,7 +12,7 @@ import torch
 from torchipu.compiler import try_graph
 from torchipu.device.memory import tile_memory
 from torchipu.ir.graph import Graph
-from torchipu.options import Options
+from torchipu.options import Options, TensorLocation
 from torchipu.partition.units import with_blocks
 from torchipu.step import InferenceStep, TrainStep
 from torchipu.target import lookup_target
@@ -115,8 +115,6 @@ class Frozen:
 
     def options(self) -> Options:
         """Return the options; what does not fit is told, and is no error."""
-        from torchipu.options import TensorLocation
-
         overlap = "accumulation_loop" if self.overlap else "none"
         return Options(
             target=self.target, partials_type=self.partials, available_memory=dict(enumerate(self.memory)) or None,

@@ -1,4 +1,4 @@
-"""Reads the rows: measurements of others as they lie in ``measured/``, with the place of each for what is wrong there."""
+"""Reads the rows: measurements of others, from ``measured/``; each knows its place, for what is wrong there."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ class Line:
         except ValueError:
             value = math.nan
         if not (value > 0 or (or_zero and value == 0)) or math.isinf(value):
-            raise RowsError(f"expected a number {'from' if or_zero else 'above'} 0, got {written!r}", file=self.file, line=self.number,
-                            column=column)
+            raise RowsError(
+                f"expected a number {'from' if or_zero else 'above'} 0, got {written!r}", file=self.file,
+                line=self.number, column=column,
+            )
         return value
 
     def size_in(self, column: str) -> int:

@@ -13,7 +13,7 @@ from torch import nn
 
 from torchipu.score import stencils
 from torchipu.score.kinds import Kind, NotExpressed, Prediction
-from torchipu.score.models import MASKED_SHARE, RESNET_STAGES, VOCABULARY, Bert, ResNet50, SmallCnn, VisionTransformer
+from torchipu.score.models import MASKED_SHARE, RESNET_STAGES, Bert, ResNet50, SmallCnn, VisionTransformer
 from torchipu.score.programs import Frozen, Outcome, outcome_of
 from torchipu.score.published import lines_of_kinds, row_of
 from torchipu.score.rows import Row
@@ -92,9 +92,8 @@ class Transformer:
         """Return embeddings and head on IPU 0, where they share a weight, and the layers as they are spread."""
         if len(self.layers) == 1:
             return {}
-        return {path: ("embedding", 0) for path in ("words", "positions", "norm")} | spread(self.layers) | {
-            "dense": ("head", 0),
-        }
+        first = dict.fromkeys(("words", "positions", "norm"), ("embedding", 0))
+        return first | spread(self.layers) | {"dense": ("head", 0)}
 
 
 @dataclass(frozen=True)
@@ -209,7 +208,8 @@ def _bert(
 
 def _vit(batch: int, accumulation: int) -> Run:
     return Run(Vit(batch, (3, 3, 3, 3), trains=True), Frozen(
-        "bow", "half", (0.3,) * 4, accumulation=accumulation, replicas=4, off_chip=True, recompute="stage", stochastic=True,
+        "bow", "half", (0.3,) * 4, accumulation=accumulation, replicas=4, off_chip=True, recompute="stage",
+        stochastic=True,
     ))
 
 
