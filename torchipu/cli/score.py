@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from torchipu.score.card import Score, kinds_named, score
 from torchipu.score.catalogue import KINDS
+from torchipu.score.constants import FITTED, Refit, median_error, refitted
 from torchipu.score.page import page as page_of
 from torchipu.score.page import table_of, worst_of, write_csv
 from torchipu.score.rows import Row
@@ -46,8 +47,18 @@ def print_scores(
         with Path(csv).open("w", encoding="utf-8", newline="") as file:
             write_csv(scores, file)
     if page is not None:
-        Path(page).write_text(page_of(scores, worst), encoding="utf-8")
+        Path(page).write_text(page_of(scores, worst, _refits()), encoding="utf-8")
     return scores
+
+
+def _refits() -> tuple[Refit, ...]:
+    """Fit the constants that are fitted without each source in turn."""
+    names = {name for constant in FITTED for name in constant.kinds}
+    if not names:
+        return ()
+    kinds = kinds_named(sorted(names), KINDS)
+    sources = sorted({row.source for kind in kinds for row in kind.rows()})
+    return tuple(refitted(FITTED, sources, partial(median_error, kinds)))
 
 
 def _shown(name: str, rows: Iterable[Row]) -> Iterable[Row]:

@@ -75,6 +75,10 @@ def shifted_softplus(x: torch.Tensor) -> torch.Tensor:
 class Interaction(Resident):
     """SchNet's interaction block (Schuett et al. 2017): messages along pairs, weighted by functions of distance."""
 
+    distances: torch.Tensor
+    gaussians: torch.Tensor
+    ends: torch.Tensor
+
     def __init__(self, nodes: int, features: int, pairs: int) -> None:
         super().__init__(torch.float, x=(nodes, features), distances=(pairs,), gaussians=(pairs, NUM_GAUSSIANS))
         self.register_buffer("ends", torch.zeros(2, pairs, dtype=torch.int64))

@@ -12,6 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from torchipu.score.kinds import Kind, Prediction
+from torchipu.score.programs import forget
+from torchipu.score.statistics import statistics_of
+
 MOST = 10
 """Constants that may be fitted."""
 
@@ -28,7 +32,7 @@ class Constant:
         low: The least that the fit may choose.
         high: The most.
         how: What was minimised, and what was held fixed.
-        put: Sets it to a value, until it is set again.
+        put: Sets it to a value, until it is set again, and empties caches of the compiler that depend on it.
     """
 
     name: str
@@ -73,29 +77,54 @@ def fitted(constant: Constant, loss: Callable[[], float], steps: int = STEPS) ->
         return (low + high) / 2
 
 
+@dataclass(frozen=True, slots=True)
+class Refit:
+    """What is lost on the rows of a source that constants were not fitted to.
+
+    Attributes:
+        source: The source.
+        whole: Loss of its rows with the constants as they are, fitted to all rows.
+        without: The same with the constants as fitted without the source.
+    """
+
+    source: str
+    whole: float
+    without: float
+
+
 def refitted(
-    constants: Sequence[Constant], sources: Sequence[str], loss_without: Callable[[str], Callable[[], float]],
-    loss_of: Callable[[str], float],
-) -> Iterator[tuple[str, float, float]]:
-    """Yield for each source the loss of its rows with the constants as they are, and as fitted without the source.
+    constants: Sequence[Constant], sources: Sequence[str], loss: Callable[[Callable[[str], bool]], float],
+) -> Iterator[Refit]:
+    """Fit the constants without each source in turn, one after another.
 
     Args:
-        constants: Fitted one after another, in this order.
+        constants: In the order in which they are fitted.
         sources: Names of sources.
-        loss_without: Returns the loss over all rows but those of a source.
-        loss_of: Returns the loss over the rows of a source.
+        loss: Of the model as it is set, over the rows of sources for which a function holds.
     """
     for source in sources:
-        whole = loss_of(source)
-        values = []
-        for constant in constants:
-            values.append(fitted(constant, loss_without(source)))
-            constant.put(values[-1])
+        whole = loss(source.__eq__)
         try:
-            yield source, whole, loss_of(source)
+            for constant in constants:
+                value = fitted(constant, lambda source=source: loss(source.__ne__))  # type: ignore[misc]
+                constant.put(value)
+            yield Refit(source, whole, loss(source.__eq__))
         finally:
             for constant in constants:
                 constant.put(constant.value)
+
+
+def median_error(kinds: Sequence[Kind], holds: Callable[[str], bool]) -> float:
+    """Return the median error over the rows of some kinds whose source is one that ``holds``; a loss for fits."""
+    forget()
+    pairs = []
+    for kind in kinds:
+        for row in kind.rows():
+            predicted = kind.predict(row) if holds(row.source) else None
+            if isinstance(predicted, Prediction):
+                pairs.append((predicted.value, row.measured))
+    found = statistics_of(pairs)
+    return found.median if found else 0.0
 
 
 def _at(constant: Constant, value: float, loss: Callable[[], float]) -> float:

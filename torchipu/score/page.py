@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from torchipu.score.card import Result, Score
-from torchipu.score.constants import FITTED, MOST
+from torchipu.score.constants import FITTED, MOST, Constant, Refit
 
 _OPENING = """\
 # Score card
@@ -78,7 +78,8 @@ def table_of(scores: Sequence[Score]) -> Table:
 def worst_of(score: Score, count: int) -> Table:
     """Return the rows of a kind that are furthest off."""
     unit = "fits" if score.kind.is_decision else score.kind.unit
-    table = Table(title=f"{score.kind.name} ({score.kind.title}): furthest off, {unit}", title_justify="left", box=SIMPLE_HEAD)
+    title = f"{score.kind.name} ({score.kind.title}): furthest off, {unit}"
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD)
     for heading in ("row", "measured", "predicted", "error", "split"):
         table.add_column(heading, justify="left" if heading in ("row", "split") else "right", overflow="fold")
     for result in score.worst(count):
@@ -94,24 +95,36 @@ def _worst_cells(score: Score, result: Result) -> tuple[str, ...]:
     return result.row.name, *figures, split_of(result)
 
 
-def page(scores: Sequence[Score], worst: int) -> str:
-    """Return the page in Markdown."""
-    parts = [_OPENING, "\n".join(_markdown(HEADINGS, map(cells, scores))) + "\n", constants()]
+def page(scores: Sequence[Score], worst: int, refits: Sequence[Refit] = ()) -> str:
+    """Return the page in Markdown.
+
+    Args:
+        scores: All kinds.
+        worst: How many of the rows that are furthest off to show.
+        refits: What fits without a source give, where constants are fitted.
+    """
+    parts = [_OPENING, "\n".join(_markdown(HEADINGS, list(map(cells, scores)))) + "\n", constants(FITTED, refits)]
     for score in scores:
         parts += _section(score, worst)
     return "\n".join(parts)
 
 
-def constants() -> str:
+def constants(fitted: Sequence[Constant], refits: Sequence[Refit] = ()) -> str:
     """Return the section on fitted constants."""
-    rows = [(f"`{one.name}`", number(one.value), one.unit, ", ".join(one.kinds), one.how) for one in FITTED]
+    rows = [(f"`{one.name}`", number(one.value), one.unit, ", ".join(one.kinds), one.how) for one in fitted]
     text = "## Fitted constants\n\n"
     if not rows:
         return text + (
-            f"None, of at most {MOST} (`torchipu/score/constants.py`): the model is made of published numbers, each with\n"
-            "its source beside it, and of estimates. The figures above are the same whichever source is left out.\n"
+            f"None, of at most {MOST} (`torchipu/score/constants.py`): the model is made of published numbers, each\n"
+            "with its source beside it, and of estimates. The figures above are the same without any of the sources.\n"
         )
-    return text + "\n".join(_markdown(("constant", "value", "unit", "fitted on", "how"), rows)) + "\n"
+    text += "\n".join(_markdown(("constant", "value", "unit", "fitted on", "how"), rows)) + "\n"
+    left = [(one.source, percent(one.whole), percent(one.without)) for one in refits]
+    if not left:
+        return text
+    return text + "\nMedian error of a source's rows, with constants fitted to all rows, and without these:\n\n" + (
+        "\n".join(_markdown(("source", "fitted to all", "fitted without it"), left)) + "\n"
+    )
 
 
 def _section(score: Score, worst: int) -> Iterator[str]:
@@ -126,7 +139,7 @@ def _section(score: Score, worst: int) -> Iterator[str]:
         yield "\n".join(f"- {count} rows: {reason}." for reason, count in score.reasons_by_count().items()) + "\n"
 
 
-def _markdown(headings: Sequence[str], rows: Iterator[tuple[str, ...]] | Sequence[tuple[str, ...]]) -> Iterator[str]:
+def _markdown(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     yield _line(headings)
     yield _line(["---"] * len(headings))
     for row in rows:

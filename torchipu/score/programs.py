@@ -83,6 +83,11 @@ def outcome_of(workload: Workload, options: Frozen) -> Outcome:
     )
 
 
+def forget() -> None:
+    """Compile again what was compiled, for a constant of the cost model has changed; captures stay."""
+    outcome_of.cache_clear()
+
+
 @dataclass(frozen=True, slots=True)
 class Frozen:
     """Options that rows state, hashable.
@@ -155,8 +160,14 @@ class Resident(torch.nn.Module):
     """A module whose operands are buffers.
 
     Args:
+        dtype: Of all.
         **operands: Shapes by name.
     """
+
+    x: torch.Tensor
+    w: torch.Tensor
+    g: torch.Tensor
+    index: torch.Tensor
 
     def __init__(self, dtype: torch.dtype, **operands: tuple[int, ...]) -> None:
         super().__init__()
