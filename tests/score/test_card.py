@@ -127,17 +127,17 @@ def test_command_tells_a_damaged_file(capsys, monkeypatch):
 
 def test_command_prints_figures_and_writes_page_and_rows(capsys, tmp_path):
     flags = ["--rows", "3", "--worst", "1", "--csv", str(tmp_path / "all.csv"), "--write", str(tmp_path / "score.md")]
-    assert main(["score", "--kind", "amp-vertex", "--kind", "other-tools", *flags]) == 0
+    assert main(["score", "--kind", "amp-vertex", "--kind", "solver", *flags]) == 0
     printed = capsys.readouterr().out
     assert "amp-vertex" in printed
     assert "16 x 16 x 16" in printed
-    assert "other-tools: " in printed
+    assert "solver: " in printed
     written = (tmp_path / "score.md").read_text(encoding="utf-8")
     assert "| amp-vertex | matrix unit, one call | silicon | 3 | 0 |" in written
     with (tmp_path / "all.csv").open(encoding="utf-8", newline="") as file:
         found = list(csv.DictReader(file))
     assert [(one["kind"], bool(one["predicted"]), bool(one["not expressed"])) for one in found] == [
-        ("amp-vertex", True, False)] * 3 + [("other-tools", False, True)] * 3
+        ("amp-vertex", True, False)] * 3 + [("solver", False, True)] * 3
 
 
 def test_percent_has_the_digits_that_say_something():

@@ -13,7 +13,7 @@ from torchipu.score.card import Score, kinds_named, score
 from torchipu.score.catalogue import KINDS
 from torchipu.score.constants import FITTED, Refit, median_error, refitted
 from torchipu.score.page import page as page_of
-from torchipu.score.page import table_of, worst_of, write_csv
+from torchipu.score.page import rows_of, table_of, worst_of, write_csv
 from torchipu.score.rows import Row
 
 
@@ -42,7 +42,7 @@ def print_scores(
         if worst > 0 and one.worst(worst):
             console.print(worst_of(one, worst))
         for reason, count in one.reasons_by_count().items():
-            console.print(f"{one.kind.name}: {count} rows not expressed: {reason}", markup=False, highlight=False)
+            console.print(f"{one.kind.name}: {rows_of(count)} not expressed: {reason}", markup=False, highlight=False)
     if csv is not None:
         with Path(csv).open("w", encoding="utf-8", newline="") as file:
             write_csv(scores, file)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from torchipu.score import access, products, stencils, throughput, vertices
+from torchipu.score import access, products, stencils, throughput, tools, vertices
 
-KINDS = (*vertices.KINDS, *products.KINDS, *access.KINDS, *stencils.KINDS, *throughput.KINDS)
+KINDS = (*vertices.KINDS, *products.KINDS, *tools.KINDS, *access.KINDS, *stencils.KINDS, *throughput.KINDS)

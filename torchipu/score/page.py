@@ -38,6 +38,11 @@ def percent(share: float) -> str:
     return f"{value:.1f} %" if abs(value) < 10 else f"{value:,.0f} %"
 
 
+def rows_of(count: int) -> str:
+    """Return so many rows in words."""
+    return f"{count} row{'s' * (count != 1)}"
+
+
 def number(value: float) -> str:
     """Return a number with three digits or more."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -136,7 +141,7 @@ def _section(score: Score, worst: int) -> Iterator[str]:
         yield "\n".join(_markdown(("row", "measured", "predicted", "error", "split"), rows)) + "\n"
     if score.reasons:
         yield "Not expressed:\n"
-        yield "\n".join(f"- {count} rows: {reason}." for reason, count in score.reasons_by_count().items()) + "\n"
+        yield "\n".join(f"- {rows_of(count)}: {reason}." for reason, count in score.reasons_by_count().items()) + "\n"
 
 
 def _markdown(headings: Sequence[str], rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from torchipu.score.kinds import Kind, NotExpressed, Prediction
+from torchipu.score.kinds import Kind, Prediction
 from torchipu.score.programs import Frozen, OnDevice, Outcome, Resident, outcome_of
 from torchipu.score.rows import FOLDER, Line, Row, lines_of
 from torchipu.target import lookup_target
@@ -192,22 +192,6 @@ def tile_bytes(row: Row, *, with_gap: bool) -> Prediction:
     return Prediction(max(outcome.tile_bytes, reach), split | {"gap": float(max(0, reach - outcome.tile_bytes))})
 
 
-def not_expressed(row: Row) -> NotExpressed:
-    """Say why a tool has no workload."""
-    return NotExpressed(REASONS[row.line.text("tool")])
-
-
-REASONS = {
-    "cholesky": "popsolver's blocked Cholesky has no record: PyTorch's runs as a generic op, at estimated cycles",
-    "matrix_solver": "popsolver's triangular solve has no record: PyTorch's runs as a generic op, at estimated cycles",
-    "oct_conv": "an octave convolution's two resolutions in one tool, whose split PopLibs chooses",
-    "lstm": "the tool's LSTM keeps every state on the device: a workload of it is not written yet",
-    "pooling": "the tool times forward and backward with PopLibs' groups of channels: a workload is not written yet",
-    "reduction": "the tool lays its operand out over the tiles itself, which a model cannot ask for",
-    "embedding": "the tool times look-up and update together: a workload of it is not written yet",
-}
-
-
 MODEL = "IPU Model"
 KINDS = (
     Kind("conv", "convolution: forward, backward, update", "cycles",
@@ -217,8 +201,6 @@ KINDS = (
     Kind("fc", "fully connected, other shapes", "cycles",
          lambda: rows("cycles", lambda line: is_tool(line, "fc") and not is_bert(line)), cycles, MODEL),
     Kind("gemm", "one product", "cycles", lambda: rows("cycles", lambda line: is_tool(line, "gemm")), cycles, MODEL),
-    Kind("other-tools", "other tools of PopLibs", "cycles",
-         lambda: rows("cycles", lambda line: not is_tool(line, *MATRIX_TOOLS)), not_expressed, MODEL),
     Kind("tile", "fullest tile, as the model has it", "bytes",
          lambda: rows("max_tile_bytes_incl_gaps", lambda line: is_tool(line, *MATRIX_TOOLS)),
          lambda row: tile_bytes(row, with_gap=False), MODEL),

@@ -68,7 +68,9 @@ def outcome_of(workload: Workload, options: Frozen) -> Outcome:
     """Capture and compile a workload."""
     chosen = options.options()
     target = lookup_target(chosen.target)
-    graph = _captured(workload, replace(options, target="mk2", memory=()))
+    if options.tiles:
+        target = replace(target, num_tiles=options.tiles)
+    graph = _captured(workload, replace(options, target="mk2", memory=(), tiles=0))
     if workload.blocks():
         graph = with_blocks(graph, workload.blocks())
     micro_batches = max(chosen.gradient_accumulation, chosen.device_iterations)
@@ -104,6 +106,7 @@ class Frozen:
         overlap: Whether inputs and outputs are streamed beside computation.
         io_tiles: Tiles for that.
         stochastic: Whether halves are rounded stochastically.
+        tiles: Tiles of the machine; 0 for all.
     """
 
     target: str = "mk2"
@@ -117,6 +120,7 @@ class Frozen:
     overlap: bool = False
     io_tiles: int = 0
     stochastic: bool = False
+    tiles: int = 0
 
     def options(self) -> Options:
         """Return the options; what does not fit is told, and is no error."""
