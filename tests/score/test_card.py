@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -215,6 +216,19 @@ tile          8  0 1.4867 20.5761 -0.7353
 tile-gap      8  0 0.0767 0.2070 -0.0874
 gather        8  0 0.8628 1.7854 -0.4438
 scatter       8  0 0.8533 2.6841 -0.4038""")
+
+
+@pytest.mark.parametrize("name", ["amp-vertex", "vertex", "fc", "gemm", "pooling"])
+def test_committed_page_has_the_figures_of_this_model(name):
+    page = (Path(__file__).parents[2] / "docs" / "score.md").read_text(encoding="utf-8")
+    committed = next(line for line in page.splitlines() if line.startswith(f"| {name} |"))
+    (kind,) = kinds_named([name], KINDS)
+    assert committed == "| " + " | ".join(cells(score(kind))) + " |", "run: make score"
+
+
+def test_committed_page_has_every_kind():
+    page = (Path(__file__).parents[2] / "docs" / "score.md").read_text(encoding="utf-8")
+    assert [kind.name for kind in KINDS if f"\n## {kind.name}: {kind.title}\n" not in page] == []
 
 
 def test_page_has_a_section_for_each_kind():

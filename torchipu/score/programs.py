@@ -21,6 +21,9 @@ from torchipu.target import lookup_target
 class Workload(Protocol):
     """A model with its inputs, hashable: equal workloads are captured once."""
 
+    def __hash__(self) -> int:
+        """Return the same for equal workloads."""
+
     def model(self) -> torch.nn.Module:
         """Return the model, in the mode that it runs in."""
 
