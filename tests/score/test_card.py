@@ -12,7 +12,7 @@ from expecttest import assert_expected_inline
 
 from torchipu.cli import main
 from torchipu.errors import OptionsError, PlacementError, RowsError
-from torchipu.score import catalogue
+from torchipu.score import catalogue, throughput
 from torchipu.score.card import kinds_named, score, some_of
 from torchipu.score.catalogue import KINDS
 from torchipu.score.constants import FITTED, MOST, Constant, Refit, fitted, refitted
@@ -195,6 +195,32 @@ def test_samples_of_a_run_are_those_of_an_update():
     assert RUNS["V011"].samples == 3072
 
 
+def row_of_run(kind, name):
+    (found,) = (row for row in kinds_named([kind], KINDS)[0].rows() if row.line.text("id") == name)
+    return found
+
+
+def test_a_training_and_an_inference_predict_as_before():
+    """Of whole models two small ones: accept a change with EXPECTTEST_ACCEPT=1 once it is meant."""
+    runs = (("train", "V085"), ("infer", "V093"))
+    lines = [f"{name} {throughput.throughput(row_of_run(kind, name)).value:,.0f} samples/s" for kind, name in runs]
+    assert_expected_inline("\n".join(lines), """\
+V085 100,039 samples/s
+V093 3,883 samples/s""")
+
+
+def test_what_is_made_on_the_device_waits_for_no_stream():
+    assert "host" not in throughput.throughput(row_of_run("train", "V085")).split
+    assert "host" in throughput.throughput(row_of_run("train", "V088")).split
+
+
+def test_what_fits_is_a_one_with_the_bytes_of_its_fullest_tile():
+    predicted = throughput.fits(row_of_run("fits", "V093"))
+    assert isinstance(predicted, Prediction)
+    assert predicted.value == 1.0
+    assert predicted.split["weights"] > 0
+
+
 def test_quick_kinds_score_as_before():
     """A change of the model shows here: accept it with EXPECTTEST_ACCEPT=1 once it is meant."""
     lines = []
@@ -211,9 +237,13 @@ conv          8  0 0.0693 0.3621 -0.0695
 fc-bert       8  0 0.1331 0.3570 -0.0003
 fc            8  0 0.7654 1.5043 -0.3877
 gemm          8  0 0.1039 0.2887 +0.0125
-other-tools   0  8
 tile          8  0 1.4867 20.5761 -0.7353
 tile-gap      8  0 0.0767 0.2070 -0.0874
+pooling       8  0 1.0520 1.4946 -0.5235
+reduction     8  0 0.5496 0.6689 -0.3271
+embedding     4  0 42.4065 72.6434 -0.9704
+lstm          8  0 0.2527 0.4883 -0.0488
+solver        0  8
 gather        8  0 0.8628 1.7854 -0.4438
 scatter       8  0 0.8533 2.6841 -0.4038""")
 
