@@ -196,7 +196,7 @@ def test_samples_of_a_run_are_those_of_an_update():
 
 
 def row_of_run(kind, name):
-    (found,) = (row for row in kinds_named([kind], KINDS)[0].rows() if row.line.text("id") == name)
+    (found,) = (row for row in kinds_named([kind], KINDS)[0].rows() if row.line.values.get("id") == name)
     return found
 
 
