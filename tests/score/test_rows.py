@@ -83,6 +83,12 @@ def test_every_file_of_rows_is_read_by_some_kind_and_has_its_sources_told():
     assert [name for name in files if f"`{name}`" not in sources] == []
 
 
+def test_every_row_belongs_to_a_kind():
+    scored = {(row.line.file, row.line.number) for kind in KINDS for row in kind.rows()}
+    lines = {(line.file, line.number) for path in FOLDER.glob("*.csv") for line in lines_of(path)}
+    assert scored == lines
+
+
 def test_runs_belong_to_rows_of_the_file():
     known = {line.text("id") for line in lines_of(rows.FOLDER / "published.csv")}
     assert set(RUNS) <= known

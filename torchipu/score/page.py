@@ -136,8 +136,7 @@ def _section(score: Score, worst: int) -> Iterator[str]:
     yield f"## {score.kind.name}: {score.kind.title}\n"
     rows = [_worst_cells(score, result) for result in score.worst(worst)]
     if rows:
-        heading = "Wrong" if score.kind.is_decision else "Furthest off"
-        yield f"{heading}, in {score.kind.unit}:\n"
+        yield "Wrong:\n" if score.kind.is_decision else f"Furthest off, in {score.kind.unit}:\n"
         yield "\n".join(_markdown(("row", "measured", "predicted", "error", "split"), rows)) + "\n"
     if score.reasons:
         yield "Not expressed:\n"

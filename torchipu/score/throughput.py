@@ -282,9 +282,9 @@ ON_DEVICE = frozenset({"V085", "V103", "V105", "V107", "V109", "V110"})
 WHY_NOT: dict[str, str] = {
     "FP8": "no workload with torchipu.fp8 is written yet",
     "fp8": "no workload with torchipu.fp8 is written yet",
-    "packed": "how many tokens a pack has is not stated",
     "SchNet": "nodes and pairs of a pack are not stated",
     "HydroNet": "nodes and pairs of a pack are not stated",
+    "packed": "how many tokens a pack has is not stated",
     "EfficientNet": "no workload of this model is written yet",
     "ResNeXt": "no workload of this model is written yet",
     "UNet": "how the network lies on its four IPUs is not stated",
@@ -342,6 +342,18 @@ def rates(*kinds: str) -> tuple[Row, ...]:
     return tuple(row_of(line) for line in lines_of_kinds(*kinds))
 
 
+def profile(row: Row) -> NotExpressed:
+    """Say why a row of a profile has no prediction."""
+    return NotExpressed(PROFILE_REASONS[row.line.text("kind")])
+
+
+PROFILE_REASONS = {
+    "memory": "the total of one category over all tiles, or one IPU of a split: a workload is not written yet",
+    "model-silicon": "a model with weights of 8 bits: a workload is not written yet",
+    "latency": "of queues of the host, not of the device",
+}
+
+
 def decisions() -> tuple[Row, ...]:
     """Return which programs fitted: those that ran out of memory, and those that ran."""
     published = [
@@ -354,4 +366,5 @@ KINDS = (
     Kind("train", "training, 1 to 64 IPUs", "samples/s", lambda: rates(*TRAINING), throughput, is_quick=False),
     Kind("infer", "inference on a C600", "samples/s", lambda: rates(*INFERENCE), throughput, is_quick=False),
     Kind("fits", "fits into memory or not", "yes", decisions, fits, is_decision=True, is_quick=False),
+    Kind("profile", "memory, latency, profiles", "as stated", lambda: rates(*PROFILE_REASONS), profile, is_quick=False),
 )
