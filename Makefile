@@ -10,6 +10,7 @@ DEMO_ARGS ?=
 FAULTS_ARGS ?=
 OPINFO_ARGS ?= --workers 2
 MODELS ?=
+SCORE_ARGS ?=
 
 KERNEL_SOURCES := setup.py $(wildcard kernel_build/*.py torchipu/_kernels/*.pyx torchipu/_kernels/*.pxi torchipu/_kernels/*.h torchipu/_kernels/table/*.py)
 
@@ -21,7 +22,7 @@ MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "
 CHECKED_ISA := $(if $(filter avx512,$(TORCHIPU_ISA)),avx512,avx2)
 CHECKED := build/checked/$(CHECKED_ISA)
 
-.PHONY: help demo test checked faults opinfo models machine bench docs lint kernels clean
+.PHONY: help demo test checked faults opinfo models machine score bench docs lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -33,6 +34,7 @@ help:
 	@echo "make opinfo   compare every operator of PyTorch's OpInfo with eager (OPINFO_ARGS=... passes flags on)"
 	@echo "make models   compare architectures of timm and transformers with eager; writes docs/models.md"
 	@echo "make machine  run device programs of the same architectures on the machine that judges them (MODELS=...)"
+	@echo "make score    compare the machine model with what was measured on IPUs; writes docs/score.md (SCORE_ARGS=...)"
 	@echo "make bench    run the benchmarks beside eager and Inductor"
 	@echo "make docs     write the reference of public names, made from their docstrings, into build/docs"
 	@echo "make lint     ruff, mypy, import-linter, codespell"
@@ -60,6 +62,9 @@ models: $(VENV)/models.stamp $(VENV)/kernels.stamp
 
 machine: $(VENV)/models.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.device.architectures $(MODELS)
+
+score: $(VENV)/dev.stamp $(VENV)/kernels.stamp
+	$(PY) -m torchipu score --write docs/score.md $(SCORE_ARGS)
 
 bench: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m pytest benchmarks --benchmark-only -s $(PYTEST_ARGS)

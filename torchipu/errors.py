@@ -177,3 +177,21 @@ class PeerMismatchError(PeerError, ValueError):
 
 class RendezvousError(IpuError, RuntimeError):
     """Processes that are to train together do not come together."""
+
+
+class RowsError(IpuError, ValueError):
+    """A file of measurements is damaged.
+
+    Args:
+        message: What is wrong.
+        file: Name of the file.
+        line: Number of the line, from 1.
+        column: Heading of the column.
+    """
+
+    def __init__(self, message: str, *, file: str, line: int | None = None, column: str = "") -> None:
+        place = file + (f", line {line}" if line else "") + (f", column {column}" if column else "")
+        super().__init__(f"{place}: {message}", remedy="restore the file, or correct the line")
+        self.file = file
+        self.line = line
+        self.column = column

@@ -60,7 +60,28 @@ def make_parser() -> argparse.ArgumentParser:
 
     poptorch = commands.add_parser("poptorch", help="list what PopTorch has and what of it is here, as Markdown")
     poptorch.set_defaults(run=run_poptorch)
+
+    score = commands.add_parser(
+        "score",
+        help="compare the machine model with what was measured on IPUs",
+        description="Compile the workload of every measurement that others published, and print by how much cycles, "
+        "bytes and rates differ, the rows that are furthest off with what they are made of, and those that cannot be "
+        "expressed. All of it takes some twenty minutes; --kind amp-vertex --kind conv, or --rows 20, is quick.",
+    )
+    score.add_argument("--kind", action="append", default=[], metavar="NAME", help="only this kind; may be repeated")
+    score.add_argument("--rows", type=_count, metavar="N", help="only N rows of each kind, spread evenly over all")
+    score.add_argument("--worst", type=int, default=5, metavar="N", help="how many of the rows furthest off; 5")
+    score.add_argument("--csv", metavar="FILE", help="write every row, with its prediction, to a file")
+    score.add_argument("--write", metavar="FILE", help="write the page, as docs/score.md, to a file")
+    score.set_defaults(run=run_score)
     return parser
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"expected a number from 1, got {count}")
+    return count
 
 
 def run_explain(flags: argparse.Namespace) -> int:
@@ -119,5 +140,18 @@ def run_targets(flags: argparse.Namespace) -> int:
         print_targets(flags.names)
     except OptionsError as error:
         print(f"torchipu targets: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def run_score(flags: argparse.Namespace) -> int:
+    """Run ``torchipu score``; 2 when a kind is unknown or a file of rows is damaged."""
+    from torchipu.cli.score import print_scores
+    from torchipu.errors import OptionsError, RowsError
+
+    try:
+        print_scores(flags.kind, rows=flags.rows, worst=flags.worst, csv=flags.csv, page=flags.write)
+    except (OptionsError, RowsError) as error:
+        print(f"torchipu score: {error}", file=sys.stderr)
         return 2
     return 0

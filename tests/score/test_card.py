@@ -1,0 +1,269 @@
+"""Facts of the figures of the score card, of what it prints, and its golden on a few rows of the quick kinds."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from expecttest import assert_expected_inline
+
+from torchipu.cli import main
+from torchipu.errors import OptionsError, PlacementError, RowsError
+from torchipu.score import catalogue, throughput
+from torchipu.score.card import kinds_named, score, some_of
+from torchipu.score.catalogue import KINDS
+from torchipu.score.constants import FITTED, MOST, Constant, Refit, fitted, refitted
+from torchipu.score.kinds import Kind, NotExpressed, Prediction
+from torchipu.score.page import cells, constants, page, percent, split_of
+from torchipu.score.products import Product
+from torchipu.score.programs import Frozen, outcome_of
+from torchipu.score.rows import Line, Row
+from torchipu.score.statistics import error_of, quantile, statistics_of
+from torchipu.score.throughput import RUNS
+
+QUICK_ROWS = 8
+
+
+def row(name, measured):
+    return Row(name, measured, "a source", Line("rows.csv", 2, {}))
+
+
+def kind_of(measured, predict, **others):
+    rows = tuple(row(f"row{number}", value) for number, value in enumerate(measured))
+    return Kind("toy", "a toy", "cycles", lambda: rows, predict, **others)
+
+
+# --------------------------------------------------------------------------- figures
+def test_error_is_a_factor_whichever_way():
+    assert (error_of(200, 100), error_of(50, 100), error_of(100, 100)) == (1.0, 1.0, 0.0)
+    assert error_of(0, 100) == math.inf
+
+
+def test_quantile_lies_between_values():
+    assert quantile([4.0, 1.0, 3.0, 2.0], 0.5) == 2.5
+    assert quantile([1.0, 2.0], 0.9) == pytest.approx(1.9)
+    assert quantile([7.0], 0.9) == 7.0
+
+
+def test_bias_keeps_the_direction_that_errors_lose():
+    found = statistics_of([(200, 100), (200, 100), (50, 100)])
+    assert found is not None
+    assert (found.count, found.median, found.p90) == (3, 1.0, 1.0)
+    assert found.bias == pytest.approx(2 ** (1 / 3) - 1)
+
+
+def test_no_rows_have_no_figures():
+    assert statistics_of([]) is None
+
+
+# --------------------------------------------------------------------------- rows without a prediction
+def test_a_row_that_cannot_be_expressed_is_counted_with_its_reason():
+    found = score(kind_of([1, 2, 3], lambda row: NotExpressed("no batch is stated")))
+    assert (found.results, found.reasons_by_count()) == ((), {"no batch is stated": 3})
+    assert cells(found) == ("toy", "a toy", "silicon", "0", "3", "", "", "")
+
+
+def test_what_the_compiler_refuses_is_a_reason_and_no_end():
+    def refuse(row):
+        raise PlacementError("256 replicas need 256 IPUs")
+
+    found = score(kind_of([1], refuse))
+    assert found.reasons_by_count() == {"PlacementError: 256 replicas need 256 IPUs": 1}
+
+
+def test_a_damaged_row_ends_the_run():
+    def damaged(row):
+        raise RowsError("no number", file="rows.csv", line=2, column="cycles")
+
+    with pytest.raises(RowsError):
+        score(kind_of([1], damaged))
+
+
+def test_a_decision_counts_what_is_right_and_shows_what_is_wrong():
+    found = score(kind_of([1, 0, 1], lambda row: Prediction(1.0), is_decision=True))
+    assert (found.num_right, found.statistics) == (2, None)
+    assert [result.row.name for result in found.worst(5)] == ["row1"]
+    assert cells(found)[5] == "2 right"
+
+
+def test_worst_rows_come_first_with_their_split():
+    found = score(kind_of([100, 100, 100], lambda row: Prediction(
+        {"row0": 110.0, "row1": 400.0, "row2": 50.0}[row.name], {"compute": 30.0, "exchange": 70.0},
+    )))
+    assert [result.row.name for result in found.worst(2)] == ["row1", "row2"]
+    assert split_of(found.worst(1)[0]) == "exchange 70 %, compute 30 %"
+
+
+def test_some_rows_are_spread_over_all():
+    rows = tuple(row(str(number), 1) for number in range(10))
+    assert [one.name for one in some_of(rows, 3)] == ["0", "3", "6"]
+    assert some_of(rows, None) == some_of(rows, 99) == rows
+
+
+# --------------------------------------------------------------------------- kinds and command
+def test_an_unknown_kind_is_refused_with_the_nearest_name():
+    with pytest.raises(OptionsError) as raised:
+        kinds_named(["amp_vertex"], KINDS)
+    assert raised.value.message == "unknown kind 'amp_vertex'; did you mean 'amp-vertex'?"
+
+
+def test_command_refuses_an_unknown_kind(capsys):
+    assert main(["score", "--kind", "gem"]) == 2
+    assert capsys.readouterr().err.startswith("torchipu score: unknown kind 'gem'; did you mean 'gemm'?\n")
+
+
+def test_command_tells_a_damaged_file(capsys, monkeypatch):
+    def damaged():
+        raise RowsError("expected 3 columns, got 1", file="rows.csv", line=4)
+
+    monkeypatch.setattr("torchipu.cli.score.KINDS", (Kind("toy", "a toy", "cycles", damaged, lambda row: None),))
+    assert main(["score"]) == 2
+    assert capsys.readouterr().err == (
+        "torchipu score: rows.csv, line 4: expected 3 columns, got 1\n  do      restore the file, or correct the line\n"
+    )
+
+
+def test_command_prints_figures_and_writes_page_and_rows(capsys, tmp_path):
+    flags = ["--rows", "3", "--worst", "1", "--csv", str(tmp_path / "all.csv"), "--write", str(tmp_path / "score.md")]
+    assert main(["score", "--kind", "amp-vertex", "--kind", "solver", *flags]) == 0
+    printed = capsys.readouterr().out
+    assert "amp-vertex" in printed
+    assert "16 x 16 x 16" in printed
+    assert "solver: " in printed
+    written = (tmp_path / "score.md").read_text(encoding="utf-8")
+    assert "| amp-vertex | matrix unit, one call | silicon | 3 | 0 |" in written
+    with (tmp_path / "all.csv").open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [(one["kind"], bool(one["predicted"]), bool(one["not expressed"])) for one in found] == [
+        ("amp-vertex", True, False)] * 3 + [("solver", False, True)] * 3
+
+
+def test_percent_has_the_digits_that_say_something():
+    assert [percent(share) for share in (0.0012, 0.0796, 0.425, 12.98)] == ["0.1 %", "8.0 %", "42 %", "1,298 %"]
+
+
+# --------------------------------------------------------------------------- fitted constants
+def toy_constant(box):
+    return Constant("toy.FACTOR", 2.0, "cycles", ("toy",), 0.0, 8.0, "median error", lambda value: box.update(at=value))
+
+
+def test_fit_finds_the_least_loss_and_puts_the_constant_back():
+    box = {"at": 2.0}
+    found = fitted(toy_constant(box), lambda: (box["at"] - 3.0) ** 2)
+    assert found == pytest.approx(3.0, abs=0.05)
+    assert box["at"] == 2.0
+
+
+def test_a_source_is_judged_by_constants_that_did_not_see_it():
+    box = {"at": 2.0}
+    best = {"a": 3.0, "b": 5.0}
+
+    def loss(holds):
+        return sum((box["at"] - value) ** 2 for source, value in best.items() if holds(source))
+
+    refits = list(refitted([toy_constant(box)], ["a", "b"], loss))
+    assert [one.source for one in refits] == ["a", "b"]
+    assert [one.whole for one in refits] == [1.0, 9.0]
+    assert [one.without for one in refits] == pytest.approx([4.0, 4.0], abs=0.5)
+    assert box["at"] == 2.0
+
+
+def test_page_shows_constants_and_both_figures():
+    text = constants([toy_constant({})], [Refit("a source", 0.05, 0.07)])
+    assert "| `toy.FACTOR` | 2 | cycles | toy | median error |" in text
+    assert "| a source | 5.0 % | 7.0 % |" in text
+
+
+def test_few_constants_are_fitted():
+    assert len(FITTED) <= MOST
+    names = {kind.name for kind in KINDS}
+    assert all(set(constant.kinds) <= names for constant in FITTED)
+
+
+# --------------------------------------------------------------------------- workloads
+def test_equal_workloads_are_compiled_once():
+    product = Product(1, 32, 32, 32, torch.half, trains=False)
+    assert outcome_of(product, Frozen("mk2")) is outcome_of(Product(1, 32, 32, 32, torch.half, False), Frozen("mk2"))
+
+
+def test_samples_of_a_run_are_those_of_an_update():
+    assert RUNS["V001"].samples == 1920
+    assert RUNS["V042"].samples == 2040
+    assert RUNS["V011"].samples == 3072
+
+
+def row_of_run(kind, name):
+    (found,) = (row for row in kinds_named([kind], KINDS)[0].rows() if row.line.values.get("id") == name)
+    return found
+
+
+def test_a_training_and_an_inference_predict_as_before():
+    """Of whole models two small ones: accept a change with EXPECTTEST_ACCEPT=1 once it is meant."""
+    runs = (("train", "V085"), ("infer", "V093"))
+    lines = [f"{name} {throughput.throughput(row_of_run(kind, name)).value:,.0f} samples/s" for kind, name in runs]
+    assert_expected_inline("\n".join(lines), """\
+V085 100,039 samples/s
+V093 3,883 samples/s""")
+
+
+def test_what_is_made_on_the_device_waits_for_no_stream():
+    assert "host" not in throughput.throughput(row_of_run("train", "V085")).split
+    assert "host" in throughput.throughput(row_of_run("train", "V088")).split
+
+
+def test_what_fits_is_a_one_with_the_bytes_of_its_fullest_tile():
+    predicted = throughput.fits(row_of_run("fits", "V093"))
+    assert isinstance(predicted, Prediction)
+    assert predicted.value == 1.0
+    assert predicted.split["weights"] > 0
+
+
+def test_quick_kinds_score_as_before():
+    """A change of the model shows here: accept it with EXPECTTEST_ACCEPT=1 once it is meant."""
+    lines = []
+    for kind in catalogue.KINDS:
+        if kind.is_quick:
+            found = score(kind, QUICK_ROWS)
+            figures = found.statistics
+            numbers = "" if figures is None else f"{figures.median:.4f} {figures.p90:.4f} {figures.bias:+.4f}"
+            lines.append(f"{kind.name:<12}{len(found.results):>3}{len(found.reasons):>3} {numbers}".rstrip())
+    assert_expected_inline("\n".join(lines), """\
+amp-vertex    8  0 0.0014 0.0084 +0.0007
+vertex        1  7 0.0105 0.0105 +0.0105
+conv          8  0 0.0693 0.3621 -0.0695
+fc-bert       8  0 0.1331 0.3570 -0.0003
+fc            8  0 0.7654 1.5043 -0.3877
+gemm          8  0 0.1039 0.2887 +0.0125
+tile          8  0 1.4867 20.5761 -0.7353
+tile-gap      8  0 0.0767 0.2070 -0.0874
+pooling       8  0 1.0520 1.4946 -0.5235
+reduction     8  0 0.5496 0.6689 -0.3271
+embedding     4  0 42.4065 72.6434 -0.9704
+lstm          8  0 0.2527 0.4883 -0.0488
+solver        0  8
+gather        8  0 0.8628 1.7854 -0.4438
+scatter       8  0 0.8533 2.6841 -0.4038""")
+
+
+@pytest.mark.parametrize("name", ["amp-vertex", "vertex", "fc", "gemm", "pooling"])
+def test_committed_page_has_the_figures_of_this_model(name):
+    page = (Path(__file__).parents[2] / "docs" / "score.md").read_text(encoding="utf-8")
+    committed = next(line for line in page.splitlines() if line.startswith(f"| {name} |"))
+    (kind,) = kinds_named([name], KINDS)
+    assert committed == "| " + " | ".join(cells(score(kind))) + " |", "run: make score"
+
+
+def test_committed_page_has_every_kind():
+    page = (Path(__file__).parents[2] / "docs" / "score.md").read_text(encoding="utf-8")
+    assert [kind.name for kind in KINDS if f"\n## {kind.name}: {kind.title}\n" not in page] == []
+
+
+def test_page_has_a_section_for_each_kind():
+    found = score(kind_of([100], lambda row: Prediction(110.0, {"compute": 110.0})))
+    text = page([found], 1)
+    assert "| toy | a toy | silicon | 1 | 0 | 10 % | 10 % | +10.0 % |" in text
+    assert "## toy: a toy\n\nFurthest off, in cycles:\n\n| row |" in text
+    assert "| row0 | 100 | 110 | 10 % | compute 100 % |" in text

@@ -1,0 +1,100 @@
+"""Facts of how rows are read, and of what is said of a damaged file."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchipu.errors import RowsError
+from torchipu.score import rows
+from torchipu.score.catalogue import KINDS
+from torchipu.score.products import arguments_of, pair_of
+from torchipu.score.rows import FOLDER, Line, lines_of
+from torchipu.score.throughput import RUNS
+
+
+def written(folder, text):
+    path = folder / "rows.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_line_knows_its_place_and_its_columns(tmp_path):
+    lines = lines_of(written(tmp_path, 'name,cycles\n"a,b",12\nc,3.5\n'))
+    assert [(line.number, line.text("name"), line.number_in("cycles")) for line in lines] == [
+        (2, "a,b", 12.0), (3, "c", 3.5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "rows.csv, line 1: the file is empty"),
+        ("name,cycles\na,1\nb\n", "rows.csv, line 3: expected 2 columns, got 1"),
+        ("name,cycles\na,1,2\n", "rows.csv, line 2: expected 2 columns, got 3"),
+        ('name,cycles\n"a,1\n', "rows.csv: cannot be read: unexpected end of data"),
+    ],
+)
+def test_a_damaged_file_is_told_by_its_place(tmp_path, text, message):
+    with pytest.raises(RowsError) as raised:
+        lines_of(written(tmp_path, text))
+    assert raised.value.message == message
+
+
+def test_a_missing_file_is_told_by_its_name(tmp_path):
+    with pytest.raises(RowsError, match=r"^gone\.csv: cannot be read: "):
+        lines_of(tmp_path / "gone.csv")
+
+
+@pytest.mark.parametrize("cell", ["", "many", "0", "-1", "nan", "inf"])
+def test_a_cell_without_a_number_is_told_by_its_place(cell):
+    with pytest.raises(RowsError) as raised:
+        Line("rows.csv", 7, {"cycles": cell}).number_in("cycles")
+    assert raised.value.message == f"rows.csv, line 7, column cycles: expected a number above 0, got {cell!r}"
+    assert "restore the file, or correct the line" in str(raised.value)
+
+
+def test_a_size_is_a_whole_number():
+    with pytest.raises(RowsError, match=r"column rows: expected a whole number, got '1\.5'"):
+        Line("rows.csv", 2, {"rows": "1.5"}).size_in("rows")
+
+
+def test_a_column_that_is_not_there_is_told():
+    with pytest.raises(RowsError, match=r"rows\.csv, line 2, column bytes: there is no such column"):
+        Line("rows.csv", 2, {}).text("bytes")
+
+
+def test_zero_counts_where_it_may():
+    assert Line("rows.csv", 2, {"value": "0"}).number_in("value", or_zero=True) == 0.0
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_rows_of_a_kind_have_names_of_their_own_and_a_source(kind):
+    found = kind.rows()
+    assert found
+    assert len({row.name for row in found}) == len(found)
+    assert all(row.source for row in found)
+
+
+def test_every_file_of_rows_is_read_by_some_kind_and_has_its_sources_told():
+    read = {row.line.file for kind in KINDS for row in kind.rows()}
+    files = {path.name for path in FOLDER.glob("*.csv")}
+    assert read == files
+    sources = (FOLDER / "SOURCES.md").read_text(encoding="utf-8")
+    assert [name for name in files if f"`{name}`" not in sources] == []
+
+
+def test_every_row_belongs_to_a_kind():
+    scored = {(row.line.file, row.line.number) for kind in KINDS for row in kind.rows()}
+    lines = {(line.file, line.number) for path in FOLDER.glob("*.csv") for line in lines_of(path)}
+    assert scored == lines
+
+
+def test_runs_belong_to_rows_of_the_file():
+    known = {line.text("id") for line in lines_of(rows.FOLDER / "published.csv")}
+    assert set(RUNS) <= known
+
+
+def test_arguments_of_tools_are_read_in_both_spellings():
+    line = Line("rows.csv", 2, {"params": "--field {15,200} --data-type=half --kernel-size 3"})
+    assert arguments_of(line) == {"field": "{15,200}", "data-type": "half", "kernel-size": "3"}
+    assert (pair_of("{15,200}"), pair_of("3")) == ((15, 200), (3, 3))

@@ -1,0 +1,140 @@
+"""Constants of the cost model that were fitted to rows of the score card, and the fit with a source left out.
+
+At most ten are allowed. All other constants are from the sources that stand beside them, or estimates. A constant is
+listed here with how it was fitted and on which kinds of row; `refitted` fits it again without one source at a time, for
+the page to show what the model says of rows that it was not fitted to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torchipu.score.kinds import Kind, Prediction
+from torchipu.score.programs import forget
+from torchipu.score.statistics import statistics_of
+
+MOST = 10
+"""Constants that may be fitted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A number of the cost model that was fitted.
+
+    Attributes:
+        name: Where it stands, dotted: ``torchipu.device.cost.exchange.REGULAR_FACTOR``.
+        value: As fitted on all rows.
+        unit: Of the value.
+        kinds: Kinds of row that it was fitted on.
+        low: The least that the fit may choose.
+        high: The most.
+        how: What was minimised, and what was held fixed.
+        put: Sets it to a value, until it is set again, and empties caches of the compiler that depend on it.
+    """
+
+    name: str
+    value: float
+    unit: str
+    kinds: tuple[str, ...]
+    low: float
+    high: float
+    how: str
+    put: Callable[[float], None]
+
+
+FITTED: tuple[Constant, ...] = ()
+"""None yet: the model is made of published numbers and estimates."""
+
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+STEPS = 12
+"""Evaluations of a fit beside the first two; they leave 0.3 % of the range."""
+
+
+def fitted(constant: Constant, loss: Callable[[], float], steps: int = STEPS) -> float:
+    """Return the value with the least loss, by a search that halves the range by the golden ratio.
+
+    Args:
+        constant: What to fit; it is back at its value afterwards.
+        loss: Of the model as it is set.
+        steps: Evaluations beside the first two.
+    """
+    with _restored(constant):
+        low, high = constant.low, constant.high
+        inner = [high - GOLDEN_RATIO * (high - low), low + GOLDEN_RATIO * (high - low)]
+        losses = [_at(constant, value, loss) for value in inner]
+        for _ in range(steps):
+            if losses[0] <= losses[1]:
+                high, inner[1], losses[1] = inner[1], inner[0], losses[0]
+                inner[0] = high - GOLDEN_RATIO * (high - low)
+                losses[0] = _at(constant, inner[0], loss)
+            else:
+                low, inner[0], losses[0] = inner[0], inner[1], losses[1]
+                inner[1] = low + GOLDEN_RATIO * (high - low)
+                losses[1] = _at(constant, inner[1], loss)
+        return (low + high) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Refit:
+    """What is lost on the rows of a source that constants were not fitted to.
+
+    Attributes:
+        source: The source.
+        whole: Loss of its rows with the constants as they are, fitted to all rows.
+        without: The same with the constants as fitted without the source.
+    """
+
+    source: str
+    whole: float
+    without: float
+
+
+def refitted(
+    constants: Sequence[Constant], sources: Sequence[str], loss: Callable[[Callable[[str], bool]], float],
+) -> Iterator[Refit]:
+    """Fit the constants without each source in turn, one after another.
+
+    Args:
+        constants: In the order in which they are fitted.
+        sources: Names of sources.
+        loss: Of the model as it is set, over the rows of sources for which a function holds.
+    """
+    for source in sources:
+        whole = loss(source.__eq__)
+        try:
+            for constant in constants:
+                value = fitted(constant, lambda source=source: loss(source.__ne__))  # type: ignore[misc]
+                constant.put(value)
+            yield Refit(source, whole, loss(source.__eq__))
+        finally:
+            for constant in constants:
+                constant.put(constant.value)
+
+
+def median_error(kinds: Sequence[Kind], holds: Callable[[str], bool]) -> float:
+    """Return the median error over the rows of some kinds whose source is one that ``holds``; a loss for fits."""
+    forget()
+    pairs = []
+    for kind in kinds:
+        for row in kind.rows():
+            predicted = kind.predict(row) if holds(row.source) else None
+            if isinstance(predicted, Prediction):
+                pairs.append((predicted.value, row.measured))
+    found = statistics_of(pairs)
+    return found.median if found else 0.0
+
+
+def _at(constant: Constant, value: float, loss: Callable[[], float]) -> float:
+    constant.put(value)
+    return loss()
+
+
+@contextmanager
+def _restored(constant: Constant) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        constant.put(constant.value)

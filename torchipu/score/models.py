@@ -1,0 +1,148 @@
+"""The published models in plain PyTorch: what their rows time, at full size."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+RESNET_STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
+"""Width and number of the blocks of ResNet-50 (He et al. 2016, table 1)."""
+EXPANSION = 4
+SUMMARY_CLASSES = 1000
+
+
+class Bottleneck(nn.Module):
+    """Convolutions 1x1, 3x3 and 1x1 beside the input; the 3x3 one has the stride, as in version 1.5."""
+
+    def __init__(self, channels: int, width: int, stride: int, *, norms: bool) -> None:
+        super().__init__()
+        out = width * EXPANSION
+        self.body = nn.Sequential(
+            *convolved(channels, width, 1, 1, norms), nn.ReLU(), *convolved(width, width, 3, stride, norms), nn.ReLU(),
+            *convolved(width, out, 1, 1, norms),
+        )
+        self.beside = nn.Sequential(*convolved(channels, out, 1, stride, norms) if channels != out else [nn.Identity()])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return `[N, 4 width, H / stride, W / stride]`."""
+        return F.relu(self.body(x) + self.beside(x))
+
+
+def convolved(channels: int, out: int, kernel: int, stride: int, norms: bool) -> list[nn.Module]:
+    """Return a convolution and its batch normalisation; without, a bias stands for what that folds to."""
+    convolution = nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=not norms)
+    return [convolution, nn.BatchNorm2d(out)] if norms else [convolution]
+
+
+class ResNet50(nn.Module):
+    """ResNet-50 v1.5: images of bytes or floats `[N, 3, 224, 224]` to scores, or with labels to the loss.
+
+    Args:
+        norms: Whether it has batch normalisations; in inference they are folded into the convolutions.
+    """
+
+    def __init__(self, *, norms: bool) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(*convolved(3, 64, 7, 2, norms), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        self.blocks = nn.ModuleList()
+        channels = 64
+        for stage, (width, count) in enumerate(RESNET_STAGES):
+            for number in range(count):
+                stride = 2 if stage and not number else 1
+                self.blocks.append(Bottleneck(channels, width, stride, norms=norms))
+                channels = width * EXPANSION
+        self.head = nn.Linear(channels, SUMMARY_CLASSES)
+
+    def forward(self, images: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
+        """Return scores `[N, 1000]`, or the loss."""
+        x = self.stem(images if images.is_floating_point() else images.to(self.head.weight.dtype))
+        for block in self.blocks:
+            x = block(x)
+        scores = self.head(x.mean((2, 3)))
+        return scores if labels is None else F.cross_entropy(scores, labels)
+
+
+class Layer(nn.Module):
+    """Self-attention and a feed-forward part, each added to its input and normalised after."""
+
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return `[N, L, width]`."""
+        batch, length, width = x.shape
+        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, width)
+        x = self.norm1(x + self.dropout(self.out(attended)))
+        return self.norm2(x + self.dropout(self.down(F.gelu(self.up(x)))))
+
+
+class Bert(nn.Module):
+    """BERT's encoder with a head: the loss of masked words in pretraining, or where an answer begins and ends."""
+
+    def __init__(self, width: int, depth: int, heads: int, length: int, *, pretrains: bool) -> None:
+        super().__init__()
+        self.words, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
+        self.norm = nn.LayerNorm(width)
+        self.layers = nn.ModuleList(Layer(width, heads, 0.1 if pretrains else 0.0) for _ in range(depth))
+        self.dense = nn.Linear(width, width if pretrains else 2)
+        self.pretrains = pretrains
+
+    def forward(
+        self, tokens: torch.Tensor, labels: torch.Tensor | None = None, places: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return scores `[N, L, 2]`, or the loss of the words at `[N, P]` places."""
+        x = self.norm(self.words(tokens) + self.positions(torch.arange(tokens.shape[1])))
+        for layer in self.layers:
+            x = layer(x)
+        if labels is None or places is None:
+            return self.dense(x)
+        x = x.gather(1, places.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+        scores = F.linear(F.gelu(self.dense(x)), self.words.weight)
+        return F.cross_entropy(scores.flatten(0, 1), labels.flatten())
+
+
+VOCABULARY = 30522
+MASKED_SHARE = 0.15
+
+
+class VisionTransformer(nn.Module):
+    """ViT-B/16 (Dosovitskiy et al. 2021): images `[N, 3, 224, 224]` to scores, or with labels to the loss."""
+
+    def __init__(self, *, trains: bool) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 768, 16, 16)
+        self.positions = nn.Parameter(torch.zeros(196, 768))
+        self.layers = nn.ModuleList(Layer(768, 12, 0.1 if trains else 0.0) for _ in range(12))
+        self.norm, self.head = nn.LayerNorm(768), nn.Linear(768, SUMMARY_CLASSES)
+
+    def forward(self, images: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
+        """Return scores `[N, 1000]`, or the loss."""
+        x = self.patches(images).flatten(2).transpose(1, 2) + self.positions
+        for layer in self.layers:
+            x = layer(x)
+        scores = self.head(self.norm(x).mean(1))
+        return scores if labels is None else F.cross_entropy(scores, labels)
+
+
+class SmallCnn(nn.Module):
+    """The CNN of a tutorial for images `[N, 1, 128, 128]`, with labels to the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 5, 3), nn.Conv2d(5, 12, 5)
+        self.norm = nn.GroupNorm(3, 12)
+        self.dense, self.head = nn.Linear(41772, 100), nn.Linear(100, 10)
+
+    def forward(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """Return the loss."""
+        x = F.max_pool2d(F.relu(self.conv1(images)), 2)
+        x = self.norm(F.relu(self.conv2(x)))
+        x = F.relu(self.dense(x.flatten(1)))
+        return F.cross_entropy(self.head(x), labels)

@@ -1,0 +1,183 @@
+"""Compiles the workload of a row, and keeps what rows have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Protocol
+
+import torch
+
+from torchipu.compiler import try_graph
+from torchipu.device.memory import tile_memory
+from torchipu.ir.graph import Graph
+from torchipu.options import Options, TensorLocation
+from torchipu.partition.units import with_blocks
+from torchipu.step import InferenceStep, TrainStep
+from torchipu.target import lookup_target
+
+
+class Workload(Protocol):
+    """A model with its inputs, hashable: equal workloads are captured once."""
+
+    def __hash__(self) -> int:
+        """Return the same for equal workloads."""
+
+    def model(self) -> torch.nn.Module:
+        """Return the model, in the mode that it runs in."""
+
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        """Return the inputs of one micro-batch."""
+
+    def optimiser(self, model: torch.nn.Module) -> torch.optim.Optimizer | None:
+        """Return what trains the model; None for inference."""
+
+    def blocks(self) -> Mapping[str, tuple[str, int]]:
+        """Return block and IPU by the path of a module; empty for one IPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a compiled workload costs.
+
+    Attributes:
+        cycles: Of a weight update, or of an inference run.
+        split: Cycles of the busiest IPU by category; what others take longer is ``idle``.
+        tile_bytes: The fullest of all tiles.
+        bytes_by_category: Of that tile.
+        overflow: Whether a tile, or its region for code, is too small.
+    """
+
+    cycles: int
+    split: Mapping[str, int]
+    tile_bytes: int
+    bytes_by_category: Mapping[str, int]
+    overflow: bool
+
+    @property
+    def device_cycles(self) -> int:
+        """Cycles without those of the host's streams."""
+        return self.cycles - self.split["host"]
+
+    @property
+    def device_split(self) -> dict[str, float]:
+        """Categories that are not 0, without the host's streams."""
+        return {name: cycles for name, cycles in self.split.items() if cycles and name != "host"}
+
+
+@cache
+def outcome_of(workload: Workload, options: Frozen) -> Outcome:
+    """Capture and compile a workload."""
+    chosen = options.options()
+    target = lookup_target(chosen.target)
+    if options.tiles:
+        target = replace(target, num_tiles=options.tiles)
+    graph = _captured(workload, replace(options, target="mk2", memory=(), tiles=0))
+    if workload.blocks():
+        graph = with_blocks(graph, workload.blocks())
+    micro_batches = max(chosen.gradient_accumulation, chosen.device_iterations)
+    compiled = try_graph(graph, chosen, target, micro_batches=micro_batches)
+    fullest = max(tile_memory(compiled.executable, compiled.target), key=lambda memory: memory.total_bytes)
+    code = sum(fullest.bytes_by_category[name] for name in ("code", "exchange code"))
+    cost = compiled.cost
+    split = min(cost.cycles_by_category_by_ipu, key=lambda spent: spent["idle"])
+    return Outcome(
+        cost.cycles, split, fullest.total_bytes, fullest.bytes_by_category,
+        fullest.total_bytes > target.tile_memory_bytes or code > target.code_region_bytes,
+    )
+
+
+def forget() -> None:
+    """Compile again what was compiled, for a constant of the cost model has changed; captures stay."""
+    outcome_of.cache_clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """Options that rows state, hashable.
+
+    Attributes:
+        target: The machine.
+        partials: Type of partial sums.
+        memory: Available memory of each IPU; empty for the default.
+        accumulation: Micro-batches of an update.
+        iterations: Micro-batches of an inference run.
+        replicas: Copies of the model.
+        off_chip: Whether states of the optimiser are off the chip, shared out among replicas.
+        recompute: As the option.
+        overlap: Whether inputs and outputs are streamed beside computation.
+        io_tiles: Tiles for that.
+        stochastic: Whether halves are rounded stochastically.
+        tiles: Tiles of the machine; 0 for all.
+    """
+
+    target: str = "mk2"
+    partials: str = "float"
+    memory: tuple[float, ...] = ()
+    accumulation: int = 1
+    iterations: int = 1
+    replicas: int = 1
+    off_chip: bool = False
+    recompute: str | tuple[str, ...] = "auto"
+    overlap: bool = False
+    io_tiles: int = 0
+    stochastic: bool = False
+    tiles: int = 0
+
+    def options(self) -> Options:
+        """Return the options; what does not fit is told, and is no error."""
+        overlap = "accumulation_loop" if self.overlap else "none"
+        return Options(
+            target=self.target, partials_type=self.partials, available_memory=dict(enumerate(self.memory)) or None,
+            gradient_accumulation=self.accumulation, device_iterations=self.iterations, replicas=self.replicas,
+            optimiser_state_location=TensorLocation(on_chip=False, replicated_sharding=True) if self.off_chip else None,
+            recompute=self.recompute, overlap_inputs=overlap, overlap_outputs=overlap, io_tiles=self.io_tiles,
+            stochastic_rounding=self.stochastic, allow_out_of_memory=True, process_group="alone", verify=False,
+        )
+
+
+@cache
+def _captured(workload: Workload, options: Frozen) -> Graph:
+    model = workload.model()
+    optimiser = workload.optimiser(model)
+    if optimiser is None:
+        return InferenceStep(model, options.options()).graph_of(workload.inputs(), {})
+    return TrainStep(model, optimiser, options.options()).graph_of(workload.inputs(), {})
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """A workload whose operands all lie on the device, and that trains nothing: what tools that time one op run."""
+
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        """None: nothing is streamed in."""
+        return ()
+
+    def optimiser(self, model: torch.nn.Module) -> torch.optim.Optimizer | None:
+        """None: the model writes its own weights."""
+        return None
+
+    def blocks(self) -> Mapping[str, tuple[str, int]]:
+        """None: one IPU."""
+        return {}
+
+
+class Resident(torch.nn.Module):
+    """A module whose operands are buffers.
+
+    Args:
+        dtype: Of all.
+        **operands: Shapes by name.
+    """
+
+    x: torch.Tensor
+    w: torch.Tensor
+    g: torch.Tensor
+    index: torch.Tensor
+
+    def __init__(self, dtype: torch.dtype, **operands: tuple[int, ...]) -> None:
+        super().__init__()
+        for name, shape in operands.items():
+            self.register_buffer(name, torch.zeros(shape, dtype=dtype))
+        self.eval()
