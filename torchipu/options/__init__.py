@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 
@@ -9,8 +10,11 @@ from torchipu.errors import OptionsError, nearest
 from torchipu.options.declared import checked, declare, expectation
 from torchipu.options.kinds import ProcessGroupLike, TensorLocation
 from torchipu.options.stages import Stage, format_stages, stages_of
+from torchipu.target import Target
 
-__all__ = ["Options", "ProcessGroupLike", "Stage", "TensorLocation", "format_stages"]
+TARGET_VARIABLE = "TORCHIPU_TARGET"
+
+__all__ = ["TARGET_VARIABLE", "Options", "ProcessGroupLike", "Stage", "TensorLocation", "format_stages"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +25,12 @@ class Options:
         OptionsError: A value has the wrong type or is out of range.
     """
 
-    target: str = declare("mk2", "machine to emulate, a name in torchipu.target.TARGETS", kind=str,
-                          poptorch="useOfflineIpuTarget")
+    target: str | Target = declare(
+        "mk2", "machine to emulate: a name in torchipu.target.TARGETS, after which fields may be replaced "
+        "('mk2,num_tiles=736'), a TOML file that does so, or a Target. The option becomes the name, which says all of "
+        f"the machine. {TARGET_VARIABLE} in the environment goes before it", kind=Target,
+        poptorch="useOfflineIpuTarget, _Popart.set('torchipu.target')",
+    )
     num_ipus: int | None = declare(
         None, "IPUs that the model may use; None for as many as its blocks ask", kind=int, optional=True, least=1,
         unit="IPUs",
@@ -275,6 +283,8 @@ class Options:
     def __post_init__(self) -> None:
         for option in fields(self):
             given = getattr(self, option.name)
+            if option.name == "target":
+                given = os.environ.get(TARGET_VARIABLE) or given
             value = stages_of(given) if option.name == "stages" else checked(option.name, given, option.metadata)
             object.__setattr__(self, option.name, value)
         if self.stages is not None and self.blocks is not None:
