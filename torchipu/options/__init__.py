@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 
 from torchipu.errors import OptionsError, nearest
 from torchipu.options.declared import checked, declare, expectation
 from torchipu.options.kinds import ProcessGroupLike, TensorLocation
 from torchipu.options.stages import Stage, format_stages, stages_of
-from torchipu.target import Target
+from torchipu.target import Target, lookup_target
 
 TARGET_VARIABLE = "TORCHIPU_TARGET"
 
-__all__ = ["TARGET_VARIABLE", "Options", "ProcessGroupLike", "Stage", "TensorLocation", "format_stages"]
+__all__ = ["TARGET_VARIABLE", "Options", "emulating", "ProcessGroupLike", "Stage", "TensorLocation", "format_stages"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,6 +370,30 @@ class Options:
             f"{option.name:<{width}} = {getattr(self, option.name)!r}{'' if option.name in changed else '  (default)'}"
             for option in fields(self)
         )
+
+
+@contextmanager
+def emulating(target: str | None) -> Iterator[None]:
+    """Let all options that are made meanwhile, here and in processes started from here, have one machine.
+
+    Args:
+        target: As `Options.target`; None for whatever the options say.
+
+    Raises:
+        OptionsError: There is no such machine.
+    """
+    if target is None:
+        yield
+        return
+    before = os.environ.get(TARGET_VARIABLE)
+    os.environ[TARGET_VARIABLE] = lookup_target(target).name
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TARGET_VARIABLE]
+        else:
+            os.environ[TARGET_VARIABLE] = before
 
 
 MIN_IO_TILES, MAX_IO_TILES = 32, 192  # PopTorch's bounds

@@ -151,7 +151,13 @@ def _literal(text: str) -> object:
 
 def joined(base: str, fields: Iterable[tuple[str, int | float]]) -> str:
     """Return the text that `split` reads: every number to its last digit."""
-    return SEPARATOR.join([base, *(f"{name}={value!r}" for name, value in fields)])
+    return SEPARATOR.join([base, *(f"{name}={written(value)}" for name, value in fields)])
+
+
+def written(value: int | float) -> str:
+    """Return a number that reads back as it is, short where it is round."""
+    short = f"{value:g}"
+    return short if isinstance(value, float) and float(short) == value else repr(value)
 
 
 def refusal(message: str, value: object, allowed: str, remedy: str = "") -> OptionsError:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torchipu.errors import OptionsError, nearest
 from torchipu.target.files import SUFFIX, read_machine
-from torchipu.target.rules import RULES, SEPARATOR, Rule, check_together, checked, joined, refusal, split
+from torchipu.target.rules import RULES, SEPARATOR, Rule, check_together, checked, joined, refusal, split, written
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class Target:
         own = made.replaced_fields()
         if not own:
             return base
-        with_fields = ", ".join(f"{name}={value!r}" for name, value in own.items())
+        with_fields = ", ".join(f"{name}={written(value)}" for name, value in own.items())
         return replace(
             made, name=joined(base.name, own.items()), title=f"hypothetical: {base.name} with {with_fields}",
         )
