@@ -38,8 +38,8 @@ def make_parser() -> argparse.ArgumentParser:
         "also return (model, inputs).",
     )
     explain.add_argument(
-        "--target", metavar="machine", help="emulate this machine, whatever the script says: a name, a name with fields "
-        "to replace (bow,exchange_bytes_per_cycle=8), or a .toml file",
+        "--target", metavar="machine", help="emulate this machine, whatever the script says: a name, a name with "
+        "fields to replace (bow,exchange_bytes_per_cycle=8), or a .toml file",
     )
     explain.add_argument("subject", metavar="script.py|module:function")
     explain.add_argument("arguments", nargs=argparse.REMAINDER, help="handed on to the script")

@@ -407,6 +407,12 @@ def _check_io_tiles(options: Options) -> None:
             f"io_tiles={count} is no even number from {MIN_IO_TILES} to {MAX_IO_TILES}", option="io_tiles", value=count,
             allowed=f"0, or an even number from {MIN_IO_TILES} to {MAX_IO_TILES}",
         )
+    num_tiles = lookup_target(options.target).num_tiles
+    if count >= num_tiles:
+        raise OptionsError(
+            f"io_tiles={count} leaves none of the {num_tiles} tiles of {options.target} to compute", option="io_tiles",
+            value=count, allowed=f"less than {num_tiles}", remedy="lower io_tiles, or replace num_tiles by more",
+        )
     if count:
         return
     locations = {

@@ -85,9 +85,11 @@ def checked(where: str, fields: Mapping[str, object]) -> dict[str, int | float]:
 def _number(where: str, name: str, value: object) -> int | float:
     rule = RULES[name]
     number: int | float | None = None
-    if rule.kind is int and isinstance(value, Integral) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        number = None
+    elif rule.kind is int and isinstance(value, Integral):
         number = int(value)
-    elif rule.kind is float and isinstance(value, Real) and not isinstance(value, bool):
+    elif rule.kind is float and isinstance(value, Real):
         number = float(value)
     # Written so that a NaN is refused too.
     if number is None or not rule.least <= number <= rule.most or (rule.is_power and int(number) & (int(number) - 1)):

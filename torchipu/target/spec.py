@@ -152,6 +152,11 @@ def lookup_target(given: str | os.PathLike[str] | Target) -> Target:
     """
     if isinstance(given, Target):
         return given.replaced()
+    if not isinstance(given, (str, os.PathLike)):
+        raise refusal(
+            f"a target is a name, the path of a .toml file or a Target, got {given!r} ({type(given).__name__})", given,
+            ", ".join(TARGETS),
+        )
     text = os.fspath(given)
     if text in TARGETS:
         return TARGETS[text]

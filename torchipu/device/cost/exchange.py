@@ -40,9 +40,9 @@ def link_cycles(target: Target, total_bytes: float) -> int:
 def all_reduce_cycles(target: Target, total_bytes: int, replicas: int, ipus_per_replica: int = 1) -> int:
     """Return the cycles of adding up ``total_bytes`` of one IPU over replicas.
 
-    Among the IPUs that links join this is a ring; a system, whose machines are known, takes the faster one of a ring and
-    of `hierarchy_cycles`. Replicas beyond these IPUs (``Target.linked_ipus``) are in other pods: the first half of the
-    all-reduce of each pod leaves every IPU a share of the sums, the twins of each share make rings through the gateways,
+    Among the IPUs that links join this is a ring; a system, whose machines are known, takes the faster one of a ring
+    and of `hierarchy_cycles`. Replicas beyond these IPUs (``Target.linked_ipus``) are in other pods: the first half of
+    each pod's all-reduce leaves every IPU a share of the sums, the twins of each share make rings through the gateways,
     and the second half gathers them.
 
     Args:

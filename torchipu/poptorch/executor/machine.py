@@ -8,12 +8,11 @@ from torchipu.errors import OptionsError
 from torchipu.options import TARGET_VARIABLE
 from torchipu.poptorch.enums import ConnectionType
 from torchipu.poptorch.options import Options
+from torchipu.poptorch.options.popart import TARGET
 from torchipu.poptorch.poptorch_core import createPoptorchError
 from torchipu.target import Target, lookup_target
 
 TARGETS = {1: "mk1", 2: "mk2", 21: "c600"}
-OPTION = "torchipu.target"
-
 
 def target_of(options: Options) -> Target:
     """Return the machine that is emulated.
@@ -26,9 +25,9 @@ def target_of(options: Options) -> Target:
     """
     generation = TARGETS[device_version(options)]
     try:
-        return lookup_target(os.environ.get(TARGET_VARIABLE) or options._popart.options.get(OPTION, generation))
+        return lookup_target(os.environ.get(TARGET_VARIABLE) or options._popart.options.get(TARGET, generation))
     except OptionsError as error:
-        raise createPoptorchError(f"{OPTION}: {error}") from error
+        raise createPoptorchError(f"{TARGET}: {error}") from error
 
 
 def device_version(options: Options) -> int:
