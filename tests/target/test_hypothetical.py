@@ -133,7 +133,7 @@ def test_a_field_that_is_no_number_is_refused_by_keyword():
             f"target 'mk2': num_tiles expects an int from 1 to 65,536, got {value!r} ({type(value).__name__})"
         )):
             MK2.replaced(num_tiles=value)  # type: ignore[arg-type]
-    with pytest.raises(OptionsError, match="has no field 'exchange' .*; did you mean 'exchange_bytes_per_cycle'"):
+    with pytest.raises(OptionsError, match=r"has no field 'exchange' .*; did you mean 'exchange_bytes_per_cycle'"):
         MK2.replaced(exchange=8)
 
 
@@ -243,9 +243,9 @@ def test_a_sweep_tells_what_more_exchange_or_fewer_tiles_would_do():
 
 
 def test_a_machine_with_less_memory_may_be_too_small():
+    step = torchipu.InferenceStep(torch.nn.Linear(1024, 1024), options=Options(target="mk2,num_tiles=2"))
     with pytest.raises(torchipu.OutOfTileMemoryError, match="but a tile of hypothetical: mk2 with num_tiles=2"):
-        layer = torch.nn.Linear(1024, 1024)
-        torchipu.InferenceStep(layer, options=Options(target="mk2,num_tiles=2"))(torch.ones(1, 1024))
+        step(torch.ones(1, 1024))
 
 
 # ---------------------------------------------------------------------- the environment
