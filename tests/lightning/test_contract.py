@@ -221,8 +221,10 @@ def test_options_of_the_user_name_the_machine() -> None:
     opts._Popart.set("torchipu.target", "bow-pod16,num_tiles=736")
     ours = trainer(max_steps=1, strategy=IPUStrategy(training_opts=opts))
     ours.fit(Classifier(), loader(8, batch_size=4))
-    (stage,) = ours.strategy.poptorch_models.values()
-    assert stage._executable.target.name == "bow-pod16,num_tiles=736"
+    stage = ours.strategy.poptorch_models[RunningStage.TRAINING]
+    assert stage.core().target == "bow-pod16,num_tiles=736"
+    (program,) = stage.programs
+    assert program.target.num_tiles == 736
 
 
 def test_options_of_the_user_are_used() -> None:
