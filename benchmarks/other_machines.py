@@ -4,7 +4,8 @@
 
 The first argument is the model, the others are machines as `Options.target` takes them; without any, a Bow, one with
 twice the exchange, half the tiles, half the memory, twice the links, and twice the rates of the matrix unit. The model
-is captured once, and every layer is recomputed from its inputs. Cycles are those of a micro-batch, with all that an update adds shared out among its micro-batches.
+is captured once, and every layer is recomputed from its inputs. Cycles are those of a micro-batch, with all that an
+update adds shared out among its micro-batches.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def main(name: str, machines: list[Target], by: int = 1) -> None:
         fullest = max(memory.total_bytes for memory in tile_memory(made.executable, target))
         fits = "" if fullest <= target.tile_memory_bytes else f" of {target.tile_memory_bytes:,}: does not fit"
         print(
-            f"| {target.title} | {cycles:,.0f} | {microseconds:,.0f} | {microseconds / first:.3f} | {fullest:,}{fits} |",
-            flush=True,
+            f"| {target.title} | {cycles:,.0f} | {microseconds:,.0f} | {microseconds / first:.3f} | "
+            f"{fullest:,}{fits} |", flush=True,
         )
 
 
