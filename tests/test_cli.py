@@ -17,7 +17,7 @@ from torchipu.cli.targets import sources_of
 from torchipu.explanation import explain
 from torchipu.ir.graph import Op, Tensor
 from torchipu.optable.spec import TABLE
-from torchipu.target import TARGETS
+from torchipu.target import TARGETS, Target
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,7 +29,7 @@ def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("name", list(TARGETS))
 def test_every_number_of_a_target_has_a_source(name: str) -> None:
     target = TARGETS[name]
-    numbers = [item.name for item in fields(target) if isinstance(getattr(target, item.name), (int, float))]
+    numbers = [item.name for item in fields(target) if type(getattr(target, item.name)) in (int, float)]
     assert numbers
     sources = sources_of(target)
     assert [number for number in numbers if not sources.get(number)] == []
@@ -41,6 +41,40 @@ def test_targets_prints_each_machine_asked_for(capsys: pytest.CaptureFixture[str
     assert TARGETS["bow"].title in printed
     assert TARGETS["mk1"].title not in printed
     assert "num_tiles" in printed
+
+
+def test_targets_lists_systems_with_the_chip_that_they_are_built_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets"]) == 0
+    printed = capsys.readouterr().out
+    rows = [line.split()[:4] for line in printed[printed.index("\nsystems") :].splitlines() if "pod" in line]
+    assert ["bow-pod256", "bow", "256", "64"] in rows
+    assert ["pod16", "mk2", "16", "16"] in rows
+    assert {row[0] for row in rows} >= {name for name in TARGETS if "pod" in name}
+
+
+def test_targets_says_whose_file_has_the_source_of_a_system() -> None:
+    sources = sources_of(TARGETS["bow-pod256"])
+    assert sources["num_ipus"].startswith("64 Bow-2000: four Bow Pod64")
+    assert sources["num_tiles"] == "as mk2: vendor data sheet"
+    assert sources["clock_hz"].startswith("as bow: vendor data sheet")
+    assert sources["linked_ipus"].startswith("as bow-pod64: a two-dimensional torus")
+
+
+def test_targets_marks_a_machine_with_replaced_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "fast.toml"
+    path.write_text('base = "bow"\nclock_hz = 3.7e9\n', encoding="utf-8")
+    assert main(["targets", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("hypothetical: bow with clock_hz=3.7e+09")
+    assert "replaced; bow has 1.85e+09" in printed
+    assert "as bow at its own clock" in printed
+
+
+def test_targets_lists_the_fields_that_may_be_replaced(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", "--fields"]) == 0
+    printed = capsys.readouterr().out
+    assert all(f" {name} " in printed for name in Target.replaceable())
+    assert "an int from 1 to 65,536" in printed
 
 
 @pytest.mark.parametrize("command", ["operators", "poptorch"])
@@ -112,6 +146,21 @@ def test_explain_says_when_a_script_compiles_nothing(tmp_path: Path, capsys: pyt
     assert "got ['--epochs', '3']" in printed
     assert "Nothing was compiled for the IPU." in printed
     assert sys.argv == arguments
+
+
+def test_explain_emulates_the_machine_that_it_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "one.py"
+    script.write_text(
+        "import torch\nimport torchipu\n"
+        "step = torchipu.InferenceStep(torch.nn.Linear(4, 2), options=torchipu.Options(target='mk1'))\n"
+        "step(torch.ones(3, 4))\n",
+        encoding="utf-8",
+    )
+    assert main(["explain", "--target", "bow,exchange_bytes_per_cycle=8", str(script), "--target", "mk2"]) == 0
+    assert "hypothetical: bow with exchange_bytes_per_cycle=8, 1 IPU (modelled)" in capsys.readouterr().out
+    assert main(["explain", "--target", "bow-2001", str(script)]) == 2
+    assert capsys.readouterr().err.startswith("torchipu explain: unknown target 'bow-2001'; did you mean 'bow-2000'?")
+    assert torchipu.Options().target == "mk2"
 
 
 def test_explain_reports_programs_of_a_script_that_fails_later(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torchipu.partition.door import autopipeline
     from torchipu.partition.proposal import Proposal
     from torchipu.step import InferenceStep, TrainStep
+    from torchipu.target import Target, lookup_target
 
 __version__ = "0.1.0"
 
@@ -61,6 +62,7 @@ _MODULE_BY_NAME = {
     "RendezvousError": "errors",
     "ScheduleError": "errors",
     "Stage": "options",
+    "Target": "target",
     "TensorLocation": "options",
     "TensorStatistics": "host.statistics",
     "TrainStep": "step",
@@ -70,6 +72,7 @@ _MODULE_BY_NAME = {
     "autopipeline": "partition.door",
     "check": "checking.door",
     "explain": "explanation",
+    "lookup_target": "target",
     "recomputation_checkpoint": "capture.checkpoint",
     "reduce_metrics": "distributed.metrics",
     "statistics": "host.counting",
@@ -98,6 +101,7 @@ __all__ = [
     "RendezvousError",
     "ScheduleError",
     "Stage",
+    "Target",
     "TensorLocation",
     "TensorStatistics",
     "TrainStep",
@@ -108,6 +112,7 @@ __all__ = [
     "autopipeline",
     "check",
     "explain",
+    "lookup_target",
     "recomputation_checkpoint",
     "reduce_metrics",
     "statistics",

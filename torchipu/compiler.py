@@ -87,7 +87,7 @@ class Stage:
 
 STAGES: tuple[Stage, ...] = (
     Stage("canonicalise", "graph", lambda c: canonicalise(c.graph)),
-    Stage("placement", "graph", lambda c: place(c.graph, c.options, c.target)),
+    Stage("placement", "graph", lambda c: place(c.graph, c.options, c.target, c.instances)),
     Stage("precision", "graph", lambda c: set_precision(c.graph, c.options, c.target)),
     Stage("random_streams", "graph", lambda c: number_random_streams(c.graph)),
     Stage("recompute", "graph", lambda c: recompute(c.graph, c.options)),

@@ -13,6 +13,7 @@ from torchipu.backend import ipu_backend
 from torchipu.capture import substitutes
 from torchipu.compiler import Compiled, compile_graph
 from torchipu.device.cost.exchange import all_reduce_cycles, collective_cycles, link_cycles
+from torchipu.errors import PlacementError
 from torchipu.host.collectives import only_awaited, with_late_waits
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.program import AllReduce, Copy, leaves_of
@@ -59,6 +60,15 @@ def test_a_sum_over_processes_takes_the_links_all_reduce(group):
     spent = sum(cost.cycles_by_category["all-reduce"] for cost in made.cost.functions.values())
     assert spent == all_reduce_cycles(made.target, 4000, PROCESSES)
     assert "all_reduce sum %" in format_executable(made.executable)
+
+
+def test_more_processes_than_a_system_has_ipus_are_refused(group):
+    with recording() as programs:
+        torch.compile(lambda x: functional.all_reduce(x * 2, "sum", group), backend=ipu_backend)(torch.ones(10))
+    graph = programs[0].graph
+    compile_graph(graph, Options(), lookup_target("pod16"))
+    with pytest.raises(PlacementError, match="16 processes need 16 IPUs at least, but bow-2000 has 4"):
+        compile_graph(graph, Options(), lookup_target("bow-2000"))
 
 
 def test_a_mean_over_processes_says_so(group):

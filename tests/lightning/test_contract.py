@@ -216,6 +216,17 @@ def test_batch_of_a_poptorch_loader_is_a_whole_call() -> None:
     torch.testing.assert_close(model.net[0].weight, other.net[0].weight, rtol=1e-4, atol=1e-5)
 
 
+def test_options_of_the_user_name_the_machine() -> None:
+    opts = poptorch.Options()
+    opts._Popart.set("torchipu.target", "bow-pod16,num_tiles=736")
+    ours = trainer(max_steps=1, strategy=IPUStrategy(training_opts=opts))
+    ours.fit(Classifier(), loader(8, batch_size=4))
+    stage = ours.strategy.poptorch_models[RunningStage.TRAINING]
+    assert stage.core().target == "bow-pod16,num_tiles=736"
+    (program,) = stage.programs
+    assert program.target.num_tiles == 736
+
+
 def test_options_of_the_user_are_used() -> None:
     training, inference = poptorch.Options(), poptorch.Options()
     training.deviceIterations(8)

@@ -14,6 +14,7 @@ from torch import nn
 import torchipu.poptorch.popart as popart
 from tests.poptorch.models import Classifier, batch, options, sgd
 from torchipu import poptorch
+from torchipu.target import TARGETS
 
 X = batch(4)[0]
 
@@ -82,6 +83,61 @@ def test_an_unknown_machine_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         run(options())
     monkeypatch.setenv("POPTORCH_IPU_MODEL", "0")
     run(options())
+
+
+@pytest.mark.parametrize(("given", "name"), [
+    ("bow-pod16", "bow-pod16"), ("bow,num_tiles=736", "bow,num_tiles=736"),
+    (TARGETS["mk1"].replaced(num_tiles=8), "mk1,num_tiles=8"),
+])
+def test_a_machine_is_named_as_in_torchipu(given: Any, name: str) -> None:
+    chosen = options()
+    chosen._Popart.set("torchipu.target", given)
+    chosen.useOfflineIpuTarget()
+    assert chosen._Popart.options["torchipu.target"] == name
+    assert chosen.clone()._Popart.options["torchipu.target"] == name
+    step = poptorch.inferenceModel(Classifier(), chosen)
+    step.compile(X)
+    assert step._executable.target.name == name
+
+
+def test_a_file_of_a_machine_is_read_when_the_option_is_set(tmp_path: Path) -> None:
+    path = tmp_path / "machine.toml"
+    path.write_text('base = "mk2"\nnum_tiles = 8\n', encoding="utf-8")
+    chosen = options()
+    chosen._Popart.set("torchipu.target", str(path))
+    path.write_text('base = "mk2"\ntiles = 8\n', encoding="utf-8")
+    assert chosen._Popart.options["torchipu.target"] == "mk2,num_tiles=8"
+    with pytest.raises(poptorch.Error, match=r"torchipu.target: target .*: unknown key 'tiles'; did you mean 'num_ti"):
+        chosen._Popart.set("torchipu.target", str(path))
+    with pytest.raises(poptorch.Error, match=r"torchipu.target: unknown target 'pod17'; did you mean 'pod1"):
+        chosen._Popart.set("torchipu.target", "pod17")
+    with pytest.raises(poptorch.Error, match=r"torchipu.target: a target is a name, the path .*, got 2 .int."):
+        chosen._Popart.set("torchipu.target", 2)
+
+
+def test_a_process_may_have_all_ipus_of_a_system_and_no_more() -> None:
+    x = torch.zeros(128, *X.shape[1:])
+    chosen = options()
+    chosen._Popart.set("torchipu.target", "pod128")
+    step = poptorch.inferenceModel(Classifier(), chosen.replicationFactor(128))
+    step.compile(x)
+    assert step._executable.target.name == "pod128"
+    fewer = options()
+    fewer._Popart.set("torchipu.target", "pod16")
+    with pytest.raises(poptorch.Error, match="32 replicas of the model need 32 IPUs at least, but pod16 has 16"):
+        poptorch.inferenceModel(Classifier(), fewer.replicationFactor(32)).compile(x)
+    more = options()
+    more._Popart.set("torchipu.target", "pod128")
+    with pytest.raises(poptorch.Error, match=r"Too many IPUs requested \(256\). Experiments that need more than 128 "):
+        poptorch.inferenceModel(Classifier(), more.replicationFactor(256)).compile(torch.zeros(256, *X.shape[1:]))
+
+
+def test_a_machine_of_its_own_has_an_entry_of_its_own_in_the_cache(tmp_path: Path) -> None:
+    for target in ("mk2", "mk2,num_tiles=8", "mk2,num_tiles=9", "mk2,num_tiles=8"):
+        chosen = options().enableExecutableCaching(str(tmp_path))
+        chosen._Popart.set("torchipu.target", target)
+        run(chosen)
+    assert len(list(tmp_path.glob("*.executable"))) == 3
 
 
 @pytest.mark.parametrize(("change", "words"), [

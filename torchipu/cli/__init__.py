@@ -37,6 +37,10 @@ def make_parser() -> argparse.ArgumentParser:
         "breaks, which ops are generic, where ops are placed, and the cycles and memory that result. A function may "
         "also return (model, inputs).",
     )
+    explain.add_argument(
+        "--target", metavar="machine", help="emulate this machine, whatever the script says: a name, a name with "
+        "fields to replace (bow,exchange_bytes_per_cycle=8), or a .toml file",
+    )
     explain.add_argument("subject", metavar="script.py|module:function")
     explain.add_argument("arguments", nargs=argparse.REMAINDER, help="handed on to the script")
     explain.set_defaults(run=run_explain)
@@ -52,7 +56,11 @@ def make_parser() -> argparse.ArgumentParser:
     check.set_defaults(run=run_check)
 
     targets = commands.add_parser("targets", help="list the machines that can be emulated, with the sources of numbers")
-    targets.add_argument("names", nargs="*", metavar="name", help="machines to list; all when none is named")
+    targets.add_argument(
+        "names", nargs="*", metavar="machine", help="machines to list: a name, a name with fields to replace "
+        "(mk2,num_tiles=736), or a .toml file; all known ones when there is none",
+    )
+    targets.add_argument("--fields", action="store_true", help="list the fields that may be replaced instead")
     targets.set_defaults(run=run_targets)
 
     operators = commands.add_parser("operators", help="list the operators that have a record, as Markdown")
@@ -87,14 +95,13 @@ def _count(text: str) -> int:
 def run_explain(flags: argparse.Namespace) -> int:
     """Run ``torchipu explain``; 1 when the run ended early, 2 when there is nothing to run."""
     from torchipu.explanation import explain_function, explain_script
+    from torchipu.options import emulating
 
     subject: str = flags.subject
     is_function = ":" in subject and not subject.endswith(".py")
     try:
-        if is_function:
-            explanation = explain_function(subject)
-        else:
-            explanation = explain_script(subject, flags.arguments)
+        with emulating(flags.target):
+            explanation = explain_function(subject) if is_function else explain_script(subject, flags.arguments)
     except (FileNotFoundError, ModuleNotFoundError, ValueError) as error:
         print(f"torchipu explain: {error}", file=sys.stderr)
         return 2
@@ -133,11 +140,14 @@ def run_poptorch(flags: argparse.Namespace) -> int:
 
 def run_targets(flags: argparse.Namespace) -> int:
     """Run ``torchipu targets``; 2 when a machine is unknown."""
-    from torchipu.cli.targets import print_targets
+    from torchipu.cli.targets import print_fields, print_targets
     from torchipu.errors import OptionsError
 
     try:
-        print_targets(flags.names)
+        if flags.fields:
+            print_fields()
+        else:
+            print_targets(flags.names)
     except OptionsError as error:
         print(f"torchipu targets: {error}", file=sys.stderr)
         return 2

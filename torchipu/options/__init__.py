@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields
 
 from torchipu.errors import OptionsError, nearest
 from torchipu.options.declared import checked, declare, expectation
 from torchipu.options.kinds import ProcessGroupLike, TensorLocation
 from torchipu.options.stages import Stage, format_stages, stages_of
+from torchipu.target import Target, lookup_target
 
-__all__ = ["Options", "ProcessGroupLike", "Stage", "TensorLocation", "format_stages"]
+TARGET_VARIABLE = "TORCHIPU_TARGET"
+
+__all__ = ["TARGET_VARIABLE", "Options", "emulating", "ProcessGroupLike", "Stage", "TensorLocation", "format_stages"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +26,12 @@ class Options:
         OptionsError: A value has the wrong type or is out of range.
     """
 
-    target: str = declare("mk2", "machine to emulate, a name in torchipu.target.TARGETS", kind=str,
-                          poptorch="useOfflineIpuTarget")
+    target: str | Target = declare(
+        "mk2", "machine to emulate: a name in torchipu.target.TARGETS, after which fields may be replaced "
+        "('mk2,num_tiles=736'), a TOML file that does so, or a Target. The option becomes the name, which says all of "
+        f"the machine. {TARGET_VARIABLE} in the environment goes before it", kind=Target,
+        poptorch="useOfflineIpuTarget, _Popart.set('torchipu.target')",
+    )
     num_ipus: int | None = declare(
         None, "IPUs that the model may use; None for as many as its blocks ask", kind=int, optional=True, least=1,
         unit="IPUs",
@@ -275,6 +284,8 @@ class Options:
     def __post_init__(self) -> None:
         for option in fields(self):
             given = getattr(self, option.name)
+            if option.name == "target":
+                given = os.environ.get(TARGET_VARIABLE) or given
             value = stages_of(given) if option.name == "stages" else checked(option.name, given, option.metadata)
             object.__setattr__(self, option.name, value)
         if self.stages is not None and self.blocks is not None:
@@ -361,6 +372,30 @@ class Options:
         )
 
 
+@contextmanager
+def emulating(target: str | None) -> Iterator[None]:
+    """Let all options that are made meanwhile, here and in processes started from here, have one machine.
+
+    Args:
+        target: As `Options.target`; None for whatever the options say.
+
+    Raises:
+        OptionsError: There is no such machine.
+    """
+    if target is None:
+        yield
+        return
+    before = os.environ.get(TARGET_VARIABLE)
+    os.environ[TARGET_VARIABLE] = lookup_target(target).name
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TARGET_VARIABLE]
+        else:
+            os.environ[TARGET_VARIABLE] = before
+
+
 MIN_IO_TILES, MAX_IO_TILES = 32, 192  # PopTorch's bounds
 
 
@@ -371,6 +406,12 @@ def _check_io_tiles(options: Options) -> None:
         raise OptionsError(
             f"io_tiles={count} is no even number from {MIN_IO_TILES} to {MAX_IO_TILES}", option="io_tiles", value=count,
             allowed=f"0, or an even number from {MIN_IO_TILES} to {MAX_IO_TILES}",
+        )
+    num_tiles = lookup_target(options.target).num_tiles
+    if count >= num_tiles:
+        raise OptionsError(
+            f"io_tiles={count} leaves none of the {num_tiles} tiles of {options.target} to compute", option="io_tiles",
+            value=count, allowed=f"less than {num_tiles}", remedy="lower io_tiles, or replace num_tiles by more",
         )
     if count:
         return

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
+from torchipu.target import Target, lookup_target
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorLocation:
@@ -44,6 +46,8 @@ class ProcessGroupLike:
 
 ARTICLES = {bool: "a bool", int: "an int", float: "a float", str: "a str", tuple: "a list of {} names",
              TensorLocation: "a torchipu.TensorLocation", ProcessGroupLike: "a process group of torch.distributed",
+             Target: "a machine: a name, a name with fields to replace ('mk2,num_tiles=736'), a path that ends in "
+                     ".toml, or a torchipu.target.Target",
              dict: "a dict of numbers above 0 and at most 1 by IPU"}
 
 
@@ -64,6 +68,8 @@ def normal(value: object, kind: type) -> Any:
             normal(size, int) is not None and size >= 0 for size in sizes
         )
         return value if is_valid else None
+    if kind is Target and isinstance(value, (str, os.PathLike, Target)):
+        return lookup_target(value).name  # says all of the machine, whatever becomes of the file
     if kind is ProcessGroupLike and not isinstance(value, str) and ProcessGroupLike.is_one(value):
         return value
     if kind is str and isinstance(value, (str, os.PathLike)):

@@ -10,7 +10,7 @@ from torchipu.ir.graph import Graph, Op, Placement, Tensor
 from torchipu.ir.text import Names, format_op
 from torchipu.ir.types import UNKNOWN_SOURCE, Leg, Role, Source
 from torchipu.options import Options, Stage, format_stages
-from torchipu.target import Target
+from torchipu.target import TARGETS, Target
 
 ONLY_BLOCK = "main"  # of a model without blocks
 
@@ -18,7 +18,7 @@ ONLY_BLOCK = "main"  # of a model without blocks
 OF_ALL_WEIGHTS = frozenset({"add_sums", "join_counts", "clip_scale", "unscale", "adapt_loss_scale"})
 
 
-def place(graph: Graph, options: Options, target: Target) -> Graph:
+def place(graph: Graph, options: Options, target: Target, instances: int = 1) -> Graph:
     """Return a graph in which every op is placed.
 
     Blocks come in the order of ``options.stages`` or ``options.blocks``, else in the order in which they first run. A
@@ -33,6 +33,7 @@ def place(graph: Graph, options: Options, target: Target) -> Graph:
         graph: A graph as captured.
         options: ``stages``, ``blocks``, ``execution``, ``replicas`` and ``num_ipus`` are read.
         target: The machine, for the number of its IPUs.
+        instances: Processes, each with ``replicas`` of its own: of a system all of them share the IPUs.
 
     Returns:
         The same ops with ``placement`` set, or the same object if it is set already.
@@ -44,7 +45,7 @@ def place(graph: Graph, options: Options, target: Target) -> Graph:
     if all(op.placement is not None for op in graph.ops):
         return graph
     names = Names(graph)
-    blocks = _stages(_blocks(graph, options, names), options, target)
+    blocks = _stages(_blocks(graph, options, names), options, target, instances if target.is_system else 1)
     block_by_op = _forward_blocks(graph, blocks)
     _check_forward_edges(graph, blocks, block_by_op, names)
     _add_backward_blocks(graph, blocks, block_by_op)
@@ -117,14 +118,18 @@ def _in_forward_order(graph: Graph) -> Iterable[Op]:
     yield from (op for op in reversed(graph.ops) if op.leg is Leg.BACKWARD)
 
 
-def _stages(asked: Mapping[str, int | None], options: Options, target: Target) -> dict[str, _Block]:
+def _stages(
+    asked: Mapping[str, int | None], options: Options, target: Target, instances: int,
+) -> dict[str, _Block]:
     """Number the stages and give each block its IPU."""
-    available = target.num_ipus // options.replicas
-    available = available if options.num_ipus is None else min(options.num_ipus, available)
+    replicas = options.replicas * instances
+    in_all = target.num_ipus // replicas
+    available = in_all if options.num_ipus is None else min(options.num_ipus, in_all)
     if available == 0:
+        processes = "" if instances == 1 else f" ({instances} processes with {options.replicas} each)"
         raise PlacementError(
-            f"{options.replicas} replicas of the model need {options.replicas} IPUs at least, but {target.name} has "
-            f"{target.num_ipus}", remedy=f"set replicas to {target.num_ipus} or less",
+            f"{replicas} replicas of the model{processes} need {replicas} IPUs at least, but {target.name} has "
+            f"{target.num_ipus}", remedy=f"{_fewer(target.num_ipus, instances)}{_larger_system(target, replicas)}",
         )
     blocks: dict[str, _Block] = {}
     entries = enumerate(options.stages or ())
@@ -136,7 +141,7 @@ def _stages(asked: Mapping[str, int | None], options: Options, target: Target) -
         if entry is not None:
             next_ipu = next((one for one in (entry.ipu, wanted) if one is not None), number)
         if not 0 <= next_ipu < available:
-            raise _beyond(name, next_ipu, entry is not None or wanted is not None, available, options, target)
+            raise _beyond(name, next_ipu, entry is not None or wanted is not None, available, replicas, options, target)
         if entry is not None and number == before and next_ipu != ipu:
             raise PlacementError(
                 f"block {name!r} asks for ipu {next_ipu}, but its stage {number} is on ipu {ipu}",
@@ -153,20 +158,39 @@ def _is_phased(options: Options) -> bool:
     return options.execution in ("serial_phased", "parallel_phased")
 
 
+def _fewer(num_ipus: int, instances: int) -> str:
+    """Say how many replicas of one IPU there may be."""
+    each = num_ipus // instances
+    return f"set replicas to {each} or less" if each else f"use {num_ipus} processes or less"
+
+
+def _larger_system(target: Target, num_ipus: int) -> str:
+    """Name the smallest system of the same IPUs that has so many, after what else may be done."""
+    alike = [
+        other for other in TARGETS.values()
+        if other.is_system and other.num_ipus >= num_ipus
+        and (other.clock_hz, other.num_tiles, other.amp_macs_fp8)
+        == (target.clock_hz, target.num_tiles, target.amp_macs_fp8)
+    ]
+    return f", or target to {min(alike, key=lambda one: one.num_ipus).name!r}" if alike else ""
+
+
 def _beyond(
-    name: str, ipu: int, is_asked: bool, available: int, options: Options, target: Target,
+    name: str, ipu: int, is_asked: bool, available: int, replicas: int, options: Options, target: Target,
 ) -> PlacementError:
     """Make the error of a block on an IPU that is not there."""
     ids = "ipu 0 only" if available == 1 else f"ipus 0 to {available - 1}"
     owner = target.name if available == target.num_ipus else f"num_ipus={options.num_ipus}"
-    if options.replicas > 1 and available == target.num_ipus // options.replicas:
-        owner = f"a replica of {options.replicas} on the {target.num_ipus} IPUs of {target.name}"
+    if replicas > 1 and available == target.num_ipus // replicas:
+        owner = f"a replica of {replicas} on the {target.num_ipus} IPUs of {target.name}"
     verb = "asks for" if is_asked else "would follow on"
     remedies = ["use an ipu_id that is there" if is_asked else "give ipu_id to the blocks that share an IPU"]
-    if options.replicas > 1:
+    if replicas > 1:
         remedies.append("use fewer replicas")
-    if available < target.num_ipus // options.replicas:
+    if available < target.num_ipus // replicas:
         remedies.append("raise num_ipus")
+    elif target.is_system and (larger := _larger_system(target, (ipu + 1) * replicas)):
+        remedies.append(larger.removeprefix(", or ").replace("target", "set target", 1))
     return PlacementError(f"block {name!r} {verb} ipu {ipu}, but {owner} has {ids}", remedy=", or ".join(remedies))
 
 

@@ -11,9 +11,10 @@ def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
     Args:
         num_ipus: How many.
     """
-    from torchipu.target import lookup_target  # here, since importing poptorch shall not build the machines
+    from torchipu.options import Options  # here, since importing poptorch shall not build the machines
+    from torchipu.target import lookup_target
 
-    return 0 < num_ipus <= lookup_target(f"mk{EMULATED_VERSION}").num_ipus
+    return 0 < num_ipus <= lookup_target(Options(target=f"mk{EMULATED_VERSION}").target).num_ipus
 
 
 def ipuHardwareVersion() -> int:

@@ -13,6 +13,9 @@ C600 = replace(
     clock_hz=1.5e9,  # as third parties programme it; 280 TF = clock x tiles x 128 flop asks for 1.486 GHz
     # Two of the four links lead to a neighbour: 2 x 128 Gibit/s x 0.85 (poplibs test model) at the clock.
     link_bytes_per_cycle=2 * 128 * 2**30 / 8 * 0.85 / 1.5e9,
+    linked_ipus=8,  # the same eight
+    ipus_per_machine=8,  # cards in one host; vendor figures in ByteMLPerf
+    machine_link_bytes_per_s=2 * 128 * 2**30 / 8 * 0.85,  # estimate: a cable, though none leads to another machine
     host_bytes_per_s=12.5e9,  # 2 x PCIe4 x8, taken for what a machine of four IPUs shares; ipu_hardware.md 1.5
     gateway_bytes_per_s=12.5e9 / 8,  # estimate: there are no gateways; 100 Gb/s of a machine's network for eight cards
     amp_macs_fp8=128,  # poplibs target properties

@@ -20,6 +20,10 @@ MK2 = Target(
     ipu_sync_cycles=600,  # vendor constant for a sync across IPUs; 500-640 cycles measured on 16 Mk1
     # Two of the ten links lead to a neighbour in the ladder: 2 x 128 Gibit/s x 0.85 (poplibs test model) at the clock.
     link_bytes_per_cycle=2 * 128 * 2**30 / 8 * 0.85 / 1.33e9,
+    linked_ipus=64,  # a torus of IPU-Links in a POD64, beyond which gateways lead; vendor data sheet
+    ipus_per_machine=4,  # an IPU-M2000; vendor data sheet
+    # 512 Gb/s from an IPU-M2000 to the next (vendor data sheet) are four links, at the efficiency of a link.
+    machine_link_bytes_per_s=4 * 128 * 2**30 / 8 * 0.85,
     gateway_bytes_per_s=2 * 12.5e9 / 4,  # two links of 100 Gb/s for the four IPUs of an IPU-M2000; vendor data sheet
     host_bytes_per_s=12.5e9 / 4,  # 100 Gb/s of an IPU-M2000 shared by four IPUs; vendor data sheet
     streaming_bytes_per_s=5e9,  # estimate: about 20 GB/s for the four IPUs of an IPU-M2000

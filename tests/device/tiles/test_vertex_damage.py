@@ -80,10 +80,13 @@ class Recording(TileMachine):
 
     made: dict[VertexGroup, list[PreparedSet]]
 
-    def _run_set(self, group: VertexGroup, made: PreparedSet, fields: Mapping[Tensor, Variable], place: Place) -> None:
-        if made not in self.made.setdefault(group, []):
+    def _run_set(
+        self, group: VertexGroup, sets: Members[PreparedSet | None], fields: Mapping[Tensor, Variable], place: Place,
+    ) -> None:
+        made = sets[0]
+        if made is not None and made not in self.made.setdefault(group, []):
             self.made[group].append(made)
-        super()._run_set(group, made, fields, place)
+        super()._run_set(group, sets, fields, place)
 
 
 @functools.cache

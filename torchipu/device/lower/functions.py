@@ -13,6 +13,7 @@ from torchipu.device.lower.in_flight import Depths
 from torchipu.device.lower.side_by_side import RESERVED_TILES, shares_of
 from torchipu.device.lower.values import BROADCAST, PHASES, UPDATE, Flow, function_of, ipu_of, is_all_reduce
 from torchipu.device.tilings.alone import alone
+from torchipu.errors import PlacementError
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.mapping import TileMapping, linear
 from torchipu.ir.program import (
@@ -35,7 +36,7 @@ from torchipu.ir.schedule import Schedule
 from torchipu.ir.types import Role
 from torchipu.ir.vertices import Tiling
 from torchipu.optable.codelet import Codelet, Vertices
-from torchipu.optable.collective import is_collective
+from torchipu.optable.collective import PROCESSES, is_collective
 from torchipu.optable.control import COND, WHILE, carried_of, formals_of, trips_of
 from torchipu.optable.spec import spec_of
 from torchipu.target import Target
@@ -223,7 +224,14 @@ class Lowering:
         return [_IPU_SYNC, copy, _REPLICA_SYNC, AllReduce((dst,), True, group)]
 
     def _collective(self, op: Op) -> list[Program]:
-        """Return the programs of a collective over processes."""
+        """Return the programs of a collective over processes, of which each has an IPU at least."""
+        processes = int(str(op.attrs[PROCESSES]))
+        if self.target.is_system and processes > self.target.num_ipus:
+            raise PlacementError(
+                f"{processes} processes need {processes} IPUs at least, but {self.target.name} has "
+                f"{self.target.num_ipus}", op=op.target, source=op.source, block=op.placement,
+                remedy=f"run {self.target.num_ipus} processes or less, or choose a larger target",
+            )
         operands, results = ([self._held(op, one) for one in side] for side in (op.inputs, op.outputs))
         programs, needed = collectives.programs_of(op, operands, results)
         for variable in needed:

@@ -9,12 +9,13 @@ import torch
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments.parser import Arguments
 from torchipu.poptorch.enums import MeanReductionStrategy
-from torchipu.poptorch.executor.machine import is_ipu_model
+from torchipu.poptorch.executor.machine import is_ipu_model, target_of
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.options.strategies import PipelinedExecution
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
 MAX_IPUS = 64
+"""What a process of PopTorch may have; a larger system may be emulated by a single one."""
 
 
 def _last_of(blocks: Sequence[tuple[str, int]], num_ipus: int, replicas: int) -> str:
@@ -37,9 +38,10 @@ def check_ipus(num_ipus: int, options: Options, blocks: Sequence[tuple[str, int]
     """
     needed = num_ipus * options.replication_factor
     reserved = 1 << (needed - 1).bit_length()
-    if needed > MAX_IPUS:
+    most = max(MAX_IPUS, target_of(options).num_ipus)
+    if needed > most:
         raise createPoptorchError(
-            f"Too many IPUs requested ({needed}). Experiments that need more than {MAX_IPUS} IPUs require distributed "
+            f"Too many IPUs requested ({needed}). Experiments that need more than {most} IPUs require distributed "
             "execution." + _last_of(blocks, num_ipus, options.replication_factor)
         )
     if needed == reserved or is_ipu_model(options):

@@ -1,14 +1,33 @@
-"""Which machine a program is for: its generation, and whether it may be of any size."""
+"""Which machine a program is for: its name, its generation, and whether it may be of any size."""
 
 from __future__ import annotations
 
 import os
 
+from torchipu.errors import OptionsError
+from torchipu.options import TARGET_VARIABLE
 from torchipu.poptorch.enums import ConnectionType
 from torchipu.poptorch.options import Options
+from torchipu.poptorch.options.popart import TARGET
 from torchipu.poptorch.poptorch_core import createPoptorchError
+from torchipu.target import Target, lookup_target
 
 TARGETS = {1: "mk1", 2: "mk2", 21: "c600"}
+
+def target_of(options: Options) -> Target:
+    """Return the machine that is emulated.
+
+    Source: ``_Popart.set("torchipu.target", ...)``, which PopTorch does not have, goes before the generation; the
+    environment before both, as for all options of a compilation.
+
+    Raises:
+        Error: There is no such machine, or options exclude each other.
+    """
+    generation = TARGETS[device_version(options)]
+    try:
+        return lookup_target(os.environ.get(TARGET_VARIABLE) or options._popart.options.get(TARGET, generation))
+    except OptionsError as error:
+        raise createPoptorchError(f"{TARGET}: {error}") from error
 
 
 def device_version(options: Options) -> int:

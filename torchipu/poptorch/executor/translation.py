@@ -18,7 +18,7 @@ from torchipu.poptorch.enums import (
     ReductionType,
 )
 from torchipu.poptorch.executor import processes
-from torchipu.poptorch.executor.machine import TARGETS, device_version
+from torchipu.poptorch.executor.machine import target_of
 from torchipu.poptorch.operators.placing import BEFORE_ALL_BLOCKS
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.options.automatic_scale import automatic_scale
@@ -58,7 +58,7 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
     group, seed = processes.group_and_seed(options, is_training=optimizer is not None)
     allows_overflow = is_on(engine_options(options).get("debug.allowOutOfMemory", "false"))
     values: dict[str, Any] = {
-        "target": TARGETS[device_version(options)],
+        "target": target_of(options),
         **_execution(options._execution_strategy),
         "gradient_accumulation": accumulation.gradient_accumulation,
         "accumulation_reduction": "mean" if mean else "sum",

@@ -6,6 +6,20 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from torchipu.poptorch.options.values import OptionsDict
+from torchipu.poptorch.poptorch_core import createPoptorchError
+
+TARGET = "torchipu.target"
+
+
+def _machine(given: Any) -> str:
+    """Return the name of a machine, or refuse what is none."""
+    from torchipu.errors import OptionsError  # here, since importing poptorch shall not build the machines
+    from torchipu.target import lookup_target
+
+    try:
+        return lookup_target(given).name
+    except OptionsError as error:
+        raise createPoptorchError(f"{TARGET}: {error}") from error
 
 
 class _PopartOptions(OptionsDict):
@@ -30,10 +44,15 @@ class _PopartOptions(OptionsDict):
 
         Args:
             key: Its name, such as ``accumulateOuterFragmentSettings.schedule``.
-            value: A bool, number or text, a list or set of texts, or a dict of texts.
+            value: A bool, number or text, a list or set of texts, or a dict of texts. Of ``torchipu.target``, which
+                PopTorch does not have, a machine as ``torchipu.Options.target`` takes it; its name is kept, which says
+                all of it.
+
+        Raises:
+            Error: There is no such machine.
         """
         self._check_frozen()
-        self.options[key] = value
+        self.options[key] = _machine(value) if key == TARGET else value
         return self
 
     def createOrSet(self, **values: Any) -> Self:
