@@ -3,18 +3,21 @@
     python -m tests.device.architectures                  # the forward of all 67, a training step of TRAINED
     python -m tests.device.architectures bert resnet18    # of these
 
-``make machine`` is the same. All of it takes the better part of an hour.
+``make machine`` is the same. Each has a process of its own, as many at once as there are CPUs and memory for. All of
+it takes the better part of an hour.
 """
 
 from __future__ import annotations
 
 import copy
-import gc
+import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -41,6 +44,8 @@ TIMES, FLOOR = 8.0, 1e-6
 """The error of the tiles may be so many times that of the same ops in the types of the program, or so much."""
 MOST_WHOLE = 0.05
 """Of the supersteps of all architectures, those in which one vertex computes an op on gathered operands."""
+PROCESS_BYTES = 6 << 30
+"""What an architecture may need: the memory of the tiles, and how vertices lie."""
 TRAINED = (
     "bert", "gpt_neo", "llama", "mobilenetv2_100", "modernbert", "opt", "resnet18", "swin_tiny_patch4_window7_224",
     "t5", "vit_tiny_patch16_224",
@@ -171,37 +176,75 @@ def relative(found: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.linalg.norm(difference) / max(float(np.linalg.norm(wanted)), 1e-30))
 
 
+@dataclass(frozen=True)
+class Finding:
+    """What a run of an architecture shows, without the run.
+
+    Attributes:
+        text: A line.
+        is_right: Whether float32 explains the errors.
+        supersteps: Of compute sets.
+        whole: Those of them in which one vertex computes an op, by the op.
+    """
+
+    text: str
+    is_right: bool
+    supersteps: int = 0
+    whole: Counter[str] = field(default_factory=Counter)
+
+
+def finding(name: str, kind: str) -> Finding:
+    """Run an architecture, by name, in a way of ``KINDS``."""
+    torch.set_num_threads(1)
+    began = time.monotonic()
+    architecture = next(one for one in ALL if one.name == name)
+    try:
+        found = KINDS[kind](architecture)
+    except Exception as raised:  # whatever a model or the machine raises is a finding
+        return Finding(f"FAIL {name}, {kind}: {type(raised).__name__}: {raised}", is_right=False)
+    text = (
+        f"{'ok  ' if found.is_right else 'FAIL'} {name}, {kind}: {found.machine.supersteps} "
+        f"compute sets, error {found.error:.1e}, in its types {found.typed:.1e}, on tiles {found.on_tiles:.1e}, "
+        f"{sum(found.machine.whole.values())} whole, {time.monotonic() - began:.1f} s"
+    )
+    return Finding(text, found.is_right, found.machine.supersteps, Counter(found.machine.whole))
+
+
+KINDS: Mapping[str, Callable[[Architecture], Run]] = {"forward": infer, "training": train}
+
+
+def findings(asked: Sequence[tuple[str, str]]) -> Iterator[Finding]:
+    """Run architectures side by side, each in a process of its own: one needs gigabytes, and leaves them behind.
+
+    Args:
+        asked: Names and ways.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torchipu.emulation.tiles", "tests.models.architectures.catalogue"])
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    at_once = max(1, min(len(os.sched_getaffinity(0)), memory // PROCESS_BYTES))
+    with ProcessPoolExecutor(at_once, context, max_tasks_per_child=1) as processes:
+        runs = [processes.submit(finding, *one) for one in asked]
+        for run in as_completed(runs):
+            yield run.result()
+
+
 def main(names: list[str]) -> int:
-    """Run architectures one by one; 1 when any fails."""
+    """Run architectures; 1 when any fails."""
     console, failed = Console(highlight=False), 0
     chosen = [architecture for architecture in ALL if not names or architecture.name in names]
     if any(architecture.package in missing_libraries() for architecture in chosen):
         print(f'{" and ".join(PACKAGES)} are needed: pip install -e ".[models]"', file=sys.stderr)
         return 2
-    torch.set_num_threads(1)
+    asked = [
+        (one.name, kind) for one in chosen for kind in KINDS if kind == "forward" or one.name in TRAINED
+    ]
     supersteps, whole = 0, Counter[str]()
-    for architecture in chosen:
-        kinds = {"forward": infer} | ({"training": train} if architecture.name in TRAINED else {})
-        for kind, run in kinds.items():
-            began = time.monotonic()
-            try:
-                found = run(architecture)
-            except Exception as raised:  # whatever a model or the machine raises is a finding
-                failed += 1
-                console.print(f"FAIL {architecture.name}, {kind}: {type(raised).__name__}: {raised}", markup=False)
-                continue
-            failed += not found.is_right
-            supersteps += found.machine.supersteps
-            whole.update(found.machine.whole)
-            console.print(
-                f"{'ok  ' if found.is_right else 'FAIL'} {architecture.name}, {kind}: {found.machine.supersteps} "
-                f"compute sets, error {found.error:.1e}, in its types {found.typed:.1e}, "
-                f"on tiles {found.on_tiles:.1e}, "
-                f"{sum(found.machine.whole.values())} whole, {time.monotonic() - began:.1f} s", markup=False,
-            )
-            del found  # gigabytes, before the next ones
-            torch._dynamo.reset()
-            gc.collect()
+    for found in findings(asked):
+        failed += not found.is_right
+        supersteps += found.supersteps
+        whole.update(found.whole)
+        console.print(found.text, markup=False, soft_wrap=True)
     share = whole.total() / max(supersteps, 1)
     console.print(f"{whole.total()} of {supersteps} compute sets ({share:.1%}) as one vertex on gathered operands:")
     console.print(", ".join(f"{name} {count}" for name, count in whole.most_common()) or "none", markup=False)

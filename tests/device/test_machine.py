@@ -13,7 +13,7 @@ from torch._higher_order_ops import scan, while_loop
 
 import torchipu
 from mnist_pipelined import PipelinedNetwork
-from tests.device.trained import Trained
+from tests.device.trained import Classifier, Trained
 from torchipu import TensorLocation
 from torchipu.device.machine import Machine
 from torchipu.emulation.eager import evaluate
@@ -191,17 +191,10 @@ def test_the_demo_trains_as_in_eager() -> None:
 def test_hyper_parameters_are_not_shared_out_with_a_weight_of_as_many_elements() -> None:
     """There are 16 of them, as the first bias has elements."""
 
-    class Wide(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
-
-        def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-            return torch.nn.functional.cross_entropy(self.layers(x), target)
-
     torch.manual_seed(6)
+    wide = Classifier(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
     options = torchipu.Options(replicas=2, gradient_accumulation=2, optimiser_state_location=SHARED)
-    close(Trained(Wide(), ADAMW, options, (torch.randn(8, 5), torch.randint(0, 3, (8,)))))
+    close(Trained(wide, ADAMW, options, (torch.randn(8, 5), torch.randint(0, 3, (8,)))))
 
 
 # ---------------------------------------------------------------------- loops and branches

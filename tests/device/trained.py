@@ -19,6 +19,21 @@ from torchipu.emulation.tiles import tile_machine
 from torchipu.ir.program import Executable
 
 
+class Classifier(torch.nn.Module):
+    """Layers one after the other, with the loss of the classes that they give.
+
+    Args:
+        layers: Give ``[N, classes]``.
+    """
+
+    def __init__(self, *layers: torch.nn.Module) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(self.layers(x), target)
+
+
 @dataclass
 class Trained:
     """A compiled step, with what the machine needs of it.

@@ -8,10 +8,7 @@ from torchipu.host.storage import Place
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import DType, Leg
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding
-from torchipu.optable.random_streams import RANDOM_STREAM, ROUNDING_STREAM, draws, rounding_stream
-
-WORDS = 4
-"""LONG words of a stream: seed, replica, number of the op, micro-batch counter."""
+from torchipu.optable.random_streams import RANDOM_STREAM, ROUNDING_STREAM, WORDS, draws, rounding_stream
 
 
 class RandomStreams:

@@ -60,6 +60,10 @@ class Words(NamedTuple):
         return self._replace(seed=z ^ z >> 31)
 
 
+WORDS = len(Words._fields)
+"""LONG words of a stream."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seeding:
     """From what all streams of a call begin.

@@ -13,7 +13,7 @@ import torchipu
 from mnist_pipelined import PipelinedNetwork
 from tests.device import test_machine as machine_tests
 from tests.device.test_machine import CASES, trained
-from tests.device.trained import Trained
+from tests.device.trained import Classifier, Trained
 from torchipu.device.tiles.machine import TileMachine, runs_of
 
 
@@ -68,22 +68,11 @@ def test_the_demo_trains_on_four_ipus_vertex_by_vertex() -> None:
     assert not machine.whole
 
 
-class Wide(torch.nn.Module):
-    """Layers with the loss."""
-
-    def __init__(self, *layers: torch.nn.Module) -> None:
-        super().__init__()
-        self.layers = torch.nn.Sequential(*layers)
-
-    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(self.layers(x), target)
-
-
 IN_PARTS = {
-    "matrices": (lambda: Wide(torch.nn.Linear(2001, 7)), (300, 2001), 0.005),
+    "matrices": (lambda: Classifier(torch.nn.Linear(2001, 7)), (300, 2001), 0.005),
     "convolutions": (
-        lambda: Wide(torch.nn.Conv2d(3, 9, 3, stride=2), torch.nn.Flatten(), torch.nn.Linear(2025, 7)), (6, 3, 32, 32),
-        0.001,
+        lambda: Classifier(torch.nn.Conv2d(3, 9, 3, stride=2), torch.nn.Flatten(), torch.nn.Linear(2025, 7)),
+        (6, 3, 32, 32), 0.001,
     ),
 }
 

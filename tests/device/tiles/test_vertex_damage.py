@@ -15,7 +15,7 @@ import torch
 
 import torchipu
 from tests.device.tiles.vertex_damage import OF_FIELDS, OF_VERTICES
-from tests.device.trained import Trained
+from tests.device.trained import Classifier, Trained
 from torchipu.checking.differences import DifferenceError
 from torchipu.checking.tile_differences import judging
 from torchipu.device.stores import Place
@@ -38,23 +38,12 @@ PLACES = 3
 """How many compute sets of a program each kind of damage is done to."""
 
 
-class Layers(torch.nn.Module):
-    """Some layers and the loss."""
-
-    def __init__(self, *layers: torch.nn.Module) -> None:
-        super().__init__()
-        self.layers = torch.nn.Sequential(*layers)
-
-    def forward(self, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(self.layers(x), target)
-
-
 def images(*layers: torch.nn.Module) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    return Layers(*layers), (torch.randn(4, 3, 10, 10), torch.randint(0, 5, (4,)))
+    return Classifier(*layers), (torch.randn(4, 3, 10, 10), torch.randint(0, 5, (4,)))
 
 
 def rows(*layers: torch.nn.Module) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
-    return Layers(*layers), (torch.randn(12, 70), torch.randint(0, 5, (12,)))
+    return Classifier(*layers), (torch.randn(12, 70), torch.randint(0, 5, (12,)))
 
 
 nn = torch.nn

@@ -19,7 +19,7 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join, emit_cast, emit_chain
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, contiguous_strides
 from torchipu.optable.planner import Joining, Mark
-from torchipu.optable.random_streams import RANDOM_STREAM, draws, rounding_stream
+from torchipu.optable.random_streams import RANDOM_STREAM, WORDS, draws, rounding_stream
 from torchipu.optable.spec import spec_of
 
 SCRATCH_ALIGNMENT = 64
@@ -27,10 +27,6 @@ VertexCall = tuple[AnyKernel, int, Sequence[Any], Sequence[Any], int, int]
 """A kernel, its number of arguments, its integers and real numbers, its items and the bytes of scratch it needs."""
 ON_TILE = {DType.LONG: DType.INT}
 """Element types that are another one in tile memory: there are no integers of 64 bits."""
-
-
-WORDS = 4
-"""LONG words of a stream of random bits."""
 
 
 @dataclass(frozen=True, slots=True)

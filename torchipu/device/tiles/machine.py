@@ -14,7 +14,7 @@ from torchipu.device.stores import Place
 from torchipu.device.tiles.arena import Arena, bottoms
 from torchipu.device.tiles.counts import Count, count, estimates
 from torchipu.device.tiles.fields import Field, Move
-from torchipu.device.tiles.kernels import WORDS, Numbering
+from torchipu.device.tiles.kernels import Numbering
 from torchipu.device.tiles.layout import BITS, Held
 from torchipu.device.tiles.memory import TileMemory
 from torchipu.device.tiles.own_share import OwnShare
@@ -27,6 +27,7 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.program import Executable, Execute, Program, Repeat, Variable, VertexGroup, parts_of
 from torchipu.ir.region import Numbers, Region
 from torchipu.ir.types import DType
+from torchipu.optable.random_streams import WORDS
 from torchipu.target import Target
 
 KEPT_BYTES = 2 << 30
@@ -257,7 +258,8 @@ class TileMachine(Machine):
             common = self.words(stream.number, op, place, replica)
             words[:, number] = common
             if stream.numbering is Numbering.VERTEX:
-                words[:, number, 0] = [common.forked(int(vertex)).seed for vertex in alike.vertices]
+                of_run = common.forked(made.number)
+                words[:, number, 0] = [of_run.forked(int(vertex)).seed for vertex in alike.vertices]
             elif stream.numbering is Numbering.RANGE:
                 region = made.writes[0].region
                 first = made.first + region.begin[region.first[alike.vertices]]

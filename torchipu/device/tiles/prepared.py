@@ -50,6 +50,7 @@ class PreparedSet:
         reads: What they read.
         writes: What they write.
         alike: Vertices by what they compute.
+        number: Among all runs of the sets of the op, in order: each takes random bits of its own.
         first: Element of the op's results that the first one here is, where a replica has a share.
     """
 
@@ -57,6 +58,7 @@ class PreparedSet:
     reads: tuple[Field, ...]
     writes: tuple[Field, ...]
     alike: tuple[Alike, ...]
+    number: int
     first: int = 0
 
 
@@ -111,11 +113,12 @@ class Preparation:
             for part in range(repeats):
                 assert group.tiling is not None
                 vertices = group.tiling(self.op, group.runs, part)
-                made[group.number, part] = None if vertices is None else self._set(group, vertices, kernels)
+                made[group.number, part] = None if vertices is None else self._set(group, vertices, kernels, len(made))
         return made
 
     def _set(
         self, group: VertexGroup, vertices: VertexSet, kernels: dict[tuple[int, Sizes], tuple[Graph, TileKernel]],
+        number: int,
     ) -> PreparedSet:
         if len(vertices.tiles) and not 0 <= vertices.tiles.min() <= vertices.tiles.max() < len(self.arena.height):
             raise DeviceProgramError(
@@ -130,7 +133,7 @@ class Preparation:
         takes_turns = all(_may_overwrite(op) for kind in alike for op in kind.code.ops)
         reads = tuple(self._read(fields, region, writes, takes_turns) for region in vertices.reads)
         self.arena.height[:] = before
-        prepared = PreparedSet(vertices.tiles, reads, writes, alike, self.first)
+        prepared = PreparedSet(vertices.tiles, reads, writes, alike, number, self.first)
         _refuse_races(prepared, self.op, self.tile_bytes)
         return prepared
 
