@@ -48,6 +48,37 @@ def trained(**options: Any) -> torchipu.Check:
     return torchipu.check(model, *batch(), optimizer=optimizer, options=torchipu.Options(**settings))
 
 
+class Returned(nn.Module):
+    """Gives back, beside its loss, what it was given and what it has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(6, 3), nn.BatchNorm1d(6)
+        self.register_buffer("scale", torch.arange(3.0))
+
+    def forward(self, x: torch.Tensor, target: torch.Tensor) -> Any:
+        loss = nn.functional.cross_entropy(self.layer(self.norm(x)) * self.scale, target)
+        weight, mean = self.layer.weight, self.norm.running_mean
+        return loss, x, x.clone(), target, weight, weight.t(), self.scale, torch.ones(2), mean
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_results_that_no_op_makes_are_those_of_the_host(replicas: int) -> None:
+    """Weights are as they are before the update of their iteration, means that the model keeps as it has left them."""
+    model = Returned()
+    found = torchipu.check(model, *batch(4))
+    assert found.is_equal, str(found)
+    assert [result.kind for result in found.results].count("output") == 9
+    options = torchipu.Options(
+        replicas=replicas, gradient_accumulation=2, device_iterations=3, output_mode="all", broadcast_buffers=False,
+        weight_location=torchipu.TensorLocation(replicated_sharding=replicas > 1, min_elements_sharding=2),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    found = torchipu.check(model, *batch(12 * replicas), optimizer=optimizer, options=options)
+    assert found.is_equal, str(found)
+    assert [result.kind for result in found.results].count("output") == 9
+
+
 @pytest.mark.parametrize("options", [
     {}, {"execution": "sharded"}, {"replicas": 3, "device_iterations": 1, "broadcast_buffers": False},
     {"recompute": "none"},

@@ -39,6 +39,7 @@ from torchipu.ir.program import (
     VertexGroup,
     parts_of,
 )
+from torchipu.ir.types import Role
 from torchipu.optable.random_streams import ROUNDING_STREAM, Seeding, Words, draws
 
 Draw = Callable[[int], Words]
@@ -107,6 +108,8 @@ class Machine:
         self.results: dict[tuple[str, Moment], Values] = {}
         self.supersteps = 0
         self.after_step: Callable[[], object] | None = None
+        self._given: Mapping[str, np.ndarray] = {}
+        self._before: dict[tuple[str, int], Values] = {}
         self._random = random.Random(seed)
         self._remote: dict[tuple[str, Moment | None], Values] = {}
         self._fed: set[tuple[str, Moment, int]] = set()
@@ -128,6 +131,7 @@ class Machine:
         Args:
             values: By name of the tensor: the value of every replica.
         """
+        self._given = values
         for variable in self.executable.variables:
             name = variable.name
             if variable.role in LASTING:
@@ -154,6 +158,25 @@ class Machine:
             variable.name: self._remote[variable.name, None] if variable.off_chip else self.stores.final(variable)
             for variable in self.executable.variables if variable.role.is_state
         }
+
+    def known(self, tensor: Tensor, moment: Moment) -> list[np.ndarray]:
+        """Return what the host knows of a tensor that no op makes: an input, a constant, or a state.
+
+        Args:
+            tensor: Of the graph that was placed.
+            moment: The micro-batch.
+
+        Returns:
+            The value of each replica; one share of it where replicas share it out.
+        """
+        replicas = range(self.executable.replicas)
+        if tensor.role is Role.INPUT:
+            return [self.feed(tensor.name, moment, replica) for replica in replicas]
+        before = self._before.get((tensor.name, moment.iteration))
+        if before is not None:
+            return list(before)
+        given = self._given[tensor.name]
+        return list(given) if given.shape == (len(replicas), *tensor.shape) else [given for _ in replicas]
 
     def run(self) -> None:
         """Run the program once.
@@ -213,6 +236,9 @@ class Machine:
         for trip in range(loop.count):
             if at.function == "main":
                 within = replace(at, moment=Moment(trip, None))
+                if self.executable.returned and trip:
+                    held, returned = self.states(), {tensor.name for tensor in self.executable.returned}
+                    self._before |= {(name, trip): held[name] for name in returned if name in held}
             elif loop.op is not None:
                 within = replace(at, trips=(*at.trips, trip))
             else:

@@ -308,6 +308,7 @@ class Executable:
         replicas: Copies of all this, each on IPUs of its own, of which a process runs so many.
         instances: Processes that do.
         views: The op that makes each value which has no variable of its own: it is seen in the variable of its operand.
+        returned: States that the host hands back as results, as they are before an iteration; nothing is streamed.
     """
 
     programs: Mapping[str, Program]
@@ -319,3 +320,4 @@ class Executable:
     replicas: int = 1
     instances: int = 1
     views: Mapping[Tensor, Op] = field(default_factory=dict)
+    returned: tuple[Tensor, ...] = ()

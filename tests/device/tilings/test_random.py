@@ -69,6 +69,33 @@ def test_halves_are_rounded_by_the_numbers_of_their_elements(target: str) -> Non
     assert [result.has_same_bits for result in found.results[:4]] == [True] * 4
 
 
+def test_halves_that_are_only_moved_are_not_rounded(target: str) -> None:
+    """Nor what is chosen among them."""
+
+    class Moves(torch.nn.Module):
+        def forward(self, x: torch.Tensor, rows: torch.Tensor) -> Any:
+            at = rows[:, None].expand(-1, x.shape[1])
+            return (
+                torch.nn.functional.embedding(rows, x), x.index_select(0, rows), x[rows, 1:], x.gather(0, at),
+                x.scatter(0, at, 0.5), torch.cat((x, x[:3]), 0), x.t().contiguous(), x.flip(1), x.roll(2, 0),
+                torch.nn.functional.pad(x, (1, 2)), x.sort(1).values, x.topk(5, 1).values, x.amax(0),
+                torch.where(x > 0, x, -x), x.masked_fill(x > 0, 0.25), x.repeat(2, 1), x.clone(), x.tril(),
+                torch.nn.functional.max_pool2d(x[None, None], 3, 2), torch.stack((x, x)), x.index_fill(0, rows, 0.5),
+                x.repeat_interleave(2, 0), x.index_copy(0, torch.arange(3), x[5:8]), x.clamp(-0.5, 0.5),
+            )
+
+    torch.manual_seed(1)
+    options = torchipu.Options(target=target, seed=3, stochastic_rounding=True)
+    x, rows = torch.randn(33, 51).half(), torch.randint(0, 33, (20,))
+    found = torchipu.check(Moves(), x, rows, options=options)
+    assert found.is_equal, str(found)
+    assert all(result.has_same_bits for result in found.results)
+    with torch.no_grad():
+        results = torchipu.InferenceStep(Moves(), options)(x, rows)
+        for number, (result, wanted) in enumerate(zip(results, Moves()(x, rows), strict=True)):
+            assert torch.equal(result, wanted), number
+
+
 @pytest.mark.parametrize("name", ["F143", "F152"])
 def test_bytes_are_rounded_by_the_numbers_of_their_elements(name: str) -> None:
     class Bytes(torch.nn.Module):

@@ -54,4 +54,5 @@ def lower(
     return Executable(
         {"main": main}, functions, tuple(lowering.variables.values()), {}, num_ipus, dict(lowering.code_bytes),
         replicas, instances=instances, views=flow.seen,
+        returned=tuple(one for one in flow.results() if one.role.is_state and one not in flow.maker),
     )

@@ -331,12 +331,12 @@ class Lowering:
 
     def add_ends(self) -> None:
         """Add what follows from the graph's ends: results to the host, states from other IPUs."""
-        for tensor in dict.fromkeys(map(self.flow.storage, self.flow.graph.outputs)):
+        for tensor in self.flow.results():
             maker = self.flow.maker.get(tensor)
-            if maker is not None and not tensor.role.is_state:
-                tail = self.function(maker).tail
-                overlap = self.flow.overlaps.get(tensor, "none")
-                copy = HostCopy(tensor.name, self._home(tensor), to_device=False, overlap=overlap)
+            if maker is not None:  # else the host has it
+                tail, held = self.function(maker).tail, self.flow.storage(tensor)
+                overlap = self.flow.overlaps.get(held, "none")
+                copy = HostCopy(tensor.name, self._home(held), to_device=False, overlap=overlap)
                 tail += [*([] if tail else [_HOST_SYNC]), copy]
         for state, value in self.flow.returned:
             self._return_state(state, value)

@@ -110,6 +110,15 @@ class Flow:
         """Return the tensor whose storage holds a value."""
         return self.alias.get(tensor, tensor)
 
+    def results(self) -> dict[Tensor, None]:
+        """Return what the graph's results are, or are views of."""
+        found: dict[Tensor, None] = {}
+        for tensor in self.graph.outputs:
+            while tensor in self.seen:
+                tensor = self.seen[tensor].inputs[0]
+            found[tensor] = None
+        return found
+
     def _join_states(self) -> None:
         """Let the next value of a state take the state's storage; where it cannot, it is copied back."""
         joined: dict[Tensor, Tensor] = {}

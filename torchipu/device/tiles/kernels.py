@@ -98,19 +98,36 @@ def tile_kernel(code: Graph, rounded: Mapping[int, int] | None = None) -> TileKe
     Raises:
         UnsupportedOpError: An op asks for what a vertex does not have.
     """
-    rounded = {number: stream for number, stream in (rounded or {}).items() if _is_rounded_behind(code, number)}
-    code = _as_floats(code, rounded)
-    plan = _VertexPlanner(code, rounded)
-    for op in code.ops:
-        plan.emit(op)
+    if rounded:
+        behind = _rounded_behind(code)
+        rounded = {number: stream for number, stream in rounded.items() if code.outputs[number] in behind}
+    rounded = rounded or {}
+    plan = _emitted(_as_floats(code, rounded), rounded)
     plan.store_outputs()
     return plan.kernel
 
 
-def _is_rounded_behind(code: Graph, number: int) -> bool:
-    """Whether an output is a float before it is a half: an operand is not, nor is the last of several half partials."""
-    maker = _maker(code, code.outputs[number])
-    return maker is not None and maker.attrs.get("partials") != "half"
+def _emitted(code: Graph, rounded: Mapping[int, int]) -> _VertexPlanner:
+    plan = _VertexPlanner(code, rounded)
+    for op in code.ops:
+        plan.emit(op)
+    return plan
+
+
+def _rounded_behind(code: Graph) -> set[Tensor]:
+    """Return the outputs that are floats before they are halves, and views of such.
+
+    An operand is not, nor what is only moved, such as rows of an embedding, nor the last of several half partials.
+    """
+    computed, behind = _emitted(code, {}).computed, set()
+    for output in code.outputs:
+        tensor, maker = output, _maker(code, output)
+        while maker is not None and tensor not in computed and (spec := spec_of(maker)) is not None and spec.is_view:
+            tensor = maker.inputs[0]
+            maker = _maker(code, tensor)
+        if maker is not None and tensor in computed and maker.attrs.get("partials") != "half":
+            behind.add(output)
+    return behind
 
 
 def _maker(code: Graph, tensor: Tensor) -> Op | None:
@@ -151,6 +168,9 @@ class _VertexPlanner:
     Args:
         code: Of the vertex.
         rounded: Streams by which outputs, floats here, are rounded to halves, by their numbers.
+
+    Attributes:
+        computed: Halves that are floats while they are computed.
     """
 
     is_hoisting = False
@@ -164,6 +184,7 @@ class _VertexPlanner:
         self._values: dict[Tensor, HostTensor] = {}
         self._outputs: dict[Tensor, HostTensor] = {}
         self._wide: set[HostTensor] = set()
+        self.computed: set[Tensor] = set()
         self._due: list[tuple[HostTensor, HostTensor]] = []
         self._offsets: list[Argument] = []
         for number, tensor in enumerate(code.inputs):
@@ -216,6 +237,8 @@ class _VertexPlanner:
     def output(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
         """Return storage for a result: its field, where it has one of the type."""
         wanted = dtype or tensor.dtype
+        if wanted is not tensor.dtype:
+            self.computed.add(tensor)
         if tensor in self._rounded:
             self._values[tensor] = self.scratch(tensor.shape, wanted)
             return self._values[tensor]
@@ -279,6 +302,7 @@ class _VertexPlanner:
         """Return how a half result is rounded: what is no result of the whole op by bits of the vertex's own."""
         if result.dtype is not DType.HALF:
             return TO_NEAREST
+        self.computed.add(result)
         stream = rounding_stream(op, result)
         words = None if stream is None else self._words(Stream(stream, Numbering.VERTEX))
         return Rounding(words, _overflow_of(op))
