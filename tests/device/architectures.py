@@ -16,9 +16,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing.context import ForkServerContext
 
 import numpy as np
 import torch
@@ -44,7 +46,7 @@ TIMES, FLOOR = 8.0, 1e-6
 """The error of the tiles may be so many times that of the same ops in the types of the program, or so much."""
 MOST_WHOLE = 0.05
 """Of the supersteps of all architectures, those in which one vertex computes an op on gathered operands."""
-PROCESS_BYTES = 6 << 30
+PROCESS_BYTES = 8 << 30
 """What an architecture may need: the memory of the tiles, and how vertices lie."""
 TRAINED = (
     "bert", "gpt_neo", "llama", "mobilenetv2_100", "modernbert", "opt", "resnet18", "swin_tiny_patch4_window7_224",
@@ -223,10 +225,19 @@ def findings(asked: Sequence[tuple[str, str]]) -> Iterator[Finding]:
     context.set_forkserver_preload(["torchipu.emulation.tiles", "tests.models.architectures.catalogue"])
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     at_once = max(1, min(len(os.sched_getaffinity(0)), memory // PROCESS_BYTES))
-    with ProcessPoolExecutor(at_once, context, max_tasks_per_child=1) as processes:
-        runs = [processes.submit(finding, *one) for one in asked]
+    with ThreadPoolExecutor(at_once) as threads:
+        runs = [threads.submit(_apart, context, *one) for one in asked]
         for run in as_completed(runs):
             yield run.result()
+
+
+def _apart(context: ForkServerContext, name: str, kind: str) -> Finding:
+    """Run an architecture in a process of its own."""
+    with ProcessPoolExecutor(1, context) as process:
+        try:
+            return process.submit(finding, name, kind).result()
+        except BrokenProcessPool:
+            return Finding(f"FAIL {name}, {kind}: its process ended, maybe for want of memory", is_right=False)
 
 
 def main(names: list[str]) -> int:
