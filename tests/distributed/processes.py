@@ -58,7 +58,7 @@ sys.exit(number)
 
 
 def run(
-    function: str, sizes: list[int], folder: Path, argument: object = None, timeout: float = 120.0,
+    function: str, sizes: list[int], folder: Path, argument: object = None, timeout: float = 300.0,
 ) -> list[list[Any]]:
     """Run a function in groups of processes, one group after another.
 
