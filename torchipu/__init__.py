@@ -29,6 +29,9 @@ if TYPE_CHECKING:
         UnsupportedOpError,
         VerifyError,
     )
+    from torchipu.estimation.door import estimate, sweep
+    from torchipu.estimation.figures import Estimate
+    from torchipu.estimation.sweeps import Sweep
     from torchipu.explanation import Explanation, explain
     from torchipu.host.counting import statistics
     from torchipu.host.statistics import LossScaleAdvice, TensorStatistics, advise_loss_scale, suggest_loss_scale
@@ -46,6 +49,7 @@ _MODULE_BY_NAME = {
     "CaptureError": "errors",
     "Check": "checking.comparison",
     "ConstraintError": "errors",
+    "Estimate": "estimation.figures",
     "ExecutionError": "errors",
     "Explanation": "explanation",
     "InferenceStep": "step",
@@ -62,6 +66,7 @@ _MODULE_BY_NAME = {
     "RendezvousError": "errors",
     "ScheduleError": "errors",
     "Stage": "options",
+    "Sweep": "estimation.sweeps",
     "Target": "target",
     "TensorLocation": "options",
     "TensorStatistics": "host.statistics",
@@ -71,12 +76,14 @@ _MODULE_BY_NAME = {
     "advise_loss_scale": "host.statistics",
     "autopipeline": "partition.door",
     "check": "checking.door",
+    "estimate": "estimation.door",
     "explain": "explanation",
     "lookup_target": "target",
     "recomputation_checkpoint": "capture.checkpoint",
     "reduce_metrics": "distributed.metrics",
     "statistics": "host.counting",
     "suggest_loss_scale": "host.statistics",
+    "sweep": "estimation.door",
 }
 
 __all__ = [
@@ -85,6 +92,7 @@ __all__ = [
     "CaptureError",
     "Check",
     "ConstraintError",
+    "Estimate",
     "ExecutionError",
     "Explanation",
     "InferenceStep",
@@ -101,6 +109,7 @@ __all__ = [
     "RendezvousError",
     "ScheduleError",
     "Stage",
+    "Sweep",
     "Target",
     "TensorLocation",
     "TensorStatistics",
@@ -111,12 +120,14 @@ __all__ = [
     "advise_loss_scale",
     "autopipeline",
     "check",
+    "estimate",
     "explain",
     "lookup_target",
     "recomputation_checkpoint",
     "reduce_metrics",
     "statistics",
     "suggest_loss_scale",
+    "sweep",
 ]
 
 check_torch(torch_version())
