@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from torchipu.estimation.door import estimate, sweep
     from torchipu.estimation.figures import Estimate
+    from torchipu.estimation.splits import Splits, best_split
     from torchipu.estimation.sweeps import Sweep
     from torchipu.explanation import Explanation, explain
     from torchipu.host.counting import statistics
@@ -65,6 +66,7 @@ _MODULE_BY_NAME = {
     "Proposal": "partition.proposal",
     "RendezvousError": "errors",
     "ScheduleError": "errors",
+    "Splits": "estimation.splits",
     "Stage": "options",
     "Sweep": "estimation.sweeps",
     "Target": "target",
@@ -75,6 +77,7 @@ _MODULE_BY_NAME = {
     "VerifyError": "errors",
     "advise_loss_scale": "host.statistics",
     "autopipeline": "partition.door",
+    "best_split": "estimation.splits",
     "check": "checking.door",
     "estimate": "estimation.door",
     "explain": "explanation",
@@ -108,6 +111,7 @@ __all__ = [
     "Proposal",
     "RendezvousError",
     "ScheduleError",
+    "Splits",
     "Stage",
     "Sweep",
     "Target",
@@ -119,6 +123,7 @@ __all__ = [
     "__version__",
     "advise_loss_scale",
     "autopipeline",
+    "best_split",
     "check",
     "estimate",
     "explain",

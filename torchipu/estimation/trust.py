@@ -1,6 +1,6 @@
 """How far the score card says to trust a number, from the kinds of op that it is made of.
 
-``trust.csv`` holds what the score card found, by family of ops: ``torchipu score --write`` writes it.
+``trust.csv`` holds what the score card found of each kind of row: ``torchipu score --write`` writes it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,18 @@ from torchipu.report import Profile
 FILE = Path(__file__).with_name("trust.csv")
 LABEL_WIDTH = 20
 
-KINDS_OF_FAMILY: Mapping[str, tuple[str, ...]] = {
-    "products": ("gemm", "fc", "fc-bert"),
-    "convolutions": ("conv", "stencil"),
-    "gather": ("gather", "embedding"),
-    "scatter": ("scatter",),
-    "pooling": ("pooling",),
-    "reductions": ("reduction",),
-    "recurrent": ("lstm",),
-    "training": ("train",),
-    "inference": ("infer",),
-    "memory": ("tile",),
-    "fits": ("fits",),
+KIND_OF_FAMILY: Mapping[str, str] = {
+    "products": "gemm",
+    "convolutions": "conv",
+    "gather": "gather",
+    "scatter": "scatter",
+    "pooling": "pooling",
+    "reductions": "reduction",
+    "recurrent": "lstm",
 }
-"""Which kinds of row of the score card a family is judged by."""
-
-WHOLE = ("training", "inference", "memory", "fits")
-"""Families that are no ops, but whole programs."""
+"""By which kind of row of the score card a family of ops is judged."""
+TRAINING, INFERENCE, MEMORY, FITS = "train", "infer", "tile", "fits"
+"""Kinds of row by which whole programs are judged."""
 
 _FAMILY_OF_OP: Mapping[str, tuple[str, ...]] = {
     "products": ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "attention", "attention_backward", "grouped_mm",
@@ -55,11 +50,11 @@ MEASURED_IPUS = 64  # the most in a row of the kind train: "training, 1 to 64 IP
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What the score card found of a family.
+    """What the score card found of a kind of row.
 
     Attributes:
-        family: Its name.
-        kinds: Of rows, joined by spaces.
+        kind: Its name.
+        source: Silicon, or Graphcore's IPU Model.
         rows: How many there are.
         median: Of the errors: the factor between prediction and measurement, less 1. Of a yes or no, the share that is
             wrong.
@@ -67,8 +62,8 @@ class Judged:
         bias: Geometric mean of prediction over measurement, less 1.
     """
 
-    family: str
-    kinds: str
+    kind: str
+    source: str
     rows: int
     median: float
     p90: float
@@ -155,9 +150,11 @@ def trust_in(compiled: Compiled, profile: Profile) -> Trust:
             family = GENERIC if step.op.kind == "generic" else FAMILY_BY_OP.get(step.op.kind, UNSCORED)
             spent[family] = spent.get(family, 0) + step.cycles * cost.runs_by_function.get(name, 0)
     total = sum(spent.values()) or 1
-    parts = [Part(family, cycles / total, known.get(family)) for family, cycles in spent.items()]
+    parts = [
+        Part(family, cycles / total, known.get(KIND_OF_FAMILY.get(family, ""))) for family, cycles in spent.items()
+    ]
     return Trust(
-        known.get("training" if profile.is_training else "inference"), known.get("memory"), known.get("fits"),
+        known.get(TRAINING if profile.is_training else INFERENCE), known.get(MEMORY), known.get(FITS),
         tuple(sorted(parts, key=lambda part: -part.share)), tuple(_extrapolations(compiled, profile)),
     )
 
@@ -174,7 +171,7 @@ def _extrapolations(compiled: Compiled, profile: Profile) -> Iterable[str]:
 
 
 def read(path: Path) -> Mapping[str, Judged]:
-    """Return what a file says of each family; nothing where there is none."""
+    """Return what a file says of each kind; nothing where there is none."""
     return _read(path, path.stat().st_mtime_ns) if path.is_file() else {}
 
 
@@ -182,34 +179,35 @@ def read(path: Path) -> Mapping[str, Judged]:
 def _read(path: Path, changed: int) -> Mapping[str, Judged]:
     with path.open(encoding="utf-8", newline="") as file:
         return {
-            row["family"]: Judged(
-                row["family"], row["kinds"], int(row["rows"]), float(row["median"]), float(row["p90"]),
+            row["kind"]: Judged(
+                row["kind"], row["source"], int(row["rows"]), float(row["median"]), float(row["p90"]),
                 float(row["bias"]),
             ) for row in csv.DictReader(file)
         }
 
 
 def write(found: Sequence[Judged], path: Path = FILE) -> None:
-    """Write what the score card has found; families that it has not looked at stay as they are.
+    """Write what the score card has found; kinds that it has not looked at stay as they are.
 
     Args:
-        found: Families.
+        found: Kinds.
         path: File.
     """
-    kept = {**read(path), **{one.family: one for one in found}}
+    kept = {**read(path), **{one.kind: one for one in found}}
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([item.name for item in fields(Judged)])
-        for family in KINDS_OF_FAMILY:
-            if family in kept:
-                values = astuple(kept[family])
-                writer.writerow([f"{value:.4g}" if isinstance(value, float) else value for value in values])
+        for one in kept.values():
+            writer.writerow([f"{value:.4g}" if isinstance(value, float) else value for value in astuple(one)])
 
 
 def _words(judged: Judged | None) -> str:
     if judged is None:
         return "no row judges it"
-    return f"off by {judged.median:.0%} in the median of {judged.rows} rows, nine of ten by at most {judged.p90:.0%}"
+    return (
+        f"off by {judged.median:.1%} in the median of {judged.rows} rows, nine of ten by at most {judged.p90:.0%} "
+        f"({judged.kind}, {judged.source})"
+    )
 
 
 def _line(label: str, value: str) -> str:
