@@ -29,6 +29,10 @@ if TYPE_CHECKING:
         UnsupportedOpError,
         VerifyError,
     )
+    from torchipu.estimation.door import estimate, sweep
+    from torchipu.estimation.figures import Estimate
+    from torchipu.estimation.splits import Splits, best_split
+    from torchipu.estimation.sweeps import Sweep
     from torchipu.explanation import Explanation, explain
     from torchipu.host.counting import statistics
     from torchipu.host.statistics import LossScaleAdvice, TensorStatistics, advise_loss_scale, suggest_loss_scale
@@ -46,6 +50,7 @@ _MODULE_BY_NAME = {
     "CaptureError": "errors",
     "Check": "checking.comparison",
     "ConstraintError": "errors",
+    "Estimate": "estimation.figures",
     "ExecutionError": "errors",
     "Explanation": "explanation",
     "InferenceStep": "step",
@@ -61,7 +66,9 @@ _MODULE_BY_NAME = {
     "Proposal": "partition.proposal",
     "RendezvousError": "errors",
     "ScheduleError": "errors",
+    "Splits": "estimation.splits",
     "Stage": "options",
+    "Sweep": "estimation.sweeps",
     "Target": "target",
     "TensorLocation": "options",
     "TensorStatistics": "host.statistics",
@@ -70,13 +77,16 @@ _MODULE_BY_NAME = {
     "VerifyError": "errors",
     "advise_loss_scale": "host.statistics",
     "autopipeline": "partition.door",
+    "best_split": "estimation.splits",
     "check": "checking.door",
+    "estimate": "estimation.door",
     "explain": "explanation",
     "lookup_target": "target",
     "recomputation_checkpoint": "capture.checkpoint",
     "reduce_metrics": "distributed.metrics",
     "statistics": "host.counting",
     "suggest_loss_scale": "host.statistics",
+    "sweep": "estimation.door",
 }
 
 __all__ = [
@@ -85,6 +95,7 @@ __all__ = [
     "CaptureError",
     "Check",
     "ConstraintError",
+    "Estimate",
     "ExecutionError",
     "Explanation",
     "InferenceStep",
@@ -100,7 +111,9 @@ __all__ = [
     "Proposal",
     "RendezvousError",
     "ScheduleError",
+    "Splits",
     "Stage",
+    "Sweep",
     "Target",
     "TensorLocation",
     "TensorStatistics",
@@ -110,13 +123,16 @@ __all__ = [
     "__version__",
     "advise_loss_scale",
     "autopipeline",
+    "best_split",
     "check",
+    "estimate",
     "explain",
     "lookup_target",
     "recomputation_checkpoint",
     "reduce_metrics",
     "statistics",
     "suggest_loss_scale",
+    "sweep",
 ]
 
 check_torch(torch_version())

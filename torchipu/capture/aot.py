@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import logging
 import types
@@ -233,8 +234,19 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
         automatic_dynamic_shapes=False, assume_static_by_default=True, specialize_int=True, specialize_float=True,
         suppress_errors=False, ignore_logging_functions=_logging_functions(),
     )
+    if isinstance(module, GraphModule):  # a graph already, which Dynamo would call and not look into
+        return replace_calls(GraphModule(module, copy.deepcopy(module.graph)))
     with settings, unvalidated(), _method_forward(module):
-        captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
+        try:
+            captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
+        except SyntaxError as error:
+            if "_dynamo_bytecode_unflatten((,)" not in (error.text or ""):
+                raise
+            # What torch writes of a forward without results is no Python.
+            raise CaptureError(
+                f"forward of {type(module).__name__} returns no tensor that it has computed",
+                remedy="return what is to be handed back: the loss, a result, or the buffer that forward writes into",
+            ) from None
     return replace_calls(captured)
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from torchipu import __version__
+from torchipu.cli.flags import add_estimate, parsed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: Those after the name of the command; None takes them from ``sys.argv``.
     """
-    flags = make_parser().parse_args(arguments)
+    flags = parsed(make_parser(), sys.argv[1:] if arguments is None else arguments)
     # A reader of a pipe may leave early, as head does.
     try:
         return int(flags.run(flags))
@@ -54,6 +55,8 @@ def make_parser() -> argparse.ArgumentParser:
     check.add_argument("script", metavar="script.py")
     check.add_argument("arguments", nargs=argparse.REMAINDER, help="handed on to the script")
     check.set_defaults(run=run_check)
+
+    add_estimate(commands).set_defaults(run=run_estimate)
 
     targets = commands.add_parser("targets", help="list the machines that can be emulated, with the sources of numbers")
     targets.add_argument(
@@ -120,6 +123,19 @@ def run_check(flags: argparse.Namespace) -> int:
         return 2
     print(checked)
     return 0 if checked.is_equal else 1
+
+
+def run_estimate(flags: argparse.Namespace) -> int:
+    """Run ``torchipu estimate``; 1 when a program was not estimated or the run ended early, 2 for a wrong call."""
+    from torchipu.cli.estimate import print_estimates
+    from torchipu.errors import OptionsError
+
+    try:
+        estimated = print_estimates(flags)
+    except (FileNotFoundError, OptionsError) as error:
+        print(f"torchipu estimate: {error}", file=sys.stderr)
+        return 2
+    return 0 if estimated.is_complete else 1
 
 
 def run_operators(flags: argparse.Namespace) -> int:

@@ -9,6 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from tqdm import tqdm
 
+from torchipu.estimation.trust import Judged
+from torchipu.estimation.trust import write as write_trust
 from torchipu.score.card import Score, kinds_named, score
 from torchipu.score.catalogue import KINDS
 from torchipu.score.constants import FITTED, Refit, median_error, refitted
@@ -28,7 +30,8 @@ def print_scores(
         rows: Rows to take of each kind, spread evenly over all; None for all.
         worst: How many of the rows that are furthest off to show.
         csv: File for every row; None for none.
-        page: File for the page in Markdown; None for none.
+        page: File for the page in Markdown; None for none. With all rows, what estimates say of their trust is written
+            too.
         console: Where to; None for standard output.
 
     Raises:
@@ -48,7 +51,17 @@ def print_scores(
             write_csv(scores, file)
     if page is not None:
         Path(page).write_text(page_of(scores, worst, _refits()), encoding="utf-8")
+        if rows is None:
+            write_trust([judged for one in scores if (judged := judged_of(one)) is not None])
     return scores
+
+
+def judged_of(score: Score) -> Judged | None:
+    """Return what estimates say of a kind; None where no row has a prediction."""
+    kind, found, count = score.kind, score.statistics, len(score.results)
+    if kind.is_decision and count:
+        return Judged(kind.name, kind.source, count, 1 - score.num_right / count, 0.0, 0.0)
+    return None if found is None else Judged(kind.name, kind.source, count, found.median, found.p90, found.bias)
 
 
 def _refits() -> tuple[Refit, ...]:

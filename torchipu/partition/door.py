@@ -24,6 +24,7 @@ from torchipu.passes.canonicalise import canonicalise
 from torchipu.passes.placement import place
 from torchipu.passes.recompute import recompute
 from torchipu.step import InferenceStep, TrainStep
+from torchipu.step.base import Capturing
 from torchipu.target import Target, lookup_target
 
 UNITS_A_STAGE = 12
@@ -66,15 +67,32 @@ def autopipeline(
         PlacementError: The machine has fewer IPUs, or the model has blocks already.
         OutOfTileMemoryError: Nothing found fits, and the options do not allow that.
     """
-    given = options or Options()
-    target = lookup_target(given.target)
-    _check(model, num_ipus, given, target)
+    return proposal_of(model, example, num_ipus, optimizer, options or Options(), training)
+
+
+def proposal_of(
+    model: torch.nn.Module, example: Any, num_ipus: int, optimizer: torch.optim.Optimizer | None, options: Options,
+    training: bool | None, capturing: Capturing | None = None,
+) -> Proposal:
+    """Propose as `autopipeline` does.
+
+    Args:
+        model: As there.
+        example: As there.
+        num_ipus: As there.
+        optimizer: As there.
+        options: As there.
+        training: As there.
+        capturing: Is given what captures the model, and returns the capture, which several proposals may share.
+    """
+    target = lookup_target(options.target)
+    _check(model, num_ipus, options, target)
     is_training = model.training if training is None else training
-    step = _step(model, optimizer, given, is_training=is_training)
+    step = _step(model, optimizer, options, is_training=is_training)
     arguments, keywords = _arguments(example)
-    graph = canonicalise(step.graph_of(arguments, keywords))
+    graph = canonicalise(step.graph_of(arguments, keywords, capturing))
     _check_graph(graph)
-    return _Search(model, graph, given, target, num_ipus, is_training).propose()
+    return _Search(model, graph, options, target, num_ipus, is_training).propose()
 
 
 def _check(model: torch.nn.Module, num_ipus: int, options: Options, target: Target) -> None:

@@ -42,7 +42,12 @@ from torchipu.step.replicated import ReplicatedStep
 from torchipu.target import lookup_target
 
 Progress = Callable[[int, int], None]
+Capturing = Callable[[Callable[[], Captured]], Captured]
 STAGES_OF_COMPILATION = 4
+
+
+def _at_once(capture: Callable[[], Captured]) -> Captured:
+    return capture()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ class ProgramStep(ReplicatedStep, PartedStep):
     """
 
     default_output_mode = "all"
+    gives_zeros = True  # where calls are only estimated; else such a call ends the script
 
     def __init__(self, model: torch.nn.Module, options: Options | None) -> None:
         if not isinstance(model, torch.nn.Module):
@@ -87,6 +93,7 @@ class ProgramStep(ReplicatedStep, PartedStep):
         self._calls = 0
         self._rounds_stochastically = self.options.stochastic_rounding
         self._members: Members | None = None
+        self._capturing: Capturing | None = None
         self.facts: dict[str, object] = {}
         """What else all processes have to agree on, by name; compared when the program is compiled."""
 
@@ -161,6 +168,9 @@ class ProgramStep(ReplicatedStep, PartedStep):
             ConstraintError: The batch is not divisible by the number of micro-batches.
             OutOfTileMemoryError: The fullest tile does not hold the program.
         """
+        if stand_in := watching.stand_in_for_steps():
+            stand_in(self, arguments, keywords)
+            return
         with self._lock, self._together():
             undo = self._keep()
             try:
@@ -173,17 +183,28 @@ class ProgramStep(ReplicatedStep, PartedStep):
                 undo()
                 raise
 
-    def graph_of(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Graph:
+    def graph_of(
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any], capturing: Capturing | None = None,
+    ) -> Graph:
         """Capture for the inputs of one micro-batch, without compiling; the model and the optimiser stay as they are.
+
+        Weights may be meta tensors or fake ones: nothing needs their values.
+
+        Args:
+            arguments: Of the model.
+            keywords: Of the model.
+            capturing: Is given what captures the model, and returns the capture: that one, or one made before.
 
         Raises:
             CaptureError: The model cannot be captured as one graph.
         """
         with self._lock:
             undo = self._keep()
+            self._capturing = capturing or _at_once
             try:
                 return self._build(arguments, keywords).graph
             finally:
+                self._capturing = None
                 undo()
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -199,6 +220,8 @@ class ProgramStep(ReplicatedStep, PartedStep):
             (the default for training) those of the last one are given; in ``sum`` they are added; in ``every_n``
             those of every ``output_period``-th device iteration are joined.
         """
+        if stand_in := watching.stand_in_for_steps():
+            return stand_in(self, arguments, keywords)
         with self._lock, self._together():
             self._committed = False
             undo = self._keep()

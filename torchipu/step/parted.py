@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ class PartedStep:
     _calls: int
     _lock: threading.Lock
     _parts: InParts | None
+    _capturing: Callable[[Callable[[], Captured]], Captured] | None
 
     @property
     def compiled(self) -> Any:
@@ -117,7 +118,10 @@ class PartedStep:
         }, is_stale=is_stale)
 
     def _captured(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
-        """Capture the model; where other processes have parts of it, their weights need no memory here."""
+        """Capture the model; weights need no memory where other processes have them, or nothing is to run."""
+        if self._capturing is not None:
+            with standing_in(self.model):
+                return self._capturing(lambda: self._capture(arguments, keywords))
         with contextlib.nullcontext() if self._parts is None else standing_in(self.model):
             return self._capture(arguments, keywords)
 

@@ -1,0 +1,56 @@
+"""The arguments of commands that have many; nothing else is imported before the command line is read."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+OFTEN = ("replicas", "gradient_accumulation", "device_iterations", "available_memory", "micro_batch")
+"""Options with a flag of their own; all others go through ``--set``."""
+
+
+END = "--"
+"""What follows goes to a script, whose arguments may look like ours."""
+
+
+def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the flags of a command line."""
+    given = list(arguments)
+    if given[:1] != ["estimate"] or END not in given:
+        return parser.parse_args(given)
+    end = given.index(END)
+    flags = parser.parse_args(given[:end])
+    flags.arguments = given[end + 1 :]
+    return flags
+
+
+def add_estimate(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add the command, and return its parser."""
+    parser = commands.add_parser(
+        "estimate",
+        usage="torchipu estimate script.py [option ...] [-- argument of the script ...]",
+        help="say what a script would take on a machine, without running its programs",
+        description="Run a script. Its programs are compiled and never run: calls give zeros. Prints cycles, "
+        "throughput, the memory of each IPU, what holds them up, and how far to trust that; with several values of an "
+        "option a table, best first.",
+    )
+    parser.add_argument("script", metavar="script.py")
+    parser.set_defaults(arguments=[])
+    parser.add_argument(
+        "--target", action="append", default=[], metavar="machine", help="a name, a name with fields to replace "
+        "(bow,exchange_bytes_per_cycle=8), or a .toml file; may be repeated, for a table",
+    )
+    for name in OFTEN:
+        parser.add_argument(
+            f"--{name.replace('_', '-')}", metavar="value", help="in place of the script's; several, with commas "
+            "between them, for a table",
+        )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="option=value", help="the same for any other option",
+    )
+    parser.add_argument("--csv", metavar="FILE", help="write the first table to a file")
+    parser.add_argument(
+        "--meta", action="store_true", help="put parameters on the meta device as the script makes them: models that "
+        "no host holds; not for torch.compile, nor for scripts that compute with them",
+    )
+    return parser

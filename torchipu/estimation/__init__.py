@@ -1,0 +1,1 @@
+"""What a model would take on a machine: compiled, and never run."""

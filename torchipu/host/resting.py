@@ -1,0 +1,33 @@
+"""Whether graphs run: while a script is only estimated none does, and results are zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from torchipu.host.generic import TORCH_DTYPES
+from torchipu.ir.graph import Tensor
+
+_RESTING: list[None] = []
+
+
+def is_resting() -> bool:
+    """Whether no graph runs."""
+    return bool(_RESTING)
+
+
+@contextmanager
+def resting() -> Iterator[None]:
+    """Let graphs give zeros instead of running meanwhile, in any thread."""
+    _RESTING.append(None)
+    try:
+        yield
+    finally:
+        _RESTING.pop()
+
+
+def zeros_of(tensors: Sequence[Tensor]) -> list[torch.Tensor]:
+    """Return what graphs give that do not run."""
+    return [torch.zeros(tensor.shape, dtype=TORCH_DTYPES[tensor.dtype]) for tensor in tensors]
