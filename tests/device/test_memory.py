@@ -96,6 +96,7 @@ def test_partials_of_the_matrix_unit_leave_a_gap_below_interleaved_memory():
     assert memory.total_bytes == MK2.code_region_bytes + 600
     assert sum(memory.bytes_by_category.values()) == memory.total_bytes
     assert memory.bytes_by_category["gap"] > 200_000
+    assert 4_000 < memory.occupied_bytes < 6_000  # stacks, code and values
 
 
 def test_what_does_not_fit_below_interleaved_memory_closes_the_gap():

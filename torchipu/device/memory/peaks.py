@@ -24,6 +24,7 @@ class TileMemory:
         tile: Its fullest tile.
         total_bytes: How far that tile is filled at its peak, with the gap below interleaved memory.
         bytes_by_category: The same by what it is for, in the order of ``CATEGORIES``.
+        occupied_bytes: The most bytes that are in use on a tile of the IPU at any time, without gaps.
         at: The op during which the peak occurs; empty when nothing temporary is live.
         largest: The largest variables on that tile at that moment: ``(name, bytes)``.
     """
@@ -32,13 +33,9 @@ class TileMemory:
     tile: int
     total_bytes: int
     bytes_by_category: dict[str, int]
+    occupied_bytes: int
     at: str
     largest: tuple[tuple[str, int], ...]
-
-    @property
-    def occupied_bytes(self) -> int:
-        """Bytes in use, without the gap."""
-        return self.total_bytes - self.bytes_by_category[GAP]
 
 
 @dataclass(slots=True)
@@ -60,6 +57,10 @@ class _Held:
         below = np.where(self.interleaved > 0, np.maximum(self.ordinary, begin), self.ordinary)
         filled: TileBytes = below + self.interleaved
         return filled
+
+    def occupied(self) -> int:
+        """Return the bytes in use on the tile that has the most."""
+        return int((self.ordinary + self.interleaved).max())
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,7 @@ def peaks(liveness: Liveness, shares: Shares, always: Always) -> tuple[TileMemor
         for ordinary, interleaved in zip(always.ordinary, always.interleaved, strict=True)
     ]
     best = [_peak(one, region, 0, None) for one in held]
+    occupied = [one.occupied() for one in held]
     is_interleaved = liveness.trace.interleaved
     for time in range(1, liveness.trace.time + 1):
         for variable in begins.get(time, ()):
@@ -110,9 +112,13 @@ def peaks(liveness: Liveness, shares: Shares, always: Always) -> tuple[TileMemor
             found = _peak(now, region, time, moment)
             if found.total > best[moment.ipu].total:
                 best[moment.ipu] = found
+            occupied[moment.ipu] = max(occupied[moment.ipu], now.occupied())
         for variable in ends.get(time, ()):
             _add(held, variable, shares, -1, variable in is_interleaved)
-    return tuple(_described(ipu, found, liveness, shares, always) for ipu, found in enumerate(best))
+    return tuple(
+        _described(ipu, found, most, liveness, shares, always)
+        for ipu, (found, most) in enumerate(zip(best, occupied, strict=True))
+    )
 
 
 def _add(held: list[_Held], variable: Variable, shares: Shares, sign: int, is_interleaved: bool) -> None:
@@ -129,7 +135,9 @@ def _peak(held: _Held, region: int, time: int, moment: Moment | None) -> _Peak:
     return _Peak(int(filled[tile]), tile, time, moment, int(held.interleaved[tile]), int(held.ordinary[tile]))
 
 
-def _described(ipu: int, peak: _Peak, liveness: Liveness, shares: Shares, always: Always) -> TileMemory:
+def _described(
+    ipu: int, peak: _Peak, occupied: int, liveness: Liveness, shares: Shares, always: Always,
+) -> TileMemory:
     """Describe the fullest tile at its peak."""
     tile, group = peak.tile, None if peak.moment is None else peak.moment.group
     categories = {
@@ -148,4 +156,4 @@ def _described(ipu: int, peak: _Peak, liveness: Liveness, shares: Shares, always
             sizes.append((variable.name, copies * int(shares.of(variable)[tile])))
     largest = tuple(sorted((pair for pair in sizes if pair[1]), key=lambda pair: -pair[1])[:LARGEST])
     label = "" if peak.moment is None else peak.moment.label
-    return TileMemory(ipu, tile, peak.total, categories, label, largest)
+    return TileMemory(ipu, tile, peak.total, categories, occupied, label, largest)
