@@ -45,6 +45,7 @@ def trained(executor: str, optimizer: Any, ipus: tuple[int, int], **options: Any
 
 @pytest.mark.parametrize(("optimizer", "ipus", "options"), [
     (partial(torch.optim.SGD, lr=0.1, momentum=0.9), (0, 0), {}),
+    (partial(torch.optim.SGD, lr=0.1), (0, 0), {"recompute": ("first",)}),
     (partial(torch.optim.AdamW, lr=0.01), (0, 1), {"gradient_accumulation": 3, "device_iterations": 2}),
     (partial(torch.optim.SGD, lr=0.1), (0, 1), {"gradient_accumulation": 3, "replicas": 2, "broadcast_buffers": False}),
 ])

@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 
 from tests.placed_graphs import lowered, one_forward, op, pipeline, sharded, tensor, training_graph
-from torchipu.device.memory import Liveness, assign_memory, exchange_code_bytes, tile_memory
+from torchipu.device.memory import assign_memory, tile_memory
+from torchipu.device.memory.always import exchange_code_bytes
+from torchipu.device.memory.liveness import Liveness
 from torchipu.errors import OutOfTileMemoryError
 from torchipu.ir.graph import Graph
+from torchipu.ir.program import Execute, Sequence
 from torchipu.ir.types import Role
 from torchipu.ir.verify import verify_executable
 from torchipu.target import lookup_target
@@ -62,6 +65,61 @@ def test_code_is_counted_once_for_each_codelet_and_control_once_for_each_distinc
     assert memory.bytes_by_category["stacks"] == 6 * 512 + 128
 
 
+def changed(executable, **fields):
+    """Return a program all of whose vertices have other fields."""
+
+    def walk(program):
+        match program:
+            case Sequence(body=body):
+                return Sequence(tuple(walk(part) for part in body))
+            case Execute(compute_set=compute_set):
+                groups = tuple(replace(group, **fields) for group in compute_set.groups)
+                return Execute(replace(compute_set, groups=groups))
+        return program
+
+    return replace(executable, functions={name: walk(body) for name, body in executable.functions.items()})
+
+
+def test_equal_sets_of_ops_that_are_not_the_same_are_controlled_once():
+    executable = lowered(chain(40), one_forward(), MK2)
+    ones = [changed(executable, work={"elements": count}) for count in (32, 64)]
+    assert all(
+        tile_memory(one, MK2)[0].bytes_by_category["control"] == MK2.control_bytes_per_compute_set for one in ones
+    )
+
+
+def test_partials_of_the_matrix_unit_leave_a_gap_below_interleaved_memory():
+    executable = changed(
+        lowered(chain(3), one_forward(), MK2), writes_interleaved=True, temporary_bytes=1000, partial_bytes=600,
+    )
+    (memory,) = tile_memory(executable, MK2)
+    assert memory.total_bytes == MK2.code_region_bytes + 600
+    assert sum(memory.bytes_by_category.values()) == memory.total_bytes
+    assert memory.bytes_by_category["gap"] > 200_000
+    assert 4_000 < memory.occupied_bytes < 6_000  # stacks, code and values
+
+
+def test_what_does_not_fit_below_interleaved_memory_closes_the_gap():
+    room = 10_000
+    small = replace(MK2, code_region_bytes=room)
+    plain = lowered(chain(3), one_forward(), MK2)
+    (without,) = tile_memory(changed(plain, temporary_bytes=room), small)
+    (memory,) = tile_memory(
+        changed(plain, writes_interleaved=True, temporary_bytes=room + 600, partial_bytes=600), small,
+    )
+    assert memory.bytes_by_category["gap"] == 0
+    assert memory.total_bytes == without.total_bytes + 600
+
+
+def test_results_of_the_matrix_unit_lie_in_interleaved_memory():
+    executable = changed(lowered(chain(3), one_forward(), MK2), writes_interleaved=True)
+    (memory,) = tile_memory(executable, MK2)
+    assert memory.total_bytes == MK2.code_region_bytes + 2 * 128
+    addresses = assign_memory(executable, MK2, allow_overflow=False).addresses
+    assert addresses["x"][1] < MK2.code_region_bytes
+    assert min(addresses[name][0] for name in ("h0", "h1", "h2")) == MK2.code_region_bytes
+
+
 def test_exchange_code_grows_with_bursts_and_fragments_up_to_a_limit():
     assert exchange_code_bytes(256, 1) == 4 + 12
     assert exchange_code_bytes(2560, 10) == 40 + 120
@@ -74,7 +132,7 @@ def test_variables_live_together_on_a_tile_do_not_overlap(schedule, elements):
     executable = lowered(training_graph(2, elements, layers=6), schedule, MK2, micro_batches=4)
     placed = assign_memory(executable, MK2, allow_overflow=False)
     verify_executable(placed, num_tiles=MK2.num_tiles)
-    lives = Liveness(executable, MK2).lifetimes
+    lives = Liveness(executable).lifetimes
     addresses = placed.addresses
     tiles = {life.variable.name: set(life.variable.mapping.tiles) for life in lives}
     checked = 0

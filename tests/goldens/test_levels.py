@@ -265,23 +265,23 @@ def test_memory_gives_every_variable_an_address(levels):
     text = levels[1]["memory"]
     assert_expected_inline(text[: text.index("}") + 1], """\
 executable on 2 ipus {
-  %input_0: float[4,16] input depth=3 @ipu0 tiles 0..1 x 32 at 6752..7136 B
-  %linear.weight: float[8,16] weight @ipu0 tiles 0..3 x 32 at 7136..7264 B
-  %0: float[4,8] activation @ipu0 tiles 0 x 32 at 7584..7712 B
-  %1: float[4,8] activation @ipu0 tiles 0 x 32 at 7712..7840 B
-  %1.ipu1: float[4,8] activation @ipu1 tiles 0 x 32 at 5040..5168 B
-  %input_1: float[4,8] input @ipu1 tiles 0 x 32 at 5168..5296 B
-  %2: float[] activation @ipu1 tiles 0 x 1 at 5304..5312 B
-  %loss_scale: float[] constant @ipu1 tiles 0 x 1 at 5296..5304 B
-  %3: float[4,8] activation @ipu1 tiles 0 x 32 at 5304..5432 B
-  %0.again: float[4,8] activation @ipu0 tiles 0 x 32 at 7584..7712 B
-  %1.again: float[4,8] activation @ipu0 tiles 0 x 32 at 7840..7968 B
-  %3.ipu0: float[4,8] activation @ipu0 tiles 0 x 32 at 7264..7392 B
-  %4: float[4,8] activation @ipu0 tiles 0 x 32 at 7584..7712 B
-  %5: float[8,16] activation @ipu0 tiles 0..3 x 32 at 7840..7968 B
-  %acc.linear.weight: float[8,16] accumulator @ipu0 tiles 0..3 x 32 at 7392..7520 B
-  %step.linear.weight: float[] optimiser_state @ipu0 tiles 4 x 1 at 5936..5944 B
-  %hyper.0: long[16] hyperparameter @ipu0 tiles 0 x 16 at 7520..7584 B
+  %input_0: float[4,16] input depth=3 @ipu0 tiles 0..1 x 32 at 6288..6672 B
+  %linear.weight: float[8,16] weight @ipu0 tiles 0..3 x 32 at 6672..6800 B
+  %0: float[4,8] activation @ipu0 tiles 0 x 32 at 7120..7248 B
+  %1: float[4,8] activation @ipu0 tiles 0 x 32 at 7248..7376 B
+  %1.ipu1: float[4,8] activation @ipu1 tiles 0 x 32 at 4776..4904 B
+  %input_1: float[4,8] input @ipu1 tiles 0 x 32 at 4904..5032 B
+  %2: float[] activation @ipu1 tiles 0 x 1 at 5040..5048 B
+  %loss_scale: float[] constant @ipu1 tiles 0 x 1 at 5032..5040 B
+  %3: float[4,8] activation @ipu1 tiles 0 x 32 at 5040..5168 B
+  %0.again: float[4,8] activation @ipu0 tiles 0 x 32 at 7120..7248 B
+  %1.again: float[4,8] activation @ipu0 tiles 0 x 32 at 7376..7504 B
+  %3.ipu0: float[4,8] activation @ipu0 tiles 0 x 32 at 6800..6928 B
+  %4: float[4,8] activation @ipu0 tiles 0 x 32 at 7120..7248 B
+  %5: float[8,16] activation @ipu0 tiles 0..3 x 32 at 7376..7504 B
+  %acc.linear.weight: float[8,16] accumulator @ipu0 tiles 0..3 x 32 at 6928..7056 B
+  %step.linear.weight: float[] optimiser_state @ipu0 tiles 4 x 1 at 5976..5984 B
+  %hyper.0: long[16] hyperparameter @ipu0 tiles 0 x 16 at 7056..7120 B
 }""")
 
 
@@ -290,7 +290,7 @@ def test_the_summary_has_cycles_memory_and_efficiency(levels):
 machine              Graphcore Mk2 GC200, 2 IPUs (modelled)
 weight update        18,678 cycles, 14.0 us (3 x 4 samples)
 throughput           854,481 samples/s
-busiest tile         8,410 B of 638,976 B (1.3%), tile 0 of ipu 0
+busiest tile         213,120 B of 638,976 B (33.4%), tile 0 of ipu 0
 pipeline efficiency  ipu0 69.2%  ipu1 49.1%""")
 
 

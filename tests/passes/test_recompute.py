@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,11 +13,12 @@ from tests.passes.test_placement import FOUR, chain
 from tests.reference import assert_same_values
 from tests.strategies import GraphBuilder, training_graphs
 from torchipu.host.recomputation import undone
-from torchipu.ir.graph import Graph, Tensor
+from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.text import format_graph
 from torchipu.ir.types import Leg, Role
 from torchipu.ir.verify import verify_graph
 from torchipu.optable.marks import MARK
+from torchipu.optable.spec import TABLE, OpSpec
 from torchipu.options import Options
 from torchipu.passes.placement import place
 from torchipu.passes.recompute import recompute
@@ -198,3 +200,29 @@ def test_long_chain_is_recomputed_without_recursion() -> None:
     build.leg, build.block = Leg.BACKWARD, ("A", 0)
     graph = recompute(place(build.graph(build.mul(value, last)), Options(), FOUR), STAGE)
     assert sum(MARK in op.attrs for op in graph.ops) == 3000
+
+
+def test_what_changes_a_state_beside_its_results_is_run_again_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_states(op: Op) -> Op:
+        return replace(
+            op, target="aten.tanh.default", inputs=op.inputs[:1], operands=op.operands[:1], outputs=op.outputs[:1],
+        )
+
+    norm = OpSpec("aten.keeps.default", "norm", lambda op, machine: (), without_states=without_states)
+    monkeypatch.setitem(TABLE, norm.target, norm)
+    build = GraphBuilder(block=("A", 0))
+    x, running = build.input("x"), build.input("running", Role.BUFFER)
+    y = build.op(norm.target, ("self", x), ("running", running))
+    following = Tensor("following", y.shape, y.dtype, Role.ACTIVATION)
+    build.ops[-1] = replace(build.ops[-1], kind="norm", outputs=(y, following))
+    build.updates.append((running, following))
+    build.block = ("B", 1)
+    last = build.unary("relu", y)
+    build.leg, build.block = Leg.BACKWARD, ("A", 0)
+    placed = place(build.graph(build.mul(y, last)), Options(), FOUR)
+    graph = recompute(placed, STAGE)
+    verify_graph(graph, "recompute")
+    (clone,) = (op for op in graph.ops if MARK in op.attrs)
+    assert (clone.target, clone.inputs, len(clone.outputs)) == ("aten.tanh.default", (x,), 1)
+    assert graph.updates == placed.updates
+    assert format_graph(undone(graph)) == format_graph(placed)

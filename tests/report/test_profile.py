@@ -33,7 +33,7 @@ def test_summary_of_a_small_program():
 machine              Graphcore Mk2 GC200, 1 IPU (modelled)
 inference run        2,622 cycles, 2.0 us (1 x 8 samples)
 throughput           4,057,971 samples/s
-busiest tile         4,784 B of 638,976 B (0.7%), tile 0 of ipu 0
+busiest tile         4,622 B of 638,976 B (0.7%), tile 0 of ipu 0
 pipeline efficiency  ipu0 100.0%"""
 
 

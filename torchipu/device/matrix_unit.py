@@ -78,7 +78,10 @@ def reduce_partials_cycles(target: Target, work: Mapping[str, int]) -> int:
     return 33 + target.num_workers * (20 + (2 * work["partials"] + 8) * -(-work["elements"] // width))
 
 
-AMP = Codelet("poplin::ConvPartial1x1Out", amp_cycles, 1612, "poplibs estimator, ipu_hardware.md 2.2")
+AMP = Codelet(
+    "poplin::ConvPartial1x1Out", amp_cycles, 1612, "poplibs estimator, ipu_hardware.md 2.2", writes_interleaved=True,
+    control_bytes=94,  # 59 of state and 71 of control for a product of BERT, less those of an add; ipu_hardware.md 3.6
+)
 REDUCE_PARTIALS = Codelet(
     "popops::ReducePartialsEqualSize",
     reduce_partials_cycles,

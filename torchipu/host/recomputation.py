@@ -20,7 +20,8 @@ def undone(graph: Graph) -> Graph:
     same: dict[Tensor, Tensor] = {}
     for op in graph.ops:
         if op in clones:
-            same.update(zip(op.outputs, original[str(op.attrs[MARK])].outputs, strict=True))
+            # A clone gives the first results of its original, without states that this changed.
+            same.update(zip(op.outputs, original[str(op.attrs[MARK])].outputs, strict=False))
     ops = tuple(
         replace(op, inputs=tuple(same.get(tensor, tensor) for tensor in op.inputs)) if any(t in same for t in op.inputs)
         else op for op in graph.ops if op not in clones

@@ -61,6 +61,9 @@ class VertexGroup:
         work: Sizes on the busiest tile that the codelet's cycle formula reads.
         cycles: Cycles of the slowest vertex.
         temporary_bytes: Bytes that a tile needs while this group runs.
+        writes_interleaved: Whether what the vertices write has to lie in interleaved memory.
+        partial_bytes: Bytes among the temporary ones that they write so; 0 where they write results at once.
+        control_bytes: Control code and vertex state, beyond what the least compute set takes.
         over_shares: Whether the vertices of each replica take its share of what ``is_divided``.
         tiling: Gives the vertices one by one, for the tile machine; None where one vertex computes the whole op there.
     """
@@ -74,6 +77,9 @@ class VertexGroup:
     work: Mapping[str, int] = field(default_factory=dict)
     cycles: int = 0
     temporary_bytes: int = 0
+    writes_interleaved: bool = False
+    partial_bytes: int = 0
+    control_bytes: int = 0
     over_shares: bool = False
     tiling: Tiling | None = None
 

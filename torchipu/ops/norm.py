@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 from torchipu._kernels.table import norm as kernels
@@ -21,6 +22,7 @@ from torchipu.optable.spec import FLOATING, OpSpec, register
 from torchipu.target import Target
 
 ROWS_GRAIN_ELEMENTS = 16384
+_NO_STATISTICS = "aten._native_batch_norm_legit.no_stats"
 
 # --------------------------------------------------------------------------- device side
 # Poplibs has no special vertices for norms: they are reductions and broadcast operations (ipu_hardware.md 2.6).
@@ -366,6 +368,18 @@ def trains(op: Op) -> bool:
     return op.flag("training", True) and data is not None and len(data.shape) >= 2 and _is_not_empty(op)
 
 
+def _without_running_statistics(op: Op) -> Op:
+    """Return the same normalisation, which is by the batch's statistics, but does not keep running ones."""
+    kept = [
+        (name, tensor) for name, tensor in zip(op.operands, op.inputs, strict=True)
+        if name not in ("running_mean", "running_var")
+    ]
+    return replace(
+        op, target=_NO_STATISTICS, inputs=tuple(tensor for _, tensor in kept), operands=tuple(name for name, _ in kept),
+        outputs=op.outputs[:3],
+    )
+
+
 def _applies(op: Op) -> bool:
     data = op.operand("input")
     return data is not None and len(data.shape) >= 2 and data.num_elements > 0
@@ -386,8 +400,8 @@ register(
     OpSpec("aten.native_group_norm_backward.default", "group_norm_grad", _backward(_group_rows, _groups),
            _for_rows(_emit_group_norm_grad), dtypes=FLOATING, supports=_has_rows),
     OpSpec("aten._native_batch_norm_legit_functional.default", "batch_norm", _forward(_batch_rows, _channels),
-           _emit_batch_norm, dtypes=FLOATING, supports=trains),
-    OpSpec("aten._native_batch_norm_legit.no_stats", "batch_norm", _forward(_batch_rows, _channels),
+           _emit_batch_norm, dtypes=FLOATING, supports=trains, without_states=_without_running_statistics),
+    OpSpec(_NO_STATISTICS, "batch_norm", _forward(_batch_rows, _channels),
            _emit_batch_norm, dtypes=FLOATING, supports=trains),
     OpSpec("aten._native_batch_norm_legit_no_training.default", "batch_norm_inference",
            _lower(_APPLY, _batch_rows, tilings.by_running(_channels)), _for_rows(_emit_batch_norm_inference),

@@ -23,12 +23,17 @@ class Codelet:
             the busiest tile by name.
         code_bytes: Bytes of code on each tile that runs it; counted once per tile.
         source: Where the formula comes from, or ``estimate``.
+        writes_interleaved: Whether what it writes has to lie in interleaved memory: partials of the matrix unit, which
+            it loads and stores 128 bits at a time.
+        control_bytes: Control code and vertex state of a compute set, a tile, beyond what the least takes.
     """
 
     name: str
     cycles: Callable[[Target, Mapping[str, int]], int]
     code_bytes: int
     source: str = "estimate"
+    writes_interleaved: bool = False
+    control_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

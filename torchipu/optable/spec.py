@@ -52,6 +52,8 @@ class OpSpec:
         shape_only: Operands of which only the shape matters, so that their values need not exist.
         products: Its products on the matrix unit, in the order in which its emitter counts them.
         supports: Tells whether the host kernels serve this op as it stands; otherwise it goes generic.
+        without_states: Of ops that change states that they do not need for their first results: the op that gives
+            these alone, so that it may be recomputed.
     """
 
     target: str
@@ -69,6 +71,7 @@ class OpSpec:
     shape_only: tuple[str, ...] = ()
     products: Callable[[Op], tuple[Product, ...]] | None = None
     supports: Callable[[Op], bool] = field(default=lambda op: True)
+    without_states: Callable[[Op], Op] | None = None
 
 
 TABLE: dict[str, OpSpec] = {}

@@ -177,7 +177,7 @@ class _Search:
         larger = {module.begin for module in fine_modules(root, root.cycles / (self.num_ipus * WHOLES_A_STAGE))}
         model.whole = frozenset(number for number, module in enumerate(modules) if module.begin in larger)
         # What one IPU needs beyond the estimate is a first guess of what a stage does.
-        needed = tile_memory(alone.executable, self.target)[0].total_bytes
+        needed = tile_memory(alone.executable, self.target)[0].occupied_bytes
         guess = needed - model.tile_bytes([((0, len(modules), 0), NONE)], False)
         model.unlearnt_bytes = min(max(0.0, guess), 0.1 * self.target.tile_memory_bytes)
         tried = self._try_all(root, modules, model)
@@ -276,7 +276,7 @@ class _Search:
     def _learn(self, model: Model, cuts: Cuts, trial: Trial) -> None:
         """Note for each IPU what it needs beyond the estimate."""
         for ipu, parts in model.parts(cuts.begins, cuts.ipus, cuts.kinds).items():
-            model.learn(parts, cuts.off_chip, trial.memory[ipu].total_bytes)
+            model.learn(parts, cuts.off_chip, trial.memory[ipu].occupied_bytes)
 
     def _nothing_fits(self, trials: list[Trial]) -> OutOfTileMemoryError:
         best = min(trials, key=lambda trial: trial.overflow_bytes)

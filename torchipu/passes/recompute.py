@@ -24,8 +24,9 @@ def recompute(graph: Graph, options: Options) -> Graph:
     from what goes into it, whatever the option says.
 
     Kept is what passes through ``torchipu.recomputation_checkpoint``. Kept as well are results of ops without a record,
-    of control flow, and of ops that read a state that the forward changes: computed again, they could differ. Ops that
-    draw random bits are not among them: they draw the same bits again, from the seed of their micro-batch.
+    of control flow, and of ops that need a state that the forward changes: computed again, they could differ. Ops that
+    draw random bits are not among them: they draw the same bits again, from the seed of their micro-batch. Nor are
+    batch normalisations: they normalise again, and leave the running statistics alone.
 
     Args:
         graph: A placed graph.
@@ -76,9 +77,9 @@ class _Clones:
         self._regions = regions
         self._names = {tensor.name for op in graph.ops for tensor in op.outputs} | {t.name for t in graph.inputs}
         changing, kept = _changing_states(graph), _kept(graph, regions)
+        self._repeats = {op: repeat for op in regions if (repeat := _repeat_of(op, changing)) is not None}
         self._maker = {
-            tensor: op for op in graph.ops if op in regions and _is_repeatable(op, changing) for tensor in op.outputs
-            if tensor not in kept
+            tensor: op for op, repeat in self._repeats.items() for tensor in repeat.outputs if tensor not in kept
         }
 
     def add(self, op: Op) -> None:
@@ -111,7 +112,8 @@ class _Clones:
             if maker is None or tensor in self.made:
                 stack.pop()
                 continue
-            missing = [t for t in maker.inputs if t not in self.made and self._maker_in(t, region) is not None]
+            operands = self._repeats[maker].inputs
+            missing = [t for t in operands if t not in self.made and self._maker_in(t, region) is not None]
             if missing:
                 stack += missing
             else:
@@ -124,8 +126,8 @@ class _Clones:
         maker = self._maker.get(tensor) if region is not None else None
         return maker if maker is not None and self._regions[maker] == region else None
 
-    def _clone(self, op: Op) -> None:
-        region = self._regions[op]
+    def _clone(self, original: Op) -> None:
+        region, op = self._regions[original], self._repeats[original]
         inputs = tuple(self.made[t] if self._maker_in(t, region) is not None else t for t in op.inputs)
         outputs = tuple(replace(tensor, name=self._fresh(f"{tensor.name}.again")) for tensor in op.outputs)
         self.made.update(zip(op.outputs, outputs, strict=True))
@@ -162,10 +164,11 @@ def _changing_states(graph: Graph) -> set[Tensor]:
     return {state for state, value in graph.updates if value not in maker or maker[value].leg is not Leg.UPDATE}
 
 
-def _is_repeatable(op: Op, changing: set[Tensor]) -> bool:
-    """Whether running a forward op once more, in the backward leg, gives the same values."""
+def _repeat_of(op: Op, changing: set[Tensor]) -> Op | None:
+    """Return the op that gives results of a forward op once more, in the backward leg, with the same values."""
     spec = spec_of(op)
-    return (
-        op.leg is Leg.FORWARD and spec is not None and not spec.has_effect and not op.bodies
-        and not any(tensor in changing for tensor in op.inputs)
-    )
+    if op.leg is not Leg.FORWARD or spec is None or spec.has_effect or op.bodies:
+        return None
+    if any(tensor in changing for tensor in op.inputs):
+        return spec.without_states(op) if spec.without_states is not None else None
+    return op

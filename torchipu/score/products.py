@@ -14,7 +14,6 @@ from torch import nn
 from torchipu.score.kinds import Kind, Prediction
 from torchipu.score.programs import Frozen, OnDevice, Outcome, Resident, outcome_of
 from torchipu.score.rows import FOLDER, Line, Row, lines_of
-from torchipu.target import lookup_target
 
 FILE = FOLDER / "poplibs_ipumodel.csv"
 SOURCE = "PopLibs' regression tests"
@@ -177,19 +176,12 @@ def cycles(row: Row) -> Prediction:
     return Prediction(outcome.device_cycles, outcome.device_split)
 
 
-def tile_bytes(row: Row, *, with_gap: bool) -> Prediction:
-    """Predict the bytes of the fullest tile.
-
-    The vendor's number counts the hole below the region of interleaved memory, in which operands of the matrix unit
-    have to lie. The model has no such hole; with ``with_gap`` a tile is as full as its operands reach from there.
-    """
+def tile_bytes(row: Row) -> Prediction:
+    """Predict how far the fullest tile is filled, with the gap below interleaved memory."""
     outcome = outcome_of_row(row)
-    split = {name: float(count) for name, count in outcome.bytes_by_category.items() if count}
-    if not with_gap:
-        return Prediction(outcome.tile_bytes, split)
-    target = lookup_target(MACHINES[row.line.text("target")])
-    reach = target.code_region_bytes + outcome.bytes_by_category["weights"]
-    return Prediction(max(outcome.tile_bytes, reach), split | {"gap": float(max(0, reach - outcome.tile_bytes))})
+    return Prediction(
+        outcome.tile_bytes, {name: float(count) for name, count in outcome.bytes_by_category.items() if count},
+    )
 
 
 MODEL = "IPU Model"
@@ -202,9 +194,5 @@ KINDS = (
          lambda: rows("cycles", lambda line: is_tool(line, "fc") and not is_bert(line)), cycles, MODEL),
     Kind("gemm", "one product", "cycles", lambda: rows("cycles", lambda line: is_tool(line, "gemm")), cycles, MODEL),
     Kind("tile", "fullest tile, as the model has it", "bytes",
-         lambda: rows("max_tile_bytes_incl_gaps", lambda line: is_tool(line, *MATRIX_TOOLS)),
-         lambda row: tile_bytes(row, with_gap=False), MODEL),
-    Kind("tile-gap", "fullest tile, with the vendor's gap", "bytes",
-         lambda: rows("max_tile_bytes_incl_gaps", lambda line: is_tool(line, *MATRIX_TOOLS)),
-         lambda row: tile_bytes(row, with_gap=True), MODEL),
+         lambda: rows("max_tile_bytes_incl_gaps", lambda line: is_tool(line, *MATRIX_TOOLS)), tile_bytes, MODEL),
 )

@@ -26,7 +26,7 @@ MK1 = Target(
     host_bytes_per_s=8e9,  # estimate: half of a PCIe3 x16 slot, which a card's two IPUs share
     streaming_bytes_per_s=4e9,  # estimate: there is no Streaming Memory of its own, remote buffers lie in the host
     stack_bytes=6 * 512 + 128,  # poplibs tests
-    control_bytes_per_compute_set=90,  # as Mk2
+    control_bytes_per_compute_set=36,  # as Mk2
 )
 
 TARGETS[MK1.name] = MK1

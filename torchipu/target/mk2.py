@@ -28,7 +28,7 @@ MK2 = Target(
     host_bytes_per_s=12.5e9 / 4,  # 100 Gb/s of an IPU-M2000 shared by four IPUs; vendor data sheet
     streaming_bytes_per_s=5e9,  # estimate: about 20 GB/s for the four IPUs of an IPU-M2000
     stack_bytes=6 * 512 + 128,  # poplibs tests
-    control_bytes_per_compute_set=90,  # state 12-60 and control 25-70 bytes; measured on BERT and ViT profiles
+    control_bytes_per_compute_set=36,  # state 12 and control 24 of an add in a profile of BERT; ipu_hardware.md 3.6
 )
 
 TARGETS[MK2.name] = MK2

@@ -24,7 +24,7 @@ class Target:
         num_workers: Worker threads of a tile.
         clock_hz: Tile clock.
         tile_memory_bytes: Memory of a tile.
-        code_region_bytes: Part of it that can hold code.
+        code_region_bytes: Part of it that can hold code; the rest is interleaved memory.
         amp_macs_half_half: AMP multiply-accumulates a cycle and tile, half in, half partials.
         amp_macs_half_float: The same with half in, float partials.
         amp_macs_float: The same with float in and float partials.
@@ -41,7 +41,7 @@ class Target:
         host_bytes_per_s: Host streams of one IPU.
         streaming_bytes_per_s: Streaming Memory of one IPU.
         stack_bytes: Stacks of a tile's workers and supervisor.
-        control_bytes_per_compute_set: Control code and vertex state of a distinct compute set, a tile.
+        control_bytes_per_compute_set: Control code and vertex state of the least of distinct compute sets, a tile.
         is_system: Whether the ``num_ipus`` are all there are, for all processes together; of a chip, each process has
             as many.
     """

@@ -80,8 +80,11 @@ class _Set:
     gathered_bytes: int
     fragments: int
     temporary_bytes: int
+    partial_bytes: int
     repeats: int
     tiling: Tiling | None
+    writes_interleaved: bool = False
+    control_bytes: int = 0
     count: int = 1
 
 
@@ -183,7 +186,7 @@ class Lowering:
                 gathered, fragments = gathered + strayed[0], fragments + strayed[1]
             groups.append(VertexGroup(
                 made.codelet, fields, runs, op, number, made.count, made.work, made.cycles, made.temporary_bytes,
-                tiling=made.tiling,
+                made.writes_interleaved, made.partial_bytes, made.control_bytes, tiling=made.tiling,
             ))
             if gathered:
                 operands = dict.fromkeys(
@@ -453,10 +456,13 @@ class Lowering:
         self.code_bytes[codelet.name] = max(codelet.code_bytes, self.code_bytes.get(codelet.name, 0))
         runs, follows = self._runs(op, vertices, num_tiles, first_tile)
         work = vertices.work(self._busiest(runs))
+        temporary = max(vertices.temporary_bytes, vertices.gathered_bytes)
+        # What a vertex of the matrix unit needs beside its operands are partials.
+        partials = temporary - vertices.gathered_bytes if codelet.writes_interleaved else 0
         return _Set(
             codelet.name, None if follows else runs, len(runs.runs), work, int(codelet.cycles(self.target, work)),
-            vertices.gathered_bytes, max(1, vertices.fragments), max(vertices.temporary_bytes, vertices.gathered_bytes),
-            vertices.repeats, vertices.tiling,
+            vertices.gathered_bytes, max(1, vertices.fragments), temporary, partials, vertices.repeats, vertices.tiling,
+            codelet.writes_interleaved, codelet.control_bytes,
         )
 
     def _runs(self, op: Op, vertices: Vertices, num_tiles: int, first_tile: int) -> tuple[TileMapping, bool]:

@@ -1,0 +1,84 @@
+"""Gives variables their addresses, and refuses programs that the fullest tile cannot hold.
+
+Kept by later passes: variables that share a tile and are live together do not overlap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torchipu.device.memory.addresses import addresses_of
+from torchipu.device.memory.always import EXECUTED, Always
+from torchipu.device.memory.liveness import Liveness
+from torchipu.device.memory.peaks import TileMemory, peaks
+from torchipu.device.memory.shares import Shares
+from torchipu.errors import OutOfTileMemoryError
+from torchipu.ir.program import Executable
+from torchipu.target import Target
+
+__all__ = ["TileMemory", "assign_memory", "tile_memory"]
+
+REMEDIES = (
+    "put the model on more IPUs (torchipu.Block), save memory with recomputation or off-chip optimiser state, "
+    "or make the micro-batch or the available memory proportion smaller"
+)
+
+
+def assign_memory(executable: Executable, target: Target, *, allow_overflow: bool) -> Executable:
+    """Place every variable in tile memory.
+
+    Args:
+        executable: From the lower pass.
+        target: The machine.
+        allow_overflow: Report programs that do not fit instead of raising.
+
+    Returns:
+        The executable with addresses: the same bytes on all tiles that hold the variable.
+
+    Raises:
+        OutOfTileMemoryError: A tile needs more than it has, or more code than the region holds that can be executed.
+    """
+    liveness, shares = Liveness(executable), Shares(target.num_tiles)
+    always = Always(liveness, shares, target)
+    if not allow_overflow:
+        for ipu in range(executable.num_ipus):
+            _check_code(always, ipu, target)
+        fullest = max(peaks(liveness, shares, always), key=lambda memory: memory.total_bytes)
+        if fullest.total_bytes > target.tile_memory_bytes:
+            raise _out_of_memory(fullest, target)
+    return replace(executable, addresses=addresses_of(liveness, shares, always))
+
+
+def tile_memory(executable: Executable, target: Target) -> tuple[TileMemory, ...]:
+    """Return the memory of the fullest tile of each IPU."""
+    liveness, shares = Liveness(executable), Shares(target.num_tiles)
+    return peaks(liveness, shares, Always(liveness, shares, target))
+
+
+def _check_code(always: Always, ipu: int, target: Target) -> None:
+    """Refuse code that does not fit into the region that is executed from (``ipu_hardware.md`` 3.6)."""
+    code = always.executed_by_tile(ipu)
+    tile = int(code.argmax())
+    if code[tile] <= target.code_region_bytes:
+        return
+    shares = {name: int(always.ordinary[ipu][name][tile]) for name in EXECUTED}
+    raise OutOfTileMemoryError(
+        f"tile {tile} of ipu {ipu} needs {code[tile]} B of code, but a tile of {target.title} executes from a region "
+        f"of {target.code_region_bytes} B", ipu=ipu, tile=tile, needed_bytes=int(code[tile]),
+        available_bytes=target.code_region_bytes,
+        detail="\n".join(f"{name:<18} {count:>9} B" for name, count in shares.items() if count),
+        remedy="put the model on more IPUs (torchipu.Block): each then has fewer ops, and less code",
+    )
+
+
+def _out_of_memory(memory: TileMemory, target: Target) -> OutOfTileMemoryError:
+    lines = [f"{name:<18} {count:>9} B" for name, count in memory.bytes_by_category.items() if count]
+    lines += ["largest variables on this tile:"]
+    lines += [f"%{name:<17} {count:>9} B" for name, count in memory.largest]
+    where = f" during {memory.at}" if memory.at else ""
+    return OutOfTileMemoryError(
+        f"tile {memory.tile} of ipu {memory.ipu} needs {memory.total_bytes} B{where}, "
+        f"but a tile of {target.title} has {target.tile_memory_bytes} B",
+        ipu=memory.ipu, tile=memory.tile, needed_bytes=memory.total_bytes,
+        available_bytes=target.tile_memory_bytes, detail="\n".join(lines), remedy=REMEDIES,
+    )

@@ -1,0 +1,111 @@
+"""What a tile holds all the time: states, stashes, streams, and the program itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torchipu.device.memory.liveness import Lifetime, Liveness, Moment
+from torchipu.device.memory.shares import ALIGNMENT_BYTES, Shares, TileBytes
+from torchipu.ir.types import Role
+from torchipu.target import Target
+
+MAX_EXCHANGE_CODE_BYTES = 7_000  # the largest seen for one scattered exchange; ipu_hardware.md 3.6
+TEMPORARIES, GAP = "temporaries", "gap"
+CATEGORIES = (
+    "weights", "optimiser state", "stashes", "streams and links", "code", "exchange code", "control", "stacks",
+    TEMPORARIES, GAP,
+)
+EXECUTED = ("code", "exchange code")
+"""Categories that lie in the region that a tile executes from."""
+PROGRAM = (*EXECUTED, "control", "stacks")
+"""Categories that hold no values."""
+
+
+class Always:
+    """Bytes by tile that are held all the time, by category.
+
+    Args:
+        liveness: Of the program.
+        shares: Of its variables.
+        target: The machine.
+
+    Attributes:
+        ordinary: For each IPU, by category.
+        interleaved: For each IPU, those of variables in interleaved memory, which ``ordinary`` lacks; by category.
+    """
+
+    def __init__(self, liveness: Liveness, shares: Shares, target: Target) -> None:
+        self.target = target
+        self._shares = shares
+        self._code_bytes = liveness.executable.code_bytes
+        ipus = range(liveness.executable.num_ipus)
+        self.ordinary, self.interleaved = ([self._nothing() for _ in ipus] for _ in range(2))
+        for lifetime in liveness.lifetimes:
+            variable = lifetime.variable
+            copies = variable.depth if lifetime.always else variable.depth - 1
+            if copies:
+                kinds = self.interleaved if variable in liveness.trace.interleaved else self.ordinary
+                kinds[variable.ipu][_category(lifetime)] += copies * shares.of(variable)
+        self._add_code(liveness.trace.moments)
+        for ipu, _, largest, fragments in liveness.trace.exchanges:
+            self.ordinary[ipu]["exchange code"] += exchange_code_bytes(largest, fragments)
+        for here in self.ordinary:
+            here["stacks"] += target.stack_bytes
+
+    def _nothing(self) -> dict[str, TileBytes]:
+        return {name: np.zeros(self.target.num_tiles, np.int64) for name in CATEGORIES}
+
+    def _add_code(self, moments: list[Moment]) -> None:
+        """Add code once for each codelet on an IPU, and control once for each distinct compute set.
+
+        Sets of the same codelet, on the same tiles, of the same sizes are one function, which layers that repeat and
+        ops that are recomputed call: PopART outlines them.
+        """
+        seen: set[tuple[object, ...]] = set()
+        same: set[tuple[object, ...]] = set()
+        for moment in moments:
+            group, here = moment.group, self.ordinary[moment.ipu]
+            if (moment.ipu, group.codelet) not in seen:
+                seen.add((moment.ipu, group.codelet))
+                here["code"] += self._code_bytes.get(group.codelet, 0)
+            by_identity = (moment.ipu, group.codelet, id(group.runs), id(group.work))
+            if by_identity in same:
+                continue
+            same.add(by_identity)
+            key = (moment.ipu, group.codelet, self._shares.number(group.runs), tuple(sorted(group.work.items())))
+            if key not in seen:
+                seen.add(key)
+                control = self.target.control_bytes_per_compute_set + group.control_bytes
+                here["control"] += self._shares.on_tiles_of(group) * control
+
+    def executed_by_tile(self, ipu: int) -> TileBytes:
+        """Return the bytes on each tile of what has to lie in the region that is executed from."""
+        return total_of(self.ordinary[ipu], EXECUTED)
+
+    def program_by_tile(self, ipu: int) -> TileBytes:
+        """Return the bytes of code, control and stacks on each tile, rounded up to the alignment."""
+        return -(-total_of(self.ordinary[ipu], PROGRAM) // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+
+
+def total_of(bytes_by_category: dict[str, TileBytes], names: tuple[str, ...] = CATEGORIES) -> TileBytes:
+    """Return the bytes by tile of some categories together."""
+    total: TileBytes = np.sum([bytes_by_category[name] for name in names], axis=0)
+    return total
+
+
+def exchange_code_bytes(tile_bytes: int, fragments: int) -> int:
+    """Return the code of one exchange on a tile: a word for each burst of 64 words, 12 bytes for each fragment.
+
+    Source: profiles of BERT and ViT, ``ipu_hardware.md`` 3.6.
+    """
+    return min(MAX_EXCHANGE_CODE_BYTES, 4 * -(-tile_bytes // 256) + 12 * fragments)
+
+
+def _category(lifetime: Lifetime) -> str:
+    """Return the category of a variable, or of the copies of it that are always live."""
+    role = lifetime.variable.role
+    if role is Role.OPTIMISER_STATE:
+        return "optimiser state"
+    if role.is_state or role in (Role.CONSTANT, Role.HYPERPARAMETER):
+        return "weights"
+    return "streams and links" if lifetime.always else "stashes"
