@@ -30,6 +30,7 @@ from torchipu.passes.placement import place
 from torchipu.passes.precision import set_precision
 from torchipu.passes.random_streams import number_random_streams
 from torchipu.passes.recompute import recompute
+from torchipu.passes.shared_indices import share_indices
 from torchipu.target import Target
 
 DUMP_VARIABLE = "TORCHIPU_DUMP"
@@ -87,6 +88,7 @@ class Stage:
 
 STAGES: tuple[Stage, ...] = (
     Stage("canonicalise", "graph", lambda c: canonicalise(c.graph)),
+    Stage("shared_indices", "graph", lambda c: share_indices(c.graph)),
     Stage("placement", "graph", lambda c: place(c.graph, c.options, c.target, c.instances)),
     Stage("precision", "graph", lambda c: set_precision(c.graph, c.options, c.target)),
     Stage("random_streams", "graph", lambda c: number_random_streams(c.graph)),

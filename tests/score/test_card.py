@@ -240,11 +240,11 @@ gemm          8  0 0.1039 0.2887 +0.0125
 tile          8  0 0.0593 0.1052 -0.0213
 pooling       8  0 1.0520 1.4946 -0.5235
 reduction     8  0 0.5496 0.6689 -0.3271
-embedding     4  0 42.4065 72.6434 -0.9704
+embedding     4  0 0.5501 1.3108 -0.4068
 lstm          8  0 0.2527 0.4883 -0.0488
 solver        0  8
-gather        8  0 0.8628 1.7854 -0.4438
-scatter       8  0 0.8533 2.6841 -0.4038""")
+gather        8  0 0.2583 0.6992 -0.1180
+scatter       8  0 0.1961 0.3599 +0.1062""")
 
 
 @pytest.mark.parametrize("name", ["amp-vertex", "vertex", "fc", "gemm", "pooling"])

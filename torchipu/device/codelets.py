@@ -14,12 +14,17 @@ Sizes go from a compute set to a cycle formula by these names:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.optable.codelet import Codelet
 from torchipu.target import Target
 
 Work = Mapping[str, int]
+Count = TypeVar("Count", int, NDArray[np.int64])
 MIN_BYTES_PER_TILE = 128  # least share of a linearly mapped variable; poplibs, ipu_hardware.md 3.3
 
 
@@ -116,7 +121,9 @@ def reduction_codelet(
 
 def _copy_cycles(target: Target, work: Work) -> int:
     """Local copy: 8 bytes a cycle for long pieces; fitted cycles a byte for scattered elements."""
-    per_byte = 1 / 8 if work.get("rows", 1) <= 1 else {1: 5.15, 2: 5.15, 4: 3.125}.get(work["element_bytes"], 0.44)
+    per_byte = 1 / 8 if work.get("rows", 1) <= 1 else {1: 5.15, 2: 5.15, 4: 3.125}.get(
+        work["element_bytes"], ARRANGED_CYCLES_PER_BYTE
+    )
     fixed = 40 if work.get("rows", 1) <= 1 else 587
     return fixed + int(per_byte * work["bytes"])
 
@@ -126,24 +133,80 @@ def _fill_cycles(target: Target, work: Work) -> int:
     return 11 + target.num_workers * (25 + ceil_div(work["elements"], target.num_workers * work["vector_width"]))
 
 
+def multi_slice_cycles(
+    target: Target, here: Count, elsewhere: Count, width: Count, element_bytes: int, /,
+) -> Count:
+    """Return the cycles of a vertex that copies rows by index, for numbers or for arrays of them.
+
+    Args:
+        target: The machine.
+        here: Indices of rows that the vertex has; the workers share them.
+        elsewhere: Indices of rows that it does not have.
+        width: Elements of a row.
+        element_bytes: Of each.
+    """
+    workers = target.num_workers
+    copied = 19 + 2 * -(-width * element_bytes // 8)
+    return 25 + workers * (30 + -(-here // workers) * copied + 8 * -(-elsewhere // workers))
+
+
+def multi_update_cycles(
+    target: Target, here: Count, elsewhere: Count, width: Count, element_bytes: int, /,
+) -> Count:
+    """Return the cycles of a vertex that adds rows to others by index, for numbers or for arrays of them.
+
+    Each worker has some of the vertex' rows, so that no two of them add to the same one, and goes through all indices.
+    Elements below a word are added one by one, 20 cycles each, where they do not come in whole words.
+
+    Args:
+        target: The machine.
+        here: Indices of rows that the vertex has, as if the workers had equally many.
+        elsewhere: Indices of rows that it does not have.
+        width: Elements of a row.
+        element_bytes: Of each.
+    """
+    mine = -(-here // target.num_workers)
+    per_word = max(1, 4 // element_bytes)
+    odd = width * (per_word > 1) * (width % per_word != 0)
+    added = 9 + 3 * -(-width // per_word) + 17 * odd
+    return 25 + target.num_workers * (32 + mine * added + 5 * (here + elsewhere - mine))
+
+
 def _slice_cycles(target: Target, work: Work) -> int:
-    """Dynamic slice or gather of ``rows`` rows of ``elements / rows`` elements."""
+    """Look up ``rows`` rows of ``elements / rows`` elements, and pass over ``elsewhere`` indices of others."""
     rows = max(1, work["rows"])
-    row_bytes = ceil_div(work["elements"], rows) * work["element_bytes"]
-    return 25 + target.num_workers * (30 + ceil_div(rows, target.num_workers) * (19 + 2 * ceil_div(row_bytes, 8)))
+    width = ceil_div(work["elements"], rows)
+    return multi_slice_cycles(target, rows, work.get("elsewhere", 0), width, work["element_bytes"])
 
 
 def _update_add_cycles(target: Target, work: Work) -> int:
-    """Scatter-add of ``rows`` rows; sub-word elements cost about 20 cycles each."""
+    """Update ``rows`` rows of ``elements / rows`` elements, and pass over ``elsewhere`` indices of others."""
     rows = max(1, work["rows"])
-    row_elements = ceil_div(work["elements"], rows)
-    per_row = 12 + (20 * row_elements if work["element_bytes"] < 4 and row_elements % 2 else 3 * row_elements)
-    return 25 + target.num_workers * (32 + ceil_div(rows, target.num_workers) * (per_row + 5))
+    width = ceil_div(work["elements"], rows)
+    return multi_update_cycles(target, rows, work.get("elsewhere", 0), width, work["element_bytes"])
 
 
+def _sum_of_slices_cycles(target: Target, work: Work) -> int:
+    """Reduction of partial tables, which come in pieces of a few elements and are laid out first, 8 bytes at a time."""
+    num_bytes = work["partials"] * work["elements"] * work["element_bytes"]
+    return _REDUCE_SLICES.cycles(target, work) + int(ARRANGED_CYCLES_PER_BYTE * num_bytes)
+
+
+ARRANGED_CYCLES_PER_BYTE = 0.44  # of a copy in pieces of 8 bytes; poplibs log, ipu_hardware.md 2.5
+_REDUCE_SLICES = reduction_codelet("popops::ReduceAdd<slices>")
+SUM_OF_SLICES = Codelet(_REDUCE_SLICES.name, _sum_of_slices_cycles, _REDUCE_SLICES.code_bytes, _REDUCE_SLICES.source)
+def _arranged_cycles(target: Target, work: Work) -> int:
+    """Local copy of rows that come in pieces of a few elements."""
+    return 40 + int(ARRANGED_CYCLES_PER_BYTE * work["bytes"])
+
+
+ARRANGED_ROWS = Codelet("popops::ArrangeSlices", _arranged_cycles, 240, "poplibs log, ipu_hardware.md 2.5")
 COPY = Codelet("poplar::Copy", _copy_cycles, 120, "poplibs log, ipu_hardware.md 2.5")
 STRIDED_COPY = Codelet("poplar::StridedCopy", _copy_cycles, 240, "poplibs log, ipu_hardware.md 2.5")
 FILL = Codelet("popops::Fill", _fill_cycles, 120, "poplibs estimator, ipu_hardware.md 2.3")
 CAST = vector_codelet("popops::Cast", 2, 2, supervisor=12, worker_half=18, worker_single=19, code_bytes=180)
 MULTI_SLICE = Codelet("popops::MultiSlice", _slice_cycles, 420, "poplibs estimator, ipu_hardware.md 2.5")
 MULTI_UPDATE_ADD = Codelet("popops::MultiUpdateAdd", _update_add_cycles, 480, "poplibs estimator, ipu_hardware.md 2.5")
+INDEX_TO_PART = element_codelet("popops::Divide<index>", 128, 128, source="estimate: 32 bits of a quotient, 4 each")
+"""Divides an index by the rows of a part, to know who has its row. The machine has no division of integers: a loop
+shifts, compares, subtracts and sets a bit for each of the quotient's 32."""

@@ -149,9 +149,9 @@ def copy_set(
 
 
 def gather_set(
-    target: Target, codelet: Codelet, rows: int, row_elements: int, dtype: DType, *, table_rows: int = 0,
+    target: Target, codelet: Codelet, rows: int, row_elements: int, dtype: DType,
 ) -> Vertices:
-    """Return a compute set that reads or updates rows of a table by index.
+    """Return a compute set that reads or updates rows of a table by index, of which each tile has whole columns.
 
     Args:
         target: The machine.
@@ -159,7 +159,6 @@ def gather_set(
         rows: Rows looked up.
         row_elements: Elements of a row.
         dtype: Their type.
-        table_rows: Rows of the table; every tile searches the part that it holds, so small tables are broadcast.
     """
     mine = busiest_elements(target, rows * row_elements, max(1, row_elements), dtype.device_bytes)
     mine_rows = max(1, mine // max(1, row_elements))

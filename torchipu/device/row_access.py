@@ -1,60 +1,207 @@
-"""Compute sets of access to rows by index."""
+"""Compute sets of access to rows by index; what they do is planned in ``multi_slice``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from torchipu.device.codelets import FILL, MULTI_SLICE, MULTI_UPDATE_ADD
-from torchipu.device.compute_sets import copy_set, elementwise_set, gather_set
-from torchipu.device.tilings.lines import Look, Update, looked_up, prepared, updated
-from torchipu.ir.graph import Op
-from torchipu.optable.codelet import Lowering, Vertices
+from torchipu.device.codelets import (
+    ARRANGED_ROWS,
+    COPY,
+    FILL,
+    INDEX_TO_PART,
+    MULTI_SLICE,
+    MULTI_UPDATE_ADD,
+    SUM_OF_SLICES,
+    busiest_elements,
+)
+from torchipu.device.compute_sets import copy_set, elementwise_set
+from torchipu.device.matrix_unit import AVAILABLE_MEMORY
+from torchipu.device.multi_slice import (
+    GRAIN_BYTES,
+    INDEX_BYTES,
+    PARTIAL_BYTES,
+    Access,
+    SlicePlan,
+    plan_look,
+    plan_update,
+)
+from torchipu.device.tilings.look_ups import Look, arranged, chosen, looked_up
+from torchipu.device.tilings.nothing import nothing_left
+from torchipu.device.tilings.updates import Update, added, finished, prepared, updated
+from torchipu.ir.arithmetic import ceil_div
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.optable.codelet import Codelet, Lowering, Vertices
 from torchipu.target import Target
 
-Lowered = Callable[[Op], int]
+LEAST_STORED_BYTES = 128  # of a table on a tile; as of all variables, tile_mapping
 
 
-def lower_take(row_of: Lowered, look_of: Callable[[Op], Look]) -> Lowering:
+def lower_take(look_of: Callable[[Op], Look]) -> Lowering:
     """Return the lowering of a look-up.
 
     Args:
-        row_of: Tells how many elements one index selects.
         look_of: Tells which lines are read and written.
     """
 
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
-        result, row = op.outputs[0], max(1, row_of(op))
+        result = op.outputs[0]
         if result.num_elements == 0:
             return ()
-        rows = op.inputs[0].num_elements // row
-        taken = gather_set(target, MULTI_SLICE, result.num_elements // row, row, result.dtype, table_rows=rows)
-        return (replace(taken, tiling=looked_up(look_of)),)
+        look = look_of(op)
+        lines = len(look.result.starts)
+        access = Access(
+            lines, len(look.table.steps), len(look.result.steps), result.dtype.device_bytes,
+            is_shared=look.index[0].lines.is_shared,
+        )
+        plan = plan_look(target, access, available_memory(op))
+        sets = [replace(_slice_set(plan), tiling=looked_up(look_of, plan))]
+        if plan.row_parts > 1:
+            sets += [
+                replace(_part_set(target, look.index[0].tensor), tiling=nothing_left),
+                replace(_choice_set(plan), tiling=chosen(look_of, plan)),
+            ]
+        return *sets, replace(_arranged_set(target, plan, result), tiling=arranged(look_of, plan))
 
     return lower
 
 
-def lower_update(row_of: Lowered, index_of: Lowered, update_of: Callable[[Op], Update] | None = None) -> Lowering:
+def lower_update(update_of: Callable[[Op], Update]) -> Lowering:
     """Return the lowering of a write by index: the old value is copied, or zeros are filled in, then rows are written.
 
     Args:
-        row_of: Tells how many elements one index selects.
-        index_of: Tells how many indices there are.
-        update_of: Tells which lines are updated, where the update goes by lines.
+        update_of: Tells which lines are updated.
     """
 
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
-        result, row = op.outputs[0], max(1, row_of(op))
+        result = op.outputs[0]
         if result.num_elements == 0:
             return ()
-        if op.operand("self") is None:
+        update = update_of(op)
+        if op.operand("self") is None or not update.has_old:
             first = elementwise_set(target, FILL, result.num_elements, result.dtype)
         else:
             first = copy_set(target, result.num_elements, result.dtype, moved=False)
-        rows, named = max(1, result.num_elements // row), max(1, index_of(op))
-        second = gather_set(target, MULTI_UPDATE_ADD, named, row, result.dtype, table_rows=rows)
-        if update_of is None:
-            return first, second
-        return replace(first, tiling=prepared(update_of)), replace(second, tiling=updated(update_of))
+        first = replace(first, tiling=prepared(update_of))
+        lines, named = len(update.result.starts), len(update.index[0].lines.steps)
+        if lines == 0 or named == 0 or len(update.result.steps) == 0:
+            return first, replace(_arranged_set(target, None, result), tiling=finished(update_of, None))
+        access = Access(
+            lines, len(update.result.steps), named, result.dtype.device_bytes,
+            is_shared=update.index[0].lines.is_shared, adds=update.adds is not None and result.dtype.is_floating,
+        )
+        plan = plan_update(target, access, available_memory(op))
+        second = replace(_update_set(plan), tiling=updated(update_of, plan))
+        sets = [first, second]
+        if plan.lookup_parts > 1:
+            zeros = replace(_zeros_set(target, plan), tiling=nothing_left)
+            sets = [first, zeros, second, *(
+                replace(one, tiling=added(update_of, plan, level)) for level, one in _sum_sets(plan)
+            )]
+        last = _arranged_set(target, plan, result, ARRANGED_ROWS)
+        return *sets, replace(last, tiling=finished(update_of, plan))
 
     return lower
+
+
+def available_memory(op: Op) -> float:
+    """Return the part of a tile's memory that temporary values of an op may use."""
+    return float(str(op.attrs.get("available_memory", AVAILABLE_MEMORY)))
+
+
+# --------------------------------------------------------------------------- sets of a plan
+def _planned(
+    plan: SlicePlan, codelet: Codelet, indices: int, parts: int, gathered_bytes: int, fragments: int,
+) -> Vertices:
+    """Return a compute set of all vertices of a plan.
+
+    Args:
+        plan: The plan.
+        codelet: What runs.
+        indices: That a vertex goes through.
+        parts: Of these, one in so many is of a row that the vertex has.
+        gathered_bytes: That a vertex receives.
+        fragments: Pieces of it.
+    """
+    here = ceil_div(indices, parts)
+    work = {
+        "rows": here, "elsewhere": indices - here, "elements": here * plan.width,
+        "element_bytes": plan.access.element_bytes,
+    }
+    return Vertices(
+        codelet, plan.vertices, lambda count: work, gathered_bytes=gathered_bytes, fragments=fragments,
+        temporary_bytes=gathered_bytes + indices * plan.width * plan.access.element_bytes, max_tiles=plan.vertices,
+    )
+
+
+def _slice_set(plan: SlicePlan) -> Vertices:
+    """Return the set that looks rows up in parts of a table; copies of it come from where each lies once."""
+    indices = plan.indices(plan.lookups)
+    table = plan.lines * plan.rows * plan.access.element_bytes if plan.lookup_parts > 1 else 0
+    pieces = min(plan.lookup_parts, ceil_div(table, LEAST_STORED_BYTES))
+    return _planned(plan, MULTI_SLICE, indices, plan.row_parts, table + indices * INDEX_BYTES, 1 + pieces)
+
+
+def _part_set(target: Target, index: Tensor) -> Vertices:
+    """Return the set that finds out which part has each index, where the indices lie."""
+    return elementwise_set(target, INDEX_TO_PART, index.num_elements, DType.INT)
+
+
+def _choice_set(plan: SlicePlan) -> Vertices:
+    """Return the set that chooses, for each index, what the part that has its row has found."""
+    indices = plan.indices(plan.chosen)
+    found = plan.row_parts * indices * plan.width * plan.access.element_bytes
+    return _planned(plan, MULTI_SLICE, indices, 1, found + indices * INDEX_BYTES, 1 + plan.row_parts)
+
+
+def _arranged_set(target: Target, plan: SlicePlan | None, result: Tensor, codelet: Codelet = COPY) -> Vertices:
+    """Return the set that lays rows out in the order of a result; they come in pieces as wide as the plan's lines."""
+    dtype = result.dtype
+    grain = target.vector_width(dtype.device_bytes)
+    mine = busiest_elements(target, result.num_elements, grain, dtype.device_bytes)
+    num_bytes = mine * dtype.device_bytes
+    return Vertices(
+        codelet, result.num_elements, lambda count: {"bytes": count * dtype.device_bytes, "element_bytes": 8},
+        grain=grain, gathered_bytes=num_bytes, fragments=ceil_div(mine, plan.width if plan else mine),
+        temporary_bytes=num_bytes,
+    )
+
+
+def _update_set(plan: SlicePlan) -> Vertices:
+    """Return the set that adds rows to those of parts of a table."""
+    indices = plan.indices(plan.lookups)
+    received = indices * (plan.width * plan.access.element_bytes + INDEX_BYTES)
+    if plan.lookup_parts == 1:
+        received += plan.lines * plan.rows * plan.access.element_bytes
+    return _planned(plan, MULTI_UPDATE_ADD, indices, plan.row_parts, received, 1 + plan.lookups)
+
+
+def _zeros_set(target: Target, plan: SlicePlan) -> Vertices:
+    """Return the set that makes partial sums zero."""
+    table, width = plan.lines * plan.rows, target.vector_width(PARTIAL_BYTES)
+    return Vertices(
+        FILL, plan.vertices, lambda count: {"elements": table, "vector_width": width, "element_bytes": PARTIAL_BYTES},
+        temporary_bytes=table * PARTIAL_BYTES, max_tiles=plan.vertices,
+    )
+
+
+def _sum_sets(plan: SlicePlan) -> list[tuple[int, Vertices]]:
+    """Return the sets that add partial sums up, and what was there before, with their levels."""
+    table = plan.lines * plan.rows
+    last = (1, _sum_set(plan, ceil_div(table, plan.lookup_parts), plan.groups, plan.access.element_bytes))
+    if plan.groups == 1:
+        return [(1, _sum_set(plan, ceil_div(table, plan.lookup_parts), plan.group, plan.access.element_bytes))]
+    return [(0, _sum_set(plan, ceil_div(table, plan.group), plan.group, 0)), last]
+
+
+def _sum_set(plan: SlicePlan, elements: int, partials: int, base_bytes: int) -> Vertices:
+    num_bytes = elements * (partials * PARTIAL_BYTES + base_bytes)
+    work = {
+        "elements": elements, "partials": partials, "vector_width": GRAIN_BYTES // PARTIAL_BYTES,
+        "element_bytes": PARTIAL_BYTES,
+    }
+    return Vertices(
+        SUM_OF_SLICES, plan.vertices, lambda count: work, gathered_bytes=num_bytes, fragments=partials,
+        temporary_bytes=num_bytes, max_tiles=plan.vertices,
+    )

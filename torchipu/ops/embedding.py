@@ -19,7 +19,7 @@ from torchipu._kernels.table.embedding import (
     SumRowsScalars,
 )
 from torchipu.device.codelets import FILL, MULTI_SLICE, MULTI_UPDATE_ADD
-from torchipu.device.compute_sets import elementwise_set, gather_set
+from torchipu.device.compute_sets import copy_set, elementwise_set, gather_set
 from torchipu.device.row_access import lower_take, lower_update
 from torchipu.device.tilings import bags, indexed
 from torchipu.device.tilings.nothing import nothing_left
@@ -185,10 +185,6 @@ def _emit_bag_weights_grad(op: Op, plan: HostPlanner) -> None:
 
 
 # --------------------------------------------------------------------------- device side
-def _width(op: Op) -> int:
-    return op.outputs[0].shape[-1]
-
-
 def _num_indices(op: Op) -> int:
     return op.needed("indices").num_elements
 
@@ -198,9 +194,8 @@ def _lower_bag(op: Op, target: Target) -> tuple[Vertices, ...]:
     out, rows = op.outputs[0], _num_indices(op)
     if out.num_elements == 0 or rows == 0:
         return ()
-    table_rows = op.needed("weight").shape[0]
-    look = gather_set(target, MULTI_SLICE, rows, out.shape[-1], out.dtype, table_rows=table_rows)
-    add = gather_set(target, MULTI_UPDATE_ADD, rows, out.shape[-1], out.dtype, table_rows=out.shape[0])
+    look = gather_set(target, MULTI_SLICE, rows, out.shape[-1], out.dtype)
+    add = gather_set(target, MULTI_UPDATE_ADD, rows, out.shape[-1], out.dtype)
     return replace(look, tiling=bags.told), replace(add, tiling=bags.columns)
 
 
@@ -210,7 +205,7 @@ def _lower_bag_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
     if out.num_elements == 0:
         return ()
     filled = elementwise_set(target, FILL, out.num_elements, out.dtype)
-    added = gather_set(target, MULTI_UPDATE_ADD, max(1, rows), out.shape[-1], out.dtype, table_rows=out.shape[0])
+    added = gather_set(target, MULTI_UPDATE_ADD, max(1, rows), out.shape[-1], out.dtype)
     return replace(filled, tiling=nothing_left), replace(added, tiling=bags.columns)
 
 
@@ -219,16 +214,20 @@ def _lower_bag_weights_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
     table, rows = op.needed("weight"), _num_indices(op)
     if rows == 0:
         return ()
-    taken = gather_set(target, MULTI_SLICE, 2 * rows, table.shape[-1], table.dtype, table_rows=table.shape[0])
-    added = gather_set(target, MULTI_UPDATE_ADD, rows, table.shape[-1], table.dtype, table_rows=rows)
+    taken = gather_set(target, MULTI_SLICE, 2 * rows, table.shape[-1], table.dtype)
+    added = gather_set(target, MULTI_UPDATE_ADD, rows, table.shape[-1], table.dtype)
     tilings = bags.weights_gradient(target.num_tiles)
     return replace(taken, tiling=tilings[0]), replace(added, tiling=tilings[1])
 
 
 def _lower_renorm(op: Op, target: Target) -> tuple[Vertices, ...]:
     """Lower the bound on the norms of rows, which a vertex has whole."""
-    sets = lower_update(_width, _num_indices)(op, target)
-    return tuple(replace(one, tiling=tiling) for one, tiling in zip(sets, (nothing_left, bags.renormed), strict=False))
+    table, named = op.outputs[0], _num_indices(op)
+    if table.num_elements == 0:
+        return ()
+    copied = copy_set(target, table.num_elements, table.dtype, moved=False)
+    scaled = gather_set(target, MULTI_UPDATE_ADD, max(1, named), table.shape[-1], table.dtype)
+    return replace(copied, tiling=nothing_left), replace(scaled, tiling=bags.renormed)
 
 
 # --------------------------------------------------------------------------- records
@@ -237,9 +236,9 @@ def _serves(op: Op) -> bool:
     return not op.flag("sparse") and op.needed("indices").dtype in INDEX_BYTES
 
 
-_LOWER_GRAD = lower_update(_width, _num_indices, indexed.embedding_gradient)
+_LOWER_GRAD = lower_update(indexed.embedding_gradient)
 register(
-    OpSpec("aten.embedding.default", "embedding", lower_take(_width, indexed.embedding), _emit_embedding,
+    OpSpec("aten.embedding.default", "embedding", lower_take(indexed.embedding), _emit_embedding,
            supports=_serves),
     OpSpec("aten.embedding_dense_backward.default", "embedding_grad", _LOWER_GRAD, _emit_embedding_grad,
            supports=_serves),

@@ -471,34 +471,16 @@ def _serves_scatter(op: Op) -> bool:
     return _has_lines(op) and op.attrs.get("reduce", "sum") in REDUCTIONS
 
 
-def _row_along(op: Op) -> int:
-    shape = op.inputs[0].shape
-    return outer_of(shape, dim_of(op, len(shape)))[2]
-
-
-def _row_of_indexed(op: Op) -> int:
-    dims = _marks(op)
-    return prod(n for dim, n in enumerate(op.inputs[0].shape) if dim not in dims and dim > dims[0])
-
-
-def _num_indices(op: Op) -> int:
-    return op.needed("index").num_elements
-
-
-def _one(op: Op) -> int:
-    return 1
-
-
 # --------------------------------------------------------------------------- records
 def _scatters(*targets: str) -> None:
-    lower = lower_update(_one, _num_indices, indexed.scatter)
+    lower = lower_update(indexed.scatter)
     for target in targets:
         name = target.split(".")[0]
         register(OpSpec(f"aten.{target}", name, lower, _emit_scatter, supports=_serves_scatter))
 
 
 def _along(*targets: str) -> None:
-    lower = lower_update(_row_along, _num_indices, indexed.along)
+    lower = lower_update(indexed.along)
     for target in targets:
         register(OpSpec(f"aten.{target}", target.split(".")[0], lower, _emit_along, supports=_has_index))
 
@@ -507,16 +489,16 @@ _scatters("scatter.value", "scatter.src", "scatter.reduce", "scatter.value_reduc
           "scatter_reduce.two")
 _along("index_add.default", "index_copy.default", "index_fill.int_Scalar", "index_fill.int_Tensor",
        "index_reduce.default")
-_LOWER_INDEX_PUT = lower_update(_row_of_indexed, lambda op: prod(_index_shape(op)), indexed.index_put)
+_LOWER_INDEX_PUT = lower_update(indexed.index_put)
 register(
-    OpSpec("aten.gather.default", "gather", lower_take(_one, indexed.gather), _emit_gather, supports=_has_lines),
-    OpSpec("aten.index_select.default", "index_select", lower_take(_row_along, indexed.index_select),
+    OpSpec("aten.gather.default", "gather", lower_take(indexed.gather), _emit_gather, supports=_has_lines),
+    OpSpec("aten.index_select.default", "index_select", lower_take(indexed.index_select),
            _emit_index_select, supports=_has_index),
-    OpSpec("aten.take.default", "take", lower_take(_one, indexed.take), _emit_take, supports=_has_index),
-    OpSpec("aten.put.default", "put", lower_update(_one, _num_indices, indexed.put), _emit_put, supports=_has_index),
+    OpSpec("aten.take.default", "take", lower_take(indexed.take), _emit_take, supports=_has_index),
+    OpSpec("aten.put.default", "put", lower_update(indexed.put), _emit_put, supports=_has_index),
 )
 for _name in ("index.Tensor", "_unsafe_index.Tensor"):
-    register(OpSpec(f"aten.{_name}", "index", lower_take(_row_of_indexed, indexed.index_tensors), _emit_index,
+    register(OpSpec(f"aten.{_name}", "index", lower_take(indexed.index_tensors), _emit_index,
                     supports=_has_index_tensors))
 for _name in ("index_put.default", "_unsafe_index_put.default"):
     register(OpSpec(f"aten.{_name}", "index_put", _LOWER_INDEX_PUT, _emit_index_put, supports=_has_index_tensors))

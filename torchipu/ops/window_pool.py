@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import prod
 
 from torchipu._kernels.table import pool as pool_kernels
 from torchipu._kernels.table import window as kernels
 from torchipu._kernels.table.kernel import Kernel, Nothing
 from torchipu._kernels.table.pool import PlacingInts
-from torchipu.device.codelets import FILL, MULTI_UPDATE_ADD
-from torchipu.device.compute_sets import elementwise_set, gather_set
+from torchipu.device.row_access import lower_update
 from torchipu.device.tilings import windows
 from torchipu.device.tilings.indexed import unpooled
-from torchipu.device.tilings.lines import prepared, updated
 from torchipu.host.emit.matmul import grain_for
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.pool import BACKWARD, FORWARD, LEAST_CHUNK_READS, lowering, of_operand, of_result
 from torchipu.optable.blocks import Blocks
-from torchipu.optable.codelet import Vertices
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import Emitter, HostPlanner
 from torchipu.optable.spec import FLOATING, OpSpec, register
-from torchipu.target import Target
 
 Triple = tuple[int, int, int]
 Window = tuple[int, int, int]  # first position, end, divisor
@@ -156,13 +151,7 @@ def _ratio(op: Op) -> int:
     return max(1, -(-large.num_elements // max(1, small.num_elements)))
 
 
-def _lower_placing(op: Op, target: Target) -> tuple[Vertices, ...]:
-    result, data = op.outputs[0], op.inputs[0]
-    if not result.num_elements:
-        return ()
-    filled = elementwise_set(target, FILL, result.num_elements, result.dtype)
-    put = gather_set(target, MULTI_UPDATE_ADD, data.num_elements, 1, result.dtype, table_rows=result.num_elements)
-    return replace(filled, tiling=prepared(unpooled)), replace(put, tiling=updated(unpooled))
+_LOWER_PLACING = lower_update(unpooled)
 
 
 def _fixed_windows(*, backward: bool) -> windows.Geometry:
@@ -208,7 +197,7 @@ register(
     OpSpec("aten._adaptive_avg_pool3d_backward.default", "adaptive_avg_pool3d_backward",
            lowering(BACKWARD, _ratio, windows.average_backward(_adaptive_windows(3, backward=True))),
            _emit_mean(adaptive=True, backward=True), dtypes=FLOATING),
-    *(OpSpec(f"aten.max_unpool{dimensions}d.default", f"max_unpool{dimensions}d", _lower_placing,
+    *(OpSpec(f"aten.max_unpool{dimensions}d.default", f"max_unpool{dimensions}d", _LOWER_PLACING,
              _emit_by_index(dimensions, kernels.WINDOW_PLACE, "self"), dtypes=(*FLOATING, DType.LONG))
       for dimensions in (2, 3)),
 )

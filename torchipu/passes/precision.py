@@ -27,6 +27,10 @@ WIDER: Mapping[DType, tuple[DType, ...]] = {
 # Kinds that accumulate products in the matrix unit.
 WITH_PRODUCTS = ("attention",)  # among others; these have partials only where they are half
 WITH_PARTIALS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "convolution")
+# Kinds whose plans keep to the memory that temporary values may use.
+WITH_MEMORY = (
+    *WITH_PARTIALS, "index", "gather", "take", "put", "scatter", "embedding", "max_unpool",
+)
 
 
 def set_precision(graph: Graph, options: Options, target: Target) -> Graph:
@@ -188,10 +192,10 @@ def _with_partials(op: Op, chosen: str) -> Op:
 
 
 def _with_memory(op: Op, available: Mapping[int, float]) -> Op:
-    """Return an op of the matrix unit with the memory that its IPU's temporary values may use; the user's word wins."""
+    """Return an op that is planned with the memory that its IPU's temporary values may use; the user's word wins."""
     part = available.get(0 if op.placement is None else op.placement.ipu)
     spec = spec_of(op)
-    if part is None or "available_memory" in op.attrs or spec is None or not spec.kind.startswith(WITH_PARTIALS):
+    if part is None or "available_memory" in op.attrs or spec is None or not spec.kind.startswith(WITH_MEMORY):
         return op
     return replace(op, attrs={**op.attrs, "available_memory": part})
 

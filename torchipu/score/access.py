@@ -41,28 +41,48 @@ class Access(OnDevice):
         return self.kind(self.num_inputs, self.num_features, self.num_outputs).eval()
 
 
-class Gather(Resident):
+class Repeated(Resident):
+    """What a loop on the device repeats: beside its work it counts.
+
+    Args:
+        **operands: Shapes of floats by name.
+    """
+
+    repeats: torch.Tensor
+
+    def __init__(self, **operands: tuple[int, ...]) -> None:
+        super().__init__(torch.float, **operands)
+        self.register_buffer("repeats", torch.zeros(1, dtype=torch.int32))
+
+    def count(self) -> None:
+        """Count a repeat."""
+        self.repeats.add_(1)
+
+
+class Gather(Repeated):
     """Takes ``outputs`` of ``inputs`` rows."""
 
     def __init__(self, inputs: int, features: int, outputs: int) -> None:
-        super().__init__(torch.float, x=(inputs, features))
+        super().__init__(x=(inputs, features))
         self.register_buffer("index", torch.zeros(outputs, dtype=torch.int64))
 
     def forward(self) -> torch.Tensor:
         """Return `[outputs, features]`."""
+        self.count()
         return self.x.index_select(0, self.index)
 
 
-class ScatterAdd(Resident):
+class ScatterAdd(Repeated):
     """Adds ``outputs`` rows up in ``inputs``, as an interaction block adds up messages along pairs at its nodes."""
 
     def __init__(self, inputs: int, features: int, outputs: int) -> None:
-        super().__init__(torch.float, x=(outputs, features))
+        super().__init__(x=(outputs, features))
         self.register_buffer("index", torch.zeros(outputs, dtype=torch.int64))
         self.nodes = inputs
 
     def forward(self) -> torch.Tensor:
         """Return `[inputs, features]`."""
+        self.count()
         index = self.index.unsqueeze(-1).expand_as(self.x)
         return torch.zeros(self.nodes, self.x.shape[1]).scatter_add(0, index, self.x)
 
@@ -72,7 +92,7 @@ def shifted_softplus(x: torch.Tensor) -> torch.Tensor:
     return F.softplus(x) - math.log(2.0)
 
 
-class Interaction(Resident):
+class Interaction(Repeated):
     """SchNet's interaction block (Schuett et al. 2017): messages along pairs, weighted by functions of distance."""
 
     distances: torch.Tensor
@@ -80,7 +100,7 @@ class Interaction(Resident):
     ends: torch.Tensor
 
     def __init__(self, nodes: int, features: int, pairs: int) -> None:
-        super().__init__(torch.float, x=(nodes, features), distances=(pairs,), gaussians=(pairs, NUM_GAUSSIANS))
+        super().__init__(x=(nodes, features), distances=(pairs,), gaussians=(pairs, NUM_GAUSSIANS))
         self.register_buffer("ends", torch.zeros(2, pairs, dtype=torch.int64))
         self.filter = nn.Sequential(nn.Linear(NUM_GAUSSIANS, features), Softplus(), nn.Linear(features, features))
         self.before = nn.Linear(features, features, bias=False)
@@ -89,6 +109,7 @@ class Interaction(Resident):
 
     def forward(self) -> torch.Tensor:
         """Return what the block adds to the nodes' features, `[nodes, features]`."""
+        self.count()
         cutoff = 0.5 * (torch.cos(self.distances * (math.pi / 10.0)) + 1.0)
         weights = self.filter(self.gaussians) * cutoff.unsqueeze(-1)
         messages = self.before(self.x).index_select(0, self.ends[0]) * weights

@@ -44,6 +44,8 @@ CASES: list[tuple[str, Callable[..., X], tuple[int, ...], tuple[X, ...]]] = [
     ("index.Tensor index_put", lambda x, i: x[i], (40,), (numbers(40, 7, 9, at_least=-40),)),
     ("take put", lambda x, i: x.take(i), (6, 9), (numbers(54, 7, 5, at_least=-54),)),
     ("scatter_add", lambda x, i: x.scatter_add(0, i, 2 * x.detach()), (9, 7), (numbers(9, 5, 6),)),
+    ("scatter_add", lambda x, i: x.scatter_add(0, i[:, None].expand(-1, 7), 2 * x.detach()[:300]), (400, 7),
+     (numbers(400, 300),)),
     ("scatter.src", lambda x, i: x.scatter(1, i.argsort(1), 2 * x), (9, 7), (numbers(99, 9, 7),)),
     ("scatter.value", lambda x, i: x.scatter(1, i, 2.5), (9, 7), (numbers(7, 9, 4),)),
     ("scatter_reduce.two", lambda x, i: x.detach().scatter_reduce(1, i, 2 * x.detach(), "amax") + x, (4, 70),

@@ -164,6 +164,14 @@ class Code:
         return self.run("aten.gather.default", [(value.dtype, index.shape)], {"dim": 1, "sparse_grad": False},
                         self=value, index=index)[0]
 
+    def added_by_index(self, rows: Tensor, index: Tensor, source: Tensor) -> Tensor:
+        """Return the rows of a matrix with elements of others added: one index for all rows, or each its own."""
+        operands = {"self": rows, "index": index}
+        if len(index.shape) == 1:
+            return self.run("aten.index_add.default", [(rows.dtype, rows.shape)], {"dim": 1, "alpha": 1},
+                            **operands, source=source)[0]
+        return self.run("aten.scatter_add.default", [(rows.dtype, rows.shape)], {"dim": 1}, **operands, src=source)[0]
+
     def joined(self, values: Sequence[Tensor], dim: int) -> Tensor:
         """Return values one behind the other along a dimension."""
         first, size = values[0], sum(value.shape[dim] for value in values)

@@ -1,4 +1,4 @@
-"""Which lines ops of indices look up or update; see ``lines``."""
+"""Which lines ops of indices look up or update; see ``look_ups`` and ``updates``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from math import prod
 import numpy as np
 
 from torchipu.device.tilings.code import Code
-from torchipu.device.tilings.lines import Index, Join, Lines, Look, Update
+from torchipu.device.tilings.lines import Index, Lines
+from torchipu.device.tilings.look_ups import Look
+from torchipu.device.tilings.updates import Adds, Join, Update
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.region import Numbers
+from torchipu.ir.types import DType
+
+SHARED_INDEX = "shared_index"
+"""Attribute of a ``scatter_add`` whose index says the same for all lines: it was expanded."""
 
 
 def offsets(sizes: Sequence[int], strides: Sequence[int]) -> Numbers:
@@ -159,10 +165,38 @@ def embedding_gradient(op: Op) -> Update:
         )
         return code.binary("add", base, code.turned(summed))
 
+    def adds(code: Code, number: Tensor, source: Tensor, before: int) -> tuple[Tensor, Tensor]:
+        padding = op.integer("padding_idx")
+        if padding < 0:
+            return number, source
+        is_padding = code.compared("eq", number, padding - before)
+        return code.chosen(is_padding, code.full(0, number.dtype, *number.shape), number), source
+
     return Update(
         _around("out", result.shape, 0, rows), (_of_all_lines("indices", index, rows),),
         _around("grad_output", (index.num_elements, width), 0, index.num_elements), grad, join,
+        adds=None if op.flag("scale_grad_by_freq") else adds,
     )
+
+
+def _as_they_are(code: Code, number: Tensor, source: Tensor, before: int) -> tuple[Tensor, Tensor]:
+    """Add all rows."""
+    return number, source
+
+
+def _scaled(op: Op) -> Adds:
+    """Return code that scales what is added."""
+
+    def adds(code: Code, number: Tensor, source: Tensor, before: int) -> tuple[Tensor, Tensor]:
+        return number, code.binary("mul", code.cast(source, DType.FLOAT), op.number("alpha", 1))
+
+    return adds
+
+
+def _rows_added(code: Code, base: Tensor, number: Tensor, source: Tensor | None, before: int) -> Tensor:
+    """Add rows by an index that all lines share."""
+    assert source is not None
+    return code.added_by_index(base, number, source)
 
 
 def _itself(op: Op) -> Join:
@@ -188,7 +222,7 @@ def along(op: Op) -> Update:
         lines = Lines("value", np.zeros(1, np.int64), np.zeros(1, np.int64), is_shared=True)
     return Update(
         _around("out", shape, dim, shape[dim]), (_of_all_lines("index", index, shape[dim], wraps=wraps),), lines,
-        source or value, _itself(op),
+        source or value, _itself(op), adds=_scaled(op) if op.kind == "index_add" else None,
     )
 
 
@@ -198,9 +232,12 @@ def scatter(op: Op) -> Update:
     shape, chosen = _shape(tensor), _shape(index)
     dim = _dim(op, shape)
     lines = None if source is None else _around("src", _shape(source), dim, chosen[dim], of=chosen)
+    number, join = _around("index", chosen, dim, chosen[dim]), _itself(op)
+    if op.flag(SHARED_INDEX):
+        number, join = Lines("index", np.zeros(1, np.int64), number.steps, is_shared=True), _rows_added
     return Update(
-        _around("out", shape, dim, shape[dim], of=chosen),
-        (Index(_around("index", chosen, dim, chosen[dim]), index, shape[dim]),), lines, source, _itself(op),
+        _around("out", shape, dim, shape[dim], of=chosen), (Index(number, index, shape[dim]),), lines, source, join,
+        adds=_as_they_are if op.kind == "scatter_add" else None,
     )
 
 
@@ -242,7 +279,7 @@ def put(op: Op) -> Update:
     count = tensor.num_elements
     return Update(
         _flat("out", count), (_of_all_lines("index", index, count, wraps=True),), _flat("source", index.num_elements),
-        source, _added_or_put(op),
+        source, _added_or_put(op), adds=_as_they_are if op.flag("accumulate") else None,
     )
 
 
@@ -258,4 +295,7 @@ def index_put(op: Op) -> Update:
     source = Lines(
         "values", offsets(rest, (*strides[:lead], *strides[behind:])), offsets(shape, strides[lead:behind])
     )
-    return Update(_of_dims("out", tensor.shape, dims), numbers, source, values, _added_or_put(op))
+    return Update(
+        _of_dims("out", tensor.shape, dims), numbers, source, values, _added_or_put(op),
+        adds=_as_they_are if op.flag("accumulate") else None,
+    )

@@ -1,0 +1,48 @@
+"""Plans of access to rows by index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from torchipu.device.multi_slice import Access, SlicePlan, plan_look, plan_update
+from torchipu.target import Target, lookup_target
+
+BOW = lookup_target("bow")
+MOST = 0.6
+
+
+def access(rows: int, lines: int, lookups: int, **other: bool) -> Access:
+    return Access(lines, rows, lookups, 4, **other)
+
+
+@pytest.mark.parametrize("plan", [plan_look, plan_update])
+@pytest.mark.parametrize(("rows", "lines", "lookups"), [(1, 1, 1), (5, 7, 3), (30_000, 1024, 512), (4096, 16, 32_768)])
+def test_parts_cover_everything_on_the_tiles_there_are(
+    plan: Callable[[Target, Access, float], SlicePlan], rows: int, lines: int, lookups: int,
+) -> None:
+    made = plan(BOW, access(rows, lines, lookups, adds=True), MOST)
+    assert made.vertices <= BOW.num_tiles
+    assert made.line_parts * made.lines >= lines > (made.line_parts - 1) * made.lines
+    assert made.row_parts * made.rows >= rows > (made.row_parts - 1) * made.rows
+    assert made.lookup_parts * made.lookups >= lookups > (made.lookup_parts - 1) * made.lookups
+    assert made.groups * made.group >= made.lookup_parts
+
+
+def test_small_tables_are_copied_and_large_ones_split() -> None:
+    """On a Bow, cycles jump between 128 and 1,024 rows (hydronet-gnn's benchmark)."""
+    assert plan_look(BOW, access(128, 64, 256), MOST).row_parts == 1
+    assert plan_look(BOW, access(1024, 64, 256), MOST).row_parts > 1
+    assert plan_look(BOW, access(1024, 64, 4096), MOST).row_parts == 1  # many indices pay for the copies
+
+
+def test_copies_of_tables_keep_to_the_memory() -> None:
+    """With little memory, 4,096 rows of 512 floats take up to 3 times the cycles on a Bow (same source)."""
+    most, least = (plan_look(BOW, access(4096, 512, 4096), part) for part in (0.6, 0.04))
+    assert least.lookup_parts == 1 < most.lookup_parts
+
+
+def test_only_sums_are_made_in_parts() -> None:
+    assert plan_update(BOW, access(16, 16, 4096), MOST).lookup_parts == 1
+    assert plan_update(BOW, access(16, 16, 4096, adds=True), MOST).lookup_parts > 77

@@ -1,0 +1,228 @@
+"""Plans of access to rows by index: how PopLibs cuts a table and its indices up over the tiles.
+
+An exchange is fixed when the program is compiled, so a tile cannot fetch the rows that it finds named in an index. Each
+tile has a part of the table instead, goes through indices, and copies or updates those rows that it has. A plan splits
+three things:
+
+- the *lines*, elements of a row: parts of them need nothing of each other;
+- the *rows*: each part goes through all indices, most of which are not its own; of a look-up a second stage chooses,
+  for each index, what the part that has its row has found;
+- the *lookups*: each part needs a copy of the table, or, for an update, partial sums of its own, added up afterwards.
+
+The plan is the one that a search over all splits finds the cheapest by what the planner knows: payloads of exchanges
+and the estimated cycles of vertices. It counts no sync and no rearrangement of results, as PopLibs' planner does not,
+which is why plans in two stages are taken that turn out to be the slower ones (rows on a Bow, docs/machines.md).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from math import isqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchipu.device.codelets import ARRANGED_CYCLES_PER_BYTE, multi_slice_cycles, multi_update_cycles
+from torchipu.device.cost.exchange import REGULAR_FACTOR
+from torchipu.ir.arithmetic import ceil_div
+from torchipu.ir.region import Numbers
+from torchipu.target import Target
+
+INDEX_BYTES = 4  # indices are words on the device
+PARTIAL_BYTES = 4  # sums of updates are floats
+MOST_AT_ONCE = 77  # partial sums; 2 sqrt(1472), poplibs, ipu_hardware.md 3.4
+GRAIN_BYTES = 8  # of a look-up, lines that stay together: what a load or a store moves
+SUMMED_GRAIN = 8  # of an update, elements that stay together: reductions are shared out so, ipu_hardware.md 3.4
+REARRANGED = 1.25  # exchange of a table that lies otherwise, against its payload; poplibs planner, ipu_hardware.md 3.1
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What is to be looked up, or updated.
+
+    Attributes:
+        lines: Elements of a row.
+        rows: Of the table.
+        lookups: Indices.
+        element_bytes: Of the table.
+        is_shared: Whether all lines share one index; else each line has its own.
+        adds: Whether an update adds, so that its sums may be made in parts.
+    """
+
+    lines: int
+    rows: int
+    lookups: int
+    element_bytes: int
+    is_shared: bool = True
+    adds: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePlan:
+    """What a tile has, at most.
+
+    Attributes:
+        access: What was planned.
+        lines: Lines of a vertex.
+        rows: Rows of a vertex.
+        lookups: Indices that a vertex goes through, for each index operand's line.
+    """
+
+    access: Access
+    lines: int
+    rows: int
+    lookups: int
+
+    @property
+    def line_parts(self) -> int:
+        """Parts that the lines are split into."""
+        return ceil_div(self.access.lines, self.lines)
+
+    @property
+    def row_parts(self) -> int:
+        """Parts that the table's rows are split into."""
+        return ceil_div(self.access.rows, self.rows)
+
+    @property
+    def lookup_parts(self) -> int:
+        """Parts that the indices are split into."""
+        return ceil_div(self.access.lookups, self.lookups)
+
+    @property
+    def vertices(self) -> int:
+        """How many tiles take part."""
+        return self.line_parts * self.row_parts * self.lookup_parts
+
+    @property
+    def chosen(self) -> int:
+        """Indices for which a vertex of the second stage of a look-up chooses."""
+        return ceil_div(self.lookups, self.row_parts)
+
+    @property
+    def group(self) -> int:
+        """Partial sums that are added up first: near the root of all, where these are more than two roots of 1,472.
+
+        PopLibs adds a stage to a reduction there, ``ipu_hardware.md`` 3.4.
+        """
+        parts = self.lookup_parts
+        return parts if parts < MOST_AT_ONCE else ceil_div(parts, isqrt(parts))
+
+    @property
+    def groups(self) -> int:
+        """Groups of partial sums."""
+        return ceil_div(self.lookup_parts, self.group)
+
+    @property
+    def width(self) -> int:
+        """Elements that an index selects on a tile, all in one piece."""
+        return self.lines if self.access.is_shared else 1
+
+    def indices(self, lookups: int) -> int:
+        """Return how many numbers a vertex reads for so many lookups."""
+        return lookups if self.access.is_shared else lookups * self.lines
+
+
+@cache
+def plan_look(target: Target, access: Access, available: float) -> SlicePlan:
+    """Return the plan of a look-up.
+
+    Args:
+        target: The machine.
+        access: What is looked up.
+        available: Part of a tile's memory for temporary values.
+    """
+    splits = _Splits(target, access, access.lookups, max(1, GRAIN_BYTES // access.element_bytes))
+    here = _ratio(splits.indices, splits.row_parts)
+    later = splits.row_parts > 1
+    chosen = _ratio(splits.lookups, splits.row_parts) * splits.each
+    candidates = chosen * splits.row_parts * splits.width
+    cycles = (
+        REGULAR_FACTOR * splits.words(splits.indices, INDEX_BYTES) + REARRANGED * splits.words(splits.table)
+        + multi_slice_cycles(target, here, splits.indices - here, splits.width, access.element_bytes)
+        + later * REGULAR_FACTOR * splits.words(candidates)
+        + later * multi_slice_cycles(target, chosen, np.zeros_like(chosen), splits.width, access.element_bytes)
+    )
+    found = splits.indices * splits.width
+    temporary = access.element_bytes * (splits.copied * splits.table + later * (found + candidates))
+    return splits.best(cycles, temporary + INDEX_BYTES * splits.indices, available)
+
+
+@cache
+def plan_update(target: Target, access: Access, available: float) -> SlicePlan:
+    """Return the plan of an update.
+
+    Args:
+        target: The machine.
+        access: What is updated.
+        available: Part of a tile's memory for temporary values.
+    """
+    splits = _Splits(target, access, access.lookups if access.adds else 1, SUMMED_GRAIN)
+    here = _ratio(splits.indices, splits.row_parts)
+    moved = splits.words(splits.indices, INDEX_BYTES) + splits.words(splits.indices * splits.width)
+    # Zeros are filled in a vector a worker and cycle; workers share partial sums out, two cycles a vector of each.
+    zeroed = splits.words(splits.table, PARTIAL_BYTES) / 2
+    added = (2 + 8 / splits.lookup_parts) * splits.words(splits.table, PARTIAL_BYTES) / 4
+    added = added + PARTIAL_BYTES * ARRANGED_CYCLES_PER_BYTE * splits.table
+    launched = target.num_workers * (25 + 20)
+    cycles = (
+        REGULAR_FACTOR * (moved + splits.copied * splits.words(splits.table, PARTIAL_BYTES))
+        + multi_update_cycles(target, here, splits.indices - here, splits.width, access.element_bytes)
+        + splits.copied * (launched + zeroed + added)
+    )
+    temporary = INDEX_BYTES * splits.indices + PARTIAL_BYTES * splits.copied * splits.table
+    return splits.best(cycles, temporary, available)
+
+
+class _Splits:
+    """All ways to cut an access up, as arrays.
+
+    Args:
+        target: The machine.
+        access: What is cut up.
+        most_lookup_parts: Parts of the indices, at most.
+        together: Lines that are not split, where they share an index.
+    """
+
+    def __init__(self, target: Target, access: Access, most_lookup_parts: int, together: int) -> None:
+        self.target, self.access = target, access
+        grain = together if access.is_shared else 1
+        grains = ceil_div(access.lines, grain)
+        by_line, by_row, by_lookup = _triples(target.num_tiles)
+        fits = (by_line <= grains) & (by_row <= access.rows) & (by_lookup <= most_lookup_parts)
+        self.lines = np.minimum(_ratio(grains, by_line[fits]) * grain, access.lines)
+        self.rows = _ratio(access.rows, by_row[fits])
+        self.lookups = _ratio(access.lookups, by_lookup[fits])
+        self.row_parts = _ratio(access.rows, self.rows)
+        self.lookup_parts = _ratio(access.lookups, self.lookups)
+        self.copied = self.lookup_parts > 1
+        self.table = self.lines * self.rows
+        self.width: Numbers = self.lines if access.is_shared else np.ones_like(self.lines)
+        self.each: Numbers = np.ones_like(self.lines) if access.is_shared else self.lines
+        self.indices = self.lookups * self.each
+
+    def words(self, elements: Numbers, element_bytes: int | None = None) -> Numbers:
+        """Return the cycles in which a tile receives elements."""
+        num_bytes = elements * (element_bytes or self.access.element_bytes)
+        return _ratio(num_bytes, self.target.exchange_bytes_per_cycle)
+
+    def best(self, cycles: Numbers | NDArray[np.float64], temporary: Numbers, available: float) -> SlicePlan:
+        """Return the cheapest plan of those that fit; where none does, of those that need the least memory."""
+        budget = max(available * self.target.tile_memory_bytes, temporary.min())
+        place = int(np.argmin(np.where(temporary <= budget, cycles, np.inf)))
+        return SlicePlan(self.access, int(self.lines[place]), int(self.rows[place]), int(self.lookups[place]))
+
+
+@cache
+def _triples(tiles: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Return all threes of positive numbers with a product of so much at most."""
+    pairs = [(first, second) for first in range(1, tiles + 1) for second in range(1, tiles // first + 1)]
+    first, second = np.array(pairs, np.int64).T
+    thirds = tiles // (first * second)
+    third = np.arange(thirds.sum(), dtype=np.int64) - np.repeat(np.cumsum(thirds) - thirds, thirds) + 1
+    return np.repeat(first, thirds), np.repeat(second, thirds), third
+
+
+def _ratio(numerator: Numbers | int, denominator: Numbers | int) -> Numbers:
+    """Return quotients rounded up."""
+    return np.asarray(-(-numerator // denominator), np.int64)
