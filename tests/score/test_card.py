@@ -205,8 +205,8 @@ def test_a_training_and_an_inference_predict_as_before():
     runs = (("train", "V085"), ("infer", "V093"))
     lines = [f"{name} {throughput.throughput(row_of_run(kind, name)).value:,.0f} samples/s" for kind, name in runs]
     assert_expected_inline("\n".join(lines), """\
-V085 100,039 samples/s
-V093 3,883 samples/s""")
+V085 94,390 samples/s
+V093 4,398 samples/s""")
 
 
 def test_what_is_made_on_the_device_waits_for_no_stream():
@@ -233,16 +233,16 @@ def test_quick_kinds_score_as_before():
     assert_expected_inline("\n".join(lines), """\
 amp-vertex    8  0 0.0014 0.0084 +0.0007
 vertex        1  7 0.0105 0.0105 +0.0105
-conv          8  0 0.0693 0.3621 -0.0695
+conv          8  0 0.1186 0.2535 -0.0356
 fc-bert       8  0 0.1331 0.3570 -0.0003
 fc            8  0 0.7654 1.5043 -0.3877
 gemm          8  0 0.1039 0.2887 +0.0125
-tile          8  0 1.4867 20.5761 -0.7353
-tile-gap      8  0 0.0767 0.2070 -0.0874
-pooling       8  0 1.0520 1.4946 -0.5235
-reduction     8  0 0.5496 0.6689 -0.3271
+tile          8  0 2.0107 20.5761 -0.7485
+tile-gap      8  0 0.0767 0.2193 -0.0891
+pooling       8  0 0.0731 0.2623 +0.1002
+reduction     8  0 0.2947 0.4474 -0.2410
 embedding     4  0 42.4065 72.6434 -0.9704
-lstm          8  0 0.2527 0.4883 -0.0488
+lstm          8  0 0.2524 0.4883 -0.0485
 solver        0  8
 gather        8  0 0.8628 1.7854 -0.4438
 scatter       8  0 0.8533 2.6841 -0.4038""")
