@@ -9,7 +9,7 @@ from itertools import accumulate, zip_longest
 from operator import mul
 from typing import cast
 
-from torchipu.device.codelets import COPY, FILL, STRIDED_COPY, Work, busiest_elements
+from torchipu.device.codelets import CAST, COPY, FILL, STRIDED_COPY, Work, busiest_elements
 from torchipu.device.tilings.moves import moved as moved_elements
 from torchipu.device.tilings.nothing import nothing_left
 from torchipu.device.tilings.pointwise import is_pointwise, pointwise
@@ -242,7 +242,8 @@ def linear_vertices(
 
 
 def reduction_vertices(
-    codelet: Codelet, operand: str = "self", reduction: Callable[[Op], Reduction | None] | None = None,
+    codelet: Codelet, operand: str = "self", reduction: Callable[[Op], Reduction | None] | None = None, *,
+    has_float_sums: bool = False,
 ) -> Lowering:
     """Return the lowering of a reduction of one operand to the first output.
 
@@ -250,15 +251,22 @@ def reduction_vertices(
         codelet: Made by :func:`reduction_codelet`.
         operand: Schema name of the operand.
         reduction: What is computed, for the tile machine.
+        has_float_sums: Whether what halves are reduced to is float, and is cast behind: sums, not extremes.
     """
 
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
         source = op.operand(operand) or op.inputs[0]
         if source.num_elements == 0:
             return ()
-        return reduction_sets(
-            target, codelet, source.num_elements, op.outputs[0].num_elements, source.dtype, reduction=reduction,
+        result = op.outputs[0]
+        sets = reduction_sets(
+            target, codelet, source.num_elements, result.num_elements, source.dtype, reduction=reduction,
         )
+        if has_float_sums and result.dtype is DType.HALF:
+            # Vertices of the last level round to the result's type, as the cast does.
+            cast_set = elementwise_set(target, CAST, max(1, result.num_elements), result.dtype)
+            sets += (replace(cast_set, tiling=nothing_left if reduction else None),)
+        return sets
 
     return lower
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torchipu._kernels.table.conv import CONV_BIAS, ConvBiasInts
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set
-from torchipu.device.matrix_unit import product_vertices
+from torchipu.device.convolutions.sets import INPUT, OUTPUT, WEIGHT, Pass, convolution_sets, summand_tiles
 from torchipu.device.tilings.channel_sums import ChannelSums
 from torchipu.device.tilings.convolutions import input_product, output_product, weight_product
 from torchipu.device.tilings.nothing import nothing_left
@@ -216,28 +216,29 @@ def _emit_bias_gradient(plan: HostPlanner, db: HostTensor, dy: HostTensor) -> No
 
 
 # --------------------------------------------------------------------------- device side
-def _output_product(v: Volume) -> Product:
-    """The output of the plain convolution."""
-    return Product(v.g, v.n * prod(v.out), v.summands, v.oc)
+def _forward_pass(p: Problem) -> Pass:
+    return Pass(INPUT if p.is_transposed else OUTPUT, p.volume)
 
 
-def _input_product(v: Volume) -> Product:
-    """The input's gradient: a convolution with turned weights, of which a stride leaves a part for each input."""
-    taps = prod(-(-window // stride) for window, stride in zip(v.window, v.stride, strict=True))
-    return Product(v.g, v.n * prod(v.size), v.oc * taps, v.ic)
+def _backward_passes(p: Problem) -> tuple[Pass, Pass]:
+    """The input's gradient, then the weights', of which positions are the summands."""
+    return Pass(OUTPUT if p.is_transposed else INPUT, p.volume), Pass(WEIGHT, p.volume)
 
 
 def _forward_products(op: Op) -> tuple[Product, ...]:
-    p = problem_of(op)
-    return (_input_product(p.volume) if p.is_transposed else _output_product(p.volume),)
+    return (_forward_pass(problem_of(op)).product,)
 
 
 def _backward_products(op: Op) -> tuple[Product, ...]:
-    """The input's gradient, then the weights', of which positions are the summands."""
-    p = problem_of(op)
-    v = p.volume
-    first = _output_product(v) if p.is_transposed else _input_product(v)
-    return first, Product(v.g, v.summands, v.n * prod(v.out), v.oc)
+    return tuple(one.product for one in _backward_passes(problem_of(op)))
+
+
+def _forward_tiles(op: Op, target: Target) -> tuple[int, ...]:
+    return summand_tiles((_forward_pass(problem_of(op)),), op, target)
+
+
+def _backward_tiles(op: Op, target: Target) -> tuple[int, ...]:
+    return summand_tiles(_backward_passes(problem_of(op)), op, target)
 
 
 def _sums_channels_first(op: Op) -> bool:
@@ -267,7 +268,7 @@ def _describe_gradient(number: int, op: Op) -> Multiplication:
 
 def _lower_convolution(op: Op, target: Target) -> tuple[Vertices, ...]:
     dtype, result = op.inputs[0].dtype, op.outputs[0]
-    sets = product_vertices(op, target, _forward_products(op)[0], dtype, _describe_convolution)
+    sets = convolution_sets(_forward_pass(problem_of(op)), op, target, dtype, _describe_convolution)
     if problem_of(op).is_transposed and op.operand("bias") is not None and result.num_elements:
         added = elementwise_set(target, ADD_BIAS, result.num_elements, dtype, gathered_elements=1)
         # Vertices of the product add the bias before they round.
@@ -278,10 +279,10 @@ def _lower_convolution(op: Op, target: Target) -> tuple[Vertices, ...]:
 def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
     sets: tuple[Vertices, ...] = ()
     present = present_results(op)
-    for number, product in enumerate(_backward_products(op)):
+    for number, one in enumerate(_backward_passes(problem_of(op))):
         if present[number]:
             describe = partial(_describe_gradient, number)
-            sets += product_vertices(op, target, product, op.inputs[0].dtype, describe)
+            sets += convolution_sets(one, op, target, op.inputs[0].dtype, describe)
     return _with_bias_gradient(op, sets) if sets and present[2] else sets
 
 
@@ -289,26 +290,27 @@ def _with_bias_gradient(op: Op, sets: tuple[Vertices, ...]) -> tuple[Vertices, .
     """Let the first set sum up the gradient of the bias beside its own work, and the last one add up the partials."""
     dy, number = op.needed("grad_output"), sum(present_results(op)[:2])
     samples, channels, places = dy.shape[0], dy.shape[1], prod(dy.shape[2:])
-    shares = sets[0].elements // max(1, channels) if len(sets) > 1 else 1
+    # Sets whose vertices an earlier one has taken over have none to add sums to.
+    working = [place for place, one in enumerate(sets) if one.tiling is not nothing_left]
+    shares = sets[working[0]].elements // max(1, channels) if len(working) > 1 else 1
     sums = ChannelSums("grad_output", number, samples, channels, places, max(1, min(shares, samples * places)))
     if 0 in dy.shape or any(one.tiling is None for one in sets):
         return tuple(replace(one, tiling=None) for one in sets)
-    first, *others = sets
-    assert first.tiling is not None
-    made = [replace(first, tiling=sums.first(first.tiling)), *others]
-    if others:
-        assert others[-1].tiling is not None
-        made[-1] = replace(others[-1], tiling=sums.last(others[-1].tiling))
+    made = list(sets)
+    for number, tiling in ((working[0], sums.first), (working[-1], sums.last))[: len(working)]:
+        given = sets[number].tiling
+        assert given is not None
+        made[number] = replace(sets[number], tiling=tiling(given))
     return tuple(made)
 
 
 register(
     OpSpec(
         "aten.convolution.default", "convolution", _lower_convolution, _emit_convolution, dtypes=FLOATING,
-        supports=_supports, products=_forward_products,
+        supports=_supports, products=_forward_products, summand_tiles=_forward_tiles,
     ),
     OpSpec(
         "aten.convolution_backward.default", "convolution_backward", _lower_backward, _emit_backward, dtypes=FLOATING,
-        supports=_supports, products=_backward_products,
+        supports=_supports, products=_backward_products, summand_tiles=_backward_tiles,
     ),
 )

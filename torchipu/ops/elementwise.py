@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from torchipu.device.codelets import CAST, element_codelet, vector_codelet
 from torchipu.device.compute_sets import linear_vertices
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.chain import Chain, Instruction, Value, class_of
-from torchipu.optable.codelet import Codelet
+from torchipu.optable.codelet import Codelet, Vertices
 from torchipu.optable.spec import Constraint, OpSpec, register
+
+if TYPE_CHECKING:
+    from torchipu.target import Target
 
 
 # --------------------------------------------------------------------------- instructions
@@ -314,6 +319,16 @@ COMPARE = vector_map("Compare1D", 9, 7)
 SELECT = element_codelet("popops::Select", 5, 5)
 CHEAP = vector_map("UnaryOp1D", 2, 2)
 COPY_MAP = estimated_map("UnaryOp1D<copy>", 1, 1)
+POWER = element_codelet("popops::BinaryOp1D<pow>", 325, 312)
+SHORT_POWERS = {
+    2: CHEAP, 3: vector_map("UnaryOp1D<cube>", 3, 3), 0.5: vector_map("UnaryOp1D<sqrt>", 23, 10),
+    -0.5: vector_map("UnaryOp1D<rsqrt>", 19, 8), -1: vector_map("UnaryOp1D<inverse>", 15, 6), 1: COPY_MAP,
+}
+"""What raising to a constant is instead, as `power` has it; PopART and popops have these ops too."""
+
+
+def _lower_power(op: Op, target: Target) -> tuple[Vertices, ...]:
+    return linear_vertices(SHORT_POWERS.get(op.number("exponent"), POWER))(op, target)
 
 
 def _record(
@@ -361,9 +376,9 @@ def _register_arithmetic() -> None:
     register_maps("fmod.Tensor fmod.Scalar", binary("fmod"), estimated_map("BinaryOp1D<fmod>", 25, 14))
     register_maps("maximum", binary("max"), vector_map("BinaryOp1D<max>", 4, 3))
     register_maps("minimum", binary("min"), vector_map("BinaryOp1D<min>", 4, 3))
-    register_maps(
-        "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar", power, element_codelet("popops::BinaryOp1D<pow>", 325, 312)
-    )
+    register_maps("pow.Tensor_Tensor pow.Scalar", power, POWER)
+    by_scalar = _record("aten.pow.Tensor_Scalar", power, POWER)
+    register(replace(by_scalar, lower=_lower_power))
     register_maps("atan2", binary("atan2"), element_codelet("popops::BinaryOp1D<atan2>", 60, 400, source="estimate"))
     register_maps("fmax", binary("fmax", integer="max"), estimated_map("BinaryOp1D<fmax>", 12, 11))
     register_maps("fmin", binary("fmin", integer="min"), estimated_map("BinaryOp1D<fmin>", 12, 11))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torchipu._kernels.table import pool as kernels
@@ -10,6 +11,7 @@ from torchipu._kernels.table.kernel import I, Kernel, Nothing
 from torchipu.device.codelets import busiest_elements
 from torchipu.device.tilings import windows
 from torchipu.host.emit.matmul import grain_for
+from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ir.vertices import Tiling
@@ -26,23 +28,39 @@ LEAST_CHUNK_READS = 20_000  # window elements that make a chunk worth a thread
 
 
 # --------------------------------------------------------------------------- device side
-def _forward_cycles(target: Target, work: Mapping[str, int]) -> int:
-    """Rows of 13 cycles, work items of 20, 3 a vector of each window element (poplibs, ipu_hardware.md 2.6)."""
-    vectors = -(-work["elements"] // (target.num_workers * work["vector_width"]))
-    return 33 + target.num_workers * (20 + 13 + vectors * (5 + 3 * work["window"]))
+CHANNELS_TOGETHER = 8  # channels that lie beside each other; poplibs' tests of pools group so
+ROW_CYCLES, ITEM_CYCLES = 13, 20  # of each row, for each element of the window; poplibs, ipu_hardware.md 2.6
 
 
-def _backward_cycles(target: Target, work: Mapping[str, int]) -> int:
-    vectors = -(-work["elements"] // (target.num_workers * work["vector_width"]))
-    return 33 + target.num_workers * (20 + 13 + vectors * (7 + 5 * work["window"]))
+def _pool_cycles(per_vector: int, target: Target, work: Mapping[str, int]) -> int:
+    """Workers walk rows of positions once for each element of the window (poplibs, ipu_hardware.md 2.6).
+
+    A worker begins and ends within a row, which makes two of what it has at least.
+    """
+    positions = ceil_div(work["elements"], CHANNELS_TOGETHER * target.num_workers)
+    rows = min(positions, ceil_div(positions, work["row"]) + 1)
+    vectors = positions * ceil_div(CHANNELS_TOGETHER, work["vector_width"])
+    walks = work["window"] * rows * (ROW_CYCLES + ITEM_CYCLES)
+    return 33 + target.num_workers * (33 + walks + work["met"] * vectors * per_vector)
 
 
-FORWARD = Codelet("popnn::Pooling", _forward_cycles, 560, "poplibs estimator, ipu_hardware.md 2.6")
-BACKWARD = Codelet("popnn::PoolingGrad", _backward_cycles, 720, "poplibs estimator, ipu_hardware.md 2.6")
+FORWARD = Codelet("popnn::Pooling", partial(_pool_cycles, 3), 560, "poplibs estimator, ipu_hardware.md 2.6")
+BACKWARD = Codelet("popnn::PoolingGrad", partial(_pool_cycles, 5), 720, "poplibs estimator, ipu_hardware.md 2.6")
 
 
-def lowering(codelet: Codelet, window: Callable[[Op], int], tiling: Tiling | None = None) -> Lowering:
-    """Return the lowering of a pool: ``window`` tells how many elements go into one result."""
+def lowering(
+    codelet: Codelet, window: Callable[[Op], int], tiling: Tiling | None = None,
+    taps: Callable[[Op], int] | None = None,
+) -> Lowering:
+    """Return the lowering of a pool.
+
+    Args:
+        codelet: What runs.
+        window: Tells how many elements go into one result.
+        tiling: Of the vertices.
+        taps: Tells how many elements a window has, each of which is a walk over all results; None where as many go
+            into each result.
+    """
 
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
         result = op.outputs[0]
@@ -54,11 +72,12 @@ def lowering(codelet: Codelet, window: Callable[[Op], int], tiling: Tiling | Non
         mine = busiest_elements(target, result.num_elements, width, element_bytes)
         operand = op.inputs[0]
         received = min(mine * reads, operand.num_elements) * element_bytes
+        walks = {"met": reads, "window": taps(op) if taps else reads, "row": max(1, result.shape[-1])}
         return (
             Vertices(
                 codelet,
                 result.num_elements,
-                lambda count: {"elements": count, "window": reads, "vector_width": width},
+                lambda count: {"elements": count, "vector_width": width, **walks},
                 grain=width,
                 gathered_bytes=received,
                 fragments=max(1, min(reads, 16)),
@@ -79,6 +98,17 @@ def _overlap(op: Op) -> int:
     """Windows that an input element lies in, at most."""
     (kh, kw), (sh, sw) = pair(op, "kernel_size"), strides_of(op)
     return -(-kh // sh) * -(-kw // sw)
+
+
+def _walks(op: Op) -> int:
+    """Walks over the input's gradient: elements of the window, of whose rows a stride leaves a part for each row."""
+    (kh, kw), (sh, _) = pair(op, "kernel_size"), strides_of(op)
+    return ceil_div(kh, sh) * kw
+
+
+def once(op: Op) -> int:
+    """Of windows that do not overlap."""
+    return 1
 
 
 def _adaptive_window(op: Op) -> int:
@@ -209,7 +239,7 @@ register(
     OpSpec(
         "aten.max_pool2d_with_indices_backward.default",
         "max_pool2d_backward",
-        lowering(BACKWARD, _overlap, windows.maximum_backward(FIXED_BACKWARD)),
+        lowering(BACKWARD, _overlap, windows.maximum_backward(FIXED_BACKWARD), _walks),
         _emit_max_backward,
         dtypes=(*FLOATING, DType.LONG),
         shape_only=("self",),
@@ -224,21 +254,21 @@ register(
     OpSpec(
         "aten.avg_pool2d_backward.default",
         "avg_pool2d_backward",
-        lowering(BACKWARD, _overlap, windows.average_backward(FIXED_BACKWARD)),
+        lowering(BACKWARD, _overlap, windows.average_backward(FIXED_BACKWARD), _walks),
         _emit_average,
         dtypes=FLOATING,
     ),
     OpSpec(
         "aten._adaptive_avg_pool2d.default",
         "adaptive_avg_pool2d",
-        lowering(FORWARD, _adaptive_window, windows.average(ADAPTIVE)),
+        lowering(FORWARD, _adaptive_window, windows.average(ADAPTIVE), once),
         _emit_adaptive,
         dtypes=FLOATING,
     ),
     OpSpec(
         "aten._adaptive_avg_pool2d_backward.default",
         "adaptive_avg_pool2d_backward",
-        lowering(BACKWARD, lambda op: 1, windows.average_backward(ADAPTIVE_BACKWARD)),
+        lowering(BACKWARD, once, windows.average_backward(ADAPTIVE_BACKWARD), once),
         _emit_adaptive,
         dtypes=FLOATING,
     ),

@@ -161,6 +161,8 @@ SQUARE_ADD = reduction_codelet("popops::Reduce<square_add>")
 ARGUMENT = reduction_codelet("popnn::ReduceMaxIndices", code_bytes=500, source="estimate")
 LOG_ADD = reduction_codelet("popops::Reduce<log_add>", source="estimate")
 
+FLOAT_SUMS = (ADD, MULTIPLY, SQUARE_ADD, LOG_ADD)
+
 
 def _records(
     targets: str, emit: Callable[[Op, HostPlanner], None], codelet: Codelet, reduction: Reducing,
@@ -169,7 +171,8 @@ def _records(
     for target in targets.split():
         name, _, overload = target.partition(".")
         spec = OpSpec(
-            f"aten.{name}.{overload or 'default'}", name, reduction_vertices(codelet, reduction=reduction), emit,
+            f"aten.{name}.{overload or 'default'}", name,
+            reduction_vertices(codelet, reduction=reduction, has_float_sums=codelet in FLOAT_SUMS), emit,
             supports=supports or (lambda op: True),
         )
         register(spec)

@@ -15,7 +15,7 @@ from torchipu.device.tilings.indexed import unpooled
 from torchipu.host.emit.matmul import grain_for
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.pool import BACKWARD, FORWARD, LEAST_CHUNK_READS, lowering, of_operand, of_result
+from torchipu.ops.pool import BACKWARD, FORWARD, LEAST_CHUNK_READS, lowering, of_operand, of_result, once
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import Emitter, HostPlanner
@@ -179,7 +179,7 @@ register(
            _emit_max(3, adaptive=False), dtypes=FLOATING),
     _backward_of_max("max_pool3d_with_indices", "max_pool3d", 3, _overlap, _fixed_windows(backward=True)),
     *(OpSpec(f"aten.adaptive_max_pool{dimensions}d.default", f"adaptive_max_pool{dimensions}d",
-             lowering(FORWARD, _ratio, windows.maximum(_adaptive_windows(dimensions, backward=False))),
+             lowering(FORWARD, _ratio, windows.maximum(_adaptive_windows(dimensions, backward=False)), once),
              _emit_max(dimensions, adaptive=True), dtypes=FLOATING)
       for dimensions in (2, 3)),
     *(_backward_of_max(f"adaptive_max_pool{dimensions}d", f"adaptive_max_pool{dimensions}d", dimensions, _ratio,
@@ -192,10 +192,10 @@ register(
            lowering(BACKWARD, _overlap, windows.average_backward(_fixed_windows(backward=True))),
            _emit_mean(adaptive=False, backward=True), dtypes=FLOATING),
     OpSpec("aten._adaptive_avg_pool3d.default", "adaptive_avg_pool3d",
-           lowering(FORWARD, _ratio, windows.average(_adaptive_windows(3, backward=False))),
+           lowering(FORWARD, _ratio, windows.average(_adaptive_windows(3, backward=False)), once),
            _emit_mean(adaptive=True, backward=False), dtypes=FLOATING),
     OpSpec("aten._adaptive_avg_pool3d_backward.default", "adaptive_avg_pool3d_backward",
-           lowering(BACKWARD, _ratio, windows.average_backward(_adaptive_windows(3, backward=True))),
+           lowering(BACKWARD, _ratio, windows.average_backward(_adaptive_windows(3, backward=True)), once),
            _emit_mean(adaptive=True, backward=True), dtypes=FLOATING),
     *(OpSpec(f"aten.max_unpool{dimensions}d.default", f"max_unpool{dimensions}d", _LOWER_PLACING,
              _emit_by_index(dimensions, kernels.WINDOW_PLACE, "self"), dtypes=(*FLOATING, DType.LONG))

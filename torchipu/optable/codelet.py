@@ -84,3 +84,5 @@ class Product:
 
 
 Lowering = Callable[[Op, "Target"], tuple[Vertices, ...]]
+SummandTiles = Callable[[Op, "Target"], tuple[int, ...]]
+"""How many tiles share the summands of each product of an op on halves."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.optable.codelet import Lowering, Product
+from torchipu.optable.codelet import Lowering, Product, SummandTiles
 from torchipu.optable.planner import Emitter
 
 FLOATING = (DType.HALF, DType.FLOAT)
@@ -51,6 +51,7 @@ class OpSpec:
         is_in_place: The first result overwrites the first operand, which nothing reads afterwards.
         shape_only: Operands of which only the shape matters, so that their values need not exist.
         products: Its products on the matrix unit, in the order in which its emitter counts them.
+        summand_tiles: How many tiles share the summands of each product, where it is not planned as a product.
         supports: Tells whether the host kernels serve this op as it stands; otherwise it goes generic.
         without_states: Of ops that change states that they do not need for their first results: the op that gives
             these alone, so that it may be recomputed.
@@ -70,6 +71,7 @@ class OpSpec:
     is_in_place: bool = False
     shape_only: tuple[str, ...] = ()
     products: Callable[[Op], tuple[Product, ...]] | None = None
+    summand_tiles: SummandTiles | None = None
     supports: Callable[[Op], bool] = field(default=lambda op: True)
     without_states: Callable[[Op], Op] | None = None
 

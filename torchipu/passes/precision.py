@@ -205,7 +205,11 @@ def _with_plan(op: Op, target: Target) -> Op:
     spec = spec_of(op)
     if spec is None or spec.products is None or op.attrs.get("partials") != "half" or "summand_tiles" in op.attrs:
         return op
-    return replace(op, attrs={**op.attrs, "summand_tiles": summand_tiles(op, target, spec.products(op))})
+    if spec.summand_tiles is not None:
+        tiles = spec.summand_tiles(op, target)
+    else:
+        tiles = summand_tiles(op, target, spec.products(op))
+    return replace(op, attrs={**op.attrs, "summand_tiles": tiles})
 
 
 def _cast_op(value: Tensor, result: Tensor, near: Op) -> Op:

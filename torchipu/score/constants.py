@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from torchipu.device.convolutions import vertices
+from torchipu.device.convolutions.plan import plan_convolution
 from torchipu.score.kinds import Kind, Prediction
 from torchipu.score.programs import forget
 from torchipu.score.statistics import statistics_of
@@ -45,8 +47,19 @@ class Constant:
     put: Callable[[float], None]
 
 
-FITTED: tuple[Constant, ...] = ()
-"""None yet: the model is made of published numbers and estimates."""
+def _put_dot_cycles(value: float) -> None:
+    vertices.DOT_CYCLES = value
+    plan_convolution.cache_clear()
+
+
+FITTED: tuple[Constant, ...] = (
+    Constant(
+        "torchipu.device.convolutions.vertices.DOT_CYCLES", vertices.DOT_CYCLES, "cycles", ("stencil",), 6, 24,
+        "median error of the convolutions that find no plan within availableMemoryProportion, on silicon",
+        _put_dot_cycles,
+    ),
+)
+"""All others are published numbers and estimates."""
 
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 STEPS = 12

@@ -1,0 +1,1 @@
+"""How convolutions are planned on the device: splits, vertices, memory; what products do not have."""

@@ -1,0 +1,128 @@
+"""One dimension of an image in a convolution: which elements of a window meet real input at which outputs.
+
+What falls on padding, or between the elements of an input that a stride has spread out, costs nothing: workers get the
+positions that have an operand, window element by window element (``ipu_hardware.md`` 2.2, AMP nx1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from torchipu.ir.arithmetic import ceil_div
+from torchipu.ir.region import Numbers
+from torchipu.optable.volume import Volume
+
+MOST_SPLITS = 32  # of one dimension that are tried; longer lists are thinned out
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A dimension: at output ``o`` the window's element ``t`` meets input ``(o step + t tap_step + first) / divisor``.
+
+    Where that is no whole number, or lies outside the input, it meets nothing.
+
+    Attributes:
+        outputs: Places to compute.
+        taps: Elements of the window.
+        inputs: Places of the input.
+        step: From one output to the next.
+        tap_step: From one element of the window to the next.
+        first: Of the first output and the first element.
+        divisor: By how much the input is spread out.
+    """
+
+    outputs: int
+    taps: int = 1
+    inputs: int = 1
+    step: int = 1
+    tap_step: int = 0
+    first: int = 0
+    divisor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What the busiest tile has of a dimension.
+
+    Attributes:
+        split: Tiles that share it.
+        outputs: Outputs of a tile.
+        met: Pairs of an output and an element of the window that have an operand.
+        read: Places of the input that it reads.
+        taps: Elements of the window that meet anything.
+    """
+
+    split: int
+    outputs: int
+    met: int
+    read: int
+    taps: int
+
+
+def plain_axis(count: int) -> Axis:
+    """Return a dimension of which every output meets one input of its own."""
+    return Axis(count, inputs=count)
+
+
+def output_axis(v: Volume, axis: int) -> Axis:
+    """Return a dimension of the plain convolution's output."""
+    if v.window[axis] == 1:
+        return plain_axis(v.out[axis])
+    return Axis(v.out[axis], v.window[axis], v.size[axis], v.stride[axis], v.dilation[axis], -v.padding[axis])
+
+
+def input_axis(v: Volume, axis: int) -> Axis:
+    """Return a dimension of the input's gradient.
+
+    With a window of one element only the places that a window has touched are computed; zeros are put between them
+    behind (PopLibs' transform ``dilatePostConv``).
+    """
+    if v.window[axis] == 1:
+        return plain_axis(v.out[axis])
+    return Axis(v.size[axis], v.window[axis], v.out[axis], 1, -v.dilation[axis], v.padding[axis], v.stride[axis])
+
+
+def swapped_axis(v: Volume, axis: int) -> Axis:
+    """Return a dimension of the input's gradient with operands swapped: the output's gradient is what slides."""
+    return Axis(v.size[axis], v.out[axis], v.window[axis], 1, -v.stride[axis], v.padding[axis], v.dilation[axis])
+
+
+def split_counts(pieces: int, most: int) -> tuple[int, ...]:
+    """Return splits of at most ``most`` parts that differ in the size of the largest part."""
+    found, last = [], 0
+    for split in range(1, min(pieces, most) + 1):
+        size = ceil_div(pieces, split)
+        if size != last:
+            found.append(split)
+            last = size
+    if len(found) <= MOST_SPLITS:
+        return tuple(found)
+    places = np.unique(np.linspace(0, len(found) - 1, MOST_SPLITS).round().astype(int))
+    return tuple(found[place] for place in places.tolist())
+
+
+@lru_cache(maxsize=512)
+def shares_of(axis: Axis, most: int) -> tuple[Share, ...]:
+    """Return what the busiest tile has of a dimension for each way to split it among at most ``most`` tiles."""
+    splits = split_counts(axis.outputs, most)
+    if axis.taps == 1 and axis.inputs == axis.outputs:
+        sizes = [ceil_div(axis.outputs, split) for split in splits]
+        return tuple(Share(split, size, size, size, 1) for split, size in zip(splits, sizes, strict=True))
+    output, tap = np.arange(axis.outputs)[:, None], np.arange(axis.taps)[None, :]
+    place = output * axis.step + tap * axis.tap_step + axis.first
+    meets = (place % axis.divisor == 0) & (place >= 0) & (place < axis.inputs * axis.divisor)
+    place = place // axis.divisor
+    return tuple(_share(split, ceil_div(axis.outputs, split), place, meets) for split in splits)
+
+
+def _share(split: int, size: int, place: Numbers, meets: Numbers) -> Share:
+    begins = np.arange(0, len(meets), size)
+    met = np.add.reduceat(meets.sum(axis=1), begins)
+    lowest = np.minimum.reduceat(np.where(meets, place, np.iinfo(np.int64).max).min(axis=1), begins)
+    highest = np.maximum.reduceat(np.where(meets, place, -1).max(axis=1), begins)
+    read = np.minimum(np.maximum(highest - lowest + 1, 0), met)
+    taps = np.logical_or.reduceat(meets, begins, axis=0).sum(axis=1)
+    return Share(split, size, *(int(found.max()) for found in (met, read, taps)))

@@ -1,0 +1,112 @@
+"""Vertices of convolutions and what they cost; formulas take numbers, or arrays of many plans at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from torchipu.device.matrix_unit import AMP, LOAD_CYCLES_PER_UNIT
+from torchipu.optable.codelet import Codelet
+
+if TYPE_CHECKING:
+    from torchipu.target import Target
+
+Sizes = Mapping[str, Any]
+"""Sizes by name: whole numbers, or arrays of them."""
+WEIGHTS_OF_A_UNIT = {True: 16, False: 8}  # half, float; ipu_hardware.md 1.2
+START_CYCLES = {1: 15, 2: 46, 4: 60}  # of a panel that 1, 2 or 4 rows of the window share
+ROW_CYCLES = {True: 16, False: 15}  # 3 + w'(p) - 9 of ipu_hardware.md 2.2 less what grows with p; half, float
+POSITION_CYCLES = {True: 4, False: 8}
+ENTRY_CYCLES = 17
+
+
+def pointwise_cycles(target: Target, sizes: Sizes) -> Any:
+    """Cycles of windows of one element: `torchipu.device.matrix_unit.amp_cycles`, of many plans at a time."""
+    is_half, workers = bool(sizes["is_half"]), target.num_workers
+    more, fewer = np.ceil(sizes["positions"] / workers), np.floor(sizes["positions"] / workers)
+
+    def panel(accumulates: int) -> Any:
+        most, least = _worker_cycles(more, accumulates, is_half), _worker_cycles(fewer, accumulates, is_half)
+        return np.maximum(workers * np.maximum(most, least), workers * np.minimum(most, least) + 14)
+
+    loads, inputs, outputs = LOAD_CYCLES_PER_UNIT * sizes["output_group"], sizes["input_groups"], sizes["output_groups"]
+    cycles = 50 + 6 * (7 + 3 * (inputs - 1)) + 13 + 11 + outputs * (18 + loads + 7 + panel(0))
+    return sizes["groups"] * (cycles + (inputs - 1) * (15 + outputs * (19 + loads + 6 + panel(1))))
+
+
+def _worker_cycles(positions: Any, accumulates: int, is_half: bool) -> Any:
+    first, further = ((20, 31, 41), 37) if is_half else ((24, 47, 46), 46)
+    few = np.array(first)[np.minimum(positions, 2).astype(int)]
+    return np.where(positions < 3, few, further + accumulates + POSITION_CYCLES[is_half] * (positions - 3)) - 7
+
+
+def window_cycles(target: Target, sizes: Sizes) -> Any:
+    """Cycles of windows of several elements, each loaded as a panel of weights of its own.
+
+    Args:
+        target: The machine.
+        sizes: ``taps`` elements of the window in ``tap_rows`` rows, of which rows of ``input_group`` channels share
+            panels; ``met`` pairs of a position and an element that has an operand there, in ``pieces`` rows;
+            ``positions`` whose partials are zeroed first; ``input_groups``, ``output_groups`` of ``output_group``
+            channels, ``groups``; ``is_half``; ``partial_bytes`` of one partial.
+
+    Source: poplibs estimator, ipu_hardware.md 2.2, AMP nx1. A worker begins and ends within a row: one piece more.
+    """
+    is_half, workers = bool(sizes["is_half"]), target.num_workers
+    together = max(1, WEIGHTS_OF_A_UNIT[is_half] // sizes["input_group"])
+    rows = np.ceil(sizes["tap_rows"] / together)
+    panels = rows * np.ceil(sizes["taps"] / sizes["tap_rows"])
+    share = panels / sizes["taps"]
+    # Shares of workers are rounded up for each panel: by half a position on average.
+    places = sizes["met"] * share + workers / 2 * panels
+    pieces = sizes["pieces"] * share + workers * panels
+    load = LOAD_CYCLES_PER_UNIT * sizes["output_group"]
+    cycles = rows * 14 + panels * (12 + load + START_CYCLES[together] + 3 + workers * ENTRY_CYCLES)
+    cycles += POSITION_CYCLES[is_half] * places + ROW_CYCLES[is_half] * pieces
+    channels = sizes["output_groups"] * sizes["output_group"]
+    zero = 30 + sizes["positions"] * channels * sizes["partial_bytes"] / 8
+    inner = sizes["input_groups"] * (16 + sizes["output_groups"] * (14 + cycles))
+    return np.ceil(109 + 54 + 57 + sizes["groups"] * (16 + zero + inner))
+
+
+DOT_CYCLES = 14.4
+"""Of a sum of products beside its vectors; the estimator has about 8 (``ipu_hardware.md`` 2.2, horizontal MAC).
+
+Fitted; see torchipu/score/constants.py."""
+
+
+def multiply_cycles(target: Target, sizes: Sizes) -> Any:
+    """Cycles without the matrix unit: an output is a sum of products of vectors along the input channels.
+
+    Args:
+        target: The machine.
+        sizes: As of `window_cycles`, with ``inputs`` and ``outputs`` channels.
+
+    Source: poplibs estimator, ipu_hardware.md 2.2, horizontal MAC: a row takes 19 cycles, a position
+    ``7 + outputs (DOT_CYCLES + inputs / v)``, and a worker's share is rounded up to positions and rows.
+    """
+    width = 4 if sizes["is_half"] else 2
+    position = 7 + sizes["outputs"] * (DOT_CYCLES + np.ceil(sizes["inputs"] / width))
+    workers = target.num_workers
+    taps = sizes["taps"]
+    worked = (sizes["met"] + workers / 2 * taps) * position + (sizes["pieces"] + workers * taps) * 19
+    return np.ceil(sizes["groups"] * (16 + worked))
+
+
+def _vertex_cycles(formula: Callable[[Target, Sizes], Any], target: Target, work: Sizes) -> int:
+    """Cycles of what a tile has: copies that lay operands out, and the vertices."""
+    return int(work["laid"] + formula(target, work)) * work["calls"]
+
+
+POINTWISE = Codelet(AMP.name, partial(_vertex_cycles, pointwise_cycles), AMP.code_bytes, AMP.source)
+WINDOW = Codelet(
+    "poplin::ConvPartialnx1", partial(_vertex_cycles, window_cycles), 2000, "poplibs estimator, ipu_hardware.md 2.2",
+)
+MULTIPLY = Codelet(
+    "poplin::ConvPartialHorizontalMac", partial(_vertex_cycles, multiply_cycles), 900,
+    "poplibs estimator, ipu_hardware.md 2.2",
+)
+CODELETS = {"pointwise": POINTWISE, "window": WINDOW, "multiply": MULTIPLY}
