@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from torchipu._kernels.table.conv import CONV_BIAS, ConvBiasInts
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set
-from torchipu.device.matrix_unit import product_vertices
+from torchipu.device.product_sets import product_vertices
 from torchipu.device.tilings.channel_sums import ChannelSums
 from torchipu.device.tilings.convolutions import input_product, output_product, weight_product
 from torchipu.device.tilings.nothing import nothing_left
