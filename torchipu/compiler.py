@@ -26,6 +26,7 @@ from torchipu.ir.types import Leg
 from torchipu.ir.verify import verify_executable, verify_graph, verify_mappings, verify_schedule
 from torchipu.options import Options
 from torchipu.passes.canonicalise import canonicalise
+from torchipu.passes.layers import find_layers
 from torchipu.passes.placement import place
 from torchipu.passes.precision import set_precision
 from torchipu.passes.random_streams import number_random_streams
@@ -90,6 +91,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("canonicalise", "graph", lambda c: canonicalise(c.graph)),
     Stage("shared_indices", "graph", lambda c: share_indices(c.graph)),
     Stage("placement", "graph", lambda c: place(c.graph, c.options, c.target, c.instances)),
+    Stage("layers", "graph", lambda c: find_layers(c.graph)),
     Stage("precision", "graph", lambda c: set_precision(c.graph, c.options, c.target)),
     Stage("random_streams", "graph", lambda c: number_random_streams(c.graph)),
     Stage("recompute", "graph", lambda c: recompute(c.graph, c.options)),

@@ -156,9 +156,9 @@ function 0F {
   sync host
   copy host 'input_0' -> %input_0  # host, 256 B
   sync ipu
-  gather %input_0, %linear.weight  # exchange, 2304 B, busiest tile 576 B, 2 fragments
+  gather %input_0, %linear.weight  # exchange, 1792 B, busiest tile 224 B, 2 fragments
   execute mm.mm.0 @ipu0
-    poplin::ConvPartial1x1Out tiles 0..3 x 1 {self=%input_0, mat2=%linear.weight, out=%0}
+    poplin::ConvPartial1x1Out tiles 0..7 x 1 {self=%input_0, mat2=%linear.weight, out=%0}
   sync ipu
   execute relu.relu.0 @ipu0
     popnn::NonLinearity1D tiles 0 x 32 {self=%0, out=%1}
@@ -169,9 +169,9 @@ def test_the_backward_accumulates_in_place(levels):
     assert_expected_inline(section(levels[1]["lower"], "function 0B"), """\
 function 0B {
   sync ipu
-  gather %input_0, %linear.weight  # exchange, 2304 B, busiest tile 576 B, 2 fragments
+  gather %input_0, %linear.weight  # exchange, 1792 B, busiest tile 224 B, 2 fragments
   execute mm.mm.again.0 @ipu0
-    poplin::ConvPartial1x1Out tiles 0..3 x 1 {self=%input_0, mat2=%linear.weight, out=%0.again}
+    poplin::ConvPartial1x1Out tiles 0..7 x 1 {self=%input_0, mat2=%linear.weight, out=%0.again}
   sync ipu
   execute relu.relu.again.0 @ipu0
     popnn::NonLinearity1D tiles 0 x 32 {self=%0.again, out=%1.again}
@@ -179,9 +179,30 @@ function 0B {
   execute threshold_backward.threshold_backward.0 @ipu0
     popnn::NonLinearityGrad1D tiles 0 x 32 {grad_output=%3.ipu0, self=%1.again, out=%4}
   sync ipu
-  gather %4, %input_0  # exchange, 2304 B, busiest tile 144 B, 2 fragments
   execute mm.mm_1.0 @ipu0
+    poplin::Transpose2d tiles 0..31 x 1 {self=%4, mat2=%input_0, out=%5}
+  sync ipu
+  gather %4, %input_0  # exchange, 128 B, busiest tile 4 B, 2 fragments
+  execute mm.mm_1.1 @ipu0
+    poplar::RearrangeCopy tiles 0..31 x 1 {self=%4, mat2=%input_0, out=%5}
+  sync ipu
+  execute mm.mm_1.2 @ipu0
+    poplin::Transpose2d tiles 0..63 x 1 {self=%4, mat2=%input_0, out=%5}
+  sync ipu
+  gather %4, %input_0  # exchange, 256 B, busiest tile 4 B, 2 fragments
+  execute mm.mm_1.3 @ipu0
+    poplar::RearrangeCopy tiles 0..63 x 1 {self=%4, mat2=%input_0, out=%5}
+  sync ipu
+  gather %4, %input_0  # exchange, 1856 B, busiest tile 116 B, 2 fragments
+  execute mm.mm_1.4 @ipu0
     poplin::ConvPartial1x1Out tiles 0..15 x 1 {self=%4, mat2=%input_0, out=%5}
+  sync ipu
+  execute mm.mm_1.5 @ipu0
+    poplin::Transpose2d tiles 0..127 x 1 {self=%4, mat2=%input_0, out=%5}
+  sync ipu
+  gather %4, %input_0  # exchange, 512 B, busiest tile 4 B, 2 fragments
+  execute mm.mm_1.6 @ipu0
+    poplar::RearrangeCopy tiles 0..127 x 1 {self=%4, mat2=%input_0, out=%5}
   sync ipu
   execute accumulate.acc_sum.linear.weight.0 @ipu0
     popops::ScaledAdd tiles 0..3 x 32 {accumulator=%acc.linear.weight, gradient=%5, out=%acc.linear.weight}
@@ -265,33 +286,33 @@ def test_memory_gives_every_variable_an_address(levels):
     text = levels[1]["memory"]
     assert_expected_inline(text[: text.index("}") + 1], """\
 executable on 2 ipus {
-  %input_0: float[4,16] input depth=3 @ipu0 tiles 0..1 x 32 at 6288..6672 B
-  %linear.weight: float[8,16] weight @ipu0 tiles 0..3 x 32 at 6672..6800 B
-  %0: float[4,8] activation @ipu0 tiles 0 x 32 at 7120..7248 B
-  %1: float[4,8] activation @ipu0 tiles 0 x 32 at 7248..7376 B
+  %input_0: float[4,16] input depth=3 @ipu0 tiles 0..1 x 32 at 7360..7744 B
+  %linear.weight: float[8,16] weight @ipu0 tiles 0..3 x 32 at 7744..7872 B
+  %0: float[4,8] activation @ipu0 tiles 0 x 32 at 8192..8320 B
+  %1: float[4,8] activation @ipu0 tiles 0 x 32 at 8320..8448 B
   %1.ipu1: float[4,8] activation @ipu1 tiles 0 x 32 at 4776..4904 B
   %input_1: float[4,8] input @ipu1 tiles 0 x 32 at 4904..5032 B
   %2: float[] activation @ipu1 tiles 0 x 1 at 5040..5048 B
   %loss_scale: float[] constant @ipu1 tiles 0 x 1 at 5032..5040 B
   %3: float[4,8] activation @ipu1 tiles 0 x 32 at 5040..5168 B
-  %0.again: float[4,8] activation @ipu0 tiles 0 x 32 at 7120..7248 B
-  %1.again: float[4,8] activation @ipu0 tiles 0 x 32 at 7376..7504 B
-  %3.ipu0: float[4,8] activation @ipu0 tiles 0 x 32 at 6800..6928 B
-  %4: float[4,8] activation @ipu0 tiles 0 x 32 at 7120..7248 B
-  %5: float[8,16] activation @ipu0 tiles 0..3 x 32 at 7376..7504 B
-  %acc.linear.weight: float[8,16] accumulator @ipu0 tiles 0..3 x 32 at 6928..7056 B
-  %step.linear.weight: float[] optimiser_state @ipu0 tiles 4 x 1 at 5976..5984 B
-  %hyper.0: long[16] hyperparameter @ipu0 tiles 0 x 16 at 7056..7120 B
+  %0.again: float[4,8] activation @ipu0 tiles 0 x 32 at 8192..8320 B
+  %1.again: float[4,8] activation @ipu0 tiles 0 x 32 at 8448..8576 B
+  %3.ipu0: float[4,8] activation @ipu0 tiles 0 x 32 at 7872..8000 B
+  %4: float[4,8] activation @ipu0 tiles 0 x 32 at 8192..8320 B
+  %5: float[8,16] activation @ipu0 tiles 0..3 x 32 at 8448..8576 B
+  %acc.linear.weight: float[8,16] accumulator @ipu0 tiles 0..3 x 32 at 8000..8128 B
+  %step.linear.weight: float[] optimiser_state @ipu0 tiles 4 x 1 at 7184..7192 B
+  %hyper.0: long[16] hyperparameter @ipu0 tiles 0 x 16 at 8128..8192 B
 }""")
 
 
 def test_the_summary_has_cycles_memory_and_efficiency(levels):
     assert_expected_inline(levels[0].profile.summary(), """\
 machine              Graphcore Mk2 GC200, 2 IPUs (modelled)
-weight update        18,678 cycles, 14.0 us (3 x 4 samples)
-throughput           854,481 samples/s
-busiest tile         213,120 B of 638,976 B (33.4%), tile 0 of ipu 0
-pipeline efficiency  ipu0 69.2%  ipu1 49.1%""")
+weight update        23,090 cycles, 17.4 us (3 x 4 samples)
+throughput           691,208 samples/s
+busiest tile         213,104 B of 638,976 B (33.4%), tile 0 of ipu 0
+pipeline efficiency  ipu0 77.7%  ipu1 39.7%""")
 
 
 def test_an_option_names_the_directory_before_the_environment_does(tmp_path, monkeypatch):

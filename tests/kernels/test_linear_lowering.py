@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from torchipu.device.matrix_unit import AMP, amp_cycles, plan_matmul
+from torchipu.device.matmul_plan import plan_matmul
+from torchipu.device.matrix_unit import AMP, amp_cycles
 from torchipu.host.emit import conv  # noqa: F401
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType

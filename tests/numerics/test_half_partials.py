@@ -12,7 +12,7 @@ from gfloat.formats import format_info_binary16
 import torchipu
 from tests.numerics.test_rounding import random_bits
 from torchipu.capture import fx_types
-from torchipu.device.matrix_unit import plan_matmul
+from torchipu.device.matmul_plan import plan_matmul
 from torchipu.errors import OptionsError
 from torchipu.target import TARGETS
 
@@ -32,7 +32,7 @@ def halves(*shape, scale=1.0, seed=0):
 
 def tiles_of(rows, inner, columns, groups=1):
     """How many tiles share the summands of a product in the plan of the default machine."""
-    return plan_matmul(TARGETS["mk2"], groups, rows, inner, columns, True, 16).input_split
+    return plan_matmul(TARGETS["mk2"], groups, rows, inner, columns, True, 16, partial_bytes=2).input_split
 
 
 def product(left, right, *, taps=1, stream=None, tiles=None):

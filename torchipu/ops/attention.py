@@ -11,7 +11,7 @@ from torchipu._kernels.table.attention import ATTENTION, ATTENTION_BACKWARD, Att
 from torchipu._kernels.table.reduce import Folding
 from torchipu.device.codelets import busiest_elements, vector_codelet
 from torchipu.device.compute_sets import fits_tile, in_first
-from torchipu.device.matrix_unit import matmul_vertices
+from torchipu.device.product_sets import matmul_vertices
 from torchipu.device.tilings import attention as tilings
 from torchipu.device.tilings.products import Describe
 from torchipu.device.tilings.slices import Axis, Slicing, sliced

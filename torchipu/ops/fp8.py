@@ -18,7 +18,7 @@ from torchipu._kernels.table.fp8 import (
 )
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set, in_first
-from torchipu.device.matrix_unit import matmul_vertices
+from torchipu.device.product_sets import matmul_vertices
 from torchipu.device.tilings.pointwise import pointwise
 from torchipu.device.tilings.slices import Axis, Slicing, sliced
 from torchipu.errors import ConstraintError

@@ -14,7 +14,7 @@ from torchipu._kernels.table.grouped_matmul import (
     GroupedOuterInts,
 )
 from torchipu.device.compute_sets import in_first
-from torchipu.device.matrix_unit import matmul_vertices
+from torchipu.device.product_sets import matmul_vertices
 from torchipu.device.tilings.slices import Axis, Slicing, sliced
 from torchipu.host.emit.matmul import emit_product, matrix, right_operand, rows_apart
 from torchipu.ir.arithmetic import ceil_div

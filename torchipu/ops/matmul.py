@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchipu.device.integer_products import integer_vertices
-from torchipu.device.matrix_unit import product_vertices
+from torchipu.device.product_sets import layer_vertices
 from torchipu.device.tilings.products import Factor, Multiplication, addend_of, line, plane
 from torchipu.host.emit.half_partials import emit_half_product, partials_of
 from torchipu.host.emit.integer_matmul import emit_integer_product
@@ -41,7 +41,7 @@ def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
     left, _ = _operands(op)
     if not left.dtype.is_floating:
         return integer_vertices(target, op.outputs[0].num_elements, left.shape[-1], left.dtype, _describe)
-    return product_vertices(op, target, _products(op)[0], left.dtype, _describe)
+    return layer_vertices(op, target, _products(op)[0], left.dtype, _describe)
 
 
 def _describe(op: Op) -> Multiplication:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchipu.device.integer_products import integer_vertices
-from torchipu.device.matrix_unit import matmul_vertices
+from torchipu.device.product_sets import matmul_vertices
 from torchipu.device.tilings.products import Factor, Multiplication, addend_of, line, plane
 from torchipu.host.emit.integer_matmul import emit_integer_product
 from torchipu.host.emit.matmul import emit_product, matrix

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
@@ -9,13 +10,13 @@ from torchipu._kernels.table import recurrent as kernels
 from torchipu._kernels.table.recurrent import Cell, RecurrentInts
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set
-from torchipu.device.matrix_unit import matmul_vertices
+from torchipu.device.product_sets import matmul_vertices
 from torchipu.device.tilings.recurrent import Step
 from torchipu.host.emit.matmul import grain_for, packed_panels
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
-from torchipu.optable.codelet import Vertices
+from torchipu.optable.codelet import Codelet, Vertices
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import FLOATING, OpSpec, register
@@ -38,6 +39,24 @@ _BACKWARD = {
     "lstm": vector_codelet("popnn::LstmGatesGrad", 40, 46, code_bytes=800, source="estimate"),
     "gru": vector_codelet("popnn::GruGatesGrad", 36, 36, code_bytes=760, source="estimate"),
 }
+
+
+# Popnn runs a step as compute sets of slices of the sequence, the bias, nonlinearities, products and sums of gates, and
+# updates of what is kept; estimates, by what a cell is made of. What the backward needs is written down by the forward,
+# and counted with the backward.
+_SETS_FORWARD = {"tanh": 4, "relu": 4, "lstm": 10, "gru": 12}
+_SETS_BACKWARD = {"tanh": 6, "relu": 6, "lstm": 26, "gru": 28}
+_SET_CYCLES, _SET_WORKER_CYCLES = 11, 29  # of a set with hardly an element a tile; ipu_hardware.md 2.3
+
+
+def _in_sets(codelet: Codelet, count: int) -> Codelet:
+    """Return a codelet that stands for several compute sets, with the syncs between them."""
+
+    def cycles(target: Target, work: Mapping[str, int]) -> int:
+        another = target.sync_cycles + _SET_CYCLES + target.num_workers * _SET_WORKER_CYCLES
+        return codelet.cycles(target, work) + (count - 1) * another
+
+    return replace(codelet, cycles=cycles)
 
 
 class _Sizes:
@@ -149,7 +168,7 @@ def _lower_forward(op: Op, target: Target) -> tuple[Vertices, ...]:
     s, dtype = _Sizes(op), op.needed("projected").dtype
     if not s.batch:
         return ()
-    gates = elementwise_set(target, _FORWARD[s.cell], s.batch * s.hidden, dtype)
+    gates = elementwise_set(target, _in_sets(_FORWARD[s.cell], _SETS_FORWARD[s.cell]), s.batch * s.hidden, dtype)
     sets: tuple[Vertices, ...] = ()
     for step in _steps(op, s):
         sets += matmul_vertices(op, target, 1, s.batch, s.state, s.gates, dtype, step.product)
@@ -163,7 +182,7 @@ def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
     s, dtype = _Sizes(op), op.needed("outputs").dtype
     if not s.batch:
         return ()
-    gates = elementwise_set(target, _BACKWARD[s.cell], s.batch * s.hidden, dtype)
+    gates = elementwise_set(target, _in_sets(_BACKWARD[s.cell], _SETS_BACKWARD[s.cell]), s.batch * s.hidden, dtype)
     sets: tuple[Vertices, ...] = ()
     for step in reversed(_steps(op, s)):
         if s.projects:

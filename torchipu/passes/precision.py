@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from torchipu.device.matrix_unit import summand_tiles
+from torchipu.device.product_sets import summand_tiles
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg
 from torchipu.optable.random_streams import FIRST_STREAMS, ROUNDING_STREAM

@@ -41,26 +41,28 @@ class Product(OnDevice):
         kind = Trained if self.trains else Multiplied
         return kind(
             self.dtype, x=(*lead, self.rows, self.inner), w=(*lead, self.inner, self.columns),
-            g=(*lead, self.rows, self.columns),
+            g=(*lead, self.rows, self.columns), b=(*lead, 1, self.columns),
         )
 
 
 class Multiplied(Resident):
-    """One product."""
+    """One product, added to a third matrix, as the tool for products runs it."""
 
     def forward(self) -> torch.Tensor:
-        """Return the product."""
-        return torch.matmul(self.x, self.w)
+        """Add the product to what is there."""
+        self.g.add_(torch.matmul(self.x, self.w))
+        return self.g[..., :1, :1]
 
 
 class Trained(Resident):
-    """Forward, backward and weight update of a layer without bias, as the fully connected tool runs them."""
+    """Forward, backward and weight update of a layer with a bias, as the fully connected tool runs them by default."""
 
     def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the result and the gradient of the input, and update the weight."""
-        y = torch.matmul(self.x, self.w)
+        """Return the result and the gradient of the input, and update weight and bias."""
+        y = torch.matmul(self.x, self.w) + self.b
         gradient = torch.matmul(self.g, self.w.mT)
         self.w.sub_(torch.matmul(self.x.mT, self.g), alpha=LEARNING_RATE)
+        self.b.sub_(self.g.sum(-2, keepdim=True), alpha=LEARNING_RATE)
         return y, gradient
 
 

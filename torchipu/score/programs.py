@@ -174,6 +174,7 @@ class Resident(torch.nn.Module):
     x: torch.Tensor
     w: torch.Tensor
     g: torch.Tensor
+    b: torch.Tensor
     index: torch.Tensor
 
     def __init__(self, dtype: torch.dtype, **operands: tuple[int, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -101,9 +102,9 @@ def _vertex_cycles(formula: Callable[[Target, Sizes], Any], target: Target, work
     return int(work["laid"] + formula(target, work)) * work["calls"]
 
 
-POINTWISE = Codelet(AMP.name, partial(_vertex_cycles, pointwise_cycles), AMP.code_bytes, AMP.source)
-WINDOW = Codelet(
-    "poplin::ConvPartialnx1", partial(_vertex_cycles, window_cycles), 2000, "poplibs estimator, ipu_hardware.md 2.2",
+POINTWISE = replace(AMP, cycles=partial(_vertex_cycles, pointwise_cycles))
+WINDOW = replace(
+    AMP, name="poplin::ConvPartialnx1", cycles=partial(_vertex_cycles, window_cycles), code_bytes=2000,
 )
 MULTIPLY = Codelet(
     "poplin::ConvPartialHorizontalMac", partial(_vertex_cycles, multiply_cycles), 900,

@@ -164,7 +164,9 @@ def addend_of(op: Op, columns: bool = True) -> Addend | None:
 
 
 # --------------------------------------------------------------------------- the matrix unit
-def multiply(describe: Describe, cut: Cut, op: Op, runs: TileMapping, part: int) -> VertexSet | None:
+def multiply(
+    describe: Describe, cut: Cut, op: Op, runs: TileMapping, part: int, *, finishes: bool = True,
+) -> VertexSet | None:
     """Return the vertices of the matrix unit; they write results, or partials where these are not all of the inputs.
 
     Args:
@@ -173,6 +175,7 @@ def multiply(describe: Describe, cut: Cut, op: Op, runs: TileMapping, part: int)
         op: The op.
         runs: Of the vertices.
         part: Which blocks they take.
+        finishes: Whether they write results where they have all of the inputs; else another set rounds partials.
     """
     product = describe(op)
     cut = product.of(cut)
@@ -186,7 +189,7 @@ def multiply(describe: Describe, cut: Cut, op: Op, runs: TileMapping, part: int)
     held = _Held(op, product)
     block = _Block(product, begin[some], end[some])
     accumulates = step[INPUTS] > 0
-    finishes = cut.splits[INPUTS] == 1 and step[INPUTS] == cut.parts[INPUTS] - 1
+    finishes = finishes and cut.splits[INPUTS] == 1 and step[INPUTS] == cut.parts[INPUTS] - 1
     sums = _sums_of(product, cut, block, some, held.sums_dtype)
     reads = [block.left(), block.right()]
     reads += [sums] if accumulates else []
@@ -204,13 +207,17 @@ def multiply(describe: Describe, cut: Cut, op: Op, runs: TileMapping, part: int)
 def add_sums(describe: Describe, cut: Cut, op: Op, runs: TileMapping, part: int) -> VertexSet | None:
     """Return the vertices that add up what vertices with different inputs have made: a share of the results each.
 
+    Where one vertex has had all of the inputs, they round what it has made.
+
     Args:
         describe: Tells what meets what.
         cut: How the product is cut up.
         op: The op.
         runs: Of the vertices.
-        part: The only one.
+        part: All is done in the first one.
     """
+    if part:
+        return None
     product = describe(op)
     cut = product.of(cut)
     held = _Held(op, product)

@@ -1,0 +1,129 @@
+"""The planner of products against what others measured of such plans, and what has to hold of any of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from torchipu.device.matmul_plan import plan_matmul
+from torchipu.device.matrix_unit import COPY, TRANSPOSE, reduce_partials_cycles
+from torchipu.device.product_sets import BACKWARD, LAYER_PASS, TIME_STEPS, UPDATE
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.optable.spec import lookup
+from torchipu.passes.layers import find_layers
+from torchipu.score.products import Product
+from torchipu.score.programs import Frozen, outcome_of
+from torchipu.target import lookup_target
+
+
+def mm(left: Tensor, right: Tensor, name: str, **attrs: object) -> Op:
+    result = Tensor(name, (left.shape[0], right.shape[1]), left.dtype)
+    return Op("mm", (left, right), (result,), attrs, "aten.mm.default", ("self", "mat2"))
+
+
+def turned(tensor: Tensor) -> Op:
+    return Op("t", (tensor,), (Tensor(f"{tensor.name}.t", tensor.shape[::-1], tensor.dtype),), {}, "aten.t.default",
+              ("self",))
+
+
+def halves(name: str, *shape: int) -> Tensor:
+    return Tensor(name, shape, DType.HALF)
+
+
+# --------------------------------------------------------------------------- against the vendor's planner
+@pytest.mark.parametrize(("machine", "sizes", "cycles"), [
+    ("mk1", (600, 256, 20000), 144_473), ("mk2", (1000, 512, 20000), 324_972), ("mk2", (200, 512, 30000), 123_952),
+    ("mk2", (200, 64, 10000), 10_128), ("mk1", (1000, 256, 20000), 254_923),
+])
+def test_a_product_that_is_added_takes_what_the_ipu_model_says(
+    machine: str, sizes: tuple[int, int, int], cycles: int,
+) -> None:
+    workload = Product(1, *sizes, torch.half, trains=False)
+    assert outcome_of(workload, Frozen(machine)).device_cycles == pytest.approx(cycles, rel=0.05)
+
+
+def test_partials_in_interleaved_memory_take_a_cycle_for_sixteen_bytes() -> None:
+    target = lookup_target("mk2")
+    few, many = (reduce_partials_cycles(target, {"partials": count, "elements": 24}) for count in (4, 16))
+    assert many - few == target.num_workers * 12
+    assert reduce_partials_cycles(target, {"partials": 16, "elements": 48, "partial_bytes": 2}) == many
+
+
+# --------------------------------------------------------------------------- any plan
+@pytest.mark.parametrize("sizes", [(1, 1000, 512, 3000), (1, 7, 9, 11), (12, 128, 64, 128), (1, 5, 4096, 1)])
+@pytest.mark.parametrize("part", [0.6, 0.05])
+def test_shares_and_parts_cover_a_product(sizes: tuple[int, int, int, int], part: float) -> None:
+    target = lookup_target("mk2")
+    plan = plan_matmul(target, *sizes, True, 8, part)
+    groups, rows, inputs, columns = sizes
+    splits = plan.row_split, plan.column_split, plan.input_split
+    at_once = plan.positions, plan.outputs, plan.inputs
+    assert groups * splits[0] * splits[1] * splits[2] <= target.num_tiles
+    for size, split, share, step in zip((rows, columns, inputs), splits, plan.shares, at_once, strict=True):
+        assert split * share >= size
+        assert step <= share
+    parts = [-(-share // step) for share, step in zip(plan.shares, at_once, strict=True)]
+    assert parts[0] * parts[1] * parts[2] <= plan.repeats
+
+
+def test_either_side_may_be_the_one_that_the_matrix_unit_holds() -> None:
+    target = lookup_target("mk2")
+    wide, tall = (plan_matmul(target, 1, *sizes, True, 8) for sizes in ((200, 512, 30000), (30000, 512, 200)))
+    assert wide.cycles == tall.cycles
+    assert (wide.row_split, wide.column_split) == (tall.column_split, tall.row_split)
+    assert wide.has_rows_as_channels != tall.has_rows_as_channels
+
+
+def test_neighbours_receive_what_they_share_at_the_same_time() -> None:
+    target = lookup_target("mk2")
+    plan = plan_matmul(target, 1, 600, 256, 10000, True, 8)
+    field, channels = plan.channels
+    assert plan.received_bytes < (field + channels) * plan.inputs * 2
+
+
+# --------------------------------------------------------------------------- passes of a layer
+def layer(*, with_backward: bool = True) -> Graph:
+    x, w, g = halves("x", 16, 100), halves("w", 32, 100), halves("g", 16, 32)
+    view, g_view = turned(w), turned(g)
+    ops = [view, mm(x, view.outputs[0], "y"), g_view, mm(g_view.outputs[0], x, "gw")]
+    if with_backward:
+        ops.append(mm(g, w, "gx"))
+    return Graph("layer", (x, w, g), tuple(op.outputs[0] for op in ops if op.kind == "mm"), tuple(ops))
+
+
+def passes_of(graph: Graph) -> dict[str, object]:
+    return {op.outputs[0].name: op.attrs[LAYER_PASS] for op in find_layers(graph).ops if LAYER_PASS in op.attrs}
+
+
+def test_the_products_of_a_layer_that_is_trained_are_found_by_what_they_share() -> None:
+    assert passes_of(layer()) == {"gw": UPDATE, "gx": BACKWARD}
+    assert passes_of(layer(with_backward=False)) == {"gw": UPDATE}
+
+
+def test_a_product_whose_weight_has_no_gradient_is_none_of_a_layer() -> None:
+    graph = layer()
+    ops = tuple(op for op in graph.ops if op.outputs[0].name != "gw")
+    inference = Graph("inference", graph.inputs, graph.outputs[:1], ops)
+    assert find_layers(inference) is inference
+
+
+@pytest.mark.parametrize(("layer_pass", "matrices"), [(None, 0), (BACKWARD, 1), (UPDATE, 3)])
+def test_a_pass_rearranges_what_lies_as_another_one_takes_it(layer_pass: str | None, matrices: int) -> None:
+    attrs = {} if layer_pass is None else {LAYER_PASS: layer_pass}
+    spec = lookup("aten.mm.default")
+    assert spec is not None
+    sets = spec.lower(mm(halves("a", 64, 128), halves("b", 128, 256), "c", **attrs), lookup_target("mk2"))
+    names = [one.codelet.name for one in sets]
+    assert names.count(TRANSPOSE.name) == names.count(COPY.name) == matrices
+
+
+def test_the_gradient_of_a_weight_of_a_recurrence_adds_a_term_in_each_step() -> None:
+    left, right = halves("a", 512, 400), halves("b", 400, 512)
+    spec = lookup("aten.mm.default")
+    assert spec is not None
+    whole, stepped = (
+        spec.lower(mm(left, right, "c", **attrs), lookup_target("mk2"))[0] for attrs in ({}, {TIME_STEPS: 25})
+    )
+    assert (whole.repeats, stepped.repeats) == (1, 25)
+    assert stepped.work(1)["inputs"] == 16

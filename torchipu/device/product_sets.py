@@ -1,0 +1,191 @@
+"""Compute sets of products, as the planner cuts them up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from torchipu.device.codelets import CAST
+from torchipu.device.matmul_plan import MatmulPlan, plan_matmul
+from torchipu.device.matrix_unit import (
+    AMP,
+    AVAILABLE_MEMORY,
+    COPY,
+    INPUT_GROUP,
+    REDUCE_PARTIALS,
+    TRANSPOSE,
+    conv_units,
+)
+from torchipu.device.tilings.cut import Cut
+from torchipu.device.tilings.nothing import nothing_left
+from torchipu.device.tilings.products import Describe, add_sums, multiply
+from torchipu.ir.arithmetic import ceil_div
+from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
+from torchipu.optable.codelet import Product, Vertices
+
+if TYPE_CHECKING:
+    from torchipu.target import Target
+
+LAYER_PASS = "layer_pass"
+"""Attribute of a product: which pass of a layer that is trained it is, as `torchipu.passes.layers` has found."""
+
+TIME_STEPS = "time_steps"
+"""Attribute of a product: how many steps of a recurrence its summands are of, each of which adds a term to it."""
+
+BACKWARD, UPDATE = "backward", "update"
+"""Passes whose operands do not lie as they are wanted: the gradient of the input, and of the weight."""
+
+
+def plan_of(op: Op, target: Target, product: Product, dtype: DType) -> MatmulPlan | None:
+    """Return how a product of an op is cut up; None where there is nothing to multiply."""
+    if 0 in (product.groups, product.positions, product.inputs, product.outputs):
+        return None
+    is_half = dtype is DType.HALF
+    group = _output_group_of(op, target, is_half=is_half)
+    available = float(str(op.attrs.get("available_memory", AVAILABLE_MEMORY)))
+    steps = int(str(op.attrs.get(TIME_STEPS, 1)))
+    plan = plan_matmul(
+        target, product.groups, product.positions, ceil_div(product.inputs, steps), product.outputs, is_half, group,
+        available, partial_bytes=_partial_bytes_of(op, is_half=is_half),
+    )
+    return plan if steps == 1 else plan.for_steps(steps, product.inputs)
+
+
+def _output_group_of(op: Op, target: Target, *, is_half: bool) -> int:
+    return conv_units(target, is_half=is_half, half_partials=op.attrs.get("partials") == "half")
+
+
+def _partial_bytes_of(op: Op, *, is_half: bool) -> int:
+    return 2 if is_half and op.attrs.get("partials") == "half" else 4
+
+
+def summand_tiles(op: Op, target: Target, products: Sequence[Product]) -> tuple[int, ...]:
+    """Return how many tiles share the summands of each product of halves."""
+    plans = (plan_of(op, target, product, DType.HALF) for product in products)
+    return tuple(1 if plan is None else plan.input_split for plan in plans)
+
+
+def _cut(product: Product, plan: MatmulPlan, target: Target) -> Cut:
+    """Return which vertex takes what of a product that a plan cuts up."""
+    rows, columns, inputs = plan.shares
+    return Cut(
+        (product.groups, product.positions, product.outputs, product.inputs),
+        (min(product.groups, target.num_tiles), plan.row_split, plan.column_split, plan.input_split),
+        (ceil_div(product.groups, target.num_tiles), rows, columns, inputs),
+        (plan.calls, plan.positions, plan.outputs, plan.inputs),
+    )
+
+
+def product_vertices(
+    op: Op, target: Target, product: Product, dtype: DType, describe: Describe | None = None,
+) -> tuple[Vertices, ...]:
+    """Compute sets of a product; see `matmul_vertices`."""
+    sizes = product.groups, product.positions, product.inputs, product.outputs
+    return matmul_vertices(op, target, *sizes, dtype, describe)
+
+
+def matmul_vertices(
+    op: Op, target: Target, groups: int, positions: int, inputs: int, outputs: int, dtype: DType,
+    describe: Describe | None = None,
+) -> tuple[Vertices, ...]:
+    """Compute sets of ``groups`` products [positions, inputs] x [inputs, outputs]; one element is one vertex.
+
+    The first multiplies; another one adds up the partials of tiles that share summands, or rounds those of one tile.
+
+    Args:
+        op: The op.
+        target: The machine.
+        groups: Independent products.
+        positions: Rows of the left operand.
+        inputs: Summands.
+        outputs: Columns of the right operand.
+        dtype: Of the operands.
+        describe: Tells which elements meet; None where vertices are not known one by one.
+    """
+    product = Product(groups, positions, inputs, outputs)
+    plan = plan_of(op, target, product, dtype)
+    if plan is None:
+        return ()
+    is_half = dtype is DType.HALF
+    width = _partial_bytes_of(op, is_half=is_half)
+    vertices = plan.row_split * plan.column_split * plan.input_split * min(groups, target.num_tiles)
+    field, channels = plan.channels
+    sizes = {
+        "positions": field, "inputs": plan.inputs, "outputs": channels, "is_half": int(is_half),
+        "output_group": _output_group_of(op, target, is_half=is_half),
+    }
+    if plan.copied_bytes:
+        sizes |= {"copied_bytes": plan.copied_bytes, "added": plan.added}
+    is_cast = plan.input_split == 1 and is_half and width == 4
+    cut = _cut(product, plan, target)
+    first = Vertices(
+        AMP, vertices, lambda count: {**sizes, "calls": plan.calls * max(1, count)},
+        gathered_bytes=plan.received_bytes, fragments=plan.calls * 2, temporary_bytes=plan.temporary_bytes,
+        max_tiles=vertices, repeats=plan.repeats,
+        tiling=None if describe is None else partial(multiply, describe, cut, finishes=not is_cast),
+    )
+    if plan.input_split == 1 and not is_cast:
+        return (first,)
+    at_once = plan.positions * plan.outputs * plan.calls
+    share = ceil_div(at_once, plan.input_split)
+    fixed = {"vector_width": 4} if is_cast else {"partials": plan.input_split, "partial_bytes": width}
+    finish = Vertices(
+        CAST if is_cast else REDUCE_PARTIALS, vertices, lambda count: {"elements": share * max(1, count), **fixed},
+        gathered_bytes=share * (plan.input_split - 1) * width, fragments=plan.input_split,
+        temporary_bytes=at_once * width * (1 if is_cast else 2), max_tiles=vertices, repeats=plan.finishes,
+        tiling=None if describe is None else partial(add_sums, describe, cut),
+    )
+    return (first, finish)
+
+
+def layer_vertices(
+    op: Op, target: Target, product: Product, dtype: DType, describe: Describe | None = None,
+) -> tuple[Vertices, ...]:
+    """Compute sets of a product that may be a pass of a layer that is trained.
+
+    Weights and samples lie as the forward takes them. For the backward the weights are rearranged; for the update both
+    operands, whose samples become input channels, and the result, which has to lie as the weights do.
+
+    Args:
+        op: The op.
+        target: The machine.
+        product: Its sizes.
+        dtype: Of its operands.
+        describe: Tells which elements meet; None where vertices are not known one by one.
+
+    Source: the planner of PopLibs counts operands of an update as rearranged, ipu_hardware.md 3.1.
+    """
+    left, right = product.positions * product.inputs, product.inputs * product.outputs
+    result = product.positions * product.outputs
+    before, after = {BACKWARD: ((right,), ()), UPDATE: ((left, right), (result,))}.get(
+        str(op.attrs.get(LAYER_PASS)), ((), ()),
+    )
+    # One sample is no work for the matrix unit: PopLibs takes vertices that need no groups.
+    is_ragged = product.inputs % (INPUT_GROUP // (dtype.device_bytes // 2)) > 0 and product.positions > 1
+    return (
+        *_rearranged(target, product.groups, before, dtype, is_ragged=is_ragged),
+        *product_vertices(op, target, product, dtype, describe),
+        *_rearranged(target, product.groups, after, dtype, is_ragged=False),
+    )
+
+
+def _rearranged(
+    target: Target, groups: int, matrices: Sequence[int], dtype: DType, *, is_ragged: bool,
+) -> tuple[Vertices, ...]:
+    """Compute sets that transpose matrices, of which every tile takes a share, and put them where they are wanted.
+
+    The vertices of the product take elements wherever they are: these have nothing left to do.
+    """
+    fixed = {"element_bytes": dtype.device_bytes, "is_ragged": int(is_ragged)}
+    sets = []
+    for elements in matrices:
+        moved = ceil_div(groups * elements, target.num_tiles) * dtype.device_bytes
+        for codelet in (TRANSPOSE, COPY):
+            sets.append(Vertices(
+                codelet, groups * elements, lambda count: {"elements": count, **fixed},
+                gathered_bytes=moved if codelet is COPY else 0, fragments=2, temporary_bytes=2 * moved,
+                tiling=nothing_left,
+            ))
+    return tuple(sets)

@@ -1,0 +1,110 @@
+"""Finds out what the planner has to know of products: which pass of a layer they are, and of how many steps in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from torchipu.device.product_sets import BACKWARD, LAYER_PASS, TIME_STEPS, UPDATE
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.optable.spec import spec_of
+
+RECURRENCE = "recurrence_backward"
+PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
+
+
+def find_layers(graph: Graph) -> Graph:
+    """Return a graph whose products say which pass of a layer they are, where its weight has a gradient.
+
+    The forward multiplies an input by a weight, the update the input by the gradient of the result, and the backward
+    that gradient by the weight. Which operand is which follows from what they are views of, and from sizes. The
+    gradients of weights of a recurrence also say how many steps in time it has: PopLibs adds a term in each.
+
+    Args:
+        graph: A valid graph, placed or not.
+
+    Returns:
+        The new graph, or the same object where no layer is trained.
+
+    Source: PopART and PopLibs' tools tell the planner which pass each product is, ipu_hardware.md 3.1.
+    """
+    products = _products_of(graph)
+    by_operand: dict[Tensor, list[_Product]] = {}
+    for product in products:
+        for operand in {product.left: None, product.right: None}:
+            by_operand.setdefault(operand, []).append(product)
+    passes: dict[int, str] = {}
+    for forward in products:
+        if id(forward.op) not in passes:
+            passes.update(_passes_of(forward, by_operand, passes))
+    found: dict[int, dict[str, object]] = {key: {LAYER_PASS: name} for key, name in passes.items()}
+    sequences = {op.outputs[0]: op.outputs[0].shape[:2] for op in graph.ops if op.kind == RECURRENCE}
+    for product in products:
+        for operand in (product.left, product.right):
+            steps, samples = sequences.get(operand, (1, 0))
+            if steps > 1 and product.inputs == steps * samples:
+                found.setdefault(id(product.op), {})[TIME_STEPS] = steps
+    if not found:
+        return graph
+    return replace(graph, ops=tuple([
+        replace(op, attrs={**op.attrs, **found[id(op)]}) if id(op) in found else op for op in graph.ops
+    ]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A product, what its operands are views of, and its sizes."""
+
+    op: Op
+    number: int
+    left: Tensor
+    right: Tensor
+    groups: int
+    rows: int
+    inputs: int
+    columns: int
+
+    @property
+    def sizes(self) -> tuple[int, int, int, int]:
+        return self.groups, self.rows, self.inputs, self.columns
+
+
+def _products_of(graph: Graph) -> list[_Product]:
+    viewed: dict[Tensor, Tensor] = {}
+    found = []
+    for number, op in enumerate(graph.ops):
+        spec = spec_of(op)
+        if spec is None:
+            continue
+        if spec.is_view and op.inputs:
+            viewed.update((result, viewed.get(op.inputs[0], op.inputs[0])) for result in op.outputs)
+        elif spec.kind in PRODUCTS and op.inputs[0].dtype.is_floating:
+            left, right = op.inputs[-2:]
+            groups = left.shape[0] if len(left.shape) == 3 else 1
+            rows, inputs = left.shape[-2:]
+            found.append(_Product(
+                op, number, viewed.get(left, left), viewed.get(right, right), groups, rows, inputs, right.shape[-1],
+            ))
+    return found
+
+
+def _passes_of(
+    forward: _Product, by_operand: Mapping[Tensor, Iterable[_Product]], taken: Mapping[int, str],
+) -> dict[int, str]:
+    """Return the passes of the layer whose forward a product is; none where its weight has no gradient."""
+    groups, samples, inputs, outputs = forward.sizes
+    for update in by_operand[forward.left]:
+        if update.number <= forward.number or id(update.op) in taken:
+            continue
+        if update.left is forward.left and update.sizes == (groups, inputs, samples, outputs):
+            gradient = update.right
+        elif update.right is forward.left and update.sizes == (groups, outputs, samples, inputs):
+            gradient = update.left
+        else:
+            continue
+        for backward in by_operand.get(forward.right, ()):
+            is_later = backward.number > forward.number and id(backward.op) not in taken
+            if is_later and backward.left is gradient and backward.sizes == (groups, samples, outputs, inputs):
+                return {id(backward.op): BACKWARD, id(update.op): UPDATE}
+        return {id(update.op): UPDATE}
+    return {}
