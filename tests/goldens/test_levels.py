@@ -288,18 +288,18 @@ def test_memory_gives_every_variable_an_address(levels):
 executable on 2 ipus {
   %input_0: float[4,16] input depth=3 @ipu0 tiles 0..1 x 32 at 7360..7744 B
   %linear.weight: float[8,16] weight @ipu0 tiles 0..3 x 32 at 7744..7872 B
-  %0: float[4,8] activation @ipu0 tiles 0 x 32 at 8192..8320 B
-  %1: float[4,8] activation @ipu0 tiles 0 x 32 at 8320..8448 B
+  %0: float[4,8] activation @ipu0 tiles 0 x 32 at 212992..213120 B
+  %1: float[4,8] activation @ipu0 tiles 0 x 32 at 8192..8320 B
   %1.ipu1: float[4,8] activation @ipu1 tiles 0 x 32 at 4776..4904 B
   %input_1: float[4,8] input @ipu1 tiles 0 x 32 at 4904..5032 B
   %2: float[] activation @ipu1 tiles 0 x 1 at 5040..5048 B
   %loss_scale: float[] constant @ipu1 tiles 0 x 1 at 5032..5040 B
   %3: float[4,8] activation @ipu1 tiles 0 x 32 at 5040..5168 B
-  %0.again: float[4,8] activation @ipu0 tiles 0 x 32 at 8192..8320 B
-  %1.again: float[4,8] activation @ipu0 tiles 0 x 32 at 8448..8576 B
+  %0.again: float[4,8] activation @ipu0 tiles 0 x 32 at 212992..213120 B
+  %1.again: float[4,8] activation @ipu0 tiles 0 x 32 at 8320..8448 B
   %3.ipu0: float[4,8] activation @ipu0 tiles 0 x 32 at 7872..8000 B
-  %4: float[4,8] activation @ipu0 tiles 0 x 32 at 8192..8320 B
-  %5: float[8,16] activation @ipu0 tiles 0..3 x 32 at 8448..8576 B
+  %4: float[4,8] activation @ipu0 tiles 0 x 32 at 8448..8576 B
+  %5: float[8,16] activation @ipu0 tiles 0..3 x 32 at 212992..213120 B
   %acc.linear.weight: float[8,16] accumulator @ipu0 tiles 0..3 x 32 at 8000..8128 B
   %step.linear.weight: float[] optimiser_state @ipu0 tiles 4 x 1 at 7184..7192 B
   %hyper.0: long[16] hyperparameter @ipu0 tiles 0 x 16 at 8128..8192 B
@@ -311,7 +311,7 @@ def test_the_summary_has_cycles_memory_and_efficiency(levels):
 machine              Graphcore Mk2 GC200, 2 IPUs (modelled)
 weight update        23,090 cycles, 17.4 us (3 x 4 samples)
 throughput           691,208 samples/s
-busiest tile         213,104 B of 638,976 B (33.4%), tile 0 of ipu 0
+busiest tile         213,120 B of 638,976 B (33.4%), tile 0 of ipu 0
 pipeline efficiency  ipu0 77.7%  ipu1 39.7%""")
 
 

@@ -119,10 +119,14 @@ def matmul_vertices(
     if plan.copied_bytes:
         sizes |= {"copied_bytes": plan.copied_bytes, "added": plan.added}
     is_cast = plan.input_split == 1 and is_half and width == 4
+    sums = plan.positions * plan.outputs * plan.calls * width * (2 if plan.added else 1)
+    # What is neither added up, nor rounded, nor copied into its place has no partials beside its results.
+    partial_bytes = sums if is_cast or plan.input_split > 1 or plan.copied_bytes else 0
     cut = _cut(product, plan, target)
     first = Vertices(
         AMP, vertices, lambda count: {**sizes, "calls": plan.calls * max(1, count)},
-        gathered_bytes=plan.received_bytes, fragments=plan.calls * 2, temporary_bytes=plan.temporary_bytes,
+        gathered_bytes=plan.received_bytes, fragments=plan.calls * 2,
+        temporary_bytes=max(0, plan.temporary_bytes - sums) + partial_bytes, partial_bytes=partial_bytes,
         max_tiles=vertices, repeats=plan.repeats,
         tiling=None if describe is None else partial(multiply, describe, cut, finishes=not is_cast),
     )

@@ -10,6 +10,7 @@ from torchipu.device.codelets import (
     COPY,
     FILL,
     INDEX_TO_PART,
+    MIN_BYTES_PER_TILE,
     MULTI_SLICE,
     MULTI_UPDATE_ADD,
     SUM_OF_SLICES,
@@ -144,8 +145,9 @@ def _slice_set(plan: SlicePlan) -> Vertices:
 
 
 def _part_set(target: Target, index: Tensor) -> Vertices:
-    """Return the set that finds out which part has each index, where the indices lie."""
-    return elementwise_set(target, INDEX_TO_PART, index.num_elements, DType.INT)
+    """Return the set that finds out which part has each index, where the indices lie: on few tiles, as storage does."""
+    indices = elementwise_set(target, INDEX_TO_PART, index.num_elements, DType.INT)
+    return replace(indices, max_tiles=max(1, index.num_elements // ceil_div(MIN_BYTES_PER_TILE, INDEX_BYTES)))
 
 
 def _choice_set(plan: SlicePlan) -> Vertices:

@@ -48,6 +48,7 @@ class Vertices:
         gathered_bytes: Bytes that the busiest tile must receive first because operands live elsewhere.
         fragments: Contiguous pieces among them.
         temporary_bytes: Bytes that a tile needs while the set runs.
+        partial_bytes: Those of them that partials take; 0 where the set writes its results at once.
         max_tiles: Tiles that the plan uses at most; None for all of them.
         repeats: How often the set runs, each time with other operands in the same temporary memory.
         tiling: Gives the vertices, with what each of them reads, writes and computes. Worked out for the tile machine
@@ -61,6 +62,7 @@ class Vertices:
     gathered_bytes: int = 0
     fragments: int = 1
     temporary_bytes: int = 0
+    partial_bytes: int = 0
     max_tiles: int | None = None
     repeats: int = 1
     tiling: Tiling | None = None

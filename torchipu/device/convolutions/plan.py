@@ -90,6 +90,7 @@ class Plan:
         sizes: Of a tile in one part, for the formula of the method.
         received_bytes: What the busiest tile waits for in one part; see `TILES_OF_A_BUS`.
         temporary_bytes: Of one part.
+        partial_bytes: Those of them that partials take.
         results: Of a tile in all.
         excess_bytes: By how much its temporary values exceed what they may use.
         cycles: Of all parts.
@@ -103,6 +104,7 @@ class Plan:
     sizes: Mapping[str, int]
     received_bytes: int
     temporary_bytes: int
+    partial_bytes: int
     results: int
     excess_bytes: int
     cycles: int
@@ -305,10 +307,13 @@ class _Tiles:
         return inputs + self.weight_bytes * (1 - 1 / self.field_split)
 
     def temporary_bytes(self) -> Any:
-        """Of operands and partials; where several tiles have partials of a result, also of those it adds up."""
+        """Of operands and partials."""
+        return self.input_bytes + self.weight_bytes + self.partial_bytes()
+
+    def partial_bytes(self) -> Any:
+        """Of partials; where several tiles have partials of a result, also of those it adds up."""
         split, partials = self.channels["input_split"], self.results * self.problem.settings.partial_bytes
-        kept = partials * self.way.output_parts
-        return self.input_bytes + self.weight_bytes + np.where(split > 1, kept + partials, partials)
+        return np.where(split > 1, partials * self.way.output_parts + partials, partials)
 
     def compute(self) -> Any:
         method = {"pointwise": pointwise_cycles, "window": window_cycles, "multiply": multiply_cycles}[self.way.method]
@@ -346,5 +351,5 @@ class _Tiles:
         return Plan(
             way.method, way.together, (by["group_split"], of(self.field_split), by["output_split"], by["input_split"]),
             way.output_parts, way.input_parts, sizes, of(self.received_bytes()), of(self.temporary_bytes()),
-            of(self.results) * way.output_parts, excess, cycles,
+            of(self.partial_bytes()), of(self.results) * way.output_parts, excess, cycles,
         )

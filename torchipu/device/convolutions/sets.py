@@ -181,9 +181,13 @@ def convolution_sets(
     sizes = {**plan.sizes, "calls": 1}
     repeats = prod(cut.parts)
     vertices = cut.num_vertices
+    # What is neither added up, nor rounded, nor taken in parts has no partials beside its results.
+    is_at_once = plan.splits[3] == 1 and dtype is DType.FLOAT and repeats == 1
+    partial_bytes = 0 if is_at_once else plan.partial_bytes
     sets = [*_regrouped(one, target, dtype), Vertices(
         CODELETS[plan.method], vertices, lambda count: sizes, gathered_bytes=plan.received_bytes,
-        fragments=2 * plan.sizes["groups"], temporary_bytes=plan.temporary_bytes, max_tiles=vertices, repeats=repeats,
+        fragments=2 * plan.sizes["groups"], partial_bytes=partial_bytes,
+        temporary_bytes=plan.temporary_bytes - plan.partial_bytes + partial_bytes, max_tiles=vertices, repeats=repeats,
         tiling=None if describe is None else partial(multiply, describe, cut),
     )]
     split = plan.splits[3]

@@ -457,12 +457,10 @@ class Lowering:
         runs, follows = self._runs(op, vertices, num_tiles, first_tile)
         work = vertices.work(self._busiest(runs))
         temporary = max(vertices.temporary_bytes, vertices.gathered_bytes)
-        # What a vertex of the matrix unit needs beside its operands are partials.
-        partials = temporary - vertices.gathered_bytes if codelet.writes_interleaved else 0
         return _Set(
             codelet.name, None if follows else runs, len(runs.runs), work, int(codelet.cycles(self.target, work)),
-            vertices.gathered_bytes, max(1, vertices.fragments), temporary, partials, vertices.repeats, vertices.tiling,
-            codelet.writes_interleaved, codelet.control_bytes,
+            vertices.gathered_bytes, max(1, vertices.fragments), temporary, vertices.partial_bytes, vertices.repeats,
+            vertices.tiling, codelet.writes_interleaved, codelet.control_bytes,
         )
 
     def _runs(self, op: Op, vertices: Vertices, num_tiles: int, first_tile: int) -> tuple[TileMapping, bool]:
