@@ -12,6 +12,7 @@ import numpy as np
 
 from torchipu.device.convolutions.axes import Axis, Share, shares_of, split_counts
 from torchipu.device.convolutions.vertices import multiply_cycles, pointwise_cycles, window_cycles
+from torchipu.device.matmul_plan import TILES_OF_A_BUS
 from torchipu.device.matrix_unit import INPUT_GROUP
 from torchipu.ir.arithmetic import ceil_div
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # serial splits that are tried
 GATHERED_CYCLES_PER_BYTE = 1.25 / 8  # to lay out vectors of 8 bytes; poplibs planner, ipu_hardware.md 3.1
 EXPANDED_CYCLES_PER_BYTE = 1.25 / 4  # the same of pieces of 4 bytes
-TILES_OF_A_BUS = 2  # tiles of a pair receive the same words at twice the rate; poplibs, ipu_hardware.md 1.4
 LEAST_TILES = 3  # plans that use less than this part of the most tiles that a plan uses are not looked at
 
 
