@@ -47,7 +47,9 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 @pytest.fixture
 def scarce(monkeypatch: pytest.MonkeyPatch) -> str:
     """A machine with few tiles that hold little."""
-    target = replace(lookup_target("mk2"), name="scarce", num_tiles=8, tile_memory_bytes=120_000)
+    target = replace(
+        lookup_target("mk2"), name="scarce", num_tiles=8, tile_memory_bytes=120_000, code_region_bytes=40_000,
+    )
     monkeypatch.setitem(TARGETS, "scarce", target)
     return "scarce"
 
