@@ -121,6 +121,14 @@ def is_link(step: Program) -> bool:
     return isinstance(step, Copy) and step.src.ipu != step.dst.ipu
 
 
+def multiplies(step: Program) -> bool:
+    """Whether a step is the set of a product that multiplies, and its first one."""
+    return computes("addmm", "mm")(step) and any(
+        group.codelet.startswith("poplin::ConvPartial") and group.number == 0
+        for group in step.compute_set.groups  # type: ignore[attr-defined]
+    )
+
+
 def computes(*kinds: str) -> Callable[[Program], bool]:
     return lambda step: isinstance(step, Execute) and step.compute_set.op.kind in kinds
 
@@ -290,7 +298,7 @@ KINDS: dict[str, Callable[[Executable], Iterator[Damaged]]] = {
     "a compute set is dropped": steps(is_a(Execute), dropped),
     "a compute set runs twice": steps(computes(*IS_TURNED), twice_at_once),
     "compute sets of an op are out of order": steps(is_a(Execute), another_number),
-    "operands are swapped": steps(computes("addmm", "mm"), with_operands_swapped),
+    "operands are swapped": steps(multiplies, with_operands_swapped),
     "a result goes astray": steps(is_a(Execute), with_a_result_lost),
     "an operand lies on another IPU": steps(is_a(Execute), on_another_ipu),
     "a view is not seen": unseen,
