@@ -195,7 +195,7 @@ class _Doors:
             )
             compiled = compile_graph(imported.graph, self.options, self.target)
             COUNTS.programs += 1
-            record(profile_of(compiled.executable, compiled.cost, compiled.target), compiled)
+            record(profile_of(compiled.executable, compiled.cost, compiled.target, compiled.options.io_tiles), compiled)
             is_frozen = self.options.frozen_weights and name == "inference"
             return _Program(imported, compiled, self.options, num_results, _handed_back(module, is_dynamic), is_frozen)
 

@@ -104,7 +104,7 @@ STAGES: tuple[Stage, ...] = (
     )),
     Stage("locations", "executable", lambda c: locate(c.executable, c.options, c.target)),
     Stage("memory", "executable", lambda c: assign_memory(
-        c.executable, c.target, allow_overflow=c.options.allow_out_of_memory,
+        c.executable, c.target, allow_overflow=c.options.allow_out_of_memory, io_tiles=c.options.io_tiles,
     )),
     Stage("cost", "cost", lambda c: estimate(
         c.executable, c.target, c.schedule, sync_pattern=c.options.sync_pattern,

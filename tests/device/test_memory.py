@@ -10,7 +10,7 @@ from torchipu.device.memory.always import exchange_code_bytes
 from torchipu.device.memory.liveness import Liveness
 from torchipu.errors import OutOfTileMemoryError
 from torchipu.ir.graph import Graph
-from torchipu.ir.program import Execute, Sequence
+from torchipu.ir.program import Execute, HostCopy, Sequence
 from torchipu.ir.types import Role
 from torchipu.ir.verify import verify_executable
 from torchipu.target import lookup_target
@@ -192,3 +192,32 @@ def test_code_that_overflows_its_region_is_refused_though_the_tile_has_room():
     assert "more IPUs" in str(caught.value)
     assert assign_memory(executable, small, allow_overflow=True).addresses
     assign_memory(executable, replace(small, code_region_bytes=258), allow_overflow=False)
+
+
+def streaming_beside(executable):
+    """Return a program whose streams go through IO tiles."""
+    return replace(executable, functions={
+        name: Sequence(tuple(
+            replace(part, overlap="accumulation_loop") if isinstance(part, HostCopy) else part for part in function.body
+        )) for name, function in executable.functions.items()
+    })
+
+
+def test_io_tiles_hold_what_is_loaded_beside_what_is_computed():
+    executable = lowered(chain(3), one_forward(), MK2)
+    (memory,) = tile_memory(streaming_beside(executable), MK2, io_tiles=4)
+    assert memory.tile == MK2.num_tiles
+    assert memory.bytes_by_category["streams and links"] == 2 * 2 * FULL * 4 // 4  # input and result
+    assert [name for name, _ in memory.largest] == ["x", "h2"]
+    (waiting,) = tile_memory(executable, MK2, io_tiles=4)
+    assert waiting.tile < MK2.num_tiles
+
+
+def test_io_tiles_that_are_too_few_are_refused():
+    executable = streaming_beside(lowered(chain(3), one_forward(), MK2))
+    small = replace(MK2, tile_memory_bytes=50_000, code_region_bytes=20_000)
+    assert assign_memory(executable, small, allow_overflow=False, io_tiles=32).addresses
+    with pytest.raises(OutOfTileMemoryError, match="transfers of its IO tiles") as caught:
+        assign_memory(executable, small, allow_overflow=False, io_tiles=8)
+    assert caught.value.tile == small.num_tiles
+    assert "%x" in caught.value.detail

@@ -190,7 +190,9 @@ def _recompiled(name: str, program: Recorded, settings: Mapping[str, Any]) -> Es
     given = Options(target=program.profile.target, allow_out_of_memory=True)
     options = replace(changed(given, settings), verify=False)
     compiled = try_graph(program.graph, options, lookup_target(options.target))
-    return estimate_of(name, compiled, profile_of(compiled.executable, compiled.cost, compiled.target), 0.0)
+    return estimate_of(name, compiled, profile_of(
+        compiled.executable, compiled.cost, compiled.target, compiled.options.io_tiles,
+    ), 0.0)
 
 
 def _zeros(step: ProgramStep, workload: Workload) -> Any:

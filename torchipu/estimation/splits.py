@@ -143,7 +143,9 @@ def _tried(
     except OutOfTileMemoryError as error:
         return Split(ipus, options.replicas, None, None, _line_of(error))
     compiled = proposal.trial.compiled
-    return Split(ipus, options.replicas, proposal, profile_of(compiled.executable, compiled.cost, compiled.target))
+    return Split(ipus, options.replicas, proposal, profile_of(
+        compiled.executable, compiled.cost, compiled.target, compiled.options.io_tiles,
+    ))
 
 
 def _line_of(error: IpuError) -> str:

@@ -81,7 +81,7 @@ class Workload:
             )
         micro_batches = options.gradient_accumulation if is_training else options.device_iterations
         compiled = try_graph(self.graph(options), options, target, micro_batches=micro_batches)
-        profile = profile_of(compiled.executable, compiled.cost, compiled.target)
+        profile = profile_of(compiled.executable, compiled.cost, compiled.target, compiled.options.io_tiles)
         return estimate_of(self.name, compiled, profile, time.perf_counter() - began)
 
     def _once(self, options: Options, capture: Callable[[], Captured]) -> Captured:

@@ -91,7 +91,7 @@ def try_stages(
     blocks = [(block, ipu) for stage, ipu in placed for block in stage]
     marked = with_blocks(graph, {path: (block_name(block[0]), ipu) for block, ipu in blocks for path in block})
     compiled = try_graph(marked, chosen, target, micro_batches=micro_batches)
-    memory = tile_memory(compiled.executable, target)
+    memory = tile_memory(compiled.executable, target, chosen.io_tiles)
     kept = tuple(tuple(map(tuple, stage)) for stage in stages)
     return Trial(kept, tuple(ipus), chosen, compiled, memory, micro_batches)
 

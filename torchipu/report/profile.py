@@ -35,13 +35,14 @@ class Profile(Figures):
         return self.summary()
 
 
-def profile_of(executable: Executable, cost: Cost, target: Target) -> Profile:
+def profile_of(executable: Executable, cost: Cost, target: Target, io_tiles: int = 0) -> Profile:
     """Return the profile of an executable.
 
     Args:
         executable: With or without addresses.
         cost: From ``torchipu.device.cost.estimate``.
         target: The machine.
+        io_tiles: Tiles of each IPU that are set apart for transfers, and which the target lacks.
     """
     seconds = cost.cycles / target.clock_hz
     size = _micro_batch_size(executable)
@@ -55,7 +56,7 @@ def profile_of(executable: Executable, cost: Cost, target: Target) -> Profile:
         micro_batches=cost.micro_batches, micro_batch_size=size, device_iterations=cost.device_iterations,
         cycles_per_update=cost.cycles, microseconds_per_update=seconds * 1e6,
         samples_per_second=size * cost.micro_batches * replicas / seconds if seconds else 0.0,
-        memory_by_ipu=tile_memory(executable, target), efficiency_by_ipu=cost.efficiency_by_ipu,
+        memory_by_ipu=tile_memory(executable, target, io_tiles), efficiency_by_ipu=cost.efficiency_by_ipu,
         pipeline_fill=cost.pipeline_fill,
         cycles_by_category_by_ipu=tuple(dict(cycles) for cycles in cost.cycles_by_category_by_ipu),
         cycles_by_function={name: function.cycles for name, function in cost.functions.items()},

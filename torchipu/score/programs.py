@@ -78,7 +78,8 @@ def outcome_of(workload: Workload, options: Frozen) -> Outcome:
         graph = with_blocks(graph, workload.blocks())
     micro_batches = max(chosen.gradient_accumulation, chosen.device_iterations)
     compiled = try_graph(graph, chosen, target, micro_batches=micro_batches)
-    fullest = max(tile_memory(compiled.executable, compiled.target), key=lambda memory: memory.total_bytes)
+    memory = tile_memory(compiled.executable, compiled.target, chosen.io_tiles)
+    fullest = max(memory, key=lambda one: one.total_bytes)
     code = sum(fullest.bytes_by_category[name] for name in ("code", "exchange code"))
     cost = compiled.cost
     split = min(cost.cycles_by_category_by_ipu, key=lambda spent: spent["idle"])

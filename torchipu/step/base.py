@@ -261,7 +261,7 @@ class ProgramStep(ReplicatedStep, PartedStep):
     def profile(self) -> Profile:
         """Modelled cycles, tile memory and pipeline efficiency of the last compilation."""
         compiled = self.compiled
-        profile = profile_of(compiled.executable, compiled.cost, compiled.target)
+        profile = profile_of(compiled.executable, compiled.cost, compiled.target, compiled.options.io_tiles)
         assert self._bound is not None
         if not self.options.statistics or not self._bound.has_run:
             return profile

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from torchipu.device.memory.addresses import addresses_of
 from torchipu.device.memory.always import EXECUTED, Always
+from torchipu.device.memory.io_tiles import io_tile_memory
 from torchipu.device.memory.liveness import Liveness
 from torchipu.device.memory.peaks import TileMemory, peaks
 from torchipu.device.memory.shares import Shares
@@ -24,13 +25,16 @@ REMEDIES = (
 )
 
 
-def assign_memory(executable: Executable, target: Target, *, allow_overflow: bool) -> Executable:
+def assign_memory(
+    executable: Executable, target: Target, *, allow_overflow: bool, io_tiles: int = 0,
+) -> Executable:
     """Place every variable in tile memory.
 
     Args:
         executable: From the lower pass.
         target: The machine.
         allow_overflow: Report programs that do not fit instead of raising.
+        io_tiles: Tiles of each IPU that are set apart for transfers, and which the target lacks.
 
     Returns:
         The executable with addresses: the same bytes on all tiles that hold the variable.
@@ -43,16 +47,26 @@ def assign_memory(executable: Executable, target: Target, *, allow_overflow: boo
     if not allow_overflow:
         for ipu in range(executable.num_ipus):
             _check_code(always, ipu, target)
-        fullest = max(peaks(liveness, shares, always), key=lambda memory: memory.total_bytes)
+        filled = (*peaks(liveness, shares, always), *io_tile_memory(executable, target, io_tiles))
+        fullest = max(filled, key=lambda memory: memory.total_bytes)
         if fullest.total_bytes > target.tile_memory_bytes:
             raise _out_of_memory(fullest, target)
     return replace(executable, addresses=addresses_of(liveness, shares, always))
 
 
-def tile_memory(executable: Executable, target: Target) -> tuple[TileMemory, ...]:
-    """Return the memory of the fullest tile of each IPU."""
+def tile_memory(executable: Executable, target: Target, io_tiles: int = 0) -> tuple[TileMemory, ...]:
+    """Return the memory of the fullest tile of each IPU, which may be one of its IO tiles.
+
+    Args:
+        executable: From the lower pass.
+        target: The machine.
+        io_tiles: Tiles of each IPU that are set apart for transfers, and which the target lacks.
+    """
     liveness, shares = Liveness(executable), Shares(target.num_tiles)
-    return peaks(liveness, shares, Always(liveness, shares, target))
+    found = {memory.ipu: memory for memory in peaks(liveness, shares, Always(liveness, shares, target))}
+    for memory in io_tile_memory(executable, target, io_tiles):
+        found[memory.ipu] = max(found[memory.ipu], memory, key=lambda one: one.total_bytes)
+    return tuple(found.values())
 
 
 def _check_code(always: Always, ipu: int, target: Target) -> None:

@@ -47,8 +47,9 @@ class Always:
                 kinds = self.interleaved if variable in liveness.trace.interleaved else self.ordinary
                 kinds[variable.ipu][_category(lifetime)] += copies * shares.of(variable)
         self._add_code(liveness.trace.moments)
-        for ipu, _, largest, fragments in liveness.trace.exchanges:
-            self.ordinary[ipu]["exchange code"] += exchange_code_bytes(largest, fragments)
+        for (ipu, _, largest, fragments), sources in liveness.trace.exchanges.items():
+            held = sum(shares.extent(variable)[2] for variable in sources)
+            self.ordinary[ipu]["exchange code"] += exchange_code_bytes(min(largest, held), fragments)
         for here in self.ordinary:
             here["stacks"] += target.stack_bytes
 
@@ -93,12 +94,17 @@ def total_of(bytes_by_category: dict[str, TileBytes], names: tuple[str, ...] = C
     return total
 
 
-def exchange_code_bytes(tile_bytes: int, fragments: int) -> int:
+def exchange_code_bytes(sent_bytes: int, fragments: int) -> int:
     """Return the code of one exchange on a tile: a word for each burst of 64 words, 12 bytes for each fragment.
 
-    Source: profiles of BERT and ViT, ``ipu_hardware.md`` 3.6.
+    Args:
+        sent_bytes: What a tile sends. What many tiles receive it sends once, so that it is no more than what the tile
+            holds of what is moved, however much the busiest tile receives.
+        fragments: Pieces that it receives.
+
+    Source: profiles of BERT and ViT, and what an exchange instruction covers; ``ipu_hardware.md`` 1.4 and 3.6.
     """
-    return min(MAX_EXCHANGE_CODE_BYTES, 4 * -(-tile_bytes // 256) + 12 * fragments)
+    return min(MAX_EXCHANGE_CODE_BYTES, 4 * -(-sent_bytes // 256) + 12 * fragments)
 
 
 def _category(lifetime: Lifetime) -> str:

@@ -59,7 +59,7 @@ class Trace:
         fed: Variables that other IPUs or the host write while the IPU computes.
         interleaved: Results that lie in interleaved memory: the matrix unit writes them at once.
         moments: Supersteps of vertices.
-        exchanges: IPU, bytes in all, bytes and fragments of the busiest tile of each exchange.
+        exchanges: What is sent, by IPU, bytes in all, bytes and fragments of the busiest tile of each exchange.
         loops: First and last superstep of each loop, inner ones before those around.
         functions: The same of each function.
         off_chip: Supersteps that use what lies in Streaming Memory.
@@ -71,7 +71,7 @@ class Trace:
     fed: set[Variable] = field(default_factory=set)
     interleaved: set[Variable] = field(default_factory=set)
     moments: list[Moment] = field(default_factory=list)
-    exchanges: dict[tuple[int, int, int, int], None] = field(default_factory=dict)
+    exchanges: dict[tuple[int, int, int, int], tuple[Variable, ...]] = field(default_factory=dict)
     loops: list[tuple[int, int]] = field(default_factory=list)
     functions: dict[str, tuple[int, int]] = field(default_factory=dict)
     off_chip: dict[Variable, list[int]] = field(default_factory=dict)
@@ -137,13 +137,13 @@ class Liveness:
                 trace.time += 1
                 trace.touch((src, dst))
                 # Exchanges of equal size are taken for one outlined body.
-                trace.exchanges[dst.ipu, total, largest, fragments] = None
+                trace.exchanges.setdefault((dst.ipu, total, largest, fragments), (src,))
                 if src.ipu != dst.ipu:
                     trace.fed.add(dst)
             case Gather(variables=variables, total_bytes=total, max_tile_bytes=largest, fragments=fragments):
                 trace.time += 1
                 trace.touch(variables)
-                trace.exchanges[variables[0].ipu, total, largest, fragments] = None
+                trace.exchanges.setdefault((variables[0].ipu, total, largest, fragments), variables)
             case HostCopy(variable=variable, to_device=to_device):
                 trace.time += 1
                 trace.touch((variable,))
