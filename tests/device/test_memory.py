@@ -11,7 +11,7 @@ from torchipu.device.memory.liveness import Liveness
 from torchipu.errors import OutOfTileMemoryError
 from torchipu.ir.graph import Graph
 from torchipu.ir.program import Execute, HostCopy, Sequence
-from torchipu.ir.types import Role
+from torchipu.ir.types import Role, Source
 from torchipu.ir.verify import verify_executable
 from torchipu.target import lookup_target
 
@@ -174,6 +174,20 @@ def test_program_that_does_not_fit_is_refused_with_the_largest_variables_and_rem
     assert sum(line.strip().startswith("%") for line in text.split("\n")) == 5
     remedies = ("more IPUs", "recomputation", "off-chip optimiser state", "micro-batch")
     assert all(remedy in error.remedy for remedy in remedies)
+
+
+def test_variables_that_fill_a_tile_come_with_the_line_that_makes_them():
+    graph = chain(3)
+    ops = tuple(
+        replace(one, source=Source("model.py", number, f"line {number}")) for number, one in enumerate(graph.ops, 1)
+    )
+    small = replace(MK2, tile_memory_bytes=3_400)
+    with pytest.raises(OutOfTileMemoryError) as caught:
+        assign_memory(lowered(replace(graph, ops=ops), one_forward(), small), small, allow_overflow=False)
+    named = {line.split()[0]: line for line in caught.value.detail.split("\n") if line.startswith("%")}
+    assert named["%x"].endswith("B  model.py:1  line 1")
+    assert named["%h0"].endswith("B  model.py:1  line 1")
+    assert any(line.endswith("model.py:2  line 2") for line in named.values())
 
 
 def test_program_that_does_not_fit_is_placed_when_overflow_is_allowed():

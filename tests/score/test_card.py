@@ -260,6 +260,14 @@ def test_committed_page_has_every_kind():
     assert [kind.name for kind in KINDS if f"\n## {kind.name}: {kind.title}\n" not in page] == []
 
 
+def test_page_states_reasons_of_rows_that_count_all_the_same():
+    found = score(kind_of([100, 50], lambda row: Prediction(100.0), stated={"row1": "the table says too little"}))
+    text = page([found], 1)
+    assert "Stated reasons:\n\n- row1: the table says too little.\n" in text
+    assert "- row0" not in text
+    assert "| toy | a toy | silicon | 2 | 0 |" in text
+
+
 def test_page_has_a_section_for_each_kind():
     found = score(kind_of([100], lambda row: Prediction(110.0, {"compute": 110.0})))
     text = page([found], 1)

@@ -44,6 +44,8 @@ class Kind:
         predict: Returns the model's number for a row, or why there is none.
         source: Silicon, or Graphcore's IPU Model.
         is_decision: Whether a row is a yes or a no, 1 or 0; otherwise a number above 0.
+        stated: Why the model is off in rows whose number it cannot give, by the first word of their names; what was
+            looked at, and where.
         is_quick: Whether a row takes well below a second, so that a part of them is compared in the tests.
     """
 
@@ -55,3 +57,4 @@ class Kind:
     source: str = "silicon"
     is_decision: bool = False
     is_quick: bool = True
+    stated: Mapping[str, str] = field(default_factory=dict)

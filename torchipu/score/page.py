@@ -24,6 +24,7 @@ workload in PyTorch, captured and compiled as any model is, on the machine and w
   of the errors; *bias* is the geometric mean of prediction over measurement, less 1.
 - Cycles are those of the device, without the host's streams, but for training and inference of whole models with real
   inputs.
+- *stated reasons* say why a row is off that the model cannot explain; it counts in the figures all the same.
 - A row whose configuration cannot be written as a program yet is counted under *left out*, with the reason below.
 """
 HEADINGS = ("kind", "what", "against", "rows", "left out", "median", "p90", "bias")
@@ -138,6 +139,11 @@ def _section(score: Score, worst: int) -> Iterator[str]:
     if rows:
         yield "Wrong:\n" if score.kind.is_decision else f"Furthest off, in {score.kind.unit}:\n"
         yield "\n".join(_markdown(("row", "measured", "predicted", "error", "split"), rows)) + "\n"
+    stated = [(result.row.name.split()[0], result.row.name) for result in score.results]
+    reasons = [f"- {row}: {score.kind.stated[name]}." for name, row in stated if name in score.kind.stated]
+    if reasons:
+        yield "Stated reasons:\n"
+        yield "\n".join(reasons) + "\n"
     if score.reasons:
         yield "Not expressed:\n"
         yield "\n".join(f"- {rows_of(count)}: {reason}." for reason, count in score.reasons_by_count().items()) + "\n"

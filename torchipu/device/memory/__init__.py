@@ -50,7 +50,7 @@ def assign_memory(
         filled = (*peaks(liveness, shares, always), *io_tile_memory(executable, target, io_tiles))
         fullest = max(filled, key=lambda memory: memory.total_bytes)
         if fullest.total_bytes > target.tile_memory_bytes:
-            raise _out_of_memory(fullest, target)
+            raise _out_of_memory(fullest, target, liveness)
     return replace(executable, addresses=addresses_of(liveness, shares, always))
 
 
@@ -85,10 +85,10 @@ def _check_code(always: Always, ipu: int, target: Target) -> None:
     )
 
 
-def _out_of_memory(memory: TileMemory, target: Target) -> OutOfTileMemoryError:
+def _out_of_memory(memory: TileMemory, target: Target, liveness: Liveness) -> OutOfTileMemoryError:
     lines = [f"{name:<18} {count:>9} B" for name, count in memory.bytes_by_category.items() if count]
     lines += ["largest variables on this tile:"]
-    lines += [f"%{name:<17} {count:>9} B" for name, count in memory.largest]
+    lines += [f"%{name:<17} {count:>9} B  {liveness.source_of(name)}".rstrip() for name, count in memory.largest]
     where = f" during {memory.at}" if memory.at else ""
     return OutOfTileMemoryError(
         f"tile {memory.tile} of ipu {memory.ipu} needs {memory.total_bytes} B{where}, "

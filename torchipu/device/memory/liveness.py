@@ -108,6 +108,14 @@ class Liveness:
             self._hold_until_sent(program)
         self.lifetimes = [life for variable in executable.variables for life in self._lifetimes(variable)]
 
+    def source_of(self, name: str) -> str:
+        """Return the line of the model that makes a variable, or that first reads it; empty where there is none."""
+        for moment in self.trace.moments:
+            source = str(moment.group.op.source)
+            if source and any(variable.name == name for variable in moment.group.fields.values()):
+                return source
+        return ""
+
     def _follow(self, program: Program) -> None:
         """Walk a function's body, one moment for each step."""
         trace = self.trace
