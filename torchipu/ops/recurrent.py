@@ -8,8 +8,9 @@ from math import prod
 
 from torchipu._kernels.table import recurrent as kernels
 from torchipu._kernels.table.recurrent import Cell, RecurrentInts
-from torchipu.device.codelets import vector_codelet
+from torchipu.device.codelets import ARRANGED_CYCLES_PER_BYTE, MIN_BYTES_PER_TILE, vector_codelet
 from torchipu.device.compute_sets import elementwise_set
+from torchipu.device.cost.exchange import exchange_cycles
 from torchipu.device.product_sets import matmul_vertices
 from torchipu.device.tilings.recurrent import Step
 from torchipu.host.emit.matmul import grain_for, packed_panels
@@ -41,20 +42,27 @@ _BACKWARD = {
 }
 
 
-# Popnn runs a step as compute sets of slices of the sequence, the bias, nonlinearities, products and sums of gates, and
-# updates of what is kept; estimates, by what a cell is made of. What the backward needs is written down by the forward,
-# and counted with the backward.
-_SETS_FORWARD = {"tanh": 4, "relu": 4, "lstm": 10, "gru": 12}
-_SETS_BACKWARD = {"tanh": 6, "relu": 6, "lstm": 26, "gru": 28}
+# Compute sets of a step beside its products, by what popnn's cells are made of: estimates, those of an LSTM made with
+# the rows of Mk1 in view, those of other cells without any rows. An LSTM: counter, slice of the sequence, operands of
+# the product side by side, bias, sigmoids, tanh, gates times values, their sum, its tanh, the last gate, two states,
+# the result laid out and put into the sequence. Its backward: counter, slices of gradients and of what was kept, sum of
+# both gradients of the result, two sets each for the cell, the gates and their nonlinearities, sum of the bias'
+# gradient, what goes into the sequence.
+_SETS_FORWARD = {"tanh": 8, "relu": 8, "lstm": 14, "gru": 16}
+_SETS_BACKWARD = {"tanh": 8, "relu": 8, "lstm": 12, "gru": 14}
 _SET_CYCLES, _SET_WORKER_CYCLES = 11, 29  # of a set with hardly an element a tile; ipu_hardware.md 2.3
+_SET_BYTES = 2 * MIN_BYTES_PER_TILE
+"""What a tile gets of two operands, which lie otherwise: products leave gates as they come, states are linear."""
 
 
 def _in_sets(codelet: Codelet, count: int) -> Codelet:
-    """Return a codelet that stands for several compute sets, with the syncs between them."""
+    """Return a codelet that stands for several compute sets, with the syncs and the exchanges between them."""
 
     def cycles(target: Target, work: Mapping[str, int]) -> int:
-        another = target.sync_cycles + _SET_CYCLES + target.num_workers * _SET_WORKER_CYCLES
-        return codelet.cycles(target, work) + (count - 1) * another
+        launched = _SET_CYCLES + target.num_workers * _SET_WORKER_CYCLES
+        laid_out = int(ARRANGED_CYCLES_PER_BYTE * _SET_BYTES)
+        moved = exchange_cycles(target, _SET_BYTES, _SET_BYTES // 8)
+        return codelet.cycles(target, work) + (count - 1) * (target.sync_cycles + moved + laid_out + launched)
 
     return replace(codelet, cycles=cycles)
 

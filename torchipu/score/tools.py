@@ -14,7 +14,7 @@ from torchipu.score.products import DTYPES, LEARNING_RATE, MACHINES, MODEL, argu
 from torchipu.score.programs import Frozen, OnDevice, Resident, Workload, outcome_of
 from torchipu.score.rows import Row
 
-EXPRESSED = ("pooling", "reduction", "embedding", "lstm")
+LAYERS: Mapping[str, Callable[[int, int], nn.Module]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 REASONS = {
     "cholesky": "popsolver's blocked Cholesky has no record: PyTorch's runs as a generic op, at estimated cycles",
     "matrix_solver": "popsolver's triangular solve has no record: PyTorch's runs as a generic op, at estimated cycles",
@@ -121,9 +121,10 @@ class Embedded(Resident):
 
 
 @dataclass(frozen=True)
-class Lstm(OnDevice):
-    """An LSTM over a sequence: forward, or also backward and weight update."""
+class Layer(OnDevice):
+    """An LSTM or a GRU over a sequence: forward, or also backward and weight update."""
 
+    kind: Callable[[int, int], nn.Module]
     batch: int
     length: int
     inputs_: int
@@ -141,12 +142,16 @@ class Lstm(OnDevice):
 
 
 class Recurrent(Resident):
-    """An LSTM of its own input, and the sum of its results as a loss."""
+    """A recurrent layer of its own input, and the sum of its results as a loss."""
 
-    def __init__(self, of: Lstm) -> None:
+    def __init__(self, of: Layer) -> None:
         super().__init__(of.dtype, x=(of.length, of.batch, of.inputs_))
         self.of = of
-        self.layer = nn.LSTM(of.inputs_, of.outputs)
+        if of.trains:  # the tool computes the gradient of the input too
+            shape = self.x.shape
+            del self.x
+            self.x = nn.Parameter(torch.zeros(shape))
+        self.layer = of.kind(of.inputs_, of.outputs)
 
     def forward(self) -> torch.Tensor:
         """Return the results, or the loss."""
@@ -172,9 +177,9 @@ def workload_of(row: Row) -> Workload:
         return Reduction(_numbers(given["shape"]), _numbers(given["dims"]), given["operation"], dtype)
     if tool == "embedding":
         return Embedding(pair_of(given["shape"]), int(given["num-indices"]))
-    return Lstm(
-        int(given["batch-size"]), int(given["sequence-size"]), int(given["input-size"]), int(given["output-size"]),
-        dtype, given.get("phase") == "all",
+    return Layer(
+        LAYERS[tool], int(given["batch-size"]), int(given["sequence-size"]), int(given["input-size"]),
+        int(given["output-size"]), dtype, given.get("phase") == "all",
     )
 
 
@@ -196,6 +201,6 @@ KINDS = (
     _kind("pooling", "maximum pooling: forward, backward", "pooling"),
     _kind("reduction", "reduction", "reduction"),
     _kind("embedding", "look-up and update of rows", "embedding"),
-    _kind("lstm", "LSTM: forward, or all of training", "lstm"),
+    _kind("lstm", "LSTM or GRU: forward, or all of training", "lstm", "gru"),
     _kind("solver", "octave convolutions and solvers", *REASONS),
 )
