@@ -307,13 +307,13 @@ class _Tiles:
         return inputs + self.weight_bytes * (1 - 1 / self.field_split)
 
     def temporary_bytes(self) -> Any:
-        """Of operands and partials."""
+        """Of operands and partials; a part that is one of several keeps the partials of the others."""
         return self.input_bytes + self.weight_bytes + self.partial_bytes()
 
     def partial_bytes(self) -> Any:
-        """Of partials; where several tiles have partials of a result, also of those it adds up."""
+        """Of partials. Where several tiles have some of a result, those of all parts wait until they are added up."""
         split, partials = self.channels["input_split"], self.results * self.problem.settings.partial_bytes
-        return np.where(split > 1, partials * self.way.output_parts + partials, partials)
+        return np.where(split > 1, partials * self.way.output_parts, partials)
 
     def compute(self) -> Any:
         method = {"pointwise": pointwise_cycles, "window": window_cycles, "multiply": multiply_cycles}[self.way.method]

@@ -195,7 +195,8 @@ def convolution_sets(
         share = ceil_div(plan.results, split)
         sets.append(Vertices(
             REDUCE_PARTIALS, vertices, lambda count: {"partials": split, "elements": share},
-            gathered_bytes=share * (split - 1) * 4, fragments=split, temporary_bytes=share * split * 4,
+            gathered_bytes=share * (split - 1) * 4, fragments=split,
+            temporary_bytes=share * split * 4 + plan.partial_bytes, partial_bytes=plan.partial_bytes,
             max_tiles=vertices, tiling=None if describe is None else partial(add_sums, describe, cut),
         ))
     elif dtype is DType.HALF:
