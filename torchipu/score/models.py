@@ -69,16 +69,26 @@ class Layer(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
+        self.dropped = nn.Dropout(dropout)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return `[N, L, width]`."""
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        """Return `[N, L, width]`.
+
+        Scores are scaled, masked, normalised and dropped op by op, as the published implementations do.
+
+        Args:
+            x: Values.
+            mask: Added to scores `[N, heads, L, L]`, as far as it has these sizes.
+        """
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, width)
+        scores = q @ k.transpose(-1, -2) * (width // self.heads) ** -0.5
+        shares = self.dropped((scores if mask is None else scores + mask).softmax(-1))
+        attended = (shares @ v).transpose(1, 2).reshape(batch, length, width)
         x = self.norm1(x + self.dropout(self.out(attended)))
         return self.norm2(x + self.dropout(self.down(F.gelu(self.up(x)))))
 
@@ -99,8 +109,9 @@ class Bert(nn.Module):
     ) -> torch.Tensor:
         """Return scores `[N, L, 2]`, or the loss of the words at `[N, P]` places."""
         x = self.norm(self.words(tokens) + self.positions(torch.arange(tokens.shape[1])))
+        padding = (tokens == 0).to(x.dtype)[:, None, None, :] * MASKED_SCORE
         for layer in self.layers:
-            x = layer(x)
+            x = layer(x, padding)
         if labels is None or places is None:
             return self.dense(x)
         x = x.gather(1, places.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
@@ -109,6 +120,7 @@ class Bert(nn.Module):
 
 
 VOCABULARY = 30522
+MASKED_SCORE = -1e4
 MASKED_SHARE = 0.15
 
 
@@ -118,16 +130,17 @@ class VisionTransformer(nn.Module):
     def __init__(self, *, trains: bool) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, 768, 16, 16)
-        self.positions = nn.Parameter(torch.zeros(196, 768))
+        self.first, self.positions = nn.Parameter(torch.zeros(1, 1, 768)), nn.Parameter(torch.zeros(197, 768))
         self.layers = nn.ModuleList(Layer(768, 12, 0.1 if trains else 0.0) for _ in range(12))
         self.norm, self.head = nn.LayerNorm(768), nn.Linear(768, SUMMARY_CLASSES)
 
     def forward(self, images: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
         """Return scores `[N, 1000]`, or the loss."""
-        x = self.patches(images).flatten(2).transpose(1, 2) + self.positions
+        patches = self.patches(images).flatten(2).transpose(1, 2)
+        x = torch.cat([self.first.expand(len(images), -1, -1), patches], 1) + self.positions
         for layer in self.layers:
             x = layer(x)
-        scores = self.head(self.norm(x).mean(1))
+        scores = self.head(self.norm(x[:, 0]))
         return scores if labels is None else F.cross_entropy(scores, labels)
 
 

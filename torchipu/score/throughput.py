@@ -235,13 +235,13 @@ RUNS: dict[str, Run] = {
     "V003": _resnet("mk2", 16, 20, 10),
     "V004": _resnet("mk2", 64, 20, 3),
     "V007": _resnet("bow", 16, 22, 10),
-    "V010": _resnet("bow", 256, 20, 2),  # 10,240 samples of 256 replicas; micro-batch as V023
+    "V010": _resnet("bow-pod256", 256, 20, 2),  # 10,240 samples of 256 replicas; micro-batch as V023
     "V023": _resnet("bow", 16, 20, 6),  # 1,920 samples as V001
     "V026": _resnet("bow", 16, 22, 10),  # 3,520 samples as V007
     "V027": _resnet("bow", 16, 18, 57, 0.16),
     "V011": _bert("mk2", 512, 2, 192, memory=(0.2, 0.2, 0.25, 0.25), packed=True),
     "V013": _bert("mk2", 512, 2, 192, memory=(0.2, 0.2, 0.25, 0.25), packed=True),
-    "V015": _bert("mk2", 512, 2, 96, replicas=32, memory=(0.2, 0.2, 0.25, 0.25), packed=True),
+    "V015": _bert("pod128", 512, 2, 96, replicas=32, memory=(0.2, 0.2, 0.25, 0.25), packed=True),
     "V016": _bert("bow", 512, 3, 256, replicas=2, layers=(3,) * 8, memory=(0.3,) * 8, packed=True),
     "V017": _bert("bow", 512, 3, 96, replicas=8, layers=(3,) * 8, memory=(0.3,) * 8, packed=True),
     "V020": _bert("bow", 512, 3, 256, replicas=2, layers=(3,) * 8, memory=(0.3,) * 8, packed=True),
