@@ -17,7 +17,6 @@ from torchipu.partition.units import with_blocks
 from torchipu.step import InferenceStep, TrainStep
 from torchipu.target import lookup_target
 
-
 CAPTURES = 16
 """Captures that are kept: rows of one model follow each other."""
 
