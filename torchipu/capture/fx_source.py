@@ -24,7 +24,7 @@ FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in .*?(?:\n
 TORCH_ROOT = str(Path(torch.__file__).parent)
 OUR_ROOT = str(Path(__file__).parents[1])
 WITHIN_BLOCK = ".forward.__wrapped__.__self__"
-"""How Dynamo comes from a module at which a block begins to that module itself: `BlockForward` stands for its forward."""
+"""How Dynamo comes from a module at which a block begins to that module itself, whose forward is a `BlockForward`."""
 
 
 def block_of(node: Node) -> tuple[str, int | None] | None:
