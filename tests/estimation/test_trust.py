@@ -66,6 +66,8 @@ def test_kinds_that_were_not_looked_at_stay_as_they_are(tmp_path):
     file = tmp_path / "trust.csv"
     first, other = Judged("gemm", "IPU Model", 9, 0.1, 0.25, -0.05), Judged("conv", "IPU Model", 3, 0.5, 1.0, 0.0)
     write([first, other], file)
-    write([Judged("conv", "IPU Model", 3, 0.25, 1.0, 0.0)], file)
+    write([Judged("conv", "IPU Model", 3, 0.25, 1.0, 0.0)], file, unseen={first.kind, other.kind})
     assert read(file) == {"gemm": first, "conv": Judged("conv", "IPU Model", 3, 0.25, 1.0, 0.0)}
     assert read(tmp_path / "none.csv") == {}
+    write([other], file)
+    assert read(file) == {"conv": other}, "a kind that the score card has no more, or no row of, is gone"

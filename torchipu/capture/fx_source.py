@@ -23,6 +23,8 @@ from torchipu.ir.types import UNKNOWN_SOURCE, Source
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in .*?(?:\n\s*(?P<code>(?!\s*File ").+))?$', re.M)
 TORCH_ROOT = str(Path(torch.__file__).parent)
 OUR_ROOT = str(Path(__file__).parents[1])
+WITHIN_BLOCK = ".forward.__wrapped__.__self__"
+"""How Dynamo comes from a module at which a block begins to that module itself, whose forward is a `BlockForward`."""
 
 
 def block_of(node: Node) -> tuple[str, int | None] | None:
@@ -99,4 +101,4 @@ def _module_of(node: Node) -> str:
     path = next(reversed(stack.values()))[0]
     path = re.sub(r"^L\[[^\]]*\]", "", path)  # the local variable that holds the model
     path = re.sub(r"\[['\"]?([^'\"\]]+)['\"]?\]", r".\1", path)
-    return path.replace("._modules.", ".").removeprefix(".")
+    return path.replace("._modules.", ".").replace(WITHIN_BLOCK, "").removeprefix(".")

@@ -1,7 +1,7 @@
-"""Layers of a model that repeat: five of them are captured, and the others are written after those.
+"""Layers of a model that repeat: four of them are captured, and the others are written after those.
 
 A run of layers alike in a ``ModuleList`` or a ``Sequential`` is shortened while the model is captured, to its first two
-and its last three. `torchipu.capture.stamped_layers` writes the others into the graph, where these show how. Where
+and its last two. `torchipu.capture.stamped_layers` writes the others into the graph, where these show how. Where
 they do not, or the model does not run with fewer layers, all of it is captured.
 """
 

@@ -1,9 +1,8 @@
 """Writes layers into a graph that are like those that were captured.
 
-Of a run of units, each a layer or a few, the graph has the first two and the last three. The second and the third of
+Of a run of units, each a layer or a few, the graph has the first two and the last two. The second and the third of
 these have to be alike: the same ops, which read the same of their own unit, of the one before, of the one behind and of
-what is common. Then the ones between are further copies of the second. The first and the last may differ, and the last
-but one in what it reads of the last.
+what is common. Then the ones between are further copies of the second. The first and the last may differ.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import Leg, Role, Source
 from torchipu.optable.marks import CHECKPOINT_REGION
 
-FIRST, LAST = 2, 3
+FIRST, LAST = 2, 2
 """Units of a run that are captured, at its beginning and at its end."""
 TEMPLATE, NEXT = 1, 2
 """Which of them the others are copies of, and which has to be like it."""
@@ -90,7 +89,7 @@ def stamped(captured: Captured, run: Run) -> Captured | None:
     """Return a capture with all units of a run; None where those that were captured do not show what the others are.
 
     Args:
-        captured: With the first two and the last three units.
+        captured: With the first two and the last two units.
         run: All of them.
     """
     captured = _with_own_names(captured, run)

@@ -52,7 +52,8 @@ def print_scores(
     if page is not None:
         Path(page).write_text(page_of(scores, worst, _refits()), encoding="utf-8")
         if rows is None:
-            write_trust([judged for one in scores if (judged := judged_of(one)) is not None])
+            unseen = {kind.name for kind in KINDS} - {one.kind.name for one in scores}
+            write_trust([judged for one in scores if (judged := judged_of(one)) is not None], unseen=unseen)
     return scores
 
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -186,14 +186,16 @@ def _read(path: Path, changed: int) -> Mapping[str, Judged]:
         }
 
 
-def write(found: Sequence[Judged], path: Path = FILE) -> None:
-    """Write what the score card has found; kinds that it has not looked at stay as they are.
+def write(found: Sequence[Judged], path: Path = FILE, *, unseen: Container[str] = ()) -> None:
+    """Write what the score card has found; of what the file had, only kinds that were not looked at stay.
 
     Args:
         found: Kinds.
         path: File.
+        unseen: Kinds that the score card has, and that were not looked at.
     """
-    kept = {**read(path), **{one.kind: one for one in found}}
+    before = {name: one for name, one in read(path).items() if name in unseen}
+    kept = {**before, **{one.kind: one for one in found}}
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([item.name for item in fields(Judged)])

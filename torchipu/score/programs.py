@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Protocol
 
 import torch
 
 from torchipu.compiler import try_graph
 from torchipu.device.memory import tile_memory
-from torchipu.ir.graph import Graph
+from torchipu.estimation import workload as estimation
 from torchipu.options import Options, TensorLocation
 from torchipu.partition.units import with_blocks
 from torchipu.step import InferenceStep, TrainStep
 from torchipu.target import lookup_target
+
+CAPTURES = 16
+"""Captures that are kept: rows of one model follow each other."""
 
 
 class Workload(Protocol):
@@ -73,7 +76,7 @@ def outcome_of(workload: Workload, options: Frozen) -> Outcome:
     target = lookup_target(chosen.target)
     if options.tiles:
         target = replace(target, num_tiles=options.tiles)
-    graph = _captured(workload, replace(options, target="mk2", memory=(), tiles=0))
+    graph = _captured(workload).graph(chosen)
     if workload.blocks():
         graph = with_blocks(graph, workload.blocks())
     micro_batches = max(chosen.gradient_accumulation, chosen.device_iterations)
@@ -138,13 +141,14 @@ class Frozen:
         )
 
 
-@cache
-def _captured(workload: Workload, options: Frozen) -> Graph:
-    model = workload.model()
+@lru_cache(maxsize=CAPTURES)
+def _captured(workload: Workload) -> estimation.Workload:
+    """Return a workload that is captured once for all options; its weights have no values."""
+    with torch.device("meta"):
+        model = workload.model()
     optimiser = workload.optimiser(model)
-    if optimiser is None:
-        return InferenceStep(model, options.options()).graph_of(workload.inputs(), {})
-    return TrainStep(model, optimiser, options.options()).graph_of(workload.inputs(), {})
+    step = InferenceStep(model, None) if optimiser is None else TrainStep(model, optimiser, None)
+    return estimation.Workload(step, workload.inputs(), {})
 
 
 @dataclass(frozen=True)

@@ -297,7 +297,7 @@ WHY_NOT: dict[str, str] = {
     "SQuAD fine-tune": "its micro-batch is not stated",
     "MNIST": "the script's loader on the host bounds it",
     "CLIP": "which of CLIP's encoders it is, is not stated",
-    "Roformer": "no workload of this model is written yet",
+    "Roformer": "which of its sizes it is, is not stated; the rate of batch 356 is beyond the peak for the base one",
     "Wide&Deep": "the host's look-ups bound it; no workload is written yet",
     "VideoBERT": "no workload of this model is written yet",
 }
