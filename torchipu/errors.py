@@ -93,6 +93,10 @@ class PlacementError(IpuError):
     """An unknown block, a gap in the stages, or an IPU that the target does not have."""
 
 
+class ReportError(IpuError):
+    """A file of a report is damaged, empty, foreign or newer."""
+
+
 class ScheduleError(IpuError):
     """The schedule cannot be built or is not valid; ``detail`` holds the grid with an arrow at the fault."""
 

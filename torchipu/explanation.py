@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from collections import Counter
@@ -20,6 +21,7 @@ from torchipu.host.counting import holding, magnitudes_of
 from torchipu.host.statistics import format_statistics
 from torchipu.report import format_full
 from torchipu.report.captured import captured
+from torchipu.report.directory import write_directory
 from torchipu.report.recorder import Recorded, recording
 from torchipu.script import refuse_missing, run_script
 
@@ -51,6 +53,23 @@ class Explanation:
     eager_functions: list[str] = field(default_factory=list)
     statistics: str = ""
     error: BaseException | None = None
+
+    def report(self, directory: str | os.PathLike[str]) -> tuple[Path, ...]:
+        """Write a report of each program into a directory of its own: ``1-training``, ``2-inference`` ...
+
+        Args:
+            directory: Where to; it is made.
+
+        Returns:
+            These directories.
+
+        Raises:
+            OSError: The directory cannot be written.
+        """
+        return tuple(
+            write_directory(program.facts(), Path(directory) / f"{number}-{program.graph.name}").parent
+            for number, program in enumerate(self.programs, start=1)
+        )
 
     def text(self) -> str:
         """Return the findings for people, the programs last."""

@@ -14,6 +14,7 @@ from torch import nn
 import torchipu.poptorch.popart as popart
 from tests.poptorch.models import Classifier, batch, options, sgd
 from torchipu import poptorch
+from torchipu.report.database import read_database
 from torchipu.target import TARGETS
 
 X = batch(4)[0]
@@ -175,9 +176,9 @@ def test_profiles_go_to_the_folder_of_the_model(tmp_path: Path) -> None:
     model = Classifier()
     poptorch.trainingModel(model, options().modelName("mine").enableProfiling(tmp_path), sgd(model)).compile(*batch(4))
     assert sorted(path.parent.name for path in tmp_path.glob("*/profile.pop")) == ["inference", "mine"]
-    profile = json.loads((tmp_path / "mine" / "profile.pop").read_text(encoding="utf-8"))
-    assert profile["is_training"] is True
-    assert profile["cycles_per_update"] > 0
+    profile = read_database(tmp_path / "mine" / "profile.pop")
+    assert profile.figure("is_training") is True
+    assert profile.figure("cycles_per_update") > 0
 
 
 def test_the_environment_asks_for_a_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,20 @@ def make_parser() -> argparse.ArgumentParser:
     explain.add_argument("arguments", nargs=argparse.REMAINDER, help="handed on to the script")
     explain.set_defaults(run=run_explain)
 
+    report = commands.add_parser(
+        "report",
+        help="write reports of the programs of a script, or show reports that were written",
+        description="Run a script and write a report of each program that it compiles for the IPU; or show those of a "
+        "directory, or of one profile.pop. A report is a directory with profile.pop (a SQLite database), trace.json.gz "
+        "(for ui.perfetto.dev) and summary.json.",
+    )
+    report.add_argument(
+        "--output", metavar="DIRECTORY", help="where reports of a script go; report/NAME OF THE SCRIPT without it",
+    )
+    report.add_argument("subject", metavar="script.py|directory")
+    report.add_argument("arguments", nargs=argparse.REMAINDER, help="handed on to the script")
+    report.set_defaults(run=run_report)
+
     check = commands.add_parser(
         "check",
         help="run the device programs of a script on a machine of emulated IPUs, beside the host",
@@ -110,6 +124,18 @@ def run_explain(flags: argparse.Namespace) -> int:
         return 2
     print(explanation.text())
     return 1 if explanation.error is not None else 0
+
+
+def run_report(flags: argparse.Namespace) -> int:
+    """Run ``torchipu report``; 1 when the run ended early or compiled nothing, 2 when there is nothing to show."""
+    from torchipu.cli.report import print_reports
+    from torchipu.errors import ReportError
+
+    try:
+        return print_reports(flags.subject, flags.arguments, flags.output)
+    except (OSError, ReportError) as error:
+        print(f"torchipu report: {error}", file=sys.stderr)
+        return 2
 
 
 def run_check(flags: argparse.Namespace) -> int:

@@ -7,16 +7,41 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
+from torchipu.device.cost import Cost
 from torchipu.ir.graph import Graph
+from torchipu.ir.program import Executable
+from torchipu.options import Options
+from torchipu.report.facts.gather import Facts, facts_of
 from torchipu.report.profile import Profile
+from torchipu.target import Target
 
 
-class HasGraph(Protocol):
+class HasProgram(Protocol):
     """What the result of a compilation offers here."""
 
     @property
     def graph(self) -> Graph:
         """The graph after all passes."""
+        ...
+
+    @property
+    def executable(self) -> Executable:
+        """The device program with addresses."""
+        ...
+
+    @property
+    def cost(self) -> Cost:
+        """Its cycles."""
+        ...
+
+    @property
+    def target(self) -> Target:
+        """The machine, less the tiles that are set apart for transfers."""
+        ...
+
+    @property
+    def options(self) -> Options:
+        """As given."""
         ...
 
 
@@ -26,20 +51,30 @@ class Recorded:
 
     Attributes:
         profile: Its modelled cycles and memory.
-        graph: What it computes, placed.
+        program: What was compiled.
     """
 
     profile: Profile
-    graph: Graph
+    program: HasProgram
+
+    @property
+    def graph(self) -> Graph:
+        """What it computes, placed."""
+        return self.program.graph
+
+    def facts(self) -> Facts:
+        """Return what a report tells of it."""
+        made = self.program
+        return facts_of(made.graph.name, made.executable, made.cost, made.target, made.options, self.profile)
 
 
 _LISTENERS: list[list[Recorded]] = []
 
 
-def record(profile: Profile, compiled: HasGraph) -> None:
+def record(profile: Profile, compiled: HasProgram) -> None:
     """Note that a program was compiled; without a listener nothing is kept."""
     for heard in _LISTENERS:
-        heard.append(Recorded(profile, compiled.graph))
+        heard.append(Recorded(profile, compiled))
 
 
 @contextmanager

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +34,8 @@ from torchipu.optable.random_streams import Seeding
 from torchipu.options import Options
 from torchipu.parts.program import Piece
 from torchipu.report import Profile, format_numerics, profile_of
-from torchipu.report.recorder import record
+from torchipu.report.directory import write_directory
+from torchipu.report.recorder import Recorded, record
 from torchipu.step import watching
 from torchipu.step.in_common import described
 from torchipu.step.in_parts import InParts
@@ -266,6 +269,21 @@ class ProgramStep(ReplicatedStep, PartedStep):
         if not self.options.statistics or not self._bound.has_run:
             return profile
         return dataclasses.replace(profile, statistics=format_numerics(self.statistics, self.used_loss_scale))
+
+    def report(self, directory: str | os.PathLike[str]) -> Path:
+        """Write what the last compilation takes of the machine: ``profile.pop``, ``trace.json.gz``, ``summary.json``.
+
+        Args:
+            directory: Where to; it is made.
+
+        Returns:
+            ``profile.pop``, a SQLite database; ``torchipu report DIRECTORY`` shows it.
+
+        Raises:
+            OptionsError: Nothing was compiled yet.
+            OSError: The directory cannot be written; what was there is as before.
+        """
+        return write_directory(Recorded(self.profile, self.compiled).facts(), Path(directory))
 
     @property
     def statistics(self) -> tuple[TensorStatistics, ...]:

@@ -193,9 +193,11 @@ class _Clock:
             self.exposed[ipu] += cycles - usual
             label = call.function if call.micro_batch is None else f"{call.function}{call.micro_batch}"
             if again:
-                self.spans[ipu].append(Span(f"{label}.{RECOMPUTE}", begin, begin + again))
+                self.spans[ipu].append(
+                    Span(f"{label}.{RECOMPUTE}", begin, begin + again, call.function, call.micro_batch),
+                )
             if cycles > again:
-                self.spans[ipu].append(Span(label, begin + again, begin + cycles))
+                self.spans[ipu].append(Span(label, begin + again, begin + cycles, call.function, call.micro_batch))
             self.runs[ipu][call.function] = self.runs[ipu].get(call.function, 0) + 1
             begin += cycles
         return begin - start

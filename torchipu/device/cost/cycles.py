@@ -178,37 +178,20 @@ def _walk(program: Program, target: Target, functions: Mapping[str, Program], co
             _walk(body, target, functions, count, times * repeats)
         case Call(function=function):
             _walk(functions[function], target, functions, count, times)
-        case Sync(scope=scope):
-            count.sync = sync_cycles(target, scope)
-            count.add("sync", count.sync, times)
-        case Copy():
-            category, cycles = copy_cycles(program, target)
-            count.exchange += cycles if category == "exchange" else 0
-            count.add(category, cycles, times)
-        case Gather(max_tile_bytes=busiest, fragments=fragments):
-            cycles = exchange_cycles(target, busiest, fragments)
-            count.exchange += cycles
-            count.add("exchange", cycles, times)
         case Execute(compute_set=compute_set):
-            # Groups of one compute set share the tiles: the slowest vertex counts.
-            compute = max((group.cycles for group in compute_set.groups), default=0)
+            _, compute = leaf_cycles(program, target, count.ipus_per_replica)
             count.add("compute", compute, times)
             count.close(compute_set, compute, times)
         case If(op=op) | RepeatWhile(op=op):
             _walk_choice(program, target, functions, count, times, op)
-        case HostCopy(stream=stream, variable=variable, overlap=overlap):
-            move = streaming_cycles if stream.startswith(REMOTE_PREFIX) else host_cycles
-            cycles = move(target, variable.device_bytes)
-            if overlap == "none":
-                count.add("host", cycles, times)
-            else:
-                count.overlapped[overlap] = count.overlapped.get(overlap, 0) + cycles * times
-        case AllReduce(variables=variables, replicas=replicas, kind=kind):
-            total_bytes = sum(variable.device_bytes for variable in variables)
-            cycles = collective_cycles(target, kind, total_bytes, replicas, count.ipus_per_replica)
-            count.add("all-reduce", cycles, times)
+        case HostCopy(overlap=overlap) if overlap != "none":
+            _, cycles = leaf_cycles(program, target, count.ipus_per_replica)
+            count.overlapped[overlap] = count.overlapped.get(overlap, 0) + cycles * times
         case _:
-            raise TypeError(f"{type(program).__name__} inside a function")
+            category, cycles = leaf_cycles(program, target, count.ipus_per_replica)
+            count.sync = cycles if category == "sync" else count.sync
+            count.exchange += cycles if category == "exchange" else 0
+            count.add(category, cycles, times)
 
 
 def _walk_choice(
@@ -227,6 +210,36 @@ def _walk_choice(
             count.join(part)
     once = [cycles // max(1, times) for cycles in spent]
     count.choices.append(Choice(op, (sum(once),) if isinstance(program, RepeatWhile) else tuple(once), times))
+
+
+def leaf_cycles(leaf: Program, target: Target, ipus_per_replica: int = 1) -> tuple[str, int]:
+    """Return the category and the cycles of one run of a program that holds no others.
+
+    Args:
+        leaf: The program.
+        target: The machine.
+        ipus_per_replica: IPUs of each of the replicas that add up gradients.
+
+    Raises:
+        TypeError: It holds others, or belongs at the top.
+    """
+    match leaf:
+        case Sync(scope=scope):
+            return "sync", sync_cycles(target, scope)
+        case Copy():
+            return copy_cycles(leaf, target)
+        case Gather(max_tile_bytes=busiest, fragments=fragments):
+            return "exchange", exchange_cycles(target, busiest, fragments)
+        case Execute(compute_set=compute_set):
+            # Groups of one compute set share the tiles: the slowest vertex counts.
+            return "compute", max((group.cycles for group in compute_set.groups), default=0)
+        case HostCopy(stream=stream, variable=variable):
+            move = streaming_cycles if stream.startswith(REMOTE_PREFIX) else host_cycles
+            return "host", move(target, variable.device_bytes)
+        case AllReduce(variables=variables, replicas=replicas, kind=kind):
+            total_bytes = sum(variable.device_bytes for variable in variables)
+            return "all-reduce", collective_cycles(target, kind, total_bytes, replicas, ipus_per_replica)
+    raise TypeError(f"{type(leaf).__name__} inside a function")
 
 
 def copy_cycles(copy: Copy, target: Target) -> tuple[str, int]:

@@ -24,11 +24,15 @@ class Span:
             backward that is spent on computing forward ops again; ``link`` for copies from and to other IPUs.
         begin: First cycle.
         end: Cycle after the last.
+        function: The function of the program that runs; empty for copies.
+        micro_batch: Of which micro-batch; None for what is done once.
     """
 
     action: str
     begin: int
     end: int
+    function: str = ""
+    micro_batch: int | None = None
 
     @property
     def kind(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,29 +39,41 @@ class TileMemory:
     largest: tuple[tuple[str, int], ...]
 
 
-@dataclass(slots=True)
-class _Held:
-    """Bytes by tile of one IPU that are held now, outside interleaved memory and in it."""
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """What the tiles of an IPU hold while a superstep runs on it.
 
+    Attributes:
+        ipu: The IPU.
+        time: The superstep; 0 before the first.
+        moment: What runs; None before the first superstep.
+        ordinary: ``[num_tiles]`` bytes outside interleaved memory.
+        interleaved: ``[num_tiles]`` bytes in it.
+        region: Address at which interleaved memory begins.
+    """
+
+    ipu: int
+    time: int
+    moment: Moment | None
     ordinary: TileBytes
     interleaved: TileBytes
+    region: int
 
-    def with_temporaries(self, ordinary: TileBytes | int, interleaved: TileBytes | int) -> _Held:
-        return _Held(self.ordinary + ordinary, self.interleaved + interleaved)
+    @property
+    def filled(self) -> TileBytes:
+        """``[num_tiles]`` bytes up to which tiles are filled.
 
-    def filled(self, begin: int) -> TileBytes:
-        """Return up to where tiles are filled whose interleaved memory begins at an address.
-
-        Everything else lies below, as far as there is room. What there is too much of lies behind, so that a gap is
-        left only where there is less.
+        Everything else lies below interleaved memory, as far as there is room. What there is too much of lies behind,
+        so that a gap is left only where there is less.
         """
-        below = np.where(self.interleaved > 0, np.maximum(self.ordinary, begin), self.ordinary)
+        below = np.where(self.interleaved > 0, np.maximum(self.ordinary, self.region), self.ordinary)
         filled: TileBytes = below + self.interleaved
         return filled
 
-    def occupied(self) -> int:
-        """Return the bytes in use on the tile that has the most."""
-        return int((self.ordinary + self.interleaved).max())
+    @property
+    def occupied(self) -> TileBytes:
+        """``[num_tiles]`` bytes in use."""
+        return self.ordinary + self.interleaved
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +82,37 @@ class _Peak:
 
     total: int
     tile: int
-    time: int = 0
-    moment: Moment | None = None
-    interleaved: int = 0
-    ordinary: int = 0
+    time: int
+    moment: Moment | None
+    interleaved: int
+    ordinary: int
 
 
 def peaks(liveness: Liveness, shares: Shares, always: Always) -> tuple[TileMemory, ...]:
     """Return the fullest tile of each IPU.
+
+    Args:
+        liveness: Of the program.
+        shares: Of its variables.
+        always: What tiles hold all the time.
+    """
+    best: dict[int, _Peak] = {}
+    occupied: dict[int, int] = {}
+    for now in occupancies(liveness, shares, always):
+        filled = now.filled
+        tile = int(filled.argmax())
+        if now.ipu not in best or int(filled[tile]) > best[now.ipu].total:
+            best[now.ipu] = _Peak(
+                int(filled[tile]), tile, now.time, now.moment, int(now.interleaved[tile]), int(now.ordinary[tile]),
+            )
+        occupied[now.ipu] = max(occupied.get(now.ipu, 0), int(now.occupied.max()))
+    return tuple(_described(ipu, best[ipu], occupied[ipu], liveness, shares, always) for ipu in sorted(best))
+
+
+def occupancies(liveness: Liveness, shares: Shares, always: Always) -> Iterator[Occupancy]:
+    """Yield what the tiles of each IPU hold before the first superstep, then at each superstep of vertices.
+
+    The arrays are valid until the next one is asked for.
 
     Args:
         liveness: Of the program.
@@ -93,46 +129,26 @@ def peaks(liveness: Liveness, shares: Shares, always: Always) -> tuple[TileMemor
     for moment in liveness.trace.moments:
         moments.setdefault(moment.time, []).append(moment)
     region = always.target.code_region_bytes
-    held = [
-        _Held(total_of(ordinary), total_of(interleaved))
-        for ordinary, interleaved in zip(always.ordinary, always.interleaved, strict=True)
-    ]
-    best = [_peak(one, region, 0, None) for one in held]
-    occupied = [one.occupied() for one in held]
-    is_interleaved = liveness.trace.interleaved
+    ordinary = [total_of(held) for held in always.ordinary]
+    interleaved = [total_of(held) for held in always.interleaved]
+    for ipu, (here, there) in enumerate(zip(ordinary, interleaved, strict=True)):
+        yield Occupancy(ipu, 0, None, here, there, region)
+
+    def add(variable: Variable, sign: int) -> None:
+        held = interleaved if variable in liveness.trace.interleaved else ordinary
+        held[variable.ipu] += sign * shares.of(variable)
+
     for time in range(1, liveness.trace.time + 1):
         for variable in begins.get(time, ()):
-            _add(held, variable, shares, 1, variable in is_interleaved)
+            add(variable, 1)
         for moment in moments.get(time, ()):
-            needed = moment.group.temporary_bytes
-            now = held[moment.ipu]
+            here, there, needed = ordinary[moment.ipu], interleaved[moment.ipu], moment.group.temporary_bytes
             if needed:
                 on_tiles, partials = shares.on_tiles_of(moment.group), moment.group.partial_bytes
-                now = now.with_temporaries(on_tiles * (needed - partials), on_tiles * partials)
-            found = _peak(now, region, time, moment)
-            if found.total > best[moment.ipu].total:
-                best[moment.ipu] = found
-            occupied[moment.ipu] = max(occupied[moment.ipu], now.occupied())
+                here, there = here + on_tiles * (needed - partials), there + on_tiles * partials
+            yield Occupancy(moment.ipu, time, moment, here, there, region)
         for variable in ends.get(time, ()):
-            _add(held, variable, shares, -1, variable in is_interleaved)
-    return tuple(
-        _described(ipu, found, most, liveness, shares, always)
-        for ipu, (found, most) in enumerate(zip(best, occupied, strict=True))
-    )
-
-
-def _add(held: list[_Held], variable: Variable, shares: Shares, sign: int, is_interleaved: bool) -> None:
-    here = held[variable.ipu]
-    if is_interleaved:
-        here.interleaved += sign * shares.of(variable)
-    else:
-        here.ordinary += sign * shares.of(variable)
-
-
-def _peak(held: _Held, region: int, time: int, moment: Moment | None) -> _Peak:
-    filled = held.filled(region)
-    tile = int(filled.argmax())
-    return _Peak(int(filled[tile]), tile, time, moment, int(held.interleaved[tile]), int(held.ordinary[tile]))
+            add(variable, -1)
 
 
 def _described(

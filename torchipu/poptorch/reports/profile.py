@@ -9,14 +9,14 @@ from torchipu.poptorch._logging import logger
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.options.engine import engine_options, is_on
 from torchipu.poptorch.reports.debug_file import write_debug_file
-from torchipu.report.figures import Figures
-from torchipu.report.json import write_json
+from torchipu.report import Profile
+from torchipu.report.directory import write_directory
 from torchipu.report.numerics import write_numerics
+from torchipu.report.recorder import Recorded
 from torchipu.step.base import ProgramStep
 
 REPORT_SWITCHES = ("autoReport.all", "autoReport.outputGraphProfile", "autoReport.outputExecutionProfile")
 """Any of these has the profile written; the others of ``autoReport`` choose parts of PopVision's own files."""
-REPORT_NAME = "profile.pop"
 
 
 def report_folder(options: Options, *, is_training: bool) -> Path | None:
@@ -33,11 +33,12 @@ def report_folder(options: Options, *, is_training: bool) -> Path | None:
     return Path(engine.get("autoReport.directory", ".")) / name
 
 
-def write_report(profile: Figures, compiled: Compiled, options: Options, *, is_training: bool) -> Path | None:
+def write_report(profile: Profile, compiled: Compiled, options: Options, *, is_training: bool) -> Path | None:
     """Write the profile of a program where the options of the engine ask for one.
 
-    The file is JSON, as ``torchipu report`` reads it: PopVision's own format is not public. ``debug.cbor`` beside it
-    says where each op was written.
+    The file is a SQLite database of this package's own, as ``torchipu report`` reads it: PopVision's format is not
+    public. Beside it lie the trace of an iteration, a summary, and ``debug.cbor``, which says where each op was
+    written.
 
     Args:
         profile: Of the program.
@@ -51,8 +52,7 @@ def write_report(profile: Figures, compiled: Compiled, options: Options, *, is_t
     folder = report_folder(options, is_training=is_training)
     if folder is None:
         return None
-    path = folder / REPORT_NAME
-    write_json(profile, path)
+    path = write_directory(Recorded(profile, compiled).facts(), folder)
     write_debug_file(compiled, folder, options._source_location_excludes)
     logger.info("Wrote the profile of the program to %s", path)
     return path

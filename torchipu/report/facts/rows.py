@@ -1,0 +1,311 @@
+"""The tables of a report, a class for the rows of each. ``profile.pop`` has a table with these columns for each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Fact(NamedTuple):
+    """A number or a word about the whole program.
+
+    Attributes:
+        name: Such as ``cycles_per_update``.
+        value: As JSON.
+        unit: ``cycles``, ``B``, ``samples/s`` ... or nothing.
+        confidence: ``measured``, ``modelled``, ``estimate``, or ``exact`` for what is no prediction.
+    """
+
+    name: str
+    value: str
+    unit: str
+    confidence: str
+
+
+class Operation(NamedTuple):
+    """An op, over all runs of an iteration.
+
+    Attributes:
+        number: From 0, in the order in which the program first reaches them.
+        name: Of its first result.
+        kind: Of its record; ``generic`` without one.
+        target: ATen overload.
+        leg: ``forward``, ``backward`` or ``update``.
+        block: Block of the user.
+        ipu: Where it runs.
+        stage: Pipeline stage.
+        module: Path of the module whose forward held it.
+        file: Of the user's line; empty where unknown.
+        line: From 1; 0 where unknown.
+        code: The line's text.
+        result: Element type and sizes of the first result.
+        flops: Two for each multiplication of a product, one for each element that other arithmetic computes.
+        runs: Of the op.
+        cycles: All of the op: compute, exchange and sync.
+        compute: Cycles.
+        exchange: Cycles.
+        sync: Cycles.
+        exchanged_bytes: That its exchanges move.
+        code_bytes: Of its codelets, on a tile.
+        is_recomputed: Whether the backward runs it again.
+        confidence: ``modelled``, or ``estimate`` where the op has no record.
+    """
+
+    number: int
+    name: str
+    kind: str
+    target: str
+    leg: str
+    block: str
+    ipu: int
+    stage: int
+    module: str
+    file: str
+    line: int
+    code: str
+    result: str
+    flops: int
+    runs: int
+    cycles: int
+    compute: int
+    exchange: int
+    sync: int
+    exchanged_bytes: int
+    code_bytes: int
+    is_recomputed: bool
+    confidence: str
+
+
+class Function(NamedTuple):
+    """A function of the program.
+
+    Attributes:
+        name: ``0F`` is the forward of stage 0.
+        cycles: Of one run.
+        runs: In an iteration.
+        recompute: Cycles among those of one run that compute forward ops again.
+    """
+
+    name: str
+    cycles: int
+    runs: int
+    recompute: int
+
+
+class Step(NamedTuple):
+    """A superstep of a function, or a part of it.
+
+    Attributes:
+        function: Where it is.
+        number: From 0, in order.
+        category: ``compute``, ``exchange``, ``sync``, ``link``, ``all-reduce`` or ``host``.
+        name: Compute set, stream or kind.
+        operation: Number of the op; -1 for none.
+        begin: Cycle from the begin of the function.
+        cycles: Of one run.
+        runs: In one run of the function.
+        overlaps: Whether it runs beside the others.
+        exchanged_bytes: That it moves in one run.
+        vertices: That run.
+        codelets: Their names.
+        tile_balance: Mean of the cycles of all tiles over those of the slowest, 0 to 1.
+    """
+
+    function: str
+    number: int
+    category: str
+    name: str
+    operation: int
+    begin: int
+    cycles: int
+    runs: int
+    overlaps: bool
+    exchanged_bytes: int
+    vertices: int
+    codelets: str
+    tile_balance: float
+
+
+class Run(NamedTuple):
+    """A run of a function in an iteration.
+
+    Attributes:
+        number: From 0.
+        ipu: Where it runs.
+        function: Which one; empty for what is no function, such as copies between IPUs.
+        action: Such as ``0F3``.
+        micro_batch: From 0; -1 for none.
+        kind: ``forward``, ``backward``, ``all-reduce``, ``scaling``, ``update``, ``link`` or ``transfer``.
+        begin: Cycle.
+        end: Cycle after the last.
+        recompute: Cycles from its begin on that compute forward ops again.
+    """
+
+    number: int
+    ipu: int
+    function: str
+    action: str
+    micro_batch: int
+    kind: str
+    begin: int
+    end: int
+    recompute: int
+
+
+class Variable(NamedTuple):
+    """A variable of the program.
+
+    Attributes:
+        number: From 0.
+        name: As in the program's text.
+        ipu: Whose tiles hold it.
+        dtype: Element type.
+        shape: Sizes, with commas.
+        role: What it is to the model.
+        bytes: Of all copies on all tiles.
+        depth: Copies.
+        always: Whether it is held all the time.
+        off_chip: Whether it lies in Streaming Memory.
+        begin: First superstep of liveness that holds it.
+        end: The last.
+        address: In each of its tiles.
+        address_end: Byte after its last.
+        operation: Number of the op that makes it; -1 for none.
+    """
+
+    number: int
+    name: str
+    ipu: int
+    dtype: str
+    shape: str
+    role: str
+    bytes: int
+    depth: int
+    always: bool
+    off_chip: bool
+    begin: int
+    end: int
+    address: int
+    address_end: int
+    operation: int
+
+
+class Share(NamedTuple):
+    """Bytes of a variable on some tiles that follow each other.
+
+    Attributes:
+        variable: Its number.
+        first_tile: The first of them.
+        end_tile: The tile after the last.
+        bytes: On each.
+    """
+
+    variable: int
+    first_tile: int
+    end_tile: int
+    bytes: int
+
+
+class Tile(NamedTuple):
+    """A tile at its own peak.
+
+    Attributes:
+        ipu: Its IPU.
+        tile: Its number.
+        including_gaps: Bytes up to which it is filled.
+        excluding_gaps: Bytes in use.
+        always: Bytes that are held all the time.
+        step: Superstep of liveness at the peak; 0 where nothing passing is held.
+    """
+
+    ipu: int
+    tile: int
+    including_gaps: int
+    excluding_gaps: int
+    always: int
+    step: int
+
+
+class TileCategory(NamedTuple):
+    """Bytes of a tile at its peak by what they are for.
+
+    Attributes:
+        ipu: Its IPU.
+        tile: Its number.
+        category: ``weights``, ``code`` ...; ``gap`` for what lies unused.
+        bytes: More than 0.
+    """
+
+    ipu: int
+    tile: int
+    category: str
+    bytes: int
+
+
+class LiveStep(NamedTuple):
+    """A superstep of liveness.
+
+    Attributes:
+        step: Its number; the same on all IPUs.
+        ipu: Where vertices run.
+        function: In which function.
+        name: Compute set.
+        operation: Number of the op; -1 for none.
+        live_bytes: On all tiles, of what is not held all the time.
+        fullest_bytes: How far the fullest tile is filled.
+    """
+
+    step: int
+    ipu: int
+    function: str
+    name: str
+    operation: int
+    live_bytes: int
+    fullest_bytes: int
+
+
+class Setting(NamedTuple):
+    """An option or a fact of the environment.
+
+    Attributes:
+        kind: ``options`` or ``environment``.
+        name: Of the option.
+        value: As text.
+        usual: The default; the same text where it is not changed.
+    """
+
+    kind: str
+    name: str
+    value: str
+    usual: str
+
+
+class Advice(NamedTuple):
+    """What would make a program better.
+
+    Attributes:
+        number: From 0, what gains most first.
+        rule: Short name of what was found.
+        finding: What was found, with figures.
+        remedy: What to do.
+        option: What to set, as it is written; empty where no option does it.
+        gain: What the model predicts of it; empty where it was not tried.
+        file: Of the user's line; empty where there is none.
+        line: From 1; 0 where there is none.
+    """
+
+    number: int
+    rule: str
+    finding: str
+    remedy: str
+    option: str
+    gain: str
+    file: str
+    line: int
+
+
+TABLES: dict[str, type[NamedTuple]] = {
+    "facts": Fact, "operations": Operation, "functions": Function, "steps": Step, "runs": Run, "variables": Variable,
+    "shares": Share, "tiles": Tile, "tile_categories": TileCategory, "liveness": LiveStep, "settings": Setting,
+    "advice": Advice,
+}
+"""Rows by table."""
