@@ -18,7 +18,10 @@ from torch.distributed.elastic.multiprocessing import LogsDest, LogsSpecs
 
 CHUNK_BYTES = 1 << 16
 PATIENCE_SECONDS = 0.2
-"""How long the beginning of a line, such as a prompt or a progress bar, waits for its end before it is shown."""
+"""How long the beginning of a line, such as a prompt or a progress bar, waits for its end before it is shown, while no
+instance writes anything."""
+MOST_PATIENCE_SECONDS = 2.0
+"""The same while others write: on a busy machine an instance may pause within a line, which should stay whole."""
 KEPT_LINES = 20
 STREAMS = ("stdout", "stderr")
 
@@ -145,16 +148,19 @@ class Output(LogsSpecs):
 
     # ------------------------------------------------------------------ forwarding
     def _forward(self) -> None:
+        quiet_since = time.monotonic()
         while not self._ends.is_set():
             ready = self._selector.select(timeout=PATIENCE_SECONDS / 2)
             now = time.monotonic()
+            quiet_since = now if ready else quiet_since
+            patience = PATIENCE_SECONDS if now - quiet_since > PATIENCE_SECONDS else MOST_PATIENCE_SECONDS
             with self._lock:
                 for key, _ in ready:
                     stream = self._streams.get(key.fd)
                     if stream is not None:
                         self._read(stream)
                 for stream in self._streams.values():
-                    if stream.partial and now - stream.since > PATIENCE_SECONDS:
+                    if stream.partial and now - stream.since > patience:
                         self._show_partial(stream)
 
     def _read(self, stream: _Stream) -> bool:
