@@ -9,7 +9,7 @@ import pytest
 
 from torchipu.device.convolutions.axes import input_axis, output_axis, shares_of
 from torchipu.device.convolutions.plan import plan_convolution
-from torchipu.device.convolutions.sets import INPUT, OUTPUT, WEIGHT, Pass, planned
+from torchipu.device.convolutions.sets import INPUT, OUTPUT, WEIGHT, Pass, convolution_sets, planned
 from torchipu.device.convolutions.vertices import pointwise_cycles
 from torchipu.device.matrix_unit import amp_cycles
 from torchipu.ir.graph import Op
@@ -89,6 +89,18 @@ def test_less_memory_than_a_plan_needs_is_a_cliff():
     assert not roomy.excess_bytes
     assert tight.temporary_bytes < roomy.temporary_bytes
     assert 10 < tight.cycles / roomy.cycles < 40
+
+
+def test_an_image_whose_windows_become_channels_lies_beside_what_tiles_receive_of_it():
+    """Four channels by three columns are 12 channels, and a panel has 16: four bytes of each, on 1,216 tiles."""
+    v = Volume(1, 1, 4, 4, (1, 1024, 768), (1, 1024, 768), (1, 3, 3), (1, 1, 1), (0, 1, 1), (1, 1, 1))
+    folded, plain = (plan(OUTPUT, v, MK1, DType.FLOAT, available_memory=part).plan for part in (0.3, 0.2))
+    assert (folded.sizes["input_group"], plain.sizes["input_group"]) == (16, 8)
+    assert folded.expanded_bytes == -(-1024 * 768 * 16 * 4 // 1216)
+    assert plain.expanded_bytes == 0
+    op = Op("convolution", (), (), {"available_memory": 0.3})
+    multiplied = convolution_sets(Pass(OUTPUT, v), op, MK1, DType.FLOAT)[0]
+    assert multiplied.temporary_bytes == folded.temporary_bytes - folded.partial_bytes + folded.expanded_bytes
 
 
 def test_channels_are_taken_in_parts_before_that():

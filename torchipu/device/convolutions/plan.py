@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,6 +92,8 @@ class Plan:
         received_bytes: What the busiest tile waits for in one part; see `TILES_OF_A_BUS`.
         temporary_bytes: Of one part.
         partial_bytes: Those of them that partials take.
+        expanded_bytes: Of the image on a tile where windows are laid out as channels before it is cut up: it is held
+            beside what tiles receive of it, and the budget leaves it out.
         results: Of a tile in all.
         excess_bytes: By how much its temporary values exceed what they may use.
         cycles: Of all parts.
@@ -105,6 +108,7 @@ class Plan:
     received_bytes: int
     temporary_bytes: int
     partial_bytes: int
+    expanded_bytes: int
     results: int
     excess_bytes: int
     cycles: int
@@ -328,6 +332,16 @@ class _Tiles:
             return self.input_bytes * per_byte + self.target.sync_cycles
         return 0.0
 
+    def expanded_bytes(self) -> int:
+        """Of the image with windows as channels, spread over all tiles; poplibs planner, ipu_hardware.md 3.1."""
+        problem, way = self.problem, self.way
+        if not any(way.folded):
+            return 0
+        image = zip(problem.axes, way.folded, strict=True)
+        places = prod(axis.outputs if is_folded else axis.inputs for axis, is_folded in image)
+        channels = _channel_groups(problem, way)[0] * way.input_group * (problem.groups // way.together)
+        return ceil_div(problem.batch * places * channels * problem.settings.element_bytes, self.target.num_tiles)
+
     def reduced(self) -> Any:
         """Cycles to add up partials of several tiles, of all parts."""
         split, workers = self.channels["input_split"], self.target.num_workers
@@ -351,5 +365,5 @@ class _Tiles:
         return Plan(
             way.method, way.together, (by["group_split"], of(self.field_split), by["output_split"], by["input_split"]),
             way.output_parts, way.input_parts, sizes, of(self.received_bytes()), of(self.temporary_bytes()),
-            of(self.partial_bytes()), of(self.results) * way.output_parts, excess, cycles,
+            of(self.partial_bytes()), self.expanded_bytes(), of(self.results) * way.output_parts, excess, cycles,
         )

@@ -187,7 +187,8 @@ def convolution_sets(
     sets = [*_regrouped(one, target, dtype), Vertices(
         CODELETS[plan.method], vertices, lambda count: sizes, gathered_bytes=plan.received_bytes,
         fragments=2 * plan.sizes["groups"], partial_bytes=partial_bytes,
-        temporary_bytes=plan.temporary_bytes - plan.partial_bytes + partial_bytes, max_tiles=vertices, repeats=repeats,
+        temporary_bytes=plan.expanded_bytes + plan.temporary_bytes - plan.partial_bytes + partial_bytes,
+        max_tiles=vertices, repeats=repeats,
         tiling=None if describe is None else partial(multiply, describe, cut),
     )]
     split = plan.splits[3]
