@@ -68,7 +68,8 @@ def pipelined() -> torchipu.TrainStep:
 
 def with_io_tiles() -> torchipu.TrainStep:
     return trained(
-        Plain(), torch.randn(8, 1, 8, 8), torch.randint(3, (8,)), gradient_accumulation=2, io_tiles=32, overlap_inputs="accumulation_loop",
+        Plain(), torch.randn(8, 1, 8, 8), torch.randint(3, (8,)), gradient_accumulation=2, io_tiles=32,
+        overlap_inputs="accumulation_loop",
     )
 
 
