@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from torchipu.ir.graph import Graph
+from torchipu.options import Options
 from torchipu.report.profile import Profile
 
 
@@ -19,6 +20,11 @@ class HasGraph(Protocol):
         """The graph after all passes."""
         ...
 
+    @property
+    def options(self) -> Options:
+        """What it was compiled for."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
@@ -27,19 +33,23 @@ class Recorded:
     Attributes:
         profile: Its modelled cycles and memory.
         graph: What it computes, placed.
+        options: What for.
+        is_step: Whether it is a whole step, with its replicas, micro-batches and update, such as those of Lightning.
     """
 
     profile: Profile
     graph: Graph
+    options: Options
+    is_step: bool = False
 
 
 _LISTENERS: list[list[Recorded]] = []
 
 
-def record(profile: Profile, compiled: HasGraph) -> None:
+def record(profile: Profile, compiled: HasGraph, *, is_step: bool = False) -> None:
     """Note that a program was compiled; without a listener nothing is kept."""
     for heard in _LISTENERS:
-        heard.append(Recorded(profile, compiled.graph))
+        heard.append(Recorded(profile, compiled.graph, compiled.options, is_step))
 
 
 @contextmanager
