@@ -62,6 +62,35 @@ torchipu.InferenceStep(Chosen())(x)
 """
 
 
+CHOSEN_OF_COMPILE = MODEL + """
+class Chosen(nn.Module):
+    def forward(self, x):
+        return x[x > 0].sum()
+
+torch.compile(Chosen(), backend="ipu")(x)
+"""
+TRAINER = MODEL + """
+import lightning as L
+
+class Module(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = Classifier()
+
+    def training_step(self, batch, number):
+        return self.model(*batch)[1]
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+rows = torch.utils.data.TensorDataset(torch.randn(32, 6), torch.randint(0, 3, (32,)))
+L.Trainer(
+    accelerator="ipu", devices=2, accumulate_grad_batches=2, max_epochs=1, logger=False, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False,
+).fit(Module(), torch.utils.data.DataLoader(rows, batch_size=8))
+"""
+
+
 @pytest.fixture
 def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     def call(script: str, *arguments: str) -> tuple[int, str]:
@@ -104,6 +133,33 @@ def test_torch_compile_has_no_replicas(run):
     status, text = run(COMPILED, "--replicas", "2")
     assert status == 1
     assert "replicas=2 needs a whole step as one program" in text
+
+
+def test_torch_compile_has_the_batches_of_the_script(run):
+    status, text = run(COMPILED, "--micro-batch", "4")
+    assert status == 1
+    assert "micro_batch=4 needs a step that is captured here" in text
+
+
+def test_a_trainer_keeps_its_replicas_and_its_accumulation(run):
+    pytest.importorskip("lightning")
+    status, text = run(TRAINER, "--target", "bow-pod16")
+    assert status == 0
+    assert "Trainer, training_step: estimated" in text
+    assert "2 replicas of 1 IPU (modelled)" in text
+    assert "(2 x 8 samples x 2 replicas)" in text
+
+
+def test_a_trainer_says_where_its_replicas_are_set(run):
+    pytest.importorskip("lightning")
+    status, text = run(TRAINER, "--target", "bow-pod16", "--replicas", "2,4")
+    assert status == 0
+    assert "replicas=4, but the Trainer has compiled for 2" in text
+
+
+def test_a_program_whose_inputs_depend_on_data_is_marked(run):
+    _, text = run(CHOSEN_OF_COMPILE)
+    assert "extrapolated         inputs without samples: their number depends on data" in text
 
 
 def test_several_values_make_a_table(run, tmp_path):
@@ -162,10 +218,30 @@ def test_a_wrong_call_is_refused(run, arguments, words):
     assert words in text
 
 
-def test_a_wrong_value_is_told_for_the_program(run):
-    status, text = run(STEPS, "--available-memory", "1.5")
+@pytest.mark.parametrize("value", ["0", "1.5", "-1"])
+def test_a_wrong_value_is_told_for_the_program(run, value):
+    status, text = run(STEPS, "--available-memory", value)
     assert status == 1
-    assert "above 0 and at most 1" in text
+    assert f"available_memory must be above 0 and at most 1, got {value}" in text
+
+
+def test_arguments_of_a_script_without_the_dashes_are_told(capsys):
+    with pytest.raises(SystemExit):
+        main(["estimate", "train.py", "--epochs", "3"])
+    assert "torchipu estimate train.py -- --epochs 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("arguments", "extrapolated"), [
+    (("--target", "bow"), False), (("--target", "bow,exchange_bytes_per_cycle=8"), True),
+])
+def test_all_that_is_printed_says_how_far_to_trust_it(run, arguments, extrapolated):
+    for script in (STEPS, POPTORCH, COMPILED):
+        _, text = run(script, *arguments)
+        estimated = text.count("not run\nmachine")
+        assert estimated > 0
+        for label in ("trust in rate ", "trust in memory ", "trust in fits "):
+            assert text.count(f"\n{label}") == estimated
+        assert text.count("no such machine was measured") == estimated * extrapolated
 
 
 def test_there_has_to_be_a_script(capsys):

@@ -64,6 +64,13 @@ def test_what_does_not_fit_stands_below_what_does():
     assert "does not fit" in str(found)
 
 
+def test_a_table_says_how_far_nine_of_ten_rates_lie():
+    found = sweep({"target": ("bow", "bow,tile_memory_bytes=319488,code_region_bytes=131072")})
+    p90 = found.rows[0].estimate.trust.rate.p90
+    assert "p90" in str(found)
+    assert str(found).count(f" {p90:.0%} ") == 2
+
+
 def test_csv_has_a_line_for_each_row(tmp_path):
     found = sweep({"replicas": (2, 64)})
     found.write_csv(tmp_path / "rows.csv")

@@ -16,10 +16,13 @@ END = "--"
 def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Return the flags of a command line."""
     given = list(arguments)
-    if given[:1] != ["estimate"] or END not in given:
+    if given[:1] != ["estimate"]:
         return parser.parse_args(given)
-    end = given.index(END)
-    flags = parser.parse_args(given[:end])
+    end = given.index(END) if END in given else len(given)
+    flags, unknown = parser.parse_known_args(given[:end])
+    if unknown:
+        parser.error(f"unknown: {' '.join(unknown)}; what is meant for the script comes after {END}, as in "
+                     f"torchipu estimate {getattr(flags, 'script', 'script.py')} {END} {' '.join(unknown)}")
     flags.arguments = given[end + 1 :]
     return flags
 

@@ -13,11 +13,10 @@ from torch.utils import _pytree as pytree
 from torchipu.compiler import try_graph
 from torchipu.errors import IpuError, OptionsError
 from torchipu.estimation.figures import Estimate, Refused, estimate_of
-from torchipu.estimation.sweeps import Row, Sweep, changed, check_names, combinations, with_settings
+from torchipu.estimation.sweeps import MICRO_BATCH, Row, Sweep, changed, check_names, combinations, with_settings
 from torchipu.estimation.workload import Workload
 from torchipu.host.resident import Returned
 from torchipu.host.resting import resting, zeros_of
-from torchipu.options import Options
 from torchipu.report import profile_of
 from torchipu.report.recorder import Recorded, recording
 from torchipu.script import refuse_missing, run_script
@@ -28,7 +27,7 @@ from torchipu.target import lookup_target
 MOST_CALLS = 1000
 """Calls of a step after which a script is ended: it may wait for a loss to fall that is always 0 here."""
 OF_STEPS = ("replicas", "gradient_accumulation", "device_iterations")
-"""Options that torch.compile has not: its loop is the user's."""
+"""Options that a program which is compiled already does not change: the loop is the user's, or a Trainer's."""
 
 
 class EndOfScript(BaseException):
@@ -168,8 +167,8 @@ def _of_rows(name: str, over: Mapping[str, Sequence[Any]], rows: list[Row]) -> E
 
 
 def _of_recorded(program: Recorded, over: Mapping[str, Sequence[Any]]) -> Estimate | Sweep | Refused:
-    """Return the estimate of a program of torch.compile, which is compiled already."""
-    name, rows = f"torch.compile, {program.graph.name}", []
+    """Return the estimate of a program of torch.compile or of a Trainer, which is compiled already."""
+    name, rows = f"{'Trainer' if program.is_step else 'torch.compile'}, {program.graph.name}", []
     for settings in combinations(over):
         try:
             rows.append(Row(settings, _recompiled(name, program, settings)))
@@ -181,18 +180,41 @@ def _of_recorded(program: Recorded, over: Mapping[str, Sequence[Any]]) -> Estima
 
 
 def _recompiled(name: str, program: Recorded, settings: Mapping[str, Any]) -> Estimate:
-    for option in OF_STEPS:
-        if settings.get(option, 1) != 1:
-            raise OptionsError(
-                f"{option}={settings[option]} needs a whole step as one program", option=option, value=settings[option],
-                allowed="1 with torch.compile", remedy="use torchipu.TrainStep or torchipu.InferenceStep",
-            )
-    given = Options(target=program.profile.target, allow_out_of_memory=True)
-    options = replace(changed(given, settings), verify=False)
-    compiled = try_graph(program.graph, options, lookup_target(options.target))
+    _refuse_of_steps(program, settings)
+    # The graph has the forward ops that are computed again already.
+    given = replace(
+        program.options, process_group="alone", allow_out_of_memory=True, verify=False, dump=None, recompute="none",
+    )
+    options = replace(changed(given, settings), recompute="none") if program.is_step else changed(given, settings)
+    micro_batches = program.profile.micro_batches
+    compiled = try_graph(program.graph, options, lookup_target(options.target), micro_batches=micro_batches)
     return estimate_of(name, compiled, profile_of(
         compiled.executable, compiled.cost, compiled.target, compiled.options.io_tiles,
     ), 0.0)
+
+
+def _refuse_of_steps(program: Recorded, settings: Mapping[str, Any]) -> None:
+    """Refuse what the calls of a program that is compiled already have decided."""
+    if MICRO_BATCH in settings:
+        raise OptionsError(
+            f"{MICRO_BATCH}={settings[MICRO_BATCH]} needs a step that is captured here", option=MICRO_BATCH,
+            value=settings[MICRO_BATCH], allowed="what the script's loader gives",
+            remedy="change the batches of the script",
+        )
+    for option in OF_STEPS:
+        held = getattr(program.options, option) if program.is_step else 1
+        if settings.get(option, held) == held:
+            continue
+        if program.is_step:
+            raise OptionsError(
+                f"{option}={settings[option]}, but the Trainer has compiled for {held}", option=option,
+                value=settings[option], allowed=f"{held} here",
+                remedy="set devices, accumulate_grad_batches or device_iterations in the script",
+            )
+        raise OptionsError(
+            f"{option}={settings[option]} needs a whole step as one program", option=option, value=settings[option],
+            allowed="1 with torch.compile", remedy="use torchipu.TrainStep or torchipu.InferenceStep",
+        )
 
 
 def _zeros(step: ProgramStep, workload: Workload) -> Any:

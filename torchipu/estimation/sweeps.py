@@ -77,7 +77,7 @@ class Sweep:
         table = Table(title=f"{self.name}: best first, modelled", title_justify="left", box=SIMPLE_HEAD)
         for name in self.over:
             table.add_column(name, overflow="fold")
-        for name in ("samples/s", "within", "cycles", "IPUs", "fullest tile"):
+        for name in ("samples/s", "p90", "cycles", "IPUs", "fullest tile"):
             table.add_column(name, justify="right", no_wrap=True)
         table.add_column("held up by", overflow="fold")
         for row in self.rows:
@@ -185,6 +185,11 @@ def changed(options: Options, settings: Mapping[str, Any]) -> Options:
     values = {name: value for name, value in settings.items() if name != MICRO_BATCH}
     share = values.get(ALL_IPUS)
     if isinstance(share, (int, float)) and not isinstance(share, bool):
+        if not 0 < share <= 1:
+            raise OptionsError(
+                f"{ALL_IPUS} must be above 0 and at most 1, got {share!r}", option=ALL_IPUS, value=share,
+                allowed="above 0 and at most 1",
+            )
         target = lookup_target(values.get("target", options.target))
         values[ALL_IPUS] = dict.fromkeys(range(target.num_ipus), share)
     return replace(options, **values)

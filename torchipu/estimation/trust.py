@@ -166,6 +166,8 @@ def _extrapolations(compiled: Compiled, profile: Profile) -> Iterable[str]:
     ipus = profile.num_ipus * profile.replicas
     if ipus > MEASURED_IPUS:
         yield f"{ipus} IPUs: the most that was measured is {MEASURED_IPUS}"
+    if profile.micro_batch_size == 0:
+        yield "inputs without samples: their number depends on data, and programs that do not run give zeros"
     if profile.choices:
         yield "branches and loops whose cycles depend on data"
 

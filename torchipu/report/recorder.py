@@ -52,15 +52,22 @@ class Recorded:
     Attributes:
         profile: Its modelled cycles and memory.
         program: What was compiled.
+        is_step: Whether it is a whole step, with its replicas, micro-batches and update, such as those of Lightning.
     """
 
     profile: Profile
     program: HasProgram
+    is_step: bool = False
 
     @property
     def graph(self) -> Graph:
         """What it computes, placed."""
         return self.program.graph
+
+    @property
+    def options(self) -> Options:
+        """What for."""
+        return self.program.options
 
     def facts(self) -> Facts:
         """Return what a report tells of it."""
@@ -71,10 +78,10 @@ class Recorded:
 _LISTENERS: list[list[Recorded]] = []
 
 
-def record(profile: Profile, compiled: HasProgram) -> None:
+def record(profile: Profile, compiled: HasProgram, *, is_step: bool = False) -> None:
     """Note that a program was compiled; without a listener nothing is kept."""
     for heard in _LISTENERS:
-        heard.append(Recorded(profile, compiled))
+        heard.append(Recorded(profile, compiled, is_step))
 
 
 @contextmanager

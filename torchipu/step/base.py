@@ -367,7 +367,7 @@ class ProgramStep(ReplicatedStep, PartedStep):
         self._signature = self._signature_of(leaves)
         if self._parts is not None:
             self._prepare_parts(self._parts)
-        record(self.profile, compiled)
+        record(self.profile, compiled, is_step=True)
         progress(STAGES_OF_COMPILATION, STAGES_OF_COMPILATION)
 
     def _made_and_bound(
