@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from torchipu.device.codelets import reduction_codelet, vector_codelet
-from torchipu.device.compute_sets import linear_vertices, no_vertices, reduction_vertices
+from torchipu.device.compute_sets import linear_vertices, no_vertices
 from torchipu.device.locations import locate
 from torchipu.device.lower import lower
+from torchipu.device.reductions import reduction_vertices
 from torchipu.device.tile_mapping import map_tiles
 from torchipu.ir.graph import Graph, Op, Placement, Tensor
 from torchipu.ir.program import Executable
@@ -22,7 +23,7 @@ FORWARD, BACKWARD, UPDATE = Leg.FORWARD, Leg.BACKWARD, Leg.UPDATE
 if "fake.add" not in TABLE:
     register(
         OpSpec("fake.add", "add", linear_vertices(ADD), instruction="add"),
-        OpSpec("fake.sum", "sum", reduction_vertices(SUM)),
+        OpSpec("fake.sum", "sum", reduction_vertices(SUM, lambda op, source: range(len(source.shape)))),
         OpSpec("fake.view", "view", no_vertices, is_view=True),
     )
 

@@ -103,7 +103,8 @@ def reduction_codelet(
     """Return a codelet that reduces ``partials`` values into each of ``elements`` results.
 
     Many results: ``33 + 6 (20 + (2 P + 8) ceil(n / 6 a))``, with an accumulator of a = 4 floats or 8 halves. One or a
-    few results: the workers share the partials, and a last step joins their six values.
+    few results: the workers share the partials, and a last step joins their six values. Whichever takes less, but where
+    ``is_strided`` says how the partials of a result lie: apart (1), or as neighbours (0).
     """
 
     def cycles(target: Target, work: Work) -> int:
@@ -114,7 +115,8 @@ def reduction_codelet(
         shares = max(1, workers // max(1, results))
         rows = ceil_div(results, max(1, workers // shares))
         contiguous = workers * (24 + rows * (17 + ceil_div(partials, shares * width))) + (40 if shares > 1 else 0)
-        return 33 + min(strided, contiguous)
+        ways = {0: contiguous, 1: strided}
+        return 33 + ways.get(work.get("is_strided", -1), min(strided, contiguous))
 
     return Codelet(name, cycles, code_bytes, source)
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate, zip_longest
-from operator import mul
+from itertools import zip_longest
 from typing import cast
 
-from torchipu.device.codelets import CAST, COPY, FILL, STRIDED_COPY, Work, busiest_elements
+from torchipu.device.codelets import COPY, FILL, STRIDED_COPY, Work, busiest_elements
 from torchipu.device.tilings.moves import moved as moved_elements
 from torchipu.device.tilings.nothing import nothing_left
 from torchipu.device.tilings.pointwise import is_pointwise, pointwise
-from torchipu.device.tilings.reduction import Level, Reduction, reducing
+from torchipu.device.tilings.reduction import Level, Order, Reduction, reducing, rows_of_pieces
 from torchipu.device.tilings.stage import Stage, staged
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
@@ -71,14 +70,18 @@ def reduction_sets(
     if outputs >= target.num_tiles:
         mine = busiest_elements(target, outputs)
         gathered = mine * partials * dtype.device_bytes
-        return _levels([_reduction_set(target, codelet, outputs, partials, dtype, gathered)], (partials,), reduction)
+        whole = _reduction_set(target, codelet, outputs, partials, dtype, gathered)
+        return tiled_levels([whole], (((outputs, False),),), (partials,), reduction)
     held = busiest_elements(target, inputs, target.vector_width(dtype.device_bytes), dtype.device_bytes)
     tiles_per_output = max(1, min(ceil_div(partials, held), target.num_tiles // outputs))
     if tiles_per_output == 1:
-        return _levels([_reduction_set(target, codelet, outputs, partials, dtype, 0)], (partials,), reduction)
+        whole = _reduction_set(target, codelet, outputs, partials, dtype, 0)
+        return tiled_levels([whole], (((outputs, False),),), (partials,), reduction)
     each = ceil_div(partials, tiles_per_output)
+    tiles_per_output = ceil_div(partials, each)  # those that have any
     first = _reduction_set(target, codelet, outputs * tiles_per_output, each, dtype, 0)
     sets, fans, remaining = [first], [each], tiles_per_output
+    orders = [rows_of_pieces(outputs, remaining)]
     while remaining > 1:  # near-equal roots: below 48 partials one level is the cheapest
         fan_in = remaining if remaining <= 48 else ceil_div(remaining, max(2, int(remaining**0.5)))
         remaining = ceil_div(remaining, fan_in)
@@ -87,25 +90,27 @@ def reduction_sets(
             fragments=fan_in,
         ))
         fans.append(fan_in)
-    return _levels(sets, fans, reduction)
+        orders.append(rows_of_pieces(outputs, remaining))
+    return tiled_levels(sets, orders, fans, reduction)
 
 
-def _levels(
-    sets: list[Vertices], fans: Sequence[int], reduction: Callable[[Op], Reduction | None] | None,
+def tiled_levels(
+    sets: Sequence[Vertices], orders: Sequence[Order], fans: Sequence[int],
+    reduction: Callable[[Op], Reduction | None] | None, stretch: int | None = None,
 ) -> tuple[Vertices, ...]:
     """Return the sets of a reduction with their tilings.
 
     Args:
         sets: Level by level.
+        orders: Of what each of them makes.
         fans: How many values each level makes one.
         reduction: What is computed, if the tile machine is to know.
+        stretch: See `Level`.
     """
     if reduction is None:
         return tuple(sets)
-    elements, spans = tuple(one.elements for one in sets), tuple(accumulate(fans, mul))
-    return tuple(
-        replace(one, tiling=reducing(reduction, Level(number, elements, spans))) for number, one in enumerate(sets)
-    )
+    shared = tuple(orders), tuple(fans), stretch
+    return tuple(replace(one, tiling=reducing(reduction, Level(number, *shared))) for number, one in enumerate(sets))
 
 
 def _reduction_set(
@@ -237,36 +242,6 @@ def linear_vertices(
                 temporary_bytes=temporaries * mine * element_bytes, tiling=pointwise if is_pointwise(op) else tiling,
             ),
         )
-
-    return lower
-
-
-def reduction_vertices(
-    codelet: Codelet, operand: str = "self", reduction: Callable[[Op], Reduction | None] | None = None, *,
-    has_float_sums: bool = False,
-) -> Lowering:
-    """Return the lowering of a reduction of one operand to the first output.
-
-    Args:
-        codelet: Made by :func:`reduction_codelet`.
-        operand: Schema name of the operand.
-        reduction: What is computed, for the tile machine.
-        has_float_sums: Whether what halves are reduced to is float, and is cast behind: sums, not extremes.
-    """
-
-    def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
-        source = op.operand(operand) or op.inputs[0]
-        if source.num_elements == 0:
-            return ()
-        result = op.outputs[0]
-        sets = reduction_sets(
-            target, codelet, source.num_elements, result.num_elements, source.dtype, reduction=reduction,
-        )
-        if has_float_sums and result.dtype is DType.HALF:
-            # Vertices of the last level round to the result's type, as the cast does.
-            cast_set = elementwise_set(target, CAST, max(1, result.num_elements), result.dtype)
-            sets += (replace(cast_set, tiling=nothing_left if reduction else None),)
-        return sets
 
     return lower
 

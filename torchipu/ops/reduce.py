@@ -18,7 +18,7 @@ from torchipu._kernels.table.reduce import (
     MomentRowsScalars,
 )
 from torchipu.device.codelets import reduction_codelet
-from torchipu.device.compute_sets import reduction_vertices
+from torchipu.device.reductions import reduction_vertices
 from torchipu.device.tilings import folds
 from torchipu.device.tilings.folds import Reducing
 from torchipu.host.emit.reduce import (
@@ -172,8 +172,11 @@ def _records(
         name, _, overload = target.partition(".")
         spec = OpSpec(
             f"aten.{name}.{overload or 'default'}", name,
-            reduction_vertices(codelet, reduction=reduction, has_float_sums=codelet in FLOAT_SUMS), emit,
-            supports=supports or (lambda op: True),
+            reduction_vertices(
+                codelet, reduced_dims, reduction, has_float_sums=codelet in FLOAT_SUMS,
+                partial_dtype=None if codelet in (EXTREME, LOGICAL) else DType.FLOAT,
+            ),
+            emit, supports=supports or (lambda op: True),
         )
         register(spec)
 

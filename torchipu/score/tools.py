@@ -88,7 +88,8 @@ class Reduced(Resident):
 
 OPERATIONS: Mapping[str, Callable[[torch.Tensor, tuple[int, ...]], torch.Tensor]] = {
     "ADD": lambda x, dims: x.sum(dims),
-    "SQUARE_ADD": lambda x, dims: x.square().sum(dims),
+    # Squares within the reduction, as poplibs' vertex does; the root is taken by the vertices of the last level.
+    "SQUARE_ADD": lambda x, dims: torch.linalg.vector_norm(x, 2, dims),
     "MAX": lambda x, dims: x.amax(dims),
     "MIN": lambda x, dims: x.amin(dims),
 }

@@ -31,7 +31,8 @@ def by(target: str, *, dims: Dims, as_list: bool = True) -> Reducing:
 
     def reduction(op: Op) -> Reduction:
         out = result(op)
-        partial = DType.FLOAT if out.dtype is DType.HALF else out.dtype
+        is_rounded = out.dtype is DType.HALF and not target.startswith(("aten.amax", "aten.amin"))
+        partial = DType.FLOAT if is_rounded else out.dtype
         return _of_self(op, dims, fold, fold, (("folded", partial),))
 
     return reduction

@@ -12,7 +12,7 @@ from torchipu.device.tilings.code import Code
 from torchipu.device.tilings.stage import Taken
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.mapping import TileMapping
-from torchipu.ir.region import Numbers, Region, listed, ranges
+from torchipu.ir.region import Numbers, Region, distinct, listed, ranges
 from torchipu.ir.types import DType
 from torchipu.ir.vertices import Sizes, Tiling, VertexSet, one_a_run
 
@@ -56,24 +56,45 @@ class Reduction:
         return list(self.finish(code, list(folding(code, values, types, span))))
 
 
+Order = tuple[tuple[int, bool], ...]
+"""Sizes of the dimensions along which the pieces of rows are numbered, row-major, and whether each is a reduced one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Level:
     """One of the compute sets of a reduction.
 
     Attributes:
         number: 0 for the one that reads elements.
-        elements: Iteration space of each of the sets: rows of the last, pieces of rows of those before.
-        spans: Elements of a row that go into a piece of each set.
+        orders: Of the pieces that each of the sets makes; those of the last one are whole rows.
+        fans: How many elements, or pieces of the set before, each of them makes one.
+        stretch: Elements of a row that lie behind each other: no piece of the first set goes beyond. None for all.
     """
 
     number: int
-    elements: tuple[int, ...]
-    spans: tuple[int, ...]
+    orders: tuple[Order, ...]
+    fans: tuple[int, ...]
+    stretch: int | None = None
+
+    def is_of(self, rows: int, length: int) -> bool:
+        """Whether the level was made for rows like these."""
+        stretch = self.stretch or length
+        pieces = length // stretch * -(-stretch // self.fans[0])
+        return _size(self.orders[-1]) == rows and _size(self.orders[0]) == rows * pieces
 
     @property
-    def pieces(self) -> int:
-        """Into how many each row is folded."""
-        return self.elements[self.number] // self.elements[-1]
+    def is_last(self) -> bool:
+        """Whether results come of it."""
+        return self.number == len(self.orders) - 1
+
+
+def rows_of_pieces(rows: int, pieces: int) -> Order:
+    """Return the order in which the pieces of a row come one behind the other."""
+    return (rows, False), (pieces, True)
+
+
+def _size(order: Order) -> int:
+    return prod(size for size, _ in order)
 
 
 def rows_of(shape: Sequence[int], dims: Sequence[int]) -> Numbers:
@@ -101,7 +122,7 @@ def reducing(reduction: Callable[[Op], Reduction | None], level: Level) -> Tilin
         made = reduction(op)
         if made is None:
             return None
-        if len(made.table) == level.elements[-1]:
+        if level.is_of(*made.table.shape):
             return _level(made, level, runs)
         return _other_rows(made, level, runs)
 
@@ -109,20 +130,21 @@ def reducing(reduction: Callable[[Op], Reduction | None], level: Level) -> Tilin
 
 
 def _other_rows(made: Reduction, level: Level, runs: TileMapping) -> VertexSet | None:
-    """Return the vertices of a level of a reduction along other dimensions than those that its sets are made for.
+    """Return the vertices of a level of a reduction of other rows than those that its sets are made for.
 
     Rows are cut into as many pieces as the first set has vertices for, and joined in the last.
     """
     rows, length = made.table.shape
-    pieces = min(level.elements[0] // rows, length // LEAST_PIECE) if len(level.elements) > 1 else 1
+    pieces = min(_size(level.orders[0]) // rows, length // LEAST_PIECE) if len(level.orders) > 1 else 1
     if pieces <= 1:
-        return _level(made, Level(0, (rows,), (length,)), shared_out(runs, rows)) if level.number == 0 else None
+        one = Level(0, (((rows, False),),), (length,))
+        return _level(made, one, shared_out(runs, rows)) if level.number == 0 else None
     span = -(-length // pieces)
-    two = Level(0, (rows * pieces, rows), (span, span * pieces))
+    pieces = -(-length // span)
+    two = Level(0, (rows_of_pieces(rows, pieces), ((rows, False),)), (span, pieces))
     if level.number == 0:
         return _level(made, two, shared_out(runs, rows * pieces))
-    is_last = level.number == len(level.elements) - 1
-    return _level(made, replace(two, number=1), shared_out(runs, rows)) if is_last else None
+    return _level(made, replace(two, number=1), shared_out(runs, rows)) if level.is_last else None
 
 
 def shared_out(runs: TileMapping, elements: int) -> TileMapping:
@@ -133,61 +155,79 @@ def shared_out(runs: TileMapping, elements: int) -> TileMapping:
 
 
 def _level(made: Reduction, level: Level, runs: TileMapping) -> VertexSet:
-    length = made.table.shape[1]
-    pieces = -(-length // level.spans[level.number])  # those of which there is anything
-    tiles, row, rows_here, piece = _spread(runs, level.pieces, pieces)
-    is_last = level.pieces == 1
-    if level.number == 0:
-        counts, span = _piece_counts(piece, level.spans[level.number], length), 1
-        reads = [_elements(one, made.table, rows_here * counts) for one in made.reads]
-        reads += [one.region(row, row + rows_here) for one in made.of_rows]
+    number = level.number
+    below = _table(level.orders[number - 1]) if number else made.table
+    row, first, counts = _folded_of(level, below.shape[1])
+    tiles, begin, end = _alike(runs, counts)
+    here, count = end - begin, counts[begin]
+    elements = below.reshape(-1)[np.repeat(row * below.shape[1] + first, counts) + _within(counts)]
+    if number:
+        reads = [listed(_at(name, number - 1), elements, here * count, dtype) for name, dtype in made.partials]
     else:
-        span = level.spans[level.number - 1]
-        below = -(-length // span)
-        counts = _piece_counts(piece, level.spans[level.number] // span, below)
-        begin = row * below + piece * (level.spans[level.number] // span)
-        reads = [ranges(_at(name, level.number - 1), begin, begin + rows_here * counts, dtype)
-                 for name, dtype in made.partials]
-    if is_last:
-        writes = [one.region(row, row + rows_here) for one in made.results]
+        reads = [_elements(one, elements, here * count) for one in made.reads]
+        reads += [_of_rows(one, row).region(begin, end) for one in made.of_rows]
+    if level.is_last:
+        writes = [one.region(begin, end) for one in made.results]
     else:
-        begin = row * pieces + piece
-        writes = [ranges(_at(name, level.number), begin, begin + 1, dtype) for name, dtype in made.partials]
+        writes = [ranges(_at(name, number), begin, end, dtype) for name, dtype in made.partials]
+    span = prod(level.fans[:number])
 
     def code(sizes: Sizes) -> Graph:
         here, count = sizes
         written = Code()
-        if level.number:
+        if number:
             values = [written.given(dtype, here, count) for _, dtype in made.partials]
         else:
             values = [written.given(one.dtype, here, count) for one in made.reads]
             values += [written.given(one.dtype, here, 1) for one in made.of_rows]
-        folding = made.join if level.number else made.begin
-        return written.graph(made.folded(written, folding, values, span, is_last=is_last))
+        folding = made.join if number else made.begin
+        return written.graph(made.folded(written, folding, values, span, is_last=level.is_last))
 
-    return VertexSet(tiles, tuple(reads), tuple(writes), np.stack((rows_here, counts), 1), code)
+    return VertexSet(tiles, tuple(reads), tuple(writes), np.stack((here, count), 1), code)
 
 
-def _spread(runs: TileMapping, pieces: int, filled: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Return the tile of each vertex, its first row, how many it has, and which piece of each."""
+def _table(order: Order) -> Numbers:
+    """Return the pieces of each row: ``[rows, pieces]``."""
+    return rows_of([size for size, _ in order], [dim for dim, (_, is_reduced) in enumerate(order) if is_reduced])
+
+
+def _folded_of(level: Level, width: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Return of each piece that a level makes its row, and the first and the number of what goes into it.
+
+    Args:
+        level: Which one.
+        width: How many elements, or pieces of the set before, a row has.
+    """
+    fan, stretch = level.fans[level.number], width if level.number else level.stretch or width
+    table = _table(level.orders[level.number])
+    row, piece = np.empty(table.size, np.int64), np.empty(table.size, np.int64)
+    row[table], piece[table] = np.arange(table.shape[0])[:, None], np.arange(table.shape[1])
+    outer, inner = np.divmod(piece, -(-stretch // fan))
+    return row, outer * stretch + inner * fan, np.minimum(fan, stretch - inner * fan)
+
+
+def _alike(runs: TileMapping, counts: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Return the tile, the begin and the end of each vertex: a run, or a part of one that has as many of all."""
     tiles, begin, end = one_a_run(runs)
-    if pieces == 1:
-        return tiles, begin, end - begin, np.zeros_like(begin)
-    element = np.arange(int(end[-1]), dtype=np.int64)
-    by_element = np.repeat(tiles, end - begin)
-    row, piece = element // pieces, element % pieces
-    there = piece < filled
-    return by_element[there], row[there], np.ones(int(there.sum()), np.int64), piece[there]
+    begins = distinct(np.concatenate((begin, np.flatnonzero(np.diff(counts)) + 1)))
+    return tiles[np.searchsorted(begin, begins, "right") - 1], begins, np.append(begins[1:], end[-1])
 
 
-def _piece_counts(piece: Numbers, each: int, length: int) -> Numbers:
-    return np.minimum(each, length - piece * each)
+def _within(counts: Numbers) -> Numbers:
+    """Return the numbers from 0 up to each count, one behind the other."""
+    ends = np.cumsum(counts)
+    return np.arange(int(ends[-1]), dtype=np.int64) - np.repeat(ends - counts, counts)
 
 
-def _elements(one: Taken, table: Numbers, counts: Numbers) -> Region:
+def _elements(one: Taken, elements: Numbers, counts: Numbers) -> Region:
     """Return the region of a value whose elements go with those of the table, all of which are taken in order."""
-    elements = table.reshape(-1) if one.index is None else one.index[table.reshape(-1)]
-    return listed(one.name, elements, counts, one.dtype if one.is_partial else None)
+    taken = elements if one.index is None else one.index[elements]
+    return listed(one.name, taken, counts, one.dtype if one.is_partial else None)
+
+
+def _of_rows(one: Taken, row: Numbers) -> Taken:
+    """Return what is read of the row of each piece."""
+    return one if one.whole else replace(one, index=row if one.index is None else one.index[row])
 
 
 def _at(name: str, level: int) -> str:
