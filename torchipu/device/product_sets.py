@@ -34,6 +34,9 @@ LAYER_PASS = "layer_pass"
 TIME_STEPS = "time_steps"
 """Attribute of a product: how many steps of a recurrence its summands are of, each of which adds a term to it."""
 
+PADDED_GROUP = 8
+"""Channels of a group: the float units of the matrix unit, and half the inputs of a panel; ipu_hardware.md 1.2."""
+
 BACKWARD, UPDATE = "backward", "update"
 """Passes whose operands do not lie as they are wanted: the gradient of the input, and of the weight."""
 
@@ -149,8 +152,9 @@ def layer_vertices(
 ) -> tuple[Vertices, ...]:
     """Compute sets of a product that may be a pass of a layer that is trained.
 
-    Weights and samples lie as the forward takes them. For the backward the weights are rearranged; for the update both
-    operands, whose samples become input channels, and the result, which has to lie as the weights do.
+    Weights and samples lie as the forward takes them. Channels that do not fill groups are padded, which lays weights
+    out anew. For the backward the weights are rearranged; for the update both operands, whose samples become input
+    channels, and the result, which has to lie as the weights do.
 
     Args:
         op: The op.
@@ -159,14 +163,16 @@ def layer_vertices(
         dtype: Of its operands.
         describe: Tells which elements meet; None where vertices are not known one by one.
 
-    Source: the planner of PopLibs counts operands of an update as rearranged, ipu_hardware.md 3.1.
+    Source: the planner of PopLibs counts operands of an update, and those that it pads, as rearranged; ipu_hardware.md
+    3.1.
     """
     left, right = product.positions * product.inputs, product.inputs * product.outputs
     result = product.positions * product.outputs
-    before, after = {BACKWARD: ((right,), ()), UPDATE: ((left, right), (result,))}.get(
-        str(op.attrs.get(LAYER_PASS)), ((), ()),
-    )
     # One sample is no work for the matrix unit: PopLibs takes vertices that need no groups.
+    is_padded = product.positions > 1 and any(size % PADDED_GROUP for size in (product.inputs, product.outputs))
+    before, after = {BACKWARD: ((right,), ()), UPDATE: ((left, right), (result,))}.get(
+        str(op.attrs.get(LAYER_PASS)), ((right,) if is_padded else (), ()),
+    )
     is_ragged = product.inputs % (INPUT_GROUP // (dtype.device_bytes // 2)) > 0 and product.positions > 1
     return (
         *_rearranged(target, product.groups, before, dtype, is_ragged=is_ragged),
