@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchipu._kernels.table.attention import ATTENTION, ATTENTION_BACKWARD, AttentionInts, AttentionScalars
 from torchipu._kernels.table.reduce import Folding
-from torchipu.device.codelets import busiest_elements, vector_codelet
-from torchipu.device.compute_sets import fits_tile, in_first
-from torchipu.device.product_sets import matmul_vertices
+from torchipu.device.codelets import busiest_elements
+from torchipu.device.compute_sets import chain_sets, fits_tile, in_first
+from torchipu.device.product_sets import BACKWARD, LAYER_PASS, UPDATE, layer_vertices
 from torchipu.device.tilings import attention as tilings
+from torchipu.device.tilings.nothing import nothing_left
 from torchipu.device.tilings.products import Describe
 from torchipu.device.tilings.slices import Axis, Slicing, sliced
 from torchipu.host.emit import half_partial_attention
@@ -20,9 +21,11 @@ from torchipu.host.emit.reduce import emit_reduction
 from torchipu.ir.graph import Op, Tensor, operand_labels
 from torchipu.ir.types import DType
 from torchipu.ir.vertices import Tiling
+from torchipu.ops.softmax import BACKWARD as SOFTMAX_BACKWARD
+from torchipu.ops.softmax import FORWARD, Chain
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import broadcast
-from torchipu.optable.codelet import Vertices
+from torchipu.optable.codelet import Product, Vertices
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import FLOATING, OpSpec, register
@@ -33,15 +36,6 @@ if TYPE_CHECKING:
 KEYS_AT_ONCE = 256
 ROWS_BACKWARD = 56
 KEYS_BACKWARD = 128
-# Seven compute sets on the device (ipu_hardware.md 2.3); here one, with the sum of their cycles a vector.
-SOFTMAX = vector_codelet(
-    "popnn::Softmax", 17, 26, supervisor=77, worker_half=182, worker_single=203, source="estimate: a sum of seven sets",
-)
-SOFTMAX_GRADIENT = vector_codelet(
-    "popnn::SoftmaxGrad", 12, 15, supervisor=44, worker_half=104, worker_single=116,
-    source="estimate: a sum of four sets",
-)
-
 
 # --------------------------------------------------------------------------- device side
 def _sizes(op: Op) -> tuple[int, int, int, int]:
@@ -52,65 +46,76 @@ def _sizes(op: Op) -> tuple[int, int, int, int]:
     return query.shape[0] * query.shape[1], query.shape[2], key.shape[2], query.shape[3]
 
 
-def _softmax_set(
-    op: Op, target: Target, gradient: bool, tiling: Tiling | None,
-) -> tuple[Vertices, ...]:
+def _softmax_sets(op: Op, target: Target, chain: Chain, tiling: Tiling | None) -> tuple[Vertices, ...]:
+    """Return the sets of a softmax of the scores, or of its gradient, of which the first over all scores does all."""
     heads, queries, keys, _ = _sizes(op)
-    element_bytes = op.inputs[0].dtype.device_bytes
-    width = target.vector_width(element_bytes)
-    mine = busiest_elements(target, heads * queries * keys, width, element_bytes)
-    codelet = SOFTMAX_GRADIENT if gradient else SOFTMAX
-    return (
-        (
-            Vertices(
-                codelet,
-                heads * queries * keys,
-                lambda count: {"elements": count, "vector_width": width, "element_bytes": element_bytes},
-                grain=width,
-                temporary_bytes=(3 if gradient else 2) * mine * element_bytes,
-                tiling=tiling,
-            ),
-        )
-        if mine
-        else ()
+    dtype, scores = op.inputs[0].dtype, heads * queries * keys
+    mine = busiest_elements(target, scores, target.vector_width(dtype.device_bytes), dtype.device_bytes)
+    temporary_bytes = (2 if chain is FORWARD else 3) * mine * dtype.device_bytes
+    sets = chain_sets(target, chain, scores, heads * queries, dtype)
+    acting = next(number for number, one in enumerate(sets) if one.elements == scores)
+    return tuple(
+        replace(one, temporary_bytes=temporary_bytes, tiling=tiling) if number == acting
+        else replace(one, tiling=nothing_left if tiling else None)
+        for number, one in enumerate(sets)
     )
+
+
+class _Products:
+    """The products of attention.
+
+    Args:
+        op: The op.
+        target: The machine.
+    """
+
+    def __init__(self, op: Op, target: Target) -> None:
+        self.op, self.target = op, target
+        self.is_tiled = not half_partial_attention.is_served(op)
+
+    def of(self, describe: Describe, rows: int, inner: int, columns: int, layer_pass: str = "") -> tuple[Vertices, ...]:
+        """Return the compute sets of one product for each head.
+
+        Args:
+            describe: Tells which elements meet.
+            rows: Of the left factor.
+            inner: Summands.
+            columns: Of the right factor.
+            layer_pass: Which pass it is of the product that it is a gradient of; see `layer_vertices`.
+        """
+        op = replace(self.op, attrs={**self.op.attrs, LAYER_PASS: layer_pass}) if layer_pass else self.op
+        product = Product(_sizes(op)[0], rows, inner, columns)
+        return layer_vertices(op, self.target, product, op.inputs[0].dtype, describe if self.is_tiled else None)
 
 
 def _lower_forward(op: Op, target: Target) -> tuple[Vertices, ...]:
-    heads, queries, keys, width = _sizes(op)
-    dtype, is_tiled = op.inputs[0].dtype, not half_partial_attention.is_served(op)
-    softmax = tilings.softmax if is_tiled else None
-
-    def products(describe: Describe, *sizes: int) -> tuple[Vertices, ...]:
-        rows, inner, columns = sizes
-        return matmul_vertices(op, target, heads, rows, inner, columns, dtype, describe if is_tiled else None)
-
+    _, queries, keys, width = _sizes(op)
+    products = _Products(op, target)
     sets = (
-        *products(tilings.scores, queries, width, keys),
-        *_softmax_set(op, target, False, softmax),
-        *products(tilings.results, queries, keys, width),
+        *products.of(tilings.scores, queries, width, keys),
+        *_softmax_sets(op, target, FORWARD, tilings.softmax if products.is_tiled else None),
+        *products.of(tilings.results, queries, keys, width),
     )
-    return sets if is_tiled else _by_heads(op, target, sets)
+    return sets if products.is_tiled else _by_heads(op, target, sets)
 
 
 def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
-    heads, queries, keys, width = _sizes(op)
-    dtype, is_tiled = op.inputs[0].dtype, not half_partial_attention.is_served(op)
+    """Lower as the gradients of attention op by op, whose products are passes of layers; see `torchipu.passes.layers`.
 
-    def products(describe: Describe, *sizes: int) -> tuple[Vertices, ...]:
-        rows, inner, columns = sizes
-        return matmul_vertices(op, target, heads, rows, inner, columns, dtype, describe if is_tiled else None)
-
+    Keys lie as the scores take them, values as the results do; probabilities and their gradients are turned.
+    """
+    _, queries, keys, width = _sizes(op)
+    products = _Products(op, target)
     sets = (
-        *products(tilings.scores, queries, width, keys),
-        *_softmax_set(op, target, False, tilings.softmax_again if is_tiled else None),
-        *products(tilings.gradients, queries, width, keys),
-        *_softmax_set(op, target, True, tilings.softmax_gradient if is_tiled else None),
-        *products(tilings.value_gradient, keys, queries, width),
-        *products(tilings.key_gradient, keys, queries, width),
-        *products(tilings.query_gradient, queries, keys, width),
+        *products.of(tilings.scores, queries, width, keys),
+        *_softmax_sets(op, target, FORWARD, tilings.softmax_again if products.is_tiled else None),
+        *products.of(tilings.gradients, queries, width, keys, BACKWARD),
+        *_softmax_sets(op, target, SOFTMAX_BACKWARD, tilings.softmax_gradient if products.is_tiled else None),
+        *products.of(tilings.value_gradient, keys, queries, width, UPDATE),
+        *products.of(tilings.key_gradient, keys, queries, width, UPDATE),
+        *products.of(tilings.query_gradient, queries, keys, width, BACKWARD),
     )
-    return sets if is_tiled else _by_heads(op, target, sets)
+    return sets if products.is_tiled else _by_heads(op, target, sets)
 
 
 def _by_heads(op: Op, target: Target, sets: Sequence[Vertices]) -> tuple[Vertices, ...]:

@@ -11,8 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from torchipu._kernels.table.conv import CONV_BIAS, ConvBiasInts
-from torchipu.device.codelets import vector_codelet
-from torchipu.device.compute_sets import elementwise_set
+from torchipu.device.bias import with_bias
 from torchipu.device.convolutions.sets import INPUT, OUTPUT, WEIGHT, Pass, convolution_sets, summand_tiles
 from torchipu.device.tilings.channel_sums import ChannelSums
 from torchipu.device.tilings.convolutions import input_product, output_product, weight_product
@@ -34,8 +33,6 @@ from torchipu.optable.volume import Volume
 
 if TYPE_CHECKING:
     from torchipu.target import Target
-
-ADD_BIAS = vector_codelet("popops::BroadcastVectorInner<add>", 2, 2, supervisor=15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +266,7 @@ def _describe_gradient(number: int, op: Op) -> Multiplication:
 def _lower_convolution(op: Op, target: Target) -> tuple[Vertices, ...]:
     dtype, result = op.inputs[0].dtype, op.outputs[0]
     sets = convolution_sets(_forward_pass(problem_of(op)), op, target, dtype, _describe_convolution)
-    if problem_of(op).is_transposed and op.operand("bias") is not None and result.num_elements:
-        added = elementwise_set(target, ADD_BIAS, result.num_elements, dtype, gathered_elements=1)
-        # Vertices of the product add the bias before they round.
-        sets += (replace(added, tiling=nothing_left if sets else None),)
-    return sets
+    return with_bias(sets, target, op.operand("bias"), result)
 
 
 def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:

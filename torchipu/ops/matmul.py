@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from torchipu.device.bias import with_bias
 from torchipu.device.integer_products import integer_vertices
 from torchipu.device.product_sets import layer_vertices
 from torchipu.device.tilings.products import Factor, Multiplication, addend_of, line, plane
@@ -41,7 +42,8 @@ def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
     left, _ = _operands(op)
     if not left.dtype.is_floating:
         return integer_vertices(target, op.outputs[0].num_elements, left.shape[-1], left.dtype, _describe)
-    return layer_vertices(op, target, _products(op)[0], left.dtype, _describe)
+    added = op.operand("self") if op.kind in ("addmm", "baddbmm") and op.number("beta", 1) != 0 else None
+    return with_bias(layer_vertices(op, target, _products(op)[0], left.dtype, _describe), target, added, op.outputs[0])
 
 
 def _describe(op: Op) -> Multiplication:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchipu.device.bias import with_bias
 from torchipu.device.integer_products import integer_vertices
 from torchipu.device.product_sets import matmul_vertices
 from torchipu.device.tilings.products import Factor, Multiplication, addend_of, line, plane
@@ -33,7 +34,10 @@ def _lower(op: Op, target: Target) -> tuple[Vertices, ...]:
     rows, inner = held.shape
     if not held.dtype.is_floating:
         return integer_vertices(target, rows, inner, held.dtype, _describe)
-    return matmul_vertices(op, target, 1, rows, inner, 1, held.dtype, _describe)
+    added = op.operand("self") if op.kind == "addmv" and op.number("beta", 1) != 0 else None
+    return with_bias(
+        matmul_vertices(op, target, 1, rows, inner, 1, held.dtype, _describe), target, added, op.outputs[0],
+    )
 
 
 def _describe(op: Op) -> Multiplication:

@@ -27,20 +27,20 @@ _EXP = vector_codelet("popops::UnaryOp<exp>", 4, 6)
 _LOG = vector_codelet("popops::UnaryOp<log>", 4, 12)
 _INVERSE = vector_codelet("popops::UnaryOp<inverse>", 15, 6)
 
-_Chain = tuple[tuple[Codelet, str], ...]
-_FORWARD: _Chain = (
+Chain = tuple[tuple[Codelet, str], ...]
+FORWARD: Chain = (
     (_REDUCE_MAX, "reduce"), (_SUBTRACT, "map"), (_EXP, "map"), (_REDUCE_ADD, "reduce"), (_INVERSE, "rows"),
     (_MULTIPLY, "map"),
 )
-_LOG_FORWARD: _Chain = (
+_LOG_FORWARD: Chain = (
     (_REDUCE_MAX, "reduce"), (_SUBTRACT, "map"), (_EXP, "map"), (_REDUCE_ADD, "reduce"), (_LOG, "rows"),
     (_SUBTRACT, "map"),
 )
-_BACKWARD: _Chain = ((_PRODUCT, "map"), (_REDUCE_ADD, "reduce"), (_SUBTRACT, "map"), (_PRODUCT, "map"))
-_LOG_BACKWARD: _Chain = ((_EXP, "map"), (_REDUCE_ADD, "reduce"), (_MULTIPLY, "map"), (_PRODUCT, "map"))
+BACKWARD: Chain = ((_PRODUCT, "map"), (_REDUCE_ADD, "reduce"), (_SUBTRACT, "map"), (_PRODUCT, "map"))
+_LOG_BACKWARD: Chain = ((_EXP, "map"), (_REDUCE_ADD, "reduce"), (_MULTIPLY, "map"), (_PRODUCT, "map"))
 
 
-def _lower(chain: _Chain, computed: tilings.Computed) -> Lowering:
+def _lower(chain: Chain, computed: tilings.Computed) -> Lowering:
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
         data = op.inputs[0]
         if data.num_elements == 0:
@@ -55,7 +55,7 @@ def _of_data(op: Op) -> tuple[int, int, int]:
     return _split(op, op.inputs[0].shape)
 
 
-def _lower_forward(chain: _Chain, *, is_log: bool = False, is_safe: bool = False) -> Lowering:
+def _lower_forward(chain: Chain, *, is_log: bool = False, is_safe: bool = False) -> Lowering:
     return _lower(chain, tilings.forward(_of_data, is_log=is_log, is_safe=is_safe))
 
 
@@ -87,12 +87,12 @@ def _emit_grad(mode: SoftmaxMode) -> Emitter:
 
 
 register(
-    OpSpec("aten._softmax.default", "softmax", _lower_forward(_FORWARD), _emit(SoftmaxMode.SOFTMAX), dtypes=FLOATING),
-    OpSpec("aten._safe_softmax.default", "safe_softmax", _lower_forward(_FORWARD, is_safe=True),
+    OpSpec("aten._softmax.default", "softmax", _lower_forward(FORWARD), _emit(SoftmaxMode.SOFTMAX), dtypes=FLOATING),
+    OpSpec("aten._safe_softmax.default", "safe_softmax", _lower_forward(FORWARD, is_safe=True),
            _emit(SoftmaxMode.SAFE), dtypes=FLOATING),
     OpSpec("aten._log_softmax.default", "log_softmax", _lower_forward(_LOG_FORWARD, is_log=True),
            _emit(SoftmaxMode.LOG), dtypes=FLOATING),
-    OpSpec("aten._softmax_backward_data.default", "softmax_grad", _lower(_BACKWARD, tilings.backward(_of_data)),
+    OpSpec("aten._softmax_backward_data.default", "softmax_grad", _lower(BACKWARD, tilings.backward(_of_data)),
            _emit_grad(SoftmaxMode.SOFTMAX), dtypes=FLOATING),
     OpSpec("aten._log_softmax_backward_data.default", "log_softmax_grad",
            _lower(_LOG_BACKWARD, tilings.log_backward(_of_data)), _emit_grad(SoftmaxMode.LOG), dtypes=FLOATING),

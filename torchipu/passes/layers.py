@@ -77,7 +77,9 @@ def _products_of(graph: Graph) -> list[_Product]:
         if spec is None:
             continue
         if spec.is_view and op.inputs:
-            viewed.update((result, viewed.get(op.inputs[0], op.inputs[0])) for result in op.outputs)
+            # A part of a tensor is another operand than its neighbours: queries and keys cut out of one product are.
+            held = viewed.get(op.inputs[0], op.inputs[0])
+            viewed.update((result, held) for result in op.outputs if result.num_elements >= held.num_elements)
         elif spec.kind in PRODUCTS and op.inputs[0].dtype.is_floating:
             left, right = op.inputs[-2:]
             groups = left.shape[0] if len(left.shape) == 3 else 1

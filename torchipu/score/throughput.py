@@ -241,7 +241,8 @@ RUNS: dict[str, Run] = {
     "V027": _resnet("bow", 16, 18, 57, 0.16),
     "V011": _bert("mk2", 512, 2, 192, memory=(0.2, 0.2, 0.25, 0.25), packed=True),
     "V013": _bert("mk2", 512, 2, 192, memory=(0.2, 0.2, 0.25, 0.25), packed=True),
-    "V015": _bert("pod128", 512, 2, 96, replicas=32, memory=(0.2, 0.2, 0.25, 0.25), packed=True),
+    # 6,144 sequences in packs of two, of 96 micro-batches of 32 replicas: one pack in each.
+    "V015": _bert("pod128", 512, 1, 96, replicas=32, memory=(0.2, 0.2, 0.25, 0.25), packed=True),
     "V016": _bert("bow", 512, 3, 256, replicas=2, layers=(3,) * 8, memory=(0.3,) * 8, packed=True),
     "V017": _bert("bow", 512, 3, 96, replicas=8, layers=(3,) * 8, memory=(0.3,) * 8, packed=True),
     "V020": _bert("bow", 512, 3, 256, replicas=2, layers=(3,) * 8, memory=(0.3,) * 8, packed=True),
