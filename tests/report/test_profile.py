@@ -27,13 +27,13 @@ def small():
 
 def test_summary_of_a_small_program():
     # The addition: 120 + 239. Four tiles reduce 32 values each: 120 + 337. One joins them: 120 + 17 + 249.
-    # Streams: 600 + 218 in, 600 + 2 out. Tile 0 holds 3200 of stacks, 858 of code, 3 x 90 of control, 52 of exchange
-    # code, 128 each of %x, %w and %a, 4 of the result and 16 of partials to join.
+    # Streams: 600 + 218 in, 600 + 2 out. Tile 0 holds 3200 of stacks, 858 of code, 3 x 36 of control, 52 of exchange
+    # code, 128 each of %x, %w and %a, 4 of the result, 4 of its own partial and 16 of partials to join.
     assert profile(small(), one_forward()).summary() == """\
 machine              Graphcore Mk2 GC200, 1 IPU (modelled)
 inference run        2,622 cycles, 2.0 us (1 x 8 samples)
 throughput           4,057,971 samples/s
-busiest tile         4,622 B of 638,976 B (0.7%), tile 0 of ipu 0
+busiest tile         4,626 B of 638,976 B (0.7%), tile 0 of ipu 0
 pipeline efficiency  ipu0 100.0%"""
 
 
