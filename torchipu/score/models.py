@@ -69,26 +69,20 @@ class Layer(nn.Module):
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.heads = heads
-        self.dropped = nn.Dropout(dropout)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return `[N, L, width]`.
 
-        Scores are scaled, masked, normalised and dropped op by op, as the published implementations do.
-
-        Args:
-            x: Values.
-            mask: Added to scores `[N, heads, L, L]`, as far as it has these sizes.
+        Attention is one op: scale, mask and dropout of the scores are left out, which op by op would all be held at
+        once, where PopART computes them in place.
         """
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        scores = q @ k.transpose(-1, -2) * (width // self.heads) ** -0.5
-        shares = self.dropped((scores if mask is None else scores + mask).softmax(-1))
-        attended = (shares @ v).transpose(1, 2).reshape(batch, length, width)
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, width)
         x = self.norm1(x + self.dropout(self.out(attended)))
         return self.norm2(x + self.dropout(self.down(F.gelu(self.up(x)))))
 
@@ -109,9 +103,8 @@ class Bert(nn.Module):
     ) -> torch.Tensor:
         """Return scores `[N, L, 2]`, or the loss of the words at `[N, P]` places."""
         x = self.norm(self.words(tokens) + self.positions(torch.arange(tokens.shape[1])))
-        padding = (tokens == 0).to(x.dtype)[:, None, None, :] * MASKED_SCORE
         for layer in self.layers:
-            x = layer(x, padding)
+            x = layer(x)
         if labels is None or places is None:
             return self.dense(x)
         x = x.gather(1, places.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
@@ -120,7 +113,6 @@ class Bert(nn.Module):
 
 
 VOCABULARY = 30522
-MASKED_SCORE = -1e4
 MASKED_SHARE = 0.15
 
 
