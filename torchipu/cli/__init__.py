@@ -91,7 +91,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="compare the machine model with what was measured on IPUs",
         description="Compile the workload of every measurement that others published, and print by how much cycles, "
         "bytes and rates differ, the rows that are furthest off with what they are made of, and those that cannot be "
-        "expressed. All of it takes some twenty minutes; --kind amp-vertex --kind conv, or --rows 20, is quick.",
+        "expressed. All of it takes some ten minutes; --kind amp-vertex --kind conv, or --rows 20, is quick.",
     )
     score.add_argument("--kind", action="append", default=[], metavar="NAME", help="only this kind; may be repeated")
     score.add_argument("--rows", type=_count, metavar="N", help="only N rows of each kind, spread evenly over all")

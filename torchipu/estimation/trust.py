@@ -45,7 +45,7 @@ FAMILY_BY_OP = {op: family for family, ops in _FAMILY_OF_OP.items() for op in op
 GENERIC, UNSCORED = "generic", "others"
 """Families without rows: ops that have no record, and ops whose records no row judges."""
 
-MEASURED_IPUS = 64  # the most in a row of the kind train: "training, 1 to 64 IPUs"
+MEASURED_IPUS = 256  # the most in a row of the kind train: "training, 1 to 256 IPUs"
 
 
 @dataclass(frozen=True, slots=True)

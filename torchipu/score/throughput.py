@@ -380,7 +380,7 @@ def decisions() -> tuple[Row, ...]:
 
 
 KINDS = (
-    Kind("train", "training, 1 to 64 IPUs", "samples/s", lambda: rates(*TRAINING), throughput, is_quick=False),
+    Kind("train", "training, 1 to 256 IPUs", "samples/s", lambda: rates(*TRAINING), throughput, is_quick=False),
     Kind("infer", "inference on a C600", "samples/s", lambda: rates(*INFERENCE), throughput, is_quick=False,
          stated=STATED),
     Kind("fits", "fits into memory or not", "yes", decisions, fits, is_decision=True, is_quick=False),
