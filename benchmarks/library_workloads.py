@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.models.architectures.torchvision_schemas import import_torchvision
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # a benchmark that is run by its path does not find tests
+
+from tests.models.architectures.torchvision_schemas import import_torchvision  # noqa: E402
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 NUM_WORDS = 8000
