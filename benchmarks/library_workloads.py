@@ -14,7 +14,7 @@ from torch import nn
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # a benchmark that is run by its path does not find tests
 
-from tests.models.architectures.torchvision_schemas import import_torchvision  # noqa: E402
+from tests.models.architectures.torchvision_schemas import import_torchvision
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 NUM_WORDS = 8000
