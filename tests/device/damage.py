@@ -122,9 +122,9 @@ def is_link(step: Program) -> bool:
 
 
 def multiplies(step: Program) -> bool:
-    """Whether a step is the set of a product that multiplies, and its first one."""
+    """Whether a step is the set of a product that multiplies, not one that lays an operand out or adds up."""
     return computes("addmm", "mm")(step) and any(
-        group.codelet.startswith("poplin::ConvPartial") and group.number == 0
+        group.codelet.startswith("poplin::ConvPartial")
         for group in step.compute_set.groups  # type: ignore[attr-defined]
     )
 

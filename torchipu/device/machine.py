@@ -118,6 +118,7 @@ class Machine:
         self._has_host: set[int] = set()
         self._is_cycle_open = False
         self._variables = frozenset(executable.variables)
+        self._first_fields: dict[tuple[int, Moment], Mapping[str, Variable]] = {}
         self._done: dict[tuple[int, Moment], int] = {}
 
     def _empty_stores(self) -> Stores:
@@ -345,6 +346,12 @@ class Machine:
         due = self._done.get(key, 0)
         if group.number != due:
             raise place.fault(f"is compute set {group.number} of {op.kind}, but set {due} is the next of them")
+        if not due:
+            self._first_fields[key] = group.fields
+        for label, variable in group.fields.items():
+            begun = self._first_fields[key].get(label, variable)
+            if begun != variable:
+                raise place.fault(f"takes %{variable.name} as {label}, and set 0 of {op.kind} took %{begun.name}")
         self._synced([variable for tensor, variable in fields.items() if tensor in set(op.inputs)], place)
         results = [variable for tensor, variable in fields.items() if tensor not in set(op.inputs)]
         self._unsynced.update(dict.fromkeys(results, place.step))

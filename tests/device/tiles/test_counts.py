@@ -20,11 +20,11 @@ class CountsTest(expecttest.TestCase):
         rules = Counter(count.rule for count in machine.counts)
         text = "\n".join(f"{rules[rule]:3} {rule.value}" for rule in Rule)
         self.assertExpectedInline(text + "\n", """\
- 34 equal
-  0 the estimate counts operands that lie on the tile already
+ 36 equal
+  1 the estimate counts operands that lie on the tile already
   9 the estimate counts an element, or padding, as often as the vertices of a tile read it
   3 the estimate takes every block to be as large as the largest
- 39 the estimate takes operands to lie where their readers are, or to be read by fewer tiles
+ 37 the estimate takes operands to lie where their readers are, or to be read by fewer tiles
 """)
 
     def test_products_receive_what_is_estimated_or_lie_elsewhere(self) -> None:

@@ -72,7 +72,7 @@ IN_PARTS = {
     "matrices": (lambda: Classifier(torch.nn.Linear(2001, 7)), (300, 2001), 0.0005),
     "convolutions": (
         lambda: Classifier(torch.nn.Conv2d(3, 9, 3, stride=2), torch.nn.Flatten(), torch.nn.Linear(2025, 7)),
-        (6, 3, 32, 32), 0.0015,
+        (6, 3, 32, 32), 0.001,
     ),
 }
 
