@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import logging
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,14 +17,12 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from torch.utils.data import DataLoader, TensorDataset
 
 import torchipu
-from interleaved import Timing, interleave, print_table
+from interleaved import interleave, print_table
 from mnist_pipelined import PipelinedNetwork
 from torchipu import poptorch
 
 MICRO_BATCH, ACCUMULATION, ITERATIONS, CALLS = 40, 10, 10, 6
 CALL = MICRO_BATCH * ACCUMULATION * ITERATIONS
-PAUSE_S = 0.1
-"""Before each sample: what ran before has let the cores go."""
 MOST_OVER_TRAIN_STEP, LEAST_OVER_CPU = 1.10, 5.0
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -80,7 +77,6 @@ def epochs_of_trainer(accelerator: str, loader: Any, **kwargs: Any) -> Callable[
     trainer.fit(model, loader)
 
     def epoch() -> None:
-        time.sleep(PAUSE_S)
         assert trainer.fit_loop.max_epochs is not None
         trainer.fit_loop.max_epochs += 1
         trainer.fit(model, loader)
@@ -103,7 +99,6 @@ def epochs_of_step(loader: Any, join: int = 1) -> Callable[[], object]:
     )
 
     def epoch() -> None:
-        time.sleep(PAUSE_S)
         held: list[Any] = []
         for batch in loader:
             held.append(batch)
@@ -116,14 +111,9 @@ def epochs_of_step(loader: Any, join: int = 1) -> Callable[[], object]:
     return epoch
 
 
-def without_pause(timings: dict[str, Timing]) -> dict[str, Timing]:
-    """Return timings less the pause within them."""
-    return {name: Timing(tuple(t - PAUSE_S for t in timing.samples)) for name, timing in timings.items()}
-
-
 def measured(benchmark: BenchmarkFixture, title: str, contenders: dict[str, Callable[[], object]], rounds: int) -> Any:
     """Time in turns; print, and return the ratios of medians to the Trainer's."""
-    timings = without_pause(interleave(contenders, rounds=rounds))
+    timings = interleave(contenders, rounds=rounds)
     print()
     print_table(title, timings)
     ours = timings["torchipu"].median_s

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
+PAUSE_S = 0.1
+"""Rest before each sample. Workers of torch's, Inductor's and ONNX Runtime's pools go on spinning for tens of
+milliseconds after a call, and would take a core from whoever is timed next."""
+
 
 @dataclass(frozen=True)
 class Timing:
@@ -35,19 +39,21 @@ class Timing:
 
 def interleave(
     contenders: Mapping[str, Callable[[], object]], *, rounds: int = 15, target_s: float = 0.1,
-    clock: Callable[[], float] = time.perf_counter,
+    pause_s: float = PAUSE_S, clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
-    """Time all contenders in every round, in an order that rotates.
+    """Time all contenders in every round, in an order that rotates, with a rest before each sample.
 
     Args:
         contenders: Callables by name.
         rounds: Samples of each.
         target_s: About how long a sample takes; quick calls are repeated within it.
+        pause_s: How long nothing runs before a sample.
         clock: Seconds; ``time.process_time`` for those that the process has had, of all its threads together.
     """
     repeats = {}
     for name, call in contenders.items():
         call()  # warm: compilation, caches, threads
+        time.sleep(pause_s)
         began = clock()
         call()
         repeats[name] = max(1, min(1000, int(target_s / max(clock() - began, 1e-6))))
@@ -59,6 +65,7 @@ def interleave(
         for turn in range(rounds):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
                 call, count = contenders[name], repeats[name]
+                time.sleep(pause_s)
                 call()  # the contender before it has filled the caches
                 began = clock()
                 for _ in range(count):
