@@ -19,16 +19,16 @@ NORM = "_native_batch_norm_legit_functional"
 class Residual(nn.Module):
     """Two residual blocks, the second with a stride and a projection; returns the loss and the last image."""
 
-    def __init__(self, channels: int, kernel: int, stride: int) -> None:
+    def __init__(self, channels: int, kernel: int, stride: int, groups: int = 1) -> None:
         super().__init__()
         pad = kernel // 2
         self.stem = nn.Conv2d(3, channels, 3)
         self.convs = nn.ModuleList(
-            nn.Conv2d(channels, channels, kernel, stride if index == 2 else 1, pad, bias=index == 3)
+            nn.Conv2d(channels, channels, kernel, stride if index == 2 else 1, pad, bias=index == 3, groups=groups)
             for index in range(4)
         )
         self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(5))
-        self.project = nn.Conv2d(channels, channels, 1, stride, bias=False)
+        self.project = nn.Conv2d(channels, channels, 1, stride, bias=False, groups=groups)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = self.stem(x)
@@ -50,14 +50,17 @@ def fused_kinds(step: torchipu.TrainStep) -> list[tuple[str, ...]]:
     return [tuple(op.target.split(".")[1] for op in ops) for ops, _ in Planner(step.compiled.graph).fused.values()]
 
 
-# images, channels, size, window, stride
-SHAPES = [(2, 32, 9, 3, 2), (3, 33, 13, 3, 2), (1, 40, 18, 1, 1), (5, 64, 7, 3, 1), (2, 32, 40, 1, 2)]
+# images, channels, size, window, stride, groups
+SHAPES = [
+    (2, 32, 9, 3, 2, 1), (3, 33, 13, 3, 2, 1), (1, 40, 18, 1, 1, 1), (5, 64, 7, 3, 1, 1), (2, 32, 40, 1, 2, 1),
+    (2, 12, 9, 3, 2, 12), (11, 5, 13, 5, 1, 5), (1, 8, 60, 7, 2, 8),
+]
 
 
-@pytest.mark.parametrize(("images", "channels", "size", "kernel", "stride"), SHAPES)
-def test_gradients_of_residual_blocks_equal_float64(images, channels, size, kernel, stride):
+@pytest.mark.parametrize(("images", "channels", "size", "kernel", "stride", "groups"), SHAPES)
+def test_gradients_of_residual_blocks_equal_float64(images, channels, size, kernel, stride, groups):
     torch.manual_seed(0)
-    model = Residual(channels, kernel, stride)
+    model = Residual(channels, kernel, stride, groups)
     reference = copy.deepcopy(model).double()
     x = torch.randn(images, 3, size, size)
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
@@ -82,22 +85,43 @@ def test_gradients_of_residual_blocks_equal_float64(images, channels, size, kern
         torch.testing.assert_close(ours.double(), judge.double(), rtol=1e-5, atol=1e-6)
 
 
-def test_the_same_bits_for_any_number_of_threads():
+@pytest.mark.parametrize("has_norms", [True, False])
+def test_endings_of_inference_equal_float64(has_norms):
+    torch.manual_seed(0)
+    model = Residual(12, 5, 2, groups=12).eval()
+    if not has_norms:
+        model.norms = nn.ModuleList(nn.Identity() for _ in model.norms)
+    for norm in model.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            nn.init.uniform_(norm.running_mean, -1, 1)
+            nn.init.uniform_(norm.running_var, 0.5, 2)
+            nn.init.uniform_(norm.weight, 0.5, 2)
+    x = torch.randn(3, 3, 21, 18)
+    expected = copy.deepcopy(model).double()(x.double())
+    for frozen in (False, True):
+        step = torchipu.InferenceStep(model, torchipu.Options(frozen_weights=frozen, allow_out_of_memory=True))
+        for ours, judge in zip(step(x), expected, strict=True):
+            torch.testing.assert_close(ours.double(), judge, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 48])
+def test_the_same_bits_for_any_number_of_threads(groups):
     x = torch.randn(6, 3, 20, 20)
     results = []
     for threads in (1, 2, 5):
         torch.manual_seed(0)
-        model = Residual(48, 3, 2)
+        model = Residual(48, 3, 2, groups)
         step_of(model, threads)(x)
         results.append([parameter.detach().clone() for parameter in model.parameters()])
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
+@pytest.mark.parametrize("groups", [1, 32])
 @pytest.mark.parametrize("special", [float("nan"), float("inf")])
-def test_special_values_reach_what_they_reach_in_eager(special):
+def test_special_values_reach_what_they_reach_in_eager(special, groups):
     torch.manual_seed(0)
-    model = Residual(32, 3, 2)
+    model = Residual(32, 3, 2, groups)
     reference = copy.deepcopy(model)
     x = torch.randn(4, 3, 12, 12)
     x[1, 0, 5, 5] = special

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from tests.kernels.elem_planner import MiniPlanner
 from torchipu._kernels.table.conv_product import ConvEnding
-from torchipu.host.emit import conv_product
+from torchipu.host.emit import conv_product, pixel_product
 from torchipu.host.emit.conv_shape import Shape
 
 # images, input channels, output channels, size, window, stride, padding
@@ -55,7 +55,7 @@ def test_endings_of_a_convolution_equal_float64(case: tuple, ending: str) -> Non
         plan = MiniPlanner(threads)
         out = plan.scratch(exact.shape)
         conv_product.emit_product(
-            plan, conv_product.forward_product(shape), out, plan.hold(x), plan.hold(weight),
+            plan, pixel_product.forward_product(shape), out, plan.hold(x), plan.hold(weight),
             bias=plan.hold(bias) if everything or ending == "bias" else None,
             norm=[plan.hold(t) for t in (mean, variance, scale, shift)] if flags & ConvEnding.HAS_NORM else [],
             addend=plan.hold(other) if everything or ending == "addend" else None, flags=flags, epsilon=1e-3,
@@ -84,7 +84,7 @@ def test_endings_of_the_gradient_of_the_input_equal_float64(case: tuple, adds: b
         plan = MiniPlanner(threads)
         out = plan.scratch(x.shape)
         held = [plan.hold(t) for t in (dy, weight, addend, gate)]
-        for product in conv_product.input_products(shape):
+        for product in pixel_product.input_products(shape):
             conv_product.emit_product(
                 plan, product, out, *held[:2], addend=held[2] if adds else None, gate=held[3],
             )

@@ -6,6 +6,7 @@
 #define TI_GATHERED
 #include "gemm_body.h"
 #undef TI_GATHERED
+#include "runs_body.h"
 
 #ifndef TORCHIPU_CONV_SHAPE
 #define TORCHIPU_CONV_SHAPE
@@ -19,35 +20,10 @@ static inline int64_t ti_conv_expanded(const conv_shape *s) {
 }
 #endif
 
-/* Copies n floats that lie `step` apart. */
-TI_INLINE void FN(copy_run)(float *d, const float *s, int64_t n, int64_t step) {
-  if (step == 1) {
-    int64_t i = 0;
-    for (; i + VL <= n; i += VL) FN(store)(d + i, FN(load)(s + i));
-    if (i < n) FN(store_part)(d + i, FN(load_part)(s + i, (int)(n - i)), (int)(n - i));
-    return;
-  }
-  int64_t i = 0;
-#if VL == 16
-  if (step == 2) {
-    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    for (; i + 16 < n; i += 16)
-      _mm512_storeu_ps(d + i, _mm512_permutex2var_ps(_mm512_loadu_ps(s + 2 * i), even, _mm512_loadu_ps(s + 2 * i + 16)));
-  }
-#endif
-  for (; i < n; i++) d[i] = s[i * step];
-}
-
 /* Bits of the lanes [lo, hi) of a vector that begins at lane 0; bounds may lie outside. */
 TI_INLINE uint32_t FN(lanes)(int64_t lo, int64_t hi) {
   lo = ti_max(0, ti_min(VL, lo)); hi = ti_max(lo, ti_min(VL, hi));
   return (uint32_t)((1ull << hi) - (1ull << lo));
-}
-
-TI_INLINE void FN(zero_run)(float *d, int64_t n) {
-  int64_t i = 0;
-  for (; i + VL <= n; i += VL) FN(store)(d + i, FN(set)(0));
-  if (i < n) FN(store_part)(d + i, FN(set)(0), (int)(n - i));
 }
 
 /* Expands the channels at x for outputs [oh0, oh0 + rows) x [ow0, ow0 + cols):

@@ -6,6 +6,7 @@
  * images fill it as well as large ones do.
  */
 #include "gemm_body.h"
+#include "conv_ending_body.h"
 
 #ifndef TORCHIPU_CONV_PRODUCT
 #define TORCHIPU_CONV_PRODUCT
@@ -133,7 +134,6 @@ typedef struct {
   const float *a, *b; float *c; const int32_t *offsets; ptrdiff_t as, ldc; int64_t k; int order, accumulate;
   FN(finish) end;
 } FN(panel);
-TI_INLINE VF FN(gated)(VF v, VF gate) { return (VF)((VI)v & ~(VI)(gate <= 0)); }
 /* c += a b in the register of c: left to itself, the compiler sums into that of a, and copies registers in each turn. */
 TI_INLINE void FN(add_product)(VF *c, VF a, VF b) {
   __asm__("vfmadd231ps %2, %1, %0" : "+" TI_REG(*c) : TI_REG(a), TI_REG(b));
@@ -298,22 +298,6 @@ static void FN(find_targets)(const grid *g, const grid_target *to_where, int64_t
     const int64_t to = n * image + to_where->first + a * to_where->down + b * to_where->across;
     ti_add_run(table + (q - q0) / VL, lane, lane + (int)length, to, to_where->across);
     q += length;
-  }
-}
-
-/* Scale and shift of the results [m0, m0 + rows): the bias, or a normalisation by running statistics. */
-static void FN(find_affine)(char *const *args, int flags, double eps, int64_t m0, int64_t rows, float *scale, float *shift) {
-  const float *const bias = flags & TI_CONV_ENDING_HAS_BIAS ? (const float *)*args++ : NULL;
-  for (int64_t i = 0; i < rows; i++) { scale[i] = 1; shift[i] = bias ? bias[m0 + i] : 0; }
-  if (!(flags & TI_CONV_ENDING_HAS_NORM)) return;
-  const float *mean = (const float *)args[0] + m0, *variance = (const float *)args[1] + m0;
-  args += 2;
-  const float *const weight = flags & TI_CONV_ENDING_HAS_NORM_WEIGHT ? (const float *)*args++ + m0 : NULL;
-  const float *const beside = flags & TI_CONV_ENDING_HAS_NORM_BIAS ? (const float *)*args++ + m0 : NULL;
-  for (int64_t i = 0; i < rows; i++) {
-    const double r = 1.0 / sqrt(variance[i] + eps) * (weight ? weight[i] : 1.0f);
-    shift[i] = (float)(((double)shift[i] - mean[i]) * r + (beside ? beside[i] : 0.0f));
-    scale[i] = (float)r;
   }
 }
 

@@ -90,7 +90,14 @@ TI_INLINE VF FN(load_lanes)(const float *p, uint32_t bits) {
   const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
   return (VF)_mm256_maskload_ps(p, _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int)bits), lane), lane));
 }
-TI_INLINE void FN(store_part)(float *p, VF v, int64_t n) { _mm256_maskstore_ps(p, FN(first_words)(n), (__m256)v); }
+/* In pieces: processors of AMD take tens of cycles for a store under a mask, whatever the mask. */
+TI_INLINE void FN(store_part)(float *p, VF v, int64_t n) {
+  if (n >= VL) { _mm256_storeu_ps(p, (__m256)v); return; }
+  __m128 rest = _mm256_castps256_ps128((__m256)v);
+  if (n & 4) { _mm_storeu_ps(p, rest); rest = _mm256_extractf128_ps((__m256)v, 1); p += 4; }
+  if (n & 2) { _mm_storel_pi((__m64 *)p, rest); rest = _mm_movehl_ps(rest, rest); p += 2; }
+  if (n & 1) _mm_store_ss(p, rest);
+}
 TI_INLINE float FN(sum_lanes)(VF v) {
   __m128 s = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
   s = _mm_add_ps(s, _mm_movehl_ps(s, s));

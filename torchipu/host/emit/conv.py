@@ -13,7 +13,7 @@ from torchipu._kernels.table.conv import (
     ConvInputInts,
     ConvWeightInts,
 )
-from torchipu.host.emit import conv_product
+from torchipu.host.emit import conv_product, pixel_product
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.matmul import grain_for
@@ -55,7 +55,7 @@ def emit_forward(
 ) -> None:
     """Emit a convolution with row-major operands."""
     if conv_product.serves(s):
-        conv_product.emit_product(plan, conv_product.forward_product(s), out, x, weight, bias=bias)
+        conv_product.emit_product(plan, pixel_product.forward_product(s), out, x, weight, bias=bias)
         return
     rows, cols = _blocks(s, s.n * s.g)
     items = s.n * s.g * -(-s.oh // rows) * -(-s.ow // cols)
@@ -82,7 +82,7 @@ def turned(plan: HostPlanner, s: Shape, weight: HostTensor) -> HostTensor:
 def emit_input_gradient(plan: HostPlanner, s: Shape, dx: HostTensor, dy: HostTensor, weight: HostTensor) -> None:
     """Emit the gradient of the input: products over its pixels, or columns of windows folded back."""
     if conv_product.serves_input(s):
-        for product in conv_product.input_products(s):
+        for product in pixel_product.input_products(s):
             conv_product.emit_product(plan, product, dx, dy, weight)
         return
     channels = s.ic

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from torchipu._kernels.table.conv import CONV_REDUCE, ConvReduceInts
 from torchipu._kernels.table.conv_product import (
@@ -14,14 +13,13 @@ from torchipu._kernels.table.conv_product import (
     ConvProductInts,
     ConvProductScalars,
     ConvProductWeightInts,
-    Grid,
-    GridTap,
-    GridTarget,
     Order,
 )
+from torchipu.host.emit import depthwise
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for, packed_rows
-from torchipu.optable.blocks import Along, Blocks
+from torchipu.host.emit.pixel_product import Product, forward_product
+from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 
@@ -36,72 +34,6 @@ LEAST_ROWS = 128  # results for which it pays to lay out pixels again
 WEIGHT_LANES = 128  # pixels of a block of a gradient of weights
 LEAST_IN_PLACE = 64  # pixels of an image whose gradients are read where they lie
 SOURCE_BYTES = 84  # sizeof(ti_source)
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """Results of one product: a grid of lanes over planes of pixels, and the taps that each lane meets.
-
-    Attributes:
-        grid: Of lanes.
-        target: Where they go.
-        weights: Strides along groups, results and channels.
-        taps: That each lane meets.
-    """
-
-    grid: Grid
-    target: GridTarget
-    weights: tuple[int, int, int]
-    taps: tuple[GridTap, ...]
-
-    @property
-    def order(self) -> Order:
-        """How the weights are read: whether a result's summands adjoin, or results do, or neither."""
-        places = tuple(tap.weight for tap in self.taps)
-        if self.weights[2] == len(places) and places == tuple(range(len(places))):
-            return Order.BY_ROW
-        return Order.PACKED if self.weights[1] == 1 else Order.GATHERED
-
-    def blocks(self, lanes: int, rows: int) -> Blocks:
-        """What of the results items of so many lanes and results write."""
-        groups, results, down, across = self.grid.g, self.grid.m, self.grid.gh, self.grid.gw
-        plane, first, row_step, step = self.target
-        image = groups * results * plane
-        along = Along(self.lanes, lanes, across, step, down, row_step, image)
-        if step == 1 and row_step == across:  # rows adjoin
-            along = Along(self.lanes, lanes, down * across, 1, 1, image, image)
-        group = Along(groups, 1, groups, results * plane)
-        return Blocks((group, along, Along(results, rows, results, plane)), first)
-
-    @property
-    def lanes(self) -> int:
-        """Pixels of all images."""
-        return self.grid.n * self.grid.gh * self.grid.gw
-
-
-def forward_product(s: Shape) -> Product:
-    """Return the convolution itself: every output meets the whole window."""
-    taps = tuple(
-        GridTap(kh * s.dh - s.ph, kw * s.dw - s.pw, kh * s.kw + kw) for kh in range(s.kh) for kw in range(s.kw)
-    )
-    grid = Grid(s.n, s.g, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.sh, s.sw)
-    return Product(grid, GridTarget(s.oh * s.ow, 0, s.ow, 1), (s.oc * s.summands, s.summands, s.kh * s.kw), taps)
-
-
-def input_products(s: Shape) -> list[Product]:
-    """Return the gradient of the input: a product for each phase of the strides, over the taps that reach it."""
-    products = []
-    for row in range(min(s.sh, s.h)):
-        for column in range(min(s.sw, s.w)):
-            taps = tuple(
-                GridTap((row + s.ph - kh * s.dh) // s.sh, (column + s.pw - kw * s.dw) // s.sw, kh * s.kw + kw)
-                for kh in range(s.kh) if (row + s.ph - kh * s.dh) % s.sh == 0
-                for kw in range(s.kw) if (column + s.pw - kw * s.dw) % s.sw == 0
-            )
-            grid = Grid(s.n, s.g, s.oc, s.ic, s.oh, s.ow, -(-(s.h - row) // s.sh), -(-(s.w - column) // s.sw), 1, 1)
-            target = GridTarget(s.h * s.w, row * s.w + column, s.sh * s.w, s.sw)
-            products.append(Product(grid, target, (s.oc * s.summands, s.kh * s.kw, s.summands), taps))
-    return products
 
 
 def emit_product(
@@ -124,6 +56,12 @@ def emit_product(
         flags: Those of ``ConvEnding`` that the operands do not tell.
         epsilon: Of the normalisation.
     """
+    flags |= (ConvEnding.HAS_BIAS if bias is not None else 0) | (ConvEnding.HAS_ADDEND if addend is not None else 0)
+    flags |= ConvEnding.HAS_GATE if gate is not None else 0
+    ending = [t for t in (bias, *norm, addend, gate) if t is not None]
+    if depthwise.serves(product.grid):
+        depthwise.emit(plan, product, out, [x, weight, *ending], flags, epsilon)
+        return
     groups, channels, results = product.grid.g, product.grid.c, product.grid.m
     taps = max(1, len(product.taps))
     panels, rows = _cut(product.lanes, groups, results)
@@ -131,14 +69,12 @@ def emit_product(
     block = min(channels, max(1, _depth(product, panels) // taps))
     segment = min(block * taps, max(BLOCK, taps))
     items = groups * -(-product.lanes // (panels * LANES)) * -(-results // rows)
-    flags |= (ConvEnding.HAS_BIAS if bias is not None else 0) | (ConvEnding.HAS_ADDEND if addend is not None else 0)
-    flags |= ConvEnding.HAS_GATE if gate is not None else 0
     order = product.order
     if order == Order.BY_ROW and plan.is_hoisting:  # weights alone: packed ahead of the loop, or once
         inner = channels * taps
         weight = packed_rows(plan, weight, (results * inner, inner, 1), groups, results, inner, rows)
         order = Order.READY
-    operands = [x, weight, *(t for t in (bias, *norm, addend, gate) if t is not None)]
+    operands = [x, weight, *ending]
     floats = panels * LANES * (block * taps + rows) + 2 * _rounded_up(rows, 16) + _rounded_up(block * taps, 16)
     floats += rows * block * taps if product.order == Order.PACKED else 0
     plan.step(
@@ -185,17 +121,18 @@ def _cut(lanes: int, groups: int, results: int) -> tuple[int, int]:
 
 def serves(s: Shape) -> bool:
     """Whether the forward pass goes this way."""
-    return s.oc >= LEAST_RESULTS and _is_indexable(s)
+    return (s.oc >= LEAST_RESULTS or depthwise.serves(forward_product(s).grid)) and _is_indexable(s)
 
 
 def serves_input(s: Shape) -> bool:
     """Whether the gradient of the input goes this way: with long strides its phases have few pixels and taps."""
-    return s.ic >= LEAST_RESULTS and s.sh * s.sw <= 4 and _is_indexable(s)
+    is_depthwise = s.oc == 1 and depthwise.serves(forward_product(s).grid)
+    return (s.ic >= LEAST_RESULTS or is_depthwise) and s.sh * s.sw <= 4 and _is_indexable(s)
 
 
 def serves_weight(s: Shape) -> bool:
     """Whether the gradient of the weights goes this way."""
-    return s.oc >= LEAST_RESULTS and _is_indexable(s)
+    return serves(s)
 
 
 def _is_indexable(s: Shape) -> bool:
@@ -214,6 +151,13 @@ def emit_weight_product(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTen
         x: Input of the convolution.
     """
     product = forward_product(s)
+    if depthwise.serves(product.grid):
+        chunks = depthwise.chunks_of(product.grid)
+        partial = dw if chunks == 1 else plan.scratch((chunks, s.g * s.oc * s.summands))
+        depthwise.emit_weight(plan, product, partial, dy, x, chunks)
+        if chunks > 1:
+            emit_reduce(plan, dw, partial, chunks, s.g * s.oc * s.summands)
+        return
     taps, summands, pixels = len(product.taps), s.summands, s.oh * s.ow
     length = min(WEIGHT_LANES, _rounded_up(pixels if pixels >= LEAST_IN_PLACE else s.n * pixels, LANES))
     if pixels >= LEAST_IN_PLACE and length > pixels:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise, product
 
 from torchipu._kernels.table.conv_product import ConvEnding
-from torchipu.host.emit import conv_product
+from torchipu.host.emit import conv_product, pixel_product
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.convolution import problem_of
@@ -62,7 +62,7 @@ def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
         else:
             flags |= ConvEnding.IS_RELU
     conv_product.emit_product(
-        plan, conv_product.forward_product(problem_of(convolution).planar),
+        plan, pixel_product.forward_product(problem_of(convolution).planar),
         plan.output(ops[-1].outputs[0], DType.FLOAT), plan.value(x, DType.FLOAT), plan.value(weight, DType.FLOAT),
         bias=plan.value(bias, DType.FLOAT) if bias is not None else None, norm=norm, addend=addend, flags=flags,
         epsilon=epsilon,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from torchipu.host.emit import conv_product
+from torchipu.host.emit import conv_product, pixel_product
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.convolution import emit_parameter_gradients, present_results, problem_of
@@ -40,7 +40,7 @@ def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
     addend = plan.value(addend_of(*ops[:2]), DType.FLOAT) if ops[1].target == ADD else None
     gate = plan.value(passed, DType.FLOAT) if passed is not None else None
     out = plan.output(last.outputs[0], DType.FLOAT)
-    for product in conv_product.input_products(problem_of(backward).planar):
+    for product in pixel_product.input_products(problem_of(backward).planar):
         conv_product.emit_product(
             plan, product, out, plan.value(dy, DType.FLOAT), plan.value(weight, DType.FLOAT), addend=addend, gate=gate,
         )
