@@ -50,11 +50,17 @@ def make_parser() -> argparse.ArgumentParser:
         "report",
         help="write reports of the programs of a script, or show reports that were written",
         description="Run a script and write a report of each program that it compiles for the IPU; or show those of a "
-        "directory, or of one profile.pop. A report is a directory with profile.pop (a SQLite database), trace.json.gz "
-        "(for ui.perfetto.dev) and summary.json.",
+        "directory, or of one profile.pop. A report is a directory with report.html (all of it as pictures, in one "
+        "file), profile.pop (a SQLite database), trace.json.gz (for ui.perfetto.dev) and summary.json. Flags stand "
+        "before a script, whose arguments follow it.",
     )
     report.add_argument(
         "--output", metavar="DIRECTORY", help="where reports of a script go; report/NAME OF THE SCRIPT without it",
+    )
+    report.add_argument("--open", action="store_true", help="open report.html in the browser")
+    report.add_argument(
+        "--diff", metavar="DIRECTORY", help="compare with the report in this directory: prints what changed most, and "
+        "writes compare.html",
     )
     report.add_argument("subject", metavar="script.py|directory")
     report.add_argument("arguments", nargs=argparse.REMAINDER, help="handed on to the script")
@@ -132,7 +138,7 @@ def run_report(flags: argparse.Namespace) -> int:
     from torchipu.errors import ReportError
 
     try:
-        return print_reports(flags.subject, flags.arguments, flags.output)
+        return print_reports(flags)
     except (OSError, ReportError) as error:
         print(f"torchipu report: {error}", file=sys.stderr)
         return 2

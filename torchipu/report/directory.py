@@ -11,15 +11,18 @@ from torchipu.errors import ReportError
 from torchipu.report.database import read_database, write_database
 from torchipu.report.facts.gather import Facts
 from torchipu.report.json import write_whole
+from torchipu.report.page import Compared, page_of
 from torchipu.report.summary import summary_text
 from torchipu.report.trace import trace_bytes
 
-PROFILE, TRACE, SUMMARY = "profile.pop", "trace.json.gz", "summary.json"
+PROFILE, TRACE, SUMMARY, PAGE = "profile.pop", "trace.json.gz", "summary.json", "report.html"
+COMPARISON = "compare.html"
+"""The page of two reports, in the directory of the first."""
 LOCK = ".report.lock"
 
 
 def write_directory(facts: Facts, folder: Path) -> Path:
-    """Write ``profile.pop``, ``trace.json.gz`` and ``summary.json``.
+    """Write ``profile.pop``, ``trace.json.gz``, ``summary.json`` and ``report.html``.
 
     Processes that write one directory take turns: what lies there in the end is all of the last.
 
@@ -38,6 +41,7 @@ def write_directory(facts: Facts, folder: Path) -> Path:
         write_database(facts, folder / PROFILE)
         _write_bytes(trace_bytes(facts), folder / TRACE)
         write_whole(summary_text(facts), folder / SUMMARY)
+        write_whole(page_of(facts, folder.resolve().name), folder / PAGE)
     return folder / PROFILE
 
 
@@ -61,6 +65,44 @@ def read_directory(path: Path) -> dict[str, Facts]:
             f"{path} holds no {PROFILE}", remedy="give the directory that step.report(directory) or autoReport wrote",
         )
     return {str(one.parent): read_database(one) for one in found}
+
+
+def page_in(folder: Path, facts: Facts) -> Path:
+    """Return ``report.html`` of a directory; it is written where the directory lacks it.
+
+    Args:
+        folder: With a ``profile.pop``.
+        facts: What that holds.
+
+    Raises:
+        OSError: It is not there, and cannot be written.
+    """
+    page = folder / PAGE
+    if not page.is_file():
+        with FileLock(folder / LOCK):
+            write_whole(page_of(facts, folder.resolve().name), page)
+    return page
+
+
+def write_comparison(folder: Path, facts: Facts, other: Path, other_facts: Facts) -> Path:
+    """Write the page of two reports, ``compare.html``, and return it.
+
+    Args:
+        folder: Directory of the first report, where the page goes.
+        facts: What the first holds.
+        other: Directory of the second.
+        other_facts: What the second holds.
+
+    Raises:
+        OSError: The directory cannot be written.
+    """
+    titles = [one.resolve().name for one in (folder, other)]
+    if titles[0] == titles[1]:  # such as training in two directories
+        titles = ["/".join(one.resolve().parts[-2:]) for one in (folder, other)]
+    page = folder / COMPARISON
+    with FileLock(folder / LOCK):
+        write_whole(page_of(facts, titles[0], Compared(titles[1], other_facts)), page)
+    return page
 
 
 def _write_bytes(data: bytes, final: Path) -> None:

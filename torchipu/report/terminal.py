@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from torchipu.report.compare import Difference
 from torchipu.report.facts import rows
 from torchipu.report.facts.gather import Facts
 from torchipu.report.summary import summary_of
 
 MOST_OPERATIONS = 3
+MOST_CHANGES = 12
 WIDE = 140  # columns where there is no terminal
 
 
@@ -39,6 +41,22 @@ def text_of(facts: Facts, title: str) -> str:
     console.print(table_of(facts, title))
     assert isinstance(console.file, io.StringIO)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+def changes_of(title: str, differences: Sequence[Difference]) -> str:
+    """Return what changed most from one report to another as plain text.
+
+    Args:
+        title: What stands above it.
+        differences: In this order.
+    """
+    changed = [one for one in differences if one.change]
+    lines = [title, f"  {len(changed):,} of {len(differences):,} numbers differ"]
+    for one in changed[:MOST_CHANGES]:
+        before, after = ("-" if value is None else f"{value:,.6g}" for value in (one.before, one.after))
+        share = f"{one.share:+.1%}" if one.before else "new"
+        lines.append(f"  {share:>9}  {before} -> {after} {one.unit}  {one.group}: {one.name}")
+    return "\n".join(lines)
 
 
 def lines_of(facts: Facts) -> Iterator[tuple[str, str]]:

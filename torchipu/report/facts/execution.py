@@ -14,6 +14,7 @@ from torchipu.device.memory.shares import Shares
 from torchipu.ir.graph import Op
 from torchipu.ir.program import Copy, Executable, Execute, Gather, HostCopy
 from torchipu.report.facts import rows
+from torchipu.report.facts.flows import flow_rows
 from torchipu.report.facts.work import flops_of
 from torchipu.target import Target
 
@@ -40,6 +41,7 @@ class ExecutionRows:
     steps: tuple[rows.Step, ...]
     runs: tuple[rows.Run, ...]
     operations: tuple[rows.Operation, ...]
+    flows: tuple[rows.Flow, ...]
     numbers: Mapping[int, int]
 
 
@@ -65,7 +67,8 @@ def execution_rows(executable: Executable, cost: Cost, target: Target) -> Execut
     numbers = {key: number for number, key in enumerate(spent)}
     named = tuple(step._replace(operation=numbers.get(step.operation, -1)) for step in steps)
     operations = tuple(_operation(number, one) for number, one in enumerate(spent.values()))
-    return ExecutionRows(functions, named, tuple(_runs(cost)), operations, numbers)
+    flows = flow_rows([one.op for one in spent.values()], executable.views)
+    return ExecutionRows(functions, named, tuple(_runs(cost)), operations, flows, numbers)
 
 
 def _function_steps(

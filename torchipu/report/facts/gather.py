@@ -75,6 +75,7 @@ def facts_of(
         "variables": memory.variables, "shares": memory.shares, "tiles": memory.tiles,
         "tile_categories": memory.tile_categories, "liveness": memory.liveness,
         "settings": tuple(_settings(options)), "advice": (),
+        "flows": execution.flows,
     })
 
 

@@ -303,9 +303,25 @@ class Advice(NamedTuple):
     line: int
 
 
+class Flow(NamedTuple):
+    """A value that an op takes from another.
+
+    Attributes:
+        source: Number of the op that computes it.
+        target: Number of the op that takes it.
+        tensor: Its name.
+        bytes: Of the value.
+    """
+
+    source: int
+    target: int
+    tensor: str
+    bytes: int
+
+
 TABLES: dict[str, type[NamedTuple]] = {
     "facts": Fact, "operations": Operation, "functions": Function, "steps": Step, "runs": Run, "variables": Variable,
     "shares": Share, "tiles": Tile, "tile_categories": TileCategory, "liveness": LiveStep, "settings": Setting,
-    "advice": Advice,
+    "advice": Advice, "flows": Flow,
 }
 """Rows by table."""

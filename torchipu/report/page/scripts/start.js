@@ -1,0 +1,24 @@
+// Begins: reads the data, shows the page that the address names, and says that it is ready.
+
+async function start() {
+  report = await decoded(document.getElementById("data").textContent);
+  document.getElementById("plain").remove();
+  document.documentElement.classList.add("ready");
+  const found = report.summary;
+  document.getElementById("subtitle").textContent = `${found.program} on ${found.title}: ${found.replicas > 1 ? `${found.replicas} replicas of ` : ""}${found.num_ipus} IPU${found.num_ipus > 1 ? "s" : ""} with ${exact(found.num_tiles)} tiles each`;
+  document.querySelector("header").append(choice("Theme", ["auto", "light", "dark"], "auto", (value) => { theme = value; setTheme(value); }));
+  setTheme(theme);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(theme));
+  addEventListener("hashchange", turn);
+  addEventListener("beforeprint", () => {
+    document.documentElement.dataset.theme = "light";
+    readPalette();
+    for (const [anchor, known] of pages) if (!known.seen) drawPage(anchor);
+  });
+  addEventListener("afterprint", () => setTheme(theme));
+  turn();
+  document.documentElement.dataset.ready = "yes";
+}
+
+let theme = "auto";
+start();
