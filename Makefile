@@ -22,13 +22,14 @@ MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "
 CHECKED_ISA := $(if $(filter avx512,$(TORCHIPU_ISA)),avx512,avx2)
 CHECKED := build/checked/$(CHECKED_ISA)
 
-.PHONY: help demo test checked faults opinfo models machine score bench docs lint kernels clean
+.PHONY: help demo test browser checked faults opinfo models machine score bench docs lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
 help:
 	@echo "make demo     train and test the pipelined demo (DEMO_ARGS=... passes flags on)"
 	@echo "make test     run the tests (PYTEST_ARGS=... passes flags on; TEST_WORKERS=0 runs them in one process)"
+	@echo "make browser  see to it that there is a Chromium, in which pages of reports are tested"
 	@echo "make checked  run tests of the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (PYTEST_ARGS=...)"
 	@echo "make faults   kill, stop and break instances of trainings at every moment, 120 ways (FAULTS_ARGS=...)"
 	@echo "make opinfo   compare every operator of PyTorch's OpInfo with eager (OPINFO_ARGS=... passes flags on)"
@@ -46,6 +47,9 @@ demo: $(VENV)/demo.stamp $(VENV)/kernels.stamp
 
 test: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m pytest -n $(TEST_WORKERS) --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
+
+browser: $(VENV)/dev.stamp
+	$(PY) -m tests.report.browser
 
 checked: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	TORCHIPU_CHECKED=1 $(PY) setup.py --quiet build --build-base $(CHECKED) --build-lib $(CHECKED)/lib

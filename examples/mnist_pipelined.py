@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -213,5 +215,19 @@ def run(arguments: Sequence[str] | None = None) -> Result:
     return Result(tuple(losses), accuracy, images_per_s)
 
 
+def command_of_the_report(python: str, arguments: Sequence[str]) -> str:
+    """Return the command that runs an epoch again and shows it as pictures: memory, pipeline, every operation.
+
+    Args:
+        python: The interpreter.
+        arguments: Name of the script, and its arguments.
+    """
+    short = Path(python)
+    if short.is_relative_to(Path.cwd()):
+        short = short.relative_to(Path.cwd())
+    return shlex.join([str(short), "-m", "torchipu", "report", "--open", *arguments, "--epochs", "1"])
+
+
 if __name__ == "__main__":
     run()
+    print(f"\nTo see it as a picture: {command_of_the_report(sys.executable, sys.argv)}")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import os
+import shlex
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -127,3 +131,26 @@ def test_pipelined_and_sharded_demos_have_the_same_losses() -> None:
 def test_debug_writes_each_stage_of_the_compiler(tmp_path: Path) -> None:
     run([*SMALL[:2], "--num-samples", "560", *SMALL[4:], "--debug", "--profile-dir", str(tmp_path)])
     assert len(list((tmp_path / "ir").glob("*.txt"))) >= 7
+
+
+def test_the_last_line_is_a_command_that_shows_the_run_as_a_picture(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    shown, browser = tmp_path / "shown", tmp_path / "browser"
+    browser.write_text(f"#!{sys.executable}\nimport sys\nopen({str(shown)!r}, 'w').write(sys.argv[1])\n")
+    browser.chmod(0o755)
+    paths = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = os.environ | {"BROWSER": f"{browser} %s", "PYTHONPATH": paths}
+
+    def output_of(command: list[str]) -> str:
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+        ).stdout
+
+    small = ["--num-samples", "400", "--gradient-accumulation", "5", "--device-iterations", "1", "--epochs", "2"]
+    said = output_of([sys.executable, str(root / "examples" / "mnist_pipelined.py"), *small])
+    command = shlex.split(said.splitlines()[-1].removeprefix("To see it as a picture: "))
+    assert command[1:5] == ["-m", "torchipu", "report", "--open"]
+    output_of(command)
+    page = tmp_path / "report" / "mnist_pipelined" / "1-training" / "report.html"
+    assert shown.read_text() == page.as_uri()
+    assert "<title>1-training" in page.read_text(encoding="utf-8")

@@ -271,7 +271,9 @@ class ProgramStep(ReplicatedStep, PartedStep):
         return dataclasses.replace(profile, statistics=format_numerics(self.statistics, self.used_loss_scale))
 
     def report(self, directory: str | os.PathLike[str]) -> Path:
-        """Write what the last compilation takes of the machine: ``profile.pop``, ``trace.json.gz``, ``summary.json``.
+        """Write what the last compilation takes of the machine: its pages and data.
+
+        ``report.html`` shows all of it; ``profile.pop``, ``trace.json.gz`` and ``summary.json`` are for other tools.
 
         Args:
             directory: Where to; it is made.

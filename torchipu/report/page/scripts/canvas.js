@@ -43,7 +43,8 @@ function place(event) {
  * `chosen(time, y)` hears of clicks.
  */
 function timePicture(label, whole, {left, height, paint, chosen, keys = {}, unit = "cycles"}) {
-  const view = {begin: 0, end: whole, left, at: (time, width) => left + (time - view.begin) / (view.end - view.begin) * (width - left)};
+  const view = {begin: 0, end: whole, left, at: (time, width) => left
+    + (time - view.begin) / (view.end - view.begin) * (width - left)};
   let grabbed = null, moved = false;
   const timeAt = (x) => view.begin + (x - left) / (canvas.clientWidth - left) * (view.end - view.begin);
   const show = (begin, end) => {
@@ -60,7 +61,8 @@ function timePicture(label, whole, {left, height, paint, chosen, keys = {}, unit
   Object.assign(moves, {ArrowLeft: moves.earlier, ArrowRight: moves.later}, keys);
   const canvas = picture(`${label}. Keys: plus and minus zoom, left and right move, 0 shows all`, height,
     (context, width) => { paint(context, view, width); timeAxis(context, view, width, unit); }, {
-      wheel: (event) => { if (event.ctrlKey || event.shiftKey || event.altKey) { event.preventDefault(); zoom(event.deltaY > 0 ? 1.25 : 0.8, timeAt(place(event)[0])); } },
+      wheel: (event) => { if (event.ctrlKey || event.shiftKey
+        || event.altKey) { event.preventDefault(); zoom(event.deltaY > 0 ? 1.25 : 0.8, timeAt(place(event)[0])); } },
       keydown: (event) => { const move = moves[event.key]; if (move) { event.preventDefault(); move(); } },
       pointerdown: (event) => { grabbed = {x: place(event)[0], begin: view.begin, end: view.end}; moved = false; },
       pointermove: (event) => {
@@ -72,8 +74,11 @@ function timePicture(label, whole, {left, height, paint, chosen, keys = {}, unit
       pointerup: (event) => { grabbed = null; if (!moved) chosen(timeAt(place(event)[0]), place(event)[1], view); },
       dblclick: (event) => zoom(0.25, timeAt(place(event)[0])),
     });
-  const signs = {"+": ["Zoom in", "+"], "−": ["Zoom out", "-"], "◂": ["Earlier", "earlier"], "▸": ["Later", "later"], All: ["Show all", 0]};
-  const buttons = Object.entries(signs).map(([sign, [name, key]]) => button(sign, moves[key], {"aria-label": name, title: name}));
+  const signs = {"+": ["Zoom in", "+"], "−": ["Zoom out", "-"], "◂": ["Earlier", "earlier"],
+    "▸": ["Later", "later"],
+    All: ["Show all", 0]};
+  const buttons = Object.entries(signs).map(([sign, [name, key]]) => button(sign, moves[key],
+    {"aria-label": name, title: name}));
   return {canvas, buttons, show, view};
 }
 
@@ -91,7 +96,8 @@ function fillSlices(context, view, width, begins, ends, offset, y, high) {
   const perPixel = (view.end - view.begin) / (width - view.left);
   let at = after(ends, view.begin - offset);
   while (at < begins.length && begins[at] + offset < view.end) {
-    const from = Math.max(view.left, view.at(begins[at] + offset, width)), to = Math.min(width, view.at(ends[at] + offset, width));
+    const from = Math.max(view.left, view.at(begins[at] + offset, width)),
+      to = Math.min(width, view.at(ends[at] + offset, width));
     context.fillRect(from, y, Math.max(0.7, to - from - (to - from > 4 ? 0.5 : 0)), high);
     // What ends within this pixel cannot be seen.
     at = Math.max(at + 1, after(ends, view.begin - offset + (Math.max(to, from + 1) - view.left) * perPixel));

@@ -16,7 +16,8 @@ function colourVariable(name) { return `var(--${COLOUR_OF[name] || "grey"})`; }
 let palette = {};
 function readPalette() {
   const style = getComputedStyle(document.documentElement);
-  const names = ["paper", "card", "line", "ink", "soft", "accent", "bad", "chosen", "ramp-0", "ramp-1", "ramp-2", ...LINES,
+  const names = ["paper", "card", "line", "ink", "soft", "accent", "bad", "chosen", "ramp-0", "ramp-1", "ramp-2",
+    ...LINES,
     "sky", "sand", "faint"];
   palette = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }

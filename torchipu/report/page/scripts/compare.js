@@ -16,31 +16,49 @@ page("compare", () => {
 
 /** Numbers of both reports; one that a report lacks counts as 0. */
 function joined(other) {
-  const [before, now] = [report, other].map((one) => new Map(rowsOf(one.numbers).map((row) => [`${row.group}\n${row.name}`, row])));
+  const [before, now] = [report, other].map((one) =>
+    new Map(rowsOf(one.numbers).map((row) => [`${row.group}\n${row.name}`, row])));
   return [...new Set([...before.keys(), ...now.keys()])].map((key) => {
-    const [a, b] = [before.get(key), now.get(key)], one = a || b, from = a ? a.value : null, to = b ? b.value : null, change = (to || 0) - (from || 0);
-    return {...one, operation: a ? a.operation : -1, from, to, change, share: change ? change / (Math.abs(from) || 0) : 0};
+    const [a, b] = [before.get(key), now.get(key)], one = a || b, from = a ? a.value : null, to = b ? b.value : null,
+      change = (to || 0) - (from || 0);
+    return {...one, operation: a ? a.operation : -1, from, to, change, share: change ? change / (Math.abs(from) || 0)
+      : 0};
   });
 }
 
 function comparison(other) {
-  const all = joined(other), state = {text: "", group: "all", changed: true}, table = make("div", {id: "compare-table"});
-  const settings = [...new Set([...Object.keys(report.settings), ...Object.keys(other.settings)])].filter((name) => report.settings[name] !== other.settings[name]);
+  const all = joined(other), state = {text: "", group: "all", changed: true},
+    table = make("div", {id: "compare-table"});
+  const settings = [...new Set([...Object.keys(report.settings), ...Object.keys(other.settings)])].filter((name) =>
+    report.settings[name] !== other.settings[name]);
   const arrange = () => {
-    const seen = all.filter((one) => (!state.changed || one.change) && (state.group === "all" || one.group === state.group) && one.name.toLowerCase().includes(state.text));
+    const seen = all.filter((one) => (!state.changed || one.change) && (state.group === "all"
+      || one.group === state.group) && one.name.toLowerCase().includes(state.text));
     const amount = (value, one) => number(value, {unit: one.unit, confidence: one.confidence});
     table.replaceChildren(sortable(`${exact(seen.length)} numbers`, [text("Number", "name"), text("Of", "group"),
-      {title: report.title, value: (one) => one.from ?? 0, amount: true, show: (one) => amount(one.from, one)}, {title: other.title, value: (one) => one.to ?? 0, amount: true, show: (one) => amount(one.to, one)},
-      {title: "Change", value: (one) => one.change, amount: true, show: (one) => make("span", {"data-value": one.change}, withUnit(signed(one.change), one.unit))},
-      {title: "Share", value: (one) => Math.abs(one.share), amount: true, show: (one) => (Number.isFinite(one.share) ? `${signed(100 * one.share, (value) => value.toFixed(1))} %` : "new")}], seen, {sort: 5, operation: (one) => one.operation}));
+      {title: report.title, value: (one) => one.from ?? 0, amount: true, show: (one) => amount(one.from, one)},
+        {title: other.title, value: (one) => one.to ?? 0, amount: true, show: (one) => amount(one.to, one)},
+      {title: "Change", value: (one) => one.change, amount: true, show: (one) =>
+        make("span", {"data-value": one.change}, withUnit(signed(one.change), one.unit))},
+      {title: "Share", value: (one) => Math.abs(one.share), amount: true, show: (one) => (Number.isFinite(one.share)
+        ? `${signed(100 * one.share, (value) => value.toFixed(1))} %` : "new")}], seen,
+        {sort: 5, operation: (one) => one.operation}));
   };
-  const tick = make("input", {type: "checkbox", checked: "", id: "only-changed", change: () => { state.changed = tick.checked; arrange(); }});
-  const filter = make("input", {type: "search", id: "compare-filter", input: () => { state.text = filter.value.toLowerCase(); arrange(); }});
+  const tick = make("input", {type: "checkbox", checked: "", id: "only-changed",
+    change: () => { state.changed = tick.checked; arrange(); }});
+  const filter = make("input", {type: "search", id: "compare-filter",
+    input: () => { state.text = filter.value.toLowerCase(); arrange(); }});
   arrange();
   return [
-    make("p", {id: "compare-verdict"}, all.some((one) => one.change) ? `${exact(all.filter((one) => one.change).length)} of ${exact(all.length)} numbers differ.` : "All numbers are the same."),
-    controls(choice("Of", ["all", ...new Set(all.map((one) => one.group))], "all", (value) => { state.group = value; arrange(); }), make("label", {}, tick, "only what changed"), make("label", {}, "Filter", filter)),
+    make("p", {id: "compare-verdict"}, all.some((one) => one.change)
+      ? `${exact(all.filter((one) => one.change).length)} of ${exact(all.length)} numbers differ.`
+      : "All numbers are the same."),
+    controls(choice("Of", ["all", ...new Set(all.map((one) => one.group))], "all",
+      (value) => { state.group = value; arrange(); }), make("label", {}, tick, "only what changed"),
+      make("label", {}, "Filter", filter)),
     table,
-    settings.length ? sortable("Options and versions that differ", [{title: "Name", value: (one) => one}, {title: report.title, value: (one) => report.settings[one] ?? "–"}, {title: other.title, value: (one) => other.settings[one] ?? "–"}], settings) : "",
+    settings.length ? sortable("Options and versions that differ", [{title: "Name", value: (one) => one},
+      {title: report.title, value: (one) => report.settings[one] ?? "–"}, {title: other.title, value: (one) =>
+      other.settings[one] ?? "–"}], settings) : "",
   ];
 }

@@ -31,7 +31,8 @@ function facts(pairs) {
 /** Put content where other content was. */
 function put(place, ...content) { place.replaceChildren(...content.flat(3).filter(Boolean)); }
 
-function button(text, act, attributes = {}) { return make("button", {type: "button", click: act, ...attributes}, text); }
+function button(text, act, attributes = {}) { return make("button", {type: "button", click: act, ...attributes},
+  text); }
 function code(text) { return make("code", {}, text); }
 function controls(...content) { return make("div", {class: "controls"}, content); }
 

@@ -9,26 +9,35 @@ page("execution", (wanted) => {
   const seen = () => lanes.filter((one) => chosen.ipu === "all" || one.ipu === Number(chosen.ipu));
   const chart = timePicture("What each IPU does over an iteration", whole, {
     left: 84, height: () => 24 + seen().length * (LANE + 2) + 6,
-    paint: (context, view, width) => seen().forEach((lane, at) => paintLane(context, view, width, lane, 20 + at * (LANE + 2), chosen)),
-    chosen: (time, y) => { const lane = seen()[Math.floor((y - 20) / (LANE + 2))]; if (lane) select(foundAt(lane, Math.floor(time))); },
+    paint: (context, view, width) => seen().forEach((lane, at) => paintLane(context, view, width, lane,
+      20 + at * (LANE + 2), chosen)),
+    chosen: (time, y) => { const lane = seen()[Math.floor((y - 20) / (LANE + 2))]; if (lane) select(foundAt(lane,
+      Math.floor(time))); },
   });
   const select = (found) => {
     chosen.found = found;
-    put(panel, found ? slicePanel(found, (run) => chart.show(run.begin, run.end)) : note("Choose a slice to see what it is. Ctrl and the wheel zoom, dragging moves."));
+    put(panel, found ? slicePanel(found, (run) => chart.show(run.begin, run.end))
+      : note("Choose a slice to see what it is. Ctrl and the wheel zoom, dragging moves."));
     chart.canvas.redraw();
   };
-  const step = rows("steps").find((one) => one.operation === wanted.operation), run = step && rows("runs").find((one) => one.function === step.function);
-  const steps = rows("steps").filter((one) => one.function && one.cycles).sort((a, b) => b.cycles * b.runs - a.cycles * a.runs);
+  const step = rows("steps").find((one) => one.operation === wanted.operation), run = step
+    && rows("runs").find((one) => one.function === step.function);
+  const steps = rows("steps").filter((one) => one.function && one.cycles).sort((a, b) =>
+    b.cycles * b.runs - a.cycles * a.runs);
   select(run ? {run, step} : null);
-  if (run) { const middle = run.begin + step.begin, wide = Math.max(200, 8 * step.cycles); requestAnimationFrame(() => chart.show(middle - wide, middle + wide)); }
+  if (run) { const middle = run.begin + step.begin, wide = Math.max(200, 8 * step.cycles); requestAnimationFrame(() =>
+    chart.show(middle - wide, middle + wide)); }
   return [
-    controls(choice("IPU", ["all", ...ipus()], "all", (value) => { chosen.ipu = value; chart.canvas.redraw(); }), chart.buttons),
+    controls(choice("IPU", ["all", ...ipus()], "all", (value) => { chosen.ipu = value; chart.canvas.redraw(); }),
+      chart.buttons),
     chart.canvas, legend(LANES.map((name) => [name, colourVariable(name)])), panel,
-    note(`${exact(report.summary.steps_per_update)} steps in ${exact(rows("runs").length)} runs of ${exact(report.summary.cycles_per_update)} cycles. The same is in trace.json.gz, for ui.perfetto.dev.`),
+    note(`${exact(report.summary.steps_per_update)} steps in ${exact(rows("runs").length)} runs of `
+      + `${exact(whole)} cycles. The same is in trace.json.gz, for ui.perfetto.dev.`),
     heading("Where the cycles go"), cyclesByIpu(),
     sortable("Functions", [text("Function", "name"), amount("Runs", "runs", "", "exact"),
       amount("Cycles of a run", "cycles", "cycles"), amount("of which computed again", "recompute", "cycles"),
-      {title: "Cycles of all runs", value: (one) => one.cycles * one.runs, unit: "cycles"}], rows("functions"), {sort: 4}),
+      {title: "Cycles of all runs", value: (one) => one.cycles * one.runs, unit: "cycles"}], rows("functions"),
+        {sort: 4}),
     sortable("Steps of one run of each function", STEP_COLUMNS, steps, {sort: 3, operation: (one) => one.operation}),
   ];
 });
@@ -37,10 +46,13 @@ page("execution", (wanted) => {
 function lanesOf(byIpu) {
   const found = [];
   for (const [ipu, runs] of [...byIpu].sort((a, b) => a[0] - b[0])) {
-    const kinds = groupBy(runs, (run) => (run.function ? "functions" : run.kind)), inside = kinds.get("functions") || [];
+    const kinds = groupBy(runs, (run) => (run.function ? "functions" : run.kind)), inside = kinds.get("functions")
+      || [];
     for (const name of LANES) {
-      const whole = kinds.get(name) || [], within = inside.filter((run) => name !== "functions" && (report.detail[run.function] || [{lanes: {}}])[0].lanes[name]);
-      if (whole.length || within.length) found.push({ipu, name, whole, within, times: times(whole), inner: times(within)});
+      const whole = kinds.get(name) || [], within = inside.filter((run) => name !== "functions"
+        && (report.detail[run.function] || [{lanes: {}}])[0].lanes[name]);
+      if (whole.length || within.length) found.push({ipu, name, whole, within, times: times(whole),
+        inner: times(within)});
     }
   }
   return found;
@@ -56,19 +68,23 @@ function paintLane(context, view, width, lane, y, chosen) {
   if (lane.name === "functions") return paintRuns(context, view, width, lane, y);
   const perPixel = (view.end - view.begin) / (width - view.left);
   for (let at = after(lane.inner.end, view.begin); at < lane.within.length && lane.inner.begin[at] < view.end;) {
-    const run = lane.within[at], levels = report.detail[run.function].filter((level) => level.resolution <= Math.max(1, perPixel));
+    const run = lane.within[at], levels = report.detail[run.function].filter((level) => level.resolution <= Math.max(1,
+      perPixel));
     const {begin, end} = levels[levels.length - 1].lanes[lane.name];
     fillSlices(context, view, width, begin, end, run.begin, y, LANE);
     at = Math.max(at + 1, after(lane.inner.end, run.begin + perPixel));  // runs within one pixel cannot be told apart
   }
   const {run, step} = chosen.found || {};
-  if (step && run.ipu === lane.ipu && (step.overlaps ? "transfer" : step.category) === lane.name) frame(context, view, width, run.begin + step.begin, run.begin + step.begin + step.cycles * step.runs, y);
+  if (step && run.ipu === lane.ipu && (step.overlaps ? "transfer" : step.category) === lane.name) frame(context, view,
+    width, run.begin + step.begin, run.begin + step.begin + step.cycles * step.runs, y);
 }
 
 function paintRuns(context, view, width, lane, y) {
   for (let at = after(lane.times.end, view.begin); at < lane.whole.length && lane.times.begin[at] < view.end; at += 1) {
-    const run = lane.whole[at], from = Math.max(view.left, view.at(run.begin, width)), to = Math.min(width, view.at(run.end, width));
-    if (to - from < 4) { at = Math.max(at, after(lane.times.end, run.begin + 4 * (view.end - view.begin) / width) - 1); continue; }
+    const run = lane.whole[at], from = Math.max(view.left, view.at(run.begin, width)),
+      to = Math.min(width, view.at(run.end, width));
+    if (to - from < 4) { at = Math.max(at, after(lane.times.end, run.begin
+      + 4 * (view.end - view.begin) / width) - 1); continue; }
     context.fillStyle = colour(run.kind);
     context.fillRect(from, y, to - from - 0.5, LANE);
     context.fillStyle = "#fff";
@@ -88,20 +104,26 @@ function foundAt(lane, time) {
   const list = lane.whole.length ? lane.whole : lane.within, run = list[after(list.map((one) => one.end), time)];
   if (!run || run.begin > time) return null;
   const step = lane.name === "functions" ? null : (rowsBy("steps", "function").get(run.function) || []).find((one) =>
-    (one.overlaps ? "transfer" : one.category) === lane.name && run.begin + one.begin <= time && time < run.begin + one.begin + one.cycles * one.runs);
+    (one.overlaps ? "transfer" : one.category) === lane.name && run.begin + one.begin <= time && time < run.begin
+      + one.begin + one.cycles * one.runs);
   return lane.whole.length || step ? {run, step} : null;
 }
 
 function slicePanel({run, step}, zoom) {
-  const operation = step && rows("operations")[step.operation], amount = (value) => number(value, {unit: "cycles", operation: step ? step.operation : -1});
+  const operation = step && rows("operations")[step.operation], amount = (value) =>
+    number(value, {unit: "cycles", operation: step ? step.operation : -1});
   return [
     heading(step ? `${step.name} in ${run.action}` : run.action),
-    facts([["Kind", step ? step.category : run.kind], ["IPU", run.ipu], ["Micro-batch", run.micro_batch >= 0 ? run.micro_batch : ""],
-      ["Begins at", amount(run.begin + (step ? step.begin : 0))], ["Cycles", amount(step ? step.cycles * step.runs : run.end - run.begin)],
+    facts([["Kind", step ? step.category : run.kind], ["IPU", run.ipu], ["Micro-batch", run.micro_batch >= 0
+      ? run.micro_batch : ""],
+      ["Begins at", amount(run.begin + (step ? step.begin : 0))],
+        ["Cycles", amount(step ? step.cycles * step.runs : run.end - run.begin)],
       ["of which computed again", step || !run.recompute ? "" : amount(run.recompute)],
       ...about(operation),
-      ["Vertices", step && step.vertices ? exact(step.vertices) : ""], ["Codelets", step && step.codelets], ["Exchanged", step && step.exchanged_bytes ? bytes(step.exchanged_bytes) : ""],
-      ["Tile balance", step && step.vertices ? [number(step.tile_balance, {show: percent}), " is what the mean tile works of the time that the slowest takes"] : ""]]),
+      ["Vertices", step && step.vertices ? exact(step.vertices) : ""], ["Codelets", step && step.codelets],
+        ["Exchanged", step && step.exchanged_bytes ? bytes(step.exchanged_bytes) : ""],
+      ["Tile balance", step && step.vertices ? [number(step.tile_balance, {show: percent}),
+        " is what the mean tile works of the time that the slowest takes"] : ""]]),
     tileCycles(step), button(`Zoom to ${run.action}`, () => zoom(run)),
   ];
 }
@@ -111,8 +133,10 @@ function tileCycles(step) {
   const parts = step && step.cycles_by_tile >= 0 ? rowsBy("patterns", "pattern").get(step.cycles_by_tile) || [] : [];
   if (!parts.length) return "";
   const count = fact("num_tiles").value, high = most(parts, (one) => one.value) || 1;
-  return [heading("Cycles by tile"), picture(`Cycles of ${step.name} by tile, at most ${exact(high)}`, 90, (context, width, height) => {
+  return [heading("Cycles by tile"), picture(`Cycles of ${step.name} by tile, at most ${exact(high)}`, 90,
+    (context, width, height) => {
     context.fillStyle = colour(step.category);
-    for (const one of parts) context.fillRect(one.first_tile / count * width, height * (1 - one.value / high), Math.max(0.7, (one.end_tile - one.first_tile) / count * width), height);
+    for (const one of parts) context.fillRect(one.first_tile / count * width, height * (1 - one.value / high),
+      Math.max(0.7, (one.end_tile - one.first_tile) / count * width), height);
   })];
 }

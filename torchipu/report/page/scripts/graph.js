@@ -3,21 +3,26 @@
 const NODE = {width: 230, height: 34, gap: 14, column: 270};
 
 page("graph", () => {
-  const state = {leg: "forward", open: new Set(), zoom: 1}, place = make("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": "Graph", id: "graph-picture"});
+  const state = {leg: "forward", open: new Set(), zoom: 1}, place = make("div", {class: "scroll", tabindex: 0,
+    role: "region", "aria-label": "Drawing of the graph", id: "graph-picture"});
   const arrange = () => place.replaceChildren(graphPicture(state, arrange));
   const zoom = (factor) => { state.zoom = Math.min(4, Math.max(0.2, state.zoom * factor)); arrange(); };
   arrange();
   return [
     controls(
-      choice("Leg", ["forward", "backward", "update"].filter((leg) => rows("operations").some((one) => one.leg === leg)), state.leg, (value) => { state.leg = value; arrange(); }),
-      button("+", () => zoom(1.25), {"aria-label": "Zoom in"}), button("−", () => zoom(0.8), {"aria-label": "Zoom out"}),
+      choice("Leg", ["forward", "backward", "update"].filter((leg) => rows("operations").some((one) =>
+        one.leg === leg)), state.leg, (value) => { state.leg = value; arrange(); }),
+      button("+", () => zoom(1.25), {"aria-label": "Zoom in"}), button("−", () => zoom(0.8),
+        {"aria-label": "Zoom out"}),
       button("Close all", () => { state.open.clear(); arrange(); })),
-    note("A box opens to what it is made of; an op opens the line that wrote it. Bars are shares of the leg's cycles; lines are values, their width how many bytes."), place,
+    note("A box opens to what it is made of; an op opens the line that wrote it. Bars are shares of the leg's cycles; "
+      + "lines are values, their width how many bytes."), place,
   ];
 });
 
 /** The names of what an op is in, from the outside to the inside. */
-function pathOf(one) { return [`ipu${one.ipu} stage ${one.stage} ${one.block}`, one.module || "(no module)", String(one.number)]; }
+function pathOf(one) { return [`ipu${one.ipu} stage ${one.stage} ${one.block}`, one.module || "(no module)",
+  String(one.number)]; }
 
 /** What is seen of an op: the outermost box around it that is not open. */
 function seenAs(one, open) {
@@ -31,17 +36,22 @@ function graphPicture(state, arrange) {
   const list = rows("operations").filter((one) => one.leg === state.leg), nodes = new Map(), nodeOf = new Map();
   for (const one of list) {
     const {key, depth} = seenAs(one, state.open);
-    if (!nodes.has(key)) nodes.set(key, {key, depth, list: [], ipu: one.ipu, parent: key.slice(0, key.lastIndexOf("/"))});
+    if (!nodes.has(key)) nodes.set(key, {key, depth, list: [], ipu: one.ipu,
+      parent: key.slice(0, key.lastIndexOf("/"))});
     nodes.get(key).list.push(one);
     nodeOf.set(one.number, nodes.get(key));
   }
   const columns = [...new Set(list.map((one) => one.ipu))].sort((a, b) => a - b);
-  [...nodes.values()].forEach((node, at) => { node.x = columns.indexOf(node.ipu) * NODE.column + 12; node.y = 30 + at * (NODE.height + NODE.gap); });
-  const width = columns.length * NODE.column + 12, height = 40 + nodes.size * (NODE.height + NODE.gap), total = sum(list, (one) => one.cycles) || 1;
+  [...nodes.values()].forEach((node, at) => { node.x = columns.indexOf(node.ipu) * NODE.column + 12; node.y = 30
+    + at * (NODE.height + NODE.gap); });
+  const width = columns.length * NODE.column + 12, height = 40 + nodes.size * (NODE.height + NODE.gap),
+    total = sum(list, (one) => one.cycles) || 1;
   const heads = columns.map((ipu, at) => [shape("text", {x: at * NODE.column + 12, y: 16}, `ipu${ipu}`),
     at ? shape("path", {class: "lane", d: `M${at * NODE.column} 0V${height}`}) : ""]);
-  const drawing = shape("svg", {viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Graph of the ${state.leg}`,
-    style: {width: `${width * state.zoom}px`, maxWidth: "none"}}, heads, flowLines(nodes, nodeOf), [...nodes.values()].map((node) => nodeBox(node, total, state, arrange)));
+  const drawing = shape("svg", {viewBox: `0 0 ${width} ${height}`, role: "group",
+    "aria-label": `Graph of the ${state.leg}`,
+    style: {width: `${width * state.zoom}px`, maxWidth: "none"}}, heads, flowLines(nodes, nodeOf),
+      [...nodes.values()].map((node) => nodeBox(node, total, state, arrange)));
   return drawing;
 }
 
@@ -56,14 +66,23 @@ function flowLines(nodes, nodeOf) {
     if (!line.tensors.has(flow.tensor)) { line.tensors.add(flow.tensor); line.bytes += flow.bytes; }
   }
   return [...sums.values()].map(({from, to, bytes, tensors}) => {
-    const [x0, y0, x1, y1] = [from.x + NODE.width / 2, from.y + NODE.height, to.x + NODE.width / 2, to.y];
-    const bend = Math.abs(y1 - y0 - NODE.gap) > 1 && from.x === to.x ? NODE.width / 2 + 14 : 0;
-    const path = y1 < y0 ? `M${from.x + NODE.width} ${from.y + 17}C${from.x + NODE.width + 40} ${from.y} ${to.x + NODE.width + 40} ${to.y + 34} ${to.x + NODE.width} ${to.y + 17}`
-      : bend ? `M${from.x + NODE.width} ${from.y + 17}C${from.x + NODE.width + 26} ${from.y + 30} ${from.x + NODE.width + 26} ${to.y + 4} ${to.x + NODE.width} ${to.y + 17}`
-        : `M${x0} ${y0}C${x0} ${(y0 + y1) / 2} ${x1} ${(y0 + y1) / 2} ${x1} ${y1}`;
-    return shape("path", {class: "flow", d: path, "stroke-width": Math.min(7, 0.8 + Math.log10(1 + bytes / 1000)).toFixed(1)},
+    const path = pathBetween(from, to);
+    return shape("path", {class: "flow", d: path, "stroke-width": Math.min(7,
+      0.8 + Math.log10(1 + bytes / 1000)).toFixed(1)},
       shape("title", {}, `${[...tensors].slice(0, 4).join(", ")}: ${exact(bytes)} B`));
   });
+}
+
+/** The line of a value: downwards to the next box, around the side to those further on or above. */
+function pathBetween(from, to) {
+  const {width, height, gap} = NODE, right = from.x + width, y0 = from.y + height / 2, y1 = to.y + height / 2;
+  const isNext = to.y - from.y === height + gap, isBelow = to.y > from.y;
+  if (isBelow && (isNext || from.x !== to.x)) {
+    const x0 = from.x + width / 2, x1 = to.x + width / 2, top = from.y + height, middle = (top + to.y) / 2;
+    return `M${x0} ${top}C${x0} ${middle} ${x1} ${middle} ${x1} ${to.y}`;
+  }
+  const bend = isBelow ? 26 : 40;
+  return `M${right} ${y0}C${right + bend} ${y0} ${to.x + width + bend} ${y1} ${to.x + width} ${y1}`;
 }
 
 function nodeBox(node, total, state, arrange) {
@@ -71,10 +90,13 @@ function nodeBox(node, total, state, arrange) {
   const title = isOp ? nameOf(one) : node.depth === 1 ? path[1] : `${one.block || "(no block)"} · stage ${one.stage}`;
   const act = () => { if (isOp) openOperation(one.number); else { state.open.add(node.key); arrange(); } };
   const short = title.length > 34 ? `${title.slice(0, 33)}…` : title;
-  return shape("g", {class: "node", role: "button", tabindex: 0, transform: `translate(${node.x} ${node.y})`, click: act,
+  return shape("g", {class: "node", role: "button", tabindex: 0, transform: `translate(${node.x} ${node.y})`,
+    click: act,
     "aria-label": `${title}, ${exact(cycles)} cycles${isOp ? "" : `, ${node.list.length} operations, closed`}`,
     keydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); act(); } }},
-  shape("rect", {width: NODE.width, height: NODE.height, rx: 5}), shape("rect", {class: "bar", x: 1, y: NODE.height - 4, height: 3, width: Math.max(1, (NODE.width - 2) * cycles / total)}),
-  shape("text", {x: 8, y: 14}, short), shape("text", {x: 8, y: 26, class: "small"}, `${brief(cycles)} cycles, ${percent(cycles / total)}${isOp ? "" : `, ${node.list.length} ops`}`),
+  shape("rect", {width: NODE.width, height: NODE.height, rx: 5}), shape("rect", {class: "bar", x: 1, y: NODE.height - 4,
+    height: 3, width: Math.max(1, (NODE.width - 2) * cycles / total)}),
+  shape("text", {x: 8, y: 14}, short), shape("text", {x: 8, y: 26, class: "small"},
+    `${brief(cycles)} cycles, ${percent(cycles / total)}${isOp ? "" : `, ${node.list.length} ops`}`),
   shape("title", {}, title));
 }

@@ -23,7 +23,8 @@ function turn() {
   if (!pages.has(anchor)) return;  // such as the content that a skip link names
   for (const name of pages.keys()) document.getElementById(name).hidden = name !== anchor;
   for (const link of document.querySelectorAll("nav a")) {
-    if (link.hash === `#${anchor}`) { link.setAttribute("aria-current", "page"); link.scrollIntoView({block: "nearest", inline: "nearest"}); }
+    if (link.hash === `#${anchor}`) { link.setAttribute("aria-current", "page"); link.scrollIntoView({block: "nearest",
+      inline: "nearest"}); }
     else link.removeAttribute("aria-current");
   }
   if (!pages.get(anchor).seen) drawPage(anchor);

@@ -26,7 +26,8 @@ function withUnit(text, unit) {
 
 /** A number with its mark of confidence; one that is about an op opens it. */
 function number(value, {unit = "", confidence = "modelled", show = exact, operation = -1} = {}) {
-  const words = show === brief && !/^(B|FLOP)$/.test(unit) ? [show(value), make("small", {}, ` ${unit}`)] : withUnit(show(value), unit), title = `${withUnit(exact(value), unit)}, ${confidence}`;
+  const words = show === brief && !/^(B|FLOP)/.test(unit) ? [show(value), make("small", {}, ` ${unit}`)]
+    : withUnit(show(value), unit), title = `${withUnit(exact(value), unit)}, ${confidence}`;
   const about = {class: "number", "data-value": value, "data-confidence": confidence, title};
   if (operation < 0) return make("span", about, words);
   return button(words, () => openOperation(operation), {...about, class: "number link"});
@@ -44,5 +45,5 @@ function card(name, value, notes = "") {
 
 const CONFIDENCES = [
   ["●", "measured on this computer"], ["◐", "modelled"], ["○", "estimate: an op without a record of its own"],
-  ["(no mark)", "counted or given"],
+  ["no mark:", "counted or given"],
 ];

@@ -1,18 +1,25 @@
 // Numerics: what half would lose of each tensor, and the loss scale.
 
 page("numerics", () => {
-  const list = rows("numerics"), scale = fact("loss_scale_over_time").value, place = make("div", {class: "panel", id: "exponents"});
-  const curve = scale && scale.length ? [heading("Loss scale over time"), lineChart("Loss scale over time", scale.map((one) => (Array.isArray(one) ? one[1] : one)))] : "";
-  if (!list.length) return [curve, note("Magnitudes were not counted in this run: compile with torchipu.Options(statistics=True) and call it before the report is written.")];
+  const list = rows("numerics"), scale = fact("loss_scale_over_time").value,
+    place = make("div", {class: "panel", id: "exponents"});
+  const curve = scale && scale.length ? [heading("Loss scale over time"), lineChart("Loss scale over time",
+    scale.map((one) => (Array.isArray(one) ? one[1] : one)))] : "";
+  if (!list.length) return [curve,
+    note("Magnitudes were not counted: compile with torchipu.Options(statistics=True), and call it first.")];
   const show = (one) => {
     const counts = JSON.parse(one.exponents || "[]");
-    place.replaceChildren(heading(`Exponents of ${one.tensor}`), histogram(`Elements of ${one.tensor} by exponent of two`, counts.map((pair) => pair[1]), counts.map((pair) => `2^${pair[0]}`)),
+    place.replaceChildren(heading(`Exponents of ${one.tensor}`),
+      histogram(`Elements of ${one.tensor} by exponent of two`, counts.map((pair) => pair[1]),
+      counts.map((pair) => `2^${pair[0]}`)),
       ...[operationNamed(one.operation)].filter(Boolean));
   };
   show(list[0]);
   const amount = (title, name) => ({title, value: (one) => one[name], unit: "", confidence: "measured"});
-  return [curve, place, sortable("Tensors", [text("Tensor", "tensor"), amount("Elements", "elements"), amount("Overflows", "overflows"), amount("NaN", "nans"),
-    {title: "Underflow", value: (one) => one.underflow_share, show: (one) => shareBar(one.underflow_share)}, amount("Smallest", "smallest"), amount("Largest", "largest")], list, {sort: 2, chosen: show})];
+  return [curve, place, sortable("Tensors", [text("Tensor", "tensor"), amount("Elements", "elements"),
+    amount("Overflows", "overflows"), amount("NaN", "nans"),
+    {title: "Underflow", value: (one) => one.underflow_share, show: (one) => shareBar(one.underflow_share)},
+      amount("Smallest", "smallest"), amount("Largest", "largest")], list, {sort: 2, chosen: show})];
 });
 
 /** A button that opens an op, given by number or name. */
@@ -22,6 +29,10 @@ function operationNamed(name) {
 }
 
 function lineChart(label, values) {
-  const high = most(values) || 1, points = values.map((value, at) => `${60 + at * 560 / Math.max(1, values.length - 1)},${110 - 96 * value / high}`).join(" ");
-  return shape("svg", {viewBox: "0 0 640 120", width: 640, role: "img", "aria-label": label}, shape("polyline", {points, fill: "none", stroke: "var(--blue)", "stroke-width": 2}), shape("text", {x: 0, y: 18, class: "axis"}, brief(high)), shape("text", {x: 0, y: 112, class: "axis"}, "0"));
+  const high = most(values) || 1,
+    points = values.map((value, at) =>
+    `${60 + at * 560 / Math.max(1, values.length - 1)},${110 - 96 * value / high}`).join(" ");
+  return shape("svg", {viewBox: "0 0 640 120", width: 640, role: "img", "aria-label": label},
+    shape("polyline", {points, fill: "none", stroke: "var(--blue)", "stroke-width": 2}),
+    shape("text", {x: 0, y: 18, class: "axis"}, brief(high)), shape("text", {x: 0, y: 112, class: "axis"}, "0"));
 }

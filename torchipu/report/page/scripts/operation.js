@@ -11,15 +11,20 @@ function openOperation(at) {
     one.file ? [make("pre", {}, one.code), make("p", {}, make("code", {class: "source"}, `${one.file}:${one.line}`))]
       : note("The line that wrote it is not known: it is made by the compiler or the optimiser."),
     facts([
-      ["Module", one.module && code(one.module)], ["Block", one.block], ["Runs on", `ipu${one.ipu}, stage ${one.stage}`],
-      ["Leg", one.leg + (one.is_recomputed ? ", computed again by the backward" : "")], ["ATen overload", code(one.target)],
-      ["Result", code(one.result)], ["Runs", exact(one.runs)], ["Cycles", [amount(one.cycles), ` ${percent(one.cycles / total)} of all ops`]],
+      ["Module", one.module && code(one.module)], ["Block", one.block],
+        ["Runs on", `ipu${one.ipu}, stage ${one.stage}`],
+      ["Leg", one.leg + (one.is_recomputed ? ", computed again by the backward" : "")],
+        ["ATen overload", code(one.target)],
+      ["Result", code(one.result)], ["Runs", exact(one.runs)],
+        ["Cycles", [amount(one.cycles), ` ${percent(one.cycles / total)} of all ops`]],
       ["of which compute", amount(one.compute)], ["exchange", amount(one.exchange)], ["sync", amount(one.sync)],
-      ["Arithmetic", number(one.flops, {unit: "FLOP", confidence: "exact"})], ["Exchanged", amount(one.exchanged_bytes, "B")],
+      ["Arithmetic", number(one.flops, {unit: "FLOP", confidence: "exact"})],
+        ["Exchanged", amount(one.exchanged_bytes, "B")],
       ["Code on a tile", amount(one.code_bytes, "B")],
     ]),
     controls(
-      jump("In Operations", "operations", {name: one.name}), steps.length ? jump("In Execution", "execution", {operation: at}) : "",
+      jump("In Operations", "operations", {name: one.name}), steps.length ? jump("In Execution", "execution",
+        {operation: at}) : "",
       jump("In Liveness", "liveness", {operation: at})),
     variables.length ? sortable("Variables that it makes", VARIABLE_COLUMNS.slice(0, 5), variables, {sort: 3}) : "",
     steps.length ? sortable("Its steps in one run", STEP_COLUMNS, steps) : "");
@@ -27,7 +32,8 @@ function openOperation(at) {
 
 const VARIABLE_COLUMNS = [
   {title: "Variable", value: (one) => one.name, show: (one) => code(one.name)},
-  {title: "Type", value: (one) => `${one.dtype}[${one.shape}]`}, {title: "Role", value: (one) => one.role.replace("_", " ")},
+  {title: "Type", value: (one) => `${one.dtype}[${one.shape}]`}, {title: "Role", value: (one) => one.role.replace("_",
+    " ")},
   amount("Bytes", "bytes", "B"),
   {title: "Steps held", value: (one) => (one.always ? "always" : `${one.begin} to ${one.end}`)},
 ];
@@ -35,7 +41,8 @@ const STEP_COLUMNS = [
   text("Function", "function"), {title: "Step", value: (one) => one.name, show: (one) => code(one.name)},
   text("Kind", "category"), {title: "Cycles", value: (one) => one.cycles * one.runs, unit: "cycles"},
   {title: "Vertices", value: (one) => one.vertices, amount: true, confidence: "exact"},
-  {title: "Tile balance", value: (one) => one.tile_balance, amount: true, show: (one) => (one.vertices ? number(one.tile_balance, {show: percent}) : "")},
+  {title: "Tile balance", value: (one) => one.tile_balance, amount: true, show: (one) =>
+    (one.vertices ? number(one.tile_balance, {show: percent}) : "")},
   {title: "Codelets", value: (one) => one.codelets, show: (one) => code(one.codelets)},
 ];
 

@@ -1,19 +1,24 @@
 // Operations: by op, by the user's line, by module, block or kind; cycles, arithmetic, bytes.
 
 const GROUPINGS = {
-  operation: (one) => one.number, line: (one) => (one.file ? `${one.file}:${one.line}` : "(no line)"), module: (one) => one.module || "(no module)",
+  operation: (one) => one.number, line: (one) => (one.file ? `${one.file}:${one.line}` : "(no line)"), module: (one) =>
+    one.module || "(no module)",
   block: (one) => one.block || "(no block)", kind: (one) => one.kind,
 };
 const SUMS = ["cycles", "compute", "exchange", "sync", "flops", "exchanged_bytes", "runs", "code_bytes"];
 
 page("operations", (wanted) => {
-  const chosen = {by: "operation", leg: "all", text: wanted.name || wanted.text || ""}, place = make("div", {id: "operation-table"});
+  const chosen = {by: "operation", leg: "all", text: wanted.name || wanted.text || ""},
+    place = make("div", {id: "operation-table"});
   const arrange = () => place.replaceChildren(operationTable(chosen));
-  const filter = make("input", {type: "search", value: chosen.text, id: "operation-filter", input: () => { chosen.text = filter.value; arrange(); }});
+  const filter = make("input", {type: "search", value: chosen.text, id: "operation-filter",
+    input: () => { chosen.text = filter.value; arrange(); }});
   arrange();
   return [
-    controls(choice("By", [["operation", "operation"], ["line", "line of code"], "module", "block", "kind"], chosen.by, (value) => { chosen.by = value; arrange(); }),
-      choice("Leg", ["all", "forward", "backward", "update"], chosen.leg, (value) => { chosen.leg = value; arrange(); }), make("label", {}, "Filter", filter)),
+    controls(choice("By", [["operation", "operation"], ["line", "line of code"], "module", "block", "kind"], chosen.by,
+      (value) => { chosen.by = value; arrange(); }),
+      choice("Leg", ["all", "forward", "backward", "update"], chosen.leg,
+        (value) => { chosen.leg = value; arrange(); }), make("label", {}, "Filter", filter)),
     place,
   ];
 });
@@ -21,23 +26,30 @@ page("operations", (wanted) => {
 function operationTable({by, leg, text}) {
   const words = text.toLowerCase();
   const wanted = rows("operations").filter((one) => (leg === "all" || one.leg === leg) &&
-    (!words || [one.name, one.kind, one.module, one.file, one.code, one.block, one.target].some((value) => value.toLowerCase().includes(words))));
+    (!words || [one.name, one.kind, one.module, one.file, one.code, one.block, one.target].some((value) =>
+      value.toLowerCase().includes(words))));
   const total = sum(rows("operations"), (one) => one.cycles) || 1;
   const groups = [...groupBy(wanted, GROUPINGS[by])].map(([name, list]) => ({
-    ...Object.fromEntries(SUMS.map((column) => [column, sum(list, (one) => one[column])])), name: String(name), list, first: list[0],
+    ...Object.fromEntries(SUMS.map((column) => [column, sum(list, (one) => one[column])])), name: String(name), list,
+      first: list[0],
     confidence: list.some((one) => one.confidence === "estimate") ? "estimate" : "modelled",
   }));
-  const what = by === "operation" ? [{title: "Operation", value: (one) => one.first.kind, show: (one) => [`${one.first.kind} `, code(`%${one.first.name}`)]},
+  const what = by === "operation" ? [{title: "Operation", value: (one) => one.first.kind, show: (one) =>
+    [`${one.first.kind} `, code(`%${one.first.name}`)]},
     {title: "Leg", value: (one) => one.first.leg + (one.first.is_recomputed ? " again" : "")}]
-    : [{title: by === "line" ? "Line" : by[0].toUpperCase() + by.slice(1), value: (one) => one.name}, {title: "Ops", value: (one) => one.list.length, amount: true, confidence: "exact"}];
-  const where = by === "operation" ? WHERE.map((column) => ({...column, value: (one) => column.value(one.first), show: (one) => (column.show ? column.show(one.first) : one.first.module)}))
+    : [{title: by === "line" ? "Line" : by[0].toUpperCase() + by.slice(1), value: (one) => one.name},
+      {title: "Ops", value: (one) => one.list.length, amount: true, confidence: "exact"}];
+  const where = by === "operation" ? WHERE.map((column) => ({...column, value: (one) => column.value(one.first),
+    show: (one) => (column.show ? column.show(one.first) : one.first.module)}))
     : by === "line" ? [{title: "Code", value: (one) => one.first.code, show: (one) => code(one.first.code)}] : [];
   return sortable(`${exact(groups.length)} of ${exact(rows("operations").length)} operations, by ${by}`, [
     ...what, ...where, amount("Cycles", "cycles", "cycles"),
     {title: "Share", value: (one) => one.cycles, show: (one) => shareBar(one.cycles / total)},
     amount("Compute", "compute", "cycles"), amount("Exchange", "exchange", "cycles"), amount("Sync", "sync", "cycles"),
-    amount("FLOPs", "flops", "FLOP", "exact"), amount("Exchanged bytes", "exchanged_bytes", "B"), amount("Runs", "runs", "", "exact"), amount("Code bytes", "code_bytes", "B"),
-  ], groups, {sort: what.length + where.length, ...(by === "operation" ? {operation: (one) => one.first.number} : {chosen: openGroup})});
+    amount("FLOPs", "flops", "FLOP", "exact"), amount("Exchanged bytes", "exchanged_bytes", "B"),
+      amount("Runs", "runs", "", "exact"), amount("Code bytes", "code_bytes", "B"),
+  ], groups, {sort: what.length + where.length, ...(by === "operation" ? {operation: (one) => one.first.number}
+    : {chosen: openGroup})});
 }
 
 function openGroup(group) {

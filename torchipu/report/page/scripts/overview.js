@@ -1,10 +1,13 @@
 // Overview: whether it fits, how fast it is, what to change first.
 
 page("overview", () => {
-  const found = report.summary, limit = found.tile_memory_bytes, total = sum(rows("operations"), (one) => one.cycles) || 1;
+  const found = report.summary, limit = found.tile_memory_bytes, total = sum(rows("operations"), (one) => one.cycles)
+    || 1;
   const figure = (name, options = {}) => {
-    const {value, unit, confidence} = {...fact(name), ...(fact(name).value === null ? {value: found[name], confidence: "modelled"} : {})};
-    return number(value, {unit: options.unit ?? unit, confidence: options.confidence || confidence, show: brief, ...options});
+    const {value, unit, confidence} = {...fact(name), ...(fact(name).value === null
+      ? {value: found[name], confidence: "modelled"} : {})};
+    return number(value, {unit: options.unit ?? unit, confidence: options.confidence || confidence, show: brief,
+      ...options});
   };
   const kinds = groupBy(rows("compile"), (one) => one.kind);
   const fill = fact("pipeline_fill").value;
@@ -16,26 +19,36 @@ page("overview", () => {
     make("dl", {class: "cards"},
       card(found.is_training ? "Weight update" : "Inference run", figure("cycles_per_update"),
         [exact(found.cycles_per_update), " cycles, ", exact(found.microseconds_per_update), " µs"]),
-      card("Throughput", figure("samples_per_second"), `${found.micro_batches} × ${found.micro_batch_size} samples an iteration, on ${found.replicas} × ${found.num_ipus} IPUs`),
-      card("Fullest tile", figure("fullest_tile_bytes", {unit: "B"}), `${exact(found.fullest_tile_bytes)} of ${exact(limit)} B, ${percent(found.fullest_tile_bytes / limit)}`),
-      card("Pipeline bubble", number(1 - fill, {show: percent}), fill === 1 ? "no pipeline to fill" : "of pipeline cycles, to fill and to empty"),
+      card("Throughput", figure("samples_per_second"),
+        [`${found.micro_batches} × ${found.micro_batch_size} samples an iteration, `,
+          `on ${found.replicas} × ${found.num_ipus} IPUs`]),
+      card("Fullest tile", figure("fullest_tile_bytes", {unit: "B"}),
+        `${exact(found.fullest_tile_bytes)} of ${exact(limit)} B, ${percent(found.fullest_tile_bytes / limit)}`),
+      card("Pipeline bubble", number(1 - fill, {show: percent}), fill === 1 ? "no pipeline to fill"
+        : "of pipeline cycles, to fill and to empty"),
       card("Arithmetic", figure("flops_per_update", {unit: "FLOP", confidence: "exact"}),
-        [number(found.microseconds_per_update ? found.flops_per_update / found.microseconds_per_update * 1e6 : 0, {unit: "FLOP/s", show: brief}), " a replica"]),
-      card("Operations", figure("operations", {confidence: "exact"}), [number(found.generic_operations, {confidence: "exact"}), " without a record: estimates"])),
+        [number(found.microseconds_per_update ? found.flops_per_update / found.microseconds_per_update * 1e6 : 0,
+          {unit: "FLOP/s", show: brief}), " a replica"]),
+      card("Operations", figure("operations", {confidence: "exact"}),
+        [number(found.generic_operations, {confidence: "exact"}), " without a record: estimates"])),
     counts.length ? facts(counts) : "",
-    heading("What to change first"), adviceList(rows("advice").slice(0, 5)), report.tables.alternatives ? jump("What-if: the nearest alternatives", "what-if") : "",
+    heading("What to change first"), adviceList(rows("advice").slice(0, 5)), rows("alternatives").length
+      ? jump("What-if: the nearest alternatives", "what-if") : "",
     make("div", {class: "columns"},
       make("div", {}, heading("Where the cycles go"), ...cyclesByIpu()),
       make("div", {}, heading("The fullest tile of each IPU"), stackedBars("Fullest tile by IPU", ipus().map((ipu) => {
         const tiles = report.tiles[ipu], full = most(tiles.including_gaps), at = tiles.including_gaps.indexOf(full);
-        return {name: `ipu${ipu}`, parts: categoriesOf(tiles).map((name) => [name, tiles.categories[name][at], colourVariable(name)]), note: percent(full / limit)};
-      }), Math.max(limit, found.fullest_tile_bytes)), legend(allCategories().map((name) => [name, colourVariable(name)])))),
+        return {name: `ipu${ipu}`, parts: categoriesOf(tiles).map((name) => [name, tiles.categories[name][at],
+          colourVariable(name)]), note: percent(full / limit)};
+      }), Math.max(limit, found.fullest_tile_bytes)),
+        legend(allCategories().map((name) => [name, colourVariable(name)])))),
     sortable("Operations that take most", [
       ...OPERATION,
       amount("Cycles", "cycles", "cycles"),
       {title: "Share", value: (one) => one.cycles, show: (one) => shareBar(one.cycles / total)},
     ], [...rows("operations")].sort((a, b) => b.cycles - a.cycles).slice(0, 8), {operation: (one) => one.number}),
-    note([..."●◐○"].map((sign, at) => `${sign} ${CONFIDENCES[at][1]}`).join("   ") + "   no mark: counted or given. Any row that is about an op opens the line that wrote it."),
+    make("ul", {class: "legend"}, CONFIDENCES.map((words) => make("li", {}, words.join(" ")))),
+    note("Any row that is about an op opens the line that wrote it."),
   ];
 });
 
@@ -55,10 +68,12 @@ function adviceList(list) {
   if (!list.length) return note("Nothing stands out.");
   return list.map((one) => make("div", {class: "advice"},
     make("p", {}, make("strong", {}, one.finding)), make("p", {}, one.remedy, " ", one.option && code(one.option)),
-    make("p", {class: "soft"}, one.gain && `The model predicts: ${one.gain} `, one.file && code(`${one.file}:${one.line}`), " ", operationsOfLine(one))));
+    make("p", {class: "soft"}, one.gain && `The model predicts: ${one.gain} `, one.file
+      && code(`${one.file}:${one.line}`), " ", operationsOfLine(one))));
 }
 
 function operationsOfLine(where) {
-  const found = where.file ? rows("operations").find((one) => one.file === where.file && one.line === where.line) : null;
+  const found = where.file ? rows("operations").find((one) => one.file === where.file && one.line === where.line)
+    : null;
   return found ? opener(found) : "";
 }

@@ -5,8 +5,12 @@ async function start() {
   document.getElementById("plain").remove();
   document.documentElement.classList.add("ready");
   const found = report.summary;
-  document.getElementById("subtitle").textContent = `${found.program} on ${found.title}: ${found.replicas > 1 ? `${found.replicas} replicas of ` : ""}${found.num_ipus} IPU${found.num_ipus > 1 ? "s" : ""} with ${exact(found.num_tiles)} tiles each`;
-  document.querySelector("header").append(choice("Theme", ["auto", "light", "dark"], "auto", (value) => { theme = value; setTheme(value); }));
+  const replicas = found.replicas > 1 ? `${found.replicas} replicas of ` : "";
+  const machines = found.num_ipus > 1 ? "IPUs" : "IPU";
+  document.getElementById("subtitle").textContent = `${found.program} on ${found.title}: ${replicas}${found.num_ipus} `
+    + `${machines} with ${exact(found.num_tiles)} tiles each`;
+  document.querySelector("header").append(choice("Theme", ["auto", "light", "dark"], "auto",
+    (value) => { theme = value; setTheme(value); }));
   setTheme(theme);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(theme));
   addEventListener("hashchange", turn);

@@ -8,7 +8,8 @@ const FIRST_ROWS = 25;
  * A column has a `title`, a `value` of a row, by which it sorts, and may have `show`, what stands in the cell, and
  * `unit` or `amount: true` for numbers, whose confidence is that of the row or the column.
  */
-function sortable(caption, columns, list, {sort = -1, descending = true, operation = null, chosen = null, first = FIRST_ROWS} = {}) {
+function sortable(caption, columns, list, {sort = -1, descending = true, operation = null, chosen = null,
+  first = FIRST_ROWS} = {}) {
   let shown = first, order = list;
   const head = columns.map((column, at) => make("th", {scope: "col", class: isAmount(column) ? "amount" : ""},
     button(column.title, () => sortBy(at))));
@@ -60,11 +61,13 @@ function cell(column, row) {
 }
 
 function isAmount(column) { return column.amount || column.unit !== undefined; }
-function compared(a, b) { return typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b)); }
+function compared(a, b) { return typeof a === "number" && typeof b === "number" ? a - b
+  : String(a).localeCompare(String(b)); }
 
 /** A bar of a share beside its text. */
 function shareBar(share) {
-  return make("span", {class: "number"}, make("span", {class: "share", style: {width: `${Math.max(1, 60 * Math.min(1, share))}px`}}), " ", percent(share));
+  return make("span", {class: "number"},
+    make("span", {class: "share", style: {width: `${Math.max(1, 60 * Math.min(1, share))}px`}}), " ", percent(share));
 }
 
 /** Columns of a field of rows. */
@@ -87,7 +90,8 @@ const WHERE = [
 ];
 
 function sourceOf(one) {
-  return one.file ? [make("span", {title: `${one.file}:${one.line}`}, lineOf(one)), " ", make("span", {class: "code"}, one.code || "")] : "";
+  return one.file ? [make("span", {title: `${one.file}:${one.line}`}, lineOf(one)), " ", make("span", {class: "code"},
+    one.code || "")] : "";
 }
 
 const OPERATION = [{title: "Operation", value: nameOf}, ...WHERE];

@@ -3,20 +3,27 @@
 page("what-if", () => {
   const list = rows("alternatives"), found = report.summary;
   if (!list.length) return note("No alternatives were tried for this report.");
-  const now = list[0].option === "" ? list[0] : {number: -1, change: "as it is", option: "", fits: found.fits, fullest_tile_bytes: found.fullest_tile_bytes, cycles_per_update: found.cycles_per_update, samples_per_second: found.samples_per_second, command: ""};
-  const panel = make("div", {class: "panel", id: "alternative"}), gain = (one) => one.samples_per_second / (now.samples_per_second || 1) - 1;
+  const now = list[0].option === "" ? list[0] : {number: -1, change: "as it is", option: "", fits: found.fits,
+    fullest_tile_bytes: found.fullest_tile_bytes, cycles_per_update: found.cycles_per_update,
+    samples_per_second: found.samples_per_second, command: ""};
+  const panel = make("div", {class: "panel", id: "alternative"}), gain = (one) =>
+    one.samples_per_second / (now.samples_per_second || 1) - 1;
   const show = (one) => panel.replaceChildren(heading(one.change), facts([["Fits", one.fits ? "yes" : "no"],
     ["Throughput", [number(one.samples_per_second, {unit: "samples/s"}), `, ${signed(100 * gain(one))} %`]],
-    ["Cycles of an update", [number(one.cycles_per_update), `, ${signed(one.cycles_per_update - now.cycles_per_update)}`]],
+    ["Cycles of an update", [number(one.cycles_per_update),
+      `, ${signed(one.cycles_per_update - now.cycles_per_update)}`]],
     ["Fullest tile", [bytes(one.fullest_tile_bytes), `, ${signed(one.fullest_tile_bytes - now.fullest_tile_bytes)} B`]],
     ["Set", one.option && code(one.option)], ["Command", one.command && code(one.command)]]));
   const order = list[0] === now ? list : [now, ...list];
   show(order[1] || now);
   return [
-    note("Each was placed, scheduled and counted by the machine model when this report was written. Choose one to see how to set it."),
+    note("Each was compiled and counted by the machine model for this report. Choose one to see how to set it."),
     controls(choice("Change", order.map((one, at) => [at, one.change]), 1, (at) => show(order[at]))), panel,
-    sortable("Alternatives", [text("Change", "change"), {title: "Fits", value: (one) => (one.fits ? "yes" : "no")}, amount("Samples/s", "samples_per_second", "samples/s"),
-      {title: "Change of throughput", value: gain, show: (one) => `${signed(100 * gain(one))} %`}, amount("Fullest tile", "fullest_tile_bytes", "B"),
-      amount("Cycles of an update", "cycles_per_update", "cycles"), {title: "Set", value: (one) => one.option, show: (one) => code(one.option)}], order, {sort: 2, chosen: show}),
+    sortable("Alternatives", [text("Change", "change"), {title: "Fits", value: (one) => (one.fits ? "yes" : "no")},
+      amount("Samples/s", "samples_per_second", "samples/s"),
+      {title: "Change of throughput", value: gain, show: (one) => `${signed(100 * gain(one))} %`},
+        amount("Fullest tile", "fullest_tile_bytes", "B"),
+      amount("Cycles of an update", "cycles_per_update", "cycles"), {title: "Set", value: (one) => one.option,
+        show: (one) => code(one.option)}], order, {sort: 2, chosen: show}),
   ];
 });

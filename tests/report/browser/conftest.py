@@ -1,0 +1,80 @@
+"""A browser, and pages of reports in it that may neither complain nor leave."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.report.browser.chromium import find_chromium
+from tests.report.test_reports import facts_of, pipelined
+from torchipu.report.directory import write_directory
+from torchipu.report.facts.gather import Facts
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+Opener = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = find_chromium()
+    if path is None:
+        words = "there is no Chromium: python -m tests.report.browser installs one"
+        if os.environ.get("TORCHIPU_BROWSER") == "required":
+            pytest.fail(words)
+        pytest.skip(words)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="session")
+def facts() -> Facts:
+    """Two IPUs, a pipeline with recomputation, two replicas."""
+    return facts_of(pipelined())
+
+
+@pytest.fixture(scope="session")
+def folder(facts: Facts, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a report, whose path has spaces and letters that are not ASCII."""
+    folder = tmp_path_factory.mktemp("mit Leerzeichen") / "größe 数 #1"
+    write_directory(facts, folder)
+    return folder
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Opener:
+    """Opens a page: nothing may go wrong in it, and nothing leaves."""
+
+    @contextmanager
+    def open_page(path: Path, anchor: str = "", **context: Any) -> Iterator[Page]:
+        made = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **context})
+        page = made.new_page()
+        wrong: list[str] = []
+        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("request", lambda request: wrong.append(request.url) if request.url != page_url else None)
+        page_url = path.as_uri()
+        page.goto(page_url + (f"#{anchor}" if anchor else ""))
+        if context.get("java_script_enabled", True):
+            page.wait_for_selector("html[data-ready]")
+        yield page
+        made.close()
+        assert wrong == []
+
+    return open_page
+
+
+def go(page: Page, anchor: str) -> None:
+    """Turn to a page by its link."""
+    page.click(f"nav a[href='#{anchor}']")
+    page.wait_for_selector(f"section#{anchor}:not([hidden])")
