@@ -146,7 +146,7 @@ def test_the_last_line_is_a_command_that_shows_the_run_as_a_picture(tmp_path: Pa
             command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
         ).stdout
 
-    small = ["--num-samples", "400", "--gradient-accumulation", "5", "--device-iterations", "1", "--epochs", "2"]
+    small = ["--num-samples", "800", "--batch-size", "8", "--device-iterations", "1", "--epochs", "2"]
     said = output_of([sys.executable, str(root / "examples" / "mnist_pipelined.py"), *small])
     command = shlex.split(said.splitlines()[-1].removeprefix("To see it as a picture: "))
     assert command[1:5] == ["-m", "torchipu", "report", "--open"]
