@@ -56,6 +56,24 @@ class Compile(NamedTuple):
     detail: str
 
 
+class Pattern(NamedTuple):
+    pattern: int
+    first_tile: int
+    end_tile: int
+    value: int
+
+
+class TiledStep(rows.Step):
+    """A step with the pattern of its cycles by tile as its last column."""
+
+    _fields = (*(name for name in rows.Step._fields if name != "cycles_by_tile"), "cycles_by_tile")
+
+    @classmethod
+    def of(cls, step: rows.Step) -> TiledStep:
+        held = (getattr(step, name) for name in cls._fields[:-1])
+        return tuple.__new__(cls, (*held, 0 if step.vertices else -1))
+
+
 class Alternative(NamedTuple):
     number: int
     change: str
@@ -91,7 +109,10 @@ def with_all_tables(facts: Facts) -> Facts:
         "alternatives": (
             Alternative(0, "as it is", "", True, 1000, 2000, 500.0, ""),
             Alternative(1, HOSTILE, "recompute='none'", False, 700_000, 1500, 650.0, "torchipu estimate train.py"),
+            Alternative(2, "a stage more", "stages=...", False, 0, 0, 0.0, "no such stage"),
         ),
+        "steps": tuple(map(TiledStep.of, facts.tables["steps"])),
+        "patterns": (Pattern(0, 0, 10, 500), Pattern(0, 10, 1000, 700)),
     }
     return Facts({**facts.tables, **extra})
 
@@ -412,7 +433,7 @@ def test_tables_that_others_fill_are_shown(opened: Opener, facts: Facts, tmp_pat
         assert shown(page, "#host tbody td:nth-child(4) .number") == 120.5
         go(page, "numerics")
         assert "inf" in page.inner_text("#numerics tbody")
-        assert page.locator("#exponents rect").count() == 2
+        assert page.locator("#exponents rect").count() == 8  # from 2^-4 to 2^3
         page.click("#exponents button")
         assert page.locator("#details").is_visible()
         page.keyboard.press("Escape")
@@ -420,7 +441,14 @@ def test_tables_that_others_fill_are_shown(opened: Opener, facts: Facts, tmp_pat
         assert page.locator("#compile table").count() == 2
         go(page, "what-if")
         assert "torchipu estimate train.py" in page.inner_text("#alternative")
-        assert "+30 %" in page.inner_text("#what-if table")
+        assert "+30.0 %" in page.inner_text("#what-if table")
+        page.select_option("#what-if select", "2")
+        assert "Refused: no such stage" in page.inner_text("#alternative")
+        go(page, "execution")
+        page.locator("#execution table tbody tr button:has-text('0F')").first.click()
+        page.click("#details button:has-text('In Execution')")
+        assert "Cycles by tile" in page.inner_text("#slice")
+        assert page.locator("#slice canvas").get_attribute("aria-label").endswith("by tile, at most 700")
 
 
 def test_a_million_steps_are_drawn_in_as_many_strokes_as_can_be_seen(
@@ -462,6 +490,12 @@ def test_pages_print_all_of_themselves(opened: Opener, folder: Path) -> None:
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert page.locator("main section:visible").count() == len(PAGES)
         assert not page.locator("nav").is_visible()
+        blank = "canvas => !new Uint32Array(canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height)" \
+                ".data.buffer).some(pixel => pixel)"
+        assert [one.evaluate(blank) for one in page.locator("canvas").all()].count(True) == 0
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        page.emulate_media(media="screen")
+        assert page.locator("main section:visible").count() == 1
 
 
 def test_without_scripts_there_is_a_summary(opened: Opener, folder: Path) -> None:

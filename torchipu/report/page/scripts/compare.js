@@ -34,14 +34,14 @@ function comparison(other) {
   const arrange = () => {
     const seen = all.filter((one) => (!state.changed || one.change) && (state.group === "all"
       || one.group === state.group) && one.name.toLowerCase().includes(state.text));
-    const amount = (value, one) => number(value, {unit: one.unit, confidence: one.confidence});
+    const amount = (value, {unit, confidence}) => (value === null ? "–" : number(value, {unit, confidence}));
     table.replaceChildren(sortable(`${exact(seen.length)} numbers`, [text("Number", "name"), text("Of", "group"),
       {title: report.title, value: (one) => one.from ?? 0, amount: true, show: (one) => amount(one.from, one)},
         {title: other.title, value: (one) => one.to ?? 0, amount: true, show: (one) => amount(one.to, one)},
       {title: "Change", value: (one) => one.change, amount: true, show: (one) =>
         make("span", {"data-value": one.change}, withUnit(signed(one.change), one.unit))},
-      {title: "Share", value: (one) => Math.abs(one.share), amount: true, show: (one) => (Number.isFinite(one.share)
-        ? `${signed(100 * one.share, (value) => value.toFixed(1))} %` : "new")}], seen,
+      {title: "Share", value: (one) => Math.abs(one.share), amount: true, show: (one) => signedPercent(one.share)}],
+        seen,
         {sort: 5, operation: (one) => one.operation}));
   };
   const tick = make("input", {type: "checkbox", checked: "", id: "only-changed",

@@ -20,10 +20,10 @@ page("execution", (wanted) => {
       : note("Choose a slice to see what it is. Ctrl and the wheel zoom, dragging moves."));
     chart.canvas.redraw();
   };
-  const step = rows("steps").find((one) => one.operation === wanted.operation), run = step
-    && rows("runs").find((one) => one.function === step.function);
-  const steps = rows("steps").filter((one) => one.function && one.cycles).sort((a, b) =>
-    b.cycles * b.runs - a.cycles * a.runs);
+  const steps = rows("steps").filter((one) => one.cycles).sort((a, b) => b.cycles * b.runs - a.cycles * a.runs);
+  const mine = steps.filter((one) => one.operation === wanted.operation);
+  const step = mine.find((one) => one.vertices) || mine[0];  // what takes longest, and computes if any does
+  const run = step && rows("runs").find((one) => one.function === step.function);
   select(run ? {run, step} : null);
   if (run) { const middle = run.begin + step.begin, wide = Math.max(200, 8 * step.cycles); requestAnimationFrame(() =>
     chart.show(middle - wide, middle + wide)); }

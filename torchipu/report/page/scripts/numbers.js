@@ -35,12 +35,17 @@ function number(value, {unit = "", confidence = "modelled", show = exact, operat
 
 function bytes(value) { return number(value, {unit: "B"}); }
 
+/** A change in percent. */
+function signedPercent(share) { return Number.isFinite(share) ? `${signed(100 * share, (value) => value.toFixed(1))} %`
+  : "new"; }
+
 /** A change with its sign. */
 function signed(value, show = exact) { return `${value > 0 ? "+" : value < 0 ? "−" : ""}${show(Math.abs(value))}`; }
 
-/** A card with a figure and a note below it. */
-function card(name, value, notes = "") {
-  return make("div", {class: "card"}, make("dt", {}, name), make("dd", {}, value), make("dd", {class: "note"}, notes));
+/** A card with a figure and a note below it; its name goes to the page that tells more. */
+function card(name, anchor, value, notes = "") {
+  return make("div", {class: "card"}, make("dt", {}, make("a", {href: `#${anchor}`}, name)), make("dd", {}, value),
+    make("dd", {class: "note"}, notes));
 }
 
 const CONFIDENCES = [

@@ -1,18 +1,18 @@
 // Numerics: what half would lose of each tensor, and the loss scale.
 
 page("numerics", () => {
-  const list = rows("numerics"), scale = fact("loss_scale_over_time").value,
-    place = make("div", {class: "panel", id: "exponents"});
+  const list = rows("numerics"), scale = fact("loss_scale_over_time").value;
+  const place = make("div", {class: "panel", id: "exponents"});
   const curve = scale && scale.length ? [heading("Loss scale over time"), lineChart("Loss scale over time",
     scale.map((one) => (Array.isArray(one) ? one[1] : one)))] : "";
   if (!list.length) return [curve,
     note("Magnitudes were not counted: compile with torchipu.Options(statistics=True), and call it first.")];
   const show = (one) => {
-    const counts = JSON.parse(one.exponents || "[]");
-    place.replaceChildren(heading(`Exponents of ${one.tensor}`),
-      histogram(`Elements of ${one.tensor} by exponent of two`, counts.map((pair) => pair[1]),
-      counts.map((pair) => `2^${pair[0]}`)),
-      ...[operationNamed(one.operation)].filter(Boolean));
+    const counts = new Map(JSON.parse(one.exponents || "[]")), from = Math.min(...counts.keys());
+    const all = counts.size ? Array.from({length: Math.max(...counts.keys()) - from + 1}, (_, at) => from + at) : [];
+    put(place, heading(`Exponents of ${one.tensor}`), histogram(`Elements of ${one.tensor} by exponent of two`,
+      all.map((exponent) => counts.get(exponent) || 0), all.map((exponent) => `2^${exponent}`)),
+        operationNamed(one.operation));
   };
   show(list[0]);
   const amount = (title, name) => ({title, value: (one) => one[name], unit: "", confidence: "measured"});

@@ -17,19 +17,19 @@ page("overview", () => {
     make("p", {id: "verdict", class: found.fits ? "good" : "bad"}, found.fits ? "It fits: every tile has room." :
       `It does not fit: the fullest tile lacks ${exact(found.fullest_tile_bytes - limit)} B.`),
     make("dl", {class: "cards"},
-      card(found.is_training ? "Weight update" : "Inference run", figure("cycles_per_update"),
+      card(found.is_training ? "Weight update" : "Inference run", "execution", figure("cycles_per_update"),
         [exact(found.cycles_per_update), " cycles, ", exact(found.microseconds_per_update), " µs"]),
-      card("Throughput", figure("samples_per_second"),
+      card("Throughput", "what-if", figure("samples_per_second"),
         [`${found.micro_batches} × ${found.micro_batch_size} samples an iteration, `,
           `on ${found.replicas} × ${found.num_ipus} IPUs`]),
-      card("Fullest tile", figure("fullest_tile_bytes", {unit: "B"}),
+      card("Fullest tile", "memory", figure("fullest_tile_bytes", {unit: "B"}),
         `${exact(found.fullest_tile_bytes)} of ${exact(limit)} B, ${percent(found.fullest_tile_bytes / limit)}`),
-      card("Pipeline bubble", number(1 - fill, {show: percent}), fill === 1 ? "no pipeline to fill"
+      card("Pipeline bubble", "pipeline", number(1 - fill, {show: percent}), fill === 1 ? "no pipeline to fill"
         : "of pipeline cycles, to fill and to empty"),
-      card("Arithmetic", figure("flops_per_update", {unit: "FLOP", confidence: "exact"}),
+      card("Arithmetic", "operations", figure("flops_per_update", {unit: "FLOP", confidence: "exact"}),
         [number(found.microseconds_per_update ? found.flops_per_update / found.microseconds_per_update * 1e6 : 0,
           {unit: "FLOP/s", show: brief}), " a replica"]),
-      card("Operations", figure("operations", {confidence: "exact"}),
+      card("Operations", "operations", figure("operations", {confidence: "exact"}),
         [number(found.generic_operations, {confidence: "exact"}), " without a record: estimates"])),
     counts.length ? facts(counts) : "",
     heading("What to change first"), adviceList(rows("advice").slice(0, 5)), rows("alternatives").length

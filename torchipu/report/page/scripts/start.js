@@ -14,12 +14,15 @@ async function start() {
   setTheme(theme);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(theme));
   addEventListener("hashchange", turn);
-  addEventListener("beforeprint", () => {
-    document.documentElement.dataset.theme = "light";
-    readPalette();
-    for (const [anchor, known] of pages) if (!known.seen) drawPage(anchor);
+  addEventListener("beforeprint", () => {  // all pages, as on paper
+    setTheme("light");
+    for (const [anchor, known] of pages) {
+      document.getElementById(anchor).hidden = false;
+      if (!known.seen) drawPage(anchor);
+    }
+    redrawAll();
   });
-  addEventListener("afterprint", () => setTheme(theme));
+  addEventListener("afterprint", () => { setTheme(theme); turn(); });
   turn();
   document.documentElement.dataset.ready = "yes";
 }

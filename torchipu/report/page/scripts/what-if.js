@@ -1,29 +1,35 @@
 // What-if: the nearest alternatives, as the model predicts them, and the command for each.
 
 page("what-if", () => {
-  const list = rows("alternatives"), found = report.summary;
+  const list = rows("alternatives");
   if (!list.length) return note("No alternatives were tried for this report.");
-  const now = list[0].option === "" ? list[0] : {number: -1, change: "as it is", option: "", fits: found.fits,
-    fullest_tile_bytes: found.fullest_tile_bytes, cycles_per_update: found.cycles_per_update,
-    samples_per_second: found.samples_per_second, command: ""};
-  const panel = make("div", {class: "panel", id: "alternative"}), gain = (one) =>
-    one.samples_per_second / (now.samples_per_second || 1) - 1;
-  const show = (one) => panel.replaceChildren(heading(one.change), facts([["Fits", one.fits ? "yes" : "no"],
-    ["Throughput", [number(one.samples_per_second, {unit: "samples/s"}), `, ${signed(100 * gain(one))} %`]],
+  const now = list[0].option === "" ? list[0] : {...report.summary, number: -1, change: "as it is", option: "",
+    command: ""};
+  const order = list[0] === now ? list : [now, ...list], panel = make("div", {class: "panel", id: "alternative"});
+  const gain = (one) => one.samples_per_second / (now.samples_per_second || 1) - 1;
+  const show = (one) => put(panel, heading(one.change), isRefused(one) ? note(`Refused: ${one.command}`) : facts([
+    ["Fits", one.fits ? "yes" : "no"],
+    ["Throughput", [number(one.samples_per_second, {unit: "samples/s"}), `, ${signedPercent(gain(one))}`]],
     ["Cycles of an update", [number(one.cycles_per_update),
       `, ${signed(one.cycles_per_update - now.cycles_per_update)}`]],
     ["Fullest tile", [bytes(one.fullest_tile_bytes), `, ${signed(one.fullest_tile_bytes - now.fullest_tile_bytes)} B`]],
-    ["Set", one.option && code(one.option)], ["Command", one.command && code(one.command)]]));
-  const order = list[0] === now ? list : [now, ...list];
+    ["Command", one.command && code(one.command)],
+  ]), one.option ? facts([["Set", code(one.option)]]) : "");
   show(order[1] || now);
   return [
     note("Each was compiled and counted by the machine model for this report. Choose one to see how to set it."),
     controls(choice("Change", order.map((one, at) => [at, one.change]), 1, (at) => show(order[at]))), panel,
-    sortable("Alternatives", [text("Change", "change"), {title: "Fits", value: (one) => (one.fits ? "yes" : "no")},
+    sortable("Alternatives", [
+      text("Change", "change"),
+      {title: "Fits", value: (one) => (isRefused(one) ? "refused" : one.fits ? "yes" : "no")},
       amount("Samples/s", "samples_per_second", "samples/s"),
-      {title: "Change of throughput", value: gain, show: (one) => `${signed(100 * gain(one))} %`},
-        amount("Fullest tile", "fullest_tile_bytes", "B"),
-      amount("Cycles of an update", "cycles_per_update", "cycles"), {title: "Set", value: (one) => one.option,
-        show: (one) => code(one.option)}], order, {sort: 2, chosen: show}),
+      {title: "Change of throughput", value: gain, amount: true, show: (one) => (isRefused(one) ? "–"
+        : signedPercent(gain(one)))},
+      amount("Fullest tile", "fullest_tile_bytes", "B"), amount("Cycles of an update", "cycles_per_update", "cycles"),
+      {title: "Set", value: (one) => one.option, show: (one) => code(one.option)},
+    ], order, {sort: 2, chosen: show}),
   ];
 });
+
+/** Whether a change cannot be made: then its command says why. */
+function isRefused(one) { return !one.cycles_per_update; }
