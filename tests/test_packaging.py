@@ -203,3 +203,10 @@ def test_build_without_a_compiler_says_what_to_install() -> None:
         "torchipu: the kernels need a C compiler, and 'no-such-cc' is not on the PATH.\n"
         "  do      apt-get install gcc python3-dev (Debian, Ubuntu), or set CC to a compiler"
     )
+
+
+def test_all_files_of_the_page_of_a_report_are_shipped() -> None:
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["torchipu"]
+    files = [path for path in (ROOT / "torchipu" / "report" / "page").rglob("*.*") if not path.suffix.startswith(".py")]
+    assert len(files) > 20
+    assert [path for path in files if not any(path.relative_to(ROOT / "torchipu").match(one) for one in patterns)] == []

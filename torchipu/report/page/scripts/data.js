@@ -30,8 +30,11 @@ function rows(name) {
 /** A figure of the whole run, with its unit and confidence. */
 function fact(name) {
   const found = rows("facts").find((one) => one.name === name);
-  return found ? {...found, value: JSON.parse(found.value)} : {name, value: null, unit: "", confidence: "exact"};
+  return found ? {...found, value: parsed(found.value)} : {name, value: null, unit: "", confidence: "exact"};
 }
+
+/** A value as it was written; infinities and NaN, which JSON lacks, are numbers too. */
+function parsed(text) { return /^-?(NaN|Infinity)$/.test(text) ? Number(text) : JSON.parse(text); }
 
 const grouped = new Map();
 

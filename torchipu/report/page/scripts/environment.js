@@ -10,7 +10,7 @@ page("environment", () => {
       : note("All options are as usual."),
     sortable("Versions", columns.slice(0, 2), rest), sortable("All options", columns, options),
     sortable("Figures of the run", [text("Name", "name"), {title: "Value", value: (one) => one.value, show: (one) =>
-      (typeof JSON.parse(one.value) === "number" ? number(JSON.parse(one.value), one) : code(one.value.length > 300
+      (typeof parsed(one.value) === "number" ? number(parsed(one.value), one) : code(one.value.length > 300
       ? `${one.value.slice(0, 300)}…` : one.value))},
       text("Confidence", "confidence")], rows("facts")),
   ];

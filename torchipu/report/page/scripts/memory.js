@@ -9,6 +9,7 @@ function categoriesOf(tiles) { return Object.keys(tiles.categories).filter((name
 function allCategories() { return [...new Set(ipus().flatMap((ipu) => categoriesOf(report.tiles[ipu])))]; }
 
 page("memory", () => {
+  if (!ipus().length) return note("The program holds nothing on tiles.");
   const limit = fact("tile_memory_bytes").value, chosen = {measure: "including_gaps", view: "map", ipu: ipus()[0],
     tile: 0};
   const fullest = most(ipus(), (ipu) => most(report.tiles[ipu].including_gaps));
