@@ -82,12 +82,15 @@ function timePicture(label, whole, {left, height, paint, chosen, keys = {}, unit
   return {canvas, buttons, show, view};
 }
 
+/** Times along the top: where the view begins, and how much later from there on. */
 function timeAxis(context, view, width, unit) {
   context.fillStyle = palette.soft;
   const count = Math.max(2, Math.floor((width - view.left) / 140));
   for (let at = 0; at < count; at += 1) {
-    const time = view.begin + (view.end - view.begin) * at / count;
-    context.fillText(`${brief(Math.round(time))} ${unit}`, view.at(time, width) + 2, 8);
+    const later = (view.end - view.begin) * at / count;
+    const words = at && view.begin ? `+${brief(Math.round(later))}`
+      : `${exact(Math.round(view.begin + later))} ${unit}`;
+    context.fillText(words, view.at(view.begin + later, width) + 2, 8);
   }
 }
 

@@ -88,9 +88,16 @@ function pathBetween(from, to) {
 function nodeBox(node, total, state, arrange) {
   const one = node.list[0], isOp = node.depth === 2, cycles = sum(node.list, (op) => op.cycles), path = pathOf(one);
   const title = isOp ? nameOf(one) : node.depth === 1 ? path[1] : `${one.block || "(no block)"} · stage ${one.stage}`;
-  const act = () => { if (isOp) openOperation(one.number); else { state.open.add(node.key); arrange(); } };
+  const act = () => {
+    if (isOp) return openOperation(one.number);
+    state.open.add(node.key);
+    arrange();
+    // Where the box was, the first of what it holds takes the focus.
+    [...document.querySelectorAll(".node")].find((box) => box.dataset.key.startsWith(`${node.key}/`)).focus();
+  };
   const short = title.length > 34 ? `${title.slice(0, 33)}…` : title;
-  return shape("g", {class: "node", role: "button", tabindex: 0, transform: `translate(${node.x} ${node.y})`,
+  return shape("g", {class: "node", "data-key": node.key, role: "button", tabindex: 0,
+    transform: `translate(${node.x} ${node.y})`,
     click: act,
     "aria-label": `${title}, ${exact(cycles)} cycles${isOp ? "" : `, ${node.list.length} operations, closed`}`,
     keydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); act(); } }},
