@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 
@@ -57,6 +58,14 @@ def make_parser() -> argparse.ArgumentParser:
         "--output", metavar="DIRECTORY", help="where reports of a script go; report/NAME OF THE SCRIPT without it",
     )
     report.add_argument("subject", metavar="script.py|directory")
+    report.add_argument(
+        "--what-if", type=_seconds, metavar="SECONDS", dest="what_if", help="for advice and alternatives of each "
+        "program of a script, which are compiled; 3, and 0 leaves them out",
+    )
+    report.add_argument(
+        "--fail-if", action="append", default=[], metavar="LIMIT", dest="fail_if", help="end with status 1 where a "
+        "figure of summary.json is so, as in 'max_tile>95%%' or 'samples_per_second<1000'; may be repeated",
+    )
     report.add_argument("arguments", nargs=argparse.REMAINDER, help="handed on to the script")
     report.set_defaults(run=run_report)
 
@@ -109,6 +118,13 @@ def _count(text: str) -> int:
     return count
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"expected seconds from 0, got {text}")
+    return seconds
+
+
 def run_explain(flags: argparse.Namespace) -> int:
     """Run ``torchipu explain``; 1 when the run ended early, 2 when there is nothing to run."""
     from torchipu.explanation import explain_function, explain_script
@@ -132,7 +148,9 @@ def run_report(flags: argparse.Namespace) -> int:
     from torchipu.errors import ReportError
 
     try:
-        return print_reports(flags.subject, flags.arguments, flags.output)
+        return print_reports(
+            flags.subject, flags.arguments, flags.output, what_if_seconds=flags.what_if, limits=flags.fail_if,
+        )
     except (OSError, ReportError) as error:
         print(f"torchipu report: {error}", file=sys.stderr)
         return 2
