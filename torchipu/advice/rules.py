@@ -176,10 +176,8 @@ def small_batches(situation: Situation) -> Iterator[Found]:
     filled = base.fullest_bytes / situation.subject.target.tile_memory_bytes
     if filled > ROOM:
         return
-    finding = (
-        f"micro-batches have {nearby.samples_of(situation.subject.graph)} samples, and the fullest tile is filled to "
-        f"{filled:.0%}"
-    )
+    size = nearby.samples_of(situation.subject.graph)
+    finding = f"micro-batches have {size} sample{'s' * (size != 1)}, and the fullest tile is filled to {filled:.0%}"
     place = _line_of_stage(situation, _critical(situation))
     yield from _if_faster(situation, finding, nearby.other_sizes(situation.subject, base, halves=False), *place)
 
