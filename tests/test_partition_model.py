@@ -10,13 +10,13 @@ from torch import nn
 
 from published_models import LanguageModel, tokens
 from torchipu.compiler import try_graph
+from torchipu.ir.modules import Module, fine_modules, modules_of
 from torchipu.ir.types import Leg
 from torchipu.options import Options
 from torchipu.partition.door import _Search, _step
 from torchipu.partition.model import ALL, NONE, Model
 from torchipu.partition.search import Cuts, made
 from torchipu.partition.trial import Trial, blocks_of, cycles_by_tensor, recomputed
-from torchipu.partition.units import Module, fine_modules, modules_of
 from torchipu.passes.canonicalise import canonicalise
 from torchipu.target import lookup_target
 

@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torchipu.advice.remedies import compile_or_advise
 from torchipu.capture import substitutes
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
@@ -24,7 +25,7 @@ from torchipu.capture.fx_import import Given, Imported, import_graph
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT, source_of
 from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.joint_graph import partition
-from torchipu.compiler import Compiled, compile_graph
+from torchipu.compiler import Compiled
 from torchipu.errors import CaptureError, OptionsError
 from torchipu.host.agreement import Agreement
 from torchipu.host.collectives import wait_for
@@ -193,7 +194,7 @@ class _Doors:
             imported = import_graph(
                 module, name=f"{self.name}.{name}", given=given, leg=leg, strict_ops=self.options.strict_ops,
             )
-            compiled = compile_graph(imported.graph, self.options, self.target)
+            compiled = compile_or_advise(imported.graph, self.options, self.target)
             COUNTS.programs += 1
             record(profile_of(compiled.executable, compiled.cost, compiled.target, compiled.options.io_tiles), compiled)
             is_frozen = self.options.frozen_weights and name == "inference"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -139,6 +140,10 @@ class Compiled:
         cost: Cycles.
         target: The machine, less the tiles that are set apart for transfers.
         options: As given.
+        captured: The graph before all passes: what another compilation begins from.
+        micro_batches: As given.
+        instances: As given.
+        seconds_by_stage: That each stage took, by its name, in order.
     """
 
     graph: Graph
@@ -147,6 +152,10 @@ class Compiled:
     cost: Cost
     target: Target
     options: Options
+    captured: Graph
+    micro_batches: int
+    instances: int
+    seconds_by_stage: Mapping[str, float]
 
 
 def compile_graph(
@@ -175,26 +184,33 @@ def compile_graph(
     return _run(compilation, dump, check=is_verifying(options))
 
 
-def try_graph(graph: Graph, options: Options, target: Target, *, micro_batches: int = 1) -> Compiled:
+def try_graph(
+    graph: Graph, options: Options, target: Target, *, micro_batches: int = 1, instances: int = 1,
+) -> Compiled:
     """Run the stages that cycles and the need of memory depend on: no checks, no dumps, variables without addresses.
 
     Arguments and errors are those of ``compile_graph``, but for memory: what does not fit is no error.
     """
-    compilation = Compilation(graph, options, computing(target, options), micro_batches, 1, 1)
+    compilation = Compilation(graph, options, computing(target, options), micro_batches, instances, 1)
     return _run(compilation, Dump(None, graph.name), check=False, without=NOT_ON_TRIAL)
 
 
 def _run(compilation: Compilation, dump: Dump, *, check: bool, without: Container[str] = ()) -> Compiled:
+    captured, seconds = compilation.graph, dict[str, float]()
     for number, stage in enumerate(STAGES, start=1):
         if stage.name in without:
             continue
+        began = time.perf_counter()
         made = stage.run(compilation)
+        seconds[stage.name] = time.perf_counter() - began
         setattr(compilation, stage.makes, made)
         dump.write(f"{number:02d}-{stage.name}", partial(_TEXTS[stage.makes], made))
         if check:
             _CHECKS[stage.makes](compilation, stage.name)
     c = compilation
-    return Compiled(c.graph, c.schedule, c.executable, c.cost, c.target, c.options)
+    return Compiled(
+        c.graph, c.schedule, c.executable, c.cost, c.target, c.options, captured, c.micro_batches, c.instances, seconds,
+    )
 
 
 def computing(target: Target, options: Options) -> Target:

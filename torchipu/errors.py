@@ -110,6 +110,10 @@ class OutOfTileMemoryError(IpuError, MemoryError):
         tile: Its number on that IPU.
         needed_bytes: Bytes that the tile needs.
         available_bytes: Bytes that the tile has.
+
+    Attributes:
+        tried: What was tried against it, best first: what to set as it is written, the bytes that it frees of the
+            fullest tile, and whether the program then fits. Empty where nothing was tried, or nothing helps.
     """
 
     def __init__(
@@ -121,6 +125,7 @@ class OutOfTileMemoryError(IpuError, MemoryError):
         self.tile = tile
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes
+        self.tried: tuple[tuple[str, int, bool], ...] = ()
 
 
 class VerifyError(IpuError, AssertionError):

@@ -9,19 +9,22 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch._dynamo.utils import clear_compilation_metrics, counters, get_compilation_metrics
 
+from torchipu.advice.door import WHAT_IF_SECONDS, advised
 from torchipu.backend import ipu_backend
 from torchipu.host.counting import holding, magnitudes_of
 from torchipu.host.statistics import format_statistics
 from torchipu.report import format_full
 from torchipu.report.captured import captured
 from torchipu.report.directory import write_directory
+from torchipu.report.facts.observed import Event
 from torchipu.report.recorder import Recorded, recording
 from torchipu.script import refuse_missing, run_script
 
@@ -41,6 +44,7 @@ class Explanation:
         broken_at: ``file:line in function`` of each graph break.
         recompilations: Torch's reason for each function that was compiled again.
         eager_functions: Functions that Dynamo left to eager after too many recompilations, and why.
+        compile_seconds: That torch took for each function altogether, the backend's compilations among them.
         statistics: Table of the magnitudes in the last run of each program; empty where none counts them.
         error: What ended the run early, if anything did.
     """
@@ -51,14 +55,18 @@ class Explanation:
     broken_at: list[str] = field(default_factory=list)
     recompilations: list[str] = field(default_factory=list)
     eager_functions: list[str] = field(default_factory=list)
+    compile_seconds: dict[str, float] = field(default_factory=dict)
     statistics: str = ""
     error: BaseException | None = None
 
-    def report(self, directory: str | os.PathLike[str]) -> tuple[Path, ...]:
+    def report(
+        self, directory: str | os.PathLike[str], *, what_if_seconds: float = WHAT_IF_SECONDS,
+    ) -> tuple[Path, ...]:
         """Write a report of each program into a directory of its own: ``1-training``, ``2-inference`` ...
 
         Args:
             directory: Where to; it is made.
+            what_if_seconds: For advice and alternatives of each program, which are compiled; 0 leaves those out.
 
         Returns:
             These directories.
@@ -66,10 +74,25 @@ class Explanation:
         Raises:
             OSError: The directory cannot be written.
         """
+        events = tuple(self._events())
         return tuple(
-            write_directory(program.facts(), Path(directory) / f"{number}-{program.graph.name}").parent
-            for number, program in enumerate(self.programs, start=1)
+            write_directory(
+                advised(replace(program, events=events), what_if_seconds),
+                Path(directory) / f"{number}-{program.graph.name}",
+            ).parent for number, program in enumerate(self.programs, start=1)
         )
+
+    def _events(self) -> Iterator[Event]:
+        """Yield what torch has told of its captures."""
+        for place, reason in zip_longest(self.broken_at, self.graph_breaks, fillvalue=""):
+            yield Event(place or "somewhere", "graph break", 0.0, reason)
+        for text in self.recompilations:
+            name, _, reason = text.partition(": ")
+            yield Event(name, "recompilation", self.compile_seconds.get(name, 0.0), reason)
+        for text in self.eager_functions:
+            yield Event("function", "eager frame", 0.0, text)
+        for name, seconds in self.compile_seconds.items():
+            yield Event(name, "capture", seconds, "by TorchDynamo, with what the backend compiles")
 
     def text(self) -> str:
         """Return the findings for people, the programs last."""
@@ -182,6 +205,9 @@ def listening(explanation: Explanation) -> Iterator[Explanation]:
 
 def note_metrics(explanation: Explanation, metrics: Any) -> None:
     """Add what torch recorded about one compilation."""
+    name = metrics.co_name or "function"
+    seconds = metrics.entire_frame_compile_time_s or 0.0
+    explanation.compile_seconds[name] = explanation.compile_seconds.get(name, 0.0) + seconds
     resumed = _RESUMED.fullmatch(metrics.co_name or "")
     if resumed:
         place = f"{metrics.co_filename}:{resumed['line']} in {resumed['function']}"

@@ -8,8 +8,8 @@ from torch import nn
 import torchipu
 from tests.estimation.small import Tower, tokens
 from torchipu import Options
-from torchipu.estimation.trust import FILE, KIND_OF_FAMILY, Judged, read, write
 from torchipu.optable.spec import TABLE
+from torchipu.report.trust import FILE, KIND_OF_FAMILY, Judged, read, write
 from torchipu.score.catalogue import KINDS
 
 
@@ -26,7 +26,7 @@ def test_the_file_is_of_the_kinds_of_the_score_card():
 
 
 def test_families_name_kinds_of_op_that_there_are():
-    from torchipu.estimation.trust import FAMILY_BY_OP
+    from torchipu.report.trust import FAMILY_BY_OP
 
     assert set(FAMILY_BY_OP) <= {spec.kind for spec in TABLE.values()}
 

@@ -79,12 +79,15 @@ cdef class Plan(Steps):
         cdef ti_job job
         cdef char **current
         cdef Step *step
-        cdef int i, k, lane, trap, following = begin
+        cdef int i, k, lane, trap, following = begin, timed = -1
         while following < end:
             i = following
             following = i + 1
             step = &self.steps[i]
             loops.at = i
+            if self.seconds != NULL:
+                self.charge(timed, loops.lanes)
+                timed = i
             if loops.interruptible and now() - loops.checked > 0.05:
                 with gil:
                     PyErr_CheckSignals()
@@ -132,7 +135,17 @@ cdef class Plan(Steps):
                 trap = ti_run(loops.pool, &job, loops.threads)
                 if trap:
                     return trap
+        if self.seconds != NULL:
+            self.charge(timed, loops.lanes)
         return 0
+
+    cdef void charge(self, int step, int lanes) noexcept nogil:
+        """Add the time since the last charge to a step, and count its runs; to none where it is -1."""
+        cdef double moment = now()
+        if step >= 0:
+            self.seconds[step] += moment - self.charged
+            self.runs[step] += lanes
+        self.charged = moment
 
     cdef void advance(self, int64_t micro_batch, int64_t replica, int lane=0, int slot=0) noexcept nogil:
         """Say where a lane finds its buffers; ``slot`` is the place of its micro-batch among those beside it."""

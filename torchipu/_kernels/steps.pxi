@@ -61,6 +61,9 @@ cdef class Steps:
     cdef int num_together
     cdef int64_t most_chunks    # of any step: more threads have nothing to do
     cdef list kernels
+    cdef double *seconds        # of each step since `time_steps`; NULL where none is timed
+    cdef int64_t *runs          # of each step, each lane as one
+    cdef double charged         # when a step was last charged
 
     def __cinit__(self, int num_buffers):
         cdef int i
@@ -91,6 +94,8 @@ cdef class Steps:
         free(self.steps)
         free(self.bindings)
         free(self.current)
+        free(self.seconds)
+        free(self.runs)
 
     cdef Step *append(self) except NULL:
         cdef int capacity
@@ -205,6 +210,25 @@ cdef class Steps:
         grown[step.num_endings] = ti_ending(function, own, item_floats, taken, from_, to, random)
         step.num_endings += 1
         self.kernels.append(kernel)
+
+    def time_steps(self):
+        """Time every step from the next run on, from zero; all steps are added already."""
+        cdef double *seconds = <double *>calloc(self.num_steps + 1, sizeof(double))
+        cdef int64_t *runs = <int64_t *>calloc(self.num_steps + 1, sizeof(int64_t))
+        if not seconds or not runs:
+            free(seconds)
+            free(runs)
+            raise MemoryError
+        free(self.seconds)
+        free(self.runs)
+        self.seconds, self.runs = seconds, runs
+
+    def times(self):
+        """Return ``(seconds, runs)`` of each step since `time_steps`; nothing where none is timed."""
+        cdef int i
+        if self.seconds == NULL:
+            return []
+        return [(self.seconds[i], self.runs[i]) for i in range(self.num_steps)]
 
     def add_callback(self, callback):
         """Append a Python callable, run with the GIL held, and return its number."""

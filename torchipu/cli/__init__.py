@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 
@@ -63,6 +64,14 @@ def make_parser() -> argparse.ArgumentParser:
         "writes compare.html",
     )
     report.add_argument("subject", metavar="script.py|directory")
+    report.add_argument(
+        "--what-if", type=_seconds, metavar="SECONDS", dest="what_if", help="for advice and alternatives of each "
+        "program of a script, which are compiled; 3, and 0 leaves them out",
+    )
+    report.add_argument(
+        "--fail-if", action="append", default=[], metavar="LIMIT", dest="fail_if", help="end with status 1 where a "
+        "figure of summary.json is so, as in 'max_tile>95%%' or 'samples_per_second<1000'; may be repeated",
+    )
     report.add_argument("arguments", nargs=argparse.REMAINDER, help="handed on to the script")
     report.set_defaults(run=run_report)
 
@@ -113,6 +122,13 @@ def _count(text: str) -> int:
     if count < 1:
         raise argparse.ArgumentTypeError(f"expected a number from 1, got {count}")
     return count
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"expected seconds from 0, got {text}")
+    return seconds
 
 
 def run_explain(flags: argparse.Namespace) -> int:

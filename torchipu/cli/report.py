@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 import webbrowser
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from torchipu.advice.door import WHAT_IF_SECONDS
 from torchipu.errors import ReportError
 from torchipu.explanation import explain_script
 from torchipu.report.compare import differences
 from torchipu.report.directory import PAGE, page_in, read_directory, write_comparison
 from torchipu.report.facts.gather import Facts
+from torchipu.report.limits import Limit, limit_of
+from torchipu.report.summary import summary_of
 from torchipu.report.terminal import changes_of, table_of, text_of
 
 FOLDER = "report"
@@ -25,22 +28,26 @@ def print_reports(flags: argparse.Namespace) -> int:
     """Show a report, or run a script, write its reports and show them.
 
     Args:
-        flags: Of the command line: ``subject``, ``arguments``, ``output``, ``open`` and ``diff``.
+        flags: Of the command line: ``subject``, ``arguments``, ``output``, ``open``, ``diff``, ``what_if`` and
+            ``fail_if``.
 
     Returns:
-        The exit status: 1 when the script ended early, or compiled nothing.
+        The exit status: 1 when the script ended early, or compiled nothing, or a figure is beyond a limit.
 
     Raises:
         FileNotFoundError: There is no such script or directory.
         OSError: The reports cannot be written.
         ReportError: A report cannot be read, or two hold no programs of the same names.
     """
+    limits = [limit_of(text) for text in flags.fail_if]
     if not flags.subject.endswith(".py"):
         return _show_written(flags)
     explanation = explain_script(flags.subject, flags.arguments)
-    folders = explanation.report(flags.output or Path(FOLDER) / Path(flags.subject).stem)
+    seconds = WHAT_IF_SECONDS if flags.what_if is None else flags.what_if
+    folders = explanation.report(flags.output or Path(FOLDER) / Path(flags.subject).stem, what_if_seconds=seconds)
+    status = 0
     for folder in folders:
-        _show(folder)
+        status = max(status, _beyond(_show(folder), limits))
     if folders and flags.diff:
         _compare(folders[0].parent, Path(flags.diff), to_open=flags.open)
     elif folders and flags.open:
@@ -53,7 +60,7 @@ def print_reports(flags: argparse.Namespace) -> int:
             'torchipu report: nothing was compiled for the IPU: use torch.compile(model, backend="ipu"), a step of '
             "torchipu or poptorch, and call it", file=sys.stderr,
         )
-    return 0 if explanation.programs and explanation.error is None else 1
+    return status if explanation.programs and explanation.error is None else 1
 
 
 def _show_written(flags: argparse.Namespace) -> int:
@@ -61,16 +68,29 @@ def _show_written(flags: argparse.Namespace) -> int:
     later = argparse.ArgumentParser(prog="torchipu report")
     later.add_argument("--open", action="store_true", default=flags.open)
     later.add_argument("--diff", default=flags.diff)
+    later.add_argument("--fail-if", action="append", default=flags.fail_if, dest="fail_if")
     flags = later.parse_args(flags.arguments, argparse.Namespace(subject=flags.subject))
-    path = Path(flags.subject)
+    path, limits = Path(flags.subject), [limit_of(text) for text in flags.fail_if]
     if flags.diff:
         _compare(path, Path(flags.diff), to_open=flags.open)
-        return 0
+        return _beyond(read_directory(path), limits)
     found = _show(path)
     if flags.open:
         name, facts = next(iter(found.items()))
         _open(page_in(_folder(name), facts))
-    return 0
+    return _beyond(found, limits)
+
+
+def _beyond(found: Mapping[str, Facts], limits: Sequence[Limit]) -> int:
+    """Tell which figures are beyond limits; return 1 where one is."""
+    status = 0
+    for name, facts in found.items():
+        for limit in limits:
+            words = limit.broken(summary_of(facts))
+            if words:
+                status = 1
+                print(f"torchipu report: {name}: {words}", file=sys.stderr)
+    return status
 
 
 def _show(path: Path) -> Mapping[str, Facts]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 from tqdm import tqdm
 
-from torchipu.estimation.trust import Judged
-from torchipu.estimation.trust import write as write_trust
+from torchipu.report.trust import Judged
+from torchipu.report.trust import write as write_trust
 from torchipu.score.card import Score, kinds_named, score
 from torchipu.score.catalogue import KINDS
 from torchipu.score.constants import FITTED, Refit, median_error, refitted

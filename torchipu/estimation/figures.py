@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from torchipu.compiler import Compiled
 from torchipu.device.memory import TileMemory
 from torchipu.errors import IpuError
-from torchipu.estimation.trust import Trust, trust_in
 from torchipu.options import Options
 from torchipu.report import Profile
+from torchipu.report.trust import Trust, trust_in
+from torchipu.target import lookup_target
 
 LABEL_WIDTH = 20  # that of profiles
 CODE = ("code", "exchange code")
@@ -147,9 +148,9 @@ def estimate_of(name: str, compiled: Compiled, profile: Profile, seconds: float)
         profile: Of it.
         seconds: That compiling took.
     """
+    trust = trust_in(compiled.cost, lookup_target(compiled.options.target), profile)
     return Estimate(
-        name, compiled.options, profile, _off_chip(compiled), _bottleneck(profile), trust_in(compiled, profile),
-        seconds, compiled,
+        name, compiled.options, profile, _off_chip(compiled), _bottleneck(profile), trust, seconds, compiled,
     )
 
 

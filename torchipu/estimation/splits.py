@@ -15,12 +15,12 @@ from rich.table import Table
 from torchipu.capture.captured import Captured
 from torchipu.capture.repeated_layers import captured_once
 from torchipu.errors import CaptureError, IpuError, OptionsError, OutOfTileMemoryError
-from torchipu.estimation.trust import Trust, trust_in
 from torchipu.estimation.workload import arguments_of
 from torchipu.options import Options
 from torchipu.partition.door import proposal_of
 from torchipu.partition.proposal import Proposal
 from torchipu.report import Profile, profile_of
+from torchipu.report.trust import Trust, trust_in
 from torchipu.target import lookup_target
 
 _WIDE = 170  # columns of a table that is printed to no terminal
@@ -215,7 +215,8 @@ def _refused(ipus: int, replicas: int, most: int, error: IpuError) -> Split:
 def _judged(proposal: Proposal, ipus: int, replicas: int, most: int) -> Split:
     compiled = proposal.trial.compiled
     profile = profile_of(compiled.executable, compiled.cost, compiled.target, compiled.options.io_tiles)
-    return Split(ipus, replicas, most - ipus * replicas, proposal, profile, trust_in(compiled, profile))
+    trust = trust_in(compiled.cost, lookup_target(compiled.options.target), profile)
+    return Split(ipus, replicas, most - ipus * replicas, proposal, profile, trust)
 
 
 def _hand_on(proposal: Proposal, given: Options, replicas: int) -> None:

@@ -16,8 +16,9 @@ from rich.table import Table
 
 from torchipu.errors import CaptureError, IpuError, OptionsError, nearest
 from torchipu.estimation.figures import Estimate
-from torchipu.estimation.workload import Workload, resized
+from torchipu.estimation.workload import Workload
 from torchipu.options import Options
+from torchipu.step.seen import resized
 from torchipu.target import Target, lookup_target
 
 MICRO_BATCH = "micro_batch"

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from torchipu.advice.trials import collected_seldom
 from torchipu.capture.captured import Captured
 from torchipu.capture.repeated_layers import captured_once
 from torchipu.capture.stand_ins import has_values, stand_in_of
@@ -23,11 +22,10 @@ from torchipu.options import Options
 from torchipu.report import profile_of
 from torchipu.step import InferenceStep, TrainStep
 from torchipu.step.base import ProgramStep
+from torchipu.step.seen import capture_key
 from torchipu.target import lookup_target
 
 LEARNING_RATE = 0.1  # of the SGD that stands for an optimiser: no cycle depends on it
-NEW_OBJECTS = 50_000
-"""Before Python looks for garbage; at its usual 700 a seventh of an estimate of BERT-Large goes there."""
 
 
 @dataclass(slots=True)
@@ -56,7 +54,7 @@ class Workload:
     def captured(self, options: Options) -> Captured:
         """Return the model as it is captured under these options."""
         self.graph(options)
-        return self._captures[_key(options)]
+        return self._captures[capture_key(options)]
 
     def graph(self, options: Options) -> Graph:
         """Return the graph of the whole step under these options."""
@@ -84,13 +82,13 @@ class Workload:
                 remedy="use device_iterations for several micro-batches",
             )
         micro_batches = options.gradient_accumulation if is_training else options.device_iterations
-        with _collected_seldom():
+        with collected_seldom():
             compiled = try_graph(self.graph(options), options, target, micro_batches=micro_batches)
         profile = profile_of(compiled.executable, compiled.cost, compiled.target, compiled.options.io_tiles)
         return estimate_of(self.name, compiled, profile, time.perf_counter() - began)
 
     def _once(self, options: Options, capture: Callable[[], Captured]) -> Captured:
-        key = _key(options)
+        key = capture_key(options)
         if key not in self._captures:
             self._captures[key] = captured_once(self.step.model, capture)
         return self._captures[key]
@@ -139,35 +137,6 @@ def arguments_of(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(held), {}) if isinstance(held, (tuple, list)) else ((held,), {})
 
 
-def resized(example: Any, size: int) -> Any:
-    """Return an example with another number of samples: its tensors whose first size is that of the first tensor.
-
-    Args:
-        example: Inputs of one micro-batch.
-        size: Samples.
-    """
-    tensors = [leaf for leaf in pytree.tree_leaves(example) if isinstance(leaf, torch.Tensor) and leaf.dim()]
-    first = tensors[0].shape[0] if tensors else 0
-
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.dim() or tensor.shape[0] != first:
-            return tensor
-        return torch.zeros((size, *tensor.shape[1:]), dtype=tensor.dtype)
-
-    return pytree.tree_map_only(torch.Tensor, change, example)
-
-
-@contextlib.contextmanager
-def _collected_seldom() -> Iterator[None]:
-    """Let Python look for garbage less often: nearly all that a capture and a program are made of stays."""
-    usual = gc.get_threshold()
-    gc.set_threshold(max(usual[0], NEW_OBJECTS) if usual[0] else 0, *usual[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)
-
-
 def _by_itself(options: Options) -> Options:
     """Return options of one process that runs nothing."""
     return replace(
@@ -175,7 +144,3 @@ def _by_itself(options: Options) -> Options:
         allow_out_of_memory=True, verify=False, dump=None,
     )
 
-
-def _key(options: Options) -> tuple[object, ...]:
-    """Return what of the options a capture depends on."""
-    return options.backward_scale, options.strict_ops, options.batch_norm_group_size

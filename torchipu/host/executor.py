@@ -7,6 +7,7 @@ import ctypes
 import os
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -33,6 +34,7 @@ from torchipu.host.rounding import ints_of
 from torchipu.host.statistics import TensorStatistics
 from torchipu.host.steps import Step
 from torchipu.host.storage import Place, aligned
+from torchipu.host.timing import StepTime, step_times
 from torchipu.host.transfers import Carrier, Order
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.text import Names, format_op
@@ -127,6 +129,8 @@ class BoundPlan:
         self.lanes = lanes = (lanes or Lanes()) if order is None else Lanes(order.lanes)
         self.observation = observation or Observation()
         self.has_run = False
+        self.seconds = 0.0  # in the engine, of runs that are timed
+        self.is_timed = False
         self.host_plan = host_plan
         self.graph = graph
         self.replicas = replicas
@@ -362,6 +366,15 @@ class BoundPlan:
             self.random_words[4 * place + 1] = switch if is_shared else switch + replica
             self.random_words[4 * place + 3] = 0
 
+    def time_steps(self) -> None:
+        """Time every step from the next run on; changes no value."""
+        self.is_timed = True
+        self.engine.time_steps()
+
+    def step_times(self) -> tuple[StepTime, ...]:
+        """Return how long each step has run since `time_steps`; nothing where none is timed."""
+        return step_times(self.engine, self.host_plan.steps)
+
     def count_calls(self, calls: int) -> None:
         """Set the micro-batch counter of all streams."""
         for place in range(len(self.streams_are_shared)):
@@ -407,6 +420,7 @@ class BoundPlan:
         if self.exchange is not None:
             self.signals.zero_()  # a run that failed may have left some
         exchanging = contextlib.nullcontext() if self.exchange is None else self.exchange.running(iterations)
+        began = time.perf_counter() if self.is_timed else 0.0
         try:
             with exchanging:
                 self.engine.run(
@@ -416,6 +430,8 @@ class BoundPlan:
                     counter_buffer=RANDOM, order=None if self.order is None else self.order.rows,
                     reset=(reset, begin), fold=(end, fold),
                 )
+            if self.is_timed:
+                self.seconds += time.perf_counter() - began
         except KernelTrap as trap:
             raise self._explain(trap) from None
 

@@ -39,6 +39,7 @@ CARRIED = "carried"
 class StepProgram(ProgramStep):
     """What programs of Lightning's steps share."""
 
+    captures_again = False  # a capture belongs to the batch of a Trainer's loop
     capture: StepCapture
     on_compiled: Callable[[ProgramStep], None]
 

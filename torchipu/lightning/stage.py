@@ -198,7 +198,7 @@ class StageModel:
         return None if seed is None else (seed + len(self._programs)) % 2**62
 
     def _compiled(self, program: ProgramStep) -> None:
-        write_report(program.profile, program.compiled, self._options, is_training=self.is_training)
+        write_report(program, self._options, is_training=self.is_training)
 
     def _run(self, program: Any, run: Run) -> list[torch.Tensor]:
         """Run a program on batches of the same shapes; return its outputs in the order of the tape."""

@@ -215,6 +215,10 @@ class Options:
         "itself on the host, which takes longer and changes no value", kind=bool,
         poptorch="_Popart.set('torchipu.statistics')",
     )
+    host_times: bool = declare(
+        False, "time every kernel of the host, the waits for other processes and what lies between calls, for the "
+        "report of a step; changes no value", kind=bool, poptorch="_Popart.set('torchipu.host_times')",
+    )
     half_overflow: str = declare(
         "infinity", "what a half result beyond 65504 becomes: infinity as in PyTorch, NaN as on an IPU with NANOO set, "
         "or the largest half as on one with NANOO clear", kind=str, allowed=("infinity", "nan", "saturate"),

@@ -13,13 +13,14 @@ from torchipu.device.locations import places
 from torchipu.device.memory import tile_memory
 from torchipu.errors import OptionsError, OutOfTileMemoryError, PlacementError
 from torchipu.ir.graph import Graph
+from torchipu.ir.modules import Module, block_name, fine_modules, modules_of, with_blocks
 from torchipu.ir.types import Leg, Role
 from torchipu.options import Options
 from torchipu.partition.model import ALL, NONE, Model
 from torchipu.partition.proposal import Proposal, check_paths, check_unmarked
 from torchipu.partition.search import Cuts, least, ranked, relaxed
 from torchipu.partition.trial import BLOCKS_A_STAGE, Blocks, Trial, blocks_of, cycles_by_tensor, recomputed, try_stages
-from torchipu.partition.units import Module, block_name, edges_of, fine_modules, modules_of, units_of, with_blocks
+from torchipu.partition.units import edges_of, units_of
 from torchipu.passes.canonicalise import canonicalise
 from torchipu.passes.placement import place
 from torchipu.passes.recompute import recompute

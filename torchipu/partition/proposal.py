@@ -9,9 +9,9 @@ import torch
 
 from torchipu.capture.block import BeginBlock, BlockForward
 from torchipu.errors import PlacementError, nearest
+from torchipu.ir.modules import block_name
 from torchipu.options import Options
 from torchipu.partition.trial import Trial
-from torchipu.partition.units import block_name
 
 
 @dataclass(slots=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from torchipu.compiler import Compiled, try_graph
 from torchipu.device.memory import TileMemory, tile_memory
 from torchipu.ir.graph import Graph, Tensor
+from torchipu.ir.modules import Module, block_name, coarse_modules, with_blocks
 from torchipu.options import Options, Stage
 from torchipu.partition.model import ALL, STAGE
 from torchipu.partition.search import Cuts
-from torchipu.partition.units import Module, block_name, coarse_modules, with_blocks
 from torchipu.target import Target
 
 BLOCKS_A_STAGE = 1.5

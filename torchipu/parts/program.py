@@ -158,7 +158,7 @@ def ipus_text(first: int, count: int) -> str:
 
 
 # ---------------------------------------------------------------------- what has to agree
-NOT_COMPARED = ("process_group", "pipeline_group", "host_threads", "dump", "verify")
+NOT_COMPARED = ("process_group", "pipeline_group", "host_threads", "host_times", "dump", "verify")
 
 
 def facts(graph: Graph, options: Options) -> dict[str, str]:

@@ -45,7 +45,7 @@ def profile_of(executable: Executable, cost: Cost, target: Target, io_tiles: int
         io_tiles: Tiles of each IPU that are set apart for transfers, and which the target lacks.
     """
     seconds = cost.cycles / target.clock_hz
-    size = _micro_batch_size(executable)
+    size = micro_batch_size(executable)
     runs = cost.runs_by_function
     replicas = executable.replicas * executable.instances
     return Profile(
@@ -68,7 +68,7 @@ def profile_of(executable: Executable, cost: Cost, target: Target, io_tiles: int
     )
 
 
-def _micro_batch_size(executable: Executable) -> int:
+def micro_batch_size(executable: Executable) -> int:
     """Return the first size of the first input that is streamed in; 1 where there is none."""
     streams = (
         step for program in executable.functions.values() for step in leaves_of(program) if isinstance(step, HostCopy)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torchipu.device.cost import Cost
@@ -12,6 +12,7 @@ from torchipu.ir.graph import Graph
 from torchipu.ir.program import Executable
 from torchipu.options import Options
 from torchipu.report.facts.gather import Facts, facts_of
+from torchipu.report.facts.observed import Event, Observed
 from torchipu.report.profile import Profile
 from torchipu.target import Target
 
@@ -44,6 +45,28 @@ class HasProgram(Protocol):
         """As given."""
         ...
 
+    @property
+    def seconds_by_stage(self) -> Mapping[str, float]:
+        """That each stage of the compiler took."""
+        ...
+
+
+class Owner(Protocol):
+    """What has the program, and can tell more of it."""
+
+    @property
+    def capture_seconds(self) -> float:
+        """That the capture of the model took."""
+        ...
+
+    def observed(self) -> Observed:
+        """Return what was seen so far."""
+        ...
+
+    def graph_again(self, options: Options, samples: int | None) -> Graph:
+        """Return the graph of the model under other options, or for micro-batches of another size."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
@@ -53,11 +76,15 @@ class Recorded:
         profile: Its modelled cycles and memory.
         program: What was compiled.
         is_step: Whether it is a whole step, with its replicas, micro-batches and update, such as those of Lightning.
+        owner: What can tell more of it; None where nothing can.
+        events: What others have seen of its making, such as graph breaks.
     """
 
     profile: Profile
     program: HasProgram
     is_step: bool = False
+    owner: Owner | None = None
+    events: tuple[Event, ...] = ()
 
     @property
     def graph(self) -> Graph:
@@ -72,16 +99,21 @@ class Recorded:
     def facts(self) -> Facts:
         """Return what a report tells of it."""
         made = self.program
-        return facts_of(made.graph.name, made.executable, made.cost, made.target, made.options, self.profile)
+        seen = Observed() if self.owner is None else self.owner.observed()
+        passes = tuple(Event(name, "pass", seconds) for name, seconds in made.seconds_by_stage.items())
+        seen = replace(seen, events=(*passes, *seen.events, *self.events))
+        return facts_of(made.graph.name, made.executable, made.cost, made.target, made.options, self.profile, seen)
 
 
 _LISTENERS: list[list[Recorded]] = []
 
 
-def record(profile: Profile, compiled: HasProgram, *, is_step: bool = False) -> None:
+def record(
+    profile: Profile, compiled: HasProgram, *, is_step: bool = False, owner: Owner | None = None,
+) -> None:
     """Note that a program was compiled; without a listener nothing is kept."""
     for heard in _LISTENERS:
-        heard.append(Recorded(profile, compiled, is_step))
+        heard.append(Recorded(profile, compiled, is_step, owner))
 
 
 @contextmanager

@@ -12,8 +12,8 @@ import torch
 from torchipu.compiler import try_graph
 from torchipu.device.memory import tile_memory
 from torchipu.estimation import workload as estimation
+from torchipu.ir.modules import with_blocks
 from torchipu.options import Options, TensorLocation
-from torchipu.partition.units import with_blocks
 from torchipu.step import InferenceStep, TrainStep
 from torchipu.target import lookup_target
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +15,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torchipu.advice.door import WHAT_IF_SECONDS, advised
+from torchipu.advice.remedies import compile_or_advise
 from torchipu.capture.built import Built
 from torchipu.capture.captured import Captured
-from torchipu.compiler import Compiled, compile_graph
+from torchipu.compiler import Compiled
 from torchipu.distributed.exchange import Exchange
 from torchipu.distributed.handshake import agree
 from torchipu.distributed.members import Members
@@ -35,6 +38,7 @@ from torchipu.options import Options
 from torchipu.parts.program import Piece
 from torchipu.report import Profile, format_numerics, profile_of
 from torchipu.report.directory import write_directory
+from torchipu.report.facts.observed import Observed
 from torchipu.report.recorder import Recorded, record
 from torchipu.step import watching
 from torchipu.step.in_common import described
@@ -42,6 +46,7 @@ from torchipu.step.in_parts import InParts
 from torchipu.step.on_tiles import run_on_tiles
 from torchipu.step.parted import PartedStep
 from torchipu.step.replicated import ReplicatedStep
+from torchipu.step.seen import Seen, graph_again, why_again
 from torchipu.target import lookup_target
 
 Progress = Callable[[int, int], None]
@@ -74,6 +79,7 @@ class ProgramStep(ReplicatedStep, PartedStep):
 
     default_output_mode = "all"
     gives_zeros = True  # where calls are only estimated; else such a call ends the script
+    captures_again = True  # for micro-batches of other sizes, when a report tries some
 
     def __init__(self, model: torch.nn.Module, options: Options | None) -> None:
         if not isinstance(model, torch.nn.Module):
@@ -97,6 +103,7 @@ class ProgramStep(ReplicatedStep, PartedStep):
         self._rounds_stochastically = self.options.stochastic_rounding
         self._members: Members | None = None
         self._capturing: Capturing | None = None
+        self._seen = Seen()
         self.facts: dict[str, object] = {}
         """What else all processes have to agree on, by name; compared when the program is compiled."""
 
@@ -270,13 +277,14 @@ class ProgramStep(ReplicatedStep, PartedStep):
             return profile
         return dataclasses.replace(profile, statistics=format_numerics(self.statistics, self.used_loss_scale))
 
-    def report(self, directory: str | os.PathLike[str]) -> Path:
+    def report(self, directory: str | os.PathLike[str], *, what_if_seconds: float = WHAT_IF_SECONDS) -> Path:
         """Write what the last compilation takes of the machine: its pages and data.
 
         ``report.html`` shows all of it; ``profile.pop``, ``trace.json.gz`` and ``summary.json`` are for other tools.
 
         Args:
             directory: Where to; it is made.
+            what_if_seconds: For advice and alternatives, which are compiled; 0 leaves those out.
 
         Returns:
             ``profile.pop``, a SQLite database; ``torchipu report DIRECTORY`` shows it.
@@ -285,7 +293,32 @@ class ProgramStep(ReplicatedStep, PartedStep):
             OptionsError: Nothing was compiled yet.
             OSError: The directory cannot be written; what was there is as before.
         """
-        return write_directory(Recorded(self.profile, self.compiled).facts(), Path(directory))
+        recorded = Recorded(self.profile, self.compiled, is_step=True, owner=self)
+        return write_directory(advised(recorded, what_if_seconds), Path(directory))
+
+    @property
+    def capture_seconds(self) -> float:
+        """That the last capture of the model took."""
+        return self._seen.capture_seconds
+
+    def observed(self) -> Observed:
+        """Return what was seen of the last compilation and the calls since: events, times, magnitudes."""
+        self.compiled  # noqa: B018  # says what to do where nothing is compiled yet
+        assert self._bound is not None
+        return self._seen.observed(self._bound, counts=self.options.statistics, loss_scale=self.used_loss_scale)
+
+    def graph_again(self, options: Options, samples: int | None) -> Graph:
+        """Return the graph of the model under other options, or for other micro-batches; the step stays as it is.
+
+        Args:
+            options: Of the step.
+            samples: Of a micro-batch; None for as many as in the last compilation.
+
+        Raises:
+            CaptureError: The model cannot be captured again.
+        """
+        with self._lock:
+            return graph_again(self, self._built, self._seen.example, options, samples)
 
     @property
     def statistics(self) -> tuple[TensorStatistics, ...]:
@@ -348,6 +381,7 @@ class ProgramStep(ReplicatedStep, PartedStep):
         self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Progress,
     ) -> None:
         leaves = pytree.tree_leaves((arguments, keywords))
+        before_this, began = self._signature, time.perf_counter()
         made, bound = self._made_and_bound(arguments, keywords, progress)
         built, compiled = made.built, made.compiled
         if self._members is not None and self._compiled is None:
@@ -369,7 +403,12 @@ class ProgramStep(ReplicatedStep, PartedStep):
         self._signature = self._signature_of(leaves)
         if self._parts is not None:
             self._prepare_parts(self._parts)
-        record(self.profile, compiled, is_step=True)
+        if before_this is not None:
+            reason = why_again(before_this, self._signature)
+            self._seen.recompilations.append((reason, time.perf_counter() - began))
+        if self.options.host_times:
+            bound.time_steps()
+        record(self.profile, compiled, is_step=True, owner=self)
         progress(STAGES_OF_COMPILATION, STAGES_OF_COMPILATION)
 
     def _made_and_bound(
@@ -400,15 +439,20 @@ class ProgramStep(ReplicatedStep, PartedStep):
         """Capture and compile the program, and plan how the host runs it."""
         cut_arguments, cut_keywords = pytree.tree_map(self._slice, (arguments, keywords))
         progress(0, STAGES_OF_COMPILATION)
+        began = time.perf_counter()
         built = self._build(cut_arguments, cut_keywords)
+        self._seen.capture_seconds = time.perf_counter() - began
+        self._seen.keep_example(cut_arguments, cut_keywords)
         progress(1, STAGES_OF_COMPILATION)
         members, options = self._members, self.options
         if members is not None:
             agree(members, self._facts_of(built, pytree.tree_leaves((arguments, keywords))))
-        compiled = compile_graph(
+        compiled = compile_or_advise(
             built.graph, options, self.target, micro_batches=self.micro_batches,
             instances=1 if members is None else members.size,
+            again=partial(graph_again, self, built, self._seen.example), capture_seconds=self._seen.capture_seconds,
         )
+        began = time.perf_counter()
         progress(2, STAGES_OF_COMPILATION)
         observation = Observation(traps=options.floating_point_exceptions, counts=options.statistics)
         if self._parts is not None:
@@ -423,7 +467,9 @@ class ProgramStep(ReplicatedStep, PartedStep):
         )
         planner.may_view_outputs = False  # every output has memory of its own
         self._check_buffers(built, planner.banked)
-        return _Made(built, compiled, planner, planner.plan(), observation)
+        plan = planner.plan()
+        self._seen.plan_seconds = time.perf_counter() - began
+        return _Made(built, compiled, planner, plan, observation)
 
     def _check_buffers(self, built: Built, banked: frozenset[Tensor]) -> None:
         """Refuse replicas whose buffers would go apart."""
@@ -470,6 +516,11 @@ class ProgramStep(ReplicatedStep, PartedStep):
 
     # ------------------------------------------------------------------ running
     def _run(self, tensors: Sequence[torch.Tensor]) -> Any:
+        if self.options.host_times and self._bound is not None:
+            return self._seen.timed(lambda: self._run_watched(tensors), self._bound)
+        return self._run_watched(tensors)
+
+    def _run_watched(self, tensors: Sequence[torch.Tensor]) -> Any:
         with self._among_members() as members:
             if members is not None:
                 agree(members, {"what is done": "training", "inputs": described(tensors), **self._described()})

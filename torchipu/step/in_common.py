@@ -10,7 +10,7 @@ import torch
 
 from torchipu.options import Options
 
-OWN_AFFAIRS = ("process_group", "pipeline_group", "host_threads", "dump", "verify")
+OWN_AFFAIRS = ("process_group", "pipeline_group", "host_threads", "host_times", "dump", "verify")
 """Options that each process may have for itself."""
 
 

@@ -179,6 +179,7 @@ class TrainStep(ProgramStep):
 
     def _run(self, tensors: Sequence[torch.Tensor]) -> Any:
         self._used_scale = self._current_scale()
+        self._seen.note_scale(self._calls, self._used_scale)
         return super()._run(tensors)
 
     def _current_scale(self) -> float:

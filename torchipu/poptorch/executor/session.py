@@ -38,6 +38,8 @@ class Session(ProgramStep):
         original: The capture before the loss scale became a state of the program: what files hold.
     """
 
+    captures_again = False  # tracing runs the user's model, with all that it prints
+
     traced: TracedModel
     anchors: Mapping[str, Anchor]
     must_upload: bool
@@ -86,12 +88,20 @@ class Session(ProgramStep):
         return self.original
 
     def _captured_or_cached(self, arguments: tuple[torch.Tensor, ...]) -> Captured:
+        made: list[Captured] = []
+
         def make() -> Captured:
-            return capture_by_running(self.traced, arguments, name=self.name, strict_ops=self.options.strict_ops)
+            made.append(capture_by_running(
+                self.traced, arguments, name=self.name, strict_ops=self.options.strict_ops,
+            ))
+            return made[-1]
 
         if self.cache is None:
             return make()
-        return self.cache.fetch(self.traced, arguments, self.options, make)
+        found = self.cache.fetch(self.traced, arguments, self.options, make)
+        if not made:
+            self._seen.cache_hits.append(str(self.cache.folder))
+        return found
 
     @property
     def capture(self) -> Captured:

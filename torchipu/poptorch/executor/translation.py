@@ -73,6 +73,7 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "floating_point_exceptions": bool(options._popart.options.get("enableFloatingPointChecks", False)),
         "half_overflow": _half_overflow(options),
         "statistics": bool(options._popart.options.get("torchipu.statistics", False)),
+        "host_times": bool(options._popart.options.get("torchipu.host_times", False)),
         "partials_type": _partials_type(options),
         "available_memory": options.available_memory_proportion or None,
         "offload_optimiser_state": _is_off_chip(options.TensorLocations.location_optimizer),

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from torchipu.compiler import Compiled
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.options.engine import engine_options, is_on
 from torchipu.poptorch.reports.debug_file import write_debug_file
-from torchipu.report import Profile
-from torchipu.report.directory import write_directory
 from torchipu.report.numerics import write_numerics
-from torchipu.report.recorder import Recorded
 from torchipu.step.base import ProgramStep
 
 REPORT_SWITCHES = ("autoReport.all", "autoReport.outputGraphProfile", "autoReport.outputExecutionProfile")
@@ -33,7 +29,7 @@ def report_folder(options: Options, *, is_training: bool) -> Path | None:
     return Path(engine.get("autoReport.directory", ".")) / name
 
 
-def write_report(profile: Profile, compiled: Compiled, options: Options, *, is_training: bool) -> Path | None:
+def write_report(step: ProgramStep, options: Options, *, is_training: bool) -> Path | None:
     """Write the profile of a program where the options of the engine ask for one.
 
     The file is a SQLite database of this package's own, as ``torchipu report`` reads it: PopVision's format is not
@@ -41,8 +37,7 @@ def write_report(profile: Profile, compiled: Compiled, options: Options, *, is_t
     written.
 
     Args:
-        profile: Of the program.
-        compiled: The program.
+        step: What has the program.
         options: The executor's.
         is_training: As of `report_folder`.
 
@@ -52,8 +47,8 @@ def write_report(profile: Profile, compiled: Compiled, options: Options, *, is_t
     folder = report_folder(options, is_training=is_training)
     if folder is None:
         return None
-    path = write_directory(Recorded(profile, compiled).facts(), folder)
-    write_debug_file(compiled, folder, options._source_location_excludes)
+    path = step.report(folder)
+    write_debug_file(step.compiled, folder, options._source_location_excludes)
     logger.info("Wrote the profile of the program to %s", path)
     return path
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from torchipu.device.cost import Cost
-from torchipu.ir.program import Executable
+from torchipu.ir.graph import Op
+from torchipu.ir.program import Executable, Execute, leaves_of
 from torchipu.options import Options
 from torchipu.report.facts import rows
 from torchipu.report.facts.execution import execution_rows
 from torchipu.report.facts.memory import memory_rows
+from torchipu.report.facts.observed import Observed, compile_rows, host_rows, numerics_facts, numerics_rows
+from torchipu.report.facts.pipeline import pipeline_facts, stage_rows
 from torchipu.report.profile import Profile
-from torchipu.target import Target
+from torchipu.report.trust import Judged, trust_in
+from torchipu.target import Target, lookup_target
 
 UNITS: Mapping[str, str] = {
     "clock_hz": "Hz", "tile_memory_bytes": "B", "cycles_per_update": "cycles", "microseconds_per_update": "us",
@@ -28,6 +32,8 @@ EXACT = frozenset({
     "micro_batch_size", "device_iterations", "num_compute_sets", "supersteps_per_update",
 })
 """Figures that are counted or given, and no prediction."""
+CASTS = frozenset({"prims.convert_element_type.default", "aten._to_copy.default"})
+"""Ops that do nothing but change the type of elements."""
 SHOWN_ELSEWHERE = frozenset({"statistics", "timeline", "slowest_ops", "codelets"})
 """Figures that other tables hold, or that are texts made of these."""
 
@@ -53,9 +59,21 @@ class Facts:
                 return json.loads(fact.value)
         raise KeyError(name)
 
+    def extended(
+        self, facts: Iterable[rows.Fact] = (), tables: Mapping[str, tuple[NamedTuple, ...]] | None = None,
+    ) -> Facts:
+        """Return these with more facts, and with other tables.
+
+        Args:
+            facts: Of new names.
+            tables: In the place of those of the same names.
+        """
+        return Facts({**self.tables, **(tables or {}), "facts": (*self.tables["facts"], *facts)})
+
 
 def facts_of(
     name: str, executable: Executable, cost: Cost, target: Target, options: Options, profile: Profile,
+    observed: Observed | None = None,
 ) -> Facts:
     """Return what a report tells of a program.
 
@@ -66,15 +84,24 @@ def facts_of(
         target: The machine, less the tiles that are set apart for transfers.
         options: It was compiled with.
         profile: Of it.
+        observed: What was seen while it was made and ran.
     """
+    seen = observed or Observed()
     execution = execution_rows(executable, cost, target)
     memory = memory_rows(executable, target, options.io_tiles, execution.numbers)
+    stages = stage_rows(executable, cost, memory.variables, execution.operations)
+    facts = (
+        *_facts(name, target, options, profile), *pipeline_facts(cost, stages), *_counts(executable, seen),
+        *_trust(cost, lookup_target(options.target), profile), *numerics_facts(seen),
+    )
     return Facts({
-        "facts": tuple(_facts(name, target, options, profile)), "operations": execution.operations,
+        "facts": facts, "operations": execution.operations,
         "functions": execution.functions, "steps": execution.steps, "runs": execution.runs,
         "variables": memory.variables, "shares": memory.shares, "tiles": memory.tiles,
         "tile_categories": memory.tile_categories, "liveness": memory.liveness,
-        "settings": tuple(_settings(options)), "advice": (),
+        "settings": tuple(_settings(options)), "advice": (), "alternatives": (),
+        "host": host_rows(seen), "numerics": numerics_rows(seen.statistics, execution.operations),
+        "compile": compile_rows(seen.events), "stages": stages,
         "flows": execution.flows,
     })
 
@@ -87,6 +114,37 @@ def _facts(name: str, target: Target, options: Options, profile: Profile) -> Ite
         if figure not in SHOWN_ELSEWHERE:
             confidence = "exact" if figure in EXACT else "modelled"
             yield rows.Fact(figure, json.dumps(value), UNITS.get(figure, ""), confidence)
+
+
+def _counts(executable: Executable, observed: Observed) -> Iterator[rows.Fact]:
+    """Yield how many ops there are that somebody may want fewer of, and how often the model was taken apart."""
+    ops = list(_ops(executable))
+    counts = {
+        "casts": sum(op.target in CASTS for op in ops), "generic_operations": sum(op.kind == "generic" for op in ops),
+        "graph_breaks": sum(one.kind == "graph break" for one in observed.events),
+        "eager_frames": sum(one.kind == "eager frame" for one in observed.events),
+        "recompilations": sum(one.kind == "recompilation" for one in observed.events),
+    }
+    for name, count in counts.items():
+        yield rows.Fact(name, json.dumps(count), "", "exact")
+
+
+def _ops(executable: Executable) -> Iterable[Op]:
+    """Return the ops of the program, each once."""
+    leaves = (leaf for program in executable.functions.values() for leaf in leaves_of(program))
+    return {id(leaf.compute_set.op): leaf.compute_set.op for leaf in leaves if isinstance(leaf, Execute)}.values()
+
+
+def _trust(cost: Cost, target: Target, profile: Profile) -> Iterator[rows.Fact]:
+    """Yield how far programs like this were off from what was measured of IPUs."""
+    trust = trust_in(cost, target, profile)
+    judged: dict[str, Judged | None] = {"cycles_per_update": trust.rate, "fullest_tile_bytes": trust.memory}
+    for name, one in judged.items():
+        if one is not None:
+            said = {"median": one.median, "p90": one.p90, "bias": one.bias, "rows": one.rows, "source": one.source}
+            yield rows.Fact(f"trust.{name}", json.dumps(said), "", "measured")
+    yield rows.Fact("trust.unscored_share", json.dumps(trust.unscored_share), "", "modelled")
+    yield rows.Fact("trust.extrapolations", json.dumps(list(trust.extrapolations)), "", "exact")
 
 
 def _settings(options: Options) -> Iterator[rows.Setting]:

@@ -319,9 +319,133 @@ class Flow(NamedTuple):
     bytes: int
 
 
+class Alternative(NamedTuple):
+    """A change nearby that was compiled, with what the model predicts of it.
+
+    Attributes:
+        number: From 0; the first is the program as it is.
+        change: What is changed, in words; where it is refused, also why.
+        option: What to set, as it is written; empty for the program as it is.
+        fits: Whether every tile holds what it needs.
+        fullest_tile_bytes: Of all IPUs; 0 where the change is refused.
+        cycles_per_update: Cycles; 0 where the change is refused.
+        samples_per_second: Of all replicas; 0 where the change is refused.
+        command: Shell command that predicts it for a script; empty where no option does it.
+    """
+
+    number: int
+    change: str
+    option: str
+    fits: bool
+    fullest_tile_bytes: int
+    cycles_per_update: int
+    samples_per_second: float
+    command: str
+
+
+class HostTime(NamedTuple):
+    """Where the time of the host went since the program was compiled.
+
+    Attributes:
+        number: From 0, the longest first.
+        name: Of a kernel, an ATen overload, or what was waited for.
+        kind: ``kernel``, ``aten``, ``exchange``, ``python`` (what surrounds the engine), or ``between calls`` (the
+            loader and everything else of the user's since the call before).
+        calls: How often.
+        microseconds: Altogether.
+        share: Of all rows, 0 to 1.
+        gflops: Achieved; 0 where it computes nothing that is counted.
+        gbytes: Achieved GB/s of operands and results; 0 where unknown.
+        confidence: ``measured``.
+    """
+
+    number: int
+    name: str
+    kind: str
+    calls: int
+    microseconds: float
+    share: float
+    gflops: float
+    gbytes: float
+    confidence: str
+
+
+class TensorNumerics(NamedTuple):
+    """Magnitudes of a result in the last call.
+
+    Attributes:
+        tensor: Its name.
+        operation: Number of the op that makes it; -1 where the device program has none of it.
+        elements: How many, over all micro-batches.
+        overflows: Elements that are infinite, or floats beyond what a half holds.
+        nans: Elements that are no number.
+        underflow_share: Share of the elements that are not zero which a half would turn into zero, 0 to 1.
+        smallest: Power of two below the smallest magnitude that is not zero; 0 where all are zero.
+        largest: Largest finite magnitude.
+        exponents: JSON list of ``[exponent, count]``: magnitudes from 2^exponent on, without zeros, infinities and NaN.
+    """
+
+    tensor: str
+    operation: int
+    elements: int
+    overflows: int
+    nans: int
+    underflow_share: float
+    smallest: float
+    largest: float
+    exponents: str
+
+
+class CompileEvent(NamedTuple):
+    """Something that happened before the program could run.
+
+    Attributes:
+        number: From 0.
+        name: Of the pass, the function or the program.
+        kind: ``capture``, ``pass``, ``plan``, ``recompilation``, ``graph break``, ``eager frame`` or ``cache hit``.
+        milliseconds: That it took; 0 where it was not timed.
+        detail: The reason, such as the guard that failed, with its line.
+    """
+
+    number: int
+    name: str
+    kind: str
+    milliseconds: float
+    detail: str
+
+
+class StageRow(NamedTuple):
+    """A stage of the pipeline.
+
+    Attributes:
+        number: From 0.
+        ipu: Where it runs.
+        blocks: Names of its blocks, with commas.
+        forward: Cycles of a micro-batch's forward.
+        backward: Cycles of its backward.
+        recompute: Cycles of the backward that compute the forward again.
+        stashes: Variables of which it holds copies for several micro-batches.
+        stash_bytes: Of all their copies on all tiles.
+        depth: Most copies of one of them.
+        is_critical: Whether its IPU, which is busy longest, spends most time in it: all others wait for it.
+    """
+
+    number: int
+    ipu: int
+    blocks: str
+    forward: int
+    backward: int
+    recompute: int
+    stashes: int
+    stash_bytes: int
+    depth: int
+    is_critical: bool
+
+
 TABLES: dict[str, type[NamedTuple]] = {
     "facts": Fact, "operations": Operation, "functions": Function, "steps": Step, "runs": Run, "variables": Variable,
     "shares": Share, "tiles": Tile, "tile_categories": TileCategory, "liveness": LiveStep, "settings": Setting,
-    "advice": Advice, "flows": Flow,
+    "advice": Advice, "flows": Flow, "alternatives": Alternative, "host": HostTime, "numerics": TensorNumerics,
+    "compile": CompileEvent, "stages": StageRow,
 }
 """Rows by table."""

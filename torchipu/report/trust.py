@@ -11,8 +11,9 @@ from dataclasses import astuple, dataclass, fields
 from functools import cache
 from pathlib import Path
 
-from torchipu.compiler import Compiled
-from torchipu.report import Profile
+from torchipu.device.cost import Cost
+from torchipu.report.figures import Figures
+from torchipu.target import Target
 
 FILE = Path(__file__).with_name("trust.csv")
 LABEL_WIDTH = 20
@@ -135,16 +136,16 @@ class Trust:
         return "\n".join(lines)
 
 
-def trust_in(compiled: Compiled, profile: Profile) -> Trust:
+def trust_in(cost: Cost, target: Target, profile: Figures) -> Trust:
     """Return how far to trust the figures of a program.
 
     Args:
-        compiled: The program.
-        profile: Of it.
+        cost: Its cycles.
+        target: The machine, with all its tiles.
+        profile: Of the program.
     """
     known = read(FILE)
     spent: dict[str, int] = {}
-    cost = compiled.cost
     for name, function in cost.functions.items():
         for step in function.supersteps:
             family = GENERIC if step.op.kind == "generic" else FAMILY_BY_OP.get(step.op.kind, UNSCORED)
@@ -155,14 +156,14 @@ def trust_in(compiled: Compiled, profile: Profile) -> Trust:
     ]
     return Trust(
         known.get(TRAINING if profile.is_training else INFERENCE), known.get(MEMORY), known.get(FITS),
-        tuple(sorted(parts, key=lambda part: -part.share)), tuple(_extrapolations(compiled, profile)),
+        tuple(sorted(parts, key=lambda part: -part.share)), tuple(_extrapolations(target, profile)),
     )
 
 
-def _extrapolations(compiled: Compiled, profile: Profile) -> Iterable[str]:
+def _extrapolations(target: Target, profile: Figures) -> Iterable[str]:
     """Yield in what a program lies beyond what was measured."""
-    if compiled.target.is_hypothetical:
-        yield f"{compiled.target.title}: no such machine was measured"
+    if target.is_hypothetical:
+        yield f"{target.title}: no such machine was measured"
     ipus = profile.num_ipus * profile.replicas
     if ipus > MEASURED_IPUS:
         yield f"{ipus} IPUs: the most that was measured is {MEASURED_IPUS}"

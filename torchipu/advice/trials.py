@@ -1,0 +1,210 @@
+"""Changes of a program, compiled as far as cycles and memory depend on them, within a time."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from torchipu.advice.changes import Again, Change, is_training
+from torchipu.compiler import NOT_ON_TRIAL, Compiled, try_graph
+from torchipu.device.memory import TileMemory, tile_memory
+from torchipu.ir.graph import Graph
+from torchipu.ir.program import Executable
+from torchipu.options import Options
+from torchipu.report.profile import micro_batch_size
+from torchipu.target import Target
+
+CODE = ("code", "exchange code")
+"""Categories of memory that lie in the region for code."""
+NEW_OBJECTS = 50_000
+"""Before Python looks for garbage; at its usual 700 a seventh of an estimate of BERT-Large goes there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is changed.
+
+    Attributes:
+        graph: As captured.
+        options: As given.
+        target: The machine, with all its tiles.
+        micro_batches: Of an update, or of an inference run.
+        instances: Processes.
+        again: Captures the model under other options; None where nothing can.
+        capture_seconds: That a capture takes.
+    """
+
+    graph: Graph
+    options: Options
+    target: Target
+    micro_batches: int
+    instances: int = 1
+    again: Again | None = None
+    capture_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of a change.
+
+    Attributes:
+        change: The change.
+        compiled: The program; None where the change is refused.
+        memory: The fullest tile of each IPU; none where the change is refused.
+        samples_per_second: Of all replicas.
+        refusal: Why the change is refused, in a line.
+    """
+
+    change: Change
+    compiled: Compiled | None = None
+    memory: tuple[TileMemory, ...] = ()
+    samples_per_second: float = 0.0
+    refusal: str = ""
+
+    @property
+    def cycles(self) -> int:
+        """Of an update, or of an inference run; 0 where the change is refused."""
+        return 0 if self.compiled is None else self.compiled.cost.cycles
+
+    @property
+    def fullest(self) -> TileMemory:
+        """The fullest tile."""
+        return max(self.memory, key=lambda one: one.total_bytes)
+
+    @property
+    def fullest_bytes(self) -> int:
+        """Bytes of the fullest tile; 0 where the change is refused."""
+        return self.fullest.total_bytes if self.memory else 0
+
+    @property
+    def lacking_bytes(self) -> int:
+        """Bytes that the fullest tile, or its region for code, lacks; 0 where all fits."""
+        if self.compiled is None:
+            return 0
+        target = self.compiled.target
+        return max(0, *(
+            lack for one in self.memory for lack in (
+                one.total_bytes - target.tile_memory_bytes,
+                sum(one.bytes_by_category.get(name, 0) for name in CODE) - target.code_region_bytes,
+            )
+        ))
+
+    @property
+    def fits(self) -> bool:
+        """Whether every tile holds what it needs."""
+        return self.compiled is not None and self.lacking_bytes == 0
+
+
+AS_IT_IS = Change("as it is", "")
+
+
+@dataclass(slots=True)
+class Trials:
+    """Tries changes while there is time, each once.
+
+    Attributes:
+        subject: What is changed.
+        base: The program as it is.
+        seconds: After which nothing more is begun; what is expected to take longer than what is left is not begun.
+        left_out: Changes for which there was no time.
+    """
+
+    subject: Subject
+    base: Tried
+    seconds: float
+    left_out: list[Change] = field(default_factory=list)
+    clock: Callable[[], float] = time.perf_counter
+    _tried: list[Tried] = field(default_factory=list)
+    _spent: float = 0.0
+    _longest: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.base.compiled is not None:
+            self._longest = seconds_of_trial(self.base.compiled.seconds_by_stage)
+
+    def of(self, change: Change) -> Tried | None:
+        """Return what becomes of a change; None where there is no time to try it."""
+        known = next((tried for tried in self._tried if tried.change == change), None)
+        if known is not None or change in self.left_out:
+            return known
+        expected = self._longest + (self.subject.capture_seconds if change.is_anew else 0.0)
+        if self._spent + expected > self.seconds:
+            self.left_out.append(change)
+            return None
+        began = self.clock()
+        with collected_seldom():
+            found = self._try(change)
+        taken = self.clock() - began
+        self._spent += taken
+        if not change.is_anew:
+            self._longest = max(self._longest, taken)
+        self._tried.append(found)
+        return found
+
+    @property
+    def found(self) -> tuple[Tried, ...]:
+        """All that was tried, in that order."""
+        return tuple(self._tried)
+
+    def _try(self, change: Change) -> Tried:
+        subject = self.subject
+        try:
+            options = change.options(subject.options)
+            graph = change.graph(subject.graph, options, subject.options, subject.again)
+            counted = options.gradient_accumulation if is_training(graph) else options.device_iterations
+            before = subject.options
+            asked = before.gradient_accumulation if is_training(graph) else before.device_iterations
+            micro_batches = subject.micro_batches if counted == asked else counted
+            compiled = try_graph(
+                graph, options, subject.target, micro_batches=micro_batches, instances=subject.instances,
+            )
+            return tried_of(change, compiled, compiled.executable)
+        except Exception as error:  # the user's model may fail in its own way where its inputs have other sizes
+            return Tried(change, refusal=str(error).partition("\n")[0] or type(error).__name__)
+
+
+def seconds_of_trial(seconds_by_stage: Mapping[str, float]) -> float:
+    """Return how long a trial takes about, by what the stages of a compilation took."""
+    return sum(seconds for name, seconds in seconds_by_stage.items() if name not in NOT_ON_TRIAL)
+
+
+def tried_of(change: Change, compiled: Compiled, executable: Executable) -> Tried:
+    """Return what became of a change.
+
+    Args:
+        change: The change.
+        compiled: The program with it.
+        executable: Its device program.
+    """
+    memory = tile_memory(executable, compiled.target, compiled.options.io_tiles)
+    seconds = compiled.cost.cycles / compiled.target.clock_hz
+    samples = micro_batch_size(executable) * compiled.cost.micro_batches * executable.replicas * executable.instances
+    return Tried(change, compiled, memory, samples / seconds if seconds else 0.0)
+
+
+def subject_of(compiled: Compiled, target: Target, again: Again | None = None, capture_seconds: float = 0.0) -> Subject:
+    """Return what is changed of a program.
+
+    Args:
+        compiled: The program.
+        target: The machine, with all its tiles.
+        again: Captures the model under other options; None where nothing can.
+        capture_seconds: That a capture takes.
+    """
+    return Subject(
+        compiled.captured, compiled.options, target, compiled.micro_batches, compiled.instances, again, capture_seconds,
+    )
+
+
+@contextlib.contextmanager
+def collected_seldom() -> Iterator[None]:
+    """Let Python look for garbage less often: nearly all that a capture and a program are made of stays."""
+    usual = gc.get_threshold()
+    gc.set_threshold(max(usual[0], NEW_OBJECTS) if usual[0] else 0, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
