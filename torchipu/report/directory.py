@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock
 
 from torchipu.errors import ReportError
 from torchipu.report.database import read_database, write_database
+from torchipu.report.debug import Context, contexts_of, debug_bytes
 from torchipu.report.facts.gather import Facts
 from torchipu.report.json import write_whole
 from torchipu.report.summary import summary_text
 from torchipu.report.trace import trace_bytes
 
-PROFILE, TRACE, SUMMARY = "profile.pop", "trace.json.gz", "summary.json"
+PROFILE, TRACE, SUMMARY, DEBUG = "profile.pop", "trace.json.gz", "summary.json", "debug.cbor"
 LOCK = ".report.lock"
 
 
-def write_directory(facts: Facts, folder: Path) -> Path:
-    """Write ``profile.pop``, ``trace.json.gz`` and ``summary.json``.
+def write_directory(facts: Facts, folder: Path, contexts: Sequence[Context] | None = None) -> Path:
+    """Write ``profile.pop``, ``debug.cbor``, ``trace.json.gz`` and ``summary.json``.
 
     Processes that write one directory take turns: what lies there in the end is all of the last.
 
     Args:
         facts: Of a program.
         folder: Where to; it is made.
+        contexts: Where the ops come from, for ``debug.cbor``; None for what the tables say.
 
     Returns:
         ``profile.pop``.
@@ -36,6 +39,7 @@ def write_directory(facts: Facts, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / LOCK):
         write_database(facts, folder / PROFILE)
+        _write_bytes(debug_bytes(tuple(contexts_of(facts)) if contexts is None else contexts), folder / DEBUG)
         _write_bytes(trace_bytes(facts), folder / TRACE)
         write_whole(summary_text(facts), folder / SUMMARY)
     return folder / PROFILE

@@ -8,7 +8,7 @@ from torchipu.compiler import Compiled
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.options.engine import engine_options, is_on
-from torchipu.poptorch.reports.debug_file import write_debug_file
+from torchipu.poptorch.reports.debug_contexts import contexts_of
 from torchipu.report import Profile
 from torchipu.report.directory import write_directory
 from torchipu.report.numerics import write_numerics
@@ -52,8 +52,8 @@ def write_report(profile: Profile, compiled: Compiled, options: Options, *, is_t
     folder = report_folder(options, is_training=is_training)
     if folder is None:
         return None
-    path = write_directory(Recorded(profile, compiled).facts(), folder)
-    write_debug_file(compiled, folder, options._source_location_excludes)
+    contexts = tuple(contexts_of(compiled.graph, options._source_location_excludes))
+    path = write_directory(Recorded(profile, compiled).facts(), folder, contexts)
     logger.info("Wrote the profile of the program to %s", path)
     return path
 

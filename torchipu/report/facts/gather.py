@@ -10,11 +10,14 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from torchipu.device.cost import Cost
+from torchipu.device.cost.by_tile import TileWork
 from torchipu.ir.program import Executable
 from torchipu.options import Options
 from torchipu.report.facts import rows
 from torchipu.report.facts.execution import execution_rows
 from torchipu.report.facts.memory import memory_rows
+from torchipu.report.facts.patterns import Patterns
+from torchipu.report.facts.programs import program_rows
 from torchipu.report.profile import Profile
 from torchipu.target import Target
 
@@ -67,14 +70,18 @@ def facts_of(
         options: It was compiled with.
         profile: Of it.
     """
-    execution = execution_rows(executable, cost, target)
-    memory = memory_rows(executable, target, options.io_tiles, execution.numbers)
+    work, patterns = TileWork(target.num_tiles), Patterns()
+    programs = program_rows(executable, work, patterns)
+    execution = execution_rows(executable, cost, target, programs.numbers, work, patterns)
+    memory = memory_rows(executable, target, options.io_tiles, execution.numbers, work, patterns)
     return Facts({
         "facts": tuple(_facts(name, target, options, profile)), "operations": execution.operations,
         "functions": execution.functions, "steps": execution.steps, "runs": execution.runs,
         "variables": memory.variables, "shares": memory.shares, "tiles": memory.tiles,
         "tile_categories": memory.tile_categories, "liveness": memory.liveness,
         "settings": tuple(_settings(options)), "advice": (),
+        "programs": programs.programs, "program_variables": programs.program_variables,
+        "vertices": programs.vertices, "codelets": programs.codelets, "patterns": tuple(patterns.rows()),
     })
 
 
