@@ -12,10 +12,12 @@ from typing import Any
 
 import cbor2
 import pytest
+import torch
 
 import pva
 import torchipu
 from tests.report.test_reports import STEPS, pipelined, with_io_tiles
+from torchipu import poptorch
 from torchipu.errors import ReportError
 from torchipu.ir.program import Execute, HostCopy, leaves_of
 
@@ -269,6 +271,26 @@ def test_a_recomputed_op_leads_to_the_op_of_the_forward(tmp_path: Path) -> None:
         assert one.cycles == one.computeCycles + one.exchangeCycles + one.syncCycles
         kinds = [program.type.name for program in one.programs]
         assert kinds.count("OnTileExecute") >= 1
+
+
+def test_a_report_of_poptorch_has_contexts_of_its_layer_for_every_operation(tmp_path: Path) -> None:
+    class Looping(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return poptorch.for_loop(3, lambda y: [y * 2 + 1], [x])[0].relu()
+
+    poptorch.inferenceModel(Looping(), poptorch.Options().enableProfiling(tmp_path)).compile(torch.randn(4, 3))
+    report = pva.openReport(tmp_path / "inference" / "profile.pop", tmp_path / "inference" / "debug.cbor")
+    operations = pva.OperationAnalysis(report).operations
+    assert {"mul", "relu"} <= {one.type for one in operations}
+    source = Path(__file__).read_text(encoding="utf-8").splitlines()
+    for one in operations:
+        assert one.debugContext is not None
+        assert (one.debugContext.layer, json.loads(one.debugContext.json)["layer"]) == ("poptorch", "poptorch")
+    for one in operations:
+        if one.type == "relu":
+            assert one.debugContext.name == "Relu"
+            assert one.debugContext.location.fileName == __file__
+            assert ".relu()" in source[one.debugContext.location.lineNumber - 1]
 
 
 def test_settings_versions_and_lists_that_print_as_long_as_asked(tmp_path: Path) -> None:

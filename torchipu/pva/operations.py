@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torchipu.pva.contents import Contents
 from torchipu.pva.lazy import Lazy
 from torchipu.pva.programs import Program, lazily
-from torchipu.report.debug import Context
+from torchipu.report.debug import NO_OPERATION, Context
 from torchipu.report.facts import rows
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class SourceLocation:
         self.code = code
 
     def __repr__(self) -> str:
-        return f"{self.fileName}:{self.lineNumber}"
+        return f"{self.fileName}:{self.lineNumber}" if self.fileName else "unknown line"
 
 
 class DebugContext:
@@ -101,12 +102,12 @@ class Operation:
     @property
     def debugContext(self) -> DebugContext | None:
         """Where it comes from; None where ``debug.cbor`` does not have it."""
-        return self._analysis._context_of(self._row.name)
+        return self._analysis._contexts.get(self._row.number)
 
     @property
     def replacedDebugContext(self) -> DebugContext | None:
         """Where the op comes from that it computes again in the backward; None for other ops."""
-        return self._analysis._context_of(self._row.recomputes) if self._row.recomputes else None
+        return self._analysis._contexts.get(self._analysis._numbers_by_name.get(self._row.recomputes, NO_OPERATION))
 
     @property
     def cycles(self) -> int:
@@ -161,8 +162,8 @@ class OperationAnalysis:
 
     def __init__(self, report: Report) -> None:
         self._contents: Contents = report._contents
-        self._contexts = {one.result: DebugContext(number, one) for number, one in enumerate(report._contexts)}
-        self._numbers: dict[int, dict[int, None]] | None = None
+        self._contexts = {one.operation: DebugContext(number, one) for number, one in enumerate(report._contexts)}
+        self._contexts.pop(NO_OPERATION, None)
 
     @property
     def operations(self) -> Sequence[Operation]:
@@ -170,13 +171,17 @@ class OperationAnalysis:
         found: tuple[rows.Operation, ...] = self._contents.tables.rows("operations")
         return Lazy(len(found), lambda place: Operation(self, found[place]))
 
-    def _context_of(self, result: str) -> DebugContext | None:
-        return self._contexts.get(result)
+    @cached_property
+    def _numbers_by_name(self) -> dict[str, int]:
+        return {row.name: row.number for row in self._contents.tables.rows("operations")}
 
     def _programs_of(self, operation: int) -> Sequence[Program]:
-        if self._numbers is None:
-            self._numbers = {}
-            for row in self._contents.tables.rows("steps"):
-                self._numbers.setdefault(row.operation, {})[row.program] = None
-        numbers = list(self._numbers.get(operation, ()))
+        numbers = self._programs_by_operation.get(operation, {})
         return lazily(self._contents, [self._contents.programs[number] for number in numbers])
+
+    @cached_property
+    def _programs_by_operation(self) -> dict[int, dict[int, None]]:
+        found: dict[int, dict[int, None]] = {}
+        for row in self._contents.tables.rows("steps"):
+            found.setdefault(row.operation, {})[row.program] = None
+        return found

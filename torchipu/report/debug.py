@@ -14,6 +14,8 @@ from torchipu.report.facts import rows
 from torchipu.report.facts.gather import Facts
 
 FORMAT, VERSION = "torchipu.debug", 2
+NO_OPERATION = -1
+"""Number of an operation that there is not."""
 LAYER = "torchipu"
 """Layer of software through which ops came that no other door has captured."""
 
@@ -26,7 +28,7 @@ class Context(NamedTuple):
         type: What it computes.
         layer: Of the software that gave it: ``poptorch`` or ``torchipu``.
         module: Path of the module whose forward held it.
-        result: Name of its first result, by which the op is found in a profile.
+        operation: Its number in the profile; -1 where it takes no cycles.
         file: Of the user's line; empty where unknown, or left out.
         line: From 1; 0 where unknown.
         code: The line's text.
@@ -36,7 +38,7 @@ class Context(NamedTuple):
     type: str
     layer: str
     module: str
-    result: str
+    operation: int
     file: str
     line: int
     code: str
@@ -46,7 +48,7 @@ def contexts_of(facts: Facts) -> Iterator[Context]:
     """Yield where the ops of a profile come from."""
     for one in facts.tables["operations"]:
         assert isinstance(one, rows.Operation)
-        yield Context(one.name, one.kind, LAYER, one.module, one.name, one.file, one.line, one.code)
+        yield Context(one.name, one.kind, LAYER, one.module, one.number, one.file, one.line, one.code)
 
 
 def debug_bytes(contexts: Sequence[Context]) -> bytes:
@@ -100,7 +102,7 @@ def _decoded(data: bytes) -> Any:
 def _entry(number: int, context: Context) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "id": number, "name": context.name, "type": context.type, "layer": context.layer, "module": context.module,
-        "result": context.result,
+        "operation": context.operation,
     }
     if context.file:
         entry["location"] = {"fileName": context.file, "lineNumber": context.line, "code": context.code}
@@ -110,9 +112,10 @@ def _entry(number: int, context: Context) -> dict[str, Any]:
 def _context(entry: Mapping[str, Any]) -> Context:
     place = entry.get("location", {})
     context = Context(
-        entry["name"], entry["type"], entry["layer"], entry["module"], entry["result"], place.get("fileName", ""),
+        entry["name"], entry["type"], entry["layer"], entry["module"], entry["operation"], place.get("fileName", ""),
         place.get("lineNumber", 0), place.get("code", ""),
     )
-    if not all(isinstance(held, int if name == "line" else str) for name, held in context._asdict().items()):
+    numbers = ("operation", "line")
+    if not all(isinstance(held, int if name in numbers else str) for name, held in context._asdict().items()):
         raise TypeError(f"a context holds {context}")
     return context

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torchipu import artifacts
 from torchipu.capture.built import Built
 from torchipu.capture.captured import Captured
 from torchipu.compiler import Compiled, compile_graph
@@ -367,7 +368,9 @@ class ProgramStep(ReplicatedStep, PartedStep):
         self._signature = self._signature_of(leaves)
         if self._parts is not None:
             self._prepare_parts(self._parts)
-        record(self.profile, compiled, is_step=True)
+        profile = self.profile
+        record(profile, compiled, is_step=True)
+        artifacts.emit(profile, compiled)
         progress(STAGES_OF_COMPILATION, STAGES_OF_COMPILATION)
 
     def _made_and_bound(

@@ -52,8 +52,9 @@ def write_report(profile: Profile, compiled: Compiled, options: Options, *, is_t
     folder = report_folder(options, is_training=is_training)
     if folder is None:
         return None
-    contexts = tuple(contexts_of(compiled.graph, options._source_location_excludes))
-    path = write_directory(Recorded(profile, compiled).facts(), folder, contexts)
+    facts = Recorded(profile, compiled).facts()
+    contexts = tuple(contexts_of(compiled.graph, facts, options._source_location_excludes))
+    path = write_directory(facts, folder, contexts)
     logger.info("Wrote the profile of the program to %s", path)
     return path
 
