@@ -182,15 +182,15 @@ def test_what_a_wheel_holds_gives_the_names_of_poptorch_popdist_popart_and_horov
     code = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import horovod.torch, popart, popdist.poptorch, poptorch, torch
+import horovod.torch, popart, popdist.poptorch, poptorch, pva, pvti, torch
 assert torch.equal(poptorch.inferenceModel(torch.nn.ReLU())(torch.tensor([-1.0, 2.0])), torch.tensor([0.0, 2.0]))
-print(poptorch.__file__, popart.__file__, popdist.__file__, horovod.__file__)
+print(poptorch.__file__, popart.__file__, popdist.__file__, horovod.__file__, pva.__file__, pvti.__file__)
 """
     done = run_python(code, str(tmp_path))
     ours = tmp_path / "torchipu"
     files = [
         ours / "poptorch" / "__init__.py", ours / "poptorch" / "popart.py", ours / "popdist" / "__init__.py",
-        ours / "horovod" / "__init__.py",
+        ours / "horovod" / "__init__.py", ours / "pva" / "__init__.py", ours / "pvti" / "__init__.py",
     ]
     assert done.stdout.split() == [str(file) for file in files], done.stderr
 

@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torchipu import artifacts
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.capture import substitutes
 from torchipu.capture.custom_ops import replace_calls
@@ -196,7 +197,9 @@ class _Doors:
             )
             compiled = compile_or_advise(imported.graph, self.options, self.target)
             COUNTS.programs += 1
-            record(profile_of(compiled.executable, compiled.cost, compiled.target, compiled.options.io_tiles), compiled)
+            profile = profile_of(compiled.executable, compiled.cost, compiled.target, compiled.options.io_tiles)
+            record(profile, compiled)
+            artifacts.emit(profile, compiled)
             is_frozen = self.options.frozen_weights and name == "inference"
             return _Program(imported, compiled, self.options, num_results, _handed_back(module, is_dynamic), is_frozen)
 

@@ -21,7 +21,7 @@ from torchipu.advice.door import WHAT_IF_SECONDS, advised
 from torchipu.backend import ipu_backend
 from torchipu.host.counting import holding, magnitudes_of
 from torchipu.host.statistics import format_statistics
-from torchipu.report import format_full
+from torchipu.report import format_full, markup
 from torchipu.report.captured import captured
 from torchipu.report.directory import write_directory
 from torchipu.report.facts.observed import Event
@@ -122,6 +122,24 @@ class Explanation:
 
     def __str__(self) -> str:
         return self.text()
+
+    def _repr_html_(self) -> str:
+        """Return the findings for a notebook: counts and places first, then the figures of each program."""
+        counts = markup.table([
+            ("programs for the IPU", len(self.programs)), ("graph breaks", len(self.broken_at)),
+            ("recompilations", len(self.recompilations)), ("left to eager", len(self.eager_functions)),
+        ], caption=self.subject)
+        places = [
+            *(("graph break", place) for place in self.broken_at),
+            *(("recompilation", reason) for reason in self.recompilations),
+            *(("left to eager", reason) for reason in self.eager_functions),
+        ]
+        parts = [counts, markup.table(places, ("what", "where, and why")) if places else ""]
+        for program in self.programs:
+            parts.append(markup.text(captured(program.graph).text()) + markup.figures(program.profile))
+        if self.error is not None:
+            parts.append(markup.text(f"The run ended early: {type(self.error).__name__}: {self.error}"))
+        return "".join(parts)
 
 
 def explain(

@@ -16,7 +16,7 @@ if "ipu" not in list_backends():  # torchipu is on the path, but not installed w
     register_backend(ipu_backend, name="ipu")
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["estimate.md", "machines.md", "numerics.md"]
+PAGES = ["estimate.md", "live.md", "machines.md", "numerics.md", "pva.md"]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

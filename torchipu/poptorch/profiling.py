@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from torchipu.poptorch.reports.trace_points import Channel
+from torchipu.poptorch.trace_points import Channel
 
 __all__ = ["Channel"]

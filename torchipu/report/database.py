@@ -13,7 +13,7 @@ from torchipu.errors import ReportError
 from torchipu.report.facts.gather import Facts
 from torchipu.report.facts.rows import TABLES
 
-FORMAT, VERSION = "torchipu.report", 1
+FORMAT, VERSION = "torchipu.report", 2
 MAGIC = b"SQLite format 3\x00"
 """How every SQLite database begins. Source: sqlite.org/fileformat2.html, section 1.3."""
 COLUMN_TYPES = {"int": "INTEGER", "bool": "INTEGER", "float": "REAL", "str": "TEXT"}
@@ -73,6 +73,36 @@ def read_database(path: Path) -> Facts:
         FileNotFoundError: There is none.
         ReportError: It is empty, damaged, of another program, or of a newer version.
     """
+    with opened(path) as connection:
+        return Facts({name: tuple(_rows(connection, name, row)) for name, row in TABLES.items()})
+
+
+def read_table(path: Path, name: str) -> tuple[Any, ...]:
+    """Return the rows of one table of a file.
+
+    Args:
+        path: The file.
+        name: Of the table, one of `TABLES`.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ReportError: As of `read_database`.
+    """
+    with opened(path) as connection:
+        return tuple(_rows(connection, name, TABLES[name]))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a file for reading; errors of the database within are those of a damaged file.
+
+    Args:
+        path: The file.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ReportError: As of `read_database`.
+    """
     if not path.is_file():
         raise FileNotFoundError(f"there is no profile {path}")
     with path.open("rb") as file:
@@ -84,7 +114,7 @@ def read_database(path: Path) -> Facts:
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
             _check_format(connection, path)
-            return Facts({name: tuple(_rows(connection, name, row)) for name, row in TABLES.items()})
+            yield connection
     except (sqlite3.DatabaseError, TypeError, ValueError, UnicodeDecodeError) as error:
         raise _refused(path, f"is damaged: {error}", "run the program again with its report on") from error
 

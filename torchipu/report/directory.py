@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from filelock import FileLock
 
 from torchipu.errors import ReportError
 from torchipu.report.database import read_database, write_database
+from torchipu.report.debug import Context, contexts_of, debug_bytes
 from torchipu.report.facts.gather import Facts
 from torchipu.report.json import write_whole
 from torchipu.report.page import Compared, page_of
 from torchipu.report.summary import summary_text
 from torchipu.report.trace import trace_bytes
 
-PROFILE, TRACE, SUMMARY, PAGE = "profile.pop", "trace.json.gz", "summary.json", "report.html"
+PROFILE, TRACE, SUMMARY, PAGE, DEBUG = "profile.pop", "trace.json.gz", "summary.json", "report.html", "debug.cbor"
 COMPARISON = "compare.html"
 """The page of two reports, in the directory of the first."""
 LOCK = ".report.lock"
 
 
-def write_directory(facts: Facts, folder: Path) -> Path:
-    """Write ``profile.pop``, ``trace.json.gz``, ``summary.json`` and ``report.html``.
+def write_directory(facts: Facts, folder: Path, contexts: Sequence[Context] | None = None) -> Path:
+    """Write ``profile.pop``, ``debug.cbor``, ``trace.json.gz``, ``summary.json`` and ``report.html``.
 
     Processes that write one directory take turns: what lies there in the end is all of the last.
 
     Args:
         facts: Of a program.
         folder: Where to; it is made.
+        contexts: Where the ops come from, for ``debug.cbor``; None for what the tables say.
 
     Returns:
         ``profile.pop``.
@@ -39,6 +42,7 @@ def write_directory(facts: Facts, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / LOCK):
         write_database(facts, folder / PROFILE)
+        _write_bytes(debug_bytes(tuple(contexts_of(facts)) if contexts is None else contexts), folder / DEBUG)
         _write_bytes(trace_bytes(facts), folder / TRACE)
         write_whole(summary_text(facts), folder / SUMMARY)
         write_whole(page_of(facts, folder.resolve().name), folder / PAGE)

@@ -9,6 +9,7 @@ from torchipu.device.memory import tile_memory
 from torchipu.ir.graph import Op
 from torchipu.ir.program import Executable, Execute, HostCopy, leaves_of
 from torchipu.ir.types import Role
+from torchipu.report import markup
 from torchipu.report.figures import ChoiceCycles, CodeletUse, Figures, GenericOp, OpCycles
 from torchipu.report.json import format_json
 from torchipu.report.text import format_full, format_summary
@@ -33,6 +34,10 @@ class Profile(Figures):
 
     def __str__(self) -> str:
         return self.summary()
+
+    def _repr_html_(self) -> str:
+        """Return the headline and tables for a notebook."""
+        return markup.figures(self)
 
 
 def profile_of(executable: Executable, cost: Cost, target: Target, io_tiles: int = 0) -> Profile:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from torchipu import artifacts
 from torchipu.advice.door import WHAT_IF_SECONDS, advised
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.capture.built import Built
@@ -408,7 +409,9 @@ class ProgramStep(ReplicatedStep, PartedStep):
             self._seen.recompilations.append((reason, time.perf_counter() - began))
         if self.options.host_times:
             bound.time_steps()
-        record(self.profile, compiled, is_step=True, owner=self)
+        profile = self.profile
+        record(profile, compiled, is_step=True, owner=self)
+        artifacts.emit(profile, compiled)
         progress(STAGES_OF_COMPILATION, STAGES_OF_COMPILATION)
 
     def _made_and_bound(

@@ -15,6 +15,7 @@ from torchipu.poptorch.data.sharing import note_sharing
 from torchipu.poptorch.enums import DataLoaderMode
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.poptorch_core import createPoptorchError
+from torchipu.poptorch.trace_points import Channel
 
 
 class DataLoader(torch.utils.data.DataLoader[Any]):
@@ -166,9 +167,9 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """Begin an epoch."""
-        if self._accessor is not None:
-            return _Epoch(self, iter(self._accessor))
-        return super().__iter__()
+        batches = super().__iter__() if self._accessor is None else _Epoch(self, iter(self._accessor))
+        channel = Channel("poptorch.DataLoader")
+        return _Traced(batches, channel) if channel.is_active else batches
 
     def terminate(self) -> None:
         """End the processes that load data; there can be no further iteration if they are needed."""
@@ -264,3 +265,22 @@ class _Epoch:
 
     def __next__(self) -> Any:
         return next(self._batches)
+
+
+class _Traced:
+    """Batches with a trace point around each wait for one.
+
+    Args:
+        batches: An epoch.
+        channel: Where they are drawn.
+    """
+
+    def __init__(self, batches: Iterator[Any], channel: Channel) -> None:
+        self._batches, self._channel = batches, channel
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        with self._channel.tracepoint("__next__"):
+            return next(self._batches)

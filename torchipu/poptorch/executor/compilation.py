@@ -87,6 +87,13 @@ class Compilation:
         optimizer: torch.optim.Optimizer | None, captured: Any,
     ) -> Session:
         """Return a program that has been compiled."""
+        with self._state.channel.tracepoint("modelCompilation"):
+            return self._compiled_now(arguments, tensors, core, optimizer, captured)
+
+    def _compiled_now(
+        self, arguments: Arguments, tensors: list[torch.Tensor], core: CoreOptions,
+        optimizer: torch.optim.Optimizer | None, captured: Any,
+    ) -> Session:
         state, options = self._state, self._state.options
         groups = groups_of(state.groups, state.model, options.replication_factor)
         frozen = (
@@ -94,10 +101,11 @@ class Compilation:
         )
         with instrumentation.as_plain(state.holder), frozen:
             session = _session(state.holder, core, optimizer)
-            traced = TracedModel(
-                state.model, arguments, options, is_training=state.is_training, loss_scale=core.backward_scale,
-                groups=groups,
-            )
+            with state.channel.tracepoint("graphPreprocessing"):
+                traced = TracedModel(
+                    state.model, arguments, options, is_training=state.is_training, loss_scale=core.backward_scale,
+                    groups=groups,
+                )
             session.prepare(traced, anchors(options), captured, cache_of(options))
             with compiling(), compilation_bar(options) as progress:
                 try:

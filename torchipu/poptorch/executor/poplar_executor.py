@@ -25,7 +25,7 @@ from torchipu.poptorch.operators.blocks import module_repr
 from torchipu.poptorch.optim.optimizer import attach
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.poptorch_core import createPoptorchError
-from torchipu.poptorch.reports.trace_points import Channel
+from torchipu.poptorch.trace_points import Channel
 from torchipu.poptorch.tracing.traced_model import Function
 
 
@@ -56,7 +56,8 @@ class PoplarExecutor:
             check_inference(options)
         parser = ArgsParser(model)
         captured = instrumentation.shallow(model) if isinstance(model, torch.nn.Module) else Function(model)
-        self._poptorch_state = State(model, captured, options, training, optimizer, parser)
+        channel = Channel("poptorch.trainingModel" if training else "poptorch.inferenceModel")
+        self._poptorch_state = State(model, captured, options, training, optimizer, parser, channel)
         self._poptorch_parts = Parts(self._poptorch_state)
         if training:
             self._poptorch_parts.optimiser.begin()
@@ -64,7 +65,6 @@ class PoplarExecutor:
         if training and isinstance(model, torch.nn.Module):
             instrumentation.instrument(model, self)
         attach(optimizer, self)
-        channel = Channel("poptorch.trainingModel" if training else "poptorch.inferenceModel")
         channel.instrument(self, "copyWeightsToHost", "copyWeightsToDevice", "setOptimizer", "compile", "destroy")
 
     # ------------------------------------------------------------------ the model behind
@@ -166,6 +166,10 @@ class PoplarExecutor:
         Returns:
             What ``forward`` returned when it was compiled, with the results of this call.
         """
+        with self._poptorch_state.channel.tracepoint("poptorch._poplar_executor.PoplarExecutor.__call__"):
+            return self._call(args, kwargs)
+
+    def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state = self._poptorch_state
         assert state.options.connection_type != ConnectionType.Never, (
             "Trying to run a model on an offline device (ConnectionType.Never): use ConnectionType.Always or OnDemand"

@@ -56,10 +56,12 @@ class Runs:
         state = self._state
         session, expected = state.executable, state.compiled_arguments
         assert session is not None and expected is not None
-        tensors = synthetic(self._inputs.converted(expected.collect(arguments)), state.options)
+        with state.channel.tracepoint("inputPreparation"):
+            tensors = synthetic(self._inputs.converted(expected.collect(arguments)), state.options)
         received = time.perf_counter()
         try:
-            results, anchored = session.run(tensors)
+            with state.channel.tracepoint("modelExecution"):
+                results, anchored = session.run(tensors)
         except ExecutionError as error:
             raise as_poptorch_error(error) from error
         finally:

@@ -12,6 +12,7 @@ from torchipu.poptorch.executor.session import Session
 from torchipu.poptorch.optim.attributes import FixedValues
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.poptorch_core import createPoptorchError
+from torchipu.poptorch.trace_points import Channel
 from torchipu.poptorch.tracing.traced_model import Function
 
 NOT_COMPILED = "Model has not been compiled or has been destroyed."
@@ -28,6 +29,7 @@ class State:
         is_training: Whether it was made for training.
         optimizer: The one that the device follows.
         parser: From a call's arguments to those of ``forward``.
+        channel: Its row of trace points.
         executable: The program on the device, or None before a compilation and after `forget`.
         compiled_arguments: Those that it was compiled for, without values.
         was_compiled: Whether there has ever been a program.
@@ -51,6 +53,7 @@ class State:
     is_training: bool
     optimizer: torch.optim.Optimizer | None
     parser: ArgsParser
+    channel: Channel
     executable: Session | None = None
     compiled_arguments: Arguments | None = None
     was_compiled: bool = False

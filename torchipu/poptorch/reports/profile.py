@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torchipu.advice.door import advised
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.options.engine import engine_options, is_on
-from torchipu.poptorch.reports.debug_file import write_debug_file
+from torchipu.poptorch.reports.debug_contexts import contexts_of
+from torchipu.report.directory import write_directory
 from torchipu.report.numerics import write_numerics
+from torchipu.report.recorder import Recorded
 from torchipu.step.base import ProgramStep
 
 REPORT_SWITCHES = ("autoReport.all", "autoReport.outputGraphProfile", "autoReport.outputExecutionProfile")
@@ -47,8 +50,9 @@ def write_report(step: ProgramStep, options: Options, *, is_training: bool) -> P
     folder = report_folder(options, is_training=is_training)
     if folder is None:
         return None
-    path = step.report(folder)
-    write_debug_file(step.compiled, folder, options._source_location_excludes)
+    facts = advised(Recorded(step.profile, step.compiled, is_step=True, owner=step))
+    contexts = tuple(contexts_of(step.compiled.graph, facts, options._source_location_excludes))
+    path = write_directory(facts, folder, contexts)
     logger.info("Wrote the profile of the program to %s", path)
     return path
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from torchipu.device.cost import Cost
+from torchipu.device.cost.by_tile import TileWork
 from torchipu.device.cost.steps import Step, name_of, steps_of
 from torchipu.device.cost.timeline import RECOMPUTE, TRANSFER, Span
-from torchipu.device.memory.shares import Shares
 from torchipu.ir.graph import Op
 from torchipu.ir.program import Copy, Executable, Execute, Gather, HostCopy
+from torchipu.optable.marks import MARK
 from torchipu.report.facts import rows
 from torchipu.report.facts.flows import flow_rows
+from torchipu.report.facts.patterns import NONE, Patterns
 from torchipu.report.facts.work import flops_of
 from torchipu.target import Target
 
@@ -45,21 +45,36 @@ class ExecutionRows:
     numbers: Mapping[int, int]
 
 
-def execution_rows(executable: Executable, cost: Cost, target: Target) -> ExecutionRows:
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What the steps of all functions have in common."""
+
+    executable: Executable
+    programs: Mapping[int, int]
+    work: TileWork
+    patterns: Patterns
+
+
+def execution_rows(
+    executable: Executable, cost: Cost, target: Target, programs: Mapping[int, int], work: TileWork, patterns: Patterns,
+) -> ExecutionRows:
     """Return what runs when.
 
     Args:
         executable: The program.
         cost: Its cycles.
         target: The machine.
+        programs: Numbers of programs by their ``id``.
+        work: Of its compute sets.
+        patterns: Takes the cycles by tile.
     """
+    around = _Around(executable, programs, work, patterns)
     spent: dict[int, _Spent] = {}
     steps: list[rows.Step] = []
-    shares = Shares(target.num_tiles)
     for name, program in executable.functions.items():
         walked = steps_of(program, target, executable.functions, executable.num_ipus)
         times = cost.runs_by_function.get(name, 0)
-        steps += _function_steps(name, list(walked), times, spent, executable, shares)
+        steps += _function_steps(name, list(walked), times, spent, around)
     functions = tuple(
         rows.Function(name, one.cycles, cost.runs_by_function.get(name, 0), one.recompute_cycles)
         for name, one in cost.functions.items()
@@ -72,19 +87,21 @@ def execution_rows(executable: Executable, cost: Cost, target: Target) -> Execut
 
 
 def _function_steps(
-    function: str, walked: list[Step], times: int, spent: dict[int, _Spent], executable: Executable, shares: Shares,
+    function: str, walked: list[Step], times: int, spent: dict[int, _Spent], around: _Around,
 ) -> Iterator[rows.Step]:
     """Yield the steps of a function, with the ``id`` of the op as its number, and add up what ops spend."""
     begin = 0
     ops = _ops_of(walked)
     counted: set[tuple[int, int]] = set()
     for number, (step, op) in enumerate(zip(walked, ops, strict=True)):
-        vertices, codelets, balance = 0, "", 1.0
+        vertices, codelets, balance, pattern = 0, "", 1.0, NONE
         if isinstance(step.leaf, Execute):
             groups = step.leaf.compute_set.groups
             vertices = sum(len(group.runs.runs) for group in groups)
             codelets = ",".join(dict.fromkeys(group.codelet for group in groups))
-            balance = _balance(step, shares)
+            by_tile = around.work.cycles(step.leaf.compute_set)
+            balance = float(by_tile.mean() / step.cycles) if step.cycles else 1.0
+            pattern = around.patterns.number(by_tile)
         moved = _moved_bytes(step)
         if op is not None and step.category in ON_THE_CHIP:
             one = spent.setdefault(id(op), _Spent(op))
@@ -92,7 +109,8 @@ def _function_steps(
             one.exchanged_bytes += moved * step.runs * times
             if isinstance(step.leaf, Execute):
                 one.codelets |= {
-                    group.codelet: executable.code_bytes.get(group.codelet, 0) for group in step.leaf.compute_set.groups
+                    group.codelet: around.executable.code_bytes.get(group.codelet, 0)
+                    for group in step.leaf.compute_set.groups
                 }
                 if (id(op), step.runs) not in counted:
                     counted.add((id(op), step.runs))
@@ -100,6 +118,7 @@ def _function_steps(
         yield rows.Step(
             function, number, step.category, name_of(step.leaf), 0 if op is None else id(op), begin, step.cycles,
             step.runs, step.overlaps, moved, vertices, codelets, round(balance, 4),
+            around.programs[id(step.leaf)], pattern,
         )
         begin += 0 if step.overlaps else step.cycles * step.runs
 
@@ -115,18 +134,6 @@ def _ops_of(walked: list[Step]) -> list[Op | None]:
             following = None
         ops.append(following)
     return ops[::-1]
-
-
-def _balance(step: Step, shares: Shares) -> float:
-    """Return the mean of the cycles of tiles over those of the slowest; a tile takes as many as its share of work."""
-    assert isinstance(step.leaf, Execute)
-    if not step.cycles:
-        return 1.0
-    by_tile = np.zeros(shares.num_tiles)
-    for group in step.leaf.compute_set.groups:
-        work = shares.of_mapping(group.runs, 1)
-        by_tile = np.maximum(by_tile, work * (group.cycles / max(1, int(work.max()))))
-    return float(by_tile.mean() / step.cycles)
 
 
 def _moved_bytes(step: Step) -> int:
@@ -149,8 +156,8 @@ def _operation(number: int, spent: _Spent) -> rows.Operation:
         0 if place is None else place.ipu, 0 if place is None else place.stage, source.module, source.file,
         source.line, source.code, shown, flops_of(op) * runs, spent.runs, sum(spent.cycles.values()),
         spent.cycles["compute"], spent.cycles["exchange"], spent.cycles["sync"], spent.exchanged_bytes,
-        sum(spent.codelets.values()), "recomputed_from" in op.attrs,
-        "estimate" if op.kind == "generic" else "modelled",
+        sum(spent.codelets.values()), MARK in op.attrs, "estimate" if op.kind == "generic" else "modelled",
+        str(op.attrs.get(MARK, "")),
     )
 
 

@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 
 from torchipu.device.cost import Cost
+from torchipu.device.cost.by_tile import TileWork
 from torchipu.ir.graph import Op
 from torchipu.ir.program import Executable, Execute, leaves_of
 from torchipu.options import Options
@@ -17,7 +18,9 @@ from torchipu.report.facts import rows
 from torchipu.report.facts.execution import execution_rows
 from torchipu.report.facts.memory import memory_rows
 from torchipu.report.facts.observed import Observed, compile_rows, host_rows, numerics_facts, numerics_rows
+from torchipu.report.facts.patterns import Patterns
 from torchipu.report.facts.pipeline import pipeline_facts, stage_rows
+from torchipu.report.facts.programs import program_rows
 from torchipu.report.profile import Profile
 from torchipu.report.trust import Judged, trust_in
 from torchipu.target import Target, lookup_target
@@ -87,8 +90,10 @@ def facts_of(
         observed: What was seen while it was made and ran.
     """
     seen = observed or Observed()
-    execution = execution_rows(executable, cost, target)
-    memory = memory_rows(executable, target, options.io_tiles, execution.numbers)
+    work, patterns = TileWork(target.num_tiles), Patterns()
+    programs = program_rows(executable, work, patterns)
+    execution = execution_rows(executable, cost, target, programs.numbers, work, patterns)
+    memory = memory_rows(executable, target, options.io_tiles, execution.numbers, work, patterns)
     stages = stage_rows(executable, cost, memory.variables, execution.operations)
     facts = (
         *_facts(name, target, options, profile), *pipeline_facts(cost, stages), *_counts(executable, seen),
@@ -103,6 +108,8 @@ def facts_of(
         "host": host_rows(seen), "numerics": numerics_rows(seen.statistics, execution.operations),
         "compile": compile_rows(seen.events), "stages": stages,
         "flows": execution.flows,
+        "programs": programs.programs, "program_variables": programs.program_variables,
+        "vertices": programs.vertices, "codelets": programs.codelets, "patterns": tuple(patterns.rows()),
     })
 
 

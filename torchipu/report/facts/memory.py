@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from torchipu.device.cost.by_tile import TileWork
 from torchipu.device.memory.always import CATEGORIES, GAP, TEMPORARIES, Always
 from torchipu.device.memory.by_tile import tile_maps
 from torchipu.device.memory.io_tiles import io_tile_memory
@@ -15,6 +16,7 @@ from torchipu.device.memory.liveness import Lifetime, Liveness
 from torchipu.device.memory.shares import Shares
 from torchipu.ir.program import Executable
 from torchipu.report.facts import rows
+from torchipu.report.facts.patterns import Patterns
 from torchipu.target import Target
 
 
@@ -30,7 +32,8 @@ class MemoryRows:
 
 
 def memory_rows(
-    executable: Executable, target: Target, io_tiles: int, operations: Mapping[int, int],
+    executable: Executable, target: Target, io_tiles: int, operations: Mapping[int, int], work: TileWork,
+    patterns: Patterns,
 ) -> MemoryRows:
     """Return what tiles hold when.
 
@@ -39,6 +42,8 @@ def memory_rows(
         target: The machine, less the tiles that are set apart for transfers.
         io_tiles: How many these are on each IPU; their numbers follow those of the others.
         operations: Numbers of ops by their ``id``.
+        work: Of the compute sets.
+        patterns: Takes the vertices by tile.
     """
     liveness, shares = Liveness(executable), Shares(target.num_tiles)
     always = Always(liveness, shares, target)
@@ -63,13 +68,14 @@ def memory_rows(
             categories += [
                 rows.TileCategory(io.ipu, tile, name, count) for name, count in io.bytes_by_category.items() if count
             ]
-    moments = {(moment.time, moment.ipu): moment for moment in liveness.trace.moments}
     functions = _function_of_each_step(liveness)
+    # Both are in the order of the supersteps, and in each of them in that of its groups.
     live = tuple(
         rows.LiveStep(
-            step.time, step.ipu, functions[step.time], moments[step.time, step.ipu].label,
-            operations.get(id(moments[step.time, step.ipu].group.op), -1), step.live_bytes, step.fullest_bytes,
-        ) for step in steps
+            step.time, step.ipu, functions[step.time], moment.label, operations.get(id(moment.group.op), -1),
+            step.live_bytes, step.fullest_bytes, moment.group.temporary_bytes,
+            patterns.number(work.vertices(moment.group.runs)),
+        ) for step, moment in zip(steps, liveness.trace.moments, strict=True)
     )
     return MemoryRows(
         tuple(tiles), tuple(categories), tuple(_variables(executable, liveness, operations)),

@@ -48,6 +48,7 @@ class Operation(NamedTuple):
         code_bytes: Of its codelets, on a tile.
         is_recomputed: Whether the backward runs it again.
         confidence: ``modelled``, or ``estimate`` where the op has no record.
+        recomputes: Name of the op that it computes again; empty for others.
     """
 
     number: int
@@ -73,6 +74,7 @@ class Operation(NamedTuple):
     code_bytes: int
     is_recomputed: bool
     confidence: str
+    recomputes: str
 
 
 class Function(NamedTuple):
@@ -108,6 +110,8 @@ class Step(NamedTuple):
         vertices: That run.
         codelets: Their names.
         tile_balance: Mean of the cycles of all tiles over those of the slowest, 0 to 1.
+        program: Number of its program.
+        cycles_by_tile: Pattern of the cycles of one run; -1 where no vertices run.
     """
 
     function: str
@@ -123,6 +127,8 @@ class Step(NamedTuple):
     vertices: int
     codelets: str
     tile_balance: float
+    program: int
+    cycles_by_tile: int
 
 
 class Run(NamedTuple):
@@ -252,6 +258,8 @@ class LiveStep(NamedTuple):
         operation: Number of the op; -1 for none.
         live_bytes: On all tiles, of what is not held all the time.
         fullest_bytes: How far the fullest tile is filled.
+        temporary_bytes: Of the vertices, on each tile that runs some; among both of these.
+        vertices_by_tile: Pattern of the vertices that need them.
     """
 
     step: int
@@ -261,6 +269,8 @@ class LiveStep(NamedTuple):
     operation: int
     live_bytes: int
     fullest_bytes: int
+    temporary_bytes: int
+    vertices_by_tile: int
 
 
 class Setting(NamedTuple):
@@ -442,10 +452,102 @@ class StageRow(NamedTuple):
     is_critical: bool
 
 
+class Program(NamedTuple):
+    """A program in Poplar's sense: what an entry point or a function is made of.
+
+    Attributes:
+        number: From 0, in the order in which they are written down.
+        parent: Number of the one that holds it; -1 for entry points and functions.
+        type: ``OnTileExecute``, ``DoExchange``, ``Sequence`` ..., as Poplar names them.
+        name: Of an entry point, function, compute set or stream, or its kind.
+        function: That a call runs; empty for others.
+        repeats: How often it runs what it holds.
+        ipu: Where it runs; -1 where that is not one.
+        to_device: Whether a stream goes to the device.
+    """
+
+    number: int
+    parent: int
+    type: str
+    name: str
+    function: str
+    repeats: int
+    ipu: int
+    to_device: bool
+
+
+class ProgramVariable(NamedTuple):
+    """A variable that a program reads or writes.
+
+    Attributes:
+        program: Its number.
+        variable: Its number.
+    """
+
+    program: int
+    variable: int
+
+
+class Vertices(NamedTuple):
+    """Vertices of one codelet in a compute set.
+
+    Attributes:
+        program: Number of the program that runs them.
+        codelet: Their codelet.
+        vertices: How many.
+        fields: Variables that each is connected to.
+        cycles: Of the slowest.
+        by_tile: Pattern of how many run on each tile.
+    """
+
+    program: int
+    codelet: str
+    vertices: int
+    fields: int
+    cycles: int
+    by_tile: int
+
+
+class Codelet(NamedTuple):
+    """Code that vertices run.
+
+    Attributes:
+        codelet: Its name.
+        ipu: An IPU with vertices of it.
+        bytes: Of code on each tile of the IPU, which all hold it.
+        vertices: Of all compute sets on the IPU.
+        by_tile: Pattern of these on each tile.
+    """
+
+    codelet: str
+    ipu: int
+    bytes: int
+    vertices: int
+    by_tile: int
+
+
+class Pattern(NamedTuple):
+    """A part of numbers by tile, which many steps have in common; tiles without a part have 0.
+
+    Attributes:
+        pattern: Its number.
+        first_tile: The first of tiles that follow each other.
+        end_tile: The tile after the last.
+        value: Of each of them.
+    """
+
+    pattern: int
+    first_tile: int
+    end_tile: int
+    value: int
+
+
 TABLES: dict[str, type[NamedTuple]] = {
     "facts": Fact, "operations": Operation, "functions": Function, "steps": Step, "runs": Run, "variables": Variable,
     "shares": Share, "tiles": Tile, "tile_categories": TileCategory, "liveness": LiveStep, "settings": Setting,
     "advice": Advice, "flows": Flow, "alternatives": Alternative, "host": HostTime, "numerics": TensorNumerics,
     "compile": CompileEvent, "stages": StageRow,
+    "programs": Program, "program_variables": ProgramVariable, "vertices": Vertices, "codelets": Codelet,
+    "patterns": Pattern,
 }
 """Rows by table."""

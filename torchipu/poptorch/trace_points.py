@@ -1,16 +1,17 @@
-"""Trace points for PopVision's system analyser, written where its library ``pvti`` is installed and asked for."""
+"""Trace points of the host, which ``pvti`` writes where ``PVTI_OPTIONS`` asks for them."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 
 class Channel:
-    """A named row of trace points; without ``PVTI_OPTIONS`` or without pvti all of it does nothing.
+    """A named row of trace points; without ``PVTI_OPTIONS`` all of it does nothing.
 
     Args:
         name: Name of the row.
@@ -47,12 +48,12 @@ class Channel:
         """Write a trace point from entry to exit.
 
         Args:
-            name: Its label, after that of the channel.
+            name: Its label, after that of the channel; a whole one if it begins with ``poptorch.``.
         """
         if not self.is_active:
             yield
             return
-        with self._pvti.Tracepoint(self._channel, f"{self._name}.{name}"):
+        with self._pvti.Tracepoint(self._channel, name if name.startswith("poptorch.") else f"{self._name}.{name}"):
             yield
 
     def _around(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -65,11 +66,10 @@ class Channel:
 
 
 def _pvti() -> Any:
-    """Return the library, or None where it is not asked for or not installed."""
+    """Return the library, Graphcore's or this package's, or None where it is not asked for."""
     if not os.environ.get("PVTI_OPTIONS"):
         return None
     try:
-        import pvti  # type: ignore[import-not-found]
-    except ImportError:
-        return None
-    return pvti
+        return importlib.import_module("pvti")
+    except ImportError:  # where this package is on the path without its aliases
+        return importlib.import_module("torchipu.pvti")

@@ -1,0 +1,62 @@
+"""Plan, memory and schedule of a program as artifacts of ``TORCH_TRACE``, which tlparse shows beside Dynamo's."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+
+from torch._logging._internal import trace_structured
+
+from torchipu.report.captured import captured
+from torchipu.report.facts import rows
+from torchipu.report.facts.gather import Facts
+from torchipu.report.profile import Profile
+from torchipu.report.recorder import HasProgram, Recorded
+from torchipu.report.text import format_full
+
+
+def emit(profile: Profile, program: HasProgram) -> None:
+    """Hand a program's artifacts to torch's structured log; nothing is computed unless ``TORCH_TRACE`` asks for it.
+
+    Args:
+        profile: Of the program.
+        program: What was compiled.
+    """
+    name = program.graph.name
+    facts = functools.cache(Recorded(profile, program).facts)
+    _emit(f"ipu_plan_{name}", "string", lambda: f"{captured(program.graph).text()}\n\n{format_full(profile)}\n")
+    _emit(f"ipu_memory_{name}", "json", lambda: json.dumps(memory_of(profile, facts()), indent=1))
+    _emit(f"ipu_schedule_{name}", "json", lambda: json.dumps(schedule_of(facts()), indent=1))
+
+
+def memory_of(profile: Profile, facts: Facts) -> dict[str, object]:
+    """Return the fullest tile of each IPU, how full all tiles are, and the largest variables."""
+    tiles: dict[str, list[int]] = {}
+    for tile in facts.tables["tiles"]:
+        assert isinstance(tile, rows.Tile)
+        tiles.setdefault(f"ipu{tile.ipu}", []).append(tile.including_gaps)
+    variables = [one for one in facts.tables["variables"] if isinstance(one, rows.Variable)]
+    largest = sorted(variables, key=lambda one: -one.bytes)[:50]
+    return {
+        "tile_memory_bytes": profile.tile_memory_bytes,
+        "fullest_tiles": [asdict(memory) for memory in profile.memory_by_ipu],
+        "bytes_by_tile": tiles,
+        "largest_variables": [one._asdict() for one in largest],
+    }
+
+
+def schedule_of(facts: Facts) -> dict[str, object]:
+    """Return what each IPU runs when."""
+    return {
+        "clock_hz": facts.figure("clock_hz"), "cycles_per_update": facts.figure("cycles_per_update"),
+        "runs": [run._asdict() for run in facts.tables["runs"]],
+    }
+
+
+def _emit(name: str, encoding: str, payload: Callable[[], str]) -> None:
+    # A step compiles outside of Dynamo, so that there is no number of a frame to expect.
+    trace_structured(
+        "artifact", metadata_fn=lambda: {"name": name, "encoding": encoding}, payload_fn=payload, expect_trace_id=False,
+    )
