@@ -37,7 +37,7 @@ def test_unbalanced_stages_and_the_bubble_name_line_gain_and_option() -> None:
     assert one.finding.startswith(
         f"stage 0 (wide) on ipu 0 takes {stages[0].forward + stages[0].backward:,} cycles for a micro-batch"
     )
-    assert one.option.startswith("torchipu.BeginBlock(model.wide.3")
+    assert one.option.startswith("torchipu.BeginBlock(model.get_submodule('wide.3")
     assert (one.file, Path(HERE).read_text().splitlines()[one.line - 1].strip()) == (HERE, "hidden = self.wide(x)")
     assert "samples/s" in one.gain
     bubble = found["pipeline bubble"]

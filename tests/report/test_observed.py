@@ -232,7 +232,7 @@ def test_poptorch_asks_for_times_of_the_host_by_a_name_of_its_own() -> None:
 
     from torchipu.poptorch.executor.translation import core_options
 
-    options = poptorch.Options()
+    options = poptorch.Options().outputMode(poptorch.OutputMode.All)
     assert not core_options(options, None).host_times
     options._Popart.set("torchipu.host_times", True)
     assert core_options(options, None).host_times

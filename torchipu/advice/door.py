@@ -61,10 +61,9 @@ def _alternatives(trials: Trials) -> tuple[rows.Alternative, ...]:
 
 
 def _alternative(number: int, tried: Tried) -> rows.Alternative:
-    words = f"{tried.change.words}: refused: {tried.refusal}" if tried.refusal else tried.change.words
     return rows.Alternative(
-        number, words, tried.change.option, tried.fits, tried.fullest_bytes, tried.cycles, tried.samples_per_second,
-        _command(tried.change),
+        number, tried.change.words, tried.change.option, tried.fits, tried.fullest_bytes, tried.cycles,
+        tried.samples_per_second, tried.refusal or _command(tried.change),
     )
 
 

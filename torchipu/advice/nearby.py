@@ -133,8 +133,8 @@ def _moved_module(compiled: Compiled, stages: Sequence[StagePart], stage: int, o
     names = frozenset(forward[position].outputs[0].name for position in gone if forward[position].outputs)
     return Change(
         f"module {module.path} from ipu {stages[stage].ipu} to ipu {ipu}",
-        f"torchipu.BeginBlock(model.{module.path}, {name!r}, {ipu})", {}, blocks={module.path: (name, ipu)},
-        moved=names,
+        f"torchipu.BeginBlock(model.get_submodule({module.path!r}), {name!r}, {ipu})", {},
+        blocks={module.path: (name, ipu)}, moved=names,
     )
 
 

@@ -39,9 +39,9 @@ def print_reports(flags: argparse.Namespace) -> int:
         OSError: The reports cannot be written.
         ReportError: A report cannot be read, or two hold no programs of the same names.
     """
-    limits = [limit_of(text) for text in flags.fail_if]
     if not flags.subject.endswith(".py"):
         return _show_written(flags)
+    limits = [limit_of(text) for text in flags.fail_if]
     explanation = explain_script(flags.subject, flags.arguments)
     seconds = WHAT_IF_SECONDS if flags.what_if is None else flags.what_if
     folders = explanation.report(flags.output or Path(FOLDER) / Path(flags.subject).stem, what_if_seconds=seconds)
@@ -68,7 +68,7 @@ def _show_written(flags: argparse.Namespace) -> int:
     later = argparse.ArgumentParser(prog="torchipu report")
     later.add_argument("--open", action="store_true", default=flags.open)
     later.add_argument("--diff", default=flags.diff)
-    later.add_argument("--fail-if", action="append", default=flags.fail_if, dest="fail_if")
+    later.add_argument("--fail-if", action="append", default=[*flags.fail_if], dest="fail_if")
     flags = later.parse_args(flags.arguments, argparse.Namespace(subject=flags.subject))
     path, limits = Path(flags.subject), [limit_of(text) for text in flags.fail_if]
     if flags.diff:

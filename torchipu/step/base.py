@@ -91,7 +91,7 @@ class ProgramStep(ReplicatedStep, PartedStep):
         self.model = model
         self.options = options or Options()
         self.target = lookup_target(self.options.target)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # Lightning has a report written from within a call
         self._parts = None if self.options.pipeline_group is None else InParts(self.options)
         self._bound: BoundPlan | None = None
         self._compiled: Compiled | None = None

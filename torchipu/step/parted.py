@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -27,7 +26,7 @@ class PartedStep:
     options: Options
     _built: Any
     _calls: int
-    _lock: threading.Lock
+    _lock: contextlib.AbstractContextManager[bool]
     _parts: InParts | None
     _capturing: Callable[[Callable[[], Captured]], Captured] | None
 

@@ -334,13 +334,14 @@ class Alternative(NamedTuple):
 
     Attributes:
         number: From 0; the first is the program as it is.
-        change: What is changed, in words; where it is refused, also why.
+        change: What is changed, in words.
         option: What to set, as it is written; empty for the program as it is.
         fits: Whether every tile holds what it needs.
         fullest_tile_bytes: Of all IPUs; 0 where the change is refused.
         cycles_per_update: Cycles; 0 where the change is refused.
         samples_per_second: Of all replicas; 0 where the change is refused.
-        command: Shell command that predicts it for a script; empty where no option does it.
+        command: Shell command that predicts it for a script; empty where no option does it. Where the change is
+            refused, the reason.
     """
 
     number: int
