@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
-from torchipu.live.shown import shell_of_ipython
+from torchipu.live.shown import profiled_of, shell_of_ipython
 from torchipu.report import markup
 from torchipu.report.figures import Figures
 
@@ -55,6 +56,7 @@ class Watched:
         self._drawn: float | None = None
         self._noted: dict[str, list[float]] = {}
         self._modelled: list[tuple[str, str]] = []
+        self._program: object = None
 
     def __enter__(self) -> Self:
         return self
@@ -71,8 +73,10 @@ class Watched:
         self._last = self._clock() - begin
         self.calls += 1
         self.spent += self._last
-        if self.calls == 1:
-            self._modelled = list(_modelled(self.step))
+        profiled = profiled_of(self.step)
+        if profiled is not None and profiled.compiled is not self._program:
+            self._program = profiled.compiled
+            self._modelled = list(_modelled(profiled.profile))
         self._draw()
         return result
 
@@ -143,7 +147,7 @@ class NotebookSurface:
 
     def show(self, rows: list[tuple[str, str]]) -> None:
         """Draw it anew."""
-        display = sys.modules["IPython"].display
+        display = importlib.import_module("IPython.display")
         held = display.HTML(markup.table(rows))
         if self._handle is None:
             self._handle = display.display(held, display_id=True)
@@ -162,10 +166,11 @@ class TerminalSurface:
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False)
-        self._live.start()
 
     def show(self, rows: list[tuple[str, str]]) -> None:
         """Draw it anew."""
+        if not self._live.is_started:
+            self._live.start()
         table = Table(box=SIMPLE_HEAD, show_header=False)
         for name, value in rows:
             table.add_row(escape(name), escape(value))
@@ -173,8 +178,10 @@ class TerminalSurface:
 
     def end(self, rows: list[tuple[str, str]]) -> None:
         """Draw it for the last time, and give the terminal back."""
-        self.show(rows)
-        self._live.stop()
+        try:
+            self.show(rows)
+        finally:
+            self._live.stop()
 
 
 class LogSurface:
@@ -202,11 +209,8 @@ def sparks(values: list[float]) -> str:
     return "".join(SPARKS[round((value - least) * scale)] if abs(value) < float("inf") else "?" for value in values)
 
 
-def _modelled(step: Any) -> Iterator[tuple[str, str]]:
-    """Yield what the model of the machine says of a step; nothing of a function."""
-    profile = getattr(step, "profile", None)
-    if not isinstance(profile, Figures):
-        return
+def _modelled(profile: Figures) -> Iterator[tuple[str, str]]:
+    """Yield what the model of the machine says of a step."""
     fullest = profile.fullest_tile
     speed = f"{profile.samples_per_second:,.0f} samples/s (modelled)"
     yield "IPU, an iteration", f"{profile.cycles_per_update:,} cycles, {speed}"

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from torchipu.live.shown import compiled_step
 from torchipu.report.figures import Figures
 
 
@@ -20,7 +21,7 @@ def write_scalars(step: Any, writer: Writer, global_step: int | None = None, pre
     """Write the figures of a step's profile as scalars.
 
     Args:
-        step: A `TrainStep` or `InferenceStep`.
+        step: A `TrainStep`, an `InferenceStep`, or an executor of PopTorch's.
         writer: Takes them.
         global_step: Of the training, for the axis.
         prefix: Of the tags.
@@ -28,7 +29,7 @@ def write_scalars(step: Any, writer: Writer, global_step: int | None = None, pre
     Raises:
         OptionsError: Nothing was compiled yet.
     """
-    for name, value in scalars_of(step.profile):
+    for name, value in scalars_of(compiled_step(step).profile):
         writer.add_scalar(f"{prefix}/{name}", value, global_step)
 
 

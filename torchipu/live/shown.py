@@ -8,8 +8,10 @@ from typing import Any
 
 from torchipu.device.cost import LEGEND
 from torchipu.device.cost.timeline import Timeline, chart
+from torchipu.errors import OptionsError
 from torchipu.ir.schedule import Schedule
 from torchipu.report import markup
+from torchipu.step.base import ProgramStep
 
 
 class Shown:
@@ -34,17 +36,48 @@ class Shown:
         return self._text
 
 
+def profiled_of(step: Any) -> ProgramStep | None:
+    """Return the step with a program behind what is called: itself, or that of an executor of PopTorch's.
+
+    Args:
+        step: Anything that is called.
+
+    Returns:
+        It; None where there is none, or where nothing is compiled yet.
+    """
+    held = step if isinstance(step, ProgramStep) else getattr(step, "_executable", None)
+    return held if isinstance(held, ProgramStep) and held.is_compiled else None
+
+
+def compiled_step(step: Any) -> ProgramStep:
+    """Return the step with a program behind what is called.
+
+    Args:
+        step: As of `profiled_of`.
+
+    Raises:
+        OptionsError: There is none, or nothing is compiled yet.
+    """
+    found = profiled_of(step)
+    if found is None:
+        raise OptionsError(
+            f"{type(step).__name__} has no program to look at", option="step", value=step,
+            remedy="give a TrainStep, an InferenceStep or an executor of PopTorch's, and call or compile it before",
+        )
+    return found
+
+
 def timeline(step: Any) -> Shown:
     """Return what each IPU does when in an iteration, as the model of the machine has it.
 
     Args:
-        step: A `TrainStep` or `InferenceStep`.
+        step: A `TrainStep`, an `InferenceStep`, or an executor of PopTorch's.
 
     Raises:
         OptionsError: Nothing was compiled yet.
     """
-    held: Timeline = step.compiled.cost.timeline
-    clock_hz = step.compiled.target.clock_hz
+    compiled = compiled_step(step).compiled
+    held, clock_hz = compiled.cost.timeline, compiled.target.clock_hz
     return Shown(f"{chart(held)}\n({LEGEND})", lambda: markup.timeline(held, clock_hz))
 
 
@@ -52,12 +85,12 @@ def schedule(step: Any) -> Shown:
     """Return which stage computes which micro-batch in which cycle of the pipeline.
 
     Args:
-        step: A `TrainStep` or `InferenceStep`.
+        step: As of `timeline`.
 
     Raises:
         OptionsError: Nothing was compiled yet.
     """
-    held: Schedule = step.compiled.schedule
+    held = compiled_step(step).compiled.schedule
     return Shown(grid_of(held), lambda: markup.schedule(held))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 
-from torchipu.device.cost.timeline import RECOMPUTE, Span, Timeline
+from torchipu.device.cost.timeline import RECOMPUTE, TRANSFER, Span, Timeline
 from torchipu.ir.schedule import Action, Schedule
 from torchipu.ir.types import Leg
 from torchipu.report.figures import Figures
@@ -77,15 +77,15 @@ def timeline(held: Timeline, clock_hz: float | None = None) -> str:
         held: What each IPU does when.
         clock_hz: Cycles a second, to tell the time by; None for cycles alone.
     """
-    lanes = list(held.spans_by_ipu)
-    height = LANE * (len(lanes) + 1)
+    lanes = list(_lanes(held))
+    height = LANE * len(lanes) + 2
     scale = (WIDTH - LEFT) / max(1, held.cycles)
-    told = f"time line of {len(lanes)} IPUs, {held.cycles:,} cycles"
+    told = f"time line of {len(held.spans_by_ipu)} IPUs, {held.cycles:,} cycles"
     told += "" if clock_hz is None else f", {held.cycles / clock_hz * 1e6:,.1f} us"
     parts = []
-    for ipu, spans in enumerate(lanes):
-        top = ipu * LANE
-        parts.append(f'<text x="0" y="{top + LANE - 7}" font-size="12" fill="currentColor">ipu{ipu}</text>')
+    for place, (name, spans) in enumerate(lanes):
+        top = place * LANE
+        parts.append(f'<text x="0" y="{top + LANE - 7}" font-size="12" fill="currentColor">{name}</text>')
         for kind, begin, end, actions in _joined(spans, 0.5 / scale):
             title = escape(f"{actions}: {kind}, cycles {begin:,} to {end:,}")
             parts.append(
@@ -93,7 +93,7 @@ def timeline(held: Timeline, clock_hz: float | None = None) -> str:
                 f'height="{LANE - 4}" fill="{COLOURS[kind]}"><title>{title}</title></rect>'
             )
     return (
-        f'<figure style="margin:0"><svg role="img" viewBox="0 0 {WIDTH} {height - LANE + 2}" width="100%" '
+        f'<figure style="margin:0"><svg role="img" viewBox="0 0 {WIDTH} {height}" width="100%" '
         f'style="max-width:{WIDTH}px" xmlns="http://www.w3.org/2000/svg"><title>{escape(told)}</title>'
         f"{''.join(parts)}</svg><figcaption>{escape(told)}: {_legend()}</figcaption></figure>"
     )
@@ -128,22 +128,31 @@ def _cell(actions: Sequence[Action]) -> str:
 def _legend() -> str:
     return " ".join(
         f'<span style="background:{colour};color:#fff;padding:0 4px">{escape(kind)}</span>'
-        for kind, colour in COLOURS.items() if kind != "transfer"
+        for kind, colour in COLOURS.items()
     )
+
+
+def _lanes(held: Timeline) -> Iterator[tuple[str, Sequence[Span]]]:
+    """Yield what each IPU computes, and below it what is moved beside that, if anything is."""
+    for ipu, spans in enumerate(held.spans_by_ipu):
+        yield f"ipu{ipu}", spans
+        if ipu < len(held.transfers_by_ipu) and held.transfers_by_ipu[ipu]:
+            yield f"io{ipu}", held.transfers_by_ipu[ipu]
 
 
 def _joined(spans: Sequence[Span], least: float) -> Iterator[tuple[str, int, int, str]]:
     """Yield kind, begin, end and actions; short ones of a kind that follow each other are one."""
     held: tuple[str, int, int, str] | None = None
     for span in spans:
-        if held is not None and held[0] == span.kind and span.begin - held[2] <= least and (
+        kind = TRANSFER if span.action == TRANSFER else span.kind
+        if held is not None and held[0] == kind and span.begin - held[2] <= least and (
             held[2] - held[1] <= least or span.end - span.begin <= least
         ):
             first = held[3].partition(" to ")[0]
-            held = (span.kind, held[1], span.end, f"{first} to {span.action}")
+            held = (kind, held[1], span.end, f"{first} to {span.action}")
             continue
         if held is not None:
             yield held
-        held = (span.kind, span.begin, span.end, span.action)
+        held = (kind, span.begin, span.end, span.action)
     if held is not None:
         yield held

@@ -256,6 +256,11 @@ class ProgramStep(ReplicatedStep, PartedStep):
                 raise
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether there is a program."""
+        return self._compiled is not None
+
+    @property
     def compiled(self) -> Compiled:
         """Graph, schedule, program and cost of the last compilation.
 
