@@ -58,7 +58,8 @@ def test_a_result_that_lies_beside_the_elements_that_it_is_made_of_is_refused(ru
 def test_a_result_on_an_operand_that_is_read_again_is_refused(run: Trained) -> None:
     groups, done = groups_of(run.executable), 0
     for number, group in enumerate(groups):
-        read_again = {one for later in groups[number + 1 :] if later.op is not group.op for one in later.fields.values()}
+        others = [later for later in groups[number + 1 :] if later.op is not group.op]
+        read_again = {variable for later in others for variable in later.fields.values()}
         for operand in read_again.intersection(operands_below(group, run.executable.views)):
             result = group.fields["out"].name
             with pytest.raises(DeviceProgramError, match=r"was written|on the same bytes"):
