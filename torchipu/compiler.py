@@ -16,6 +16,7 @@ from torchipu.device.gradient_sums import accumulated_apart
 from torchipu.device.locations import locate
 from torchipu.device.lower import lower
 from torchipu.device.memory import assign_memory
+from torchipu.device.order import ordered_for_memory
 from torchipu.device.schedule import ipus_of_stages, schedule_of
 from torchipu.device.tile_mapping import map_tiles
 from torchipu.ir import text
@@ -98,6 +99,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("recompute", "graph", lambda c: recompute(c.graph, c.options)),
     Stage("schedule", "schedule", lambda c: schedule_of(c.graph, c.options, c.micro_batches)),
     Stage("gradient_sums", "device_graph", lambda c: accumulated_apart(c.graph)),
+    Stage("order", "device_graph", lambda c: ordered_for_memory(c.device_graph)),
     Stage("tile_mapping", "mappings", lambda c: map_tiles(c.device_graph, c.target)),
     Stage("lower", "executable", lambda c: lower(
         c.device_graph, c.schedule, c.mappings, c.target, device_iterations=c.device_iterations,

@@ -298,7 +298,7 @@ executable on 2 ipus {
   %0.again: float[4,8] activation @ipu0 tiles 0 x 32 at 212992..213120 B
   %1.again: float[4,8] activation @ipu0 tiles 0 x 32 at 8320..8448 B
   %3.ipu0: float[4,8] activation @ipu0 tiles 0 x 32 at 7872..8000 B
-  %4: float[4,8] activation @ipu0 tiles 0 x 32 at 8448..8576 B
+  %4: float[4,8] activation @ipu0 tiles 0 x 32 at 8320..8448 B
   %5: float[8,16] activation @ipu0 tiles 0..3 x 32 at 212992..213120 B
   %acc.linear.weight: float[8,16] accumulator @ipu0 tiles 0..3 x 32 at 8000..8128 B
   %step.linear.weight: float[] optimiser_state @ipu0 tiles 4 x 1 at 7184..7192 B

@@ -264,6 +264,7 @@ def test_page_states_reasons_of_rows_that_count_all_the_same():
     found = score(kind_of([100, 50], lambda row: Prediction(100.0), stated={"row1": "the table says too little"}))
     text = page([found], 1)
     assert "Stated reasons:\n\n- row1: the table says too little.\n" in text
+    assert "Mean error: 50 %; without the rows of stated reasons 0.0 %.\n" in text
     assert "- row0" not in text
     assert "| toy | a toy | silicon | 2 | 0 |" in text
 

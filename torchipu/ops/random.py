@@ -162,17 +162,17 @@ NORMAL = vector_codelet("poprand::Normal", 4, 4, source="poplibs estimator, ipu_
 
 def _records(
     targets: str, emit: Callable[[Op, HostPlanner], None], codelet: Codelet,
-    supports: Callable[[Op], bool] | None = None, tiling: Tiling = pointwise,
+    supports: Callable[[Op], bool] | None = None, tiling: Tiling = pointwise, overwrites: tuple[str, ...] = (),
 ) -> None:
     for target in targets.split():
         name, _, overload = target.partition(".")
         register(OpSpec(
             f"aten.{name}.{overload or 'default'}", name, linear_vertices(codelet, tiling=tiling), emit, is_random=True,
-            supports=supports or (lambda op: True),
+            supports=supports or (lambda op: True), overwrites=overwrites,
         ))
 
 
-_records("native_dropout dropout", dropout, DROPOUT, _has_floating_result)
+_records("native_dropout dropout", dropout, DROPOUT, _has_floating_result, overwrites=("input",))
 _records("bernoulli bernoulli.p", bernoulli, BERNOULLI)
 _records("rand rand_like uniform", uniform, UNIFORM, _has_floating_result)
 _records("randn randn_like normal_functional normal.float_float", normal, NORMAL, _has_floating_result)

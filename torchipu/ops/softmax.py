@@ -87,13 +87,15 @@ def _emit_grad(mode: SoftmaxMode) -> Emitter:
 
 
 register(
-    OpSpec("aten._softmax.default", "softmax", _lower_forward(FORWARD), _emit(SoftmaxMode.SOFTMAX), dtypes=FLOATING),
+    OpSpec("aten._softmax.default", "softmax", _lower_forward(FORWARD), _emit(SoftmaxMode.SOFTMAX), dtypes=FLOATING,
+           overwrites=("self",)),
     OpSpec("aten._safe_softmax.default", "safe_softmax", _lower_forward(FORWARD, is_safe=True),
-           _emit(SoftmaxMode.SAFE), dtypes=FLOATING),
+           _emit(SoftmaxMode.SAFE), dtypes=FLOATING, overwrites=("self",)),
     OpSpec("aten._log_softmax.default", "log_softmax", _lower_forward(_LOG_FORWARD, is_log=True),
-           _emit(SoftmaxMode.LOG), dtypes=FLOATING),
+           _emit(SoftmaxMode.LOG), dtypes=FLOATING, overwrites=("self",)),
     OpSpec("aten._softmax_backward_data.default", "softmax_grad", _lower(BACKWARD, tilings.backward(_of_data)),
-           _emit_grad(SoftmaxMode.SOFTMAX), dtypes=FLOATING),
+           _emit_grad(SoftmaxMode.SOFTMAX), dtypes=FLOATING, overwrites=("grad_output",)),
     OpSpec("aten._log_softmax_backward_data.default", "log_softmax_grad",
-           _lower(_LOG_BACKWARD, tilings.log_backward(_of_data)), _emit_grad(SoftmaxMode.LOG), dtypes=FLOATING),
+           _lower(_LOG_BACKWARD, tilings.log_backward(_of_data)), _emit_grad(SoftmaxMode.LOG), dtypes=FLOATING,
+           overwrites=("grad_output",)),
 )

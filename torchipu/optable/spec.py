@@ -49,6 +49,8 @@ class OpSpec:
         on_host: The device waits while the host does this, with operands that it is sent.
         has_effect: It is there for more than its results: never removed, merged or recomputed.
         is_in_place: The first result overwrites the first operand, which nothing reads afterwards.
+        overwrites: Operands, by name, on whose place the first result may lie where nothing reads them afterwards; of
+            elementwise ops these are all: see ``optable.in_place``.
         shape_only: Operands of which only the shape matters, so that their values need not exist.
         products: Its products on the matrix unit, in the order in which its emitter counts them.
         summand_tiles: How many tiles share the summands of each product, where it is not planned as a product.
@@ -69,6 +71,7 @@ class OpSpec:
     on_host: bool = False
     has_effect: bool = False
     is_in_place: bool = False
+    overwrites: tuple[str, ...] = ()
     shape_only: tuple[str, ...] = ()
     products: Callable[[Op], tuple[Product, ...]] | None = None
     summand_tiles: SummandTiles | None = None

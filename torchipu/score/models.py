@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import nn
+
+from torchipu import fp8, recomputation_checkpoint
 
 RESNET_STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))
 """Width and number of the blocks of ResNet-50 (He et al. 2016, table 1)."""
@@ -63,38 +67,72 @@ class ResNet50(nn.Module):
         return scores if labels is None else F.cross_entropy(scores, labels)
 
 
+class Widened(torch.autograd.Function):
+    """Values from their floats of 8 bits; gradients go to the values that these were rounded from."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, code: torch.Tensor) -> torch.Tensor:
+        """Return the values of bytes."""
+        return fp8.dequantise(code, dtype=x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Return the gradient as it comes."""
+        return gradients[0], None
+
+
 class Layer(nn.Module):
     """Self-attention and a feed-forward part, each added to its input and normalised after."""
 
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float, *, narrow: bool = False) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.narrow = heads, narrow
+        self.dropped = nn.Dropout(dropout)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         """Return `[N, L, width]`.
 
-        Attention is one op: scale, mask and dropout of the scores are left out, which op by op would all be held at
-        once, where PopART computes them in place.
+        Scores are scaled, masked, normalised and dropped op by op, as the published implementations do.
+
+        Args:
+            x: Values.
+            mask: Added to scores `[N, heads, L, L]`, as far as it has these sizes.
         """
+        if self.narrow:
+            x = Widened.apply(x, recomputation_checkpoint(fp8.quantise(x.detach())))
         batch, length, width = x.shape
         q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(batch, length, width)
+        scores = q @ k.transpose(-1, -2) * (width // self.heads) ** -0.5
+        shares = self.dropped((scores if mask is None else scores + mask).softmax(-1))
+        attended = (shares @ v).transpose(1, 2).reshape(batch, length, width)
         x = self.norm1(x + self.dropout(self.out(attended)))
         return self.norm2(x + self.dropout(self.down(F.gelu(self.up(x)))))
 
 
 class Bert(nn.Module):
-    """BERT's encoder with a head: the loss of masked words in pretraining, or where an answer begins and ends."""
+    """BERT's encoder with a head: the loss of masked words in pretraining, or where an answer begins and ends.
 
-    def __init__(self, width: int, depth: int, heads: int, length: int, *, pretrains: bool) -> None:
+    Args:
+        width: Of a token.
+        depth: How many layers.
+        heads: Of each.
+        length: Of a sequence.
+        pretrains: Which head.
+        narrow: Whether what a layer is computed from, and again in the backward pass, is kept in floats of 8 bits.
+    """
+
+    def __init__(
+        self, width: int, depth: int, heads: int, length: int, *, pretrains: bool, narrow: bool = False,
+    ) -> None:
         super().__init__()
         self.words, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
         self.norm = nn.LayerNorm(width)
-        self.layers = nn.ModuleList(Layer(width, heads, 0.1 if pretrains else 0.0) for _ in range(depth))
+        rate = 0.1 if pretrains else 0.0
+        self.layers = nn.ModuleList(Layer(width, heads, rate, narrow=narrow) for _ in range(depth))
         self.dense = nn.Linear(width, width if pretrains else 2)
         self.pretrains = pretrains
 
@@ -103,8 +141,9 @@ class Bert(nn.Module):
     ) -> torch.Tensor:
         """Return scores `[N, L, 2]`, or the loss of the words at `[N, P]` places."""
         x = self.norm(self.words(tokens) + self.positions(torch.arange(tokens.shape[1])))
+        padding = (tokens == 0).to(x.dtype)[:, None, None, :] * MASKED_SCORE
         for layer in self.layers:
-            x = layer(x)
+            x = layer(x, padding)
         if labels is None or places is None:
             return self.dense(x)
         x = x.gather(1, places.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
@@ -113,6 +152,7 @@ class Bert(nn.Module):
 
 
 VOCABULARY = 30522
+MASKED_SCORE = -1e4
 MASKED_SHARE = 0.15
 
 

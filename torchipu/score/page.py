@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
@@ -142,6 +143,9 @@ def _section(score: Score, worst: int) -> Iterator[str]:
     stated = [(result.row.name.split()[0], result.row.name) for result in score.results]
     reasons = [f"- {row}: {score.kind.stated[name]}." for name, row in stated if name in score.kind.stated]
     if reasons:
+        without = [result.error for result in score.results if result.row.name.split()[0] not in score.kind.stated]
+        rest = f"; without the rows of stated reasons {percent(fmean(without))}" if without else ""
+        yield f"Mean error: {percent(fmean(result.error for result in score.results))}{rest}.\n"
         yield "Stated reasons:\n"
         yield "\n".join(reasons) + "\n"
     if score.reasons:

@@ -26,7 +26,7 @@ def addresses_of(liveness: Liveness, shares: Shares, always: Always) -> dict[str
     addresses: dict[str, tuple[int, int]] = {}
     trace = liveness.trace
     for ipu in range(liveness.executable.num_ipus):
-        mine = _hulls(life for life in liveness.lifetimes if life.variable.ipu == ipu)
+        mine, below = _one_a_place(_hulls(life for life in liveness.lifetimes if life.variable.ipu == ipu))
         top = always.program_by_tile(ipu)
         # A stash keeps its slots through the whole schedule.
         lasting = [life for life in mine if life.always or life.variable.depth > 1]
@@ -38,6 +38,7 @@ def addresses_of(liveness: Liveness, shares: Shares, always: Always) -> dict[str
         interleaved = {life.variable: always.target.code_region_bytes for life in passing
                        if life.variable in trace.interleaved}
         _place_temporaries(passing, shares, top, interleaved, addresses)
+        addresses.update({variable.name: addresses[first.name] for variable, first in below.items()})
     return {variable.name: addresses[variable.name] for variable in liveness.executable.variables}
 
 
@@ -48,6 +49,17 @@ def _hulls(lifetimes: Iterable[Lifetime]) -> list[Lifetime]:
         before = found.setdefault(life.variable, life)
         found[life.variable] = replace(before, begin=min(before.begin, life.begin), end=max(before.end, life.end))
     return list(found.values())
+
+
+def _one_a_place(lifetimes: list[Lifetime]) -> tuple[list[Lifetime], dict[Variable, Variable]]:
+    """Return one lifetime for all that follow each other on the same bytes, and the first of them for each other."""
+    found = {life.variable: life for life in lifetimes if life.over is None}
+    below: dict[Variable, Variable] = {}
+    for life in sorted((life for life in lifetimes if life.over is not None), key=lambda life: life.begin):
+        assert life.over is not None
+        first = below[life.variable] = below.get(life.over, life.over)
+        found[first] = replace(found[first], end=max(found[first].end, life.end))
+    return list(found.values()), below
 
 
 def _extent(shares: Shares, variable: Variable) -> tuple[int, int, int]:

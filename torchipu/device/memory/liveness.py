@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from torchipu.device.memory.in_place import operands_below
+from torchipu.ir.graph import Op
 from torchipu.ir.program import (
     AllReduce,
     Call,
@@ -31,12 +33,17 @@ NOTHING = Sequence(())
 
 @dataclass(slots=True)
 class Lifetime:
-    """First and last superstep at which a variable holds a value; ``always`` from load to the end."""
+    """First and last superstep at which a variable holds a value; ``always`` from load to the end.
+
+    ``over`` is the operand on whose bytes a result lies from the first compute set of its op on, when that operand's
+    own life ends.
+    """
 
     variable: Variable
     begin: int
     end: int
     always: bool
+    over: Variable | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +66,7 @@ class Trace:
         fed: Variables that other IPUs or the host write while the IPU computes.
         interleaved: Results that lie in interleaved memory: the matrix unit writes them at once.
         moments: Supersteps of vertices.
+        spans: First and last superstep of each op that runs by itself.
         exchanges: What is sent, by IPU, bytes in all, bytes and fragments of the busiest tile of each exchange.
         loops: First and last superstep of each loop, inner ones before those around.
         functions: The same of each function.
@@ -71,6 +79,7 @@ class Trace:
     fed: set[Variable] = field(default_factory=set)
     interleaved: set[Variable] = field(default_factory=set)
     moments: list[Moment] = field(default_factory=list)
+    spans: dict[Op, tuple[VertexGroup, int, int]] = field(default_factory=dict)
     exchanges: dict[tuple[int, int, int, int], tuple[Variable, ...]] = field(default_factory=dict)
     loops: list[tuple[int, int]] = field(default_factory=list)
     functions: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -106,7 +115,8 @@ class Liveness:
                 self._follow(executable.functions[function])
                 self.trace.functions[function] = (begin, self.trace.time)
             self._hold_until_sent(program)
-        self.lifetimes = [life for variable in executable.variables for life in self._lifetimes(variable)]
+        lifetimes = [life for variable in executable.variables for life in self._lifetimes(variable)]
+        self.lifetimes = self._overlaid(lifetimes)
 
     def source_of(self, name: str) -> str:
         """Return the line of the model that makes a variable, or that first reads it; empty where there is none."""
@@ -136,6 +146,10 @@ class Liveness:
                     self._follow(part)
             case Execute(compute_set=compute_set):
                 trace.time += 1
+                if len(compute_set.groups) == 1:
+                    (alone,) = compute_set.groups
+                    begin = trace.spans.get(alone.op, (alone, trace.time, 0))[1]
+                    trace.spans[alone.op] = alone, begin, trace.time
                 for group in compute_set.groups:
                     trace.touch(group.fields.values())
                     trace.moments.append(Moment(trace.time, compute_set.ipu, group, compute_set.name))
@@ -181,6 +195,22 @@ class Liveness:
         times = self.trace.off_chip[variable]
         spans = [[time for time in times if begin <= time <= end] for begin, end in self.trace.functions.values()]
         return [Lifetime(variable, min(span), max(span), always=False) for span in spans if span]
+
+    def _overlaid(self, lifetimes: list[Lifetime]) -> list[Lifetime]:
+        """Let results take the places of operands whose last reader their op is, each operand's once."""
+        views, interleaved = self.executable.views, self.trace.interleaved
+        held: dict[Variable, Lifetime] = {life.variable: life for life in lifetimes if not life.always}
+        for group, begin, end in self.trace.spans.values():
+            result = held.get(group.fields["out"]) if "out" in group.fields else None
+            if result is None or result.begin != begin or result.variable in interleaved:
+                continue
+            for variable in operands_below(group, views):
+                life = held.get(variable)
+                is_last = life is not None and life.begin < begin and life.end == end
+                if life is not None and is_last and variable not in interleaved:
+                    life.end, result.over = begin - 1, variable
+                    break
+        return lifetimes
 
     def _lifetime(self, variable: Variable) -> Lifetime:
         trace = self.trace

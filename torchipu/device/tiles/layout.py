@@ -105,6 +105,16 @@ class Held:
         return len(self.spread.tile)
 
 
+def lies_on(one: Held, other: Held) -> bool:
+    """Whether two variables of an IPU lie on the same bytes, each element on the one of the same number."""
+    variables = one.variable, other.variable
+    if variables[0] is None or variables[1] is None or variables[0].ipu != variables[1].ipu:
+        return False
+    if one.address != other.address or one.element_bytes != other.element_bytes or variables[0].depth > 1:
+        return False
+    return variables[0].mapping.runs == variables[1].mapping.runs and variables[1].depth == 1
+
+
 def to_bits(values: NDArray[np.generic], held: Held) -> NDArray[np.generic]:
     """Return values as tile memory holds them, row-major."""
     if held.is_wide and values.dtype.kind == "i":

@@ -15,7 +15,7 @@ from torchipu.device.tiles.arena import Arena, bottoms
 from torchipu.device.tiles.counts import Count, count, estimates
 from torchipu.device.tiles.fields import Field, Move
 from torchipu.device.tiles.kernels import Numbering
-from torchipu.device.tiles.layout import BITS, Held
+from torchipu.device.tiles.layout import BITS, Held, lies_on
 from torchipu.device.tiles.memory import TileMemory
 from torchipu.device.tiles.own_share import OwnShare
 from torchipu.device.tiles.prepared import Alike, Preparation, PreparedSet
@@ -234,7 +234,8 @@ class TileMachine(Machine):
             key = (variable, place.moment)
             if key not in self._entered:
                 self._entered[key] = self.stores.enter(
-                    variable, place, keeps=variable in operands, shares=variable in divided,
+                    variable, place, keeps=variable in operands or self._lies_on_one(variable, operands),
+                    shares=variable in divided,
                 )
             slots[field.source] = self._entered[key]
             self._unsynced[variable] = place.step
@@ -250,6 +251,11 @@ class TileMachine(Machine):
                 run.compute(made, alike, self._room(alike.kernel.scratch_bytes), words)
             run.claim(made.writes)
             run.move(move for field in made.writes for move in field.moves)
+
+    def _lies_on_one(self, result: Variable, operands: Iterable[Variable]) -> bool:
+        """Whether a result lies on one of the operands, element on element, so that it overwrites what is read."""
+        held = self.stores.held(result)
+        return any(lies_on(held, self.stores.held(operand)) for operand in operands)
 
     def _words_of(self, op: Op, alike: Alike, made: PreparedSet, place: Place, replica: int) -> Numbers:
         """Return the words from which vertices take random bits: ``[vertices, streams, 4]``."""

@@ -10,7 +10,7 @@ import numpy as np
 from torchipu.device.tiles.arena import Arena
 from torchipu.device.tiles.fields import Field, Fields
 from torchipu.device.tiles.kernels import TileKernel, tile_kernel
-from torchipu.device.tiles.layout import Held, Spread
+from torchipu.device.tiles.layout import Held, Spread, lies_on
 from torchipu.errors import DeviceProgramError
 from torchipu.ir.graph import Graph, Op, Tensor, operand_labels
 from torchipu.ir.program import Variable, VertexGroup
@@ -192,8 +192,12 @@ class Preparation:
         if numbering is not None:
             elements = np.where(elements >= 0, numbering[elements], elements)
         self._refuse_beyond(region, elements, held.num_elements)
-        is_overwritten = any(write.source is held and write.is_in_place for write in writes)
-        return self._counted(fields.read(region, held, elements, gathered=is_overwritten and not takes_turns))
+        below = [write for write in writes if write.is_in_place and lies_on(write.source, held)]
+        is_overwritten = bool(below) or any(write.is_in_place and write.source is held for write in writes)
+        made = fields.read(region, held, elements, gathered=is_overwritten and not takes_turns)
+        if made.is_in_place and any(_is_shifted(made, write) for write in below):
+            made = fields.read(region, held, elements, gathered=True)
+        return self._counted(made)
 
     def _write(self, fields: Fields, region: Region) -> Field:
         tensor, elements = self._tensor(region.name), region.elements()
@@ -286,6 +290,11 @@ def _may_overwrite(op: Op) -> bool:
     """Whether a kernel of the op reads each element before it writes it, so that a result may lie on an operand."""
     spec = spec_of(op)
     return can_join(op) or (spec is not None and op.target.startswith("ipu.") and spec.emit is not None)
+
+
+def _is_shifted(read: Field, write: Field) -> bool:
+    """Whether some vertex would read, on the bytes that it overwrites, other elements than those it makes there."""
+    return not (np.array_equal(read.base, write.base) and np.array_equal(read.num_bytes, write.num_bytes))
 
 
 def _refuse_races(made: PreparedSet, op: Op, tile_bytes: int) -> None:
