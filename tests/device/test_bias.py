@@ -40,7 +40,7 @@ def test_bias_is_fetched_and_added_behind_the_product():
 
 def test_addend_of_the_shape_of_the_result_lies_where_that_does():
     (addition,) = added(ROWS, COLUMNS)
-    assert (addition.codelet.name, addition.gathered_bytes) == ("popops::BinaryOp1DInPlace<add>", 0)
+    assert (addition.codelet.name, addition.gathered_bytes) == ("popops::ScaledAdd<fast>", 0)
 
 
 def test_addend_times_zero_is_not_added():

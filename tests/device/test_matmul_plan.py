@@ -43,10 +43,10 @@ def test_a_product_that_is_added_takes_what_the_ipu_model_says(
     assert outcome_of(workload, Frozen(machine)).device_cycles == pytest.approx(cycles, rel=0.05)
 
 
-def test_partials_in_interleaved_memory_take_a_cycle_for_sixteen_bytes() -> None:
+def test_partials_take_two_cycles_for_sixteen_bytes() -> None:
     target = lookup_target("mk2")
     few, many = (reduce_partials_cycles(target, {"partials": count, "elements": 24}) for count in (4, 16))
-    assert many - few == target.num_workers * 12
+    assert many - few == target.num_workers * 24
     assert reduce_partials_cycles(target, {"partials": 16, "elements": 48, "partial_bytes": 2}) == many
 
 
@@ -67,12 +67,18 @@ def test_shares_and_parts_cover_a_product(sizes: tuple[int, int, int, int], part
     assert parts[0] * parts[1] * parts[2] <= plan.repeats
 
 
-def test_either_side_may_be_the_one_that_the_matrix_unit_holds() -> None:
+@pytest.mark.parametrize("sizes", [(200, 512, 30000), (600, 256, 20000), (30000, 512, 200)])
+def test_rows_are_what_the_matrix_unit_holds(sizes: tuple[int, int, int]) -> None:
+    plan = plan_matmul(lookup_target("mk2"), 1, *sizes, True, 8)
+    assert plan.has_rows_as_channels
+    assert plan.laid == 0
+
+
+def test_swapped_operands_are_laid_out_anew() -> None:
     target = lookup_target("mk2")
-    wide, tall = (plan_matmul(target, 1, *sizes, True, 8) for sizes in ((200, 512, 30000), (30000, 512, 200)))
-    assert wide.cycles == tall.cycles
-    assert (wide.row_split, wide.column_split) == (tall.column_split, tall.row_split)
-    assert wide.has_rows_as_channels != tall.has_rows_as_channels
+    plan = plan_matmul(target, 1, 4096, 4096, 1, True, 8)
+    assert not plan.has_rows_as_channels
+    assert plan.laid == plan.calls * plan.inputs * (plan.positions + plan.outputs)
 
 
 def test_neighbours_receive_what_they_share_at_the_same_time() -> None:

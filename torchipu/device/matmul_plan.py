@@ -2,7 +2,8 @@
 
 To PopLibs a product is a convolution without a kernel. One side of the result is the field, whose positions the matrix
 unit streams through; the other one is made of output channels, of which it holds some at a time; summands are the input
-channels. Either side may be the field. A plan says how many tiles share each of the three, and in how many serial parts
+channels. Columns are the field and rows are channels, which is how operands lie. They may be swapped, and are laid out
+anew for that. A plan says how many tiles share each of the three, and in how many serial parts
 output or input channels are taken where temporary values would not fit otherwise.
 
 Source: ``ipu_hardware.md`` 3.1, the planner of PopLibs.
@@ -17,7 +18,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchipu.device.matrix_unit import AVAILABLE_MEMORY, INPUT_GROUP, call_cycles, reduction_cycles, serial_cycles
+from torchipu.device.matrix_unit import (
+    AVAILABLE_MEMORY,
+    COPY_CYCLES,
+    INPUT_GROUP,
+    call_cycles,
+    reduction_cycles,
+    serial_cycles,
+)
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.region import Numbers
 
@@ -55,6 +63,7 @@ class MatmulPlan:
         temporary_bytes: What it needs at a time, results that have to be finished among it.
         copied_bytes: What it copies beside, because parts are taken one after another; 0 where it takes all at once.
         added: Partials that it adds to those of the part before.
+        laid: Elements of operands that it lays out anew, because the sides of the product are swapped.
         finishes: How often results are added up, or rounded, and how many parts of them there are.
         excess_bytes: By how much its temporary values exceed what they may use.
         cycles: Of exchange, compute and the reduction of partials.
@@ -75,6 +84,7 @@ class MatmulPlan:
     temporary_bytes: int
     copied_bytes: int
     added: int
+    laid: int
     finishes: int
     excess_bytes: int
     cycles: int
@@ -112,6 +122,7 @@ class _Problem:
         group: Output channels that the matrix unit takes at a time.
         partial_bytes: Of a partial.
         budget_bytes: For temporary values.
+        is_swapped: Whether rows are the field and columns are channels.
     """
 
     groups: int
@@ -122,6 +133,7 @@ class _Problem:
     group: int
     partial_bytes: int
     budget_bytes: int
+    is_swapped: bool = True
 
     @property
     def element_bytes(self) -> int:
@@ -135,7 +147,7 @@ class _Problem:
     @property
     def turned(self) -> _Problem:
         """The same with the sides of the result exchanged."""
-        return replace(self, field=self.channels, channels=self.field)
+        return replace(self, field=self.channels, channels=self.field, is_swapped=not self.is_swapped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +184,7 @@ class _Costs:
     needed: Numbers
     copied: Numbers
     added: Numbers
+    laid: Numbers
     excess: Numbers
     calls: Numbers
     repeats: Numbers
@@ -300,6 +313,8 @@ def _costs(target: Target, problem: _Problem, candidates: _Candidates) -> _Costs
         target.num_workers, some.field, some.inputs, some.channels,
         is_half=problem.is_half, output_group=problem.group,
     ))
+    laid = some.field * some.inputs + some.inputs * some.channels if problem.is_swapped else np.zeros_like(needed)
+    cycles = cycles + (calls * COPY_CYCLES * laid).astype(np.int64)
     copied, added = _copied_and_added(some, width) if steps > 1 else (np.zeros_like(needed),) * 2
     if steps > 1:
         cycles = cycles + serial_cycles(target, calls * copied, calls * added)
@@ -307,7 +322,8 @@ def _costs(target: Target, problem: _Problem, candidates: _Candidates) -> _Costs
     cycles += some.channel_parts * _finishing_cycles(target, problem, some.input_split, calls * results)
     excess = np.maximum(0, needed * calls - problem.budget_bytes)
     return _Costs(
-        batches * cycles, received * calls, needed * calls, copied * calls, added * calls, excess, calls,
+        batches * cycles, received * calls, needed * calls, copied * calls, added * calls, laid * calls, excess,
+        calls,
         batches * steps,
     )
 
@@ -350,5 +366,6 @@ def _plan(problem: _Problem, candidates: _Candidates, costs: _Costs, index: int,
         row_split, column_split, int(some.input_split[index]), rows, inputs, columns, calls, int(costs.repeats[index]),
         (all_rows, all_columns, min(problem.inputs, inputs * some.input_parts)), turned,
         all_rows * all_columns, int(costs.received[index]), int(costs.needed[index]), int(costs.copied[index]),
-        int(costs.added[index]), int(costs.repeats[index]) // some.input_parts, *costs.key(index),
+        int(costs.added[index]), int(costs.laid[index]), int(costs.repeats[index]) // some.input_parts,
+        *costs.key(index),
     )

@@ -80,15 +80,16 @@ def amp_cycles(target: Target, work: Mapping[str, int]) -> int:
     Args:
         target: The machine.
         work: ``positions`` x ``inputs`` by ``inputs`` x ``outputs``; ``is_half``; ``output_group`` from
-            `conv_units`; ``calls``. In a serial part also ``copied_bytes`` and ``added``, see `serial_cycles`.
+            `conv_units`; ``calls``. In a serial part also ``copied_bytes`` and ``added``, see `serial_cycles`; and
+            ``laid`` elements of operands that are laid out anew.
     """
     sizes = (np.array(work[name]) for name in ("positions", "inputs", "outputs"))
     cycles = call_cycles(
         target.num_workers, *sizes, is_half=bool(work["is_half"]), output_group=work["output_group"],
     )
-    beside = 0
+    beside = int(COPY_CYCLES * work.get("laid", 0))
     if work.get("copied_bytes"):
-        beside = int(serial_cycles(target, *(np.array(work[name]) for name in ("copied_bytes", "added"))))
+        beside += int(serial_cycles(target, *(np.array(work[name]) for name in ("copied_bytes", "added"))))
     return int(cycles) * work.get("calls", 1) + beside
 
 
@@ -111,7 +112,7 @@ def serial_cycles(target: Target, copied_bytes: Numbers, added: Numbers) -> Numb
 
 
 def reduction_cycles(workers: int, partials: Numbers, elements: Numbers, *, partial_bytes: int) -> Numbers:
-    """Cycles to add up partials that lie in interleaved memory: one for each 16 bytes.
+    """Cycles to add up partials, of which 16 bytes take two cycles.
 
     Args:
         workers: Of a tile.
@@ -121,7 +122,7 @@ def reduction_cycles(workers: int, partials: Numbers, elements: Numbers, *, part
 
     Source: poplibs estimator, ipu_hardware.md 2.2.
     """
-    return 33 + workers * (20 + (partials + 8) * -(-elements // (16 // partial_bytes * workers)))
+    return 33 + workers * (20 + (2 * partials + 8) * -(-elements // (16 // partial_bytes * workers)))
 
 
 def reduce_partials_cycles(target: Target, work: Mapping[str, int]) -> int:
@@ -141,7 +142,7 @@ def transpose_cycles(target: Target, work: Mapping[str, int]) -> int:
     return 7 + target.num_workers * (29 + MATRIX_CYCLES * (mine // GRAINS_OF_A_MATRIX) + GRAIN_CYCLES * (mine - 1))
 
 
-COPY_CYCLES = 1.67  # an element; the upper end of the planner's estimate, ipu_hardware.md 3.1
+COPY_CYCLES = 1.25  # an element; the lower end of the planner's estimate, ipu_hardware.md 3.1
 WORD_COPY_CYCLES = 3.125  # a byte where words are copied one by one; measured by poplibs, ipu_hardware.md 2.5
 SEGMENT_CYCLES = 30  # 20 to 40; ipu_hardware.md 2.5
 

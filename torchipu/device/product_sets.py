@@ -117,7 +117,7 @@ def matmul_vertices(
     field, channels = plan.channels
     sizes = {
         "positions": field, "inputs": plan.inputs, "outputs": channels, "is_half": int(is_half),
-        "output_group": _output_group_of(op, target, is_half=is_half),
+        "output_group": _output_group_of(op, target, is_half=is_half), "laid": plan.laid,
     }
     if plan.copied_bytes:
         sizes |= {"copied_bytes": plan.copied_bytes, "added": plan.added}

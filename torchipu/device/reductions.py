@@ -139,7 +139,8 @@ def reduced_along(
     if box.fan > 1 or length == 1:
         sources, held = prod(size for size, is_reduced in box.order if is_reduced), partial_dtype
         held_bytes = box.together * partial_dtype.device_bytes if sources > 1 else 0
-        sets.append(replace(_box_set(target, codelet, box, dtype), temporary_bytes=held_bytes))
+        # A sum of one element is none: popops casts it.
+        sets.append(replace(_box_set(target, codelet if length > 1 else CAST, box, dtype), temporary_bytes=held_bytes))
         orders.append(box.order)
         fans.append(box.fan)
     while sources > 1:

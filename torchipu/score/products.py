@@ -50,7 +50,7 @@ class Multiplied(Resident):
 
     def forward(self) -> torch.Tensor:
         """Add the product to what is there."""
-        self.g.add_(torch.matmul(self.x, self.w))
+        _add_product(self.g, self.x, self.w, 1.0)
         return self.g[..., :1, :1]
 
 
@@ -59,11 +59,16 @@ class Trained(Resident):
 
     def forward(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the result and the gradient of the input, and update weight and bias."""
-        y = torch.matmul(self.x, self.w) + self.b
+        y = (torch.baddbmm if self.x.dim() == 3 else torch.addmm)(self.b, self.x, self.w)
         gradient = torch.matmul(self.g, self.w.mT)
-        self.w.sub_(torch.matmul(self.x.mT, self.g), alpha=LEARNING_RATE)
+        _add_product(self.w, self.x.mT, self.g, -LEARNING_RATE)
         self.b.sub_(self.g.sum(-2, keepdim=True), alpha=LEARNING_RATE)
         return y, gradient
+
+
+def _add_product(to: torch.Tensor, left: torch.Tensor, right: torch.Tensor, factor: float) -> None:
+    """Add a product to a matrix, or products to a group of them: what the tools call ``matMulAcc`` for."""
+    (to.baddbmm_ if to.dim() == 3 else to.addmm_)(left, right, alpha=factor)
 
 
 @dataclass(frozen=True)
