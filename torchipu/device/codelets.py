@@ -153,7 +153,7 @@ def multi_slice_cycles(
 
 
 def multi_update_cycles(
-    target: Target, here: Count, elsewhere: Count, width: Count, element_bytes: int, /,
+    target: Target, here: Count, elsewhere: Count, width: Count, element_bytes: int, /, *, is_one_point: bool = False,
 ) -> Count:
     """Return the cycles of a vertex that adds rows to others by index, for numbers or for arrays of them.
 
@@ -162,12 +162,13 @@ def multi_update_cycles(
 
     Args:
         target: The machine.
-        here: Indices of rows that the vertex has, as if the workers had equally many.
+        here: Indices of rows that the vertex has.
         elsewhere: Indices of rows that it does not have.
         width: Elements of a row.
         element_bytes: Of each.
+        is_one_point: Whether one worker may have the rows of all these; else the workers have equally many.
     """
-    mine = -(-here // target.num_workers)
+    mine = here if is_one_point else -(-here // target.num_workers)
     per_word = max(1, 4 // element_bytes)
     odd = width * (per_word > 1) * (width % per_word != 0)
     added = 9 + 3 * -(-width // per_word) + 17 * odd
@@ -185,7 +186,10 @@ def _update_add_cycles(target: Target, work: Work) -> int:
     """Update ``rows`` rows of ``elements / rows`` elements, and pass over ``elsewhere`` indices of others."""
     rows = max(1, work["rows"])
     width = ceil_div(work["elements"], rows)
-    return multi_update_cycles(target, rows, work.get("elsewhere", 0), width, work["element_bytes"])
+    return multi_update_cycles(
+        target, rows, work.get("elsewhere", 0), width, work["element_bytes"],
+        is_one_point=bool(work.get("is_one_point", 0)),
+    )
 
 
 def _sum_of_slices_cycles(target: Target, work: Work) -> int:
