@@ -216,3 +216,28 @@ MULTI_UPDATE_ADD = Codelet("popops::MultiUpdateAdd", _update_add_cycles, 480, "p
 INDEX_TO_PART = element_codelet("popops::Divide<index>", 128, 128, source="estimate: 32 bits of a quotient, 4 each")
 """Divides an index by the rows of a part, to know who has its row. The machine has no division of integers: a loop
 shifts, compares, subtracts and sets a bit for each of the quotient's 32."""
+
+
+SOFTPLUS_CYCLES = 92.0
+"""Of a vector of two floats: ``log(1 + exp(x))`` in a form that does not overflow. No source has it; fitted, see
+torchipu/score/constants.py. Its halves are an estimate."""
+
+CIRCLE_CYCLES = 2775.0
+"""Of the sine or cosine of a float, which software computes in wider numbers; what it takes depends on the angle.
+
+The estimator has 2,300 (``ipu_hardware.md`` 2.3). Fitted; see torchipu/score/constants.py."""
+
+
+def _softplus_cycles(target: Target, work: Work) -> int:
+    return vector_codelet("", 10, SOFTPLUS_CYCLES).cycles(target, work)
+
+
+def _circle_cycles(target: Target, work: Work) -> int:
+    return element_codelet("", 25, CIRCLE_CYCLES).cycles(target, work)
+
+
+SOFTPLUS = Codelet("popops::Softplus", _softplus_cycles, 258, "fitted to rows of SchNet's blocks on a Bow")
+CIRCLE_FUNCTIONS = {
+    name: Codelet(f"popops::UnaryOp1D<{name}>", _circle_cycles, 400, "fitted to rows of SchNet's blocks on a Bow")
+    for name in ("sin", "cos")
+}
