@@ -49,12 +49,6 @@ def test_transposing_halves_costs_more_than_moving_them():
     assert cycles[1] > 5 * 680 * 2 > cycles[0]
 
 
-def test_gather_fetches_its_rows_and_their_indices():
-    rows = lowering.gather_set(MK2, codelets.MULTI_SLICE, 1472 * 2, 64, DType.FLOAT)
-    assert rows.gathered_bytes == 2 * (64 * 4 + 4)
-    assert rows.work(128)["rows"] == 2
-
-
 def test_empty_results_lower_to_nothing():
     empty = tensor("e", 0, 4)
     assert lowering.linear_vertices(ADD)(op("add", (empty, empty), tensor("o", 0, 4)), MK2) == ()

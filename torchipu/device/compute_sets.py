@@ -89,29 +89,6 @@ def copy_set(
     )
 
 
-def gather_set(
-    target: Target, codelet: Codelet, rows: int, row_elements: int, dtype: DType,
-) -> Vertices:
-    """Return a compute set that reads or updates rows of a table by index, of which each tile has whole columns.
-
-    Args:
-        target: The machine.
-        codelet: :data:`MULTI_SLICE` or :data:`MULTI_UPDATE_ADD`.
-        rows: Rows looked up.
-        row_elements: Elements of a row.
-        dtype: Their type.
-    """
-    mine = busiest_elements(target, rows * row_elements, max(1, row_elements), dtype.device_bytes)
-    mine_rows = max(1, mine // max(1, row_elements))
-    fixed = {"element_bytes": dtype.device_bytes, "vector_width": target.vector_width(dtype.device_bytes)}
-    return Vertices(
-        codelet, rows * row_elements,
-        lambda count: {"elements": count, "rows": max(1, count // max(1, row_elements)), **fixed},
-        grain=max(1, row_elements), gathered_bytes=mine * dtype.device_bytes + 4 * mine_rows,
-        fragments=mine_rows + 1, temporary_bytes=mine * dtype.device_bytes + 4 * mine_rows,
-    )
-
-
 # --------------------------------------------------------------------------- vertices
 GATHERED_SHARE = 0.6
 """Part of a tile's memory that vertices may gather operands into; the rest is for what lies there."""

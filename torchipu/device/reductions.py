@@ -148,7 +148,7 @@ def reduced_along(
         groups = _groups(target, sources, rows)
         fan = ceil_div(sources, groups)
         sources = ceil_div(sources, fan)
-        fetched = _fetched_set(target, codelet, sources * rows, fan, held)
+        fetched = fetched_set(target, codelet, sources * rows, fan, held)
         sets.append(replace(fetched, temporary_bytes=fetched.gathered_bytes + held_bytes))
         orders.append(((sources, True), (rows, False)) if sources > 1 else ((rows, False),))
         fans.append(fan)
@@ -229,8 +229,16 @@ def _box_set(target: Target, codelet: Codelet, box: Box, dtype: DType) -> Vertic
     )
 
 
-def _fetched_set(target: Target, codelet: Codelet, elements: int, fan: int, dtype: DType) -> Vertices:
-    """Return the set of vertices that fetch what they reduce: of each source, results beside each other."""
+def fetched_set(target: Target, codelet: Codelet, elements: int, fan: int, dtype: DType) -> Vertices:
+    """Return the set of vertices that fetch what they reduce: of each source, results beside each other.
+
+    Args:
+        target: The machine.
+        codelet: Made by `reduction_codelet`.
+        elements: Results.
+        fan: Sources of each.
+        dtype: Of what is fetched.
+    """
     fixed = {
         "partials": fan, "vector_width": target.vector_width(dtype.device_bytes), "element_bytes": dtype.device_bytes,
     }

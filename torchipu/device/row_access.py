@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torchipu.device.codelets import (
@@ -57,7 +57,7 @@ def lower_take(look_of: Callable[[Op], Look]) -> Lowering:
             is_shared=look.index[0].lines.is_shared, is_one_point=is_one_point(op),
         )
         plan = plan_look(target, access, available_memory(op))
-        sets = [replace(_slice_set(plan), tiling=looked_up(look_of, plan))]
+        sets = [replace(slice_set(plan), tiling=looked_up(look_of, plan))]
         if plan.row_parts > 1:
             sets += [
                 replace(_part_set(target, look.index[0].tensor), tiling=nothing_left),
@@ -98,7 +98,7 @@ def lower_update(update_of: Callable[[Op], Update]) -> Lowering:
         )
         plan = plan_update(target, access, available_memory(op))
         in_place = _is_in_place(update, old, result)
-        sets = [replace(_update_set(plan, in_place=in_place), tiling=updated(update_of, plan, in_place=in_place))]
+        sets = [replace(update_set(plan, in_place=in_place), tiling=updated(update_of, plan, in_place=in_place))]
         if plan.lookup_parts > 1:
             zeros = replace(_zeros_set(target, plan), tiling=nothing_left)
             sets = [zeros, *sets, *(
@@ -153,7 +153,28 @@ def _planned(
     )
 
 
-def _slice_set(plan: SlicePlan) -> Vertices:
+def by_columns(target: Target, shape: Sequence[int], lookups: int, dtype: DType) -> SlicePlan:
+    """Return a plan whose vertices have columns of a table, or as few as there are tiles, and go through all indices.
+
+    Args:
+        target: The machine.
+        shape: Of the table: rows, and elements of a row.
+        lookups: Indices.
+        dtype: Of the table.
+    """
+    rows, width = shape
+    lines = ceil_div(width, min(width, target.num_tiles))
+    return SlicePlan(Access(width, rows, lookups, dtype.device_bytes), lines, rows, lookups)
+
+
+def by_rows(target: Target, shape: Sequence[int], lookups: int, dtype: DType) -> SlicePlan:
+    """Return a plan whose vertices have whole rows of a table, and go through all indices; see `by_columns`."""
+    rows, width = shape
+    each = ceil_div(rows, min(rows, target.num_tiles))
+    return SlicePlan(Access(width, rows, lookups, dtype.device_bytes), width, each, lookups)
+
+
+def slice_set(plan: SlicePlan) -> Vertices:
     """Return the set that looks rows up in parts of a table; copies of it come from where each lies once."""
     indices = plan.indices(plan.lookups)
     table = plan.lines * plan.rows * plan.access.element_bytes if plan.lookup_parts > 1 else 0
@@ -187,7 +208,7 @@ def _arranged_set(target: Target, plan: SlicePlan | None, result: Tensor, codele
     )
 
 
-def _update_set(plan: SlicePlan, *, in_place: bool) -> Vertices:
+def update_set(plan: SlicePlan, *, in_place: bool) -> Vertices:
     """Return the set that adds rows to those of parts of a table, which come from elsewhere unless it is in place."""
     indices = plan.indices(plan.lookups)
     received = indices * (plan.width * plan.access.element_bytes + INDEX_BYTES)
