@@ -46,3 +46,24 @@ def test_copies_of_tables_keep_to_the_memory() -> None:
 def test_only_sums_are_made_in_parts() -> None:
     assert plan_update(BOW, access(16, 16, 4096), MOST).lookup_parts == 1
     assert plan_update(BOW, access(16, 16, 4096, adds=True), MOST).lookup_parts > 77
+
+
+@pytest.mark.parametrize("plan", [plan_look, plan_update])
+def test_the_least_memory_is_that_of_words_of_rows(plan: Callable[[Target, Access, float], SlicePlan]) -> None:
+    """An index more takes 4 bytes more and one word of its row, as PopLibs' embedding tool has it on 1,472 tiles."""
+    made = plan(lookup_target("mk2"), Access(200, 100_000, 11_520, 2, adds=True), 1e-6)
+    assert (made.lines, made.row_parts, made.lookup_parts) == (2, 14, 1)
+
+
+@pytest.mark.parametrize("plan", [plan_look, plan_update])
+def test_a_part_of_a_table_fits_a_tile(plan: Callable[[Target, Access, float], SlicePlan]) -> None:
+    machine = lookup_target("mk1")
+    made = plan(machine, Access(200, 100_000, 11_520, 2, adds=True), 1.0)
+    assert made.lines * made.rows * 2 < machine.tile_memory_bytes
+
+
+def test_indices_of_one_row_are_all_gone_through_by_its_part() -> None:
+    even, one_point = (
+        plan_look(BOW, access(4096, 64, 512, is_one_point=is_one_point), MOST) for is_one_point in (False, True)
+    )
+    assert even.sharers == even.row_parts > 1 == one_point.sharers

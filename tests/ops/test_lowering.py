@@ -42,34 +42,11 @@ def test_elementwise_op_gathers_only_broadcast_operands():
     assert [v.gathered_bytes for v in broadcast] == [64 * 4]
 
 
-def test_reduction_to_a_scalar_has_levels_that_each_join_the_one_before():
-    sets = lowering.reduction_sets(MK2, SUM, 1_000_000, 1, DType.HALF)
-    fan_in = 1
-    for one in sets:
-        fan_in *= one.work(1)["partials"]
-    assert [one.elements for one in sets][-1] == 1
-    assert fan_in >= 1_000_000
-    assert sets[0].gathered_bytes == 0
-    assert all(one.gathered_bytes > 0 for one in sets[1:])
-
-
-def test_reduction_with_many_results_is_one_exchange_and_one_set():
-    (only,) = lowering.reduction_sets(MK2, SUM, 4096 * 100, 4096, DType.FLOAT)
-    assert only.elements == 4096
-    assert only.gathered_bytes == 3 * 100 * 4
-
-
 def test_transposing_halves_costs_more_than_moving_them():
     moved = lowering.copy_set(MK2, 1_000_000, DType.HALF)
     transposed = lowering.copy_set(MK2, 1_000_000, DType.HALF, run_elements=1)
     cycles = [one.codelet.cycles(MK2, one.work(680)) for one in (moved, transposed)]
     assert cycles[1] > 5 * 680 * 2 > cycles[0]
-
-
-def test_gather_fetches_its_rows_and_their_indices():
-    rows = lowering.gather_set(MK2, codelets.MULTI_SLICE, 1472 * 2, 64, DType.FLOAT)
-    assert rows.gathered_bytes == 2 * (64 * 4 + 4)
-    assert rows.work(128)["rows"] == 2
 
 
 def test_empty_results_lower_to_nothing():

@@ -89,11 +89,11 @@ def test_halves_take_fewer_cycles_than_floats(make):
     assert cycles(make(8192, dtype=DType.HALF)) < cycles(make(8192))
 
 
-def test_softmax_of_many_rows_agrees_with_silicon_within_a_third():
+def test_softmax_of_many_rows_agrees_with_silicon():
     # 8 rows x 736 halves on each of 1,472 tiles: 18,300 cycles; ipu_hardware.md 2.3.
     shape = (8 * 1472, 736)
     op = op_of("aten._softmax.default", {"self": shape}, [shape], {"dim": -1}, DType.HALF)
-    assert 0.75 < cycles(op) / 18_300 < 1.33
+    assert 0.95 < cycles(op) / 18_300 < 1.05
 
 
 def test_empty_ops_run_nothing():

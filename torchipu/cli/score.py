@@ -66,13 +66,17 @@ def judged_of(score: Score) -> Judged | None:
 
 
 def _refits() -> tuple[Refit, ...]:
-    """Fit the constants that are fitted without each source in turn."""
-    names = {name for constant in FITTED for name in constant.kinds}
-    if not names:
-        return ()
-    kinds = kinds_named(sorted(names), KINDS)
-    sources = sorted({row.source for kind in kinds for row in kind.rows()})
-    return tuple(refitted(FITTED, sources, partial(median_error, kinds)))
+    """Fit the constants that are fitted without each source in turn; a source's rows have no say in the others."""
+    refits: list[Refit] = []
+    kinds_by_constant = {constant: kinds_named(sorted(constant.kinds), KINDS) for constant in FITTED}
+    for source in sorted({row.source for kinds in kinds_by_constant.values() for kind in kinds for row in kind.rows()}):
+        fitted = [
+            constant for constant, kinds in kinds_by_constant.items()
+            if any(row.source == source for kind in kinds for row in kind.rows())
+        ]
+        kinds = {kind.name: kind for constant in fitted for kind in kinds_by_constant[constant]}
+        refits += refitted(fitted, [source], partial(median_error, tuple(kinds.values())))
+    return tuple(refits)
 
 
 def _shown(name: str, rows: Iterable[Row]) -> Iterable[Row]:

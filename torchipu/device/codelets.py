@@ -153,7 +153,7 @@ def multi_slice_cycles(
 
 
 def multi_update_cycles(
-    target: Target, here: Count, elsewhere: Count, width: Count, element_bytes: int, /,
+    target: Target, here: Count, elsewhere: Count, width: Count, element_bytes: int, /, *, is_one_point: bool = False,
 ) -> Count:
     """Return the cycles of a vertex that adds rows to others by index, for numbers or for arrays of them.
 
@@ -162,12 +162,13 @@ def multi_update_cycles(
 
     Args:
         target: The machine.
-        here: Indices of rows that the vertex has, as if the workers had equally many.
+        here: Indices of rows that the vertex has.
         elsewhere: Indices of rows that it does not have.
         width: Elements of a row.
         element_bytes: Of each.
+        is_one_point: Whether one worker may have the rows of all these; else the workers have equally many.
     """
-    mine = -(-here // target.num_workers)
+    mine = here if is_one_point else -(-here // target.num_workers)
     per_word = max(1, 4 // element_bytes)
     odd = width * (per_word > 1) * (width % per_word != 0)
     added = 9 + 3 * -(-width // per_word) + 17 * odd
@@ -185,7 +186,10 @@ def _update_add_cycles(target: Target, work: Work) -> int:
     """Update ``rows`` rows of ``elements / rows`` elements, and pass over ``elsewhere`` indices of others."""
     rows = max(1, work["rows"])
     width = ceil_div(work["elements"], rows)
-    return multi_update_cycles(target, rows, work.get("elsewhere", 0), width, work["element_bytes"])
+    return multi_update_cycles(
+        target, rows, work.get("elsewhere", 0), width, work["element_bytes"],
+        is_one_point=bool(work.get("is_one_point", 0)),
+    )
 
 
 def _sum_of_slices_cycles(target: Target, work: Work) -> int:
@@ -212,3 +216,28 @@ MULTI_UPDATE_ADD = Codelet("popops::MultiUpdateAdd", _update_add_cycles, 480, "p
 INDEX_TO_PART = element_codelet("popops::Divide<index>", 128, 128, source="estimate: 32 bits of a quotient, 4 each")
 """Divides an index by the rows of a part, to know who has its row. The machine has no division of integers: a loop
 shifts, compares, subtracts and sets a bit for each of the quotient's 32."""
+
+
+SOFTPLUS_CYCLES = 92.0
+"""Of a vector of two floats: ``log(1 + exp(x))`` in a form that does not overflow. No source has it; fitted, see
+torchipu/score/constants.py. Its halves are an estimate."""
+
+CIRCLE_CYCLES = 2775.0
+"""Of the sine or cosine of a float, which software computes in wider numbers; what it takes depends on the angle.
+
+The estimator has 2,300 (``ipu_hardware.md`` 2.3). Fitted; see torchipu/score/constants.py."""
+
+
+def _softplus_cycles(target: Target, work: Work) -> int:
+    return vector_codelet("", 10, SOFTPLUS_CYCLES).cycles(target, work)
+
+
+def _circle_cycles(target: Target, work: Work) -> int:
+    return element_codelet("", 25, CIRCLE_CYCLES).cycles(target, work)
+
+
+SOFTPLUS = Codelet("popops::Softplus", _softplus_cycles, 258, "fitted to rows of SchNet's blocks on a Bow")
+CIRCLE_FUNCTIONS = {
+    name: Codelet(f"popops::UnaryOp1D<{name}>", _circle_cycles, 400, "fitted to rows of SchNet's blocks on a Bow")
+    for name in ("sin", "cos")
+}

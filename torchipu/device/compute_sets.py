@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import zip_longest
-from typing import cast
 
 from torchipu.device.codelets import COPY, FILL, STRIDED_COPY, Work, busiest_elements
 from torchipu.device.tilings.moves import moved as moved_elements
 from torchipu.device.tilings.nothing import nothing_left
 from torchipu.device.tilings.pointwise import is_pointwise, pointwise
-from torchipu.device.tilings.reduction import Level, Order, Reduction, reducing, rows_of_pieces
-from torchipu.device.tilings.stage import Stage, staged
+from torchipu.device.tilings.reduction import Level, Order, Reduction, reducing
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -47,53 +44,6 @@ def elementwise_set(
     )
 
 
-def reduction_sets(
-    target: Target, codelet: Codelet, inputs: int, outputs: int, dtype: DType, partial_dtype: DType = DType.FLOAT, *,
-    reduction: Callable[[Op], Reduction | None] | None = None,
-) -> tuple[Vertices, ...]:
-    """Return the compute sets that reduce ``inputs`` values to ``outputs``: on the tiles that hold them, then across.
-
-    Enough outputs for all tiles: one set, each tile reduces its own after an exchange. Otherwise each tile reduces
-    what it holds, and a second set joins the partials; with very many partials the join itself has two levels.
-
-    Args:
-        target: The machine.
-        codelet: Made by :func:`reduction_codelet`.
-        inputs: Values in all.
-        outputs: Results in all.
-        dtype: Element type of the values.
-        partial_dtype: Element type of the partials.
-        reduction: What is computed, for the tile machine.
-    """
-    outputs, inputs = max(1, outputs), max(1, inputs)
-    partials = ceil_div(inputs, outputs)
-    if outputs >= target.num_tiles:
-        mine = busiest_elements(target, outputs)
-        gathered = mine * partials * dtype.device_bytes
-        whole = _reduction_set(target, codelet, outputs, partials, dtype, gathered)
-        return tiled_levels([whole], (((outputs, False),),), (partials,), reduction)
-    held = busiest_elements(target, inputs, target.vector_width(dtype.device_bytes), dtype.device_bytes)
-    tiles_per_output = max(1, min(ceil_div(partials, held), target.num_tiles // outputs))
-    if tiles_per_output == 1:
-        whole = _reduction_set(target, codelet, outputs, partials, dtype, 0)
-        return tiled_levels([whole], (((outputs, False),),), (partials,), reduction)
-    each = ceil_div(partials, tiles_per_output)
-    tiles_per_output = ceil_div(partials, each)  # those that have any
-    first = _reduction_set(target, codelet, outputs * tiles_per_output, each, dtype, 0)
-    sets, fans, remaining = [first], [each], tiles_per_output
-    orders = [rows_of_pieces(outputs, remaining)]
-    while remaining > 1:  # near-equal roots: below 48 partials one level is the cheapest
-        fan_in = remaining if remaining <= 48 else ceil_div(remaining, max(2, int(remaining**0.5)))
-        remaining = ceil_div(remaining, fan_in)
-        sets.append(_reduction_set(
-            target, codelet, outputs * remaining, fan_in, partial_dtype, fan_in * partial_dtype.device_bytes,
-            fragments=fan_in,
-        ))
-        fans.append(fan_in)
-        orders.append(rows_of_pieces(outputs, remaining))
-    return tiled_levels(sets, orders, fans, reduction)
-
-
 def tiled_levels(
     sets: Sequence[Vertices], orders: Sequence[Order], fans: Sequence[int],
     reduction: Callable[[Op], Reduction | None] | None, stretch: int | None = None,
@@ -111,20 +61,6 @@ def tiled_levels(
         return tuple(sets)
     shared = tuple(orders), tuple(fans), stretch
     return tuple(replace(one, tiling=reducing(reduction, Level(number, *shared))) for number, one in enumerate(sets))
-
-
-def _reduction_set(
-    target: Target, codelet: Codelet, results: int, partials: int, dtype: DType, gathered_bytes: int,
-    fragments: int = 1,
-) -> Vertices:
-    fixed = {
-        "partials": partials, "vector_width": target.vector_width(dtype.device_bytes),
-        "element_bytes": dtype.device_bytes,
-    }
-    return Vertices(
-        codelet, results, lambda count: {"elements": count, **fixed}, gathered_bytes=gathered_bytes,
-        fragments=fragments, temporary_bytes=gathered_bytes,
-    )
 
 
 def copy_set(
@@ -150,29 +86,6 @@ def copy_set(
         lambda count: {**fixed, "bytes": count * dtype.device_bytes, "elements": count},
         grain=target.vector_width(dtype.device_bytes), gathered_bytes=mine * dtype.device_bytes if moved else 0,
         fragments=fragments, temporary_bytes=mine * dtype.device_bytes if scattered else 0,
-    )
-
-
-def gather_set(
-    target: Target, codelet: Codelet, rows: int, row_elements: int, dtype: DType,
-) -> Vertices:
-    """Return a compute set that reads or updates rows of a table by index, of which each tile has whole columns.
-
-    Args:
-        target: The machine.
-        codelet: :data:`MULTI_SLICE` or :data:`MULTI_UPDATE_ADD`.
-        rows: Rows looked up.
-        row_elements: Elements of a row.
-        dtype: Their type.
-    """
-    mine = busiest_elements(target, rows * row_elements, max(1, row_elements), dtype.device_bytes)
-    mine_rows = max(1, mine // max(1, row_elements))
-    fixed = {"element_bytes": dtype.device_bytes, "vector_width": target.vector_width(dtype.device_bytes)}
-    return Vertices(
-        codelet, rows * row_elements,
-        lambda count: {"elements": count, "rows": max(1, count // max(1, row_elements)), **fixed},
-        grain=max(1, row_elements), gathered_bytes=mine * dtype.device_bytes + 4 * mine_rows,
-        fragments=mine_rows + 1, temporary_bytes=mine * dtype.device_bytes + 4 * mine_rows,
     )
 
 
@@ -281,40 +194,3 @@ def fill_vertices(tiling: Tiling | None) -> Lowering:
         return (replace(elementwise_set(target, FILL, result.num_elements, result.dtype), tiling=tiling),)
 
     return lower
-
-
-def chain_sets(
-    target: Target, codelets: tuple[tuple[Codelet, str], ...], elements: int, rows: int, dtype: DType,
-    computed: Sequence[Callable[[Op], Reduction | Stage | None]] = (),
-) -> tuple[Vertices, ...]:
-    """Return a chain of compute sets over ``rows`` rows: maps over all elements, reductions to one value a row.
-
-    A map that follows a reduction fetches the row values first.
-
-    Args:
-        target: The machine.
-        codelets: ``(codelet, "map" | "reduce" | "rows")`` in order; ``rows`` maps over one value a row.
-        elements: Elements in all.
-        rows: Rows among them.
-        dtype: Element type.
-        computed: What each codelet computes: a `Reduction`, or a `Stage` of elements or rows; none leaves the op
-            without vertices.
-    """
-    width = target.vector_width(dtype.device_bytes)
-    mine = busiest_elements(target, elements, width, dtype.device_bytes)
-    rows_here = ceil_div(mine * rows, max(1, elements)) + 1
-    sets: list[Vertices] = []
-    previous = "map"
-    for (codelet, form), step in zip_longest(codelets, computed):
-        tiling = staged(cast("Callable[[Op], Stage | None]", step)) if step else None
-        if form == "reduce":
-            reduction = cast("Callable[[Op], Reduction | None] | None", step)
-            sets += reduction_sets(target, codelet, elements, rows, dtype, reduction=reduction)
-        elif form == "rows":
-            sets.append(replace(elementwise_set(target, codelet, rows, DType.FLOAT), tiling=tiling))
-        else:
-            fetched = rows_here if previous != "map" else 0
-            made = elementwise_set(target, codelet, elements, dtype, gathered_elements=fetched)
-            sets.append(replace(made, tiling=tiling))
-        previous = form
-    return tuple(sets)

@@ -16,6 +16,7 @@ which is why plans in two stages are taken that turn out to be the slower ones (
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from math import isqrt
@@ -31,10 +32,14 @@ from torchipu.target import Target
 
 INDEX_BYTES = 4  # indices are words on the device
 PARTIAL_BYTES = 4  # sums of updates are floats
+WORD_BYTES = 4  # lines that stay together where memory is short: what an exchange moves
 MOST_AT_ONCE = 77  # partial sums; 2 sqrt(1472), poplibs, ipu_hardware.md 3.4
 GRAIN_BYTES = 8  # of a look-up, lines that stay together: what a load or a store moves
 SUMMED_GRAIN = 8  # of an update, elements that stay together: reductions are shared out so, ipu_hardware.md 3.4
 REARRANGED = 1.25  # exchange of a table that lies otherwise, against its payload; poplibs planner, ipu_hardware.md 3.1
+
+Costs = tuple["Numbers | NDArray[np.float64]", Numbers]
+"""Cycles and temporary bytes of each split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class Access:
         element_bytes: Of the table.
         is_shared: Whether all lines share one index; else each line has its own.
         adds: Whether an update adds, so that its sums may be made in parts.
+        is_one_point: Whether all indices may name one row, so that one part of the rows has them all; else each part
+            has as many of them. PopLibs' ``indicesDistribution``.
     """
 
     lines: int
@@ -56,6 +63,7 @@ class Access:
     element_bytes: int
     is_shared: bool = True
     adds: bool = False
+    is_one_point: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +126,11 @@ class SlicePlan:
         """Elements that an index selects on a tile, all in one piece."""
         return self.lines if self.access.is_shared else 1
 
+    @property
+    def sharers(self) -> int:
+        """Parts of the rows that the indices name alike."""
+        return 1 if self.access.is_one_point else self.row_parts
+
     def indices(self, lookups: int) -> int:
         """Return how many numbers a vertex reads for so many lookups."""
         return lookups if self.access.is_shared else lookups * self.lines
@@ -132,20 +145,8 @@ def plan_look(target: Target, access: Access, available: float) -> SlicePlan:
         access: What is looked up.
         available: Part of a tile's memory for temporary values.
     """
-    splits = _Splits(target, access, access.lookups, max(1, GRAIN_BYTES // access.element_bytes))
-    here = _ratio(splits.indices, splits.row_parts)
-    later = splits.row_parts > 1
-    chosen = _ratio(splits.lookups, splits.row_parts) * splits.each
-    candidates = chosen * splits.row_parts * splits.width
-    cycles = (
-        REGULAR_FACTOR * splits.words(splits.indices, INDEX_BYTES) + REARRANGED * splits.words(splits.table)
-        + multi_slice_cycles(target, here, splits.indices - here, splits.width, access.element_bytes)
-        + later * REGULAR_FACTOR * splits.words(candidates)
-        + later * multi_slice_cycles(target, chosen, np.zeros_like(chosen), splits.width, access.element_bytes)
-    )
-    found = splits.indices * splits.width
-    temporary = access.element_bytes * (splits.copied * splits.table + later * (found + candidates))
-    return splits.best(cycles, temporary + INDEX_BYTES * splits.indices, available)
+    grain = max(1, GRAIN_BYTES // access.element_bytes)
+    return _best(target, access, available, access.lookups, grain, _look_costs)
 
 
 @cache
@@ -157,9 +158,32 @@ def plan_update(target: Target, access: Access, available: float) -> SlicePlan:
         access: What is updated.
         available: Part of a tile's memory for temporary values.
     """
-    splits = _Splits(target, access, access.lookups if access.adds else 1, SUMMED_GRAIN)
-    here = _ratio(splits.indices, splits.row_parts)
-    moved = splits.words(splits.indices, INDEX_BYTES) + splits.words(splits.indices * splits.width)
+    most_parts = access.lookups if access.adds else 1
+    return _best(target, access, available, most_parts, SUMMED_GRAIN, _update_costs)
+
+
+def _look_costs(splits: _Splits) -> Costs:
+    """Return cycles and temporary bytes of look-ups."""
+    target, element_bytes = splits.target, splits.access.element_bytes
+    later = splits.row_parts > 1
+    chosen = _ratio(splits.lookups, splits.row_parts) * splits.each
+    candidates = chosen * splits.row_parts * splits.width
+    cycles = (
+        REGULAR_FACTOR * splits.words(splits.indices, INDEX_BYTES) + REARRANGED * splits.words(splits.table)
+        + multi_slice_cycles(target, splits.here, splits.indices - splits.here, splits.width, element_bytes)
+        + later * REGULAR_FACTOR * splits.words(candidates)
+        + later * multi_slice_cycles(target, chosen, np.zeros_like(chosen), splits.width, element_bytes)
+    )
+    found = splits.indices * splits.width
+    temporary = element_bytes * (splits.copied * splits.table + later * (found + candidates))
+    return cycles, temporary + INDEX_BYTES * splits.indices
+
+
+def _update_costs(splits: _Splits) -> Costs:
+    """Return cycles and temporary bytes of updates."""
+    target, element_bytes = splits.target, splits.access.element_bytes
+    rows = splits.indices * splits.width
+    moved = splits.words(splits.indices, INDEX_BYTES) + splits.words(rows)
     # Zeros are filled in a vector a worker and cycle; workers share partial sums out, two cycles a vector of each.
     zeroed = splits.words(splits.table, PARTIAL_BYTES) / 2
     added = (2 + 8 / splits.lookup_parts) * splits.words(splits.table, PARTIAL_BYTES) / 4
@@ -167,11 +191,42 @@ def plan_update(target: Target, access: Access, available: float) -> SlicePlan:
     launched = target.num_workers * (25 + 20)
     cycles = (
         REGULAR_FACTOR * (moved + splits.copied * splits.words(splits.table, PARTIAL_BYTES))
-        + multi_update_cycles(target, here, splits.indices - here, splits.width, access.element_bytes)
+        + multi_update_cycles(
+            target, splits.here, splits.indices - splits.here, splits.width, element_bytes,
+            is_one_point=splits.access.is_one_point,
+        )
         + splits.copied * (launched + zeroed + added)
     )
-    temporary = INDEX_BYTES * splits.indices + PARTIAL_BYTES * splits.copied * splits.table
-    return splits.best(cycles, temporary, available)
+    return cycles, INDEX_BYTES * splits.indices + element_bytes * rows + PARTIAL_BYTES * splits.copied * splits.table
+
+
+def _best(
+    target: Target, access: Access, available: float, most_parts: int, grain: int,
+    costs_of: Callable[[_Splits], Costs],
+) -> SlicePlan:
+    """Return the cheapest plan whose temporary values fit; where none does, the one that needs the least memory.
+
+    A tile holds its part of the table besides, which has to fit its memory. The least memory is found among parts of
+    lines down to a word, as PopLibs' planner finds it.
+
+    Args:
+        target: The machine.
+        access: What is planned.
+        available: Part of a tile's memory for temporary values.
+        most_parts: Of the indices.
+        grain: Lines that stay together where memory is not short.
+        costs_of: Gives cycles and temporary bytes of all splits.
+    """
+    splits = _Splits(target, access, most_parts, grain)
+    cycles, temporary = costs_of(splits)
+    held = access.element_bytes * splits.table
+    fits = (temporary <= available * target.tile_memory_bytes) & (held + temporary <= target.tile_memory_bytes)
+    if fits.any():
+        return splits.plan(int(np.argmin(np.where(fits, cycles, np.inf))))
+    splits = _Splits(target, access, most_parts, max(1, WORD_BYTES // access.element_bytes))
+    cycles, temporary = costs_of(splits)
+    needed = temporary + access.element_bytes * splits.table
+    return splits.plan(int(np.argmin(np.where(needed == needed.min(), cycles, np.inf))))
 
 
 class _Splits:
@@ -200,16 +255,15 @@ class _Splits:
         self.width: Numbers = self.lines if access.is_shared else np.ones_like(self.lines)
         self.each: Numbers = np.ones_like(self.lines) if access.is_shared else self.lines
         self.indices = self.lookups * self.each
+        self.here = self.indices if access.is_one_point else _ratio(self.indices, self.row_parts)
 
     def words(self, elements: Numbers, element_bytes: int | None = None) -> Numbers:
         """Return the cycles in which a tile receives elements."""
         num_bytes = elements * (element_bytes or self.access.element_bytes)
         return _ratio(num_bytes, self.target.exchange_bytes_per_cycle)
 
-    def best(self, cycles: Numbers | NDArray[np.float64], temporary: Numbers, available: float) -> SlicePlan:
-        """Return the cheapest plan of those that fit; where none does, of those that need the least memory."""
-        budget = max(available * self.target.tile_memory_bytes, temporary.min())
-        place = int(np.argmin(np.where(temporary <= budget, cycles, np.inf)))
+    def plan(self, place: int) -> SlicePlan:
+        """Return one of them."""
         return SlicePlan(self.access, int(self.lines[place]), int(self.rows[place]), int(self.lookups[place]))
 
 

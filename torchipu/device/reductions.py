@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, zip_longest
 from math import isqrt, prod
+from typing import cast
 
 from torchipu.device.codelets import CAST, MIN_BYTES_PER_TILE, busiest_elements
 from torchipu.device.compute_sets import elementwise_set, tiled_levels
 from torchipu.device.tilings.nothing import nothing_left
 from torchipu.device.tilings.reduction import Order, Reduction
+from torchipu.device.tilings.stage import Stage, staged
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
@@ -147,12 +149,66 @@ def reduced_along(
         groups = _groups(target, sources, rows)
         fan = ceil_div(sources, groups)
         sources = ceil_div(sources, fan)
-        fetched = _fetched_set(target, codelet, sources * rows, fan, held)
+        fetched = fetched_set(target, codelet, sources * rows, fan, held)
         sets.append(replace(fetched, temporary_bytes=fetched.gathered_bytes + held_bytes))
         orders.append(((sources, True), (rows, False)) if sources > 1 else ((rows, False),))
         fans.append(fan)
         held, held_bytes = partial_dtype, 0
     return tiled_levels(sets, orders, fans, reduction, box.stretch if sets[0].gathered_bytes == 0 else None)
+
+
+def reduced_whole(
+    target: Target, codelet: Codelet, elements: int, dtype: DType,
+    reduction: Callable[[Op], Reduction | None] | None = None,
+) -> tuple[Vertices, ...]:
+    """Return the compute sets that reduce all elements of a value to one, in floats.
+
+    Args:
+        target: The machine.
+        codelet: Made by `reduction_codelet`.
+        elements: Of the value.
+        dtype: Their type.
+        reduction: What is computed, for the tile machine.
+    """
+    return reduced_along(target, codelet, (elements,), (0,), dtype, DType.FLOAT, reduction)
+
+
+def chain_sets(
+    target: Target, codelets: tuple[tuple[Codelet, str], ...], shape: Sequence[int], dims: Collection[int],
+    dtype: DType, computed: Sequence[Callable[[Op], Reduction | Stage | None]] = (),
+) -> tuple[Vertices, ...]:
+    """Return a chain of compute sets over rows: maps over all elements, reductions to one value a row.
+
+    A map that follows a reduction fetches the row values first.
+
+    Args:
+        target: The machine.
+        codelets: ``(codelet, "map" | "reduce" | "rows")`` in order; ``rows`` maps over one value a row.
+        shape: Of the elements.
+        dims: Dimensions that a row goes along.
+        dtype: Element type.
+        computed: What each codelet computes: a `Reduction`, or a `Stage` of elements or rows; none leaves the op
+            without vertices.
+    """
+    elements, rows = prod(shape), prod(size for dim, size in enumerate(shape) if dim not in dims)
+    width = target.vector_width(dtype.device_bytes)
+    mine = busiest_elements(target, elements, width, dtype.device_bytes)
+    rows_here = ceil_div(mine * rows, max(1, elements)) + 1
+    sets: list[Vertices] = []
+    previous = "map"
+    for (codelet, form), step in zip_longest(codelets, computed):
+        tiling = staged(cast("Callable[[Op], Stage | None]", step)) if step else None
+        if form == "reduce":
+            reduction = cast("Callable[[Op], Reduction | None] | None", step)
+            sets += reduced_along(target, codelet, shape, dims, dtype, DType.FLOAT, reduction)
+        elif form == "rows":
+            sets.append(replace(elementwise_set(target, codelet, rows, DType.FLOAT), tiling=tiling))
+        else:
+            fetched = rows_here if previous != "map" else 0
+            made = elementwise_set(target, codelet, elements, dtype, gathered_elements=fetched)
+            sets.append(replace(made, tiling=tiling))
+        previous = form
+    return tuple(sets)
 
 
 def _groups(target: Target, sources: int, rows: int) -> int:
@@ -174,8 +230,16 @@ def _box_set(target: Target, codelet: Codelet, box: Box, dtype: DType) -> Vertic
     )
 
 
-def _fetched_set(target: Target, codelet: Codelet, elements: int, fan: int, dtype: DType) -> Vertices:
-    """Return the set of vertices that fetch what they reduce: of each source, results beside each other."""
+def fetched_set(target: Target, codelet: Codelet, elements: int, fan: int, dtype: DType) -> Vertices:
+    """Return the set of vertices that fetch what they reduce: of each source, results beside each other.
+
+    Args:
+        target: The machine.
+        codelet: Made by `reduction_codelet`.
+        elements: Results.
+        fan: Sources of each.
+        dtype: Of what is fetched.
+    """
     fixed = {
         "partials": fan, "vector_width": target.vector_width(dtype.device_bytes), "element_bytes": dtype.device_bytes,
     }

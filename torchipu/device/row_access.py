@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torchipu.device.codelets import (
@@ -54,10 +54,10 @@ def lower_take(look_of: Callable[[Op], Look]) -> Lowering:
         lines = len(look.result.starts)
         access = Access(
             lines, len(look.table.steps), len(look.result.steps), result.dtype.device_bytes,
-            is_shared=look.index[0].lines.is_shared,
+            is_shared=look.index[0].lines.is_shared, is_one_point=is_one_point(op),
         )
         plan = plan_look(target, access, available_memory(op))
-        sets = [replace(_slice_set(plan), tiling=looked_up(look_of, plan))]
+        sets = [replace(slice_set(plan), tiling=looked_up(look_of, plan))]
         if plan.row_parts > 1:
             sets += [
                 replace(_part_set(target, look.index[0].tensor), tiling=nothing_left),
@@ -71,6 +71,8 @@ def lower_take(look_of: Callable[[Op], Look]) -> Lowering:
 def lower_update(update_of: Callable[[Op], Update]) -> Lowering:
     """Return the lowering of a write by index: the old value is copied, or zeros are filled in, then rows are written.
 
+    A state lies as the plan has it, and its rows are written where they are.
+
     Args:
         update_of: Tells which lines are updated.
     """
@@ -80,7 +82,8 @@ def lower_update(update_of: Callable[[Op], Update]) -> Lowering:
         if result.num_elements == 0:
             return ()
         update = update_of(op)
-        if op.operand("self") is None or not update.has_old:
+        old = op.operand("self") if update.has_old else None
+        if old is None:
             first = elementwise_set(target, FILL, result.num_elements, result.dtype)
         else:
             first = copy_set(target, result.num_elements, result.dtype, moved=False)
@@ -91,24 +94,38 @@ def lower_update(update_of: Callable[[Op], Update]) -> Lowering:
         access = Access(
             lines, len(update.result.steps), named, result.dtype.device_bytes,
             is_shared=update.index[0].lines.is_shared, adds=update.adds is not None and result.dtype.is_floating,
+            is_one_point=is_one_point(op),
         )
         plan = plan_update(target, access, available_memory(op))
-        second = replace(_update_set(plan), tiling=updated(update_of, plan))
-        sets = [first, second]
+        in_place = _is_in_place(update, old, result)
+        sets = [replace(update_set(plan, in_place=in_place), tiling=updated(update_of, plan, in_place=in_place))]
         if plan.lookup_parts > 1:
             zeros = replace(_zeros_set(target, plan), tiling=nothing_left)
-            sets = [first, zeros, second, *(
-                replace(one, tiling=added(update_of, plan, level)) for level, one in _sum_sets(plan)
+            sets = [zeros, *sets, *(
+                replace(one, tiling=added(update_of, plan, level, in_place=in_place)) for level, one in _sum_sets(plan)
             )]
+        if in_place:
+            return tuple(sets)
         last = _arranged_set(target, plan, result, ARRANGED_ROWS)
-        return *sets, replace(last, tiling=finished(update_of, plan))
+        return first, *sets, replace(last, tiling=finished(update_of, plan))
 
     return lower
+
+
+def _is_in_place(update: Update, old: Tensor | None, result: Tensor) -> bool:
+    """Return whether a result is a state with rows written: no element is left out, and the state lies as planned."""
+    is_whole = len(update.result.starts) * len(update.result.steps) == result.num_elements
+    return old is not None and old.role.is_state and old.dtype is result.dtype and is_whole
 
 
 def available_memory(op: Op) -> float:
     """Return the part of a tile's memory that temporary values of an op may use."""
     return float(str(op.attrs.get("available_memory", AVAILABLE_MEMORY)))
+
+
+def is_one_point(op: Op) -> bool:
+    """Return whether all indices of an op may name one row."""
+    return op.attrs.get("indices_distribution") == "one_point"
 
 
 # --------------------------------------------------------------------------- sets of a plan
@@ -128,7 +145,7 @@ def _planned(
     here = ceil_div(indices, parts)
     work = {
         "rows": here, "elsewhere": indices - here, "elements": here * plan.width,
-        "element_bytes": plan.access.element_bytes,
+        "element_bytes": plan.access.element_bytes, "is_one_point": int(plan.access.is_one_point),
     }
     return Vertices(
         codelet, plan.vertices, lambda count: work, gathered_bytes=gathered_bytes, fragments=fragments,
@@ -136,12 +153,33 @@ def _planned(
     )
 
 
-def _slice_set(plan: SlicePlan) -> Vertices:
+def by_columns(target: Target, shape: Sequence[int], lookups: int, dtype: DType) -> SlicePlan:
+    """Return a plan whose vertices have columns of a table, or as few as there are tiles, and go through all indices.
+
+    Args:
+        target: The machine.
+        shape: Of the table: rows, and elements of a row.
+        lookups: Indices.
+        dtype: Of the table.
+    """
+    rows, width = shape
+    lines = ceil_div(width, min(width, target.num_tiles))
+    return SlicePlan(Access(width, rows, lookups, dtype.device_bytes), lines, rows, lookups)
+
+
+def by_rows(target: Target, shape: Sequence[int], lookups: int, dtype: DType) -> SlicePlan:
+    """Return a plan whose vertices have whole rows of a table, and go through all indices; see `by_columns`."""
+    rows, width = shape
+    each = ceil_div(rows, min(rows, target.num_tiles))
+    return SlicePlan(Access(width, rows, lookups, dtype.device_bytes), width, each, lookups)
+
+
+def slice_set(plan: SlicePlan) -> Vertices:
     """Return the set that looks rows up in parts of a table; copies of it come from where each lies once."""
     indices = plan.indices(plan.lookups)
     table = plan.lines * plan.rows * plan.access.element_bytes if plan.lookup_parts > 1 else 0
     pieces = min(plan.lookup_parts, ceil_div(table, LEAST_STORED_BYTES))
-    return _planned(plan, MULTI_SLICE, indices, plan.row_parts, table + indices * INDEX_BYTES, 1 + pieces)
+    return _planned(plan, MULTI_SLICE, indices, plan.sharers, table + indices * INDEX_BYTES, 1 + pieces)
 
 
 def _part_set(target: Target, index: Tensor) -> Vertices:
@@ -170,13 +208,13 @@ def _arranged_set(target: Target, plan: SlicePlan | None, result: Tensor, codele
     )
 
 
-def _update_set(plan: SlicePlan) -> Vertices:
-    """Return the set that adds rows to those of parts of a table."""
+def update_set(plan: SlicePlan, *, in_place: bool) -> Vertices:
+    """Return the set that adds rows to those of parts of a table, which come from elsewhere unless it is in place."""
     indices = plan.indices(plan.lookups)
     received = indices * (plan.width * plan.access.element_bytes + INDEX_BYTES)
-    if plan.lookup_parts == 1:
+    if plan.lookup_parts == 1 and not in_place:
         received += plan.lines * plan.rows * plan.access.element_bytes
-    return _planned(plan, MULTI_UPDATE_ADD, indices, plan.row_parts, received, 1 + plan.lookups)
+    return _planned(plan, MULTI_UPDATE_ADD, indices, plan.sharers, received, 1 + plan.lookups)
 
 
 def _zeros_set(target: Target, plan: SlicePlan) -> Vertices:

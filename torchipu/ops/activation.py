@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from torchipu.device.codelets import vector_codelet
+from torchipu.device.codelets import SOFTPLUS, vector_codelet
 from torchipu.device.compute_sets import linear_vertices
 from torchipu.device.tilings.gates import gated, gated_gradient
 from torchipu.ir.graph import Op
@@ -170,15 +170,15 @@ def _register_activations() -> None:
         "popnn::NonLinearityGrad1D<gelu_erf>", 15, 30, supervisor=9, worker_half=25, worker_single=25,
         source="estimate",  # as its forward
     )
-    softplus = vector_codelet("popops::Softplus", 10, 22, source="estimate")
+    softplus_gradient = estimated_map("SoftplusGrad", 10, 22)
     elu = estimated_map("Elu", 10, 12)
     register_maps("relu", relu, ACTIVATION)
     register_maps("leaky_relu", parametrised("leaky_relu", "negative_slope"), estimated_map("LeakyRelu", 4, 4))
     register_maps("elu", parametrised("elu", "alpha", "scale", "input_scale"), elu)
     register_maps("gelu", gelu, gelu_erf)
     register_maps("silu", unary("silu"), swish)
-    register_maps("mish", unary("mish"), softplus)
-    register_maps("softplus", parametrised("softplus", "beta", "threshold"), softplus)
+    register_maps("mish", unary("mish"), SOFTPLUS)
+    register_maps("softplus", parametrised("softplus", "beta", "threshold"), SOFTPLUS)
     register_maps("hardsigmoid", unary("hardsigmoid"), estimated_map("HardSigmoid", 5, 5))
     register_maps("hardswish", unary("hardswish"), estimated_map("HardSwish", 6, 6))
     register_maps(
@@ -188,7 +188,7 @@ def _register_activations() -> None:
     register_maps("celu", celu, elu)
     register_maps("hardshrink", parametrised("hardshrink", "lambd"), estimated_map("HardShrink", 12, 11))
     register_maps("softshrink", parametrised("softshrink", "lambd"), estimated_map("SoftShrink", 14, 13))
-    register_maps("log_sigmoid_forward", log_sigmoid, softplus)
+    register_maps("log_sigmoid_forward", log_sigmoid, SOFTPLUS)
     register_maps("logit", logit, estimated_map("Logit", 27, 24))
     gate = linear_vertices(estimated_map("Glu", 9, 15), tiling=gated)
     register(OpSpec("aten.glu.default", "glu", gate, instruction=glu))
@@ -222,7 +222,9 @@ def _register_activations() -> None:
     )
     register_maps("hardsigmoid_backward", parametrised("hardsigmoid_grad", operands=gradient), ACTIVATION_GRADIENT)
     register_maps("hardswish_backward", parametrised("hardswish_grad", operands=gradient), ACTIVATION_GRADIENT)
-    register_maps("softplus_backward", parametrised("softplus_grad", "beta", "threshold", operands=gradient), softplus)
+    register_maps(
+        "softplus_backward", parametrised("softplus_grad", "beta", "threshold", operands=gradient), softplus_gradient
+    )
     register_maps(
         "leaky_relu_backward", parametrised("leaky_relu_grad", "negative_slope", operands=gradient), ACTIVATION_GRADIENT
     )

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from torchipu._kernels.table.attention import ATTENTION, ATTENTION_BACKWARD, AttentionInts, AttentionScalars
 from torchipu._kernels.table.reduce import Folding
 from torchipu.device.codelets import busiest_elements
-from torchipu.device.compute_sets import chain_sets, fits_tile, in_first
+from torchipu.device.compute_sets import fits_tile, in_first
 from torchipu.device.product_sets import BACKWARD, LAYER_PASS, UPDATE, layer_vertices
+from torchipu.device.reductions import chain_sets
 from torchipu.device.tilings import attention as tilings
 from torchipu.device.tilings.nothing import nothing_left
 from torchipu.device.tilings.products import Describe
@@ -52,7 +53,7 @@ def _softmax_sets(op: Op, target: Target, chain: Chain, tiling: Tiling | None) -
     dtype, scores = op.inputs[0].dtype, heads * queries * keys
     mine = busiest_elements(target, scores, target.vector_width(dtype.device_bytes), dtype.device_bytes)
     temporary_bytes = (2 if chain is FORWARD else 3) * mine * dtype.device_bytes
-    sets = chain_sets(target, chain, scores, heads * queries, dtype)
+    sets = chain_sets(target, chain, (heads * queries, keys), (1,), dtype)
     acting = next(number for number, one in enumerate(sets) if one.elements == scores)
     return tuple(
         replace(one, temporary_bytes=temporary_bytes, tiling=tiling) if number == acting

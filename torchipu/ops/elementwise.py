@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchipu.device.codelets import CAST, element_codelet, vector_codelet
+from torchipu.device.codelets import CAST, CIRCLE_FUNCTIONS, element_codelet, vector_codelet
 from torchipu.device.compute_sets import linear_vertices
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
@@ -416,8 +416,8 @@ def _register_unary() -> None:
     register_maps("reciprocal", unary("recip"), vector_map("UnaryOp1D<inverse>", 15, 6))
     register_maps("square", square, CHEAP)
     register_maps("erf special_erf", unary("erf"), element_codelet("popops::UnaryOp1D<erf>", 13, 41))
-    for name in ("sin", "cos"):
-        register_maps(name, unary(name), element_codelet(f"popops::UnaryOp1D<{name}>", 25, 2300))
+    for name, codelet in CIRCLE_FUNCTIONS.items():
+        register_maps(name, unary(name), codelet)
     register_maps("neg", unary("neg", "l_neg"), CHEAP)
     register_maps("abs", unary("abs", "l_abs"), CHEAP)
     register_maps("sign sgn", unary("sign", "l_sign"), COMPARE)

@@ -18,9 +18,10 @@ from torchipu._kernels.table.embedding import (
     SumRowsInts,
     SumRowsScalars,
 )
-from torchipu.device.codelets import FILL, MULTI_SLICE, MULTI_UPDATE_ADD
-from torchipu.device.compute_sets import copy_set, elementwise_set, gather_set
-from torchipu.device.row_access import lower_take, lower_update
+from torchipu.device.codelets import FILL, reduction_codelet
+from torchipu.device.compute_sets import copy_set, elementwise_set
+from torchipu.device.reductions import fetched_set
+from torchipu.device.row_access import by_columns, by_rows, lower_take, lower_update, slice_set, update_set
 from torchipu.device.tilings import bags, indexed
 from torchipu.device.tilings.nothing import nothing_left
 from torchipu.host.emit.copy import emit_copy, emit_fill
@@ -185,39 +186,42 @@ def _emit_bag_weights_grad(op: Op, plan: HostPlanner) -> None:
 
 
 # --------------------------------------------------------------------------- device side
+_SUM = reduction_codelet("popops::Reduce<add,float>")
+
+
 def _num_indices(op: Op) -> int:
     return op.needed("indices").num_elements
 
 
 def _lower_bag(op: Op, target: Target) -> tuple[Vertices, ...]:
-    """Lower a bag: rows are taken and added where the bags are."""
-    out, rows = op.outputs[0], _num_indices(op)
-    if out.num_elements == 0 or rows == 0:
+    """Lower a bag: rows are taken, and added in those of the bags."""
+    out, table, named = op.outputs[0], op.needed("weight"), _num_indices(op)
+    if out.num_elements == 0 or named == 0:
         return ()
-    look = gather_set(target, MULTI_SLICE, rows, out.shape[-1], out.dtype)
-    add = gather_set(target, MULTI_UPDATE_ADD, rows, out.shape[-1], out.dtype)
+    look = slice_set(by_columns(target, table.shape, named, table.dtype))
+    add = update_set(by_columns(target, out.shape, named, out.dtype), in_place=True)
     return replace(look, tiling=bags.told), replace(add, tiling=bags.columns)
 
 
 def _lower_bag_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
     """Lower the gradient of a bag: zeros, then rows of the gradient are added to those of the table."""
-    out, rows = op.outputs[0], _num_indices(op)
+    out, named = op.outputs[0], _num_indices(op)
     if out.num_elements == 0:
         return ()
     filled = elementwise_set(target, FILL, out.num_elements, out.dtype)
-    added = gather_set(target, MULTI_UPDATE_ADD, max(1, rows), out.shape[-1], out.dtype)
+    added = update_set(by_columns(target, out.shape, max(1, named), out.dtype), in_place=True)
     return replace(filled, tiling=nothing_left), replace(added, tiling=bags.columns)
 
 
 def _lower_bag_weights_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
-    """Lower the gradient of the weights: rows of the table and of the gradient are taken and multiplied."""
-    table, rows = op.needed("weight"), _num_indices(op)
-    if rows == 0:
+    """Lower the gradient of the weights: rows of the table and of the gradient are taken, multiplied and summed."""
+    table, named = op.needed("weight"), _num_indices(op)
+    if named == 0:
         return ()
-    taken = gather_set(target, MULTI_SLICE, 2 * rows, table.shape[-1], table.dtype)
-    added = gather_set(target, MULTI_UPDATE_ADD, rows, table.shape[-1], table.dtype)
+    plan = by_columns(target, table.shape, 2 * named, table.dtype)
+    sums = fetched_set(target, _SUM, named, plan.line_parts, DType.FLOAT)
     tilings = bags.weights_gradient(target.num_tiles)
-    return replace(taken, tiling=tilings[0]), replace(added, tiling=tilings[1])
+    return replace(slice_set(plan), tiling=tilings[0]), replace(sums, tiling=tilings[1])
 
 
 def _lower_renorm(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -226,7 +230,7 @@ def _lower_renorm(op: Op, target: Target) -> tuple[Vertices, ...]:
     if table.num_elements == 0:
         return ()
     copied = copy_set(target, table.num_elements, table.dtype, moved=False)
-    scaled = gather_set(target, MULTI_UPDATE_ADD, max(1, named), table.shape[-1], table.dtype)
+    scaled = update_set(by_rows(target, table.shape, max(1, named), table.dtype), in_place=True)
     return replace(copied, tiling=nothing_left), replace(scaled, tiling=bags.renormed)
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from torchipu._kernels.table import layerwise as kernels
 from torchipu._kernels.table.update import SPAN
 from torchipu.device.codelets import reduction_codelet, vector_codelet
-from torchipu.device.compute_sets import elementwise_set, no_vertices, reduction_sets
+from torchipu.device.compute_sets import elementwise_set, no_vertices
+from torchipu.device.reductions import reduced_whole
 from torchipu.device.tilings import layerwise as tilings
 from torchipu.host.emit.copy import emit_copy
 from torchipu.ir.graph import Op
@@ -35,8 +36,8 @@ def _lower_lamb(op: Op, target: Target) -> tuple[Vertices, ...]:
     count = state.num_elements
     if not count:
         return ()
-    norms = (*reduction_sets(target, _SQUARES, count, 1, state.dtype, reduction=tilings.weights),
-             *reduction_sets(target, _SQUARES, count, 1, DType.FLOAT, reduction=tilings.directions))
+    norms = (*reduced_whole(target, _SQUARES, count, state.dtype, tilings.weights),
+             *reduced_whole(target, _SQUARES, count, DType.FLOAT, tilings.directions))
     direction = elementwise_set(target, _DIRECTION, count, state.dtype, temporary_bytes=4)
     applied = elementwise_set(target, _APPLY, count, state.dtype)
     return (
@@ -51,7 +52,7 @@ def _lower_lars(op: Op, target: Target) -> tuple[Vertices, ...]:
         return ()
     norms = tuple(
         one for reduction in (tilings.weights, tilings.gradients)
-        for one in reduction_sets(target, _SQUARES, count, 1, state.dtype, reduction=reduction)
+        for one in reduced_whole(target, _SQUARES, count, state.dtype, reduction)
     )
     applied = elementwise_set(target, _MOMENTUM, count, state.dtype)
     return *norms, replace(applied, tiling=tilings.lars_apply)

@@ -20,7 +20,8 @@ from torchipu._kernels.table.loss import (
     Reduction,
 )
 from torchipu.device.codelets import reduction_codelet, vector_codelet
-from torchipu.device.compute_sets import elementwise_set, reduction_sets
+from torchipu.device.compute_sets import elementwise_set
+from torchipu.device.reductions import reduced_whole
 from torchipu.device.tilings import losses
 from torchipu.device.tilings.losses import classes_of
 from torchipu.device.tilings.nothing import nothing_left
@@ -57,7 +58,7 @@ def _lower_nll(op: Op, target: Target) -> tuple[Vertices, ...]:
     if labels.num_elements == 0:
         return ()
     picked = elementwise_set(target, _PICK, labels.num_elements, op.inputs[0].dtype)
-    joined = reduction_sets(target, _REDUCE, labels.num_elements, 1, DType.FLOAT, reduction=losses.joined)
+    joined = reduced_whole(target, _REDUCE, labels.num_elements, DType.FLOAT, losses.joined)
     return (replace(picked, tiling=losses.picked), *joined)
 
 
@@ -85,9 +86,7 @@ def _lower_pairs(steps: _Steps) -> Lowering:
         )
         if op.outputs[0].num_elements == data.num_elements:
             return sets
-        return (*sets, *reduction_sets(
-            target, _REDUCE, data.num_elements, 1, data.dtype, reduction=losses.summed,
-        ))
+        return *sets, *reduced_whole(target, _REDUCE, data.num_elements, data.dtype, losses.summed)
 
     return lower
 

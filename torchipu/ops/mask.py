@@ -15,13 +15,14 @@ from torchipu._kernels.table.indexing import (
     MaskedInts,
     NonzeroInts,
 )
-from torchipu.device.codelets import MULTI_SLICE, reduction_codelet
-from torchipu.device.compute_sets import fits_tile, gather_set, reduction_sets
+from torchipu.device.codelets import MULTI_SLICE, busiest_elements, reduction_codelet
+from torchipu.device.compute_sets import GATHERED_SHARE, fits_tile
 from torchipu.device.tilings.masked import counted, taken
 from torchipu.device.tilings.nothing import nothing_left
 from torchipu.device.tilings.shares import of_everything
 from torchipu.host.emit.copy import emit_copy, emit_fill
-from torchipu.ir.graph import Op
+from torchipu.ir.arithmetic import ceil_div
+from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.chain import broadcast
 from torchipu.optable.codelet import Vertices
@@ -95,13 +96,31 @@ def _lower(op: Op, target: Target, taking: bool) -> tuple[Vertices, ...]:
     result, mask = op.outputs[0], op.operand("mask") or op.needed("self")
     if result.num_elements == 0 or mask.num_elements == 0:
         return ()
-    tiles = min(target.num_tiles, mask.num_elements)
-    count = reduction_sets(target, _COUNT, mask.num_elements, tiles, DType.INT)
-    look = gather_set(target, MULTI_SLICE, result.num_elements, 1, result.dtype)
+    count = _count_set(target, mask.num_elements)
+    look = _look_set(op, target, result)
     if not fits_tile(target, sum(tensor.device_bytes for tensor in op.inputs)):
-        return *count, look
-    before = [replace(one, tiling=counted if taking and one is count[0] else nothing_left) for one in count]
-    return *before, replace(look, tiling=taken(count[0].elements) if taking else of_everything)
+        return count, look
+    before = replace(count, tiling=counted if taking else nothing_left)
+    return before, replace(look, tiling=taken(count.elements) if taking else of_everything)
+
+
+def _count_set(target: Target, elements: int) -> Vertices:
+    """Return the set that counts, of a mask, what each tile holds."""
+    held = busiest_elements(target, elements, 1, 1)
+    work = {"elements": 1, "partials": held, "vector_width": 4, "element_bytes": 1, "is_strided": 0}
+    return Vertices(_COUNT, ceil_div(elements, held), lambda count: work, max_tiles=target.num_tiles)
+
+
+def _look_set(op: Op, target: Target, result: Tensor) -> Vertices:
+    """Return the set that takes elements one by one, of all there are: which of them is known only when it runs."""
+    element_bytes = result.dtype.device_bytes
+    num_bytes = min(sum(tensor.device_bytes for tensor in op.inputs), int(GATHERED_SHARE * target.tile_memory_bytes))
+    return Vertices(
+        MULTI_SLICE, result.num_elements,
+        lambda count: {"rows": count, "elements": count, "element_bytes": element_bytes},
+        grain=target.vector_width(element_bytes), gathered_bytes=num_bytes, fragments=len(op.inputs),
+        temporary_bytes=num_bytes,
+    )
 
 
 _LOWER_SCATTER, _LOWER_COMPACT = partial(_lower, taking=True), partial(_lower, taking=False)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
 from torchipu._kernels.table import norm as kernels
 from torchipu.device.codelets import reduction_codelet, vector_codelet
-from torchipu.device.compute_sets import chain_sets
+from torchipu.device.reductions import chain_sets
 from torchipu.device.tilings import norm as tilings
 from torchipu.host.emit.copy import emit_fill
 from torchipu.ir.arithmetic import ceil_div
@@ -44,13 +44,13 @@ _BACKWARD = (
 
 
 def _lower(
-    chain: tuple[tuple[Codelet, str], ...], rows_of: Callable[[Op, Tensor], int], computed: tilings.Computed,
+    chain: tuple[tuple[Codelet, str], ...], geometry: tilings.Geometry, computed: tilings.Computed,
 ) -> Lowering:
     def lower(op: Op, target: Target) -> tuple[Vertices, ...]:
         data = op.operand("input")
         if data is None or data.num_elements == 0:
             return ()
-        return chain_sets(target, chain, data.num_elements, max(1, rows_of(op, data)), data.dtype, computed)
+        return chain_sets(target, chain, geometry(op).shape, (0, 2), data.dtype, computed)
 
     return lower
 
@@ -60,21 +60,9 @@ def _layer_width(op: Op) -> int:
     return prod(op.integers("normalized_shape"))
 
 
-def _layer_rows(op: Op, data: Tensor) -> int:
-    return data.num_elements // max(1, _layer_width(op))
-
-
-def _group_rows(op: Op, data: Tensor) -> int:
-    return op.integer("N") * op.integer("group")
-
-
-def _batch_rows(op: Op, data: Tensor) -> int:
-    return data.shape[1]
-
-
 def _layers(op: Op) -> tilings.Normed:
     data, width = op.needed("input"), _layer_width(op)
-    return tilings.Normed(data.num_elements, width, _layer_rows(op, data), 1, width)
+    return tilings.Normed(data.num_elements, width, data.num_elements // max(1, width), 1, width)
 
 
 def _groups(op: Op) -> tilings.Normed:
@@ -93,13 +81,13 @@ def _gradients(op: Op) -> list[Tensor | None]:
     return present_outputs(op, 3)
 
 
-def _forward(rows_of: Callable[[Op, Tensor], int], geometry: tilings.Geometry) -> Lowering:
-    return _lower(_FORWARD, rows_of, tilings.forward(geometry))
+def _forward(geometry: tilings.Geometry) -> Lowering:
+    return _lower(_FORWARD, geometry, tilings.forward(geometry))
 
 
-def _backward(rows_of: Callable[[Op, Tensor], int], geometry: tilings.Geometry) -> Lowering:
+def _backward(geometry: tilings.Geometry) -> Lowering:
     """Lower the gradient of a norm whose weights go across its rows."""
-    return _lower(_BACKWARD, rows_of, tilings.backward(geometry, _gradients))
+    return _lower(_BACKWARD, geometry, tilings.backward(geometry, _gradients))
 
 
 # --------------------------------------------------------------------------- host side
@@ -391,22 +379,22 @@ def _applies_to_rows(op: Op) -> bool:
 
 
 register(
-    OpSpec("aten.native_layer_norm.default", "layer_norm", _forward(_layer_rows, _layers), _for_rows(_emit_layer_norm),
+    OpSpec("aten.native_layer_norm.default", "layer_norm", _forward(_layers), _for_rows(_emit_layer_norm),
            dtypes=FLOATING, supports=_has_rows),
-    OpSpec("aten.native_layer_norm_backward.default", "layer_norm_grad", _backward(_layer_rows, _layers),
+    OpSpec("aten.native_layer_norm_backward.default", "layer_norm_grad", _backward(_layers),
            _for_rows(_emit_layer_norm_grad), dtypes=FLOATING, supports=_has_rows),
-    OpSpec("aten.native_group_norm.default", "group_norm", _forward(_group_rows, _groups), _for_rows(_emit_group_norm),
+    OpSpec("aten.native_group_norm.default", "group_norm", _forward(_groups), _for_rows(_emit_group_norm),
            dtypes=FLOATING, supports=_has_rows),
-    OpSpec("aten.native_group_norm_backward.default", "group_norm_grad", _backward(_group_rows, _groups),
+    OpSpec("aten.native_group_norm_backward.default", "group_norm_grad", _backward(_groups),
            _for_rows(_emit_group_norm_grad), dtypes=FLOATING, supports=_has_rows),
-    OpSpec("aten._native_batch_norm_legit_functional.default", "batch_norm", _forward(_batch_rows, _channels),
+    OpSpec("aten._native_batch_norm_legit_functional.default", "batch_norm", _forward(_channels),
            _emit_batch_norm, dtypes=FLOATING, supports=trains, without_states=_without_running_statistics),
-    OpSpec(_NO_STATISTICS, "batch_norm", _forward(_batch_rows, _channels),
+    OpSpec(_NO_STATISTICS, "batch_norm", _forward(_channels),
            _emit_batch_norm, dtypes=FLOATING, supports=trains),
     OpSpec("aten._native_batch_norm_legit_no_training.default", "batch_norm_inference",
-           _lower(_APPLY, _batch_rows, tilings.by_running(_channels)), _for_rows(_emit_batch_norm_inference),
+           _lower(_APPLY, _channels, tilings.by_running(_channels)), _for_rows(_emit_batch_norm_inference),
            dtypes=FLOATING, supports=_applies_to_rows),
     OpSpec("aten.native_batch_norm_backward.default", "batch_norm_grad",
-           _lower(_BACKWARD, _batch_rows, tilings.batch_backward(_channels, _gradients)),
+           _lower(_BACKWARD, _channels, tilings.batch_backward(_channels, _gradients)),
            _emit_batch_norm_grad, dtypes=FLOATING, supports=_applies),
 )

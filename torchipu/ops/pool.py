@@ -69,7 +69,7 @@ def lowering(
         element_bytes = result.dtype.device_bytes
         width = target.vector_width(element_bytes)
         reads = window(op)
-        mine = busiest_elements(target, result.num_elements, width, element_bytes)
+        mine = busiest_elements(target, result.num_elements, CHANNELS_TOGETHER)
         operand = op.inputs[0]
         received = min(mine * reads, operand.num_elements) * element_bytes
         walks = {"met": reads, "window": taps(op) if taps else reads, "row": max(1, result.shape[-1])}
@@ -78,7 +78,7 @@ def lowering(
                 codelet,
                 result.num_elements,
                 lambda count: {"elements": count, "vector_width": width, **walks},
-                grain=width,
+                grain=CHANNELS_TOGETHER,
                 gathered_bytes=received,
                 fragments=max(1, min(reads, 16)),
                 temporary_bytes=received,

@@ -11,7 +11,8 @@ from torchipu._kernels.table import scaling as kernels
 from torchipu._kernels.table import update as update_kernels
 from torchipu._kernels.table.update import SPAN
 from torchipu.device.codelets import reduction_codelet, vector_codelet
-from torchipu.device.compute_sets import elementwise_set, in_first, reduction_sets
+from torchipu.device.compute_sets import elementwise_set, in_first
+from torchipu.device.reductions import reduced_whole
 from torchipu.device.tilings import counters
 from torchipu.device.tilings.alone import alone
 from torchipu.device.tilings.folds import squares
@@ -56,7 +57,7 @@ def _lower_squares(op: Op, target: Target) -> tuple[Vertices, ...]:
     grad = op.inputs[0]
     if not grad.num_elements:
         return ()
-    return reduction_sets(target, _SQUARES, grad.num_elements, 1, grad.dtype, reduction=squares)
+    return reduced_whole(target, _SQUARES, grad.num_elements, grad.dtype, squares)
 
 
 def _lower_one(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -80,7 +81,7 @@ def _lower_count(op: Op, target: Target) -> tuple[Vertices, ...]:
         return ()
     stretches = min(target.num_tiles, grad.num_elements)
     large = elementwise_set(target, _HISTOGRAM, grad.num_elements, grad.dtype)
-    joined = reduction_sets(target, _SQUARES, target.num_tiles, 1, DType.FLOAT)
+    joined = reduced_whole(target, _SQUARES, target.num_tiles, DType.FLOAT)
     return replace(large, tiling=counters.beyond(stretches)), *in_first(joined, counters.counted(stretches))
 
 

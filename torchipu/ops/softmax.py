@@ -6,7 +6,7 @@ from math import prod
 
 from torchipu._kernels.table.softmax import SoftmaxMode
 from torchipu.device.codelets import reduction_codelet, vector_codelet
-from torchipu.device.compute_sets import chain_sets
+from torchipu.device.reductions import chain_sets
 from torchipu.device.tilings import softmax as tilings
 from torchipu.host.emit.softmax import emit_softmax, emit_softmax_gradient
 from torchipu.ir.graph import Op
@@ -45,8 +45,7 @@ def _lower(chain: Chain, computed: tilings.Computed) -> Lowering:
         data = op.inputs[0]
         if data.num_elements == 0:
             return ()
-        _, extent, _ = _split(op, data.shape)
-        return chain_sets(target, chain, data.num_elements, data.num_elements // extent, data.dtype, computed)
+        return chain_sets(target, chain, _split(op, data.shape), (1,), data.dtype, computed)
 
     return lower
 

@@ -21,7 +21,8 @@ from torchipu._kernels.table.sort import (
     SortInts,
 )
 from torchipu.device.codelets import Work, busiest_elements, element_codelet, reduction_codelet
-from torchipu.device.compute_sets import copy_set, fits_tile, in_first, reduction_sets
+from torchipu.device.compute_sets import copy_set, fits_tile, in_first
+from torchipu.device.reductions import reduced_along
 from torchipu.device.tilings.alone import alone
 from torchipu.device.tilings.ranks import Groups, Ranking, Stage, blocks_of, chunks_of, pairs_of, ranked, rows_around
 from torchipu.device.tilings.searched import counted, in_sorted, of_stretches, row_by_row
@@ -184,9 +185,9 @@ def _lower_histogram(op: Op, target: Target) -> tuple[Vertices, ...]:
     tiles = min(target.num_tiles, -(-source.num_elements // held))
     count = Vertices(COUNT, source.num_elements, lambda n: {"elements": n, **fixed}, temporary_bytes=4 * bins)
     if op.number("min") == op.number("max"):  # between the extremes, which a vertex has to have everything for
-        sets = (count, *reduction_sets(target, ADD, bins * tiles, bins, DType.FLOAT))
+        sets = (count, *reduced_along(target, ADD, (tiles, bins), (0,), DType.FLOAT, DType.FLOAT, None))
         return in_first(sets, alone if fits_tile(target, source.device_bytes) else None)
-    sums = reduction_sets(target, ADD, bins * tiles, bins, DType.FLOAT, reduction=of_stretches(tiles))
+    sums = reduced_along(target, ADD, (tiles, bins), (0,), DType.FLOAT, DType.FLOAT, of_stretches(tiles))
     return (replace(count, tiling=counted(tiles)), *sums)
 
 

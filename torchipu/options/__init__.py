@@ -200,6 +200,10 @@ class Options:
         "them smaller and slower. 0.6 for IPUs that are left out", kind=dict, optional=True,
         poptorch="setAvailableMemoryProportion",
     )
+    indices_distribution: str = declare(
+        "uniform", "which rows indices of look-ups and updates name: all of a table alike, or one_point, where all may "
+        "name one; it changes which cycles are expected", kind=str, allowed=("uniform", "one_point"),
+    )
     floating_point_exceptions: bool = declare(
         False, "stop at an overflow, an invalid operation or a division by zero, and name the op; each op then runs by "
         "itself on the host, which takes longer and changes no value", kind=bool,

@@ -28,9 +28,8 @@ WIDER: Mapping[DType, tuple[DType, ...]] = {
 WITH_PRODUCTS = ("attention",)  # among others; these have partials only where they are half
 WITH_PARTIALS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "convolution")
 # Kinds whose plans keep to the memory that temporary values may use.
-WITH_MEMORY = (
-    *WITH_PARTIALS, "index", "gather", "take", "put", "scatter", "embedding", "max_unpool",
-)
+WITH_INDICES = ("index", "gather", "take", "put", "scatter", "embedding", "max_unpool")
+WITH_MEMORY = (*WITH_PARTIALS, *WITH_INDICES)
 
 
 def set_precision(graph: Graph, options: Options, target: Target) -> Graph:
@@ -50,7 +49,7 @@ def set_precision(graph: Graph, options: Options, target: Target) -> Graph:
     Returns:
         The new graph, or the same object when nothing changes.
     """
-    served = _Casts(graph, options.partials_type, options.available_memory or {}, target)
+    served = _Casts(graph, options, target)
     for op in graph.ops:
         served.add(op)
     ops = _with_rounding(served.ops, options)
@@ -96,10 +95,9 @@ def _rounded(ops: Sequence[Op], attrs: Mapping[str, object], next_stream: dict[L
 class _Casts:
     """The ops of the new graph, and the casts made so far, so that each tensor is cast once a leg and stage."""
 
-    def __init__(self, graph: Graph, partials: str, available: Mapping[int, float], target: Target) -> None:
-        self.partials = partials
+    def __init__(self, graph: Graph, options: Options, target: Target) -> None:
+        self.options = options
         self.target = target
-        self.available = available
         self.ops: list[Op] = []
         self.is_changed = False
         self._names = {tensor.name for op in graph.ops for tensor in op.outputs} | {t.name for t in graph.inputs}
@@ -117,7 +115,7 @@ class _Casts:
 
     def _add_with_bodies(self, op: Op) -> None:
         """Append an op of control flow with the same done in what it runs."""
-        inner = [_Casts(body, self.partials, self.available, self.target) for body in op.bodies]
+        inner = [_Casts(body, self.options, self.target) for body in op.bodies]
         for casts, body in zip(inner, op.bodies, strict=True):
             for member in body.ops:
                 casts.add(member)
@@ -140,7 +138,9 @@ class _Casts:
                 self._append(_cast_op(wide, tensor, op))
 
     def _append(self, op: Op) -> None:
-        changed = _with_plan(_with_memory(_with_partials(op, self.partials), self.available), self.target)
+        options = self.options
+        changed = _with_memory(_with_partials(op, options.partials_type), options.available_memory or {})
+        changed = _with_plan(_with_indices(changed, options.indices_distribution), self.target)
         self.is_changed = self.is_changed or changed is not op
         self.ops.append(changed)
 
@@ -198,6 +198,14 @@ def _with_memory(op: Op, available: Mapping[int, float]) -> Op:
     if part is None or "available_memory" in op.attrs or spec is None or not spec.kind.startswith(WITH_MEMORY):
         return op
     return replace(op, attrs={**op.attrs, "available_memory": part})
+
+
+def _with_indices(op: Op, distribution: str) -> Op:
+    """Return an op that is planned for indices that may all name one row, where they do."""
+    spec = spec_of(op)
+    if distribution == "uniform" or spec is None or not spec.kind.startswith(WITH_INDICES):
+        return op
+    return replace(op, attrs={**op.attrs, "indices_distribution": distribution})
 
 
 def _with_plan(op: Op, target: Target) -> Op:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from torchipu.device import codelets
 from torchipu.device.convolutions import vertices
 from torchipu.device.convolutions.plan import plan_convolution
 from torchipu.score.kinds import Kind, Prediction
@@ -52,11 +53,29 @@ def _put_dot_cycles(value: float) -> None:
     plan_convolution.cache_clear()
 
 
+def _put_softplus_cycles(value: float) -> None:
+    codelets.SOFTPLUS_CYCLES = value
+
+
+def _put_circle_cycles(value: float) -> None:
+    codelets.CIRCLE_CYCLES = value
+
+
 FITTED: tuple[Constant, ...] = (
     Constant(
         "torchipu.device.convolutions.vertices.DOT_CYCLES", vertices.DOT_CYCLES, "cycles", ("stencil",), 6, 24,
         "median error of the convolutions that find no plan within availableMemoryProportion, on silicon",
         _put_dot_cycles,
+    ),
+    Constant(
+        "torchipu.device.codelets.SOFTPLUS_CYCLES", codelets.SOFTPLUS_CYCLES, "cycles", ("schnet",), 10, 200,
+        "median error; what grows with the elements of nodes and pairs alike, beside products, gather and scatter",
+        _put_softplus_cycles,
+    ),
+    Constant(
+        "torchipu.device.codelets.CIRCLE_CYCLES", codelets.CIRCLE_CYCLES, "cycles", ("schnet",), 1000, 4000,
+        "median error; nearly all of the least blocks, which take a cosine of each distance, 32 of them on a tile",
+        _put_circle_cycles,
     ),
 )
 """All others are published numbers and estimates."""

@@ -114,6 +114,7 @@ class Frozen:
         io_tiles: Tiles for that.
         stochastic: Whether halves are rounded stochastically.
         tiles: Tiles of the machine; 0 for all.
+        indices: Which rows indices name, as the option.
     """
 
     target: str = "mk2"
@@ -128,6 +129,7 @@ class Frozen:
     io_tiles: int = 0
     stochastic: bool = False
     tiles: int = 0
+    indices: str = "uniform"
 
     def options(self) -> Options:
         """Return the options; what does not fit is told, and is no error."""
@@ -138,6 +140,7 @@ class Frozen:
             optimiser_state_location=TensorLocation(on_chip=False, replicated_sharding=True) if self.off_chip else None,
             recompute=self.recompute, overlap_inputs=overlap, overlap_outputs=overlap, io_tiles=self.io_tiles,
             stochastic_rounding=self.stochastic, allow_out_of_memory=True, process_group="alone", verify=False,
+            indices_distribution=self.indices,
         )
 
 

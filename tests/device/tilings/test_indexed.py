@@ -97,3 +97,23 @@ def test_embedding(rows: int, width: int, index: tuple[int, ...], scaled: bool, 
     module = Embeds(rows, width, padding_idx=rows // 2, scale_grad_by_freq=scaled).to(dtype)
     machine = judge(module, torch.randint(0, rows, index), optimizer=SGD)
     served(machine, "aten.embedding.default", "aten.embedding_dense_backward.default")
+
+
+class Keeps(torch.nn.Module):
+    """A table that rows are added to where they lie."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.randn(rows, width))
+
+    def forward(self, x: X, index: X) -> X:
+        self.table.index_add_(0, index[0], x[0], alpha=-0.5)
+        return x + 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("rows", "width", "count"), [(900, 6, 5), (16, 8, 900), (3, 1, 1)])
+def test_rows_of_states_are_written_where_they_lie(rows: int, width: int, count: int, dtype: torch.dtype) -> None:
+    module = Keeps(rows, width).to(dtype)
+    machine = judge(module, torch.randn(1, count, width, dtype=dtype), numbers(rows, 1, count))
+    served(machine, "aten.index_add.default")

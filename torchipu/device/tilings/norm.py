@@ -51,9 +51,14 @@ class Normed:
         return np.arange(self.elements, dtype=np.int64) // self.column_stride % self.columns
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """Sizes around the rows, of the rows, and within them."""
+        return self.elements // (self.rows * self.row_stride), self.rows, self.row_stride
+
+    @property
     def table(self) -> Numbers:
         """``[rows, length]``: the elements of each row."""
-        return rows_of((self.elements // (self.rows * self.row_stride), self.rows, self.row_stride), (0, 2))
+        return rows_of(self.shape, (0, 2))
 
     @property
     def by_column(self) -> Numbers:

@@ -92,7 +92,7 @@ def on_lines(lines: Lines, count: int, *, others: bool = False) -> Numbers:
     return np.flatnonzero(is_there != others)
 
 
-def updated(update_of: Callable[[Op], Update], plan: SlicePlan) -> Tiling:
+def updated(update_of: Callable[[Op], Update], plan: SlicePlan, *, in_place: bool = False) -> Tiling:
     """Return the tiling of an update: a vertex has a part of the table, and what may be written to it.
 
     Where indices are split too, a vertex sums rows up that belong to some of them, from zero on.
@@ -100,6 +100,7 @@ def updated(update_of: Callable[[Op], Update], plan: SlicePlan) -> Tiling:
     Args:
         update_of: Describes an op.
         plan: How it is cut up.
+        in_place: Whether what there was before is read, and rows are written, where the table lies.
     """
 
     def tiling(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
@@ -109,16 +110,17 @@ def updated(update_of: Callable[[Op], Update], plan: SlicePlan) -> Tiling:
         dtype = DType.FLOAT if plan.lookup_parts > 1 else result.dtype
         reads = [one.lines.region(named) for one in update.index]
         if plan.lookup_parts == 1:
-            base = replace(update.result, name=BASE)
-            reads.insert(0, base.region(rows, around=plan.row_parts > 1, dtype=result.dtype))
+            base = replace(update.result, name="self" if in_place else BASE)
+            reads.insert(0, base.region(rows, around=plan.row_parts > 1, dtype=None if in_place else result.dtype))
         if update.source is not None:
             reads.append(update.source.region(named, whole=update.source.is_shared))
         lines = rows.last - rows.first
         sizes = np.stack((lines, rows.begin, rows.end, named.end - named.begin), 1)
         code = _code_of_sums if plan.lookup_parts > 1 else _code_of_update
+        is_last = in_place and plan.lookup_parts == 1
+        write = update.result.region(rows) if is_last else in_turn(SUMS, lines * (rows.end - rows.begin), dtype)
         return VertexSet(
-            rows.tiles, tuple(reads), (in_turn(SUMS, lines * (rows.end - rows.begin), dtype),), sizes,
-            lambda sizes: code(update, result, plan.row_parts > 1, sizes),
+            rows.tiles, tuple(reads), (write,), sizes, lambda sizes: code(update, result, plan.row_parts > 1, sizes),
         )
 
     return tiling
@@ -159,13 +161,14 @@ def _source(code: Code, update: Update, lines: int, named: int) -> Tensor | None
     return code.part(update.tensor, *(() if update.source.is_shared else (lines, named)))
 
 
-def added(update_of: Callable[[Op], Update], plan: SlicePlan, level: int) -> Tiling:
+def added(update_of: Callable[[Op], Update], plan: SlicePlan, level: int, *, in_place: bool = False) -> Tiling:
     """Return the tiling of a level of the sum of partial sums: all that have the same rows share these out among them.
 
     Args:
         update_of: Describes an op.
         plan: How it is cut up.
         level: 0 for sums of groups of partial sums, 1 for sums of all, with what was there before.
+        in_place: As in `updated`.
     """
 
     def tiling(op: Op, runs: TileMapping, part: int = 0) -> VertexSet:
@@ -191,9 +194,12 @@ def added(update_of: Callable[[Op], Update], plan: SlicePlan, level: int) -> Til
         heads = np.repeat((first + begin)[mine], summed) + number * np.repeat(count[mine], summed)
         firsts = np.concatenate(([0], np.cumsum(summed)))
         reads = [Region(name, heads, np.repeat(here[mine], summed), np.ones_like(heads), firsts, DType.FLOAT)]
-        if level == 1:
-            reads.append(_base_of(update, parts.rows, plan, here[mine], result.dtype))
         write = in_turn(TOTALS if level else GROUPS, here[mine], result.dtype if level else DType.FLOAT)
+        if level == 1:
+            elements = _elements_of(update, parts.rows, plan)
+            base, dtype = ("self", None) if in_place else (BASE, result.dtype)
+            reads.append(listed(base, elements, here[mine], dtype))
+            write = listed("out", elements, here[mine]) if in_place else write
         return VertexSet(
             parts.rows.tiles[mine], tuple(reads), (write,), np.stack((summed, here[mine]), 1),
             lambda sizes: _code_of_sum(result if level else None, sizes),
@@ -202,14 +208,13 @@ def added(update_of: Callable[[Op], Update], plan: SlicePlan, level: int) -> Til
     return tiling
 
 
-def _base_of(update: Update, rows: Blocks, plan: SlicePlan, counts: Numbers, dtype: DType) -> Region:
-    """Return what was there before, of the rows of each part of the table in turn."""
+def _elements_of(update: Update, rows: Blocks, plan: SlicePlan) -> Numbers:
+    """Return the elements of the rows of each part of the table in turn."""
     columns = (rows.first, rows.last, rows.begin, rows.end)
-    elements = [
+    return np.concatenate([
         (update.result.starts[first:last, None] + update.result.steps[low:high]).reshape(-1)
         for first, last, low, high in zip(*(one[:: plan.lookup_parts].tolist() for one in columns), strict=True)
-    ]
-    return listed(BASE, np.concatenate(elements), counts, dtype)
+    ])
 
 
 def _code_of_sum(result: Tensor | None, sizes: Sizes) -> Graph:
