@@ -226,8 +226,9 @@ def is_number(value: object) -> bool:
 
 def _bytes(write: Callable[[Path], object]) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder))
-        return {file.name: file.read_bytes() for file in Path(folder).iterdir() if file.suffix}
+        run = Path(folder, "run")  # the page has the name of its directory
+        write(run)
+        return {file.name: file.read_bytes() for file in run.iterdir() if file.suffix}
 
 
 def wide_product() -> Graph:

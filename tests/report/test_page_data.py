@@ -37,7 +37,7 @@ def facts() -> Facts:
 def test_coarser_levels_hold_the_same_cycles_in_fewer_slices(parts: list[tuple[str, int]]) -> None:
     steps, begin = [], 0
     for number, (lane, cycles) in enumerate(parts):
-        steps.append(rows.Step("0F", number, lane, "s", -1, begin, cycles, 1, False, 0, 0, "", 1.0))
+        steps.append(rows.Step("0F", number, lane, "s", -1, begin, cycles, 1, False, 0, 0, "", 1.0, -1, -1))
         begin += cycles
     run = rows.Run(0, 0, "0F", "0F0", 0, "forward", 0, begin, 0)
     levels = detail_of(Facts({"steps": tuple(steps), "runs": (run,)})).get("0F", [])
@@ -68,7 +68,7 @@ def test_columns_are_rows_turned() -> None:
 
 
 def test_numbers_that_json_lacks_are_texts() -> None:
-    step = rows.Step("0F", 0, "sync", "s", -1, 0, 1, 1, False, 0, 0, "", float("inf"))
+    step = rows.Step("0F", 0, "sync", "s", -1, 0, 1, 1, False, 0, 0, "", float("inf"), -1, -1)
     assert columns_of([step])["tile_balance"] == ["inf"]
     assert re.fullmatch(r"[A-Za-z0-9+/=]+", encoded({"steps": columns_of([step])}))
 

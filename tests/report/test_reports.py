@@ -219,7 +219,7 @@ def test_databases_of_others_and_newer_ones_are_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE format SET version = 99")
         connection.commit()
-    with pytest.raises(ReportError, match="has version 99 of the format, and this torchipu reads 1"):
+    with pytest.raises(ReportError, match="has version 99 of the format, and this torchipu reads 2"):
         read_database(path)
     other = tmp_path / "other.pop"
     with closing(sqlite3.connect(other)) as connection:

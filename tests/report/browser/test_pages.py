@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -22,67 +22,6 @@ from torchipu.report.page.page import PAGES, scripts
 
 Opener = Callable[..., Any]
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>\"; DROP TABLE steps; --"
-
-
-class Host(NamedTuple):
-    number: int
-    name: str
-    kind: str
-    calls: int
-    microseconds: float
-    share: float
-    gflops: float
-    gbytes: float
-    confidence: str
-
-
-class Numerics(NamedTuple):
-    tensor: str
-    operation: int
-    elements: int
-    overflows: int
-    nans: int
-    underflow_share: float
-    smallest: float
-    largest: float
-    exponents: str
-
-
-class Compile(NamedTuple):
-    number: int
-    name: str
-    kind: str
-    milliseconds: float
-    detail: str
-
-
-class Pattern(NamedTuple):
-    pattern: int
-    first_tile: int
-    end_tile: int
-    value: int
-
-
-class TiledStep(rows.Step):
-    """A step with the pattern of its cycles by tile as its last column."""
-
-    _fields = (*(name for name in rows.Step._fields if name != "cycles_by_tile"), "cycles_by_tile")
-
-    @classmethod
-    def of(cls, step: rows.Step) -> TiledStep:
-        held = (getattr(step, name) for name in cls._fields[:-1])
-        return tuple.__new__(cls, (*held, 0 if step.vertices else -1))
-
-
-class Alternative(NamedTuple):
-    number: int
-    change: str
-    option: str
-    fits: bool
-    fullest_tile_bytes: int
-    cycles_per_update: int
-    samples_per_second: float
-    command: str
 
 
 def row_of(folder: Path, query: str) -> tuple[Any, ...]:
@@ -103,16 +42,22 @@ def with_all_tables(facts: Facts) -> Facts:
         "advice": (
             rows.Advice(0, "balance", f"stage 0 waits {HOSTILE}", "move a block", "blocks=...", "12 %", "a.py", 3),
         ),
-        "host": (Host(0, HOSTILE, "kernel", 4, 120.5, 0.75, 3.5, 1.25, "measured"),),
-        "numerics": (Numerics(HOSTILE, 0, 64, 3, 0, 0.25, 1e-9, float("inf"), "[[-4, 10], [3, 54]]"),),
-        "compile": (Compile(0, HOSTILE, "graph break", 1.5, "a guard failed"), Compile(1, "fuse", "pass", 2.5, "")),
-        "alternatives": (
-            Alternative(0, "as it is", "", True, 1000, 2000, 500.0, ""),
-            Alternative(1, HOSTILE, "recompute='none'", False, 700_000, 1500, 650.0, "torchipu estimate train.py"),
-            Alternative(2, "a stage more", "stages=...", False, 0, 0, 0.0, "no such stage"),
+        "host": (rows.HostTime(0, HOSTILE, "kernel", 4, 120.5, 0.75, 3.5, 1.25, "measured"),),
+        "numerics": (rows.TensorNumerics(HOSTILE, 0, 64, 3, 0, 0.25, 1e-9, float("inf"), "[[-4, 10], [3, 54]]"),),
+        "compile": (
+            rows.CompileEvent(0, HOSTILE, "graph break", 1.5, "a guard failed"),
+            rows.CompileEvent(1, "fuse", "pass", 2.5, ""),
         ),
-        "steps": tuple(map(TiledStep.of, facts.tables["steps"])),
-        "patterns": (Pattern(0, 0, 10, 500), Pattern(0, 10, 1000, 700)),
+        "alternatives": (
+            rows.Alternative(0, "as it is", "", True, 1000, 2000, 500.0, ""),
+            rows.Alternative(1, HOSTILE, "recompute='none'", False, 700_000, 1500, 650.0, "torchipu estimate train.py"),
+            rows.Alternative(2, "a stage more", "stages=...", False, 0, 0, 0.0, "no such stage"),
+        ),
+        "steps": tuple(
+            step._replace(cycles_by_tile=0 if step.vertices else -1)
+            for step in facts.tables["steps"] if isinstance(step, rows.Step)
+        ),
+        "patterns": (rows.Pattern(0, 0, 10, 500), rows.Pattern(0, 10, 1000, 700)),
     }
     return Facts({**facts.tables, **extra})
 
@@ -454,7 +399,10 @@ def test_a_million_steps_are_drawn_in_as_many_strokes_as_can_be_seen(
     opened: Opener, facts: Facts, tmp_path: Path,
 ) -> None:
     steps = tuple(
-        rows.Step("0F", at, ("compute", "exchange", "sync")[at % 3], f"s{at}", 0, at * 10, 10, 1, False, 0, 0, "", 1.0)
+        rows.Step(
+            "0F", at, ("compute", "exchange", "sync")[at % 3], f"s{at}", 0, at * 10, 10, 1, False, 0, 0, "", 1.0, -1,
+            -1,
+        )
         for at in range(1000)
     )
     runs = tuple(
