@@ -21,10 +21,10 @@ class CountsTest(expecttest.TestCase):
         text = "\n".join(f"{rules[rule]:3} {rule.value}" for rule in Rule)
         self.assertExpectedInline(text + "\n", """\
  36 equal
-  1 the estimate counts operands that lie on the tile already
-  9 the estimate counts an element, or padding, as often as the vertices of a tile read it
+  5 the estimate counts operands that lie on the tile already
+  8 the estimate counts an element, or padding, as often as the vertices of a tile read it
   3 the estimate takes every block to be as large as the largest
- 37 the estimate takes operands to lie where their readers are, or to be read by fewer tiles
+ 34 the estimate takes operands to lie where their readers are, or to be read by fewer tiles
 """)
 
     def test_products_receive_what_is_estimated_or_lie_elsewhere(self) -> None:
