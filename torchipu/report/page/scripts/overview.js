@@ -65,11 +65,13 @@ function cyclesByIpu() {
 
 /** Advice with evidence, the option to set, and the user's line. */
 function adviceList(list) {
-  if (!list.length) return note("Nothing stands out.");
-  return list.map((one) => make("div", {class: "advice"},
+  if (!list.length) {
+    return wasAdvised() ? [note("Nothing stands out."), leftOut()] : note("This report was written without advice.");
+  }
+  return [...list.map((one) => make("div", {class: "advice"},
     make("p", {}, make("strong", {}, one.finding)), make("p", {}, one.remedy, " ", one.option && code(one.option)),
     make("p", {class: "soft"}, one.gain && `The model predicts: ${one.gain} `, one.file
-      && code(`${one.file}:${one.line}`), " ", operationsOfLine(one))));
+      && code(`${one.file}:${one.line}`), " ", operationsOfLine(one)))), leftOut()];
 }
 
 function operationsOfLine(where) {

@@ -2,7 +2,7 @@
 
 page("what-if", () => {
   const list = rows("alternatives");
-  if (!list.length) return note("No alternatives were tried for this report.");
+  if (!list.length) return [note("No alternatives were tried for this report."), leftOut()];
   const now = list[0].option === "" ? list[0] : {...report.summary, number: -1, change: "as it is", option: "",
     command: ""};
   const order = list[0] === now ? list : [now, ...list], panel = make("div", {class: "panel", id: "alternative"});
@@ -18,6 +18,7 @@ page("what-if", () => {
   show(order[1] || now);
   return [
     note("Each was compiled and counted by the machine model for this report. Choose one to see how to set it."),
+    leftOut(),
     controls(choice("Change", order.map((one, at) => [at, one.change]), 1, (at) => show(order[at]))), panel,
     sortable("Alternatives", [
       text("Change", "change"),
@@ -33,3 +34,13 @@ page("what-if", () => {
 
 /** Whether a change cannot be made: then its command says why. */
 function isRefused(one) { return !one.cycles_per_update; }
+
+/** Whether rules looked at the program, and changes were tried. */
+function wasAdvised() { return (fact("what_if_seconds").value ?? 0) > 0; }
+
+/** What the time for trials did not suffice for, and how to give more. */
+function leftOut() {
+  const list = fact("what_if_left_out").value ?? [], seconds = fact("what_if_seconds").value;
+  return list.length ? note(`Not tried within ${seconds} s: ${list.join("; ")}. Write the report with more `
+    + "what_if_seconds, or torchipu report --what-if SECONDS.") : "";
+}
