@@ -16,7 +16,7 @@ from torchipu.errors import OptionsError, PlacementError, RowsError
 from torchipu.score import catalogue, throughput
 from torchipu.score.card import kinds_named, score, some_of
 from torchipu.score.catalogue import KINDS
-from torchipu.score.constants import FITTED, MOST, Constant, Refit, fitted, refitted
+from torchipu.score.constants import FITTED, MOST, Constant, Refit, fitted, held_out, refitted
 from torchipu.score.kinds import Kind, NotExpressed, Prediction
 from torchipu.score.page import cells, constants, page, percent, split_of
 from torchipu.score.products import Product
@@ -158,15 +158,33 @@ def test_fit_finds_the_least_loss_and_puts_the_constant_back():
     assert box["at"] == 2.0
 
 
-def test_a_source_is_judged_by_constants_that_did_not_see_it():
+def rows_of_sources(sources):
+    return [Row(f"row {number}", 0.0, source, None) for number, source in enumerate(sources)]
+
+
+@pytest.mark.parametrize(("sources", "names"), [
+    ("ab", ["a", "b"]), ("aa", ["a, 1 rows of 2", "a, 1 rows of 2"]), ("a" * 100, ["a, 16 rows of 32"] * 2), ("a", []),
+])
+def test_rows_are_held_out_by_source_or_by_halves(sources, names):
+    rows = rows_of_sources(sources)
+    groups = held_out(rows)
+    assert [group.name for group in groups] == names
+    for group in groups:
+        assert any(map(group.judges, rows))
+        assert any(map(group.fits, rows))
+        assert not any(group.judges(row) and group.fits(row) for row in rows)
+
+
+def test_rows_are_judged_by_constants_that_did_not_see_them():
     box = {"at": 2.0}
     best = {"a": 3.0, "b": 5.0}
+    rows = rows_of_sources("ab")
 
     def loss(holds):
-        return sum((box["at"] - value) ** 2 for source, value in best.items() if holds(source))
+        return sum((box["at"] - best[row.source]) ** 2 for row in rows if holds(row))
 
-    refits = list(refitted([toy_constant(box)], ["a", "b"], loss))
-    assert [one.source for one in refits] == ["a", "b"]
+    refits = list(refitted([toy_constant(box)], held_out(rows), loss))
+    assert [one.name for one in refits] == ["a", "b"]
     assert [one.whole for one in refits] == [1.0, 9.0]
     assert [one.without for one in refits] == pytest.approx([4.0, 4.0], abs=0.5)
     assert box["at"] == 2.0

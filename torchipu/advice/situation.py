@@ -105,7 +105,7 @@ def gain_of(base: Tried, tried: Tried) -> str:
         tried: With the change.
     """
     freed = base.fullest_bytes - tried.fullest_bytes
-    memory = f"{abs(freed):,} B {'less' if freed >= 0 else 'more'} on the fullest tile"
+    memory = f"{abs(freed):,} B {'less' if freed > 0 else 'more'} on the fullest tile" if freed else "as much memory"
     if base.fits != tried.fits:
         memory += ", which then fits" if tried.fits else ", which then does not fit"
     elif not tried.fits:

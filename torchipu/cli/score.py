@@ -13,7 +13,7 @@ from torchipu.report.trust import Judged
 from torchipu.report.trust import write as write_trust
 from torchipu.score.card import Score, kinds_named, score
 from torchipu.score.catalogue import KINDS
-from torchipu.score.constants import FITTED, Refit, median_error, refitted
+from torchipu.score.constants import FITTED, Constant, Refit, held_out, median_error, refitted
 from torchipu.score.page import page as page_of
 from torchipu.score.page import rows_of, table_of, worst_of, write_csv
 from torchipu.score.rows import Row
@@ -66,16 +66,15 @@ def judged_of(score: Score) -> Judged | None:
 
 
 def _refits() -> tuple[Refit, ...]:
-    """Fit the constants that are fitted without each source in turn; a source's rows have no say in the others."""
+    """Fit the constants that are fitted without some of their rows in turn; those of the same kinds together."""
+    by_kinds: dict[tuple[str, ...], list[Constant]] = {}
+    for constant in FITTED:
+        by_kinds.setdefault(constant.kinds, []).append(constant)
     refits: list[Refit] = []
-    kinds_by_constant = {constant: kinds_named(sorted(constant.kinds), KINDS) for constant in FITTED}
-    for source in sorted({row.source for kinds in kinds_by_constant.values() for kind in kinds for row in kind.rows()}):
-        fitted = [
-            constant for constant, kinds in kinds_by_constant.items()
-            if any(row.source == source for kind in kinds for row in kind.rows())
-        ]
-        kinds = {kind.name: kind for constant in fitted for kind in kinds_by_constant[constant]}
-        refits += refitted(fitted, [source], partial(median_error, tuple(kinds.values())))
+    for names, constants in by_kinds.items():
+        kinds = kinds_named(names, KINDS)
+        groups = held_out([row for kind in kinds for row in kind.rows()])
+        refits += refitted(constants, tqdm(groups, "fitted constants", leave=False), partial(median_error, kinds))
     return tuple(refits)
 
 

@@ -1,22 +1,25 @@
 """Constants of the cost model that were fitted to rows of the score card, and the fit with a source left out.
 
 At most ten are allowed. All other constants are from the sources that stand beside them, or estimates. A constant is
-listed here with how it was fitted and on which kinds of row; `refitted` fits it again without one source at a time, for
-the page to show what the model says of rows that it was not fitted to.
+listed here with how it was fitted and on which kinds of row; `refitted` fits it again without one source at a time, or
+without half of the rows where all are of one source, for the page to show what the model says of rows that it was not
+fitted to.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from torchipu.device import codelets
 from torchipu.device.convolutions import vertices
 from torchipu.device.convolutions.plan import plan_convolution
 from torchipu.score.kinds import Kind, Prediction
 from torchipu.score.programs import forget
+from torchipu.score.rows import Row
 from torchipu.score.statistics import statistics_of
 
 MOST = 10
@@ -111,50 +114,95 @@ def fitted(constant: Constant, loss: Callable[[], float], steps: int = STEPS) ->
         return (low + high) / 2
 
 
+MOST_HALVED = 32
+"""Rows of a single source that are halved; more of them would take hours."""
+Holds = Callable[[Row], bool]
+
+
 @dataclass(frozen=True, slots=True)
-class Refit:
-    """What is lost on the rows of a source that constants were not fitted to.
+class HeldOut:
+    """Rows that constants are judged by without having seen them.
 
     Attributes:
-        source: The source.
-        whole: Loss of its rows with the constants as they are, fitted to all rows.
-        without: The same with the constants as fitted without the source.
+        name: Of these rows.
+        judges: Whether a row is one of them.
+        fits: Whether constants are fitted to a row meanwhile.
     """
 
-    source: str
+    name: str
+    judges: Holds
+    fits: Holds
+
+
+def held_out(rows: Sequence[Row]) -> list[HeldOut]:
+    """Return each source of some rows; where there is one alone, every second row of it, and the others.
+
+    Args:
+        rows: Of the kinds that a constant is fitted on.
+    """
+    sources = sorted({row.source for row in rows})
+    if len(sources) > 1:
+        return [_of_source(source) for source in sources]
+    step = max(1, len(rows) // MOST_HALVED)
+    names = [row.name for row in rows[::step]][:MOST_HALVED]
+    halves = frozenset(names[::2]), frozenset(names[1::2])
+    return [
+        HeldOut(f"{source}, {len(one)} rows of {len(names)}", _named(one), _named(other))
+        for source in sources for one, other in (halves, halves[::-1]) if one and other
+    ]
+
+
+def _of_source(source: str) -> HeldOut:
+    return HeldOut(source, lambda row: row.source == source, lambda row: row.source != source)
+
+
+def _named(names: frozenset[str]) -> Holds:
+    return lambda row: row.name in names
+
+
+@dataclass(frozen=True, slots=True)
+class Refit:
+    """What is lost on rows that constants were not fitted to.
+
+    Attributes:
+        name: Of the rows.
+        whole: Loss with the constants as they are, fitted to all rows.
+        without: The same with the constants as fitted without these.
+    """
+
+    name: str
     whole: float
     without: float
 
 
 def refitted(
-    constants: Sequence[Constant], sources: Sequence[str], loss: Callable[[Callable[[str], bool]], float],
+    constants: Sequence[Constant], groups: Iterable[HeldOut], loss: Callable[[Holds], float],
 ) -> Iterator[Refit]:
-    """Fit the constants without each source in turn, one after another.
+    """Fit the constants without each group of rows in turn, one constant after another.
 
     Args:
         constants: In the order in which they are fitted.
-        sources: Names of sources.
-        loss: Of the model as it is set, over the rows of sources for which a function holds.
+        groups: Rows that are held out.
+        loss: Of the model as it is set, over the rows for which a function holds.
     """
-    for source in sources:
-        whole = loss(source.__eq__)
+    for group in groups:
+        whole = loss(group.judges)
         try:
             for constant in constants:
-                value = fitted(constant, lambda source=source: loss(source.__ne__))  # type: ignore[misc]
-                constant.put(value)
-            yield Refit(source, whole, loss(source.__eq__))
+                constant.put(fitted(constant, partial(loss, group.fits)))
+            yield Refit(group.name, whole, loss(group.judges))
         finally:
             for constant in constants:
                 constant.put(constant.value)
 
 
-def median_error(kinds: Sequence[Kind], holds: Callable[[str], bool]) -> float:
-    """Return the median error over the rows of some kinds whose source is one that ``holds``; a loss for fits."""
+def median_error(kinds: Sequence[Kind], holds: Holds) -> float:
+    """Return the median error over the rows of some kinds for which ``holds`` does; a loss for fits."""
     forget()
     pairs = []
     for kind in kinds:
         for row in kind.rows():
-            predicted = kind.predict(row) if holds(row.source) else None
+            predicted = kind.predict(row) if holds(row) else None
             if isinstance(predicted, Prediction):
                 pairs.append((predicted.value, row.measured))
     found = statistics_of(pairs)

@@ -126,11 +126,11 @@ def constants(fitted: Sequence[Constant], refits: Sequence[Refit] = ()) -> str:
             "with its source beside it, and of estimates. The figures above are the same without any of the sources.\n"
         )
     text += "\n".join(_markdown(("constant", "value", "unit", "fitted on", "how"), rows)) + "\n"
-    left = [(one.source, percent(one.whole), percent(one.without)) for one in refits]
+    left = [(one.name, percent(one.whole), percent(one.without)) for one in refits]
     if not left:
         return text
-    return text + "\nMedian error of a source's rows, with constants fitted to all rows, and without these:\n\n" + (
-        "\n".join(_markdown(("source", "fitted to all", "fitted without it"), left)) + "\n"
+    return text + "\nMedian error of rows, with constants fitted to all rows, and fitted without these:\n\n" + (
+        "\n".join(_markdown(("rows", "fitted to all", "fitted without them"), left)) + "\n"
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tests.report.browser.chromium import find_chromium
 
-MOST_SECONDS = 600
+MOST_SECONDS = 240
 
 
 def ways() -> Iterator[list[list[str]]]:
