@@ -16,7 +16,7 @@ from torchipu.options import Options
 from torchipu.partition.door import _Search, _step
 from torchipu.partition.model import ALL, NONE, Model
 from torchipu.partition.search import Cuts, made
-from torchipu.partition.trial import Trial, blocks_of, cycles_by_tensor, recomputed
+from torchipu.partition.trial import Trial, blocks_of, recomputed
 from torchipu.passes.canonicalise import canonicalise
 from torchipu.target import lookup_target
 
@@ -35,7 +35,7 @@ class Prepared:
         graph = canonicalise(step.graph_of(tokens(BATCH, LENGTH, VOCABULARY), {}))
         self.search = _Search(model, graph, options, lookup_target("mk2"), 3, True)
         alone = try_graph(graph, Options(gradient_accumulation=64, recompute="none"), self.search.target)
-        cycles = cycles_by_tensor(alone)
+        cycles = alone.cost.cycles_by_result
         self.root = modules_of(graph, cycles)
         self.modules: list[Module] = fine_modules(self.root, self.root.cycles / 12)
         self.model: Model = self.search._model(self.modules, cycles)

@@ -9,7 +9,7 @@ from typing import Any
 from torchipu.advice.changes import Change, has_float_weights, is_training
 from torchipu.advice.trials import Subject, Tried
 from torchipu.compiler import Compiled
-from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.graph import Graph, Op
 from torchipu.ir.modules import Module, fine_modules, modules_of
 from torchipu.ir.types import Leg, Role
 from torchipu.options import Stage, TensorLocation
@@ -56,16 +56,6 @@ def stages_in(compiled: Compiled) -> tuple[StagePart, ...]:
             functions[name].cycles for name in (f"{number}F", f"{number}B") if name in functions
         )) for number, one in sorted(found.items())
     )
-
-
-def cycles_by_result(compiled: Compiled) -> dict[Tensor, int]:
-    """Return the cycles of one run of each op, by its first result."""
-    spent: dict[Tensor, int] = {}
-    for function in compiled.cost.functions.values():
-        for step in function.supersteps:
-            if step.op.outputs:
-                spent[step.op.outputs[0]] = spent.get(step.op.outputs[0], 0) + step.cycles
-    return spent
 
 
 def nearby(subject: Subject, base: Tried) -> Iterator[Change]:
@@ -143,7 +133,7 @@ def _stage_of(op: Op) -> int:
 
 
 def _parts(compiled: Compiled, count: int) -> list[Module]:
-    root = modules_of(compiled.graph, cycles_by_result(compiled))
+    root = modules_of(compiled.graph, compiled.cost.cycles_by_result)
     return fine_modules(root, root.cycles / count)
 
 
@@ -310,4 +300,3 @@ def shortened(names: Sequence[str], most: int = 3) -> str:
 def _blocks(graph: Graph) -> Mapping[str, None]:
     """Return the blocks that the user has marked, in order."""
     return dict.fromkeys(op.block[0] for op in graph.ops if op.block is not None and op.leg is Leg.FORWARD)
-

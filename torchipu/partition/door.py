@@ -19,7 +19,7 @@ from torchipu.options import Options
 from torchipu.partition.model import ALL, NONE, Model
 from torchipu.partition.proposal import Proposal, check_paths, check_unmarked
 from torchipu.partition.search import Cuts, least, ranked, relaxed
-from torchipu.partition.trial import BLOCKS_A_STAGE, Blocks, Trial, blocks_of, cycles_by_tensor, recomputed, try_stages
+from torchipu.partition.trial import BLOCKS_A_STAGE, Blocks, Trial, blocks_of, recomputed, try_stages
 from torchipu.partition.units import edges_of, units_of
 from torchipu.passes.canonicalise import canonicalise
 from torchipu.passes.placement import place
@@ -171,7 +171,7 @@ class _Search:
     def propose(self) -> Proposal:
         """Search, try, and state why."""
         alone = try_graph(self.graph, replace(self.options, recompute="none"), self.target)
-        cycles = cycles_by_tensor(alone)
+        cycles = alone.cost.cycles_by_result
         root = modules_of(self.graph, cycles)
         modules = fine_modules(root, root.cycles / (self.num_ipus * UNITS_A_STAGE))
         model = self._model(modules, cycles)
@@ -218,7 +218,7 @@ class _Search:
         for part in parts:
             if part not in tables:
                 options = replace(self.options, recompute="none", available_memory={0: part} if part else None)
-                tables[part] = cycles_by_tensor(try_graph(self.graph, options, self.target))
+                tables[part] = try_graph(self.graph, options, self.target).cost.cycles_by_result
         return list(tables.values()), [list(tables).index(part) for part in parts]
 
     def _try_all(self, root: Module, modules: list[Module], model: Model) -> list[tuple[Cuts, Trial]]:

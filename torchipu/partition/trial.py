@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from torchipu.compiler import Compiled, try_graph
 from torchipu.device.memory import TileMemory, tile_memory
-from torchipu.ir.graph import Graph, Tensor
+from torchipu.ir.graph import Graph
 from torchipu.ir.modules import Module, block_name, coarse_modules, with_blocks
 from torchipu.options import Options, Stage
 from torchipu.partition.model import ALL, STAGE
@@ -133,13 +133,3 @@ def blocks_of(root: Module, modules: Sequence[Module], cuts: Cuts, whole: Contai
         else:
             stages[stage].append([module.path])
     return tuple(tuple(map(tuple, stage)) for stage in stages)
-
-
-def cycles_by_tensor(compiled: Compiled) -> dict[Tensor, int]:
-    """Return the cycles of one run of each op, by its first result."""
-    spent: dict[Tensor, int] = {}
-    for function in compiled.cost.functions.values():
-        for step in function.supersteps:
-            if step.op.outputs:
-                spent[step.op.outputs[0]] = spent.get(step.op.outputs[0], 0) + step.cycles
-    return spent

@@ -9,6 +9,7 @@ from torchipu.device.cost.cycles import CATEGORIES, FunctionCost, Superstep, fun
 from torchipu.device.cost.exchange import link_cycles
 from torchipu.device.cost.sync import sync_cycles
 from torchipu.device.cost.timeline import LEGEND, LINK, RECOMPUTE, TRANSFER, Span, Timeline, chart
+from torchipu.ir.graph import Tensor
 from torchipu.ir.program import Call, Copy, Executable, OnIpus, Program, Repeat, Sequence, Sync
 from torchipu.ir.schedule import Schedule
 from torchipu.target import Target
@@ -56,6 +57,16 @@ class Cost:
         one leg and are shorter, so IPUs with balanced stages are busier than this.
         """
         return self.micro_batches / self.pipeline_cycles if self.pipeline_cycles else 1.0
+
+    @property
+    def cycles_by_result(self) -> dict[Tensor, int]:
+        """Cycles of one run of each op, by its first result."""
+        spent: dict[Tensor, int] = {}
+        for function in self.functions.values():
+            for step in function.supersteps:
+                if step.op.outputs:
+                    spent[step.op.outputs[0]] = spent.get(step.op.outputs[0], 0) + step.cycles
+        return spent
 
 
 def estimate(
