@@ -136,7 +136,7 @@ def test_debug_writes_each_stage_of_the_compiler(tmp_path: Path) -> None:
 def test_the_last_line_is_a_command_that_shows_the_run_as_a_picture(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     shown, browser = tmp_path / "shown", tmp_path / "browser"
-    browser.write_text(f"#!{sys.executable}\nimport sys\nopen({str(shown)!r}, 'w').write(sys.argv[1])\n")
+    browser.write_text(f"#!/bin/sh\nprintf %s \"$1\" > {shlex.quote(str(shown))}\n")
     browser.chmod(0o755)
     paths = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"BROWSER": f"{browser} %s", "PYTHONPATH": paths}
