@@ -10,15 +10,13 @@ from dataclasses import dataclass, field
 
 from torchipu.advice.changes import Again, Change, is_training
 from torchipu.compiler import NOT_ON_TRIAL, Compiled, try_graph
-from torchipu.device.memory import TileMemory, tile_memory
+from torchipu.device.memory import TileMemory, lacking_bytes, tile_memory
 from torchipu.ir.graph import Graph
 from torchipu.ir.program import Executable
 from torchipu.options import Options
 from torchipu.report.profile import micro_batch_size
 from torchipu.target import Target
 
-CODE = ("code", "exchange code")
-"""Categories of memory that lie in the region for code."""
 NEW_OBJECTS = 50_000
 """Before Python looks for garbage; at its usual 700 a seventh of an estimate of BERT-Large goes there."""
 
@@ -82,15 +80,7 @@ class Tried:
     @property
     def lacking_bytes(self) -> int:
         """Bytes that the fullest tile, or its region for code, lacks; 0 where all fits."""
-        if self.compiled is None:
-            return 0
-        target = self.compiled.target
-        return max(0, *(
-            lack for one in self.memory for lack in (
-                one.total_bytes - target.tile_memory_bytes,
-                sum(one.bytes_by_category.get(name, 0) for name in CODE) - target.code_region_bytes,
-            )
-        ))
+        return 0 if self.compiled is None else lacking_bytes(self.memory, self.compiled.target)
 
     @property
     def fits(self) -> bool:

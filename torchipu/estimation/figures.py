@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torchipu.compiler import Compiled
-from torchipu.device.memory import TileMemory
+from torchipu.device.memory import TileMemory, lacking_bytes
 from torchipu.errors import IpuError
 from torchipu.options import Options
 from torchipu.report import Profile
@@ -14,8 +14,6 @@ from torchipu.report.trust import Trust, trust_in
 from torchipu.target import lookup_target
 
 LABEL_WIDTH = 20  # that of profiles
-CODE = ("code", "exchange code")
-"""Categories of memory that lie in the region for code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +84,7 @@ class Estimate:
     @property
     def overflow_bytes(self) -> int:
         """Bytes that the fullest tile, or its region for code, lacks; 0 where all fits."""
-        target = self.compiled.target
-        return max(0, *(
-            lack for memory in self.memory_by_ipu for lack in (
-                memory.total_bytes - target.tile_memory_bytes,
-                sum(memory.bytes_by_category.get(name, 0) for name in CODE) - target.code_region_bytes,
-            )
-        ))
+        return lacking_bytes(self.memory_by_ipu, self.compiled.target)
 
     @property
     def fits(self) -> bool:

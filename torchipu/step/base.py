@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
 from torchipu import artifacts
-from torchipu.advice.door import WHAT_IF_SECONDS, advised
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.capture.built import Built
 from torchipu.capture.captured import Captured
@@ -32,21 +28,18 @@ from torchipu.host.observation import Observation
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
 from torchipu.host.resident import Resident, Returned
-from torchipu.host.statistics import TensorStatistics
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.optable.random_streams import Seeding
 from torchipu.options import Options
 from torchipu.parts.program import Piece
-from torchipu.report import Profile, format_numerics, profile_of
-from torchipu.report.directory import write_directory
-from torchipu.report.facts.observed import Observed
-from torchipu.report.recorder import Recorded, record
+from torchipu.report.recorder import record
 from torchipu.step import watching
 from torchipu.step.in_common import described
 from torchipu.step.in_parts import InParts
 from torchipu.step.on_tiles import run_on_tiles
 from torchipu.step.parted import PartedStep
 from torchipu.step.replicated import ReplicatedStep
+from torchipu.step.reported import ReportedStep
 from torchipu.step.seen import Seen, graph_again, why_again
 from torchipu.target import lookup_target
 
@@ -71,7 +64,7 @@ class _Made:
     piece: Piece | None = None
 
 
-class ProgramStep(ReplicatedStep, PartedStep):
+class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
     """A model as one program a call, captured at the first one, whose states lie in the program's memory.
 
     Weights, buffers and optimiser state live with the program while it runs and are written back to the user's
@@ -272,75 +265,6 @@ class ProgramStep(ReplicatedStep, PartedStep):
                 "nothing is compiled yet", option="compile", remedy="call compile(*inputs) or run one step"
             )
         return self._compiled
-
-    @property
-    def profile(self) -> Profile:
-        """Modelled cycles, tile memory and pipeline efficiency of the last compilation."""
-        compiled = self.compiled
-        profile = profile_of(compiled.executable, compiled.cost, compiled.target, compiled.options.io_tiles)
-        assert self._bound is not None
-        if not self.options.statistics or not self._bound.has_run:
-            return profile
-        return dataclasses.replace(profile, statistics=format_numerics(self.statistics, self.used_loss_scale))
-
-    def report(self, directory: str | os.PathLike[str], *, what_if_seconds: float = WHAT_IF_SECONDS) -> Path:
-        """Write what the last compilation takes of the machine: its pages and data.
-
-        ``report.html`` shows all of it; ``profile.pop``, ``trace.json.gz`` and ``summary.json`` are for other tools.
-
-        Args:
-            directory: Where to; it is made.
-            what_if_seconds: For advice and alternatives, which are compiled; 0 leaves those out.
-
-        Returns:
-            ``profile.pop``, a SQLite database; ``torchipu report DIRECTORY`` shows it.
-
-        Raises:
-            OptionsError: Nothing was compiled yet.
-            OSError: The directory cannot be written; what was there is as before.
-        """
-        recorded = Recorded(self.profile, self.compiled, is_step=True, owner=self)
-        return write_directory(advised(recorded, what_if_seconds), Path(directory))
-
-    @property
-    def capture_seconds(self) -> float:
-        """That the last capture of the model took."""
-        return self._seen.capture_seconds
-
-    def observed(self) -> Observed:
-        """Return what was seen of the last compilation and the calls since: events, times, magnitudes."""
-        self.compiled  # noqa: B018  # says what to do where nothing is compiled yet
-        assert self._bound is not None
-        return self._seen.observed(self._bound, counts=self.options.statistics, loss_scale=self.used_loss_scale)
-
-    def graph_again(self, options: Options, samples: int | None) -> Graph:
-        """Return the graph of the model under other options, or for other micro-batches; the step stays as it is.
-
-        Args:
-            options: Of the step.
-            samples: Of a micro-batch; None for as many as in the last compilation.
-
-        Raises:
-            CaptureError: The model cannot be captured again.
-        """
-        with self._lock:
-            return graph_again(self, self._built, self._seen.example, options, samples)
-
-    @property
-    def statistics(self) -> tuple[TensorStatistics, ...]:
-        """Magnitudes of every result in the last call, in the order of the ops; ``profile.text()`` shows them too.
-
-        Raises:
-            OptionsError: The program does not count them, or there is none yet.
-        """
-        if not self.options.statistics:
-            raise OptionsError(
-                "the program does not count magnitudes", option="statistics", value=False,
-                remedy="make the step with torchipu.Options(statistics=True)",
-            )
-        self.compiled  # noqa: B018  # says what to do where nothing is compiled yet
-        assert self._bound is not None
-        return self._bound.statistics()
 
     # ------------------------------------------------------------------ compiling
     def _signature_of(self, leaves: Sequence[Any]) -> tuple[object, ...]:

@@ -5,6 +5,7 @@ Kept by later passes: variables that share a tile and are live together do not o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
 from torchipu.device.memory.addresses import addresses_of
@@ -17,7 +18,7 @@ from torchipu.errors import OutOfTileMemoryError
 from torchipu.ir.program import Executable
 from torchipu.target import Target
 
-__all__ = ["TileMemory", "assign_memory", "tile_memory"]
+__all__ = ["TileMemory", "assign_memory", "lacking_bytes", "tile_memory"]
 
 REMEDIES = (
     "put the model on more IPUs (torchipu.Block), save memory with recomputation or off-chip optimiser state, "
@@ -67,6 +68,21 @@ def tile_memory(executable: Executable, target: Target, io_tiles: int = 0) -> tu
     for memory in io_tile_memory(executable, target, io_tiles):
         found[memory.ipu] = max(found[memory.ipu], memory, key=lambda one: one.total_bytes)
     return tuple(found.values())
+
+
+def lacking_bytes(memory: Iterable[TileMemory], target: Target) -> int:
+    """Return the bytes that a tile, or its region for code, lacks at most; 0 where all fits.
+
+    Args:
+        memory: The fullest tile of each IPU.
+        target: The machine.
+    """
+    return max((
+        lack for tile in memory for lack in (
+            tile.total_bytes - target.tile_memory_bytes,
+            sum(tile.bytes_by_category.get(name, 0) for name in EXECUTED) - target.code_region_bytes, 0,
+        )
+    ), default=0)
 
 
 def _check_code(always: Always, ipu: int, target: Target) -> None:
