@@ -36,7 +36,7 @@ help:
 	@echo "make models   compare architectures of timm and transformers with eager; writes docs/models.md"
 	@echo "make machine  run device programs of the same architectures on the machine that judges them (MODELS=...)"
 	@echo "make score    compare the machine model with what was measured on IPUs; writes docs/score.md (SCORE_ARGS=...)"
-	@echo "make bench    run the benchmarks beside eager and Inductor"
+	@echo "make bench    run the benchmarks beside eager, Inductor and others"
 	@echo "make docs     write the reference of public names, made from their docstrings, into build/docs"
 	@echo "make lint     ruff, mypy, import-linter, codespell"
 	@echo "make kernels  build the kernels again where their sources changed"

@@ -1,7 +1,8 @@
-"""A step of each workload beside eager and Inductor, in one interleaved run.
+"""A step of each workload beside eager, Inductor and other compilers, in one interleaved run.
 
     pytest benchmarks/bench_step.py --benchmark-only -s
     pytest benchmarks/bench_step.py --benchmark-only -s --workload mlp-train --contender eager
+    pytest benchmarks/bench_step.py --benchmark-only -s --speed-page speed.md
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ import torch.nn.functional as F
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import torchipu
-from interleaved import interleave, print_table, speed_ups
-from workloads import WORKLOADS, DemoNet, Step
+from contenders import CONTENDERS, OURS, WHOLE_STEP, RefusedError, refuse_other_values
+from interleaved import Timing, interleave, print_table, speed_ups
+from share_of_peak import PEAK_FLOPS, costliest, flops_of, peak_step
+from speed_page import Measured
+from workloads import WORKLOADS, DemoNet, Step, Workload
 
 BATCH, ACCUMULATION, ITERATIONS = 40, 1, 100
+PEAK = "torch.mm"
 
 
 def measure(
     benchmark: BenchmarkFixture, title: str, steps: dict[str, Callable[[], object]], rounds: int, updates: int = 1,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[str, float]:
+) -> tuple[dict[str, float], dict[str, Timing]]:
     """Time the steps in turns, print the table, and hand torchipu's step to pytest-benchmark with the ratios.
 
     Args:
@@ -37,7 +42,7 @@ def measure(
         clock: Seconds.
 
     Returns:
-        By contender, how much faster torchipu is.
+        By contender, how much faster torchipu is, and the samples.
     """
     timings = interleave(steps, rounds=rounds, clock=clock)
     print()
@@ -49,28 +54,61 @@ def measure(
     benchmark.extra_info["torchipu_faster_by"] = ratios
     benchmark.extra_info["threads"] = torch.get_num_threads()
     benchmark.pedantic(steps["torchipu"], rounds=5, iterations=1)
-    return ratios
+    return ratios, timings
 
 
 @pytest.mark.parametrize("name", list(WORKLOADS))
 @pytest.mark.usefixtures("chosen")
-def test_step_through_torch_compile(
+def test_step_of_a_model(
     benchmark: BenchmarkFixture, name: str, contenders: tuple[str, ...], num_threads: int, rounds: int,
-    speed_ups_by_workload: dict[str, dict[str, float]],
+    measured: dict[str, Measured],
 ) -> None:
-    """The model compiled by ``torch.compile``; the loss and the optimiser run eagerly for every contender."""
+    """The same step by everyone: loss and optimiser run eagerly, but in torchipu's whole step."""
     workload = WORKLOADS[name]
-    options = {"host_threads": num_threads, "allow_out_of_memory": True, "frozen_weights": workload.frozen}
-    compilers = {
-        "eager": None,
-        "inductor": torch.compile,
-        "torchipu": lambda model: torch.compile(model, backend="ipu", options=options),
-    }
-    steps: dict[str, Callable[[], object]] = {who: workload.step(compilers[who]) for who in contenders}
-    benchmark.group = f"step of {name}"
     with torch._inductor.config.patch(freezing=workload.frozen):
-        title = f"{name}, torch.compile, {num_threads} threads"
-        speed_ups_by_workload[name] = measure(benchmark, title, steps, rounds)
+        steps, refused = steps_of(workload, contenders, num_threads)
+        benchmark.group = f"step of {name}"
+        peak = {PEAK: peak_step()}
+        ratios, timings = measure(benchmark, f"{name}, {num_threads} threads", steps | peak, rounds)
+    del ratios[PEAK]
+    flops = flops_of(workload.step())
+    rate, peak_rate = flops / timings[OURS].median_s, PEAK_FLOPS / timings[PEAK].median_s
+    whole = speed_ups(timings, WHOLE_STEP) if WHOLE_STEP in timings else {}
+    measured[name] = Measured(ratios, whole, refused, rate / peak_rate, costliest_of(workload, num_threads))
+    benchmark.extra_info["share_of_peak"] = measured[name].share_of_peak
+    benchmark.extra_info["costliest"] = measured[name].costliest
+
+
+def steps_of(
+    workload: Workload, contenders: tuple[str, ...], num_threads: int
+) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
+    """Return the steps of those who can run a workload and compute what eager does, and why others cannot."""
+    steps: dict[str, Callable[[], object]] = {}
+    refused: dict[str, str] = {}
+    judged = None if workload.training else workload.step()()
+    for who in contenders:
+        if not CONTENDERS[who].takes(workload):
+            continue
+        try:
+            step = CONTENDERS[who].make(workload, num_threads)
+            result = step()
+            if judged is not None:
+                refuse_other_values(who, result, judged)
+        except (RefusedError, torchipu.errors.IpuError) as error:
+            if who == OURS:
+                raise
+            refused[who] = str(error).splitlines()[0]
+        else:
+            steps[who] = step
+    return steps, refused
+
+
+def costliest_of(workload: Workload, num_threads: int) -> list[tuple[str, float]]:
+    """Return torchipu's costliest kernels; none where the model cannot be captured whole."""
+    try:
+        return costliest(workload, num_threads)
+    except torchipu.errors.IpuError:
+        return []
 
 
 def reference_steps(compiled: bool, x: torch.Tensor, y: torch.Tensor) -> Step:
@@ -122,7 +160,7 @@ def test_whole_training_step_of_the_demo(
         "eager": lambda: reference_steps(False, x, y), "inductor": lambda: reference_steps(True, x, y),
         "torchipu": ours,
     }
-    steps: dict[str, Callable[[], object]] = {who: makers[who]() for who in contenders}
+    steps: dict[str, Callable[[], object]] = {who: makers[who]() for who in contenders if who in makers}
     benchmark.group = "whole training step"
     title = f"demo CNN, batch {BATCH}, AdamW, {num_threads} threads"
     measure(benchmark, title, steps, rounds, updates=ITERATIONS)

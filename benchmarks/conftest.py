@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
+from contenders import CONTENDERS, OURS
 from library_workloads import missing
+from speed_page import Measured, page
 from workloads import WORKLOADS
 
-CONTENDERS = ("eager", "inductor", "torchipu")
-SPEED_UPS = pytest.StashKey[dict[str, dict[str, float]]]()
+MEASURED = pytest.StashKey[dict[str, Measured]]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add ``--workload``, ``--contender``, ``--threads``, ``--rounds`` and ``--cpu-time``."""
+    """Add ``--workload``, ``--contender``, ``--speed-page``, ``--threads``, ``--rounds`` and ``--cpu-time``."""
     group = parser.getgroup("torchipu")
     group.addoption("--workload", action="append", help=f"measure only this one; of {', '.join(WORKLOADS)}, demo-step")
-    group.addoption("--contender", action="append", choices=CONTENDERS, help="time only this one besides torchipu")
+    group.addoption(
+        "--contender", action="append", choices=list(CONTENDERS), help="time only this one besides torchipu"
+    )
+    group.addoption("--speed-page", metavar="PATH", help="write what was measured there, as a page")
     group.addoption("--threads", type=int, default=os.cpu_count() or 1, help="host threads of every contender")
     group.addoption("--rounds", type=int, default=15, help="samples of every contender")
     group.addoption(
@@ -30,28 +34,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture
-def speed_ups_by_workload(request: pytest.FixtureRequest) -> dict[str, dict[str, float]]:
-    """By workload and contender, how much faster torchipu was; the means are printed at the end."""
-    return request.config.stash.setdefault(SPEED_UPS, {})
+def measured(request: pytest.FixtureRequest) -> dict[str, Measured]:
+    """What was measured, by workload; the means are printed at the end."""
+    return request.config.stash.setdefault(MEASURED, {})
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Print the geometric means over what was measured, with the weights frozen and otherwise."""
-    measured = config.stash.get(SPEED_UPS, {})
-    for title, is_frozen in (("with frozen weights", True), ("training and inference", False)):
-        found = [ratios for name, ratios in measured.items() if name.endswith("-frozen") is is_frozen]
-        for contender in sorted({who for ratios in found for who in ratios}):
-            values = [ratios[contender] for ratios in found if contender in ratios]
-            terminalreporter.write_line(
-                f"{title}: {statistics.geometric_mean(values):.2f}x {contender}, geometric mean of {len(values)} "
-                f"workloads, {min(values):.2f}x the least"
-            )
+    """Print the page of what was measured, and write it where ``--speed-page`` says."""
+    measured = config.stash.get(MEASURED, {})
+    if not measured:
+        return
+    text = page(measured, config.getoption("--threads"), config.getoption("--rounds"))
+    terminalreporter.write_line(text)
+    if config.getoption("--speed-page"):
+        Path(config.getoption("--speed-page")).write_text(text, encoding="utf-8")
 
 
 @pytest.fixture
 def contenders(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """Return who is measured: torchipu, and those that were chosen."""
     chosen = request.config.getoption("--contender")
-    return tuple(name for name in CONTENDERS if not chosen or name in chosen or name == "torchipu")
+    return tuple(name for name in CONTENDERS if not chosen or name in chosen or name == OURS)
 
 
 @pytest.fixture

@@ -77,6 +77,45 @@ def gpt2_small() -> nn.Module:
     return GPT2LMHeadModel(GPT2Config(n_layer=6, n_embd=384, n_head=6, vocab_size=NUM_WORDS, n_positions=256))
 
 
+def t5_small() -> nn.Module:
+    """Return T5 small: the same tokens for its encoder and its decoder; int64 `[N, L]` to the states of the decoder."""
+    import_torchvision()
+    from transformers import T5Config, T5Model
+
+    class SameTokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.t5 = T5Model(T5Config(num_layers=6, use_cache=False))
+
+        def forward(self, tokens: torch.Tensor) -> Any:
+            return self.t5(input_ids=tokens, decoder_input_ids=tokens)
+
+    return SameTokens()
+
+
+def whisper_tiny_encoder() -> nn.Module:
+    """Return the encoder of Whisper tiny: `[N, 80, 3000]` to `[N, 1500, 384]`."""
+    import_torchvision()
+    from transformers import WhisperConfig
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+    return WhisperEncoder(WhisperConfig())
+
+
+def wav2vec2_base() -> nn.Module:
+    """Return wav2vec2 base without masks of time: samples `[N, L]` to states `[N, L / 320, 768]`."""
+    import_torchvision()
+    from transformers import Wav2Vec2Config, Wav2Vec2Model
+
+    return Wav2Vec2Model(Wav2Vec2Config(apply_spec_augment=False, layerdrop=0.0))
+
+
+def square_of_result(output: Any, inputs: torch.Tensor) -> torch.Tensor:
+    """Return the mean square of a result that is one tensor."""
+    square: torch.Tensor = output.float().pow(2).mean()
+    return square
+
+
 def square_of_states(output: Any, inputs: torch.Tensor) -> torch.Tensor:
     """Return the mean square of the last layer."""
     return output.last_hidden_state.float().pow(2).mean()

@@ -17,11 +17,16 @@ from library_workloads import (
     bert_small,
     gpt2_small,
     same_words,
+    square_of_result,
     square_of_states,
     square_of_states_and_pooled,
+    t5_small,
     timm_model,
+    wav2vec2_base,
+    whisper_tiny_encoder,
     word_classes,
 )
+from networks import Generator, GraphNetwork, UNet
 
 Step = Callable[[], object]
 
@@ -212,29 +217,56 @@ def trained_and_inferred(workload: Workload) -> tuple[Workload, ...]:
 
 
 TIMM, TRANSFORMERS = ("timm",), ("transformers",)
+
+
+def of_timm(name: str, model: str, batch: int) -> Workload:
+    """Return the training of a classifier of timm at 224 x 224."""
+    return Workload(name, timm_model(model), images(batch, 3, 224, 224), classes(batch, 1000), libraries=TIMM)
+
+
+def of_transformers(
+    name: str, model: Callable[[], nn.Module], inputs: Callable[[], torch.Tensor], loss: Loss
+) -> Workload:
+    """Return the training of a model of transformers."""
+    return Workload(name, model, inputs, loss, libraries=TRANSFORMERS)
+
+
+OFTEN_MEASURED = (
+    Workload("resnet18", ResNet18, images(8, 3, 64, 64), classes(8, 1000)),
+    of_timm("resnet50", "resnet50", 4),
+    of_timm("vit-tiny", "vit_tiny_patch16_224", 8),
+    of_transformers("bert-base", bert_base, tokens(4, 128, 30000), square_of_states),
+    of_transformers("bert-small", bert_small, tokens(8, 128, NUM_WORDS), square_of_states_and_pooled),
+    of_transformers("gpt2-small", gpt2_small, tokens(2, 256, NUM_WORDS), same_words),
+    Workload("lstm", LSTM, tokens(16, 64, 5000), word_classes),
+    Workload("resnet18-224", ResNet18, images(8, 3, 224, 224), classes(8, 1000)),
+    of_timm("mobilenetv3-large", "mobilenetv3_large_100", 8),
+    of_timm("convnext-tiny", "convnext_tiny", 4),
+    of_timm("convnext-atto", "convnext_atto", 8),
+)
+"""Models that the kernels were written beside."""
+HELD_OUT = (
+    of_timm("regnety-008", "regnety_008", 4),
+    of_timm("efficientnet-b0", "efficientnet_b0", 4),
+    of_timm("swin-tiny", "swin_tiny_patch4_window7_224", 4),
+    of_timm("deit-tiny", "deit_tiny_patch16_224", 4),
+    of_transformers("t5-small", t5_small, tokens(4, 128, 32000), square_of_states),
+    of_transformers("whisper-tiny-encoder", whisper_tiny_encoder, images(1, 80, 3000), square_of_states),
+    of_transformers("wav2vec2-base", wav2vec2_base, images(2, 16000), square_of_states),
+    Workload("unet", UNet, images(2, 3, 128, 128), square_of_result),
+    Workload("dcgan-generator", Generator, images(16, 100), square_of_result),
+    Workload("graph-network", GraphNetwork, images(4096, 64), square_of_result),
+)
+"""Models that no kernel was written beside: what is said of the others must hold of these."""
 WORKLOADS = {
     workload.name: workload
     for workload in (
         Workload("demo-cnn-train", DemoNet, images(40, 1, 28, 28), classes(40, 10)),
         Workload("mlp-train", MLP, images(64, 784), classes(64, 10)),
+        Workload("mlp-4-train", MLP, images(4, 784), classes(4, 10)),
+        Workload("mlp-128-train", MLP, images(128, 784), classes(128, 10)),
         Workload("transformer-train", TransformerClassifier, tokens(16, 64), classes(16, 10)),
-        *trained_and_inferred(Workload("resnet18", ResNet18, images(8, 3, 64, 64), classes(8, 1000))),
-        *trained_and_inferred(Workload(
-            "resnet50", timm_model("resnet50"), images(4, 3, 224, 224), classes(4, 1000), libraries=TIMM,
-        )),
-        *trained_and_inferred(Workload(
-            "vit-tiny", timm_model("vit_tiny_patch16_224"), images(4, 3, 224, 224), classes(4, 1000), libraries=TIMM,
-        )),
-        *trained_and_inferred(Workload(
-            "bert-base", bert_base, tokens(4, 128, 30000), square_of_states, libraries=TRANSFORMERS,
-        )),
-        *trained_and_inferred(Workload(
-            "bert-small", bert_small, tokens(8, 128, NUM_WORDS), square_of_states_and_pooled, libraries=TRANSFORMERS,
-        )),
-        *trained_and_inferred(Workload(
-            "gpt2-small", gpt2_small, tokens(2, 256, NUM_WORDS), same_words, libraries=TRANSFORMERS,
-        )),
-        *trained_and_inferred(Workload("lstm", LSTM, tokens(16, 64, 5000), word_classes)),
+        *(measured for model in (*OFTEN_MEASURED, *HELD_OUT) for measured in trained_and_inferred(model)),
     )
 }
 

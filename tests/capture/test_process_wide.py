@@ -219,3 +219,13 @@ def test_importing_torchipu_changes_no_behaviour_of_torch() -> None:
     made = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, timeout=300, check=False)
     assert made.returncode == 0, made.stderr
     assert made.stdout.strip() == "[]"
+
+
+def test_weights_that_inductor_freezes_keep_their_names() -> None:
+    """Dynamo names weights anew in every graph where Inductor freezes them, which captures cannot do with."""
+    model = torch.nn.Sequential(torch.nn.Embedding(10, 4), torch.nn.Linear(4, 3)).requires_grad_(False)
+    words = torch.randint(10, (2, 5), generator=torch.Generator().manual_seed(1))
+    with torch._inductor.config.patch(freezing=True), torch.no_grad():
+        result = torchipu.InferenceStep(model)(words)
+        assert torch._inductor.config.freezing
+    torch.testing.assert_close(result, model(words))

@@ -236,7 +236,9 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
     )
     if isinstance(module, GraphModule):  # a graph already, which Dynamo would call and not look into
         return replace_calls(GraphModule(module, copy.deepcopy(module.graph)))
-    with settings, unvalidated(), _method_forward(module):
+    # Where Inductor freezes weights, Dynamo gives them names of its own in every graph.
+    freezes_not = torch._inductor.config.patch(freezing=False)
+    with settings, freezes_not, unvalidated(), _method_forward(module):
         try:
             captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
         except SyntaxError as error:

@@ -30,8 +30,19 @@ Decompositions = dict[torch._ops.OpOverload, Callable[..., Any]]
 def decompositions() -> Decompositions:
     """Return what AOT autograd takes apart while it traces, by overload."""
     taken_apart = get_decompositions([*TORCH_OWN, *movement.TORCH_OWN, *criteria.TORCH_OWN])
-    ours = {**OURS, **maps.OURS, **movement.OURS, **criteria.OURS, **batch_norm.over_replicas()}
+    ours = {**OURS, **maps.OURS, **movement.OURS, **criteria.OURS, **batch_norm.over_replicas(), **_of_inductor()}
     return {**cast(Decompositions, taken_apart), **ours}
+
+
+def _of_inductor() -> Decompositions:
+    """Return those of Inductor's own operators that Dynamo writes: optimisers have them, once it has declared them."""
+    fma = getattr(torch.ops.prims, "fma", None)
+    return {} if fma is None else {fma.default: _fma}
+
+
+def _fma(a: Tensor, b: Tensor | float, c: Tensor) -> Tensor:
+    """Return ``a * b + c``; torch declares a tensor for ``b``, and also hands numbers over."""
+    return torch.addcmul(c, a, b) if isinstance(b, Tensor) else torch.add(c, a, alpha=b)
 
 
 def _addbmm(

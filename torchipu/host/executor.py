@@ -27,6 +27,7 @@ from torchipu.host.fences import fence_arenas
 from torchipu.host.generic import TORCH_DTYPES, bind_generic
 from torchipu.host.lanes import Lanes, Layout, order_of
 from torchipu.host.observation import Observation
+from torchipu.host.output_memory import shared_output_memory
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
 from torchipu.host.resting import is_resting, zeros_of
@@ -517,6 +518,7 @@ class GraphExecutor:
         self.frozen = [*frozen, *self.constants] if frozen else []
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
         self._lock = threading.Lock()
+        self.output_memory = shared_output_memory()
         self.plans: dict[tuple[tuple[int, ...] | None, ...], BoundPlan] = {}
         self.shared_results: set[int] = set()  # numbers of results that may lie in memory of another, or of an input
         self.arguments = [tensor for tensor in graph.inputs if tensor not in self.constants]
@@ -562,8 +564,9 @@ class GraphExecutor:
         for number, value in enumerate(inputs, FIRST_EXTERNAL):
             bind(number, value.data_ptr())
         results: list[torch.Tensor | None] = [None] * len(bound.host_plan.outputs)
-        for index, number, shape, dtype in bound.fresh_outputs:
-            results[index] = fresh = torch.empty(shape, dtype=dtype)
+        made = self.output_memory.empty([(shape, dtype) for _, _, shape, dtype in bound.fresh_outputs])
+        for (index, number, _, _), fresh in zip(bound.fresh_outputs, made, strict=True):
+            results[index] = fresh
             bind(number, fresh.data_ptr())
         if bound.random_rows is not None:
             seed = self.seed if self.seed is not None else int(torch.randint(2**62, ()).item())

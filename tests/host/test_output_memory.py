@@ -1,0 +1,111 @@
+"""Memory of results is taken again when nobody holds it, and never before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from torchipu.backend import ipu_backend
+from torchipu.host.output_memory import CALLS_KEPT, LEAST_BYTES, OutputMemory
+
+LARGE = ((LEAST_BYTES // 4,), torch.float32)
+
+
+def take(memory: OutputMemory) -> torch.Tensor:
+    return memory.empty([LARGE])[0]
+
+
+def test_memory_that_nobody_holds_is_taken_again() -> None:
+    memory = OutputMemory()
+    address = take(memory).data_ptr()
+    assert take(memory).data_ptr() == address
+    assert take(memory).stride() == (1,)
+    same, other = memory.empty([((LEAST_BYTES // 8, 2), torch.int32), LARGE])
+    assert same.data_ptr() == address != other.data_ptr()
+    assert same.stride() == (2, 1)
+    assert same.dtype is torch.int32
+
+
+HOLDERS: dict[str, Callable[[torch.Tensor], object]] = {
+    "tensor": lambda made: made,
+    "view": lambda made: made[5:],
+    "detached": lambda made: made.detach(),
+    "numpy": lambda made: made.numpy(),
+    "storage": lambda made: made.untyped_storage(),
+    "dlpack": torch.utils.dlpack.to_dlpack,
+    "saved for backward": lambda made: made.requires_grad_().sin(),
+}
+
+
+@pytest.mark.parametrize("name", list(HOLDERS))
+def test_memory_in_use_is_left_alone(name: str) -> None:
+    memory = OutputMemory()
+    made = take(memory)
+    address = made.data_ptr()
+    holder = HOLDERS[name](made)
+    del made
+    other = take(memory)
+    assert other.data_ptr() != address
+    del holder, other
+    kept = [take(memory) for _ in range(2)]
+    assert kept[0].data_ptr() != kept[1].data_ptr()
+
+
+def test_memory_that_another_process_may_read_is_never_taken_again() -> None:
+    memory = OutputMemory()
+    made = take(memory).share_memory_()
+    address = made.data_ptr()
+    del made
+    assert take(memory).data_ptr() != address
+
+
+def test_memory_that_was_resized_is_forgotten() -> None:
+    memory = OutputMemory()
+    made = take(memory)
+    made.untyped_storage().resize_(0)
+    del made
+    assert take(memory).fill_(1).sum() == LEAST_BYTES // 4
+
+
+def test_what_is_kept_is_bounded_by_the_largest_call() -> None:
+    memory = OutputMemory()
+    for size in range(1, 40):
+        memory.empty([((LEAST_BYTES // 4 + size,), torch.float32)])
+    assert memory.kept_bytes <= CALLS_KEPT * (LEAST_BYTES + 4 * 39)
+    assert take(memory).numel() == LARGE[0][0]
+
+
+def test_small_results_are_left_to_the_c_library() -> None:
+    memory = OutputMemory()
+    memory.empty([((4, 4), torch.float32)])
+    assert memory.kept_bytes == 0
+
+
+def test_threads_never_have_the_same_memory() -> None:
+    memory = OutputMemory()
+
+    def work(number: int) -> bool:
+        for _ in range(100):
+            mine = take(memory).fill_(number)
+            if not bool((mine == number).all()):
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(4)))
+
+
+def test_results_of_a_compiled_function_lie_where_the_last_ones_lay() -> None:
+    compiled = torch.compile(lambda x: x * 2 + 1, backend=ipu_backend)
+    x = torch.randn(LEAST_BYTES)
+    first = compiled(x)
+    address, copy = first.data_ptr(), first.clone()
+    assert compiled(x + 1).data_ptr() != address
+    torch.testing.assert_close(first, copy, rtol=0, atol=0)  # what the caller holds stays as it is
+    second = compiled(x)
+    held = second.data_ptr()
+    del second
+    assert compiled(x).data_ptr() == held

@@ -1,0 +1,126 @@
+"""Memory of results that the caller keeps: taken again once nobody holds it, so that calls touch no new pages.
+
+The C library gives large blocks back to the system when they are freed, and the system hands pages out again one by
+one, as they are written: for the results of an optimiser's step or of a large layer that takes longer than computing
+them.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+LEAST_BYTES = 64 << 10
+"""Smaller blocks the C library keeps by itself: it gives back those of 128 KiB and more."""
+CALLS_KEPT = 2
+"""Memory is kept for the results of so many calls, each as large as the largest: of a forward, and its backward."""
+
+
+class _Kept(NamedTuple):
+    storage: torch.UntypedStorage
+    address: int
+    num_bytes: int
+
+    @property
+    def is_private(self) -> bool:
+        """Whether it is what it was: neither resized, nor moved to where another process may read it."""
+        return not self.storage.is_shared() and self.storage.data_ptr() == self.address
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no tensor has it, nor the caller the storage itself: torch makes one object of it for all."""
+        return sys.getrefcount(self.storage) <= 2 and torch._C._storage_Use_Count(self.storage._cdata) == 1
+
+
+class OutputMemory:
+    """Storages of earlier results.
+
+    A storage is taken again when no tensor, view, NumPy array or process shares it any longer. What is kept is bounded
+    by what calls have asked for; what is in nobody's use goes first.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: list[_Kept] = []
+        self._largest_call = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of all storages that are kept, in use or not."""
+        return sum(kept.num_bytes for kept in self._kept)
+
+    def empty(self, wanted: Sequence[tuple[tuple[int, ...], torch.dtype]]) -> list[torch.Tensor]:
+        """Return tensors whose elements are not set, all of one call.
+
+        Args:
+            wanted: Shape and element type of each; they are row-major.
+        """
+        sizes = [dtype.itemsize * math.prod(shape) for shape, dtype in wanted]
+        asked = sum(size for size in sizes if size >= LEAST_BYTES)
+        if not asked:
+            return [torch.empty(shape, dtype=dtype) for shape, dtype in wanted]
+        with self._lock:
+            self._largest_call = max(self._largest_call, asked)
+            free = self._take_free()
+            made, kept = [], []
+            for (shape, dtype), size in zip(wanted, sizes, strict=True):
+                fitting = free.get(size)
+                if fitting:
+                    kept.append(fitting.pop())
+                    made.append(torch.empty(0, dtype=dtype).set_(kept[-1].storage, 0, shape, _row_major(shape)))
+                    continue
+                made.append(torch.empty(shape, dtype=dtype))
+                if size >= LEAST_BYTES:
+                    storage = made[-1].untyped_storage()
+                    kept.append(_Kept(storage, storage.data_ptr(), size))
+            unused = [one for fitting in free.values() for one in fitting]
+            self._kept = [*unused, *self._kept, *kept]
+            self._forget_first()
+        return made
+
+    def _take_free(self) -> dict[int, list[_Kept]]:
+        """Take out and return what nobody else has, by bytes; forget what is no longer private."""
+        free: dict[int, list[_Kept]] = {}
+        held = []
+        for kept in self._kept:
+            if not kept.is_private:
+                continue
+            if kept.is_free:
+                free.setdefault(kept.num_bytes, []).append(kept)
+            else:
+                held.append(kept)
+        self._kept = held
+        return free
+
+    def _forget_first(self) -> None:
+        over = self.kept_bytes - CALLS_KEPT * self._largest_call
+        count = 0
+        while over > 0:
+            over -= self._kept[count].num_bytes
+            count += 1
+        del self._kept[:count]
+
+
+_shared: weakref.ref[OutputMemory] | None = None
+_creation = threading.Lock()
+
+
+def shared_output_memory() -> OutputMemory:
+    """Return that of all programs of torch.compile; it goes when the last of them does."""
+    global _shared
+    with _creation:
+        memory = _shared() if _shared is not None else None
+        if memory is None:
+            memory = OutputMemory()
+            _shared = weakref.ref(memory)
+        return memory
+
+
+def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape)))
