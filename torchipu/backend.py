@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchipu import artifacts
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.capture import substitutes
+from torchipu.capture.complex_numbers import with_complex_results, without_complex
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.fx_import import Given, Imported, import_graph
@@ -32,7 +33,7 @@ from torchipu.compiler import Compiled
 from torchipu.errors import CaptureError, OptionsError
 from torchipu.host.agreement import Agreement
 from torchipu.host.collectives import wait_for
-from torchipu.host.executor import GraphExecutor, resolved
+from torchipu.host.executor import GraphExecutor, as_type, resolved
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.ir.graph import Graph, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role, Source
@@ -194,6 +195,7 @@ class _Doors:
 
         @_alone
         def build(module: GraphModule) -> _Program:
+            module = without_complex(module)
             imported = import_graph(
                 module, name=f"{self.name}.{name}", given=given, leg=leg, strict_ops=self.options.strict_ops,
             )
@@ -203,6 +205,7 @@ class _Doors:
             record(profile, compiled)
             artifacts.emit(profile, compiled)
             is_frozen = self.options.frozen_weights and name == "inference"
+            imported = with_complex_results(imported, module)
             return _Program(imported, compiled, self.options, num_results, _handed_back(module, is_dynamic), is_frozen)
 
         is_dynamic = _has_unknown_sizes(gm)
@@ -436,7 +439,7 @@ class _Result:
         """Return the value in torch's type and strides, in memory of its own; enter that into ``taken``."""
         layout = self.fake
         if layout is not None:
-            value = layout.placed(value.to(layout.dtype))
+            value = layout.placed(as_type(value, layout.dtype))
         if _memory(value) in taken:
             value = value.clone() if layout is None or layout.offset is None else layout.placed(value.clone())
         taken.add(_memory(value))
