@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -20,17 +21,19 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchipu import artifacts
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.capture import substitutes
+from torchipu.capture.complex_numbers import with_complex_results, without_complex
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.fx_import import Given, Imported, import_graph
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT, source_of
 from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.joint_graph import partition
+from torchipu.capture.process_wide import capturing
 from torchipu.compiler import Compiled
 from torchipu.errors import CaptureError, OptionsError
 from torchipu.host.agreement import Agreement
 from torchipu.host.collectives import wait_for
-from torchipu.host.executor import GraphExecutor, resolved
+from torchipu.host.executor import GraphExecutor, as_type, resolved
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.ir.graph import Graph, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role, Source
@@ -190,8 +193,9 @@ class _Doors:
     def _program(self, gm: GraphModule, leg: Leg, name: str, num_results: int | None) -> Callable[..., Any]:
         given = [Given(self.roles.get(node.name, Role.INPUT)) for node in _placeholders(gm)]
 
-        @_outside_fake_mode
+        @_alone
         def build(module: GraphModule) -> _Program:
+            module = without_complex(module)
             imported = import_graph(
                 module, name=f"{self.name}.{name}", given=given, leg=leg, strict_ops=self.options.strict_ops,
             )
@@ -201,6 +205,7 @@ class _Doors:
             record(profile, compiled)
             artifacts.emit(profile, compiled)
             is_frozen = self.options.frozen_weights and name == "inference"
+            imported = with_complex_results(imported, module)
             return _Program(imported, compiled, self.options, num_results, _handed_back(module, is_dynamic), is_frozen)
 
         is_dynamic = _has_unknown_sizes(gm)
@@ -218,11 +223,14 @@ def _static_inputs() -> frozenset[int]:
     return frozenset(metadata.static_input_indices if metadata is not None else ())
 
 
-def _outside_fake_mode(build: Callable[[GraphModule], _Program]) -> Callable[[GraphModule], _Program]:
-    """Call without the modes under which AOT autograd compiles: constants have values, buffers memory."""
+def _alone(build: Callable[[GraphModule], _Program]) -> Callable[[GraphModule], _Program]:
+    """Call without the modes under which AOT autograd compiles: constants have values, buffers memory.
+
+    No other thread captures meanwhile. A forward has torch's lock already; a backward is compiled when it first runs.
+    """
 
     def call(module: GraphModule) -> _Program:
-        with _disable_current_modes():
+        with capturing(), _disable_current_modes():
             return build(module)
 
     return call
@@ -431,7 +439,7 @@ class _Result:
         """Return the value in torch's type and strides, in memory of its own; enter that into ``taken``."""
         layout = self.fake
         if layout is not None:
-            value = layout.placed(value.to(layout.dtype))
+            value = layout.placed(as_type(value, layout.dtype))
         if _memory(value) in taken:
             value = value.clone() if layout is None or layout.offset is None else layout.placed(value.clone())
         taken.add(_memory(value))
@@ -467,6 +475,7 @@ class _ByShape:
         self.build = build
         self.has_views = _Kind.VIEW in _handed_back(gm, is_dynamic=True)  # they have the strides of what they are of
         self.programs: OrderedDict[tuple[object, ...], _Program] = OrderedDict()
+        self.lock = threading.Lock()
         self.warned = False
 
     def run(self, arguments: list[Any]) -> list[Any]:
@@ -475,13 +484,25 @@ class _ByShape:
             (tuple(value.shape), value.dtype, value.stride(), value.storage_offset() if self.has_views else 0)
             if isinstance(value, torch.Tensor) else value for value in arguments
         )
-        program = self.programs.get(key)
-        if program is None:
-            program = self.build(specialise(self.gm, arguments))
-            self._make_room()
-            self.programs[key] = program
-        self.programs.move_to_end(key)
-        return program.run(arguments)
+        return (self._kept(key) or self._compiled(key, arguments)).run(arguments)
+
+    def _kept(self, key: tuple[object, ...]) -> _Program | None:
+        """Return the program for a set of sizes, which becomes the most recent one."""
+        with self.lock:
+            program = self.programs.get(key)
+            if program is not None:
+                self.programs.move_to_end(key)
+            return program
+
+    def _compiled(self, key: tuple[object, ...], arguments: Sequence[Any]) -> _Program:
+        """Compile for a set of sizes, unless another thread has done so meanwhile."""
+        with capturing():
+            program = self._kept(key) or self.build(specialise(self.gm, arguments))
+            with self.lock:
+                if key not in self.programs:
+                    self._make_room()
+                    self.programs[key] = program
+            return program
 
     def _make_room(self) -> None:
         if len(self.programs) < MAX_SHAPES:

@@ -6,9 +6,11 @@ Nothing heavy is imported here: `install` runs at the end of every ``import torc
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import sys
+import threading
 import warnings
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
@@ -17,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 INSTALLERS: dict[str, str] = {
+    "torch._dynamo.backends.registry": "torchipu.hooks:look_up_in_turn",
     # The last of Lightning's modules that a Trainer needs: the names that we extend are complete when it is.
     "lightning.pytorch.trainer.connectors.accelerator_connector": "torchipu.lightning.registration:install",
     "pytorch_lightning.trainer.connectors.accelerator_connector": "torchipu.lightning.registration:install",
@@ -52,6 +55,25 @@ def _serve(module: ModuleType) -> None:
             f"torchipu does not know this version of {module.__name__}, and adds nothing to it: "
             f"{type(error).__name__}: {first_line}", stacklevel=2,
         )
+
+
+def look_up_in_turn(registry: Any) -> None:
+    """Let one thread at a time look a backend up by its name.
+
+    torch imports what an entry point names, and registers it then: of two threads that begin to use a backend, the
+    second one fails to register it again.
+
+    Args:
+        registry: The module ``torch._dynamo.backends.registry``.
+    """
+    lock, look_up = threading.RLock(), registry.lookup_backend
+
+    @functools.wraps(look_up)
+    def lookup_backend(compiler_fn: Any) -> Any:
+        with lock:
+            return look_up(compiler_fn)
+
+    registry.lookup_backend = lookup_backend
 
 
 class _Finder(MetaPathFinder):

@@ -13,7 +13,7 @@ from torch import nn
 import torchipu
 from tests.capture.evaluate import evaluate
 from torchipu.capture.aot import capture_inference, capture_joint
-from torchipu.errors import CaptureError, UnsupportedOpError
+from torchipu.errors import CaptureError
 from torchipu.ir.types import Leg, Role
 
 
@@ -328,11 +328,12 @@ class Complex(nn.Module):
         return torch.fft.fft(x).abs()
 
 
-def test_complex_numbers_are_refused_with_line_and_remedy():
-    with pytest.raises(UnsupportedOpError, match="complex64 has no counterpart") as caught:
-        capture_inference(Complex(), (torch.ones(4),))
-    assert "torch.fft.fft(x)" in str(caught.value)
-    assert "do " in str(caught.value)
+def test_ops_on_parts_of_complex_numbers_name_the_line_and_the_module():
+    graph = capture_inference(nn.Sequential(nn.Linear(4, 4), Complex()), (torch.ones(2, 4),)).graph
+    transforms = [op for op in graph.ops if "torch.fft.fft(x)" in op.source.code]
+    assert transforms
+    assert {op.source.module for op in transforms} == {"1"}
+    assert {op.source.module for op in graph.ops} == {"0", "1"}
 
 
 def test_sources_name_the_users_line_and_the_module():

@@ -19,7 +19,6 @@ from torchipu import (
     OutOfTileMemoryError,
     PlacementError,
     TrainStep,
-    UnsupportedOpError,
 )
 from torchipu.capture import fx_types
 
@@ -223,21 +222,6 @@ def test_a_batch_that_cannot_be_cut_is_refused_with_sizes_that_can():
         "batch of 50 is not divisible by device_iterations 5 x gradient_accumulation 4 = 20\n"
         "  do      pass 40 or 60 samples along dimension 0"
     )
-
-
-def test_complex_numbers_are_refused_by_both_doors():
-    def turn(x):
-        return (x * 1j).real
-
-    class Turn(nn.Module):
-        def forward(self, x):
-            return turn(x)
-
-    with pytest.raises(UnsupportedOpError, match=r"torch\.complex64 has no counterpart on the IPU"):
-        InferenceStep(Turn())(torch.ones(2, dtype=torch.complex64))
-    with pytest.raises(Exception, match=r"torch\.complex64 has no counterpart on the IPU") as caught:
-        torch.compile(turn, backend="ipu")(torch.ones(2, dtype=torch.complex64))
-    assert isinstance(caught.value.inner_exception, UnsupportedOpError)
 
 
 def test_double_is_computed_as_float_with_one_warning(monkeypatch):

@@ -26,6 +26,7 @@ from torchipu.capture import printing, substitutes
 from torchipu.capture.block import BlockForward
 from torchipu.capture.capture_errors import as_capture_error
 from torchipu.capture.captured import Captured
+from torchipu.capture.complex_numbers import with_complex_results, without_complex
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.distributions import unvalidated
@@ -219,12 +220,13 @@ def export(
         joint = aot_export_joint_with_descriptors(
             stack, results, args, dict(kwargs), decompositions=decompositions(),
         )
-        graph_module = joint.graph_module
+        graph_module = without_complex(joint.graph_module)
     _drop_dead(graph_module)
     names = _canonical_names(module)
     placeholders = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
     given = [_given(node, names, results) for node in placeholders]
     imported = import_graph(graph_module, name=name, given=given, strict_ops=strict_ops)
+    imported = with_complex_results(imported, graph_module)
     return _assemble(imported, placeholders, graph_module, names, results, args, kwargs)
 
 

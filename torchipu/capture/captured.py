@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchipu.errors import CaptureError
+from torchipu.host.executor import as_type
 from torchipu.ir.graph import Graph, Tensor
 
 
@@ -70,7 +71,7 @@ class Captured:
     def restore(self, values: Sequence[Any]) -> Any:
         """Build what ``forward`` returns from the values of ``graph.outputs``."""
         known = {
-            tensor: value.to(dtype) if isinstance(value, torch.Tensor) else value
+            tensor: as_type(value, dtype) if isinstance(value, torch.Tensor) else value
             for tensor, value, dtype in zip(self.graph.outputs, values, self.output_dtypes, strict=True)
         }
         leaves = [known[leaf] if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]

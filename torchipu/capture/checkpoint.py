@@ -1,12 +1,22 @@
-"""The user's word on what a recomputing backward keeps; and an op that is there to be seen."""
+"""The user's word on what a recomputing backward keeps or makes again; and an op that is there to be seen."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import library
+from torch.fx import traceback
 from torch.utils import _pytree as pytree
+from torch.utils import checkpoint as torch_checkpoint
+
+from torchipu.capture.process_wide import replaced
+
+_KNOWN: set[Any] = set()
+_MARKS = ("recompute", "ac_graph_id")
 
 
 def _copy(value: torch.Tensor) -> torch.Tensor:
@@ -45,3 +55,76 @@ def recomputation_checkpoint(*values: Any) -> Any:
 
 def _marked(leaf: Any) -> Any:
     return torch.ops.torchipu.checkpoint(leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def checkpoint_sequential(
+    functions: Any, segments: int, input: Any, use_reentrant: bool | None = None, **kwargs: Any,
+) -> Any:
+    """Run a sequence in segments, each but the last one under torch.utils.checkpoint, as torch's function does.
+
+    Dynamo traces no function of that module but ``checkpoint``.
+    """
+    layers = list(functions.children() if isinstance(functions, torch.nn.Sequential) else functions)
+    length = len(layers) // segments
+    reentrant = True if use_reentrant is None else use_reentrant
+
+    def in_turn(first: int, end: int) -> Callable[[Any], Any]:
+        def run(value: Any) -> Any:
+            for layer in layers[first:end]:
+                value = layer(value)
+            return value
+
+        return run
+
+    last = length * (segments - 1)
+    for first in range(0, last, length):
+        input = torch_checkpoint.checkpoint(in_turn(first, first + length), input, use_reentrant=reentrant, **kwargs)
+    return in_turn(last, len(layers))(input)
+
+
+def register() -> None:
+    """Tell Dynamo of `checkpoint_sequential`."""
+    if torch_checkpoint.checkpoint_sequential not in _KNOWN:
+        _KNOWN.add(torch_checkpoint.checkpoint_sequential)
+        torch.compiler.substitute_in_graph(
+            torch_checkpoint.checkpoint_sequential, skip_signature_check=True,
+        )(checkpoint_sequential)
+
+
+@contextmanager
+def checkpoints_marked() -> Iterator[None]:
+    """Let torch.utils.checkpoint mark what it runs, as it does under Dynamo, where forward is run on fake tensors.
+
+    By itself it would run everything twice: the random bits would be others, and what is re-entrant would have no
+    gradients. Policies of a ``context_fn`` are not looked at: all that is marked is computed again.
+    """
+    numbers = itertools.count()
+
+    def apply(function: Callable[..., Any], preserves: bool, *args: Any) -> Any:
+        with _marked_as(next(numbers)):
+            return function(*args)
+
+    def generator(*args: Any, **kwargs: Any) -> Iterator[None]:
+        with _marked_as(next(numbers)):
+            yield
+
+    with (
+        replaced(torch_checkpoint.CheckpointFunction, "apply", apply),
+        replaced(torch_checkpoint, "_checkpoint_without_reentrant_generator", generator),
+    ):
+        yield
+
+
+@contextmanager
+def _marked_as(region: int) -> Iterator[None]:
+    """Mark all calls into torch as one region that the backward computes again."""
+    meta = traceback.current_meta
+    before = {name: meta[name] for name in _MARKS if name in meta}
+    policy = torch_checkpoint.CheckpointPolicy.PREFER_RECOMPUTE
+    meta.update(zip(_MARKS, (policy, region), strict=True))
+    try:
+        yield
+    finally:
+        for name in _MARKS:
+            meta.pop(name, None)
+        meta.update(before)

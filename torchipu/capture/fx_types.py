@@ -34,7 +34,10 @@ def refuse_inputs(module: GraphModule, inputs: Sequence[Any] = ()) -> None:
     for node, given in zip_longest(placeholders, inputs[:len(placeholders)]):
         for value in (node.meta.get("example_value"), given):
             if isinstance(value, torch.Tensor):
-                tensor_dtype(value, node)
+                if value.dtype.is_complex:  # the graph is one of real and imaginary parts once it is traced
+                    _refuse_foreign(value, node)
+                else:
+                    tensor_dtype(value, node)
 
 
 def tensor_dtype(value: torch.Tensor, node: Node) -> DType:
@@ -43,13 +46,17 @@ def tensor_dtype(value: torch.Tensor, node: Node) -> DType:
     Raises:
         UnsupportedOpError: The IPU holds no such tensor, and nothing stands in for it.
     """
+    _refuse_foreign(value, node)
+    return dtype_of(value.dtype, node)
+
+
+def _refuse_foreign(value: torch.Tensor, node: Node) -> None:
     kind, remedy = foreign_kind(value)
     if kind:
         raise UnsupportedOpError(
             f"{_called(node)}: {kind} cannot be held by the IPU", op=node.format_node(), source=_line_of(node),
             remedy=remedy,
         )
-    return dtype_of(value.dtype, node)
 
 
 def foreign_kind(value: torch.Tensor) -> tuple[str, str]:

@@ -14,6 +14,7 @@ import torch
 from torchipu._kernels.table.update import HYPER, HYPER_WORDS
 from torchipu.capture.fx_types import dtype_of
 from torchipu.errors import OptionsError
+from torchipu.host.executor import as_pairs
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType, Leg, Role
 from torchipu.optim import LAMB, LARS
@@ -241,9 +242,10 @@ class _Builder:
         state: State = self.optimizer.state[parameter]
         value = state.get(key)
         if value is None:
-            chosen = self.state_types.get(key)
+            chosen = None if parameter.is_complex() else self.state_types.get(key)
             dtype = parameter.dtype if chosen is None else TORCH_DTYPES[chosen]
             value = torch.full_like(parameter.detach(), first, memory_format=torch.preserve_format, dtype=dtype)
+            as_pairs(value).fill_(first)  # as torch has it, imaginary parts too
             state[key] = value
         return self.hold(parameter, key, value, f"{key}.{name}")
 
@@ -261,8 +263,9 @@ class _Builder:
 
     def hold(self, parameter: torch.Tensor, key: str, value: torch.Tensor, name: str) -> Tensor:
         """Make a graph input of a state tensor."""
-        tensor = Tensor(name, tuple(value.shape), dtype_of(value.dtype), Role.OPTIMISER_STATE)
-        self.host[tensor] = value
+        pairs = as_pairs(value)
+        tensor = Tensor(name, tuple(pairs.shape), dtype_of(pairs.dtype), Role.OPTIMISER_STATE)
+        self.host[tensor] = pairs
         self.inputs.append(tensor)
         if key:
             self.held.append(_Held(parameter, key, value))

@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 from torchipu.capture.aot import Place, export
 from torchipu.capture.capture_errors import as_capture_error
 from torchipu.capture.captured import Captured
+from torchipu.capture.checkpoint import checkpoints_marked
 from torchipu.capture.cumulative_averages import counted_on_the_device
 from torchipu.capture.custom_ops import stand_in
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT
@@ -74,7 +75,7 @@ class Running(torch.nn.Module):
         paths = _module_paths(self.inner) if self.names_modules else contextlib.nullcontext()
         with (
             _tied(self._repeats), _rebound(self.inner), traceback.preserve_node_meta(), paths, _seen_as_tracing(),
-            counted_on_the_device(), _without_loops(), _UserLines(),
+            counted_on_the_device(), _without_loops(), checkpoints_marked(), _UserLines(),
         ):
             results, self.loss = self.run(tensors)
         if self.loss is not None and not results[self.loss].requires_grad:

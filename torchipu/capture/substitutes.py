@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._dynamo.trace_rules import _polyfilled_function_ids, get_torch_obj_rule_map
 from torch._dynamo.variables import PolyfilledFunctionVariable
 
-from torchipu.capture import ctc
+from torchipu.capture import checkpoint, ctc
 
 
 def gaussian_nll_loss(
@@ -129,5 +129,8 @@ def register() -> None:
             # torch declares arguments with defaults as optional, which these are not.
             torch.compiler.substitute_in_graph(F.gaussian_nll_loss)(gaussian_nll_loss)  # type: ignore[arg-type]
     ctc.register()
-    # Recurrent layers, which Dynamo leaves to eager unless this says otherwise when it begins to trace.
+    checkpoint.register()
+    # Recurrent layers, which Dynamo leaves to eager unless this says otherwise when it begins to trace. A setting is
+    # one thread's: others begin with the default.
+    torch._dynamo.config._config["allow_rnn"].default = True  # type: ignore[attr-defined]
     torch._dynamo.config.allow_rnn = True

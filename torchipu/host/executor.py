@@ -89,10 +89,30 @@ def default_threads() -> int:
 
 
 def resolved(value: torch.Tensor) -> torch.Tensor:
-    """Return the value as its memory holds it: torch may leave a sign to the reader, or zeros without memory."""
+    """Return the value as its memory holds it: torch may leave a sign to the reader, or zeros without memory.
+
+    Complex numbers become pairs, ``[..., 2]``.
+    """
     if value._is_zerotensor():
-        return value.clone()
+        value = value.clone()
+    if value.is_complex():
+        return torch.view_as_real(value.resolve_conj().resolve_neg())
     return value.resolve_neg()
+
+
+def as_pairs(state: torch.Tensor) -> torch.Tensor:
+    """Return a state, or the same memory as pairs, ``[..., 2]``, if it holds complex numbers."""
+    return torch.view_as_real(state.detach()) if state.is_complex() else state
+
+
+def as_type(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a result in the type that the caller knows it by; pairs, ``[..., 2]``, become complex numbers."""
+    if not dtype.is_complex or value.is_complex():
+        return value.to(dtype)
+    pairs = value.to(dtype.to_real()).contiguous()
+    if pairs.dim() == 1 and len(pairs) > 2:  # numbers of several micro-batches, joined
+        pairs = pairs.view(-1, 2)
+    return torch.view_as_complex(pairs)
 
 
 def typed_view(memory: torch.Tensor, offset_bytes: int, held: HostTensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from torchipu.distributed.exchange import Exchange
 from torchipu.distributed.handshake import agree
 from torchipu.distributed.members import Members
 from torchipu.errors import ConstraintError, OptionsError
-from torchipu.host.executor import FIRST_EXTERNAL, BoundPlan, default_threads, resolved
+from torchipu.host.executor import FIRST_EXTERNAL, BoundPlan, as_pairs, default_threads, resolved
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.host.lanes import Lanes, choose_lanes
 from torchipu.host.observation import Observation
@@ -444,7 +444,8 @@ class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
         parameters = dict(self.model.named_parameters())
         buffers = dict(self.model.named_buffers())
         states: dict[Tensor, torch.Tensor | None] = {t: parameters[n] for n, t in capture.parameters.items()}
-        return states | {tensor: buffers[name] for name, tensor in capture.buffers.items()}
+        states |= {tensor: buffers[name] for name, tensor in capture.buffers.items()}
+        return {tensor: None if value is None else as_pairs(value) for tensor, value in states.items()}
 
     # ------------------------------------------------------------------ running
     def _run(self, tensors: Sequence[torch.Tensor]) -> Any:

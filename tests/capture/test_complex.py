@@ -1,0 +1,188 @@
+"""Models with complex numbers and Fourier transforms compute what eager does, through all doors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import torchipu
+import torchipu.poptorch as poptorch
+from torchipu.capture.fourier import DIRECT, real_of_half, transform
+from torchipu.errors import UnsupportedOpError
+from torchipu.report.recorder import recording
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> None:
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 64, DIRECT + 1, DIRECT + 3, 360, 1024])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_transform_is_that_of_torch(length: int, sign: int) -> None:
+    value = torch.randn(3, length, 2, dtype=torch.complex128)
+    real, imaginary = transform((value.real, value.imag), [1], sign)
+    expected = torch.fft.fft(value, dim=1) if sign < 0 else torch.fft.ifft(value, dim=1, norm="forward")
+    torch.testing.assert_close(torch.complex(real, imaginary), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 64, DIRECT + 1, DIRECT + 2, 360])
+def test_a_half_of_a_spectrum_gives_real_values(length: int) -> None:
+    half = torch.randn(3, length // 2 + 1, dtype=torch.complex128)
+    expected = torch.fft.irfft(half, n=length, norm="forward")
+    torch.testing.assert_close(real_of_half((half.real, half.imag), 1, length), expected, rtol=1e-9, atol=1e-9)
+
+
+def written(x: torch.Tensor) -> torch.Tensor:
+    result = torch.zeros_like(x)
+    result[:, :2] = x[:, 1:3]
+    return result
+
+
+TRANSFORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "fft": lambda x: torch.fft.fft(x),
+    "padded fft": lambda x: torch.fft.fft(x, n=20, norm="ortho"),
+    "ifft2": lambda x: torch.fft.ifft2(x),
+    "rfft": lambda x: torch.fft.rfft(x.real),
+    "rfft2": lambda x: torch.fft.rfft2(x.real, norm="forward"),
+    "irfft": lambda x: torch.fft.irfft(x, n=9),
+    "irfftn": lambda x: torch.fft.irfftn(x, dim=(0, 2)),
+    "hfft": lambda x: torch.fft.hfft(x),
+    "fftshift": lambda x: torch.fft.fftshift(torch.fft.fftn(x)),
+    "polar": lambda x: torch.polar(x.abs(), x.angle()) * 2j,
+    "view_as_real": lambda x: torch.view_as_real(x * x.conj()) + x.real.unsqueeze(-1),
+    "conj product": lambda x: x @ x.mH,
+    "exp and log": lambda x: torch.log(x.exp() + 2) / (x + 3),
+    "parts": lambda x: torch.cat([x.real, x.imag], -1).sin(),
+    "sums": lambda x: x.sum(1) + x.mean() + x.cumsum(-1)[..., 0, :],
+    "scattered": lambda x: torch.zeros(5, 12, dtype=x.dtype).index_put((torch.tensor([1, 3]),), x[0, :2]),
+    "written": lambda x: written(x),
+    "stft": lambda x: torch.stft(x.real.flatten(1), 8, 4, window=torch.hann_window(8), return_complex=True),
+    "real result": lambda x: x.abs() + (x == x).float(),
+    "number": lambda x: x[0, 0, 0] * 3,
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_functions_and_their_gradients_are_those_of_eager(name: str) -> None:
+    function = TRANSFORMS[name]
+    ours = torch.randn(2, 4, 12, dtype=torch.complex64, requires_grad=True)
+    theirs = ours.detach().to(torch.complex128).requires_grad_()
+    result, expected = torch.compile(function, backend="ipu", fullgraph=True)(ours), function(theirs)
+    torch.testing.assert_close(result, expected.to(result.dtype), rtol=1e-4, atol=1e-4)
+    weights = torch.randn(expected.shape, dtype=torch.float64)
+    (result.abs() * weights.float()).sum().backward()
+    (expected.abs() * weights).sum().backward()
+    assert ours.grad is not None
+    assert theirs.grad is not None
+    torch.testing.assert_close(ours.grad, theirs.grad.to(ours.dtype), rtol=1e-3, atol=1e-3)
+
+
+class Mixing(torch.nn.Module):
+    """FNet's: a transform over both dimensions in the place of attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.fft.fft2(x).real).square().mean()
+
+
+class Rotary(torch.nn.Module):
+    """Rotates pairs of features by products with a complex buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("turns", torch.polar(torch.ones(5, 4), torch.randn(5, 4)))
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        pairs = torch.view_as_complex(self.linear(x).unflatten(-1, (4, 2)))
+        return F.relu(torch.view_as_real(pairs * self.turns).flatten(-2)).square().mean()
+
+
+class Operator(torch.nn.Module):
+    """FNO's: complex weights for the lower frequencies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(5, 5, 3, dtype=torch.cfloat))
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        spectrum = torch.fft.rfft(self.linear(x))
+        low = torch.zeros(x.shape[0], 5, spectrum.shape[-1], dtype=torch.cfloat)
+        low[:, :, :3] = torch.einsum("bix,iox->box", spectrum[:, :, :3], self.weight)
+        return torch.fft.irfft(low, n=x.shape[-1]).square().mean()
+
+
+MODELS = [Mixing, Rotary, Operator]
+
+
+@pytest.mark.parametrize("optimiser", [
+    lambda given: torch.optim.SGD(given, 0.1, momentum=0.9), lambda given: torch.optim.AdamW(given, 0.01),
+    lambda given: torch.optim.RMSprop(given, 0.01),
+], ids=["SGD", "AdamW", "RMSprop"])
+@pytest.mark.parametrize("model", MODELS)
+def test_a_step_trains_as_eager_does(model: type[torch.nn.Module], optimiser: Callable[[Any], Any]) -> None:
+    ours = model()
+    theirs, x = copy.deepcopy(ours), torch.randn(2, 5, 8)
+    step = torchipu.TrainStep(ours, optimiser(ours.parameters()))
+    eager = optimiser(theirs.parameters())
+    for _ in range(3):
+        eager.zero_grad()
+        loss = theirs(x)
+        loss.backward()
+        eager.step()
+        torch.testing.assert_close(step(x), loss, rtol=1e-4, atol=1e-5)
+    for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_poptorch_infers_as_eager_does(model: type[torch.nn.Module]) -> None:
+    given, x = model().eval(), torch.randn(2, 5, 8)
+    torch.testing.assert_close(poptorch.inferenceModel(given)(x).reshape(1), given(x).reshape(1), rtol=1e-4, atol=1e-5)
+
+
+def test_complex_results_of_micro_batches_are_joined() -> None:
+    class Spectrum(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.fft.rfft(x), torch.fft.rfft(x).sum()
+
+    x = torch.randn(6, 8)
+    spectra, sums = torchipu.InferenceStep(Spectrum(), torchipu.Options(device_iterations=3))(x)
+    torch.testing.assert_close(spectra, torch.fft.rfft(x))
+    torch.testing.assert_close(sums, torch.fft.rfft(x).reshape(3, -1).sum(1), rtol=1e-4, atol=1e-4)
+
+
+def test_complex_inputs_of_any_size_run_in_one_graph() -> None:
+    run = torch.compile(lambda x: torch.fft.fft(x.conj()) * 1j, backend="ipu", dynamic=True, fullgraph=True)
+    for size in (4, 6, 9):
+        x = torch.randn(3, size, dtype=torch.complex64)
+        torch.testing.assert_close(run(x), torch.fft.fft(x.conj()) * 1j, rtol=1e-4, atol=1e-4)
+
+
+def test_a_transform_is_products_on_the_device() -> None:
+    with recording() as programs:
+        torch.compile(lambda x: torch.fft.fft(x).abs(), backend="ipu")(torch.randn(4, 64))
+    kinds = {op.kind for op in programs[0].graph.ops}
+    assert kinds & {"matmul", "mm", "linear"}, kinds
+    assert "generic" not in kinds
+
+
+def test_an_operator_that_pairs_do_not_have_is_refused_by_name() -> None:
+    def eigenvalues(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.eigvals(x)
+
+    with pytest.raises(Exception, match=r"linalg_eig.default: there is no such operator on complex numbers") as caught:
+        torch.compile(eigenvalues, backend="ipu", fullgraph=True)(torch.randn(3, 3))
+    error = caught.value.inner_exception  # type: ignore[attr-defined]
+    assert isinstance(error, UnsupportedOpError)
+    assert "torch.linalg.eigvals(x)" in str(error)

@@ -1,0 +1,345 @@
+"""Complex numbers as pairs of floats: a graph with complex values becomes one with none.
+
+At the border a complex tensor is the float tensor ``[..., 2]`` that its memory holds; within, real and imaginary parts
+are tensors of their own, and torch's `ComplexTensor` says what an operator does with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule, Interpreter, Node, traceback
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+from torchipu.capture.fourier import Pair, real_of_half, transform
+from torchipu.capture.fx_import import Imported
+from torchipu.capture.fx_source import source_of
+from torchipu.errors import UnsupportedOpError
+
+try:
+    from torch._subclasses.complex_tensor import ComplexTensor
+except ImportError:  # torch before 2.10
+    ComplexTensor = None  # type: ignore[assignment, misc]
+
+aten = torch.ops.aten
+REAL = {torch.complex128: torch.float64, torch.complex64: torch.float32, torch.complex32: torch.float16}
+RESULTS = "complex_results"
+"""In the meta of a graph without complex numbers: fake values of the results that were complex, by position."""
+
+
+def without_complex(module: GraphModule) -> GraphModule:
+    """Return a graph of real values that computes what another one does; that one, if nothing in it is complex.
+
+    Placeholders and results keep their order and their marks.
+
+    Args:
+        module: Functional ATen graph of static sizes.
+
+    Raises:
+        UnsupportedOpError: An operator on complex numbers has no counterpart on pairs.
+    """
+    if ComplexTensor is None:
+        return module
+    while any(_is_complex(value) for node in module.graph.nodes for value in _values(node)):
+        module = _in_parts(module)  # once more where torch has put complex constants into what it gave for an operator
+    return module
+
+
+def _values(node: Node) -> list[Any]:
+    return pytree.tree_leaves(node.meta.get("val"))
+
+
+def _in_parts(module: GraphModule) -> GraphModule:
+    """Return a graph in which operators on complex values are operators on their parts."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with mode:
+        given = [_stand_in(node.meta.get("val")) for node in placeholders]
+
+    def run(*values: Any) -> Any:
+        with traceback.preserve_node_meta():
+            return _Parts(module).run(*values, enable_io_processing=False)
+
+    with torch.no_grad(), mode:
+        made: GraphModule = make_fx(run, tracing_mode="real")(*given)
+    _keep_marks(module, made)
+    return made
+
+
+def with_complex_results(imported: Imported, module: GraphModule) -> Imported:
+    """Return what was imported of a graph, with the fake values that its results had as complex numbers."""
+    complex_values: Mapping[int, Tensor] = module.meta.get(RESULTS, {})
+    values = tuple(complex_values.get(place, value) for place, value in enumerate(imported.result_values))
+    return replace(imported, result_values=values)
+
+
+def _keep_marks(old: GraphModule, new: GraphModule) -> None:
+    """Give placeholders their names, and placeholders and results what is known of them."""
+    given, taken = (graph.find_nodes(op="placeholder") for graph in (old.graph, new.graph))
+    for before, after in zip(given, taken, strict=True):
+        after.meta = {**before.meta, "val": after.meta.get("val", before.meta.get("val"))}
+        after._rename(before.name)
+        after.target = before.name
+    (returned,) = old.graph.find_nodes(op="output")
+    (returns,) = new.graph.find_nodes(op="output")
+    returns.meta = dict(returned.meta)
+    new.meta = dict(old.meta)
+    new.meta[RESULTS] = old.meta.get(RESULTS, {}) | {
+        position: member.meta["val"] for position, member in enumerate(pytree.tree_leaves(returned.args[0]))
+        if isinstance(member, Node) and _is_complex(member.meta.get("val"))
+    }
+    new.graph.eliminate_dead_code()
+    new.recompile()
+
+
+def _is_complex(value: object) -> bool:
+    return isinstance(value, Tensor) and value.dtype.is_complex
+
+
+def _stand_in(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if _is_complex(value):
+        return torch.empty((*value.shape, 2), dtype=REAL[value.dtype])
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+
+
+class _Parts(Interpreter):
+    """Runs a graph with a `ComplexTensor` for each complex value."""
+
+    def run_node(self, n: Node) -> Any:
+        """Run one node; what comes from outside, or goes there, has its parts side by side."""
+        self.node = n
+        value = super().run_node(n)
+        if n.op in ("placeholder", "get_attr") and _is_complex(n.meta.get("val")):
+            return _of_pair(torch.view_as_real(value) if _is_complex(value) else value)
+        if n.op == "output":
+            return pytree.tree_map(lambda leaf: _as_pair(leaf) if _is_pair(leaf) else leaf, value)
+        return value
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Call an operator; those on real numbers alone as they are."""
+        node = self.node
+        expected = node.meta.get("val")
+        has_complex = any(map(_is_pair, pytree.tree_leaves((args, kwargs))))
+        if not isinstance(target, torch._ops.OpOverload) or not (
+            has_complex or any(map(_is_complex, pytree.tree_leaves(expected)))
+        ):
+            return super().call_function(target, args, kwargs)
+        if not has_complex and target is aten._conj.default:
+            return args[0].conjugate()  # a number
+        try:
+            return _typed(_computed(target, args, kwargs, has_complex), expected)
+        except (TypeError, NotImplementedError, KeyError, RuntimeError) as error:
+            raise UnsupportedOpError(
+                f"{target}: there is no such operator on complex numbers", op=node.format_node(),
+                source=source_of(node), detail=str(error).partition("\n")[0],
+                remedy="compute with real and imaginary parts as two real tensors, or leave this call outside of the "
+                "compiled region",
+            ) from error
+
+
+# ---------------------------------------------------------------------- pairs
+def _is_pair(value: object) -> bool:
+    return ComplexTensor is not None and isinstance(value, ComplexTensor)
+
+
+def _of_pair(value: Tensor) -> Any:
+    return ComplexTensor(value.select(-1, 0), value.select(-1, 1))
+
+
+def _as_pair(value: Any) -> Tensor:
+    return torch.stack((value.re, value.im), -1)
+
+
+def _parts(value: Any) -> Pair:
+    return (value.re, value.im) if _is_pair(value) else (value, None)
+
+
+def _typed(value: Any, expected: Any) -> Any:
+    """Return results in the types that the graph says they have."""
+    if not isinstance(expected, Tensor):
+        return value
+    if _is_complex(expected):
+        if not _is_pair(value):
+            value = ComplexTensor(value, torch.zeros_like(value))
+        real = REAL[expected.dtype]
+        return value if value.re.dtype is real else ComplexTensor(value.re.to(real), value.im.to(real))
+    value = value.re if _is_pair(value) else value
+    return value if value.dtype is expected.dtype else value.to(expected.dtype)
+
+
+def _computed(target: Any, args: Any, kwargs: Mapping[str, Any], has_complex: bool) -> Any:
+    own = OWN.get(target)
+    if own is not None:
+        return own(*args, **kwargs)
+    if target in PARTWISE and has_complex:
+        return _by_part(target, args, kwargs)
+    if has_complex:
+        args, kwargs = pytree.tree_map(_as_complex, (args, dict(kwargs)))
+        return target(*args, **kwargs)
+    if kwargs.get("dtype") in REAL:
+        return _by_part(target, args, {**kwargs, "dtype": REAL[kwargs["dtype"]]})
+    # A real tensor and a complex number: the first tensor becomes complex.
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    first = next(place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
+    leaves[first] = ComplexTensor(leaves[first], torch.zeros_like(leaves[first]))
+    args, kwargs = pytree.tree_unflatten(leaves, spec)
+    return target(*args, **kwargs)
+
+
+def _as_complex(leaf: Any) -> Any:
+    """Give a real tensor an imaginary part: else torch makes complex memory of it."""
+    is_real = isinstance(leaf, Tensor) and not _is_pair(leaf) and leaf.is_floating_point()
+    return ComplexTensor(leaf, torch.zeros_like(leaf)) if is_real else leaf
+
+
+def _by_part(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Call an operator that takes and gives real and imaginary parts apart: one that moves, or adds."""
+
+    def part(of_pair: Callable[[Any], Any], of_real: Callable[[Any], Any], of_number: Callable[[Any], Any]) -> Any:
+        def choose(leaf: Any) -> Any:
+            if _is_pair(leaf):
+                return of_pair(leaf)
+            if isinstance(leaf, Tensor):
+                return of_real(leaf)
+            return of_number(leaf) if isinstance(leaf, complex) else leaf
+
+        return pytree.tree_map(choose, (args, dict(kwargs)))
+
+    real_args, real_kwargs = part(lambda p: p.re, lambda t: t, lambda c: c.real)
+    real = target(*real_args, **real_kwargs)
+    leaves = pytree.tree_leaves((args, kwargs))
+    if not any(_is_pair(leaf) or isinstance(leaf, complex) for leaf in leaves):
+        return ComplexTensor(real, torch.zeros_like(real))
+    imaginary_args, imaginary_kwargs = part(
+        lambda p: p.im, lambda t: torch.zeros_like(t) if t.is_floating_point() else t, lambda c: c.imag,
+    )
+    imaginary = target(*imaginary_args, **imaginary_kwargs)
+    if isinstance(real, Tensor):
+        return ComplexTensor(real, imaginary)
+    return [ComplexTensor(re, im) for re, im in zip(real, imaginary, strict=True)]
+
+
+PARTWISE = frozenset({
+    aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default, aten.copy.default,
+    aten.as_strided.default, aten.slice_backward.default, aten.select_backward.default, aten.unfold.default,
+    aten.unfold_backward.default, aten.index.Tensor, aten.index_put.default, aten.index_select.default,
+    aten.gather.default, aten.roll.default, aten.flip.default, aten.cumsum.default, aten.constant_pad_nd.default,
+    aten.repeat.default, aten.split_with_sizes.default, aten.split.Tensor, aten.unsafe_split.Tensor,
+    aten.unsafe_split_with_sizes.default, aten.unbind.int, aten.tril.default,
+    aten.triu.default, aten.mean.default, aten.mean.dim, aten.sum.default, aten.sum.dim_IntList,
+    aten.embedding.default, aten.embedding_dense_backward.default, aten.index_copy.default, aten.detach.default,
+    aten.scatter.src, aten.rot90.default, aten.new_empty_strided.default, aten.new_zeros.default,
+    aten.new_full.default, aten.new_ones.default, aten.new_empty.default, aten.zeros_like.default,
+    aten.empty_like.default, aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.permute.default,
+    aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim,
+    aten.squeeze.dims, aten.slice.Tensor, aten.select.int, aten.diagonal.default, aten.neg.default,
+    aten.alias.default, aten.lift_fresh_copy.default, aten.stack.default, aten.cat.default,
+})
+"""Operators that real and imaginary parts go through apart."""
+
+
+# ---------------------------------------------------------------------- operators of our own
+def _norm_factor(kind: int, shape: Any, dims: Any) -> float:
+    """Return by what a transform is multiplied: 0 for nothing, 1 for the root of the length, 2 for the length."""
+    length = 1
+    for dim in dims:
+        length *= shape[dim]
+    return {0: 1.0, 1: length ** -0.5, 2: 1.0 / length}[kind]
+
+
+def _scaled(parts: tuple[Tensor, Tensor], factor: float) -> Any:
+    real, imaginary = parts
+    return ComplexTensor(real, imaginary) if factor == 1.0 else ComplexTensor(real * factor, imaginary * factor)
+
+
+def _r2c(value: Tensor, dim: list[int], normalization: int, onesided: bool) -> Any:
+    dims = [one % value.dim() for one in dim]
+    parts = transform((value, None), [dims[-1]], -1)
+    if onesided:
+        kept = value.shape[dims[-1]] // 2 + 1
+        parts = (parts[0].narrow(dims[-1], 0, kept), parts[1].narrow(dims[-1], 0, kept))
+    return _scaled(transform(parts, dims[:-1], -1), _norm_factor(normalization, value.shape, dims))
+
+
+def _c2c(value: Any, dim: list[int], normalization: int, forward: bool) -> Any:
+    dims = [one % value.dim() for one in dim]
+    parts = transform(_parts(value), dims, -1 if forward else 1)
+    return _scaled(parts, _norm_factor(normalization, value.shape, dims))
+
+
+def _c2r(value: Any, dim: list[int], normalization: int, last_dim_size: int) -> Tensor:
+    dims = [one % value.dim() for one in dim]
+    shape = list(value.shape)
+    shape[dims[-1]] = last_dim_size
+    made = real_of_half(transform(_parts(value), dims[:-1], 1), dims[-1], last_dim_size)
+    factor = _norm_factor(normalization, shape, dims)
+    return made if factor == 1.0 else made * factor
+
+
+def _polar(magnitude: Tensor, angle: Tensor) -> Any:
+    return ComplexTensor(magnitude * angle.cos(), magnitude * angle.sin())
+
+
+def _mul(left: Any, right: Any) -> Any:
+    """Multiply; what is real has no products with the imaginary part that it lacks."""
+    if not _is_pair(left):
+        left, right = right, left
+    if isinstance(right, Tensor) and not _is_pair(right) or isinstance(right, (int, float)):
+        return ComplexTensor(left.re * right, left.im * right)
+    real, imaginary = (right.re, right.im) if _is_pair(right) else (right.real, right.imag)
+    if not _is_pair(left):
+        return ComplexTensor(left * real, left * imaginary)
+    return ComplexTensor(left.re * real - left.im * imaginary, left.re * imaginary + left.im * real)
+
+
+def _div(left: Any, right: Any, **mode: Any) -> Any:
+    if mode or _is_pair(right) or isinstance(right, complex):
+        return aten.div(*map(_as_complex, (left, right)), **mode)
+    return ComplexTensor(left.re / right, left.im / right)
+
+
+def _plus(value: Any, product: Any, beta: Any, alpha: Any) -> Any:
+    return (value if beta == 1 else value * beta) + (product if alpha == 1 else product * alpha)
+
+
+def _conj_dot(left: Any, right: Any) -> Any:
+    return (left.conj() * right).sum()
+
+
+def _randn(size: Any, **kwargs: Any) -> Any:
+    real = {**kwargs, "dtype": REAL[kwargs["dtype"]]}
+    return ComplexTensor(torch.randn(size, **real) * 0.5**0.5, torch.randn(size, **real) * 0.5**0.5)
+
+
+OWN: dict[Any, Callable[..., Any]] = {
+    aten._fft_r2c.default: _r2c,
+    aten._fft_c2c.default: _c2c,
+    aten._fft_c2r.default: _c2r,
+    aten.polar.default: _polar,
+    aten.complex.default: lambda real, imag: ComplexTensor(*torch.broadcast_tensors(real, imag)),
+    aten.view_as_complex.default: _of_pair,
+    aten.view_as_real.default: lambda value: _as_pair(value),
+    aten.randn.default: _randn,
+    aten.mv.default: lambda matrix, vector: (matrix @ vector.unsqueeze(-1)).squeeze(-1),
+    aten.dot.default: lambda left, right: (left * right).sum(),
+    aten.vdot.default: _conj_dot,
+    aten.addmm.default: lambda c, a, b, beta=1, alpha=1: _plus(c, a @ b, beta, alpha),
+    aten.addmv.default: lambda c, a, b, beta=1, alpha=1: _plus(c, (a @ b.unsqueeze(-1)).squeeze(-1), beta, alpha),
+    aten.baddbmm.default: lambda c, a, b, beta=1, alpha=1: _plus(c, a @ b, beta, alpha),
+    aten.addcmul.default: lambda c, a, b, value=1: _plus(c, a * b, 1, value),
+    aten.addcdiv.default: lambda c, a, b, value=1: _plus(c, a / b, 1, value),
+    aten.mul.Tensor: _mul,
+    aten.mul.Scalar: _mul,
+    aten.div.Tensor: _div,
+    aten.div.Scalar: _div,
+    aten.clone.default: lambda value, **_: ComplexTensor(value.re.clone(), value.im.clone()),
+}
+"""What an operator does with pairs where torch does not say, or says it in more steps."""
