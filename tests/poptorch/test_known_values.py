@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -193,3 +194,15 @@ def test_a_registered_buffer_keeps_its_value() -> None:
 
     step = poptorch.inferenceModel(Model())
     assert [step(torch.ones(1)).item() for _ in range(3)] == [1.0, 2.0, 3.0]
+
+
+def test_the_executable_cache_tells_values_of_the_host_apart(tmp_path: Path) -> None:
+    def scaled(value: float) -> nn.Module:
+        factor = torch.tensor(value)
+        return Called(lambda x: x * factor.item() + factor.to(x))
+
+    for value in (2.0, 3.0, 2.0):
+        settings = poptorch.Options()
+        settings.enableExecutableCaching(str(tmp_path))
+        torch.testing.assert_close(poptorch.inferenceModel(scaled(value), settings)(X), X * value + value)
+    assert len(list(tmp_path.glob("*.executable"))) == 2

@@ -142,7 +142,7 @@ class KnownValues:
         def plain(value: Any) -> Any:
             if isinstance(value, ON_DEVICE):
                 return torch.empty(0, dtype=value.dtype)
-            return "cpu" if isinstance(value, (torch.device, str)) and "copy" not in str(value) else value
+            return "cpu" if isinstance(value, (torch.device, str)) else value  # "ipu" among them
 
         def make() -> Any:
             given = {key: plain(value) for key, value in kwargs.items()}
