@@ -38,6 +38,23 @@ def stand_in(name: str, target: str, file: str) -> None:
         sys.meta_path.insert(0, AliasFinder(name, target))
 
 
+def refuse(name: str, file: str, message: str) -> None:
+    """Refuse the import of a module that torchipu has nothing for, unless a package of that name lies elsewhere.
+
+    Args:
+        name: Name being imported, ``popxl``.
+        file: The file that calls this; its folder is not searched.
+        message: What to use instead.
+
+    Raises:
+        ImportError: There is no such package.
+    """
+    real = package_elsewhere(name, file)
+    if real is None:
+        raise ImportError(message, name=name)
+    _load(name, real)
+
+
 def package_elsewhere(name: str, file: str) -> ModuleSpec | None:
     """Return where a package of this name lies outside the folder of ``file``, or None."""
     here = os.path.realpath(os.path.dirname(file))

@@ -98,7 +98,7 @@ def test_accumulation_too_small_for_the_pipeline_shows_the_grid(model: Blocks) -
     text = refused(model, options(4))
     assert "gradientAccumulation must be greater than or equal to the number of pipeline stages" in text
     assert f"({least})" in text
-    assert f"a model with {stages} forward stages has {least - stages} additional stages" in text
+    assert f"a model with {stages} pipeline stages in PopTorch will have an additional {least - stages} stages" in text
     assert text.splitlines()[1].split() == ["0F0"]
     assert "0F has no micro-batch left, the pipeline is not full yet" in line_with_arrow(text)
 
@@ -160,7 +160,7 @@ def test_more_ipus_than_there_are_are_named(model: Blocks, replicas: int, words:
 
 def test_written_buffer_that_replicas_are_to_share_is_named() -> None:
     text = refused(Blocks(counts=True), options(replicas=2))
-    assert "PopTorch does not support broadcasting buffers: the model writes buffer 'count'" in text
+    assert "using poptorch.Options.broadcastBuffers(False). Here the model writes buffer 'count'" in text
     assert "you can disable buffer broadcasting using poptorch.Options.broadcastBuffers(False)" in text
 
 

@@ -249,7 +249,7 @@ def test_windows_are_differentiable() -> None:
     (lambda x, i: poptorch.dynamic_slice(x, 1, i, 0, 1), "The start and end of a slice must be different."),
     (lambda x, i: poptorch.dynamic_slice(x, 1, i, 3, 1), r"The size of the slice \(3\) must be a factor"),
     (lambda x, i: poptorch.dynamic_update(x, x[0], 1, i, 2), r"same dimensionality. \(2\) vs \(1\)"),
-    (lambda x, i: poptorch.dynamic_update(x, x.int(), 1, i, 4), r"same dtype. \(torch.float32\) vs \(torch.int32\)"),
+    (lambda x, i: poptorch.dynamic_update(x, x.int(), 1, i, 4), r"same dtype. \(torch.float32 vs torch.int32\)"),
     (lambda x, i: poptorch.dynamic_update(x, x, 1, i, 0), "The start and end of a slice must be different."),
     (lambda x, i: poptorch.dynamic_update(x, x, 1, i, -1), "end less than the start"),
     (lambda x, i: poptorch.dynamic_update(x, x, 1, i, 2), r"must be \[2, 2\].* but it is \[2, 4\]"),
@@ -257,3 +257,60 @@ def test_windows_are_differentiable() -> None:
 def test_windows_that_do_not_fit_are_refused(call: Any, words: str) -> None:
     with pytest.raises(poptorch.Error, match=words):
         poptorch.inferenceModel(call)(X, torch.tensor([1]))
+
+
+class Window(torch.nn.Module):
+    """Writes into a window and reads one."""
+
+    def forward(self, x: torch.Tensor, v: torch.Tensor, i: torch.Tensor) -> Any:
+        return poptorch.dynamic_update(x, v, 0, i, 2), poptorch.dynamic_slice(x, 0, i, 2, 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64])
+@pytest.mark.parametrize("start", [[2], 2, [5]])
+def test_windows_have_starts_of_any_integer_type_outside_the_ipu_too(dtype: torch.dtype, start: Any) -> None:
+    x, v, i = torch.arange(6.0), torch.tensor([7.0, 8.0]), torch.tensor(start, dtype=dtype)
+    expected = x.clone()
+    places = [int(i) % 6, (int(i) + 1) % 6]
+    expected[places] = v
+    for call in (Window(), poptorch.inferenceModel(Window())):
+        updated, read = call(x, v, i)
+        assert torch.equal(updated, expected)
+        assert torch.equal(read, x[places])
+
+
+@pytest.mark.parametrize(("one", "other", "words"), [
+    (torch.float32, torch.int64, "torch.float32 vs torch.int32"),
+    (torch.int64, torch.float32, "torch.int32 vs torch.float32"),
+    (torch.float64, torch.int32, "torch.float32 vs torch.int32"),
+    (torch.float16, torch.float64, "torch.float16 vs torch.float32"),
+])
+def test_unlike_types_are_told_as_the_device_holds_them(one: torch.dtype, other: torch.dtype, words: str) -> None:
+    given = torch.zeros(6, dtype=one), torch.ones(2, dtype=other), torch.tensor([1])
+    for call in (Window(), poptorch.inferenceModel(Window())):
+        with pytest.raises(poptorch.Error, match=rf"input and src tensor must have same dtype. \({words}\)"):
+            call(*given)
+
+
+def test_types_that_the_device_holds_alike_go_together() -> None:
+    given = torch.zeros(6, dtype=torch.int64), torch.ones(2, dtype=torch.int32), torch.tensor([1])
+    for call in (Window(), poptorch.inferenceModel(Window())):
+        assert call(*given)[0].tolist() == [0, 1, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(("inputs", "words"), [
+    (lambda x: [x, 1], r"\(Object contained in list at index 1 is not torch.tensor\)"),
+    (lambda x: [None, x], r"\(Object contained in list at index 0 is not torch.tensor\)"),
+    (lambda x: [x, x, [x]], r"\(Object contained in list at index 2 is not torch.tensor\)"),
+    (lambda x: (x, x), r"\(Object is not list\)"),
+    (lambda x: x, r"\(Object is not list\), but got <class 'torch.Tensor'>"),
+])
+@pytest.mark.parametrize("name", ["for_loop", "cond"])
+def test_inputs_that_are_no_list_of_tensors_are_refused(inputs: Any, words: str, name: str) -> None:
+    def body(x: torch.Tensor) -> Any:
+        if name == "for_loop":
+            return poptorch.for_loop(2, lambda *given: list(given), inputs(x))
+        return poptorch.cond(x.sum() > 0, lambda *given: list(given), inputs(x), lambda *given: list(given), inputs(x))
+
+    with pytest.raises(ValueError, match=words):
+        poptorch.inferenceModel(body)(torch.ones(2))

@@ -224,3 +224,18 @@ def test_error_of_a_host_function_names_the_line() -> None:
     with pytest.raises(poptorch.Error, match="not zero"):
         step(torch.ones(2))
     assert step(torch.zeros(2)).equal(torch.ones(2))
+
+
+def test_the_error_for_an_op_of_a_library_shows_how_to_give_it_in_torch() -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return poptorch.custom_op([x, y], "Scaled\"Sum", "com.acme", 3, [x], {"scale": 2.0})[0]
+
+    given = torch.ones(2, 3), torch.full((2, 3), 2.0)
+    with pytest.raises(poptorch.Error, match=r"(?s)cdll.LoadLibrary.*Codelets in C\+\+ .* are out of scope") as e:
+        poptorch.inferenceModel(Model())(*given)
+    # What the message shows is Python, and once it is filled in the model runs.
+    shown = [line[2:] for line in e.value.message.splitlines() if line.startswith("  ")]
+    code = "\n".join(shown).replace("[...]", "[x + attributes['scale'] * y]")
+    exec(code, {"poptorch": poptorch})
+    torch.testing.assert_close(poptorch.inferenceModel(Model())(*given), torch.full((2, 3), 5.0))

@@ -253,7 +253,7 @@ def test_automatic_loss_scaling_goes_on_where_it_stood(tmp_path: Path) -> None:
         step(x, labels)
         assert step.getAnchoredTensor("scale").item() == expected
     state = optimizer.state_dict()
-    assert state["ipu_param"]["lossScaleUpdateFactor"].item() == 4.0
+    assert state["ipu_state"]["lossScaleUpdateFactor"].item() == 4.0
     step.save(tmp_path / "model")
     loaded = poptorch.load(tmp_path / "model")
     early, first = wrapped()

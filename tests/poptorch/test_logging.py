@@ -134,7 +134,7 @@ def test_channel_labels_methods_and_spans_where_pvti_is_there(monkeypatch: pytes
     ("raise ValueError('the end')", True), ("raise SystemExit('the end')", False), ("raise KeyboardInterrupt", False),
 ])
 def test_the_exception_that_ends_a_program_is_logged_once(code: str, is_logged: bool) -> None:
-    done = run_python(f"import poptorch\n{code}")
+    done = run_python(f"import poptorch\npoptorch.Options()\npoptorch.Options()\n{code}")
     assert done.returncode
     lines = [line for line in done.stderr.splitlines() if "[poptorch::python] [critical]" in line]
     assert len(lines) == is_logged
@@ -142,6 +142,18 @@ def test_the_exception_that_ends_a_program_is_logged_once(code: str, is_logged: 
     assert ("Traceback" in done.stderr) == ("System" not in code)
 
 
-def test_importing_prepares_the_process() -> None:
-    code = "import os, faulthandler; os.environ.pop('RDMAV_FORK_SAFE', 0); import poptorch; print(os.environ['RDMAV"
-    assert run_python(f"{code}_FORK_SAFE'], faulthandler.is_enabled())").stdout.split() == ["1", "True"]
+STATE = (
+    "import os, sys, faulthandler, torch\n"
+    "def told():\n"
+    "    return (os.environ.get('RDMAV_FORK_SAFE'), faulthandler.is_enabled(), sys.excepthook is sys.__excepthook__, "
+    "hasattr(torch.nn.Module, 'autocast'), dict(os.environ) == before[0], vars(torch.nn.Module).keys() == before[1])\n"
+    "os.environ.pop('RDMAV_FORK_SAFE', 0); before = dict(os.environ), dict(vars(torch.nn.Module)).keys()\n"
+    "import poptorch; print(*told())\n"
+)
+
+
+@pytest.mark.parametrize("use", ["poptorch.Options()", "poptorch.inferenceModel(torch.nn.ReLU())", "poptorch.autocast"])
+def test_the_first_use_prepares_the_process_and_importing_does_not(use: str) -> None:
+    imported, used = run_python(f"{STATE}{use}; print(*told())").stdout.splitlines()
+    assert imported.split() == ["None", "False", "True", "False", "True", "True"]
+    assert used.split()[:4] == ["1", "True", "False", "True"]

@@ -366,6 +366,6 @@ def test_automatic_scaling_does_not_go_on_from_a_scale_that_makes_no_sense() -> 
     training = poptorch.trainingModel(module, options, optimizer=optimizer)
     training(*batches(1)[0])
     state = optimizer.state_dict()
-    state["ipu_param"]["lossScaleUpdateFactor"] = math.nan
+    state["ipu_state"]["lossScaleUpdateFactor"] = math.nan
     with pytest.raises(poptorch.Error, match=r"cannot go on from a scale of nan: load the state of an optimiser whose"):
         optimizer.load_state_dict(state)

@@ -107,7 +107,7 @@ def test_another_loss_scale_is_that_of_the_next_backward() -> None:
 def test_half_accumulators_need_another_program() -> None:
     step, _ = trained(lambda p: optim.SGD(p, lr=0.1, momentum=0.5), accumulation=2)
     half = optim.SGD(step.model.parameters(), lr=0.1, momentum=0.5, accum_type=torch.float16)
-    with pytest.raises(ValueError, match=r"is already compiled with <MeanReductionStrategy.Post: 1>"):
+    with pytest.raises(ValueError, match=r"is already compiled with accum_type=torch.float32"):
         step.setOptimizer(half)
     step.destroy()
     step.setOptimizer(half)
@@ -186,3 +186,91 @@ def test_the_log_tells_of_updates_and_of_states_that_are_fetched(debug_log: Call
     assert "Writing optimiser state tensors from IPU to host." in debug_log()
     optimizer.state_dict()
     assert "Using cached optimiser state dict" in debug_log()
+
+
+@pytest.mark.parametrize("make", [
+    lambda p: torch.optim.SGD(p, lr=0.1), lambda p: optim.SGD(p, lr=0.1), lambda p: optim.LAMB(p, lr=0.1),
+])
+def test_a_value_in_place_of_a_method_is_told_of_and_a_wrapped_method_is_not(
+    make: Any, capsys: pytest.CaptureFixture[str],
+) -> None:
+    model = Classifier()
+    optimizer = make(model.parameters())
+    step = poptorch.trainingModel(model, options(), optimizer)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1.0)  # puts a method of its own in place of `step`
+    step.setOptimizer(optimizer)
+    assert "optimizer attribute" not in capsys.readouterr().err
+    optimizer.step = 0
+    for _ in range(2):
+        step.setOptimizer(optimizer)
+    told = capsys.readouterr().err
+    assert told.count("unexpected optimizer attribute") == 1
+    assert "['step']" in told
+
+
+# --------------------------------------------------------------------------- types and what chooses the ops
+TYPES = ("accum_type", "first_order_momentum_accum_type", "second_order_momentum_accum_type")
+
+
+@pytest.mark.parametrize(("kind", "name"), [
+    ("SGD", "accum_type"), ("SGD", "velocity_accum_type"),
+    *((kind, name) for kind in ("Adam", "AdamW", "RMSprop", "LAMB") for name in TYPES),
+])
+@pytest.mark.parametrize("first", [torch.float32, torch.float16])
+def test_the_types_of_a_program_stay_until_it_is_destroyed(kind: str, name: str, first: torch.dtype) -> None:
+    second = torch.float16 if first == torch.float32 else torch.float32
+    make = getattr(optim, kind)
+    step, optimizer = trained(lambda p: make(p, lr=0.1, **{name: first}))
+    other = make(step.model.parameters(), lr=0.1, **{name: second})
+    setattr(optimizer, name, second)
+    for changed in (optimizer, other):
+        with pytest.raises(ValueError, match=f"{name}={second} cannot be set: the model is already compiled with"):
+            step.setOptimizer(changed)
+    setattr(optimizer, name, first)
+    step.setOptimizer(optimizer)  # nothing is lost
+    step(*BATCH)
+    step.destroy()
+    step.setOptimizer(other)
+    step(*BATCH)
+
+
+@pytest.mark.parametrize(("make", "name", "value"), [
+    (lambda p, **more: optim.SGD(p, lr=0.1, momentum=0.9, **more), "use_combined_accum", True),
+    (lambda p, **more: optim.SGD(p, lr=0.1, **more), "max_grad_norm", 1.0),
+    (lambda p, **more: optim.AdamW(p, lr=0.1, **more), "max_grad_norm", 2.5),
+    (lambda p, **more: optim.AdamW(p, lr=0.1, **more), "bias_correction", False),
+    (lambda p, **more: optim.RMSprop(p, lr=0.1, **more), "use_tf_variant", True),
+])
+def test_what_chooses_the_ops_of_a_program_stays_until_it_is_destroyed(make: Any, name: str, value: Any) -> None:
+    step, _ = trained(make)
+    other = make(step.model.parameters(), **{name: value})
+    with pytest.raises(poptorch.Error, match=f"constant optimizer value: {name} was .* is {value}.*destroy"):
+        step.setOptimizer(other)
+    step.destroy()
+    step.setOptimizer(other)
+    step(*BATCH)
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "RMSprop", "LAMB"])
+@pytest.mark.parametrize("package", [optim, torch.optim])
+def test_a_subclass_is_told_that_its_python_is_not_run(
+    kind: str, package: Any, capsys: pytest.CaptureFixture[str],
+) -> None:
+    base = getattr(package, kind, optim.LAMB)
+
+    class Mine(base):  # type: ignore[misc,valid-type]
+        def step(self, closure: Any = None) -> None:
+            raise AssertionError("run on the host")
+
+    model = Classifier()
+    poptorch.trainingModel(model, options(), Mine(model.parameters(), lr=0.1))(*BATCH)
+    assert capsys.readouterr().err.count("Poptorch does not run Python optimizer code directly") == 1
+
+
+def test_the_names_of_attributes_can_be_listed() -> None:
+    for kind in ("SGD", "Adam", "AdamW", "RMSprop", "LAMB"):
+        attributes = getattr(optim, kind)(Classifier().parameters(), lr=0.1).variable_attrs
+        assert "lr" in attributes._allowed_attributes
+        for name in attributes._allowed_attributes:
+            attributes.markAsVariable(name)
+            assert not attributes.isConstant(name)

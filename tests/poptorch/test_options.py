@@ -398,3 +398,29 @@ def test_dictionary_refuses_one_name_in_two_groups() -> None:
     options._Popart.set("device_iterations", 3)
     with pytest.raises(AssertionError, match="device_iterations"):
         options.toDict()
+
+
+def test_groups_are_read_by_key_and_places_too() -> None:
+    options = Options()
+    settings = poptorch.TensorLocationSettings().useOnChipStorage(False).minElementsForOffChip(4)
+    options.TensorLocations.setWeightLocation(settings)
+    twin = copy.deepcopy(options)
+    twin.TensorLocations.setWeightLocation(poptorch.TensorLocationSettings().useOnChipStorage(True))
+    assert options.TensorLocations["location_weight"]["onChip"] is False
+    assert options.TensorLocations["location_weight"]["minElementsForOffChip"] == 4
+    assert twin.TensorLocations["location_weight"]["onChip"] is True
+    assert options.Training["gradient_accumulation"] == options["replication_factor"] == 1
+    assert "onChip" not in options.TensorLocations["location_activation"]
+    with pytest.raises(KeyError, match="location_wheight: _TensorLocationOptions has"):
+        options.TensorLocations["location_wheight"]
+
+
+@pytest.mark.parametrize("group", ["Distributed", "Training", "Precision", "TensorLocations", "Jit", "_Popart"])
+def test_the_class_of_a_group_may_be_a_subclass_of_a_program(group: str) -> None:
+    options = Options()
+    held = getattr(options, group)
+    held.__class__ = type("Mine", (type(held),), {"mine": lambda self: 7})
+    for one in (options, copy.deepcopy(options), options.clone()):
+        assert getattr(one, group).mine() == 7
+    options._freeze()
+    assert getattr(copy.deepcopy(options), group).mine() == 7

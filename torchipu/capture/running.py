@@ -35,6 +35,10 @@ from torchipu.capture.process_wide import capturing, replaced, watching_modules
 from torchipu.capture.substitutes import CrossMapLRN2d
 
 
+class ExplainedError(Exception):
+    """A refusal of torch's that the layer above has worded: it reaches the caller as it is."""
+
+
 class Running(torch.nn.Module):
     """Calls a module on flat tensors and returns flat tensors; subclasses say how.
 
@@ -134,6 +138,8 @@ def capture_by_running(
         try:
             given = tuple(tensor.detach() for tensor in tensors)
             return export(running, running.inner, given, {}, name=name, strict_ops=strict_ops)
+        except ExplainedError:
+            raise
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise as_capture_error(error) from error
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-import torch
-
 from torchipu.poptorch import enums, options, poptorch_core
 from torchipu.poptorch._logging import logger as logger
 from torchipu.poptorch._logging import setLogLevel
@@ -173,6 +171,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import what is used for the first time: the module of a name, or a submodule."""
     value: Any
+    if name in ("autocast", "autocasting"):
+        _prepare_process()
     if name == "print":
         from torchipu.poptorch.operators.blocks import poptorch_print
 
@@ -194,15 +194,6 @@ _SUBMODULES = (
 """Modules that are attributes of this one without an import of their own."""
 
 
-def _autocast_of_modules(module: torch.nn.Module, enabled: bool = True) -> torch.nn.Module:
-    """Let the forward of a module be a region of `autocast`; a method of every module, as in PopTorch 2.1 to 3.0."""
-    from torchipu.poptorch.operators.autocasting import cast_module
-
-    return cast_module(module, enabled)
-
-
-torch.nn.Module.autocast = _autocast_of_modules  # type: ignore[attr-defined]
-_prepare_process()
 _register_torch_ops()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchipu.poptorch.arguments.parser import ArgsParser
 from torchipu.poptorch.capturing import isRunningOnIpu
+from torchipu.poptorch.capturing import isRunningOnIpu as isDispatchTracing
 from torchipu.poptorch.executor.instrumentation import (
     PoptorchBuffer,
     PoptorchParameter,
@@ -19,6 +20,7 @@ __all__ = [
     "PoptorchParameter",
     "createPoptorchError",
     "internal_cast",
+    "isDispatchTracing",
     "isRunningOnIpu",
     "rewrapModelIfNecessary",
     "unwrapModelIfNecessary",

@@ -3,6 +3,33 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
+
+BUILDING = frozenset({
+    "Adam", "AnchorReturnType", "Builder", "ConstSGD", "CreateDevice", "DataFlow", "DeviceManager", "InferenceSession",
+    "InitMode", "Ir", "OptimizerValue", "Patterns", "PatternsLevel", "PyStepIO", "PyStepIOCallback", "PyWeightsIO",
+    "SGD", "Session", "SessionOptions", "StepIOCallback", "TensorInfo", "TrainingSession", "WeightsIO", "builder",
+    "getLogger", "ir", "session", "tensorinfo", "writer",
+})
+"""Names by which programs build and run graphs of PopART's own."""
+
+
+def __getattr__(name: str) -> Any:
+    """Refuse what builds graphs of PopART's own; ImportError reaches the reader of ``from popart import Builder`` too.
+
+    Raises:
+        ImportError: The name is one of these.
+        AttributeError: It is none that is known.
+    """
+    if name in BUILDING:
+        raise ImportError(
+            f"popart.{name}: graphs built with PopART are out of torchipu's scope; popart here holds only the "
+            "enumerations that poptorch.Options()._Popart takes. Write the model in torch and run it by "
+            'torch.compile(model, backend="ipu"), torchipu.TrainStep or poptorch.trainingModel; a model that is there '
+            "as ONNX has to become a module of torch first.", name="popart",
+        )
+    raise AttributeError(f"module 'popart' has no attribute {name!r}")
+
 
 
 class AccumulateOuterFragmentSchedule(enum.IntEnum):

@@ -64,11 +64,16 @@ def check_inference(options: Options) -> None:
     """
     if options.Training.gradient_accumulation == 1:
         return
-    message = "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value (1)"
+    message = (
+        "You must set poptorch.Options().Training.gradientAccumulation to 1 or leave it as its default value (1) when "
+        "running a poptorch.inferenceModel()."
+    )
     if isinstance(options._execution_strategy, PipelinedExecution):
-        message += " when running a poptorch.inferenceModel(). Use poptorch.Options().deviceIterations to process a " \
-                   "sufficient number of batches each run for pipelined execution instead"
-    raise createPoptorchError(message + ".")
+        message += (
+            " Use poptorch.Options().deviceIterations to process a sufficient number of batches each run for pipelined "
+            "execution instead."
+        )
+    raise createPoptorchError(message)
 
 
 def adapt_options(options: Options, optimizer: torch.optim.Optimizer) -> None:
@@ -77,25 +82,13 @@ def adapt_options(options: Options, optimizer: torch.optim.Optimizer) -> None:
         options.Training.setMeanAccumulationAndReplicationReductionStrategy(MeanReductionStrategy.Running)
 
 
-def check_strategy(options: Options, optimizer: torch.optim.Optimizer, *, is_compiled: bool) -> None:
-    """Refuse an optimiser whose accumulators need another mean than the one that was chosen.
+def adapt_frozen(options: Options, optimizer: torch.optim.Optimizer) -> None:
+    """Choose the mean anew for an optimiser that is set before there is a program.
 
     Args:
-        options: The executor's.
+        options: The executor's own, frozen.
         optimizer: The one to be used from now on.
-        is_compiled: Whether there is a program; until then the mean can be chosen anew.
-
-    Raises:
-        ValueError: The model is compiled with another strategy.
     """
-    strategy = options.Training.meanAccumulationAndReplicationReductionStrategy
-    if not _has_half_accumulators(optimizer) or strategy == MeanReductionStrategy.Running:
-        return
-    if is_compiled:
-        raise ValueError(
-            "An optimizer with accum_type=torch.float16 needs MeanReductionStrategy.Running, but the model is already "
-            f"compiled with {strategy!r}: destroy() it first, or use an accum_type of torch.float32."
-        )
     options._unfreeze()
     adapt_options(options, optimizer)
     options._freeze()

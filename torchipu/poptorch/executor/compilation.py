@@ -27,9 +27,10 @@ from torchipu.poptorch.options.session_options import check_popart, log_options
 from torchipu.poptorch.reports import ir_text
 from torchipu.poptorch.reports.profile import write_report
 from torchipu.poptorch.stored.cache import cache_of
+from torchipu.poptorch.tracing.errors_on_the_host import error_on_the_host
 from torchipu.poptorch.tracing.mixed_types import stand_ins_for
 from torchipu.poptorch.tracing.overlaps import check_overlaps
-from torchipu.poptorch.tracing.traced_model import TracedModel, error_on_the_host
+from torchipu.poptorch.tracing.traced_model import TracedModel
 
 
 class Compilation:
@@ -118,8 +119,11 @@ class Compilation:
                         placed = list(zip(traced.blocks, traced.ipus, strict=True))
                         check_ipus(max(traced.ipus, default=0) + 1, options, placed)
                     raise as_poptorch_error(error) from error
-                except (RuntimeError, ValueError, IndexError, TypeError) as error:
-                    raise error_on_the_host(error, traced, session.cut(tensors)) from None
+                except Exception as error:
+                    found = error_on_the_host(error, traced, session.cut(tensors))
+                    if found is error:
+                        raise
+                    raise found from None
         return session
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchipu.errors import ExecutionError, IpuError, OptionsError
 from torchipu.poptorch.poptorch_core import Error, createPoptorchError
+from torchipu.poptorch.tracing.tracer_words import in_plain_words
 
 NAMES = {
     "automatic_loss_scaling=True": "Options.Training.setAutomaticLossScaling(True)",
@@ -21,12 +22,12 @@ def as_poptorch_error(error: IpuError) -> Error:
     """
     if isinstance(error, OptionsError) and error.option == "broadcast_buffers":
         return createPoptorchError(
-            f"PopTorch does not support broadcasting buffers: {error.message}. If your model is able to tolerate "
-            "buffers becoming out of sync between replicas, you can disable buffer broadcasting using "
-            "poptorch.Options.broadcastBuffers(False)."
+            "PopTorch does not support broadcasting buffers. If your model is able to tolerate buffers becoming out of "
+            "sync between replicas, you can disable buffer broadcasting using poptorch.Options.broadcastBuffers(False)."
+            f" Here {error.message}."
         )
     kind = "poplar_application_runtime_error" if isinstance(error, ExecutionError) else "poptorch_cpp_error"
-    text = str(error)
+    text = in_plain_words(str(error))
     for ours, theirs in NAMES.items():
         text = text.replace(ours, theirs)
     return Error(f"'{kind}': {text}", type=kind, message=text)

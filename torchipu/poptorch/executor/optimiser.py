@@ -7,7 +7,7 @@ import torch
 from torchipu.errors import OptionsError
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.executor import instrumentation
-from torchipu.poptorch.executor.checks import adapt_options, check_strategy
+from torchipu.poptorch.executor.checks import adapt_frozen, adapt_options
 from torchipu.poptorch.executor.errors import as_poptorch_error
 from torchipu.poptorch.executor.state import State
 from torchipu.poptorch.executor.training_session import TrainingSession
@@ -56,10 +56,11 @@ class FollowedOptimiser:
         session, is_another = state.executable, optimizer is not state.optimizer
         if is_another:
             check(optimizer)
-            check_strategy(state.options, optimizer, is_compiled=session is not None)
-        self._tracker.check(optimizer)
-        if isinstance(session, TrainingSession) and state.fixed is not None:
+        if session is None:
+            adapt_frozen(state.options, optimizer)
+        elif state.fixed is not None:
             state.fixed.check(optimizer)
+        self._tracker.check(optimizer)
         if is_another or (isinstance(session, TrainingSession) and session.changes_scale(optimizer)):
             executor._pull_optimiser()
         if is_another:

@@ -13,6 +13,7 @@ from torchipu.capture.running import capture_by_running
 from torchipu.host.executor import FIRST_EXTERNAL, BoundPlan
 from torchipu.host.resident import Resident, Returned
 from torchipu.ir.types import Leg, Role
+from torchipu.poptorch.held_types import held_as
 from torchipu.poptorch.operators.placing import check_depth, refuse_ops_outside
 from torchipu.poptorch.poptorch_core import createPoptorchError
 from torchipu.poptorch.reports.anchors import Anchor, find_tensor
@@ -21,9 +22,6 @@ from torchipu.poptorch.tracing.grouping import Group
 from torchipu.poptorch.tracing.traced_model import TracedModel
 from torchipu.step import InferenceStep, TrainStep
 from torchipu.step.base import ProgramStep
-
-RETURNED_DTYPES = {torch.int64: torch.int32, torch.float64: torch.float32, torch.bfloat16: torch.float32}
-"""Types that the device does not have come back as these."""
 
 WEIGHT_ROLES = (Role.WEIGHT, Role.BUFFER)
 
@@ -81,7 +79,7 @@ class Session(ProgramStep):
                 self.traced.strategy, self.traced.ipus, gradient_accumulation=self.options.gradient_accumulation,
                 device_iterations=self.options.device_iterations, is_training=isinstance(self, TrainStep),
             )
-        dtypes = tuple(RETURNED_DTYPES.get(dtype, dtype) for dtype in captured.output_dtypes)
+        dtypes = tuple(map(held_as, captured.output_dtypes))
         # Copies: what the user does to an attribute later is no part of the program.
         constants = {tensor: value.detach().clone() for tensor, value in captured.constants.items()}
         self.original = dataclasses.replace(captured, output_dtypes=dtypes, constants=constants)

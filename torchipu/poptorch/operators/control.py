@@ -107,7 +107,9 @@ def _check_list(name: str, argument: str, inputs: Any) -> None:
         raise ValueError(f"{told} (Object is not list), but got {type(inputs)}")
     for index, value in enumerate(inputs):
         if not isinstance(value, torch.Tensor):
-            raise ValueError(f"{told} (Object in list at index {index} is not torch.tensor), but got {type(value)}")
+            raise ValueError(
+                f"{told} (Object contained in list at index {index} is not torch.tensor), but got {type(value)}"
+            )
 
 
 def _listing(name: str, argument: str, body: Any) -> Callable[..., list[torch.Tensor]]:

@@ -93,11 +93,7 @@ def custom_op(
     found = _OPS.get((domain, name, domain_version))
     if found is None:
         if isRunningOnIpu():
-            raise createPoptorchError(
-                f"No custom op {name!r} of domain {domain!r}, version {domain_version}, is registered. A library that "
-                "was built for the device cannot be loaded: give a function in its place with "
-                "poptorch.registerCustomOp(name, domain, version, forward, gradient)."
-            )
+            raise createPoptorchError(_how_to_give(name, domain, domain_version, inputs, attributes, example_outputs))
         return [torch.zeros_like(example) for example in example_outputs]
     results = _apply(found, inputs, attributes, list(example_outputs))
     given, expected = ([(list(t.shape), t.dtype) for t in tensors] for tensors in (results, example_outputs))
@@ -106,6 +102,32 @@ def custom_op(
             f"The custom op {found.name} returned {_told(given)} where its example_outputs are {_told(expected)}."
         )
     return results
+
+
+def _how_to_give(
+    name: str, domain: str, version: int, inputs: Sequence[torch.Tensor], attributes: Mapping[str, Any],
+    example_outputs: Sequence[torch.Tensor],
+) -> str:
+    """Return what to do about an op that is not registered, with the call that would register this one."""
+    unpacked = "".join(f"{letter}, " for letter in _letters(len(inputs))).removesuffix(" ") if inputs else "*_"
+    values = "".join(f", attributes[{key!r}]" for key in attributes)
+    results = ", ".join(str(list(example.shape)) for example in example_outputs)
+    return (
+        f"No custom op {name!r} of domain {domain!r}, version {version}, is registered. A shared library of the "
+        "program's own (ctypes.cdll.LoadLibrary) holds the op for the machine alone: what it computes is not known "
+        "here. Give the same op in torch, before the model is compiled, and take the loading of the library out:\n"
+        f"  def forward(inputs, attributes):\n"
+        f"      {unpacked} = inputs{'  # and' + values.removeprefix(',') if values else ''}\n"
+        f"      return [...]  # tensors of shape {results}, computed by operators of torch\n"
+        f"  poptorch.registerCustomOp({name!r}, {domain!r}, {version}, forward)\n"
+        "Its gradient is that of torch's operators, unless a function of its own is given as gradient=; on_host=True "
+        "calls any Python function, numpy among it. Codelets in C++ (vertex sources, or .gp files of popc) are out of "
+        "scope."
+    )
+
+
+def _letters(count: int) -> list[str]:
+    return [f"x{number}" for number in range(count)] if count > 3 else ["x", "y", "z"][:count]
 
 
 def _apply(

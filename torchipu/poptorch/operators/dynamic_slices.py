@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torchipu.poptorch.held_types import held_as
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
 Tensor = torch.Tensor
@@ -58,8 +59,10 @@ def dynamic_update(input: Tensor, src: Tensor, dim: int, start: Tensor, size: in
         raise createPoptorchError(
             f"input and src tensors must have same dimensionality. ({input.dim()}) vs ({src.dim()})"
         )
-    if input.dtype != src.dtype:
-        raise createPoptorchError(f"input and src tensor must have same dtype. ({input.dtype}) vs ({src.dtype})")
+    if held_as(input.dtype) != held_as(src.dtype):
+        raise createPoptorchError(
+            f"input and src tensor must have same dtype. ({held_as(input.dtype)} vs {held_as(src.dtype)})"
+        )
     _check_length(size)
     expected = list(input.shape)
     expected[dim] = size
@@ -68,7 +71,8 @@ def dynamic_update(input: Tensor, src: Tensor, dim: int, start: Tensor, size: in
             f"The src tensor must be {expected}, a slice of {list(input.shape)} of size {size} in dimension {dim}, but "
             f"it is {list(src.shape)}."
         )
-    return input.index_copy(dim, window_of(input, dim, start, size, 1), src)
+    # Outside the IPU torch takes nothing but 64-bit indices, and elements of exactly one type.
+    return input.index_copy(dim, window_of(input, dim, start, size, 1).long(), src.to(input.dtype))
 
 
 def _check_types(dim: Any, start: Any, size: Any) -> None:

@@ -160,7 +160,7 @@ def check_depth(
             raise createPoptorchError(
                 "poptorch.Options().Training.gradientAccumulation must be greater than or equal to the number of "
                 f"pipeline stages ({total}) when using poptorch.PipelinedExecution. Please note that a model with "
-                f"{stages} forward stages has {total - stages} additional stages for the backward pass in training. "
+                f"{stages} pipeline stages in PopTorch will have an additional {total - stages} stages when training. "
                 f"It is {gradient_accumulation}; poptorch.ShardedExecution has no such limit."
                 + _grid(ipus, gradient_accumulation, is_training=True)
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,8 +20,16 @@ NUMBERS = (
     "lr", "momentum", "dampening", "weight_decay", "nesterov", "betas", "eps", "alpha", "max_weight_norm",
 )
 """Attributes of groups that an update reads."""
-NOT_OURS = frozenset({"step", "zero_grad", "ipu_state_is_dirty"})
-"""Attributes that schedulers and hooks put on any optimiser, and one that PopTorch keeps itself."""
+BUILT_IN: Mapping[str, Any] = {
+    "max_grad_norm": math.inf, "bias_correction": True, "use_combined_accum": False, "use_tf_variant": False,
+}
+"""Attributes of an optimiser that choose the ops of a program, and what they are where an optimiser lacks them."""
+TYPES = ("accum_type", "velocity_accum_type", "first_order_momentum_accum_type", "second_order_momentum_accum_type")
+"""Attributes that choose the types of the states of a program; float32 where an optimiser lacks them."""
+WRAPPED = frozenset({"step", "zero_grad"})
+"""Methods that schedulers and hooks put on any optimiser; one that cannot be called is the user's."""
+OURS = "ipu_state_is_dirty"
+"""An attribute that PopTorch keeps itself."""
 
 
 class VariableAttributes:
@@ -32,8 +41,8 @@ class VariableAttributes:
     """
 
     def __init__(self, variable: Sequence[str], allowed: Sequence[str]) -> None:
-        self._allowed = list(allowed)
-        self._variable = {name for name in variable if name in self._allowed}
+        self._allowed_attributes = list(allowed)  # PopTorch's name, which programs read
+        self._variable = {name for name in variable if name in self._allowed_attributes}
 
     def isConstant(self, name: str) -> bool:
         """Return whether an attribute is fixed.
@@ -55,7 +64,8 @@ class VariableAttributes:
         self._variable.add(name)
 
     def _check(self, name: str) -> None:
-        assert name in self._allowed, f"Unknown attribute {name}, allowed values: {self._allowed}"
+        allowed = self._allowed_attributes
+        assert name in allowed, f"Unknown attribute {name}, allowed values: {allowed}"
 
 
 class FixedValues:
@@ -72,6 +82,8 @@ class FixedValues:
         ]
         scaling = getattr(optimizer, "loss_scaling", 1.0)
         self.loss_scaling = scaling if _is_constant(optimizer, "loss_scaling", scaling) else None
+        self.built_in = {name: getattr(optimizer, name, default) for name, default in BUILT_IN.items()}
+        self.types = {name: getattr(optimizer, name, torch.float32) for name in TYPES}
 
     def check(self, optimizer: torch.optim.Optimizer) -> None:
         """Refuse other values.
@@ -81,7 +93,17 @@ class FixedValues:
 
         Raises:
             Error: One of them is another now.
+            ValueError: The type of one of its states is.
         """
+        for name, dtype in self.types.items():
+            if getattr(optimizer, name, torch.float32) != dtype:
+                raise ValueError(
+                    f"An optimizer with {name}={getattr(optimizer, name, torch.float32)} cannot be set: the model is "
+                    f"already compiled with {name}={dtype}. destroy() it first, or use {name}={dtype}."
+                )
+        for name, value in self.built_in.items():
+            if _differ(getattr(optimizer, name, BUILT_IN[name]), value):
+                raise _refusal(name, value, getattr(optimizer, name, BUILT_IN[name]), may_vary=False)
         for number, (fixed, group) in enumerate(zip(self.groups, optimizer.param_groups, strict=False)):
             for name, value in fixed.items():
                 if name in group and _differ(group[name], value):
@@ -94,7 +116,7 @@ class FixedValues:
 def _is_constant(optimizer: torch.optim.Optimizer, name: str, value: Any) -> bool:
     attributes = getattr(optimizer, "variable_attrs", None)
     if isinstance(attributes, VariableAttributes):
-        return name in attributes._allowed and attributes.isConstant(name)
+        return name in attributes._allowed_attributes and attributes.isConstant(name)
     if name in ALWAYS_VARIABLE or name in ALWAYS_CONSTANT:
         return name in ALWAYS_CONSTANT
     default = DEFAULTS.get(name, 0.0)
@@ -109,11 +131,14 @@ def _differ(one: Any, other: Any) -> bool:
     return float(one) != float(other)
 
 
-def _refusal(what: str, before: Any, now: Any) -> Error:
-    return createPoptorchError(
-        f"Trying to update a constant optimizer value: {what} was {before} when the model was compiled and is {now}. "
+def _refusal(what: str, before: Any, now: Any, *, may_vary: bool = True) -> Error:
+    advice = (
         "An attribute may change if it was given to the constructor of a poptorch.optim optimizer, or marked with "
         "optimizer.variable_attrs.markAsVariable() before the compilation; or destroy() the model to compile it anew."
+    ) if may_vary else "It chooses how the program is built: destroy() the model to compile it anew."
+    return createPoptorchError(
+        f"Trying to update a constant optimizer value: {what} was {before} when the model was compiled and is {now}. "
+        f"{advice}"
     )
 
 
@@ -146,7 +171,10 @@ class AttributeTracker:
 
 
 def _attributes(optimizer: torch.optim.Optimizer) -> list[tuple[str, Iterable[str]]]:
-    own = [name for name in vars(optimizer) if not name.startswith("_") and name not in NOT_OURS]
+    own = [
+        name for name, value in vars(optimizer).items()
+        if not name.startswith("_") and name != OURS and not (name in WRAPPED and callable(value))
+    ]
     groups = [(f"group {number} attribute", group) for number, group in enumerate(optimizer.param_groups)]
     return [("optimizer attribute", own), ("default group variable", optimizer.defaults), *groups]
 

@@ -10,15 +10,15 @@ from typing import Any, Protocol
 import torch
 
 from torchipu.poptorch._logging import logger
+from torchipu.poptorch.enums import ConnectionType
+from torchipu.poptorch.optim import state_names
 from torchipu.poptorch.optim.arguments import checked_type
 from torchipu.poptorch.optim.attributes import VariableAttributes
 
-MOMENTS = {
-    "momentum_buffer": "Accl1", "exp_avg": "Accl1", "exp_avg_sq": "Accl2", "square_avg": "Accl2", "grad_avg": "Accl3",
-}
-"""PopART's names of states, by torch's."""
 SCALE_FACTOR = "lossScaleUpdateFactor"
 """PopART's name of how far automatic loss scaling has come from the loss scale of the constructor."""
+SHOWN = 4
+"""Missing states that a warning names."""
 
 
 class Executor(Protocol):
@@ -32,6 +32,11 @@ class Executor(Protocol):
     @property
     def _user_model(self) -> Any:
         """Owner of the parameters."""
+        ...
+
+    @property
+    def _options(self) -> Any:
+        """The executor's own options."""
         ...
 
     @property
@@ -88,28 +93,26 @@ class Optimizer:
 
         Returns:
             ``state`` and ``param_groups`` as of torch; ``ipu_state``, moments and steps by name, and ``ipu_param``,
-            the variable numbers, or None where no program has been compiled.
+            the variable numbers, or None where no program has been compiled, or one for a target without a device.
         """
         executor = self._attached()
-        compiled = executor is not None and executor._was_compiled
+        compiled = executor is not None and executor._was_compiled and not _is_offline(executor)
         if executor is not None and compiled and not executor._pull_optimiser():
             logger.debug("Using cached optimiser state dict")
         found: dict[str, Any] = super().state_dict()  # type: ignore[misc]
         names = _names(executor) if executor is not None and compiled else None
         return {
-            "ipu_state": None if names is None else self._moments(names),
+            "ipu_state": None if names is None else self._states(names),
             "ipu_param": None if names is None else self._numbers(names), **found,
         }
 
-    def _moments(self, names: Mapping[torch.Tensor, str]) -> dict[str, torch.Tensor]:
-        moments = {}
-        for parameter, state in self.state.items():
-            name = names.get(parameter)
-            for key, value in state.items():
-                if name is not None and isinstance(value, torch.Tensor):
-                    prefix = MOMENTS.get(key, "Step" if key == "step" else key)
-                    moments[f"{prefix}___{name}"] = value.detach().clone()
-        return moments
+    def _states(self, names: Mapping[torch.Tensor, str]) -> dict[str, torch.Tensor]:
+        """Return the states by PopART's names, with how far automatic loss scaling has come."""
+        states = dict(state_names.moments(self, names))
+        session = self._session()
+        if session is not None and session.options.automatic_loss_scaling:
+            states[SCALE_FACTOR] = torch.tensor(session.loss_scale / self.loss_scaling)
+        return states
 
     def _numbers(self, names: Mapping[torch.Tensor, str]) -> dict[str, torch.Tensor]:
         numbers = {}
@@ -120,9 +123,6 @@ class Optimizer:
                         numbers[f"{name}___specific___{names[parameter]}"] = torch.tensor(value)
         if not self.variable_attrs.isConstant("loss_scaling"):
             numbers["lossScaling_FLOAT"] = torch.tensor(self.loss_scaling)
-        session = self._session()
-        if session is not None and session.options.automatic_loss_scaling:
-            numbers[SCALE_FACTOR] = torch.tensor(session.loss_scale / self.loss_scaling)
         return numbers
 
     def _session(self) -> Any:
@@ -158,44 +158,54 @@ class Optimizer:
         executor = self._attached()
         if executor is not None:
             executor._pull_optimiser()  # what the dictionary lacks stays as the device has it
-        if "state" in state_dict and "param_groups" in state_dict:
-            plain = {key: value for key, value in state_dict.items() if key not in ("ipu_state", "ipu_param")}
-            super().load_state_dict(plain)  # type: ignore[misc]
-        factor = (state_dict["ipu_param"] or {}).get(SCALE_FACTOR)
-        self._scale_factor = None if factor is None else float(factor)
-        self._go_on_from_scale()
-        moments = state_dict["ipu_state"]
-        self.ipu_state_is_dirty = moments is not None
-        if moments is not None and executor is None:
-            self._waiting = moments
-        elif moments is not None:
-            self._take(moments)
+        states = state_dict["ipu_state"]
+        self._take_plain(state_dict, has_states=states is not None)
+        self._note_scale(states, state_dict["ipu_param"])
+        self.ipu_state_is_dirty = states is not None
+        if states is not None and executor is None:
+            self._waiting = states
+        elif states is not None:
+            self._take(states)
         if executor is not None:
             executor.setOptimizer(self)
 
-    def _take(self, moments: Mapping[str, torch.Tensor]) -> None:
+    def _take_plain(self, state_dict: Mapping[str, Any], *, has_states: bool) -> None:
+        """Take over what torch has in a dictionary; states that are there by PopART's names are taken from those."""
+        if "state" not in state_dict or "param_groups" not in state_dict:
+            return
+        plain = {key: value for key, value in state_dict.items() if key not in ("ipu_state", "ipu_param")}
+        if has_states:
+            plain["state"] = super().state_dict()["state"]  # type: ignore[misc]
+        super().load_state_dict(plain)  # type: ignore[misc]
+
+    def _note_scale(self, *held: Mapping[str, torch.Tensor] | None) -> None:
+        """Let automatic loss scaling go on from the factor that one of some dictionaries holds."""
+        factors = [values[SCALE_FACTOR] for values in held if values is not None and SCALE_FACTOR in values]
+        self._scale_factor = float(factors[0]) if factors else None
+        self._go_on_from_scale()
+
+    def _take(self, states: Mapping[str, torch.Tensor]) -> None:
         """Set states by PopART's names; unknown ones are ignored, as PopTorch does."""
         executor = self._attached()
         assert executor is not None
-        names = {name: parameter for parameter, name in _names(executor).items()}
-        for long_name, value in moments.items():
+        names = _names(executor)
+        by_name = {name: parameter for parameter, name in names.items()}
+        groups = {parameter: group for group in self.param_groups for parameter in group["params"]}
+        keys = {known: key for key, known in state_names.names_of(self).items()}
+        for long_name, value in states.items():
             prefix, _, name = long_name.partition("___")
-            parameter = names.get(name)
-            if parameter is None:
-                logger.debug("Ignoring the unknown optimizer state %s", long_name)
-                continue
-            keys = [key for key, known in MOMENTS.items() if known == prefix and key in self._keys(parameter)]
-            key = "step" if prefix == "Step" else keys[0] if keys else prefix
-            self.state[parameter][key] = value.detach().clone()
-
-    def _keys(self, parameter: torch.Tensor) -> tuple[str, ...]:
-        """Return the states that a parameter has or would get."""
-        by_kind: tuple[tuple[type, tuple[str, ...]], ...] = (
-            (torch.optim.SGD, ("momentum_buffer",)),
-            (torch.optim.RMSprop, ("square_avg", "grad_avg", "momentum_buffer")),
-        )
-        kinds = [keys for kind, keys in by_kind if isinstance(self, kind)]
-        return kinds[0] if kinds else ("exp_avg", "exp_avg_sq")
+            parameter, key = by_name.get(name), keys.get(prefix)
+            if parameter is None or parameter not in groups or key is None:
+                if long_name != SCALE_FACTOR:
+                    logger.debug("Ignoring the unknown optimizer state %s", long_name)
+            elif state_names.is_read(key, groups[parameter]):
+                self.state[parameter][key] = value.detach().clone()
+        missing = [name for name in state_names.expected(self, names) if name not in states]
+        if missing:
+            logger.warning(
+                "The optimizer state that is loaded has no %s%s: what is missing keeps the value that it has",
+                ", ".join(missing[:SHOWN]), f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else "",
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
@@ -213,6 +223,11 @@ def go_on(optimizer: object) -> None:
     """Let the program that has just been compiled go on from the loss scale of a state that was loaded before."""
     if isinstance(optimizer, Optimizer):
         optimizer._go_on_from_scale()
+
+
+def _is_offline(executor: Executor) -> bool:
+    """Whether the program is for a target without a device, which could hold states."""
+    return bool(executor._options.connection_type == ConnectionType.Never)
 
 
 def _names(executor: Executor) -> dict[torch.Tensor, str]:

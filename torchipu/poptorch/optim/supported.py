@@ -31,8 +31,9 @@ def check(optimizer: torch.optim.Optimizer) -> None:
     )
     if type(optimizer) not in (*SUPPORTED, SGD, Adam, AdamW, RMSprop, LAMB):
         logger.warning(
-            "Optimizers that are subclassed from classes in poptorch.optim or torch.optim are unlikely to behave as "
-            "intended: a step method of their own is never run"
+            "Poptorch does not run Python optimizer code directly. Optimizers that are subclassed from classes in "
+            "poptorch.optim or torch.optim are unlikely to behave as intended: the step method of %s is never run, but "
+            "the update of the class that it comes from, on the device", type(optimizer).__name__,
         )
     if any(group.get("amsgrad") for group in optimizer.param_groups):
         raise ValueError("Only non-amsgrad Adam/AdamW optimizers are supported.")

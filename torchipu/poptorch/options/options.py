@@ -24,6 +24,7 @@ from torchipu.poptorch.options.strategies import PipelinedExecution
 from torchipu.poptorch.options.tensor_locations import _TensorLocationOptions
 from torchipu.poptorch.options.training import _TrainingOptions
 from torchipu.poptorch.options.values import OptionsDict
+from torchipu.poptorch.process import prepare
 
 DEFAULT_MAX_REPEAT_LOGS = 4
 DEFAULT_LOCATION_EXCLUDES = ("install/poptorch", "site-packages/torch", "site-packages/poptorch")
@@ -46,6 +47,7 @@ class Options(OptionsDict):
     })
 
     def __init__(self) -> None:
+        prepare()
         super().__init__(
             replication_factor=1,
             input_group_size=1,

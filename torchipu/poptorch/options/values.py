@@ -83,6 +83,19 @@ class OptionsDict:
         assert self.exists(name), f"Invalid option {name}, valid options are {sorted(self._values)}"
         return self._values[name]
 
+    def __getitem__(self, name: str) -> Any:
+        """Return the value of an option by key; of groups that name places, so that ``["onChip"]`` may follow.
+
+        Raises:
+            KeyError: There is none of this name.
+        """
+        if name not in self._values:
+            raise KeyError(f"{name}: {type(self).__name__} has {sorted(self._values)}")
+        return self._values[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
     def __getattr__(self, name: str) -> Any:
         values: Mapping[str, Any] = self.__dict__.get("_values", {})
         if name in values:
@@ -90,7 +103,8 @@ class OptionsDict:
         raise AttributeError(f"Invalid attribute {name}. {type(self).__name__} has {sorted(values)}")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self.__dict__ or any(name in vars(cls).get("_private", ()) for cls in type(self).__mro__):
+        is_private = any(name in vars(cls).get("_private", ()) for cls in type(self).__mro__)
+        if name == "__class__" or name in self.__dict__ or is_private:
             object.__setattr__(self, name, value)
         elif name.startswith("_"):
             raise AttributeError(f"Invalid private attribute {name} of {type(self).__name__}")

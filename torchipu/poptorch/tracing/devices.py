@@ -16,6 +16,7 @@ from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments import structure
 from torchipu.poptorch.operators.constants import ON_DEVICE, memory_of, refuse_write
 from torchipu.poptorch.poptorch_core import createPoptorchError
+from torchipu.poptorch.tracing.writes import written_by
 
 FACTORIES: frozenset[Any] = frozenset({
     torch.arange, torch.empty, torch.full, torch.full_like, torch.linspace, torch.logspace, torch.ones, torch.rand,
@@ -23,17 +24,12 @@ FACTORIES: frozenset[Any] = frozenset({
 })
 IPU = "ipu"
 CAPTURED_ON = torch.device("cpu")
-_ITEMS = frozenset({
-    "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__",
-    "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__",
-})
-"""Writes whose names do not end in one underscore."""
-_NO_WRITES = frozenset({"requires_grad_", "rename_", "retain_grad_", "share_memory_", "pin_memory_"})
-"""Names that end in one though they leave values as they are."""
 
 
 @contextlib.contextmanager
-def devices_seen(model: torch.nn.Module, names: set[str]) -> Iterator[None]:
+def devices_seen(
+    model: torch.nn.Module, names: set[str], made: dict[int, torch.Tensor] | None = None,
+) -> Iterator[None]:
     """Say of calls that make a tensor without naming a device that it is made on the IPU; refuse tensors of the host.
 
     Arguments of distributions are not validated meanwhile, since there are no values to look at.
@@ -41,8 +37,9 @@ def devices_seen(model: torch.nn.Module, names: set[str]) -> Iterator[None]:
     Args:
         model: Tensors that are attributes of its modules are constants of the program.
         names: Functions of which it was said already; added to.
+        made: Constants that forward makes, by id; added to from outside while it runs.
     """
-    with unvalidated(), _Devices(model, names):
+    with unvalidated(), _Devices(model, names, {} if made is None else made):
         yield
 
 
@@ -52,11 +49,12 @@ class _Devices(TorchFunctionMode):
     Args:
         model: Owner of the constants.
         names: Functions of which it was said already that their tensor is made on the IPU.
+        made: Constants that forward makes.
     """
 
-    def __init__(self, model: torch.nn.Module, names: set[str]) -> None:
+    def __init__(self, model: torch.nn.Module, names: set[str], made: dict[int, torch.Tensor]) -> None:
         super().__init__()
-        self.model, self.names = model, names
+        self.model, self.names, self.made = model, names, made
         kinds = {kind for member in model.modules() for kind in type(member).__mro__}
         own = [kind for kind in kinds if not kind.__module__.startswith(("torch.", "builtins"))]
         holders: list[Any] = [*model.modules(), *own]
@@ -77,8 +75,8 @@ class _Devices(TorchFunctionMode):
         if is_on_device:
             for tensor in operands:
                 self._check(tensor)
-        target = _written(function, args, kwargs)
-        if target is not None and (
+        target = written_by(function, args, kwargs)
+        if target is not None and not isinstance(target, FunctionalTensor) and (
             is_on_device or isinstance(target, FakeTensor) or memory_of(target) in self.attributes
         ):
             refuse_write(self.model, target)
@@ -91,7 +89,7 @@ class _Devices(TorchFunctionMode):
 
     def _check(self, tensor: torch.Tensor) -> None:
         is_known = isinstance(tensor, (*ON_DEVICE, torch.nn.Parameter)) or tensor.dim() == 0
-        if not is_known and id(tensor) not in self.constants:
+        if not is_known and id(tensor) not in self.constants and id(tensor) not in self.made:
             raise createPoptorchError(
                 f"Expected an IPU tensor but got tensor(device=cpu, shape={list(tensor.shape)}, dtype={tensor.dtype}). "
                 "Constant tensors should be attributes of the model: register them as buffers if they are to change."
@@ -101,14 +99,6 @@ class _Devices(TorchFunctionMode):
         if name not in self.names:
             self.names.add(name)
             logger.warning("No device set in torch.%s(): forcing to IPU", name)
-
-
-def _written(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """Return the tensor of the host that a call writes into, if there is one."""
-    name = getattr(function, "__name__", "")
-    writes = name in _ITEMS or kwargs.get("inplace") is True or (name.endswith("_") and not name.endswith("__"))
-    target = args[0] if writes and args and name not in _NO_WRITES else kwargs.get("out")
-    return target if isinstance(target, torch.Tensor) and not isinstance(target, FunctionalTensor) else None
 
 
 def _moved(result: Any, operands: Sequence[torch.Tensor]) -> Any:

@@ -15,7 +15,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
-from torchipu.poptorch.poptorch_core import createPoptorchError
+from torchipu.capture.running import ExplainedError
+from torchipu.poptorch.poptorch_core import PY_ERROR, Error, createPoptorchError
+from torchipu.poptorch.tracing.substitutes import NO_MINLENGTH
 
 Given = Callable[[int, str, Any], Any]
 """Returns an argument of a call by position and name, or a default."""
@@ -117,25 +119,10 @@ def _adaptive(dims: int) -> Check:
 
 
 def _interpolate(name: str, given: Given) -> str | None:
-    tensor, mode = given(0, "input", None), given(3, "mode", "nearest")
-    if mode == "nearest":
+    mode = given(3, "mode", "nearest")
+    if mode in ("nearest", "bilinear", "bicubic"):
         return None
-    if given(4, "align_corners", None):
-        return "Only support align_corners=False."
-    if mode not in ("bilinear", "bicubic"):
-        return f"Upsampling by {mode!r}: currently only 'nearest' is supported"
-    if mode == "bicubic" or not isinstance(tensor, torch.Tensor) or tensor.dim() != 4:
-        return None
-    size, factors = given(1, "size", None), given(2, "scale_factor", None)
-    if size is not None:
-        sizes = list(size) if isinstance(size, (list, tuple)) else [size] * 2
-        factors = [one / whole for one, whole in zip(sizes, tensor.shape[2:], strict=False)]
-    factors = list(factors) if isinstance(factors, (list, tuple)) else [factors] * 2
-    if factors[0] != factors[1]:
-        return "Non-uniform bilinear upsampling not supported"
-    if factors[0] is not None and float(factors[0]) != int(factors[0]):
-        return "Bilinear upsampling with non-integer factor not supported"
-    return None
+    return f"Upsampling by {mode!r}: currently only 'nearest' is supported, and 'bilinear' and 'bicubic' of images"
 
 
 def _norm(label: str) -> Check:
@@ -153,6 +140,24 @@ def _scatter_reduce(name: str, given: Given) -> str | None:
     if reduction in ("sum", "prod", "mean", "amax", "amin"):
         return None
     return f"Unsupported reduction type for scatter_reduce: {reduction}"
+
+
+class UnknownShapeError(Error, ExplainedError, DynamicOutputShapeException):
+    """The shape of a result depends on values; PopTorch lets torch's own exception through.
+
+    Args:
+        func: The op.
+    """
+
+    def __init__(self, func: Any) -> None:
+        op = str(func).removeprefix("aten.").removesuffix(".default")
+        message = (
+            f"Unsupported ops found in compiled model: [aten::{op}]. The shape of the result of {func} is not known "
+            "before the program runs: use torch.where or a mask, which keep the shape."
+        )
+        super().__init__(f"'{PY_ERROR}': {message}", message=message)
+        self.args = (f"'{PY_ERROR}': {message}",)  # torch's class, a data class, leaves out that of exceptions
+        self.func = func
 
 
 BITWISE = ("and", "or", "xor")
@@ -255,11 +260,9 @@ class Limits:
         """Return the error for a call that needs values before the program runs."""
         name = getattr(function, "__name__", "")
         if isinstance(error, DynamicOutputShapeException):
-            op = str(error.func).removeprefix("aten.").removesuffix(".default")
-            return createPoptorchError(
-                f"Unsupported ops found in compiled model: [aten::{op}]. The shape of its result is not known before "
-                "the program runs."
-            )
+            return UnknownShapeError(error.func)
+        if name == "bincount":
+            return createPoptorchError(NO_MINLENGTH)
         if name == "arange":
             return createPoptorchError("Unsupported arange op: its bounds must be constants.")
         if name in SHAPED:

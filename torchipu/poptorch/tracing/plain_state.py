@@ -6,7 +6,7 @@ forward appends to would still hold the tensors of an earlier run.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -42,13 +42,20 @@ class PlainState:
         for held, content in self._contents:
             _refill(held, content)
 
-    def drop_traced(self) -> None:
-        """Set back what holds tensors of the capture, which have no values; leave counters and the like."""
+    def drop_traced(self, value_of: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
+        """Set back what holds tensors of the capture, which have no values; leave counters and the like.
+
+        Args:
+            value_of: Returns the value of a tensor of the capture, if it is known: that is left in its place.
+        """
         for member, attributes in self._attributes:
             for name, value in list(_plain(member)):
                 if not _is_traced(value):
                     continue
-                if name in attributes:
+                known = value_of(value) if isinstance(value, torch.Tensor) else None
+                if known is not None:
+                    member.__dict__[name] = known
+                elif name in attributes:
                     member.__dict__[name] = attributes[name]
                 else:
                     del member.__dict__[name]

@@ -18,6 +18,9 @@ DIFFERENCES: frozenset[Any] = frozenset({torch.sub, Tensor.sub, Tensor.__sub__, 
 IN_PLACE: frozenset[Any] = frozenset({Tensor.add_, Tensor.__iadd__, Tensor.sub_, Tensor.__isub__})
 
 
+ITEMS: frozenset[Any] = frozenset({Tensor.__getitem__, Tensor.__setitem__})
+
+
 class Slices:
     """Knows which integers of a run differ by constants, and takes slices between such."""
 
@@ -66,7 +69,7 @@ class Slices:
         Raises:
             Error: The length of a slice is not known at capture.
         """
-        if function not in (Tensor.__getitem__, Tensor.__setitem__) or not _is_dynamic(args[1]):
+        if function not in ITEMS or not _is_dynamic(args[1]):
             return NotImplemented
         try:
             return function(*args)

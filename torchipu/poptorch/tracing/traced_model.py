@@ -12,10 +12,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.modules.batchnorm import _NormBase
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchipu.capture.fx_source import TORCH_ROOT
 from torchipu.capture.process_wide import replaced
 from torchipu.capture.running import Running
 from torchipu.poptorch.arguments import structure
@@ -27,16 +25,11 @@ from torchipu.poptorch.operators.autocasting import Policy, casting
 from torchipu.poptorch.operators.placing import placing
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.poptorch_core import createPoptorchError
+from torchipu.poptorch.tracing.calls import Calls
 from torchipu.poptorch.tracing.devices import devices_seen
 from torchipu.poptorch.tracing.grouping import Group, picked
-from torchipu.poptorch.tracing.limits import NEEDS_VALUES, Limits
-from torchipu.poptorch.tracing.mixed_types import with_common_type
+from torchipu.poptorch.tracing.known_values import KnownValues, undo_writes
 from torchipu.poptorch.tracing.plain_state import PlainState
-from torchipu.poptorch.tracing.refusals import in_words_of_poptorch
-from torchipu.poptorch.tracing.slices import Slices
-
-REFUSALS = (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError)
-"""What torch raises for arguments that it does not take; of which kind depends on the kernel."""
 
 
 class Function(torch.nn.Module):
@@ -88,6 +81,7 @@ class TracedModel(Running):
         self.warned_factories: set[str] = set()
         self.is_training = is_training
         self.plain_state = PlainState(model)
+        self.written: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.ipus: list[int] = []
         self.blocks: list[str] = []
         self.template: Any = None
@@ -99,26 +93,36 @@ class TracedModel(Running):
         given = self.arguments.with_tensors(list(tensors[:count]))
         rows = picked(self.inner, self.groups, tensors[count:], is_mean=self.averages)
         tracker = losses.LossTracker()
-        self.plain_state.restore()
+        self.restore()
+        made: dict[int, torch.Tensor] = {}
+        known = KnownValues(self.inner, self.written, made)
         before = losses.set_tracker(tracker)
         try:
             with (
                 on_ipu(self.is_training, self.inner), placing(self.strategy) as placed, rows,
-                _members_stay(self.inner), self._watched(tracker),
+                members_stay(self.inner), self._watched(tracker, known, made),
             ):
                 returned = given.call(self.inner)
         finally:
             losses.set_tracker(before)
-            self.plain_state.drop_traced()
+            self.plain_state.drop_traced(known.of)
         self.ipus, self.blocks = placed.ipus, placed.names
         final = tracker.final() if self.is_training else None
         return self._flatten(returned, final)
 
+    def restore(self) -> None:
+        """Set back what an earlier run of forward has left in plain attributes and in tensors of the host."""
+        self.plain_state.restore()
+        undo_writes(self.written)
+
     @contextlib.contextmanager
-    def _watched(self, tracker: losses.LossTracker) -> Iterator[None]:
+    def _watched(
+        self, tracker: losses.LossTracker, known: KnownValues, made: dict[int, torch.Tensor],
+    ) -> Iterator[None]:
         """Look at what the model calls."""
         with (
-            devices_seen(self.inner, self.warned_factories), casting(self.policy), _masks_unread(), _Calls(tracker),
+            devices_seen(self.inner, self.warned_factories, made), casting(self.policy), _masks_unread(),
+            Calls(tracker, known),
         ):
             yield
 
@@ -163,36 +167,6 @@ def _policy(options: Options) -> Policy | None:
     return precision.autocast_policy if precision.exists("autocast_policy") else Policy()
 
 
-def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[torch.Tensor]) -> Exception:
-    """Return the error to raise where a model cannot be captured: that of torch's own kernels where they refuse it too.
-
-    Args:
-        error: What was raised while the model ran on tensors without values; torch words some refusals otherwise
-            there than in its kernels.
-        traced: The model.
-        tensors: Inputs of one micro-batch.
-    """
-    innermost = error.__traceback__
-    while innermost is not None and innermost.tb_next is not None:
-        innermost = innermost.tb_next
-    if innermost is None or not innermost.tb_frame.f_code.co_filename.startswith(TORCH_ROOT):
-        return error
-    given = traced.arguments.with_tensors([tensor.clone() for tensor in tensors])
-    buffers = [(buffer, buffer.clone()) for buffer in traced.inner.buffers()]
-    try:
-        with (
-            torch.no_grad(), torch.random.fork_rng(devices=[]), on_ipu(traced.is_training), _members_stay(traced.inner),
-            devices_seen(traced.inner, traced.warned_factories), _MixedTypes(),
-        ):
-            given.call(traced.inner)
-    except Exception as other:
-        return other if isinstance(other, REFUSALS) and isinstance(error, REFUSALS) else error
-    finally:
-        for buffer, before in buffers:
-            buffer.copy_(before)
-    return error
-
-
 @contextlib.contextmanager
 def _masks_unread() -> Iterator[None]:
     """Keep `torch.nn.Transformer` from reading a mask to see whether it is causal: it is applied in any case."""
@@ -202,54 +176,8 @@ def _masks_unread() -> Iterator[None]:
         yield
 
 
-class _MixedTypes(TorchFunctionMode):
-    """Brings mixed types together on the host too: what the device takes is no reason to refuse a model."""
-
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        args, kwargs = with_common_type(function, args, kwargs or {})
-        return function(*args, **kwargs)
-
-
-class _Calls(TorchFunctionMode):
-    """Sees every call into torch: mixed types come together, dynamic slices are taken, limits kept, losses noted."""
-
-    def __init__(self, tracker: losses.LossTracker) -> None:
-        super().__init__()
-        self.tracker = tracker
-        self.slices = Slices()
-        self.limits = Limits()
-
-    def __torch_function__(
-        self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        args, kwargs = with_common_type(function, args, kwargs or {})
-        result = self.slices.take(function, args)
-        if result is NotImplemented:
-            self.limits.check(function, args, kwargs)
-            try:
-                result = function(*args, **kwargs)
-            except NEEDS_VALUES as error:
-                explained = self.limits.explain(function, args, error)
-                if explained is error:  # an error that is its own cause has no end
-                    raise
-                raise explained from error
-            except REFUSALS as error:
-                reworded = in_words_of_poptorch(function, args, kwargs, error)
-                if reworded is None:
-                    raise
-                raise reworded from error
-        self.limits.note(function, args, kwargs, result)
-        self.slices.note(function, args, kwargs, result)
-        self.tracker.note(function, args, kwargs, result)
-        return result
-
-
 @contextlib.contextmanager
-def _members_stay(model: torch.nn.Module) -> Iterator[None]:
+def members_stay(model: torch.nn.Module) -> Iterator[None]:
     """Refuse a forward that binds another tensor to the name of a parameter or a buffer; undo it in any case."""
     before = [
         (member, kind, copy.copy(getattr(member, kind)))

@@ -1,0 +1,88 @@
+"""Sees every call of a captured model into torch, and has it made: captured, on the host, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from torchipu.poptorch.operators.loss import LossTracker
+from torchipu.poptorch.tracing.known_values import UNKNOWN, KnownValues
+from torchipu.poptorch.tracing.limits import NEEDS_VALUES, Limits
+from torchipu.poptorch.tracing.mixed_types import with_common_type
+from torchipu.poptorch.tracing.refusals import in_words_of_poptorch
+from torchipu.poptorch.tracing.slices import ITEMS, Slices
+from torchipu.poptorch.tracing.substitutes import substituted
+
+REFUSALS = (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError)
+"""What torch raises for arguments that it does not take; of which kind depends on the kernel."""
+
+
+class Calls(TorchFunctionMode):
+    """Mixed types come together, dynamic slices are taken, limits kept, losses noted, known values computed.
+
+    Args:
+        tracker: Told of losses.
+        known: The values of tensors of the host.
+    """
+
+    def __init__(self, tracker: LossTracker, known: KnownValues) -> None:
+        super().__init__()
+        self.tracker, self.known = tracker, known
+        self.slices = Slices()
+        self.limits = Limits()
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        args, kwargs = with_common_type(function, args, kwargs or {})
+        if function in ITEMS:
+            args = (args[0], self.known.numbers(args[1], in_slices_only=True), *args[2:])
+        moved = self.known.moved(function, args, kwargs)
+        if moved is not UNKNOWN:
+            result = moved.clone()  # captured: a constant of the program
+            self.known.note(result, moved)
+            return result
+        values = self.known.compute(function, args, kwargs)
+        if values is not UNKNOWN:
+            result = self.known.on_host_alone(function, args, kwargs, values)
+            if result is not NotImplemented:
+                return result
+        args, kwargs = self.known.apart((args, kwargs))
+        result = self._captured(function, args, kwargs)
+        self.known.note(result, values)
+        self.limits.note(function, args, kwargs, result)
+        self.slices.note(function, args, kwargs, result)
+        self.tracker.note(function, args, kwargs, result)
+        return result
+
+    def _captured(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = self.slices.take(function, args)
+        if result is not NotImplemented:
+            return result
+        self.limits.check(function, args, kwargs)
+        call = substituted(function)
+        try:
+            return call(*args, **kwargs)
+        except NEEDS_VALUES as error:
+            numbers = self.known.numbers((args, kwargs))
+            if _differ(numbers, (args, kwargs)):
+                return call(*numbers[0], **numbers[1])
+            explained = self.limits.explain(function, args, error)
+            if explained is error:  # an error that is its own cause has no end
+                raise
+            raise explained from error
+        except REFUSALS as error:
+            reworded = in_words_of_poptorch(function, args, kwargs, error)
+            if reworded is None:
+                raise
+            raise reworded from error
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether nested arguments differ in which are tensors."""
+    count = torch.utils._pytree.tree_leaves
+    return [type(leaf) for leaf in count(one)] != [type(leaf) for leaf in count(other)]
