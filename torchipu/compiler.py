@@ -34,6 +34,7 @@ from torchipu.passes.precision import set_precision
 from torchipu.passes.random_streams import number_random_streams
 from torchipu.passes.recompute import recompute
 from torchipu.passes.shared_indices import share_indices
+from torchipu.remembered import Remembered
 from torchipu.target import Target
 
 DUMP_VARIABLE = "TORCHIPU_DUMP"
@@ -145,7 +146,7 @@ class Compiled:
         captured: The graph before all passes: what another compilation begins from.
         micro_batches: As given.
         instances: As given.
-        seconds_by_stage: That each stage took, by its name, in order.
+        seconds_by_stage: That each stage took of its thread's time, by its name, in order.
     """
 
     graph: Graph
@@ -188,23 +189,34 @@ def compile_graph(
 
 def try_graph(
     graph: Graph, options: Options, target: Target, *, micro_batches: int = 1, instances: int = 1,
+    known: Remembered | None = None,
 ) -> Compiled:
     """Run the stages that cycles and the need of memory depend on: no checks, no dumps, variables without addresses.
 
     Arguments and errors are those of ``compile_graph``, but for memory: what does not fit is no error.
+
+    Args:
+        graph: As captured.
+        options: What the user asked for.
+        target: The machine.
+        micro_batches: Micro-batches between two weight updates, or in one inference call.
+        instances: Processes, each of which runs ``options.replicas`` replicas of the program.
+        known: Stages of trials before this one, which run again only where what they read has changed.
     """
     compilation = Compilation(graph, options, computing(target, options), micro_batches, instances, 1)
-    return _run(compilation, Dump(None, graph.name), check=False, without=NOT_ON_TRIAL)
+    return _run(compilation, Dump(None, graph.name), check=False, without=NOT_ON_TRIAL, known=known)
 
 
-def _run(compilation: Compilation, dump: Dump, *, check: bool, without: Container[str] = ()) -> Compiled:
+def _run(
+    compilation: Compilation, dump: Dump, *, check: bool, without: Container[str] = (), known: Remembered | None = None,
+) -> Compiled:
     captured, seconds = compilation.graph, dict[str, float]()
     for number, stage in enumerate(STAGES, start=1):
         if stage.name in without:
             continue
-        began = time.perf_counter()
-        made = stage.run(compilation)
-        seconds[stage.name] = time.perf_counter() - began
+        began = time.thread_time()
+        made = stage.run(compilation) if known is None else known.of(stage.name, stage.run, compilation)
+        seconds[stage.name] = time.thread_time() - began
         setattr(compilation, stage.makes, made)
         dump.write(f"{number:02d}-{stage.name}", partial(_TEXTS[stage.makes], made))
         if check:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ import torchipu
 from tests.advice.small_models import LONG, Stages, Tower, compiled, facts_of, stages_step, train_step
 from torchipu.advice.changes import Change
 from torchipu.advice.door import advised
+from torchipu.advice.nearby import nearby
 from torchipu.advice.trials import AS_IT_IS, Trials, subject_of, tried_of
+from torchipu.ir.text import format_executable
+from torchipu.remembered import Remembered
 from torchipu.report.facts import rows
 from torchipu.report.recorder import Recorded
 from torchipu.target import lookup_target
@@ -114,6 +118,66 @@ def test_a_step_is_as_before_when_changes_of_it_were_tried() -> None:
     assert torch.equal(step(inputs), twin(inputs))
     for mine, other in zip(step.model.parameters(), twin.model.parameters(), strict=True):
         assert torch.equal(mine, other)
+
+
+def test_stages_that_ran_before_give_what_they_would_give_again() -> None:
+    step = stages_step(recompute="stage", gradient_accumulation=8)
+    subject = subject_of(step.compiled, lookup_target("mk2"), step.graph_again)
+    base = tried_of(AS_IT_IS, step.compiled, step.compiled.executable)
+    together = Trials(subject, base, 1e6)
+    for change in nearby(subject, base):
+        one, alone = together.of(change), Trials(subject, base, 1e6).of(change)
+        assert (one.refusal, one.memory) == (alone.refusal, alone.memory)
+        assert one.samples_per_second == alone.samples_per_second
+        if one.compiled is not None:
+            assert format_executable(one.compiled.executable) == format_executable(alone.compiled.executable)
+    assert len(together.found) >= 6
+
+
+def test_a_stage_runs_again_where_what_it_reads_has_changed() -> None:
+    @dataclass
+    class Given:
+        """What stages are given here."""
+
+        options: torchipu.Options
+        graph: object
+        micro_batches: int = 1
+
+    known, ran = Remembered(), []
+
+    def stage(given: Any) -> str:
+        ran.append(given.graph)
+        recompute = given.options.recompute
+        return f"{recompute}{given.options.num_ipus if recompute == 'none' else ''}"
+
+    graph, other = object(), object()
+    asked = [
+        (Given(torchipu.Options(recompute="none"), graph), "noneNone", 1),
+        (Given(torchipu.Options(recompute="none", gradient_accumulation=4), graph, 4), "noneNone", 1),  # reads neither
+        (Given(torchipu.Options(recompute="none", num_ipus=2), graph), "none2", 2),
+        (Given(torchipu.Options(recompute="stage"), graph), "stage", 3),
+        (Given(torchipu.Options(recompute="stage", num_ipus=2), graph), "stage", 3),  # not read on this way
+        (Given(torchipu.Options(recompute="stage"), other), "stage", 4),
+    ]
+    for given, made, runs in asked:
+        assert known.of("stage", stage, given) == made
+        assert len(ran) == runs
+
+
+def test_options_that_a_stage_makes_of_others_are_read_whole() -> None:
+    @dataclass
+    class Given:
+        """What stages are given here."""
+
+        options: torchipu.Options
+
+    known = Remembered()
+
+    def stage(given: Any) -> int:
+        return replace(given.options, recompute="none").gradient_accumulation
+
+    asked = [Given(torchipu.Options(gradient_accumulation=count)) for count in (2, 4, 2)]
+    assert [known.of("stage", stage, one) for one in asked] == [2, 4, 2]
 
 
 def test_what_there_is_no_time_for_is_named() -> None:

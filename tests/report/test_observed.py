@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 
 import torchipu
 from torchipu.advice.door import advised
+from torchipu.host.waits import Waits
 from torchipu.report.facts import rows
 from torchipu.report.facts.gather import Facts
 from torchipu.report.recorder import Recorded
@@ -56,12 +58,49 @@ def test_kernels_of_the_host_are_timed_as_often_as_they_run() -> None:
     of_body = [one.kernel.name for one in body if one.kernel is not None and one.kernel.name in once]
     assert of_body
     assert all(found[name].calls == 4 * 3 for name in of_body)
-    around, between = found["around the engine"], found["loader and other code"]
+    around, between = found["around the engine"], found["other code"]
     assert (around.kind, between.kind, around.calls) == ("python", "between calls", 4)
     assert all(one.microseconds >= 0 and one.confidence == "measured" for one in found.values())
     assert sum(one.share for one in found.values()) == pytest.approx(1, abs=1e-4)
     rows_by_time = [one.microseconds for one in facts_of(step).tables["host"]]
     assert rows_by_time == sorted(rows_by_time, reverse=True)
+
+
+class Slow(torch.utils.data.Dataset):
+    """Samples, each of which takes a while."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, at: int) -> torch.Tensor:
+        time.sleep(0.03)
+        return inputs(1)[0][0], inputs(1)[1][0]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_waits_for_loaders_of_torch_are_those_of_their_next(workers: int) -> None:
+    step = step_with(host_times=True)
+    step(*inputs(2))
+    for batch in torch.utils.data.DataLoader(Slow(), batch_size=2, num_workers=workers):
+        step(*batch)
+        time.sleep(0.02)  # of the user's own
+    found = {one.kind: one for one in facts_of(step).tables["host"]}
+    assert found["loader"].calls == 2
+    assert found["loader"].microseconds >= 2 * 30_000
+    assert found["between calls"].microseconds >= 20_000
+    assert step._seen.between_seconds * 1e6 == pytest.approx(
+        found["loader"].microseconds + found["between calls"].microseconds, abs=1,
+    )
+
+
+def test_a_loader_that_waits_for_another_waits_once() -> None:
+    waits = Waits()
+    with waits.waiting(), waits.waiting():
+        time.sleep(0.01)
+    with pytest.raises(StopIteration), waits.waiting():
+        raise StopIteration
+    assert waits.count == 2
+    assert 0.01 <= waits.seconds < 5
 
 
 def test_achieved_rates_are_arithmetic_over_time() -> None:

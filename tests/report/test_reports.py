@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import sqlite3
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -219,7 +223,7 @@ def test_databases_of_others_and_newer_ones_are_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE format SET version = 99")
         connection.commit()
-    with pytest.raises(ReportError, match="has version 99 of the format, and this torchipu reads 2"):
+    with pytest.raises(ReportError, match="has version 99 of the format, and this torchipu reads 3"):
         read_database(path)
     other = tmp_path / "other.pop"
     with closing(sqlite3.connect(other)) as connection:
@@ -253,6 +257,85 @@ def test_two_writers_of_one_directory_leave_the_files_of_one(tmp_path: Path) -> 
     (held,) = read_directory(tmp_path).values()
     assert held.tables in [facts.tables for facts in both]
     assert json.loads((tmp_path / "summary.json").read_text(encoding="utf-8")) == summary_of(held)
+
+
+WRITER = """
+import resource, sys
+from pathlib import Path
+from tests.report.test_reports import STEPS, facts_of
+from torchipu.report.directory import write_directory
+facts = facts_of(STEPS[sys.argv[2]]())
+if len(sys.argv) > 3:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
+for _ in range(3):
+    write_directory(facts, Path(sys.argv[1]))
+"""
+
+
+def writing(*arguments: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    command = [sys.executable, "-c", WRITER, *arguments]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def test_two_processes_that_write_one_directory_leave_the_files_of_one(tmp_path: Path) -> None:
+    processes = [writing(str(tmp_path), name) for name in STEPS]
+    assert [process.communicate()[1] and process.returncode for process in processes if process.wait()] == []
+    (held,) = read_directory(tmp_path).values()
+    assert json.loads((tmp_path / "summary.json").read_text(encoding="utf-8")) == summary_of(held)
+    trace = gzip.decompress((tmp_path / "trace.json.gz").read_bytes()).decode()
+    assert f'"steps":{sum(1 for _ in steps_in(held))},' in trace
+
+
+def steps_in(facts: Facts) -> Iterator[rows.Step]:
+    """Yield the steps of all runs of an iteration."""
+    for run in facts.tables["runs"]:
+        yield from (step for step in facts.tables["steps"] if step.function == run.function)
+
+
+def test_a_full_disk_is_said_and_the_files_stay_as_they_were(tmp_path: Path) -> None:
+    folder = written(tmp_path).parent
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    process = writing(str(folder), "pipelined", "20000")
+    words = process.communicate()[1]
+    assert process.returncode == 1
+    assert "profile.pop cannot be written: " in words.splitlines()[-1]
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+# --------------------------------------------------------------------------- where ops come from
+class Outer(nn.Module):
+    """A model whose layer is called through a function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return called(self.inner, x)
+
+
+class Inner(nn.Module):
+    """What is called."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+
+def called(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Call a layer."""
+    return layer(x)
+
+
+def test_an_op_knows_all_lines_that_led_to_it(tmp_path: Path) -> None:
+    step = torchipu.InferenceStep(Outer())
+    step(torch.randn(4))
+    step.report(tmp_path, what_if_seconds=0)
+    (one,) = read_database(tmp_path / "profile.pop").tables["operations"]
+    lines = [(file, code) for file, _, code in json.loads(one.callers)]
+    assert [*lines, (one.file, one.code)] == [
+        (__file__, "return called(self.inner, x)"), (__file__, "return layer(x)"), (__file__, "return x.sin()"),
+    ]
 
 
 # --------------------------------------------------------------------------- command

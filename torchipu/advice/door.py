@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 from torchipu.advice.changes import Change
 from torchipu.advice.nearby import nearby
@@ -17,8 +18,10 @@ from torchipu.report.facts.gather import Facts
 from torchipu.report.recorder import Recorded
 from torchipu.target import lookup_target
 
-WHAT_IF_SECONDS = 3.0
+WHAT_IF_SECONDS = 4.0
 """For advice and alternatives of one program, unless asked for more."""
+Advised = tuple[tuple[rows.Fact, ...], dict[str, tuple[NamedTuple, ...]]]
+"""What advice adds to a report: arguments of `Facts.extended`."""
 
 
 def advised(recorded: Recorded, seconds: float = WHAT_IF_SECONDS) -> Facts:
@@ -50,6 +53,12 @@ def advised(recorded: Recorded, seconds: float = WHAT_IF_SECONDS) -> Facts:
          for name, value in said.items()],
         {"advice": advice, "alternatives": _alternatives(trials)},
     )
+
+
+def advice_in(facts: Facts) -> Advised:
+    """Return what `advised` has added to a report, for a later report of the same program."""
+    told = tuple(one for one in facts.tables["facts"] if isinstance(one, rows.Fact) and one.name.startswith("what_if_"))
+    return told, {name: facts.tables[name] for name in ("advice", "alternatives")}
 
 
 def _alternatives(trials: Trials) -> tuple[rows.Alternative, ...]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from torchipu.advice.changes import Again, Change, is_training
@@ -14,11 +12,10 @@ from torchipu.device.memory import TileMemory, lacking_bytes, tile_memory
 from torchipu.ir.graph import Graph
 from torchipu.ir.program import Executable
 from torchipu.options import Options
+from torchipu.remembered import Remembered
+from torchipu.report.garbage import collected_seldom
 from torchipu.report.profile import micro_batch_size
 from torchipu.target import Target
-
-NEW_OBJECTS = 50_000
-"""Before Python looks for garbage; at its usual 700 a seventh of an estimate of BERT-Large goes there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,8 @@ class Trials:
     Attributes:
         subject: What is changed.
         base: The program as it is.
-        seconds: After which nothing more is begun; what is expected to take longer than what is left is not begun.
+        seconds: After which nothing more is begun; what is expected to take longer than what is left is not begun. Of
+            this thread's own time, so that a busy machine tries as much as one at rest.
         left_out: Changes for which there was no time.
     """
 
@@ -106,10 +104,12 @@ class Trials:
     base: Tried
     seconds: float
     left_out: list[Change] = field(default_factory=list)
-    clock: Callable[[], float] = time.perf_counter
+    clock: Callable[[], float] = time.thread_time
     _tried: list[Tried] = field(default_factory=list)
     _spent: float = 0.0
     _longest: float = 0.0
+    _has_tried: bool = False
+    _known: Remembered = field(default_factory=Remembered)
 
     def __post_init__(self) -> None:
         if self.base.compiled is not None:
@@ -130,7 +130,9 @@ class Trials:
         taken = self.clock() - began
         self._spent += taken
         if not change.is_anew:
-            self._longest = max(self._longest, taken)
+            # The first compilation of a process has made much that later ones find: trials tell of trials.
+            self._longest = max(self._longest, taken) if self._has_tried else taken
+            self._has_tried = True
         self._tried.append(found)
         return found
 
@@ -150,6 +152,7 @@ class Trials:
             micro_batches = subject.micro_batches if counted == asked else counted
             compiled = try_graph(
                 graph, options, subject.target, micro_batches=micro_batches, instances=subject.instances,
+                known=self._known,
             )
             return tried_of(change, compiled, compiled.executable)
         except Exception as error:  # the user's model may fail in its own way where its inputs have other sizes
@@ -187,14 +190,3 @@ def subject_of(compiled: Compiled, target: Target, again: Again | None = None, c
     return Subject(
         compiled.captured, compiled.options, target, compiled.micro_batches, compiled.instances, again, capture_seconds,
     )
-
-
-@contextlib.contextmanager
-def collected_seldom() -> Iterator[None]:
-    """Let Python look for garbage less often: nearly all that a capture and a program are made of stays."""
-    usual = gc.get_threshold()
-    gc.set_threshold(max(usual[0], NEW_OBJECTS) if usual[0] else 0, *usual[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*usual)

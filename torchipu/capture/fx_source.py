@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -77,13 +78,20 @@ def source_of(node: Node) -> Source:
 
 
 def line_in(trace: str, module: str = "") -> Source:
-    """Return the last line outside torch and torchipu of a stack trace as text."""
-    frames = list(FRAME.finditer(trace))
+    """Return the last line outside torch and torchipu of a stack trace as text, with those that led there."""
+    frames = _frames(trace)
     if not frames:
         return Source(module=module) if module else UNKNOWN_SOURCE
-    mine = [frame for frame in frames if not frame["file"].startswith((TORCH_ROOT, OUR_ROOT))]
-    frame = (mine or frames)[-1]
-    return Source(frame["file"], int(frame["line"]), (frame["code"] or "").strip(), module)
+    return Source(*frames[-1], module, frames[:-1])
+
+
+@lru_cache(maxsize=1024)  # nodes of a line have the same trace, and share what is found of it
+def _frames(trace: str) -> tuple[tuple[str, int, str], ...]:
+    """Return file, line and code of the frames of a trace: those outside torch and torchipu, or else all."""
+    frames = [
+        (frame["file"], int(frame["line"]), (frame["code"] or "").strip()) for frame in FRAME.finditer(trace)
+    ]
+    return tuple(frame for frame in frames if not frame[0].startswith((TORCH_ROOT, OUR_ROOT))) or tuple(frames)
 
 
 def _module_path(node: Node) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchipu.advice.trials import collected_seldom
 from torchipu.capture.captured import Captured
 from torchipu.capture.repeated_layers import captured_once
 from torchipu.capture.stand_ins import has_values, stand_in_of
@@ -20,6 +19,7 @@ from torchipu.estimation.figures import Estimate, estimate_of
 from torchipu.ir.graph import Graph
 from torchipu.options import Options
 from torchipu.report import profile_of
+from torchipu.report.garbage import collected_seldom
 from torchipu.step import InferenceStep, TrainStep
 from torchipu.step.base import ProgramStep
 from torchipu.step.seen import capture_key

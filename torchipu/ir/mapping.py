@@ -28,6 +28,8 @@ class TileMapping:
 
     def max_elements_per_tile(self) -> int:
         """Return the number of elements on the fullest tile; 0 for an empty mapping."""
+        if len({tile for tile, _, _ in self.runs}) == len(self.runs):
+            return max((end - begin for _, begin, end in self.runs), default=0)
         by_tile: dict[int, int] = {}
         for tile, begin, end in self.runs:
             by_tile[tile] = by_tile.get(tile, 0) + end - begin
@@ -55,9 +57,9 @@ def linear(
     least = max(1, -(-min_per_tile // grain))
     tiles = max(1, min(num_tiles, grains // least))
     share, extra = divmod(grains, tiles)
-    runs, begin = [], 0
-    for index in range(tiles):
-        end = min(num_elements, begin + (share + (index < extra)) * grain)
-        runs.append((first_tile + index, begin, end))
-        begin = end
-    return TileMapping(tuple(runs))
+    large, small = (share + 1) * grain, share * grain
+    turn = extra * large
+    begins = [*range(0, turn, large), *range(turn, turn + (tiles - extra) * small, small)]
+    return TileMapping(tuple(zip(
+        range(first_tile, first_tile + tiles), begins, [*begins[1:], num_elements], strict=True,
+    )))

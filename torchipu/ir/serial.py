@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -67,11 +67,18 @@ def _op_from_data(data: Mapping[str, Any], tensors: list[Tensor]) -> Op:
     return Op(
         data["kind"], tuple(tensors[n] for n in data["inputs"]), tuple(tensors[n] for n in data["outputs"]),
         {name: _value(value) for name, value in data["attrs"].items()}, data["target"], tuple(data["operands"]),
-        Source(*data["source"]), None if place is None else Placement(place[0], place[1], place[2], Leg[place[3]]),
+        _source(data["source"]), None if place is None else Placement(place[0], place[1], place[2], Leg[place[3]]),
         Leg[data["leg"]],
         None if block is None else (block[0], block[1]),
         tuple(_graph_from_data(body, tensors) for body in data["bodies"]),
     )
+
+
+def _source(data: Sequence[Any]) -> Source:
+    """Return where an op was written; files of earlier versions have no callers."""
+    callers = tuple((str(file), int(line), str(code)) for file, line, code in data[4]) if len(data) > 4 else ()
+    file, line, code, module = data[:4]
+    return Source(file, line, code, module, callers)
 
 
 def _plain(value: object) -> object:

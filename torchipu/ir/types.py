@@ -69,12 +69,14 @@ class Source:
         line: Line number from 1, or 0 when unknown.
         code: The line's text.
         module: Dotted path of the ``nn.Module`` whose forward held it.
+        callers: File, line and code of the lines that led there, the outermost first.
     """
 
     file: str = ""
     line: int = 0
     code: str = ""
     module: str = ""
+    callers: tuple[tuple[str, int, str], ...] = ()
 
     def __str__(self) -> str:
         if not self.file:

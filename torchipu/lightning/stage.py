@@ -19,7 +19,7 @@ from torchipu.lightning.step_capture import StepCapture
 from torchipu.options import Options as CoreOptions
 from torchipu.poptorch.executor.translation import core_options
 from torchipu.poptorch.options import Options
-from torchipu.poptorch.reports.profile import write_report
+from torchipu.poptorch.reports.profile import RunReport, write_report
 from torchipu.step.base import ProgramStep
 
 MANY_CAPTURES = 8
@@ -79,6 +79,7 @@ class StageModel:
         self._captures: dict[object, list[StepCapture]] = {}
         self._programs: dict[object, Any] = {}
         self._owners: dict[int, StepCapture] = {}
+        self._reports: list[RunReport] = []
         self._core: CoreOptions | None = None
         self._has_warned = False
 
@@ -198,7 +199,14 @@ class StageModel:
         return None if seed is None else (seed + len(self._programs)) % 2**62
 
     def _compiled(self, program: ProgramStep) -> None:
-        write_report(program, self._options, is_training=self.is_training)
+        report = write_report(program, self._options, is_training=self.is_training)
+        if report is not None:
+            self._reports.append(report)
+
+    def complete_reports(self) -> None:
+        """Let the reports of the programs tell of their runs."""
+        for report in self._reports:
+            report.complete()
 
     def _run(self, program: Any, run: Run) -> list[torch.Tensor]:
         """Run a program on batches of the same shapes; return its outputs in the order of the tape."""

@@ -553,9 +553,11 @@ class IPUStrategyMethods(_Base):
         self._leave_lean_loop()
 
     def teardown(self) -> None:
-        """Drop what was computed ahead; programs stay, for another fit of the same module."""
+        """Drop what was computed ahead, and complete the reports; programs stay, for another fit of the same module."""
         self._forget()
         self._leave_lean_loop()
+        for model in self.poptorch_models.values():
+            model.complete_reports()
         super().teardown()
 
     @classmethod

@@ -12,6 +12,7 @@ from torchipu.errors import ReportError
 from torchipu.report.database import read_database, write_database
 from torchipu.report.debug import Context, contexts_of, debug_bytes
 from torchipu.report.facts.gather import Facts
+from torchipu.report.garbage import collected_seldom
 from torchipu.report.json import write_whole
 from torchipu.report.page import Compared, page_of
 from torchipu.report.summary import summary_text
@@ -40,7 +41,7 @@ def write_directory(facts: Facts, folder: Path, contexts: Sequence[Context] | No
         OSError: The directory cannot be written, or is full; files that were there are as before.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / LOCK):
+    with FileLock(folder / LOCK), collected_seldom():
         write_database(facts, folder / PROFILE)
         _write_bytes(debug_bytes(tuple(contexts_of(facts)) if contexts is None else contexts), folder / DEBUG)
         _write_bytes(trace_bytes(facts), folder / TRACE)

@@ -13,6 +13,7 @@ from torchipu.ir.program import Executable
 from torchipu.options import Options
 from torchipu.report.facts.gather import Facts, facts_of
 from torchipu.report.facts.observed import Event, Observed
+from torchipu.report.garbage import collected_seldom
 from torchipu.report.profile import Profile
 from torchipu.target import Target
 
@@ -102,7 +103,8 @@ class Recorded:
         seen = Observed() if self.owner is None else self.owner.observed()
         passes = tuple(Event(name, "pass", seconds) for name, seconds in made.seconds_by_stage.items())
         seen = replace(seen, events=(*passes, *seen.events, *self.events))
-        return facts_of(made.graph.name, made.executable, made.cost, made.target, made.options, self.profile, seen)
+        with collected_seldom():
+            return facts_of(made.graph.name, made.executable, made.cost, made.target, made.options, self.profile, seen)
 
 
 _LISTENERS: list[list[Recorded]] = []

@@ -84,8 +84,7 @@ def steps_by_function(facts: Facts) -> Mapping[str, Sequence[rows.Step]]:
     return found
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+_json = json.JSONEncoder(separators=(",", ":")).encode  # made once: a trace has a text for each step of a function
 
 
 def _names(ipus: Sequence[int]) -> Iterator[dict[str, Any]]:

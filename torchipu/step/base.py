@@ -36,6 +36,7 @@ from torchipu.report.recorder import record
 from torchipu.step import watching
 from torchipu.step.in_common import described
 from torchipu.step.in_parts import InParts
+from torchipu.step.loaders import measure_loaders
 from torchipu.step.on_tiles import run_on_tiles
 from torchipu.step.parted import PartedStep
 from torchipu.step.replicated import ReplicatedStep
@@ -338,6 +339,7 @@ class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
             self._seen.recompilations.append((reason, time.perf_counter() - began))
         if self.options.host_times:
             bound.time_steps()
+            measure_loaders()
         profile = self.profile
         record(profile, compiled, is_step=True, owner=self)
         artifacts.emit(profile, compiled)

@@ -30,11 +30,17 @@ class ReportedStep:
     _bound: BoundPlan | None
     _built: Built | None
     _seen: Seen
+    _calls: int
 
     @property
     def compiled(self) -> Compiled:
         """What the last compilation gave."""
         raise NotImplementedError
+
+    @property
+    def num_calls(self) -> int:
+        """Calls that the step has made."""
+        return self._calls
 
     @property
     def used_loss_scale(self) -> float | None:

@@ -16,6 +16,7 @@ from torchipu.capture.repeated_layers import captured_once
 from torchipu.capture.stand_ins import has_values, stand_in_of
 from torchipu.errors import CaptureError
 from torchipu.host.executor import BoundPlan
+from torchipu.host.waits import WAITS
 from torchipu.ir.graph import Graph
 from torchipu.options import Options
 from torchipu.report.facts.observed import Event, Observed
@@ -39,7 +40,10 @@ class Seen:
         calls: That were timed.
         around_seconds: Of these outside the engine.
         between_seconds: Between the end of a call and the begin of the next.
+        waits: For batches of loaders between calls.
+        waited_seconds: That these took.
         ended: When the last call ended; 0 before the first.
+        waits_at_end: Waits for batches until then, with their seconds.
         loss_scales: Numbers of calls from which on the loss scale was another, with it.
     """
 
@@ -51,7 +55,10 @@ class Seen:
     calls: int = 0
     around_seconds: float = 0.0
     between_seconds: float = 0.0
+    waits: int = 0
+    waited_seconds: float = 0.0
     ended: float = 0.0
+    waits_at_end: tuple[int, float] = (0, 0.0)
     loss_scales: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MOST_SCALES))
 
     def keep_example(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -68,11 +75,14 @@ class Seen:
     def timed(self, run: Callable[[], Any], bound: BoundPlan) -> Any:
         """Run a call and note where its time goes."""
         began, in_engine = time.perf_counter(), bound.seconds
+        waits, waited = WAITS.count, WAITS.seconds
         results = run()
         now = time.perf_counter()
         if self.ended:
             self.between_seconds += began - self.ended
-        self.ended = now
+            self.waits += waits - self.waits_at_end[0]
+            self.waited_seconds += waited - self.waits_at_end[1]
+        self.ended, self.waits_at_end = now, (WAITS.count, WAITS.seconds)
         self.calls += 1
         self.around_seconds += now - began - (bound.seconds - in_engine)
         return results
@@ -90,6 +100,7 @@ class Seen:
         events += [Event("step", "recompilation", seconds, reason) for reason, seconds in self.recompilations]
         return Observed(
             tuple(events), bound.step_times(), self.around_seconds, self.between_seconds, self.calls,
+            self.waits, self.waited_seconds,
             bound.statistics() if counts and bound.has_run else (), loss_scale, tuple(self.loss_scales),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import sqlite3
@@ -14,6 +15,7 @@ import pytest
 
 from tests.report.browser.conftest import go
 from tests.report.test_reports import facts_of, with_io_tiles
+from torchipu import pva
 from torchipu.report.directory import write_comparison, write_directory
 from torchipu.report.facts import rows
 from torchipu.report.facts.gather import Facts
@@ -151,6 +153,65 @@ def test_an_op_opens_the_line_that_wrote_it(opened: Opener, folder: Path) -> Non
         assert one[0] in page.inner_text("#slice")
 
 
+def test_an_op_shows_the_stack_of_lines_that_led_to_it(opened: Opener, facts: Facts, tmp_path: Path) -> None:
+    callers = json.dumps([[f"/a/{HOSTILE}.py", 7, "model(x)"], ["/a/b.py", 9, HOSTILE]])
+    operations = tuple(one._replace(callers=callers) for one in facts.tables["operations"])
+    path = tmp_path / "stack.html"
+    path.write_text(page_of(Facts({**facts.tables, "operations": operations}), "stack"), encoding="utf-8")
+    with opened(path, "liveness") as page:
+        page.click("#live-step details.stack summary")
+        lines = page.locator("#live-step details.stack li")
+        assert lines.count() == 3
+        assert lines.nth(1).inner_text() == f"/a/b.py:9 {HOSTILE}"
+        assert lines.nth(2).inner_text() == f"/a/{HOSTILE}.py:7 model(x)"
+        go(page, "operations")
+        page.click("#operation-table tbody tr >> nth=0")
+        assert page.locator("#details details.stack li").count() == 3
+
+
+def test_ten_numbers_of_the_page_are_those_of_all_other_files(opened: Opener, folder: Path) -> None:
+    """The trace is read as any tool would: its JSON goes into a table of slices, and SQL counts them."""
+    report = pva.openReport(str(folder / "profile.pop"))
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    with opened(folder / "report.html", "execution") as page:
+        steps, runs, cycles = digits(page.inner_text("#execution .page > p.soft"))[:3]
+        go(page, "overview")
+        cards = "#overview .cards .card:nth-child({}) dd .number"
+        update, rate, fullest, _, flops, operations = (shown(page, cards.format(at)) for at in range(1, 7))
+        go(page, "liveness")
+        peak = shown(page, "#live-step dd:nth-of-type(2) .number")
+        go(page, "memory")
+        always = shown(page, "#tile dd:nth-of-type(3) .number")
+    with closing(slices_of(folder / "trace.json.gz")) as trace:
+        inner, outer, end = trace.execute(
+            "SELECT sum(micro_batch IS NULL), sum(micro_batch IS NOT NULL), max(ts + dur) FROM slice",
+        ).fetchone()
+    hertz = row_of(folder, "SELECT value FROM facts WHERE name = 'clock_hz'")[0]
+    assert steps == summary["steps_per_update"] == inner == row_of(folder, "SELECT count(*) FROM execution")[0]
+    assert runs == outer == row_of(folder, "SELECT count(*) FROM runs")[0]
+    assert cycles == update == summary["cycles_per_update"]
+    assert round(end * float(hertz) / 1e6) == row_of(folder, 'SELECT max("end") FROM runs')[0] <= cycles
+    assert rate == summary["samples_per_second"]
+    held = [tile.memory.total.includingGaps for tile in report.compilation.tiles]
+    assert fullest == summary["fullest_tile_bytes"] == max(held)
+    assert flops == summary["flops_per_update"] == row_of(folder, "SELECT sum(flops) FROM operations")[0]
+    assert operations == summary["operations"] == row_of(folder, "SELECT count(*) FROM operations")[0]
+    assert peak == row_of(folder, "SELECT max(live_bytes) FROM liveness")[0]
+    assert always == row_of(folder, "SELECT always FROM tiles ORDER BY including_gaps DESC, ipu, tile LIMIT 1")[0]
+
+
+def slices_of(path: Path) -> sqlite3.Connection:
+    """Return a table ``slice`` of a trace, as Perfetto has one."""
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    table = sqlite3.connect(":memory:")
+    table.execute("CREATE TABLE slice (name, category, ts, dur, micro_batch)")
+    table.executemany("INSERT INTO slice VALUES (?, ?, ?, ?, ?)", [
+        (one["name"], one["cat"], one["ts"], one["dur"], one["args"].get("micro_batch"))
+        for one in events if one["ph"] == "X"
+    ])
+    return table
+
+
 # --------------------------------------------------------------------------- controls
 def test_tables_sort_both_ways_filter_and_group(opened: Opener, folder: Path) -> None:
     with opened(folder / "report.html", "operations") as page:
@@ -258,6 +319,33 @@ def test_the_time_line_zooms_and_tells_of_slices(opened: Opener, folder: Path) -
             after = canvas.screenshot()
             assert after != before, key
             before = after
+
+
+def test_tiles_are_seen_step_by_step_once_it_is_zoomed(opened: Opener, folder: Path) -> None:
+    with opened(folder / "report.html", "execution") as page:
+        tiles = page.locator("#execution canvas").nth(1)
+        page.click("text=Zoom to the longest step")
+        longest = row_of(folder, "SELECT name, started, cycles_by_tile, cycles * runs FROM execution "
+                                 "WHERE vertices AND ipu = 0 ORDER BY cycles * runs DESC, started LIMIT 1")
+        assert longest[0] in page.inner_text("#slice h3")
+        box = tiles.bounding_box()
+        assert box["height"] > 200
+        assert "Tiles 0 to 1471 of ipu0" in page.inner_text("#execution")
+        middle, wide = longest[1] + longest[3] / 2, max(120, 4.5 * longest[3])
+        share = (middle - max(0, middle - wide)) / (2 * wide)  # in the middle, unless it is one of the first
+        tiles.click(position={"x": 84 + (box["width"] - 84) * share, "y": 8})
+        assert longest[0] in page.inner_text("#slice h3")
+        tile = int(re.search(r"Tile (\d+)\n", page.inner_text("#slice"))[1])
+        assert tile < 60
+        cycles = row_of(folder, f"SELECT value FROM patterns WHERE pattern = {longest[2]} AND first_tile <= {tile} AND "
+                                f"end_tile > {tile}")
+        assert shown(page, f"#slice dt:text-is('Tile {tile}') + dd .number") == (cycles or [0])[0]
+        page.select_option("#execution label:has-text('Tiles') select", "16")
+        tiles.press("ArrowDown")
+        assert "Tiles 4 to 19 of ipu0" in page.inner_text("#execution")
+        page.click("#execution button:has-text('All')")
+        page.select_option("#execution label:has-text('IPU') select", "1")
+        assert "ipu1" in page.inner_text("#execution [role=status]")
 
 
 def test_the_graph_opens_from_blocks_to_ops(opened: Opener, folder: Path) -> None:
@@ -386,6 +474,7 @@ def test_tables_that_others_fill_are_shown(opened: Opener, facts: Facts, tmp_pat
         go(page, "what-if")
         assert "torchipu estimate train.py" in page.inner_text("#alternative")
         assert "+30.0 %" in page.inner_text("#what-if table")
+        assert page.locator("#alternative svg").count() == 2
         page.select_option("#what-if select", "2")
         assert "Refused: no such stage" in page.inner_text("#alternative")
         go(page, "execution")

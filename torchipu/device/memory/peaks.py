@@ -71,6 +71,13 @@ class Occupancy:
         return filled
 
     @property
+    def most_filled(self) -> int:
+        """Bytes that no tile is filled beyond: quickly found."""
+        there = int(self.interleaved.max())
+        here = int(self.ordinary.max())
+        return max(here, self.region) + there if there else here
+
+    @property
     def occupied(self) -> TileBytes:
         """``[num_tiles]`` bytes in use."""
         return self.ordinary + self.interleaved
@@ -99,6 +106,8 @@ def peaks(liveness: Liveness, shares: Shares, always: Always) -> tuple[TileMemor
     best: dict[int, _Peak] = {}
     occupied: dict[int, int] = {}
     for now in occupancies(liveness, shares, always):
+        if now.ipu in best and now.most_filled <= best[now.ipu].total and now.most_filled <= occupied[now.ipu]:
+            continue
         filled = now.filled
         tile = int(filled.argmax())
         if now.ipu not in best or int(filled[tile]) > best[now.ipu].total:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch
 
+from torchipu.host.waits import WAITS
 from torchipu.poptorch.arguments import structure
 from torchipu.poptorch.data.process import DataProcess
 from torchipu.poptorch.data.worker import Job
@@ -95,6 +96,10 @@ class AsynchronousDataAccessor:
 
     def __next__(self) -> Any:
         """Return the next batch, as views of memory that is written anew after the next step."""
+        with WAITS.waiting():
+            return self._next()
+
+    def _next(self) -> Any:
         self._refuse_terminated()
         if self._is_done:
             raise StopIteration

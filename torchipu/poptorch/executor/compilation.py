@@ -74,7 +74,7 @@ class Compilation:
         state.compiled_arguments = arguments.with_tensors([t.detach().to("meta") for t in arguments.tensors()])
         state.compilation_seconds = time.perf_counter() - started
         ir_text.show(session.compiled, state.options, is_combined=state.is_combined)
-        write_report(session, state.options, is_training=state.is_training)
+        state.report = write_report(session, state.options, is_training=state.is_training)
         state.seen_version = -1
 
     def _core_options(self) -> CoreOptions:

@@ -69,6 +69,7 @@ class Device:
 
     def detach(self) -> None:
         """Take the program from the device; what it has trained is on the host already."""
+        self._state.complete_report()
         self._state.random = self._random.read()
         self._state.is_attached = False
         logger.debug("Detached from device")

@@ -89,11 +89,13 @@ class PoplarExecutor:
         return module_repr(model) if isinstance(model, torch.nn.Module) else repr(model)
 
     def __del__(self) -> None:
-        """Leave what was trained to the user's module, which outlives the executor."""
+        """Leave what was trained to the user's module, which outlives the executor, and complete the report."""
         parts = self.__dict__.get("_poptorch_parts")
         if parts is not None:
             with contextlib.suppress(Exception):  # at the end of the interpreter half of torch is gone
                 parts.weights.leave()
+            with contextlib.suppress(Exception):
+                parts.state.complete_report()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickle what the executor was made of, weights included; the copy is not compiled."""

@@ -73,6 +73,8 @@ class Runs:
         if state.options.anchored_tensors:
             self._keep_anchored(session, anchored)
         write_magnitudes(session, state.options, is_training=state.is_training)
+        if state.report is not None:
+            state.report.note_run()
         for result in results:
             result.backward = _refuse_backward  # type: ignore[method-assign]
             result.__getstate__ = _plain_state  # type: ignore[method-assign]

@@ -12,6 +12,7 @@ from torchipu.poptorch.executor.session import Session
 from torchipu.poptorch.optim.attributes import FixedValues
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.poptorch_core import createPoptorchError
+from torchipu.poptorch.reports.profile import RunReport
 from torchipu.poptorch.trace_points import Channel
 from torchipu.poptorch.tracing.traced_model import Function
 
@@ -45,6 +46,7 @@ class State:
         random: Seed and count of calls, if they were read since the last call.
         groups: Arguments of ``replicaGrouping``, by parameter.
         stand_ins: Types of inputs that the device has for those that it lacks.
+        report: Of the program, where one was asked for.
     """
 
     user_model: Any
@@ -69,6 +71,7 @@ class State:
     random: tuple[int, int] | None = None
     groups: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     stand_ins: dict[torch.dtype, torch.dtype] = field(default_factory=dict)
+    report: RunReport | None = None
 
     @property
     def session(self) -> Session:
@@ -96,8 +99,14 @@ class State:
         """Whether SGD keeps one tensor for accumulator and velocity."""
         return bool(getattr(self.optimizer, "use_combined_accum", False))
 
+    def complete_report(self) -> None:
+        """Let the report of the program tell of its runs."""
+        if self.report is not None:
+            self.report.complete()
+
     def forget(self) -> None:
         """Let there be no program any more."""
-        self.executable = None
+        self.complete_report()
+        self.report = self.executable = None
         self.is_attached = False
         self.compiled_arguments = None

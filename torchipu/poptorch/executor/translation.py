@@ -31,6 +31,7 @@ from torchipu.poptorch.options.strategies import (
     _PhasedExecution,
 )
 from torchipu.poptorch.reports.anchors import UPDATED, Anchor
+from torchipu.poptorch.reports.profile import is_reported
 
 MODES = {
     OutputMode.Final: "final", OutputMode.All: "all", OutputMode.Sum: "sum", OutputMode.EveryN: "every_n",
@@ -73,7 +74,7 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "floating_point_exceptions": bool(options._popart.options.get("enableFloatingPointChecks", False)),
         "half_overflow": _half_overflow(options),
         "statistics": bool(options._popart.options.get("torchipu.statistics", False)),
-        "host_times": bool(options._popart.options.get("torchipu.host_times", False)),
+        "host_times": bool(options._popart.options.get("torchipu.host_times", is_reported(options))),
         "partials_type": _partials_type(options),
         "available_memory": options.available_memory_proportion or None,
         "offload_optimiser_state": _is_off_chip(options.TensorLocations.location_optimizer),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -157,7 +158,7 @@ def _operation(number: int, spent: _Spent) -> rows.Operation:
         source.line, source.code, shown, flops_of(op) * runs, spent.runs, sum(spent.cycles.values()),
         spent.cycles["compute"], spent.cycles["exchange"], spent.cycles["sync"], spent.exchanged_bytes,
         sum(spent.codelets.values()), MARK in op.attrs, "estimate" if op.kind == "generic" else "modelled",
-        str(op.attrs.get(MARK, "")),
+        str(op.attrs.get(MARK, "")), json.dumps(source.callers, ensure_ascii=False),
     )
 
 

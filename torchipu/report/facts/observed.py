@@ -34,8 +34,10 @@ class Observed:
         events: Captures, passes, recompilations ..., in order.
         steps: Times of the steps of the host; none where they were not asked for.
         around_seconds: Time of calls outside the engine: binding, copying of states, Python.
-        between_seconds: Time between the calls: the loader, and everything else of the user's.
+        between_seconds: Time between the calls: loaders, and everything else of the user's.
         calls: That were timed.
+        waits: For batches of loaders between calls.
+        waited_seconds: That these took, among the time between the calls.
         statistics: Magnitudes in the last call; none where they are not counted.
         loss_scale: Of the last call; None for inference.
         loss_scales: Calls, from 0, from which on the loss scale was another, with it.
@@ -46,6 +48,8 @@ class Observed:
     around_seconds: float = 0.0
     between_seconds: float = 0.0
     calls: int = 0
+    waits: int = 0
+    waited_seconds: float = 0.0
     statistics: tuple[TensorStatistics, ...] = ()
     loss_scale: float | None = None
     loss_scales: Sequence[tuple[int, float]] = field(default_factory=tuple)
@@ -89,7 +93,10 @@ def host_rows(observed: Observed) -> tuple[rows.HostTime, ...]:
             one.flops += flops_of(step.op) * step.runs
     if observed.calls:
         spent["around the engine", "python"] = _Spent(observed.calls, observed.around_seconds)
-        spent["loader and other code", "between calls"] = _Spent(observed.calls, observed.between_seconds)
+        if observed.waits:
+            spent["DataLoader", "loader"] = _Spent(observed.waits, observed.waited_seconds)
+        others = max(0.0, observed.between_seconds - observed.waited_seconds)
+        spent["other code", "between calls"] = _Spent(observed.calls, others)
     total = sum(one.seconds for one in spent.values()) or 1.0
     order = sorted(spent.items(), key=lambda pair: -pair[1].seconds)
     return tuple(

@@ -49,6 +49,7 @@ class Operation(NamedTuple):
         is_recomputed: Whether the backward runs it again.
         confidence: ``modelled``, or ``estimate`` where the op has no record.
         recomputes: Name of the op that it computes again; empty for others.
+        callers: JSON list of ``[file, line, code]``: the user's lines that led to this one, the outermost first.
     """
 
     number: int
@@ -75,6 +76,7 @@ class Operation(NamedTuple):
     is_recomputed: bool
     confidence: str
     recomputes: str
+    callers: str
 
 
 class Function(NamedTuple):
@@ -360,8 +362,8 @@ class HostTime(NamedTuple):
     Attributes:
         number: From 0, the longest first.
         name: Of a kernel, an ATen overload, or what was waited for.
-        kind: ``kernel``, ``aten``, ``exchange``, ``python`` (what surrounds the engine), or ``between calls`` (the
-            loader and everything else of the user's since the call before).
+        kind: ``kernel``, ``aten``, ``exchange``, ``python`` (what surrounds the engine), ``loader`` (waits for a
+            batch of a ``DataLoader``), or ``between calls`` (everything else since the call before).
         calls: How often.
         microseconds: Altogether.
         share: Of all rows, 0 to 1.

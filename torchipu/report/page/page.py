@@ -9,6 +9,7 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
+import rjsmin
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
@@ -24,11 +25,9 @@ PAGES = {
 }
 """Titles by the anchor of each, which is also the name of its script."""
 PARTS = (
-    "elements", "data", "numbers", "tables", "charts", "canvas", "colours", "operation", "navigation",
+    "elements", "data", "numbers", "tables", "charts", "canvas", "colours", "tiles", "operation", "navigation",
 )
 """Scripts that those of pages stand on, in the order in which they do; ``start`` comes last."""
-COMMENTS = ("//", "/*", "*")
-"""How a line of a script begins that is a comment as a whole."""
 MOST_OPERATIONS = 20
 """Ops that a page lists without a script."""
 
@@ -60,12 +59,11 @@ def page_of(facts: Facts, title: str, other: Compared | None = None) -> str:
 def scripts() -> str:
     """Return the scripts of all pages as one, in which each sees the names of the others.
 
-    What only readers of the sources need, comments and indentation, is left out: lines stay as they are otherwise.
+    What only readers of the sources need, comments and space, is left out.
     """
     folder = _folder() / "scripts"
     texts = [_text(folder / f"{name}.js") for name in (*PARTS, *PAGES, "start")]
-    lines = (line.strip() for text in texts for line in text.splitlines())
-    return "\n".join(['"use strict";', *(line for line in lines if line and not line.startswith(COMMENTS))])
+    return rjsmin.jsmin("\n".join(['"use strict";', *texts]))
 
 
 @cache

@@ -4,7 +4,8 @@ function chartWidth() { return Math.min(640, document.documentElement.clientWidt
 
 /** Bars of parts, a line for each item: `{name, parts: [[name, amount, colour]], note}`. */
 function stackedBars(label, items, whole, show = brief) {
-  const width = chartWidth(), left = 64, right = 96, height = 26;
+  const width = chartWidth(), left = Math.max(64, 12 + 7 * most(items, (item) => item.name.length)), right = 96,
+    height = 26;
   const bars = items.map((item, row) => {
     let x = left;
     const scale = (width - left - right) / (whole || 1);
@@ -36,7 +37,8 @@ function histogram(label, counts, names) {
       shape("rect", {x: at * step + 1, y: height - bottom - tall, width: Math.max(1, step - 2), height: tall,
         fill: "var(--blue)"},
         shape("title", {}, `${names[at]}: ${exact(count)}`)),
-      at % every ? "" : shape("text", {x: at * step + 1, y: height - 6, class: "axis"}, names[at]),
+      at % every || at * step + 8 * names[at].length > width ? ""
+        : shape("text", {x: at * step + 1, y: height - 6, class: "axis"}, names[at]),
     ];
   }));
 }

@@ -5,32 +5,42 @@ const LANE = 15;
 
 page("execution", (wanted) => {
   const whole = fact("cycles_per_update").value || 1, lanes = lanesOf(rowsBy("runs", "ipu"));
-  const chosen = {ipu: "all", found: null}, panel = make("div", {class: "panel", id: "slice"});
+  const chosen = {ipu: "all", found: null, tile: -1}, panel = make("div", {class: "panel", id: "slice"});
   const seen = () => lanes.filter((one) => chosen.ipu === "all" || one.ipu === Number(chosen.ipu));
   const chart = timePicture("What each IPU does over an iteration", whole, {
     left: 84, height: () => 24 + seen().length * (LANE + 2) + 6,
-    paint: (context, view, width) => seen().forEach((lane, at) => paintLane(context, view, width, lane,
-      20 + at * (LANE + 2), chosen)),
+    paint: (context, view, width) => {
+      seen().forEach((lane, at) => paintLane(context, view, width, lane, 20 + at * (LANE + 2), chosen));
+      tiles.canvas.redraw();
+    },
     chosen: (time, y) => { const lane = seen()[Math.floor((y - 20) / (LANE + 2))]; if (lane) select(foundAt(lane,
       Math.floor(time))); },
   });
-  const select = (found) => {
-    chosen.found = found;
-    put(panel, found ? slicePanel(found, (run) => chart.show(run.begin, run.end))
+  const shown = () => (chosen.ipu !== "all" ? Number(chosen.ipu) : chosen.found ? chosen.found.run.ipu : ipus()[0]);
+  const tiles = tilePicture(() => chart.view, shown, (found, tile) => select(found, tile), () => near(
+    steps.find((one) => one.vertices && (rowsBy("runs", "function").get(one.function) || [{}])[0].ipu === shown())));
+  const select = (found, tile = -1) => {
+    Object.assign(chosen, {found, tile});
+    put(panel, found ? slicePanel(found, (begin, end) => chart.show(begin, end), tile)
       : note("Choose a slice to see what it is. Ctrl and the wheel zoom, dragging moves."));
     chart.canvas.redraw();
   };
   const steps = rows("steps").filter((one) => one.cycles).sort((a, b) => b.cycles * b.runs - a.cycles * a.runs);
   const mine = steps.filter((one) => one.operation === wanted.operation);
   const step = mine.find((one) => one.vertices) || mine[0];  // what takes longest, and computes if any does
-  const run = step && rows("runs").find((one) => one.function === step.function);
-  select(run ? {run, step} : null);
-  if (run) { const middle = run.begin + step.begin, wide = Math.max(200, 8 * step.cycles); requestAnimationFrame(() =>
-    chart.show(middle - wide, middle + wide)); }
+  const near = (one) => {
+    const run = one && rows("runs").find((other) => other.function === one.function);
+    select(run ? {run, step: one} : null);
+    if (run) around(one, run, chart.show);
+  };
+  requestAnimationFrame(() => step && near(step));
+  select(null);
   return [
     controls(choice("IPU", ["all", ...ipus()], "all", (value) => { chosen.ipu = value; chart.canvas.redraw(); }),
       chart.buttons),
-    chart.canvas, legend(LANES.map((name) => [name, colourVariable(name)])), panel,
+    chart.canvas, legend(LANES.map((name) => [name, colourVariable(name)])), heading("Tile by tile"),
+    make("div", {id: "tiles"}, tiles.elements),
+    panel,
     note(`${exact(report.summary.steps_per_update)} steps in ${exact(rows("runs").length)} runs of `
       + `${exact(whole)} cycles. The same is in trace.json.gz, for ui.perfetto.dev.`),
     heading("Where the cycles go"), cyclesByIpu(),
@@ -56,6 +66,13 @@ function lanesOf(byIpu) {
     }
   }
   return found;
+}
+
+/** Show a step of a run with what is before and after it. */
+function around(step, run, show) {
+  const length = step.cycles * step.runs, middle = run.begin + step.begin + length / 2;
+  const wide = Math.max(120, 4.5 * length);
+  show(middle - wide, middle + wide);
 }
 
 function times(runs) { return {begin: runs.map((run) => run.begin), end: runs.map((run) => run.end)}; }
@@ -109,7 +126,7 @@ function foundAt(lane, time) {
   return lane.whole.length || step ? {run, step} : null;
 }
 
-function slicePanel({run, step}, zoom) {
+function slicePanel({run, step}, zoom, tile) {
   const operation = step && rows("operations")[step.operation], amount = (value) =>
     number(value, {unit: "cycles", operation: step ? step.operation : -1});
   return [
@@ -122,15 +139,18 @@ function slicePanel({run, step}, zoom) {
       ...about(operation),
       ["Vertices", step && step.vertices ? exact(step.vertices) : ""], ["Codelets", step && step.codelets],
         ["Exchanged", step && step.exchanged_bytes ? bytes(step.exchanged_bytes) : ""],
+      [`Tile ${tile}`, step && step.vertices && tile >= 0 ? [number(cyclesOnTile(step, tile), {unit: "cycles"}),
+        ` of the ${exact(step.cycles)} of the slowest`] : ""],
       ["Tile balance", step && step.vertices ? [number(step.tile_balance, {show: percent}),
         " is what the mean tile works of the time that the slowest takes"] : ""]]),
-    tileCycles(step), button(`Zoom to ${run.action}`, () => zoom(run)),
+    tileCycles(step), controls(button(`Zoom to ${run.action}`, () => zoom(run.begin, run.end)),
+      step ? button("Zoom to the step", () => around(step, run, zoom)) : ""),
   ];
 }
 
 /** The cycles of a step on each tile, where the report has them. */
 function tileCycles(step) {
-  const parts = step && step.cycles_by_tile >= 0 ? rowsBy("patterns", "pattern").get(step.cycles_by_tile) || [] : [];
+  const parts = patternOf(step);
   if (!parts.length) return "";
   const count = fact("num_tiles").value, high = most(parts, (one) => one.value) || 1;
   return [heading("Cycles by tile"), picture(`Cycles of ${step.name} by tile, at most ${exact(high)}`, 90,

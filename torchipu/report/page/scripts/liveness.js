@@ -93,7 +93,7 @@ function stepPanel(step, show) {
     facts([["Function", step.function],
       ["Held by what passes", number(step.live_bytes, {unit: "B", operation: step.operation})],
       ["The fullest tile", number(step.fullest_bytes, {unit: "B", operation: step.operation})],
-      ...about(operation)]),
+      ...about(operation)]), stackOf(operation),
     sortable(`${live.length} variables live`, [
       ...VARIABLE_COLUMNS, {title: "Made by", value: (one) => (rows("operations")[one.operation] || {}).module || "",
         show: (one) => { const maker = rows("operations")[one.operation]; return maker

@@ -193,7 +193,8 @@ function fullness(limit) {
   const full = ipus().flatMap((ipu) => report.tiles[ipu].including_gaps), high = Math.max(limit, most(full)),
     counts = new Array(20).fill(0);
   for (const bytes of full) counts[Math.min(19, Math.floor(20 * bytes / high))] += 1;
-  return histogram("Tiles by how full they are", counts, counts.map((_, at) => percent(at / 20 * high / limit)));
+  return histogram("Tiles by how full they are", counts,
+    counts.map((_, at) => `${Math.round(100 * at / 20 * high / limit)} %`));
 }
 
 function categoryTable() {

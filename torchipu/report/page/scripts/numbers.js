@@ -36,8 +36,9 @@ function number(value, {unit = "", confidence = "modelled", show = exact, operat
 function bytes(value) { return number(value, {unit: "B"}); }
 
 /** A change in percent. */
-function signedPercent(share) { return Number.isFinite(share) ? `${signed(100 * share, (value) => value.toFixed(1))} %`
-  : "new"; }
+function signedPercent(share) {
+  return Number.isFinite(share) ? `${signed(Math.round(1000 * share) / 10, (value) => value.toFixed(1))} %` : "new";
+}
 
 /** A change with its sign. */
 function signed(value, show = exact) { return `${value > 0 ? "+" : value < 0 ? "−" : ""}${show(Math.abs(value))}`; }

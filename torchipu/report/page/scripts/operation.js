@@ -8,7 +8,8 @@ function openOperation(at) {
   const variables = rowsBy("variables", "operation").get(at) || [];
   const steps = rowsBy("steps", "operation").get(at) || [];
   openDetails(nameOf(one),
-    one.file ? [make("pre", {}, one.code), make("p", {}, make("code", {class: "source"}, `${one.file}:${one.line}`))]
+    one.file ? [make("pre", {}, one.code), make("p", {}, make("code", {class: "source"}, `${one.file}:${one.line}`)),
+      stackOf(one)]
       : note("The line that wrote it is not known: it is made by the compiler or the optimiser."),
     facts([
       ["Module", one.module && code(one.module)], ["Block", one.block],
@@ -45,6 +46,16 @@ const STEP_COLUMNS = [
     (one.vertices ? number(one.tile_balance, {show: percent}) : "")},
   {title: "Codelets", value: (one) => one.codelets, show: (one) => code(one.codelets)},
 ];
+
+/** The lines that led to an op, the innermost first, as a debugger shows them. */
+function stackOf(one) {
+  const callers = one && one.callers ? JSON.parse(one.callers) : [];
+  if (!callers.length) return "";
+  const lines = [...callers, [one.file, one.line, one.code]].reverse();
+  return make("details", {class: "stack"}, make("summary", {}, `Call stack of ${lines.length} lines`),
+    make("ol", {}, lines.map(([file, line, words]) =>
+      make("li", {}, code(`${file}:${line}`), " ", make("span", {class: "code"}, words)))));
+}
 
 /** Open the dialog with a title and content. */
 function openDetails(title, ...content) {

@@ -66,7 +66,8 @@ function cyclesByIpu() {
 /** Advice with evidence, the option to set, and the user's line. */
 function adviceList(list) {
   if (!list.length) {
-    return wasAdvised() ? [note("Nothing stands out."), leftOut()] : note("This report was written without advice.");
+    return wasAdvised() ? [note(fact("what_if_left_out").value?.length ? "Nothing that was tried would be better."
+      : "Nothing stands out."), leftOut()] : note("This report was written without advice.");
   }
   return [...list.map((one) => make("div", {class: "advice"},
     make("p", {}, make("strong", {}, one.finding)), make("p", {}, one.remedy, " ", one.option && code(one.option)),

@@ -70,7 +70,7 @@ function paintPipeline(context, view, width, lanes, runs, others, chosen, high) 
     context.fillStyle = mine ? "#fff" : palette.soft;
     if (run.end > view.begin && run.begin < view.end) fitted(context, String(run.micro_batch),
       Math.max(view.left, view.at(run.begin, width)), view.at(run.end, width), y + (high - 8) / 2);
-    if (mine) path.push([run.begin, view.at((run.begin + run.end) / 2, width), y + (high - 8) / 2]);
+    if (mine) path.push([run.begin, view.at((run.begin + run.end) / 2, width), y + high - 13]);  // below its number
   }
   path.sort((a, b) => a[0] - b[0]);
   context.strokeStyle = palette.chosen;

@@ -7,18 +7,17 @@ page("what-if", () => {
     command: ""};
   const order = list[0] === now ? list : [now, ...list], panel = make("div", {class: "panel", id: "alternative"});
   const gain = (one) => one.samples_per_second / (now.samples_per_second || 1) - 1;
-  const show = (one) => put(panel, heading(one.change), isRefused(one) ? note(`Refused: ${one.command}`) : facts([
+  const show = (one) => put(panel, heading(one.change), isRefused(one) ? note(`Refused: ${one.command}`) : [facts([
     ["Fits", one.fits ? "yes" : "no"],
     ["Throughput", [number(one.samples_per_second, {unit: "samples/s"}), `, ${signedPercent(gain(one))}`]],
     ["Cycles of an update", [number(one.cycles_per_update),
       `, ${signed(one.cycles_per_update - now.cycles_per_update)}`]],
     ["Fullest tile", [bytes(one.fullest_tile_bytes), `, ${signed(one.fullest_tile_bytes - now.fullest_tile_bytes)} B`]],
-    ["Command", one.command && code(one.command)],
-  ]), one.option ? facts([["Set", code(one.option)]]) : "");
+    ["Set", one.option && code(one.option)], ["Command", one.command && code(one.command)],
+  ]), beside(one, now)]);
   show(order[1] || now);
   return [
     note("Each was compiled and counted by the machine model for this report. Choose one to see how to set it."),
-    leftOut(),
     controls(choice("Change", order.map((one, at) => [at, one.change]), 1, (at) => show(order[at]))), panel,
     sortable("Alternatives", [
       text("Change", "change"),
@@ -27,10 +26,23 @@ page("what-if", () => {
       {title: "Change of throughput", value: gain, amount: true, show: (one) => (isRefused(one) ? "–"
         : signedPercent(gain(one)))},
       amount("Fullest tile", "fullest_tile_bytes", "B"), amount("Cycles of an update", "cycles_per_update", "cycles"),
-      {title: "Set", value: (one) => one.option, show: (one) => code(one.option)},
-    ], order, {sort: 2, chosen: show}),
+      {title: "Set", value: (one) => one.option, show: (one) => make("code", {class: "short code", title: one.option},
+        one.option)},
+    ], order, {sort: 2, chosen: show}), leftOut(),
   ];
 });
+
+/** A change drawn beside the program as it is: what is done in a second, and how full the fullest tile is. */
+function beside(one, now) {
+  const bars = (title, name, show, whole = most([one, now], (other) => other[name])) => make("div", {}, heading(title),
+    stackedBars(`${title}: as it is and changed`, [["as it is", now, "var(--grey)"], ["changed", one,
+      one.fits ? "var(--blue)" : "var(--bad)"]].map(([name_, other, fill]) =>
+      ({name: name_, parts: [[title, other[name], fill]], note: show(other[name])})), whole));
+  const limit = report.summary.tile_memory_bytes;
+  return make("div", {class: "columns"}, bars("Samples a second", "samples_per_second", brief),
+    bars("Fullest tile", "fullest_tile_bytes", (value) => `${percent(value / limit)}`,
+      Math.max(limit, one.fullest_tile_bytes, now.fullest_tile_bytes)));
+}
 
 /** Whether a change cannot be made: then its command says why. */
 function isRefused(one) { return !one.cycles_per_update; }
