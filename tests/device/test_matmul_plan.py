@@ -7,7 +7,7 @@ import torch
 
 from torchipu.device.matmul_plan import plan_matmul
 from torchipu.device.matrix_unit import COPY, TRANSPOSE, reduce_partials_cycles
-from torchipu.device.product_sets import BACKWARD, LAYER_PASS, TIME_STEPS, UPDATE
+from torchipu.device.product_sets import BACKWARD, LAYER_PASS, LEFT, MADE_OPERANDS, TIME_STEPS, UPDATE
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.spec import lookup
@@ -122,6 +122,19 @@ def test_a_pass_rearranges_what_lies_as_another_one_takes_it(layer_pass: str | N
     sets = spec.lower(mm(halves("a", 64, 128), halves("b", 128, 256), "c", **attrs), lookup_target("mk2"))
     names = [one.codelet.name for one in sets]
     assert names.count(TRANSPOSE.name) == names.count(COPY.name) == matrices
+
+
+def test_what_other_ops_have_made_is_rearranged_and_states_and_inputs_are_not() -> None:
+    x, w, v = halves("x", 64, 128), halves("w", 128, 256), halves("v", 256, 128)
+    first = mm(x, w, "y")
+    graph = Graph("two", (x, w, v), (), (first, mm(first.outputs[0], v, "z")))
+    one, two = find_layers(graph).ops
+    assert MADE_OPERANDS not in one.attrs
+    assert two.attrs[MADE_OPERANDS] == LEFT
+    spec = lookup("aten.mm.default")
+    assert spec is not None
+    names = [made.codelet.name for made in spec.lower(two, lookup_target("mk2"))]
+    assert names.count(TRANSPOSE.name) == names.count(COPY.name) == 1
 
 
 def test_the_gradient_of_a_weight_of_a_recurrence_adds_a_term_in_each_step() -> None:

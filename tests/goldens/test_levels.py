@@ -309,10 +309,10 @@ executable on 2 ipus {
 def test_the_summary_has_cycles_memory_and_efficiency(levels):
     assert_expected_inline(levels[0].profile.summary(), """\
 machine              Graphcore Mk2 GC200, 2 IPUs (modelled)
-weight update        23,093 cycles, 17.4 us (3 x 4 samples)
-throughput           691,119 samples/s
+weight update        22,913 cycles, 17.2 us (3 x 4 samples)
+throughput           696,548 samples/s
 busiest tile         213,120 B of 638,976 B (33.4%), tile 0 of ipu 0
-pipeline efficiency  ipu0 77.7%  ipu1 39.7%""")
+pipeline efficiency  ipu0 77.4%  ipu1 40.0%""")
 
 
 def test_an_option_names_the_directory_before_the_environment_does(tmp_path, monkeypatch):

@@ -37,6 +37,12 @@ TIME_STEPS = "time_steps"
 PADDED_GROUP = 8
 """Channels of a group: the float units of the matrix unit, and half the inputs of a panel; ipu_hardware.md 1.2."""
 
+MADE_OPERANDS = "made_operands"
+"""Attribute of a product: which of its operands other ops make, `LEFT` and `RIGHT` parted by a space, as
+`torchipu.passes.layers` has found. States and inputs of the program are created as their product takes them."""
+
+LEFT, RIGHT = "left", "right"
+
 BACKWARD, UPDATE = "backward", "update"
 """Passes whose operands do not lie as they are wanted: the gradient of the input, and of the weight."""
 
@@ -152,9 +158,10 @@ def layer_vertices(
 ) -> tuple[Vertices, ...]:
     """Compute sets of a product that may be a pass of a layer that is trained.
 
-    Weights and samples lie as the forward takes them. Channels that do not fill groups are padded, which lays weights
-    out anew. For the backward the weights are rearranged; for the update both operands, whose samples become input
-    channels, and the result, which has to lie as the weights do.
+    Weights and samples lie as the forward takes them, but for operands that other ops have made: these lie as the op
+    has left them, and are rearranged before tiles receive them. Channels that do not fill groups are padded, which lays
+    weights out anew. For the backward the weights are rearranged; for the update both operands, whose samples become
+    input channels, and the result, which has to lie as the weights do.
 
     Args:
         op: The op.
@@ -164,21 +171,33 @@ def layer_vertices(
         describe: Tells which elements meet; None where vertices are not known one by one.
 
     Source: the planner of PopLibs counts operands of an update, and those that it pads, as rearranged; ipu_hardware.md
-    3.1.
+    3.1. Operands whose layout is another one are copied once, and not by every tile that receives them, which PopLibs
+    does where these are many.
     """
-    left, right = product.positions * product.inputs, product.inputs * product.outputs
-    result = product.positions * product.outputs
-    # One sample is no work for the matrix unit: PopLibs takes vertices that need no groups.
-    is_padded = product.positions > 1 and any(size % PADDED_GROUP for size in (product.inputs, product.outputs))
-    before, after = {BACKWARD: ((right,), ()), UPDATE: ((left, right), (result,))}.get(
-        str(op.attrs.get(LAYER_PASS)), ((right,) if is_padded else (), ()),
-    )
+    before, after = _laid_anew(op, product)
     is_ragged = product.inputs % (INPUT_GROUP // (dtype.device_bytes // 2)) > 0 and product.positions > 1
     return (
         *_rearranged(target, product.groups, before, dtype, is_ragged=is_ragged),
         *product_vertices(op, target, product, dtype, describe),
         *_rearranged(target, product.groups, after, dtype, is_ragged=False),
     )
+
+
+def _laid_anew(op: Op, product: Product) -> tuple[list[int], list[int]]:
+    """Return the elements of the matrices that are rearranged before a product, and behind it."""
+    # One sample is no work for the matrix unit: PopLibs takes vertices that need no groups.
+    has_groups = product.positions > 1
+    layer_pass = str(op.attrs.get(LAYER_PASS))
+    sides = set(str(op.attrs.get(MADE_OPERANDS, "")).split()) if has_groups else set()
+    if layer_pass in (BACKWARD, UPDATE) or (has_groups and any(
+        size % PADDED_GROUP for size in (product.inputs, product.outputs)
+    )):
+        sides.add(RIGHT)
+    if layer_pass == UPDATE:
+        sides.add(LEFT)
+    sizes = {LEFT: product.positions * product.inputs, RIGHT: product.inputs * product.outputs}
+    before = [elements for side, elements in sizes.items() if side in sides]
+    return before, [product.positions * product.outputs] if layer_pass == UPDATE else []
 
 
 def _rearranged(

@@ -156,7 +156,7 @@ def dropout_backward(chain: Chain, op: Op) -> Value:
 
 
 # --------------------------------------------------------------------------- records
-ACTIVATION = vector_codelet("popnn::NonLinearity1D", 3, 3, supervisor=9, worker_half=25, worker_single=25)
+RELU = vector_codelet("popnn::NonLinearity1D", 1, 1, supervisor=9, worker_half=25, worker_single=25)
 ACTIVATION_GRADIENT = vector_codelet("popnn::NonLinearityGrad1D", 3, 3, supervisor=9, worker_half=25, worker_single=25)
 
 
@@ -172,7 +172,7 @@ def _register_activations() -> None:
     )
     softplus_gradient = estimated_map("SoftplusGrad", 10, 22)
     elu = estimated_map("Elu", 10, 12)
-    register_maps("relu", relu, ACTIVATION)
+    register_maps("relu", relu, RELU)
     register_maps("leaky_relu", parametrised("leaky_relu", "negative_slope"), estimated_map("LeakyRelu", 4, 4))
     register_maps("elu", parametrised("elu", "alpha", "scale", "input_scale"), elu)
     register_maps("gelu", gelu, gelu_erf)

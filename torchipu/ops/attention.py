@@ -11,7 +11,7 @@ from torchipu._kernels.table.attention import ATTENTION, ATTENTION_BACKWARD, Att
 from torchipu._kernels.table.reduce import Folding
 from torchipu.device.codelets import busiest_elements
 from torchipu.device.compute_sets import fits_tile, in_first
-from torchipu.device.product_sets import BACKWARD, LAYER_PASS, UPDATE, layer_vertices
+from torchipu.device.product_sets import BACKWARD, LAYER_PASS, LEFT, MADE_OPERANDS, RIGHT, UPDATE, layer_vertices
 from torchipu.device.reductions import chain_sets
 from torchipu.device.tilings import attention as tilings
 from torchipu.device.tilings.nothing import nothing_left
@@ -63,7 +63,7 @@ def _softmax_sets(op: Op, target: Target, chain: Chain, tiling: Tiling | None) -
 
 
 class _Products:
-    """The products of attention.
+    """The products of attention, whose operands other ops have made: projections of tokens, and what is made here.
 
     Args:
         op: The op.
@@ -84,7 +84,8 @@ class _Products:
             columns: Of the right factor.
             layer_pass: Which pass it is of the product that it is a gradient of; see `layer_vertices`.
         """
-        op = replace(self.op, attrs={**self.op.attrs, LAYER_PASS: layer_pass}) if layer_pass else self.op
+        attrs = {**self.op.attrs, MADE_OPERANDS: f"{LEFT} {RIGHT}"}
+        op = replace(self.op, attrs={**attrs, LAYER_PASS: layer_pass} if layer_pass else attrs)
         product = Product(_sizes(op)[0], rows, inner, columns)
         return layer_vertices(op, self.target, product, op.inputs[0].dtype, describe if self.is_tiled else None)
 

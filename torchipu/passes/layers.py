@@ -1,11 +1,13 @@
-"""Finds out what the planner has to know of products: which pass of a layer they are, and of how many steps in time."""
+"""Finds out what the planner has to know of products: which pass of a layer they are, of how many steps in time, and
+which of their operands other ops make.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from torchipu.device.product_sets import BACKWARD, LAYER_PASS, TIME_STEPS, UPDATE
+from torchipu.device.product_sets import BACKWARD, LAYER_PASS, LEFT, MADE_OPERANDS, RIGHT, TIME_STEPS, UPDATE
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.optable.spec import spec_of
 
@@ -14,7 +16,8 @@ PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
 
 
 def find_layers(graph: Graph) -> Graph:
-    """Return a graph whose products say which pass of a layer they are, where its weight has a gradient.
+    """Return a graph whose products say what the planner has to know: which of their operands other ops make, and which
+    pass of a layer they are, where its weight has a gradient.
 
     The forward multiplies an input by a weight, the update the input by the gradient of the result, and the backward
     that gradient by the weight. Which operand is which follows from what they are views of, and from sizes. The
@@ -24,7 +27,7 @@ def find_layers(graph: Graph) -> Graph:
         graph: A valid graph, placed or not.
 
     Returns:
-        The new graph, or the same object where no layer is trained.
+        The new graph, or the same object where there is nothing to say.
 
     Source: PopART and PopLibs' tools tell the planner which pass each product is, ipu_hardware.md 3.1.
     """
@@ -44,11 +47,26 @@ def find_layers(graph: Graph) -> Graph:
             steps, samples = sequences.get(operand, (1, 0))
             if steps > 1 and product.inputs == steps * samples:
                 found.setdefault(id(product.op), {})[TIME_STEPS] = steps
+    made = _made(graph)
+    for product in products:
+        sides = [side for side, operand in zip((LEFT, RIGHT), product.op.inputs[-2:], strict=True) if operand in made]
+        if sides:
+            found.setdefault(id(product.op), {})[MADE_OPERANDS] = " ".join(sides)
     if not found:
         return graph
     return replace(graph, ops=tuple([
         replace(op, attrs={**op.attrs, **found[id(op)]}) if id(op) in found else op for op in graph.ops
     ]))
+
+
+def _made(graph: Graph) -> set[Tensor]:
+    """Return what ops make, and views of it: all but the graph's inputs and views of these."""
+    made: set[Tensor] = set()
+    for op in graph.ops:
+        spec = spec_of(op)
+        if not (spec is not None and spec.is_view and op.inputs) or op.inputs[0] in made:
+            made.update(op.outputs)
+    return made
 
 
 @dataclass(frozen=True, slots=True)
