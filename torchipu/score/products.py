@@ -87,13 +87,28 @@ class Convolution(OnDevice):
     dtype: torch.dtype = torch.half
     trains: bool = True
 
+    @property
+    def outputs(self) -> list[int]:
+        """Height and width of the result."""
+        return self._outputs(self.padding_lower)
+
+    @property
+    def symmetric_padding(self) -> tuple[int, int] | None:
+        """Padding of both sides that gives the same result; None where windows would reach what the upper side has."""
+        low = self.padding_lower
+        if self._outputs(2 * low) != self.outputs:
+            return None
+        return self.padding[0] + low, self.padding[1] + low
+
+    def _outputs(self, more: int) -> list[int]:
+        return [
+            (side + more + 2 * pad - kernel) // stride + 1
+            for side, pad, kernel, stride in zip(self.field, self.padding, self.kernel, self.stride, strict=True)
+        ]
+
     def model(self) -> nn.Module:
         """Return a module of one convolution, or of the three of a layer that is trained."""
-        field = tuple(side + self.padding_lower for side in self.field)
-        out = [
-            (side + 2 * pad - kernel) // stride + 1
-            for side, pad, kernel, stride in zip(field, self.padding, self.kernel, self.stride, strict=True)
-        ]
+        out = self.outputs
         channels, out_channels = self.in_channels * self.groups, self.out_channels * self.groups
         return Convolved(
             self, self.dtype, x=(self.batch, channels, *self.field), w=(out_channels, self.in_channels, *self.kernel),
@@ -111,13 +126,14 @@ class Convolved(Resident):
     def forward(self) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         """Return the result and the gradient of the input, and update the weight."""
         of = self.of
-        low = of.padding_lower
-        x = F.pad(self.x, (low, 0, low, 0)) if low else self.x
-        y = F.conv2d(x, self.w, None, of.stride, of.padding, 1, of.groups)
+        low, padding = of.padding_lower, of.symmetric_padding
+        x = self.x if padding else F.pad(self.x, (low, 0, low, 0))
+        padding = padding or of.padding
+        y = F.conv2d(x, self.w, None, of.stride, padding, 1, of.groups)
         if not of.trains:
             return y
         gx, gw, _ = torch.ops.aten.convolution_backward(
-            self.g, x, self.w, None, of.stride, of.padding, (1, 1), False, (0, 0), of.groups, (True, True, False),
+            self.g, x, self.w, None, of.stride, padding, (1, 1), False, (0, 0), of.groups, (True, True, False),
         )
         self.w.sub_(gw, alpha=LEARNING_RATE)
         return y, gx

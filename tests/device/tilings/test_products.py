@@ -143,6 +143,20 @@ def test_convolutions(name: str, dtype: torch.dtype) -> None:
     _assert_tiled(machine, "aten.convolution.default", "aten.convolution_backward.default")
 
 
+@pytest.mark.parametrize(("groups", "channels", "side", "stride"), [
+    (8, 1, 14, 1), (4, 1, 44, 2), (4, 2, 14, 1), (3, 4, 14, 1),
+])
+def test_windows_of_few_channels(groups: int, channels: int, side: int, stride: int) -> None:
+    """Image and gradient by the vertices for few channels: of single ones, of pairs and of four."""
+    layer = torch.nn.Conv2d(groups * channels, groups * channels, 3, stride, 1, groups=groups)
+    options = torchipu.Options(allow_out_of_memory=True, target="mk2,num_tiles=16")
+    x = torch.randn(1, groups * channels, side, side).half()
+    machine = judge(Windows(layer).half(), x, optimizer=SGD, options=options)
+    names = {group.codelet for groups in machine._groups.values() for group, _ in groups}
+    assert "poplin::ConvPartial1x4SLIC" in names
+    _assert_tiled(machine, "aten.convolution.default", "aten.convolution_backward.default")
+
+
 class Attention(torch.nn.Module):
     """Queries, keys and values of one tensor."""
 

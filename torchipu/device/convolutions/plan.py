@@ -11,8 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from torchipu.device.convolutions.axes import Axis, Share, shares_of, split_counts
-from torchipu.device.convolutions.vertices import multiply_cycles, pointwise_cycles, window_cycles
+from torchipu.device.convolutions.axes import Share, shares_of, split_counts
+from torchipu.device.convolutions.problem import Problem
+from torchipu.device.convolutions.vertices import (
+    SLIC_BUFFER_BYTES,
+    SLIC_CHANNELS,
+    SLIC_TAPS,
+    WEIGHTS_OF_A_UNIT,
+    multiply_cycles,
+    pointwise_cycles,
+    slic_cycles,
+    window_cycles,
+)
 from torchipu.device.matmul_plan import TILES_OF_A_BUS
 from torchipu.device.matrix_unit import INPUT_GROUP
 from torchipu.ir.arithmetic import ceil_div
@@ -23,59 +33,12 @@ if TYPE_CHECKING:
 PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # serial splits that are tried
 GATHERED_CYCLES_PER_BYTE = 1.25 / 8  # to lay out vectors of 8 bytes; poplibs planner, ipu_hardware.md 3.1
 EXPANDED_CYCLES_PER_BYTE = 1.25 / 4  # the same of pieces of 4 bytes
+FORMULAS = {
+    "pointwise": pointwise_cycles, "window": window_cycles, "slic": slic_cycles, "multiply": multiply_cycles,
+}
+REGROUP_FIXED_CYCLES = 587  # of a strided copy; poplibs log, ipu_hardware.md 2.5
+SINGLE_CYCLES_PER_BYTE = {2: 5.15, 4: 3.125}  # of one of single halves, floats; the same
 LEAST_TILES = 3  # plans that use less than this part of the most tiles that a plan uses are not looked at
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What decides on plans beside sizes.
-
-    Attributes:
-        is_half: Whether operands are half.
-        unit: Output channels of a panel; see `torchipu.device.matrix_unit.conv_units`.
-        partial_bytes: Of one partial.
-        budget_bytes: What temporary values of a tile may take.
-    """
-
-    is_half: bool
-    unit: int
-    partial_bytes: int
-    budget_bytes: int
-
-    @property
-    def element_bytes(self) -> int:
-        """Of an operand."""
-        return 2 if self.is_half else 4
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A convolution, a gradient of it, or the product that the update of its weights is.
-
-    Attributes:
-        groups: Independent ones.
-        batch: Samples.
-        axes: The three dimensions of the image.
-        inputs: Channels that are added up, of a group.
-        outputs: Channels of the result, of a group.
-        settings: Types and memory.
-        is_update: Whether it is the weights' update: its operands are laid out anew on the tile.
-        most_together: Groups that may be computed as one, with zeros between them.
-    """
-
-    groups: int
-    batch: int
-    axes: tuple[Axis, Axis, Axis]
-    inputs: int
-    outputs: int
-    settings: Settings
-    is_update: bool = False
-    most_together: int = 1
-
-    @property
-    def is_pointwise(self) -> bool:
-        """Whether no window has more than one element."""
-        return all(axis.taps == 1 for axis in self.axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +46,7 @@ class Plan:
     """How a convolution is cut up.
 
     Attributes:
-        method: ``pointwise``, ``window`` or ``multiply``; see `torchipu.device.convolutions.vertices`.
+        method: ``pointwise``, ``window``, ``slic`` or ``multiply``; see `torchipu.device.convolutions.vertices`.
         together: Groups that are computed as one, with zeros in the weights between them.
         splits: Tiles that share groups, positions, outputs and inputs.
         output_parts: In how many parts, one after another, a tile takes its outputs.
@@ -169,8 +132,22 @@ def _ways(problem: Problem, output_parts: int = 1, input_parts: int = 1) -> Iter
         ways = [("window", group, unfolded) for group in ((16, 8, 4) if problem.settings.is_half else (16, 8))]
         if problem.axes[2].taps > 1 and any(axis.taps > 1 for axis in problem.axes[:2]):
             ways.append(("window", INPUT_GROUP, (False, False, True)))
+        if _is_slim(problem, some):
+            yield _Way("slic", some, SLIC_CHANNELS, unfolded, output_parts, input_parts)
         for method, group, folded in [*ways, ("pointwise", INPUT_GROUP, (True, True, True))]:
             yield _Way(method, some, group, folded, output_parts, input_parts)
+
+
+def _is_slim(problem: Problem, together: int) -> bool:
+    """Whether the vertices for windows of few channels are taken: of groups, of halves that windows meet side by side.
+
+    Single groups of four channels are left to the other vertices, as silicon shows (a 3x3 filter on Mk1).
+    """
+    last = problem.axes[2]
+    return (
+        problem.settings.is_half and problem.groups > 1 and abs(last.tap_step) == 1 and last.step <= 2
+        and max(problem.inputs, problem.outputs) * together <= SLIC_CHANNELS
+    )
 
 
 def _best(target: Target, problem: Problem, ways: Any, *, for_memory: bool = False) -> Plan | None:
@@ -182,10 +159,12 @@ def _best(target: Target, problem: Problem, ways: Any, *, for_memory: bool = Fal
 
 def _planned(target: Target, problem: Problem, way: _Way, for_memory: bool) -> Plan | None:
     """Return the best splits for a way, all of which are looked at side by side."""
+    is_spread = way.method == "slic" and problem.has_zeros
+    problem = problem.spread if is_spread else problem
     fields, channels = _splits(target, problem, way)
     if channels is None:
         return None
-    at = _Tiles(target, problem, way, fields, channels)
+    at = _Tiles(target, problem, way, fields, channels, is_spread=is_spread)
     with np.errstate(over="ignore"):
         cycles, needed = at.cycles(), at.temporary_bytes()
     excess = np.maximum(needed - problem.settings.budget_bytes, 0)
@@ -240,7 +219,12 @@ def _channel_groups(problem: Problem, way: _Way) -> tuple[int, int]:
         return inputs, outputs
     for axis, is_folded in zip(problem.axes, way.folded, strict=True):
         inputs *= axis.taps if is_folded else 1
-    return ceil_div(inputs, way.input_group), ceil_div(outputs, problem.settings.unit)
+    return ceil_div(inputs, way.input_group), ceil_div(outputs, _panel_outputs(problem, way))
+
+
+def _panel_outputs(problem: Problem, way: _Way) -> int:
+    """Return how many output channels a vertex takes at a time."""
+    return {"multiply": 1, "slic": SLIC_CHANNELS}.get(way.method, problem.settings.unit)
 
 
 class _Tiles:
@@ -252,12 +236,15 @@ class _Tiles:
         way: By which vertices.
         fields: Shares of batch and dimensions: ``[plans, 4]`` by name.
         channels: Shares of groups and channels: ``[plans]`` by name.
+        is_spread: Whether the zeros between the places of the input have to be written out before.
     """
 
     def __init__(
-        self, target: Target, problem: Problem, way: _Way, fields: dict[str, Any], channels: dict[str, Any],
+        self, target: Target, problem: Problem, way: _Way, fields: dict[str, Any], channels: dict[str, Any], *,
+        is_spread: bool = False,
     ) -> None:
         self.target, self.problem, self.way, self.channels = target, problem, way, channels
+        self.is_spread = is_spread
         folded = np.array([False, *way.folded])
         open_ = ~folded
         self.field_split = fields["split"].prod(axis=1)
@@ -275,7 +262,7 @@ class _Tiles:
         self.tap_rows = taps[:, :3].prod(axis=1)
         rows = np.where(folded, fields["outputs"], fields["met"])[:, 1:3].prod(axis=1)
         self.pieces = batch * rows * taps[:, 3] if open_[3] else batch * rows
-        unit = 1 if way.method == "multiply" else problem.settings.unit
+        unit = _panel_outputs(problem, way)
         group = 1 if way.method == "multiply" else way.input_group
         self.sizes = {
             "positions": self.positions, "met": self.met, "pieces": self.pieces, "taps": self.taps,
@@ -284,6 +271,13 @@ class _Tiles:
             "is_half": int(problem.settings.is_half), "partial_bytes": problem.settings.partial_bytes,
             "inputs": channels["input_groups"] * group, "outputs": channels["output_groups"] * unit,
         }
+        if way.method == "slic":
+            last = problem.axes[2]
+            self.sizes |= {
+                "rows": fields["outputs"][:, :3].prod(axis=1), "pieces_of_rows": ceil_div(last.taps, SLIC_TAPS),
+                "step": last.step, "together": way.together,
+                "passes": 1 if problem.settings.unit > WEIGHTS_OF_A_UNIT[False] else 2,
+            }
 
     @property
     def parts(self) -> int:
@@ -316,12 +310,14 @@ class _Tiles:
 
     def partial_bytes(self) -> Any:
         """Of partials. Where several tiles have some of a result, those of all parts wait until they are added up."""
-        split, partials = self.channels["input_split"], self.results * self.problem.settings.partial_bytes
+        width = self.problem.settings.partial_bytes
+        split, partials = self.channels["input_split"], self.results * width
+        if self.way.method == "slic":
+            partials = partials + self.positions * SLIC_CHANNELS * width + SLIC_BUFFER_BYTES
         return np.where(split > 1, partials * self.way.output_parts, partials)
 
     def compute(self) -> Any:
-        method = {"pointwise": pointwise_cycles, "window": window_cycles, "multiply": multiply_cycles}[self.way.method]
-        return method(self.target, self.sizes)
+        return FORMULAS[self.way.method](self.target, self.sizes)
 
     def laid_out(self) -> Any:
         """Cycles to lay out operands anew on the tile."""
@@ -330,7 +326,16 @@ class _Tiles:
         if any(self.way.folded):  # before the image is cut up: what is made moves once more
             per_byte = EXPANDED_CYCLES_PER_BYTE + 1 / self.target.exchange_bytes_per_cycle
             return self.input_bytes * per_byte + self.target.sync_cycles
+        if self.is_spread:
+            return self.input_bytes * GATHERED_CYCLES_PER_BYTE
         return 0.0
+
+    def interleaved(self) -> Any:
+        """Cycles to set weights of several groups among zeros, half by half, which the choice of plans leaves out."""
+        if self.way.together == 1 or self.problem.is_update or self.way.method == "slic":
+            return 0.0
+        per_byte = SINGLE_CYCLES_PER_BYTE[self.problem.settings.element_bytes]
+        return REGROUP_FIXED_CYCLES + self.weight_bytes * per_byte
 
     def expanded_bytes(self) -> int:
         """Of the image with windows as channels, spread over all tiles; poplibs planner, ipu_hardware.md 3.1."""
@@ -361,7 +366,9 @@ class _Tiles:
 
         by = {name: of(values) for name, values in self.channels.items()}
         way = self.way
-        sizes = {name: of(values) for name, values in self.sizes.items()} | {"laid": of(self.laid_out())}
+        sizes = {name: of(values) for name, values in self.sizes.items()} | {
+            "laid": of(self.laid_out() + self.interleaved()),
+        }
         return Plan(
             way.method, way.together, (by["group_split"], of(self.field_split), by["output_split"], by["input_split"]),
             way.output_parts, way.input_parts, sizes, of(self.received_bytes()), of(self.temporary_bytes()),

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 from torchipu.device.codelets import CAST
 from torchipu.device.convolutions.axes import input_axis, output_axis, plain_axis, swapped_axis
-from torchipu.device.convolutions.plan import EXPANDED_CYCLES_PER_BYTE, Plan, Problem, Settings, plan_convolution
+from torchipu.device.convolutions.plan import (
+    EXPANDED_CYCLES_PER_BYTE,
+    REGROUP_FIXED_CYCLES,
+    Plan,
+    plan_convolution,
+)
+from torchipu.device.convolutions.problem import Problem, Settings
 from torchipu.device.convolutions.vertices import CODELETS
 from torchipu.device.matrix_unit import AVAILABLE_MEMORY, INPUT_GROUP, REDUCE_PARTIALS, conv_units
 from torchipu.device.tilings.cut import Cut
@@ -26,7 +32,6 @@ if TYPE_CHECKING:
     from torchipu.target import Target
 
 OUTPUT, INPUT, WEIGHT = "output", "input", "weight"
-REGROUP_FIXED_CYCLES = 587  # of a strided copy; poplibs log, ipu_hardware.md 2.5
 REGROUP_CYCLES_PER_BYTE = 1.25
 """To lay out single halves in other groups of channels: ``1.25 bytes / min(8, size)`` of 2 bytes each, and as much
 again, for a transposition has a copy before and behind; poplibs planner, ipu_hardware.md 3.1."""

@@ -73,6 +73,41 @@ def window_cycles(target: Target, sizes: Sizes) -> Any:
     return np.ceil(109 + 54 + 57 + sizes["groups"] * (16 + zero + inner))
 
 
+SLIC_CHANNELS = 4
+"""Channels that vertices of the slim unit take at a time: one of each of four groups, two of two, four of one."""
+
+SLIC_TAPS = 4
+"""Neighbouring elements of a window's row that they take at a time."""
+
+SLIC_LOAD_CYCLES = {1: 34, 2: 97, 4: 110}
+"""To load the weights of so many groups; those of several are laid out in registers first (``ipu_hardware.md`` 2.2)."""
+
+SLIC_BUFFER_BYTES = 208
+"""Beside a second copy of the partials of four channels; the planner of PopLibs counts 200, allocations are of 8."""
+
+
+def slic_cycles(target: Target, sizes: Sizes) -> Any:
+    """Cycles of windows of few channels, whose rows the matrix unit slides over in pieces of four elements.
+
+    Workers share the positions in their order, and begin anew at each row of the image. With half of its chains, which
+    is what partials in float leave it, the unit goes over them twice.
+
+    Args:
+        target: The machine.
+        sizes: As of `window_cycles`, and ``rows`` of positions, ``pieces_of_rows`` of four elements that a row of the
+            window has, ``step`` from one position to the next in the image, ``together`` groups, ``passes``.
+
+    Source: poplibs estimator, ipu_hardware.md 2.2, SLIC.
+    """
+    share = np.ceil(sizes["positions"] / target.num_workers)
+    rows = np.ceil(share * sizes["rows"] / sizes["positions"])
+    along = np.maximum(15, 10 + share / rows) if sizes["step"] == 1 else np.maximum(15, 9 + 2 * share / rows)
+    worker = 20 + rows * (11 + sizes["passes"] * along)
+    windows = sizes["tap_rows"] * sizes["pieces_of_rows"]
+    each = windows * (20 + SLIC_LOAD_CYCLES[int(sizes["together"])] + target.num_workers * worker)
+    return np.ceil(28 + sizes["groups"] * sizes["input_groups"] * sizes["output_groups"] * each)
+
+
 DOT_CYCLES = 14.4
 """Of a sum of products beside its vectors; the estimator has about 8 (``ipu_hardware.md`` 2.2, horizontal MAC).
 
@@ -106,8 +141,11 @@ POINTWISE = replace(AMP, cycles=partial(_vertex_cycles, pointwise_cycles))
 WINDOW = replace(
     AMP, name="poplin::ConvPartialnx1", cycles=partial(_vertex_cycles, window_cycles), code_bytes=2000,
 )
+SLIC = replace(
+    AMP, name="poplin::ConvPartial1x4SLIC", cycles=partial(_vertex_cycles, slic_cycles), code_bytes=1200,
+)
 MULTIPLY = Codelet(
     "poplin::ConvPartialHorizontalMac", partial(_vertex_cycles, multiply_cycles), 900,
     "poplibs estimator, ipu_hardware.md 2.2",
 )
-CODELETS = {"pointwise": POINTWISE, "window": WINDOW, "multiply": MULTIPLY}
+CODELETS = {"pointwise": POINTWISE, "window": WINDOW, "slic": SLIC, "multiply": MULTIPLY}
