@@ -18,8 +18,8 @@ from torchipu.optable.samples import Samples
 
 OPEN_PHASES = 4
 """Phases back to which a step may move. More would hold memory for longer, and searching them takes time."""
-CACHE_BYTES = 1 << 20
-"""What steps may touch for a chunk of samples that goes through all of them: a second-level cache."""
+CACHE_BYTES = 1 << 19
+"""What steps may touch for a chunk of samples that goes through all of them: half of a second-level cache."""
 LEAST_UNITS = 4
 """Chunks of samples below which a step is rather shared out by itself: fewer keep fewer threads busy."""
 
@@ -144,7 +144,7 @@ def _samples(member: Member) -> Samples:
 
 
 def _counted_alike(members: Sequence[Member]) -> list[Member] | None:
-    """Return members that count the same samples, such as sentences where some steps count words; None if they do not."""
+    """Return members that count the same samples, as sentences where some steps count words; else None."""
     count = min((member.samples.count for member in members if member.samples is not None), default=0)
     counted = []
     for member in members:

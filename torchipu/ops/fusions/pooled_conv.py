@@ -18,8 +18,8 @@ from torchipu.ops.pool import pair, strides_of
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.fusion import Fusion, register_fusion
 from torchipu.optable.planner import HostPlanner, Joined, more_items
-from torchipu.optable.samples import Samples
 from torchipu.optable.random_streams import ROUNDING_STREAM
+from torchipu.optable.samples import Samples
 
 MAX_IMAGE = 64 * 1024  # floats of an image and of its convolution that stay in the second-level cache
 LEAST_WINDOW = 4  # elements of a window; with fewer, most gradients are not zero
