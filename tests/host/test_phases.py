@@ -187,6 +187,18 @@ def test_independent_steps_share_a_phase_and_single_ones_a_thread():
     assert strands_of(first, beside, small, after) == [[(8, 1), (8, 1), (1, 2)]]
 
 
+def test_threads_do_not_meet_for_next_to_nothing():
+    small = [step_of(held(n, 8), held(9, 8), 1, 1, None) for n in (1, 2)]
+    large = [step_of(held(n, 8192), held(9, 8192), 1, 1, None) for n in (1, 2)]
+    assert strands_of(*small) == [[(1, 2)]]
+    assert strands_of(*large) == [[(1, 1), (1, 1)]]
+
+
+def test_long_strands_end():
+    steps = [step_of(held(n + 1, 8), held(n, 8), 1, 1, None) for n in range(40)]
+    assert strands_of(*steps) == [[(1, 32)], [(1, 8)]]
+
+
 def test_a_step_without_a_kernel_parts_phases():
     jump = Step(None, None, (), ())
     steps = [step_of(held(n, 8), held(9, 8), 8, 1, None) for n in range(4)]

@@ -22,6 +22,10 @@ CACHE_BYTES = 1 << 19
 """What steps may touch for a chunk of samples that goes through all of them: half of a second-level cache."""
 LEAST_UNITS = 4
 """Chunks of samples below which a step is rather shared out by itself: fewer keep fewer threads busy."""
+MOST_STEPS = 32
+"""Steps of a strand. Joining takes time for each of them."""
+LEAST_BYTES = 1 << 15
+"""What steps of one chunk each have to touch together so that threads meet for them."""
 
 Segment = tuple[int, int, tuple[tuple[tuple[int, tuple[tuple[int, int], ...]], ...], ...]]
 """First step, the step behind the last, and phases of strands ``(units, ((step, items of a unit), ...))``."""
@@ -65,11 +69,6 @@ class Strand:
             self.read |= {held.buffer for held in member.step.read}
             self.written |= {held.buffer for held in member.step.written}
 
-    def conflicts(self, other: Strand) -> bool:
-        """Whether one writes what the other touches."""
-        mine, theirs = self.written, other.written
-        return not (mine.isdisjoint(theirs) and mine.isdisjoint(other.read) and self.read.isdisjoint(theirs))
-
     def per_unit(self, member: Member) -> int:
         """Return how many items of a step a unit has."""
         if not self.chunk:
@@ -79,10 +78,49 @@ class Strand:
 
 
 @dataclass(slots=True)
+class Phase:
+    """Strands that do not need each other.
+
+    Attributes:
+        strands: In no order.
+        touching: For each allocation those that read or write it.
+    """
+
+    strands: list[Strand] = field(default_factory=list)
+    touching: dict[int, list[Strand]] = field(default_factory=dict)
+
+    def conflicting(self, strand: Strand) -> list[Strand]:
+        """Return those that write what another one touches, or touch what that writes."""
+        found: dict[int, Strand] = {}
+        for buffer in strand.written | strand.read:
+            for other in self.touching.get(buffer, ()):
+                if buffer in strand.written or buffer in other.written:
+                    found[id(other)] = other
+        return list(found.values())
+
+    def add(self, strand: Strand, instead_of: Sequence[Strand] = ()) -> None:
+        """Add a strand, which takes the place of others."""
+        for other in instead_of:
+            self.strands = [kept for kept in self.strands if kept is not other]
+            for buffer in other.written | other.read:
+                self.touching[buffer] = [kept for kept in self.touching[buffer] if kept is not other]
+        self.strands.append(strand)
+        for buffer in strand.written | strand.read:
+            self.touching.setdefault(buffer, []).append(strand)
+
+    def ordered(self) -> list[Strand]:
+        """Return those with most units first, which take longest; as one strand what is not worth a meeting."""
+        members = sorted((member for strand in self.strands for member in strand.members), key=lambda m: m.number)
+        if all(strand.units == 1 for strand in self.strands) and _bytes_of(members) <= LEAST_BYTES:
+            return [Strand(members, 1)]
+        return sorted(self.strands, key=lambda strand: (-strand.units, strand.members[0].number))
+
+
+@dataclass(slots=True)
 class Phases:
     """The phases of a run of neighbouring steps."""
 
-    phases: list[list[Strand]] = field(default_factory=list)
+    phases: list[Phase] = field(default_factory=list)
 
     def add(self, step: Step, number: int, *, is_last: bool) -> None:
         """Put a step into the earliest open phase behind all that it depends on, or into a strand of the last of it.
@@ -96,22 +134,22 @@ class Phases:
         open_from = max(0, len(self.phases) - OPEN_PHASES)
         at, found = open_from, list[Strand]()
         for index in range(len(self.phases) - 1, open_from - 1, -1):
-            found = [other for other in self.phases[index] if strand.conflicts(other)]
+            found = self.phases[index].conflicting(strand)
             if found:
                 at = index
                 break
         joined = joined_strand([*found, strand]) if found and not (is_last and strand.units == 1) else None
         if joined is not None:
-            self.phases[at] = [other for other in self.phases[at] if other not in found] + [joined]
+            self.phases[at].add(joined, found)
             return
         at += bool(found)
         if at == len(self.phases):
-            self.phases.append([])
-        self.phases[at].append(strand)
+            self.phases.append(Phase())
+        self.phases[at].add(strand)
 
     def ordered(self) -> list[list[Strand]]:
-        """Return the phases, and in each the strands with most units first: they take longest, as a rule."""
-        return [sorted(phase, key=lambda s: (-s.units, s.members[0].number)) for phase in self.phases]
+        """Return the strands of every phase."""
+        return [phase.ordered() for phase in self.phases]
 
 
 def _divided(step: Step) -> Samples | None:
@@ -125,6 +163,8 @@ def _divided(step: Step) -> Samples | None:
 def joined_strand(strands: Sequence[Strand]) -> Strand | None:
     """Return strands as one whose units go through all of them; None where they cannot, or should not."""
     members = sorted((member for strand in strands for member in strand.members), key=lambda member: member.number)
+    if len(members) > MOST_STEPS:
+        return None
     if len(strands) == 2 and all(strand.units == 1 for strand in strands):
         return Strand(members, 1)
     counted = _counted_alike(members)
@@ -188,6 +228,14 @@ def _meet_in_samples(members: Sequence[Member]) -> bool:
     return all(
         len(divisions[buffer]) == 1 and next(iter(divisions[buffer]))[1] > 0
         for buffer in written if touched[buffer] > 1
+    )
+
+
+def _bytes_of(members: Sequence[Member]) -> int:
+    """Return the bytes of all arguments."""
+    return sum(
+        held.num_elements * held.dtype.host_bytes
+        for member in members for held in (*member.step.outputs, *member.step.inputs)
     )
 
 
