@@ -15,6 +15,7 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join, emit_chain
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, contiguous_strides
 from torchipu.optable.planner import Joining
+from torchipu.optable.samples import Samples
 from torchipu.optable.spec import lookup
 
 DTYPES = {
@@ -99,7 +100,7 @@ class MiniPlanner:
         self, kernel: Kernel[I, S], outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
         ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, adds_up: bool = False, joining: Joining | None = None,
-        writes: Sequence[Blocks | None] = (),
+        writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
     ) -> None:
         if items <= 0:
             return

@@ -50,13 +50,29 @@ cdef extern from "team.h" nogil:
         int takes_turns
         const ti_ending *endings
         int num_endings
+    ctypedef struct ti_part:
+        ti_job job
+        int64_t per_unit
+        int number
+    ctypedef struct ti_strand:
+        const ti_part *parts
+        int64_t units
+        int num_parts
+    ctypedef struct ti_phase:
+        const ti_strand *strands
+        int64_t units
+        int num_strands
     int TI_MAX_ARGS
+    int64_t TI_TRAP
     bint TI_CHECKED
     void TI_OPEN(char *at, size_t num_bytes)
     void TI_CLOSE(char *at, size_t num_bytes)
     int ti_prepare(int threads, int64_t scratch_bytes)
     int ti_prepare_scratch(ti_pool *pool, int threads, int64_t scratch_bytes)
     int ti_run(ti_pool *pool, const ti_job *job, int threads)
+    int64_t ti_run_phase(ti_pool *pool, const ti_phase *phase, int threads)
+    void ti_begin(ti_pool *pool)
+    void ti_end(ti_pool *pool)
     int ti_call_flushing(ti_kernel fn, char **args, const int64_t *ints, const double *scalars, int64_t items,
                          void *scratch)
     int ti_can_borrow()
@@ -83,7 +99,9 @@ CHECKED = TI_CHECKED  # whether a bad access of a kernel ends the process: see m
 
 include "functions.pxi"  # the C functions of kernels
 include "steps.pxi"  # Steps: what a plan runs
+include "phases.pxi"  # Phases: which of these steps run between two meetings of all threads
 include "loops.pxi"  # Plan: how it runs that
+include "copies.pxi"  # copies at the edge of a call
 
 # What runs kernels by themselves, without a plan of many steps.
 

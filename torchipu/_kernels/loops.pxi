@@ -67,7 +67,16 @@ cdef void count(Loops *loops, int word, int64_t by) noexcept nogil:
         loops.counters[4 * i + word] += by
 
 
-cdef class Plan(Steps):
+cdef int look_for_signals(Loops *loops) except -1 nogil:
+    """Let Python raise what a signal has asked for, now and then, where the run may be interrupted."""
+    if loops.interruptible and now() - loops.checked > 0.05:
+        with gil:
+            PyErr_CheckSignals()
+        loops.checked = now()
+    return 0
+
+
+cdef class Plan(Phases):
     """A flat list of steps over numbered buffers, which runs.
 
     Args:
@@ -88,10 +97,13 @@ cdef class Plan(Steps):
             if self.seconds != NULL:
                 self.charge(timed, loops.lanes)
                 timed = i
-            if loops.interruptible and now() - loops.checked > 0.05:
-                with gil:
-                    PyErr_CheckSignals()
-                loops.checked = now()
+            look_for_signals(loops)
+            if self.has_segment(i, end) and loops.lanes == 1 and self.seconds == NULL:
+                following = self.segments[i].end
+                trap = self.run_segment(loops, &self.segments[i])
+                if trap:
+                    return trap
+                continue
             if step.jump >= 0:
                 if step.num_args == 0 or not (self.current[step.buffers[0]] + step.offsets[0])[0]:
                     following = step.jump
@@ -137,6 +149,23 @@ cdef class Plan(Steps):
                     return trap
         if self.seconds != NULL:
             self.charge(timed, loops.lanes)
+        return 0
+
+    cdef bint has_segment(self, int begin, int end) noexcept nogil:
+        """Whether phases take the steps from one on, and none behind a last one."""
+        return self.segments != NULL and 0 < self.segments[begin].end <= end
+
+    cdef int run_segment(self, Loops *loops, const Segment *segment) except -1 nogil:
+        """Run the phases of a segment in one lane; returns the trap of the step that failed, at ``loops.at``."""
+        cdef int i
+        cdef int64_t trap
+        for i in range(segment.first_phase, segment.first_phase + segment.num_phases):
+            look_for_signals(loops)
+            self.gather(&self.phases[i], loops.args, loops.first_lane)
+            trap = ti_run_phase(loops.pool, &self.phases[i], loops.threads)
+            if trap:
+                loops.at = <int>(trap / TI_TRAP)
+                return <int>(trap % TI_TRAP)
         return 0
 
     cdef void charge(self, int step, int lanes) noexcept nogil:
@@ -428,7 +457,7 @@ cdef class Plan(Steps):
             raise RuntimeError("the engine is already running on this thread: a callback may not run a program")
         with _LOCK:
             _RUNNING.active = True
-            loops.args = <char **>malloc(lanes * TI_MAX_ARGS * sizeof(char *))
+            loops.args = <char **>malloc(max(lanes * TI_MAX_ARGS, self.most_args()) * sizeof(char *))
             try:
                 if not loops.args:
                     raise MemoryError
@@ -445,9 +474,11 @@ cdef class Plan(Steps):
                 else:
                     if ti_prepare(threads, self.scratch_bytes):
                         raise MemoryError("no memory, or no threads, for the engine")
+                    ti_begin(&TI_POOL)
                     with nogil:
                         trap = self.run_loops(&loops)
             finally:
+                ti_end(&TI_POOL)
                 _RUNNING.active = False
                 free(loops.args)
         if trap:

@@ -54,12 +54,18 @@ TI_INLINE void FN(store_max)(VF value, VI at, int n, float *y, int64_t *index) {
   if (n > 8)
     _mm512_mask_storeu_epi64(index + 8, (__mmask8)(there >> 8), _mm512_cvtepi32_epi64(_mm512_extracti64x4_epi64((__m512i)at, 1)));
 #else
+  if (n == VL) {
+    FN(store)(y, value);
+    _mm256_storeu_si256((__m256i *)index, _mm256_cvtepi32_epi64(_mm256_castsi256_si128((__m256i)at)));
+    _mm256_storeu_si256((__m256i *)(index + 4), _mm256_cvtepi32_epi64(_mm256_extracti128_si256((__m256i)at, 1)));
+    return;
+  }
   for (int i = 0; i < n; i++) { y[i] = value[i]; index[i] = at[i]; }
 #endif
 }
 
+/* A plane whose windows are 2 x 2, disjoint and within it: as many windows of a row at a time as a vector has lanes. */
 #if VL == 16
-/* A plane whose windows are 2 x 2, disjoint and within it: sixteen windows of a row at a time. */
 static void FN(max_plane_2x2)(const pool_ints *s, const float *x, float *y, int64_t *index) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
@@ -86,6 +92,35 @@ static void FN(max_plane_2x2)(const pool_ints *s, const float *x, float *y, int6
       FN(store_max)((VF)most, (VI)at, n, y + oh * s->ow + ow, index + oh * s->ow + ow);
     }
 }
+#else
+/* Every second of sixteen floats, from the first or from the second one on. */
+TI_INLINE __m256 FN(every_second)(__m256 a, __m256 b, const int from) {
+  const __m256 mixed = from ? _mm256_shuffle_ps(a, b, 0xdd) : _mm256_shuffle_ps(a, b, 0x88);
+  return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(mixed), 0xd8));
+}
+
+static void FN(max_plane_2x2)(const pool_ints *s, const float *x, float *y, int64_t *index) {
+  const __m256i even = _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14);
+  const int apart[3] = {1, (int)s->w, (int)s->w + 1};
+  for (int64_t oh = 0; oh < s->oh; oh++)
+    for (int64_t ow = 0; ow < s->ow; ow += VL) {
+      const int n = (int)ti_min(VL, s->ow - ow), low = (int)ti_min(VL, 2 * n), high = 2 * n - low;
+      const float *p = x + 2 * oh * s->w + 2 * ow, *q = p + s->w;
+      const __m256 a0 = (__m256)FN(load_part)(p, low), b0 = (__m256)FN(load_part)(q, low);
+      const __m256 a1 = high ? (__m256)FN(load_part)(p + VL, high) : a0, b1 = high ? (__m256)FN(load_part)(q + VL, high) : b0;
+      const __m256 v[3] = {FN(every_second)(a0, a1, 1), FN(every_second)(b0, b1, 0), FN(every_second)(b0, b1, 1)};
+      const __m256i first = _mm256_add_epi32(even, _mm256_set1_epi32((int)(2 * oh * s->w + 2 * ow)));
+      __m256 most = FN(every_second)(a0, a1, 0);
+      __m256i at = first;
+#pragma GCC unroll 3
+      for (int k = 0; k < 3; k++) {
+        const __m256 take = _mm256_or_ps(_mm256_cmp_ps(v[k], most, _CMP_GT_OQ), _mm256_cmp_ps(v[k], v[k], _CMP_UNORD_Q));
+        most = _mm256_blendv_ps(most, v[k], take);
+        at = _mm256_blendv_epi8(at, _mm256_add_epi32(first, _mm256_set1_epi32(apart[k])), _mm256_castps_si256(take));
+      }
+      FN(store_max)((VF)most, (VI)at, n, y + oh * s->ow + ow, index + oh * s->ow + ow);
+    }
+}
 #endif
 
 TI_KERNEL(max_pool) {
@@ -96,12 +131,10 @@ TI_KERNEL(max_pool) {
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++) {
     const float *x = (const float *)args[2] + plane * s.h * s.w;
-#if VL == 16
     if (s.kh == 2 && s.kw == 2 && s.sh == 2 && s.sw == 2 && !s.ph && !s.pw && s.dh == 1 && s.dw == 1 && 2 * s.ow <= s.w && 2 * s.oh <= s.h) {
       FN(max_plane_2x2)(&s, x, (float *)args[0] + plane * s.oh * s.ow, (int64_t *)args[1] + plane * s.oh * s.ow);
       continue;
     }
-#endif
     for (int64_t oh = 0; oh < s.oh; oh++) {
       float *y = (float *)args[0] + (plane * s.oh + oh) * s.ow;
       int64_t *index = (int64_t *)args[1] + (plane * s.oh + oh) * s.ow, h0, h1;

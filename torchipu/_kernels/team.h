@@ -54,7 +54,7 @@ static void ti_on_loan(void *argument) {
       continue;
     }
     spins = 0;
-    if (id < TI_TEAM.most) ti_take_chunks(&TI_TEAM, id);
+    ti_take(&TI_TEAM, id);
     atomic_fetch_sub_explicit(&TI_TEAM.gate, 1, memory_order_release);
   }
   _mm_setcsr(lenders);

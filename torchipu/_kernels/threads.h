@@ -1,4 +1,4 @@
-/* A persistent pool of POSIX threads: workers spin for a while, then sleep on a futex.
+/* A persistent pool of POSIX threads: workers spin while a run goes on and a moment after it, then sleep on a futex.
  *
  * Not OpenMP's (but see team.h): libgomp hangs for ever in a forked child such as a DataLoader worker. After a fork
  * the child has no workers; the at-fork handler makes it start its own when it first needs them.
@@ -21,7 +21,11 @@
 #include <unistd.h>
 #include "abi.h"
 
-enum { TI_MAX_THREADS = 256, TI_SPINS = 4000, TI_MAX_ARGS = 64, TI_SPARE_BYTES = 4096 };
+enum { TI_MAX_THREADS = 256, TI_MAX_ARGS = 64, TI_SPARE_BYTES = 4096 };
+
+/* How long a worker without work spins before it sleeps, in nanoseconds. Within a run, what one thread does by itself is
+ * seldom longer than a wake-up takes; behind it, another call may follow at once, and other processes want the core. */
+enum { TI_SPIN_WITHIN = 200000, TI_SPIN_AFTER = 20000, TI_PAUSES = 32 };
 
 /* What ends a step: a kernel that takes over the items of each chunk right after they are computed, on the same thread.
  * The results that it reads lie where argument `from` of the step says; or, where an item writes `item_floats` of them side
@@ -50,6 +54,19 @@ typedef struct {
   int num_endings;
 } ti_job;
 
+/* A step of a phase, `per_unit` items of which belong to a unit of its strand. */
+typedef struct {
+  ti_job job;                          /* of one lane */
+  int64_t per_unit;
+  int number;                          /* of the step in its plan */
+} ti_part;
+
+/* Steps of which a thread runs a unit one after another: chunks of one step, or samples that go through several. */
+typedef struct { const ti_part *parts; int64_t units; int num_parts; } ti_strand;
+
+/* What runs between two meetings of all threads: no strand needs what another one makes. */
+typedef struct { const ti_strand *strands; int64_t units; int num_strands; } ti_phase;
+
 typedef struct { _Alignas(64) _Atomic int64_t unit; } ti_share;
 
 /* The gate lets workers into the current job: a round number, odd while the job is open, above the number of workers
@@ -59,8 +76,10 @@ typedef struct {
   _Alignas(64) _Atomic uint64_t gate;
   _Alignas(64) _Atomic int signal;     /* futex word, changed when a job opens */
   _Atomic int sleepers;
-  _Atomic int trap;
+  _Atomic int within;                  /* whether a run goes on */
+  _Atomic int64_t trap;                /* the first step that trapped, above its trap; 0 for none */
   ti_job job;
+  const ti_phase *phase;               /* what is open instead of the job, or NULL */
   int most;                            /* threads that may take part in the current job */
   int started;
   pthread_t thread[TI_MAX_THREADS];
@@ -70,6 +89,7 @@ typedef struct {
 } ti_pool;
 
 #define TI_ROUND ((uint64_t)1 << 16)
+#define TI_TRAP ((int64_t)1 << 32)     /* from a step to the next in what a pool keeps of a trap */
 
 /* The IPU flushes subnormal float32 to zero and keeps subnormal halves: so do the kernels. The bits (15: results, 6:
  * operands) are set in the register of the thread that runs a kernel, while it does; conversions to and from half
@@ -113,6 +133,53 @@ static inline int ti_call_lanes(const ti_job *job, int64_t first, int64_t lanes,
   return trap;
 }
 
+/* Keeps the trap of the first step that has one: the same for any number of threads. */
+static inline void ti_note_trap(ti_pool *pool, int number, int trap) {
+  const int64_t found = TI_TRAP * number + trap;
+  int64_t known = atomic_load_explicit(&pool->trap, memory_order_relaxed);
+  while ((!known || found < known) && !atomic_compare_exchange_weak(&pool->trap, &known, found)) {}
+}
+
+/* Closes what lies in the scratch of a thread behind that of the step. */
+static inline void ti_fence_scratch(ti_pool *pool, const ti_job *job, int id) {
+  if (!TI_CHECKED || !pool->scratch[id]) return;
+  TI_OPEN(pool->scratch[id], (size_t)job->scratch_bytes);
+  TI_CLOSE(pool->scratch[id] + job->scratch_bytes, (size_t)(pool->scratch_bytes + TI_SPARE_BYTES - job->scratch_bytes));
+}
+
+/* Computes one unit of a strand, chunk by chunk as each step has them. */
+static inline void ti_call_unit(ti_pool *pool, const ti_strand *strand, int64_t unit, int id) {
+  for (const ti_part *part = strand->parts; part < strand->parts + strand->num_parts; part++) {
+    const int64_t last = (unit + 1) * part->per_unit, items = part->job.items, end = last < items ? last : items;
+    ti_fence_scratch(pool, &part->job, id);
+    for (int64_t at = unit * part->per_unit; at < end; at += part->job.grain) {
+      const int trap = ti_call(&part->job, 0, at / part->job.grain, pool->scratch[id]);
+      if (trap) { ti_note_trap(pool, part->number, trap); return; }
+    }
+  }
+}
+
+/* A share of a phase is about as much of every strand, so that a thread meets the samples that it has had before. */
+static inline void ti_take_units(ti_pool *pool, int id) {
+  const ti_phase phase = *pool->phase;
+  const int shares = pool->most;
+  for (int turn = 0; turn < shares; turn++) {
+    const int share = (id + turn) % shares;
+    int64_t before = 0;                /* units of the share in the strands before this one */
+    int64_t at = atomic_fetch_add_explicit(&pool->next[share].unit, 1, memory_order_relaxed);
+    for (int i = 0; i < phase.num_strands; i++) {
+      const ti_strand *strand = &phase.strands[i];
+      const int64_t first = (strand->units * share + i % shares) / shares;
+      const int64_t count = (strand->units * (share + 1) + i % shares) / shares - first;
+      while (at - before < count) {
+        ti_call_unit(pool, strand, first + at - before, id);
+        at = atomic_fetch_add_explicit(&pool->next[share].unit, 1, memory_order_relaxed);
+      }
+      before += count;
+    }
+  }
+}
+
 /* Takes units of its own share first, so that a thread finds in its cache what it wrote a step ago, then what is left
  * of the others'. With lanes for all threads each share is whole lanes, and goes from chunk to chunk through all of
  * them: they read the same weights. Which thread computes a unit has no effect on what it computes. */
@@ -132,7 +199,7 @@ static inline void ti_take_chunks(ti_pool *pool, int id) {
       if (by_lane) trap = ti_call(&job, first + unit % count, unit / count, pool->scratch[id]);
       else if (job.takes_turns) trap = ti_call_lanes(&job, 0, job.lanes, first + unit, pool->scratch[id]);
       else trap = ti_call(&job, (first + unit) / chunks, (first + unit) % chunks, pool->scratch[id]);
-      if (trap) atomic_store_explicit(&pool->trap, trap, memory_order_relaxed);
+      if (trap) ti_note_trap(pool, 0, trap);
     }
   }
 }
@@ -148,24 +215,50 @@ static inline int ti_enter(ti_pool *pool, uint64_t *seen) {
   return 0;
 }
 
+static inline int64_t ti_nanoseconds(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * (int64_t)1000000000 + now.tv_nsec;
+}
+
+static inline void ti_take(ti_pool *pool, int id) {
+  if (id >= pool->most) return;
+  if (pool->phase) ti_take_units(pool, id);
+  else ti_take_chunks(pool, id);
+}
+
+/* Spins until it has entered a job that it has not seen, or for as long as a worker may; returns whether it has. */
+static int ti_spin(ti_pool *pool, uint64_t *seen) {
+  int64_t end = 0;
+  int was_within = 1;
+  for (int spins = 0;; spins++) {
+    if (ti_enter(pool, seen)) return 1;
+    _mm_pause();
+    if (spins % TI_PAUSES) continue;
+    const int64_t now = ti_nanoseconds();
+    const int within = atomic_load_explicit(&pool->within, memory_order_relaxed);
+    if (!end) end = now + TI_SPIN_WITHIN;
+    if (within != was_within) end = now + (within ? TI_SPIN_WITHIN : TI_SPIN_AFTER);
+    was_within = within;
+    if (now >= end) return 0;
+  }
+}
+
 static void *ti_worker(void *argument) {
   ti_pool *pool = &TI_POOL;
   const int id = (int)(intptr_t)argument;
   uint64_t seen = 0;
   _mm_setcsr(_mm_getcsr() | TI_FLUSH_SUBNORMALS);
   for (;;) {
-    int spins = 0;
-    int signal = atomic_load(&pool->signal);
-    while (!ti_enter(pool, &seen)) {
-      if (++spins < TI_SPINS) { _mm_pause(); continue; }
+    const int signal = atomic_load(&pool->signal);
+    if (!ti_spin(pool, &seen)) {
       atomic_fetch_add(&pool->sleepers, 1);
       if (atomic_load(&pool->signal) == signal)
         syscall(SYS_futex, &pool->signal, FUTEX_WAIT_PRIVATE, signal, NULL, NULL, 0);
       atomic_fetch_sub(&pool->sleepers, 1);
-      signal = atomic_load(&pool->signal);
-      spins = 0;
+      continue;
     }
-    if (id < pool->most) ti_take_chunks(pool, id);
+    ti_take(pool, id);
     atomic_fetch_sub_explicit(&pool->gate, 1, memory_order_release);
   }
   return NULL;
@@ -175,6 +268,7 @@ static void ti_forget_workers(void) {
   TI_POOL.started = 0;
   atomic_store(&TI_POOL.gate, 0);
   atomic_store(&TI_POOL.sleepers, 0);
+  atomic_store(&TI_POOL.within, 0);
 }
 
 /* Makes sure that `threads` scratch areas exist; returns 0, or -1 without memory. */
@@ -215,11 +309,20 @@ static int ti_prepare(int threads, int64_t scratch_bytes) {
   return 0;
 }
 
-/* Closes what lies in the scratch of each thread behind that of the step. */
-static inline void ti_fence_scratch(ti_pool *pool, const ti_job *job, int threads) {
-  for (int i = 0; TI_CHECKED && i < threads && pool->scratch[i]; i++) {
-    TI_OPEN(pool->scratch[i], (size_t)job->scratch_bytes);
-    TI_CLOSE(pool->scratch[i] + job->scratch_bytes, (size_t)(pool->scratch_bytes + TI_SPARE_BYTES - job->scratch_bytes));
+/* Lets workers into what is open and takes part; returns once all of it is done. */
+static void ti_meet(ti_pool *pool) {
+  atomic_store_explicit(&pool->trap, 0, memory_order_relaxed);
+  for (int i = 0; i < pool->most; i++) atomic_store_explicit(&pool->next[i].unit, 0, memory_order_relaxed);
+  atomic_fetch_add(&pool->gate, TI_ROUND);
+  atomic_fetch_add(&pool->signal, 1);
+  if (atomic_load(&pool->sleepers))
+    syscall(SYS_futex, &pool->signal, FUTEX_WAKE_PRIVATE, pool->most - 1, NULL, NULL, 0);
+  ti_take(pool, 0);
+  atomic_fetch_add(&pool->gate, TI_ROUND);
+  int spins = 0;
+  while (atomic_load_explicit(&pool->gate, memory_order_acquire) % TI_ROUND) {
+    _mm_pause();
+    if (++spins > 2000) { sched_yield(); spins = 0; }
   }
 }
 
@@ -229,7 +332,7 @@ static int ti_run_flushing(ti_pool *pool, const ti_job *job, int threads) {
   if (threads > TI_MAX_THREADS) threads = TI_MAX_THREADS;
   const int64_t chunks = ti_chunks(job), units = ti_units(job);
   if (units <= 0) return 0;
-  ti_fence_scratch(pool, job, threads);
+  for (int i = 0; TI_CHECKED && i < threads; i++) ti_fence_scratch(pool, job, i);
   if (units == 1 || threads <= 1) {
     for (int64_t chunk = 0; chunk < chunks; chunk++) {
       const int trap = ti_call_lanes(job, 0, job->lanes, chunk, pool->scratch[0]);
@@ -238,21 +341,33 @@ static int ti_run_flushing(ti_pool *pool, const ti_job *job, int threads) {
     return 0;
   }
   pool->job = *job;
+  pool->phase = NULL;
   pool->most = threads < units ? threads : (int)units;
-  atomic_store_explicit(&pool->trap, 0, memory_order_relaxed);
-  for (int i = 0; i < pool->most; i++) atomic_store_explicit(&pool->next[i].unit, 0, memory_order_relaxed);
-  atomic_fetch_add(&pool->gate, TI_ROUND);
-  atomic_fetch_add(&pool->signal, 1);
-  if (atomic_load(&pool->sleepers))
-    syscall(SYS_futex, &pool->signal, FUTEX_WAKE_PRIVATE, pool->most - 1, NULL, NULL, 0);
-  ti_take_chunks(pool, 0);
-  atomic_fetch_add(&pool->gate, TI_ROUND);
-  int spins = 0;
-  while (atomic_load_explicit(&pool->gate, memory_order_acquire) % TI_ROUND) {
-    _mm_pause();
-    if (++spins > 2000) { sched_yield(); spins = 0; }
+  ti_meet(pool);
+  return (int)(atomic_load_explicit(&pool->trap, memory_order_relaxed) % TI_TRAP);
+}
+
+/* Runs a phase likewise; returns what a pool keeps of a trap. */
+static int64_t ti_run_phase_flushing(ti_pool *pool, const ti_phase *phase, int threads) {
+  if (threads > TI_MAX_THREADS) threads = TI_MAX_THREADS;
+  if (phase->units == 1 || threads <= 1) {
+    atomic_store_explicit(&pool->trap, 0, memory_order_relaxed);
+    for (const ti_strand *strand = phase->strands; strand < phase->strands + phase->num_strands; strand++)
+      for (int64_t unit = 0; unit < strand->units; unit++) ti_call_unit(pool, strand, unit, 0);
+  } else {
+    pool->phase = phase;
+    pool->most = threads < phase->units ? threads : (int)phase->units;
+    ti_meet(pool);
   }
   return atomic_load_explicit(&pool->trap, memory_order_relaxed);
+}
+
+static inline int64_t ti_run_phase(ti_pool *pool, const ti_phase *phase, int threads) {
+  const unsigned int callers = _mm_getcsr();
+  _mm_setcsr(callers | TI_FLUSH_SUBNORMALS);
+  const int64_t trap = ti_run_phase_flushing(pool, phase, threads);
+  _mm_setcsr(callers);
+  return trap;
 }
 
 static inline int ti_run(ti_pool *pool, const ti_job *job, int threads) {
@@ -262,6 +377,10 @@ static inline int ti_run(ti_pool *pool, const ti_job *job, int threads) {
   _mm_setcsr(callers);
   return trap;
 }
+
+/* Tell workers that a run goes on, and that it is over: they then sleep soon. */
+static inline void ti_begin(ti_pool *pool) { atomic_store_explicit(&pool->within, 1, memory_order_relaxed); }
+static inline void ti_end(ti_pool *pool) { atomic_store_explicit(&pool->within, 0, memory_order_relaxed); }
 
 /* Runs all items of a kernel that needs no scratch on the calling thread, beside whatever else runs. */
 static inline int ti_call_flushing(ti_kernel fn, char **args, const int64_t *ints, const double *scalars, int64_t items,

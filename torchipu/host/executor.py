@@ -188,6 +188,8 @@ class BoundPlan:
         self.engine = Plan(FIRST_EXTERNAL + num_inputs + len(graph.outputs))
         self.constants = self._fill_constants()
         self._add_steps(num_inputs)
+        if lanes.count == 1 and order is None:
+            self.engine.set_phases(host_plan.segments)
         self.engine.bind(
             ARENA, self.arena.data_ptr(), 0, self.apart,
             lane_stride_bytes=0 if order is None else aligned(host_plan.arena_bytes),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from torchipu.host.phases import Segment
 from torchipu.host.reductions import Stretch
 from torchipu.host.steps import Step
 from torchipu.host.storage import Allocation
@@ -39,6 +40,7 @@ class HostPlan:
         buckets: What of these sums processes exchange, if there are several.
         slot_bytes: Size of one slot of the sums.
         ops_by_step: The op of each step.
+        segments: What of the steps threads share out between two meetings; see ``phases``.
         awaited: Results of collectives that nothing but waits reads: they may be on their way meanwhile.
     """
 
@@ -64,4 +66,5 @@ class HostPlan:
     buckets: tuple[Stretch, ...] = ()
     slot_bytes: int = 0
     ops_by_step: list[Op | None] = field(default_factory=list)
+    segments: tuple[Segment, ...] = ()
     awaited: frozenset[Tensor] = frozenset()

@@ -20,6 +20,7 @@ from torchipu.host.fusion import find_fusions
 from torchipu.host.groups import grouped
 from torchipu.host.memory import Memory
 from torchipu.host.observation import Observation
+from torchipu.host.phases import in_phases, widen_lifetimes
 from torchipu.host.plan import HostPlan
 from torchipu.host.random_streams import RandomStreams
 from torchipu.host.recomputation import undone
@@ -38,6 +39,7 @@ from torchipu.optable.chain import can_join, emit_chain
 from torchipu.optable.fusion import Fusion
 from torchipu.optable.host_tensor import HostTensor, Rounding
 from torchipu.optable.planner import Joining, Mark
+from torchipu.optable.samples import Samples
 from torchipu.optable.spec import spec_of
 from torchipu.optable.transfer import is_transfer
 
@@ -189,7 +191,7 @@ class Planner:
         self, kernel: Kernel[I, S], outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
         ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
-        joining: Joining | None = None, writes: Sequence[Blocks | None] = (),
+        joining: Joining | None = None, writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
     ) -> None:
         """Append a kernel call."""
         if items <= 0:
@@ -204,7 +206,7 @@ class Planner:
         self._append(Step(
             self._current, kernel, tuple(outputs), tuple(inputs), ints, scalars, items, max(1, grain),
             scratch_bytes, reads_outputs, is_hoistable=not together, together=together, adds_up=adds_up,
-            joining=joining, writes=tuple(writes),
+            joining=joining, writes=tuple(writes), samples=samples,
         ))
 
     # ------------------------------------------------------------------ control flow
@@ -252,12 +254,16 @@ class Planner:
         parts = self.sums.exchanged(in_order(
             self.steps, allocations, is_hoisting=self.is_hoisting, frozen=self.frozen, random_slots=self.streams.words,
         ), self.runs)
-        steps = parts.joined()
+        # Programs in several processes run stretches of the body in an order of their own.
+        is_parted = any(is_transfer(step.op) for step in self.steps)
+        ordered, segments = (list(parts.each()), []) if is_parted else in_phases(parts.each(), allocations)
+        steps = [step for part in ordered for step in part]
         num_body, num_prologue = len(parts.body), len(parts.hoisted) + len(parts.reset)
         find_lifetimes(
             steps, allocations, outputs, num_prologue=num_prologue, is_apart=self.runs > 1, loops=self.loops,
             kept_until=num_prologue + num_body - 1 if self.is_hoisting else None,
         )
+        widen_lifetimes(allocations, segments)
         sum_bytes, slot_bytes, buckets = self.sums.lay_out()
         return HostPlan(
             steps=steps, num_prologue=num_prologue, num_reset=len(parts.reset), num_body=num_body,
@@ -268,7 +274,7 @@ class Planner:
             output_is_direct=direct, constants=memory.constants, random_slots=self.streams.words,
             random_streams=tuple(self.streams.rows), shared_streams=tuple(self.streams.shared),
             accumulator_bytes=memory.lay_out(Place.ACCUMULATOR), partial_bytes=sum_bytes, buckets=buckets,
-            slot_bytes=slot_bytes, ops_by_step=[step.op for step in steps],
+            slot_bytes=slot_bytes, segments=tuple(segments), ops_by_step=[step.op for step in steps],
             # What looks at every result needs each of them as soon as it is made.
             awaited=only_awaited(self.uses.readers, self.uses.kept) if self.observation is None else frozenset(),
         )

@@ -13,6 +13,7 @@ from torchipu.ir.types import Leg
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor, Rounding
 from torchipu.optable.planner import Joining, Mark
+from torchipu.optable.samples import Samples
 from torchipu.optable.transfer import is_of_prologue
 
 
@@ -58,6 +59,7 @@ class Step:
         is_fold: Runs after the last micro-batch of each replica.
         signals: Tells that a bucket of sums is complete, through a descriptor that the executor knows.
         waits_for: The bucket of sums that the step waits for; it does nothing else.
+        samples: How its items share out samples, each of which is computed by itself; None where that is not known.
     """
 
     op: Op | None
@@ -83,6 +85,7 @@ class Step:
     is_fold: bool = False
     signals: bool = False
     waits_for: int | None = None
+    samples: Samples | None = None
 
     @property
     def written(self) -> tuple[HostTensor, ...]:
@@ -121,9 +124,9 @@ class Parts:
     fold: list[Step]
     update: list[Step]
 
-    def joined(self) -> list[Step]:
-        """Return all of them."""
-        return [*self.hoisted, *self.reset, *self.body, *self.fold, *self.update]
+    def each(self) -> tuple[list[Step], ...]:
+        """Return the steps of each part, in the order in which they run."""
+        return self.hoisted, self.reset, self.body, self.fold, self.update
 
 
 def in_order(

@@ -33,6 +33,7 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet, Lowering, Vertices
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import Emitter, HostPlanner
+from torchipu.optable.samples import Samples
 from torchipu.optable.spec import ANY, FLOATING, OpSpec, register
 from torchipu.target import Target
 
@@ -144,7 +145,8 @@ def _emit_nll_grad(op: Op, plan: HostPlanner) -> None:
         target_bytes=label_bytes, has_weight=weight is not None,
     )
     plan.step(kernels.NLL_GRAD, [dx], [dy, labels, _optional(plan, weight, dy), total], ints=ints, items=outer,
-              grain=max(1, 16384 // max(1, classes * inner)), writes=[Blocks.rows(outer, dx)])
+              grain=max(1, 16384 // max(1, classes * inner)), writes=[Blocks.rows(outer, dx)],
+              samples=Samples.of(outer, dx, None, labels, None, None))
 
 
 def _width(op: Op) -> float:

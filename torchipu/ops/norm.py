@@ -18,6 +18,7 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet, Lowering, Vertices
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import Emitter, HostPlanner
+from torchipu.optable.samples import Samples
 from torchipu.optable.spec import FLOATING, OpSpec, register
 from torchipu.target import Target
 
@@ -147,7 +148,8 @@ def _emit_layer_norm(op: Op, plan: HostPlanner) -> None:
     plan.step(kernels.LAYER_NORM, outputs, operands,
               ints=kernels.LayerNormInts(width, _has(op, "weight"), _has(op, "bias")), scalars=_eps(op), items=rows,
               grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, width)),
-              writes=[Blocks.rows(rows, held) for held in outputs])
+              writes=[Blocks.rows(rows, held) for held in outputs],
+              samples=Samples.of(rows, *outputs, *(held if held is x else None for held in operands)))
 
 
 def _emit_layer_norm_grad(op: Op, plan: HostPlanner) -> None:
@@ -162,10 +164,12 @@ def _emit_layer_norm_grad(op: Op, plan: HostPlanner) -> None:
     partials = plan.scratch((max(1, chunks) if wants else 1, 2, width))
     statistics = [_data(op, plan, "mean"), _data(op, plan, "rstd")]
     weight = op.operand("weight")
-    plan.step(kernels.LAYER_NORM_GRAD, [_result(plan, dx, x.shape), partials],
-              [dy, x, *statistics, _floats(plan, weight, x)],
+    to, factor = _result(plan, dx, x.shape), _floats(plan, weight, x)
+    plan.step(kernels.LAYER_NORM_GRAD, [to, partials],
+              [dy, x, *statistics, factor],
               ints=kernels.LayerNormGradInts(rows, width, chunk, weight is not None, wants), items=chunks,
-              writes=[Blocks.runs(chunk * width, x)])
+              writes=[Blocks.runs(chunk * width, x)],
+              samples=Samples.of(rows, to, None, dy, x, *statistics, x if factor is x else None, each=chunk))
     if wants:
         plan.step(kernels.SUM_PARTIALS, [_result(plan, dweight, (width,)), _result(plan, dbias, (width,))], [partials],
                   ints=kernels.SumPartialsInts(chunks, width), items=width, grain=64,
@@ -187,7 +191,8 @@ def _emit_group_norm(op: Op, plan: HostPlanner) -> None:
               ints=kernels.GroupNormInts(depth, positions, groups, _has(op, "weight"), _has(op, "bias")),
               scalars=_eps(op), items=samples * groups,
               grain=max(1, ROWS_GRAIN_ELEMENTS // max(1, depth * positions)),
-              writes=[Blocks.rows(samples * groups, held) for held in outputs])
+              writes=[Blocks.rows(samples * groups, held) for held in outputs],
+              samples=Samples.of(samples * groups, *outputs, *(held if held is x else None for held in operands)))
 
 
 def _emit_group_norm_grad(op: Op, plan: HostPlanner) -> None:
@@ -305,7 +310,8 @@ def _emit_batch_norm_inference(op: Op, plan: HostPlanner) -> None:
     plan.step(kernels.BATCH_APPLY, [y], [x, _data(op, plan, "running_mean"), _data(op, plan, "running_var"), weight,
                                          bias],
               ints=sizes.ints._replace(has_weight=_has(op, "weight"), has_bias=_has(op, "bias"), from_running=True),
-              scalars=_eps(op), items=sizes.by_rows, grain=sizes.per_item, writes=[Blocks.rows(sizes.by_rows, y)])
+              scalars=_eps(op), items=sizes.by_rows, grain=sizes.per_item, writes=[Blocks.rows(sizes.by_rows, y)],
+              samples=Samples.of(sizes.by_rows, y, x, None, None, *(x if f is x else None for f in (weight, bias))))
 
 
 def _emit_batch_norm_grad(op: Op, plan: HostPlanner) -> None:

@@ -19,6 +19,7 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet, Lowering, Vertices
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
+from torchipu.optable.samples import Samples
 from torchipu.optable.spec import FLOATING, OpSpec, register
 
 if TYPE_CHECKING:
@@ -177,7 +178,8 @@ def _step(
     """Emit a step over planes that reads ``reads`` elements in all."""
     if planes and reads:
         plan.step(kernel, outputs, inputs, ints=ints, items=planes, grain=grain_for(planes, reads, LEAST_CHUNK_READS),
-                  writes=[Blocks.rows(planes, held) for held in outputs])
+                  writes=[Blocks.rows(planes, held) for held in outputs],
+                  samples=Samples.of(planes, *outputs, *inputs))
 
 
 def _emit_max(op: Op, plan: HostPlanner) -> None:

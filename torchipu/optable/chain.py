@@ -21,6 +21,7 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding
 from torchipu.optable.planner import HostPlanner
+from torchipu.optable.samples import Samples
 from torchipu.optable.spec import spec_of
 
 MAX_OPERANDS = 24  # operands and results of one chain
@@ -498,6 +499,7 @@ class Emission:
             scalars=ChainScalars((*self.scalars, 0.0, 0.0, 0.0)),
             items=-(-elements // block), grain=max(1, round(SHARE_NS / (block * self.cost_ns))),
             scratch_bytes=scratch + 64,
+            samples=Samples.of(elements, *(held for _, held in self.results), *self.inputs, each=block),
         )
 
 

@@ -12,6 +12,7 @@ from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor, Rounding
+from torchipu.optable.samples import Samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +117,7 @@ class HostPlanner(Protocol):
         self, kernel: Kernel[I, S], outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
         ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
-        joining: Joining | None = None,
-        writes: Sequence[Blocks | None] = (),
+        joining: Joining | None = None, writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
     ) -> None:
         """Append a kernel call; its ``args`` are the outputs, then the inputs.
 
@@ -138,6 +138,8 @@ class HostPlanner(Protocol):
                 and not on values: micro-batches may then add one after another item by item.
             joining: Makes one call for several micro-batches or replicas whose arguments lie one behind the other.
             writes: What of each output the items write, as far as it is known.
+            samples: How the items share out samples, each of which is computed by itself, whatever the grain; None
+                where they do not.
         """
         ...
 

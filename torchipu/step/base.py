@@ -21,6 +21,7 @@ from torchipu.distributed.exchange import Exchange
 from torchipu.distributed.handshake import agree
 from torchipu.distributed.members import Members
 from torchipu.errors import ConstraintError, OptionsError
+from torchipu.host.copying import copy_all
 from torchipu.host.executor import FIRST_EXTERNAL, BoundPlan, as_pairs, default_threads, resolved
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.host.lanes import Lanes, choose_lanes
@@ -349,7 +350,7 @@ class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
         self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Progress,
     ) -> tuple[_Made, BoundPlan]:
         """Make the program, and give it memory."""
-        options, replicas, members = self.options, self.options.replicas, self._members
+        replicas, members = self.options.replicas, self._members
         exchange = None if members is None else partial(Exchange, members, self._replicas)
         if self._parts is not None:
 
@@ -362,7 +363,7 @@ class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
             made = self._parts.agree(make, self.micro_batches * replicas)
             return made, self._parts.bind(made.observation, exchange)
         made = self._make(arguments, keywords, progress)
-        threads = options.host_threads or default_threads()
+        threads = self._host_threads
         # What looks at results wants to know of which micro-batch they are.
         lanes = Lanes() if made.observation.is_on else choose_lanes(made.plan, self.micro_batches, replicas, threads)
         return made, BoundPlan(
@@ -497,7 +498,7 @@ class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
                 has_members=members is not None,
             )
         else:
-            bound.run(self.micro_batches, self.iterations, self.options.host_threads or default_threads())
+            bound.run(self.micro_batches, self.iterations, self._host_threads)
         if self._parts is not None:
             outputs = self._shared(self._parts, bound, outputs)
         rules, iterations = self._returned(), self.options.device_iterations
@@ -561,11 +562,15 @@ class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
                 outputs.append(value.flatten(0, 1))
         return outputs
 
+    @property
+    def _host_threads(self) -> int:
+        return self.options.host_threads or default_threads()
+
     def _upload(self) -> None:
         stale = [r for r in self._residents if not self._clean or r.changed()]
         if stale:
             with torch.no_grad():
-                torch._foreach_copy_([r.memory for r in stale], [r.source() for r in stale])
+                copy_all([r.memory for r in stale], [r.source() for r in stale], self._host_threads)
         for resident in stale:
             resident.mark()
 
@@ -579,6 +584,6 @@ class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
         with torch.no_grad():
             self._committed = True
             if hosts:
-                torch._foreach_copy_(hosts, memories)
+                copy_all(hosts, memories, self._host_threads)
         for resident in written:
             resident.mark()

@@ -20,6 +20,7 @@ from torchipu.optable.chain import can_join, emit_cast, emit_chain
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, contiguous_strides
 from torchipu.optable.planner import Joining, Mark
 from torchipu.optable.random_streams import RANDOM_STREAM, WORDS, draws, rounding_stream
+from torchipu.optable.samples import Samples
 from torchipu.optable.spec import spec_of
 
 SCRATCH_ALIGNMENT = 64
@@ -319,7 +320,7 @@ class _VertexPlanner:
         self, kernel: Kernel[I, S], outputs: Sequence[HostTensor], inputs: Sequence[HostTensor], *,
         ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
-        joining: Joining | None = None, writes: Sequence[Blocks | None] = (),
+        joining: Joining | None = None, writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
     ) -> None:
         """Append a kernel call."""
         if items <= 0:

@@ -20,6 +20,7 @@ from torchipu.host.emit.matmul import grain_for
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner, more_items
+from torchipu.optable.samples import Samples
 
 CACHE_FLOATS = 96 * 1024  # what a block should need of the second-level cache
 LEAST_CHUNK_MACS = 200_000
@@ -67,6 +68,7 @@ def emit_forward(
         items=items, grain=grain, scratch_bytes=4 * (_offset_floats(s) + s.expanded(rows, cols)),
         joining=partial(more_items, strides, ints, items, grain),
         writes=[Blocks.of((s.n * s.g, s.oc, s.oh, s.ow), (1, s.oc, rows, cols))],
+        samples=Samples.of(s.n, out, x, None, *([None] if bias is not None else [])),
     )
 
 

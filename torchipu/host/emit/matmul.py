@@ -23,6 +23,7 @@ from torchipu.ir.types import DType
 from torchipu.optable.blocks import Along, Blocks
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner, Joined, Joining
+from torchipu.optable.samples import Samples
 
 LEAST_CHUNK_MACS = 100_000  # less than about two microseconds of work is not worth a thread
 LEAST_TURNED = 200_000  # elements of a right operand that are too many to pack in each call
@@ -141,7 +142,18 @@ def emit_product(
         grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
         scratch_bytes=PACKED_BYTES if packs_in_items or joining is not None else 0, reads_outputs=adds, adds_up=adds,
         joining=joining, writes=[Blocks.of((batch, rows, columns), (1, row_block, column_block))],
+        samples=_samples(out, left, right, addend, row_block),
     )
+
+
+def _samples(
+    out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None, row_block: int,
+) -> Samples:
+    """Return what goes through a product by itself: a matrix of a batch, or a block of rows of the only one."""
+    shared = [None] * (addend is not None)
+    if len(out.shape) == 3 and out.shape[0] > 1:
+        return Samples.of(out.shape[0], out, left, right, *shared)
+    return Samples.of(out.shape[-2], out, left, None, *shared, each=row_block)
 
 
 def _join_rows(ints: MatmulInts, right_column: int, runs: int) -> Joined:
@@ -344,6 +356,7 @@ def packed_rows(
             row_block=row_block, block=PACK_BLOCK,
         ),
         grain=grain_for(items, batch * rows * inner, 32768),
+        samples=Samples.of(batch, packed, left) if batch > 1 else Samples.of(rows, packed, left, each=row_block),
     )
     return packed
 

@@ -8,6 +8,7 @@ from torchipu.ir.arithmetic import ceil_div
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
+from torchipu.optable.samples import Samples
 
 GRAIN_ELEMENTS = 16384
 
@@ -28,7 +29,7 @@ def emit_softmax(plan: HostPlanner, y: HostTensor, x: HostTensor, split: Split, 
     outer, extent, inner = split
     if inner == 1:
         plan.step(kernels.SOFTMAX_ROWS, [y], [x], ints=SoftmaxRowsInts(extent, mode), items=outer,
-                  grain=_rows_of_chunk(extent), writes=[Blocks.rows(outer, y)])
+                  grain=_rows_of_chunk(extent), writes=[Blocks.rows(outer, y)], samples=Samples.of(outer, y, x))
     else:
         plan.step(kernels.SOFTMAX_COLUMNS, [y], [x], ints=SoftmaxColumnsInts(extent, inner, mode),
                   items=outer * ceil_div(inner, SOFTMAX_BLOCK), grain=_rows_of_chunk(extent * SOFTMAX_BLOCK),
@@ -42,7 +43,7 @@ def emit_softmax_gradient(
     outer, extent, inner = split
     if inner == 1:
         plan.step(kernels.SOFTMAX_ROWS_GRAD, [dx], [dy, y], ints=SoftmaxRowsInts(extent, mode), items=outer,
-                  grain=_rows_of_chunk(extent), writes=[Blocks.rows(outer, dx)])
+                  grain=_rows_of_chunk(extent), writes=[Blocks.rows(outer, dx)], samples=Samples.of(outer, dx, dy, y))
     else:
         plan.step(kernels.SOFTMAX_COLUMNS_GRAD, [dx], [dy, y], ints=SoftmaxColumnsInts(extent, inner, mode),
                   items=outer * ceil_div(inner, SOFTMAX_BLOCK), grain=_rows_of_chunk(extent * SOFTMAX_BLOCK),

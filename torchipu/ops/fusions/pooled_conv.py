@@ -19,6 +19,7 @@ from torchipu.optable.blocks import Blocks
 from torchipu.optable.fusion import Fusion, register_fusion
 from torchipu.optable.planner import HostPlanner, Joined, more_items
 from torchipu.optable.random_streams import ROUNDING_STREAM
+from torchipu.optable.samples import Samples
 
 MAX_IMAGE = 64 * 1024  # floats of an image and of its convolution that stay in the second-level cache
 LEAST_WINDOW = 4  # elements of a window; with fewer, most gradients are not zero
@@ -74,6 +75,7 @@ def _emit_forward(ops: Sequence[Op], plan: HostPlanner) -> None:
         ints=ints, items=s.n, grain=grain, joining=partial(more_items, strides, ints, s.n, grain),
         scratch_bytes=4 * (s.oc * s.oh * s.ow + 16 + offsets + s.expanded(s.oh, s.ow)),
         writes=[Blocks.of((s.n, result.num_elements // max(1, s.n)), (1, result.num_elements // max(1, s.n)))],
+        samples=Samples(s.n, tuple(stride // s.n for stride in strides)),
     )
 
 
@@ -145,6 +147,7 @@ def _emit_backward(ops: Sequence[Op], plan: HostPlanner) -> None:
         ints=ints, items=chunks,
         joining=partial(_join_backward, strides, ints, chunks) if s.n == chunks * images else None,
         writes=[Blocks.of((s.n, s.ic * s.h * s.w), (images, s.ic * s.h * s.w))] if wants_dx else [],
+        samples=Samples(s.n, (strides[0] // s.n if wants_dx else 0, 0, 0, *(at // s.n for at in strides[3:])), images),
         scratch_bytes=4 * (2 * image + 4 * listed + 2 * s.oh * s.ow + s.oc + 16),
     )
     plan.step(

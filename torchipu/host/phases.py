@@ -1,0 +1,338 @@
+"""Which steps run between two meetings of all threads, and which of them a thread runs one after another.
+
+A phase is what threads share out between two meetings. It holds strands, none of which needs what another one makes.
+A strand is one step, whose chunks are its units, or several: steps of one chunk each, or steps of which samples go
+through one after another, so that a unit is a chunk of samples that stays in the cache of its thread. All of this
+follows from shapes; which thread runs a unit has no effect on what it computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import lcm
+
+from torchipu.host.steps import Step
+from torchipu.host.storage import Allocation, Place
+from torchipu.optable.samples import Samples
+
+OPEN_PHASES = 4
+"""Phases back to which a step may move. More would hold memory for longer, and searching them takes time."""
+CACHE_BYTES = 1 << 19
+"""What steps may touch for a chunk of samples that goes through all of them: half of a second-level cache."""
+LEAST_UNITS = 4
+"""Chunks of samples below which a step is rather shared out by itself: fewer keep fewer threads busy."""
+MOST_STEPS = 32
+"""Steps of a strand. Joining takes time for each of them."""
+LEAST_BYTES = 1 << 15
+"""What steps of one chunk each have to touch together so that threads meet for them."""
+
+Segment = tuple[int, int, tuple[tuple[tuple[int, tuple[tuple[int, int], ...]], ...], ...]]
+"""First step, the step behind the last, and phases of strands ``(units, ((step, items of a unit), ...))``."""
+
+
+@dataclass(slots=True)
+class Member:
+    """A step of a strand.
+
+    Attributes:
+        step: The step.
+        number: Its place in the order in which steps were emitted.
+        samples: How samples go through it, counted as the strand counts them; None where that is not known.
+    """
+
+    step: Step
+    number: int
+    samples: Samples | None
+
+
+@dataclass(slots=True)
+class Strand:
+    """Steps of which a thread runs a unit one after another.
+
+    Attributes:
+        members: In the order in which they were emitted.
+        units: Shares of all of them.
+        chunk: Samples of a unit; 0 where units are chunks of the only step, or the strand is one unit.
+        read: Allocations that are read.
+        written: Allocations that are written.
+    """
+
+    members: list[Member]
+    units: int
+    chunk: int = 0
+    read: set[int] = field(default_factory=set)
+    written: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        for member in self.members:
+            self.read |= {held.buffer for held in member.step.read}
+            self.written |= {held.buffer for held in member.step.written}
+
+    def per_unit(self, member: Member) -> int:
+        """Return how many items of a step a unit has."""
+        if not self.chunk:
+            return member.step.grain if len(self.members) == 1 else member.step.items
+        assert member.samples is not None
+        return self.chunk // member.samples.each * (member.step.items // member.samples.groups)
+
+
+@dataclass(slots=True)
+class Phase:
+    """Strands that do not need each other.
+
+    Attributes:
+        strands: In no order.
+        touching: For each allocation those that read or write it.
+    """
+
+    strands: list[Strand] = field(default_factory=list)
+    touching: dict[int, list[Strand]] = field(default_factory=dict)
+
+    def conflicting(self, strand: Strand) -> list[Strand]:
+        """Return those that write what another one touches, or touch what that writes."""
+        found: dict[int, Strand] = {}
+        for buffer in strand.written | strand.read:
+            for other in self.touching.get(buffer, ()):
+                if buffer in strand.written or buffer in other.written:
+                    found[id(other)] = other
+        return list(found.values())
+
+    def add(self, strand: Strand, instead_of: Sequence[Strand] = ()) -> None:
+        """Add a strand, which takes the place of others."""
+        for other in instead_of:
+            self.strands = [kept for kept in self.strands if kept is not other]
+            for buffer in other.written | other.read:
+                self.touching[buffer] = [kept for kept in self.touching[buffer] if kept is not other]
+        self.strands.append(strand)
+        for buffer in strand.written | strand.read:
+            self.touching.setdefault(buffer, []).append(strand)
+
+    def ordered(self) -> list[Strand]:
+        """Return those with most units first, which take longest; as one strand what is not worth a meeting."""
+        members = sorted((member for strand in self.strands for member in strand.members), key=lambda m: m.number)
+        if all(strand.units == 1 for strand in self.strands) and _bytes_of(members) <= LEAST_BYTES:
+            return [Strand(members, 1)]
+        return sorted(self.strands, key=lambda strand: (-strand.units, strand.members[0].number))
+
+
+@dataclass(slots=True)
+class Phases:
+    """The phases of a run of neighbouring steps."""
+
+    phases: list[Phase] = field(default_factory=list)
+
+    def add(self, step: Step, number: int, *, is_last: bool) -> None:
+        """Put a step into the earliest open phase behind all that it depends on, or into a strand of the last of it.
+
+        Args:
+            step: The step.
+            number: Its place in the order in which steps were emitted.
+            is_last: Whether no step behind it needs what it makes: then others need not wait for it.
+        """
+        strand = Strand([Member(step, number, _divided(step))], max(1, -(-step.items // step.grain)))
+        open_from = max(0, len(self.phases) - OPEN_PHASES)
+        at, found = open_from, list[Strand]()
+        for index in range(len(self.phases) - 1, open_from - 1, -1):
+            found = self.phases[index].conflicting(strand)
+            if found:
+                at = index
+                break
+        joined = joined_strand([*found, strand]) if found and not (is_last and strand.units == 1) else None
+        if joined is not None:
+            self.phases[at].add(joined, found)
+            return
+        at += bool(found)
+        if at == len(self.phases):
+            self.phases.append(Phase())
+        self.phases[at].add(strand)
+
+    def ordered(self) -> list[list[Strand]]:
+        """Return the strands of every phase."""
+        return [phase.ordered() for phase in self.phases]
+
+
+def _divided(step: Step) -> Samples | None:
+    """Return how samples go through a step, if they can be shared out in groups of as many items each."""
+    samples = step.samples
+    if samples is None or samples.count < 1 or step.items % samples.groups:
+        return None
+    return samples
+
+
+def joined_strand(strands: Sequence[Strand]) -> Strand | None:
+    """Return strands as one whose units go through all of them; None where they cannot, or should not."""
+    members = sorted((member for strand in strands for member in strand.members), key=lambda member: member.number)
+    if len(members) > MOST_STEPS:
+        return None
+    if len(strands) == 2 and all(strand.units == 1 for strand in strands):
+        return Strand(members, 1)
+    counted = _counted_alike(members)
+    if counted is None or not _meet_in_samples(counted):
+        return None
+    chunk = _chunk(counted)
+    units = -(-_samples(counted[0]).count // chunk)
+    # What was shared out among many threads stays so.
+    if units < LEAST_UNITS or 2 * units < max(min(strand.units, 2 * LEAST_UNITS) for strand in strands):
+        return None
+    return Strand(counted, units, chunk) if _touched_bytes(counted, chunk) <= CACHE_BYTES else None
+
+
+def _samples(member: Member) -> Samples:
+    assert member.samples is not None
+    return member.samples
+
+
+def _counted_alike(members: Sequence[Member]) -> list[Member] | None:
+    """Return members that count the same samples, as sentences where some steps count words; else None."""
+    count = min((member.samples.count for member in members if member.samples is not None), default=0)
+    counted = []
+    for member in members:
+        samples = member.samples
+        if samples is None or samples.count % count:
+            return None
+        factor = samples.count // count
+        if factor % samples.each and samples.each % factor:
+            return None
+        strides = tuple(stride * factor for stride in samples.strides)
+        counted.append(replace(member, samples=Samples(count, strides, max(1, samples.each // factor))))
+    return counted
+
+
+def _chunk(members: Sequence[Member]) -> int:
+    """Return the samples of a unit: as many as the steps with most work for each take at once by themselves."""
+    least = min(
+        max(1, m.step.grain * _samples(m).groups * _samples(m).each // m.step.items) for m in members
+    )
+    whole = lcm(*(_samples(m).each for m in members))
+    return -(-least // whole) * whole
+
+
+def _meet_in_samples(members: Sequence[Member]) -> bool:
+    """Whether all that one step writes and another one touches is divided into the same samples."""
+    divisions: dict[int, set[tuple[int, int]]] = {}
+    written: dict[int, int] = {}
+    touched: dict[int, int] = {}
+    for member in members:
+        step = member.step
+        arguments = (*step.outputs, *step.inputs)
+        own = {held.buffer for held in (*step.written, *step.read)}
+        for buffer in own:
+            touched[buffer] = touched.get(buffer, 0) + 1
+        for held in step.written:
+            written[held.buffer] = written.get(held.buffer, 0) + 1
+        for held, stride in zip(arguments, _samples(member).strides, strict=True):
+            divisions.setdefault(held.buffer, set()).add((held.offset * held.dtype.host_bytes, stride))
+        for buffer in own - {held.buffer for held in arguments}:  # what endings take and write
+            divisions.setdefault(buffer, set()).add((0, 0))
+    return all(
+        len(divisions[buffer]) == 1 and next(iter(divisions[buffer]))[1] > 0
+        for buffer in written if touched[buffer] > 1
+    )
+
+
+def _bytes_of(members: Sequence[Member]) -> int:
+    """Return the bytes of all arguments."""
+    return sum(
+        held.num_elements * held.dtype.host_bytes
+        for member in members for held in (*member.step.outputs, *member.step.inputs)
+    )
+
+
+def _touched_bytes(members: Sequence[Member], chunk: int) -> int:
+    """Return the bytes that a unit reads and writes."""
+    touched: dict[int, int] = {}
+    for member in members:
+        arguments = (*member.step.outputs, *member.step.inputs)
+        for held, stride in zip(arguments, _samples(member).strides, strict=True):
+            whole = held.num_elements * held.dtype.host_bytes
+            touched[held.buffer] = max(touched.get(held.buffer, 0), stride * chunk if stride else whole)
+    return sum(touched.values())
+
+
+# --------------------------------------------------------------------------- of a plan
+def _stands_alone(step: Step, allocations: Sequence[Allocation]) -> bool:
+    """Whether a step is none of those that threads may share out beside others."""
+    if step.kernel is None or step.together or step.signals:
+        return True
+    # Where inputs lie is the caller's: two may be one memory.
+    return any(allocations[held.buffer].place is Place.INPUT for held in step.written)
+
+
+def in_phases(
+    parts: Iterable[Sequence[Step]], allocations: Sequence[Allocation],
+) -> tuple[list[list[Step]], list[Segment]]:
+    """Cut the steps of a plan into phases.
+
+    Args:
+        parts: The parts of a plan that the engine runs by themselves, each in the order in which it was emitted.
+        allocations: By number.
+
+    Returns:
+        The steps of each part in the order of the phases, and the segments. Steps run one after another in that order
+        compute the same.
+    """
+    ordered, segments, begin = [], list[Segment](), 0
+    for steps in parts:
+        part: list[Step] = []
+        for run in _runs(steps, allocations):
+            if len(run) == 1:
+                part += run
+                continue
+            phases = Phases()
+            last_use = {held.buffer: number for number, step in enumerate(run) for held in (*step.written, *step.read)}
+            for number, step in enumerate(run):
+                is_last = all(last_use[held.buffer] == number for held in step.written)
+                phases.add(step, number, is_last=is_last)
+            first = begin + len(part)
+            numbered = []
+            for phase in phases.ordered():
+                numbered.append(tuple(_numbered(strand, begin, part) for strand in phase))
+            segments.append((first, begin + len(part), tuple(numbered)))
+        ordered.append(part)
+        begin += len(part)
+    return ordered, segments
+
+
+def _runs(steps: Sequence[Step], allocations: Sequence[Allocation]) -> Iterable[list[Step]]:
+    """Yield neighbouring steps that may be cut into phases together, and each other step by itself."""
+    run: list[Step] = []
+    for step in steps:
+        if not _stands_alone(step, allocations):
+            run.append(step)
+            continue
+        if run:
+            yield run
+        yield [step]
+        run = []
+    if run:
+        yield run
+
+
+def _numbered(strand: Strand, begin: int, part: list[Step]) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Append the steps of a strand to a part and return the strand by their numbers."""
+    members = []
+    for member in strand.members:
+        per_unit = strand.per_unit(member)
+        if strand.chunk:
+            member.step.grain = per_unit
+        elif len(strand.members) > 1:
+            per_unit = -(-per_unit // member.step.grain) * member.step.grain
+        members.append((begin + len(part), per_unit))
+        part.append(member.step)
+    return strand.units, tuple(members)
+
+
+def widen_lifetimes(allocations: Sequence[Allocation], segments: Sequence[Segment]) -> None:
+    """Keep what a phase touches through all of it: its steps run in no order."""
+    first_of: dict[int, int] = {}
+    last_of: dict[int, int] = {}
+    for _, _, phases in segments:
+        for phase in phases:
+            numbers = [number for _, members in phase for number, _ in members]
+            for number in numbers:
+                first_of[number], last_of[number] = min(numbers), max(numbers)
+    for allocation in allocations:
+        if allocation.first >= 0:
+            allocation.first = first_of.get(allocation.first, allocation.first)
+            allocation.last = last_of.get(allocation.last, allocation.last)
