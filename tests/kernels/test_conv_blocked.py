@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from tests.kernels.elem_planner import MiniPlanner
-from torchipu._kernels.table.conv_blocked import Activation
+from torchipu._kernels.table.conv_blocked import Activation, BlockedWindow
 from torchipu._kernels.table.conv_product import ConvEnding
-from torchipu.host.emit import blocked_layout, conv_blocked, depthwise_blocked
+from torchipu._kernels.table.pool_blocked import Pooling
+from torchipu.host.emit import blocked_layout, conv_blocked, depthwise_blocked, pool_blocked
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.optable.host_tensor import HostTensor
 
@@ -160,3 +161,36 @@ def test_depthwise_convolutions_equal_float64(case: tuple, is_plain: bool) -> No
         found.append(plain(plan, out, exact.shape))
     torch.testing.assert_close(found[0].double(), exact, rtol=1e-5, atol=1e-5)
     assert torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("pooling", Pooling)
+@pytest.mark.parametrize("window", [(3, 2, 1, 1), (2, 2, 0, 1), (3, 1, 1, 2), (5, 3, 2, 1)])
+def test_pooling_equals_torch(pooling: Pooling, window: tuple[int, int, int, int]) -> None:
+    size, stride, padding, dilation = window
+    if pooling is not Pooling.MAXIMUM and dilation > 1:
+        pytest.skip("averages have no dilation")
+    x = torch.randn(2, 11, 13, 10)
+    if pooling is Pooling.MAXIMUM:
+        x[0, 3, 5, 5] = float("nan")
+        exact = F.max_pool2d(x, size, stride, padding, dilation, ceil_mode=True)
+    else:
+        with_padding = pooling is Pooling.AVERAGE_WITH_PADDING
+        exact = F.avg_pool2d(x, size, stride, padding, ceil_mode=True, count_include_pad=with_padding)
+    plan = MiniPlanner(2)
+    out = plan.scratch(blocked_layout.blocked_shape(exact.shape))
+    lanes = blocked_layout.vector_lanes()
+    sizes = BlockedWindow(
+        2, -(-11 // lanes), 1, 1, 13, 10, *exact.shape[2:], size, size, stride, stride, padding, padding, dilation,
+        dilation,
+    )
+    pool_blocked.emit_pool(plan, sizes, out, blocked(plan, x), pooling, 0)
+    torch.testing.assert_close(plain(plan, out, exact.shape), exact, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+def test_means_of_planes_equal_float64() -> None:
+    x = torch.randn(2, 19, 31, 7) + 100
+    plan = MiniPlanner(2)
+    out = plan.scratch(blocked_layout.blocked_shape((2, 19, 1, 1)))
+    pool_blocked.emit_mean(plan, out, blocked(plan, x))
+    exact = x.double().mean((2, 3), keepdim=True)
+    torch.testing.assert_close(plain(plan, out, exact.shape).double(), exact, rtol=1e-7, atol=0)

@@ -32,7 +32,7 @@ TI_INLINE void FN(end_pixels)(const FN(blocked_ending) e, const int activation, 
   }
 }
 
-static void FN(end_blocked)(const FN(blocked_ending) *e, float *y, const int32_t *at, int64_t count, int64_t block) {
+static void FN(end_block)(const FN(blocked_ending) *e, float *y, const int32_t *at, int64_t count, int64_t block) {
   switch (e->activation) {
     case TI_ACTIVATION_NONE: if (e->is_affine || e->added) FN(end_pixels)(*e, TI_ACTIVATION_NONE, y, at, count, block); break;
     case TI_ACTIVATION_RELU: FN(end_pixels)(*e, TI_ACTIVATION_RELU, y, at, count, block); break;

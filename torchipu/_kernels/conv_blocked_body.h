@@ -170,7 +170,7 @@ static void FN(add_chunk)(const FN(blocked_item) *t, FN(blocked_tile) tile, int6
     for (int64_t b = 0; ending && b < nb; b++) {
       FN(blocked_ending) e = *ending;
       if (e.added) e.added += (b0 + b) * tile.y_block;
-      FN(end_blocked)(&e, tile.y + b * tile.y_block, t->to, t->count, b0 + b);
+      FN(end_block)(&e, tile.y + b * tile.y_block, t->to, t->count, b0 + b);
     }
   }
 }

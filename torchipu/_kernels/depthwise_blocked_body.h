@@ -69,7 +69,7 @@ TI_KERNEL(depthwise_blocked) {
         const int64_t c0 = s.ow * i / tiles;
         FN(across_table)[s.ow * (i + 1) / tiles - c0 - 1](laid_out + (r * s.sh * columns + c0 * s.sw) * VL, s.sw * VL, w, taps, num_taps, y + c0 * VL);
       }
-      FN(end_blocked)(&ending, y, at, s.ow, 0);
+      FN(end_block)(&ending, y, at, s.ow, 0);
       if (ending.added) ending.added += s.ow * VL;
     }
   }

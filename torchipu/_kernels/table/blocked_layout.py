@@ -1,7 +1,7 @@
 """Kernels that bring planes of pixels into blocks of channels and back.
 
-In the blocked layout ``[images][blocks][pixels][lanes]`` the lanes are neighbouring channels, as many as a vector of the
-machine holds; what lies behind the last channel says nothing.
+In the blocked layout ``[images][blocks][pixels][lanes]`` the lanes are neighbouring channels, as many as a vector of
+the machine holds; what lies behind the last channel says nothing.
 """
 
 from typing import NamedTuple

@@ -118,7 +118,10 @@ class PackBlockedInts(NamedTuple):
 
 PACK_BLOCKED = Kernel(
     "pack_blocked",
-    {"y": "[g][blocks of results][blocks of channels][taps][channels of the block][lanes]", "weight": "[g][m][c][taps]"},
+    {
+        "y": "[g][blocks of results][blocks of channels][taps][channels of the block][lanes]",
+        "weight": "[g][m][c][taps]",
+    },
     PackBlockedInts,
     Nothing,
     items="g * blocks of results",
