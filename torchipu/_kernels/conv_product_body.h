@@ -134,10 +134,6 @@ typedef struct {
   const float *a, *b; float *c; const int32_t *offsets; ptrdiff_t as, ldc; int64_t k; int order, accumulate;
   FN(finish) end;
 } FN(panel);
-/* c += a b in the register of c: left to itself, the compiler sums into that of a, and copies registers in each turn. */
-TI_INLINE void FN(add_product)(VF *c, VF a, VF b) {
-  __asm__("vfmadd231ps %2, %1, %0" : "+" TI_REG(*c) : TI_REG(a), TI_REG(b));
-}
 TI_INLINE void FN(panel_of)(const int mr, const int nv, const int order, const FN(panel) *t) {
   VF c0[TI_MR], c1[TI_MR];
   const float *a = t->a, *b = t->b;

@@ -4,16 +4,14 @@
  * loads of B and stores of C are masked to the columns that exist, so no tile touches memory outside its operands.
  */
 #include "table/gemm.h"
+#include "registers_body.h"
 #undef TI_MR
 #undef TI_NR
-#undef TI_REG
 #define TI_NR (2 * VL)
 #if VL == 16
 #define TI_MR 14
-#define TI_REG "v"
 #else
 #define TI_MR 6
-#define TI_REG "x"
 #endif
 
 #ifndef TORCHIPU_GEMM_TILE
@@ -36,16 +34,6 @@ typedef struct {
 /* Rows of a tile when `rows` are cut evenly into as few tiles as possible. */
 static inline int64_t ti_even(int64_t rows, int64_t most) { return ti_ceil(rows, ti_ceil(rows, most)); }
 #endif
-
-TI_INLINE VF FN(broadcast)(const float *p) {
-#if VL == 16
-  __m512 v = _mm512_set1_ps(*p);
-#else
-  __m256 v = _mm256_broadcast_ss(p);
-#endif
-  __asm__("" : "+" TI_REG(v));  /* one load that both columns use, instead of a memory operand in each */
-  return (VF)v;
-}
 
 /* mr rows, nv vectors; by_row: neighbours of A lie along k (ak = 1), otherwise along i (as = 1). */
 TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const int gathered, const int ahead, const int full,

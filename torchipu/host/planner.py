@@ -15,9 +15,11 @@ from torchipu._kernels.table.observe import TALLY_WORDS
 from torchipu.distributed.order import Replicas
 from torchipu.errors import ConstraintError
 from torchipu.host.collectives import only_awaited, with_late_waits
+from torchipu.host.emit.blocked_layout import blocked_shape
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.fusion import find_fusions
 from torchipu.host.groups import grouped
+from torchipu.host.layouts import Layouts
 from torchipu.host.memory import Memory
 from torchipu.host.observation import Observation
 from torchipu.host.phases import in_phases, widen_lifetimes
@@ -92,11 +94,17 @@ class Planner:
         self.fused: dict[Op, tuple[tuple[Op, ...], Fusion]] = {}
         for part in with_bodies(graph) if self.observation is None else ():
             self.fused.update(find_fusions(part, self.uses.readers, self.uses.kept))
-        self.absorbed = {op for ops, _ in self.fused.values() for op in ops[:-1]}
+        # Weights are packed ahead; where they change with each call that would cost more than it brings. Sums are made
+        # in another order: how many micro-batches an iteration has may not decide that.
+        may_block = bool(self.frozen) and self.observation is None and not graph.updates
+        self.layouts = Layouts(graph if may_block else None, self.uses, self.fused)
+        self.fused = {op: found for op, found in self.fused.items() if not self.layouts.takes(op)}
+        self.absorbed = {op for ops, _ in self.fused.values() for op in ops[:-1]} | self.layouts.absorbed
         self.steps: list[Step] = []
         self.loops: list[tuple[Step, Step]] = []
         self._current: Op | None = None  # which emits
         self._chain: frozenset[Op] = frozenset()  # with which others
+        self._is_in_blocks = False  # the chain that is emitted
         self._casts_due: list[tuple[Tensor, HostTensor]] = []
         self._counters: list[HostTensor] = []  # of the loops around
         self._depth = 0  # of loops and bodies
@@ -120,10 +128,15 @@ class Planner:
 
         A cast alone keeps the order in which the elements lie.
         """
+        if self._is_in_blocks and tensor.num_elements > 1:
+            return self.blocked(tensor)
+        self.layouts.make_plain(tensor, self.values, self)
         return self.values.given(self, tensor, dtype, contiguous=contiguous)
 
     def output(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
         """Return row-major storage for a result."""
+        if self._is_in_blocks:
+            return self.blocked_output(tensor)
         stored = self.scratch(tensor.shape, tensor.dtype)
         self.values.by_tensor[tensor] = stored
         if dtype is None or dtype is tensor.dtype:
@@ -131,6 +144,21 @@ class Planner:
         computed = self.scratch(tensor.shape, dtype)
         self._casts_due.append((tensor, computed))
         return computed
+
+    def blocked(self, tensor: Tensor) -> HostTensor:
+        """Return where a value of ``[N, C, H, W]`` lies in the blocked layout, brought there if need be."""
+        is_in_blocks, self._is_in_blocks = self._is_in_blocks, False
+        held = self.layouts.blocked(tensor, self)
+        self._is_in_blocks = is_in_blocks
+        return held
+
+    def is_blocked(self, tensor: Tensor) -> bool:
+        """Whether a value lies in the blocked layout already."""
+        return tensor in self.layouts.held
+
+    def blocked_output(self, tensor: Tensor) -> HostTensor:
+        """Return storage in the blocked layout for a result."""
+        return self.layouts.output(tensor, self)
 
     def alias(self, tensor: Tensor, view: HostTensor) -> None:
         """Say that a result is a view of storage that exists."""
@@ -311,13 +339,15 @@ class Planner:
 
     def _joins(self, op: Op) -> bool:
         """Whether an op is elementwise and no fusion has it."""
-        return can_join(op) and op not in self.fused and op not in self.absorbed
+        return can_join(op) and op not in self.fused and op not in self.absorbed and not self.layouts.takes(op)
 
     def _emit_chain(self, chain: Sequence[Op]) -> None:
         self._current = chain[0]
         self._chain = frozenset(chain)
-        emit_chain(chain, self)
-        self._chain = frozenset()
+        self._is_in_blocks = self._chain <= self.layouts.elementwise
+        shape = chain[0].outputs[0].shape
+        emit_chain(chain, self, blocked_shape(shape) if self._is_in_blocks else shape)
+        self._chain, self._is_in_blocks = frozenset(), False
         self._emit_casts(len(self.steps))
 
     def _emit_single(self, op: Op) -> None:
@@ -325,7 +355,9 @@ class Planner:
         if op in self.absorbed:
             return
         spec = spec_of(op)
-        if op in self.fused:
+        if (run := self.layouts.runs.get(op)) is not None and run.form is not None:
+            run.form.emit(run.ops, self)
+        elif op in self.fused:
             ops, fusion = self.fused[op]
             fusion.emit(ops, self)
         elif is_transfer(op):  # as it lies in row-major order, in any memory
@@ -355,6 +387,7 @@ class Planner:
         self._casts_due = []
 
     def _in_arena(self, tensor: Tensor) -> HostTensor:
+        self.layouts.make_plain(tensor, self.values, self)
         held = self.values.by_tensor[tensor]
         if held.is_contiguous and self.memory.of(held).place is Place.ARENA:
             return held
@@ -394,6 +427,7 @@ class Planner:
             for held in (*step.inputs, *step.outputs)
         }
         for index, tensor in enumerate(self.graph.outputs):
+            self.layouts.make_plain(tensor, self.values, self)
             held = self.values.by_tensor[tensor]
             allocation = self.memory.of(held)
             is_free = allocation.place is Place.ARENA and self.memory.is_all_of(held) and held.buffer not in pinned

@@ -516,14 +516,15 @@ def can_join(op: Op) -> bool:
     return spec is not None and spec.instruction is not None
 
 
-def emit_chain(ops: Sequence[Op], plan: HostPlanner) -> None:
+def emit_chain(ops: Sequence[Op], plan: HostPlanner, shape: Sequence[int] | None = None) -> None:
     """Emit one step for elementwise ops of one shape; values that others read are stored, the rest stay in registers.
 
     Args:
         ops: In order; :func:`can_join` holds for each, and all results have the same shape.
         plan: Receives the step.
+        shape: In which the planner holds operands and results; that of the results unless given.
     """
-    chain = Chain(plan, ops[0].outputs[0].shape)
+    chain = Chain(plan, ops[0].outputs[0].shape if shape is None else shape)
     for op in ops:
         spec = spec_of(op)
         assert spec is not None

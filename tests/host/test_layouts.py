@@ -1,0 +1,138 @@
+"""Values that lie with their channels in blocks from one convolution to the next, against float64 torch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from torchipu.host import planner
+
+
+class Gated(nn.Module):
+    """A depthwise convolution whose planes are weighted by what a small network makes of their means."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.deep = nn.Conv2d(channels, channels, 5, padding=2, groups=channels, bias=False)
+        self.norm, self.squeeze = nn.BatchNorm2d(channels), nn.Conv2d(channels, 8, 1)
+        self.widen, self.out = nn.Conv2d(8, channels, 1), nn.Conv2d(channels, 40, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.hardswish(self.norm(self.deep(x)))
+        gate = F.hardsigmoid(self.widen(F.relu(self.squeeze(x.mean((2, 3), keepdim=True)))))
+        return self.out(x * gate)
+
+
+class Residual(nn.Module):
+    """Two convolutions, normalised, whose sum with the input is taken by a ReLU."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.norms[0](self.first(x)))
+        return F.relu(self.norms[1](self.second(y)) + x)
+
+
+class Dense(nn.Module):
+    """Concatenated channels, normalised before the convolution, and a chain that no kernel has at its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(16, 64, 3, padding=1), nn.Conv2d(80, 64, 3, padding=1)
+        self.norm = nn.BatchNorm2d(80)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.first(x)) * 1.5
+        return torch.exp(-self.second(F.relu(self.norm(torch.cat([x, y], 1)))).abs())
+
+
+class Pooled(nn.Module):
+    """Pooling of each kind between convolutions, and a mean that leaves `[N, C]`, of channels that fill no block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 70, 7, 2, 3), nn.Conv2d(70, 90, 3, padding=1)
+        self.third, self.last = nn.Conv2d(90, 45, 3, padding=1), nn.Linear(45, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.max_pool2d(F.relu(self.first(x)), 3, 2, 1, ceil_mode=True)
+        y = F.avg_pool2d(F.relu6(self.second(y)), 3, 2, 1, count_include_pad=False)
+        return self.last(F.silu(self.third(y)).mean((2, 3)))
+
+
+class ReadTwice(nn.Module):
+    """A value in blocks that convolutions read, and others too: row-major ops, and the caller."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(24, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = F.gelu(self.first(x))
+        return self.second(y), y, y.transpose(2, 3).cumsum(1), F.softmax(y, 1)
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "gated": (lambda: nn.Sequential(Gated(72), Gated(40)), (2, 72, 14, 14)),
+    "residual": (lambda: nn.Sequential(Residual(48), Residual(48)), (3, 48, 9, 7)),
+    "dense": (Dense, (2, 16, 12, 12)),
+    "pooled": (Pooled, (2, 3, 61, 61)),
+    "read-twice": (ReadTwice, (1, 24, 10, 13)),
+}
+
+
+def note_layouts(monkeypatch: pytest.MonkeyPatch) -> list[planner.Layouts]:
+    """Return a list that receives the layouts of every plan that is made from now on."""
+    made = []
+
+    def noted(*args: object) -> planner.Layouts:
+        made.append(layouts(*args))
+        return made[-1]
+
+    layouts = planner.Layouts
+    monkeypatch.setattr(planner, "Layouts", noted)
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_models_in_blocks_equal_float64_for_any_number_of_threads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(2)
+    make, size = CASES[name]
+    model, x = make().eval(), torch.randn(size)
+    for norm in model.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.running_mean.normal_(0, 0.3)
+            norm.running_var.uniform_(0.5, 2.0)
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double()(x.double())
+        made, found = note_layouts(monkeypatch), []
+        for threads in (1, 3):
+            torch._dynamo.reset()
+            options = {"frozen_weights": True, "allow_out_of_memory": True, "host_threads": threads}
+            compiled = torch.compile(model, backend="ipu", options=options)
+            compiled(x)
+            found.append(compiled(x))
+    assert all(layouts.runs for layouts in made), "nothing was computed in blocks"
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+    for ours, wanted in zip(*(v if isinstance(v, tuple) else (v,) for v in (found[0], exact)), strict=True):
+        torch.testing.assert_close(ours.double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_would_not_pay_stays_row_major(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Conv2d(64, 64, 1).eval() if frozen else nn.Conv2d(64, 64, 3, padding=1).eval()
+    made, x = note_layouts(monkeypatch), torch.randn(2, 64, 20, 20)
+    options = {"frozen_weights": frozen, "allow_out_of_memory": True}
+    with torch.no_grad():
+        found = torch.compile(model, backend="ipu", options=options)(x)
+        torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
+    assert not any(layouts.runs for layouts in made)

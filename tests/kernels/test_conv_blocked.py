@@ -1,0 +1,196 @@
+"""Convolutions over channels in blocks, and the layout itself, against float64 torch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.kernels.elem_planner import MiniPlanner
+from torchipu._kernels.table.conv_blocked import Activation, BlockedWindow
+from torchipu._kernels.table.conv_product import ConvEnding
+from torchipu._kernels.table.pool_blocked import Pooling
+from torchipu.host.emit import blocked_layout, conv_blocked, depthwise_blocked, pool_blocked
+from torchipu.host.emit.conv_shape import Shape
+from torchipu.optable.host_tensor import HostTensor
+
+# images, groups, channels, results, size, window, stride, padding, dilation
+CASES = [
+    (2, 1, 5, 33, (9, 11), (3, 3), 1, 1, 1),  # odd channels
+    (3, 1, 40, 64, (16, 16), (1, 1), 1, 0, 1),  # read in place, tiles span images
+    (5, 1, 32, 45, (7, 7), (3, 3), 2, 1, 1),
+    (1, 1, 130, 97, (7, 7), (3, 3), 1, 1, 1),  # several chunks of channels
+    (9, 1, 16, 16, (7, 7), (3, 3), 1, 1, 1),  # several images of an item, the last of them fewer
+    (1, 1, 33, 7, (13, 5), (1, 1), 2, 0, 1),
+    (2, 1, 3, 24, (31, 29), (7, 7), 2, 3, 1),
+    (2, 1, 17, 19, (12, 14), (3, 5), 1, 2, 2),  # dilation
+    (1, 1, 300, 1000, (1, 1), (1, 1), 1, 0, 1),
+    (2, 1, 24, 40, (10, 12), (3, 3), 1, 0, 1),  # no padding: read in place
+    (2, 1, 8, 8, (4, 300), (3, 3), 1, 1, 1),  # long rows
+    (2, 2, 32, 48, (9, 9), (3, 3), 1, 1, 1),  # groups that fill blocks
+    (1, 1, 6, 10, (3, 3), (3, 3), 3, 4, 1),  # windows wholly in the padding
+]
+
+
+def layers_of(case: tuple) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Shape]:
+    """Return an input, weights, the exact result, and the sizes."""
+    n, g, c, m, (h, w), (kh, kw), stride, padding, dilation = case
+    torch.manual_seed(5)
+    x, weight = torch.randn(n, c, h, w), torch.randn(m, c // g, kh, kw)
+    y = F.conv2d(x.double(), weight.double(), None, stride, padding, dilation, g)
+    sizes = (n, g, c // g, m // g, h, w, *y.shape[2:], kh, kw, stride, stride, padding, padding, dilation, dilation)
+    return x, weight, y, Shape(*sizes)
+
+
+def blocked(plan: MiniPlanner, x: torch.Tensor) -> HostTensor:
+    """Return a value in the blocked layout; NaN stands behind the last channel."""
+    held = plan.scratch(blocked_layout.blocked_shape(x.shape))
+    plan.fetch(held).fill_(float("nan"))
+    blocked_layout.emit_to_blocked(plan, held, plan.hold(x))
+    return held
+
+
+def plain(plan: MiniPlanner, held: HostTensor, shape: torch.Size) -> torch.Tensor:
+    """Return a blocked value as torch has it."""
+    y = plan.scratch(shape)
+    blocked_layout.emit_from_blocked(plan, y, held)
+    return plan.fetch(y).clone()
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 5, 7), (1, 16, 8, 8), (3, 37, 1, 1), (2, 20, 33, 31), (1, 8, 40, 40)])
+def test_the_layout_holds_every_channel_in_its_lane_and_comes_back(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape)
+    for threads in (1, 3):
+        plan = MiniPlanner(threads)
+        held = blocked(plan, x)
+        lanes = blocked_layout.vector_lanes()
+        expected = F.pad(x, (0, 0, 0, 0, 0, -shape[1] % lanes), value=float("nan"))
+        expected = expected.unflatten(1, (-1, lanes)).permute(0, 1, 3, 4, 2)
+        torch.testing.assert_close(plan.fetch(held), expected, rtol=0, atol=0, equal_nan=True)
+        assert torch.equal(plain(plan, held, x.shape), x)
+
+
+@pytest.mark.parametrize("is_plain", [False, True], ids=["blocked", "plain"])
+@pytest.mark.parametrize("case", CASES)
+def test_convolutions_equal_float64(case: tuple, is_plain: bool) -> None:
+    x, weight, exact, shape = layers_of(case)
+    if not conv_blocked.serves(shape):
+        pytest.skip("groups that do not fill the vectors of this machine")
+    found = []
+    for threads in (1, 3):
+        plan = MiniPlanner(threads)
+        out = plan.scratch(blocked_layout.blocked_shape(exact.shape))
+        source = plan.hold(x) if is_plain else blocked(plan, x)
+        conv_blocked.emit(plan, shape, out, source, plan.hold(weight), conv_blocked.Ending(), is_plain=is_plain)
+        found.append(plain(plan, out, exact.shape))
+    torch.testing.assert_close(found[0].double(), exact, rtol=1e-5, atol=2e-6 * float(exact.abs().max()))
+    assert torch.equal(found[0], found[1])
+
+
+def test_long_sums_round_no_worse_than_those_of_eager() -> None:
+    x, weight, exact, shape = layers_of((1, 1, 512, 64, (7, 7), (3, 3), 1, 1, 1))
+    plan = MiniPlanner()
+    out = plan.scratch(blocked_layout.blocked_shape(exact.shape))
+    conv_blocked.emit(plan, shape, out, blocked(plan, x), plan.hold(weight), conv_blocked.Ending())
+    error = (plain(plan, out, exact.shape).double() - exact).abs().max()
+    eager = (F.conv2d(x, weight, None, 1, 1).double() - exact).abs().max()
+    assert error <= 2 * eager
+
+
+ACTIVATIONS = {
+    Activation.NONE: lambda v: v, Activation.RELU: F.relu, Activation.RELU6: F.relu6,
+    Activation.HARDSWISH: F.hardswish, Activation.HARDSIGMOID: F.hardsigmoid, Activation.SILU: F.silu,
+    Activation.SIGMOID: F.sigmoid, Activation.GELU: F.gelu,
+}
+
+
+@pytest.mark.parametrize("parts", ["bias", "norm", "addend", "all"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[3]])
+def test_endings_equal_float64(case: tuple, activation: Activation, parts: str) -> None:
+    x, weight, exact, shape = layers_of(case)
+    bias, mean, variance, scale, shift = (torch.randn(exact.shape[1]) for _ in range(5))
+    variance, other = variance.abs() + 0.5, torch.randn(exact.shape)
+    plan, flags, norm = MiniPlanner(2), 0, []
+    if parts in ("bias", "all"):
+        exact = exact + bias.double()[:, None, None]
+    if parts in ("norm", "all"):
+        exact = F.batch_norm(exact, mean.double(), variance.double(), scale.double(), shift.double(), eps=1e-3)
+        flags = ConvEnding.HAS_NORM | ConvEnding.HAS_NORM_WEIGHT | ConvEnding.HAS_NORM_BIAS
+        norm = [plan.hold(t) for t in (mean, variance, scale, shift)]
+    if parts in ("addend", "all"):
+        exact = exact + other.double()
+    exact = ACTIVATIONS[activation](exact)
+    out = plan.scratch(blocked_layout.blocked_shape(exact.shape))
+    ending = conv_blocked.Ending(
+        bias=plan.hold(bias) if parts in ("bias", "all") else None, norm=norm,
+        addend=blocked(plan, other) if parts in ("addend", "all") else None, flags=flags, epsilon=1e-3,
+        activation=activation,
+    )
+    conv_blocked.emit(plan, shape, out, blocked(plan, x), plan.hold(weight), ending)
+    torch.testing.assert_close(plain(plan, out, exact.shape).double(), exact, rtol=1e-4, atol=1e-4)
+
+
+# images, channels, size, window, stride, padding, dilation
+DEPTHWISE = [
+    (2, 16, (9, 11), (3, 3), 1, 1, 1),
+    (1, 21, (7, 7), (5, 5), 1, 2, 1),  # odd channels
+    (3, 9, (15, 14), (3, 3), 2, 1, 1),
+    (1, 8, (40, 40), (7, 7), 1, 3, 1),  # bands of rows
+    (2, 5, (12, 10), (3, 5), 3, 2, 2),
+    (1, 3, (4, 4), (4, 4), 1, 0, 1),
+]
+
+
+@pytest.mark.parametrize("is_plain", [False, True], ids=["blocked", "plain"])
+@pytest.mark.parametrize("case", DEPTHWISE)
+def test_depthwise_convolutions_equal_float64(case: tuple, is_plain: bool) -> None:
+    n, c, size, window, stride, padding, dilation = case
+    x, weight, exact, shape = layers_of((n, c, c, c, size, window, stride, padding, dilation))
+    bias, other = torch.randn(c), torch.randn(exact.shape)
+    exact = F.hardswish(exact + bias.double()[:, None, None] + other.double())
+    found = []
+    for threads in (1, 3):
+        plan = MiniPlanner(threads)
+        out = plan.scratch(blocked_layout.blocked_shape(exact.shape))
+        ending = conv_blocked.Ending(
+            bias=plan.hold(bias), addend=blocked(plan, other), activation=Activation.HARDSWISH,
+        )
+        source = plan.hold(x) if is_plain else blocked(plan, x)
+        depthwise_blocked.emit(plan, shape, out, source, plan.hold(weight), ending, is_plain=is_plain)
+        found.append(plain(plan, out, exact.shape))
+    torch.testing.assert_close(found[0].double(), exact, rtol=1e-5, atol=1e-5)
+    assert torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("pooling", Pooling)
+@pytest.mark.parametrize("window", [(3, 2, 1, 1), (2, 2, 0, 1), (3, 1, 1, 2), (5, 3, 2, 1)])
+def test_pooling_equals_torch(pooling: Pooling, window: tuple[int, int, int, int]) -> None:
+    size, stride, padding, dilation = window
+    if pooling is not Pooling.MAXIMUM and dilation > 1:
+        pytest.skip("averages have no dilation")
+    x = torch.randn(2, 11, 13, 10)
+    if pooling is Pooling.MAXIMUM:
+        x[0, 3, 5, 5] = float("nan")
+        exact = F.max_pool2d(x, size, stride, padding, dilation, ceil_mode=True)
+    else:
+        with_padding = pooling is Pooling.AVERAGE_WITH_PADDING
+        exact = F.avg_pool2d(x, size, stride, padding, ceil_mode=True, count_include_pad=with_padding)
+    plan = MiniPlanner(2)
+    out = plan.scratch(blocked_layout.blocked_shape(exact.shape))
+    lanes = blocked_layout.vector_lanes()
+    sizes = BlockedWindow(
+        2, -(-11 // lanes), 1, 1, 13, 10, *exact.shape[2:], size, size, stride, stride, padding, padding, dilation,
+        dilation,
+    )
+    pool_blocked.emit_pool(plan, sizes, out, blocked(plan, x), pooling, 0)
+    torch.testing.assert_close(plain(plan, out, exact.shape), exact, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+def test_means_of_planes_equal_float64() -> None:
+    x = torch.randn(2, 19, 31, 7) + 100
+    plan = MiniPlanner(2)
+    out = plan.scratch(blocked_layout.blocked_shape((2, 19, 1, 1)))
+    pool_blocked.emit_mean(plan, out, blocked(plan, x))
+    exact = x.double().mean((2, 3), keepdim=True)
+    torch.testing.assert_close(plain(plan, out, exact.shape).double(), exact, rtol=1e-7, atol=0)

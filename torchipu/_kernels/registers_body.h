@@ -1,0 +1,22 @@
+/* Loads and products that stay in the registers they are meant for. */
+#undef TI_REG
+#if VL == 16
+#define TI_REG "v"
+#else
+#define TI_REG "x"
+#endif
+
+TI_INLINE VF FN(broadcast)(const float *p) {
+#if VL == 16
+  __m512 v = _mm512_set1_ps(*p);
+#else
+  __m256 v = _mm256_broadcast_ss(p);
+#endif
+  __asm__("" : "+" TI_REG(v));  /* one load that both columns use, instead of a memory operand in each */
+  return (VF)v;
+}
+
+/* c += a b in the register of c: left to itself, the compiler sums into that of a, and copies registers in each turn. */
+TI_INLINE void FN(add_product)(VF *c, VF a, VF b) {
+  __asm__("vfmadd231ps %2, %1, %0" : "+" TI_REG(*c) : TI_REG(a), TI_REG(b));
+}

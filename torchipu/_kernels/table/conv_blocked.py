@@ -1,0 +1,128 @@
+"""Kernels of convolutions whose channels lie in blocks; see ``blocked_layout``."""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from .conv_product import ConvProductScalars
+from .kernel import Kernel, Nothing
+
+
+class Activation(IntEnum):
+    """What becomes of a result at last."""
+
+    NONE = 0
+    RELU = 1
+    RELU6 = 2
+    HARDSWISH = 3
+    HARDSIGMOID = 4
+    SILU = 5
+    SIGMOID = 6
+    GELU = 7
+
+
+class BlockedWindow(NamedTuple):
+    """Sizes of a convolution, or of pooling.
+
+    Attributes:
+        n: Images.
+        g: Groups; with several, channels and results of each fill blocks.
+        c: Channels of a group.
+        m: Results of a group.
+        h: Rows of the input.
+        w: Its columns.
+        oh: Rows of the results.
+        ow: Their columns.
+        kh: Rows of the window.
+        kw: Its columns.
+        sh: Stride of the window, down.
+        sw: Likewise, across.
+        ph: Padding above and below.
+        pw: Likewise, beside.
+        dh: Distance of the rows of the window.
+        dw: Of its columns.
+    """
+
+    n: int
+    g: int
+    c: int
+    m: int
+    h: int
+    w: int
+    oh: int
+    ow: int
+    kh: int
+    kw: int
+    sh: int
+    sw: int
+    ph: int
+    pw: int
+    dh: int
+    dw: int
+
+
+class ConvBlockedInts(NamedTuple):
+    """Integers of ``conv_blocked``.
+
+    Attributes:
+        window: The convolution.
+        pixels: Results of an item where the input is read where it lies, as without padding it can be; 0 where the
+            rows that an item needs are laid out.
+        images: Of an item where rows are laid out.
+        rows: Of results of each of them.
+        chunk: Blocks of channels that are summed at a time.
+        results: Blocks of results of an item.
+        is_plain: Whether the input is ``[n][g * c][h][w]``; its rows are laid out then.
+        flags: What else it does; see `ConvEnding`.
+        activation: See `Activation`; a flag of `ConvEnding` for one says nothing here.
+    """
+
+    window: BlockedWindow
+    pixels: int
+    images: int
+    rows: int
+    chunk: int
+    results: int
+    is_plain: int
+    flags: int
+    activation: Activation
+
+
+CONV_BLOCKED = Kernel(
+    "conv_blocked",
+    {
+        "y": "[n][blocks of results][oh][ow][lanes] = act(scale (sum of w x) + shift + addend)",
+        "x": "[n][blocks of channels][h][w][lanes]",
+        "weight": "packed by `pack_blocked`", "bias?": "[g * m]", "mean?": "running, [g * m]", "variance?": "likewise",
+        "norm_weight?": "[g * m]", "norm_bias?": "[g * m]", "addend?": "as y",
+    },
+    ConvBlockedInts,
+    ConvProductScalars,
+    items="blocks of pixels * g * parts of the blocks of results",
+    scratch="floats: rows laid out of a chunk, 2 * results * lanes; int32: 2 * pixels of an item, kh * kw",
+)
+
+
+class PackBlockedInts(NamedTuple):
+    """Integers of ``pack_blocked``.
+
+    Attributes:
+        m: Results of a group.
+        c: Channels of a group.
+        taps: Of the window.
+    """
+
+    m: int
+    c: int
+    taps: int
+
+
+PACK_BLOCKED = Kernel(
+    "pack_blocked",
+    {
+        "y": "[g][blocks of results][blocks of channels][taps][channels of the block][lanes]",
+        "weight": "[g][m][c][taps]",
+    },
+    PackBlockedInts,
+    Nothing,
+    items="g * blocks of results",
+)

@@ -1,0 +1,86 @@
+"""Kernels of pooling, and of what is done to each element, over channels in blocks; see ``blocked_layout``."""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from .conv_blocked import Activation, BlockedWindow
+from .conv_product import ConvProductScalars
+from .kernel import Kernel, Nothing
+
+
+class Pooling(IntEnum):
+    """What is taken of a window."""
+
+    MAXIMUM = 0  # NaN where there is one
+    AVERAGE = 1  # of the pixels in it
+    AVERAGE_WITH_PADDING = 2
+
+
+class PoolBlockedInts(NamedTuple):
+    """Integers of ``pool_blocked``.
+
+    Attributes:
+        window: Its `g` counts blocks, `c` and `m` are 1.
+        pooling: See `Pooling`.
+        divisor: Of sums; 0 for the pixels that `pooling` tells.
+    """
+
+    window: BlockedWindow
+    pooling: Pooling
+    divisor: int
+
+
+POOL_BLOCKED = Kernel(
+    "pool_blocked", {"y": "[n][blocks][oh][ow][lanes]", "x": "[n][blocks][h][w][lanes]"}, PoolBlockedInts, Nothing,
+    items="n * blocks * oh",
+)
+
+
+class MeanBlockedInts(NamedTuple):
+    """Integers of ``mean_blocked``.
+
+    Attributes:
+        h: Rows of a plane.
+        w: Its columns.
+    """
+
+    h: int
+    w: int
+
+
+MEAN_BLOCKED = Kernel(
+    "mean_blocked", {"y": "[n][blocks][lanes]", "x": "[n][blocks][h][w][lanes]"}, MeanBlockedInts, Nothing,
+    items="n * blocks",
+)
+
+
+class EndBlockedInts(NamedTuple):
+    """Integers of ``end_blocked``.
+
+    Attributes:
+        channels: Of an image.
+        pixels: Of a plane.
+        has_factor: Whether each channel of each image is multiplied by a number.
+        flags: See `ConvEnding`.
+        activation: See `Activation`.
+    """
+
+    channels: int
+    pixels: int
+    has_factor: int
+    flags: int
+    activation: Activation
+
+
+END_BLOCKED = Kernel(
+    "end_blocked",
+    {
+        "y": "[n][blocks][pixels][lanes] = act(scale x + shift + addend), or act(factor x)", "x": "likewise",
+        "factor?": "[n][blocks][lanes]", "bias?": "[channels]", "mean?": "running, [channels]",
+        "variance?": "likewise", "norm_weight?": "[channels]", "norm_bias?": "[channels]", "addend?": "as y",
+    },
+    EndBlockedInts,
+    ConvProductScalars,
+    items="n * blocks",
+    scratch="floats: 2 * lanes",
+)

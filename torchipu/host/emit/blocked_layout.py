@@ -1,0 +1,58 @@
+"""Host steps that bring values into the blocked layout and back.
+
+A value of ``[N, C, H, W]`` lies as ``[N, blocks, H, W, lanes]``: the channels in blocks of as many as a vector of this
+machine holds. What lies behind the last channel says nothing, and nothing may come of it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+
+from torchipu._kernels.abi import call_kernel
+from torchipu._kernels.table.blocked_layout import FROM_BLOCKED, TO_BLOCKED, VECTOR_LANES, BlockedLayoutInts
+from torchipu._kernels.table.kernel import Kernel, Nothing
+from torchipu.host.emit.matmul import grain_for
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+
+PART_PIXELS = 512  # of an item: what it reads and writes stays in a first-level cache
+LEAST_ELEMENTS = 32768  # of a chunk of items
+
+
+@cache
+def vector_lanes() -> int:
+    """Return how many floats a vector of this machine holds."""
+    lanes = ctypes.c_int64()
+    call_kernel(VECTOR_LANES, [ctypes.addressof(lanes)])
+    return lanes.value
+
+
+def blocked_shape(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the sizes in the blocked layout of a value of ``[N, C, H, W]``."""
+    images, channels, height, width = shape
+    lanes = vector_lanes()
+    return images, -(-channels // lanes), height, width, lanes
+
+
+def emit_to_blocked(plan: HostPlanner, y: HostTensor, x: HostTensor) -> None:
+    """Emit the blocked form of a row-major ``x`` of ``[N, C, H, W]``."""
+    _emit(plan, TO_BLOCKED, y, x, x.shape)
+
+
+def emit_from_blocked(plan: HostPlanner, y: HostTensor, x: HostTensor) -> None:
+    """Emit the row-major form ``y``, ``[N, C, H, W]``, of a blocked ``x``."""
+    _emit(plan, FROM_BLOCKED, y, x, y.shape)
+
+
+def _emit(
+    plan: HostPlanner, kernel: Kernel[BlockedLayoutInts, Nothing], y: HostTensor, x: HostTensor, shape: Sequence[int],
+) -> None:
+    images, channels, pixels = shape[0], shape[1], prod(shape[2:])
+    items = images * -(-channels // vector_lanes()) * -(-pixels // PART_PIXELS)
+    plan.step(
+        kernel, [y], [x], ints=BlockedLayoutInts(channels, pixels, PART_PIXELS), items=items,
+        grain=grain_for(items, images * channels * pixels, LEAST_ELEMENTS),
+    )

@@ -1,0 +1,56 @@
+"""Host steps of convolutions whose groups have a single channel, over channels in blocks."""
+
+from __future__ import annotations
+
+from torchipu._kernels.table.conv_blocked import BlockedWindow
+from torchipu._kernels.table.conv_product import ConvProductScalars
+from torchipu._kernels.table.depthwise_blocked import DEPTHWISE_BLOCKED, DepthwiseBlockedInts
+from torchipu.host.emit.blocked_layout import vector_lanes
+from torchipu.host.emit.conv_blocked import Ending
+from torchipu.host.emit.conv_shape import Shape
+from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+
+LAID_OUT_FLOATS = 5 * 1024  # of the rows of an item: beside the results they stay in a first-level cache of 32 KiB
+
+
+def serves(s: Shape) -> bool:
+    """Whether the kernel takes a convolution."""
+    places = s.n * (s.g + vector_lanes()) * max(s.h * s.w, s.oh * s.ow)
+    return s.g > 1 and s.ic == s.oc == 1 and 0 < places < 2**31
+
+
+def emit(
+    plan: HostPlanner, s: Shape, out: HostTensor, x: HostTensor, weight: HostTensor, ending: Ending, *,
+    is_plain: bool = False,
+) -> None:
+    """Emit a convolution of single channels.
+
+    Args:
+        plan: The planner.
+        s: Its sizes.
+        out: Results in the blocked layout.
+        x: Input, in the blocked layout as well unless ``is_plain``.
+        weight: Weights, row-major.
+        ending: What becomes of the sums.
+        is_plain: Whether the input is row-major.
+    """
+    lanes, taps = vector_lanes(), s.kh * s.kw
+    blocks = -(-s.g // lanes)
+    columns = (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1
+
+    def floats(rows: int) -> int:
+        return ((rows - 1) * s.sh + (s.kh - 1) * s.dh + 1) * columns * lanes
+
+    rows = s.oh
+    while rows > 1 and (floats(rows) > LAID_OUT_FLOATS or s.n * blocks * -(-s.oh // rows) < LEAST_ITEMS):
+        rows = -(-rows // 2)
+    items = s.n * blocks * -(-s.oh // rows)
+    window = BlockedWindow(s.n, s.g, 1, 1, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, s.dh, s.dw)
+    plan.step(
+        DEPTHWISE_BLOCKED, [out], [x, weight, *ending.operands],
+        ints=DepthwiseBlockedInts(window, rows, is_plain, ending.flags, ending.activation),
+        scalars=ConvProductScalars(ending.epsilon), items=items, grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
+        scratch_bytes=4 * (floats(rows) + (taps + 2) * lanes + taps + s.ow),
+    )

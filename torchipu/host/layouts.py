@@ -1,0 +1,195 @@
+"""Which values of a plan lie with their channels in blocks, from one convolution to the next.
+
+The layout is a fact of the host's values alone: the graph knows nothing of it. Ops that can be computed in blocks are
+joined through the values they hand on; each such group is computed so where its convolutions save more than bringing
+values into the layout and back costs. Whatever else reads a value is given it row-major.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torchipu.host.emit.blocked_layout import (
+    blocked_shape,
+    emit_from_blocked,
+    emit_to_blocked,
+    vector_lanes,
+)
+from torchipu.host.fusion import Fused
+from torchipu.host.uses import Uses
+from torchipu.host.values import Values
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.optable.blocked import BLOCKED_FORMS, BlockedForm
+from torchipu.optable.chain import can_join
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+
+REORDER_NS = 0.4
+"""Measured: an element brought into the layout or back, by one thread."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Ops that are computed in blocks in one go, the first result of each handed to the next.
+
+    Attributes:
+        ops: In order; one alone, of any elementwise kind, where there is no form.
+        form: How they are computed.
+    """
+
+    ops: tuple[Op, ...]
+    form: BlockedForm | None
+
+    @property
+    def sources(self) -> Sequence[Tensor]:
+        """What is read in the blocked layout."""
+        if self.form is not None:
+            return self.form.sources(self.ops)
+        return [tensor for tensor in self.ops[0].inputs if tensor.num_elements > 1]
+
+    @property
+    def result(self) -> Tensor:
+        """The value that the last op makes."""
+        return self.ops[-1].outputs[0]
+
+    @property
+    def gain_ns(self) -> float:
+        """What is saved by computing in blocks."""
+        return 0.0 if self.form is None else self.form.gain_ns(self.ops)
+
+
+class Layouts:
+    """The values in blocks.
+
+    Args:
+        graph: Whose ops are emitted.
+        uses: Who reads what.
+        fused: What other kernels compute together; runs that do all of the same take their place.
+
+    Attributes:
+        runs: Those with a form, by their last op.
+        absorbed: The ops before it.
+        elementwise: Ops of chains that are computed in blocks.
+        held: Where values lie in blocks.
+    """
+
+    def __init__(self, graph: Graph | None, uses: Uses, fused: Fused) -> None:
+        self.runs: dict[Op, Run] = {}
+        self.absorbed: set[Op] = set()
+        self.elementwise: set[Op] = set()
+        self.held: dict[Tensor, HostTensor] = {}
+        found = [] if graph is None else _find_runs(graph, uses, fused)
+        for group in _groups(found):
+            if sum(run.gain_ns for run in group) > _reorder_ns(group, uses):
+                self._take(group)
+
+    def _take(self, group: Iterable[Run]) -> None:
+        for run in group:
+            if run.form is None:
+                self.elementwise.update(run.ops)
+            else:
+                self.runs[run.ops[-1]] = run
+                self.absorbed.update(run.ops[:-1])
+
+    def takes(self, op: Op) -> bool:
+        """Whether an op is part of a run that has a form."""
+        return op in self.runs or op in self.absorbed
+
+    def blocked(self, tensor: Tensor, plan: HostPlanner) -> HostTensor:
+        """Return where a value lies in blocks, brought there if need be."""
+        if tensor not in self.held:
+            plain = plan.value(tensor, DType.FLOAT)
+            emit_to_blocked(plan, self.output(tensor, plan), plain)
+        return self.held[tensor]
+
+    def output(self, tensor: Tensor, plan: HostPlanner) -> HostTensor:
+        """Return storage in blocks for a value."""
+        self.held[tensor] = plan.scratch(blocked_shape(tensor.shape), DType.FLOAT)
+        return self.held[tensor]
+
+    def make_plain(self, tensor: Tensor, values: Values, plan: HostPlanner) -> None:
+        """Give a value that lies in blocks alone a row-major place as well."""
+        if tensor in values.by_tensor or tensor not in self.held:
+            return
+        held = self.held[tensor]
+        if tensor.shape[1] % vector_lanes() == 0 and tensor.shape[2:] == (1, 1):  # both layouts are one
+            strides = (tensor.shape[1], 1, 1, 1)
+            values.by_tensor[tensor] = HostTensor(held.buffer, held.offset, tensor.shape, strides, held.dtype)
+            return
+        emit_from_blocked(plan, plan.output(tensor), held)
+
+
+def _find_runs(graph: Graph, uses: Uses, fused: Fused) -> list[Run]:
+    """Return all that can be computed in blocks."""
+    together = {op: ops for ops, _ in fused.values() for op in ops}
+    found: list[Run] = []
+    taken: set[Op] = set()
+    for op in graph.ops:
+        if op in taken:
+            continue
+        run = _run_from(op, uses, together)
+        if run is not None:
+            found.append(run)
+            taken.update(run.ops)
+    return found
+
+
+def _run_from(op: Op, uses: Uses, together: Mapping[Op, Sequence[Op]]) -> Run | None:
+    """Return the run that an op begins, if it begins one."""
+    form = BLOCKED_FORMS.get(op.target)
+    if form is None or not form.serves(op) or any(uses.is_read(result) for result in op.outputs[1:]):
+        return Run((op,), None) if _is_alike(op) and op not in together else None
+    ops: tuple[Op, ...] = (op,)
+    while True:
+        result, readers = ops[-1].outputs[0], uses.readers.get(ops[-1].outputs[0], [])
+        if len(readers) != 1 or result in uses.kept or not form.follows(ops, readers[0]):
+            break
+        ops = (*ops, readers[0])
+    other = {one for member in ops for one in together.get(member, ())}
+    return Run(ops, form) if other <= set(ops) else None
+
+
+def _is_alike(op: Op) -> bool:
+    """Whether an op is elementwise on floats of one shape, ``[N, C, H, W]``, and single numbers."""
+    if not can_join(op) or len(op.outputs) != 1 or len(op.outputs[0].shape) != 4:
+        return False
+    shape = op.outputs[0].shape
+    tensors = (*op.inputs, *op.outputs)
+    alike = all(tensor.shape == shape or tensor.num_elements == 1 for tensor in op.inputs)
+    return alike and op.outputs[0].num_elements > 1 and all(tensor.dtype is DType.FLOAT for tensor in tensors)
+
+
+def _groups(runs: Sequence[Run]) -> list[list[Run]]:
+    """Return runs that hand values to each other together."""
+    makers = {run.result: number for number, run in enumerate(runs)}
+    parent = list(range(len(runs)))
+
+    def root(number: int) -> int:
+        while parent[number] != number:
+            parent[number] = parent[parent[number]]
+            number = parent[number]
+        return number
+
+    for number, run in enumerate(runs):
+        for source in run.sources:
+            if source in makers:
+                parent[root(number)] = root(makers[source])
+    groups: dict[int, list[Run]] = {}
+    for number, run in enumerate(runs):
+        groups.setdefault(root(number), []).append(run)
+    return list(groups.values())
+
+
+def _reorder_ns(group: Collection[Run], uses: Uses) -> float:
+    """Return what bringing values into the layout and back takes."""
+    made = {run.result for run in group}
+    entering = {source for run in group for source in run.sources} - made
+    read_in_blocks = {(op, source) for run in group for source in run.sources for op in run.ops}
+    leaving = {
+        result for result in made
+        if len(result.shape) == 4
+        and (result in uses.kept or any((op, result) not in read_in_blocks for op in uses.readers.get(result, ())))
+    }
+    return REORDER_NS * sum(tensor.num_elements for tensor in (*entering, *leaving))

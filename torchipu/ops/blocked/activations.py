@@ -1,0 +1,29 @@
+"""Which ops the kernels of the blocked layout take for the activation at their end."""
+
+from __future__ import annotations
+
+from torchipu._kernels.table.conv_blocked import Activation
+from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
+
+_BY_TARGET = {
+    "aten.relu.default": Activation.RELU, "aten.hardswish.default": Activation.HARDSWISH,
+    "aten.hardsigmoid.default": Activation.HARDSIGMOID, "aten.silu.default": Activation.SILU,
+    "aten.sigmoid.default": Activation.SIGMOID,
+}
+
+
+def activation_of(op: Op) -> Activation:
+    """Return the activation that an op is; ``NONE`` where it is no such op."""
+    if op.target == "aten.gelu.default":
+        return Activation.GELU if op.text("approximate", "none") == "none" else Activation.NONE
+    if op.target == "aten.hardtanh.default":
+        is_relu6 = (op.number("min_val", -1), op.number("max_val", 1)) == (0, 6)
+        return Activation.RELU6 if is_relu6 else Activation.NONE
+    return _BY_TARGET.get(op.target, Activation.NONE)
+
+
+def is_of_floats(op: Op) -> bool:
+    """Whether all that an op reads and its first result are float32, and the result is ``[N, C, H, W]``."""
+    tensors = (*op.inputs, op.outputs[0])
+    return len(op.outputs[0].shape) == 4 and all(tensor.dtype is DType.FLOAT for tensor in tensors)

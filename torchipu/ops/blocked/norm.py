@@ -1,0 +1,49 @@
+"""A normalisation by running statistics and the activation after it, with channels in blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from torchipu._kernels.table.conv_blocked import Activation
+from torchipu._kernels.table.conv_product import ConvEnding
+from torchipu.host.emit import pool_blocked
+from torchipu.host.emit.conv_blocked import Ending
+from torchipu.ir.graph import Op
+from torchipu.ops.blocked.activations import activation_of, is_of_floats
+from torchipu.optable.blocked import BlockedForm, BlockedPlanner, register_blocked, saves_nothing
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+
+NORM = "aten._native_batch_norm_legit_no_training.default"
+
+
+def norm_of(op: Op, plan: HostPlanner) -> tuple[int, list[HostTensor], float]:
+    """Return what `Ending` takes of a normalisation: flags, operands and its epsilon; its empty results are made."""
+    scale, shift = op.operand("weight"), op.operand("bias")
+    flags = ConvEnding.HAS_NORM | (ConvEnding.HAS_NORM_WEIGHT if scale is not None else 0)
+    flags |= ConvEnding.HAS_NORM_BIAS if shift is not None else 0
+    statistics = (op.needed("running_mean"), op.needed("running_var"))
+    for empty in op.outputs[1:]:
+        plan.output(empty)
+    operands = [plan.value(tensor) for tensor in (*statistics, scale, shift) if tensor is not None]
+    return flags, operands, float(op.number("eps"))
+
+
+def _serves(op: Op) -> bool:
+    return is_of_floats(op) and prod(op.outputs[0].shape) > 0
+
+
+def _follows(ops: Sequence[Op], after: Op) -> bool:
+    return len(ops) == 1 and is_of_floats(after) and activation_of(after) is not Activation.NONE
+
+
+def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
+    flags, norm, epsilon = norm_of(ops[0], plan)
+    ending = Ending(norm=norm, flags=flags, epsilon=epsilon, activation=activation_of(ops[-1]))
+    result = ops[-1].outputs[0]
+    source = plan.blocked(ops[0].needed("input"))
+    pool_blocked.emit_end(plan, result.shape, plan.blocked_output(result), source, ending)
+
+
+register_blocked(NORM, BlockedForm(_serves, _follows, lambda ops: (ops[0].needed("input"),), saves_nothing, _emit))

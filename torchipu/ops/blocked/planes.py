@@ -1,0 +1,143 @@
+"""Ops on planes with channels in blocks: pooling, means, products with a number for each plane, concatenation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from torchipu._kernels.table.conv_blocked import Activation, BlockedWindow
+from torchipu._kernels.table.pool_blocked import Pooling
+from torchipu.host.emit import pool_blocked
+from torchipu.host.emit.blocked_layout import blocked_shape, emit_from_blocked, vector_lanes
+from torchipu.host.emit.conv_blocked import Ending
+from torchipu.host.emit.copy import emit_copy
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.blocked.activations import activation_of, is_of_floats
+from torchipu.ops.pool import pair, strides_of
+from torchipu.ops.reduce import reduced_dims
+from torchipu.optable.blocked import BlockedForm, BlockedPlanner, follows_nothing, register_blocked, saves_nothing
+from torchipu.optable.host_tensor import HostTensor, contiguous_strides
+
+
+# --------------------------------------------------------------------------- pooling
+def _pools(op: Op) -> bool:
+    return is_of_floats(op) and len(op.needed("self").shape) == 4 and prod(op.outputs[0].shape) > 0
+
+
+def _window(op: Op) -> BlockedWindow:
+    images, channels, height, width = op.needed("self").shape
+    rows, columns = op.outputs[0].shape[2:]
+    (kh, kw), (sh, sw), (ph, pw) = pair(op, "kernel_size"), strides_of(op), pair(op, "padding")
+    dh, dw = pair(op, "dilation") if op.given("dilation") else (1, 1)
+    blocks = -(-channels // vector_lanes())
+    return BlockedWindow(images, blocks, 1, 1, height, width, rows, columns, kh, kw, sh, sw, ph, pw, dh, dw)
+
+
+def _emit_pool(ops: Sequence[Op], plan: BlockedPlanner) -> None:
+    (op,) = ops
+    pooling, divisor = Pooling.MAXIMUM, 0
+    if op.target == "aten.avg_pool2d.default":
+        pooling = Pooling.AVERAGE_WITH_PADDING if op.flag("count_include_pad") else Pooling.AVERAGE
+        divisor = op.integer("divisor_override", 0)
+    source = plan.blocked(op.needed("self"))
+    pool_blocked.emit_pool(plan, _window(op), plan.blocked_output(op.outputs[0]), source, pooling, divisor)
+
+
+def _self(ops: Sequence[Op]) -> Sequence[Tensor]:
+    return (ops[0].needed("self"),)
+
+
+for _target in ("aten.max_pool2d_with_indices.default", "aten.avg_pool2d.default"):
+    register_blocked(_target, BlockedForm(_pools, follows_nothing, _self, saves_nothing, _emit_pool))
+
+
+# --------------------------------------------------------------------------- means of planes
+def _is_of_planes(op: Op) -> bool:
+    x = op.needed("self")
+    if op.given("dtype") or x.dtype is not DType.FLOAT or len(x.shape) != 4 or not prod(x.shape):
+        return False
+    return reduced_dims(op, x) == (2, 3)
+
+
+def _emit_mean(ops: Sequence[Op], plan: BlockedPlanner) -> None:
+    """Emit means; where channels fill blocks they lie alike in both layouts, and nothing is moved."""
+    x, result = ops[0].needed("self"), ops[0].outputs[0]
+    images, channels = x.shape[:2]
+    source = plan.blocked(x)
+    if len(result.shape) == 4:
+        pool_blocked.emit_mean(plan, plan.blocked_output(result), source)
+    elif channels % vector_lanes() == 0:
+        pool_blocked.emit_mean(plan, plan.output(result), source)
+    else:
+        held = plan.scratch(blocked_shape((images, channels, 1, 1)))
+        pool_blocked.emit_mean(plan, held, source)
+        out = plan.output(result)
+        planes = HostTensor(out.buffer, out.offset, (images, channels, 1, 1), (channels, 1, 1, 1), out.dtype)
+        emit_from_blocked(plan, planes, held)
+
+
+register_blocked("aten.mean.dim", BlockedForm(_is_of_planes, follows_nothing, _self, saves_nothing, _emit_mean))
+
+
+# --------------------------------------------------------------------------- products with a number for each plane
+def _gated_and_gate(op: Op) -> tuple[Tensor, Tensor] | None:
+    """Return the planes and the numbers of a product of them; None where it is another one."""
+    if len(op.inputs) != 2:
+        return None
+    for planes, gate in (op.inputs, op.inputs[::-1]):
+        if planes.shape == op.outputs[0].shape and gate.shape == (*planes.shape[:2], 1, 1) != planes.shape:
+            return planes, gate
+    return None
+
+
+def _gates(op: Op) -> bool:
+    return is_of_floats(op) and _gated_and_gate(op) is not None and prod(op.outputs[0].shape) > 0
+
+
+def _gate_sources(ops: Sequence[Op]) -> Sequence[Tensor]:
+    found = _gated_and_gate(ops[0])
+    assert found is not None
+    return found
+
+
+def _activates(ops: Sequence[Op], after: Op) -> bool:
+    return len(ops) == 1 and is_of_floats(after) and activation_of(after) is not Activation.NONE
+
+
+def _emit_gate(ops: Sequence[Op], plan: BlockedPlanner) -> None:
+    planes, gate = _gate_sources(ops)
+    result = ops[-1].outputs[0]
+    factor, source = plan.blocked(gate), plan.blocked(planes)
+    pool_blocked.emit_end(
+        plan, result.shape, plan.blocked_output(result), source, Ending(activation=activation_of(ops[-1])), factor,
+    )
+
+
+register_blocked("aten.mul.Tensor", BlockedForm(_gates, _activates, _gate_sources, saves_nothing, _emit_gate))
+
+
+# --------------------------------------------------------------------------- concatenation
+def _joins_blocks(op: Op) -> bool:
+    """Whether channels are put behind each other, those of each operand in blocks that they fill."""
+    if not is_of_floats(op) or op.integer("dim", 0) % 4 != 1 or not prod(op.outputs[0].shape):
+        return False
+    return all(len(x.shape) == 4 and x.shape[1] % vector_lanes() == 0 for x in op.inputs)
+
+
+def _emit_cat(ops: Sequence[Op], plan: BlockedPlanner) -> None:
+    sources = [plan.blocked(tensor) for tensor in ops[0].inputs]
+    out, images = plan.blocked_output(ops[0].outputs[0]), ops[0].outputs[0].shape[0]
+    row, begin = prod(out.shape[1:]), 0
+    for held in sources:
+        count = prod(held.shape[1:])
+        part = HostTensor(out.buffer, out.offset + begin, (images, count), (row, 1), out.dtype)
+        flat = HostTensor(held.buffer, held.offset, part.shape, contiguous_strides(part.shape), held.dtype)
+        emit_copy(plan, part, flat)
+        begin += count
+
+
+register_blocked(
+    "aten.cat.default",
+    BlockedForm(_joins_blocks, follows_nothing, lambda ops: ops[0].inputs, saves_nothing, _emit_cat),
+)
