@@ -123,10 +123,16 @@ def test_workers_start_anew_at_each_row():
     assert slic_cycles(MK2, {**sizes, "step": 2}) > slic_cycles(MK2, sizes)
 
 
-def test_weights_of_groups_that_are_computed_as_one_are_set_among_zeros():
-    """Beyond what the planner counts: half by half, 5.15 cycles a byte."""
-    found = plan(INPUT, volume(4, 1, 1, 14, 3, 2, 1, groups=512), MK1).plan
-    assert found.sizes["laid"] > 5.15 * 2 * found.sizes["taps"] * found.together**2
+@pytest.mark.parametrize(("channels", "dtype", "per_byte"), [
+    (1, DType.HALF, 5.15), (2, DType.HALF, 3.125), (2, DType.FLOAT, 0.44),
+])
+def test_weights_of_groups_that_are_computed_as_one_are_set_among_zeros(channels, dtype, per_byte):
+    """Beyond what the planner counts: as many cycles a byte as pieces of a group's channels take, and a fixed part."""
+    found = plan(INPUT, volume(4, channels, channels, 14, 3, 2, 1, groups=512), MK1, dtype).plan
+    assert (found.method, found.together > 1) == ("window", True)
+    sizes = found.sizes
+    weights = sizes["taps"] * sizes["inputs"] * sizes["outputs"] * sizes["groups"]
+    assert sizes["laid"] == pytest.approx(587 + per_byte * dtype.device_bytes * weights, abs=1)
 
 
 def test_less_memory_than_a_plan_needs_is_a_cliff():

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from torchipu.device.codelets import ARRANGED_CYCLES_PER_BYTE
 from torchipu.device.convolutions.axes import Share, shares_of, split_counts
 from torchipu.device.convolutions.problem import Problem
 from torchipu.device.convolutions.vertices import (
     SLIC_BUFFER_BYTES,
     SLIC_CHANNELS,
     SLIC_TAPS,
-    WEIGHTS_OF_A_UNIT,
+    UNITS_OF_ALL_CHAINS,
     multiply_cycles,
     pointwise_cycles,
     slic_cycles,
@@ -37,7 +38,7 @@ FORMULAS = {
     "pointwise": pointwise_cycles, "window": window_cycles, "slic": slic_cycles, "multiply": multiply_cycles,
 }
 REGROUP_FIXED_CYCLES = 587  # of a strided copy; poplibs log, ipu_hardware.md 2.5
-SINGLE_CYCLES_PER_BYTE = {2: 5.15, 4: 3.125}  # of one of single halves, floats; the same
+COPY_CYCLES_PER_BYTE = {8: ARRANGED_CYCLES_PER_BYTE, 4: 3.125, 2: 5.15}  # of one in pieces of so many bytes; the same
 LEAST_TILES = 3  # plans that use less than this part of the most tiles that a plan uses are not looked at
 
 
@@ -276,7 +277,7 @@ class _Tiles:
             self.sizes |= {
                 "rows": fields["outputs"][:, :3].prod(axis=1), "pieces_of_rows": ceil_div(last.taps, SLIC_TAPS),
                 "step": last.step, "together": way.together,
-                "passes": 1 if problem.settings.unit > WEIGHTS_OF_A_UNIT[False] else 2,
+                "passes": 1 if problem.settings.unit >= UNITS_OF_ALL_CHAINS else 2,
             }
 
     @property
@@ -330,11 +331,15 @@ class _Tiles:
             return self.input_bytes * GATHERED_CYCLES_PER_BYTE
         return 0.0
 
-    def interleaved(self) -> Any:
-        """Cycles to set weights of several groups among zeros, half by half, which the choice of plans leaves out."""
+    def set_among_zeros(self) -> Any:
+        """Cycles to set weights of several groups among zeros, a group's inputs at a time; no plan is chosen by them.
+
+        They explain what gradients of strided depthwise convolutions take on the IPU Model beyond their vertices.
+        """
         if self.way.together == 1 or self.problem.is_update or self.way.method == "slic":
             return 0.0
-        per_byte = SINGLE_CYCLES_PER_BYTE[self.problem.settings.element_bytes]
+        piece = self.problem.inputs * self.problem.settings.element_bytes
+        per_byte = next(cycles for size, cycles in COPY_CYCLES_PER_BYTE.items() if piece % size == 0)
         return REGROUP_FIXED_CYCLES + self.weight_bytes * per_byte
 
     def expanded_bytes(self) -> int:
@@ -367,7 +372,7 @@ class _Tiles:
         by = {name: of(values) for name, values in self.channels.items()}
         way = self.way
         sizes = {name: of(values) for name, values in self.sizes.items()} | {
-            "laid": of(self.laid_out() + self.interleaved()),
+            "laid": of(self.laid_out() + self.set_among_zeros()),
         }
         return Plan(
             way.method, way.together, (by["group_split"], of(self.field_split), by["output_split"], by["input_split"]),

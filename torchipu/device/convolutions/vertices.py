@@ -79,6 +79,9 @@ SLIC_CHANNELS = 4
 SLIC_TAPS = 4
 """Neighbouring elements of a window's row that they take at a time."""
 
+UNITS_OF_ALL_CHAINS = 16
+"""Units of the matrix unit where none of its four chains is taken by partials in float."""
+
 SLIC_LOAD_CYCLES = {1: 34, 2: 97, 4: 110}
 """To load the weights of so many groups; those of several are laid out in registers first (``ipu_hardware.md`` 2.2)."""
 
