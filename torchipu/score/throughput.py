@@ -381,16 +381,18 @@ What memory proportions from 0.6 down to 0.015 give was looked at for all.
 
 
 BLOCKS = (
-    "timed from one saving of the weights to the next, whose time on the host does not shrink with more IPUs: what is "
-    "missing beside {row}, the same network on {ipus} IPUs, is {seconds} s for each {samples}"
+    "timed by blocks of samples, 175,000 sequences in V011: some {seconds} s more in each would explain this row and "
+    "{row}, the same network on 16 IPUs, at once; what the host does between blocks is not stated"
 )
-FRAMEWORK = "{row} ran the same network, length and machine under another framework {factor} times as fast; what a " \
-    "framework adds to the program is not stated"
+FRAMEWORK = (
+    "{row} ran the same network, length and machine under another framework {factor} times as fast; what a framework "
+    "adds to the program is not stated"
+)
 STATED_OF_TRAINING: dict[str, str] = {
     "V010": "an epoch of it takes 3.1 s, and half a second more than the model says; that much would be 2 % of V007, "
     "whose epochs on 16 IPUs take 30 s: what the host does between epochs is not stated",
-    "V015": BLOCKS.format(row="V013", ipus=16, seconds="some 3", samples="175,000 sequences"),
-    "V017": BLOCKS.format(row="V016", ipus=16, seconds="some 6", samples="150,000 sequences"),
+    "V015": BLOCKS.format(row="V013", seconds=3),
+    "V017": BLOCKS.format(row="V016", seconds=6),
     "V039": "V042, the same network, spends a sixth of an update on filling and draining its pipeline, V039 next to "
     "nothing; yet V042 is only 1.04 times slower: pretraining has more to do, in its head or loader, than is stated",
     "V067": FRAMEWORK.format(row="V065", factor=1.08),
