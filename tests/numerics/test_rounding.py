@@ -1,5 +1,7 @@
 """Rounding of float32 to half: to nearest by torch's own conversion, stochastic by gfloat with the same random bits."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -177,3 +179,14 @@ def test_a_rounded_value_is_the_same_as_a_half_and_as_a_float(count):
 def test_overflow_names_are_checked():
     with pytest.raises(OptionsError, match="half_overflow"):
         Options(half_overflow="wrap")
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: x.half().float(), lambda x: (x.half() * 1.5).float(), lambda x: (x * 1.5).half().float() + 1,
+    lambda x: (x.half().float(), x.half()), lambda x: (x * 999).to(torch.int32).to(torch.int8).int(),
+    lambda x: (x * 1e5).to(torch.int32).to(torch.int16).to(torch.int32), lambda x: x.half().relu().float() - x,
+])
+def test_a_cast_back_to_a_wider_type_keeps_what_the_narrow_one_held(function: Any) -> None:
+    x = torch.linspace(-3, 3, 101)
+    found = torch.compile(function, backend="ipu")(x)
+    torch.testing.assert_close(found, function(x), rtol=0, atol=0)

@@ -171,7 +171,7 @@ class Chain:
         self.shape = tuple(shape)
         self.nodes: list[Node] = []
         self.known: dict[object, Value] = {}
-        self.exact: dict[Value, Value] = {}
+        self.exact: dict[Value, tuple[Value, DType]] = {}
 
     # ------------------------------------------------------------------ what instructions are made of
     def read(self, tensor: Tensor) -> Value:
@@ -230,9 +230,10 @@ class Chain:
             return
         rounding = "f_round_half" if tensor.dtype is DType.HALF else WRAPS.get(tensor.dtype)
         node = self.nodes[exact.number]
-        if rounding and node.operation:
+        is_loaded_wider = node.operand is not None and node.operand.dtype is not tensor.dtype
+        if rounding and (node.operation or is_loaded_wider):
             rounded = self.run(rounding, exact)
-            self.exact[rounded] = exact  # a store rounds by itself
+            self.exact[rounded] = exact, tensor.dtype  # a store of that type rounds by itself
             exact = rounded
         self.known[tensor] = exact
 
@@ -240,7 +241,12 @@ class Chain:
         """Append the kernel call that stores the results."""
         if not results or results[0][1].num_elements == 0:
             return
-        Emission(self, [(self.exact.get(value, value), held) for value, held in results]).emit()
+        Emission(self, [(self._to_store(value, held), held) for value, held in results]).emit()
+
+    def _to_store(self, value: Value, held: HostTensor) -> Value:
+        """Return what a store makes a value from: a cast to a wider type keeps what rounding has left."""
+        exact, dtype = self.exact.get(value, (value, held.dtype))
+        return exact if dtype is held.dtype else value
 
     def _add(self, node: Node) -> Value:
         self.nodes.append(node)
