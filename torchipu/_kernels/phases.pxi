@@ -17,7 +17,6 @@ cdef class Phases(Steps):
     cdef ti_phase *phases
     cdef int num_phases
     cdef Segment *segments      # by the step with which each begins; NULL where there are no phases
-    cdef int num_segments       # for which there is room
 
     def __dealloc__(self):
         cdef int i, k
@@ -39,7 +38,7 @@ cdef class Phases(Steps):
         Raises:
             ValueError: A segment has a step that calls no kernel, or one that is not its own.
         """
-        cdef int first, end, number, i = 0
+        cdef int first, end, number
         cdef Segment *segment
         if self.segments != NULL:
             raise ValueError("the phases of a plan are set once")
@@ -47,7 +46,6 @@ cdef class Phases(Steps):
         self.phases = <ti_phase *>calloc(sum([len(phases) for _, _, phases in segments]) + 1, sizeof(ti_phase))
         if not self.segments or not self.phases:
             raise MemoryError
-        self.num_segments = self.num_steps
         for first, end, phases in segments:
             named = sorted([number for phase in phases for _, parts in phase for number, _ in parts])
             if not 0 <= first < end <= self.num_steps or named != list(range(first, end)):

@@ -324,11 +324,13 @@ def _numbered(strand: Strand, begin: int, part: list[Step]) -> tuple[int, tuple[
 
 
 def widen_lifetimes(allocations: Sequence[Allocation], segments: Sequence[Segment]) -> None:
-    """Keep what a phase touches through all of it: its steps run in no order."""
+    """Keep what a phase touches through all of it, unless one thread runs its steps one after another."""
     first_of: dict[int, int] = {}
     last_of: dict[int, int] = {}
     for _, _, phases in segments:
         for phase in phases:
+            if len(phase) == 1 and phase[0][0] == 1:
+                continue
             numbers = [number for _, members in phase for number, _ in members]
             for number in numbers:
                 first_of[number], last_of[number] = min(numbers), max(numbers)
