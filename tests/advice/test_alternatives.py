@@ -210,6 +210,22 @@ def test_trials_stop_when_their_time_is_over_and_try_nothing_twice() -> None:
     assert trials.left_out == [changes[2]]
 
 
+@pytest.mark.parametrize(("seconds_of_each", "tried"), [(1.0, 3), (2.0, 1)])
+def test_a_few_quick_changes_are_tried_whatever_the_time(seconds_of_each: float, tried: int) -> None:
+    step = stages_step()
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += seconds_of_each
+        return now[0]
+
+    base = tried_of(AS_IT_IS, step.compiled, step.compiled.executable)
+    trials = Trials(subject_of(step.compiled, lookup_target("mk2")), base, 0.9, 3, clock=clock)
+    for share in (0.1, 0.2, 0.3, 0.4):
+        trials.of(Change(f"{share} of a tile", str(share), {"available_memory": {0: share}}))
+    assert len(trials.found) == tried
+
+
 def test_what_cannot_be_is_refused_with_its_reason() -> None:
     class Counting(Tower):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -18,8 +18,10 @@ from torchipu.report.facts.gather import Facts
 from torchipu.report.recorder import Recorded
 from torchipu.target import lookup_target
 
-WHAT_IF_SECONDS = 4.0
+WHAT_IF_SECONDS = 3.0
 """For advice and alternatives of one program, unless asked for more."""
+LEAST_TRIED = 6
+"""Changes that are tried even if that takes longer, where each is quick; none where less time was asked for."""
 Advised = tuple[tuple[rows.Fact, ...], dict[str, tuple[NamedTuple, ...]]]
 """What advice adds to a report: arguments of `Facts.extended`."""
 
@@ -42,7 +44,8 @@ def advised(recorded: Recorded, seconds: float = WHAT_IF_SECONDS) -> Facts:
         compiled, lookup_target(compiled.options.target), None if owner is None else owner.graph_again,
         0.0 if owner is None else owner.capture_seconds,
     )
-    trials = Trials(subject, tried_of(AS_IT_IS, compiled, compiled.executable), seconds)
+    least = LEAST_TRIED if seconds >= WHAT_IF_SECONDS else 0
+    trials = Trials(subject, tried_of(AS_IT_IS, compiled, compiled.executable), seconds, least)
     situation = Situation(facts, trials)
     advice = told((name, found) for name, rule in RULES.items() for found in rule(situation))
     for change in nearby(subject, trials.base):

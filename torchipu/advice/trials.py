@@ -17,6 +17,9 @@ from torchipu.report.garbage import collected_seldom
 from torchipu.report.profile import micro_batch_size
 from torchipu.target import Target
 
+QUICK_SECONDS = 1.5
+"""That a trial may take to be among those that are tried whatever time there is."""
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -97,18 +100,21 @@ class Trials:
         base: The program as it is.
         seconds: After which nothing more is begun; what is expected to take longer than what is left is not begun. Of
             this thread's own time, so that a busy machine tries as much as one at rest.
+        least: Changes that are tried all the same, as long as each is quick.
         left_out: Changes for which there was no time.
     """
 
     subject: Subject
     base: Tried
     seconds: float
+    least: int = 0
     left_out: list[Change] = field(default_factory=list)
     clock: Callable[[], float] = time.thread_time
     _tried: list[Tried] = field(default_factory=list)
     _spent: float = 0.0
     _longest: float = 0.0
     _has_tried: bool = False
+    _is_captured_again: bool = False
     _known: Remembered = field(default_factory=Remembered)
 
     def __post_init__(self) -> None:
@@ -121,15 +127,17 @@ class Trials:
         if known is not None or change in self.left_out:
             return known
         expected = self._longest + (self.subject.capture_seconds if change.is_anew else 0.0)
-        if self._spent + expected > self.seconds:
+        is_among_least = len(self._tried) < self.least and expected < QUICK_SECONDS
+        if self._spent + expected > self.seconds and not is_among_least:
             self.left_out.append(change)
             return None
+        self._is_captured_again = False
         began = self.clock()
         with collected_seldom():
             found = self._try(change)
         taken = self.clock() - began
         self._spent += taken
-        if not change.is_anew:
+        if not self._is_captured_again:
             # The first compilation of a process has made much that later ones find: trials tell of trials.
             self._longest = max(self._longest, taken) if self._has_tried else taken
             self._has_tried = True
@@ -141,11 +149,16 @@ class Trials:
         """All that was tried, in that order."""
         return tuple(self._tried)
 
+    def _again(self, options: Options, samples: int | None) -> Graph:
+        assert self.subject.again is not None
+        self._is_captured_again = True
+        return self.subject.again(options, samples)
+
     def _try(self, change: Change) -> Tried:
         subject = self.subject
         try:
             options = change.options(subject.options)
-            graph = change.graph(subject.graph, options, subject.options, subject.again)
+            graph = change.graph(subject.graph, options, subject.options, self._again if subject.again else None)
             counted = options.gradient_accumulation if is_training(graph) else options.device_iterations
             before = subject.options
             asked = before.gradient_accumulation if is_training(graph) else before.device_iterations
