@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 
 from torchipu.capture import printing, substitutes
 from torchipu.capture.block import BlockForward
-from torchipu.capture.capture_errors import as_capture_error
+from torchipu.capture.capture_errors import as_capture_error, without_torchs_log
 from torchipu.capture.captured import Captured
 from torchipu.capture.complex_numbers import with_complex_results, without_complex
 from torchipu.capture.custom_ops import replace_calls
@@ -238,7 +238,7 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
     )
     if isinstance(module, GraphModule):  # a graph already, which Dynamo would call and not look into
         return replace_calls(GraphModule(module, copy.deepcopy(module.graph)))
-    with settings, unvalidated(), _method_forward(module):
+    with settings, unvalidated(), _method_forward(module), without_torchs_log():
         try:
             captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
         except SyntaxError as error:
