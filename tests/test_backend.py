@@ -226,6 +226,12 @@ def test_mode_is_ignored_with_a_warning():
         ipu(torch.randn(1, 2))
 
 
+def test_an_unknown_mode_is_an_options_error():
+    with pytest.raises(Exception, match=r"unknown mode 'max-autotun'.*max-autotune") as caught:
+        torch.compile(nn.Linear(2, 2), backend=ipu_backend, mode="max-autotun")(torch.randn(1, 2))
+    assert isinstance(caught.value.inner_exception, OptionsError)
+
+
 def test_strict_ops_lists_every_unsupported_op():
     def rare(x):
         return torch.geqrf(torch.linalg.qr(x)[1])[0]

@@ -124,7 +124,7 @@ def quantised(x):
 
 
 @pytest.mark.parametrize(("refused", "options", "told"), [
-    (lambda x: torch.linalg.eigvals(x).abs(), {}, "aten.linalg_eig.default: there is no such operator on complex numbers"),
+    (lambda x: torch.linalg.eigvals(x).abs(), {}, "aten.linalg_eig.default: there is no such operator on complex"),
     (lambda x: torch.linalg.qr(x)[1], {"strict_ops": True}, "aten.linalg_qr.default has no lowering for the IPU"),
     (lambda x: x[x.nonzero()[:, 0]], {}, "depends on data"),
     (lambda x: x * int(x.argmax()), {}, ".item()"),

@@ -1,9 +1,14 @@
-"""Plan, memory and schedule of a program as artifacts of ``TORCH_TRACE``, which tlparse shows beside Dynamo's."""
+"""What torch's logs are told of a program.
+
+Plan, memory and schedule are artifacts of ``TORCH_TRACE``, which tlparse shows beside Dynamo's.
+``TORCH_LOGS="torchipu"`` has a line for each program, ``"+torchipu"`` one for each stage of the compiler too.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
+import logging
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -16,15 +21,23 @@ from torchipu.report.profile import Profile
 from torchipu.report.recorder import HasProgram, Recorded
 from torchipu.report.text import format_full
 
+_LOG = logging.getLogger("torchipu.programs")
+
 
 def emit(profile: Profile, program: HasProgram) -> None:
-    """Hand a program's artifacts to torch's structured log; nothing is computed unless ``TORCH_TRACE`` asks for it.
+    """Tell torch's logs of a program; artifacts are not computed unless ``TORCH_TRACE`` asks for them.
 
     Args:
         profile: Of the program.
         program: What was compiled.
     """
     name = program.graph.name
+    _LOG.info(
+        "%s: %d ops compiled in %.3f s for %s", name, len(program.graph.ops), sum(program.seconds_by_stage.values()),
+        program.target.name,
+    )
+    for stage, seconds in program.seconds_by_stage.items():
+        _LOG.debug("%s: %s took %.3f s", name, stage, seconds)
     facts = functools.cache(Recorded(profile, program).facts)
     _emit(f"ipu_plan_{name}", "string", lambda: f"{captured(program.graph).text()}\n\n{format_full(profile)}\n")
     _emit(f"ipu_memory_{name}", "json", lambda: json.dumps(memory_of(profile, facts()), indent=1))

@@ -30,7 +30,7 @@ from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.joint_graph import partition
 from torchipu.capture.process_wide import capturing
 from torchipu.compiler import Compiled
-from torchipu.errors import CaptureError, OptionsError
+from torchipu.errors import CaptureError, OptionsError, nearest
 from torchipu.host.agreement import Agreement
 from torchipu.host.collectives import wait_for
 from torchipu.host.executor import GraphExecutor, as_type, resolved
@@ -44,6 +44,9 @@ from torchipu.report.recorder import record
 from torchipu.target import Target, lookup_target
 
 substitutes.register()
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+"""What torch.compile's ``mode`` may be."""
 
 MAX_SHAPES = 32
 """Sizes for which a graph with sizes unknown to torch is kept compiled."""
@@ -69,6 +72,8 @@ _RESUMED = "torch_dynamo_resume_in_"
 _UNBROKEN = "rewrite the line, or leave out strict and let torch run what lies between the graphs"
 _NO_EFFECT = torch.empty(0)
 _NUMBERS = itertools.count()
+_RECOMPILES = torch._logging.getArtifactLogger("torch._dynamo.ipu", "recompiles")  # type: ignore[attr-defined]
+"""Beside Dynamo's own reasons to compile again, under ``TORCH_LOGS=recompiles``."""
 
 
 def ipu_backend(
@@ -87,12 +92,17 @@ def ipu_backend(
         A callable that takes and returns tensors as ``gm`` does; gradients flow through it.
 
     Raises:
-        OptionsError: An option is unknown or out of range.
+        OptionsError: An option or the mode is unknown or out of range.
         CaptureError: The graph cannot be captured, or under ``strict`` not without leaving code to eager.
         OutOfTileMemoryError: The program does not fit.
     """
     settings = options if isinstance(options, Options) else Options.from_mapping(options or {})
     if mode is not None:
+        if mode not in MODES:
+            raise OptionsError(
+                f"unknown mode {mode!r}{nearest(mode, MODES)}", option="mode", value=mode, allowed=", ".join(MODES),
+                remedy="leave mode out: these are for other backends, and are ignored with a warning",
+            )
         warnings.warn(f"torchipu: mode={mode!r} has no meaning for the IPU and is ignored", stacklevel=2)
     for name in ("replicas", "gradient_accumulation", "device_iterations"):
         value = getattr(settings, name)
@@ -497,7 +507,12 @@ class _ByShape:
     def _compiled(self, key: tuple[object, ...], arguments: Sequence[Any]) -> _Program:
         """Compile for a set of sizes, unless another thread has done so meanwhile."""
         with capturing():
-            program = self._kept(key) or self.build(specialise(self.gm, arguments))
+            program = self._kept(key)
+            if program is None:
+                if self.programs:
+                    sizes = ", ".join(str(list(one[0])) if isinstance(one, tuple) else str(one) for one in key)
+                    _RECOMPILES.debug("Recompiling for the IPU, in a graph of any size, for inputs %s", sizes)
+                program = self.build(specialise(self.gm, arguments))
             with self.lock:
                 if key not in self.programs:
                     self._make_room()

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 
 from torchipu.capture import printing, substitutes
 from torchipu.capture.block import BlockForward
-from torchipu.capture.capture_errors import as_capture_error
+from torchipu.capture.capture_errors import as_capture_error, without_torchs_log
 from torchipu.capture.captured import Captured
 from torchipu.capture.complex_numbers import with_complex_results, without_complex
 from torchipu.capture.custom_ops import replace_calls
@@ -240,7 +240,7 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
         return replace_calls(GraphModule(module, copy.deepcopy(module.graph)))
     # Where Inductor freezes weights, Dynamo gives them names of its own in every graph.
     freezes_not = torch._inductor.config.patch(freezing=False)
-    with settings, freezes_not, unvalidated(), _method_forward(module):
+    with settings, freezes_not, unvalidated(), _method_forward(module), without_torchs_log():
         try:
             captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
         except SyntaxError as error:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import re
+import threading
 import traceback
+from collections.abc import Iterator
 
 from torch._dynamo.exc import TorchDynamoException
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
@@ -35,6 +40,11 @@ def as_capture_error(error: BaseException) -> IpuError:
         )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0] if lines else type(error).__name__
+    if "fake tensor" in reason and (raised := _RAISED.search(str(error))):
+        return CaptureError(
+            f"the model cannot be captured as one graph: {_sizes_told(raised['text'])}", source=_user_line(error),
+            remedy="pass inputs of the sizes that the model was made for",
+        )
     remedy = next((words for word, words in _INSTEAD.items() if word in reason), "")
     if not remedy:
         remedy = next((line.removeprefix("Hint: ") for line in lines if line.startswith("Hint: ")), "")
@@ -43,6 +53,35 @@ def as_capture_error(error: BaseException) -> IpuError:
         f"the model cannot be captured as one graph: {reason}", source=_user_line(error), detail="\n".join(explained),
         remedy=remedy or "see the error below this one for torch's reason",
     )
+
+
+_RAISED = re.compile(r"got (?P<kind>\w+)\((?P<quote>['\"])(?P<text>.*?)(?P=quote)\)", re.DOTALL)
+"""How Dynamo writes what a call raised on tensors without values."""
+_PRODUCT = re.compile(r"same reduction dim, but got \[(?P<left>[\d, ]+)\] X \[(?P<right>[\d, ]+)\]")
+
+
+def _sizes_told(text: str) -> str:
+    """Return what torch says of sizes that do not fit, with what a product expected and got first."""
+    found = _PRODUCT.search(text)
+    if found is None:
+        return text
+    got, expected = found["left"].split(", ")[-1], found["right"].split(", ")[0]
+    return f"expected {expected} features in the last dimension and got {got} ({text})"
+
+
+@contextlib.contextmanager
+def without_torchs_log() -> Iterator[None]:
+    """Keep torch from writing the stack of what a call raises in this thread: the error that follows tells of it."""
+    log, mine = logging.getLogger("torch._subclasses.fake_tensor"), threading.get_ident()
+
+    def is_of_others(entry: logging.LogRecord) -> bool:
+        return entry.thread != mine or entry.levelno != logging.ERROR
+
+    log.addFilter(is_of_others)
+    try:
+        yield
+    finally:
+        log.removeFilter(is_of_others)
 
 
 def _user_line(error: BaseException) -> Source | str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -121,6 +123,27 @@ class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
             )
         self._rounds_stochastically = bool(on)
 
+    def __reduce__(self) -> Any:
+        """Say what to save instead: a program has memory of its own and cannot be pickled or copied."""
+        of_optimiser = " and optimizer.state_dict()" if hasattr(self, "optimizer") else ""
+        raise pickle.PicklingError(
+            f"a {type(self).__name__} is a compiled program and cannot be pickled or copied: save model.state_dict()"
+            f"{of_optimiser}, up to date after each call, load that into a new model, and make a new "
+            f"{type(self).__name__} of it"
+        )
+
+    def _in_order(
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return arguments in the order of forward, so that one given by its name is the same as by its place."""
+        if not keywords:
+            return arguments, keywords
+        try:
+            bound = inspect.signature(self.model.forward).bind(*arguments, **keywords)
+        except (TypeError, ValueError):  # what forward raises tells more
+            return arguments, keywords
+        return bound.args, bound.kwargs
+
     # ------------------------------------------------------------------ for subclasses
     @property
     def output_mode(self) -> str:
@@ -177,6 +200,7 @@ class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
         if stand_in := watching.stand_in_for_steps():
             stand_in(self, arguments, keywords)
             return
+        arguments, keywords = self._in_order(arguments, keywords)
         with self._lock, self._together():
             undo = self._keep()
             try:
@@ -204,6 +228,7 @@ class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
         Raises:
             CaptureError: The model cannot be captured as one graph.
         """
+        arguments, keywords = self._in_order(arguments, keywords)
         with self._lock:
             undo = self._keep()
             self._capturing = capturing or _at_once
@@ -228,6 +253,7 @@ class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
         """
         if stand_in := watching.stand_in_for_steps():
             return stand_in(self, arguments, keywords)
+        arguments, keywords = self._in_order(arguments, keywords)
         with self._lock, self._together():
             self._committed = False
             undo = self._keep()

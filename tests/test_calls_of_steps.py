@@ -1,0 +1,137 @@
+"""What a call of a step takes, what it says of one that it cannot take, and what torch's log is told."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import torchipu
+from torchipu.errors import CaptureError
+
+
+class Regressor(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor, scale: float = 1.0, *, shift: float = 0.0) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(self.linear(x) * scale + shift, y)
+
+
+def training() -> torchipu.TrainStep:
+    model = Regressor()
+    return torchipu.TrainStep(model, torch.optim.SGD(model.parameters(), 0.1))
+
+
+def test_an_argument_by_its_name_is_the_same_as_by_its_place() -> None:
+    step, x, y = training(), torch.randn(4, 3), torch.randn(4, 2)
+    step(x, y)
+    program = step.compiled
+    step(x, y=y)
+    step(y=y, x=x)
+    assert step.compiled is program
+    step(x, y, 1.0)
+    assert step.compiled is not program
+    program = step.compiled
+    step(x, scale=1.0, y=y)
+    assert step.compiled is program
+
+
+def test_swapped_names_reach_their_arguments() -> None:
+    class Difference(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor, *, shift: torch.Tensor) -> torch.Tensor:
+            return x - y + shift
+
+    step, x, y, shift = torchipu.InferenceStep(Difference()), torch.randn(3), torch.randn(3), torch.randn(3)
+    torch.testing.assert_close(step(y=y, x=x, shift=shift), x - y + shift)
+    torch.testing.assert_close(step(x, shift=y, y=shift), x - shift + y)
+
+
+def test_a_missing_argument_is_told_by_its_name() -> None:
+    with pytest.raises(Exception, match="'y'"):
+        training()(x=torch.randn(4, 3))
+
+
+WRONG_SIZE = """
+import torch, torchipu
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 2)
+    def forward(self, x):
+        return self.linear(x).sum()
+net = Net()
+try:
+    torchipu.TrainStep(net, torch.optim.SGD(net.parameters(), 0.1))(torch.randn(4, 5))
+except torchipu.CaptureError as error:
+    print(error)
+"""
+
+
+def test_a_wrong_number_of_features_says_expected_and_got_and_torch_logs_nothing() -> None:
+    made = subprocess.run([sys.executable, "-c", WRONG_SIZE], capture_output=True, text=True, timeout=300, check=True)
+    assert "expected 3 features in the last dimension and got 5" in made.stdout
+    assert "Traceback" not in made.stderr
+    assert "fake_tensor" not in made.stderr
+
+
+@pytest.mark.parametrize(("layer", "given", "told"), [
+    (torch.nn.Conv2d(3, 4, 3), (2, 5, 8, 8), "5"), (torch.nn.LayerNorm(6), (2, 5), "6"),
+    (torch.nn.Linear(3, 2), (4, 5), "expected 3 features in the last dimension and got 5"),
+], ids=["convolution", "norm", "product"])
+def test_sizes_that_do_not_fit_are_told_with_the_line(
+    layer: torch.nn.Module, given: tuple[int, ...], told: str,
+) -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return self.layer(x).sum()  # the user's line
+
+    with pytest.raises(CaptureError) as caught:
+        torchipu.InferenceStep(Net())(torch.randn(given))
+    first = str(caught.value).partition("\n")[0]
+    assert told in first
+    assert "making fake tensor call" not in first
+    assert "the user's line" in str(caught.value.source)
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])
+def test_a_step_says_how_to_save_it(copied: Callable[[Any], Any]) -> None:
+    step = training()
+    with pytest.raises(pickle.PicklingError, match=r"save model.state_dict\(\) and optimizer.state_dict\(\)"):
+        copied(step)
+    step(torch.randn(4, 3), torch.randn(4, 2))
+    with pytest.raises(pickle.PicklingError, match="a TrainStep is a compiled program"):
+        copied(step)
+
+
+LOGGED = """
+import torch
+function = torch.compile(lambda x: x * x.shape[0], backend="ipu", dynamic=True)
+for size in (2, 3):
+    function(torch.randn(size, 3))
+"""
+
+
+@pytest.mark.parametrize(("logs", "told", "untold"), [
+    ("torchipu", "ops compiled in", "canonicalise took"), ("+torchipu", "canonicalise took", "Recompiling"),
+    ("recompiles", "Recompiling for the IPU, in a graph of any size, for inputs 3, 3, [3, 3]", "ops compiled in"),
+])
+def test_torchs_log_is_told_of_programs(logs: str, told: str, untold: str) -> None:
+    made = subprocess.run(
+        [sys.executable, "-c", LOGGED], capture_output=True, text=True, timeout=300, check=True,
+        env={**os.environ, "TORCH_LOGS": logs},
+    )
+    assert told in made.stderr
+    assert untold not in made.stderr
