@@ -64,6 +64,8 @@ TRANSFORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "written": lambda x: written(x),
     "stft": lambda x: torch.stft(x.real.flatten(1), 8, 4, window=torch.hann_window(8), return_complex=True),
     "real result": lambda x: x.abs() + (x == x).float(),
+    "products": lambda x: x[0, :2, :3].cumprod(-1),
+    "real times number": lambda x: x.abs() * 2j + x.real * (1 - 1j),
     "number": lambda x: x[0, 0, 0] * 3,
 }
 

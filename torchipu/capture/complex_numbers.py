@@ -290,14 +290,23 @@ def _polar(magnitude: Tensor, angle: Tensor) -> Any:
 
 def _mul(left: Any, right: Any) -> Any:
     """Multiply; what is real has no products with the imaginary part that it lacks."""
-    if not _is_pair(left):
+    if _is_pair(right) and not _is_pair(left):
         left, right = right, left
+    if not _is_pair(left):
+        return ComplexTensor(left * right.real, left * right.imag)  # a real tensor and a complex number
     if isinstance(right, Tensor) and not _is_pair(right) or isinstance(right, (int, float)):
         return ComplexTensor(left.re * right, left.im * right)
     real, imaginary = (right.re, right.im) if _is_pair(right) else (right.real, right.imag)
-    if not _is_pair(left):
-        return ComplexTensor(left * real, left * imaginary)
     return ComplexTensor(left.re * real - left.im * imaginary, left.re * imaginary + left.im * real)
+
+
+def _cumprod(value: Any, dim: int, *, dtype: torch.dtype | None = None) -> Any:
+    if not value.dim() or not value.shape[dim]:
+        return value
+    products = [ComplexTensor(*parts) for parts in zip(value.re.unbind(dim), value.im.unbind(dim), strict=True)]
+    for place in range(1, len(products)):
+        products[place] = _mul(products[place - 1], products[place])
+    return ComplexTensor(torch.stack([one.re for one in products], dim), torch.stack([one.im for one in products], dim))
 
 
 def _div(left: Any, right: Any, **mode: Any) -> Any:
@@ -338,6 +347,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.addcdiv.default: lambda c, a, b, value=1: _plus(c, a / b, 1, value),
     aten.mul.Tensor: _mul,
     aten.mul.Scalar: _mul,
+    aten.cumprod.default: _cumprod,
     aten.div.Tensor: _div,
     aten.div.Scalar: _div,
     aten.clone.default: lambda value, **_: ComplexTensor(value.re.clone(), value.im.clone()),
