@@ -282,7 +282,8 @@ class Options:
     )
     frozen_weights: bool = declare(
         False, "torch.compile, inference: prepare weights at the first call, and again only after a change that torch "
-        "counts (Tensor._version), which writes through .data are not; convolutions then add up in another order", kind=bool,
+        "counts (Tensor._version), which writes through .data are not; convolutions then add up in another order",
+        kind=bool,
     )
     host_threads: int | None = declare(
         None, "host threads that run the kernels, without effect on results; None for one a core", kind=int,
