@@ -264,7 +264,7 @@ def test_quick_kinds_score_as_before():
     assert_expected_inline("\n".join(lines), """\
 amp-vertex    8  0 0.0014 0.0084 +0.0007
 vertex        1  7 0.0105 0.0105 +0.0105
-conv          8  0 0.1186 0.2535 -0.0356
+conv          8  0 0.0864 0.1773 -0.0244
 fc-bert       8  0 0.0319 0.0744 +0.0358
 fc            8  0 0.0506 0.2999 -0.0448
 gemm          8  0 0.0151 0.0311 +0.0015
