@@ -14,8 +14,9 @@ page("host", () => {
     sortable("Kernels and waits", [{title: "Name", value: (one) => one.name, show: (one) => code(one.name)},
       text("Kind", "kind"),
       amount("Calls", "calls", "", "exact"), amount("Microseconds", "microseconds", "us"),
-      {title: "Share", value: (one) => one.share, show: (one) => shareBar(one.share)}, amount("GFLOP/s", "gflops", ""),
-        amount("GB/s", "gbytes", "")], list, {sort: 3}),
+      {title: "Share", value: (one) => one.share, show: (one) => shareBar(one.share)},
+      unless((one) => !one.gflops, amount("GFLOP/s", "gflops", "")),
+      unless((one) => !one.gbytes, amount("GB/s", "gbytes", ""))], list, {sort: 3}),
   ];
 });
 

@@ -55,6 +55,7 @@ function line(columns, row, operation, chosen) {
 
 function cell(column, row) {
   const value = column.value(row);
+  if (column.lacks && column.lacks(row)) return "–";
   if (column.show) return column.show(row, value);
   if (!isAmount(column)) return String(value);
   return number(value, {unit: "", confidence: column.confidence || row.confidence || "modelled"});
@@ -73,6 +74,9 @@ function shareBar(share) {
 /** Columns of a field of rows. */
 function text(title, name) { return {title, value: (one) => one[name]}; }
 function amount(title, name, unit, confidence) { return {title, value: (one) => one[name], unit, confidence}; }
+
+/** A column in which rows without a number have a dash. */
+function unless(lacks, column) { return {...column, lacks}; }
 
 /** How an op is called, as text and as a way to all that is known of it. */
 function nameOf(one) { return `${one.kind} %${one.name}`; }

@@ -22,10 +22,11 @@ page("what-if", () => {
     sortable("Alternatives", [
       text("Change", "change"),
       {title: "Fits", value: (one) => (isRefused(one) ? "refused" : one.fits ? "yes" : "no")},
-      amount("Samples/s", "samples_per_second", "samples/s"),
-      {title: "Change of throughput", value: gain, amount: true, show: (one) => (isRefused(one) ? "–"
-        : signedPercent(gain(one)))},
-      amount("Fullest tile", "fullest_tile_bytes", "B"), amount("Cycles of an update", "cycles_per_update", "cycles"),
+      unless(isRefused, amount("Samples/s", "samples_per_second", "samples/s")),
+      unless(isRefused, {title: "Change of throughput", value: gain, amount: true,
+        show: (one) => signedPercent(gain(one))}),
+      unless(isRefused, amount("Fullest tile", "fullest_tile_bytes", "B")),
+      unless(isRefused, amount("Cycles of an update", "cycles_per_update", "cycles")),
       {title: "Set", value: (one) => one.option, show: (one) => make("code", {class: "short code", title: one.option},
         one.option)},
     ], order, {sort: 2, chosen: show}), leftOut(),
