@@ -12,6 +12,7 @@ from torch import nn
 
 from torchipu.host import arena
 from torchipu.host.arena import shared_arena
+from torchipu.host.shared import Shared
 
 
 def test_programs_share_memory_that_grows_with_the_largest() -> None:
@@ -24,7 +25,7 @@ def test_programs_share_memory_that_grows_with_the_largest() -> None:
 
 
 def test_the_arena_goes_with_the_last_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena, "_shared", None)  # programs of other tests may hold theirs
+    monkeypatch.setattr(arena, "_SHARED", Shared(arena.Arena))  # programs of other tests may hold theirs
     holder = shared_arena(64)
     seen = weakref.ref(holder)
     assert shared_arena(64) is holder

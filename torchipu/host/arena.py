@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+
+from torchipu.host.shared import Shared
 
 
 def aligned_bytes(num_bytes: int) -> torch.Tensor:
@@ -45,17 +46,11 @@ class Arena:
             self._lock.release()
 
 
-_shared: weakref.ref[Arena] | None = None
-_creation = threading.Lock()
+_SHARED = Shared(Arena)
 
 
 def shared_arena(num_bytes: int) -> Arena:
     """Return the arena of all programs, with room for one more; it goes when the last of them does."""
-    global _shared
-    with _creation:
-        arena = _shared() if _shared is not None else None
-        if arena is None:
-            arena = Arena()
-            _shared = weakref.ref(arena)
+    arena = _SHARED.get()
     arena.grow(num_bytes)
     return arena

@@ -20,14 +20,13 @@ from torchipu._kernels.table.round_blocks import ROUND_BLOCKS
 from torchipu._kernels.table.scaling import ReplicaMeanInts, SignalInts
 from torchipu.distributed.exchange import Bucket, Exchange
 from torchipu.errors import ConstraintError, ExecutionError
-from torchipu.host import counting
+from torchipu.host import counting, output_memory
 from torchipu.host.arena import aligned_bytes, shared_arena
 from torchipu.host.collectives import Flying, bind_collective
 from torchipu.host.fences import fence_arenas
 from torchipu.host.generic import TORCH_DTYPES, bind_generic
 from torchipu.host.lanes import Lanes, Layout, order_of
 from torchipu.host.observation import Observation
-from torchipu.host.output_memory import shared_output_memory
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
 from torchipu.host.resting import is_resting, zeros_of
@@ -540,7 +539,7 @@ class GraphExecutor:
         self.frozen = [*frozen, *self.constants] if frozen else []
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
         self._lock = threading.Lock()
-        self.output_memory = shared_output_memory()
+        self.output_memory = output_memory.SHARED.get()
         self.plans: dict[tuple[tuple[int, ...] | None, ...], BoundPlan] = {}
         self.shared_results: set[int] = set()  # numbers of results that may lie in memory of another, or of an input
         self.arguments = [tensor for tensor in graph.inputs if tensor not in self.constants]

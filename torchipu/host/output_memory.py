@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import sys
 import threading
-import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+
+from torchipu.host.shared import Shared
 
 LEAST_BYTES = 64 << 10
 """Smaller blocks the C library keeps by itself: it gives back those of 128 KiB and more."""
@@ -107,19 +108,8 @@ class OutputMemory:
         del self._kept[:count]
 
 
-_shared: weakref.ref[OutputMemory] | None = None
-_creation = threading.Lock()
-
-
-def shared_output_memory() -> OutputMemory:
-    """Return that of all programs of torch.compile; it goes when the last of them does."""
-    global _shared
-    with _creation:
-        memory = _shared() if _shared is not None else None
-        if memory is None:
-            memory = OutputMemory()
-            _shared = weakref.ref(memory)
-        return memory
+SHARED = Shared(OutputMemory)
+"""That of all programs of torch.compile."""
 
 
 def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
