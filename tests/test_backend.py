@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import nn
 
 from tests.capture.test_aot import Classifier, Cnn, Dropping, Indexing, Tied, Views
-from torchipu import backend
 from torchipu.backend import COUNTS, ipu_backend
 from torchipu.capture.block import Block
 from torchipu.errors import CaptureError, OptionsError, UnsupportedOpError
@@ -164,16 +163,15 @@ def test_a_program_serves_a_size_at_any_offset():
     assert COUNTS.programs == before
 
 
-def test_sizes_beyond_the_limit_are_compiled_anew_with_one_warning(monkeypatch):
-    monkeypatch.setattr(backend, "MAX_SHAPES", 2)
-    run = compiled(lambda x: (x * x.shape[0]).sum(), dynamic=True)
+def test_plans_beyond_the_bound_are_made_anew_with_one_warning():
+    run = compiled(lambda x: (x * x.shape[0]).sum(), dynamic=True, options={"plan_cache_bytes": 1})
     evicted = COUNTS.evicted
     sizes = (2, 3, 4, 5, 2)
-    with pytest.warns(UserWarning, match="more than 2 sets of sizes") as caught:
+    with pytest.warns(UserWarning, match="plan_cache_bytes=1; .*cache_implementation=\"static\"") as caught:
         sums = [run(torch.ones(size)).item() for size in sizes]
     assert sums == [size * size for size in sizes]
-    assert COUNTS.evicted == evicted + 3
-    assert sum("sets of sizes" in str(warning.message) for warning in caught) == 1
+    assert COUNTS.evicted == evicted + 4
+    assert sum("plan_cache_bytes" in str(warning.message) for warning in caught) == 1
 
 
 class TwoBlocks(nn.Module):

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import asdict
 
-from torch._logging._internal import trace_structured
+from torch._logging._internal import trace_log, trace_structured
 
 from torchipu.report.captured import captured
 from torchipu.report.facts import rows
@@ -42,6 +42,16 @@ def emit(profile: Profile, program: HasProgram) -> None:
     _emit(f"ipu_plan_{name}", "string", lambda: f"{captured(program.graph).text()}\n\n{format_full(profile)}\n")
     _emit(f"ipu_memory_{name}", "json", lambda: json.dumps(memory_of(profile, facts()), indent=1))
     _emit(f"ipu_schedule_{name}", "json", lambda: json.dumps(schedule_of(facts()), indent=1))
+
+
+def is_wanted() -> bool:
+    """Whether a log or a trace of torch's takes what is told of a program."""
+    # Torch's handler is there without a directory too, until it is first told something.
+    traces = any(
+        handler.level <= logging.DEBUG and getattr(handler, "root_dir", handler) is not None
+        for handler in trace_log.handlers
+    )
+    return traces or _LOG.isEnabledFor(logging.INFO)
 
 
 def memory_of(profile: Profile, facts: Facts) -> dict[str, object]:

@@ -187,6 +187,24 @@ def compile_graph(
     return _run(compilation, dump, check=is_verifying(options))
 
 
+def place_graph(graph: Graph, options: Options, target: Target) -> Graph:
+    """Run the graph passes alone: no schedule and no device program, no checks and no dumps.
+
+    Args:
+        graph: As captured; its sizes may be known only when it is called.
+        options: What the user asked for.
+        target: The machine.
+
+    Raises:
+        PlacementError: An op cannot be placed.
+    """
+    compilation = Compilation(graph, options, computing(target, options), 1, 1, 1)
+    for stage in STAGES:
+        if stage.makes == "graph":
+            compilation.graph = stage.run(compilation)  # type: ignore[assignment]
+    return compilation.graph
+
+
 def try_graph(
     graph: Graph, options: Options, target: Target, *, micro_batches: int = 1, instances: int = 1,
     known: Remembered | None = None,

@@ -27,6 +27,7 @@ from torchipu.capture.fx_source import (
 from torchipu.capture.fx_types import dtype_of, tensor_dtype
 from torchipu.capture.manual_updates import MARKS
 from torchipu.capture.strides import order_by_memory
+from torchipu.capture.symbols import NoFormula, Symbols
 from torchipu.capture.written_state import unwrap_writes
 from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
 from torchipu.ir.graph import Graph, Op, Tensor
@@ -91,18 +92,21 @@ class Imported:
 
 def import_graph(
     module: GraphModule, *, name: str, given: Sequence[Given] | None = None, leg: Leg | None = None,
-    strict_ops: bool = False,
+    strict_ops: bool = False, symbols: Symbols | None = None,
 ) -> Imported:
     """Turn an ATen FX graph into our Graph.
 
     Args:
-        module: Functional ATen graph; every tensor has a fake value with static sizes in ``node.meta["val"]``.
+        module: Functional ATen graph; every tensor has a fake value in ``node.meta["val"]``, of static sizes but for
+            ``symbols``.
         name: Name of the graph.
         given: What is known of each placeholder, in order; None makes all of them inputs.
         leg: Leg of all ops; None reads it from the marks of AOT autograd.
         strict_ops: Refuse ops that would run through the generic codelet.
+        symbols: What the graph's symbolic sizes become.
 
     Raises:
+        NoFormula: A number that an op takes is computed from symbols in a way that the IR cannot repeat.
         UnsupportedOpError: An element type, a layout or a call that the IR cannot hold; under ``strict_ops`` an op
             with no record (the message lists all of them).
         ConstraintError: An op is supported, but not as it is configured here.
@@ -111,7 +115,7 @@ def import_graph(
     unwrap_writes(module)
     order_by_memory(module)
     note_available_memory(module)
-    importer = _Importer(module, leg)
+    importer = _Importer(module, leg, symbols=symbols)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     known = [Given()] * len(placeholders) if given is None else list(given)
     for node, what in zip(placeholders, known, strict=True):
@@ -132,8 +136,11 @@ def import_graph(
 class _Importer:
     """State of one import: what each FX node became."""
 
-    def __init__(self, module: GraphModule, leg: Leg | None, within: str = "") -> None:
+    def __init__(
+        self, module: GraphModule, leg: Leg | None, within: str = "", symbols: Symbols | None = None,
+    ) -> None:
         self.module = module
+        self.symbols = symbols
         self.leg = leg
         self.within = within
         self.values: dict[Node, object] = {}
@@ -154,7 +161,7 @@ class _Importer:
             self.backward.add(node)
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
-            self.values[node] = _concrete(value, node)
+            self.values[node] = self.number(value, node)
             self.placeholders.append(None)
             return
         tensor = self.tensor(what.name or node.name, value, node, what.role)
@@ -186,7 +193,15 @@ class _Importer:
         while unique in self.names:
             unique, count = f"{name}_{count}", count + 1
         self.names.add(unique)
-        return Tensor(unique, _sizes(value, node), tensor_dtype(value, node), role)
+        shape = tuple(self.number(size, node) for size in value.shape)
+        return Tensor(unique, shape, tensor_dtype(value, node), role)
+
+    def number(self, value: Any, node: Node) -> Any:
+        """Return a plain number, or one of the symbols' sizes; raise where it depends on data."""
+        if self.symbols is None:
+            return _concrete(value, node)
+        # What is no integer stays torch's: only an op that takes it needs to know what it is.
+        return self.symbols.read(value) if isinstance(value, torch.SymInt) else value
 
     # ------------------------------------------------------------------ calls
     def call(self, node: Node) -> None:
@@ -222,7 +237,7 @@ class _Importer:
                 return
         results = node.meta.get("val")
         if _is_number(results):
-            self.values[node] = _concrete(results, node)
+            self.values[node] = self.number(results, node)
             return
         self.emit(node, node.target, target, results)
 
@@ -230,7 +245,7 @@ class _Importer:
         """Return the value of a call on numbers alone, such as a product of sizes."""
         value = node.meta.get("val")
         if callable(node.target) and not isinstance(node.target, torch._ops.HigherOrderOperator) and _is_number(value):
-            return _concrete(value, node)
+            return self.number(value, node)
         raise _uncapturable(node, getattr(node.target, "__name__", str(node.target)))
 
     def effect(self, node: Node) -> None:
@@ -305,7 +320,7 @@ class _Importer:
         """
         unwrap_writes(module)
         order_by_memory(module)
-        inner = _Importer(module, leg, f"{self.within}{name}.")
+        inner = _Importer(module, leg, f"{self.within}{name}.", self.symbols)
         inner.names, inner.generic = self.names, self.generic
         returned: tuple[object, ...] = ()
         placeholders = 0
@@ -398,7 +413,7 @@ class _Importer:
             )
         slots = [
             self.tensor(f"{node.name}_{index}", member, node) if isinstance(member, torch.Tensor)
-            else (None if member is None else _concrete(member, node))
+            else (None if member is None else self.number(member, node))
             for index, member in enumerate(results)
         ]
         tensors = tuple(member for member in slots if isinstance(member, Tensor))
@@ -556,13 +571,6 @@ def _unknown_size(node: Node) -> CaptureError:
     )
 
 
-def _sizes(value: torch.Tensor, node: Node) -> tuple[int, ...]:
-    if any(not isinstance(size, int) for size in value.shape):
-        sizes = tuple(_concrete(size, node) for size in value.shape)
-        return tuple(int(size) for size in sizes)  # type: ignore[call-overload]
-    return tuple(value.shape)
-
-
 def _holds_tensors(value: object) -> bool:
     return isinstance(value, (list, tuple)) and any(isinstance(member, Tensor) for member in value)
 
@@ -571,6 +579,8 @@ def _attribute(value: object, node: Node) -> object:
     """Return a plain Python value for an argument that is no tensor."""
     if isinstance(value, torch.dtype):
         return dtype_of(value, node)
+    if isinstance(value, (torch.SymFloat, torch.SymBool)):
+        raise NoFormula(f"{node.name} takes {value}")
     if isinstance(value, (list, tuple)):
         return [_attribute(member, node) for member in value]
     return value

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from torchipu.errors import VerifyError
+from torchipu.ir.sizes import Size
 
 T = TypeVar("T")
 
@@ -92,11 +93,11 @@ class Attributes:
 
 
 def _integer(value: object) -> int | None:
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, (int, Size)) else None  # type: ignore[return-value]
 
 
 def _number(value: object) -> float | None:
-    return value if isinstance(value, (int, float)) else None
+    return value if isinstance(value, (int, float, Size)) else None  # type: ignore[return-value]
 
 
 def _flag(value: object) -> bool | None:

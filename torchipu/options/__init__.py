@@ -290,6 +290,12 @@ class Options:
         optional=True, least=1, unit="threads",
     )
 
+    plan_cache_bytes: int = declare(
+        256 << 20, "torch.compile: memory of the plans that are kept of a graph of any size, one for each set of "
+        "sizes; the least recent ones are dropped, and made anew when their sizes return", kind=int, least=0,
+        unit="bytes",
+    )
+
     def __post_init__(self) -> None:
         for option in fields(self):
             given = getattr(self, option.name)

@@ -118,6 +118,11 @@ def record(
         heard.append(Recorded(profile, compiled, is_step, owner))
 
 
+def is_heard() -> bool:
+    """Whether somebody wants to know which programs are compiled."""
+    return bool(_LISTENERS)
+
+
 @contextmanager
 def recording() -> Iterator[list[Recorded]]:
     """Return the list to which every program compiled meanwhile is added, in any thread."""

@@ -1,0 +1,85 @@
+"""Sizes that are known later: what is computed from them, what was decided by them, and graphs that hold them."""
+
+import pytest
+
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.settling import Settling
+from torchipu.ir.sizes import Size, Sizes, settled
+from torchipu.ir.types import DType
+
+FORMULAS = {
+    "sums": lambda a, b: (a + b + 3, 3 + a, a + 0, 0 + b),
+    "differences": lambda a, b: (a - b, 7 - a, a - 0, -b, a - a),
+    "products": lambda a, b: (a * b * 2, 2 * a, a * 1, 0 * a, b * 0),
+    "quotients": lambda a, b: (a // b, 100 // a, a // 1, -(-a // 4), (a + b) % 3, 100 % b, a % 1),
+    "larger ones": lambda a, b: (max(a, b), min(a, 5), max(1, b)),
+    "decisions": lambda a, b: (a if a > b else b, 1 if a == 1 else a, "even" if a % 2 == 0 else "odd", a >= 4, a != b),
+    "plain numbers": lambda a, b: (list(range(a)), float(b), a / b, [0] * int(b), 2**a),
+}
+
+
+@pytest.mark.parametrize("formula", FORMULAS.values(), ids=FORMULAS)
+def test_where_guards_hold_numbers_are_those_of_ints(formula):
+    held = 0
+    for a, b in ((4, 3), (8, 8), (1, 2)):
+        sizes = Sizes(["a", "b"], [a, b])
+        with sizes.watched() as guards:
+            made = formula(*sizes.given)
+        for x in range(1, 10):
+            for y in range(1, 10):
+                numbers = sizes.numbers([x, y])
+                if guards.hold(numbers):
+                    held += 1
+                    assert settled(made, numbers) == formula(x, y)
+        assert guards.hold(sizes.numbers([a, b]))
+    assert held >= 3
+
+
+def test_what_decides_nothing_has_no_guards():
+    sizes = Sizes(["n"], [4])
+    (n,) = sizes.given
+    with sizes.watched() as guards:
+        shape = (n, n * 2, n + 0)
+        assert shape[2] is n
+        assert (n, 3) == (n, 3)
+    assert guards.found == {}
+    assert settled(shape, sizes.numbers([9])) == (9, 18, 9)
+
+
+def test_a_quotient_by_a_size_that_may_be_zero_is_guarded():
+    sizes = Sizes(["n"], [4])
+    with sizes.watched() as guards:
+        quotient = 12 // sizes.given[0]
+    assert settled(quotient, sizes.numbers([3])) == 4
+    assert not guards.hold(sizes.numbers([0]))
+
+
+def test_formulas_that_are_equal_are_one_number_and_others_are_other_keys():
+    n, m = Sizes(["n", "m"], [4, 4]).given
+    assert n * 2 is 2 * n
+    assert len({n: 0, m: 1, n * 1: 2}) == 2
+    assert repr((n + 1) * m) == "((n + 1) * m)"
+
+
+def test_numbers_can_be_set_anew():
+    sizes = Sizes(["n"], [4])
+    (n,) = sizes.given
+    twice = n * 2
+    sizes.set([5])
+    assert twice == 10
+    assert twice > n
+
+
+def test_a_settled_graph_keeps_what_has_no_sizes():
+    sizes = Sizes(["n"], [4])
+    (n,) = sizes.given
+    weight, x, y = Tensor("w", (3,), DType.FLOAT), Tensor("x", (n, 3), DType.FLOAT), Tensor("y", (n, 3), DType.FLOAT)
+    add = Op("add", (x, weight), (y,), {"sizes": [n, 3], "alpha": 1}, "aten.add.Tensor")
+    double = Op("add", (weight, weight), (Tensor("z", (3,), DType.FLOAT),), {}, "aten.add.Tensor")
+    graph = Settling(sizes.numbers([7])).graph(Graph("g", (weight, x), (y,), (double, add)))
+    assert graph.inputs[0] is weight
+    assert graph.ops[0] is double
+    assert graph.ops[1].attrs == {"sizes": [7, 3], "alpha": 1}
+    assert [tensor.shape for tensor in (*graph.inputs, *graph.outputs)] == [(3,), (7, 3), (7, 3)]
+    assert graph.outputs[0] is graph.ops[1].outputs[0]
+    assert not any(isinstance(size, Size) for tensor in graph.inputs for size in tensor.shape)

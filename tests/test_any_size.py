@@ -1,0 +1,210 @@
+"""Graphs of any size by torch.compile: one capture and one set of graph passes, and the values of eager in float64."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from torchipu.backend import COUNTS, any_size, ipu_backend, symbolic
+from torchipu.backend.any_size import specialise
+from torchipu.compiler import compile_graph
+from torchipu.errors import OutOfTileMemoryError
+from torchipu.ir.text import format_graph
+
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """Dynamo counts compilations by code, which all containers of torch's share."""
+    torch._dynamo.reset()
+
+
+class Attention(nn.Module):
+    """Heads, a causal mask by size, a normalisation, and a residual."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.project, self.out = nn.LayerNorm(8), nn.Linear(8, 24), nn.Linear(8, 8)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        q, k, v = self.project(self.norm(x)).view(batch, length, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        scores = (q @ k.transpose(-1, -2)) / 2
+        later = torch.ones(length, length, dtype=torch.bool).triu(1)
+        weights = scores.masked_fill(later, float("-inf")).softmax(-1)
+        return x + self.out((weights @ v).transpose(1, 2).reshape(batch, length, width))
+
+
+class Broadcasts(nn.Module):
+    """Concatenations, slices, reductions and sums of different ranks."""
+
+    def forward(self, x, y):
+        joined = torch.cat([x, y, x[1:]], 0)
+        position = torch.arange(joined.shape[0]).unsqueeze(1)
+        return joined * position + joined.mean(0, keepdim=True), joined.amax(1), joined.flatten()[::2].sum()
+
+
+def images():
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 4, 3, stride=2),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2),
+    )
+
+
+CASES = {
+    "a classifier by its batch": (
+        lambda: nn.Sequential(nn.Linear(6, 12), nn.GELU(), nn.Linear(12, 3), nn.LogSoftmax(-1)),
+        [(7, 6), (5, 6), (33, 6), (1, 6), (6, 6)],
+    ),
+    "attention by batch and length": (
+        Attention, [(2, 3, 8), (3, 5, 8), (5, 5, 8), (4, 17, 8), (1, 9, 8), (3, 1, 8)],
+    ),
+    "images by their size": (
+        images, [(2, 3, 8, 8), (3, 3, 9, 9), (2, 3, 10, 7), (3, 3, 6, 21)],
+    ),
+}
+
+
+def judge(run, model, args):
+    """Compare results and gradients with those of eager in float64."""
+    ours = [arg.clone().requires_grad_() for arg in args]
+    exact = [arg.double().requires_grad_() for arg in args]
+    twin = copy.deepcopy(model).double()
+    model.zero_grad()
+    got, expected = run(*ours), twin(*exact)
+    got, expected = (value if isinstance(value, tuple) else (value,) for value in (got, expected))
+    for mine, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine.double(), theirs, **TOLERANCE)
+    sum((value * value).sum() for value in got).backward()
+    sum((value * value).sum() for value in expected).backward()
+    pairs = [*zip(ours, exact, strict=True), *zip(model.parameters(), twin.parameters(), strict=True)]
+    for mine, theirs in pairs:
+        torch.testing.assert_close(mine.grad.double(), theirs.grad, **TOLERANCE)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dynamic", [True, None], ids=["dynamic", "as torch finds"])
+def test_trainings_of_all_sizes_are_those_of_eager(name, dynamic):
+    make, shapes = CASES[name]
+    torch.manual_seed(0)
+    model = make()
+    run = torch.compile(model, backend=ipu_backend, dynamic=dynamic, fullgraph=True)
+    for shape in shapes:
+        judge(run, model, [torch.randn(shape)])
+
+
+def test_results_of_several_sizes_are_those_of_eager():
+    model = Broadcasts()
+    run = torch.compile(model, backend=ipu_backend, dynamic=True, fullgraph=True)
+    for rows, more in ((3, 2), (4, 4), (2, 7), (9, 2), (5, 3)):
+        judge(run, model, [torch.randn(rows, 4), torch.randn(more, 4)])
+
+
+def test_all_sizes_share_one_capture_and_one_set_of_passes():
+    model = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 3), nn.Softmax(-1))
+    run = torch.compile(model, backend=ipu_backend, dynamic=True, fullgraph=True)
+    before = copy.copy(COUNTS)
+    with torch.no_grad():
+        for batch in range(2, 42):
+            x = torch.randn(batch, 6)
+            torch.testing.assert_close(run(x), model(x), **TOLERANCE)
+    assert COUNTS.graphs - before.graphs == 1
+    assert COUNTS.passes - before.passes == 1
+    assert COUNTS.programs - before.programs == 40
+    assert COUNTS.device_programs - before.device_programs <= 4
+    with torch.no_grad():
+        run(torch.randn(17, 6))
+    assert COUNTS.programs - before.programs == 40
+
+
+def test_a_pass_that_decides_by_a_size_runs_again():
+    """A slice of all rows is no slice: for fewer rows than it takes, and for more, the graph is another one."""
+    run = torch.compile(lambda x: x[:4] * 2, backend=ipu_backend, dynamic=True, fullgraph=True)
+    for rows in (6, 3, 4, 9, 2, 5):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(run(x), x[:4] * 2)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_graphs_are_those_of_a_capture_with_these_sizes(name, monkeypatch):
+    make, shapes = CASES[name]
+    model, compared = make(), []
+    settled = symbolic.SymbolicGraph.program
+
+    def program(self, arguments):
+        made = settled(self, arguments)
+        imported = self.recipe.imported(specialise(self.module, arguments))
+        static = compile_graph(imported.graph, self.recipe.options, self.recipe.target).graph
+        compared.append((kinds_and_shapes(made.executor.graph), kinds_and_shapes(static)))
+        return made
+
+    monkeypatch.setattr(symbolic.SymbolicGraph, "program", program)
+    run = torch.compile(model, backend=ipu_backend, dynamic=True, fullgraph=True)
+    for shape in shapes[:3]:
+        run(torch.randn(shape, requires_grad=True)).sum().backward()
+    assert len(compared) == 6
+    for ours, theirs in compared:
+        assert ours == theirs
+
+
+def kinds_and_shapes(graph):
+    return [(op.kind, op.target, [t.shape for t in op.inputs], [t.shape for t in op.outputs]) for op in graph.ops]
+
+
+def test_marks_and_the_argument_dynamic_are_torchs():
+    def graphs(dynamic, mark, sizes):
+        torch._dynamo.reset()
+        run = torch.compile(lambda x: functional.gelu(x) * x.shape[0], backend=ipu_backend, dynamic=dynamic)
+        before = COUNTS.graphs
+        for size in sizes:
+            x = torch.randn(size, 3)
+            if mark:
+                torch._dynamo.mark_dynamic(x, 0)
+            torch.testing.assert_close(run(x), functional.gelu(x) * size)
+        return COUNTS.graphs - before
+
+    assert graphs(False, False, (4, 5, 6)) == 3
+    assert graphs(True, False, (4, 5, 6)) == 1
+    assert graphs(None, False, (4, 5, 6)) == 2
+    assert graphs(None, True, (4, 5, 6)) == 1
+
+
+def test_an_empty_batch_is_one_more_size():
+    model = nn.Linear(4, 2)
+    run = torch.compile(model, backend=ipu_backend, dynamic=True)
+    for rows in (3, 0, 5):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(run(x), model(x))
+
+
+def test_new_sizes_are_told_under_recompiles(monkeypatch):
+    told = []
+    monkeypatch.setattr(any_size._RECOMPILES, "debug", lambda text, *rest: told.append(text % rest))
+    run = torch.compile(lambda x: x * x.shape[0], backend=ipu_backend, dynamic=True)
+    for rows in (4, 6, 4):
+        run(torch.ones(rows, 2))
+    (line,) = told
+    assert line.startswith("Recompiling for the IPU, in a graph of any size, for inputs")
+    assert "[6, 2]" in line
+
+
+def test_a_size_that_does_not_fit_is_refused_as_the_first_is():
+    run = torch.compile(lambda x: (x @ x.t()).softmax(-1).sum(), backend=ipu_backend, dynamic=True)
+    run(torch.randn(64, 16))
+    run(torch.randn(96, 16))
+    with pytest.raises(OutOfTileMemoryError):
+        run(torch.randn(24000, 16))
+
+
+def test_text_of_a_graph_in_symbols_names_them(monkeypatch):
+    texts = []
+    place = symbolic.place_graph
+    monkeypatch.setattr(symbolic, "place_graph", lambda graph, *rest: texts.append(format_graph(graph)) or place(
+        graph, *rest))
+    run = torch.compile(lambda x, y: torch.cat([x, y]) * 2, backend=ipu_backend, dynamic=True)
+    run(torch.ones(4, 3), torch.ones(5, 3))
+    (text,) = texts
+    assert " + " in text

@@ -1,0 +1,194 @@
+"""The function that torch.compile(backend="ipu") calls: joins capture, compiler and host plan."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import CompileContext, TracingContext
+from torch.fx import GraphModule
+
+from torchipu.backend.any_size import AnySize, alone, has_unknown_sizes, placeholders
+from torchipu.backend.counts import COUNTS, Counts
+from torchipu.backend.program import Recipe
+from torchipu.capture import substitutes
+from torchipu.capture.custom_ops import replace_calls
+from torchipu.capture.decompositions import decompositions
+from torchipu.capture.fx_import import Given
+from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT, source_of
+from torchipu.capture.fx_types import refuse_inputs
+from torchipu.capture.joint_graph import partition
+from torchipu.errors import CaptureError, OptionsError, nearest
+from torchipu.ir.types import Leg, Role, Source
+from torchipu.options import Options
+from torchipu.target import Target, lookup_target
+
+__all__ = ("COUNTS", "Counts", "ipu_backend", "refuse_eager")
+
+substitutes.register()
+
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+"""What torch.compile's ``mode`` may be."""
+
+_RESUMED = "torch_dynamo_resume_in_"
+_UNBROKEN = "rewrite the line, or leave out strict and let torch run what lies between the graphs"
+_NUMBERS = itertools.count()
+
+
+def ipu_backend(
+    gm: GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, object] | Options | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph of Dynamo's for the emulated IPU.
+
+    Args:
+        gm: Torch-level FX graph.
+        example_inputs: Inputs, the parameters among them.
+        options: ``torch.compile(..., options={...})``, by the names in `Options`.
+        mode: Ignored with a warning: its values are meant for other backends.
+
+    Returns:
+        A callable that takes and returns tensors as ``gm`` does; gradients flow through it.
+
+    Raises:
+        OptionsError: An option or the mode is unknown or out of range.
+        CaptureError: The graph cannot be captured, or under ``strict`` not without leaving code to eager.
+        OutOfTileMemoryError: The program does not fit.
+    """
+    settings = options if isinstance(options, Options) else Options.from_mapping(options or {})
+    if mode is not None:
+        if mode not in MODES:
+            raise OptionsError(
+                f"unknown mode {mode!r}{nearest(mode, MODES)}", option="mode", value=mode, allowed=", ".join(MODES),
+                remedy="leave mode out: these are for other backends, and are ignored with a warning",
+            )
+        warnings.warn(f"torchipu: mode={mode!r} has no meaning for the IPU and is ignored", stacklevel=2)
+    for name in ("replicas", "gradient_accumulation", "device_iterations"):
+        value = getattr(settings, name)
+        if value > 1:
+            raise OptionsError(
+                f"{name}={value} needs a whole step as one program", option=name, value=value,
+                allowed="1 with torch.compile", remedy="use torchipu.TrainStep or torchipu.InferenceStep",
+            )
+    if settings.executor != "host":
+        raise OptionsError(
+            "the tiles run whole programs, and torch.compile has a program for each graph", option="executor",
+            value=settings.executor, allowed="'host' with torch.compile",
+            remedy="use torchipu.TrainStep or torchipu.InferenceStep",
+        )
+    if settings.strict:
+        refuse_eager(gm)
+    if isinstance(gm, GraphModule):
+        refuse_inputs(gm, example_inputs)
+    COUNTS.graphs += 1
+    doors = _Doors(f"graph{next(_NUMBERS)}", settings, lookup_target(settings.target))
+    compiled: Callable[..., Any] = aot_autograd(
+        fw_compiler=doors.forward, bw_compiler=doors.backward, inference_compiler=doors.inference,
+        partition_fn=doors.partition, decompositions=decompositions(),
+    )(replace_calls(gm), example_inputs)
+    return compiled
+
+
+def refuse_eager(gm: GraphModule) -> None:
+    """Raise CaptureError where Dynamo leaves code to eager, or is about to for lack of further recompilations."""
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    if reason is not None and reason.graph_break:
+        lines = [line.strip() for line in str(reason.reason).splitlines() if line.strip()]
+        mine = [frame for frame in reason.user_stack if not frame.filename.startswith((TORCH_ROOT, OUR_ROOT))]
+        source = Source(mine[-1].filename, mine[-1].lineno or 0, mine[-1].line or "") if mine else ""
+        raise CaptureError(
+            f"strict: the model breaks into several graphs: {lines[0] if lines else 'graph break'}", source=source,
+            remedy=_UNBROKEN,
+        )
+    resumed = next((node for node in gm.graph.nodes if _RESUMED in (node.meta.get("stack_trace") or "")), None)
+    if resumed is not None:
+        raise CaptureError(
+            "strict: the model breaks into several graphs: torch ran what comes before this line in eager",
+            source=source_of(resumed), remedy=_UNBROKEN,
+        )
+    current = CompileContext.current_compile_id()
+    limit = torch._dynamo.config.recompile_limit
+    if current is not None and current.frame_compile_id is not None and current.frame_compile_id >= limit - 1:
+        raise CaptureError(
+            f"strict: this is compilation {limit} of the same code, after which torch runs it in eager",
+            remedy="keep shapes and Python arguments the same, use torch.compile(dynamic=True), or raise "
+            "torch._dynamo.config.recompile_limit",
+        )
+
+
+class _Doors:
+    """The compilers of one Dynamo graph: forward, backward, inference, and the cut between the first two.
+
+    Args:
+        name: Name of the graph in reports and dumps.
+        options: What to emulate.
+        target: The machine.
+    """
+
+    def __init__(self, name: str, options: Options, target: Target) -> None:
+        self.name = name
+        self.options = options
+        self.target = target
+        self.num_results: int | None = None
+        self.roles: dict[str, Role] = {}
+
+    def partition(self, joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **kwargs: Any) -> Any:
+        """Cut the joint graph, and note how many results of the forward are the caller's."""
+        self.num_results = num_fwd_outputs
+        return partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+
+    def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compile a forward whose backward will follow."""
+        static = _static_inputs()
+        for position, (node, value) in enumerate(zip(placeholders(gm), inputs, strict=True)):
+            is_weight = position in static or isinstance(value, torch.nn.Parameter)
+            self.roles[node.name] = Role.WEIGHT if is_weight else Role.INPUT
+        return self._program(gm, Leg.FORWARD, "forward", self.num_results)
+
+    def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compile a backward."""
+        for node in placeholders(gm):
+            if node.name not in self.roles:
+                self.roles[node.name] = Role.GRADIENT if node.name.startswith("tangents") else Role.ACTIVATION
+        return self._program(gm, Leg.BACKWARD, "backward", None)
+
+    def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Compile a forward without a backward."""
+        static = _static_inputs()
+        for position, node in enumerate(placeholders(gm)):
+            self.roles[node.name] = Role.WEIGHT if position in static else Role.INPUT
+        return self._program(gm, Leg.FORWARD, "inference", None)
+
+    def _program(self, gm: GraphModule, leg: Leg, name: str, num_results: int | None) -> Callable[..., Any]:
+        given = [Given(self.roles.get(node.name, Role.INPUT)) for node in placeholders(gm)]
+
+        is_frozen = self.options.frozen_weights and name == "inference"
+        recipe = Recipe(f"{self.name}.{name}", leg, given, self.options, self.target, num_results, is_frozen)
+        if has_unknown_sizes(gm):
+            return _boxed(AnySize(gm, recipe).run)
+        with alone():
+            return _boxed(recipe.program(gm, is_dynamic=False).run)
+
+
+def _static_inputs() -> frozenset[int]:
+    """Return the positions of parameters, and of other tensors that modules hold, as Dynamo found them.
+
+    AOT autograd detaches inputs: of models that Dynamo captured none is a parameter by its type.
+    """
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    return frozenset(metadata.static_input_indices if metadata is not None else ())
+
+
+def _boxed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    """Return a callable that AOT autograd hands its arguments in a list, which it empties."""
+
+    def call(arguments: list[Any]) -> list[Any]:
+        return run(arguments)
+
+    call._boxed_call = True  # type: ignore[attr-defined]
+    return call

@@ -1,0 +1,166 @@
+"""One compiled graph with the border to torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from torchipu import artifacts
+from torchipu.advice.remedies import compile_or_advise
+from torchipu.backend.counts import COUNTS
+from torchipu.backend.results import Kind, Result, Shown, handed_back, layout_of, memory_of
+from torchipu.capture.complex_numbers import with_complex_results, without_complex
+from torchipu.capture.fx_import import Given, Imported, import_graph
+from torchipu.capture.symbols import Symbols
+from torchipu.compiler import Compiled
+from torchipu.host.agreement import Agreement
+from torchipu.host.collectives import wait_for
+from torchipu.host.executor import GraphExecutor, resolved
+from torchipu.host.generic import TORCH_DTYPES
+from torchipu.ir.graph import Graph, Tensor, walk_ops
+from torchipu.ir.types import Leg, Role
+from torchipu.optable.generic import EFFECT_TOKEN
+from torchipu.options import Options
+from torchipu.report import profile_of
+from torchipu.report.profile import Profile
+from torchipu.report.recorder import record
+from torchipu.target import Target
+
+_NO_EFFECT = torch.empty(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How a graph of AOT autograd becomes a program.
+
+    Attributes:
+        name: Of the program, in reports and dumps.
+        leg: Of all ops.
+        given: What each placeholder is to the model.
+        options: What to emulate.
+        target: The machine.
+        num_results: How many of the results, from the first, reach the caller; the others are saved for the
+            backward. None for all.
+        is_frozen: Whether what depends on weights alone is computed once.
+    """
+
+    name: str
+    leg: Leg
+    given: Sequence[Given]
+    options: Options
+    target: Target
+    num_results: int | None = None
+    is_frozen: bool = False
+
+    def imported(self, module: GraphModule, symbols: Symbols | None = None) -> Imported:
+        """Return a graph as one of ours."""
+        return import_graph(
+            module, name=self.name, given=self.given, leg=self.leg, strict_ops=self.options.strict_ops,
+            symbols=symbols,
+        )
+
+    def compiled(self, graph: Graph) -> tuple[Compiled, Profile]:
+        """Compile a graph for the device, and tell of it whoever wants to know."""
+        compiled = compile_or_advise(graph, self.options, self.target)
+        COUNTS.device_programs += 1
+        profile = profile_of(compiled.executable, compiled.cost, compiled.target, compiled.options.io_tiles)
+        record(profile, compiled)
+        artifacts.emit(profile, compiled)
+        return compiled, profile
+
+    def program(self, module: GraphModule, *, is_dynamic: bool) -> Program:
+        """Return the program of a graph with static sizes."""
+        module = without_complex(module)
+        imported = self.imported(module)
+        compiled, _ = self.compiled(imported.graph)
+        COUNTS.programs += 1
+        COUNTS.passes += 1
+        imported = with_complex_results(imported, module)
+        shown = [None if fake is None else Shown.of(fake) for fake in imported.result_values]
+        return Program(imported, compiled.graph, self, shown, handed_back(module, is_dynamic))
+
+class Program:
+    """One compiled graph with the border to torch: order, dtypes, strides and aliases as torch expects them.
+
+    Args:
+        imported: The graph as imported.
+        graph: The same graph after all passes.
+        recipe: Whence it came.
+        shown: How torch expects each result to lie; None for one that is no tensor.
+        kinds: What each result is.
+    """
+
+    def __init__(
+        self, imported: Imported, graph: Graph, recipe: Recipe, shown: Sequence[Shown | None], kinds: Sequence[Kind],
+    ) -> None:
+        options, num_results = recipe.options, recipe.num_results
+        frozen = [tensor for tensor in graph.inputs if recipe.is_frozen and tensor.role is Role.WEIGHT]
+        self.executor = GraphExecutor(
+            graph, imported.constants, threads=options.host_threads, seed=options.seed, frozen=frozen,
+            traps=options.floating_point_exceptions, counts=options.statistics,
+        )
+        place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}
+        self.arguments = [place[tensor] for tensor in self.executor.arguments]
+        self.foreign = [place[tensor] for tensor in self.executor.arguments if tensor.role is not Role.ACTIVATION]
+        self.awaited = [place[tensor] for tensor in imported.awaited if tensor in place]
+        agreement = Agreement(imported.graph)
+        self.agreement = agreement if agreement.ops else None
+        self.has_effects = any(EFFECT_TOKEN in op.operands for op in walk_ops(imported.graph.ops))
+        number = {tensor: index for index, tensor in enumerate(imported.graph.outputs)}
+        self.results: list[Result] = []
+        for position, (value, lies) in enumerate(zip(imported.results, shown, strict=True)):
+            visible = num_results is None or position < num_results
+            layout = layout_of(lies, is_view=kinds[position] is Kind.VIEW)
+            if not isinstance(value, Tensor):
+                self.results.append(Result(constant=value))
+            elif value in number:
+                self.results.append(Result(output=number[value], visible=visible, fake=layout))
+            elif value in place:
+                owned = visible and kinds[position] is not Kind.INPUT
+                self.results.append(Result(argument=place[value], visible=owned, fake=layout))
+            else:
+                self.results.append(Result(constant=imported.constants[value].clone(), visible=visible))
+        self.returned_as_made = self._find_returned_as_made(graph)
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it holds, about: of its plans, and of the graph that they were made from."""
+        return self.executor.num_bytes
+
+    def _find_returned_as_made(self, graph: Graph) -> frozenset[int] | None:
+        """Return the numbers of the outputs that the caller sees; None if any result may need a copy or a cast."""
+        visible = [result for result in self.results if result.visible]
+        numbers = [result.output for result in visible if result.output is not None]
+        if len(set(numbers)) < len(visible):
+            return None
+        for result, number in zip(visible, numbers, strict=True):
+            layout = result.fake
+            if layout is not None and not layout.is_as_made(TORCH_DTYPES[graph.outputs[number].dtype]):
+                return None
+        return frozenset(numbers)
+
+    def run(self, arguments: list[Any]) -> list[Any]:
+        """Run on a list of arguments, which is emptied."""
+        values = list(arguments)
+        arguments.clear()
+        if self.has_effects:  # torch hands None for the token of effects
+            values = [_NO_EFFECT if value is None else value for value in values]
+        for index in self.foreign:
+            values[index] = resolved(values[index])
+        for index in self.awaited:
+            values[index] = wait_for(values[index])
+        if self.agreement is not None:
+            self.agreement.reach()
+        outputs = self.executor(*(values[index] for index in self.arguments))
+        if self.returned_as_made is not None and self.returned_as_made.isdisjoint(self.executor.shared_results):
+            return [result.pick(values, outputs) for result in self.results]
+        taken = {memory_of(value) for value in values if isinstance(value, torch.Tensor)}
+        returned = []
+        for result in self.results:
+            value = result.pick(values, outputs)
+            returned.append(result.own(value, taken) if result.visible and isinstance(value, torch.Tensor) else value)
+        return returned

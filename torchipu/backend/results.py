@@ -1,0 +1,199 @@
+"""What torch expects of the results of a graph: their types, their strides, and whose memory they lie in."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from torchipu.host.executor import as_type
+from torchipu.ir.sizes import Numbers, settled
+
+
+class Kind(enum.Enum):
+    """What a result is in the FX graph."""
+
+    COMPUTED = "computed"
+    INPUT = "input"  # handed back as it is
+    VIEW = "view"  # which AOT autograd makes anew, from what it is a view of and the result's strides and offset
+
+
+def handed_back(gm: GraphModule, is_dynamic: bool) -> tuple[Kind, ...]:
+    """Tell what each result is; where all sizes are known, AOT autograd plays views again by their ops instead."""
+    has_views = is_dynamic or not torch._functorch.config.view_replay_for_aliased_outputs
+
+    def kind(member: object) -> Kind:
+        if not isinstance(member, Node):
+            return Kind.COMPUTED
+        if member.op == "placeholder":
+            return Kind.INPUT
+        is_view = isinstance(member.target, torch._ops.OpOverload) and member.target.is_view
+        return Kind.VIEW if has_views and is_view else Kind.COMPUTED
+
+    (returned,) = next(node for node in gm.graph.nodes if node.op == "output").args
+    return tuple(map(kind, returned))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What torch expects of a result: element type, and strides when they are not row-major.
+
+    Attributes:
+        dtype: The element type.
+        strides: In elements; None for row-major.
+        offset: Of the first element in its memory; None if that is of no account, and the strides dense then.
+    """
+
+    dtype: torch.dtype
+    strides: tuple[int, ...] | None
+    offset: int | None = None
+
+    def is_as_made(self, dtype: torch.dtype) -> bool:
+        """Whether a fresh row-major result of a type is as torch expects it."""
+        return dtype is self.dtype and self.strides is None and not self.offset
+
+    def placed(self, value: torch.Tensor) -> torch.Tensor:
+        """Return a tensor with these strides, and this offset, that has the same elements."""
+        if self.offset is None:
+            if self.strides is None:
+                return value.contiguous()
+            if value.stride() == self.strides:
+                return value
+            return torch.empty_strided(value.shape, self.strides, dtype=value.dtype).copy_(value)
+        strides = value.contiguous().stride() if self.strides is None else self.strides
+        if value.stride() == strides and value.storage_offset() == self.offset:
+            return value
+        end = self.offset + 1 + sum((size - 1) * stride for size, stride in zip(value.shape, strides, strict=True))
+        memory = torch.empty(end if value.numel() else self.offset, dtype=value.dtype)
+        # By number: elements may lie on one another, as those of an expanded tensor.
+        numbers = torch.arange(len(memory)).as_strided(value.shape, strides, self.offset)
+        memory[numbers.reshape(-1)] = value.reshape(-1)
+        return memory.as_strided(value.shape, strides, self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How a value of a captured graph lies, in numbers of the IR.
+
+    Attributes:
+        dtype: The element type.
+        shape: Sizes.
+        strides: In elements.
+        offset: Of the first element in its memory.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    @classmethod
+    def of(cls, fake: torch.Tensor, read: Callable[[Any], Any] = int) -> Shown:
+        """Return how a fake value lies.
+
+        Args:
+            fake: The value.
+            read: Returns a number of torch's as one of the IR.
+        """
+        sizes, strides = (tuple(map(read, numbers)) for numbers in (fake.shape, fake.stride()))
+        return cls(fake.dtype, sizes, strides, read(fake.storage_offset()))
+
+    def settled(self, numbers: Numbers) -> Shown:
+        """Return it with plain numbers."""
+        return Shown(
+            self.dtype, settled(self.shape, numbers), settled(self.strides, numbers), settled(self.offset, numbers),
+        )
+
+    def is_row_major(self) -> bool:
+        """Whether elements lie row-major without gaps."""
+        return self._lies_in(range(len(self.shape) - 1, -1, -1)) or 0 in self.shape
+
+    def is_dense(self) -> bool:
+        """Whether the elements fill their memory without gaps or overlaps, in any order of the dimensions."""
+        return self._lies_in(sorted(range(len(self.shape)), key=lambda dim: (self.strides[dim], self.shape[dim])))
+
+    def is_that_of(self, value: torch.Tensor) -> bool:
+        """Whether a value has these sizes, and where that counts these strides."""
+        if value.shape != self.shape:
+            return False
+        if value.stride() == self.strides or 0 in self.shape:
+            return True
+        pairs = zip(self.shape, value.stride(), self.strides, strict=True)
+        return all(given == expected for size, given, expected in pairs if size != 1)
+
+    def _lies_in(self, order: Iterable[int]) -> bool:
+        expected = 1
+        for dim in order:
+            if self.shape[dim] != 1:
+                if self.strides[dim] != expected:
+                    return False
+                expected *= self.shape[dim]
+        return True
+
+
+def layout_of(shown: Shown | None, *, is_view: bool = False) -> Layout | None:
+    """Return what torch expects; unless it is a view, strides with gaps or overlaps count as row-major."""
+    if shown is None:
+        return None
+    strides = None if shown.is_row_major() else shown.strides
+    if is_view:
+        return Layout(shown.dtype, strides, shown.offset)
+    return Layout(shown.dtype, strides if shown.is_dense() else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Where a result comes from: an output of the program, an argument, or neither.
+
+    Attributes:
+        constant: The value, for one that is no tensor of the program.
+        output: Number of the program's output.
+        argument: Number of the argument.
+        visible: Whether the caller may write into it, so that it must not share memory with anything else.
+        fake: What torch expects of it.
+    """
+
+    constant: object = None
+    output: int | None = None
+    argument: int | None = None
+    visible: bool = False
+    fake: Layout | None = None
+
+    def pick(self, arguments: Sequence[Any], outputs: Sequence[torch.Tensor]) -> Any:
+        """Return the value."""
+        if self.output is not None:
+            return outputs[self.output]
+        return arguments[self.argument] if self.argument is not None else self.constant
+
+    def own(self, value: torch.Tensor, taken: set[int]) -> torch.Tensor:
+        """Return the value in torch's type and strides, in memory of its own; enter that into ``taken``."""
+        layout = self.fake
+        if layout is not None:
+            value = layout.placed(as_type(value, layout.dtype))
+        if memory_of(value) in taken:
+            value = value.clone() if layout is None or layout.offset is None else layout.placed(value.clone())
+        taken.add(memory_of(value))
+        return value
+
+
+def memory_of(value: torch.Tensor) -> int:
+    """Return the address of the memory that a value lies in."""
+    return value.untyped_storage().data_ptr()
+
+
+def inputs_shown(gm: GraphModule) -> frozenset[int]:
+    """Return the places of placeholders that a result is a view of, whose offset in their memory is the result's."""
+    places = {node: place for place, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder")}
+    found = set()
+    (returned,) = next(node for node in gm.graph.nodes if node.op == "output").args
+    for member in returned:
+        node = member
+        while isinstance(node, Node) and isinstance(node.target, torch._ops.OpOverload) and node.target.is_view:
+            node = node.args[0]
+        if isinstance(node, Node) and node is not member and node in places:
+            found.add(places[node])
+    return frozenset(found)

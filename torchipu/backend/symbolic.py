@@ -1,0 +1,171 @@
+"""A graph in symbols: imported and taken through the graph passes once, then numbers for each set of sizes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from torchipu import artifacts
+from torchipu.backend.counts import COUNTS
+from torchipu.backend.program import Program, Recipe
+from torchipu.backend.results import Shown, handed_back
+from torchipu.capture.control import is_control
+from torchipu.capture.fx_import import Imported
+from torchipu.capture.strides import READERS, WRITERS
+from torchipu.capture.symbols import NoFormula, Symbols
+from torchipu.compiler import dump_directory, is_verifying, place_graph
+from torchipu.ir.graph import Graph
+from torchipu.ir.settling import Settling
+from torchipu.ir.sizes import Guards
+from torchipu.ir.verify import verify_graph
+from torchipu.report.recorder import is_heard
+
+ROOM = 0.8
+"""Part of a tile up to which a larger program may come unchecked, by an estimate that does not see roundings."""
+MOST_PLACED = 16
+"""Outcomes of the graph passes that are kept: one for all sizes, unless a pass has decided something by a size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What import and graph passes have made of the graph.
+
+    Attributes:
+        guards: What they have decided by sizes.
+        imported: The graph as imported.
+        graph: After all passes.
+        shown: How torch expects each result to lie.
+    """
+
+    guards: Guards
+    imported: Imported
+    graph: Graph
+    shown: Sequence[Shown | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A set of sizes for which a device program was compiled.
+
+    Attributes:
+        num_bytes: Of each tensor of the graph.
+        share: Of the memory of the fullest tile that is in use.
+    """
+
+    num_bytes: Sequence[int]
+    share: float
+
+    def covers(self, num_bytes: Sequence[int]) -> bool:
+        """Whether a program with tensors of other sizes can be taken to fit without being compiled."""
+        if len(num_bytes) != len(self.num_bytes):
+            return False
+        growth = max((new / old for new, old in zip(num_bytes, self.num_bytes, strict=True) if old), default=1.0)
+        # A product's operands may grow both ways.
+        return growth <= 1 or self.share * growth * growth <= ROOM
+
+
+class SymbolicGraph:
+    """A graph of symbolic sizes that makes programs for those of a call.
+
+    Args:
+        gm: ATen graph with symbolic sizes.
+        recipe: How a graph becomes a program.
+        offsets: Places of placeholders whose offset in their memory counts.
+
+    Raises:
+        NoFormula: It holds something that has to be captured for each set of sizes.
+    """
+
+    def __init__(self, gm: GraphModule, recipe: Recipe, offsets: frozenset[int]) -> None:
+        _refuse_what_is_captured_by_size(gm)
+        self.recipe = recipe
+        self.offsets = offsets
+        self.module = GraphModule(gm, copy.copy(gm.graph))  # the import changes nodes
+        given = [node for node in self.module.graph.nodes if node.op == "placeholder"]
+        self.symbols = Symbols(given)
+        values = [node.meta.get("val") for node in given]
+        self.expected = [
+            Shown.of(value, self.symbols.read) if isinstance(value, torch.Tensor) else None for value in values
+        ]
+        self.kinds = handed_back(gm, is_dynamic=True)
+        self.placed: list[Placed] = []
+        self.checked: Checked | None = None
+
+    def program(self, arguments: Sequence[Any]) -> Program | None:
+        """Return the program for the sizes of these arguments; None where they do not lie as the capture had them."""
+        given = self.symbols.of_call(arguments)
+        numbers = self.symbols.sizes.numbers(given)
+        for place, (expected, value) in enumerate(zip(self.expected, arguments, strict=True)):
+            if expected is not None:
+                lies = expected.settled(numbers)
+                is_there = place not in self.offsets or lies.offset == value.storage_offset()
+                if not lies.is_that_of(value) or not is_there:
+                    return None
+        placed = next((one for one in self.placed if one.guards.hold(numbers)), None)
+        if placed is None:
+            placed = self._placed(given)
+            self.placed[:] = [placed, *self.placed[: MOST_PLACED - 1]]
+            numbers = self.symbols.sizes.numbers(given)
+        COUNTS.programs += 1
+        return self._settled(placed, Settling(numbers))
+
+    def _placed(self, given: Sequence[int]) -> Placed:
+        """Import the graph and run the graph passes; what they decide by sizes, they decide by these."""
+        sizes = self.symbols.sizes
+        sizes.set(given)
+        with sizes.watched() as guards:
+            imported = self.recipe.imported(self.module, self.symbols)
+            shown = [None if fake is None else Shown.of(fake, self.symbols.read) for fake in imported.result_values]
+            graph = place_graph(imported.graph, self.recipe.options, self.recipe.target)
+        COUNTS.passes += 1
+        return Placed(guards, imported, graph, shown)
+
+    def _settled(self, placed: Placed, settling: Settling) -> Program:
+        imported, graph = placed.imported, settling.graph(placed.graph)
+        captured = settling.graph(imported.graph)
+        if is_verifying(self.recipe.options):
+            verify_graph(graph, "sizes")
+        self._check_device(captured, graph)
+        plain = replace(
+            imported, graph=captured,
+            placeholders=tuple(None if one is None else settling.tensor(one) for one in imported.placeholders),
+            results=tuple(map(settling.value, imported.results)),
+            constants={settling.tensor(tensor): value for tensor, value in imported.constants.items()},
+            awaited=frozenset(map(settling.tensor, imported.awaited)),
+        )
+        shown = [None if one is None else one.settled(settling.numbers) for one in placed.shown]
+        return Program(plain, graph, self.recipe, shown, self.kinds)
+
+    def _check_device(self, captured: Graph, graph: Graph) -> None:
+        """Compile the device program where somebody wants to know of it, or it might not fit.
+
+        Raises:
+            OutOfTileMemoryError: The program does not fit.
+        """
+        options = self.recipe.options
+        num_bytes = [tensor.device_bytes for op in graph.ops for tensor in op.outputs]
+        is_wanted = is_heard() or artifacts.is_wanted() or dump_directory(options) is not None
+        if is_wanted or self.checked is None or not self.checked.covers(num_bytes):
+            _, profile = self.recipe.compiled(captured)
+            most = max(memory.occupied_bytes for memory in profile.memory_by_ipu)
+            self.checked = Checked(num_bytes, most / profile.tile_memory_bytes)
+
+
+def _refuse_what_is_captured_by_size(gm: GraphModule) -> None:
+    """Raise NoFormula for what depends on sizes or strides in ways of its own."""
+    for node in gm.graph.nodes:
+        value = node.meta.get("val")
+        values = value if isinstance(value, (list, tuple)) else [value]
+        if any(isinstance(one, torch.Tensor) and one.is_complex() for one in values):
+            raise NoFormula(f"{node.name} is complex")
+        if is_control(node.target) or str(node.target) in READERS | WRITERS or _is_module(gm, node):
+            raise NoFormula(f"{node.name} is {node.target}")
+
+
+def _is_module(gm: GraphModule, node: Node) -> bool:
+    return node.op == "get_attr" and isinstance(getattr(gm, str(node.target), None), GraphModule)

@@ -1,0 +1,94 @@
+"""Torch's sizes that are known when a graph is called, as those of the IR."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch.fx import Node
+from torch.utils._sympy import functions
+
+from torchipu.ir.sizes import Sizes
+
+
+class NoFormula(Exception):  # noqa: N818  it is caught, and no user sees it
+    """A number of a graph is not computed from sizes in a way that the IR can repeat."""
+
+
+_PAIRWISE: Mapping[Any, str] = {
+    sympy.Add: "+", sympy.Mul: "*", functions.FloorDiv: "//", functions.CleanDiv: "//", functions.PythonMod: "%",
+    functions.Mod: "%", functions.Max: "max", functions.Min: "min", sympy.Max: "max", sympy.Min: "min",
+}
+
+
+class Symbols:
+    """The symbols of a captured graph, and where a call shows what they are.
+
+    Args:
+        placeholders: Of the graph, with fake values.
+
+    Raises:
+        NoFormula: A number that is given is no integer, or a symbol is nowhere given by itself.
+    """
+
+    def __init__(self, placeholders: Sequence[Node]) -> None:
+        self._known: dict[Any, Any] = {}
+        self.given: list[tuple[int, int]] = []  # placeholder, and dimension of a tensor or -1 for a number
+        hints: list[int] = []
+        names: list[str] = []
+        for place, node in enumerate(placeholders):
+            value = node.meta.get("val")
+            for dim, size in enumerate(value.shape) if isinstance(value, torch.Tensor) else [(-1, value)]:
+                if not isinstance(size, torch.SymInt):
+                    if isinstance(size, (torch.SymFloat, torch.SymBool)):
+                        raise NoFormula(f"{node.name} is no integer")
+                    continue
+                symbol = size.node.expr
+                if isinstance(symbol, sympy.Symbol) and symbol not in self._known:
+                    self._known[symbol] = len(names)
+                    self.given.append((place, dim))
+                    names.append(str(symbol))
+                    hints.append(0)
+        self.sizes = Sizes(names, hints)
+        self._known = {symbol: self.sizes.given[number] for symbol, number in self._known.items()}
+
+    def of_call(self, arguments: Sequence[Any]) -> list[int]:
+        """Return what the symbols are in a call."""
+        return [
+            int(arguments[place]) if dim < 0 else arguments[place].shape[dim] for place, dim in self.given
+        ]
+
+    def read(self, value: Any) -> Any:
+        """Return a number of torch's as one of the IR.
+
+        Raises:
+            NoFormula: There is none.
+        """
+        if isinstance(value, torch.SymInt):
+            return self._formula(value.node.expr)
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
+            raise NoFormula(str(value))
+        return value
+
+    def _formula(self, expression: Any) -> Any:
+        known = self._known.get(expression)
+        if known is None:
+            known = self._known[expression] = self._computed(expression)
+        return known
+
+    def _computed(self, expression: Any) -> Any:
+        if expression.is_Integer:
+            return int(expression)
+        operands = expression.args
+        if isinstance(expression, sympy.Pow) and operands[1].is_Integer and operands[1] > 0:
+            base = self._formula(operands[0])
+            return reduce(lambda left, right: left * right, [base] * int(operands[1]))
+        operation = _PAIRWISE.get(expression.func)
+        if operation is None or not operands:
+            raise NoFormula(str(expression))
+        return reduce(
+            lambda left, right: self.sizes.computed(operation, left, right), map(self._formula, operands),
+        )

@@ -1,0 +1,57 @@
+"""A graph whose sizes are known when it is called, with those of one call in their place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.sizes import Numbers, settled
+
+
+class Settling:
+    """Puts plain numbers in place of sizes; tensors and ops that have none stay the same objects.
+
+    Args:
+        numbers: What each size is.
+    """
+
+    def __init__(self, numbers: Numbers) -> None:
+        self.numbers = numbers
+        self._tensors: dict[Tensor, Tensor] = {}
+
+    def tensor(self, tensor: Tensor) -> Tensor:
+        """Return a tensor with plain sizes, each time the same one."""
+        found = self._tensors.get(tensor)
+        if found is None:
+            found = self._tensors[tensor] = _with_sizes(tensor, self.numbers)
+        return found
+
+    def value(self, value: Any) -> Any:
+        """Return a tensor with plain sizes, or a plain number in place of a size."""
+        return self.tensor(value) if isinstance(value, Tensor) else settled(value, self.numbers)
+
+    def graph(self, graph: Graph) -> Graph:
+        """Return a graph with plain sizes."""
+        return Graph(
+            graph.name, self._all(graph.inputs), self._all(graph.outputs), tuple([self._op(op) for op in graph.ops]),
+            tuple((self.tensor(state), self.tensor(value)) for state, value in graph.updates),
+        )
+
+    def _all(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple([self.tensor(tensor) for tensor in tensors])
+
+    def _op(self, op: Op) -> Op:
+        inputs, outputs = self._all(op.inputs), self._all(op.outputs)
+        attrs = {name: settled(value, self.numbers) for name, value in op.attrs.items()}
+        bodies = tuple(self.graph(body) for body in op.bodies)
+        is_same = (
+            all(new is old for new, old in zip((*inputs, *outputs), (*op.inputs, *op.outputs), strict=True))
+            and all(attrs[name] is value for name, value in op.attrs.items()) and not bodies
+        )
+        return op if is_same else replace(op, inputs=inputs, outputs=outputs, attrs=attrs, bodies=bodies)
+
+
+def _with_sizes(tensor: Tensor, numbers: Numbers) -> Tensor:
+    shape = settled(tensor.shape, numbers)
+    return tensor if shape is tensor.shape else Tensor(tensor.name, shape, tensor.dtype, tensor.role)

@@ -1,0 +1,285 @@
+"""Sizes that are known when a program is called: numbers that remember how they were computed, and what rested on them.
+
+A ``Size`` stands for a number wherever the IR has one. What is computed from it is a ``Size`` too, and what is decided
+by it, such as whether a dimension is 1, is noted as a guard: with other numbers, whatever was made by these decisions
+holds as long as all guards do. What needs a plain number (``range``, ``float``, an index) notes that it is this one.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+Numbers = Sequence[int]
+"""What each number of a `Sizes` is, in the order in which they were noted."""
+
+_OPERATIONS: Mapping[str, Callable[..., Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "//": operator.floordiv, "%": operator.mod,
+    "max": max, "min": min,
+}
+_CALLS = frozenset({"max", "min"})
+_DIVISIONS = frozenset({"//", "%"})
+
+
+class Size:
+    """A number of a `Sizes`; compared and computed with like an int.
+
+    Args:
+        sizes: What it belongs to.
+        place: Its place there.
+    """
+
+    __slots__ = ("place", "sizes")
+
+    def __init__(self, sizes: Sizes, place: int) -> None:
+        self.sizes = sizes
+        self.place = place
+
+    @property
+    def now(self) -> int:
+        """What it is at present; whoever decides by it notes a guard."""
+        return self.sizes.now[self.place]
+
+    # ------------------------------------------------------------------ arithmetic
+    def __add__(self, other: object) -> Any:
+        return self.sizes.computed("+", self, other)
+
+    def __radd__(self, other: object) -> Any:
+        return self.sizes.computed("+", other, self)
+
+    def __sub__(self, other: object) -> Any:
+        return self.sizes.computed("-", self, other)
+
+    def __rsub__(self, other: object) -> Any:
+        return self.sizes.computed("-", other, self)
+
+    def __mul__(self, other: object) -> Any:
+        return self.sizes.computed("*", self, other)
+
+    def __rmul__(self, other: object) -> Any:
+        return self.sizes.computed("*", other, self)
+
+    def __floordiv__(self, other: object) -> Any:
+        return self.sizes.computed("//", self, other)
+
+    def __rfloordiv__(self, other: object) -> Any:
+        return self.sizes.computed("//", other, self)
+
+    def __mod__(self, other: object) -> Any:
+        return self.sizes.computed("%", self, other)
+
+    def __rmod__(self, other: object) -> Any:
+        return self.sizes.computed("%", other, self)
+
+    def __neg__(self) -> Any:
+        return self.sizes.computed("-", 0, self)
+
+    def __truediv__(self, other: Any) -> Any:
+        return int(self) / other
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return other / int(self)
+
+    def __pow__(self, other: Any) -> Any:
+        return int(self) ** other
+
+    def __rpow__(self, other: Any) -> Any:
+        return other ** int(self)
+
+    # ------------------------------------------------------------------ decisions
+    def __eq__(self, other: object) -> bool:
+        return self is other or self.sizes.decided("==", self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __lt__(self, other: object) -> bool:
+        return self.sizes.decided("<", self, other)
+
+    def __le__(self, other: object) -> bool:
+        return self.sizes.decided("<=", self, other)
+
+    def __gt__(self, other: object) -> bool:
+        return not self <= other
+
+    def __ge__(self, other: object) -> bool:
+        return not self < other
+
+    def __bool__(self) -> bool:
+        return self != 0
+
+    def __hash__(self) -> int:
+        """By how it was computed: numbers that only happen to be equal are different keys."""
+        return hash((id(self.sizes), self.place))
+
+    def __index__(self) -> int:
+        now = self.now
+        self.sizes.decided("==", self, now)
+        return now
+
+    __int__ = __index__
+
+    def __float__(self) -> float:
+        return float(int(self))
+
+    def __repr__(self) -> str:
+        return self.sizes.text(self)
+
+
+_COMPARED: Mapping[str, Callable[[int, int], bool]] = {"==": operator.eq, "<": operator.lt, "<=": operator.le}
+
+
+@dataclass(slots=True)
+class Guards:
+    """What was decided by sizes.
+
+    Attributes:
+        found: The decisions, as Python over the list ``v`` of all numbers, each with how it went.
+    """
+
+    found: dict[str, bool] = field(default_factory=dict)
+    _compiled: tuple[int, Callable[[Numbers], bool]] | None = None
+
+    def hold(self, numbers: Numbers) -> bool:
+        """Whether all of them would go the same way with other numbers."""
+        if self._compiled is None or self._compiled[0] != len(self.found):
+            terms = [text if outcome else f"not {text}" for text, outcome in self.found.items()]
+            self._compiled = len(terms), _function(f"return {' and '.join(terms) or 'True'}")
+        return self._compiled[1](numbers)
+
+
+class Sizes:
+    """Numbers that differ from call to call, and all that is computed from them.
+
+    Args:
+        names: A name for each.
+        now: What they are at first.
+    """
+
+    def __init__(self, names: Sequence[str], now: Sequence[int]) -> None:
+        self.names = list(names)
+        self.now = list(now)
+        self._steps: list[tuple[str, object, object]] = []
+        self._places: dict[tuple[str, object, object], Any] = {}
+        self._watching: list[Guards] = []
+        self._compiled: tuple[int, Callable[[list[int]], None]] | None = None
+        self.given = [Size(self, place) for place in range(len(self.names))]
+
+    def computed(self, operation: str, left: Any, right: Any) -> Any:
+        """Return what an operation gives: a plain number where it is one at any size."""
+        if not isinstance(left, (int, Size)) or not isinstance(right, (int, Size)):
+            return NotImplemented
+        plain = _plain(operation, left, right)
+        if plain is not None:
+            return plain
+        if operation in ("+", "*") and not isinstance(left, Size):
+            left, right = right, left
+        key = operation, _key(left), _key(right)
+        known = self._places.get(key)
+        if known is None:
+            if operation in _DIVISIONS:
+                self.decided("==", right, 0)
+            value = _OPERATIONS[operation](_now(left), _now(right))
+            known = self._places[key] = Size(self, len(self.now))
+            self.now.append(value)
+            self._steps.append((operation, left, right))
+        elif operation in _DIVISIONS:
+            self.decided("==", right, 0)
+        return known
+
+    def decided(self, comparison: str, left: Any, right: Any) -> Any:
+        """Return how a comparison goes, which whoever is watching takes note of."""
+        if not isinstance(left, (int, float, Size)) or not isinstance(right, (int, float, Size)):
+            return NotImplemented
+        outcome = _COMPARED[comparison](_now(left), _now(right))
+        if isinstance(left, Size) or isinstance(right, Size):
+            text = f"({_read(left)} {comparison} {_read(right)})"
+            for guards in self._watching:
+                guards.found[text] = outcome
+        return outcome
+
+    @contextmanager
+    def watched(self) -> Iterator[Guards]:
+        """Return the guards of all that is decided meanwhile."""
+        guards = Guards()
+        self._watching.append(guards)
+        try:
+            yield guards
+        finally:
+            self._watching = [other for other in self._watching if other is not guards]
+
+    def numbers(self, given: Sequence[int]) -> list[int]:
+        """Return what all numbers are if the first are given."""
+        if self._compiled is None or self._compiled[0] != len(self._steps):
+            lines = []
+            for place, (operation, left, right) in enumerate(self._steps, start=len(self.names)):
+                a, b = _read(left), _read(right)
+                text = f"{operation}({a}, {b})" if operation in _CALLS else f"{a} {operation} {b}"
+                # Whether that is defined is a guard, which is looked at later.
+                lines.append(f"v[{place}] = {text}" + (f" if {b} else 0" if operation in _DIVISIONS else ""))
+            self._compiled = len(self._steps), _function("\n    ".join(lines) or "pass")
+        values = [*given, *[0] * len(self._steps)]
+        self._compiled[1](values)
+        return values
+
+    def set(self, given: Sequence[int]) -> None:
+        """Let the numbers be others from now on."""
+        self.now = self.numbers(given)
+
+    def text(self, size: Size) -> str:
+        """Return how a number is computed."""
+        if size.place < len(self.names):
+            return self.names[size.place]
+        operation, left, right = self._steps[size.place - len(self.names)]
+        return f"{operation}({left!r}, {right!r})" if operation in _CALLS else f"({left!r} {operation} {right!r})"
+
+
+def _plain(operation: str, left: Any, right: Any) -> Any:
+    """Return the result where it is one of the operands, or a plain number."""
+    if not isinstance(left, Size) and not isinstance(right, Size):
+        return _OPERATIONS[operation](left, right)
+    if isinstance(right, int):
+        if (operation in ("+", "-") and right == 0) or (operation in ("*", "//") and right == 1):
+            return left
+        if (operation == "*" and right == 0) or (operation == "%" and right == 1):
+            return 0
+    if isinstance(left, int) and ((operation == "+" and left == 0) or (operation == "*" and left == 1)):
+        return right
+    if isinstance(left, int) and operation == "*" and left == 0:
+        return 0
+    if left is right:
+        return {"-": 0, "max": left, "min": left}.get(operation)
+    return None
+
+
+def _key(value: Any) -> tuple[bool, int]:
+    return isinstance(value, Size), value.place if isinstance(value, Size) else int(value)
+
+
+def _now(value: Any) -> Any:
+    return value.now if isinstance(value, Size) else value
+
+
+def _read(value: Any) -> str:
+    return f"v[{value.place}]" if isinstance(value, Size) else repr(value)
+
+
+def _function(body: str) -> Callable[..., Any]:
+    """Return a function of ``v`` made from Python that this module has written."""
+    scope: dict[str, Any] = {"inf": math.inf, "nan": math.nan}
+    exec(f"def function(v):\n    {body}", scope)
+    made: Callable[..., Any] = scope["function"]
+    return made
+
+
+def settled(value: Any, numbers: Numbers) -> Any:
+    """Return a value with plain numbers in place of sizes, in lists and tuples too; the same object if it has none."""
+    if isinstance(value, Size):
+        return numbers[value.place]
+    if type(value) in (list, tuple) and any(isinstance(member, (Size, list, tuple)) for member in value):
+        return type(value)([settled(member, numbers) for member in value])
+    return value
