@@ -172,6 +172,18 @@ def test_marks_and_the_argument_dynamic_are_torchs():
     assert graphs(None, True, (4, 5, 6)) == 1
 
 
+def test_a_number_that_has_no_formula_is_captured_for_each_size():
+    def scaled(x):
+        return torch.relu(x) * x.shape[0] ** 0.5
+
+    run = torch.compile(scaled, backend=ipu_backend, dynamic=True)
+    before = COUNTS.programs
+    for rows in (4, 5, 9):
+        x = torch.randn(rows, 3)
+        torch.testing.assert_close(run(x), scaled(x))
+    assert COUNTS.programs == before + 3
+
+
 def test_an_empty_batch_is_one_more_size():
     model = nn.Linear(4, 2)
     run = torch.compile(model, backend=ipu_backend, dynamic=True)

@@ -104,12 +104,22 @@ class AnySize:
                 if self.programs:
                     sizes = ", ".join(str(list(one[0])) if isinstance(one, tuple) else str(one) for one in key)
                     _RECOMPILES.debug("Recompiling for the IPU, in a graph of any size, for inputs %s", sizes)
-                program = self.symbolic.program(arguments) if self.symbolic is not None else None
+                program = self._from_symbols(arguments)
                 if program is None:
                     program = self.recipe.program(specialise(self.gm, arguments), is_dynamic=True)
             with self.lock:
                 self.programs.setdefault(key, program)
             return program
+
+    def _from_symbols(self, arguments: Sequence[Any]) -> Program | None:
+        """Return the program for these arguments; None where the graph has to be captured with their sizes."""
+        if self.symbolic is None:
+            return None
+        try:
+            return self.symbolic.program(arguments)
+        except (NoFormula, TypeError):  # the latter where something takes nothing but an int
+            self.symbolic = None
+            return None
 
     def _make_room(self) -> None:
         """Drop the least recent programs until the others keep within the bound; the most recent one stays."""

@@ -78,14 +78,14 @@ class SymbolicGraph:
         offsets: Places of placeholders whose offset in their memory counts.
 
     Raises:
-        NoFormula: It holds something that has to be captured for each set of sizes.
+        NoFormula: It holds something that has to be captured for each set of sizes; so may `program`.
     """
 
     def __init__(self, gm: GraphModule, recipe: Recipe, offsets: frozenset[int]) -> None:
         _refuse_what_is_captured_by_size(gm)
         self.recipe = recipe
         self.offsets = offsets
-        self.module = GraphModule(gm, copy.copy(gm.graph))  # the import changes nodes
+        self.module = GraphModule(gm, copy.deepcopy(gm.graph))  # the import changes nodes
         given = [node for node in self.module.graph.nodes if node.op == "placeholder"]
         self.symbols = Symbols(given)
         values = [node.meta.get("val") for node in given]
