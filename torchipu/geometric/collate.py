@@ -162,7 +162,8 @@ class TupleCollater:
         batch = self.collater(data_list)
         missing = [key for key in self.include_keys if key not in batch]
         if missing:
-            raise KeyError(f"TupleCollater: a batch has no {', '.join(missing)}; it has {', '.join(sorted(batch.to_dict()))}")
+            there = ", ".join(sorted(batch.to_dict()))
+            raise KeyError(f"TupleCollater: a batch has no {', '.join(missing)}; it has {there}")
         return tuple(batch[key] for key in self.include_keys)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ class TrainingStepper:
             expected, found = self._step_on_cpu(batch), self._step_on_ipu(batch)
             torch.testing.assert_close(
                 found, expected, rtol=self.rtol, atol=self.atol, check_dtype=False,
-                msg=lambda text, step=step: f"loss of step {step}: {text}",
+                msg=partial(_named, f"loss of step {step}"),
             )
         self.check_parameters()
 
@@ -72,8 +73,7 @@ class TrainingStepper:
         expected = dict(self.cpu_model.named_parameters())
         for name, found in self.ipu_model.named_parameters():
             torch.testing.assert_close(
-                found, expected[name], rtol=self.rtol, atol=self.atol,
-                msg=lambda text, name=name: f"{name}: {text}",
+                found, expected[name], rtol=self.rtol, atol=self.atol, msg=partial(_named, name),
             )
 
     def _step_on_cpu(self, batch: Any) -> torch.Tensor:
@@ -86,6 +86,10 @@ class TrainingStepper:
     def _step_on_ipu(self, batch: Any) -> torch.Tensor:
         loss: torch.Tensor = self.training_model(*_arguments(batch))[-1]
         return loss.reshape(())
+
+
+def _named(name: str, text: str) -> str:
+    return f"{name}: {text}"
 
 
 def _arguments(batch: Any) -> tuple[Any, ...]:
