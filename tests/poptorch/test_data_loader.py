@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-from tests.poptorch.data_sets import Numbers, Stream, Types, keep_part
+from tests.poptorch.data_sets import Numbers, Point, PointParser, Stream, Types, keep_part
 from torchipu import poptorch
 
 SYNC, ASYNC, REBATCHED = poptorch.DataLoaderMode
@@ -183,6 +183,24 @@ def test_batches_are_collated_one_by_one() -> None:
     loader = load(options(2), Numbers(10), batch_sampler=sampler, collate_fn=sums)
     assert loader.combinedBatchSize is None
     assert [batch.tolist() for batch in loader] == [[[3], [3]], [[9], [30]]]
+
+
+def test_grouped_batches_of_a_users_class_are_joined_by_its_parser() -> None:
+    def point(elements: list[Any]) -> Point:
+        rows, sums = zip(*elements, strict=True)
+        return Point(torch.cat(rows), torch.stack(sums).sum(), "made of two")
+
+    sampler = BatchSampler(SequentialSampler(range(4)), 2, False)
+    with pytest.raises(poptorch.Error, match=r"Batches of Point cannot be joined.*registerCustomArgParser"):
+        list(load(options(2), Numbers(4), batch_sampler=sampler, collate_fn=point))
+    poptorch.registerCustomArgParser(Point, PointParser())
+    try:
+        (batch,) = load(options(2), Numbers(4), batch_sampler=sampler, collate_fn=point)
+    finally:
+        poptorch.registerCustomArgParser(Point, None)
+    assert torch.equal(batch.x, torch.cat([Numbers(4)[index][0] for index in range(4)]))
+    assert batch.y.tolist() == [1, 5]  # a number of each batch is a row
+    assert batch.name == "made of two"
 
 
 # ---------------------------------------------------------------------- shares of processes

@@ -96,6 +96,55 @@ def test_unknown_name_is_kept_and_said(caplog: pytest.LogCaptureFixture) -> None
     assert config.to_dict()["layers_per_ipus"] == [2, 2]
 
 
+BART_IN_0_7 = {
+    "auto_loss_scaling": False, "device_iterations": 1, "embedding_serialization_factor": None,
+    "enable_half_partials": True, "executable_cache_dir": "", "execute_encoder_on_cpu_for_generation": False,
+    "explicit_ir_inference": False, "gradient_accumulation_steps": 64, "inference_device_iterations": 1,
+    "inference_embedding_serialization_factor": None, "inference_ipus_per_replica": 4,
+    "inference_layers_per_ipu": [6, 0, 6, 0], "inference_matmul_proportion": 0.2,
+    "inference_parallelize_kwargs": {}, "inference_projection_serialization_factor": 5,
+    "inference_replication_factor": 1, "inference_serialized_embedding_splits_per_ipu": None,
+    "inference_serialized_projection_splits_per_ipu": None, "ipus_per_replica": 4, "layers_per_ipu": [4, 4, 2, 2],
+    "matmul_proportion": [0.2, 0.2, 0.1, 0.1], "optimizer_state_offchip": True, "optimum_version": "1.6.1",
+    "output_mode": "final", "parallelize_kwargs": {}, "projection_serialization_factor": 3,
+    "recompute_checkpoint_every_layer": True, "replicated_tensor_sharding": False, "replication_factor": 2,
+    "seed": None, "serialized_embedding_splits_per_ipu": None, "serialized_projection_splits_per_ipu": None,
+    "transformers_version": "4.29.2",
+}
+"""All keys that optimum-graphcore 0.7 writes."""
+
+
+def test_every_key_of_the_last_release_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "torchipu.transformers"):
+        config = IPUConfig(**BART_IN_0_7)
+    assert not caplog.records
+    assert (config.projection_parts(), config.projection_parts(for_inference=True)) == (3, 5)
+    assert config.ipu_by_layer(12, for_inference=True) == (0,) * 6 + (2,) * 6
+    options = config.to_options()
+    assert options.Training.gradient_accumulation == 64
+    assert options.replication_factor == 2
+    written = config.to_dict()
+    assert {name: written[name] for name in BART_IN_0_7} == BART_IN_0_7 | {"embedding_serialization_factor": 1}
+
+
+@pytest.mark.parametrize(("name", "value", "words"), [
+    ("serialized_embedding_splits_per_ipu", [3, 1], "use embedding_serialization_factor=4"),
+    ("inference_serialized_projection_splits_per_ipu", [2, 0], "use inference_projection_serialization_factor=2"),
+    ("eager_execution", True, "eager_execution=True is not for the IPU"),
+    ("compile_only", True, "give IPUTrainingArguments.compile_only=True"),
+])
+def test_what_an_option_would_do_and_cannot_is_refused(name: str, value: object, words: str) -> None:
+    with pytest.raises(OptionsError, match=words):
+        IPUConfig(**{name: value})
+    assert IPUConfig(**{name: None}).to_dict()[name] is None
+
+
+def test_synthetic_data_reach_the_options() -> None:
+    for is_synthetic in (False, True):
+        options = IPUConfig(synthetic_data=is_synthetic).to_options()
+        assert (options._popart.options.get("syntheticDataMode", 0) != 0) == is_synthetic
+
+
 @pytest.mark.parametrize(("name", "value", "words"), [
     ("replication_factor", 0, "replication_factor=0"),
     ("gradient_accumulation_steps", 2.5, "gradient_accumulation_steps=2.5"),

@@ -121,6 +121,23 @@ def test_replicas_and_device_iterations_make_larger_calls(tmp_path: Path) -> Non
     assert trainer.evaluate()["eval_right"] == judge.evaluate()["eval_right"]
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_gradient_checkpointing_trains_as_without(reentrant: bool, tmp_path: Path) -> None:
+    train = tiny.rows(2 * 3 * MICRO_BATCH, 0)
+    arguments = {"max_steps": 2, "warmup_steps": 0, "lr_scheduler_type": "constant"}
+    judge = make_judge(tmp_path, tiny.bert(2), 3 * MICRO_BATCH, train, train, **arguments)
+    judge.train()
+    config = {"layers_per_ipu": [1, 1], "gradient_accumulation_steps": 3, "output_mode": "all"}
+    trainer = make_ours(
+        tmp_path, tiny.bert(2), train, train, config, gradient_checkpointing=True,
+        gradient_checkpointing_kwargs={"use_reentrant": reentrant}, **arguments,
+    )
+    trainer.train()
+    assert trainer.model.is_gradient_checkpointing
+    torch.testing.assert_close(log(trainer, "loss"), log(judge, "loss"), atol=2e-5, rtol=2e-5)
+    assert_same_weights(trainer.model, judge.model)
+
+
 @pytest.mark.parametrize("optim", ["sgd", "rmsprop"])
 def test_other_optimisers_update_alike(optim: str, tmp_path: Path) -> None:
     train = tiny.rows(4 * 2 * MICRO_BATCH, 0)

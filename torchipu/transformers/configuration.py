@@ -23,14 +23,23 @@ RENAMED = {
 }
 """Names that options had once; empty for those that mean nothing any more."""
 WITHOUT_EFFECT = frozenset({
-    "compile_only", "decompose_grad_sum", "eager_execution", "execute_encoder_on_cpu_for_generation",
-    "explicit_ir_inference", "inference_parallelize_kwargs", "inference_projection_serialization_factor",
-    "inference_serialized_embedding_splits_per_ipu", "inference_serialized_projection_splits_per_ipu", "model_type",
-    "optimum_version", "parallelize_kwargs", "projection_serialization_factor",
-    "serialized_embedding_splits_per_ipu", "serialized_projection_splits_per_ipu", "synthetic_data",
+    "architectures", "decompose_grad_sum", "execute_encoder_on_cpu_for_generation", "explicit_ir_inference",
+    "inference_parallelize_kwargs", "model_type", "name_or_path", "optimum_version", "parallelize_kwargs",
     "transformers_version", "use_popdist",
 })
-"""Options of optimum-graphcore, and other keys of its files, that are kept and of no effect here."""
+"""Keys that files of optimum-graphcore have and that change no number and no placement here.
+
+How Poplar lowers a program (`decompose_grad_sum`, `explicit_ir_inference`) is not chosen; generation, which
+`execute_encoder_on_cpu_for_generation` and the arguments of `parallelize` are about, runs on the host; whether there
+are several processes is the launcher's to say. The others are of the file itself.
+"""
+SPLITS = frozenset({
+    "inference_serialized_embedding_splits_per_ipu", "inference_serialized_projection_splits_per_ipu",
+    "serialized_embedding_splits_per_ipu", "serialized_projection_splits_per_ipu",
+})
+"""Keys that spread parts of the vocabulary over IPUs, which is refused."""
+ON = frozenset({"compile_only", "eager_execution"})
+"""Keys that are refused where they are true."""
 
 
 @dataclass(init=False)
@@ -61,8 +70,18 @@ class IPUConfig(Settings):
         self._check()
 
     def _keep(self, name: str, value: Any, known: Mapping[str, Any]) -> None:
-        """Keep an option without effect; say so where it may be a slip of the pen."""
+        """Keep an option without effect; say so where it may be a slip of the pen.
+
+        Raises:
+            OptionsError: It would have one that there is not here.
+        """
         self._kept[name] = value
+        if name in SPLITS:
+            _refuse_splits(name, value)
+            return
+        if name in ON:
+            _refuse_on(name, value)
+            return
         if name not in WITHOUT_EFFECT and name not in RENAMED:
             logger.warning("IPUConfig: %r is unknown and has no effect%s", name, nearest(name, known))
 
@@ -153,6 +172,23 @@ class IPUConfig(Settings):
         if not isinstance(values, dict):
             raise _no_object(file)
         return cls(**values | changes)
+
+
+def _refuse_splits(name: str, value: Any) -> None:
+    if not value:
+        return
+    parts = sum(value) if isinstance(value, list) else value
+    factor = name.replace("serialized_", "").replace("splits_per_ipu", "serialization_factor")
+    raise OptionsError(
+        f"IPUConfig: {name}={value}: the vocabulary is not spread over IPUs", option=name, value=value,
+        remedy=f"use {factor}={parts}, which computes it in as many parts where it lies",
+    )
+
+
+def _refuse_on(name: str, value: Any) -> None:
+    if value:
+        remedy = "give IPUTrainingArguments(compile_only=True)" if name == "compile_only" else "leave it out"
+        raise OptionsError(f"IPUConfig: {name}={value!r} is not for the IPU", option=name, value=value, remedy=remedy)
 
 
 def _no_object(file: Path) -> OptionsError:

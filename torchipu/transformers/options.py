@@ -48,6 +48,8 @@ def options_of(config: Settings, *, for_inference: bool, compile_only: bool = Fa
         options.enableExecutableCaching(config.executable_cache_dir)
     if config.profile_dir:
         options.enableProfiling(config.profile_dir)
+    if config.synthetic_data:
+        options.enableSyntheticData(True)
     if compile_only:
         options.useOfflineIpuTarget()
     return options

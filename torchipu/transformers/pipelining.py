@@ -74,8 +74,7 @@ def pipeline_model(
     if ipu_config.recompute_checkpoint_every_layer and not for_inference:
         for path in order.layers:
             model.get_submodule(path).register_forward_hook(_Checkpoint())
-    in_inference = ipu_config.inference_embedding_serialization_factor if for_inference else None
-    serialise(model, in_inference or ipu_config.embedding_serialization_factor)
+    serialise(model, ipu_config.projection_parts(for_inference=for_inference))
     _LAYOUTS[model] = Layout(dict(blocks))
     logger.info("%s", _LAYOUTS[model])
     return model

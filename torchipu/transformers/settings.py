@@ -34,6 +34,9 @@ class Settings:
         replicated_tensor_sharding: Give each replica a part of the states of the optimiser.
         embedding_serialization_factor: Parts in which the product with the vocabulary is computed.
         inference_embedding_serialization_factor: The same for inference; None for the same number.
+        projection_serialization_factor: The same by its later name; None for `embedding_serialization_factor`.
+        inference_projection_serialization_factor: The same for inference; None for that of inference's embedding.
+        synthetic_data: Send nothing to the device and return nothing that it computed.
         enable_half_partials: Sum products of halves in halves.
         enable_half_first_order_momentum: Keep first moments in halves where the model is in halves.
         recompute_checkpoint_every_layer: Keep only what leaves each layer for the backward; compute the rest again.
@@ -60,12 +63,15 @@ class Settings:
     replicated_tensor_sharding: bool = False
     embedding_serialization_factor: int = 1
     inference_embedding_serialization_factor: int | None = None
+    projection_serialization_factor: int | None = None
+    inference_projection_serialization_factor: int | None = None
     enable_half_partials: bool = True
     enable_half_first_order_momentum: bool = False
     recompute_checkpoint_every_layer: bool = False
     auto_loss_scaling: bool = False
     output_mode: str = "final"
     sharded_execution_for_inference: bool = False
+    synthetic_data: bool = False
     executable_cache_dir: str = ""
     profile_dir: str = ""
 
@@ -85,6 +91,12 @@ class Settings:
             )
         for for_inference in (False, True):
             self.layers(for_inference=for_inference)
+
+    def projection_parts(self, *, for_inference: bool = False) -> int:
+        """Return in how many parts the product with the vocabulary is computed."""
+        in_inference = self.inference_projection_serialization_factor or self.inference_embedding_serialization_factor
+        in_training = self.projection_serialization_factor or self.embedding_serialization_factor
+        return (in_inference if for_inference else None) or in_training
 
     def num_ipus(self, *, for_inference: bool = False) -> int:
         """Return the IPUs of a replica."""
@@ -132,6 +144,7 @@ COUNTS = frozenset({
     "ipus_per_replica", "inference_ipus_per_replica", "replication_factor", "inference_replication_factor",
     "gradient_accumulation_steps", "device_iterations", "inference_device_iterations",
     "embedding_serialization_factor", "inference_embedding_serialization_factor",
+    "projection_serialization_factor", "inference_projection_serialization_factor",
 })
 LAYERS = frozenset({"layers_per_ipu", "inference_layers_per_ipu"})
 PROPORTIONS = frozenset({"matmul_proportion", "inference_matmul_proportion"})

@@ -71,7 +71,6 @@ class IPUTrainingArguments(TrainingArguments):
             "bf16": "leave it out: the IPU has float32 (fp32=True) and half, the default",
             "torch_compile": "leave it out: the whole step is a program; or use transformers.Trainer with it",
             "auto_find_batch_size": "choose per_device_train_batch_size",
-            "gradient_checkpointing": "use IPUConfig(recompute_checkpoint_every_layer=True)",
         }.items():
             if getattr(self, name, False):
                 raise OptionsError(

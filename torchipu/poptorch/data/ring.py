@@ -27,14 +27,15 @@ class Layout:
     """The tensors of a batch and how they are held together.
 
     Attributes:
-        kind: Type of the batch: torch.Tensor, that of a tuple, list or dict of tensors, or a user's class.
+        kind: Type of the batch: torch.Tensor, or that of a tuple, list or dict of tensors; None for a user's class,
+            which need not be one that can be pickled: its objects are.
         keys: Keys of a dict.
         shapes: Shape of each tensor; the first size is the most rows that a slot holds.
         dtypes: Type of each tensor.
         template: An object of a user's class, its tensors without memory, which the others are made like.
     """
 
-    kind: type
+    kind: type | None
     keys: tuple[Any, ...]
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[torch.dtype, ...]
@@ -50,8 +51,9 @@ class Layout:
         """
         tensors = flatten(batch)
         shapes = (tuple(tensor.shape) for tensor in tensors)
+        kind = torch.Tensor if isinstance(batch, torch.Tensor) else type(batch) if parser_of(batch) is None else None
         return cls(
-            torch.Tensor if isinstance(batch, torch.Tensor) else type(batch),
+            kind,
             tuple(batch) if isinstance(batch, Mapping) else (),
             tuple(shape if rows is None else (rows, *shape[1:]) for shape in shapes),
             tuple(tensor.dtype for tensor in tensors),
@@ -69,7 +71,10 @@ class Layout:
             AssertionError: Its type, keys, or the number, sizes or types of its tensors differ. Fewer rows may be.
         """
         other = Layout.of(batch)
-        assert (other.kind, other.keys, other.dtypes) == (self.kind, self.keys, self.dtypes), (
+        ours, theirs = (
+            (layout.kind, type(layout.template), layout.keys, layout.dtypes) for layout in (self, other)
+        )
+        assert ours == theirs, (
             f"Every element of the data must be made alike: the first was {self}, and this is {other}"
         )
         for tensor, shape in zip(tensors, self.shapes, strict=True):
@@ -82,6 +87,7 @@ class Layout:
         """Return a batch with these tensors."""
         if self.template is not None:
             return with_tensors(self.template, iter(tensors))
+        assert self.kind is not None
         if self.kind is torch.Tensor:
             return tensors[0]
         if issubclass(self.kind, Mapping):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset, Sampler
 
+from torchipu.poptorch.arguments import structure
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
 
@@ -153,4 +154,12 @@ def concatenate(batches: list[Any]) -> Any:
     if isinstance(first, (tuple, list)):
         parts = [concatenate(list(parts)) for parts in zip(*batches, strict=True)]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
-    raise createPoptorchError(f"Batches of {type(first).__name__} cannot be joined: use tensors in tuples or dicts")
+    if structure.parser_of(first) is not None:
+        members = zip(*(structure.tensors_in(batch) for batch in batches), strict=True)
+        # A number of each batch becomes a row of the whole.
+        joined = [torch.cat([one.reshape(1) if one.dim() == 0 else one for one in same]) for same in members]
+        return structure.with_tensors(first, iter(joined))
+    raise createPoptorchError(
+        f"Batches of {type(first).__name__} cannot be joined: use tensors in tuples or dicts, or tell which tensors it "
+        "holds with poptorch.registerCustomArgParser"
+    )

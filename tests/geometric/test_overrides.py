@@ -1,0 +1,178 @@
+"""Functions of torch_geometric whose sizes values tell: in a program they have eager's numbers at fixed sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import poptorch
+import poptorch_geometric
+import pytest
+import torch
+import torch_geometric.nn as nn
+from torch_geometric import utils
+
+from tests.geometric.judge import check_step, graph
+
+NUM_NODES, WIDTH = 12, 8
+GRAPH = graph(NUM_NODES, features=WIDTH, seed=3)
+BATCH = torch.arange(NUM_NODES) // 4
+PTR = torch.tensor([0, 4, 4, 9, 12])
+
+
+class Called(torch.nn.Module):
+    """Calls a function on what a layer makes of the features, so that it has gradients."""
+
+    def __init__(self, function: Callable[..., Any], *modules: torch.nn.Module) -> None:
+        super().__init__()
+        self.front = torch.nn.Linear(WIDTH, WIDTH)
+        self.inner = torch.nn.ModuleList(modules)
+        self.function = function
+
+    def forward(self, x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        out = self.function(*self.inner, self.front(x), *rest)
+        return out, poptorch.identity_loss(out.square().mean(), reduction="none")
+
+
+def layer(make: Callable[[], torch.nn.Module], *rest: torch.Tensor) -> None:
+    torch.manual_seed(0)
+    check_step(Called(lambda inner, x, *more: inner(x, *more), make()), GRAPH.x, GRAPH.edge_index, *rest)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.GCNConv(WIDTH, WIDTH), lambda: nn.GCNConv(WIDTH, WIDTH, improved=True),
+        lambda: nn.SGConv(WIDTH, WIDTH),
+        lambda: nn.APPNP(2, 0.1), lambda: nn.GATConv(WIDTH, WIDTH, heads=2), lambda: nn.GATv2Conv(WIDTH, WIDTH),
+        lambda: nn.AGNNConv(), lambda: nn.FeaStConv(WIDTH, WIDTH),
+    ],
+    ids=["gcn", "improved", "sg", "appnp", "gat", "gatv2", "agnn", "feast"],
+)
+def test_layers_replace_the_self_loops_that_a_graph_has(make: Callable[[], torch.nn.Module]) -> None:
+    assert utils.contains_self_loops(GRAPH.edge_index)
+    layer(make)
+
+
+def test_weights_of_self_loops_stay() -> None:
+    layer(lambda: nn.GCNConv(WIDTH, WIDTH), torch.rand(GRAPH.num_edges) + 0.1)
+
+
+@pytest.mark.parametrize("fill_value", ["mean", 2.0])
+def test_attributes_of_self_loops_are_made_of_those_of_other_edges(fill_value: Any) -> None:
+    layer(lambda: nn.GATConv(WIDTH, WIDTH, edge_dim=3, fill_value=fill_value), GRAPH.edge_attr)
+
+
+def test_what_cannot_be_skipped_says_what_to_do() -> None:
+    model = poptorch.inferenceModel(lambda edges: utils.remove_self_loops(edges)[0])
+    with pytest.raises(poptorch.Error, match=r"remove_self_loops: how many edges.*AddRemainingSelfLoops"):
+        model(GRAPH.edge_index)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "mul"])
+def test_a_scatter_has_a_kernel(reduce: str) -> None:
+    check_step(Called(lambda x, index: utils.scatter(x, index, 0, 3, reduce)), GRAPH.x, BATCH)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min"])
+def test_segments_have_the_kernels_of_scatters(reduce: str) -> None:
+    # An empty segment is zero, as torch_geometric has it.
+    check_step(Called(lambda x, ptr: utils.segment(x, ptr, reduce)), GRAPH.x, PTR)
+
+
+def test_a_softmax_over_segments() -> None:
+    check_step(Called(lambda x, ptr: utils.softmax(x, ptr=ptr)), GRAPH.x, PTR)
+    check_step(Called(lambda x, index: utils.softmax(x, index, num_nodes=3)), GRAPH.x, BATCH)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.SoftmaxAggregation(learn=True), lambda: nn.PowerMeanAggregation(learn=True),
+        lambda: nn.StdAggregation(), lambda: nn.MedianAggregation(),
+        lambda: nn.MultiAggregation(["mean", "max", "std"]), lambda: nn.Set2Set(WIDTH, 2),
+    ],
+    ids=["softmax", "powermean", "std", "median", "multi", "set2set"],
+)
+def test_aggregations_have_kernels(make: Callable[[], torch.nn.Module]) -> None:
+    torch.manual_seed(0)
+    check_step(Called(lambda inner, x, index: inner(x, index, dim_size=3), make()), GRAPH.x, BATCH)
+
+
+def test_a_recurrent_aggregation_trusts_that_nodes_are_sorted() -> None:
+    torch.manual_seed(0)
+    inner = nn.GRUAggregation(WIDTH, WIDTH)
+    check_step(
+        Called(lambda inner, x, index: inner(x, index, dim_size=3, max_num_elements=4), inner), GRAPH.x, BATCH
+    )
+
+
+def test_a_dense_batch_needs_its_width() -> None:
+    model = poptorch.inferenceModel(lambda x, index: utils.to_dense_batch(x, index)[0])
+    with pytest.raises(poptorch.Error, match=r"to_dense_batch: how many nodes the largest graph has.*max_num_nodes="):
+        model(GRAPH.x, BATCH)
+
+
+def test_nearest_neighbours_are_found_in_the_program() -> None:
+    distances = torch.cdist(GRAPH.pos, GRAPH.pos)
+    distances[BATCH[:, None] != BATCH[None]] = float("inf")
+    distances.fill_diagonal_(float("inf"))
+    nearest = distances.topk(2, largest=False).indices.tolist()
+    expected = {(near, node) for node in range(NUM_NODES) for near in nearest[node]}
+    found = poptorch.inferenceModel(lambda pos, index: nn.knn_graph(pos, 2, index))(GRAPH.pos, BATCH)
+    assert {tuple(edge) for edge in found.T.tolist()} == expected
+
+
+@pytest.mark.parametrize("count", [2, 6])
+def test_messages_pass_along_as_many_neighbours_as_there_are(count: int) -> None:
+    # Graphs have four nodes: with six neighbours asked for, three are there.
+    def nearest(x: torch.Tensor, pos: torch.Tensor, index: torch.Tensor, inner: Any = None) -> torch.Tensor:
+        return nn.SimpleConv("mean")(x, nn.knn_graph(pos, count, index))
+
+    def judged(x: torch.Tensor, pos: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        distances = torch.cdist(pos, pos).masked_fill(index[:, None] != index[None], float("inf"))
+        distances.fill_diagonal_(float("inf"))
+        near, ends = distances.topk(min(count, NUM_NODES), largest=False)
+        is_edge = near.isfinite()
+        rows = torch.zeros(NUM_NODES, NUM_NODES, dtype=x.dtype).scatter(1, ends, is_edge.to(x.dtype))
+        return (rows @ x) / rows.sum(1, keepdim=True)
+
+    torch.manual_seed(0)
+    check_step(Called(nearest), GRAPH.x, GRAPH.pos, BATCH, eager=Called(judged))
+
+
+def test_eager_code_is_unchanged() -> None:
+    edges, _ = utils.remove_self_loops(GRAPH.edge_index)
+    assert edges.shape[1] < GRAPH.num_edges
+    assert utils.scatter(GRAPH.x, BATCH).shape == (3, WIDTH)
+    assert nn.global_add_pool(GRAPH.x, BATCH).shape == (3, WIDTH)
+
+
+def test_the_stepper_compares_both_trainings() -> None:
+    torch.manual_seed(0)
+
+    class Classifier(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.GCNConv(WIDTH, WIDTH)
+
+        def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            out = self.conv(x, edge_index)
+            return out, poptorch.identity_loss(out.square().mean(), reduction="none")
+
+    stepper = poptorch_geometric.TrainingStepper(Classifier(), lr=0.01)
+    stepper.run(3, (GRAPH.x, GRAPH.edge_index))
+    with torch.no_grad():
+        stepper.cpu_model.conv.bias += 1
+    with pytest.raises(AssertionError, match=r"conv.bias: "):
+        stepper.check_parameters()
+    with pytest.raises(AssertionError, match="loss of step 0: "):
+        stepper.run(1, (GRAPH.x, GRAPH.edge_index))
+
+
+def test_a_masked_layer_sees_zeros_for_padding() -> None:
+    x, mask = torch.randn(4, 3), torch.tensor([True, True, False, False])
+    masked = poptorch_geometric.PreLayerMasker()(x, mask)
+    torch.testing.assert_close(masked, torch.cat([x[:2], torch.zeros(2, 3)]), rtol=0, atol=0)
+    norm = torch.nn.LayerNorm(3)
+    torch.testing.assert_close(poptorch_geometric.PreLayerMasker(norm)(x, mask), norm(masked))
