@@ -120,7 +120,7 @@ def ipu_backend(
     if settings.strict:
         refuse_eager(gm)
     if isinstance(gm, GraphModule):
-        refuse_inputs(gm, example_inputs)
+        refuse_inputs(gm, example_inputs, is_strict=settings.strict)
     COUNTS.graphs += 1
     doors = _Doors(f"graph{next(_NUMBERS)}", settings, lookup_target(settings.target))
     compiled: Callable[..., Any] = aot_autograd(
