@@ -30,7 +30,7 @@ from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.joint_graph import partition
 from torchipu.capture.process_wide import capturing
 from torchipu.compiler import Compiled
-from torchipu.errors import CaptureError, OptionsError, nearest
+from torchipu.errors import CaptureError, IpuError, OptionsError, nearest
 from torchipu.host.agreement import Agreement
 from torchipu.host.collectives import wait_for
 from torchipu.host.executor import GraphExecutor, as_type, resolved
@@ -97,6 +97,21 @@ def ipu_backend(
         OutOfTileMemoryError: The program does not fit.
     """
     settings = options if isinstance(options, Options) else Options.from_mapping(options or {})
+    try:
+        return _compiled(gm, example_inputs, settings, mode)
+    except IpuError as error:
+        if torch._dynamo.config.suppress_errors:
+            warnings.warn(
+                "torchipu: torch._dynamo.config.suppress_errors lets torch run this in eager, and not as an IPU would: "
+                f"{error.message}", stacklevel=2,
+            )
+        raise
+
+
+def _compiled(
+    gm: GraphModule, example_inputs: Sequence[Any], settings: Options, mode: str | None,
+) -> Callable[..., Any]:
+    """Compile a graph of Dynamo's; arguments and errors are those of `ipu_backend`."""
     if mode is not None:
         if mode not in MODES:
             raise OptionsError(
@@ -119,6 +134,13 @@ def ipu_backend(
         )
     if settings.strict:
         refuse_eager(gm)
+    elif (limit := _last_compilation()) is not None:
+        warnings.warn(
+            f"torchipu: this is compilation {limit} of the same code{_code_of(gm)}, torch's limit: further ones run in "
+            "eager, and not as an IPU would. Keep shapes and Python arguments the same, use torch.compile(dynamic="
+            "True), or raise torch._dynamo.config.recompile_limit; with strict=True it is refused",
+            stacklevel=2,
+        )
     if isinstance(gm, GraphModule):
         refuse_inputs(gm, example_inputs, is_strict=settings.strict)
     COUNTS.graphs += 1
@@ -147,14 +169,27 @@ def refuse_eager(gm: GraphModule) -> None:
             "strict: the model breaks into several graphs: torch ran what comes before this line in eager",
             source=source_of(resumed), remedy=_UNBROKEN,
         )
-    current = CompileContext.current_compile_id()
-    limit = torch._dynamo.config.recompile_limit
-    if current is not None and current.frame_compile_id is not None and current.frame_compile_id >= limit - 1:
+    limit = _last_compilation()
+    if limit is not None:
         raise CaptureError(
             f"strict: this is compilation {limit} of the same code, after which torch runs it in eager",
             remedy="keep shapes and Python arguments the same, use torch.compile(dynamic=True), or raise "
             "torch._dynamo.config.recompile_limit",
         )
+
+
+def _last_compilation() -> int | None:
+    """Return torch's limit of compilations of the same code if this is the last one, else None."""
+    current = CompileContext.current_compile_id()
+    limit: int = torch._dynamo.config.recompile_limit
+    is_last = current is not None and current.frame_compile_id is not None and current.frame_compile_id >= limit - 1
+    return limit if is_last else None
+
+
+def _code_of(gm: GraphModule) -> str:
+    """Return ``, file:line``, where the first op of a graph stands, or nothing if it has none."""
+    sources = (str(source_of(node)) for node in gm.graph.nodes if node.op.startswith("call_"))
+    return next((f", {source}" for source in sources if source), "")
 
 
 class _Doors:

@@ -67,7 +67,7 @@ CASES = _numbered(
         ("recurrent layers that PopTorch lacks", "eager's result or PopTorch's words"),
         ("interpolation that PopTorch lacks", "eager's result or PopTorch's words"),
         ("branches on values, .item(), print, nonzero", "a break of the graph that is counted; strict refuses"),
-        ("a Python branch on a tensor, through PopTorch", "a warning with the line: the branch is frozen"),
+        ("a Python branch on a tensor, through PopTorch", "PopTorch's refusal, with the line"),
         ("logging, clipping and hooks within a Lightning step", "done, or refused with the method"),
         ("random operators", "the same bits for the same seed"),
         ("train() or eval() after the first call", "torch.compile compiles again; PopTorch keeps the first"),

@@ -74,6 +74,11 @@ class Session(ProgramStep):
         captured = self.captured
         if captured is None:
             captured = self._captured_or_cached((*arguments, *(torch.tensor(0) for _ in self.traced.groups)))
+            if not captured.graph.ops and not captured.graph.outputs:
+                raise createPoptorchError(
+                    "Your compiled model is empty: forward returns nothing that the device computes, and writes no "
+                    "buffer. Return the tensors that are wanted"
+                )
             refuse_ops_outside(op.block for op in captured.graph.ops if op.leg is Leg.FORWARD)
             check_depth(
                 self.traced.strategy, self.traced.ipus, gradient_accumulation=self.options.gradient_accumulation,
