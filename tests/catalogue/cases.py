@@ -102,7 +102,7 @@ CASES = _numbered(
         ("an unknown option", "a refusal with the nearest name"),
         ("options of the wrong type or out of range", "a refusal with value and range"),
         ("a model that is wrapped twice, or none", "PopTorch's refusal"),
-        ("engine options that are no JSON, or unknown", "an error with the place, a warning with the keys"),
+        ("engine options in the environment that are no JSON object", "a warning with the place; they are ignored"),
     )),
     (RUNNING, (
         ("overflow, division by zero or NaN with exceptions on", "an error with op, line, place and value; weights as "

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import functools
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -173,6 +174,11 @@ class PoplarExecutor:
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state = self._poptorch_state
+        if state.compiled_by == threading.get_ident():
+            raise createPoptorchError(
+                "This model is being compiled: it cannot be called within itself, from its forward or a hook. Call "
+                "what it wraps there instead"
+            )
         assert state.options.connection_type != ConnectionType.Never, (
             "Trying to run a model on an offline device (ConnectionType.Never): use ConnectionType.Always or OnDemand"
         )
@@ -197,7 +203,12 @@ class PoplarExecutor:
             self._poptorch_parts.device.attach()
 
     def _compile(self, arguments: Arguments) -> None:
-        self._poptorch_parts.compilation.make(arguments, self)
+        state = self._poptorch_state
+        state.compiled_by = threading.get_ident()
+        try:
+            self._poptorch_parts.compilation.make(arguments, self)
+        finally:
+            state.compiled_by = None
 
     def isCompiled(self) -> bool:
         """Whether the model is compiled."""

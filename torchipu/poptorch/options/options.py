@@ -508,7 +508,10 @@ def engine_options_of_environment() -> dict[str, str]:
     """Return the options of the engine that the environment sets; none where it holds no JSON object."""
     try:
         options = json.loads(os.environ.get(ENGINE_OPTIONS_VARIABLE) or "{}")
-    except json.JSONDecodeError:
-        logger.warning("%s is not valid JSON", ENGINE_OPTIONS_VARIABLE)
+    except json.JSONDecodeError as error:
+        logger.warning("%s is not valid JSON and is ignored: %s", ENGINE_OPTIONS_VARIABLE, error)
         return {}
-    return options if isinstance(options, dict) else {}
+    if not isinstance(options, dict):
+        logger.warning("%s is no JSON object and is ignored", ENGINE_OPTIONS_VARIABLE)
+        return {}
+    return options

@@ -67,6 +67,10 @@ class _IExecutionStrategy:
         assert block_id in stages, f"Unknown block {block_id}"
         return stages[block_id]
 
+    def listed_blocks(self) -> Sequence[str]:
+        """Return the names of the blocks that the user listed; none where stages follow from the blocks that begin."""
+        return ()
+
     def onStart(self) -> None:
         """Forget what an earlier capture has numbered."""
 
@@ -164,6 +168,10 @@ class _StagedExecution(_IExecutionStrategy):
                 stage._stage_id = len(self._seen) + 1
             self._seen[block_id] = stage
         return self._seen[block_id]
+
+    def listed_blocks(self) -> Sequence[str]:
+        """Return the names of the blocks in the stages; none where stages are numbered as blocks begin."""
+        return list(self._listed)
 
     def _stages(self) -> dict[str, Stage]:
         return self._seen if self._automatic is not None else self._listed
@@ -349,6 +357,10 @@ class _PhasedExecution(_IExecutionStrategy):
     def has_one_stage_each(self) -> bool:
         """Whether no phase spreads over several IPUs."""
         return all(len(phase.stages) == 1 for phase in self._phases)
+
+    def listed_blocks(self) -> Sequence[str]:
+        """Return the names of the blocks in the phases."""
+        return list(self._listed)
 
     def _stages(self) -> dict[str, Stage]:
         return self._listed
