@@ -6,9 +6,9 @@ import poptorch
 import pytest
 import torch
 
+from tests.catalogue.unharmed import unharmed
 from torchipu import InferenceStep, Options, OutOfTileMemoryError, TrainStep
 from torchipu.backend import COUNTS
-from tests.catalogue.unharmed import unharmed
 
 
 def compiled(function, **options):
