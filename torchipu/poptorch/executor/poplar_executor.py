@@ -179,9 +179,11 @@ class PoplarExecutor:
                 "This model is being compiled: it cannot be called within itself, from its forward or a hook. Call "
                 "what it wraps there instead"
             )
-        assert state.options.connection_type != ConnectionType.Never, (
-            "Trying to run a model on an offline device (ConnectionType.Never): use ConnectionType.Always or OnDemand"
-        )
+        if state.options.connection_type == ConnectionType.Never:
+            raise AssertionError(
+                "Trying to run a model on an offline device (ConnectionType.Never): use ConnectionType.Always or "
+                "OnDemand"
+            )
         arguments = state.parser.parse(args, kwargs)
         if state.executable is None:
             self._compile(arguments)
@@ -345,7 +347,8 @@ class PoplarExecutor:
             Error: A value that the program was compiled with as a constant is another now.
             ValueError: Its accumulators need a program of another kind.
         """
-        assert self._poptorch_state.is_training, "setOptimizer is for models wrapped by poptorch.trainingModel"
+        if not self._poptorch_state.is_training:
+            raise AssertionError("setOptimizer is for models wrapped by poptorch.trainingModel")
         self._poptorch_parts.optimiser.take(optimizer, self)
 
     def _pull_optimiser(self) -> bool:

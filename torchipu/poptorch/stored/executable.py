@@ -38,7 +38,8 @@ def path_to_write(filename: str | os.PathLike[str]) -> Path:
     if path.is_dir():
         path = path / DEFAULT_NAME
         logger.warning("%s is a directory: saving the model to %s", filename, path)
-    assert not path.parent.exists() or path.parent.is_dir(), f"{path.parent} is not a directory"
+    if path.parent.exists() and not path.parent.is_dir():
+        raise AssertionError(f"{path.parent} is not a directory")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
