@@ -19,6 +19,7 @@ from torchipu.device.memory import assign_memory
 from torchipu.device.order import ordered_for_memory
 from torchipu.device.schedule import ipus_of_stages, schedule_of
 from torchipu.device.tile_mapping import map_tiles
+from torchipu.errors import IpuError
 from torchipu.ir import text
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.ir.mapping import TileMapping
@@ -35,7 +36,7 @@ from torchipu.passes.random_streams import number_random_streams
 from torchipu.passes.recompute import recompute
 from torchipu.passes.shared_indices import share_indices
 from torchipu.remembered import Remembered
-from torchipu.target import Target
+from torchipu.target import Target, lookup_target
 
 DUMP_VARIABLE = "TORCHIPU_DUMP"
 """Environment variable with the directory for dumps, where the options name none."""
@@ -233,7 +234,12 @@ def _run(
         if stage.name in without:
             continue
         began = time.thread_time()
-        made = stage.run(compilation) if known is None else known.of(stage.name, stage.run, compilation)
+        try:
+            made = stage.run(compilation) if known is None else known.of(stage.name, stage.run, compilation)
+        except (IpuError, MemoryError):
+            raise
+        except Exception as error:
+            raise _internal_error(stage, error, compilation, captured) from error
         seconds[stage.name] = time.thread_time() - began
         setattr(compilation, stage.makes, made)
         dump.write(f"{number:02d}-{stage.name}", partial(_TEXTS[stage.makes], made))
@@ -242,6 +248,17 @@ def _run(
     c = compilation
     return Compiled(
         c.graph, c.schedule, c.executable, c.cost, c.target, c.options, captured, c.micro_batches, c.instances, seconds,
+    )
+
+
+def _internal_error(stage: Stage, error: Exception, compilation: Compilation, captured: Graph) -> IpuError:
+    """Return the error for a stage that failed in a way that none should."""
+    from torchipu.repeating import internal_error  # which names this module
+
+    c = compilation
+    return internal_error(
+        stage.name, error, captured, c.options, lookup_target(c.options.target), micro_batches=c.micro_batches,
+        instances=c.instances,
     )
 
 

@@ -146,6 +146,22 @@ class VerifyError(IpuError, AssertionError):
         self.after = after
 
 
+class InternalError(IpuError, RuntimeError):
+    """A stage of the compiler failed in a way that none should: a defect of torchipu; its own error is the cause.
+
+    Args:
+        failure: The stage, and what it raised.
+        script: Path of a script that repeats the failure; None if there is none.
+        reason: Why there is none.
+    """
+
+    def __init__(self, failure: str, *, script: str | None, reason: str = "") -> None:
+        remedy = f"report it with this script, which repeats it and holds no weights: {script}" if script else \
+            f"report it with the model (a script that repeats it could not be written: {reason})"
+        super().__init__(f"defect of torchipu in stage {failure}", remedy=remedy)
+        self.script = script
+
+
 class DeviceProgramError(IpuError, AssertionError):
     """A device program does what no IPU may: reads what nobody wrote, leaves out a sync, loses a stash."""
 

@@ -9,21 +9,21 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
-from torch._guards import CompileContext, TracingContext
+from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from torchipu.backend.any_size import AnySize, alone, has_unknown_sizes, placeholders
 from torchipu.backend.counts import COUNTS, Counts
+from torchipu.backend.eager import refuse_eager, warn_of_last_compilation, warn_of_suppression
 from torchipu.backend.program import Recipe
 from torchipu.capture import substitutes
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.fx_import import Given
-from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT, source_of
 from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.joint_graph import partition
-from torchipu.errors import CaptureError, OptionsError, nearest
-from torchipu.ir.types import Leg, Role, Source
+from torchipu.errors import IpuError, OptionsError, nearest
+from torchipu.ir.types import Leg, Role
 from torchipu.options import Options
 from torchipu.target import Target, lookup_target
 
@@ -34,8 +34,6 @@ substitutes.register()
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 """What torch.compile's ``mode`` may be."""
 
-_RESUMED = "torch_dynamo_resume_in_"
-_UNBROKEN = "rewrite the line, or leave out strict and let torch run what lies between the graphs"
 _NUMBERS = itertools.count()
 
 
@@ -60,6 +58,17 @@ def ipu_backend(
         OutOfTileMemoryError: The program does not fit.
     """
     settings = options if isinstance(options, Options) else Options.from_mapping(options or {})
+    try:
+        return _compiled(gm, example_inputs, settings, mode)
+    except IpuError as error:
+        warn_of_suppression(error)
+        raise
+
+
+def _compiled(
+    gm: GraphModule, example_inputs: Sequence[Any], settings: Options, mode: str | None,
+) -> Callable[..., Any]:
+    """Compile a graph of Dynamo's; arguments and errors are those of `ipu_backend`."""
     if mode is not None:
         if mode not in MODES:
             raise OptionsError(
@@ -82,8 +91,10 @@ def ipu_backend(
         )
     if settings.strict:
         refuse_eager(gm)
+    else:
+        warn_of_last_compilation(gm)
     if isinstance(gm, GraphModule):
-        refuse_inputs(gm, example_inputs)
+        refuse_inputs(gm, example_inputs, is_strict=settings.strict)
     COUNTS.graphs += 1
     doors = _Doors(f"graph{next(_NUMBERS)}", settings, lookup_target(settings.target))
     compiled: Callable[..., Any] = aot_autograd(
@@ -91,33 +102,6 @@ def ipu_backend(
         partition_fn=doors.partition, decompositions=decompositions(),
     )(replace_calls(gm), example_inputs)
     return compiled
-
-
-def refuse_eager(gm: GraphModule) -> None:
-    """Raise CaptureError where Dynamo leaves code to eager, or is about to for lack of further recompilations."""
-    reason = getattr(gm, "compile_subgraph_reason", None)
-    if reason is not None and reason.graph_break:
-        lines = [line.strip() for line in str(reason.reason).splitlines() if line.strip()]
-        mine = [frame for frame in reason.user_stack if not frame.filename.startswith((TORCH_ROOT, OUR_ROOT))]
-        source = Source(mine[-1].filename, mine[-1].lineno or 0, mine[-1].line or "") if mine else ""
-        raise CaptureError(
-            f"strict: the model breaks into several graphs: {lines[0] if lines else 'graph break'}", source=source,
-            remedy=_UNBROKEN,
-        )
-    resumed = next((node for node in gm.graph.nodes if _RESUMED in (node.meta.get("stack_trace") or "")), None)
-    if resumed is not None:
-        raise CaptureError(
-            "strict: the model breaks into several graphs: torch ran what comes before this line in eager",
-            source=source_of(resumed), remedy=_UNBROKEN,
-        )
-    current = CompileContext.current_compile_id()
-    limit = torch._dynamo.config.recompile_limit
-    if current is not None and current.frame_compile_id is not None and current.frame_compile_id >= limit - 1:
-        raise CaptureError(
-            f"strict: this is compilation {limit} of the same code, after which torch runs it in eager",
-            remedy="keep shapes and Python arguments the same, use torch.compile(dynamic=True), or raise "
-            "torch._dynamo.config.recompile_limit",
-        )
 
 
 class _Doors:

@@ -23,12 +23,13 @@ NARROWED: Mapping[torch.dtype, DType] = {torch.float64: DType.FLOAT, torch.bfloa
 """Types that the IPU does not have and that float stands in for."""
 
 
-def refuse_inputs(module: GraphModule, inputs: Sequence[Any] = ()) -> None:
+def refuse_inputs(module: GraphModule, inputs: Sequence[Any] = (), *, is_strict: bool = False) -> None:
     """Raise UnsupportedOpError for an input of a graph of Dynamo's that no program can hold, before it is traced.
 
     Args:
         module: The graph.
         inputs: What Dynamo traced it for, where it is at hand: its fake values tell of no layout of oneDNN's.
+        is_strict: Refuse also what would be held in another type, and so be less exact.
     """
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node, given in zip_longest(placeholders, inputs[:len(placeholders)]):
@@ -37,7 +38,22 @@ def refuse_inputs(module: GraphModule, inputs: Sequence[Any] = ()) -> None:
                 if value.dtype.is_complex:  # the graph is one of real and imaginary parts once it is traced
                     _refuse_foreign(value, node)
                 else:
+                    if is_strict and value.dtype in NARROWED and not _is_number(value):
+                        _refuse_narrowed(value.dtype, node)
                     tensor_dtype(value, node)
+
+
+def _refuse_narrowed(dtype: torch.dtype, node: Node) -> None:
+    raise UnsupportedOpError(
+        f"strict: {_called(node)} is {dtype}, which the IPU would compute as {NARROWED[dtype].text}",
+        op=node.format_node(), source=_line_of(node),
+        remedy="convert it with float() or half() before the compiled region, or leave out strict and be warned",
+    )
+
+
+def _is_number(value: object) -> bool:
+    """Whether a tensor is a number of Python's, as Dynamo hands it over once it has changed: nothing is told of it."""
+    return isinstance(value, torch.Tensor) and value.dim() == 0 and value.dtype is torch.float64
 
 
 def tensor_dtype(value: torch.Tensor, node: Node) -> DType:
@@ -91,7 +107,8 @@ def dtype_of(dtype: torch.dtype, node: Node | None = None) -> DType:
             op=node.format_node() if node is not None else "", source=_line_of(node) if node is not None else "",
             remedy=_instead_of(dtype),
         )
-    _warn_narrowed(dtype, stand_in)
+    if node is None or not _is_number(node.meta.get("val", node.meta.get("example_value"))):
+        _warn_narrowed(dtype, stand_in)
     return stand_in
 
 

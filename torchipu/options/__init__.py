@@ -272,7 +272,10 @@ class Options:
         None, "seed of the random bits on the device; None to draw one from torch's generator", kind=int,
         optional=True, least=0, poptorch="randomSeed",
     )
-    strict: bool = declare(False, "refuse graph breaks and recompilations that would leave code to eager", kind=bool)
+    strict: bool = declare(
+        False, "refuse graph breaks and recompilations that would leave code to eager, and inputs of types that the "
+        "IPU would compute less exactly", kind=bool,
+    )
     strict_ops: bool = declare(False, "refuse ops that have no record of their own", kind=bool)
     verify: bool | None = declare(
         None, "check the IR before and after each pass; None leaves it to the compiler", kind=bool, optional=True,

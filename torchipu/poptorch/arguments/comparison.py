@@ -24,16 +24,22 @@ def allclose(
         AssertionError: The structures, shapes or types of elements differ.
     """
     if isinstance(desired, torch.Tensor):
-        assert isinstance(actual, torch.Tensor), f"expected a tensor but got {type(actual)}"
-        assert actual.shape == desired.shape, f"expected the shape {desired.shape} but got {actual.shape}"
-        assert actual.dtype == desired.dtype, f"expected the type {desired.dtype} but got {actual.dtype}"
+        if not isinstance(actual, torch.Tensor):
+            raise AssertionError(f"expected a tensor but got {type(actual)}")
+        if actual.shape != desired.shape:
+            raise AssertionError(f"expected the shape {desired.shape} but got {actual.shape}")
+        if actual.dtype != desired.dtype:
+            raise AssertionError(f"expected the type {desired.dtype} but got {actual.dtype}")
         return torch.allclose(actual, desired, rtol=rtol, atol=atol, equal_nan=equal_nan)
-    assert type(actual) is type(desired), f"expected {type(desired)} but got {type(actual)}"
+    if type(actual) is not type(desired):
+        raise AssertionError(f"expected {type(desired)} but got {type(actual)}")
     if isinstance(desired, Mapping):
-        assert actual.keys() == desired.keys(), f"expected the keys {list(desired)} but got {list(actual)}"
+        if actual.keys() != desired.keys():
+            raise AssertionError(f"expected the keys {list(desired)} but got {list(actual)}")
         pairs = [(actual[key], value) for key, value in desired.items()]
     elif isinstance(desired, (tuple, list)):
-        assert len(actual) == len(desired), f"expected {len(desired)} members but got {len(actual)}"
+        if len(actual) != len(desired):
+            raise AssertionError(f"expected {len(desired)} members but got {len(actual)}")
         pairs = list(zip(actual, desired, strict=True))
     else:
         return bool(actual == desired)

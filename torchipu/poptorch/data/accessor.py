@@ -51,10 +51,10 @@ class AsynchronousDataAccessor:
         load_indefinitely: bool = True, early_preload: bool = False,
         sharing_strategy: SharingStrategy = SharingStrategy.ForkServer, rebatched_size: int | None = None,
     ) -> None:
-        assert rebatched_size is None or rebatched_size > 1, (
-            f"rebatched_size must be None or greater than 1, not {rebatched_size}"
-        )
-        assert isinstance(buffer_size, int) and buffer_size > 0, f"buffer_size must be at least 1, not {buffer_size}"
+        if rebatched_size is not None and not rebatched_size > 1:
+            raise AssertionError(f"rebatched_size must be None or greater than 1, not {rebatched_size}")
+        if not isinstance(buffer_size, int) or not buffer_size > 0:
+            raise AssertionError(f"buffer_size must be at least 1, not {buffer_size}")
         self._dataset = _checked(dataset, rebatched_size)
         self._buffer_size = buffer_size
         self._miss_sleep_time_in_ms = miss_sleep_time_in_ms

@@ -49,7 +49,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         async_options: Mapping[str, Any] | None = None, rebatched_worker_size: int | None = None,
         batch_sampler: Iterable[Any] | None = None, **kwargs: Any,
     ) -> None:
-        assert isinstance(options, Options), "The first argument must be a poptorch.Options"
+        if not isinstance(options, Options):
+            raise AssertionError("The first argument must be a poptorch.Options")
         options._freeze()
         self._accessor: AsynchronousDataAccessor | None = None
         self._options = options
@@ -73,12 +74,14 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             mode = DataLoaderMode.AsyncRebatched
         loaded_size, loader_drops = combined, drop_last
         if mode is DataLoaderMode.AsyncRebatched:
-            assert combined is not None, "DataLoaderMode.AsyncRebatched needs a batch size"
+            if combined is None:
+                raise AssertionError("DataLoaderMode.AsyncRebatched needs a batch size")
             loaded_size = combined if rebatched_worker_size is None else rebatched_worker_size
-            assert 0 < loaded_size <= combined, (
-                f"The rebatched_worker_size ({loaded_size}) must not be larger than the combined batch size "
-                f"({combined})"
-            )
+            if not (0 < loaded_size <= combined):
+                raise AssertionError(
+                    f"The rebatched_worker_size ({loaded_size}) must not be larger than the combined batch size "
+                    f"({combined})"
+                )
             self._rebatched_size, loader_drops = combined if combined > 1 else None, False
         arguments: dict[str, Any] = {
             "num_workers": num_workers,
@@ -100,9 +103,10 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
         super().__init__(dataset, **arguments)
         if mode is not DataLoaderMode.Sync:
             asynchronous = dict(async_options or {})
-            assert "rebatched_size" not in asynchronous, (
-                "'rebatched_size' is set by the DataLoader: choose DataLoaderMode.AsyncRebatched instead"
-            )
+            if "rebatched_size" in asynchronous:
+                raise AssertionError(
+                    "'rebatched_size' is set by the DataLoader: choose DataLoaderMode.AsyncRebatched instead"
+                )
             # Our own process is asked where it is; torch's loader knows of its workers' processes only that they wait.
             timeout = arguments.pop("timeout", 0.0)
             source = _Source(dataset, drop_last, timeout, arguments)
@@ -117,15 +121,17 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             return {}
         if not is_shared:
             return {"shuffle": shuffle} if kwargs.get("sampler") is None else {}
-        assert self._combined_batch_size is not None, (
-            "auto_distributed_partitioning needs a batch_size: set it to False where batch_size is None"
-        )
+        if self._combined_batch_size is None:
+            raise AssertionError(
+                "auto_distributed_partitioning needs a batch_size: set it to False where batch_size is None"
+            )
         if kwargs.get("sampler") is not None:
             raise createPoptorchError("`sampler` is mutually exclusive with auto_distributed_partitioning.")
-        assert not shuffle or self._options.exists("random_seed"), (
-            "When using auto_distributed_partitioning you must set poptorch.Options.randomSeed() to ensure that all "
-            "processes shuffle alike"
-        )
+        if shuffle and not self._options.exists("random_seed"):
+            raise AssertionError(
+                "When using auto_distributed_partitioning you must set poptorch.Options.randomSeed() to ensure that "
+                "all processes shuffle alike"
+            )
         distributed = self._options.Distributed
         note_sharing(self, shuffles=shuffle)
         return {
@@ -194,10 +200,11 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             raise createPoptorchError(
                 "The DataLoader already uses an AsynchronousDataAccessor internally: iterate over it as it is"
             )
-        assert (
-            self.rebatched_drop_last or rebatched_size is not None or (self._combined_batch_size or 1) == 1
-        ), "An AsynchronousDataAccessor of a DataLoader with drop_last=False only works if 'rebatched_size' is " \
-           "specified too"
+        if not self.rebatched_drop_last and rebatched_size is None and (self._combined_batch_size or 1) != 1:
+            raise AssertionError(
+                "An AsynchronousDataAccessor of a DataLoader with drop_last=False only works if 'rebatched_size' is "
+                "specified too"
+            )
         return self
 
 
@@ -227,7 +234,8 @@ def _check_batch_sampler(batch_size: int | None, shuffle: bool, is_shared: bool)
 
 def _check_iterable(is_shared: bool, num_workers: int, kwargs: Mapping[str, Any]) -> None:
     """Refuse to share what has no elements by number; warn of elements that come several times."""
-    assert not is_shared, "auto_distributed_partitioning not supported for IterableDataset"
+    if is_shared:
+        raise AssertionError("auto_distributed_partitioning not supported for IterableDataset")
     if num_workers > 1 and kwargs.get("worker_init_fn") is None:
         logger.warning(
             "The IterableDataset is read by %d workers, and each of them will return the full dataset: give a "

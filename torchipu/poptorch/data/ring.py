@@ -74,14 +74,16 @@ class Layout:
         ours, theirs = (
             (layout.kind, type(layout.template), layout.keys, layout.dtypes) for layout in (self, other)
         )
-        assert ours == theirs, (
-            f"Every element of the data must be made alike: the first was {self}, and this is {other}"
-        )
-        for tensor, shape in zip(tensors, self.shapes, strict=True):
-            assert tensor.dim() == len(shape) and tuple(tensor.shape[1:]) == shape[1:], (
-                f"Every element of the data must be of the same size: the first had {list(shape)}, and this has "
-                f"{list(tensor.shape)}"
+        if ours != theirs:
+            raise AssertionError(
+                f"Every element of the data must be made alike: the first was {self}, and this is {other}"
             )
+        for tensor, shape in zip(tensors, self.shapes, strict=True):
+            if tensor.dim() != len(shape) or tuple(tensor.shape[1:]) != shape[1:]:
+                raise AssertionError(
+                    f"Every element of the data must be of the same size: the first had {list(shape)}, and this has "
+                    f"{list(tensor.shape)}"
+                )
 
     def rebuild(self, tensors: Sequence[torch.Tensor]) -> Any:
         """Return a batch with these tensors."""
@@ -107,16 +109,18 @@ def flatten(batch: object) -> list[torch.Tensor]:
         return [batch]
     if (parser := parser_of(batch)) is not None:
         return list(parser.yieldTensors(batch))
-    assert isinstance(batch, (tuple, list, Mapping)), (
-        f"Elements of the data must be tensors, flat tuples, lists or dicts of tensors, or objects of a class known to "
-        f"poptorch.registerCustomArgParser, not {type(batch)}"
-    )
+    if not isinstance(batch, (tuple, list, Mapping)):
+        raise AssertionError(
+            "Elements of the data must be tensors, flat tuples, lists or dicts of tensors, or objects of a class known "
+            f"to poptorch.registerCustomArgParser, not {type(batch)}"
+        )
     tensors = list(batch.values() if isinstance(batch, Mapping) else batch)
     for tensor in tensors:
-        assert isinstance(tensor, torch.Tensor), (
-            f"Elements of the data must be flat: a {type(batch).__name__} holds a {type(tensor).__name__}, and "
-            "not a tensor"
-        )
+        if not isinstance(tensor, torch.Tensor):
+            raise AssertionError(
+                f"Elements of the data must be flat: a {type(batch).__name__} holds a {type(tensor).__name__}, and "
+                "not a tensor"
+            )
     return tensors
 
 

@@ -263,10 +263,11 @@ class _Worker:
         capacity = {shape[0] for shape in ring.layout.shapes if shape}
         rows = {tensor.shape[0] for tensor in tensors if tensor.dim()}
         same = all(tuple(tensor.shape) == shape for tensor, shape in zip(tensors, ring.layout.shapes, strict=True))
-        assert same or (len(capacity) == len(rows) == 1 and max(rows) < max(capacity)), (
-            f"Every element of the data must be of the same size: the first had {ring.layout.shapes}, and this has "
-            f"{[list(tensor.shape) for tensor in tensors]}"
-        )
+        if not same and (not (len(capacity) == len(rows) == 1) or not max(rows) < max(capacity)):
+            raise AssertionError(
+                f"Every element of the data must be of the same size: the first had {ring.layout.shapes}, and this has "
+                f"{[list(tensor.shape) for tensor in tensors]}"
+            )
         if self._take_slot():
             ring.write(self.counters.produced % self.job.num_slots, 0, tensors)
             self._give(-1 if same else max(rows))
@@ -274,9 +275,11 @@ class _Worker:
     def _join(self, ring: Ring, tensors: Sequence[torch.Tensor], size: int) -> None:
         """Add rows to the batch that is being joined; those beyond its end begin the next one."""
         given = {tensor.shape[0] if tensor.dim() else 0 for tensor in tensors}
-        assert len(given) == 1 and given != {0}, (
-            f"To be joined, the tensors of an element need equally many rows, not {[list(t.shape) for t in tensors]}"
-        )
+        if len(given) != 1 or given == {0}:
+            raise AssertionError(
+                "To be joined, the tensors of an element need equally many rows, not "
+                f"{[list(t.shape) for t in tensors]}"
+            )
         begin, end = 0, given.pop()
         while begin < end:
             if not self._take_slot():

@@ -110,14 +110,15 @@ def check_batch(arguments: Arguments, options: Options) -> None:
     pieces = options.device_iterations * groups * accumulation
     for name, tensor in arguments.named_tensors():
         size = tensor.shape[0] if tensor.dim() else 1
-        assert size % pieces == 0, (
-            f"Invalid batch dimension: In the input {name}, the batch dimension ({size}) must be a multiple of "
-            f"poptorch.Options.deviceIterations ({options.device_iterations}) * "
-            f"(poptorch.Options.replicationFactor ({options.replication_factor}) / input group size "
-            f"({options.input_group_size})) * poptorch.Options.Training.gradientAccumulation ({accumulation}) = "
-            f"{pieces} because it is used to calculate the batch size which will be executed on the device in any "
-            "given iteration. For a full explanation see the batching semantics page of the documentation."
-        )
+        if size % pieces != 0:
+            raise AssertionError(
+                f"Invalid batch dimension: In the input {name}, the batch dimension ({size}) must be a multiple of "
+                f"poptorch.Options.deviceIterations ({options.device_iterations}) * "
+                f"(poptorch.Options.replicationFactor ({options.replication_factor}) / input group size "
+                f"({options.input_group_size})) * poptorch.Options.Training.gradientAccumulation ({accumulation}) = "
+                f"{pieces} because it is used to calculate the batch size which will be executed on the device in any "
+                "given iteration. For a full explanation see the batching semantics page of the documentation."
+            )
 
 
 def check_buffer_names(options: Options, module: torch.nn.Module) -> None:

@@ -60,7 +60,7 @@ class Compilation:
         log_options(state.options)
         started = time.perf_counter()
         state.stand_ins = stand_ins_for(state.user_model)
-        tensors = self._inputs.converted([tensor.detach() for tensor in arguments.tensors()])
+        tensors = self._inputs.converted([tensor.detach() for tensor in arguments.tensors()], arguments)
         core = self._core_options()
         optimizer = state.optimizer if state.is_training else None
         fetched = instrumentation.owner_of(state.holder)

@@ -41,7 +41,8 @@ class Device:
             AssertionError: The options allow no device.
         """
         self._state.check_compiled()
-        assert not self.is_offline, "Trying to attach to an offline device (ConnectionType.Never)"
+        if self.is_offline:
+            raise AssertionError("Trying to attach to an offline device (ConnectionType.Never)")
         if self._state.is_attached:
             raise createPoptorchError("Device is already attached")
 

@@ -29,14 +29,16 @@ class Figures:
     def tensor_names(self) -> list[str]:
         """Return the names of all tensors of the program."""
         session = self._state.executable
-        assert session is not None, "Model must be compiled before tensor names can be read"
+        if session is None:
+            raise AssertionError("Model must be compiled before tensor names can be read")
         built = session._built
         assert built is not None
         return list(tensor_names(built.graph, built.capture.gradients))
 
     def anchored(self, name: str) -> torch.Tensor:
         """Return what the last run left in a tensor that the options name."""
-        assert name in self._state.anchored, f"No tensor with name {name} found."
+        if name not in self._state.anchored:
+            raise AssertionError(f"No tensor with name {name} found.")
         return self._state.anchored[name]
 
     def cycles(self) -> int:

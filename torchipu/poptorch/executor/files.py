@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import torch
 
+from torchipu.capture.captured import Captured
 from torchipu.poptorch.arguments.parser import Arguments
 from torchipu.poptorch.arguments.structure import with_tensors
 from torchipu.poptorch.executor import instrumentation
@@ -101,9 +102,29 @@ class Files:
         # The capture is given: of the inputs only sizes and types matter.
         empty = [torch.zeros(t.shape, dtype=t.dtype) for t in arguments.tensors()]
         captured = capture_from_data(description["capture"], tensors)
+        _check_weights(captured, self._state.holder, description["groups"])
         self._state.groups = {name: values.from_data(group) for name, group in description["groups"].items()}
         self._compilation.make(arguments.with_tensors(empty), executor, captured)
         traced = self._state.session.traced
         traced.members = [tensors[m] if isinstance(m, str) else m for m in description["members"]]
         template = values.from_data(description["template"])
         traced.template = with_tensors(template, iter([torch.empty(0)] * len(traced.members)))
+
+
+def _check_weights(captured: Captured, holder: torch.nn.Module, groups: Container[str]) -> None:
+    """Raise Error unless a model has the parameters and buffers of a program, in their sizes.
+
+    Args:
+        captured: The program.
+        holder: The model.
+        groups: Parameters that differ between replicas: the host has one row for each group, and the program one row.
+    """
+    held = {**dict(holder.named_parameters()), **dict(holder.named_buffers())}
+    for name, tensor in {**captured.parameters, **captured.buffers}.items():
+        if name not in held:
+            raise createPoptorchError(f"Invalid file: its program has {name}, {list(tensor.shape)}, and the model not")
+        if name not in groups and tuple(held[name].shape) != tensor.shape:
+            raise createPoptorchError(
+                f"Invalid file: its program has {name} of {list(tensor.shape)}, and the model of "
+                f"{list(held[name].shape)}"
+            )

@@ -7,6 +7,7 @@ import torch
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments.parser import Arguments
 from torchipu.poptorch.executor.state import State
+from torchipu.poptorch.held_types import held_as
 from torchipu.poptorch.options import Options
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
@@ -33,6 +34,7 @@ def synthetic(tensors: list[torch.Tensor], options: Options) -> list[torch.Tenso
     return made
 
 
+_HELD_RANGE = torch.iinfo(held_as(torch.int64))
 UNSUPPORTED_INPUTS = (torch.complex64, torch.complex128)
 """Types that the device does not have and that inputs are not converted from."""
 
@@ -48,10 +50,20 @@ class Inputs:
         self._state = state
         self._warned_not_contiguous = False
 
-    def converted(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return inputs as the device takes them."""
+    def converted(self, tensors: list[torch.Tensor], arguments: Arguments) -> list[torch.Tensor]:
+        """Return inputs as the device takes them.
+
+        Args:
+            tensors: Those of a call, in its order.
+            arguments: The call, for messages.
+
+        Raises:
+            Error: An integer does not fit the 32 bits in which the device holds it.
+        """
         stand_ins = self._state.stand_ins
         for place, tensor in enumerate(tensors):
+            if tensor.dtype is torch.int64:
+                _check_range(tensor, arguments)
             if tensor.dtype in stand_ins:
                 tensors[place] = tensor.to(stand_ins[tensor.dtype])
             if not tensor.is_contiguous() and not self._warned_not_contiguous:
@@ -60,6 +72,27 @@ class Inputs:
                 )
                 self._warned_not_contiguous = True
         return tensors
+
+
+def _check_range(tensor: torch.Tensor, arguments: Arguments) -> None:
+    """Raise Error where an integer of an input would be cut to 32 bits."""
+    if not tensor.numel():
+        return
+    least, most = (int(value) for value in torch.aminmax(tensor))
+    if least >= _HELD_RANGE.min and most <= _HELD_RANGE.max:
+        return
+    beyond = int(((tensor < _HELD_RANGE.min) | (tensor > _HELD_RANGE.max)).reshape(-1).to(torch.uint8).argmax())
+    place = ", ".join(str(int(number)) for number in torch.unravel_index(torch.tensor(beyond), tensor.shape))
+    name = next((name for name, other in arguments.named_tensors() if _same_elements(other, tensor)), "an input")
+    raise createPoptorchError(
+        f"{name}[{place}] is {tensor.reshape(-1)[beyond].item()}, which does not fit the 32 bits in which the device "
+        f"holds torch.int64: its values go from {_HELD_RANGE.min} to {_HELD_RANGE.max}"
+    )
+
+
+def _same_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors are the same elements of memory."""
+    return one.data_ptr() == other.data_ptr() and one.shape == other.shape
 
 
 def check_inputs(arguments: Arguments) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import functools
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -173,9 +174,16 @@ class PoplarExecutor:
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         state = self._poptorch_state
-        assert state.options.connection_type != ConnectionType.Never, (
-            "Trying to run a model on an offline device (ConnectionType.Never): use ConnectionType.Always or OnDemand"
-        )
+        if state.compiled_by == threading.get_ident():
+            raise createPoptorchError(
+                "This model is being compiled: it cannot be called within itself, from its forward or a hook. Call "
+                "what it wraps there instead"
+            )
+        if state.options.connection_type == ConnectionType.Never:
+            raise AssertionError(
+                "Trying to run a model on an offline device (ConnectionType.Never): use ConnectionType.Always or "
+                "OnDemand"
+            )
         arguments = state.parser.parse(args, kwargs)
         if state.executable is None:
             self._compile(arguments)
@@ -197,7 +205,12 @@ class PoplarExecutor:
             self._poptorch_parts.device.attach()
 
     def _compile(self, arguments: Arguments) -> None:
-        self._poptorch_parts.compilation.make(arguments, self)
+        state = self._poptorch_state
+        state.compiled_by = threading.get_ident()
+        try:
+            self._poptorch_parts.compilation.make(arguments, self)
+        finally:
+            state.compiled_by = None
 
     def isCompiled(self) -> bool:
         """Whether the model is compiled."""
@@ -334,7 +347,8 @@ class PoplarExecutor:
             Error: A value that the program was compiled with as a constant is another now.
             ValueError: Its accumulators need a program of another kind.
         """
-        assert self._poptorch_state.is_training, "setOptimizer is for models wrapped by poptorch.trainingModel"
+        if not self._poptorch_state.is_training:
+            raise AssertionError("setOptimizer is for models wrapped by poptorch.trainingModel")
         self._poptorch_parts.optimiser.take(optimizer, self)
 
     def _pull_optimiser(self) -> bool:

@@ -57,7 +57,7 @@ class Runs:
         session, expected = state.executable, state.compiled_arguments
         assert session is not None and expected is not None
         with state.channel.tracepoint("inputPreparation"):
-            tensors = synthetic(self._inputs.converted(expected.collect(arguments)), state.options)
+            tensors = synthetic(self._inputs.converted(expected.collect(arguments), arguments), state.options)
         received = time.perf_counter()
         try:
             with state.channel.tracepoint("modelExecution"):

@@ -14,7 +14,7 @@ from torchipu.host.executor import FIRST_EXTERNAL, BoundPlan
 from torchipu.host.resident import Resident, Returned
 from torchipu.ir.types import Leg, Role
 from torchipu.poptorch.held_types import held_as
-from torchipu.poptorch.operators.placing import check_depth, refuse_ops_outside
+from torchipu.poptorch.operators.placing import check_depth, refuse_ops_outside, warn_of_unused
 from torchipu.poptorch.poptorch_core import createPoptorchError
 from torchipu.poptorch.reports.anchors import Anchor, find_tensor
 from torchipu.poptorch.stored.cache import ExecutableCache
@@ -74,6 +74,12 @@ class Session(ProgramStep):
         captured = self.captured
         if captured is None:
             captured = self._captured_or_cached((*arguments, *(torch.tensor(0) for _ in self.traced.groups)))
+            if not captured.graph.ops and not captured.graph.outputs:
+                raise createPoptorchError(
+                    "Your compiled model is empty: forward returns nothing that the device computes, and writes no "
+                    "buffer. Return the tensors that are wanted"
+                )
+            warn_of_unused(self.traced.strategy, self.traced.blocks)
             refuse_ops_outside(op.block for op in captured.graph.ops if op.leg is Leg.FORWARD)
             check_depth(
                 self.traced.strategy, self.traced.ipus, gradient_accumulation=self.options.gradient_accumulation,

@@ -34,6 +34,7 @@ class State:
         executable: The program on the device, or None before a compilation and after `forget`.
         compiled_arguments: Those that it was compiled for, without values.
         was_compiled: Whether there has ever been a program.
+        compiled_by: The thread that compiles at this moment, or None.
         compilation_seconds: How long the last compilation took.
         is_attached: Whether the program is on the device.
         is_dirty: Whether the weights of the device are newer than the host's.
@@ -59,6 +60,7 @@ class State:
     executable: Session | None = None
     compiled_arguments: Arguments | None = None
     was_compiled: bool = False
+    compiled_by: int | None = None
     compilation_seconds: float | None = None
     is_attached: bool = False
     is_dirty: bool = False

@@ -72,10 +72,11 @@ def load(
         tensors, description = executable.read(filename)
     except ValueError as error:
         raise AssertionError(f"Invalid file {os.fspath(filename)}: {error}") from error
-    assert description["has_model"], (
-        f"{os.fspath(filename)} was exported without the model: rebuild the model, wrap it and call "
-        "loadExecutable() instead"
-    )
+    if not description["has_model"]:
+        raise AssertionError(
+            f"{os.fspath(filename)} was exported without the model: rebuild the model, wrap it and call "
+            "loadExecutable() instead"
+        )
     options = options_from_data(description["options"])
     if options.connection_type == ConnectionType.Never:
         options.connectionType(ConnectionType.Always)

@@ -149,7 +149,8 @@ def removeBlocks(module: torch.nn.Module) -> None:
     Args:
         module: The module.
     """
-    assert isinstance(module, torch.nn.Module), f"removeBlocks takes a torch.nn.Module, not {type(module)}"
+    if not isinstance(module, torch.nn.Module):
+        raise AssertionError(f"removeBlocks takes a torch.nn.Module, not {type(module)}")
     for member in module.modules():
         for key, hook in list(member._forward_pre_hooks.items()):
             if isinstance(hook, _BlockHook):

@@ -180,7 +180,8 @@ class NameScope(_Annotation):
     """
 
     def __init__(self, name: str) -> None:
-        assert isinstance(name, str), f"Parameter to NameScope must be a string, not {type(name)}"
+        if not isinstance(name, str):
+            raise AssertionError(f"Parameter to NameScope must be a string, not {type(name)}")
         super().__init__(SCOPE_KEY)
         self.name = name
 

@@ -122,7 +122,8 @@ def identity_loss(x: torch.Tensor, reduction: str) -> torch.Tensor:
     Returns:
         ``x.sum()``, ``x.mean()``, or a copy of ``x``.
     """
-    assert reduction in ("sum", "mean", "none"), "Unsupported reduction type!"
+    if reduction not in ("sum", "mean", "none"):
+        raise AssertionError("Unsupported reduction type!")
     if reduction == "sum":
         value = x.sum()
     elif reduction == "mean":

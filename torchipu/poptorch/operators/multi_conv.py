@@ -74,7 +74,8 @@ class MultiConv:
         Args:
             value: Which.
         """
-        assert isinstance(value, MultiConvPlanType), "Invalid plan type!"
+        if not isinstance(value, MultiConvPlanType):
+            raise AssertionError("Invalid plan type!")
         return self._note(planType=value)
 
     def perConvReservedTiles(self, value: int) -> Self:
@@ -83,7 +84,8 @@ class MultiConv:
         Args:
             value: The number.
         """
-        assert isinstance(value, int), f"perConvReservedTiles takes an int, not {type(value)}"
+        if not isinstance(value, int):
+            raise AssertionError(f"perConvReservedTiles takes an int, not {type(value)}")
         return self._note(perConvReservedTiles=value)
 
     def cycleBackOff(self, value: float) -> Self:
@@ -92,7 +94,8 @@ class MultiConv:
         Args:
             value: The factor.
         """
-        assert isinstance(value, (int, float)), f"cycleBackOff takes a float, not {type(value)}"
+        if not isinstance(value, (int, float)):
+            raise AssertionError(f"cycleBackOff takes a float, not {type(value)}")
         return self._note(cycleBackOff=float(value))
 
     def __enter__(self) -> Self:

@@ -48,7 +48,8 @@ def set_overlap_for_output(output_tensors: Any, mode: OverlapMode) -> Any:
 
 
 def _marked(name: str, tensors: Any, mode: Any) -> Any:
-    assert isinstance(mode, OverlapMode), f"poptorch.{name}: the mode must be a poptorch.OverlapMode, not {mode!r}"
+    if not isinstance(mode, OverlapMode):
+        raise AssertionError(f"poptorch.{name}: the mode must be a poptorch.OverlapMode, not {mode!r}")
     _check_leaves(name, tensors)
     if not isRunningOnIpu():
         return tensors

@@ -135,6 +135,22 @@ def refuse_ops_outside(blocks: Iterable[tuple[str, int | None] | None]) -> None:
         raise createPoptorchError("No active Block, all the ops must belong to a Block")
 
 
+def warn_of_unused(strategy: _IExecutionStrategy, begun: Iterable[str]) -> None:
+    """Warn of blocks that a strategy lists and that never began: a name may be misspelt.
+
+    Args:
+        strategy: That of the program.
+        begun: Names of the blocks that began.
+    """
+    names = dict.fromkeys(begun)
+    unused = [name for name in strategy.listed_blocks() if name not in names]
+    if unused:
+        logger.warning(
+            "The execution strategy lists blocks that the model never begins: %s. Those that it begins: %s",
+            ", ".join(map(repr, unused)), ", ".join(map(repr, names)) or "none",
+        )
+
+
 def check_depth(
     strategy: _IExecutionStrategy, ipus: list[int], *, gradient_accumulation: int, device_iterations: int,
     is_training: bool,

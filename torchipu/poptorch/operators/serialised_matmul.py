@@ -30,9 +30,12 @@ def serializedMatMul(
     Raises:
         Error: The size is no multiple of the factor.
     """
-    assert isinstance(keep_precision, bool), f"keep_precision must be a bool, not {type(keep_precision)}"
-    assert isinstance(factor, int), f"factor must be an int, not {type(factor)}"
-    assert isinstance(mode, MatMulSerializationMode), f"mode must be a MatMulSerializationMode, not {type(mode)}"
+    if not isinstance(keep_precision, bool):
+        raise AssertionError(f"keep_precision must be a bool, not {type(keep_precision)}")
+    if not isinstance(factor, int):
+        raise AssertionError(f"factor must be an int, not {type(factor)}")
+    if not isinstance(mode, MatMulSerializationMode):
+        raise AssertionError(f"mode must be a MatMulSerializationMode, not {type(mode)}")
     if mode == MatMulSerializationMode.Disabled or not isRunningOnIpu():
         return lhs @ rhs
     operand, dim = {

@@ -23,7 +23,8 @@ def present(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def checked_type(name: str, dtype: torch.dtype | None) -> torch.dtype:
     """Return the type that an argument names, float32 if it was not given; refuse others than floats."""
-    assert dtype in (None, torch.float16, torch.float32), f"{name} must be one of torch.float16, torch.float32"
+    if dtype not in (None, torch.float16, torch.float32):
+        raise AssertionError(f"{name} must be one of torch.float16, torch.float32")
     return torch.float32 if dtype is None else dtype
 
 

@@ -65,7 +65,8 @@ class VariableAttributes:
 
     def _check(self, name: str) -> None:
         allowed = self._allowed_attributes
-        assert name in allowed, f"Unknown attribute {name}, allowed values: {allowed}"
+        if name not in allowed:
+            raise AssertionError(f"Unknown attribute {name}, allowed values: {allowed}")
 
 
 class FixedValues:

@@ -52,9 +52,8 @@ class RMSprop(Optimizer, torch.optim.RMSprop):
             given, ("lr", "momentum", "weight_decay", "alpha", "eps", "centered"), loss_scaling, accum_type,
             **moment_types(first_order_momentum_accum_type, second_order_momentum_accum_type),
         )
-        assert len({group["centered"] for group in self.param_groups}) == 1, (
-            "All parameter groups must have the same value of centered"
-        )
+        if len({group["centered"] for group in self.param_groups}) != 1:
+            raise AssertionError("All parameter groups must have the same value of centered")
         self.use_tf_variant = bool(use_tf_variant)
         for group in self.param_groups:
             group["use_tf_variant"] = self.use_tf_variant  # where the capture of an update looks for it

@@ -25,10 +25,11 @@ def check(optimizer: torch.optim.Optimizer) -> None:
         ValueError: AMSGrad.
         Error: An argument of PopTorch's that cannot run so far.
     """
-    assert isinstance(optimizer, SUPPORTED), (
-        f"Unsupported optimizer type {type(optimizer).__name__}. Supported types: "
-        f"{', '.join(kind.__name__ for kind in SUPPORTED)}"
-    )
+    if not isinstance(optimizer, SUPPORTED):
+        raise AssertionError(
+            f"Unsupported optimizer type {type(optimizer).__name__}. Supported types: "
+            f"{', '.join(kind.__name__ for kind in SUPPORTED)}"
+        )
     if type(optimizer) not in (*SUPPORTED, SGD, Adam, AdamW, RMSprop, LAMB):
         logger.warning(
             "Poptorch does not run Python optimizer code directly. Optimizers that are subclassed from classes in "

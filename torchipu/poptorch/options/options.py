@@ -170,11 +170,11 @@ class Options(OptionsDict):
         Raises:
             AssertionError: The mode is no OutputMode, or EveryN comes without a period.
         """
-        assert isinstance(output_mode, OutputMode), f"outputMode takes a poptorch.OutputMode, not {output_mode!r}"
+        if not isinstance(output_mode, OutputMode):
+            raise AssertionError(f"outputMode takes a poptorch.OutputMode, not {output_mode!r}")
         if output_mode is OutputMode.EveryN:
-            assert output_return_period and output_return_period > 0, (
-                "EveryN anchor must have output_return_period set to a positive number"
-            )
+            if not output_return_period or not output_return_period > 0:
+                raise AssertionError("EveryN anchor must have output_return_period set to a positive number")
         elif output_return_period is not None:
             logger.info("output_return_period argument ignored with output_mode %s", output_mode)
         return self.set(output_mode=output_mode.value, output_return_period=output_return_period or 1)
@@ -234,7 +234,8 @@ class Options(OptionsDict):
         Args:
             random_seed: The seed.
         """
-        assert isinstance(random_seed, int), f"randomSeed takes an int, not {type(random_seed)}"
+        if not isinstance(random_seed, int):
+            raise AssertionError(f"randomSeed takes an int, not {type(random_seed)}")
         self._check_frozen()
         torch.manual_seed(random_seed)
         return self.createOrSet(random_seed=random_seed)
@@ -246,9 +247,11 @@ class Options(OptionsDict):
         Args:
             strategy: Such as `PipelinedExecution`.
         """
-        assert isinstance(strategy, strategies._IExecutionStrategy), (
-            f"setExecutionStrategy takes an execution strategy such as poptorch.PipelinedExecution, not {strategy!r}"
-        )
+        if not isinstance(strategy, strategies._IExecutionStrategy):
+            raise AssertionError(
+                "setExecutionStrategy takes an execution strategy such as poptorch.PipelinedExecution, not "
+                f"{strategy!r}"
+            )
         self._check_frozen()
         self._execution_strategy = strategy
         return self
@@ -261,7 +264,8 @@ class Options(OptionsDict):
         """
         proportions = {}
         for name, proportion in available_memory_proportion.items():
-            assert name.startswith("IPU"), f"Available memory proportions are set per IPU, as in 'IPU0', not {name!r}"
+            if not name.startswith("IPU"):
+                raise AssertionError(f"Available memory proportions are set per IPU, as in 'IPU0', not {name!r}")
             proportions[int(name.removeprefix("IPU"))] = proportion
         self.createOrSet(available_memory_proportion=proportions)
 
@@ -287,7 +291,8 @@ class Options(OptionsDict):
         Args:
             ipu_id: Its number.
         """
-        assert isinstance(ipu_id, int), f"useIpuId takes an int, not {type(ipu_id)}"
+        if not isinstance(ipu_id, int):
+            raise AssertionError(f"useIpuId takes an int, not {type(ipu_id)}")
         return self.createOrSet(ipu_id=ipu_id)
 
     def useOfflineIpuTarget(self, ipu_version: int = 2) -> Self:
@@ -304,9 +309,8 @@ class Options(OptionsDict):
         Args:
             connection_type: When.
         """
-        assert isinstance(connection_type, ConnectionType), (
-            f"connectionType takes a poptorch.ConnectionType, not {connection_type!r}"
-        )
+        if not isinstance(connection_type, ConnectionType):
+            raise AssertionError(f"connectionType takes a poptorch.ConnectionType, not {connection_type!r}")
         return self.set(connection_type=connection_type.value)
 
     def syncPattern(self, sync_pattern: SyncPattern) -> Self:
@@ -315,7 +319,8 @@ class Options(OptionsDict):
         Args:
             sync_pattern: Which.
         """
-        assert isinstance(sync_pattern, SyncPattern), f"syncPattern takes a poptorch.SyncPattern, not {sync_pattern!r}"
+        if not isinstance(sync_pattern, SyncPattern):
+            raise AssertionError(f"syncPattern takes a poptorch.SyncPattern, not {sync_pattern!r}")
         return self.set(sync_pattern=sync_pattern.value)
 
     def enableSyntheticData(self, enabled: bool) -> Self:
@@ -488,10 +493,12 @@ class Options(OptionsDict):
         Raises:
             AssertionError: The output mode is still to be chosen.
         """
-        assert not self.defaultOutputMode(), "An output mode must be picked before trying to serialise the options"
+        if self.defaultOutputMode():
+            raise AssertionError("An output mode must be picked before trying to serialise the options")
         merged = super().toDict()
         for part in (*(group.toDict() for group in self._groups()), self._execution_strategy.backendOptions()):
-            assert not merged.keys() & part.keys(), f"Several options are named {sorted(merged.keys() & part.keys())}"
+            if merged.keys() & part.keys():
+                raise AssertionError(f"Several options are named {sorted(merged.keys() & part.keys())}")
             merged |= part
         return merged
 
@@ -508,7 +515,10 @@ def engine_options_of_environment() -> dict[str, str]:
     """Return the options of the engine that the environment sets; none where it holds no JSON object."""
     try:
         options = json.loads(os.environ.get(ENGINE_OPTIONS_VARIABLE) or "{}")
-    except json.JSONDecodeError:
-        logger.warning("%s is not valid JSON", ENGINE_OPTIONS_VARIABLE)
+    except json.JSONDecodeError as error:
+        logger.warning("%s is not valid JSON and is ignored: %s", ENGINE_OPTIONS_VARIABLE, error)
         return {}
-    return options if isinstance(options, dict) else {}
+    if not isinstance(options, dict):
+        logger.warning("%s is no JSON object and is ignored", ENGINE_OPTIONS_VARIABLE)
+        return {}
+    return options

@@ -73,7 +73,8 @@ class _PopartOptions(OptionsDict):
 
     def __call__(self, name: str) -> Any:
         """Return the value of an option."""
-        assert self.exists(name), f"Invalid option {name}, valid options are {sorted(self.options)}"
+        if not self.exists(name):
+            raise AssertionError(f"Invalid option {name}, valid options are {sorted(self.options)}")
         return self.options[name]
 
     def setEngineOptions(self, engine_options: Mapping[str, str]) -> Self:

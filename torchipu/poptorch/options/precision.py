@@ -48,7 +48,8 @@ class _PrecisionOptions(_PopartUser):
         Raises:
             AssertionError: It is no bool.
         """
-        assert isinstance(enabled, bool), "enableFloatingPointExceptions needs to be set to a bool"
+        if not isinstance(enabled, bool):
+            raise AssertionError("enableFloatingPointExceptions needs to be set to a bool")
         self._popart.set("enableFloatingPointChecks", enabled)
         return self
 

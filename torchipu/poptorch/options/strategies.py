@@ -17,9 +17,8 @@ class Stage:
     """
 
     def __init__(self, *block_ids: str) -> None:
-        assert all(isinstance(block_id, str) for block_id in block_ids), (
-            f"Block IDs are supposed to be strings but got {block_ids}"
-        )
+        if not all(isinstance(block_id, str) for block_id in block_ids):
+            raise AssertionError(f"Block IDs are supposed to be strings but got {block_ids}")
         self._blocks = block_ids
         self._stage_id = -1
         self._ipu_id: int | None = None
@@ -36,7 +35,8 @@ class Stage:
         Args:
             ipu: Its number within the model, from 0.
         """
-        assert isinstance(ipu, int), f"ipu takes an int, not {type(ipu)}"
+        if not isinstance(ipu, int):
+            raise AssertionError(f"ipu takes an int, not {type(ipu)}")
         self._ipu_id = ipu
         return self
 
@@ -64,8 +64,13 @@ class _IExecutionStrategy:
             AssertionError: There is no such block.
         """
         stages = self._stages()
-        assert block_id in stages, f"Unknown block {block_id}"
+        if block_id not in stages:
+            raise AssertionError(f"Unknown block {block_id}")
         return stages[block_id]
+
+    def listed_blocks(self) -> Sequence[str]:
+        """Return the names of the blocks that the user listed; none where stages follow from the blocks that begin."""
+        return ()
 
     def onStart(self) -> None:
         """Forget what an earlier capture has numbered."""
@@ -132,7 +137,8 @@ class _StagedExecution(_IExecutionStrategy):
 
     def __init__(self, *args: AutoStage | Stage | str | Sequence[str]) -> None:
         automatic = [argument for argument in args if isinstance(argument, AutoStage)]
-        assert not automatic or len(args) == 1, "An AutoStage must be the only argument"
+        if automatic and len(args) != 1:
+            raise AssertionError("An AutoStage must be the only argument")
         self._automatic = automatic[0] if automatic else None if args else AutoStage.SameAsIpu
         self._listed: dict[str, Stage] = {}
         self._seen: dict[str, Stage] = {}
@@ -148,22 +154,26 @@ class _StagedExecution(_IExecutionStrategy):
     def placement(self, block_id: str, ipu_id: int | None) -> Stage:
         """Return the stage of a block that begins during capture, its IPU and number settled."""
         if self._automatic is None:
-            assert block_id in self._listed, (
-                f"Unknown Block '{block_id}' list of expected Blocks: {list(self._listed)}"
-            )
+            if block_id not in self._listed:
+                raise AssertionError(f"Unknown Block '{block_id}' list of expected Blocks: {list(self._listed)}")
             return self._listed[block_id]
         if block_id not in self._seen:
             stage = Stage(block_id)
             if self._automatic is AutoStage.SameAsIpu:
-                assert ipu_id is not None, (
-                    f"poptorch.AutoStage.SameAsIpu was selected but no IPU was specified for block {block_id}"
-                )
+                if ipu_id is None:
+                    raise AssertionError(
+                        f"poptorch.AutoStage.SameAsIpu was selected but no IPU was specified for block {block_id}"
+                    )
                 stage._stage_id = ipu_id
             else:
                 # Stage 0 is what runs before any block.
                 stage._stage_id = len(self._seen) + 1
             self._seen[block_id] = stage
         return self._seen[block_id]
+
+    def listed_blocks(self) -> Sequence[str]:
+        """Return the names of the blocks in the stages; none where stages are numbered as blocks begin."""
+        return list(self._listed)
 
     def _stages(self) -> dict[str, Stage]:
         return self._seen if self._automatic is not None else self._listed
@@ -180,9 +190,8 @@ def _as_stage(argument: object) -> Stage:
         return argument
     if isinstance(argument, str):
         return Stage(argument)
-    assert isinstance(argument, (list, tuple)), (
-        f"A stage is a poptorch.Stage, a block ID or a list of block IDs, not {type(argument)}"
-    )
+    if not isinstance(argument, (list, tuple)):
+        raise AssertionError(f"A stage is a poptorch.Stage, a block ID or a list of block IDs, not {type(argument)}")
     return Stage(*argument)
 
 
@@ -200,9 +209,10 @@ def _listed(noun: str, parts: Sequence[Stage | Phase], at: Stage | Phase, note: 
 def _add_blocks(stages: dict[str, Stage], stage: Stage) -> None:
     for block_id in stage.blocks:
         known = [*dict.fromkeys(stages.values()), *([] if stage in stages.values() else [stage])]
-        assert block_id not in stages, (
-            f"{block_id} associated with more than one stage" + _listed("Stage", known, stage, f"{block_id} again")
-        )
+        if block_id in stages:
+            raise AssertionError(
+                f"{block_id} associated with more than one stage" + _listed("Stage", known, stage, f"{block_id} again")
+            )
         stages[block_id] = stage
 
 
@@ -234,13 +244,13 @@ class Phase:
     """
 
     def __init__(self, *stages: Stage | str) -> None:
-        assert stages, "A phase needs at least one stage or block"
+        if not stages:
+            raise AssertionError("A phase needs at least one stage or block")
         if all(isinstance(stage, str) for stage in stages):
             self._all = [Stage(*stages)]  # type: ignore[arg-type]
         else:
-            assert all(isinstance(stage, Stage) for stage in stages), (
-                f"A phase is made of stages or of block IDs, not of {stages}"
-            )
+            if not all(isinstance(stage, Stage) for stage in stages):
+                raise AssertionError(f"A phase is made of stages or of block IDs, not of {stages}")
             self._all = list(stages)  # type: ignore[arg-type]
 
     def stage(self, index: int) -> Stage:
@@ -262,7 +272,8 @@ class Phase:
         Args:
             *ipus: As many as there are stages.
         """
-        assert len(ipus) == len(self._all), f"The phase has {len(self._all)} stages but got {len(ipus)} IPUs"
+        if len(ipus) != len(self._all):
+            raise AssertionError(f"The phase has {len(self._all)} stages but got {len(ipus)} IPUs")
         for stage, ipu in zip(self._all, ipus, strict=True):
             stage.ipu(ipu)
         return self
@@ -281,10 +292,10 @@ class _PhasedExecution(_IExecutionStrategy):
     backend_code = 2
 
     def __init__(self, *phases: Phase | Sequence[Stage] | Sequence[str]) -> None:
-        assert phases, f"{type(self).__name__} needs at least one phase: there is no AutoStage for phases"
-        assert not any(isinstance(phase, AutoStage) for phase in phases), (
-            f"{type(self).__name__} takes phases: there is no AutoStage for phases"
-        )
+        if not phases:
+            raise AssertionError(f"{type(self).__name__} needs at least one phase: there is no AutoStage for phases")
+        if any(isinstance(phase, AutoStage) for phase in phases):
+            raise AssertionError(f"{type(self).__name__} takes phases: there is no AutoStage for phases")
         self._phases = [_as_phase(phase) for phase in phases]
         self._listed: dict[str, Stage] = {}
         self._separate_backward = False
@@ -300,7 +311,8 @@ class _PhasedExecution(_IExecutionStrategy):
         Args:
             index: Its place.
         """
-        assert 0 <= index < len(self._phases), f"There are {len(self._phases)} phases, and no phase {index}"
+        if not (0 <= index < len(self._phases)):
+            raise AssertionError(f"There are {len(self._phases)} phases, and no phase {index}")
         return self._phases[index]
 
     def useSeparateBackwardPhase(self, use: bool = True) -> Self:
@@ -309,13 +321,15 @@ class _PhasedExecution(_IExecutionStrategy):
         Args:
             use: Whether to.
         """
-        assert isinstance(use, bool), f"useSeparateBackwardPhase takes a bool, not {type(use)}"
+        if not isinstance(use, bool):
+            raise AssertionError(f"useSeparateBackwardPhase takes a bool, not {type(use)}")
         self._separate_backward = use
         return self
 
     def placement(self, block_id: str, ipu_id: int | None) -> Stage:
         """Return the stage of a block that begins during capture, its phase settled."""
-        assert block_id in self._listed, f"Unknown Block '{block_id}' list of expected Blocks: {list(self._listed)}"
+        if block_id not in self._listed:
+            raise AssertionError(f"Unknown Block '{block_id}' list of expected Blocks: {list(self._listed)}")
         return self._listed[block_id]
 
     def forward_phase(self, phase: int) -> int:
@@ -350,6 +364,10 @@ class _PhasedExecution(_IExecutionStrategy):
         """Whether no phase spreads over several IPUs."""
         return all(len(phase.stages) == 1 for phase in self._phases)
 
+    def listed_blocks(self) -> Sequence[str]:
+        """Return the names of the blocks in the phases."""
+        return list(self._listed)
+
     def _stages(self) -> dict[str, Stage]:
         return self._listed
 
@@ -367,9 +385,10 @@ def _as_phase(argument: object) -> Phase:
         return argument
     if isinstance(argument, (Stage, str)):
         return Phase(argument)
-    assert isinstance(argument, (list, tuple)), (
-        f"A phase is a poptorch.Phase, a list of stages or a list of block IDs, not {type(argument)}"
-    )
+    if not isinstance(argument, (list, tuple)):
+        raise AssertionError(
+            f"A phase is a poptorch.Phase, a list of stages or a list of block IDs, not {type(argument)}"
+        )
     return Phase(*argument)
 
 
@@ -386,7 +405,8 @@ class SerialPhasedExecution(_PhasedExecution):
         Args:
             liveness: The place.
         """
-        assert isinstance(liveness, Liveness), f"setTensorsLiveness takes a poptorch.Liveness, not {type(liveness)}"
+        if not isinstance(liveness, Liveness):
+            raise AssertionError(f"setTensorsLiveness takes a poptorch.Liveness, not {type(liveness)}")
         self._tensors_liveness = liveness
         return self
 
@@ -431,7 +451,8 @@ class ParallelPhasedExecution(_PhasedExecution):
         Args:
             off_chip: Whether to.
         """
-        assert isinstance(off_chip, bool), f"sendTensorsOffChipAfterFwd takes a bool, not {type(off_chip)}"
+        if not isinstance(off_chip, bool):
+            raise AssertionError(f"sendTensorsOffChipAfterFwd takes a bool, not {type(off_chip)}")
         self._tensors_liveness = Liveness.OffChipAfterFwd if off_chip else Liveness.AlwaysLive
         return self
 

@@ -21,7 +21,8 @@ class TensorLocationSettings(OptionsDict):
         """
         if use is None:
             return self.deleteIfExists("onChip")
-        assert isinstance(use, bool), f"useOnChipStorage takes a bool, not {type(use)}"
+        if not isinstance(use, bool):
+            raise AssertionError(f"useOnChipStorage takes a bool, not {type(use)}")
         return self.createOrSet(onChip=use)
 
     def useReplicatedTensorSharding(self, use: bool = True) -> Self:
@@ -30,7 +31,8 @@ class TensorLocationSettings(OptionsDict):
         Args:
             use: Whether to.
         """
-        assert isinstance(use, bool), f"useReplicatedTensorSharding takes a bool, not {type(use)}"
+        if not isinstance(use, bool):
+            raise AssertionError(f"useReplicatedTensorSharding takes a bool, not {type(use)}")
         return self.createOrSet(useReplicatedTensorSharding=use)
 
     def minElementsForOffChip(self, min_elements: int) -> Self:
@@ -39,7 +41,8 @@ class TensorLocationSettings(OptionsDict):
         Args:
             min_elements: From how many elements on a tensor may leave it.
         """
-        assert isinstance(min_elements, int), f"minElementsForOffChip takes an int, not {type(min_elements)}"
+        if not isinstance(min_elements, int):
+            raise AssertionError(f"minElementsForOffChip takes an int, not {type(min_elements)}")
         return self.createOrSet(minElementsForOffChip=min_elements)
 
     def minElementsForReplicatedTensorSharding(self, min_elements: int) -> Self:
@@ -48,9 +51,8 @@ class TensorLocationSettings(OptionsDict):
         Args:
             min_elements: From how many elements on a tensor is cut.
         """
-        assert isinstance(min_elements, int), (
-            f"minElementsForReplicatedTensorSharding takes an int, not {type(min_elements)}"
-        )
+        if not isinstance(min_elements, int):
+            raise AssertionError(f"minElementsForReplicatedTensorSharding takes an int, not {type(min_elements)}")
         return self.createOrSet(minElementsForReplicatedTensorSharding=min_elements)
 
     def useIOTilesToLoad(self, use: bool = True) -> Self:
@@ -59,7 +61,8 @@ class TensorLocationSettings(OptionsDict):
         Args:
             use: Whether to.
         """
-        assert isinstance(use, bool), f"useIOTilesToLoad takes a bool, not {type(use)}"
+        if not isinstance(use, bool):
+            raise AssertionError(f"useIOTilesToLoad takes a bool, not {type(use)}")
         return self.createOrSet(useIOTilesToLoad=use)
 
     def useIOTilesToStore(self, use: bool = True) -> Self:
@@ -68,7 +71,8 @@ class TensorLocationSettings(OptionsDict):
         Args:
             use: Whether to.
         """
-        assert isinstance(use, bool), f"useIOTilesToStore takes a bool, not {type(use)}"
+        if not isinstance(use, bool):
+            raise AssertionError(f"useIOTilesToStore takes a bool, not {type(use)}")
         return self.createOrSet(useIOTilesToStore=use)
 
 
@@ -124,10 +128,10 @@ class _TensorLocationOptions(OptionsDict):
         Raises:
             AssertionError: It is not.
         """
-        assert isinstance(num_tiles, int), f"numIOTiles takes an int, not {type(num_tiles)}"
-        assert MIN_IO_TILES <= num_tiles <= MAX_IO_TILES and num_tiles % 2 == 0, (
-            f"numIOTiles must be an even number between {MIN_IO_TILES} and {MAX_IO_TILES}."
-        )
+        if not isinstance(num_tiles, int):
+            raise AssertionError(f"numIOTiles takes an int, not {type(num_tiles)}")
+        if not (MIN_IO_TILES <= num_tiles <= MAX_IO_TILES) or num_tiles % 2 != 0:
+            raise AssertionError(f"numIOTiles must be an even number between {MIN_IO_TILES} and {MAX_IO_TILES}.")
         return self.createOrSet(numIOTiles=num_tiles)
 
     def __setattr__(self, name: str, value: Any) -> None:

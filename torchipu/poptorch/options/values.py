@@ -34,9 +34,11 @@ class OptionsDict:
         """
         self._check_frozen()
         for name, value in values.items():
-            assert self.exists(name), f"Invalid option {name}, valid options are {sorted(self._values)}"
+            if not self.exists(name):
+                raise AssertionError(f"Invalid option {name}, valid options are {sorted(self._values)}")
             kind = type(self._values[name])
-            assert isinstance(value, kind), f"Unexpected type {type(value)} for option {name}. Expected {kind}"
+            if not isinstance(value, kind):
+                raise AssertionError(f"Unexpected type {type(value)} for option {name}. Expected {kind}")
         self._values.update(values)
         return self
 
@@ -80,7 +82,8 @@ class OptionsDict:
         Raises:
             AssertionError: There is none of this name.
         """
-        assert self.exists(name), f"Invalid option {name}, valid options are {sorted(self._values)}"
+        if not self.exists(name):
+            raise AssertionError(f"Invalid option {name}, valid options are {sorted(self._values)}")
         return self._values[name]
 
     def __getitem__(self, name: str) -> Any:

@@ -46,9 +46,11 @@ class ExecutableCache:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        assert not self.folder.exists() or self.folder.is_dir(), f"The executable cache {folder} is not a directory"
+        if self.folder.exists() and not self.folder.is_dir():
+            raise AssertionError(f"The executable cache {folder} is not a directory")
         self.folder.mkdir(parents=True, exist_ok=True)
-        assert os.access(self.folder, os.W_OK), f"The executable cache {folder} is not writable"
+        if not os.access(self.folder, os.W_OK):
+            raise AssertionError(f"The executable cache {folder} is not writable")
 
     def fetch(
         self, running: Running, tensors: Sequence[torch.Tensor], options: CoreOptions, make: Callable[[], Captured],

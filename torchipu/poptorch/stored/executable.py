@@ -20,7 +20,7 @@ from torchipu.poptorch.poptorch_core import createPoptorchError
 from torchipu.poptorch.stored import tensor_file, values
 
 KIND, VERSION = "torchipu.poptorch executable", "3.3.0"
-LAYOUT = "2"
+LAYOUT = "3"
 """Of the description: raised where files of before cannot be read any more."""
 DEFAULT_NAME = "model.poptorch"
 
@@ -38,7 +38,8 @@ def path_to_write(filename: str | os.PathLike[str]) -> Path:
     if path.is_dir():
         path = path / DEFAULT_NAME
         logger.warning("%s is a directory: saving the model to %s", filename, path)
-    assert not path.parent.exists() or path.parent.is_dir(), f"{path.parent} is not a directory"
+    if path.parent.exists() and not path.parent.is_dir():
+        raise AssertionError(f"{path.parent} is not a directory")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -59,9 +60,16 @@ def read(filename: str | os.PathLike[str]) -> tuple[dict[str, torch.Tensor], dic
     if path.is_dir():
         path = path / DEFAULT_NAME
     try:
+        texts = tensor_file.read_texts(path)
+        _check_version(texts)
         tensors, texts = tensor_file.read(path)
     except OSError as error:
         raise ValueError(str(error)) from error
+    return tensors, json.loads(texts["description"])
+
+
+def _check_version(texts: Mapping[str, str]) -> None:
+    """Raise ValueError unless a file can be read; what else it holds is not looked at before."""
     if texts.get("kind") != KIND:
         raise ValueError("it is no executable")
     if texts.get("version") != VERSION:
@@ -70,8 +78,10 @@ def read(filename: str | os.PathLike[str]) -> tuple[dict[str, torch.Tensor], dic
             f"to load it with version {VERSION}"
         )
     if texts.get("layout") != LAYOUT:
-        raise ValueError("PopTorch version mismatch: it was written by another version of torchipu; export it anew")
-    return tensors, json.loads(texts["description"])
+        raise ValueError(
+            f"PopTorch version mismatch: it has layout {texts.get('layout')} of torchipu's files, and this version "
+            f"reads layout {LAYOUT}: export it anew"
+        )
 
 
 def module_to_data(module: torch.nn.Module) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

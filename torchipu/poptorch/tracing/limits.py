@@ -7,6 +7,7 @@ what `refusals` holds.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.utils import _pytree as pytree
 
+from torchipu.capture.fx_source import line_in
 from torchipu.capture.running import ExplainedError
 from torchipu.poptorch.poptorch_core import PY_ERROR, Error, createPoptorchError
 from torchipu.poptorch.tracing.substitutes import NO_MINLENGTH
@@ -275,7 +277,14 @@ class Limits:
         return createPoptorchError(
             f"Cannot force a non-constant 'aten::{maker}' node to {article} {kind}. Its value is not known before the "
             "program runs: compute with the tensor, for instance by torch.where or poptorch.cond."
+            f"{_asked_at()}"
         )
+
+
+def _asked_at() -> str:
+    """Return the user's line that is running, as the end of a message."""
+    line = str(line_in("".join(traceback.format_stack())))
+    return f" It is asked for at {line}" if line else ""
 
 
 def _kind_of(dtype: torch.dtype) -> str:
