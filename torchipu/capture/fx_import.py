@@ -36,6 +36,7 @@ from torchipu.optable.collective import PATTERNS, WAIT
 from torchipu.optable.generic import EFFECT_TOKEN
 from torchipu.optable.marks import CHECKPOINT_REGION
 
+aten = torch.ops.aten
 ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"  # and its gradient
 DROPPED_ARGUMENTS = frozenset({"memory_format", "layout", "device", "pin_memory"})
 CONVOLUTIONS = frozenset({"aten.convolution.default", "aten.convolution_backward.default"})
@@ -223,6 +224,10 @@ class _Importer:
         results = node.meta.get("val")
         if _is_number(results):
             self.values[node] = _concrete(results, node)
+            return
+        if node.target is aten._to_copy.default and not isinstance(self.read(node.args[0]), Tensor):
+            # torch.vmap makes tensors of numbers in this way.
+            self.emit(node, aten.scalar_tensor.default, str(aten.scalar_tensor.default), results)
             return
         self.emit(node, node.target, target, results)
 
