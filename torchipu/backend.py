@@ -32,8 +32,9 @@ from torchipu.capture.process_wide import capturing
 from torchipu.compiler import Compiled
 from torchipu.errors import CaptureError, OptionsError, nearest
 from torchipu.host.agreement import Agreement
+from torchipu.host.border import as_type, resolved
 from torchipu.host.collectives import wait_for
-from torchipu.host.executor import GraphExecutor, as_type, resolved
+from torchipu.host.executor import GraphExecutor
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.ir.graph import Graph, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role, Source

@@ -1,4 +1,4 @@
-"""flex_attention computes what its formula says in float64, with functions of scores and masks, forward and backward."""
+"""flex_attention computes what its formula says, with functions of scores and masks, forward and backward."""
 
 from __future__ import annotations
 

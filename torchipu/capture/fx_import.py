@@ -16,6 +16,7 @@ from torchipu.capture.available_memory import MATRIX_OPS, available_memory_of, n
 from torchipu.capture.available_memory import TARGET as AVAILABLE_MEMORY
 from torchipu.capture.collectives import group_of
 from torchipu.capture.control import REMEDIES, Body, import_control, is_control
+from torchipu.capture.float8 import hold_bytes
 from torchipu.capture.fx_source import (
     attributes_of,
     block_of,
@@ -29,6 +30,7 @@ from torchipu.capture.manual_updates import MARKS
 from torchipu.capture.strides import order_by_memory
 from torchipu.capture.written_state import unwrap_writes
 from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
+from torchipu.fp8.torch_types import as_bytes
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg, Role, Source
 from torchipu.optable import spec as op_table
@@ -110,6 +112,7 @@ def import_graph(
         CaptureError: A size is not known before the program runs.
     """
     unwrap_writes(module)
+    hold_bytes(module)
     order_by_memory(module)
     note_available_memory(module)
     importer = _Importer(module, leg)
@@ -309,6 +312,7 @@ class _Importer:
             numbers: What placeholders stand for that take no tensor, by position.
         """
         unwrap_writes(module)
+        hold_bytes(module)
         order_by_memory(module)
         inner = _Importer(module, leg, f"{self.within}{name}.")
         inner.names, inner.generic = self.names, self.generic
@@ -593,4 +597,4 @@ def _real(value: torch.Tensor, node: Node) -> torch.Tensor:
             op=node.format_node(), source=source_of(node),
             remedy="make it anew in each run, or keep it in a buffer that forward writes into",
         )
-    return value.detach()
+    return as_bytes(value.detach())
