@@ -269,14 +269,17 @@ def _by_part(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     return [ComplexTensor(re, im) for re, im in zip(real, imaginary, strict=True)]
 
 
-OF_MEMORY = frozenset({aten.as_strided_copy.default, aten.as_strided_scatter.default})
-"""Operators that name elements by where they lie in memory, which pairs do not share with complex numbers."""
+BY_ATEN = ("linalg_", "_linalg_", "cholesky", "lu_", "triangular_solve")
+"""What the names of operators begin with that the generic codelet calls: decompositions and solutions of matrices."""
+NOT_BY_ATEN = frozenset({aten.linalg_pinv, aten.linalg_householder_product})
+"""Of those, the ones that come out wrong on pairs."""
 
 
 def _is_for_aten(target: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
     """Whether ATen can be called by the generic codelet: with numbers and types that a program can hold, no draws."""
     leaves = pytree.tree_leaves((args, kwargs))
-    is_known = target.namespace == "aten" and not target._schema.is_mutable and target not in OF_MEMORY
+    name = target._schema.name.removeprefix("aten::")
+    is_known = name.startswith(BY_ATEN) and target.overloadpacket not in NOT_BY_ATEN and not target._schema.is_mutable
     return is_known and torch.Tag.nondeterministic_seeded not in target.tags and not any(
         isinstance(leaf, complex) or (isinstance(leaf, torch.dtype) and leaf.is_complex) for leaf in leaves
     )

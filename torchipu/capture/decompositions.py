@@ -51,8 +51,7 @@ def _addbmm(
     """Add the sum of a batch of products: one product whose inner dimension spans the batch."""
     batch, rows, inner = batch1.shape
     if alpha == 0:
-        made: Tensor = _without_product(self, batch1[0], batch2[0], beta=beta, alpha=alpha)
-        return made
+        return _alone(self, beta, [rows, batch2.shape[2]])
     left = batch1.permute(1, 0, 2).reshape(rows, batch * inner)
     right = batch2.reshape(batch * inner, batch2.shape[2])
     return aten.addmm(self, left, right, beta=beta, alpha=alpha)
@@ -62,18 +61,18 @@ def _without_product(self: Tensor, first: Tensor, second: Tensor, *, beta: float
     """Leave out a product that is taken zero times: what its factors hold does not show, not even NaN."""
     if alpha != 0:
         return NotImplemented
-    is_vector = second.dim() == 1
-    is_outer = first.dim() == 1
-    shape = (*first.shape, *second.shape) if is_outer else first.shape[:-1] if is_vector else (
-        *first.shape[:-1], second.shape[-1])
+    return _alone(self, beta, [*first.shape[:-1], *second.shape[first.dim() - 1 :]])
+
+
+def _alone(self: Tensor, beta: float, shape: Sequence[int]) -> Tensor:
+    """Return what is left of a sum with a product."""
     return (self * beta if beta else aten.zeros_like(self)).expand(shape).clone()
 
 
 def _addr(self: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """Add an outer product; with ``beta`` 0 alone, or without the product."""
     if alpha == 0:
-        made: Tensor = _without_product(self, vec1, vec2, beta=beta, alpha=alpha)
-        return made
+        return _alone(self, beta, [len(vec1), len(vec2)])
     product = torch.outer(vec1, vec2) if alpha == 1 else alpha * torch.outer(vec1, vec2)
     if beta == 0:
         return product

@@ -43,7 +43,7 @@ def operator(name: str) -> torch._ops.OpOverload:
     library.define(f"torchipu::{name}", schema[schema.index("(") :])
     library.impl(f"torchipu::{name}", "CompositeExplicitAutograd", function(name))
     library.register_fake(f"torchipu::{name}", function(name))
-    return getattr(getattr(torch.ops.torchipu, name), "default")  # type: ignore[no-any-return]  # noqa: B009
+    return getattr(getattr(torch.ops.torchipu, name), "default")  # noqa: B009
 
 
 @cache
