@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -290,7 +291,13 @@ class Dump:
         self.name = name
 
     def write(self, stage: str, content: Callable[[], str]) -> None:
-        """Write one stage; ``content`` is called only if there is a directory."""
-        if self.directory is not None:
+        """Write one stage; ``content`` is called only if there is a directory that can be written."""
+        if self.directory is None:
+            return
+        told = content() + "\n"
+        try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            (self.directory / f"{self.name}.{stage}.txt").write_text(content() + "\n", encoding="utf-8")
+            (self.directory / f"{self.name}.{stage}.txt").write_text(told, encoding="utf-8")
+        except OSError as error:
+            warnings.warn(f"torchipu: {self.name} is not dumped from stage {stage} on: {error}", stacklevel=2)
+            self.directory = None

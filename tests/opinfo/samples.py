@@ -20,9 +20,10 @@ DTYPES = {
 
 FURTHER_DTYPES = {
     "float64": torch.float64, "bfloat16": torch.bfloat16, "int8": torch.int8, "int16": torch.int16,
-    "uint8": torch.uint8,
+    "uint8": torch.uint8, "complex64": torch.complex64,
 }
-"""Types that a run takes when they are named: narrow integers, and floats that the IPU computes as float32."""
+"""Types that a run takes when they are named: narrow integers, floats that the IPU computes as float32, and complex
+numbers, which it computes as pairs of floats."""
 ALL_DTYPES = {**DTYPES, **FURTHER_DTYPES}
 
 
@@ -81,7 +82,8 @@ def seed(number: int) -> None:
 
 def takes_gradients(case: Case) -> bool:
     """Whether a backward is run."""
-    return OPS[case.op].supports_autograd and ALL_DTYPES[case.dtype].is_floating_point and not case.in_place
+    dtype = ALL_DTYPES[case.dtype]
+    return OPS[case.op].supports_autograd and (dtype.is_floating_point or dtype.is_complex) and not case.in_place
 
 
 def samples_of(case: Case) -> list[SampleInput]:
@@ -130,7 +132,7 @@ class Call:
     def in_double(self, *tensors: torch.Tensor) -> Any:
         """Call the operator with float64 in the place of the floating element types among its arguments."""
         return self.call([
-            torch.float64 if isinstance(leaf, torch.dtype) and leaf.is_floating_point else leaf for leaf in self.leaves
+            _doubled(leaf, torch.float64) if isinstance(leaf, torch.dtype) else leaf for leaf in self.leaves
         ], tensors)
 
     def arguments(self) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -151,6 +153,13 @@ class Call:
         return f"({', '.join(told)})"
 
 
+def _doubled(dtype: torch.dtype, floating: torch.dtype) -> torch.dtype:
+    """Return a floating type in the place of another one, its complex one in that of a complex one."""
+    if dtype.is_complex:
+        return floating.to_complex()
+    return floating if dtype.is_floating_point else dtype
+
+
 def _tell(tensor: torch.Tensor) -> str:
     text = f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
     if tensor.layout is not torch.strided:
@@ -160,8 +169,8 @@ def _tell(tensor: torch.Tensor) -> str:
 
 def _copy(tensor: torch.Tensor, floating: torch.dtype | None) -> torch.Tensor:
     bare = tensor.detach()
-    if floating is not None and bare.is_floating_point():
-        copy = bare.to(floating)
+    if floating is not None and (bare.is_floating_point() or bare.is_complex()):
+        copy = bare.to(_doubled(bare.dtype, floating))
     elif bare.layout is not torch.strided or bare.is_quantized or bare.is_nested or bare.is_conj() or bare.is_neg():
         copy = bare.clone()
     else:

@@ -198,3 +198,24 @@ def test_grouped_mm_of_torch() -> None:
     y = w[0].t().contiguous().repeat(2, 2)[:16]
     exact = torch.stack([x[s:e].double().t() @ y[s:e].double() for s, e in [(0, 4), (4, 10), (10, 16)]])
     torch.testing.assert_close(mine.double(), exact, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(("function", "shapes"), [
+    (torch.addmm, ((3, 5), (3, 4), (4, 5))), (torch.addmv, ((3,), (3, 4), (4,))), (torch.addr, ((3, 5), (3,), (5,))),
+    (torch.baddbmm, ((2, 3, 5), (2, 3, 4), (2, 4, 5))), (torch.addbmm, ((3, 5), (2, 3, 4), (2, 4, 5))),
+    (torch.addmm, ((5,), (3, 4), (4, 5))), (torch.addbmm, ((3, 5), (0, 3, 4), (0, 4, 5))),
+])
+def test_what_is_taken_zero_times_is_not_read(function, shapes):
+    added, *factors = (torch.randn(shape) for shape in shapes)
+    missing = [torch.full(shape, torch.nan) for shape in shapes]
+    whole = function(added, *factors)
+
+    def ours(*given, **numbers):
+        torch._dynamo.reset()
+        return torch.compile(lambda *inner: function(*inner, **numbers), backend="ipu", fullgraph=True)(*given)
+
+    torch.testing.assert_close(ours(added, *missing[1:], alpha=0, beta=2), (2 * added).expand(whole.shape))
+    torch.testing.assert_close(ours(*missing, alpha=0, beta=0), torch.zeros_like(whole))
+    torch.testing.assert_close(
+        ours(missing[0], *factors, beta=0), function(torch.zeros_like(added), *factors), rtol=1e-5, atol=1e-5,
+    )

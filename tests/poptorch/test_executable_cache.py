@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 from pathlib import Path
 from typing import Any
 
+import filelock
 import pytest
 import torch
 from torch import nn
@@ -13,6 +17,7 @@ from torch.nn import functional as F
 import torchipu.poptorch as poptorch
 from tests.poptorch.models import Classifier, batch, eager_training, options, sgd, twin_of
 from torchipu.poptorch.executor import session
+from torchipu.poptorch.stored import tensor_file
 
 
 def cached(folder: Path, **more: Any) -> poptorch.Options:
@@ -174,10 +179,60 @@ def test_a_damaged_entry_is_made_anew_with_a_warning(tmp_path: Path, capsys: pyt
     assert entry.read_bytes() == data
 
 
-def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+def assert_trains_without(folder: Path, capsys: pytest.CaptureFixture[str], words: str) -> None:
+    """Two models of two executors train as in eager, and say that there is no cache."""
+    x, labels = batch(8)
+    capsys.readouterr()
+    for _ in range(2):
+        model = Classifier()
+        twin = twin_of(model)
+        loss = poptorch.trainingModel(model, cached(folder), sgd(model))(x, labels)[1]
+        torch.testing.assert_close(loss, eager_training(twin, sgd(twin), (x, labels))[-1][1])
+    told = capsys.readouterr().err
+    assert told.count(f"The executable cache {folder} is not used, and the model compiled each time: ") == 2
+    assert words in told
+
+
+def test_a_folder_that_is_a_file_leaves_models_without_a_cache(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(AssertionError, match="is not a directory"):
-        poptorch.inferenceModel(Classifier(), cached(tmp_path / "file"))(batch(4)[0])
+    assert_trains_without(tmp_path / "file", capsys, "File exists")
+    assert_trains_without(tmp_path / "file" / "below", capsys, "Not a directory")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EDQUOT])
+@pytest.mark.parametrize("where", ["the entry", "its first byte", "the lock"])
+def test_a_folder_that_cannot_be_written_leaves_models_without_a_cache(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, code: int, where: str,
+) -> None:
+    def fail(*args: Any, **keywords: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    class Full(io.BytesIO):
+        write = fail
+
+    if where != "its first byte":
+        monkeypatch.setattr(tensor_file.tempfile, "mkstemp", fail)
+    else:
+        plain = os.fdopen
+
+        def opened(handle: int, *more: Any, **keywords: Any) -> Any:
+            os.close(handle)
+            monkeypatch.setattr(os, "fdopen", plain)
+            return Full()
+
+        monkeypatch.setattr(tensor_file.os, "fdopen", opened)
+        x, labels = batch(8)
+        model = Classifier()
+        poptorch.trainingModel(model, cached(tmp_path), sgd(model))(x, labels)
+        assert os.strerror(code) in capsys.readouterr().err
+        assert not entries(tmp_path)
+        return
+    if where == "the lock":
+        monkeypatch.setattr(filelock.FileLock, "acquire", fail)
+    assert_trains_without(tmp_path, capsys, os.strerror(code))
+    assert not entries(tmp_path)
 
 
 def test_the_environment_names_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

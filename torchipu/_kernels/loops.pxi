@@ -97,8 +97,11 @@ cdef class Plan(Phases):
             if self.seconds != NULL:
                 self.charge(timed, loops.lanes)
                 timed = i
+            if self.is_watched:
+                with gil:
+                    self.watcher(i)
             look_for_signals(loops)
-            if self.has_segment(i, end) and loops.lanes == 1 and self.seconds == NULL:
+            if self.has_segment(i, end) and loops.lanes == 1 and self.seconds == NULL and not self.is_watched:
                 following = self.segments[i].end
                 trap = self.run_segment(loops, &self.segments[i])
                 if trap:
@@ -149,6 +152,9 @@ cdef class Plan(Phases):
                     return trap
         if self.seconds != NULL:
             self.charge(timed, loops.lanes)
+        if self.is_watched:
+            with gil:
+                self.watcher(-1)
         return 0
 
     cdef bint has_segment(self, int begin, int end) noexcept nogil:

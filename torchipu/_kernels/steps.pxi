@@ -64,6 +64,8 @@ cdef class Steps:
     cdef double *seconds        # of each step since `time_steps`; NULL where none is timed
     cdef int64_t *runs          # of each step, each lane as one
     cdef double charged         # when a step was last charged
+    cdef object watcher         # called with the number of each step before it runs, and with -1 behind the last
+    cdef bint is_watched
 
     def __cinit__(self, int num_buffers):
         cdef int i
@@ -222,6 +224,16 @@ cdef class Steps:
         free(self.seconds)
         free(self.runs)
         self.seconds, self.runs = seconds, runs
+
+    def watch(self, watcher):
+        """Let a callable be told of every step of the following runs, on the thread that runs them.
+
+        Args:
+            watcher: Takes the number of a step before it runs, and -1 behind the last one of a range; with None nobody
+                is told.
+        """
+        self.watcher = watcher
+        self.is_watched = watcher is not None
 
     def times(self):
         """Return ``(seconds, runs)`` of each step since `time_steps`; nothing where none is timed."""

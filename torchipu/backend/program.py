@@ -18,8 +18,9 @@ from torchipu.capture.fx_import import Given, Imported, import_graph
 from torchipu.capture.symbols import Symbols
 from torchipu.compiler import Compiled
 from torchipu.host.agreement import Agreement
+from torchipu.host.border import resolved
 from torchipu.host.collectives import wait_for
-from torchipu.host.executor import GraphExecutor, resolved
+from torchipu.host.executor import GraphExecutor
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.ir.graph import Graph, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role

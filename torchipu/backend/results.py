@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torchipu.host.executor import as_type
+from torchipu.host.border import as_type
 from torchipu.ir.sizes import Numbers, settled
 
 

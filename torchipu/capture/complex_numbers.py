@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -16,11 +17,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Interpreter, Node, traceback
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
 from torchipu.capture.fourier import Pair, real_of_half, transform
 from torchipu.capture.fx_import import Imported
 from torchipu.capture.fx_source import source_of
 from torchipu.errors import UnsupportedOpError
+from torchipu.host import complex_calls
 
 try:
     from torch._subclasses.complex_tensor import ComplexTensor
@@ -31,6 +34,10 @@ aten = torch.ops.aten
 REAL = {torch.complex128: torch.float64, torch.complex64: torch.float32, torch.complex32: torch.float16}
 RESULTS = "complex_results"
 """In the meta of a graph without complex numbers: fake values of the results that were complex, by position."""
+
+
+_MOST_TIMES = 8
+_REMEDY = "compute with real and imaginary parts as two real tensors, or leave this call outside of the compiled region"
 
 
 def without_complex(module: GraphModule) -> GraphModule:
@@ -46,9 +53,16 @@ def without_complex(module: GraphModule) -> GraphModule:
     """
     if ComplexTensor is None:
         return module
-    while any(_is_complex(value) for node in module.graph.nodes for value in _values(node)):
-        module = _in_parts(module)  # once more where torch has put complex constants into what it gave for an operator
-    return module
+    for _ in range(_MOST_TIMES):  # again where torch has put complex constants into what it gave for an operator
+        if not any(_is_complex(value) for node in module.graph.nodes for value in _values(node)):
+            return module
+        with _disable_current_modes():  # constants have values
+            module = _in_parts(module)
+    left = next(node for node in module.graph.nodes if any(map(_is_complex, _values(node))))
+    raise UnsupportedOpError(
+        f"{left.target}: torch makes complex numbers of this operator's parts again", op=left.format_node(),
+        source=source_of(left), remedy=_REMEDY,
+    )
 
 
 def _values(node: Node) -> list[Any]:
@@ -59,12 +73,16 @@ def _in_parts(module: GraphModule) -> GraphModule:
     """Return a graph in which operators on complex values are operators on their parts."""
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     mode = FakeTensorMode(allow_non_fake_inputs=True)
+    constants = {
+        node.target: _memory_of(attrgetter(str(node.target))(module))
+        for node in module.graph.find_nodes(op="get_attr") if any(map(_is_complex, _values(node)))
+    }
     with mode:
         given = [_stand_in(node.meta.get("val")) for node in placeholders]
 
     def run(*values: Any) -> Any:
         with traceback.preserve_node_meta():
-            return _Parts(module).run(*values, enable_io_processing=False)
+            return _Parts(module, constants).run(*values, enable_io_processing=False)
 
     with torch.no_grad(), mode:
         made: GraphModule = make_fx(run, tracing_mode="real")(*given)
@@ -111,17 +129,31 @@ def _stand_in(value: Any) -> Any:
 
 
 class _Parts(Interpreter):
-    """Runs a graph with a `ComplexTensor` for each complex value."""
+    """Runs a graph with a `ComplexTensor` for each complex value.
+
+    Args:
+        module: The graph.
+        constants: The memory of complex constants, ``[..., 2]``, by the attributes that hold them.
+    """
+
+    def __init__(self, module: GraphModule, constants: Mapping[Any, Tensor]) -> None:
+        super().__init__(module)
+        self.constants = constants
 
     def run_node(self, n: Node) -> Any:
         """Run one node; what comes from outside, or goes there, has its parts side by side."""
         self.node = n
         value = super().run_node(n)
-        if n.op in ("placeholder", "get_attr") and _is_complex(n.meta.get("val")):
-            return _of_pair(torch.view_as_real(value) if _is_complex(value) else value)
+        if n.op == "placeholder" and _is_complex(n.meta.get("val")):
+            return _of_pair(value)
         if n.op == "output":
             return pytree.tree_map(lambda leaf: _as_pair(leaf) if _is_pair(leaf) else leaf, value)
         return value
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Return a constant; the parts of a complex one are constants too."""
+        held = self.constants.get(target)
+        return super().get_attr(target, args, kwargs) if held is None else _of_pair(held)
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Call an operator; those on real numbers alone as they are."""
@@ -137,11 +169,11 @@ class _Parts(Interpreter):
         try:
             return _typed(_computed(target, args, kwargs, has_complex), expected)
         except (TypeError, NotImplementedError, KeyError, RuntimeError) as error:
+            if _is_for_aten(target, args, kwargs):
+                return _by_aten(target, args, kwargs, expected)
             raise UnsupportedOpError(
                 f"{target}: there is no such operator on complex numbers", op=node.format_node(),
-                source=source_of(node), detail=str(error).partition("\n")[0],
-                remedy="compute with real and imaginary parts as two real tensors, or leave this call outside of the "
-                "compiled region",
+                source=source_of(node), detail=str(error).partition("\n")[0], remedy=_REMEDY,
             ) from error
 
 
@@ -152,6 +184,11 @@ def _is_pair(value: object) -> bool:
 
 def _of_pair(value: Tensor) -> Any:
     return ComplexTensor(value.select(-1, 0), value.select(-1, 1))
+
+
+def _memory_of(value: Tensor) -> Tensor:
+    """Return a complex tensor that has values as its memory, ``[..., 2]``."""
+    return torch.view_as_real(value.detach().resolve_conj().resolve_neg()).clone()
 
 
 def _as_pair(value: Any) -> Tensor:
@@ -180,6 +217,9 @@ def _computed(target: Any, args: Any, kwargs: Mapping[str, Any], has_complex: bo
     if own is not None:
         return own(*args, **kwargs)
     if target in PARTWISE and has_complex:
+        place = VALUES.get(target)
+        if place is not None and place < len(args) and not isinstance(args[place], Tensor):
+            args = (*args[:place], complex(args[place]), *args[place + 1 :])  # its imaginary part is 0
         return _by_part(target, args, kwargs)
     if has_complex:
         args, kwargs = pytree.tree_map(_as_complex, (args, dict(kwargs)))
@@ -209,6 +249,8 @@ def _by_part(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
                 return of_pair(leaf)
             if isinstance(leaf, Tensor):
                 return of_real(leaf)
+            if isinstance(leaf, torch.dtype):
+                return REAL.get(leaf, leaf)
             return of_number(leaf) if isinstance(leaf, complex) else leaf
 
         return pytree.tree_map(choose, (args, dict(kwargs)))
@@ -227,6 +269,36 @@ def _by_part(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     return [ComplexTensor(re, im) for re, im in zip(real, imaginary, strict=True)]
 
 
+BY_ATEN = ("linalg_", "_linalg_", "cholesky", "lu_", "triangular_solve")
+"""What the names of operators begin with that the generic codelet calls: decompositions and solutions of matrices."""
+NOT_BY_ATEN = frozenset({aten.linalg_pinv, aten.linalg_householder_product})
+"""Of those, the ones that come out wrong on pairs."""
+
+
+def _is_for_aten(target: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether ATen can be called by the generic codelet: with numbers and types that a program can hold, no draws."""
+    leaves = pytree.tree_leaves((args, kwargs))
+    name = target._schema.name.removeprefix("aten::")
+    is_known = name.startswith(BY_ATEN) and target.overloadpacket not in NOT_BY_ATEN and not target._schema.is_mutable
+    return is_known and torch.Tag.nondeterministic_seeded not in target.tags and not any(
+        isinstance(leaf, complex) or (isinstance(leaf, torch.dtype) and leaf.is_complex) for leaf in leaves
+    )
+
+
+def _by_aten(target: Any, args: Any, kwargs: Mapping[str, Any], expected: Any) -> Any:
+    """Call an operator of ATen whose complex tensors are pairs."""
+    given = {argument.name: kwargs[argument.name] for argument in target._schema.arguments if argument.name in kwargs}
+    tensors = [leaf for leaf in pytree.tree_leaves((args, given)) if isinstance(leaf, Tensor)]
+    results = [leaf for leaf in pytree.tree_leaves(expected) if isinstance(leaf, Tensor)]
+    name = complex_calls.name_of(target, [*map(_is_pair, tensors)], [*map(_is_complex, results)])
+    args, given = pytree.tree_map(lambda leaf: _as_pair(leaf) if _is_pair(leaf) else leaf, (args, given))
+    kinds = iter(results)
+    returned = complex_calls.operator(name)(*args, **given)
+    return pytree.tree_map_only(
+        Tensor, lambda leaf: _of_pair(leaf) if _is_complex(next(kinds)) else leaf, returned,
+    )
+
+
 PARTWISE = frozenset({
     aten.slice_scatter.default, aten.select_scatter.default, aten.diagonal_scatter.default, aten.copy.default,
     aten.as_strided.default, aten.slice_backward.default, aten.select_backward.default, aten.unfold.default,
@@ -237,13 +309,29 @@ PARTWISE = frozenset({
     aten.triu.default, aten.mean.default, aten.mean.dim, aten.sum.default, aten.sum.dim_IntList,
     aten.embedding.default, aten.embedding_dense_backward.default, aten.index_copy.default, aten.detach.default,
     aten.scatter.src, aten.rot90.default, aten.new_empty_strided.default, aten.new_zeros.default,
-    aten.new_full.default, aten.new_ones.default, aten.new_empty.default, aten.zeros_like.default,
+    aten.new_full.default, aten.new_empty.default, aten.zeros_like.default,
     aten.empty_like.default, aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.permute.default,
     aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.squeeze.default, aten.squeeze.dim,
     aten.squeeze.dims, aten.slice.Tensor, aten.select.int, aten.diagonal.default, aten.neg.default,
     aten.alias.default, aten.lift_fresh_copy.default, aten.stack.default, aten.cat.default,
+    aten.expand_copy.default, aten.view_copy.default, aten.alias_copy.default, aten.permute_copy.default,
+    aten.transpose_copy.int, aten.t_copy.default, aten.unsqueeze_copy.default, aten.squeeze_copy.default,
+    aten.squeeze_copy.dim, aten.squeeze_copy.dims, aten.slice_copy.Tensor, aten.select_copy.int,
+    aten.diagonal_copy.default, aten.unbind_copy.int, aten.split_copy.Tensor, aten.split_with_sizes_copy.default,
+    aten.unfold_copy.default, aten.detach_copy.default, aten.diag_embed.default,
+    aten.diagonal_backward.default, aten.masked_fill.Scalar, aten.masked_fill.Tensor, aten.masked_scatter.default,
+    aten.scatter_add.default, aten.index_add.default, aten.take.default, aten.put.default,
+    aten.full_like.default, aten.scatter.value, aten.index_fill.int_Scalar,
+    aten.fill.Scalar, aten.trace.default, aten.diff.default, aten.reflection_pad1d.default,
+    aten.reflection_pad2d.default, aten.reflection_pad3d.default, aten.replication_pad1d.default,
+    aten.replication_pad2d.default, aten.replication_pad3d.default, aten.im2col.default, aten.col2im.default,
 })
 """Operators that real and imaginary parts go through apart."""
+VALUES = {
+    aten.fill.Scalar: 1, aten.masked_fill.Scalar: 2, aten.full_like.default: 1, aten.new_full.default: 2,
+    aten.scatter.value: 3, aten.index_fill.int_Scalar: 3, aten.constant_pad_nd.default: 2,
+}
+"""Of those, the ones that take a value as a number: which argument it is."""
 
 
 # ---------------------------------------------------------------------- operators of our own
@@ -323,6 +411,24 @@ def _conj_dot(left: Any, right: Any) -> Any:
     return (left.conj() * right).sum()
 
 
+def _ones(value: Any, size: Any = None, **_: Any) -> Any:
+    like = value.re if _is_pair(value) else value
+    size = like.shape if size is None else size
+    return ComplexTensor(*(torch.full(size, part, dtype=like.dtype, device=like.device) for part in (1.0, 0.0)))
+
+
+def _uniform(value: Any, low: float = 0.0, high: float = 1.0, **_: Any) -> Any:
+    return ComplexTensor(*(aten.uniform(part, low, high) for part in (value.re, value.im)))
+
+
+def _normal(value: Any, mean: complex = 0.0, std: float = 1.0, **_: Any) -> Any:
+    """Draw both parts, each with half of the variance."""
+    mean, each = complex(mean), std * 0.5**0.5
+    return ComplexTensor(
+        aten.normal_functional(value.re, mean.real, each), aten.normal_functional(value.im, mean.imag, each),
+    )
+
+
 def _randn(size: Any, **kwargs: Any) -> Any:
     real = {**kwargs, "dtype": REAL[kwargs["dtype"]]}
     return ComplexTensor(torch.randn(size, **real) * 0.5**0.5, torch.randn(size, **real) * 0.5**0.5)
@@ -337,6 +443,10 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.view_as_complex.default: _of_pair,
     aten.view_as_real.default: lambda value: _as_pair(value),
     aten.randn.default: _randn,
+    aten.uniform.default: _uniform,
+    aten.ones_like.default: _ones,
+    aten.new_ones.default: _ones,
+    aten.normal_functional.default: _normal,
     aten.mv.default: lambda matrix, vector: (matrix @ vector.unsqueeze(-1)).squeeze(-1),
     aten.dot.default: lambda left, right: (left * right).sum(),
     aten.vdot.default: _conj_dot,

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule
 
-from torchipu.capture import criteria, recurrence, substitutes
+from torchipu.capture import criteria, flex_attention, recurrence, substitutes
 from torchipu.capture.collectives import in_place_calls
 from torchipu.capture.fx_source import line_in
 from torchipu.capture.written_state import tell_writes
@@ -24,7 +24,8 @@ RECURRENT: Mapping[Any, Callable[..., Any]] = {
 REPLACEMENTS: Mapping[Any, Callable[..., Any]] = {
     **criteria.CALLS, **RECURRENT, F.gaussian_nll_loss: substitutes.gaussian_nll_loss,
     torch.bincount: substitutes.bincount, torch.Tensor.bincount: substitutes.bincount,
-    torch.Tensor.random_: substitutes.random_, **in_place_calls(),
+    torch.Tensor.random_: substitutes.random_, torch.ops.higher_order.flex_attention: flex_attention.attention,
+    **in_place_calls(),
 }
 
 PAD = "pad the sequences to one length, give the layer [T, N, C] and mask what lies behind their ends"

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 
-from torchipu.capture import batch_norm, criteria, maps, movement
+from torchipu.capture import batch_norm, criteria, float8, maps, movement
 
 aten = torch.ops.aten
 
 TORCH_OWN = (
-    aten._addmm_activation, aten._euclidean_dist, aten.addr, aten.aminmax, aten.count_nonzero, aten.dist, aten.dot,
+    aten._addmm_activation, aten._euclidean_dist, aten.aminmax, aten.count_nonzero, aten.dist, aten.dot,
     aten.linalg_cross, aten.nansum, aten.renorm, aten.vdot,
 )
 """Ops for which torch's own decomposition gives parts that we serve."""
@@ -50,9 +50,33 @@ def _addbmm(
 ) -> Tensor:
     """Add the sum of a batch of products: one product whose inner dimension spans the batch."""
     batch, rows, inner = batch1.shape
+    if alpha == 0:
+        return _alone(self, beta, [rows, batch2.shape[2]])
     left = batch1.permute(1, 0, 2).reshape(rows, batch * inner)
     right = batch2.reshape(batch * inner, batch2.shape[2])
     return aten.addmm(self, left, right, beta=beta, alpha=alpha)
+
+
+def _without_product(self: Tensor, first: Tensor, second: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
+    """Leave out a product that is taken zero times: what its factors hold does not show, not even NaN."""
+    if alpha != 0:
+        return NotImplemented
+    return _alone(self, beta, [*first.shape[:-1], *second.shape[first.dim() - 1 :]])
+
+
+def _alone(self: Tensor, beta: float, shape: Sequence[int]) -> Tensor:
+    """Return what is left of a sum with a product."""
+    return (self * beta if beta else aten.zeros_like(self)).expand(shape).clone()
+
+
+def _addr(self: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """Add an outer product; with ``beta`` 0 alone, or without the product."""
+    if alpha == 0:
+        return _alone(self, beta, [len(vec1), len(vec2)])
+    product = torch.outer(vec1, vec2) if alpha == 1 else alpha * torch.outer(vec1, vec2)
+    if beta == 0:
+        return product
+    return product + (self if beta == 1 else beta * self)
 
 
 def _bmm(self: Tensor, mat2: Tensor) -> Any:
@@ -151,7 +175,12 @@ def _block_diag(tensors: Sequence[Tensor]) -> Tensor:
 
 OURS: Decompositions = {
     torch.ops.prims.convert_element_type.default: lambda self, dtype: aten._to_copy(self, dtype=dtype),
+    aten._scaled_mm.default: float8.scaled_mm,
     aten.addbmm.default: _addbmm,
+    aten.addmm.default: _without_product,
+    aten.addmv.default: _without_product,
+    aten.addr.default: _addr,
+    aten.baddbmm.default: _without_product,
     aten.bmm.default: _bmm,
     aten.linalg_vector_norm.default: _vector_norm,
     aten.norm.ScalarOpt_dim: _norm,

@@ -16,6 +16,7 @@ from torchipu.capture.available_memory import MATRIX_OPS, available_memory_of, n
 from torchipu.capture.available_memory import TARGET as AVAILABLE_MEMORY
 from torchipu.capture.collectives import group_of
 from torchipu.capture.control import REMEDIES, Body, import_control, is_control
+from torchipu.capture.float8 import hold_bytes
 from torchipu.capture.fx_source import (
     attributes_of,
     block_of,
@@ -30,6 +31,7 @@ from torchipu.capture.strides import order_by_memory
 from torchipu.capture.symbols import NoFormula, Symbols
 from torchipu.capture.written_state import unwrap_writes
 from torchipu.errors import CaptureError, ConstraintError, UnsupportedOpError
+from torchipu.fp8.torch_types import as_bytes
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg, Role, Source
 from torchipu.optable import spec as op_table
@@ -37,6 +39,7 @@ from torchipu.optable.collective import PATTERNS, WAIT
 from torchipu.optable.generic import EFFECT_TOKEN
 from torchipu.optable.marks import CHECKPOINT_REGION
 
+aten = torch.ops.aten
 ATTENTION = "aten._scaled_dot_product_flash_attention_for_cpu"  # and its gradient
 DROPPED_ARGUMENTS = frozenset({"memory_format", "layout", "device", "pin_memory"})
 CONVOLUTIONS = frozenset({"aten.convolution.default", "aten.convolution_backward.default"})
@@ -113,6 +116,7 @@ def import_graph(
         CaptureError: A size is not known before the program runs.
     """
     unwrap_writes(module)
+    hold_bytes(module)
     order_by_memory(module)
     note_available_memory(module)
     importer = _Importer(module, leg, symbols=symbols)
@@ -239,6 +243,10 @@ class _Importer:
         if _is_number(results):
             self.values[node] = self.number(results, node)
             return
+        if node.target is aten._to_copy.default and not isinstance(self.read(node.args[0]), Tensor):
+            # torch.vmap makes tensors of numbers in this way.
+            self.emit(node, aten.scalar_tensor.default, str(aten.scalar_tensor.default), results)
+            return
         self.emit(node, node.target, target, results)
 
     def fold(self, node: Node) -> object:
@@ -319,6 +327,7 @@ class _Importer:
             numbers: What placeholders stand for that take no tensor, by position.
         """
         unwrap_writes(module)
+        hold_bytes(module)
         order_by_memory(module)
         inner = _Importer(module, leg, f"{self.within}{name}.", self.symbols)
         inner.names, inner.generic = self.names, self.generic
@@ -598,4 +607,4 @@ def _real(value: torch.Tensor, node: Node) -> torch.Tensor:
             op=node.format_node(), source=source_of(node),
             remedy="make it anew in each run, or keep it in a buffer that forward writes into",
         )
-    return value.detach()
+    return as_bytes(value.detach())

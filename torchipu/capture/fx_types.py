@@ -13,11 +13,13 @@ from torch.fx import GraphModule, Node
 
 from torchipu.capture.fx_source import source_of
 from torchipu.errors import UnsupportedOpError
+from torchipu.fp8.torch_types import NAMES as FLOAT8
 from torchipu.ir.types import DType, Source
 
 DTYPES: Mapping[torch.dtype, DType] = {
     torch.float16: DType.HALF, torch.float32: DType.FLOAT, torch.int32: DType.INT, torch.int64: DType.LONG,
     torch.int16: DType.SHORT, torch.int8: DType.CHAR, torch.uint8: DType.UNSIGNED_CHAR, torch.bool: DType.BOOL,
+    **dict.fromkeys(FLOAT8, DType.UNSIGNED_CHAR),  # of their bytes; see capture.float8
 }
 NARROWED: Mapping[torch.dtype, DType] = {torch.float64: DType.FLOAT, torch.bfloat16: DType.FLOAT}
 """Types that the IPU does not have and that float stands in for."""

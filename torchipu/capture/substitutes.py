@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._dynamo.trace_rules import _polyfilled_function_ids, get_torch_obj_rule_map
 from torch._dynamo.variables import PolyfilledFunctionVariable
 
-from torchipu.capture import checkpoint, ctc
+from torchipu.capture import checkpoint, ctc, flex_attention
 
 
 def gaussian_nll_loss(
@@ -130,6 +130,7 @@ def register() -> None:
             torch.compiler.substitute_in_graph(F.gaussian_nll_loss)(gaussian_nll_loss)  # type: ignore[arg-type]
     ctc.register()
     checkpoint.register()
+    flex_attention.register()
     # Recurrent layers, which Dynamo leaves to eager unless this says otherwise when it begins to trace. A setting is
     # one thread's: others begin with the default.
     torch._dynamo.config._config["allow_rnn"].default = True  # type: ignore[attr-defined]

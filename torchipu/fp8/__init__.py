@@ -6,6 +6,9 @@ torch.float8_e5m2fnuz. Every machine stores them; the matrix unit of a C600 alon
 
 `quantise` and `dequantise` convert, `matmul` and `convolution` take bytes; `product` and `conv` take halves or floats,
 convert them, and have gradients that are products of bytes as well.
+
+Tensors of torch's own types, such as ``torch.float8_e4m3fn``, are taken where the machine has floats of 8 bits: see
+`torchipu.fp8.torch_types`.
 """
 
 from torchipu.fp8.codes import FORMATS, convolution, dequantise, matmul, quantise

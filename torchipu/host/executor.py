@@ -29,6 +29,7 @@ from torchipu.host.lanes import Lanes, Layout, order_of
 from torchipu.host.observation import Observation
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
+from torchipu.host.profiler_ranges import ranges
 from torchipu.host.resting import is_resting, zeros_of
 from torchipu.host.rounding import ints_of
 from torchipu.host.statistics import TensorStatistics
@@ -91,33 +92,6 @@ def default_threads() -> int:
     return min(int(share), available) if share.isdecimal() and int(share) > 0 else available
 
 
-def resolved(value: torch.Tensor) -> torch.Tensor:
-    """Return the value as its memory holds it: torch may leave a sign to the reader, or zeros without memory.
-
-    Complex numbers become pairs, ``[..., 2]``.
-    """
-    if value._is_zerotensor():
-        value = value.clone()
-    if value.is_complex():
-        return torch.view_as_real(value.resolve_conj().resolve_neg())
-    return value.resolve_neg()
-
-
-def as_pairs(state: torch.Tensor) -> torch.Tensor:
-    """Return a state, or the same memory as pairs, ``[..., 2]``, if it holds complex numbers."""
-    return torch.view_as_real(state.detach()) if state.is_complex() else state
-
-
-def as_type(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a result in the type that the caller knows it by; pairs, ``[..., 2]``, become complex numbers."""
-    if not dtype.is_complex or value.is_complex():
-        return value.to(dtype)
-    pairs = value.to(dtype.to_real()).contiguous()
-    if pairs.dim() == 1 and len(pairs) > 2:  # numbers of several micro-batches, joined
-        pairs = pairs.view(-1, 2)
-    return torch.view_as_complex(pairs)
-
-
 def typed_view(memory: torch.Tensor, offset_bytes: int, held: HostTensor) -> torch.Tensor:
     """Return a torch tensor over part of a byte buffer."""
     dtype = TORCH_DTYPES[held.dtype]
@@ -158,6 +132,7 @@ class BoundPlan:
         self.host_plan = host_plan
         self.graph = graph
         self.replicas = replicas
+        self.range_names: dict[int, str] = {}  # for torch.profiler, by step
         self.flying: Flying = {}
         is_fixed = host_plan.num_prologue > 0 or any(step.kernel is None for step in host_plan.steps)
         # What is fenced off is fenced off for one plan.
@@ -454,7 +429,7 @@ class BoundPlan:
         exchanging = contextlib.nullcontext() if self.exchange is None else self.exchange.running(iterations)
         began = time.perf_counter() if self.is_timed else 0.0
         try:
-            with exchanging:
+            with exchanging, ranges(self.engine, plan.steps, self.range_names, self.graph.name):
                 self.engine.run(
                     (reset if is_prepared else 0, reset), (begin, end), (fold, len(plan.steps)), micro_batches,
                     iterations, threads, *counters, borrow=borrow, replicas=self.replicas,

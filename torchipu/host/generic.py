@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from torchipu.errors import ExecutionError
+from torchipu.host import complex_calls
 from torchipu.ir.graph import Op, operand_width
 from torchipu.ir.types import DType
 from torchipu.optable.generic import EFFECT_TOKEN
@@ -25,8 +26,17 @@ LARGEST_HALF = torch.finfo(torch.float16).max
 def overload(target: str) -> torch._ops.OpOverload:
     """Return the torch overload that an op's target names, such as ``aten.add.Tensor``."""
     namespace, name, variant = target.split(".")
+    if namespace == "torchipu" and name.startswith(complex_calls.PREFIX):
+        return complex_calls.operator(name)
     found: torch._ops.OpOverload = getattr(getattr(getattr(torch.ops, namespace), name), variant)
     return found
+
+
+@cache
+def _function(target: str) -> Callable[..., Any]:
+    """Return what is called for an op's target."""
+    _, name, _ = target.split(".")
+    return complex_calls.function(name) if target.startswith(f"torchipu.{complex_calls.PREFIX}") else overload(target)
 
 
 @cache
@@ -80,7 +90,7 @@ def call_aten(op: Op, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         if is_by_name or name not in arguments:
             break
         positional.append(arguments.pop(name))
-    results = overload(op.target)(*positional, **arguments)
+    results = _function(op.target)(*positional, **arguments)
     listed = list(results) if isinstance(results, (list, tuple)) else [results]
     if EFFECT_TOKEN in op.operands:
         listed.insert(0, tensors[op.operands.index(EFFECT_TOKEN)])

@@ -40,12 +40,13 @@ def step_times(engine: Plan, steps: list[Step]) -> tuple[StepTime, ...]:
     found = []
     for step, (seconds, runs) in zip(steps, engine.times(), strict=False):
         if runs and step.mark is None and step.goes_to is None:
-            name, kind = _named(step)
+            name, kind = named(step)
             found.append(StepTime(step.op, name, kind, runs, seconds, _moved_bytes(step)))
     return tuple(found)
 
 
-def _named(step: Step) -> tuple[str, str]:
+def named(step: Step) -> tuple[str, str]:
+    """Return the name of what a step runs or waits for, and its kind; see `StepTime`."""
     if step.waits_for is not None or step.signals:
         return "sums of other processes", "exchange"
     if step.kernel is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torchipu._kernels.table.fp8 import (
     FP8_DECODE,
@@ -15,6 +15,7 @@ from torchipu._kernels.table.fp8 import (
     Fp8DecodeScalars,
     Fp8EncodeInts,
     Fp8EncodeScalars,
+    Fp8Specials,
 )
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set, in_first
@@ -39,7 +40,29 @@ from torchipu.optable.volume import Volume
 if TYPE_CHECKING:
     from torchipu.target import Target
 
-MANTISSA_BIAS_LARGEST = {"F143": (3, 8, 240.0), "F152": (2, 16, 57344.0)}  # ipu_hardware.md 5
+
+class Format(NamedTuple):
+    """A float of 8 bits.
+
+    Attributes:
+        mantissa: Bits of it.
+        bias: Of the exponent.
+        largest: The largest value.
+        specials: Which bytes are no finite numbers.
+    """
+
+    mantissa: int
+    bias: int
+    largest: float
+    specials: Fp8Specials = Fp8Specials.NEGATIVE_ZERO
+
+
+F143, F152 = Format(3, 8, 240.0), Format(2, 16, 57344.0)  # ipu_hardware.md 5
+FORMATS = {
+    "F143": F143, "F152": F152, "e4m3fnuz": F143, "e5m2fnuz": F152,
+    "e4m3fn": Format(3, 7, 448.0, Fp8Specials.ONES), "e5m2": Format(2, 15, 57344.0, Fp8Specials.IEEE),
+}
+"""By the names of the machine, and of torch for its types; the last two from the Open Compute Project's OFP8, 1.0."""
 CHANNELS = 32  # a group is twice as wide as one of halves; ipu_hardware.md 5
 
 _CAST = vector_codelet("popops::Cast<quarter>", 2, 2, supervisor=12, worker_half=18, worker_single=19, code_bytes=220,
@@ -51,6 +74,17 @@ def _lower_cast(op: Op, target: Target) -> tuple[Vertices, ...]:
     if not value.num_elements:
         return ()
     return (replace(elementwise_set(target, _CAST, value.num_elements, DType.HALF), tiling=pointwise),)
+
+
+def _lower_torch_cast(op: Op, target: Target) -> tuple[Vertices, ...]:
+    if not target.amp_macs_fp8:
+        raise ConstraintError(
+            f"{target.title} has no floats of 8 bits, and the program casts torch.float8_{op.text('format')}",
+            op=op.target, source=op.source, block=op.placement,
+            remedy="set target='c600', cast to float16 before the compiled region, or call torchipu.fp8, whose bytes "
+            "every machine stores",
+        )
+    return _lower_cast(op, target)
 
 
 def _product_sets(
@@ -144,27 +178,29 @@ _INPUT_GRADIENT, _WEIGHT_GRADIENT = sliced(_input_gradient_slices), sliced(_weig
 
 
 def _emit_quantise(op: Op, plan: HostPlanner) -> None:
-    mantissa, bias, largest = MANTISSA_BIAS_LARGEST[op.text("format")]
+    is_torchs = op.target == TORCH_ENCODE
     held = plan.value(op.inputs[0], DType.FLOAT)
-    scale = 2.0 ** -op.integer("scale")
+    scale = 1.0 if is_torchs else 2.0 ** -op.integer("scale")
     is_stochastic = op.target == STOCHASTICALLY
+    format = FORMATS[op.text("format")]
     plan.step(
         FP8_ENCODE, [plan.output(op.outputs[0])], [held, *([plan.random_state(op)] if is_stochastic else [])],
         ints=Fp8EncodeInts(
-            elements=held.num_elements, mantissa=mantissa, bias=bias, saturates=op.flag("saturates"),
-            is_stochastic=is_stochastic,
+            elements=held.num_elements, mantissa=format.mantissa, bias=format.bias, specials=format.specials,
+            saturates=not is_torchs and op.flag("saturates"), is_stochastic=is_stochastic,
         ),
-        scalars=Fp8EncodeScalars(scale, largest), items=-(-held.num_elements // FP8_SPAN),
+        scalars=Fp8EncodeScalars(scale, format.largest), items=-(-held.num_elements // FP8_SPAN),
     )
 
 
 def _decoded(plan: HostPlanner, tensor: Tensor, name: str, scale: int, into: HostTensor | None = None) -> HostTensor:
     """Emit the values of bytes as floats."""
-    mantissa, bias, _ = MANTISSA_BIAS_LARGEST[name]
+    format = FORMATS[name]
     held = plan.value(tensor)
     values = into or plan.scratch(held.shape)
     plan.step(
-        FP8_DECODE, [values], [held], ints=Fp8DecodeInts(held.num_elements, mantissa, bias),
+        FP8_DECODE, [values], [held],
+        ints=Fp8DecodeInts(held.num_elements, format.mantissa, format.bias, format.specials),
         scalars=Fp8DecodeScalars(2.0**scale), items=-(-held.num_elements // FP8_SPAN),
         writes=[Blocks.of((held.num_elements,), (FP8_SPAN,))],
     )
@@ -173,7 +209,8 @@ def _decoded(plan: HostPlanner, tensor: Tensor, name: str, scale: int, into: Hos
 
 def _emit_dequantise(op: Op, plan: HostPlanner) -> None:
     into = plan.output(op.outputs[0], DType.FLOAT)
-    _decoded(plan, op.inputs[0], op.text("format"), op.integer("scale"), into)
+    scale = 0 if op.target == TORCH_DECODE else op.integer("scale")
+    _decoded(plan, op.inputs[0], op.text("format"), scale, into)
 
 
 def _emit_matmul(op: Op, plan: HostPlanner) -> None:
@@ -223,11 +260,14 @@ def _emit_convolution_backward(op: Op, plan: HostPlanner) -> None:
 
 CODES = (DType.UNSIGNED_CHAR,)
 STOCHASTICALLY = "torchipu.fp8_quantise_stochastically.default"
+TORCH_ENCODE, TORCH_DECODE = "torchipu.float8_encode.default", "torchipu.float8_decode.default"
 
 register(
     OpSpec("torchipu.fp8_quantise.default", "fp8_quantise", _lower_cast, _emit_quantise, dtypes=FLOATING),
     OpSpec(STOCHASTICALLY, "fp8_quantise", _lower_cast, _emit_quantise, dtypes=FLOATING, is_random=True),
     OpSpec("torchipu.fp8_dequantise.default", "fp8_dequantise", _lower_cast, _emit_dequantise, dtypes=CODES),
+    OpSpec(TORCH_ENCODE, "float8_encode", _lower_torch_cast, _emit_quantise, dtypes=FLOATING),
+    OpSpec(TORCH_DECODE, "float8_decode", _lower_torch_cast, _emit_dequantise, dtypes=CODES),
     OpSpec("torchipu.fp8_matmul.default", "fp8_matmul", _lower_matmul, _emit_matmul, dtypes=CODES),
     OpSpec("torchipu.fp8_convolution.default", "fp8_convolution", _lower_convolution, _emit_convolution, dtypes=CODES),
     OpSpec(

@@ -23,8 +23,9 @@ from torchipu.distributed.exchange import Exchange
 from torchipu.distributed.handshake import agree
 from torchipu.distributed.members import Members
 from torchipu.errors import ConstraintError, OptionsError
+from torchipu.host.border import as_pairs, resolved
 from torchipu.host.copying import copy_all
-from torchipu.host.executor import FIRST_EXTERNAL, BoundPlan, as_pairs, default_threads, resolved
+from torchipu.host.executor import FIRST_EXTERNAL, BoundPlan, default_threads
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.host.lanes import Lanes, choose_lanes
 from torchipu.host.observation import Observation

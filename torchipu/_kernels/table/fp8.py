@@ -1,11 +1,26 @@
 """Kernels of floats of 8 bits."""
 
+from enum import IntEnum
 from typing import NamedTuple
 
 from .kernel import Kernel
 
 FP8_SPAN = 4096
 """Elements of an item."""
+
+
+class Fp8Specials(IntEnum):
+    """Which bytes are no finite numbers.
+
+    Attributes:
+        NEGATIVE_ZERO: NaN in the place of negative zero, nothing else: F143 and F152, ``fnuz`` in torch.
+        ONES: NaN where all bits but the sign are ones, no infinity: ``fn`` in torch.
+        IEEE: Infinities and NaNs have the largest exponent.
+    """
+
+    NEGATIVE_ZERO = 0
+    ONES = 1
+    IEEE = 2
 
 
 class Fp8EncodeInts(NamedTuple):
@@ -15,13 +30,15 @@ class Fp8EncodeInts(NamedTuple):
         elements: How many there are.
         mantissa: Bits of it.
         bias: Of the exponent.
-        saturates: Whether what is too large becomes the largest, and not NaN.
+        specials: Which bytes are no finite numbers; see `Fp8Specials`.
+        saturates: Whether what is too large becomes the largest, and not infinity or NaN.
         is_stochastic: Whether 16 random bits an element decide how it is rounded; see rounding_body.h.
     """
 
     elements: int
     mantissa: int
     bias: int
+    specials: int
     saturates: bool
     is_stochastic: bool
 
@@ -51,11 +68,13 @@ class Fp8DecodeInts(NamedTuple):
         elements: How many there are.
         mantissa: Bits of it.
         bias: Of the exponent.
+        specials: Which bytes are no finite numbers; see `Fp8Specials`.
     """
 
     elements: int
     mantissa: int
     bias: int
+    specials: int
 
 
 class Fp8DecodeScalars(NamedTuple):

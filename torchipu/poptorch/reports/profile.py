@@ -109,16 +109,18 @@ def write_report(step: ProgramStep, options: Options, *, is_training: bool) -> R
 
     Returns:
         What writes it again when the program has run: its owner keeps it, and completes it when the program ends;
-        the end of the process does so too. None if no report was asked for.
-
-    Raises:
-        OSError: The directory cannot be written.
+        the end of the process does so too. None if no report was asked for, and, with a warning, where the directory
+        cannot be written.
     """
     folder = report_folder(options, is_training=is_training)
     if folder is None:
         return None
     facts = advised(Recorded(step.profile, step.compiled, is_step=True, owner=step))
-    _write(facts, step, options, folder)
+    try:
+        _write(facts, step, options, folder)
+    except OSError as error:
+        logger.warning("There is no report of the program in %s: %s", folder, error)
+        return None
     found = RunReport(step, options, folder, advice_in(facts), step.num_calls)
     _OPEN.add(found)
     return found

@@ -35,22 +35,18 @@ PATIENCE_SECONDS = 300.0
 
 
 class ExecutableCache:
-    """A folder of captured programs.
+    """A folder of captured programs. Where it cannot be read or written, a model is captured without it.
 
     Args:
         folder: Made if need be.
 
     Raises:
-        AssertionError: It cannot be written to.
+        OSError: It cannot be made.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
-        if self.folder.exists() and not self.folder.is_dir():
-            raise AssertionError(f"The executable cache {folder} is not a directory")
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(self.folder, os.W_OK):
-            raise AssertionError(f"The executable cache {folder} is not writable")
 
     def fetch(
         self, running: Running, tensors: Sequence[torch.Tensor], options: CoreOptions, make: Callable[[], Captured],
@@ -71,16 +67,16 @@ class ExecutableCache:
             logger.debug("The executable cache cannot tell this model from others: it is compiled anew")
             return make()
         path = self.folder / f"{identity}{SUFFIX}"
-        is_there = path.exists()
+        is_there = os.path.exists(path)  # that of Path raises where the folder may not be read
         found = _read(path) if is_there else None
         if found is not None:
             return found
         with _turn(self.folder / f"{identity}.lock") as is_ours:
-            if not is_there and path.exists():  # another process has made it meanwhile
+            if not is_there and os.path.exists(path):  # another process has made it meanwhile
                 found = _read(path)
             if found is None:
                 found = make()
-                if is_ours or not path.exists():
+                if is_ours or not os.path.exists(path):
                     _write(path, found)
             return found
 
@@ -109,17 +105,25 @@ def _turn(lock: Path) -> Iterator[bool]:
                 "Process %d waits for process %s to compile the same model, for %.0f s now", os.getpid(),
                 _text(maker) or "?", time.monotonic() - began,
             )
-    if not is_held:
-        logger.warning("Process %d compiles the model itself: process %s takes too long", os.getpid(), _text(maker))
+        except OSError as error:  # a full disk, a folder that may not be written
+            logger.debug("Process %d compiles the model without a lock: %s", os.getpid(), error)
+            break
+    else:
+        if not is_held:
+            logger.warning(
+                "Process %d compiles the model itself: process %s takes too long", os.getpid(), _text(maker),
+            )
     try:
         if is_held:
-            maker.write_text(str(os.getpid()))
+            with contextlib.suppress(OSError):
+                maker.write_text(str(os.getpid()))
         yield is_held
     finally:
         if is_held:
-            maker.unlink(missing_ok=True)
-            # Who waits at this file holds it all the same, and finds the entry.
-            lock.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                maker.unlink(missing_ok=True)
+                # Who waits at this file holds it all the same, and finds the entry.
+                lock.unlink(missing_ok=True)
             held.release()
 
 
@@ -131,11 +135,7 @@ def _text(path: Path) -> str:
 
 
 def cache_of(options: Options) -> ExecutableCache | None:
-    """Return the cache that options ask for, or None.
-
-    Raises:
-        AssertionError: Its folder cannot be written to.
-    """
+    """Return the cache that options ask for; None, with a warning, where its folder cannot be made."""
     popart = options._popart.options
     if not popart.get("enableEngineCaching") or not popart.get("cachePath"):
         if options.Distributed.numProcesses > 1:
@@ -144,7 +144,15 @@ def cache_of(options: Options) -> ExecutableCache | None:
                 "do it for all", options.Distributed.numProcesses,
             )
         return None
-    return ExecutableCache(popart["cachePath"])
+    try:
+        return ExecutableCache(popart["cachePath"])
+    except OSError as error:
+        _warn_unused(popart["cachePath"], error)
+        return None
+
+
+def _warn_unused(folder: str | os.PathLike[str], error: OSError) -> None:
+    logger.warning("The executable cache %s is not used, and the model compiled each time: %s", folder, error)
 
 
 def _read(path: Path) -> Captured | None:
@@ -167,5 +175,9 @@ def _write(path: Path, captured: Captured) -> None:
     except TypeError as error:
         logger.debug("The executable cache leaves this model out: %s", error)
         return
-    tensor_file.write(path, tensors, {"kind": KIND, "capture": json.dumps(data)})
+    try:
+        tensor_file.write(path, tensors, {"kind": KIND, "capture": json.dumps(data)})
+    except OSError as error:
+        _warn_unused(path.parent, error)
+        return
     logger.debug("Saving the executable to the cache as %s", path)

@@ -1,0 +1,40 @@
+"""How tensors that a program has no type for lie in its memory: complex numbers as pairs, floats of 8 bits as bytes."""
+
+from __future__ import annotations
+
+import torch
+
+from torchipu.fp8.torch_types import NAMES as FLOAT8
+
+
+def resolved(value: torch.Tensor) -> torch.Tensor:
+    """Return the value as its memory holds it: torch may leave a sign to the reader, or zeros without memory.
+
+    Complex numbers become pairs, ``[..., 2]``, floats of 8 bits bytes.
+    """
+    if value._is_zerotensor():
+        value = value.clone()
+    if value.dtype in FLOAT8:
+        return value.view(torch.uint8)
+    if value.is_complex():
+        return torch.view_as_real(value.resolve_conj().resolve_neg())
+    return value.resolve_neg()
+
+
+def as_pairs(state: torch.Tensor) -> torch.Tensor:
+    """Return a state, or the same memory as pairs, ``[..., 2]``, or bytes: of complex numbers, or floats of 8 bits."""
+    if state.dtype in FLOAT8:
+        return state.detach().view(torch.uint8)
+    return torch.view_as_real(state.detach()) if state.is_complex() else state
+
+
+def as_type(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a result in the type that the caller knows it by; pairs, ``[..., 2]``, become complex numbers."""
+    if dtype in FLOAT8:
+        return value.view(dtype)
+    if not dtype.is_complex or value.is_complex():
+        return value.to(dtype)
+    pairs = value.to(dtype.to_real()).contiguous()
+    if pairs.dim() == 1 and len(pairs) > 2:  # numbers of several micro-batches, joined
+        pairs = pairs.view(-1, 2)
+    return torch.view_as_complex(pairs)
