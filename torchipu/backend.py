@@ -33,8 +33,9 @@ from torchipu.compiler import Compiled
 from torchipu.errors import CaptureError, OptionsError, nearest
 from torchipu.host.agreement import Agreement
 from torchipu.host.collectives import wait_for
-from torchipu.host.executor import GraphExecutor, as_type, resolved
+from torchipu.host.executor import GraphExecutor
 from torchipu.host.generic import TORCH_DTYPES
+from torchipu.host.torch_values import as_type, resolved
 from torchipu.ir.graph import Graph, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role, Source
 from torchipu.optable.generic import EFFECT_TOKEN

@@ -11,7 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchipu.errors import CaptureError
-from torchipu.host.executor import as_type
+from torchipu.host.torch_values import as_type
 from torchipu.ir.graph import Graph, Tensor
 
 

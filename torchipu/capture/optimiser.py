@@ -14,7 +14,7 @@ import torch
 from torchipu._kernels.table.update import HYPER, HYPER_WORDS
 from torchipu.capture.fx_types import dtype_of
 from torchipu.errors import OptionsError
-from torchipu.host.executor import as_pairs
+from torchipu.host.torch_values import as_pairs
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType, Leg, Role
 from torchipu.optim import LAMB, LARS

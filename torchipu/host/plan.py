@@ -15,7 +15,7 @@ from torchipu.optable.host_tensor import HostTensor
 
 @dataclass(slots=True)
 class HostPlan:
-    """The finished plan; ``host.executor`` turns it into an engine.
+    """The finished plan; ``host.bound_plan`` turns it into an engine.
 
     Attributes:
         steps: Hoisted steps, resets, the body, what folds replicas, the update.

@@ -1,0 +1,44 @@
+"""How tensors of torch lie in memory that kernels read, and how memory is shown as tensors."""
+
+from __future__ import annotations
+
+import torch
+
+from torchipu.host.generic import TORCH_DTYPES
+from torchipu.optable.host_tensor import HostTensor
+
+
+def resolved(value: torch.Tensor) -> torch.Tensor:
+    """Return the value as its memory holds it: torch may leave a sign to the reader, or zeros without memory.
+
+    Complex numbers become pairs, ``[..., 2]``.
+    """
+    if value._is_zerotensor():
+        value = value.clone()
+    if value.is_complex():
+        return torch.view_as_real(value.resolve_conj().resolve_neg())
+    return value.resolve_neg()
+
+
+def as_pairs(state: torch.Tensor) -> torch.Tensor:
+    """Return a state, or the same memory as pairs, ``[..., 2]``, if it holds complex numbers."""
+    return torch.view_as_real(state.detach()) if state.is_complex() else state
+
+
+def as_type(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return a result in the type that the caller knows it by; pairs, ``[..., 2]``, become complex numbers."""
+    if not dtype.is_complex or value.is_complex():
+        return value.to(dtype)
+    pairs = value.to(dtype.to_real()).contiguous()
+    if pairs.dim() == 1 and len(pairs) > 2:  # numbers of several micro-batches, joined
+        pairs = pairs.view(-1, 2)
+    return torch.view_as_complex(pairs)
+
+
+def typed_view(memory: torch.Tensor, offset_bytes: int, held: HostTensor) -> torch.Tensor:
+    """Return a torch tensor over part of a byte buffer."""
+    dtype = TORCH_DTYPES[held.dtype]
+    start = offset_bytes + held.offset * held.dtype.host_bytes
+    extent = 1 + sum((n - 1) * s for n, s in zip(held.shape, held.strides, strict=True)) if held.num_elements else 0
+    flat = memory[start : start + extent * held.dtype.host_bytes].view(dtype)
+    return flat.as_strided(held.shape, held.strides)
