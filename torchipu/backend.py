@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.schemas import PlainTensorMeta
 from torch._guards import CompileContext, TracingContext
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -217,9 +218,12 @@ class _Doors:
             artifacts.emit(profile, compiled)
             is_frozen = self.options.frozen_weights and name == "inference"
             imported = with_complex_results(imported, module)
-            return _Program(imported, compiled, self.options, num_results, _handed_back(module, is_dynamic), is_frozen)
+            return _Program(
+                imported, compiled, self.options, num_results, _handed_back(module, is_dynamic), is_frozen, written,
+            )
 
         is_dynamic = _has_unknown_sizes(gm)
+        written = _written_arguments(len(given)) if name == "inference" else {}
         run = _ByShape(gm, build).run if is_dynamic else build(gm).run
         return _boxed(run)
 
@@ -232,6 +236,42 @@ def _static_inputs() -> frozenset[int]:
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     return frozenset(metadata.static_input_indices if metadata is not None else ())
+
+
+def _written_arguments(count: int) -> dict[int, int]:
+    """Return by number of a result that of the argument that AOT autograd copies it into after the call.
+
+    Args:
+        count: How many arguments the graph has: others are meant where tensors were taken apart, or tokens put before.
+    """
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    if metadata is None or metadata.tokens or len(metadata.input_info) != count:
+        return {}
+    if not all(isinstance(tensor, PlainTensorMeta) for tensor in metadata.subclass_inp_meta):
+        return {}
+    about = ((place, argument, metadata.input_info[argument])
+             for place, argument in enumerate(metadata.mutated_inp_runtime_indices))
+    return {
+        place: argument for place, argument, info in about
+        if info.mutates_data and not info.mutates_metadata and not info.mutates_storage_metadata
+    }
+
+
+def _stored_over(imported: Imported, graph: Graph, written: Mapping[int, int]) -> dict[int, int]:
+    """Return by number of an output that of the input which it may be stored over: one of its size, and it alone."""
+    outputs = {tensor: index for index, tensor in enumerate(imported.graph.outputs)}
+    inputs = {tensor: index for index, tensor in enumerate(graph.inputs)}
+    found = {}
+    for place, argument in written.items():
+        value, target, fake = imported.results[place], imported.placeholders[argument], imported.result_values[place]
+        if not isinstance(value, Tensor) or target is None or imported.results.count(value) > 1 or fake is None:
+            continue
+        layout = _layout(fake)
+        is_alike = layout is not None and layout.is_as_made(TORCH_DTYPES[target.dtype])
+        if value in outputs and target in inputs and is_alike and value.shape == target.shape:
+            found[outputs[value]] = inputs[target]
+    return found
 
 
 def _alone(build: Callable[[GraphModule], _Program]) -> Callable[[GraphModule], _Program]:
@@ -296,18 +336,21 @@ class _Program:
             backward. None for all.
         kinds: What each result is.
         is_frozen: Whether what depends on weights alone is computed once.
+        written: By number of a result that of the argument that AOT autograd copies it into.
     """
 
     def __init__(
         self, imported: Imported, compiled: Compiled, options: Options, num_results: int | None,
-        kinds: tuple[_Kind, ...], is_frozen: bool = False,
+        kinds: tuple[_Kind, ...], is_frozen: bool = False, written: Mapping[int, int] | None = None,
     ) -> None:
         frozen = [tensor for tensor in compiled.graph.inputs if is_frozen and tensor.role is Role.WEIGHT]
         self.executor = GraphExecutor(
             compiled.graph, imported.constants, threads=options.host_threads, seed=options.seed, frozen=frozen,
             traps=options.floating_point_exceptions, counts=options.statistics,
+            written={} if is_frozen else _stored_over(imported, compiled.graph, written or {}),
         )
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}
+        self.written = dict(written or {})
         self.arguments = [place[tensor] for tensor in self.executor.arguments]
         self.foreign = [place[tensor] for tensor in self.executor.arguments if tensor.role is not Role.ACTIVATION]
         self.awaited = [place[tensor] for tensor in imported.awaited if tensor in place]
@@ -359,8 +402,11 @@ class _Program:
             return [result.pick(values, outputs) for result in self.results]
         taken = {_memory(value) for value in values if isinstance(value, torch.Tensor)}
         returned = []
-        for result in self.results:
+        for place, result in enumerate(self.results):
             value = result.pick(values, outputs)
+            if place in self.written and value is values[self.written[place]]:
+                returned.append(value)  # it is what AOT autograd is to copy it into
+                continue
             returned.append(result.own(value, taken) if result.visible and isinstance(value, torch.Tensor) else value)
         return returned
 

@@ -154,6 +154,8 @@ class BoundPlan:
         self.fresh_outputs: list[tuple[int, int, tuple[int, ...], torch.dtype]] = []
         self.viewing_outputs: list[tuple[int, bool, int, HostTensor]] = []
         for index, held in enumerate(host_plan.outputs):
+            if index in host_plan.over_inputs:
+                continue
             if host_plan.output_is_direct[index]:
                 number = FIRST_EXTERNAL + num_inputs + index
                 self.fresh_outputs.append((index, number, held.shape, TORCH_DTYPES[held.dtype]))

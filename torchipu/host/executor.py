@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from torchipu.host import output_memory
+from torchipu.host.apartness import Apartness
 from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.host.observation import Observation
@@ -18,6 +19,11 @@ from torchipu.host.stamps import stamp_of
 from torchipu.ir.graph import Graph, Tensor
 
 MAX_PLANS = 8
+
+Layout = tuple[tuple[int, ...] | None, ...]
+"""Strides of each argument that is not row-major."""
+Key = tuple[Layout, bool]
+"""What a plan is made for: a layout, and whether inputs that are written over overlap no others."""
 HOST_THREADS = "TORCHIPU_HOST_THREADS"
 
 
@@ -43,11 +49,14 @@ class GraphExecutor:
             changed.
         traps: Whether a floating-point exception stops the graph.
         counts: Whether the magnitudes of all results are counted; `counting.statistics` returns them.
+        written: By number of an output that of the input that the caller will write it over: it is that very tensor
+            where it was stored there already.
     """
 
     def __init__(
         self, graph: Graph, constants: Mapping[Tensor, torch.Tensor] | None = None, *, threads: int | None = None,
         seed: int | None = None, frozen: Sequence[Tensor] = (), traps: bool = False, counts: bool = False,
+        written: Mapping[int, int] | None = None,
     ) -> None:
         self.graph = graph
         self.constants = {tensor: value.contiguous() for tensor, value in (constants or {}).items()}
@@ -55,11 +64,13 @@ class GraphExecutor:
         self.seed = seed
         self.traps, self.counts = traps, counts
         self.calls = 0
+        self.written = dict(written or {})
+        self.apartness = Apartness(graph.inputs, set(self.written.values()))
         self.frozen = [*frozen, *self.constants] if frozen else []
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
         self._lock = threading.Lock()
         self.output_memory = output_memory.SHARED.get()
-        self.plans: dict[tuple[tuple[int, ...] | None, ...], BoundPlan] = {}
+        self.plans: dict[Key, BoundPlan] = {}
         self.shared_results: set[int] = set()  # numbers of results that may lie in memory of another, or of an input
         self.arguments = [tensor for tensor in graph.inputs if tensor not in self.constants]
         self.dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in self.arguments]
@@ -82,20 +93,24 @@ class GraphExecutor:
             for value, dtype in zip(tensors, self.dtypes, strict=True)
         ]
         key = tuple([None if value.is_contiguous() else value.stride() for value in given])
-        bound = self.plans.get(key) or self._plan(key)
         for place, value in self.fixed:
             given.insert(place, value)
+        are_apart = bool(self.written) and self.apartness.holds(given)
+        bound = self.plans.get((key, are_apart)) or self._plan(key, are_apart)
         with self._lock:  # the plan's buffers and its random words belong to one call at a time
             return self._run(bound, given)
 
-    def _plan(self, key: tuple[tuple[int, ...] | None, ...]) -> BoundPlan:
+    def _plan(self, layout: Layout, are_apart: bool) -> BoundPlan:
         if len(self.plans) >= MAX_PLANS:
             self.plans.clear()
-        strides = {t: s for t, s in zip(self.arguments, key, strict=True) if s is not None}
+        strides = {t: s for t, s in zip(self.arguments, layout, strict=True) if s is not None}
         observation = Observation(traps=self.traps, counts=self.counts)
-        planner = Planner(self.graph, input_strides=strides, frozen=self.frozen, observation=observation)
+        planner = Planner(
+            self.graph, input_strides=strides, frozen=self.frozen, observation=observation,
+            written=self.written if are_apart else {},
+        )
         bound = BoundPlan(planner.plan(), self.graph, shares_arena=not self.traps, observation=observation)
-        self.plans[key] = bound
+        self.plans[layout, are_apart] = bound
         self.shared_results |= {index for index, _, _, _ in bound.viewing_outputs}
         return bound
 
@@ -108,6 +123,8 @@ class GraphExecutor:
         for (index, number, _, _), fresh in zip(bound.fresh_outputs, made, strict=True):
             results[index] = fresh
             bind(number, fresh.data_ptr())
+        for index, place in bound.host_plan.over_inputs.items():
+            results[index] = inputs[place]
         if bound.random_rows is not None:
             seed = self.seed if self.seed is not None else int(torch.randint(2**62, ()).item())
             bound.seed(seed)
