@@ -13,7 +13,7 @@ from torch import nn
 import torchipu
 from torchipu.compiler import STAGES
 from torchipu.errors import ConstraintError, ExecutionError, OptionsError
-from torchipu.host.executor import BoundPlan
+from torchipu.host.bound_plan import BoundPlan
 
 
 class Classifier(nn.Module):

@@ -11,7 +11,8 @@ import torch
 
 from torchipu._kernels.abi import KernelTrap, Plan
 from torchipu.errors import ExecutionError
-from torchipu.host.executor import FIRST_EXTERNAL, BoundPlan, GraphExecutor
+from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
+from torchipu.host.executor import GraphExecutor
 from torchipu.host.planner import Planner
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType

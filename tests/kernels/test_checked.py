@@ -36,7 +36,7 @@ class Planner(MiniPlanner):
 PROGRAM = """
 import torchipu
 from torch import nn
-from torchipu.host.executor import ARENA, BoundPlan
+from torchipu.host.bound_plan import ARENA, BoundPlan
 
 address = BoundPlan._address
 def shifted(plan, held, num_inputs):

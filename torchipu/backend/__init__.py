@@ -16,6 +16,7 @@ from torchipu.backend.any_size import AnySize, alone, has_unknown_sizes, placeho
 from torchipu.backend.counts import COUNTS, Counts
 from torchipu.backend.eager import refuse_eager, warn_of_last_compilation, warn_of_suppression
 from torchipu.backend.program import Recipe
+from torchipu.backend.written import written_arguments
 from torchipu.capture import substitutes
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
@@ -151,7 +152,8 @@ class _Doors:
         given = [Given(self.roles.get(node.name, Role.INPUT)) for node in placeholders(gm)]
 
         is_frozen = self.options.frozen_weights and name == "inference"
-        recipe = Recipe(f"{self.name}.{name}", leg, given, self.options, self.target, num_results, is_frozen)
+        written = written_arguments(len(given)) if name == "inference" else {}
+        recipe = Recipe(f"{self.name}.{name}", leg, given, self.options, self.target, num_results, is_frozen, written)
         if has_unknown_sizes(gm):
             return _boxed(AnySize(gm, recipe).run)
         with alone():

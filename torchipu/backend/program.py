@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torchipu import artifacts
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.backend.counts import COUNTS
 from torchipu.backend.results import Kind, Result, Shown, handed_back, layout_of, memory_of
+from torchipu.backend.written import stored_over
 from torchipu.capture.complex_numbers import with_complex_results, without_complex
 from torchipu.capture.fx_import import Given, Imported, import_graph
 from torchipu.capture.symbols import Symbols
@@ -47,6 +48,7 @@ class Recipe:
         num_results: How many of the results, from the first, reach the caller; the others are saved for the
             backward. None for all.
         is_frozen: Whether what depends on weights alone is computed once.
+        written: By number of a result that of the argument that AOT autograd copies it into.
     """
 
     name: str
@@ -56,6 +58,7 @@ class Recipe:
     target: Target
     num_results: int | None = None
     is_frozen: bool = False
+    written: Mapping[int, int] = field(default_factory=dict)
 
     def imported(self, module: GraphModule, symbols: Symbols | None = None) -> Imported:
         """Return a graph as one of ours."""
@@ -84,6 +87,7 @@ class Recipe:
         shown = [None if fake is None else Shown.of(fake) for fake in imported.result_values]
         return Program(imported, compiled.graph, self, shown, handed_back(module, is_dynamic))
 
+
 class Program:
     """One compiled graph with the border to torch: order, dtypes, strides and aliases as torch expects them.
 
@@ -103,7 +107,9 @@ class Program:
         self.executor = GraphExecutor(
             graph, imported.constants, threads=options.host_threads, seed=options.seed, frozen=frozen,
             traps=options.floating_point_exceptions, counts=options.statistics,
+            written={} if recipe.is_frozen else stored_over(imported, graph, recipe.written, shown),
         )
+        self.written = recipe.written
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}
         self.arguments = [place[tensor] for tensor in self.executor.arguments]
         self.foreign = [place[tensor] for tensor in self.executor.arguments if tensor.role is not Role.ACTIVATION]
@@ -161,7 +167,10 @@ class Program:
             return [result.pick(values, outputs) for result in self.results]
         taken = {memory_of(value) for value in values if isinstance(value, torch.Tensor)}
         returned = []
-        for result in self.results:
+        for place, result in enumerate(self.results):
             value = result.pick(values, outputs)
+            if place in self.written and value is values[self.written[place]]:
+                returned.append(value)  # it is what AOT autograd is to copy it into
+                continue
             returned.append(result.own(value, taken) if result.visible and isinstance(value, torch.Tensor) else value)
         return returned

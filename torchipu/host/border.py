@@ -1,10 +1,12 @@
-"""How tensors that a program has no type for lie in its memory: complex numbers as pairs, floats of 8 bits as bytes."""
+"""How tensors of torch lie in memory that kernels read, complex numbers as pairs, and how memory is shown as tensors."""
 
 from __future__ import annotations
 
 import torch
 
 from torchipu.fp8.torch_types import NAMES as FLOAT8
+from torchipu.host.generic import TORCH_DTYPES
+from torchipu.optable.host_tensor import HostTensor
 
 
 def resolved(value: torch.Tensor) -> torch.Tensor:
@@ -38,3 +40,12 @@ def as_type(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if pairs.dim() == 1 and len(pairs) > 2:  # numbers of several micro-batches, joined
         pairs = pairs.view(-1, 2)
     return torch.view_as_complex(pairs)
+
+
+def typed_view(memory: torch.Tensor, offset_bytes: int, held: HostTensor) -> torch.Tensor:
+    """Return a torch tensor over part of a byte buffer."""
+    dtype = TORCH_DTYPES[held.dtype]
+    start = offset_bytes + held.offset * held.dtype.host_bytes
+    extent = 1 + sum((n - 1) * s for n, s in zip(held.shape, held.strides, strict=True)) if held.num_elements else 0
+    flat = memory[start : start + extent * held.dtype.host_bytes].view(dtype)
+    return flat.as_strided(held.shape, held.strides)

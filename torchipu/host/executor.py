@@ -1,85 +1,32 @@
-"""Runs a host plan: binds torch tensors to it and calls the engine."""
+"""Runs a graph once a call, through plans for the layouts that its inputs have."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import os
-import struct
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from torchipu._kernels.abi import CHECKED, KernelTrap, Plan
-from torchipu._kernels.table.observe import TALLY_WORDS
-from torchipu._kernels.table.round_blocks import ROUND_BLOCKS
-from torchipu._kernels.table.scaling import ReplicaMeanInts, SignalInts
-from torchipu.distributed.exchange import Bucket, Exchange
-from torchipu.errors import ConstraintError, ExecutionError
-from torchipu.host import counting, output_memory
-from torchipu.host.arena import aligned_bytes, shared_arena
-from torchipu.host.collectives import Flying, bind_collective
-from torchipu.host.fences import fence_arenas
-from torchipu.host.generic import TORCH_DTYPES, bind_generic
-from torchipu.host.lanes import Lanes, Layout, order_of
+from torchipu.host import output_memory
+from torchipu.host.apartness import Apartness
+from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
+from torchipu.host.generic import TORCH_DTYPES
 from torchipu.host.observation import Observation
-from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
-from torchipu.host.profiler_ranges import ranges
 from torchipu.host.resting import is_resting, zeros_of
-from torchipu.host.rounding import ints_of
-from torchipu.host.statistics import TensorStatistics
-from torchipu.host.steps import Step
-from torchipu.host.storage import Place, aligned
-from torchipu.host.timing import StepTime, step_times
-from torchipu.host.transfers import Carrier, Order
-from torchipu.ir.graph import Graph, Op, Tensor
-from torchipu.ir.text import Names, format_op
-from torchipu.ir.types import DType, Leg
-from torchipu.optable.collective import WAIT, is_collective
-from torchipu.optable.host_tensor import HostTensor
-from torchipu.optable.random_streams import ROUNDS_TO_NEAREST
-from torchipu.optable.transfer import is_transfer
+from torchipu.host.stamps import stamp_of
+from torchipu.ir.graph import Graph, Tensor
 
-(
-    ARENA, STATE, CONSTANT, BANK, PREPARED, RANDOM, ACCUMULATOR, PARTIAL, SIGNAL, REPLICA, FIRST_EXTERNAL,
-) = range(11)
-_BUFFERS = {
-    Place.ARENA: ARENA, Place.STATE: STATE, Place.CONSTANT: CONSTANT, Place.BANK: BANK, Place.PREPARED: PREPARED,
-    Place.RANDOM: RANDOM, Place.ACCUMULATOR: ACCUMULATOR, Place.PARTIAL: PARTIAL, Place.SIGNAL: SIGNAL,
-    Place.REPLICA: REPLICA,
-}
-RANDOM_ROW_BYTES = 32
 MAX_PLANS = 8
-STEP_BYTES = 4096
-"""What a step takes in Python and in the engine, with its storage; measured over plans of BERT and ResNet."""
 GRAPH_BYTES = 2048
-"""The same for an op of a graph."""
-EXCEPTIONS = {
-    4: "scale the values down: a lower loss_scaling or learning rate, clipping, or float32 for this op; weights and "
-       "optimiser are as before the call",
-    5: "look at the operands: 0 * inf, inf - inf, 0 / 0, a root or logarithm of a negative number, or a comparison "
-       "with NaN; weights and optimiser are as before the call",
-    6: "add a small number to the divisor; weights and optimiser are as before the call",
-}
-"""What to do about each floating-point exception, by the number of the trap; see abi.h."""
+"""What an op of a graph takes in Python: an estimate, to bound what is kept."""
 
-
+Layout = tuple[tuple[int, ...] | None, ...]
+"""Strides of each argument that is not row-major."""
+Key = tuple[Layout, bool]
+"""What a plan is made for: a layout, and whether inputs that are written over overlap no others."""
 HOST_THREADS = "TORCHIPU_HOST_THREADS"
-
-Stamp = tuple[tuple[int, int], ...]
-"""Where tensors lie and how often each was written: two equal ones mean the same values."""
-
-
-def stamp_of(values: Sequence[torch.Tensor]) -> Stamp | None:
-    """Return the stamp of tensors; None where there are none, or torch does not count the writes into one."""
-    if not values or any(value.is_inference() for value in values):
-        return None
-    return tuple([(value.data_ptr(), value._version) for value in values])
 
 
 def default_threads() -> int:
@@ -90,411 +37,6 @@ def default_threads() -> int:
     available = len(os.sched_getaffinity(0))
     share = os.environ.get(HOST_THREADS, "")
     return min(int(share), available) if share.isdecimal() and int(share) > 0 else available
-
-
-def typed_view(memory: torch.Tensor, offset_bytes: int, held: HostTensor) -> torch.Tensor:
-    """Return a torch tensor over part of a byte buffer."""
-    dtype = TORCH_DTYPES[held.dtype]
-    start = offset_bytes + held.offset * held.dtype.host_bytes
-    extent = 1 + sum((n - 1) * s for n, s in zip(held.shape, held.strides, strict=True)) if held.num_elements else 0
-    flat = memory[start : start + extent * held.dtype.host_bytes].view(dtype)
-    return flat.as_strided(held.shape, held.strides)
-
-
-class BoundPlan:
-    """A host plan in the engine, with its memory.
-
-    Args:
-        host_plan: What to run.
-        graph: The graph it was made from.
-        replicas: Replicas, each with a bank of states of its own.
-        shares_arena: Whether the arena may be that of other plans, where nothing in it outlasts a call.
-        observation: What the plan looks at.
-        lanes: What runs side by side, each in an arena of its own.
-        exchange: Makes the exchange of sums with other processes, given the memory that holds them and its buckets;
-            needed where the plan has any.
-        order: In which order parts of the body run, in lanes of their own; None for one micro-batch after another.
-        carrier: Of the values that go from one process to another.
-    """
-
-    def __init__(
-        self, host_plan: HostPlan, graph: Graph, replicas: int = 1, *, shares_arena: bool = False,
-        observation: Observation | None = None, lanes: Lanes | None = None,
-        exchange: Callable[[torch.Tensor, Sequence[Bucket]], Exchange] | None = None, order: Order | None = None,
-        carrier: Carrier | None = None,
-    ) -> None:
-        self.order, self.carrier = order, carrier
-        self.lanes = lanes = (lanes or Lanes()) if order is None else Lanes(order.lanes)
-        self.observation = observation or Observation()
-        self.has_run = False
-        self.seconds = 0.0  # in the engine, of runs that are timed
-        self.is_timed = False
-        self.host_plan = host_plan
-        self.graph = graph
-        self.replicas = replicas
-        self.range_names: dict[int, str] = {}  # for torch.profiler, by step
-        self.flying: Flying = {}
-        is_fixed = host_plan.num_prologue > 0 or any(step.kernel is None for step in host_plan.steps)
-        # What is fenced off is fenced off for one plan.
-        is_fixed = is_fixed or CHECKED
-        self.shared = shared_arena(host_plan.arena_bytes) if shares_arena and not is_fixed else None
-        # Replicas that meet within a micro-batch cannot take turns in one arena.
-        meeting = any(step.together for step in host_plan.steps)
-        self.apart = aligned(host_plan.arena_bytes) if meeting else 0
-        arena_bytes = self.apart * replicas if meeting else aligned(host_plan.arena_bytes) * lanes.count
-        # Runs that are at different steps at a time cannot share what others have freed: each has an arena of its own.
-        self.layout = Layout(host_plan, lanes if order is None else Lanes())
-        self.arena = aligned_bytes(arena_bytes if self.shared is None else 0)
-        if CHECKED:
-            apart = aligned(host_plan.arena_bytes) * self.layout.lanes
-            fence_arenas(host_plan, self.layout, self.arena.data_ptr(), arena_bytes, apart)
-        self.prepared = aligned_bytes(host_plan.prepared_bytes)
-        self.state = aligned_bytes(host_plan.state_bytes)
-        self.banks = aligned_bytes(host_plan.bank_bytes * replicas)
-        # Replicas that run one after another take turns with accumulators too.
-        self.accumulating = replicas if meeting or order is not None else lanes.replicas
-        self.accumulators = aligned_bytes(host_plan.accumulator_bytes * self.accumulating)
-        self.sums = aligned_bytes(host_plan.partial_bytes)
-        with torch.inference_mode(False):  # what is written later, wherever that is
-            self.signals = torch.zeros(8 * max(1, len(host_plan.buckets)), dtype=torch.int64)
-        self.replica_numbers = torch.arange(replicas)
-        self.exchange = None
-        if host_plan.buckets:
-            assert exchange is not None
-            self.exchange = exchange(self.sums, self._buckets())
-        num_inputs = len(graph.inputs)
-        self.engine = Plan(FIRST_EXTERNAL + num_inputs + len(graph.outputs))
-        self.constants = self._fill_constants()
-        self._add_steps(num_inputs)
-        if lanes.count == 1 and order is None:
-            self.engine.set_phases(host_plan.segments)
-        self.engine.bind(
-            ARENA, self.arena.data_ptr(), 0, self.apart,
-            lane_stride_bytes=0 if order is None else aligned(host_plan.arena_bytes),
-        )
-        self.engine.bind(PREPARED, self.prepared.data_ptr())
-        self.engine.bind(STATE, self.state.data_ptr())
-        self.engine.bind(CONSTANT, self.constants.data_ptr())
-        self.engine.bind(BANK, self.banks.data_ptr(), 0, host_plan.bank_bytes)
-        self.engine.bind(
-            ACCUMULATOR, self.accumulators.data_ptr(), 0, host_plan.accumulator_bytes, modulus=self.accumulating,
-        )
-        self.engine.bind(PARTIAL, self.sums.data_ptr())
-        self.engine.bind(SIGNAL, self.signals.data_ptr())
-        self.engine.bind(REPLICA, self.replica_numbers.data_ptr(), 0, self.replica_numbers.element_size())
-        self.random_rows = self._random_rows()
-        shared = set(host_plan.shared_streams)
-        num_rows = 0 if self.random_rows is None else len(self.random_rows)
-        self.streams_are_shared = [place in shared for place in range(num_rows)]
-        if self.random_rows is not None:
-            # Writing a word this way takes a tenth of the time of an assignment to a slice.
-            words = ctypes.c_int64 * self.random_rows.numel()
-            self.random_words = words.from_address(self.random_rows.data_ptr())
-            row_bytes = RANDOM_ROW_BYTES * len(self.random_rows)
-            self.rows_of_lanes = aligned_bytes(row_bytes * lanes.count)
-            if lanes.count > 1 and order is None:
-                self._bind_lanes(RANDOM, self.rows_of_lanes, row_bytes)
-            else:
-                self.engine.bind(RANDOM, self.random_rows.data_ptr())
-        if self.observation.counts:
-            counting.note(self)
-        self.stamp: Stamp | None = None
-        self.prepared_from: list[torch.Tensor] = []
-        self.fresh_outputs: list[tuple[int, int, tuple[int, ...], torch.dtype]] = []
-        self.viewing_outputs: list[tuple[int, bool, int, HostTensor]] = []
-        for index, held in enumerate(host_plan.outputs):
-            if host_plan.output_is_direct[index]:
-                number = FIRST_EXTERNAL + num_inputs + index
-                self.fresh_outputs.append((index, number, held.shape, TORCH_DTYPES[held.dtype]))
-                continue
-            allocation = host_plan.allocations[held.buffer]
-            self.viewing_outputs.append((index, allocation.place is Place.INPUT, allocation.index, held))
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory of its own, without an arena that it shares with others."""
-        memories = (self.arena, self.prepared, self.state, self.banks, self.accumulators, self.sums, self.constants)
-        return STEP_BYTES * len(self.host_plan.steps) + sum(len(memory) for memory in memories)
-
-    def _buckets(self) -> list[Bucket]:
-        """Return where the buckets lie in each slot of the sums."""
-        plan = self.host_plan
-        return [
-            Bucket(stretch.begin_bytes, stretch.num_bytes, TORCH_DTYPES[stretch.dtype], plan.slot_bytes)
-            for stretch in plan.buckets
-        ]
-
-    def _bind_lanes(self, buffer: int, memory: torch.Tensor, lane_bytes: int) -> None:
-        """Give every lane its part of a memory."""
-        beside = self.lanes.replicas
-        self.engine.bind(
-            buffer, memory.data_ptr(), 0, lane_bytes, modulus=beside, lane_stride_bytes=lane_bytes * beside,
-        )
-
-    def _fill_constants(self) -> torch.Tensor:
-        offset = 0
-        for number in self.host_plan.constants:
-            allocation = self.host_plan.allocations[number]
-            allocation.offset_bytes = offset
-            offset += aligned(allocation.num_bytes)
-        memory = aligned_bytes(offset)
-        for number, (values, dtype) in self.host_plan.constants.items():
-            begin = self.host_plan.allocations[number].offset_bytes
-            held = HostTensor(number, 0, (len(values),), (1,), dtype)
-            typed_view(memory, begin, held).copy_(torch.tensor(values, dtype=TORCH_DTYPES[dtype]))
-        return memory
-
-    def _address(self, held: HostTensor, num_inputs: int) -> tuple[int, int]:
-        """Return the engine's buffer number and the byte offset of a view in the first lane."""
-        allocation = self.host_plan.allocations[held.buffer]
-        offset = held.offset * held.dtype.host_bytes
-        if allocation.place in _BUFFERS:
-            return _BUFFERS[allocation.place], self.layout.begin_bytes(allocation) + offset
-        first = FIRST_EXTERNAL + (num_inputs if allocation.place is Place.OUTPUT else 0)
-        return first + allocation.index, offset
-
-    def _add_steps(self, num_inputs: int) -> None:
-        number = {id(step.mark): n for n, step in enumerate(self.host_plan.steps) if step.mark is not None}
-        for position, step in enumerate(self.host_plan.steps):
-            if step.mark is not None:
-                self.engine.add_jump(position + 1)
-                continue
-            if step.waits_for is not None:
-                assert self.exchange is not None
-                self.engine.add_callback(partial(self.exchange.wait, step.waits_for))
-                continue
-            if step.goes_to is not None:
-                condition = [self._address(t, num_inputs) for t in step.inputs]
-                self.engine.add_jump(number[id(step.goes_to)], *(condition[0] if condition else ()))
-                continue
-            if is_transfer(step.op):
-                assert step.op is not None and self.carrier is not None
-                held = (*step.inputs, *step.outputs)[0]
-                self.engine.add_transfer(self.carrier(step.op), *self._address(held, num_inputs))
-                continue
-            if step.kernel is None:
-                assert step.op is not None
-                if self.apart:
-                    raise ConstraintError(
-                        f"{step.op.target} runs through the generic codelet, which does not know replicas that share "
-                        "batch normalisations", source=step.op.source,
-                        remedy="set batch_norm_group_size=1, or move the op out of the compiled region",
-                    )
-                self.engine.add_callback(self._callback(step, step.op))
-                continue
-            # Floats that stay in scratch have no address: that of their halves stands in.
-            gone = {ending.place: ending.halves for ending in step.endings if ending.item_floats}
-            outputs = [gone.get(place, held) for place, held in enumerate(step.outputs)]
-            ended = [held for ending in step.endings for held in (ending.halves, ending.rounding.random) if held]
-            arguments = (*outputs, *step.inputs, *ended)
-            places = [self._address(t, num_inputs) for t in arguments]
-            strides = [self.layout.stride_bytes(self.host_plan.allocations[t.buffer]) for t in arguments]
-            self.engine.add_step(
-                step.kernel, [p[0] for p in places], [p[1] for p in places],
-                self._ints_of(step), step.scalars, step.items,
-                step.grain, step.scratch_bytes, step.together, order_of(self.host_plan, step),
-                strides, self.layout.call_of(step),
-            )
-            self._end(step, len(outputs) + len(step.inputs))
-
-    def _callback(self, step: Step, op: Op) -> Callable[[], None]:
-        """Return what a step that calls torch runs."""
-        inputs, outputs = ([self._arena_view(held) for held in side] for side in (step.inputs, step.outputs))
-        if is_collective(op) or op.target == WAIT:
-            return bind_collective(op, inputs, outputs, self.flying, self.host_plan.awaited)
-        return bind_generic(op, inputs, outputs)
-
-    def _ints_of(self, step: Step) -> Sequence[Any]:
-        """Return the integers of a kernel call, with those among them that only the executor knows."""
-        if step.together:
-            assert isinstance(step.ints, ReplicaMeanInts)
-            return step.ints._replace(replicas=self.replicas, apart=self.apart)
-        if step.signals:
-            assert self.exchange is not None
-            assert isinstance(step.ints, SignalInts)
-            return step.ints._replace(descriptor=self.exchange.descriptor)
-        return step.ints
-
-    def _end(self, step: Step, place: int) -> None:
-        """Let the last step round its results; what that takes lies from argument ``place`` on."""
-        for ending in step.endings:
-            random = -1 if ending.rounding.random is None else place + 1
-            self.engine.end_step(
-                ROUND_BLOCKS, ints_of(ending), ending.place, place, random, ending.item_floats,
-            )
-            place += 1 if random < 0 else 2
-
-    def _arena_view(self, held: HostTensor) -> torch.Tensor:
-        """Return a torch tensor over part of the arena with a storage of its own: as_strided counts from there."""
-        if held.num_elements == 0:
-            return torch.empty(held.shape, dtype=TORCH_DTYPES[held.dtype])
-        allocation = self.host_plan.allocations[held.buffer]
-        memory = self.prepared if allocation.place is Place.PREPARED else self.arena
-        view = typed_view(memory, allocation.offset_bytes, held)
-        num_bytes = held.num_elements * held.dtype.host_bytes
-        lasting = (ctypes.c_char * num_bytes).from_address(view.data_ptr())  # the memory outlives the plan's steps
-        return torch.frombuffer(lasting, dtype=view.dtype).as_strided(held.shape, held.strides)
-
-    def _random_rows(self) -> torch.Tensor | None:
-        if self.host_plan.random_slots is None:
-            return None
-        streams = torch.tensor(self.host_plan.random_streams, dtype=torch.int64)
-        count = len(streams)
-        num_bytes = RANDOM_ROW_BYTES * count
-        rows = aligned_bytes(num_bytes)[:num_bytes].view(torch.int64).unflatten(0, (-1, 4))
-        rows[:, 2] = streams
-        return rows
-
-    def is_apart(self, tensor: Tensor) -> bool:
-        """Whether each replica has a state for itself."""
-        return self.host_plan.allocations[self.host_plan.states[tensor].buffer].place is Place.BANK
-
-    def state_view(self, tensor: Tensor) -> torch.Tensor:
-        """Return a torch view of a state tensor's memory; where each replica has its own, ``[replicas, ...]``."""
-        held = self.host_plan.states[tensor]
-        allocation = self.host_plan.allocations[held.buffer]
-        if allocation.place is Place.STATE:
-            return typed_view(self.state, allocation.offset_bytes, held)
-        apart = self.host_plan.bank_bytes // held.dtype.host_bytes
-        every = HostTensor(held.buffer, 0, (self.replicas, *held.shape), (apart, *held.strides), held.dtype)
-        return typed_view(self.banks, allocation.offset_bytes, every)
-
-    def seed(self, seed: int, replica: int = 0, *, stochastic_rounding: bool = True) -> None:
-        """Set the key of all streams of random bits; the micro-batch counter starts at 0.
-
-        Args:
-            seed: Key.
-            replica: The first replica that runs; streams that all replicas share keep that of replica 0.
-            stochastic_rounding: Whether halves that the program rounds stochastically are; otherwise to nearest.
-        """
-        switch = 0 if stochastic_rounding else ROUNDS_TO_NEAREST
-        for place, is_shared in enumerate(self.streams_are_shared):
-            self.random_words[4 * place] = seed
-            self.random_words[4 * place + 1] = switch if is_shared else switch + replica
-            self.random_words[4 * place + 3] = 0
-
-    def time_steps(self) -> None:
-        """Time every step from the next run on; changes no value."""
-        self.is_timed = True
-        self.engine.time_steps()
-
-    def step_times(self) -> tuple[StepTime, ...]:
-        """Return how long each step has run since `time_steps`; nothing where none is timed."""
-        return step_times(self.engine, self.host_plan.steps)
-
-    def count_calls(self, calls: int) -> None:
-        """Set the micro-batch counter of all streams."""
-        for place in range(len(self.streams_are_shared)):
-            self.random_words[4 * place + 3] = calls
-
-    def run(
-        self, micro_batches: int, iterations: int, threads: int, *, borrow: bool = False, is_prepared: bool = False,
-    ) -> None:
-        """Run the plan over what is bound, on threads of the engine or, with ``borrow``, of torch.
-
-        Args:
-            micro_batches: Times that the body runs in an iteration.
-            iterations: Times that all of it runs.
-            threads: Host threads.
-            borrow: Whether to use the threads of torch.
-            is_prepared: Whether the steps before the first micro-batch have run, and what they read is unchanged.
-
-        Raises:
-            ExecutionError: A kernel refused a value, such as an index out of range.
-        """
-        if self.observation.counts:
-            self._tallies().zero_()
-            self.has_run = True
-        if self.observation.traps:
-            with self._untouched_by_traps():
-                self._run(micro_batches, iterations, threads, borrow, is_prepared)
-            return
-        if self.shared is None:
-            self._run(micro_batches, iterations, threads, borrow, is_prepared)
-            return
-        with self.shared.lent(self.host_plan.arena_bytes) as address:
-            self.engine.bind(ARENA, address)
-            self._run(micro_batches, iterations, threads, borrow, is_prepared)
-
-    def _run(self, micro_batches: int, iterations: int, threads: int, borrow: bool, is_prepared: bool) -> None:
-        plan = self.host_plan
-        self.micro_batches = micro_batches
-        reset, begin = plan.num_prologue - plan.num_reset, plan.num_prologue
-        end = begin + plan.num_body
-        fold = end + plan.num_fold
-        rows = self.random_rows
-        counters = (0, 0) if rows is None else (rows.data_ptr(), len(rows))
-        if self.exchange is not None:
-            self.signals.zero_()  # a run that failed may have left some
-        exchanging = contextlib.nullcontext() if self.exchange is None else self.exchange.running(iterations)
-        began = time.perf_counter() if self.is_timed else 0.0
-        try:
-            with exchanging, ranges(self.engine, plan.steps, self.range_names, self.graph.name):
-                self.engine.run(
-                    (reset if is_prepared else 0, reset), (begin, end), (fold, len(plan.steps)), micro_batches,
-                    iterations, threads, *counters, borrow=borrow, replicas=self.replicas,
-                    beside=(self.lanes.micro_batches, self.lanes.replicas) if self.order is None else (1, 1),
-                    counter_buffer=RANDOM, order=None if self.order is None else self.order.rows,
-                    reset=(reset, begin), fold=(end, fold),
-                )
-            if self.is_timed:
-                self.seconds += time.perf_counter() - began
-        except KernelTrap as trap:
-            raise self._explain(trap) from None
-
-    @contextlib.contextmanager
-    def _untouched_by_traps(self) -> Iterator[None]:
-        """Leave the states as they were where the program stops halfway."""
-        kept = self.state.clone(), self.banks.clone()
-        try:
-            yield
-        except BaseException:
-            self.state.copy_(kept[0])
-            self.banks.copy_(kept[1])
-            raise
-
-    def _tallies(self) -> torch.Tensor:
-        """Return the counts of magnitudes, a row for each result that is counted."""
-        rows = self.observation.rows
-        if rows is None:
-            return torch.zeros(0, TALLY_WORDS, dtype=torch.int64)
-        shape = (len(self.observation.counted), TALLY_WORDS)
-        held = HostTensor(rows, 0, shape, (TALLY_WORDS, 1), DType.LONG)
-        return typed_view(self.state, self.host_plan.allocations[rows].offset_bytes, held)
-
-    def statistics(self) -> tuple[TensorStatistics, ...]:
-        """Return the magnitudes of all results in the last run, in the order of the ops."""
-        return tuple(
-            TensorStatistics(
-                tensor.name, op.kind, op.leg.name.lower(), tensor.dtype.text, str(op.source), tuple(row[:256]),
-                struct.unpack("<f", struct.pack("<I", row[256]))[0], row[257],
-                "" if op.placement is None else str(op.placement),
-            )
-            for (op, tensor), row in zip(self.observation.counted, self._tallies().tolist(), strict=True)
-        )
-
-    def _explain(self, trap: KernelTrap) -> ExecutionError:
-        op = self.host_plan.ops_by_step[trap.step]
-        name = op.target if op is not None else "a copy"
-        if trap.trap in EXCEPTIONS:
-            return self._explain_exception(op, name, trap)
-        remedy = "check the values of the integer inputs (labels, token ids) against the sizes of the model"
-        if op is None:
-            return ExecutionError(f"{name}: {trap.reason}", remedy=remedy)
-        return ExecutionError(f"{name}: {trap.reason}", source=op.source, block=op.placement, remedy=remedy)
-
-    def _explain_exception(self, op: Op | None, name: str, trap: KernelTrap) -> ExecutionError:
-        """Say which op of which micro-batch has raised a floating-point exception."""
-        iteration, micro_batch = divmod(trap.micro_batch, self.micro_batches)
-        where = f"micro-batch {micro_batch} of device iteration {iteration}"
-        where += f", replica {trap.replica}" if self.replicas > 1 else ""
-        if op is not None and op.leg is Leg.UPDATE:
-            where = f"the weight update of device iteration {iteration}"
-        return ExecutionError(
-            f"{name}: floating-point exception in {where}: {trap.reason}", op=None if op is None else format_op(
-                op, Names(self.graph)), source=None if op is None else op.source,
-            block=None if op is None else op.placement, remedy=EXCEPTIONS[trap.trap],
-        )
 
 
 class GraphExecutor:
@@ -509,11 +51,14 @@ class GraphExecutor:
             changed.
         traps: Whether a floating-point exception stops the graph.
         counts: Whether the magnitudes of all results are counted; `counting.statistics` returns them.
+        written: By number of an output that of the input that the caller will write it over: it is that very tensor
+            where it was stored there already.
     """
 
     def __init__(
         self, graph: Graph, constants: Mapping[Tensor, torch.Tensor] | None = None, *, threads: int | None = None,
         seed: int | None = None, frozen: Sequence[Tensor] = (), traps: bool = False, counts: bool = False,
+        written: Mapping[int, int] | None = None,
     ) -> None:
         self.graph = graph
         self.constants = {tensor: value.contiguous() for tensor, value in (constants or {}).items()}
@@ -521,11 +66,13 @@ class GraphExecutor:
         self.seed = seed
         self.traps, self.counts = traps, counts
         self.calls = 0
+        self.written = dict(written or {})
+        self.apartness = Apartness(graph.inputs, set(self.written.values()))
         self.frozen = [*frozen, *self.constants] if frozen else []
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
         self._lock = threading.Lock()
         self.output_memory = output_memory.SHARED.get()
-        self.plans: dict[tuple[tuple[int, ...] | None, ...], BoundPlan] = {}
+        self.plans: dict[Key, BoundPlan] = {}
         self.shared_results: set[int] = set()  # numbers of results that may lie in memory of another, or of an input
         self.arguments = [tensor for tensor in graph.inputs if tensor not in self.constants]
         self.dtypes = [TORCH_DTYPES[tensor.dtype] for tensor in self.arguments]
@@ -548,9 +95,10 @@ class GraphExecutor:
             for value, dtype in zip(tensors, self.dtypes, strict=True)
         ]
         key = tuple([None if value.is_contiguous() else value.stride() for value in given])
-        bound = self.plans.get(key) or self._plan(key)
         for place, value in self.fixed:
             given.insert(place, value)
+        are_apart = bool(self.written) and self.apartness.holds(given)
+        bound = self.plans.get((key, are_apart)) or self._plan(key, are_apart)
         with self._lock:  # the plan's buffers and its random words belong to one call at a time
             return self._run(bound, given)
 
@@ -559,14 +107,17 @@ class GraphExecutor:
         """Memory that the plans hold, about."""
         return GRAPH_BYTES * len(self.graph.ops) + sum(bound.num_bytes for bound in list(self.plans.values()))
 
-    def _plan(self, key: tuple[tuple[int, ...] | None, ...]) -> BoundPlan:
+    def _plan(self, layout: Layout, are_apart: bool) -> BoundPlan:
         if len(self.plans) >= MAX_PLANS:
             self.plans.clear()
-        strides = {t: s for t, s in zip(self.arguments, key, strict=True) if s is not None}
+        strides = {t: s for t, s in zip(self.arguments, layout, strict=True) if s is not None}
         observation = Observation(traps=self.traps, counts=self.counts)
-        planner = Planner(self.graph, input_strides=strides, frozen=self.frozen, observation=observation)
+        planner = Planner(
+            self.graph, input_strides=strides, frozen=self.frozen, observation=observation,
+            written=self.written if are_apart else {},
+        )
         bound = BoundPlan(planner.plan(), self.graph, shares_arena=not self.traps, observation=observation)
-        self.plans[key] = bound
+        self.plans[layout, are_apart] = bound
         self.shared_results |= {index for index, _, _, _ in bound.viewing_outputs}
         return bound
 
@@ -579,6 +130,8 @@ class GraphExecutor:
         for (index, number, _, _), fresh in zip(bound.fresh_outputs, made, strict=True):
             results[index] = fresh
             bind(number, fresh.data_ptr())
+        for index, place in bound.host_plan.over_inputs.items():
+            results[index] = inputs[place]
         if bound.random_rows is not None:
             seed = self.seed if self.seed is not None else int(torch.randint(2**62, ()).item())
             bound.seed(seed)

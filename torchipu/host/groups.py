@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import Leg
@@ -11,48 +12,152 @@ from torchipu.optable.spec import spec_of
 
 MAX_OPS_PAST_OPEN_CHAIN = 4
 """A chain that stays open holds its operands in memory; after this many other ops it is closed."""
+FEW_ELEMENTS = 1 << 12
+"""Ops of so few elements take longer to call than to compute: they share a call that have nothing else in common."""
+
+_Kind = tuple[tuple[int, ...], bool]
+"""Shape of the results, and whether they are part of the update: the same for all ops of a chain."""
+
+
+@dataclass(slots=True, eq=False)
+class _Chain:
+    """Elementwise ops that one kernel computes, as long as more may join.
+
+    Attributes:
+        kind: What they have in common.
+        ops: In order.
+        made: Their results.
+        read: What they read that none of them makes.
+        passed: Ops that were emitted since the last one joined.
+    """
+
+    kind: _Kind
+    ops: list[Op] = field(default_factory=list)
+    made: set[Tensor] = field(default_factory=set)
+    read: set[Tensor] = field(default_factory=set)
+    passed: int = 0
+
+    def has_room_for(self, op: Op, other: _Chain | None = None) -> bool:
+        """Whether an op may join, with all of another chain if there is one: all are of a kind, and operands fit."""
+        if _kind_of(op) != self.kind or (other is not None and other.kind != self.kind):
+            return False
+        made = self.made if other is None else self.made | other.made
+        read = self.read if other is None else self.read | other.read
+        others = {operand for operand in op.inputs if operand not in made}
+        return len(read | others) + len(made) + len(op.outputs) <= MAX_OPERANDS
+
+    def add(self, op: Op) -> None:
+        """Take an op in."""
+        self.read.update(operand for operand in op.inputs if operand not in self.made)
+        self.made.update(op.outputs)
+        self.ops.append(op)
+        self.passed = 0
+
+
+@dataclass(slots=True)
+class _OpenChains:
+    """Chains that do not need one another, and which of them reads or makes what."""
+
+    chains: dict[_Chain, None] = field(default_factory=dict)
+    makers: dict[Tensor, _Chain] = field(default_factory=dict)
+    readers: dict[Tensor, _Chain] = field(default_factory=dict)
+    of_few: dict[_Kind, _Chain] = field(default_factory=dict)
+
+    def needed(self, op: Op) -> dict[_Chain, None]:
+        """Return those that make what an op reads, in the order in which it names that."""
+        return dict.fromkeys(self.makers[operand] for operand in op.inputs if operand in self.makers)
+
+    def joined(self, op: Op, needed: Iterable[_Chain]) -> _Chain | None:
+        """Return the chain that an op shall join: what makes the values that it reads, or else reads one of them too.
+
+        Chains that it needs several of become one, as far as there is room.
+        """
+        makers = [chain for chain in needed if chain.has_room_for(op)]
+        if makers:
+            for other in makers[1:]:
+                if makers[0].has_room_for(op, other):
+                    self._merge(makers[0], other)
+            return makers[0]
+        beside = dict.fromkeys(self.readers[operand] for operand in op.inputs if operand in self.readers)
+        few = self.of_few.get(_kind_of(op))
+        for chain in (*reversed(list(beside)), *(() if few is None else (few,))):
+            if chain.has_room_for(op):
+                return chain
+        return None
+
+    def _merge(self, chain: _Chain, other: _Chain) -> None:
+        """Put the ops of one chain behind those of another; neither needs the other."""
+        self._forget(other)
+        for op in other.ops:
+            self.add(op, chain)
+
+    def add(self, op: Op, chain: _Chain | None) -> None:
+        """Put an op into a chain, or into one of its own."""
+        if chain is None:
+            chain = _Chain(_kind_of(op))
+            self.chains[chain] = None
+        chain.add(op)
+        for operand in op.inputs:
+            self.readers[operand] = chain
+        for result in op.outputs:
+            self.makers[result] = chain
+        if op.outputs[0].num_elements <= FEW_ELEMENTS:
+            self.of_few[chain.kind] = chain
+
+    def _forget(self, chain: _Chain) -> None:
+        del self.chains[chain]
+        for tensors, place in ((chain.read, self.readers), (chain.made, self.readers), (chain.made, self.makers)):
+            for tensor in tensors:
+                if place.get(tensor) is chain:
+                    del place[tensor]
+        if self.of_few.get(chain.kind) is chain:
+            del self.of_few[chain.kind]
+
+    def close(self, chains: Iterable[_Chain]) -> Iterator[tuple[Op, ...]]:
+        """Yield the ops of chains that no more shall join."""
+        for chain in list(chains):
+            if chain in self.chains:
+                self._forget(chain)
+                yield tuple(chain.ops)
+
+    def pass_by(self, op: Op) -> Iterator[tuple[Op, ...]]:
+        """Note that an op was emitted meanwhile; yield the chains that this leaves behind."""
+        if not self.chains or _is_view(op):
+            return
+        for chain in self.chains:
+            chain.passed += 1
+        yield from self.close([chain for chain in self.chains if chain.passed > MAX_OPS_PAST_OPEN_CHAIN])
 
 
 def grouped(ops: Sequence[Op], joins: Callable[[Op], bool]) -> Iterator[tuple[Op, ...]]:
     """Yield chains of ops, and the others one by one; an op that a chain waits for comes before it.
 
+    Several chains grow at a time: an optimiser that does one thing after another to all its weights makes a chain for
+    each weight.
+
     Args:
         ops: In an order in which they can run.
         joins: Whether an op may be part of a chain.
     """
-    chain: list[Op] = []
-    written: set[Tensor] = set()
-    passed = 0
+    open_chains = _OpenChains()
     for op in ops:
+        needed = open_chains.needed(op)
         if joins(op):
-            if chain and not _fits(chain, op):
-                yield tuple(chain)
-                chain, written, passed = [], set(), 0
-            chain.append(op)
-            written.update(op.outputs)
-        elif chain and not any(operand in written for operand in op.inputs):
-            yield (op,)
-            passed += not _is_view(op)
-            if passed > MAX_OPS_PAST_OPEN_CHAIN:
-                yield tuple(chain)
-                chain, written, passed = [], set(), 0
+            chain = open_chains.joined(op, needed)
+            yield from open_chains.close(one for one in needed if one is not chain)
+            open_chains.add(op, chain)
         else:
-            if chain:
-                yield tuple(chain)
-                chain, written, passed = [], set(), 0
+            spec = spec_of(op)
+            # What it writes into may be shown to a chain by any of its operands.
+            is_in_place = spec is not None and spec.is_in_place
+            yield from open_chains.close(open_chains.chains if is_in_place else needed)
             yield (op,)
-    if chain:
-        yield tuple(chain)
+            yield from open_chains.pass_by(op)
+    yield from open_chains.close(open_chains.chains)
 
 
-def _fits(chain: Sequence[Op], op: Op) -> bool:
-    """Whether an op may join a chain: same shape and leg, and room for its operands."""
-    if op.outputs[0].shape != chain[0].outputs[0].shape or (op.leg is Leg.UPDATE) != (chain[0].leg is Leg.UPDATE):
-        return False
-    members = [*chain, op]
-    made = {result for member in members for result in member.outputs}
-    read = {operand for member in members for operand in member.inputs if operand not in made}
-    return len(read) + len(made) <= MAX_OPERANDS
+def _kind_of(op: Op) -> _Kind:
+    return op.outputs[0].shape, op.leg is Leg.UPDATE
 
 
 def _is_view(op: Op) -> bool:

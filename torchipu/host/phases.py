@@ -256,7 +256,8 @@ def _stands_alone(step: Step, allocations: Sequence[Allocation]) -> bool:
     if step.kernel is None or step.together or step.signals:
         return True
     # Where inputs lie is the caller's: two may be one memory.
-    return any(allocations[held.buffer].place is Place.INPUT for held in step.written)
+    written = [allocations[held.buffer] for held in step.written]
+    return any(allocation.place is Place.INPUT and not allocation.is_apart for allocation in written)
 
 
 def in_phases(

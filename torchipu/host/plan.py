@@ -15,7 +15,7 @@ from torchipu.optable.host_tensor import HostTensor
 
 @dataclass(slots=True)
 class HostPlan:
-    """The finished plan; ``host.executor`` turns it into an engine.
+    """The finished plan; ``host.bound_plan`` turns it into an engine.
 
     Attributes:
         steps: Hoisted steps, resets, the body, what folds replicas, the update.
@@ -31,6 +31,7 @@ class HostPlan:
         states: Where each state tensor lies.
         outputs: For each graph output the storage that holds it.
         output_is_direct: Whether that storage is the output's own buffer.
+        over_inputs: By number of an output that is stored over an input the number of that.
         constants: Contents of constant allocations by number.
         random_slots: Allocation of the random words, or None; a row of four for each of ``random_streams``.
         random_streams: Number of each stream of random bits: of an op that draws, or of a result that is rounded.
@@ -68,3 +69,4 @@ class HostPlan:
     ops_by_step: list[Op | None] = field(default_factory=list)
     segments: tuple[Segment, ...] = ()
     awaited: frozenset[Tensor] = frozenset()
+    over_inputs: dict[int, int] = field(default_factory=dict)

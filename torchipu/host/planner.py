@@ -34,6 +34,7 @@ from torchipu.host.sums import Sums
 from torchipu.host.transfers import write_back_early
 from torchipu.host.uses import Uses, with_bodies
 from torchipu.host.values import Values
+from torchipu.host.written_inputs import write_inputs
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import DType, Leg, Role
 from torchipu.optable.blocks import Blocks
@@ -61,6 +62,7 @@ class Planner:
         frozen: Inputs that seldom change: steps that depend on them and on states alone come first too, so that a
             caller may leave them out where nothing has changed.
         observation: What of results is looked at as they are made; then every op is computed by itself.
+        written: By number of an output that of the input that the caller writes it over, which overlaps no other one.
 
     Attributes:
         graph: The one whose ops are emitted: what is recomputed on the device is not.
@@ -73,6 +75,7 @@ class Planner:
         self, graph: Graph, *, input_strides: Mapping[Tensor, tuple[int, ...]] | None = None,
         states: Sequence[Tensor] = (), micro_batches: int = 1, replicas: Replicas | None = None,
         frozen: Sequence[Tensor] = (), observation: Observation | None = None,
+        written: Mapping[int, int] | None = None,
     ) -> None:
         replicas = replicas or Replicas()
         # The host has room for what the device computes twice. What several replicas make in their only micro-batch
@@ -87,6 +90,7 @@ class Planner:
         self.may_view_outputs = self.runs == 1 and not states
         self.frozen = {index for index, tensor in enumerate(graph.inputs) if tensor in set(frozen)}
         self.is_hoisting = self.runs > 1 or bool(self.frozen)
+        self.written = dict(written or {})
         self.memory, self.values, self.uses = Memory(), Values(), Uses(graph)
         self.streams = RandomStreams(graph, self.memory)
         self.sums = Sums(graph, replicas, self.memory)
@@ -220,6 +224,7 @@ class Planner:
         ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
         joining: Joining | None = None, writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
+        overwrites: Sequence[frozenset[int]] = (),
     ) -> None:
         """Append a kernel call."""
         if items <= 0:
@@ -234,7 +239,7 @@ class Planner:
         self._append(Step(
             self._current, kernel, tuple(outputs), tuple(inputs), ints, scalars, items, max(1, grain),
             scratch_bytes, reads_outputs, is_hoistable=not together, together=together, adds_up=adds_up,
-            joining=joining, writes=tuple(writes), samples=samples,
+            joining=joining, writes=tuple(writes), samples=samples, overwrites=tuple(overwrites),
         ))
 
     # ------------------------------------------------------------------ control flow
@@ -276,6 +281,12 @@ class Planner:
         self._emit_ops(self.graph.ops)
         outputs, direct = self._collect_outputs()
         self._write_back_states()
+        by_tensor, inputs = self.values.by_tensor, self.graph.inputs
+        written = {} if self.observation is not None else self.written
+        over_inputs = write_inputs(self.steps, self.memory.allocations, outputs, {
+            result: by_tensor[inputs[place]] for result, place in written.items()
+        })
+        direct = [is_direct and index not in over_inputs for index, is_direct in enumerate(direct)]
         memory, allocations = self.memory, self.memory.allocations
         if any(is_transfer(step.op) for step in self.steps):
             self.steps = write_back_early(self.steps, allocations)
@@ -303,6 +314,7 @@ class Planner:
             random_streams=tuple(self.streams.rows), shared_streams=tuple(self.streams.shared),
             accumulator_bytes=memory.lay_out(Place.ACCUMULATOR), partial_bytes=sum_bytes, buckets=buckets,
             slot_bytes=slot_bytes, segments=tuple(segments), ops_by_step=[step.op for step in steps],
+            over_inputs=over_inputs,
             # What looks at every result needs each of them as soon as it is made.
             awaited=only_awaited(self.uses.readers, self.uses.kept) if self.observation is None else frozenset(),
         )

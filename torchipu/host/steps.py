@@ -59,6 +59,8 @@ class Step:
         is_fold: Runs after the last micro-batch of each replica.
         signals: Tells that a bucket of sums is complete, through a descriptor that the executor knows.
         waits_for: The bucket of sums that the step waits for; it does nothing else.
+        overwrites: For each output the inputs that may lie where it does: each element is read before it is written.
+            Nothing where that is not known, or where the step may refuse a value.
         samples: How its items share out samples, each of which is computed by itself; None where that is not known.
     """
 
@@ -86,6 +88,7 @@ class Step:
     signals: bool = False
     waits_for: int | None = None
     samples: Samples | None = None
+    overwrites: tuple[frozenset[int], ...] = ()
 
     @property
     def written(self) -> tuple[HostTensor, ...]:

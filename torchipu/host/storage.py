@@ -48,6 +48,7 @@ class Allocation:
         first: First step that touches it.
         last: Last step that touches it.
         writers: Steps that write it.
+        is_apart: Whether an input is known to overlap no other.
     """
 
     number: int
@@ -58,6 +59,7 @@ class Allocation:
     first: int = -1
     last: int = -1
     writers: list[int] = field(default_factory=list)
+    is_apart: bool = False
 
 
 def aligned(num_bytes: int) -> int:

@@ -20,6 +20,7 @@ from torchipu._kernels.table.kernel import flat
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding
+from torchipu.optable.overwriting import may_refuse, overwritten
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.samples import Samples
 from torchipu.optable.spec import spec_of
@@ -506,7 +507,16 @@ class Emission:
             items=-(-elements // block), grain=max(1, round(SHARE_NS / (block * self.cost_ns))),
             scratch_bytes=scratch + 64,
             samples=Samples.of(elements, *(held for _, held in self.results), *self.inputs, each=block),
+            overwrites=self._overwritten(),
         )
+
+    def _overwritten(self) -> tuple[frozenset[int], ...]:
+        """Return for each result the operands whose place it may take; nothing where the chain may refuse a value."""
+        if may_refuse(self.program):
+            return ()
+        in_memory = (SlotKind.DIRECT, SlotKind.WALK)
+        arguments = [slot.argument if slot.kind in in_memory else None for slot in self.slots]
+        return overwritten(self.program, arguments, len(self.results), len(self.inputs))
 
 
 def _of_all_dims(numbers: Sequence[int]) -> tuple[int, int, int, int, int, int, int, int]:

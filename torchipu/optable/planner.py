@@ -118,6 +118,7 @@ class HostPlanner(Protocol):
         ints: I | tuple[()] = (), scalars: S | tuple[()] = (), items: int = 1, grain: int = 1,
         scratch_bytes: int = 0, reads_outputs: bool = False, together: bool = False, adds_up: bool = False,
         joining: Joining | None = None, writes: Sequence[Blocks | None] = (), samples: Samples | None = None,
+        overwrites: Sequence[frozenset[int]] = (),
     ) -> None:
         """Append a kernel call; its ``args`` are the outputs, then the inputs.
 
@@ -138,6 +139,8 @@ class HostPlanner(Protocol):
                 and not on values: micro-batches may then add one after another item by item.
             joining: Makes one call for several micro-batches or replicas whose arguments lie one behind the other.
             writes: What of each output the items write, as far as it is known.
+            overwrites: For each output the inputs that may lie where it does, since each element of them is read before
+                it is written; nothing where that is not known, or where the kernel may refuse a value.
             samples: How the items share out samples, each of which is computed by itself, whatever the grain; None
                 where they do not.
         """

@@ -25,7 +25,7 @@ from torchipu.passes.canonicalise import canonicalise
 from torchipu.passes.placement import place
 from torchipu.passes.recompute import recompute
 from torchipu.step import InferenceStep, TrainStep
-from torchipu.step.base import Capturing
+from torchipu.step.compiling import Capturing
 from torchipu.target import Target, lookup_target
 
 UNITS_A_STAGE = 12

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchipu.step.base import Progress
+from torchipu.step.compiling import Progress
 from torchipu.step.inference import InferenceStep
 from torchipu.step.training import TrainStep
 

@@ -10,7 +10,7 @@ import torch
 
 from torchipu.distributed.exchange import Bucket, Exchange
 from torchipu.distributed.order import Replicas
-from torchipu.host.executor import BoundPlan
+from torchipu.host.bound_plan import BoundPlan
 from torchipu.host.observation import Observation
 from torchipu.host.transfers import Order
 from torchipu.installation import torch_version

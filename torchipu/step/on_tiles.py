@@ -13,7 +13,7 @@ from torchipu.emulation.loading import initial
 from torchipu.emulation.refusals import refuse_ops, refuse_options
 from torchipu.emulation.results import moments_of, of_all_replicas, whole
 from torchipu.emulation.tiles import shown, tile_machine
-from torchipu.host.executor import BoundPlan
+from torchipu.host.bound_plan import BoundPlan
 from torchipu.ir.types import Role
 from torchipu.optable.random_streams import Seeding
 from torchipu.options import Options

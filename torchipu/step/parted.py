@@ -10,7 +10,7 @@ import torch
 
 from torchipu.capture.captured import Captured
 from torchipu.capture.stand_ins import standing_in
-from torchipu.host.executor import BoundPlan
+from torchipu.host.bound_plan import BoundPlan
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.host.resident import Returned
 from torchipu.ir.graph import Tensor

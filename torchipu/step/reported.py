@@ -11,7 +11,7 @@ from torchipu.advice.door import WHAT_IF_SECONDS, advised
 from torchipu.capture.built import Built
 from torchipu.compiler import Compiled
 from torchipu.errors import OptionsError
-from torchipu.host.executor import BoundPlan
+from torchipu.host.bound_plan import BoundPlan
 from torchipu.host.statistics import TensorStatistics
 from torchipu.ir.graph import Graph
 from torchipu.options import Options

@@ -15,7 +15,7 @@ from torchipu.capture.built import Built
 from torchipu.capture.repeated_layers import captured_once
 from torchipu.capture.stand_ins import has_values, stand_in_of
 from torchipu.errors import CaptureError
-from torchipu.host.executor import BoundPlan
+from torchipu.host.bound_plan import BoundPlan
 from torchipu.host.waits import WAITS
 from torchipu.ir.graph import Graph
 from torchipu.options import Options

@@ -10,7 +10,7 @@ import torch
 
 from torchipu.capture.captured import Captured
 from torchipu.capture.running import capture_by_running
-from torchipu.host.executor import FIRST_EXTERNAL, BoundPlan
+from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
 from torchipu.host.resident import Resident, Returned
 from torchipu.ir.types import Leg, Role
 from torchipu.poptorch.held_types import held_as

@@ -1,0 +1,192 @@
+"""One run of a program: binds what the caller gives, and brings states into its memory and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torchipu.distributed.handshake import agree
+from torchipu.distributed.members import Members
+from torchipu.host.border import resolved
+from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
+from torchipu.host.copying import copy_all
+from torchipu.host.generic import TORCH_DTYPES
+from torchipu.host.resident import Returned
+from torchipu.optable.random_streams import Seeding
+from torchipu.step import watching
+from torchipu.step.compiling import CompilingStep
+from torchipu.step.in_common import described
+from torchipu.step.on_tiles import run_on_tiles
+
+
+class RunningStep(CompilingStep):
+    """A program that runs on the tensors of a call."""
+
+    default_output_mode = "all"
+
+    # ------------------------------------------------------------------ for subclasses
+    @property
+    def output_mode(self) -> str:
+        """Which micro-batches' results a call returns: ``all``, ``final``, ``sum`` or ``every_n``."""
+        return self.options.output_mode or self.default_output_mode
+
+    @property
+    def used_loss_scale(self) -> float | None:
+        """Factor on the loss in the last update of the last call; None for inference."""
+        return None
+
+    def _returned(self) -> list[Returned]:
+        """Say for each output of the graph which micro-batches' results are handed back."""
+        assert self._built is not None
+        return [Returned(self.output_mode, self.options.output_period)] * len(self._built.graph.outputs)
+
+    def _deliver(self, values: list[torch.Tensor]) -> Any:
+        """Build what a call returns from the joined results of the graph's outputs."""
+        assert self._built is not None
+        return self._built.capture.restore(values)
+
+    def _refresh(self) -> None:
+        """Bring what may change between calls into the program's memory."""
+
+    def _mark_stepped(self) -> None:
+        """Tell the optimiser, if there is one, that it has made a step."""
+
+    def _keep(self) -> Callable[[], None]:
+        """Note what capture and refreshing change of the user's; return what undoes it."""
+        return lambda: None
+
+    # ------------------------------------------------------------------ running
+    def _run(self, tensors: Sequence[torch.Tensor]) -> Any:
+        if self.options.host_times and self._bound is not None:
+            return self._seen.timed(lambda: self._run_watched(tensors), self._bound)
+        return self._run_watched(tensors)
+
+    def _run_watched(self, tensors: Sequence[torch.Tensor]) -> Any:
+        with self._among_members() as members:
+            if members is not None:
+                agree(members, {"what is done": "training", "inputs": described(tensors), **self._described()})
+            ends = watching.begun(self, tensors)
+            results = self._run_among(members, tensors)
+        for end in ends:
+            end(results)
+        return results
+
+    def _seeding_of_next_call(self) -> Seeding:
+        """Return from what the streams of random bits of the next call begin, in one process; draws nothing."""
+        with torch.random.fork_rng(devices=[]):
+            return self._seeding_of(None)
+
+    def _seeding_of(self, members: Members | None) -> Seeding:
+        """Return from what the streams of random bits of a call begin; without a seed, torch's generator gives one."""
+        seed, rounds = self.options.seed, self._rounds_stochastically
+        if seed is None:
+            return Seeding(self._key_of(members), 0, self.micro_batches, rounds)
+        return Seeding(seed, self._calls * self.micro_batches * self.iterations, self.micro_batches, rounds)
+
+    def _run_among(self, members: Members | None, tensors: Sequence[torch.Tensor]) -> Any:
+        assert self._bound is not None and self._built is not None
+        bound = self._bound
+        inputs = self._bind_inputs(bound, tensors)
+        outputs = self._bind_outputs(bound)
+        self._refresh()
+        self._upload()
+        seeding = Seeding()
+        if bound.random_rows is not None:
+            seeding = self._seeding_of(members)
+            bound.seed(seeding.seed, self._replicas.first, stochastic_rounding=seeding.is_rounding)
+            bound.count_calls(seeding.first_micro_batch)
+        self._clean = False
+        if self.options.executor == "tiles":
+            assert self._built is not None
+            run_on_tiles(
+                self._built, self.compiled, bound, self.options, tensors, self.micro_batches, outputs, seeding,
+                has_members=members is not None,
+            )
+        else:
+            bound.run(self.micro_batches, self.iterations, self._host_threads)
+        if self._parts is not None:
+            outputs = self._shared(self._parts, bound, outputs)
+        rules, iterations = self._returned(), self.options.device_iterations
+        results = self._deliver([
+            rule.join(value, iterations, bound.replicas) for rule, value in zip(rules, outputs, strict=True)
+        ])
+        del inputs
+        # Nothing that can fail follows the write-back.
+        self._download()
+        self._clean = True
+        self._calls += 1
+        self._mark_stepped()
+        return results
+
+    def _bind_inputs(self, bound: BoundPlan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        assert self._built is not None
+        kept = []
+        number = {tensor: index for index, tensor in enumerate(bound.graph.inputs)}
+        options = self.options
+        groups = options.input_groups
+        pieces = self.micro_batches * self.iterations * groups
+        # Groups of neighbours: replica r reads value r // size; of replicas that lie apart: value r % groups.
+        sharing = (1, groups) if options.input_grouping == "orthogonal" else (options.input_group_size, 0)
+        arguments = [tensor for tensor in self._built.capture.arguments if tensor is not None]
+        for tensor, value in zip(arguments, tensors, strict=True):
+            if tensor not in number:
+                continue
+            value = resolved(value.detach()).to(TORCH_DTYPES[tensor.dtype]).contiguous()
+            stride = tensor.num_elements * tensor.dtype.host_bytes if pieces > 1 else 0
+            bound.engine.bind(FIRST_EXTERNAL + number[tensor], value.data_ptr(), stride * groups, stride, *sharing)
+            kept.append(value)
+        for tensor, value in self._built.capture.constants.items():
+            if tensor in number:
+                value = resolved(value.detach()).to(TORCH_DTYPES[tensor.dtype]).contiguous()
+                bound.engine.bind(FIRST_EXTERNAL + number[tensor], value.data_ptr())
+                kept.append(value)
+        return kept
+
+    def _bind_outputs(self, bound: BoundPlan) -> list[torch.Tensor]:
+        outputs = []
+        rules, replicas = self._returned(), self.options.replicas
+        first = FIRST_EXTERNAL + len(bound.graph.inputs)
+        parts = self._parts
+        if parts is not None:
+            assert parts.piece is not None
+            rules = [rules[place] for place in parts.piece.part.outputs]
+        for index, tensor in enumerate(bound.graph.outputs):
+            is_last = rules[index].mode == "final"
+            # Micro-batches that run side by side write side by side, too.
+            kept = bound.lanes.micro_batches if is_last else self.micro_batches * self.iterations
+            value = torch.empty((kept, replicas, *tensor.shape), dtype=TORCH_DTYPES[tensor.dtype])
+            stride = tensor.num_elements * tensor.dtype.host_bytes
+            apart = stride * replicas
+            bound.engine.bind(
+                first + index, value.data_ptr(), 0 if is_last else apart, stride,
+                lane_stride_bytes=apart if is_last else 0,
+            )
+            if is_last:
+                outputs.append(value if parts is not None else value[(self.micro_batches - 1) % kept])
+            else:
+                outputs.append(value.flatten(0, 1))
+        return outputs
+
+    def _upload(self) -> None:
+        stale = [r for r in self._residents if not self._clean or r.changed()]
+        if stale:
+            with torch.no_grad():
+                copy_all([r.memory for r in stale], [r.source() for r in stale], self._host_threads)
+        for resident in stale:
+            resident.mark()
+
+    def _download(self) -> None:
+        """Write all states back in one call, which no signal can cut in two."""
+        written = [r for r in self._residents if r.is_written]
+        pairs = [pair for resident in written for pair in resident.targets()]
+        if self._parts is not None:
+            pairs += self._parts.arrived
+        hosts, memories = [host for host, _ in pairs], [memory for _, memory in pairs]
+        with torch.no_grad():
+            self._committed = True
+            if hosts:
+                copy_all(hosts, memories, self._host_threads)
+        for resident in written:
+            resident.mark()
