@@ -304,7 +304,7 @@ class _Program:
         frozen = [tensor for tensor in compiled.graph.inputs if is_frozen and tensor.role is Role.WEIGHT]
         self.executor = GraphExecutor(
             compiled.graph, imported.constants, threads=options.host_threads, seed=options.seed, frozen=frozen,
-            traps=options.floating_point_exceptions, counts=options.statistics,
+            traps=options.floating_point_exceptions, counts=options.statistics, is_strict=options.strict_numerics,
         )
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}
         self.arguments = [place[tensor] for tensor in self.executor.arguments]

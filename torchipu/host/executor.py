@@ -524,17 +524,19 @@ class GraphExecutor:
             changed.
         traps: Whether a floating-point exception stops the graph.
         counts: Whether the magnitudes of all results are counted; `counting.statistics` returns them.
+        is_strict: Whether convolutions are the sums that define them, and no transforms are made.
     """
 
     def __init__(
         self, graph: Graph, constants: Mapping[Tensor, torch.Tensor] | None = None, *, threads: int | None = None,
         seed: int | None = None, frozen: Sequence[Tensor] = (), traps: bool = False, counts: bool = False,
+        is_strict: bool = False,
     ) -> None:
         self.graph = graph
         self.constants = {tensor: value.contiguous() for tensor, value in (constants or {}).items()}
         self.threads = threads or default_threads()
         self.seed = seed
-        self.traps, self.counts = traps, counts
+        self.traps, self.counts, self.is_strict = traps, counts, is_strict
         self.calls = 0
         self.frozen = [*frozen, *self.constants] if frozen else []
         self.frozen_places = [place for place, tensor in enumerate(graph.inputs) if tensor in set(frozen)]
@@ -574,7 +576,9 @@ class GraphExecutor:
             self.plans.clear()
         strides = {t: s for t, s in zip(self.arguments, key, strict=True) if s is not None}
         observation = Observation(traps=self.traps, counts=self.counts)
-        planner = Planner(self.graph, input_strides=strides, frozen=self.frozen, observation=observation)
+        planner = Planner(
+            self.graph, input_strides=strides, frozen=self.frozen, observation=observation, is_strict=self.is_strict,
+        )
         bound = BoundPlan(planner.plan(), self.graph, shares_arena=not self.traps, observation=observation)
         self.plans[key] = bound
         self.shared_results |= {index for index, _, _, _ in bound.viewing_outputs}

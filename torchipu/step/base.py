@@ -424,7 +424,8 @@ class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
             return _Made(built, compiled, piece.planner, piece.plan, observation, piece)
         planner = Planner(
             compiled.graph, states=list(built.states), micro_batches=self.micro_batches,
-            replicas=self._replicas, observation=observation,
+            replicas=self._replicas, observation=observation, frozen=self._frozen(built),
+            is_strict=self.options.strict_numerics,
         )
         planner.may_view_outputs = False  # every output has memory of its own
         self._check_buffers(built, planner.banked)
@@ -510,7 +511,7 @@ class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
         inputs = self._bind_inputs(bound, tensors)
         outputs = self._bind_outputs(bound)
         self._refresh()
-        self._upload()
+        is_prepared = self._upload() and bool(self._frozen(self._built))
         seeding = Seeding()
         if bound.random_rows is not None:
             seeding = self._seeding_of(members)
@@ -524,7 +525,7 @@ class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
                 has_members=members is not None,
             )
         else:
-            bound.run(self.micro_batches, self.iterations, self._host_threads)
+            bound.run(self.micro_batches, self.iterations, self._host_threads, is_prepared=is_prepared)
         if self._parts is not None:
             outputs = self._shared(self._parts, bound, outputs)
         rules, iterations = self._returned(), self.options.device_iterations
@@ -592,13 +593,19 @@ class ProgramStep(ReplicatedStep, PartedStep, ReportedStep):
     def _host_threads(self) -> int:
         return self.options.host_threads or default_threads()
 
-    def _upload(self) -> None:
+    def _frozen(self, built: Built) -> Sequence[Tensor]:
+        """Return inputs of which what depends on them alone is computed once; none where a subclass says nothing."""
+        return ()
+
+    def _upload(self) -> bool:
+        """Bring the user's tensors into the program's memory, and return whether all were there."""
         stale = [r for r in self._residents if not self._clean or r.changed()]
         if stale:
             with torch.no_grad():
                 copy_all([r.memory for r in stale], [r.source() for r in stale], self._host_threads)
         for resident in stale:
             resident.mark()
+        return not stale and self._clean
 
     def _download(self) -> None:
         """Write all states back in one call, which no signal can cut in two."""
