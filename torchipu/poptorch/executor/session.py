@@ -196,7 +196,7 @@ class Session(ProgramStep):
         return values
 
     def _upload(self) -> bool:
-        """Bring what the user has asked for; others write into the device's memory as well, so nothing is known of it."""
+        """Bring what the user has asked for; others write into the memory as well, so nothing is known of it."""
         if self.must_upload:
             self.upload(self._residents)
             self.must_upload = False
