@@ -10,7 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import torchipu
 from torchipu.host import planner
+from torchipu.host.emit import winograd
+from torchipu.host.emit.conv_shape import Shape
 
 
 class Gated(nn.Module):
@@ -125,6 +128,64 @@ def test_models_in_blocks_equal_float64_for_any_number_of_threads(name: str, mon
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
     for ours, wanted in zip(*(v if isinstance(v, tuple) else (v,) for v in (found[0], exact)), strict=True):
         torch.testing.assert_close(ours.double(), wanted, rtol=1e-4, atol=1e-5)
+
+
+class Shortcut(nn.Module):
+    """A residual block whose other branch is a convolution too: both would take the sum, and one of them has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(64, 96, 3, 2, 1, bias=False), nn.Conv2d(96, 96, 3, padding=1, bias=False)
+        self.shortcut = nn.Conv2d(64, 96, 1, 2, bias=False)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(96) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norms[1](self.second(F.relu(self.norms[0](self.first(x)))))
+        return F.relu(y + self.norms[2](self.shortcut(x)))
+
+
+def test_both_branches_of_a_residual_block_are_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, made = Shortcut().eval(), torch.randn(2, 64, 21, 21), note_layouts(monkeypatch)
+    options = {"frozen_weights": True, "allow_out_of_memory": True}
+    with torch.no_grad():
+        found = torch.compile(model, backend="ipu", options=options)(x)
+        torch.testing.assert_close(found.double(), copy.deepcopy(model).double()(x.double()), rtol=1e-4, atol=1e-5)
+    (layouts,) = made
+    targets = [[op.target.split(".")[1] for op in run.ops] for run in layouts.runs.values()]
+    assert sorted(map(len, targets)) == [2, 3, 4]
+    assert all(names[0] == "convolution" for names in targets)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_strict_numerics_keep_convolutions_from_transforms(strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    emitted: list[Shape] = []
+    emit = winograd.emit
+    monkeypatch.setattr(winograd, "emit", lambda plan, s, *rest: (emitted.append(s), emit(plan, s, *rest)))
+    model, x = nn.Conv2d(64, 96, 3, padding=1).eval(), torch.randn(2, 64, 28, 28)
+    options = {"frozen_weights": True, "allow_out_of_memory": True, "strict_numerics": strict}
+    with torch.no_grad():
+        exact = copy.deepcopy(model).double()(x.double())
+        found = torch.compile(model, backend="ipu", options=options)(x)
+    assert len(emitted) == (0 if strict else 1)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=2e-6 * float(exact.abs().max()))
+
+
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_a_step_of_inference_prepares_weights_anew_when_they_change(
+    iterations: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, x = nn.Sequential(Residual(48), Residual(48)).eval(), torch.randn(2 * iterations, 48, 9, 7)
+    made = note_layouts(monkeypatch)
+    options = torchipu.Options(frozen_weights=True, allow_out_of_memory=True, device_iterations=iterations)
+    step = torchipu.InferenceStep(model, options)
+    for _ in range(3):
+        first, again = step(x), step(x)
+        exact = copy.deepcopy(model).double()(x.double())
+        torch.testing.assert_close(first.double(), exact, rtol=1e-4, atol=1e-5)
+        assert torch.equal(first, again)
+        with torch.no_grad():
+            model[1].second.weight.mul_(0.5)
+    assert all(layouts.runs for layouts in made), "nothing was computed in blocks"
 
 
 @pytest.mark.parametrize("frozen", [False, True])

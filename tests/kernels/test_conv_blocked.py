@@ -131,6 +131,17 @@ def test_endings_equal_float64(case: tuple, activation: Activation, parts: str) 
     torch.testing.assert_close(plain(plan, out, exact.shape).double(), exact, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_nan_stays_one_through_every_activation(activation: Activation) -> None:
+    x, weight, exact, shape = layers_of((1, 1, 8, 16, (5, 5), (1, 1), 1, 0, 1))
+    x[0, 2, 1, 1] = float("nan")
+    plan = MiniPlanner()
+    out = plan.scratch(blocked_layout.blocked_shape(exact.shape))
+    ending = conv_blocked.Ending(activation=activation)
+    conv_blocked.emit(plan, shape, out, blocked(plan, x), plan.hold(weight), ending)
+    assert torch.equal(plain(plan, out, exact.shape).isnan(), x.isnan().any(1, keepdim=True).expand(exact.shape))
+
+
 # images, channels, size, window, stride, padding, dilation
 DEPTHWISE = [
     (2, 16, (9, 11), (3, 3), 1, 1, 1),
@@ -139,6 +150,10 @@ DEPTHWISE = [
     (1, 8, (40, 40), (7, 7), 1, 3, 1),  # bands of rows
     (2, 5, (12, 10), (3, 5), 3, 2, 2),
     (1, 3, (4, 4), (4, 4), 1, 0, 1),
+    (2, 9, (31, 33), (3, 3), 2, 1, 1),  # from here on read in place but for the sides
+    (1, 5, (40, 50), (3, 5), 3, 2, 2),
+    (1, 11, (3, 29), (5, 3), 1, 3, 1),  # rows wholly in the padding
+    (1, 8, (20, 61), (2, 4), 2, 1, 2),
 ]
 
 

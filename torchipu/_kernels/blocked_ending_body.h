@@ -1,19 +1,27 @@
 /* What becomes of sums that lie in blocks of channels: a bias or a normalisation, an addend, an activation. */
-#include "conv_ending_body.h"
-
 typedef struct {
   const float *added;          /* lies as the results do; NULL for none */
   const float *scale, *shift;  /* of each result of the blocks */
   int is_affine, activation;
 } FN(blocked_ending);
 
+/* NaN passes: the instructions return their second operand where either is one. */
+TI_INLINE VF FN(between)(float low, VF v, float high) {
+#if VL == 16
+  return (VF)_mm512_min_ps(_mm512_set1_ps(high), _mm512_max_ps(_mm512_set1_ps(low), (__m512)v));
+#else
+  return (VF)_mm256_min_ps(_mm256_set1_ps(high), _mm256_max_ps(_mm256_set1_ps(low), (__m256)v));
+#endif
+}
+
+TI_INLINE VF FN(hard_gate)(VF v) { return FN(between)(0.f, FN(fma)(v, FN(set)(1.f / 6.f), FN(set)(.5f)), 1.f); }
+
 TI_INLINE VF FN(activated)(const int activation, VF v) {
-  const VF six = FN(set)(6.f), zero = FN(set)(0.f);
   switch (activation) {
     case TI_ACTIVATION_RELU: return FN(relu)(v);
-    case TI_ACTIVATION_RELU6: return FN(minimum)(FN(relu)(v), six);
-    case TI_ACTIVATION_HARDSWISH: return v * FN(minimum)(FN(maximum)(v + 3.f, zero), six) / 6.f;
-    case TI_ACTIVATION_HARDSIGMOID: return FN(minimum)(FN(maximum)(v + 3.f, zero), six) / 6.f;
+    case TI_ACTIVATION_RELU6: return FN(between)(0.f, v, 6.f);
+    case TI_ACTIVATION_HARDSWISH: return v * FN(hard_gate)(v);
+    case TI_ACTIVATION_HARDSIGMOID: return FN(hard_gate)(v);
     case TI_ACTIVATION_SILU: return v / (1.f + FN(exp)(-v));
     case TI_ACTIVATION_SIGMOID: return FN(sigmoid)(v);
     case TI_ACTIVATION_GELU: return 0.5f * v * (1.f + FN(erf)(v * 0.70710678f));
@@ -21,9 +29,13 @@ TI_INLINE VF FN(activated)(const int activation, VF v) {
   }
 }
 
+/* Whether an ending takes so few instructions that sums are ended in the registers that hold them. */
+static inline int FN(is_short)(const FN(blocked_ending) *e) { return e->activation <= TI_ACTIVATION_HARDSIGMOID; }
+
 /* Ends `count` pixels of one block, whose place in the results `at` tells. */
 TI_INLINE void FN(end_pixels)(const FN(blocked_ending) e, const int activation, float *y, const int32_t *at, int64_t count, int64_t block) {
-  const VF scale = FN(load)(e.scale + block * VL), shift = FN(load)(e.shift + block * VL);
+  VF scale = FN(set)(1.f), shift = FN(set)(0.f);
+  if (e.is_affine) { scale = FN(load)(e.scale + block * VL); shift = FN(load)(e.shift + block * VL); }
   for (int64_t i = 0; i < count; i++) {
     VF v = FN(load)(y + at[i]);
     if (e.is_affine) v = FN(fma)(v, scale, shift);
@@ -45,16 +57,13 @@ static void FN(end_block)(const FN(blocked_ending) *e, float *y, const int32_t *
   }
 }
 
-/* Reads what follows the three first arguments; scale and shift of the results [first, first + count) go to `room`,
- * `lanes` floats for each. */
-static FN(blocked_ending) FN(begin_ending)(char *const *args, int flags, int activation, double epsilon, int64_t first, int64_t count,
-                                           int64_t lanes, float *room) {
-  FN(blocked_ending) e = {.scale = room, .shift = room + lanes, .activation = activation,
-                          .is_affine = flags & (TI_CONV_ENDING_HAS_BIAS | TI_CONV_ENDING_HAS_NORM)};
-  const int before = !!(flags & TI_CONV_ENDING_HAS_BIAS) + 2 * !!(flags & TI_CONV_ENDING_HAS_NORM) +
-                     !!(flags & TI_CONV_ENDING_HAS_NORM_WEIGHT) + !!(flags & TI_CONV_ENDING_HAS_NORM_BIAS);
-  memset(room, 0, sizeof(float) * 2 * (size_t)lanes);
-  FN(find_affine)(args + 3, flags, epsilon, first, count, room, room + lanes);
-  if (flags & TI_CONV_ENDING_HAS_ADDEND) e.added = (const float *)args[3 + before];
+/* Reads scales and shifts, `channels` of each, of which those from `first` on count here, and what is added. */
+static FN(blocked_ending) FN(begin_ending)(char *const *args, int64_t flags, int64_t activation, int64_t channels, int64_t first) {
+  FN(blocked_ending) e = {.is_affine = flags & TI_BLOCKED_ENDING_HAS_AFFINE ? 1 : 0, .activation = (int)activation};
+  if (e.is_affine) {
+    e.scale = (const float *)*args++ + first;
+    e.shift = e.scale + channels;
+  }
+  if (flags & TI_BLOCKED_ENDING_HAS_ADDEND) e.added = (const float *)*args;
   return e;
 }

@@ -6,101 +6,9 @@
  * padding touches are laid out with their zeros, a chunk at a time; elsewhere the input is read where it lies.
  */
 #include "table/conv_blocked.h"
-#include "registers_body.h"
 #include "blocked_row_body.h"
-#include "blocked_ending_body.h"
-
-/* The most blocks of a tile, and the most pixels beside so many blocks. */
-#if VL == 16
-enum { FN(MOST_BLOCKS) = 4, FN(MOST_PIXELS) = 12 };
-static const int FN(PIXELS)[] = {0, 12, 12, 8, 6};
-#else
-enum { FN(MOST_BLOCKS) = 2, FN(MOST_PIXELS) = 10 };
-static const int FN(PIXELS)[] = {0, 10, 6};
-#endif
-
-typedef struct {
-  const float *w, *x;
-  float *y;
-  const int32_t *from, *to, *taps;  /* where pixels begin in x and go in y, and what a tap adds to the former */
-  ptrdiff_t w_block, x_block, y_block;
-  int64_t blocks, rest, num_taps;  /* blocks of channels, and channels of one more that they do not fill */
-  int accumulate;
-} FN(blocked_tile);
-
-/* Adds the products of the channel that `p` and `w` show. */
-TI_INLINE void FN(add_channel)(const int nb, const int np, const float *w, ptrdiff_t w_block, const float *const *p, int64_t i, VF *sum) {
-  VF weight[FN(MOST_BLOCKS)];
-#pragma GCC unroll 4
-  for (int b = 0; b < nb; b++) weight[b] = FN(load)(w + b * w_block);
-#pragma GCC unroll 12
-  for (int j = 0; j < np; j++) {
-    const VF v = FN(broadcast)(p[j] + i);
-#pragma GCC unroll 4
-    for (int b = 0; b < nb; b++) FN(add_product)(&sum[j * nb + b], v, weight[b]);
-  }
-}
-
-TI_INLINE void FN(find_sources)(const int np, const float *x, const int32_t *from, const float **p) {
-#pragma GCC unroll 12
-  for (int j = 0; j < np; j++) p[j] = x + from[j];
-}
-
-TI_INLINE void FN(blocked_sums)(const int nb, const int np, const FN(blocked_tile) *t) {
-  VF sum[24];
-  const float *w = t->w, *x = t->x, *p[FN(MOST_PIXELS)];
-  const ptrdiff_t w_block = t->w_block;
-  const int32_t *const from = t->from, *const taps = t->taps;
-  const int64_t num_taps = t->num_taps;
-#pragma GCC unroll 24
-  for (int i = 0; i < nb * np; i++) sum[i] = FN(set)(0);
-  for (int64_t block = 0; block < t->blocks; block++, x += t->x_block)
-    for (int64_t tap = 0; tap < num_taps; tap++, w += VL * VL) {
-      FN(find_sources)(np, x + taps[tap], from, p);
-#pragma GCC unroll 16
-      for (int64_t i = 0; i < VL; i++) FN(add_channel)(nb, np, w + i * VL, w_block, p, i, sum);
-    }
-  for (int64_t tap = 0; t->rest && tap < num_taps; tap++) {  /* channels that fill no block */
-    FN(find_sources)(np, x + taps[tap], from, p);
-#pragma GCC unroll 1
-    for (int64_t i = 0; i < t->rest; i++, w += VL) FN(add_channel)(nb, np, w, w_block, p, i, sum);
-  }
-#pragma GCC unroll 12
-  for (int j = 0; j < np; j++)
-#pragma GCC unroll 4
-    for (int b = 0; b < nb; b++) {
-      float *const y = t->y + b * t->y_block + t->to[j];
-      if (t->accumulate) sum[j * nb + b] += FN(load)(y);
-      FN(store)(y, sum[j * nb + b]);
-    }
-}
-#undef TI_BLOCKED
-#define TI_BLOCKED(B_, P_) static __attribute__((noinline)) void FN(blocked_##B_##_##P_)(const FN(blocked_tile) *t) { FN(blocked_sums)(B_, P_, t); }
-TI_BLOCKED(1, 1) TI_BLOCKED(1, 2) TI_BLOCKED(1, 3) TI_BLOCKED(1, 4) TI_BLOCKED(1, 5) TI_BLOCKED(1, 6) TI_BLOCKED(1, 7) TI_BLOCKED(1, 8)
-TI_BLOCKED(1, 9) TI_BLOCKED(1, 10)
-TI_BLOCKED(2, 1) TI_BLOCKED(2, 2) TI_BLOCKED(2, 3) TI_BLOCKED(2, 4) TI_BLOCKED(2, 5) TI_BLOCKED(2, 6)
-#if VL == 16
-TI_BLOCKED(3, 1) TI_BLOCKED(3, 2) TI_BLOCKED(3, 3) TI_BLOCKED(3, 4)
-TI_BLOCKED(1, 11) TI_BLOCKED(1, 12)
-TI_BLOCKED(2, 7) TI_BLOCKED(2, 8) TI_BLOCKED(2, 9) TI_BLOCKED(2, 10) TI_BLOCKED(2, 11) TI_BLOCKED(2, 12)
-TI_BLOCKED(3, 5) TI_BLOCKED(3, 6) TI_BLOCKED(3, 7) TI_BLOCKED(3, 8)
-TI_BLOCKED(4, 1) TI_BLOCKED(4, 2) TI_BLOCKED(4, 3) TI_BLOCKED(4, 4) TI_BLOCKED(4, 5) TI_BLOCKED(4, 6)
-#endif
-/* By blocks, then by pixels. */
-static void (*const FN(blocked_table)[FN(MOST_BLOCKS)][FN(MOST_PIXELS)])(const FN(blocked_tile) *) = {
-#if VL == 16
-  {FN(blocked_1_1), FN(blocked_1_2), FN(blocked_1_3), FN(blocked_1_4), FN(blocked_1_5), FN(blocked_1_6), FN(blocked_1_7), FN(blocked_1_8),
-   FN(blocked_1_9), FN(blocked_1_10), FN(blocked_1_11), FN(blocked_1_12)},
-  {FN(blocked_2_1), FN(blocked_2_2), FN(blocked_2_3), FN(blocked_2_4), FN(blocked_2_5), FN(blocked_2_6), FN(blocked_2_7), FN(blocked_2_8),
-   FN(blocked_2_9), FN(blocked_2_10), FN(blocked_2_11), FN(blocked_2_12)},
-  {FN(blocked_3_1), FN(blocked_3_2), FN(blocked_3_3), FN(blocked_3_4), FN(blocked_3_5), FN(blocked_3_6), FN(blocked_3_7), FN(blocked_3_8)},
-  {FN(blocked_4_1), FN(blocked_4_2), FN(blocked_4_3), FN(blocked_4_4), FN(blocked_4_5), FN(blocked_4_6)},
-#else
-  {FN(blocked_1_1), FN(blocked_1_2), FN(blocked_1_3), FN(blocked_1_4), FN(blocked_1_5), FN(blocked_1_6), FN(blocked_1_7), FN(blocked_1_8),
-   FN(blocked_1_9), FN(blocked_1_10)},
-  {FN(blocked_2_1), FN(blocked_2_2), FN(blocked_2_3), FN(blocked_2_4), FN(blocked_2_5), FN(blocked_2_6)},
-#endif
-};
+#include "blocked_tile_body.h"
+#include "conv_ending_body.h"
 
 /* What an item reads and writes. */
 typedef struct {
@@ -152,41 +60,17 @@ static void FN(lay_rows)(const FN(blocked_item) *t, const float *x, int64_t grou
     }
 }
 
-/* All tiles of one chunk of channels; ends the results after the last. */
-static void FN(add_chunk)(const FN(blocked_item) *t, FN(blocked_tile) tile, int64_t results, const FN(blocked_ending) *ending) {
-  const int64_t across = ti_ceil(results, FN(MOST_BLOCKS));
-  const float *const w = tile.w;
-  float *const y = tile.y;
-  for (int64_t a = 0; a < across; a++) {
-    const int64_t b0 = results * a / across, nb = results * (a + 1) / across - b0, tiles = ti_ceil(t->count, FN(PIXELS)[nb]);
-    tile.w = w + b0 * tile.w_block;
-    tile.y = y + b0 * tile.y_block;
-    for (int64_t i = 0; i < tiles; i++) {
-      const int64_t p0 = t->count * i / tiles;
-      tile.from = t->from + p0;
-      tile.to = t->to + p0;
-      FN(blocked_table)[nb - 1][t->count * (i + 1) / tiles - p0 - 1](&tile);
-    }
-    for (int64_t b = 0; ending && b < nb; b++) {
-      FN(blocked_ending) e = *ending;
-      if (e.added) e.added += (b0 + b) * tile.y_block;
-      FN(end_block)(&e, tile.y + b * tile.y_block, t->to, t->count, b0 + b);
-    }
-  }
-}
-
 /* One item: its pixels, of the results [r0, r0 + results) of a group, in blocks. */
-static void FN(convolve)(FN(blocked_item) *t, char *const *args, double epsilon, int64_t group, int64_t r0, int64_t results,
-                         const int32_t *taps, float *room, float *laid_out) {
+static void FN(convolve)(FN(blocked_item) *t, char *const *args, int64_t group, int64_t r0, int64_t results, const int32_t *taps,
+                         float *laid_out) {
   const conv_blocked_ints *const p = t->p;
   const blocked_window s = p->window;
   const int64_t num_taps = s.kh * s.kw, in_place = p->pixels > 0, plane = s.oh * s.ow * VL;
   const int64_t out = ((t->n0 * s.g + group) * t->blocks_out + r0) * plane;
   const float *const x = (const float *)args[1], *const w = (const float *)args[2];
-  FN(blocked_ending) ending = FN(begin_ending)(args, (int)p->flags, (int)p->activation, epsilon, group * s.m + r0 * VL,
-                                               ti_min(results * VL, s.m - r0 * VL), p->results * VL, room);
+  FN(blocked_ending) ending = FN(begin_ending)(args + 3, p->flags, p->activation, s.g * t->blocks_out * VL, (group * t->blocks_out + r0) * VL);
   if (ending.added) ending.added += out;
-  FN(blocked_tile) tile = {.y = (float *)args[0] + out, .taps = taps, .num_taps = num_taps, .w_block = s.c * num_taps * VL, .y_block = plane,
+  FN(blocked_tile) tile = {.y = (float *)args[0] + out, .from = t->from, .to = t->to, .taps = taps, .num_taps = num_taps, .w_block = s.c * num_taps * VL, .y_block = plane,
                            .x_block = in_place ? s.h * s.w * VL : t->images * t->span * t->columns * VL};
   for (int64_t c0 = 0; c0 < t->blocks_in; c0 += p->chunk) {
     const int64_t end = ti_min(c0 + p->chunk, t->blocks_in);
@@ -199,19 +83,19 @@ static void FN(convolve)(FN(blocked_item) *t, char *const *args, double epsilon,
       FN(lay_rows)(t, x, group, c0, end - c0, laid_out);
       tile.x = laid_out;
     }
-    FN(add_chunk)(t, tile, results, end == t->blocks_in ? &ending : NULL);
+    FN(add_tiles)(tile, results, t->count, end == t->blocks_in ? &ending : NULL);
   }
 }
 
 TI_KERNEL(conv_blocked) {
+  (void)scalars;
   const conv_blocked_ints *const p = (const conv_blocked_ints *)ints;
   const blocked_window s = p->window;
   FN(blocked_item) t = {.p = p, .blocks_in = ti_ceil(s.c, VL), .blocks_out = ti_ceil(s.m, VL)};
   t.columns = p->pixels ? s.w : (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1;
   const int64_t plane = s.oh * s.ow, most = p->pixels ? p->pixels : p->images * p->rows * s.ow;
   const int64_t down = ti_ceil(s.oh, ti_max(1, p->rows)), parts = ti_ceil(t.blocks_out, p->results);
-  float *const room = (float *)scratch;
-  t.from = (int32_t *)(room + 2 * p->results * VL);
+  t.from = (int32_t *)scratch;
   t.to = t.from + most;
   int32_t *const taps = t.to + most;
   float *const laid_out = (float *)(taps + ti_ceil(s.kh * s.kw + 2 * most, 16) * 16 - 2 * most);
@@ -232,8 +116,7 @@ TI_KERNEL(conv_blocked) {
     }
     if (block != known) FN(find_pixels)(&t);
     known = block;
-    FN(convolve)(&t, args, ((const conv_product_scalars *)scalars)->epsilon, group, part * p->results,
-                 ti_min(p->results, t.blocks_out - part * p->results), taps, room, laid_out);
+    FN(convolve)(&t, args, group, part * p->results, ti_min(p->results, t.blocks_out - part * p->results), taps, laid_out);
   }
   return TI_OK;
 }
@@ -251,5 +134,15 @@ TI_KERNEL(pack_blocked) {
         for (int64_t c = c0; c < ti_min(p->c, c0 + VL); c++, y += VL)
           for (int64_t l = 0; l < VL; l++) y[l] = l < lanes ? w[(l * p->c + c) * p->taps + tap] : 0;
   }
+  return TI_OK;
+}
+
+TI_KERNEL(fold_blocked) {
+  const fold_blocked_ints *const p = (const fold_blocked_ints *)ints;
+  const int64_t lanes = ti_ceil(p->channels, VL) * VL;
+  float *const y = (float *)args[0];
+  (void)begin; (void)end; (void)scratch;
+  memset(y, 0, sizeof(float) * 2 * (size_t)lanes);
+  FN(find_affine)(args + 1, (int)p->flags, ((const conv_product_scalars *)scalars)->epsilon, 0, p->channels, y, y + lanes);
   return TI_OK;
 }

@@ -1,6 +1,7 @@
 /* Convolutions whose groups have a single channel, over channels in blocks: each lane is a group of its own.
  *
- * The rows that an item needs are laid out with their zeros, so that no window asks where the image ends.
+ * Windows within the image read it where it lies, and those at its sides the taps that are within. Row-major images, and
+ * such whose windows mostly reach over a side, are laid out first with their zeros.
  */
 #include "table/depthwise_blocked.h"
 #include "blocked_row_body.h"
@@ -8,30 +9,59 @@
 
 enum { FN(ACROSS) = 8 };  /* pixels that are summed together */
 
+/* The taps of a window that count, and how far they are apart. */
+typedef struct {
+  const float *w;
+  int64_t rows, columns, w_row, row_step, column_step, step;
+} FN(depthwise_taps);
+
 /* Results of np pixels of a row, `step` floats of the input apart. */
-TI_INLINE void FN(depthwise_sums)(const int np, const float *x, const int64_t step, const float *w, const int32_t *taps, int64_t num_taps, float *y) {
+TI_INLINE void FN(depthwise_sums)(const int np, const int64_t step, const float *x, const FN(depthwise_taps) *t, float *y) {
   VF sum[FN(ACROSS)];
 #pragma GCC unroll 8
   for (int j = 0; j < np; j++) sum[j] = FN(set)(0);
-  for (int64_t tap = 0; tap < num_taps; tap++, w += VL) {
-    const VF weight = FN(load)(w);
-    const float *const p = x + taps[tap];
+  for (int64_t r = 0; r < t->rows; r++) {
+    const float *p = x + r * t->row_step, *w = t->w + r * t->w_row;
+    for (int64_t c = 0; c < t->columns; c++, p += t->column_step, w += VL) {
+      const VF weight = FN(load)(w);
 #pragma GCC unroll 8
-    for (int j = 0; j < np; j++) sum[j] = FN(fma)(FN(load)(p + j * step), weight, sum[j]);
+      for (int j = 0; j < np; j++) sum[j] = FN(fma)(FN(load)(p + j * step), weight, sum[j]);
+    }
   }
 #pragma GCC unroll 8
   for (int j = 0; j < np; j++) FN(store)(y + j * VL, sum[j]);
 }
 #undef TI_ACROSS
 #define TI_ACROSS(P_) \
-  static __attribute__((noinline)) void FN(depthwise_##P_)(const float *x, int64_t step, const float *w, const int32_t *taps, int64_t n, float *y) { \
-    if (step == VL) FN(depthwise_sums)(P_, x, VL, w, taps, n, y); \
-    else if (step == 2 * VL) FN(depthwise_sums)(P_, x, 2 * VL, w, taps, n, y); \
-    else FN(depthwise_sums)(P_, x, step, w, taps, n, y); }
+  static __attribute__((noinline)) void FN(depthwise_##P_)(const float *x, const FN(depthwise_taps) *t, float *y) { \
+    if (t->step == VL) FN(depthwise_sums)(P_, VL, x, t, y); \
+    else if (t->step == 2 * VL) FN(depthwise_sums)(P_, 2 * VL, x, t, y); \
+    else FN(depthwise_sums)(P_, t->step, x, t, y); }
 TI_ACROSS(1) TI_ACROSS(2) TI_ACROSS(3) TI_ACROSS(4) TI_ACROSS(5) TI_ACROSS(6) TI_ACROSS(7) TI_ACROSS(8)
-static void (*const FN(across_table)[FN(ACROSS)])(const float *, int64_t, const float *, const int32_t *, int64_t, float *) = {
+static void (*const FN(across_table)[FN(ACROSS)])(const float *, const FN(depthwise_taps) *, float *) = {
   FN(depthwise_1), FN(depthwise_2), FN(depthwise_3), FN(depthwise_4), FN(depthwise_5), FN(depthwise_6), FN(depthwise_7), FN(depthwise_8),
 };
+
+/* Pixels [first, end) of a row, whose windows all have the same taps; x is where that of pixel 0 begins. */
+static void FN(depthwise_run)(const float *x, const FN(depthwise_taps) *t, int64_t first, int64_t end, float *y) {
+  const int64_t tiles = ti_ceil(end - first, FN(ACROSS));
+  for (int64_t i = 0; i < tiles; i++) {
+    const int64_t c0 = first + (end - first) * i / tiles;
+    FN(across_table)[first + (end - first) * (i + 1) / tiles - c0 - 1](x + c0 * t->step, t, y + c0 * VL);
+  }
+}
+
+/* Pixels [first, end) whose windows reach over a side of an image of `width` pixels. */
+static void FN(depthwise_side)(const float *x, FN(depthwise_taps) t, const blocked_window *s, int64_t first, int64_t end, float *y) {
+  const float *const w = t.w;
+  for (int64_t c = first; c < end; c++) {
+    const int64_t column = c * s->sw - s->pw;
+    const int64_t lo = ti_min(s->kw, column < 0 ? ti_ceil(-column, s->dw) : 0), hi = ti_min(s->kw, column < s->w ? ti_ceil(s->w - column, s->dw) : 0);
+    t.w = w + lo * VL;
+    t.columns = ti_max(0, hi - lo);
+    FN(depthwise_1)(x + c * t.step + lo * t.column_step, &t, y + c * VL);
+  }
+}
 
 /* Weights of a block of groups, [tap][lanes]. */
 static void FN(turn_weights)(const float *w, int64_t groups, int64_t num_taps, float *d) {
@@ -39,36 +69,55 @@ static void FN(turn_weights)(const float *w, int64_t groups, int64_t num_taps, f
     for (int64_t l = 0; l < VL; l++) d[tap * VL + l] = l < groups ? w[l * num_taps + tap] : 0;
 }
 
+/* One row of results out of an image in blocks. */
+static void FN(depthwise_row)(const float *image, const blocked_window *s, int64_t row, const float *w, float *y) {
+  const int64_t top = row * s->sh - s->ph;
+  const int64_t r0 = ti_min(s->kh, top < 0 ? ti_ceil(-top, s->dh) : 0), r1 = ti_max(r0, ti_min(s->kh, top < s->h ? ti_ceil(s->h - top, s->dh) : 0));
+  const FN(depthwise_taps) t = {.w = w + r0 * s->kw * VL, .rows = r1 - r0, .columns = s->kw, .w_row = s->kw * VL,
+                                .row_step = s->dh * s->w * VL, .column_step = s->dw * VL, .step = s->sw * VL};
+  const float *const x = image + ((top + r0 * s->dh) * s->w - s->pw) * VL;
+  const int64_t last = s->w - 1 - (s->kw - 1) * s->dw + s->pw;  /* where the last window within the image begins */
+  const int64_t end = last < 0 ? 0 : ti_min(s->ow, last / s->sw + 1), first = ti_min(end, ti_ceil(s->pw, s->sw));
+  FN(depthwise_side)(x, t, s, 0, first, y);
+  FN(depthwise_run)(x, &t, first, end, y);
+  FN(depthwise_side)(x, t, s, end, s->ow, y);
+}
+
+/* Lays out `span` rows of an image, those that results from row0 on need. */
+static void FN(lay_image)(const float *x, int is_plain, const blocked_window *s, int64_t row0, int64_t span, int64_t groups, int64_t columns,
+                          float *d) {
+  for (int64_t r = 0; r < span; r++, d += columns * VL) {
+    const int64_t row = row0 * s->sh - s->ph + r;
+    if (row < 0 || row >= s->h) memset(d, 0, sizeof(float) * (size_t)(columns * VL));
+    else FN(lay_row)(x + row * s->w * (is_plain ? 1 : VL), is_plain, s->h * s->w, groups, s->w, -s->pw, columns, d);
+  }
+}
+
 TI_KERNEL(depthwise_blocked) {
   const depthwise_blocked_ints *const p = (const depthwise_blocked_ints *)ints;
   const blocked_window s = p->window;
   const int64_t blocks = ti_ceil(s.g, VL), parts = ti_ceil(s.oh, p->rows), num_taps = s.kh * s.kw, pixels = s.h * s.w;
-  const int64_t columns = (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1, tiles = ti_ceil(s.ow, FN(ACROSS));
-  float *const w = (float *)scratch, *const room = w + num_taps * VL, *const laid_out = room + 2 * VL;
-  int32_t *const taps = (int32_t *)(laid_out + ((p->rows - 1) * s.sh + (s.kh - 1) * s.dh + 1) * columns * VL), *const at = taps + num_taps;
-  for (int64_t k = 0; k < num_taps; k++) taps[k] = (int32_t)((k / s.kw * s.dh * columns + k % s.kw * s.dw) * VL);
+  const int64_t columns = (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1;
+  float *const w = (float *)scratch, *const laid_out = w + num_taps * VL;
+  int32_t *const at = (int32_t *)(laid_out + (p->lays_out ? ((p->rows - 1) * s.sh + (s.kh - 1) * s.dh + 1) * columns * VL : 0));
+  const FN(depthwise_taps) all = {.w = w, .rows = s.kh, .columns = s.kw, .w_row = s.kw * VL, .row_step = s.dh * columns * VL,
+                                  .column_step = s.dw * VL, .step = s.sw * VL};
+  (void)scalars;
   for (int64_t i = 0; i < s.ow; i++) at[i] = (int32_t)(i * VL);
-  for (int64_t item = begin; item < end; item++) {
-    const int64_t row0 = item % parts * p->rows, rows = ti_min(p->rows, s.oh - row0), block = item / parts % blocks, n = item / (parts * blocks);
-    const int64_t groups = ti_min(VL, s.g - block * VL), span = (rows - 1) * s.sh + (s.kh - 1) * s.dh + 1;
+  for (int64_t item = begin, known = -1; item < end; item++) {
+    const int64_t row0 = item % parts * p->rows, rows = ti_min(p->rows, s.oh - row0), n = item / parts % s.n, block = item / (parts * s.n);
+    const int64_t groups = ti_min(VL, s.g - block * VL);
     const float *const x = (const float *)args[1] + (p->is_plain ? (n * s.g + block * VL) * pixels : (n * blocks + block) * pixels * VL);
     const int64_t out = ((n * blocks + block) * s.oh + row0) * s.ow * VL;
-    FN(turn_weights)((const float *)args[2] + block * VL * num_taps, groups, num_taps, w);
-    FN(blocked_ending) ending = FN(begin_ending)(args, (int)p->flags, (int)p->activation, ((const conv_product_scalars *)scalars)->epsilon,
-                                                 block * VL, groups, VL, room);
+    if (block != known) FN(turn_weights)((const float *)args[2] + block * VL * num_taps, groups, num_taps, w);
+    known = block;
+    FN(blocked_ending) ending = FN(begin_ending)(args + 3, p->flags, p->activation, blocks * VL, block * VL);
     if (ending.added) ending.added += out;
-    for (int64_t r = 0; r < span; r++) {
-      const int64_t row = row0 * s.sh - s.ph + r;
-      float *const d = laid_out + r * columns * VL;
-      if (row < 0 || row >= s.h) memset(d, 0, sizeof(float) * (size_t)(columns * VL));
-      else FN(lay_row)(x + row * s.w * (p->is_plain ? 1 : VL), (int)p->is_plain, pixels, groups, s.w, -s.pw, columns, d);
-    }
+    if (p->lays_out) FN(lay_image)(x, (int)p->is_plain, &s, row0, (rows - 1) * s.sh + (s.kh - 1) * s.dh + 1, groups, columns, laid_out);
     float *y = (float *)args[0] + out;
     for (int64_t r = 0; r < rows; r++, y += s.ow * VL) {
-      for (int64_t i = 0; i < tiles; i++) {
-        const int64_t c0 = s.ow * i / tiles;
-        FN(across_table)[s.ow * (i + 1) / tiles - c0 - 1](laid_out + (r * s.sh * columns + c0 * s.sw) * VL, s.sw * VL, w, taps, num_taps, y + c0 * VL);
-      }
+      if (p->lays_out) FN(depthwise_run)(laid_out + r * s.sh * columns * VL, &all, 0, s.ow, y);
+      else FN(depthwise_row)(x, &s, row0 + r, w, y);
       FN(end_block)(&ending, y, at, s.ow, 0);
       if (ending.added) ending.added += s.ow * VL;
     }

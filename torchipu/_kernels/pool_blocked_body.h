@@ -70,6 +70,7 @@ TI_KERNEL(end_blocked) {
   const int64_t blocks = ti_ceil(p->channels, VL);
   enum { RUN = 64 };  /* pixels at a time: they stay in the first cache between two passes */
   int32_t at[RUN];
+  (void)scalars; (void)scratch;
   for (int64_t i = 0; i < RUN; i++) at[i] = (int32_t)(i * VL);
   for (int64_t item = begin; item < end; item++) {
     const int64_t block = item % blocks, first = item * p->pixels * VL;
@@ -77,8 +78,7 @@ TI_KERNEL(end_blocked) {
     float *const y = (float *)args[0] + first;
     VF factor = FN(set)(1.f);
     if (p->has_factor) factor = FN(load)((const float *)args[2] + item * VL);
-    FN(blocked_ending) e = FN(begin_ending)(args + p->has_factor - 1, (int)p->flags, (int)p->activation, ((const conv_product_scalars *)scalars)->epsilon,
-                                            block * VL, ti_min(VL, p->channels - block * VL), VL, (float *)scratch);
+    FN(blocked_ending) e = FN(begin_ending)(args + 2 + p->has_factor, p->flags, p->activation, blocks * VL, block * VL);
     if (e.added) e.added += first;
     for (int64_t i = 0; i < p->pixels; i += RUN) {
       const int64_t count = ti_min(RUN, p->pixels - i);

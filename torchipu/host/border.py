@@ -1,4 +1,4 @@
-"""How tensors of torch lie in memory that kernels read, complex numbers as pairs, and how memory is shown as tensors."""
+"""How tensors of torch lie in memory that kernels read, and how memory is shown as tensors."""
 
 from __future__ import annotations
 

@@ -51,6 +51,7 @@ class GraphExecutor:
             changed.
         traps: Whether a floating-point exception stops the graph.
         counts: Whether the magnitudes of all results are counted; `counting.statistics` returns them.
+        is_strict: Whether convolutions are the sums that define them, and no transforms are made.
         written: By number of an output that of the input that the caller will write it over: it is that very tensor
             where it was stored there already.
     """
@@ -58,13 +59,13 @@ class GraphExecutor:
     def __init__(
         self, graph: Graph, constants: Mapping[Tensor, torch.Tensor] | None = None, *, threads: int | None = None,
         seed: int | None = None, frozen: Sequence[Tensor] = (), traps: bool = False, counts: bool = False,
-        written: Mapping[int, int] | None = None,
+        is_strict: bool = False, written: Mapping[int, int] | None = None,
     ) -> None:
         self.graph = graph
         self.constants = {tensor: value.contiguous() for tensor, value in (constants or {}).items()}
         self.threads = threads or default_threads()
         self.seed = seed
-        self.traps, self.counts = traps, counts
+        self.traps, self.counts, self.is_strict = traps, counts, is_strict
         self.calls = 0
         self.written = dict(written or {})
         self.apartness = Apartness(graph.inputs, set(self.written.values()))
@@ -114,7 +115,7 @@ class GraphExecutor:
         observation = Observation(traps=self.traps, counts=self.counts)
         planner = Planner(
             self.graph, input_strides=strides, frozen=self.frozen, observation=observation,
-            written=self.written if are_apart else {},
+            written=self.written if are_apart else {}, is_strict=self.is_strict,
         )
         bound = BoundPlan(planner.plan(), self.graph, shares_arena=not self.traps, observation=observation)
         self.plans[layout, are_apart] = bound

@@ -129,22 +129,22 @@ def _find_runs(graph: Graph, uses: Uses, fused: Fused) -> list[Run]:
     for op in graph.ops:
         if op in taken:
             continue
-        run = _run_from(op, uses, together)
+        run = _run_from(op, uses, together, taken)
         if run is not None:
             found.append(run)
             taken.update(run.ops)
     return found
 
 
-def _run_from(op: Op, uses: Uses, together: Mapping[Op, Sequence[Op]]) -> Run | None:
-    """Return the run that an op begins, if it begins one."""
+def _run_from(op: Op, uses: Uses, together: Mapping[Op, Sequence[Op]], taken: Collection[Op]) -> Run | None:
+    """Return the run that an op begins, if it begins one; ops that other runs have taken are none of it."""
     form = BLOCKED_FORMS.get(op.target)
     if form is None or not form.serves(op) or any(uses.is_read(result) for result in op.outputs[1:]):
         return Run((op,), None) if _is_alike(op) and op not in together else None
     ops: tuple[Op, ...] = (op,)
     while True:
         result, readers = ops[-1].outputs[0], uses.readers.get(ops[-1].outputs[0], [])
-        if len(readers) != 1 or result in uses.kept or not form.follows(ops, readers[0]):
+        if len(readers) != 1 or result in uses.kept or readers[0] in taken or not form.follows(ops, readers[0]):
             break
         ops = (*ops, readers[0])
     other = {one for member in ops for one in together.get(member, ())}

@@ -63,6 +63,7 @@ class Planner:
             caller may leave them out where nothing has changed.
         observation: What of results is looked at as they are made; then every op is computed by itself.
         written: By number of an output that of the input that the caller writes it over, which overlaps no other one.
+        is_strict: Whether convolutions are the sums that define them, and no transforms are made.
 
     Attributes:
         graph: The one whose ops are emitted: what is recomputed on the device is not.
@@ -75,7 +76,7 @@ class Planner:
         self, graph: Graph, *, input_strides: Mapping[Tensor, tuple[int, ...]] | None = None,
         states: Sequence[Tensor] = (), micro_batches: int = 1, replicas: Replicas | None = None,
         frozen: Sequence[Tensor] = (), observation: Observation | None = None,
-        written: Mapping[int, int] | None = None,
+        written: Mapping[int, int] | None = None, is_strict: bool = False,
     ) -> None:
         replicas = replicas or Replicas()
         # The host has room for what the device computes twice. What several replicas make in their only micro-batch
@@ -91,6 +92,7 @@ class Planner:
         self.frozen = {index for index, tensor in enumerate(graph.inputs) if tensor in set(frozen)}
         self.is_hoisting = self.runs > 1 or bool(self.frozen)
         self.written = dict(written or {})
+        self.is_strict = is_strict
         self.memory, self.values, self.uses = Memory(), Values(), Uses(graph)
         self.streams = RandomStreams(graph, self.memory)
         self.sums = Sums(graph, replicas, self.memory)

@@ -12,7 +12,13 @@ from torchipu.optable.planner import HostPlanner
 
 
 class BlockedPlanner(HostPlanner, Protocol):
-    """What the emitter of a blocked form may ask of the planner beside what others may."""
+    """What the emitter of a blocked form may ask of the planner beside what others may.
+
+    Attributes:
+        is_strict: Whether convolutions are the sums that define them, and no transforms are made.
+    """
+
+    is_strict: bool
 
     def blocked(self, tensor: Tensor) -> HostTensor:
         """Return where a value of ``[N, C, H, W]`` lies in the blocked layout, brought there if need be."""

@@ -284,9 +284,13 @@ class Options:
         None, "directory that receives the IR after each pass", kind=str, optional=True, poptorch="logDir",
     )
     frozen_weights: bool = declare(
-        False, "torch.compile, inference: prepare weights at the first call, and again only after a change that torch "
-        "counts (Tensor._version), which writes through .data are not; convolutions then add up in another order",
-        kind=bool,
+        False, "inference, by torch.compile or InferenceStep: prepare weights at the first call, and again only after "
+        "a change that torch counts (Tensor._version), which writes through .data are not; convolutions then add up in "
+        "another order", kind=bool,
+    )
+    strict_numerics: bool = declare(
+        False, "inference with frozen_weights: convolutions add up products as they are defined, never "
+        "by Winograd's transforms", kind=bool,
     )
     host_threads: int | None = declare(
         None, "host threads that run the kernels, without effect on results; None for one a core", kind=int,

@@ -252,13 +252,18 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
             return _Made(built, compiled, piece.planner, piece.plan, observation, piece)
         planner = Planner(
             compiled.graph, states=list(built.states), micro_batches=self.micro_batches,
-            replicas=self._replicas, observation=observation,
+            replicas=self._replicas, observation=observation, frozen=self._frozen(built),
+            is_strict=self.options.strict_numerics,
         )
         planner.may_view_outputs = False  # every output has memory of its own
         self._check_buffers(built, planner.banked)
         plan = planner.plan()
         self._seen.plan_seconds = time.perf_counter() - began
         return _Made(built, compiled, planner, plan, observation)
+
+    def _frozen(self, built: Built) -> Sequence[Tensor]:
+        """Return inputs of which what depends on them alone is computed once; none where a subclass says nothing."""
+        return ()
 
     def _check_buffers(self, built: Built, banked: frozenset[Tensor]) -> None:
         """Refuse replicas whose buffers would go apart."""

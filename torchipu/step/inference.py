@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torchipu.capture.batch_norm import moments_over
 from torchipu.capture.built import Built
 from torchipu.capture.captured import Captured
 from torchipu.errors import OptionsError
+from torchipu.ir.graph import Tensor
 from torchipu.options import Options
 from torchipu.step.base import ProgramStep
 
@@ -50,6 +52,13 @@ class InferenceStep(ProgramStep):
             capture = self._captured(arguments, keywords)
         written = frozenset(state for state, _ in capture.graph.updates)
         return Built(capture, capture.graph, self._module_states(capture), written)
+
+    def _frozen(self, built: Built) -> Sequence[Tensor]:
+        """Return the weights, and what stands in the program, where these are to be prepared once."""
+        is_alone = self._parts is None and self._replicas.count == 1
+        if not self.options.frozen_weights or built.written or not is_alone:
+            return ()
+        return [*built.states, *built.capture.constants]
 
     def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
         return capture_inference(self.model, arguments, keywords, strict_ops=self.options.strict_ops)

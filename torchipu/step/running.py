@@ -91,7 +91,7 @@ class RunningStep(CompilingStep):
         inputs = self._bind_inputs(bound, tensors)
         outputs = self._bind_outputs(bound)
         self._refresh()
-        self._upload()
+        is_prepared = self._upload() and bool(self._frozen(self._built))
         seeding = Seeding()
         if bound.random_rows is not None:
             seeding = self._seeding_of(members)
@@ -105,7 +105,7 @@ class RunningStep(CompilingStep):
                 has_members=members is not None,
             )
         else:
-            bound.run(self.micro_batches, self.iterations, self._host_threads)
+            bound.run(self.micro_batches, self.iterations, self._host_threads, is_prepared=is_prepared)
         if self._parts is not None:
             outputs = self._shared(self._parts, bound, outputs)
         rules, iterations = self._returned(), self.options.device_iterations
@@ -169,13 +169,15 @@ class RunningStep(CompilingStep):
                 outputs.append(value.flatten(0, 1))
         return outputs
 
-    def _upload(self) -> None:
+    def _upload(self) -> bool:
+        """Bring the user's tensors into the program's memory, and return whether all were there."""
         stale = [r for r in self._residents if not self._clean or r.changed()]
         if stale:
             with torch.no_grad():
                 copy_all([r.memory for r in stale], [r.source() for r in stale], self._host_threads)
         for resident in stale:
             resident.mark()
+        return not stale and self._clean
 
     def _download(self) -> None:
         """Write all states back in one call, which no signal can cut in two."""

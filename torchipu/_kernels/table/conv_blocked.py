@@ -20,6 +20,13 @@ class Activation(IntEnum):
     GELU = 7
 
 
+class BlockedEnding(IntEnum):
+    """What else a kernel does; flags that are added up."""
+
+    HAS_AFFINE = 1
+    HAS_ADDEND = 2
+
+
 class BlockedWindow(NamedTuple):
     """Sizes of a convolution, or of pooling.
 
@@ -72,8 +79,8 @@ class ConvBlockedInts(NamedTuple):
         chunk: Blocks of channels that are summed at a time.
         results: Blocks of results of an item.
         is_plain: Whether the input is ``[n][g * c][h][w]``; its rows are laid out then.
-        flags: What else it does; see `ConvEnding`.
-        activation: See `Activation`; a flag of `ConvEnding` for one says nothing here.
+        flags: What else it does; see `BlockedEnding`.
+        activation: See `Activation`.
     """
 
     window: BlockedWindow
@@ -92,13 +99,12 @@ CONV_BLOCKED = Kernel(
     {
         "y": "[n][blocks of results][oh][ow][lanes] = act(scale (sum of w x) + shift + addend)",
         "x": "[n][blocks of channels][h][w][lanes]",
-        "weight": "packed by `pack_blocked`", "bias?": "[g * m]", "mean?": "running, [g * m]", "variance?": "likewise",
-        "norm_weight?": "[g * m]", "norm_bias?": "[g * m]", "addend?": "as y",
+        "weight": "packed by `pack_blocked`", "affine?": "of `fold_blocked`", "addend?": "as y",
     },
     ConvBlockedInts,
-    ConvProductScalars,
+    Nothing,
     items="blocks of pixels * g * parts of the blocks of results",
-    scratch="floats: rows laid out of a chunk, 2 * results * lanes; int32: 2 * pixels of an item, kh * kw",
+    scratch="floats: rows laid out of a chunk; int32: 2 * pixels of an item, kh * kw",
 )
 
 
@@ -125,4 +131,29 @@ PACK_BLOCKED = Kernel(
     PackBlockedInts,
     Nothing,
     items="g * blocks of results",
+)
+
+
+class FoldBlockedInts(NamedTuple):
+    """Integers of ``fold_blocked``.
+
+    Attributes:
+        channels: All.
+        flags: The first four of `ConvEnding`.
+    """
+
+    channels: int
+    flags: int
+
+
+FOLD_BLOCKED = Kernel(
+    "fold_blocked",
+    {
+        "y": "[2][blocks * lanes]: scale and shift of each channel", "bias?": "[channels]",
+        "mean?": "running, [channels]", "variance?": "likewise", "norm_weight?": "[channels]",
+        "norm_bias?": "[channels]",
+    },
+    FoldBlockedInts,
+    ConvProductScalars,
+    items="1",
 )

@@ -3,8 +3,7 @@
 from typing import NamedTuple
 
 from .conv_blocked import Activation, BlockedWindow
-from .conv_product import ConvProductScalars
-from .kernel import Kernel
+from .kernel import Kernel, Nothing
 
 
 class DepthwiseBlockedInts(NamedTuple):
@@ -14,13 +13,15 @@ class DepthwiseBlockedInts(NamedTuple):
         window: The convolution; its groups have one channel and one result.
         rows: Of results of an item.
         is_plain: Whether the input is ``[n][g][h][w]``.
-        flags: What else it does; see `ConvEnding`.
-        activation: See `Activation`; a flag of `ConvEnding` for one says nothing here.
+        lays_out: Whether the rows that an item needs are laid out with their zeros; those of a plain input are.
+        flags: What else it does; see `BlockedEnding`.
+        activation: See `Activation`.
     """
 
     window: BlockedWindow
     rows: int
     is_plain: int
+    lays_out: int
     flags: int
     activation: Activation
 
@@ -29,11 +30,10 @@ DEPTHWISE_BLOCKED = Kernel(
     "depthwise_blocked",
     {
         "y": "[n][blocks][oh][ow][lanes] = act(scale (sum of w x) + shift + addend)", "x": "[n][blocks][h][w][lanes]",
-        "weight": "[g][kh][kw]", "bias?": "[g]", "mean?": "running, [g]", "variance?": "likewise",
-        "norm_weight?": "[g]", "norm_bias?": "[g]", "addend?": "as y",
+        "weight": "[g][kh][kw]", "affine?": "of `fold_blocked`", "addend?": "as y",
     },
     DepthwiseBlockedInts,
-    ConvProductScalars,
-    items="n * blocks * parts of the rows",
-    scratch="floats: rows laid out, kh * kw * lanes, 2 * lanes; int32: ow, kh * kw",
+    Nothing,
+    items="blocks * n * parts of the rows",
+    scratch="floats: kh * kw * lanes, rows laid out; int32: ow",
 )

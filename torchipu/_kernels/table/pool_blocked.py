@@ -4,7 +4,6 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from .conv_blocked import Activation, BlockedWindow
-from .conv_product import ConvProductScalars
 from .kernel import Kernel, Nothing
 
 
@@ -61,7 +60,7 @@ class EndBlockedInts(NamedTuple):
         channels: Of an image.
         pixels: Of a plane.
         has_factor: Whether each channel of each image is multiplied by a number.
-        flags: See `ConvEnding`.
+        flags: See `BlockedEnding`.
         activation: See `Activation`.
     """
 
@@ -76,11 +75,9 @@ END_BLOCKED = Kernel(
     "end_blocked",
     {
         "y": "[n][blocks][pixels][lanes] = act(scale x + shift + addend), or act(factor x)", "x": "likewise",
-        "factor?": "[n][blocks][lanes]", "bias?": "[channels]", "mean?": "running, [channels]",
-        "variance?": "likewise", "norm_weight?": "[channels]", "norm_bias?": "[channels]", "addend?": "as y",
+        "factor?": "[n][blocks][lanes]", "affine?": "of `fold_blocked`", "addend?": "as y",
     },
     EndBlockedInts,
-    ConvProductScalars,
+    Nothing,
     items="n * blocks",
-    scratch="floats: 2 * lanes",
 )

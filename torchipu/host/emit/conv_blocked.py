@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 from torchipu._kernels.table.conv_blocked import (
     CONV_BLOCKED,
+    FOLD_BLOCKED,
     PACK_BLOCKED,
     Activation,
+    BlockedEnding,
     BlockedWindow,
     ConvBlockedInts,
+    FoldBlockedInts,
     PackBlockedInts,
 )
 from torchipu._kernels.table.conv_product import ConvEnding, ConvProductScalars
@@ -27,9 +30,11 @@ LAID_OUT_PIXELS = 224  # of an item whose rows are laid out
 class Ending:
     """What becomes of the sums of a convolution.
 
-    Attributes:
-        flags: Those of ``ConvEnding``.
-        operands: What these tell of, in their order.
+    Args:
+        bias: Added to each channel.
+        norm: Operands of a normalisation, which the flags tell of.
+        addend: Added to each element, in the blocked layout.
+        flags: Those of ``ConvEnding`` that tell of the normalisation.
         epsilon: Of the normalisation.
         activation: At last.
     """
@@ -38,10 +43,25 @@ class Ending:
         self, *, bias: HostTensor | None = None, norm: Sequence[HostTensor] = (), addend: HostTensor | None = None,
         flags: int = 0, epsilon: float = 0.0, activation: Activation = Activation.NONE,
     ) -> None:
-        self.flags = flags | (ConvEnding.HAS_BIAS if bias is not None else 0)
-        self.flags |= ConvEnding.HAS_ADDEND if addend is not None else 0
-        self.operands = [held for held in (bias, *norm, addend) if held is not None]
-        self.epsilon, self.activation = epsilon, activation
+        self.folded = [held for held in (bias, *norm) if held is not None]
+        self.fold_flags = flags | (ConvEnding.HAS_BIAS if bias is not None else 0)
+        self.addend, self.epsilon, self.activation = addend, epsilon, activation
+
+    @property
+    def flags(self) -> int:
+        """Those of ``BlockedEnding``."""
+        return (BlockedEnding.HAS_AFFINE if self.folded else 0) | (BlockedEnding.HAS_ADDEND if self.addend else 0)
+
+    def operands(self, plan: HostPlanner, channels: int) -> list[HostTensor]:
+        """Return what the kernels read of so many channels; bias and normalisation are folded by a step of its own."""
+        affine = []
+        if self.folded:
+            affine = [plan.scratch((2, -(-channels // vector_lanes()) * vector_lanes()))]
+            plan.step(
+                FOLD_BLOCKED, affine, self.folded, ints=FoldBlockedInts(channels, self.fold_flags),
+                scalars=ConvProductScalars(self.epsilon),
+            )
+        return [*affine, *([] if self.addend is None else [self.addend])]
 
 
 def serves(s: Shape) -> bool:
@@ -85,14 +105,13 @@ def emit(
         s.n, s.g, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, s.dh, s.dw,
     )
     plan.step(
-        CONV_BLOCKED, [out], [x, packed(plan, s, weight), *ending.operands],
+        CONV_BLOCKED, [out], [x, packed(plan, s, weight), *ending.operands(plan, s.g * s.oc)],
         ints=ConvBlockedInts(
             window=window, pixels=pixels, images=images, rows=rows, chunk=chunk, results=results, is_plain=is_plain,
             flags=ending.flags, activation=ending.activation,
         ),
-        scalars=ConvProductScalars(ending.epsilon), items=items,
-        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
-        scratch_bytes=4 * (2 * results * lanes + 2 * most + taps + 16 + floats),
+        items=items, grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
+        scratch_bytes=4 * (2 * most + taps + 16 + floats),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torchipu._kernels.table.conv_blocked import BlockedWindow
-from torchipu._kernels.table.conv_product import ConvProductScalars
 from torchipu._kernels.table.depthwise_blocked import DEPTHWISE_BLOCKED, DepthwiseBlockedInts
 from torchipu.host.emit.blocked_layout import vector_lanes
 from torchipu.host.emit.conv_blocked import Ending
@@ -13,6 +12,7 @@ from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 
 LAID_OUT_FLOATS = 5 * 1024  # of the rows of an item: beside the results they stay in a first-level cache of 32 KiB
+SIDES = 6  # a row whose windows reach over a side for more than one column in so many is laid out with zeros
 
 
 def serves(s: Shape) -> bool:
@@ -43,14 +43,15 @@ def emit(
     def floats(rows: int) -> int:
         return ((rows - 1) * s.sh + (s.kh - 1) * s.dh + 1) * columns * lanes
 
+    lays_out = is_plain or (s.kw - 1) * s.dw * SIDES > s.ow * s.sw
     rows = s.oh
     while rows > 1 and (floats(rows) > LAID_OUT_FLOATS or s.n * blocks * -(-s.oh // rows) < LEAST_ITEMS):
         rows = -(-rows // 2)
     items = s.n * blocks * -(-s.oh // rows)
     window = BlockedWindow(s.n, s.g, 1, 1, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, s.dh, s.dw)
     plan.step(
-        DEPTHWISE_BLOCKED, [out], [x, weight, *ending.operands],
-        ints=DepthwiseBlockedInts(window, rows, is_plain, ending.flags, ending.activation),
-        scalars=ConvProductScalars(ending.epsilon), items=items, grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
-        scratch_bytes=4 * (floats(rows) + (taps + 2) * lanes + taps + s.ow),
+        DEPTHWISE_BLOCKED, [out], [x, weight, *ending.operands(plan, s.g)],
+        ints=DepthwiseBlockedInts(window, rows, is_plain, lays_out, ending.flags, ending.activation),
+        items=items, grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
+        scratch_bytes=4 * (taps * lanes + (floats(rows) if lays_out else 0) + s.ow),
     )

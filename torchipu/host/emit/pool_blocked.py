@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from math import prod
 
 from torchipu._kernels.table.conv_blocked import BlockedWindow
-from torchipu._kernels.table.conv_product import ConvProductScalars
 from torchipu._kernels.table.pool_blocked import (
     END_BLOCKED,
     MEAN_BLOCKED,
@@ -71,10 +70,9 @@ def emit_end(
     """
     lanes = vector_lanes()
     items = shape[0] * -(-shape[1] // lanes)
-    operands = [held for held in (factor, *ending.operands) if held is not None]
+    operands = [held for held in (factor, *ending.operands(plan, shape[1])) if held is not None]
     plan.step(
         END_BLOCKED, [y], [x, *operands],
         ints=EndBlockedInts(shape[1], prod(shape[2:]), factor is not None, ending.flags, ending.activation),
-        scalars=ConvProductScalars(ending.epsilon), items=items,
-        grain=grain_for(items, prod(shape), LEAST_ELEMENTS), scratch_bytes=4 * 2 * lanes,
+        items=items, grain=grain_for(items, prod(shape), LEAST_ELEMENTS),
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from torchipu._kernels.table.conv_blocked import Activation
-from torchipu.host.emit import conv_blocked, depthwise_blocked
+from torchipu.host.emit import conv_blocked, depthwise_blocked, winograd
 from torchipu.host.emit.blocked_layout import vector_lanes
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.ir.graph import Op, Tensor
@@ -82,9 +82,13 @@ def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
         activation=activation_of(ops[-1]),
     )
     is_plain = _reads_plain(s) and not plan.is_blocked(x)
-    emit = depthwise_blocked.emit if depthwise_blocked.serves(s) else conv_blocked.emit
+    out, held = plan.blocked_output(ops[-1].outputs[0]), plan.value(weight)
     source = plan.value(x) if is_plain else plan.blocked(x)
-    emit(plan, s, plan.blocked_output(ops[-1].outputs[0]), source, plan.value(weight), ending, is_plain=is_plain)
+    if not (is_plain or plan.is_strict) and winograd.serves(s) and winograd.saved_ns(s) > 0:
+        winograd.emit(plan, s, out, source, held, ending)
+        return
+    emit = depthwise_blocked.emit if depthwise_blocked.serves(s) else conv_blocked.emit
+    emit(plan, s, out, source, held, ending, is_plain=is_plain)
 
 
 register_blocked(CONVOLUTION, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit))

@@ -201,10 +201,12 @@ class Session(ProgramStep):
     def _deliver(self, values: list[torch.Tensor]) -> Any:
         return values
 
-    def _upload(self) -> None:
+    def _upload(self) -> bool:
+        """Bring what the user has asked for; others write into the memory as well, so nothing is known of it."""
         if self.must_upload:
             self.upload(self._residents)
             self.must_upload = False
+        return False
 
     def _download(self) -> None:
         """Leave everything on the device."""

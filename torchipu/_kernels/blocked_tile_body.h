@@ -1,0 +1,156 @@
+/* Sums of a few blocks of results of a few pixels, which registers hold. */
+#include "registers_body.h"
+#include "blocked_ending_body.h"
+
+/* The most blocks of a tile, and the most pixels beside so many blocks. */
+#if VL == 16
+enum { FN(MOST_BLOCKS) = 4, FN(MOST_PIXELS) = 12 };
+static const int FN(PIXELS)[] = {0, 12, 12, 8, 6};
+#else
+enum { FN(MOST_BLOCKS) = 2, FN(MOST_PIXELS) = 10 };
+static const int FN(PIXELS)[] = {0, 10, 6};
+#endif
+
+typedef struct {
+  const float *w, *x;
+  float *y;
+  const int32_t *from, *to, *taps;  /* where pixels begin in x and go in y, and what a tap adds to the former */
+  ptrdiff_t w_block, x_block, y_block;
+  int64_t blocks, rest, num_taps;  /* blocks of channels, and channels of one more that they do not fill */
+  int accumulate;
+  const FN(blocked_ending) *ending;  /* applied to the sums in registers; NULL for none */
+} FN(blocked_tile);
+
+/* Adds the products of the channel that `p` and `w` show. */
+TI_INLINE void FN(add_channel)(const int nb, const int np, const float *w, ptrdiff_t w_block, const float *const *p, int64_t i, VF *sum) {
+  VF weight[FN(MOST_BLOCKS)];
+#pragma GCC unroll 4
+  for (int b = 0; b < nb; b++) weight[b] = FN(load)(w + b * w_block);
+#pragma GCC unroll 12
+  for (int j = 0; j < np; j++) {
+    const VF v = FN(broadcast)(p[j] + i);
+#pragma GCC unroll 4
+    for (int b = 0; b < nb; b++) FN(add_product)(&sum[j * nb + b], v, weight[b]);
+  }
+}
+
+TI_INLINE void FN(find_sources)(const int np, const float *x, const int32_t *from, const float **p) {
+#pragma GCC unroll 12
+  for (int j = 0; j < np; j++) p[j] = x + from[j];
+}
+
+TI_INLINE void FN(activate_tile)(const int count, const int activation, VF *sum) {
+#pragma GCC unroll 24
+  for (int i = 0; i < count; i++) sum[i] = FN(activated)(activation, sum[i]);
+}
+
+/* Ends sums while they are in registers. */
+TI_INLINE void FN(end_tile)(const int nb, const int np, const FN(blocked_tile) *t, VF *sum) {
+  const FN(blocked_ending) e = *t->ending;
+#pragma GCC unroll 4
+  for (int b = 0; b < nb; b++) {
+    if (e.is_affine) {
+      const VF scale = FN(load)(e.scale + b * VL), shift = FN(load)(e.shift + b * VL);
+#pragma GCC unroll 12
+      for (int j = 0; j < np; j++) sum[j * nb + b] = FN(fma)(sum[j * nb + b], scale, shift);
+    }
+    if (e.added)
+#pragma GCC unroll 12
+      for (int j = 0; j < np; j++) sum[j * nb + b] += FN(load)(e.added + b * t->y_block + t->to[j]);
+  }
+  switch (e.activation) {
+    case TI_ACTIVATION_RELU: FN(activate_tile)(nb * np, TI_ACTIVATION_RELU, sum); break;
+    case TI_ACTIVATION_RELU6: FN(activate_tile)(nb * np, TI_ACTIVATION_RELU6, sum); break;
+    case TI_ACTIVATION_HARDSWISH: FN(activate_tile)(nb * np, TI_ACTIVATION_HARDSWISH, sum); break;
+    case TI_ACTIVATION_HARDSIGMOID: FN(activate_tile)(nb * np, TI_ACTIVATION_HARDSIGMOID, sum); break;
+    default: break;
+  }
+}
+
+TI_INLINE void FN(blocked_sums)(const int nb, const int np, const FN(blocked_tile) *t) {
+  VF sum[24];
+  const float *w = t->w, *x = t->x, *p[FN(MOST_PIXELS)];
+  const ptrdiff_t w_block = t->w_block;
+  const int32_t *const from = t->from, *const taps = t->taps;
+  const int64_t num_taps = t->num_taps;
+#pragma GCC unroll 24
+  for (int i = 0; i < nb * np; i++) sum[i] = FN(set)(0);
+  for (int64_t block = 0; block < t->blocks; block++, x += t->x_block)
+    for (int64_t tap = 0; tap < num_taps; tap++, w += VL * VL) {
+      FN(find_sources)(np, x + taps[tap], from, p);
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < VL; i++) FN(add_channel)(nb, np, w + i * VL, w_block, p, i, sum);
+    }
+  for (int64_t tap = 0; t->rest && tap < num_taps; tap++) {  /* channels that fill no block */
+    FN(find_sources)(np, x + taps[tap], from, p);
+#pragma GCC unroll 1
+    for (int64_t i = 0; i < t->rest; i++, w += VL) FN(add_channel)(nb, np, w, w_block, p, i, sum);
+  }
+  if (t->accumulate)
+#pragma GCC unroll 12
+    for (int j = 0; j < np; j++)
+#pragma GCC unroll 4
+      for (int b = 0; b < nb; b++) sum[j * nb + b] += FN(load)(t->y + b * t->y_block + t->to[j]);
+  if (t->ending) FN(end_tile)(nb, np, t, sum);
+#pragma GCC unroll 12
+  for (int j = 0; j < np; j++)
+#pragma GCC unroll 4
+    for (int b = 0; b < nb; b++) FN(store)(t->y + b * t->y_block + t->to[j], sum[j * nb + b]);
+}
+#undef TI_BLOCKED
+#define TI_BLOCKED(B_, P_) static __attribute__((noinline)) void FN(blocked_##B_##_##P_)(const FN(blocked_tile) *t) { FN(blocked_sums)(B_, P_, t); }
+TI_BLOCKED(1, 1) TI_BLOCKED(1, 2) TI_BLOCKED(1, 3) TI_BLOCKED(1, 4) TI_BLOCKED(1, 5) TI_BLOCKED(1, 6) TI_BLOCKED(1, 7) TI_BLOCKED(1, 8)
+TI_BLOCKED(1, 9) TI_BLOCKED(1, 10)
+TI_BLOCKED(2, 1) TI_BLOCKED(2, 2) TI_BLOCKED(2, 3) TI_BLOCKED(2, 4) TI_BLOCKED(2, 5) TI_BLOCKED(2, 6)
+#if VL == 16
+TI_BLOCKED(3, 1) TI_BLOCKED(3, 2) TI_BLOCKED(3, 3) TI_BLOCKED(3, 4)
+TI_BLOCKED(1, 11) TI_BLOCKED(1, 12)
+TI_BLOCKED(2, 7) TI_BLOCKED(2, 8) TI_BLOCKED(2, 9) TI_BLOCKED(2, 10) TI_BLOCKED(2, 11) TI_BLOCKED(2, 12)
+TI_BLOCKED(3, 5) TI_BLOCKED(3, 6) TI_BLOCKED(3, 7) TI_BLOCKED(3, 8)
+TI_BLOCKED(4, 1) TI_BLOCKED(4, 2) TI_BLOCKED(4, 3) TI_BLOCKED(4, 4) TI_BLOCKED(4, 5) TI_BLOCKED(4, 6)
+#endif
+/* By blocks, then by pixels. */
+static void (*const FN(blocked_table)[FN(MOST_BLOCKS)][FN(MOST_PIXELS)])(const FN(blocked_tile) *) = {
+#if VL == 16
+  {FN(blocked_1_1), FN(blocked_1_2), FN(blocked_1_3), FN(blocked_1_4), FN(blocked_1_5), FN(blocked_1_6), FN(blocked_1_7), FN(blocked_1_8),
+   FN(blocked_1_9), FN(blocked_1_10), FN(blocked_1_11), FN(blocked_1_12)},
+  {FN(blocked_2_1), FN(blocked_2_2), FN(blocked_2_3), FN(blocked_2_4), FN(blocked_2_5), FN(blocked_2_6), FN(blocked_2_7), FN(blocked_2_8),
+   FN(blocked_2_9), FN(blocked_2_10), FN(blocked_2_11), FN(blocked_2_12)},
+  {FN(blocked_3_1), FN(blocked_3_2), FN(blocked_3_3), FN(blocked_3_4), FN(blocked_3_5), FN(blocked_3_6), FN(blocked_3_7), FN(blocked_3_8)},
+  {FN(blocked_4_1), FN(blocked_4_2), FN(blocked_4_3), FN(blocked_4_4), FN(blocked_4_5), FN(blocked_4_6)},
+#else
+  {FN(blocked_1_1), FN(blocked_1_2), FN(blocked_1_3), FN(blocked_1_4), FN(blocked_1_5), FN(blocked_1_6), FN(blocked_1_7), FN(blocked_1_8),
+   FN(blocked_1_9), FN(blocked_1_10)},
+  {FN(blocked_2_1), FN(blocked_2_2), FN(blocked_2_3), FN(blocked_2_4), FN(blocked_2_5), FN(blocked_2_6)},
+#endif
+};
+
+/* Sums of `results` blocks of `count` pixels; with an ending they are ended. */
+static void FN(add_tiles)(FN(blocked_tile) tile, int64_t results, int64_t count, const FN(blocked_ending) *ending) {
+  const int64_t across = ti_ceil(results, FN(MOST_BLOCKS));
+  const float *const w = tile.w;
+  const int32_t *const from = tile.from, *const to = tile.to;
+  float *const y = tile.y;
+  for (int64_t a = 0; a < across; a++) {
+    const int64_t b0 = results * a / across, nb = results * (a + 1) / across - b0, tiles = ti_ceil(count, FN(PIXELS)[nb]);
+    FN(blocked_ending) e = {0};
+    if (ending) {
+      e = *ending;
+      if (e.is_affine) { e.scale += b0 * VL; e.shift += b0 * VL; }
+      if (e.added) e.added += b0 * tile.y_block;
+    }
+    tile.ending = ending && FN(is_short)(&e) ? &e : NULL;
+    tile.w = w + b0 * tile.w_block;
+    tile.y = y + b0 * tile.y_block;
+    for (int64_t i = 0; i < tiles; i++) {
+      const int64_t p0 = count * i / tiles;
+      tile.from = from + p0;
+      tile.to = to + p0;
+      FN(blocked_table)[nb - 1][count * (i + 1) / tiles - p0 - 1](&tile);
+    }
+    for (int64_t b = 0; ending && !tile.ending && b < nb; b++) {
+      FN(end_block)(&e, tile.y + b * tile.y_block, to, count, b);
+      if (e.added) e.added += tile.y_block;
+    }
+  }
+}

@@ -1,0 +1,89 @@
+"""Host steps of convolutions by Winograd's F(2x2, 3x3), and when they take less time than the sums that define them."""
+
+from __future__ import annotations
+
+from torchipu._kernels.table.conv_blocked import BlockedWindow
+from torchipu._kernels.table.winograd import PACK_WINOGRAD, POINTS, WINOGRAD, PackWinogradInts, WinogradInts
+from torchipu.host.emit.blocked_layout import vector_lanes
+from torchipu.host.emit.conv_blocked import SUMMANDS, Ending
+from torchipu.host.emit.conv_shape import Shape
+from torchipu.host.emit.matmul import LEAST_CHUNK_MACS, LEAST_ITEMS, grain_for
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+
+MOST_BLOCKS = 4  # of results that an item holds the sums of at a time, at most
+INPUT_FLOATS = 96 * 1024  # of the sums of an item's tiles: they stay in a second-level cache
+TILES = (48, 96)  # of an item, at least and at most: fewer read the weights too often, more gain nothing
+# Measured on one thread with vectors of eight lanes, with which both scale: a multiplication and addition, and a tile
+# of a channel brought in or out.
+MAC_NS, TRANSFORM_NS = 0.024, 5.5
+WEIGHT_NS = 0.15  # of a packed weight that an item reads from an outer cache
+
+
+def serves(s: Shape) -> bool:
+    """Whether the kernel takes a convolution."""
+    is_three = (s.kh, s.kw, s.sh, s.sw, s.dh, s.dw) == (3, 3, 1, 1, 1, 1)
+    return is_three and s.g == 1 and min(s.n, s.ic, s.oc, s.oh, s.ow) > 0
+
+
+def saved_ns(s: Shape) -> float:
+    """Return the nanoseconds that one thread saves by the transforms; below zero where they cost more."""
+    lanes = vector_lanes()
+    results = -(-s.oc // lanes) * lanes
+    direct = MAC_NS * s.n * s.oh * s.ow * s.summands * results
+    multiplied = MAC_NS * POINTS * _tiles(s) * s.ic * results
+    transformed = TRANSFORM_NS * _tiles(s) * (s.ic + results)
+    read = WEIGHT_NS * POINTS * s.ic * results * _groups(s)
+    return (direct - multiplied - transformed) * 8 / lanes - read
+
+
+def emit(plan: HostPlanner, s: Shape, out: HostTensor, x: HostTensor, weight: HostTensor, ending: Ending) -> None:
+    """Emit a convolution.
+
+    Args:
+        plan: The planner.
+        s: Its sizes.
+        out: Results in the blocked layout.
+        x: Input, likewise.
+        weight: Weights, row-major.
+        ending: What becomes of the sums.
+    """
+    lanes = vector_lanes()
+    blocks_in, blocks_out = -(-s.ic // lanes), -(-s.oc // lanes)
+    groups = _groups(s)
+    tiles = -(-_tiles(s) // groups)
+    results = -(-blocks_out // min(blocks_out, max(1, -(-LEAST_ITEMS // groups))))
+    chunk = -(-blocks_in // -(-blocks_in * lanes // SUMMANDS))
+    items = groups * -(-blocks_out // results)
+    window = BlockedWindow(
+        s.n, s.g, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, s.dh, s.dw,
+    )
+    plan.step(
+        WINOGRAD, [out], [x, _packed(plan, s, weight), *ending.operands(plan, s.oc)],
+        ints=WinogradInts(window, tiles, chunk, results, ending.flags, ending.activation), items=items,
+        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
+        scratch_bytes=4 * (POINTS * ((blocks_in + MOST_BLOCKS) * tiles * lanes + 32) + tiles),
+    )
+
+
+def _tiles(s: Shape) -> int:
+    """Return the tiles of all images, of two by two results each."""
+    return s.n * -(-s.oh // 2) * -(-s.ow // 2)
+
+
+def _groups(s: Shape) -> int:
+    """Return the groups of tiles that an item computes each."""
+    channels = -(-s.ic // vector_lanes()) * vector_lanes()
+    return -(-_tiles(s) // min(max(TILES[0], INPUT_FLOATS // (POINTS * channels)), TILES[1]))
+
+
+def _packed(plan: HostPlanner, s: Shape, weight: HostTensor) -> HostTensor:
+    """Return the weights as the kernel reads them."""
+    lanes = vector_lanes()
+    blocks = -(-s.oc // lanes)
+    held = plan.scratch((POINTS, blocks, s.ic, lanes))
+    plan.step(
+        PACK_WINOGRAD, [held], [weight], ints=PackWinogradInts(s.oc, s.ic), items=blocks,
+        grain=grain_for(blocks, POINTS * s.oc * s.ic, LEAST_CHUNK_MACS),
+    )
+    return held
