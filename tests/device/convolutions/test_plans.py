@@ -10,7 +10,7 @@ import pytest
 from torchipu.device.convolutions.axes import input_axis, output_axis, shares_of
 from torchipu.device.convolutions.plan import plan_convolution
 from torchipu.device.convolutions.sets import INPUT, OUTPUT, WEIGHT, Pass, convolution_sets, planned
-from torchipu.device.convolutions.vertices import pointwise_cycles, slic_cycles
+from torchipu.device.convolutions.vertices import pointwise_cycles, slic_cycles, vertical_cycles
 from torchipu.device.matrix_unit import amp_cycles
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
@@ -97,6 +97,52 @@ def test_windows_of_single_channels_hold_the_partials_that_the_ipu_model_reports
 @pytest.mark.parametrize(("target", "method"), [(MK1, "window"), (MK2, "slic")])
 def test_gradients_between_whose_places_zeros_stand_write_them_out_where_that_is_cheaper(target, method):
     assert plan(INPUT, volume(4, 1, 1, 14, 3, 2, 1, groups=512), target).plan.method == method
+
+
+@pytest.mark.parametrize(("target", "groups", "side", "partials"), [
+    (MK1, 64, 112, 2688), (MK1, 128, 56, 1344), (MK2, 64, 112, 2240), (MK2, 128, 56, 1344),
+])
+def test_gradients_of_strided_windows_hold_the_partials_that_the_ipu_model_reports(target, groups, side, partials):
+    v = Volume(
+        4, groups, 1, 1, (1, side, side), (1, side // 2, side // 2), (1, 3, 3), (1, 2, 2), (0, 1, 1), (1, 1, 1),
+    )
+    found = plan(INPUT, v, target).plan
+    assert (found.method, found.together, found.partial_bytes) == ("window", 8, 4 * partials)
+
+
+@pytest.mark.parametrize(
+    ("groups", "side", "method"), [(32, 112, "vertical"), (1024, 7, "vertical"), (1, 112, "pointwise")],
+)
+def test_updates_of_many_groups_take_vertices_that_add_up_groups_side_by_side(groups, side, method):
+    found = plan(WEIGHT, volume(4, 1, 1, side, 3, 1, 1, groups=groups), MK1)
+    assert (found.plan.method, found.slides) == (method, method == "vertical")
+    assert plan(WEIGHT, volume(4, 1, 1, side, 3, 1, 1, groups=groups), MK1, DType.FLOAT).plan.method == "pointwise"
+
+
+def test_tiles_that_share_a_large_window_have_partials_of_it_each():
+    """An output of 3 x 3 of two panels of 16 groups alone would be for 18 tiles."""
+    found = plan(WEIGHT, volume(4, 1, 1, 112, 3, 1, 1, groups=32), MK1)
+    assert found.cut.splits[3] > 4 * 56
+    assert MK1.num_tiles // 2 < found.cut.num_vertices <= MK1.num_tiles
+
+
+def test_rows_of_a_window_are_shared_where_that_gives_tiles_work():
+    found = plan(OUTPUT, volume(1, 16, 16, 6, 5, 1, 2), replace(MK2, num_tiles=16))
+    assert (found.plan.method, found.plan.sizes["taps"], found.cut.splits[3]) == ("window", 5, 5)
+    assert found.cut.shares[3] == 16 * 5
+    v = volume(4, 96, 192, 17, 3, 1, 1)
+    shares = shares_of(output_axis(v, 1), 4, (1, 3))
+    assert [(one.split, one.tap_split, one.taps) for one in shares] == [
+        (1, 1, 3), (1, 3, 1), (2, 1, 3), (3, 1, 3), (4, 1, 3),
+    ]
+
+
+def test_workers_add_up_rows_of_windows_side_by_side():
+    """Six rows, one each, of four elements of eight groups; nine results of a group, zeroed and added up by six."""
+    sizes = {"rows": 6, "met": 24, "lanes": 8, "positions": 9, "input_groups": 1, "output_groups": 1, "groups": 1}
+    zeroed, added = 6 * (4 + 72 / 4), 33 + 6 * (20 + (2 * 6 + 8) * 3)
+    assert vertical_cycles(MK2, sizes) == 100 + 32 + zeroed + added + 24 + 6 * (15 + 7 + 3 + 3 * 3)
+    assert vertical_cycles(MK2, {**sizes, "lanes": 16}) > vertical_cycles(MK2, sizes)
 
 
 @pytest.mark.parametrize("sizes", [{"window": 1}, {"window": 3, "stride": 3, "padding": 1}, {"side": 8, "window": 8}])

@@ -152,8 +152,30 @@ def test_windows_of_few_channels(groups: int, channels: int, side: int, stride: 
     options = torchipu.Options(allow_out_of_memory=True, target="mk2,num_tiles=16")
     x = torch.randn(1, groups * channels, side, side).half()
     machine = judge(Windows(layer).half(), x, optimizer=SGD, options=options)
-    names = {group.codelet for groups in machine._groups.values() for group, _ in groups}
-    assert "poplin::ConvPartial1x4SLIC" in names
+    assert "poplin::ConvPartial1x4SLIC" in _codelets(machine)
+    _assert_tiled(machine, "aten.convolution.default", "aten.convolution_backward.default")
+
+
+def _codelets(machine: Judged) -> set[str]:
+    return {group.codelet for groups in machine._groups.values() for group, _ in groups}
+
+
+@pytest.mark.parametrize(("groups", "side", "stride"), [(8, 28, 1), (12, 28, 1), (16, 14, 1)])
+def test_updates_without_the_matrix_unit(groups: int, side: int, stride: int) -> None:
+    """The output's gradient slides over the image, and tiles share its rows and columns."""
+    layer = torch.nn.Conv2d(groups, groups, 3, stride, 1, groups=groups)
+    options = torchipu.Options(allow_out_of_memory=True, target="mk2,num_tiles=16")
+    machine = judge(Windows(layer).half(), torch.randn(2, groups, side, side).half(), optimizer=SGD, options=options)
+    assert "poplin::ConvPartialVerticalMac" in _codelets(machine)
+    _assert_tiled(machine, "aten.convolution.default", "aten.convolution_backward.default")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_tiles_share_the_rows_of_a_window(dtype: torch.dtype) -> None:
+    layer = torch.nn.Conv2d(16, 16, 5, padding=2)
+    options = torchipu.Options(allow_out_of_memory=True, target="mk2,num_tiles=16")
+    machine = judge(Windows(layer).to(dtype), torch.randn(1, 16, 6, 6, dtype=dtype), optimizer=SGD, options=options)
+    assert "poplin::ConvPartialnx1" in _codelets(machine)
     _assert_tiled(machine, "aten.convolution.default", "aten.convolution_backward.default")
 
 

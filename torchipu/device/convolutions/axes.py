@@ -48,18 +48,20 @@ class Share:
     """What the busiest tile has of a dimension.
 
     Attributes:
-        split: Tiles that share it.
+        split: Tiles that share its outputs.
         outputs: Outputs of a tile.
         met: Pairs of an output and an element of the window that have an operand.
         read: Places of the input that it reads.
         taps: Elements of the window that meet anything.
+        tap_split: Tiles that share the elements of the window, and have partials each.
     """
 
     split: int
     outputs: int
-    met: int
+    met: float
     read: int
     taps: int
+    tap_split: int = 1
 
 
 def plain_axis(count: int) -> Axis:
@@ -85,6 +87,11 @@ def input_axis(v: Volume, axis: int) -> Axis:
     return Axis(v.size[axis], v.window[axis], v.out[axis], 1, -v.dilation[axis], v.padding[axis], v.stride[axis])
 
 
+def weight_axis(v: Volume, axis: int) -> Axis:
+    """Return a dimension of the weights' gradient: the gradient of the output is a window, with an element a place."""
+    return Axis(v.window[axis], v.out[axis], v.size[axis], v.dilation[axis], v.stride[axis], -v.padding[axis])
+
+
 def swapped_axis(v: Volume, axis: int) -> Axis:
     """Return a dimension of the input's gradient with operands swapped: the output's gradient is what slides."""
     return Axis(v.size[axis], v.out[axis], v.window[axis], 1, -v.stride[axis], v.padding[axis], v.dilation[axis])
@@ -105,8 +112,14 @@ def split_counts(pieces: int, most: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=512)
-def shares_of(axis: Axis, most: int) -> tuple[Share, ...]:
-    """Return what the busiest tile has of a dimension for each way to split it among at most ``most`` tiles."""
+def shares_of(axis: Axis, most: int, tap_splits: tuple[int, ...] = (1,)) -> tuple[Share, ...]:
+    """Return what the busiest tile has of a dimension for each way to split it.
+
+    Args:
+        axis: The dimension.
+        most: Tiles that there are.
+        tap_splits: Among how many of them the elements of the window may be split.
+    """
     splits = split_counts(axis.outputs, most)
     if axis.taps == 1 and axis.inputs == axis.outputs:
         sizes = [ceil_div(axis.outputs, split) for split in splits]
@@ -114,15 +127,48 @@ def shares_of(axis: Axis, most: int) -> tuple[Share, ...]:
     output, tap = np.arange(axis.outputs)[:, None], np.arange(axis.taps)[None, :]
     place = output * axis.step + tap * axis.tap_step + axis.first
     meets = (place % axis.divisor == 0) & (place >= 0) & (place < axis.inputs * axis.divisor)
-    place = place // axis.divisor
-    return tuple(_share(split, ceil_div(axis.outputs, split), place, meets) for split in splits)
+    table = _Table(axis, place // axis.divisor, meets)
+    return tuple(
+        table.share(split, tap_split) for split in splits for tap_split in tap_splits if split * tap_split <= most
+    )
 
 
-def _share(split: int, size: int, place: Numbers, meets: Numbers) -> Share:
-    begins = np.arange(0, len(meets), size)
-    met = np.add.reduceat(meets.sum(axis=1), begins)
-    lowest = np.minimum.reduceat(np.where(meets, place, np.iinfo(np.int64).max).min(axis=1), begins)
-    highest = np.maximum.reduceat(np.where(meets, place, -1).max(axis=1), begins)
-    read = np.minimum(np.maximum(highest - lowest + 1, 0), met)
-    taps = np.logical_or.reduceat(meets, begins, axis=0).sum(axis=1)
-    return Share(split, size, *(int(found.max()) for found in (met, read, taps)))
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Which outputs meet what of the input at which elements of the window.
+
+    Attributes:
+        axis: The dimension.
+        place: ``[outputs, taps]``, of the input.
+        meets: Whether there is any.
+    """
+
+    axis: Axis
+    place: Numbers
+    meets: Numbers
+
+    def share(self, split: int, tap_split: int) -> Share:
+        """Return what the busiest tile has.
+
+        With zeros between the places of the input, tiles of few outputs would differ in what they meet. PopLibs'
+        planner has them all meet as much, at every element of the window: these are the sizes of the partials that its
+        regression tests report for gradients of strided depthwise convolutions.
+        """
+        size, tap_size = ceil_div(self.axis.outputs, split), ceil_div(self.axis.taps, tap_split)
+        begins, tap_begins = np.arange(0, self.axis.outputs, size), np.arange(0, self.axis.taps, tap_size)
+
+        def of_tiles(operation: np.ufunc, values: Numbers) -> Numbers:
+            found: Numbers = operation.reduceat(operation.reduceat(values, begins, axis=0), tap_begins, axis=1)
+            return found
+
+        met = of_tiles(np.add, self.meets.astype(np.int64))
+        lowest = of_tiles(np.minimum, np.where(self.meets, self.place, np.iinfo(np.int64).max))
+        highest = of_tiles(np.maximum, np.where(self.meets, self.place, -1))
+        read = int(np.minimum(np.maximum(highest - lowest + 1, 0), met).max())
+        if self.axis.divisor > 1:
+            return Share(
+                split, size, min(float(met.max()), size * tap_size / self.axis.divisor), read, tap_size, tap_split,
+            )
+        some = np.logical_or.reduceat(self.meets, begins, axis=0)
+        taps = int(np.add.reduceat(some.astype(np.int64), tap_begins, axis=1).max())
+        return Share(split, size, int(met.max()), read, taps, tap_split)

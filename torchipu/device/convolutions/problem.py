@@ -42,6 +42,8 @@ class Problem:
         settings: Types and memory.
         is_update: Whether it is the weights' update: its operands are laid out anew on the tile.
         most_together: Groups that may be computed as one, with zeros between them.
+        is_sliding_update: Whether it is the weights' update with the output's gradient as the window of a convolution,
+            which vertices that need no matrix unit compute; channels of both operands are grouped anew for it.
     """
 
     groups: int
@@ -52,6 +54,7 @@ class Problem:
     settings: Settings
     is_update: bool = False
     most_together: int = 1
+    is_sliding_update: bool = False
 
     @property
     def is_pointwise(self) -> bool:

@@ -9,13 +9,9 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from torchipu.device.codelets import CAST
-from torchipu.device.convolutions.axes import input_axis, output_axis, plain_axis, swapped_axis
-from torchipu.device.convolutions.plan import (
-    EXPANDED_CYCLES_PER_BYTE,
-    REGROUP_FIXED_CYCLES,
-    Plan,
-    plan_convolution,
-)
+from torchipu.device.convolutions.axes import input_axis, output_axis, plain_axis, swapped_axis, weight_axis
+from torchipu.device.convolutions.busiest_tile import EXPANDED_CYCLES_PER_BYTE, REGROUP_FIXED_CYCLES, Plan
+from torchipu.device.convolutions.plan import plan_convolution
 from torchipu.device.convolutions.problem import Problem, Settings
 from torchipu.device.convolutions.vertices import CODELETS
 from torchipu.device.matrix_unit import AVAILABLE_MEMORY, INPUT_GROUP, REDUCE_PARTIALS, conv_units
@@ -82,10 +78,12 @@ class Planned:
     Attributes:
         plan: The plan.
         cut: Which vertex takes what.
+        slides: Whether it is an update that has the output's gradient as a window.
     """
 
     plan: Plan
     cut: Cut
+    slides: bool = False
 
 
 # --------------------------------------------------------------------------- plans
@@ -102,7 +100,7 @@ def planned(one: Pass, op: Op, target: Target, dtype: DType) -> Planned | None:
         int(available * target.tile_memory_bytes),
     )
     return min(
-        (Planned(plan, _cut(one, plan, is_turned=is_turned))
+        (Planned(plan, _cut(one, plan, is_turned=is_turned), problem.is_sliding_update)
          for problem, is_turned in _problems(one, settings) for plan in [plan_convolution(target, problem)]),
         key=lambda found: (found.plan.excess_bytes, found.plan.cycles),
     )
@@ -114,6 +112,9 @@ def _problems(one: Pass, settings: Settings) -> Iterator[tuple[Problem, bool]]:
     together = max(1, INPUT_GROUP // max(v.ic, v.oc))
     if one.kind == WEIGHT:
         product = one.product
+        if v.g > 1 and settings.is_half:
+            axes = weight_axis(v, 0), weight_axis(v, 1), weight_axis(v, 2)
+            yield Problem(v.g, v.ic, axes, v.n, v.oc, settings, is_sliding_update=True), False
         for rows, columns in ((product.positions, product.outputs), (product.outputs, product.positions)):
             axes = plain_axis(1), plain_axis(1), plain_axis(rows)
             is_turned = rows != product.positions
@@ -147,17 +148,17 @@ def _cut(one: Pass, plan: Plan, *, is_turned: bool) -> Cut:
     )
     shares = (
         ceil_div(ceil_div(sizes[0], plan.together), splits[0]) * plan.together, ceil_div(sizes[1], splits[1]),
-        ceil_div(sizes[2], splits[2]), _panels(sizes[3], splits[3]),
+        ceil_div(sizes[2], splits[2]), _panels(sizes[3], splits[3], plan.panel),
     )
     return Cut(sizes, splits, shares, (
         shares[0], ceil_div(shares[1], position_parts), ceil_div(shares[2], output_parts),
-        _panels(shares[3], plan.input_parts),
+        _panels(shares[3], plan.input_parts, plan.panel),
     ))
 
 
-def _panels(inputs: int, split: int) -> int:
+def _panels(inputs: int, split: int, panel: int) -> int:
     """Return the summands of each of so many tiles or parts: whole panels."""
-    return min(inputs, ceil_div(ceil_div(inputs, INPUT_GROUP), split) * INPUT_GROUP)
+    return min(inputs, ceil_div(ceil_div(inputs, panel), split) * panel)
 
 
 def summand_tiles(passes: Sequence[Pass], op: Op, target: Target) -> tuple[int, ...]:
@@ -189,7 +190,7 @@ def convolution_sets(
     # What is neither added up, nor rounded, nor taken in parts has no partials beside its results.
     is_at_once = plan.splits[3] == 1 and dtype is DType.FLOAT and repeats == 1
     partial_bytes = 0 if is_at_once else plan.partial_bytes
-    sets = [*_regrouped(one, target, dtype), Vertices(
+    sets = [*_regrouped(one, target, dtype, slides=found.slides), Vertices(
         CODELETS[plan.method], vertices, lambda count: sizes, gathered_bytes=plan.received_bytes,
         fragments=2 * plan.sizes["groups"], partial_bytes=partial_bytes,
         temporary_bytes=plan.expanded_bytes + plan.temporary_bytes - plan.partial_bytes + partial_bytes,
@@ -218,16 +219,17 @@ def convolution_sets(
     return tuple(sets)
 
 
-def _regrouped(one: Pass, target: Target, dtype: DType) -> Iterator[Vertices]:
+def _regrouped(one: Pass, target: Target, dtype: DType, *, slides: bool) -> Iterator[Vertices]:
     """Yield the sets that lay operands out in other groups of channels.
 
     The input's gradient takes the weights with both kinds of channels swapped. The update of weights takes samples and
     places as input channels, which are channels everywhere else, and its result goes back to the layout of the weights.
+    Where the output's gradient slides over the image, the tiles that receive them group their channels.
     """
     v, size = one.volume, dtype.device_bytes
     if one.kind == INPUT:
         yield _regroup(target, turned_bytes=_weights(v) * size)
-    if one.kind == WEIGHT:
+    if one.kind == WEIGHT and not slides:
         expanded = v.n * v.g * v.summands * prod(v.out) if v.taps > 1 else 0
         image = v.n * v.g * v.ic * prod(v.size)
         yield _regroup(target, num_bytes=image * size, expanded_bytes=expanded * size)
