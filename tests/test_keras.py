@@ -42,5 +42,5 @@ def test_fit_and_predict_run_on_the_ipu_with_keras_own_results():
 def test_what_is_no_model_and_unknown_options_are_refused():
     with pytest.raises(torchipu.CaptureError, match=r"use_ipu takes a keras.Model, got int"):
         use_ipu(3)
-    with pytest.raises(torchipu.OptionsError, match="targt"):
-        use_ipu(model(), {"targt": "bow"})
+    with pytest.raises(torchipu.OptionsError, match="machine"):
+        use_ipu(model(), {"machine": "bow"})
