@@ -44,7 +44,7 @@ def use_ipu(model: Any, options: Mapping[str, object] | None = None) -> Any:
         )
     if not isinstance(model, keras.Model):
         raise CaptureError(f"use_ipu takes a keras.Model, got {type(model).__name__}")
-    given = dict(options or {})
+    given: dict[str, Any] = dict(options or {})
     Options.from_mapping(given)
     model.jit_compile = False
     # Sizes as they come: the last batch of an epoch is often a smaller one, and is a program of its own.

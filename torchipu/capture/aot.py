@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -254,7 +254,7 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
     return replace_calls(captured)
 
 
-def _logging_functions() -> dict[str, set[Callable[..., Any]]]:
+def _logging_functions() -> dict[str, Any]:
     """Return Dynamo's setting that leaves out what loggers write: what a model says as it runs is no part of the graph.
 
     Libraries add methods such as ``warning_once``, after their first call of no effect. Releases of torch before 2.12
