@@ -79,18 +79,27 @@ def test_unknown_name_is_an_attribute_error() -> None:
         torchipu.TrainStop  # noqa: B018 - the access is the test
 
 
-@pytest.mark.parametrize("version", ["2.13.0", "2.13.0+cpu", "2.13.1", "2.13.0a0+git1"])
-def test_tested_torch_is_accepted(version: str) -> None:
+@pytest.mark.parametrize("version", ["2.10.0", "2.12.1", "2.13.0", "2.13.0+cpu", "2.13.1", "2.13.0a0+git1"])
+def test_tested_torch_is_accepted_without_a_word(version: str, recwarn: pytest.WarningsRecorder) -> None:
     installation.check_torch(version)
+    assert not recwarn.list
 
 
-@pytest.mark.parametrize("version", ["2.12.1", "2.14.0", "2.14.0.dev20260101", "1.13.1", "3.0.0"])
-def test_untested_torch_is_refused_with_versions_and_fix(version: str) -> None:
+@pytest.mark.parametrize("version", ["2.14.0", "2.15.0+cu132", "2.14.0.dev20260101", "3.0.0"])
+def test_newer_torch_is_warned_of(version: str) -> None:
+    words = rf"was tested with torch 2\.10 to 2\.13, and torch {re.escape(version)} is"
+    with pytest.warns(UserWarning, match=words) as told:
+        installation.check_torch(version)
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("version", ["2.9.1", "1.13.1", "unknown"])
+def test_older_torch_is_refused_with_versions_and_fix(version: str) -> None:
     with pytest.raises(ImportError) as refusal:
         installation.check_torch(version)
     assert str(refusal.value) == (
-        f"torchipu needs torch >= 2.13 and < 2.14, and torch {version} is installed\n"
-        '  do      pip install "torch>=2.13,<2.14"'
+        f"torchipu needs torch 2.10 or newer, and torch {version} is installed\n"
+        '  do      pip install "torch>=2.10"'
     )
 
 
@@ -99,7 +108,7 @@ def test_missing_torch_is_refused_with_fix() -> None:
         installation.check_torch(None)
 
 
-def test_import_itself_refuses_an_untested_torch() -> None:
+def test_import_itself_refuses_an_older_torch() -> None:
     code = """
 import sys, types
 sys.modules["torch"] = types.ModuleType("torch")
@@ -108,7 +117,7 @@ import torchipu
 """
     done = run_python(code)
     assert done.returncode == 1
-    assert "ImportError: torchipu needs torch >= 2.13 and < 2.14, and torch 2.9.0 is installed" in done.stderr
+    assert "ImportError: torchipu needs torch 2.10 or newer, and torch 2.9.0 is installed" in done.stderr
 
 
 def test_import_without_kernels_names_the_build_command(tmp_path: Path) -> None:
@@ -123,7 +132,8 @@ def test_import_without_kernels_names_the_build_command(tmp_path: Path) -> None:
 
 
 def test_torch_range_is_the_same_in_all_places() -> None:
-    oldest, untested = map(installation.dotted, (installation.OLDEST_TORCH, installation.FIRST_UNTESTED_TORCH))
+    major, minor = installation.NEWEST_TESTED_TORCH
+    oldest, untested = map(installation.dotted, (installation.OLDEST_TORCH, (major, minor + 1)))
     assert f"torch>={oldest},<{untested}" in PYPROJECT["project"]["dependencies"]
     pinned = re.search(r"^torch==(\S+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
     assert pinned is not None

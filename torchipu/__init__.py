@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         ConstraintError,
         ExecutionError,
         IpuError,
+        OnnxError,
         OptionsError,
         OutOfTileMemoryError,
         PeerError,
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
     from torchipu.estimation.splits import Splits, best_split
     from torchipu.estimation.sweeps import Sweep
     from torchipu.explanation import Explanation, explain
+    from torchipu.exported import compile
     from torchipu.host.counting import statistics
     from torchipu.host.statistics import LossScaleAdvice, TensorStatistics, advise_loss_scale, suggest_loss_scale
+    from torchipu.onnx.conversion import from_onnx
     from torchipu.options import Options, Stage, TensorLocation
     from torchipu.partition.door import autopipeline
     from torchipu.partition.proposal import Proposal
@@ -56,6 +59,7 @@ _MODULE_BY_NAME = {
     "InferenceStep": "step",
     "IpuError": "errors",
     "LossScaleAdvice": "host.statistics",
+    "OnnxError": "errors",
     "Options": "options",
     "OptionsError": "errors",
     "OutOfTileMemoryError": "errors",
@@ -79,8 +83,10 @@ _MODULE_BY_NAME = {
     "autopipeline": "partition.door",
     "best_split": "estimation.splits",
     "check": "checking.door",
+    "compile": "exported",
     "estimate": "estimation.door",
     "explain": "explanation",
+    "from_onnx": "onnx.conversion",
     "lookup_target": "target",
     "recomputation_checkpoint": "capture.checkpoint",
     "reduce_metrics": "distributed.metrics",
@@ -101,6 +107,7 @@ __all__ = [
     "InferenceStep",
     "IpuError",
     "LossScaleAdvice",
+    "OnnxError",
     "Options",
     "OptionsError",
     "OutOfTileMemoryError",
@@ -125,8 +132,10 @@ __all__ = [
     "autopipeline",
     "best_split",
     "check",
+    "compile",
     "estimate",
     "explain",
+    "from_onnx",
     "lookup_target",
     "recomputation_checkpoint",
     "reduce_metrics",

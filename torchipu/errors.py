@@ -97,6 +97,19 @@ class ReportError(IpuError):
     """A file of a report is damaged, empty, foreign or newer."""
 
 
+class OnnxError(IpuError, ValueError):
+    """An ONNX file is damaged, incomplete or not what it says, or its inputs are not those of the model.
+
+    Args:
+        message: What is wrong.
+        file: Path of the file.
+    """
+
+    def __init__(self, message: str, *, file: str = "", remedy: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.file = file
+
+
 class ScheduleError(IpuError):
     """The schedule cannot be built or is not valid; ``detail`` holds the grid with an arrow at the fault."""
 

@@ -107,7 +107,8 @@ class Program:
         self.executor = GraphExecutor(
             graph, imported.constants, threads=options.host_threads, seed=options.seed, frozen=frozen,
             traps=options.floating_point_exceptions, counts=options.statistics,
-            is_strict=options.strict_numerics, written={} if recipe.is_frozen else stored_over(imported, graph, recipe.written, shown),
+            is_strict=options.strict_numerics,
+            written={} if recipe.is_frozen else stored_over(imported, graph, recipe.written, shown),
         )
         self.written = recipe.written
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}

@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import types
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -234,7 +234,7 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
     """Return the module as one torch-level FX graph, with parameters and buffers under their names."""
     settings = torch._dynamo.config.patch(
         automatic_dynamic_shapes=False, assume_static_by_default=True, specialize_int=True, specialize_float=True,
-        suppress_errors=False, ignore_logging_functions=_logging_functions(),
+        suppress_errors=False, **_logging_functions(),
     )
     if isinstance(module, GraphModule):  # a graph already, which Dynamo would call and not look into
         return replace_calls(GraphModule(module, copy.deepcopy(module.graph)))
@@ -254,14 +254,16 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
     return replace_calls(captured)
 
 
-def _logging_functions() -> set[Callable[..., Any]]:
-    """Return the methods of loggers that write: what a model says as it runs is no part of the graph.
+def _logging_functions() -> dict[str, Any]:
+    """Return Dynamo's setting that leaves out what loggers write: what a model says as it runs is no part of the graph.
 
-    Libraries add methods such as ``warning_once``, after their first call of no effect.
+    Libraries add methods such as ``warning_once``, after their first call of no effect. Releases of torch before 2.12
+    have the setting under its older name.
     """
-    return torch._dynamo.config.ignore_logging_functions | {
-        method for name, method in vars(logging.Logger).items() if name in _WRITING or name.endswith("_once")
-    }
+    config = torch._dynamo.config
+    name = next(name for name in ("ignore_logging_functions", "ignore_logger_methods") if hasattr(config, name))
+    writing = {method for name, method in vars(logging.Logger).items() if name in _WRITING or name.endswith("_once")}
+    return {name: getattr(config, name) | writing}
 
 
 _WRITING = ("debug", "info", "warning", "warn", "error", "exception", "critical", "fatal", "log")

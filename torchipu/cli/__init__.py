@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from torchipu import __version__
-from torchipu.cli.flags import add_estimate, parsed
+from torchipu.cli.flags import add_estimate, add_inputs, add_run, parsed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +63,8 @@ def make_parser() -> argparse.ArgumentParser:
         "--diff", metavar="DIRECTORY", help="compare with the report in this directory: prints what changed most, and "
         "writes compare.html",
     )
-    report.add_argument("subject", metavar="script.py|directory")
+    add_inputs(report)
+    report.add_argument("subject", metavar="script.py|model.onnx|directory")
     report.add_argument(
         "--what-if", type=_seconds, metavar="SECONDS", dest="what_if", help="for advice and alternatives of each "
         "program of a script, which are compiled; 3, and 0 leaves them out",
@@ -86,6 +87,7 @@ def make_parser() -> argparse.ArgumentParser:
     check.set_defaults(run=run_check)
 
     add_estimate(commands).set_defaults(run=run_estimate)
+    add_run(commands).set_defaults(run=run_model)
 
     targets = commands.add_parser("targets", help="list the machines that can be emulated, with the sources of numbers")
     targets.add_argument(
@@ -151,11 +153,11 @@ def run_explain(flags: argparse.Namespace) -> int:
 def run_report(flags: argparse.Namespace) -> int:
     """Run ``torchipu report``; 1 when the run ended early or compiled nothing, 2 when there is nothing to show."""
     from torchipu.cli.report import print_reports
-    from torchipu.errors import ReportError
+    from torchipu.errors import IpuError
 
     try:
         return print_reports(flags)
-    except (OSError, ReportError) as error:
+    except (OSError, ImportError, IpuError) as error:
         print(f"torchipu report: {error}", file=sys.stderr)
         return 2
 
@@ -178,12 +180,32 @@ def run_estimate(flags: argparse.Namespace) -> int:
     from torchipu.cli.estimate import print_estimates
     from torchipu.errors import OptionsError
 
+    if flags.script.endswith(".onnx"):
+        return _of_onnx("estimate", "estimate_model", flags)
     try:
         estimated = print_estimates(flags)
     except (FileNotFoundError, OptionsError) as error:
         print(f"torchipu estimate: {error}", file=sys.stderr)
         return 2
     return 0 if estimated.is_complete else 1
+
+
+def run_model(flags: argparse.Namespace) -> int:
+    """Run ``torchipu run``; 2 when the model or what it is called with cannot be taken."""
+    return _of_onnx("run", "run_model", flags)
+
+
+def _of_onnx(command: str, function: str, flags: argparse.Namespace) -> int:
+    """Call a function of ``torchipu.cli.onnx``, and tell in words what it refuses."""
+    import torchipu.cli.onnx as door
+    from torchipu.errors import IpuError
+
+    try:
+        getattr(door, function)(flags)
+    except (OSError, ImportError, IpuError) as error:
+        print(f"torchipu {command}: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 def run_operators(flags: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from torchipu.advice.door import WHAT_IF_SECONDS
+from torchipu.cli.onnx import ENDING, explain_model
 from torchipu.errors import ReportError
 from torchipu.explanation import explain_script
 from torchipu.report.compare import differences
@@ -39,10 +40,11 @@ def print_reports(flags: argparse.Namespace) -> int:
         OSError: The reports cannot be written.
         ReportError: A report cannot be read, or two hold no programs of the same names.
     """
-    if not flags.subject.endswith(".py"):
+    if not flags.subject.endswith((".py", ENDING)):
         return _show_written(flags)
     limits = [limit_of(text) for text in flags.fail_if]
-    explanation = explain_script(flags.subject, flags.arguments)
+    is_model = flags.subject.endswith(ENDING)
+    explanation = explain_model(flags.subject, flags) if is_model else explain_script(flags.subject, flags.arguments)
     seconds = WHAT_IF_SECONDS if flags.what_if is None else flags.what_if
     folders = explanation.report(flags.output or Path(FOLDER) / Path(flags.subject).stem, what_if_seconds=seconds)
     status = 0

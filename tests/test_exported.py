@@ -1,0 +1,62 @@
+"""Facts of exported programs, and of packages that are refused in words."""
+
+from __future__ import annotations
+
+import zipfile
+
+import pytest
+import torch
+
+import torchipu
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 3)
+        self.register_buffer("shift", torch.arange(3.0))
+
+    def forward(self, x, scale):
+        return torch.relu(self.linear(x)) * scale + self.shift
+
+
+INPUTS = (torch.randn(4, 8), torch.randn(3))
+
+
+def test_an_exported_program_runs_from_memory_and_from_a_file(tmp_path):
+    model = Model().eval()
+    exported = torch.export.export(model, INPUTS)
+    torch.export.save(exported, tmp_path / "model.pt2")
+    for program in (exported, tmp_path / "model.pt2", str(tmp_path / "model.pt2")):
+        step = torchipu.compile(program)
+        torch.testing.assert_close(step(*INPUTS).detach(), model(*INPUTS).detach())
+
+
+def test_an_aot_package_is_refused_with_what_to_save_instead(tmp_path):
+    path = tmp_path / "model.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data/aotinductor/model/x.wrapper.so", b"code")
+    with pytest.raises(torchipu.CaptureError, match="is an AOT package: it holds machine code") as refusal:
+        torchipu.compile(path)
+    assert "torch.export.save" in str(refusal.value)
+
+
+@pytest.mark.parametrize("data", [b"", b"no archive"])
+def test_a_damaged_file_is_told(tmp_path, data):
+    (tmp_path / "model.pt2").write_bytes(data)
+    with pytest.raises(torchipu.CaptureError, match="is no exported program, or is damaged"):
+        torchipu.compile(tmp_path / "model.pt2")
+
+
+def test_an_archive_of_something_else_is_told(tmp_path):
+    with zipfile.ZipFile(tmp_path / "model.pt2", "w") as archive:
+        archive.writestr("a.txt", "a")
+    with pytest.raises(torchipu.CaptureError, match="is no exported program, or is damaged"):
+        torchipu.compile(tmp_path / "model.pt2")
+
+
+def test_an_absent_file_and_a_module_are_told(tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no exported program"):
+        torchipu.compile(tmp_path / "none.pt2")
+    with pytest.raises(torchipu.CaptureError, match="takes an exported program, got Model"):
+        torchipu.compile(Model())
