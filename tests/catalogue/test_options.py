@@ -105,6 +105,14 @@ def test_engine_options_that_are_no_json(told, caplog, monkeypatch, text, words)
 
 
 @pytest.mark.case(58)
+def test_options_of_a_step_that_are_none(told):
+    model = torch.nn.Linear(3, 3)
+    with unharmed(model), pytest.raises(OptionsError) as caught:
+        TrainStep(model, torch.optim.SGD(model.parameters(), 0.1), {"gradient_accumulation": 2})
+    told(caught.value, "options must be torchipu.Options, got dict", "Options.from_mapping")
+
+
+@pytest.mark.case(58)
 @pytest.mark.parametrize(("name", "value"), [
     ("gradient_accumulation", 0), ("loss_scaling", float("nan")), ("io_tiles", -1), ("available_memory", 1.5),
 ])

@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from torchipu import artifacts
 from torchipu.advice.remedies import compile_or_advise
 from torchipu.backend.counts import COUNTS
-from torchipu.backend.results import Kind, Result, Shown, handed_back, layout_of, memory_of
+from torchipu.backend.results import Kind, Part, Result, Shown, handed_back, layout_of, memory_of, parts_of_results
 from torchipu.backend.written import stored_over
 from torchipu.capture.complex_numbers import with_complex_results, without_complex
 from torchipu.capture.fx_import import Given, Imported, import_graph
@@ -84,8 +84,10 @@ class Recipe:
         COUNTS.programs += 1
         COUNTS.passes += 1
         imported = with_complex_results(imported, module)
+        is_inference = self.leg is Leg.FORWARD and self.num_results is None
+        parts = parts_of_results(module) if is_inference and not self.written else {}
         shown = [None if fake is None else Shown.of(fake) for fake in imported.result_values]
-        return Program(imported, compiled.graph, self, shown, handed_back(module, is_dynamic))
+        return Program(imported, compiled.graph, self, shown, handed_back(module, is_dynamic), parts)
 
 
 class Program:
@@ -97,11 +99,14 @@ class Program:
         recipe: Whence it came.
         shown: How torch expects each result to lie; None for one that is no tensor.
         kinds: What each result is.
+        parts: By number the results that lie in the memory of another one.
     """
 
     def __init__(
         self, imported: Imported, graph: Graph, recipe: Recipe, shown: Sequence[Shown | None], kinds: Sequence[Kind],
+        parts: Mapping[int, Part] | None = None,
     ) -> None:
+        self.parts = parts or {}
         options, num_results = recipe.options, recipe.num_results
         frozen = [tensor for tensor in graph.inputs if recipe.is_frozen and tensor.role is Role.WEIGHT]
         self.executor = GraphExecutor(
@@ -132,7 +137,7 @@ class Program:
                 self.results.append(Result(argument=place[value], visible=owned, fake=layout))
             else:
                 self.results.append(Result(constant=imported.constants[value].clone(), visible=visible))
-        self.returned_as_made = self._find_returned_as_made(graph)
+        self.returned_as_made = None if self.parts else self._find_returned_as_made(graph)
 
     @property
     def num_bytes(self) -> int:
@@ -174,4 +179,6 @@ class Program:
                 returned.append(value)  # it is what AOT autograd is to copy it into
                 continue
             returned.append(result.own(value, taken) if result.visible and isinstance(value, torch.Tensor) else value)
+        for place, part in self.parts.items():
+            returned[place] = part.of(returned[part.whole])
         return returned

@@ -197,3 +197,54 @@ def inputs_shown(gm: GraphModule) -> frozenset[int]:
         if isinstance(node, Node) and node is not member and node in places:
             found.add(places[node])
     return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A result that lies in the memory of another one, as a view does that the model returns beside its tensor.
+
+    Attributes:
+        whole: Number of the result that has the memory.
+        shape: Sizes.
+        strides: In elements.
+        offset: Of the first element.
+    """
+
+    whole: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+
+    def of(self, whole: torch.Tensor) -> torch.Tensor:
+        """Return it as part of the other result."""
+        return whole.as_strided(self.shape, self.strides, self.offset)
+
+
+def parts_of_results(gm: GraphModule) -> dict[int, Part]:
+    """Return by number the results that lie in the memory of another one that fills it.
+
+    AOT autograd itself tells only of those that want a gradient.
+
+    Args:
+        gm: ATen graph with static sizes.
+    """
+    (returned,) = next(node for node in gm.graph.nodes if node.op == "output").args
+    values = {
+        place: member.meta["val"] for place, member in enumerate(returned)
+        if isinstance(member, Node) and member.op != "placeholder" and isinstance(member.meta.get("val"), torch.Tensor)
+    }
+    inputs = {
+        node.meta["val"].untyped_storage()._cdata for node in gm.graph.nodes
+        if node.op == "placeholder" and isinstance(node.meta.get("val"), torch.Tensor)
+    }
+    whole: dict[int, int] = {}
+    for place, value in values.items():
+        memory = value.untyped_storage()
+        if memory._cdata not in inputs and value.is_contiguous() and value.nbytes == memory.nbytes() > 0:
+            whole.setdefault(memory._cdata, place)
+    found = {}
+    for place, value in values.items():
+        other = whole.get(value.untyped_storage()._cdata, place)
+        if other != place and value.dtype is values[other].dtype:
+            found[place] = Part(other, tuple(value.shape), tuple(value.stride()), int(value.storage_offset()))
+    return found

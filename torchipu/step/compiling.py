@@ -72,6 +72,12 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
                 f"model must be a torch.nn.Module, got {type(model).__name__}", option="model", value=model,
                 remedy="wrap the function in a module whose forward calls it",
             )
+        if options is not None and not isinstance(options, Options):
+            raise OptionsError(
+                f"options must be torchipu.Options, got {type(options).__name__}", option="options", value=options,
+                remedy="give torchipu.Options(...); a dict of names and values becomes some by "
+                "torchipu.Options.from_mapping",
+            )
         self.model = model
         self.options = options or Options()
         self.target = lookup_target(self.options.target)
