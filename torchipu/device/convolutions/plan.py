@@ -19,6 +19,7 @@ from torchipu.device.convolutions.vertices import (
     SLIC_CHANNELS,
     SLIC_TAPS,
     UNITS_OF_ALL_CHAINS,
+    WEIGHTS_OF_A_UNIT,
     multiply_cycles,
     pointwise_cycles,
     slic_cycles,
@@ -130,9 +131,11 @@ def _ways(problem: Problem, output_parts: int = 1, input_parts: int = 1) -> Iter
             yield _Way("pointwise", some, output_parts=output_parts, input_parts=input_parts)
             continue
         unfolded = (False, False, False)
-        ways = [("window", group, unfolded) for group in ((16, 8, 4) if problem.settings.is_half else (16, 8))]
+        # What the units hold at once. Products of floats run as if it were twice that, on silicon too.
+        widest = WEIGHTS_OF_A_UNIT[problem.settings.is_half]
+        ways = [("window", group, unfolded) for group in ((16, 8, 4) if problem.settings.is_half else (widest,))]
         if problem.axes[2].taps > 1 and any(axis.taps > 1 for axis in problem.axes[:2]):
-            ways.append(("window", INPUT_GROUP, (False, False, True)))
+            ways.append(("window", widest, (False, False, True)))
         if _is_slim(problem, some):
             yield _Way("slic", some, SLIC_CHANNELS, unfolded, output_parts, input_parts)
         for method, group, folded in [*ways, ("pointwise", INPUT_GROUP, (True, True, True))]:
@@ -183,7 +186,9 @@ def _splits(target: Target, problem: Problem, way: _Way) -> tuple[dict[str, Any]
         if shares[0].split * shares[1].split * shares[2].split * shares[3].split <= tiles
     ]
     inputs, outputs = _channel_groups(problem, way)
-    if inputs < way.input_parts or outputs < way.output_parts:
+    # Serial parts are cut before windows are laid out as channels.
+    unfolded = ceil_div(problem.inputs * way.together, way.input_group)
+    if min(inputs, unfolded) < way.input_parts or outputs < way.output_parts:
         return {}, None
     groups = problem.groups // way.together
     # What is computed as one group stays on a tile, but for its summands.
