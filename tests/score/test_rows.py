@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from torchipu.errors import RowsError
-from torchipu.score import rows
 from torchipu.score.catalogue import KINDS
 from torchipu.score.products import arguments_of, pair_of
 from torchipu.score.rows import FOLDER, Line, lines_of
-from torchipu.score.throughput import RUNS
 
 
 def written(folder, text):
@@ -87,11 +85,6 @@ def test_every_row_belongs_to_a_kind():
     scored = {(row.line.file, row.line.number) for kind in KINDS for row in kind.rows()}
     lines = {(line.file, line.number) for path in FOLDER.glob("*.csv") for line in lines_of(path)}
     assert scored == lines
-
-
-def test_runs_belong_to_rows_of_the_file():
-    known = {line.text("id") for line in lines_of(rows.FOLDER / "published.csv")}
-    assert set(RUNS) <= known
 
 
 def test_arguments_of_tools_are_read_in_both_spellings():

@@ -192,15 +192,27 @@ def test_less_memory_than_a_plan_needs_is_a_cliff():
 
 
 def test_an_image_whose_windows_become_channels_lies_beside_what_tiles_receive_of_it():
-    """Four channels by three columns are 12 channels, and a panel has 16: four bytes of each, on 1,216 tiles."""
-    v = Volume(1, 1, 4, 4, (1, 1024, 768), (1, 1024, 768), (1, 3, 3), (1, 1, 1), (0, 1, 1), (1, 1, 1))
-    folded, plain = (plan(OUTPUT, v, MK1, DType.FLOAT, available_memory=part).plan for part in (0.3, 0.2))
-    assert (folded.sizes["input_group"], plain.sizes["input_group"]) == (16, 8)
-    assert folded.expanded_bytes == -(-1024 * 768 * 16 * 4 // 1216)
-    assert plain.expanded_bytes == 0
+    """Two channels by three columns are six channels, and a panel has eight: four bytes of each, on 1,216 tiles."""
+    v = Volume(1, 1, 2, 4, (1, 1024, 768), (1, 1024, 768), (1, 3, 3), (1, 1, 1), (0, 1, 1), (1, 1, 1))
+    folded, plain = (plan(OUTPUT, v, MK1, DType.FLOAT, available_memory=part).plan for part in (0.3, 0.1))
+    assert (folded.method, folded.sizes["taps"], folded.sizes["input_group"]) == ("window", 3, 8)
+    assert folded.expanded_bytes == -(-1024 * 768 * 8 * 4 // 1216)
+    assert (plain.method, plain.expanded_bytes) == ("multiply", 0)
     op = Op("convolution", (), (), {"available_memory": 0.3})
     multiplied = convolution_sets(Pass(OUTPUT, v), op, MK1, DType.FLOAT)[0]
     assert multiplied.temporary_bytes == folded.temporary_bytes - folded.partial_bytes + folded.expanded_bytes
+
+
+def test_a_unit_holds_sixteen_halves_or_eight_floats_of_a_windows_element():
+    plans = [plan(OUTPUT, volume(16, 64, 64, 56, 3, 1, 1), MK1, dtype).plan for dtype in (DType.HALF, DType.FLOAT)]
+    assert [(one.method, one.sizes["input_group"]) for one in plans] == [("window", 16), ("window", 8)]
+
+
+def test_serial_parts_are_cut_before_windows_become_channels():
+    """Four channels are one panel: that three columns make two of them gives nothing to take in parts."""
+    v = Volume(1, 1, 4, 4, (1, 1024, 1024), (1, 1024, 1024), (1, 3, 3), (1, 1, 1), (0, 1, 1), (1, 1, 1))
+    tight = plan(OUTPUT, v, MK1, DType.FLOAT, available_memory=0.2)
+    assert prod(tight.cut.parts) == 1
 
 
 def test_channels_are_taken_in_parts_before_that():

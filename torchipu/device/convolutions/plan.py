@@ -12,7 +12,7 @@ import numpy as np
 from torchipu.device.convolutions.axes import Axis, Share, shares_of, split_counts
 from torchipu.device.convolutions.busiest_tile import BusiestTile, Plan, Way, channel_groups
 from torchipu.device.convolutions.problem import Problem
-from torchipu.device.convolutions.vertices import SLIC_CHANNELS
+from torchipu.device.convolutions.vertices import SLIC_CHANNELS, WEIGHTS_OF_A_UNIT
 from torchipu.device.matrix_unit import INPUT_GROUP
 from torchipu.ir.arithmetic import ceil_div
 
@@ -61,9 +61,11 @@ def _ways(problem: Problem, output_parts: int = 1, input_parts: int = 1) -> Iter
             yield Way("pointwise", some, output_parts=output_parts, input_parts=input_parts)
             continue
         unfolded = (False, False, False)
-        ways = [("window", group, unfolded) for group in ((16, 8, 4) if problem.settings.is_half else (16, 8))]
+        # What the units hold at once. Products of floats run as if it were twice that, on silicon too.
+        widest = WEIGHTS_OF_A_UNIT[problem.settings.is_half]
+        ways = [("window", group, unfolded) for group in ((16, 8, 4) if problem.settings.is_half else (widest,))]
         if problem.axes[2].taps > 1 and any(axis.taps > 1 for axis in problem.axes[:2]):
-            ways.append(("window", INPUT_GROUP, (False, False, True)))
+            ways.append(("window", widest, (False, False, True)))
         if _is_slim(problem, some):
             yield Way("slic", some, SLIC_CHANNELS, unfolded, output_parts, input_parts)
         if some != together[-1] and some > 1 and some * problem.outputs < problem.settings.unit:
@@ -113,7 +115,9 @@ def _splits(target: Target, problem: Problem, way: Way) -> tuple[dict[str, Any],
     batches = [Share(split, *(ceil_div(problem.batch, split),) * 3, 1) for split in split_counts(problem.batch, tiles)]
     image = _image_shares(problem, way, batches, tiles)
     inputs, outputs = channel_groups(problem, way)
-    if inputs < way.input_parts or outputs < way.output_parts:
+    # Serial parts are cut before windows are laid out as channels.
+    unfolded = ceil_div(problem.inputs * way.together, way.input_group)
+    if min(inputs, unfolded) < way.input_parts or outputs < way.output_parts:
         return {}, None
     groups = ceil_div(problem.groups, way.together)
     # What is computed as one group stays on a tile, but for its summands.

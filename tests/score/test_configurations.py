@@ -1,0 +1,83 @@
+"""Rows say in words what ran: the words of rows that are not among ours are understood as well."""
+
+import pytest
+import torch
+
+from torchipu.score.configurations import is_on_device, run_of
+from torchipu.score.rows import FOLDER, Line, lines_of
+
+RESNET = "ResNet-50 v1.5 ImageNet 224 training, TF1, fp16.16, BN, 1 IPU/replica, recompute, LARS"
+MLCOMMONS = "BERT-Large SL512 packed, PopART, LAMB, fp16, optimiser state off-chip + RTS; unit = unpacked sequences"
+LARGE = "BERT-Large phase 1 SL128 unpacked PopART"
+IMAGES = "ResNet-50 224 inference fp16, half partials, real data, overlapped IO, 100-128 batches/step"
+
+
+def line(chip, ipus, workload, config):
+    return Line("published.csv", 2, {"chip": chip, "n_ipu": str(ipus), "workload": workload, "config": config})
+
+
+@pytest.mark.parametrize(("chip", "ipus", "workload", "config", "batch", "accumulation", "replicas", "target"), [
+    ("GC200", 64, RESNET, "GBS5120 = 64 x 20 x GA4", 20, 4, 64, "mk2"),
+    ("GC200", 128, RESNET, "128 x 20 x GA2", 20, 2, 128, "pod128"),
+    ("Bow", 64, RESNET, "GBS8448", 22, 6, 64, "bow"),
+    ("Bow", 128, RESNET, "GBS5120", 20, 2, 128, "bow-pod128"),
+    ("Bow", 16, "ResNet-50 training, PyTorch 16.16", "mb16 x 16 repl x GA8, AMP .2", 16, 8, 16, "bow"),
+    ("GC200", 64, MLCOMMONS, "mb2, GA48, GBS3072", 2, 48, 16, "mk2"),
+    ("Bow", 64, MLCOMMONS + ", PaddlePaddle front end", "as PopART Pod64", 3, 96, 8, "bow"),
+    ("Bow", 32, LARGE, "GBS65,536", 8, 1024, 8, "bow"),
+    ("Bow", 16, "BERT-Large phase 2 SL384 PopART", "GBS8,192", 2, 1024, 4, "bow"),
+    ("Bow", 16, "BERT-Base phase 1 SL128 PopART", "GBS65,536", 32, 512, 4, "bow"),
+    ("Bow", 64, "ViT-B/16 pretraining, PyTorch 16.16", "GBS65,536, AMP .3", 16, 256, 16, "bow"),
+])
+def test_training(chip, ipus, workload, config, batch, accumulation, replicas, target):
+    run = run_of(line(chip, ipus, workload, config))
+    options = run.options
+    assert (run.workload.batch, options.accumulation, options.replicas, options.target) == (
+        batch, accumulation, replicas, target,
+    )
+    assert options.memory
+
+
+def test_a_stated_memory_proportion_is_taken():
+    run = run_of(line("Bow", 16, RESNET, "mb16 x 16 repl x GA8, AMP .2"))
+    assert run.options.memory == (0.2,)
+    assert run_of(line("C600", 1, "BERT-Base SL128 fp16", "batch 8, AMP .3")).options.memory == (0.3,)
+
+
+def test_packs_hold_several_sequences():
+    packed = "BERT-Large phase 1 SL128 packed PopART"
+    assert run_of(line("Bow", 16, packed, "GBS32,768 packs")).packing == 1.17
+    assert run_of(line("Bow", 16, LARGE, "GBS65,536")).packing == 1.0
+
+
+@pytest.mark.parametrize(("workload", "config", "batch", "dtype", "overlap", "on_device"), [
+    (IMAGES, "batch 8", 8, torch.half, True, False),
+    ("ResNet-50 inference fp32, real data, overlapped IO", "batch 32", 32, torch.float, True, False),
+    ("ResNet-50 inference fp16, on-device synthetic input", "batch 64", 64, torch.half, False, True),
+    ("BERT-Base SQuAD SL384 inference", "fp32, batch 2", 2, torch.float, False, False),
+])
+def test_inference(workload, config, batch, dtype, overlap, on_device):
+    row = line("C600", 1, workload, config)
+    run = run_of(row)
+    assert (run.workload.batch, run.workload.dtype, run.options.overlap) == (batch, dtype, overlap)
+    assert is_on_device(row) == on_device
+
+
+@pytest.mark.parametrize(("chip", "ipus", "workload", "config"), [
+    ("GC200", 16, "ResNet-50 TF1 (press figure)", "POD16"),
+    ("Bow", 64, "BERT-Large phase 2 SL384 TF1", "GBS16,400"),  # an odd number of sequences for each replica
+    ("Bow", 16, "BERT-Large SQuAD fine-tune SL384 PopART", "GBS256"),
+    ("Bow", 16, "BERT-Large phase 1 SL96 PopART", "GBS65,536"),
+    ("Bow", 1024, RESNET, "GBS40960"),  # no such system
+    ("Mk1/Mk2", 16, RESNET, "GBS1920"),
+    ("C600", 1, "BERT-Base SL128 packed", "batch 16, max 40 sequences"),
+    ("C600", 1, "ResNet-50 FP8", "batch 32"),
+])
+def test_what_words_do_not_say_is_no_run(chip, ipus, workload, config):
+    assert run_of(line(chip, ipus, workload, config)) is None
+
+
+def test_rows_of_the_file_that_are_understood():
+    found = [row for row in lines_of(FOLDER / "published.csv") if run_of(row) is not None]
+    assert {row.text("id") for row in found} >= {"V001", "V015", "V016", "V020", "V042", "V085", "V111", "V148", "V153"}
+    assert all(run_of(row).samples >= 1 for row in found)
