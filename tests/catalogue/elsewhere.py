@@ -65,7 +65,7 @@ ELSEWHERE: dict[int, tuple[str, ...]] = {
           "report/test_reports.py::names_with_markup_stand_as_they_are"),
     102: ("report/test_reports.py::databases_of_others_and_newer_ones_are_refused",
           "report/test_reports.py::files_that_are_no_profiles_are_refused"),
-    103: ("test_packaging.py::untested_torch_is_refused_with_versions_and_fix",
+    103: ("test_packaging.py::import_itself_refuses_an_older_torch",
           "test_packaging.py::import_without_kernels_names_the_build_command"),
 }
 """Files below ``tests`` and tests in them, without ``test_``, by the number of the case."""

@@ -126,6 +126,7 @@ class ProgramStep(RunningStep):
                 self._capturing = None
                 undo()
 
+    @torch.compiler.disable(reason="a step is a whole program and cannot be called within a model")
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run one call.
 
@@ -139,8 +140,6 @@ class ProgramStep(RunningStep):
             (the default for training) those of the last one are given; in ``sum`` they are added; in ``every_n``
             those of every ``output_period``-th device iteration are joined.
         """
-        if torch.compiler.is_dynamo_compiling():
-            raise RuntimeError("a step is a whole program and cannot be called within a model: call the model itself")
         if stand_in := watching.stand_in_for_steps():
             return stand_in(self, arguments, keywords)
         arguments, keywords = self._in_order(arguments, keywords)
