@@ -92,6 +92,7 @@ def _hold(module: GraphModule, node: Node) -> None:
         )
     elif packet is aten.copy and not all(map(_is_float8, _values(node.all_input_nodes))):
         given = node.args[1]
+        assert isinstance(given, Node)
         with module.graph.inserting_before(node):
             cast = _call(module, aten._to_copy.default, (given,), given.meta["val"].to(result.dtype), node)
         cast.kwargs = {"dtype": result.dtype}
@@ -102,6 +103,7 @@ def _hold(module: GraphModule, node: Node) -> None:
 def _cast(module: GraphModule, node: Node, wanted: torch.dtype) -> None:
     """Cast by way of a float, where one side is neither a float nor of 8 bits, or both are."""
     given = node.args[0]
+    assert isinstance(given, Node)
     value = given.meta["val"]
     if value.dtype == wanted:
         node.target, node.args, node.kwargs = aten.clone.default, (given,), {}

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torchipu.capture.available_memory import MATRIX_OPS, available_memory_of, note_available_memory
 from torchipu.capture.available_memory import TARGET as AVAILABLE_MEMORY
 from torchipu.capture.collectives import group_of
-from torchipu.capture.control import REMEDIES, Body, import_control, is_control
+from torchipu.capture.control import Body, import_control, is_control
 from torchipu.capture.float8 import hold_bytes
 from torchipu.capture.fx_source import (
     attributes_of,
@@ -27,6 +27,7 @@ from torchipu.capture.fx_source import (
 )
 from torchipu.capture.fx_types import dtype_of, tensor_dtype
 from torchipu.capture.manual_updates import MARKS
+from torchipu.capture.refusals import block_text_of, is_number, text_of, uncapturable, unknown_size, unsupported
 from torchipu.capture.strides import order_by_memory
 from torchipu.capture.symbols import NoFormula, Symbols
 from torchipu.capture.written_state import unwrap_writes
@@ -133,7 +134,7 @@ def import_graph(
         elif node.op != "placeholder":
             importer.call(node)
     if strict_ops and importer.generic:
-        raise _unsupported(importer.generic)
+        raise unsupported(importer.generic)
     return importer.finish(name, returned)
 
 
@@ -240,7 +241,7 @@ class _Importer:
                 self.awaited.add(given)
                 return
         results = node.meta.get("val")
-        if _is_number(results):
+        if is_number(results):
             self.values[node] = self.number(results, node)
             return
         if node.target is aten._to_copy.default and not isinstance(self.read(node.args[0]), Tensor):
@@ -252,9 +253,9 @@ class _Importer:
     def fold(self, node: Node) -> object:
         """Return the value of a call on numbers alone, such as a product of sizes."""
         value = node.meta.get("val")
-        if callable(node.target) and not isinstance(node.target, torch._ops.HigherOrderOperator) and _is_number(value):
+        if callable(node.target) and not isinstance(node.target, torch._ops.HigherOrderOperator) and is_number(value):
             return self.number(value, node)
-        raise _uncapturable(node, getattr(node.target, "__name__", str(node.target)))
+        raise uncapturable(node, getattr(node.target, "__name__", str(node.target)))
 
     def effect(self, node: Node) -> None:
         """Append a call that acts by more than its results, such as the check of a matrix for being singular.
@@ -264,7 +265,7 @@ class _Importer:
         """
         token, overload, *args = node.args
         if not isinstance(overload, torch._ops.OpOverload):
-            raise _uncapturable(node, getattr(overload, "__name__", str(overload)))
+            raise uncapturable(node, getattr(overload, "__name__", str(overload)))
         self.emit(node, overload, str(overload), node.meta.get("val"), args, token)
 
     def emit(
@@ -461,8 +462,8 @@ class _Importer:
         for constraint in record.constraints:
             if not constraint.holds(claimed):
                 raise ConstraintError(
-                    f"{op.target}: {constraint.message}", op=_text(claimed), source=op.source, block=_block_text(op),
-                    remedy=constraint.remedy,
+                    f"{op.target}: {constraint.message}", op=text_of(claimed), source=op.source,
+                    block=block_text_of(op), remedy=constraint.remedy,
                 )
         if not record.supports(claimed):
             self.generic.append(op)
@@ -501,36 +502,6 @@ def _with_kind(op: Op, kind: str) -> Op:
     return Op(kind, op.inputs, op.outputs, op.attrs, op.target, op.operands, op.source, op.placement, op.leg, op.block)
 
 
-def _unsupported(ops: Sequence[Op]) -> UnsupportedOpError:
-    """Return the error of ``strict_ops``: the first op in full, then all of them."""
-    lines: dict[str, Source] = {}
-    for op in ops:
-        lines.setdefault(f"{op.target} ({', '.join(t.dtype.text for t in op.inputs)})", op.source)
-    first = ops[0]
-    detail = "\n".join(f"{what}  {source}" for what, source in lines.items())
-    more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
-    return UnsupportedOpError(
-        f"{first.target} has no lowering for the IPU{more}", op=_text(first), source=first.source,
-        block=_block_text(first), detail=f"all unsupported ops:\n{detail}",
-        remedy='leave out options={"strict_ops": True} to run them generically, move them out of the compiled region, '
-        'or see CONTRIBUTING, "Add an op"',
-    )
-
-
-def _text(op: Op) -> str:
-    outputs = ", ".join(f"%{t.name}: {t.dtype.text}[{','.join(map(str, t.shape))}]" for t in op.outputs)
-    inputs = ", ".join(f"%{t.name}" for t in op.inputs)
-    attrs = ", ".join(f"{key}={value}" for key, value in op.attrs.items())
-    return f"{outputs} = {op.target}({inputs}) {{{attrs}}}"
-
-
-def _block_text(op: Op) -> str:
-    if op.block is None:
-        return ""
-    name, ipu = op.block
-    return f"{name} ({op.leg.name.lower()})" if ipu is None else f"{name} (ipu {ipu}, {op.leg.name.lower()})"
-
-
 # ---------------------------------------------------------------------- values
 def _masked(results: object, mask: object) -> object:
     """Leave out results that the call's ``output_mask`` turns off: the fake call gives them, the real one does not."""
@@ -543,10 +514,6 @@ def _flat(returned: Any) -> tuple[object, ...]:
     return tuple(returned) if isinstance(returned, (list, tuple)) else (returned,)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
-
-
 def _concrete(value: object, node: Node) -> object:
     """Return a plain number, or raise when it depends on data."""
     if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -554,30 +521,8 @@ def _concrete(value: object, node: Node) -> object:
     known = getattr(value.node, "maybe_as_int" if isinstance(value, torch.SymInt) else "constant", None)
     known = known() if callable(known) else known
     if known is None:
-        raise _unknown_size(node)
+        raise unknown_size(node)
     return known
-
-
-def _uncapturable(node: Node, name: str) -> UnsupportedOpError:
-    return UnsupportedOpError(
-        f"{name} cannot be captured into the program", op=node.format_node(), source=source_of(node),
-        remedy=REMEDIES.get(name, "write it with torch.cond, while_loop, scan or map, or move it out of the compiled "
-        "region"),
-    )
-
-
-def _unknown_size(node: Node) -> CaptureError:
-    if _is_number(node.meta.get("val")):
-        return CaptureError(
-            f"the value of {node.name} is not known before the program runs", op=node.format_node(),
-            source=source_of(node),
-            remedy="keep .item(), int() and float() of tensors out of the compiled region: compute with the tensor",
-        )
-    return CaptureError(
-        f"the size of {node.name} is not known before the program runs", op=node.format_node(), source=source_of(node),
-        remedy="avoid calls whose result's shape depends on values, such as nonzero, unique and masked_select: "
-        "use torch.where, or pad to a fixed size",
-    )
 
 
 def _holds_tensors(value: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
@@ -17,9 +17,19 @@ from torchipu.step import watching
 from torchipu.step.compiling import Capturing, Progress
 from torchipu.step.running import RunningStep
 
+Call = TypeVar("Call", bound=Callable[..., Any])
+
 
 def _at_once(capture: Callable[[], Captured]) -> Captured:
     return capture()
+
+
+def _on_its_own(call: Call) -> Call:
+    """Keep Dynamo out of a call: a compiled function that makes it goes on after it; a model that does is refused."""
+    apart: Call = torch.compiler.disable(
+        call, reason="a step is a whole program and cannot be called within a model",
+    )
+    return apart
 
 
 class ProgramStep(RunningStep):
@@ -126,7 +136,7 @@ class ProgramStep(RunningStep):
                 self._capturing = None
                 undo()
 
-    @torch.compiler.disable(reason="a step is a whole program and cannot be called within a model")
+    @_on_its_own
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Run one call.
 
