@@ -20,6 +20,7 @@ from kernel_build.source import KERNELS, load_table, write_sources
 CHECKED = os.environ.get("TORCHIPU_CHECKED") == "1"  # kernels that end the process on a bad access; see make checked
 FLAGS = [
     "-O3",
+    "-g0",  # Python's own flags ask for debugging information, which takes as long again and twenty times the space
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fno-strict-aliasing",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-import torchipu.backend as door
+import torchipu.backend.program as door
 from torchipu.device.generic import lower_generic
 from torchipu.host.executor import GraphExecutor
 from torchipu.ir.graph import Op

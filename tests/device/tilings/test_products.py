@@ -174,7 +174,7 @@ def test_updates_without_the_matrix_unit(groups: int, side: int, stride: int) ->
 def test_tiles_share_the_rows_of_a_window(dtype: torch.dtype) -> None:
     layer = torch.nn.Conv2d(16, 16, 5, padding=2)
     options = torchipu.Options(allow_out_of_memory=True, target="mk2,num_tiles=16")
-    machine = judge(Windows(layer).to(dtype), torch.randn(1, 16, 6, 6, dtype=dtype), optimizer=SGD, options=options)
+    machine = judge(Windows(layer).to(dtype), torch.randn(1, 16, 10, 10, dtype=dtype), optimizer=SGD, options=options)
     assert "poplin::ConvPartialnx1" in _codelets(machine)
     _assert_tiled(machine, "aten.convolution.default", "aten.convolution_backward.default")
 
