@@ -11,6 +11,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import torchipu.backend.program as door
+from torchipu.backend import ipu_backend
 from torchipu.device.generic import lower_generic
 from torchipu.host.executor import GraphExecutor
 from torchipu.ir.graph import Op
@@ -106,7 +107,7 @@ class _Function(torch.nn.Module):
 
 
 def _directly(function: Callable[..., Any], args: Sequence[torch.Tensor], threads: int) -> Callable[..., Any]:
-    return door.ipu_backend(_Function(function), [_leaf(arg) for arg in args], options={"host_threads": threads})
+    return ipu_backend(_Function(function), [_leaf(arg) for arg in args], options={"host_threads": threads})
 
 
 # ---------------------------------------------------------------------- running
