@@ -194,3 +194,33 @@ def test_a_full_disk(saved, tmp_path, told, monkeypatch):
     assert os.listdir(tmp_path) == ["kept.poptorch"]
     run.save(place)
     assert json.loads(tensor_file.read_texts(place)["description"])["has_model"]
+
+
+def cached(folder):
+    options = poptorch.Options()
+    options.enableExecutableCaching(str(folder))
+    return options
+
+
+@pytest.mark.case(87)
+def test_versions_with_one_cache(tmp_path, monkeypatch):
+    for version in ("0.1.0", "0.2.0", "0.1.0"):
+        monkeypatch.setattr("torchipu.poptorch.stored.cache.__version__", version)
+        assert poptorch.inferenceModel(torch.nn.ReLU(), cached(tmp_path))(-torch.ones(2)).tolist() == [0, 0]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.case(88)
+def test_an_entry_that_goes_while_it_is_read(tmp_path, told, capsys, monkeypatch):
+    run = poptorch.inferenceModel(torch.nn.ReLU(), cached(tmp_path))
+    assert run(-torch.ones(2)).tolist() == [0, 0]
+    read = tensor_file.read
+
+    def too_late(path):
+        path.unlink()
+        return read(path)
+
+    monkeypatch.setattr(tensor_file, "read", too_late)
+    assert poptorch.inferenceModel(torch.nn.ReLU(), cached(tmp_path))(-torch.ones(2)).tolist() == [0, 0]
+    told(capsys.readouterr().err, "of the executable cache is not used", "No such file")
+    assert len(list(tmp_path.iterdir())) == 1
