@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import torchipu
-import torchipu.step.base
+import torchipu.step.compiling
 from torchipu._kernels.abi import Plan
 from torchipu.host import lanes
 from torchipu.host.lanes import Lanes
@@ -81,7 +81,7 @@ def test_values_are_those_of_one_after_another(
 ) -> None:
     options = {"gradient_accumulation": accumulation, "replicas": replicas, "output_mode": mode}
     runs = accumulation * replicas
-    monkeypatch.setattr(torchipu.step.base, "choose_lanes", lambda *of: Lanes())
+    monkeypatch.setattr(torchipu.step.compiling, "choose_lanes", lambda *of: Lanes())
     wanted, _ = made(make, runs, host_threads=1, **options)
     monkeypatch.undo()
     for threads in (2, 3):
@@ -144,7 +144,7 @@ def test_a_call_for_all_of_them_computes_what_each_would(
     made_apart = {"matmul_dots", "sparse_conv_backward"} if accumulation == 1 else set()
     assert {at.kernel.name for at in joined if at.kernel is not None} >= kernels - made_apart
     assert any(at.adds_up for at in joined) == (accumulation > 1)
-    monkeypatch.setattr(torchipu.step.base, "choose_lanes", lambda *of: Lanes())
+    monkeypatch.setattr(torchipu.step.compiling, "choose_lanes", lambda *of: Lanes())
     wanted, _ = made(make, runs, host_threads=1, **options)
     assert all(map(torch.equal, found, wanted))
 
@@ -156,7 +156,7 @@ def test_inputs_that_replicas_share_are_taken_one_by_one(monkeypatch: pytest.Mon
         replicas=8, input_group_size=2, input_grouping="orthogonal", device_iterations=2, host_threads=2,
     )
     found = torchipu.InferenceStep(model, options)(x)
-    monkeypatch.setattr(torchipu.step.base, "choose_lanes", lambda *of: Lanes())
+    monkeypatch.setattr(torchipu.step.compiling, "choose_lanes", lambda *of: Lanes())
     assert torch.equal(found, torchipu.InferenceStep(model, options)(x))
     torch.testing.assert_close(found[:3], model(x[:3]))
 
@@ -166,7 +166,7 @@ def test_stochastic_rounding_draws_the_same_bits(monkeypatch: pytest.MonkeyPatch
     found, step = made(Convolutions, 10, host_threads=2, **options)
     assert step._bound is not None
     assert step._bound.lanes == Lanes(5, 1)
-    monkeypatch.setattr(torchipu.step.base, "choose_lanes", lambda *of: Lanes())
+    monkeypatch.setattr(torchipu.step.compiling, "choose_lanes", lambda *of: Lanes())
     wanted, _ = made(Convolutions, 10, host_threads=1, **options)
     assert all(map(torch.equal, found, wanted))
 
