@@ -74,11 +74,6 @@ class Session(ProgramStep):
         captured = self.captured
         if captured is None:
             captured = self._captured_or_cached((*arguments, *(torch.tensor(0) for _ in self.traced.groups)))
-            if not captured.graph.ops and not captured.graph.outputs:
-                raise createPoptorchError(
-                    "Your compiled model is empty: forward returns nothing that the device computes, and writes no "
-                    "buffer. Return the tensors that are wanted"
-                )
             warn_of_unused(self.traced.strategy, self.traced.blocks)
             refuse_ops_outside(op.block for op in captured.graph.ops if op.leg is Leg.FORWARD)
             check_depth(
