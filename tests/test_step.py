@@ -255,9 +255,9 @@ def test_an_interrupt_in_the_program_leaves_weights_and_optimiser_state_as_they_
     weights, states = copy.deepcopy((model.state_dict(), optimizer.state_dict()["state"]))
     run = BoundPlan.run
 
-    def run_with_alarm(*arguments: object) -> None:
+    def run_with_alarm(*arguments: object, **keywords: object) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0.002)
-        run(*arguments)  # type: ignore[arg-type]
+        run(*arguments, **keywords)  # type: ignore[arg-type]
 
     monkeypatch.setattr(BoundPlan, "run", run_with_alarm)
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
