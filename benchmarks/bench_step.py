@@ -94,7 +94,7 @@ def steps_of(
             result = step()
             if judged is not None:
                 refuse_other_values(who, result, judged)
-        except (RefusedError, torchipu.errors.IpuError) as error:
+        except (RefusedError, torchipu.IpuError) as error:
             if who == OURS:
                 raise
             refused[who] = str(error).splitlines()[0]
@@ -107,7 +107,7 @@ def costliest_of(workload: Workload, num_threads: int) -> list[tuple[str, float]
     """Return torchipu's costliest kernels; none where the model cannot be captured whole."""
     try:
         return costliest(workload, num_threads)
-    except torchipu.errors.IpuError:
+    except torchipu.IpuError:
         return []
 
 
