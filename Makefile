@@ -9,6 +9,8 @@ TEST_WORKERS ?= auto
 DEMO_ARGS ?=
 FAULTS_ARGS ?=
 OPINFO_ARGS ?= --workers 2
+FUZZ_GRAPHS ?= 0:50000
+FUZZ_MODELS ?= 0:10000
 MODELS ?=
 SCORE_ARGS ?=
 
@@ -22,7 +24,7 @@ MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "
 CHECKED_ISA := $(if $(filter avx512,$(TORCHIPU_ISA)),avx512,avx2)
 CHECKED := build/checked/$(CHECKED_ISA)
 
-.PHONY: help demo test browser checked faults opinfo models machine score bench docs lint kernels clean
+.PHONY: help demo test browser checked faults fuzz opinfo models machine score bench docs lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -32,6 +34,7 @@ help:
 	@echo "make browser  see to it that there is a Chromium, in which pages of reports are tested"
 	@echo "make checked  run tests of the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (PYTEST_ARGS=...)"
 	@echo "make faults   kill, stop and break instances of trainings at every moment, 120 ways (FAULTS_ARGS=...)"
+	@echo "make fuzz     compare random programs and models of NNSmith with eager (FUZZ_GRAPHS=0:1000 FUZZ_MODELS=0:200)"
 	@echo "make opinfo   compare every operator of PyTorch's OpInfo with eager (OPINFO_ARGS=... passes flags on)"
 	@echo "make models   compare architectures of timm and transformers with eager; writes docs/models.md"
 	@echo "make machine  run device programs of the same architectures on the machine that judges them (MODELS=...)"
@@ -57,6 +60,11 @@ checked: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 
 faults: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.distributed.faults $(FAULTS_ARGS)
+
+# Both run, whatever the first finds.
+fuzz: $(VENV)/dev.stamp $(VENV)/kernels.stamp
+	$(PY) -m tests.fuzz graphs --seeds $(FUZZ_GRAPHS); graphs=$$?; \
+	$(PY) -m tests.fuzz nnsmith --seeds $(FUZZ_MODELS) && exit $$graphs
 
 opinfo: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.opinfo --write build/opinfo $(OPINFO_ARGS)

@@ -9,6 +9,7 @@ from torchipu.errors import PlacementError, nearest
 from torchipu.ir.graph import Graph, Op, Placement, Tensor
 from torchipu.ir.text import Names, format_op
 from torchipu.ir.types import UNKNOWN_SOURCE, Leg, Role, Source
+from torchipu.optable.spec import spec_of
 from torchipu.options import Options, Stage, format_stages
 from torchipu.target import TARGETS, Target
 
@@ -196,13 +197,26 @@ def _beyond(
 
 # --------------------------------------------------------------------------- forward
 def _forward_blocks(graph: Graph, blocks: Mapping[str, _Block]) -> dict[Op, str]:
-    """Fill forward from the last block seen; ops before any block belong to the first."""
+    """Fill forward from the last block seen; ops before any block belong to the first.
+
+    Where a later block writes into what an earlier one has a view of, torch takes the view again after the write, still
+    with the earlier block's name: such a view lies with what it is a view of.
+    """
     block_by_op: dict[Op, str] = {}
+    block_by_result: dict[Tensor, str] = {}
     current = next(iter(blocks))
     for op in graph.ops:
-        if op.leg is Leg.FORWARD:
-            current = op.block[0] if op.block else current
-            block_by_op[op] = current
+        if op.leg is not Leg.FORWARD:
+            continue
+        block = op.block[0] if op.block else current
+        spec = spec_of(op)
+        seen = block_by_result.get(op.inputs[0], block) if spec is not None and spec.is_view else block
+        if blocks[seen].stage > blocks[block].stage:
+            block = seen
+        else:
+            current = block
+        block_by_op[op] = block
+        block_by_result.update(dict.fromkeys(op.outputs, block))
     return block_by_op
 
 

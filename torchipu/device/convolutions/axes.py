@@ -52,7 +52,7 @@ class Share:
         outputs: Outputs of a tile.
         met: Pairs of an output and an element of the window that have an operand.
         read: Places of the input that it reads.
-        taps: Elements of the window that meet anything.
+        taps: Elements of the window that meet anything; one where none does.
         tap_split: Tiles that share the elements of the window, and have partials each.
     """
 
@@ -170,5 +170,6 @@ class _Table:
                 split, size, min(float(met.max()), size * tap_size / self.axis.divisor), read, tap_size, tap_split,
             )
         some = np.logical_or.reduceat(self.meets, begins, axis=0)
-        taps = int(np.add.reduceat(some.astype(np.int64), tap_begins, axis=1).max())
+        # A window that lies in the padding everywhere has a tap all the same: plans divide by them.
+        taps = max(1, int(np.add.reduceat(some.astype(np.int64), tap_begins, axis=1).max()))
         return Share(split, size, int(met.max()), read, taps, tap_split)

@@ -1,0 +1,120 @@
+"""How a program reaches the compiler: through torch.compile, or as a step with its nodes in blocks on several IPUs."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable
+
+import torch
+from torch._functorch.aot_autograd import aot_function, make_boxed_func
+
+import torchipu
+from tests.fuzz.generate import Outcome, differentiate
+from tests.fuzz.program import Program
+from torchipu.backend import ipu_backend
+
+Door = Callable[[Program], Outcome]
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, function: Callable[..., list[torch.Tensor]]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        return self.function(*tensors)
+
+
+class _Training(torch.nn.Module):
+    """The program, its inputs that ask for gradients as weights; the loss is its outputs' sum with fixed factors."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__()
+        self.program = program
+        self.function = program.function(blocks=True)
+        tensors = program.tensors()
+        self.places = [place for place, given in enumerate(program.inputs) if given.gradient]
+        self.weights = torch.nn.ParameterList([tensors[place].detach().contiguous() for place in self.places])
+
+    def forward(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        given = iter(tensors)
+        weights = dict(zip(self.places, self.weights, strict=True))
+        values = self.function(*(
+            weights[place] if place in weights else next(given) for place in range(len(self.program.inputs))
+        ))
+        terms = [(value.float() * (place + 1)).sum() for place, value in enumerate(values) if value.is_floating_point()]
+        loss = torch.stack(terms).sum() if terms else torch.zeros(())
+        return [*values, loss]
+
+
+def through_backend(program: Program) -> Outcome:
+    """Compile as Dynamo does once it has traced, which leaves out the time of its tracing."""
+    tensors = program.tensors()
+    return differentiate(ipu_backend(_Module(program.function()), list(tensors), options={"host_threads": 1}), tensors)
+
+
+def through_dynamo(program: Program) -> Outcome:
+    """Compile as a user would."""
+    torch._dynamo.reset()
+    compiled = torch.compile(program.function(), backend="ipu", fullgraph=True, dynamic=False)
+    return differentiate(compiled, program.tensors())
+
+
+def through_steps(program: Program) -> Outcome:
+    """Run the program as an `InferenceStep` with its nodes in blocks on IPUs; a step leaves its inputs as they are."""
+    tensors = [tensor.detach() for tensor in program.tensors()]
+    options = torchipu.Options(allow_out_of_memory=True, execution=_execution(program))
+    step = torchipu.InferenceStep(_Module(program.function(blocks=True)), options)
+    with torch.no_grad():
+        values = step(*tensors)
+    return Outcome([value.detach() for value in values], [], [])
+
+
+def through_training(program: Program) -> Outcome:
+    """Train the program for one update, with its nodes in blocks on IPUs; the change of the weights is the gradient."""
+    model = _Training(program)
+    before = [weight.detach().clone() for weight in model.weights]
+    options = torchipu.Options(allow_out_of_memory=True, execution="sharded")
+    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    step = torchipu.TrainStep(model, optimiser, options, loss=len(program.outputs))
+    tensors = [t.detach() for place, t in enumerate(program.tensors()) if place not in model.places]
+    values = step(*tensors)
+    change = [first.float() - weight.detach().float() for first, weight in zip(before, model.weights, strict=True)]
+    return Outcome([value.detach() for value in values], list(change), [])
+
+
+def through_torch(program: Program) -> Outcome:
+    """Run the graphs that torch makes for any compiler by eager: what is wrong here is not ours."""
+    def keep(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        return make_boxed_func(graph)
+
+    tensors = program.tensors()
+    return differentiate(aot_function(program.function(), fw_compiler=keep, bw_compiler=keep), tensors)
+
+
+def on_tiles(program: Program) -> Outcome:
+    """Run the program's forward vertex by vertex on the bytes of the tiles."""
+    tensors = [tensor.detach() for tensor in program.tensors()]
+    options = torchipu.Options(executor="tiles", allow_out_of_memory=True)
+    with torch.no_grad():
+        values = torchipu.InferenceStep(_Module(program.function()), options)(*tensors)
+    return Outcome([value.detach() for value in values], [], [])
+
+
+def _execution(program: Program) -> str:
+    return "sharded" if zlib.crc32(program.source().encode()) % 3 == 0 else "pipelined"
+
+
+DOORS: dict[str, tuple[Door, float]] = {
+    "backend": (through_backend, 0.62), "dynamo": (through_dynamo, 0.05), "steps": (through_steps, 0.15),
+    "training": (through_training, 0.15), "tiles": (on_tiles, 0.03),
+}
+"""By name: the door, and its share of the seeds."""
+
+
+def door_of(seed: int, program: Program) -> str:
+    """Return the door of a seed; a program that has nothing to train is run as a step."""
+    door = random.Random(f"door {seed}").choices(list(DOORS), [share for _, share in DOORS.values()])[0]
+    is_trained = any(given.gradient for given in program.inputs)
+    return "steps" if door == "training" and not is_trained else door

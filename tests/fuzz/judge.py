@@ -1,0 +1,225 @@
+"""How far a result may be off, without a tolerance for each operator.
+
+A result that eager's own agrees with to `torch.testing.assert_close` is right. For others the program is run in
+float64, where each line's result is disturbed by as much as the element type rounds it: how far that moves a result is
+how well the program determines it. A result passes that is no further from float64 than a few times that, or than a few
+times eager's own. A comparison that a rounding turns over moves far and decides nothing; an error of an index does not.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from tests.fuzz.doors import DOORS, through_torch
+from tests.fuzz.generate import Outcome, differentiate
+from tests.fuzz.program import IN_DOUBLE, Program
+from torchipu import IpuError
+
+EPSILON = {"float": 2.0**-22, "half": 2.0**-10}
+DISTURBED_RUNS = 6
+FACTOR = 4.0
+LEAST = {torch.float32: 2e-6, torch.float16: 4e-3}
+"""Of the largest element: eight units in the last place, and a little for sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a program.
+
+    Attributes:
+        word: ``"ok"``, ``"refused"`` (a clear error of torchipu's own), ``"wrong"``, ``"error"`` (any other exception),
+            ``"torchs"`` (the graphs that torch makes for any compiler are wrong as well), or ``"undecided"`` where
+            eager itself fails.
+        detail: What differs, or the error's first line.
+    """
+
+    word: str
+    detail: str = ""
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether it is a defect."""
+        return self.word in ("wrong", "error")
+
+
+def judge(program: Program, door: str) -> Verdict:
+    """Run a program through a door and through eager, and compare."""
+    verdict = _judged(program, door)
+    return Verdict("torchs", verdict.detail) if verdict.is_failure and _fails_without_us(program) else verdict
+
+
+def _fails_without_us(program: Program) -> bool:
+    try:
+        returned = through_torch(program)
+    except Exception:
+        return True
+    return compare(program, "backend", returned, expected_of(program, "backend")).is_failure
+
+
+def _judged(program: Program, door: str) -> Verdict:
+    try:
+        expected = expected_of(program, door)
+    except Exception as error:
+        return Verdict("undecided", _first_line(error))
+    try:
+        returned = DOORS[door][0](program)
+    except Exception as error:
+        ours = _ours(error)
+        if ours is not None and type(ours).__name__ != "InternalError":
+            return Verdict("refused", f"{type(ours).__name__}: {_first_line(ours)}")
+        return Verdict("error", f"{type(error).__name__}: {_first_line(error)}")
+    finally:
+        torch._dynamo.reset()
+    return compare(program, door, returned, expected)
+
+
+def expected_of(
+    program: Program, door: str, types: dict[str, torch.dtype] | None = None, seed: int | None = None,
+) -> Outcome:
+    """Return what eager PyTorch gives for what a door computes, in float64 where types are given.
+
+    Args:
+        program: The program.
+        door: Through which it goes: a training returns its loss, and takes the sum of all outputs as such.
+        types: What the program's own casts mean; inputs of floating point are float64 then.
+        seed: Of the disturbance; None for none.
+    """
+    watch = None if types is None else _Disturbance(seed)
+    function = program.function(types=types, watch=watch) if types else program.function()
+    tensors = [_in_double(tensor) if types else tensor for tensor in program.tensors()]
+    if door in ("steps", "tiles"):
+        with torch.no_grad():
+            tensors = [tensor.detach() for tensor in tensors]
+            return Outcome(function(*tensors), [], [])
+    if door == "training":
+        return _trained(function, tensors)
+    return differentiate(function, tensors)
+
+
+def _trained(function: object, tensors: list[torch.Tensor]) -> Outcome:
+    values = function(*tensors)  # type: ignore[operator]
+    terms = [
+        ((value if value.dtype == torch.float64 else value.float()) * (place + 1)).sum()
+        for place, value in enumerate(values) if value.is_floating_point()
+    ]
+    loss = torch.stack([term.to(terms[0].dtype) for term in terms]).sum() if terms else torch.zeros(())
+    asking = [tensor for tensor in tensors if tensor.requires_grad]
+    if not asking or not loss.requires_grad:
+        raise RuntimeError("nothing to train")
+    found = torch.autograd.grad(loss, asking, allow_unused=True)
+    gradients = [torch.zeros_like(t) if g is None else g for g, t in zip(found, asking, strict=True)]
+    return Outcome([*(value.detach() for value in values), loss.detach()], list(gradients), [])
+
+
+class _Disturbance:
+    """Changes a value, and with it what comes back through it, as rounding to its element type might."""
+
+    def __init__(self, seed: int | None) -> None:
+        self._generator = None if seed is None else torch.Generator().manual_seed(seed)
+
+    def __call__(self, value: torch.Tensor, dtype: str) -> torch.Tensor:
+        if self._generator is None or dtype not in EPSILON:
+            return value
+        noise = 2 * torch.rand(value.shape, generator=self._generator, dtype=torch.float64) - 1
+        return value * (1 + EPSILON[dtype] * noise)
+
+
+def _in_double(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    # The strides stay: what a program writes into a view reaches the same elements.
+    double = torch.empty_strided(tensor.shape, tensor.stride(), dtype=torch.float64)
+    if 0 in tensor.stride() and tensor.numel():
+        double = tensor.detach()[:1].double().expand(tensor.shape)
+    else:
+        double.copy_(tensor.detach())
+    return double.requires_grad_(tensor.requires_grad)
+
+
+def compare(program: Program, door: str, returned: Outcome, expected: Outcome) -> Verdict:
+    """Hold a door's outcome to eager's."""
+    pairs = list(zip(returned.named(), expected.named(), strict=False))
+    if len(returned.named()) != len(expected.named()):
+        return Verdict("wrong", f"{len(returned.named())} results, not {len(expected.named())}")
+    differing: list[int] = []
+    for place, ((name, ours), (_, eagers)) in enumerate(pairs):
+        if (ours is None) != (eagers is None):
+            if eagers is None or bool(eagers.any()):
+                return Verdict("wrong", f"{name}: {'no tensor' if ours is None else 'a tensor'}, unlike eager")
+            continue
+        if ours is None or eagers is None:
+            continue
+        if ours.shape != eagers.shape or (ours.dtype != eagers.dtype and door != "training"):
+            expected_form = f"{eagers.dtype} {tuple(eagers.shape)}"
+            return Verdict("wrong", f"{name}: {ours.dtype} {tuple(ours.shape)}, not {expected_form}")
+        if not _agree(ours, eagers):
+            differing.append(place)
+    if not differing:
+        return Verdict("ok")
+    return _held_to_double(program, door, differing, pairs)
+
+
+def _agree(ours: torch.Tensor, eagers: torch.Tensor) -> bool:
+    if not eagers.is_floating_point():
+        return bool(torch.equal(ours, eagers))
+    if ours.dtype != eagers.dtype:
+        ours, eagers = ours.float(), eagers.float()
+    try:
+        torch.testing.assert_close(ours, eagers, equal_nan=True)
+    except AssertionError:
+        return False
+    return True
+
+
+def _held_to_double(program: Program, door: str, differing: list[int], pairs: list) -> Verdict:
+    exact = expected_of(program, door, dict(IN_DOUBLE)).named()
+    moved = [expected_of(program, door, dict(IN_DOUBLE), seed).named() for seed in range(DISTURBED_RUNS)]
+    for place in differing:
+        (name, ours), (_, eagers) = pairs[place]
+        reference = exact[place][1]
+        others = [run[place][1] for run in moved]
+        allowed = _allowed(reference, eagers, others)
+        if allowed is None:
+            continue
+        error = _distance(ours, reference)
+        if not error <= allowed:
+            return Verdict("wrong", f"{name}: off by {error:.3g}, where {allowed:.3g} is allowed")
+    return Verdict("ok", "beside float64")
+
+
+def _allowed(reference: torch.Tensor, eagers: torch.Tensor, others: list[torch.Tensor]) -> float | None:
+    """Return how far from float64 a result may be; None where roundings decide what it is."""
+    if not reference.is_floating_point():
+        stable = all(torch.equal(reference, other) for other in others)
+        return 0.0 if stable and torch.equal(reference.to(eagers.dtype), eagers) else None
+    if not bool(reference.isfinite().all()) or not bool(eagers.isfinite().all()):
+        # Beyond the range of the element type, or undefined: eager and float64 say different things of it.
+        return None
+    scale = float(reference.abs().max()) if reference.numel() else 0.0
+    movement = max(_distance(other, reference) for other in [*others, eagers])
+    if not math.isfinite(movement):
+        return None
+    least = LEAST.get(eagers.dtype, LEAST[torch.float32])
+    return FACTOR * movement + least * scale + 1e-7
+
+
+def _distance(value: torch.Tensor, reference: torch.Tensor) -> float:
+    if not value.numel():
+        return 0.0
+    return float((value.double() - reference.double()).abs().max())
+
+
+def _ours(error: BaseException | None) -> IpuError | None:
+    while error is not None:
+        if isinstance(error, IpuError):
+            return error
+        error = getattr(error, "inner_exception", None) or error.__cause__
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,0 +1,67 @@
+"""A failing program as a script that needs torch and torchipu only."""
+
+from __future__ import annotations
+
+from tests.fuzz.program import Given, Program
+
+_SCRIPT = '''"""{title}"""
+
+import torch
+import torch.nn.functional as F
+
+import torchipu
+
+HALF, FLOAT = torch.float16, torch.float32
+
+
+{source}
+
+torch.manual_seed(0)
+inputs = [
+{inputs}
+]
+expected = forward(*[one.clone() for one in inputs])
+{call}
+for place, (ours, eagers) in enumerate(zip(returned, expected)):
+    off = (ours.double() - eagers.double()).abs()
+    print(f"output {{place}}: off by {{off.max():.3g}}" if off.numel() else f"output {{place}}: empty")
+'''
+_COMPILED = 'returned = torch.compile(forward, backend="ipu", fullgraph=True, dynamic=False)(*inputs)'
+_STEP = '''
+
+class Model(torch.nn.Module):
+    def forward(self, *inputs):
+        return forward(*inputs)
+
+
+options = torchipu.Options({options})
+returned = torchipu.InferenceStep(Model(), options)(*[one.detach() for one in inputs])'''
+
+
+def script(program: Program, door: str, detail: str) -> str:
+    """Return a script that shows what differs from eager.
+
+    Args:
+        program: What fails.
+        door: Through which; a training is shown as a step without one.
+        detail: Of the failure.
+    """
+    is_step = door in ("steps", "training", "tiles")
+    options = 'executor="tiles"' if door == "tiles" else "allow_out_of_memory=True"
+    return _SCRIPT.format(
+        title=f"{door}: {detail}", source=program.source(blocks=is_step),
+        inputs="\n".join(f"    {_written(given)}," for given in program.inputs),
+        call=_STEP.format(options=options) if is_step else _COMPILED,
+    )
+
+
+def _written(given: Given) -> str:
+    floating = given.dtype in ("float", "half")
+    shape = given.shape_in_memory()
+    dtype = {"float": "", "half": ".half()", "int": ".int()", "long": "", "bool": ".bool()"}[given.dtype]
+    drawn = f"(torch.randn({shape}) + {given.offset})" if given.offset else f"torch.randn({shape})"
+    text = f"{drawn}{dtype}" if floating else f"torch.randint({given.bound}, {shape}){dtype}"
+    if given.layout == "transposed":
+        text += f".permute{tuple(reversed(range(len(shape))))}"
+    text += {"strided": "[..., ::2]", "expanded": f".expand({given.shape})"}.get(given.layout, "")
+    return text + (".requires_grad_()" if given.gradient else "")
