@@ -144,5 +144,10 @@ TI_KERNEL(fold_blocked) {
   (void)begin; (void)end; (void)scratch;
   memset(y, 0, sizeof(float) * 2 * (size_t)lanes);
   FN(find_affine)(args + 1, (int)p->flags, ((const conv_product_scalars *)scalars)->epsilon, 0, p->channels, y, y + lanes);
+  if (p->flags & TI_CONV_ENDING_HAS_FACTOR) {
+    const int64_t others = __builtin_popcountll((uint64_t)p->flags & (TI_CONV_ENDING_HAS_BIAS | TI_CONV_ENDING_HAS_NORM | TI_CONV_ENDING_HAS_NORM_WEIGHT | TI_CONV_ENDING_HAS_NORM_BIAS));
+    const float *const factor = (const float *)args[1 + others + (p->flags & TI_CONV_ENDING_HAS_NORM ? 1 : 0)];
+    for (int64_t i = 0; i < p->channels; i++) { y[i] *= factor[i]; y[lanes + i] *= factor[i]; }
+  }
   return TI_OK;
 }
