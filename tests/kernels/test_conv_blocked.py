@@ -10,7 +10,7 @@ from tests.kernels.elem_planner import MiniPlanner
 from torchipu._kernels.table.conv_blocked import Activation, BlockedWindow
 from torchipu._kernels.table.conv_product import ConvEnding
 from torchipu._kernels.table.pool_blocked import Pooling
-from torchipu.host.emit import blocked_layout, conv_blocked, depthwise_blocked, pool_blocked
+from torchipu.host.emit import blocked_layout, conv_blocked, depthwise_blocked, layer_norm_blocked, pool_blocked
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.optable.host_tensor import HostTensor
 
@@ -104,12 +104,12 @@ ACTIVATIONS = {
 }
 
 
-@pytest.mark.parametrize("parts", ["bias", "norm", "addend", "all"])
+@pytest.mark.parametrize("parts", ["bias", "norm", "addend", "factor", "all"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[3]])
 def test_endings_equal_float64(case: tuple, activation: Activation, parts: str) -> None:
     x, weight, exact, shape = layers_of(case)
-    bias, mean, variance, scale, shift = (torch.randn(exact.shape[1]) for _ in range(5))
+    bias, mean, variance, scale, shift, factor = (torch.randn(exact.shape[1]) for _ in range(6))
     variance, other = variance.abs() + 0.5, torch.randn(exact.shape)
     plan, flags, norm = MiniPlanner(2), 0, []
     if parts in ("bias", "all"):
@@ -118,6 +118,8 @@ def test_endings_equal_float64(case: tuple, activation: Activation, parts: str) 
         exact = F.batch_norm(exact, mean.double(), variance.double(), scale.double(), shift.double(), eps=1e-3)
         flags = ConvEnding.HAS_NORM | ConvEnding.HAS_NORM_WEIGHT | ConvEnding.HAS_NORM_BIAS
         norm = [plan.hold(t) for t in (mean, variance, scale, shift)]
+    if parts in ("factor", "all"):
+        exact = exact * factor.double()[:, None, None]
     if parts in ("addend", "all"):
         exact = exact + other.double()
     exact = ACTIVATIONS[activation](exact)
@@ -125,7 +127,7 @@ def test_endings_equal_float64(case: tuple, activation: Activation, parts: str) 
     ending = conv_blocked.Ending(
         bias=plan.hold(bias) if parts in ("bias", "all") else None, norm=norm,
         addend=blocked(plan, other) if parts in ("addend", "all") else None, flags=flags, epsilon=1e-3,
-        activation=activation,
+        factor=plan.hold(factor) if parts in ("factor", "all") else None, activation=activation,
     )
     conv_blocked.emit(plan, shape, out, blocked(plan, x), plan.hold(weight), ending)
     torch.testing.assert_close(plain(plan, out, exact.shape).double(), exact, rtol=1e-4, atol=1e-4)
@@ -200,6 +202,37 @@ def test_pooling_equals_torch(pooling: Pooling, window: tuple[int, int, int, int
     )
     pool_blocked.emit_pool(plan, sizes, out, blocked(plan, x), pooling, 0)
     torch.testing.assert_close(plain(plan, out, exact.shape), exact, rtol=1e-6, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("has_weight", [False, True])
+@pytest.mark.parametrize("size", [(2, 19, 31, 7), (1, 64, 4, 4), (3, 5, 1, 3), (1, 800, 9, 1)])
+def test_pixels_are_normalised_over_their_channels_alone(
+    size: tuple[int, int, int, int], has_weight: bool, has_bias: bool,
+) -> None:
+    x, plan = torch.randn(size) * 3 + 5, MiniPlanner(2)
+    weight, bias = torch.randn(2, size[1])
+    out = plan.scratch(blocked_layout.blocked_shape(size))
+    layer_norm_blocked.emit(
+        plan, size, out, blocked(plan, x), plan.hold(weight) if has_weight else None,
+        plan.hold(bias) if has_bias else None, 1e-4,
+    )
+    exact = F.layer_norm(
+        x.double().movedim(1, -1), size[1:2], weight.double() if has_weight else None,
+        bias.double() if has_bias else None, 1e-4,
+    ).movedim(-1, 1)
+    torch.testing.assert_close(plain(plan, out, exact.shape).double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [(2, 19, 5, 7), (1, 64, 4, 4), (3, 5, 1, 3)])
+def test_images_with_their_channels_last_come_into_blocks_and_back(size: tuple[int, ...]) -> None:
+    x, plan = torch.randn(size), MiniPlanner(2)
+    rows, held = x.movedim(1, -1).contiguous(), plan.scratch(blocked_layout.blocked_shape(size))
+    blocked_layout.emit_rows_to_blocked(plan, held, plan.hold(rows))
+    assert torch.equal(plain(plan, held, x.shape), x)
+    back = plan.scratch(rows.shape)
+    blocked_layout.emit_rows_from_blocked(plan, back, held)
+    assert torch.equal(plan.fetch(back), rows)
 
 
 def test_means_of_planes_equal_float64() -> None:

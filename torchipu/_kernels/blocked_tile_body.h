@@ -16,7 +16,8 @@ typedef struct {
   float *y;
   const int32_t *from, *to, *taps;  /* where pixels begin in x and go in y, and what a tap adds to the former */
   ptrdiff_t w_block, x_block, y_block;
-  int64_t blocks, rest, num_taps;  /* blocks of channels, and channels of one more that they do not fill */
+  int64_t blocks, rest, num_taps;  /* blocks of channels, and channels that come after them one by one */
+  int64_t channel;                 /* floats of x from one of the latter to the next */
   int accumulate;
   const FN(blocked_ending) *ending;  /* applied to the sums in registers; NULL for none */
 } FN(blocked_tile);
@@ -81,10 +82,14 @@ TI_INLINE void FN(blocked_sums)(const int nb, const int np, const FN(blocked_til
 #pragma GCC unroll 16
       for (int64_t i = 0; i < VL; i++) FN(add_channel)(nb, np, w + i * VL, w_block, p, i, sum);
     }
-  for (int64_t tap = 0; t->rest && tap < num_taps; tap++) {  /* channels that fill no block */
-    FN(find_sources)(np, x + taps[tap], from, p);
+  const int64_t rest = t->rest, channel = t->channel;
+  for (int64_t c0 = 0; c0 < rest; c0 += VL) {  /* channels one by one, whose weights are in blocks all the same */
+    const int64_t end = ti_min(VL, rest - c0) * channel;
+    for (int64_t tap = 0; tap < num_taps; tap++) {
+      FN(find_sources)(np, x + c0 * channel + taps[tap], from, p);
 #pragma GCC unroll 1
-    for (int64_t i = 0; i < t->rest; i++, w += VL) FN(add_channel)(nb, np, w, w_block, p, i, sum);
+      for (int64_t i = 0; i < end; i += channel, w += VL) FN(add_channel)(nb, np, w, w_block, p, i, sum);
+    }
   }
   if (t->accumulate)
 #pragma GCC unroll 12

@@ -23,13 +23,13 @@ typedef struct {
 /* Where the pixels of an item lie: within what is laid out, or within the input, and within the results. */
 static void FN(find_pixels)(FN(blocked_item) *t) {
   const blocked_window s = t->p->window;
-  const int64_t plane = s.oh * s.ow, out = s.g * t->blocks_out * plane, in = s.g * t->blocks_in * s.h * s.w;
+  const int64_t plane = s.oh * s.ow, out = s.g * t->blocks_out * plane, in = s.g * t->blocks_in * s.h * s.w, lanes = t->p->is_plain ? 1 : VL;
   int64_t k = 0;
   if (!t->p->pixels) {
     for (int64_t n = 0; n < t->images; n++)
       for (int64_t r = 0; r < t->rows; r++)
         for (int64_t c = 0; c < s.ow; c++, k++) {
-          t->from[k] = (int32_t)(((n * t->span + r * s.sh) * t->columns + c * s.sw) * VL);
+          t->from[k] = (int32_t)(((n * t->span + r * s.sh) * t->columns + c * s.sw) * lanes);
           t->to[k] = (int32_t)((n * out + (t->row0 + r) * s.ow + c) * VL);
         }
     return;
@@ -44,18 +44,31 @@ static void FN(find_pixels)(FN(blocked_item) *t) {
   }
 }
 
+/* Lays out the rows that an item needs of `count` channels, one channel after the other as they lie in a row-major image. */
+static void FN(lay_planes)(const FN(blocked_item) *t, const float *x, int64_t group, int64_t first, int64_t count, float *d) {
+  const blocked_window s = t->p->window;
+  const int64_t pixels = s.h * s.w, lo = ti_min(s.pw, t->columns), hi = ti_max(lo, ti_min(t->columns, s.w + s.pw));
+  for (int64_t c = first; c < first + count; c++)
+    for (int64_t n = t->n0; n < t->n0 + t->images; n++)
+      for (int64_t r = 0; r < t->span; r++, d += t->columns) {
+        const int64_t row = t->row0 * s.sh - s.ph + r;
+        if (row < 0 || row >= s.h) { memset(d, 0, sizeof(float) * (size_t)t->columns); continue; }
+        memset(d, 0, sizeof(float) * (size_t)lo);
+        memcpy(d + lo, x + ((n * s.g + group) * s.c + c) * pixels + row * s.w + lo - s.pw, sizeof(float) * (size_t)(hi - lo));
+        memset(d + hi, 0, sizeof(float) * (size_t)(t->columns - hi));
+      }
+}
+
 /* Lays out the rows that an item needs of the blocks [first, first + count) of a group's channels. */
 static void FN(lay_rows)(const FN(blocked_item) *t, const float *x, int64_t group, int64_t first, int64_t count, float *d) {
   const blocked_window s = t->p->window;
-  const int64_t pixels = s.h * s.w, is_plain = t->p->is_plain;
   for (int64_t block = first; block < first + count; block++)
     for (int64_t n = t->n0; n < t->n0 + t->images; n++) {
-      const float *const image = is_plain ? x + ((n * s.g + group) * s.c + block * VL) * pixels
-                                          : x + ((n * s.g + group) * t->blocks_in + block) * pixels * VL;
+      const float *const image = x + ((n * s.g + group) * t->blocks_in + block) * s.h * s.w * VL;
       for (int64_t r = 0; r < t->span; r++, d += t->columns * VL) {
         const int64_t row = t->row0 * s.sh - s.ph + r;
         if (row < 0 || row >= s.h) { memset(d, 0, sizeof(float) * (size_t)(t->columns * VL)); continue; }
-        FN(lay_row)(image + row * s.w * (is_plain ? 1 : VL), (int)is_plain, pixels, ti_min(VL, s.c - block * VL), s.w, -s.pw, t->columns, d);
+        FN(lay_row)(image + row * s.w * VL, 0, 0, VL, s.w, -s.pw, t->columns, d);
       }
     }
 }
@@ -70,17 +83,19 @@ static void FN(convolve)(FN(blocked_item) *t, char *const *args, int64_t group, 
   const float *const x = (const float *)args[1], *const w = (const float *)args[2];
   FN(blocked_ending) ending = FN(begin_ending)(args + 3, p->flags, p->activation, s.g * t->blocks_out * VL, (group * t->blocks_out + r0) * VL);
   if (ending.added) ending.added += out;
-  FN(blocked_tile) tile = {.y = (float *)args[0] + out, .from = t->from, .to = t->to, .taps = taps, .num_taps = num_taps, .w_block = s.c * num_taps * VL, .y_block = plane,
+  const int64_t channel = p->is_plain ? t->images * t->span * t->columns : 1;
+  FN(blocked_tile) tile = {.channel = channel, .y = (float *)args[0] + out, .from = t->from, .to = t->to, .taps = taps, .num_taps = num_taps, .w_block = s.c * num_taps * VL, .y_block = plane,
                            .x_block = in_place ? s.h * s.w * VL : t->images * t->span * t->columns * VL};
   for (int64_t c0 = 0; c0 < t->blocks_in; c0 += p->chunk) {
     const int64_t end = ti_min(c0 + p->chunk, t->blocks_in);
-    tile.blocks = ti_min(end, s.c / VL) - c0;
-    tile.rest = end * VL > s.c ? s.c % VL : 0;
+    tile.blocks = p->is_plain ? 0 : ti_min(end, s.c / VL) - c0;
+    tile.rest = ti_min(end * VL, s.c) - (c0 + tile.blocks) * VL;
     tile.accumulate = c0 > 0;
     tile.w = w + (group * t->blocks_out + r0) * tile.w_block + c0 * VL * num_taps * VL;
     if (in_place) tile.x = x + ((t->n0 * s.g + group) * t->blocks_in + c0) * tile.x_block;
     else {
-      FN(lay_rows)(t, x, group, c0, end - c0, laid_out);
+      if (p->is_plain) FN(lay_planes)(t, x, group, c0 * VL, tile.rest, laid_out);
+      else FN(lay_rows)(t, x, group, c0, end - c0, laid_out);
       tile.x = laid_out;
     }
     FN(add_tiles)(tile, results, t->count, end == t->blocks_in ? &ending : NULL);
@@ -99,7 +114,7 @@ TI_KERNEL(conv_blocked) {
   t.to = t.from + most;
   int32_t *const taps = t.to + most;
   float *const laid_out = (float *)(taps + ti_ceil(s.kh * s.kw + 2 * most, 16) * 16 - 2 * most);
-  for (int64_t k = 0; k < s.kh * s.kw; k++) taps[k] = (int32_t)((k / s.kw * s.dh * t.columns + k % s.kw * s.dw) * VL);
+  for (int64_t k = 0; k < s.kh * s.kw; k++) taps[k] = (int32_t)((k / s.kw * s.dh * t.columns + k % s.kw * s.dw) * (p->is_plain ? 1 : VL));
   for (int64_t item = begin, known = -1; item < end; item++) {
     const int64_t part = item % parts, group = item / parts % s.g, block = item / (parts * s.g);
     if (p->pixels) {
@@ -144,5 +159,10 @@ TI_KERNEL(fold_blocked) {
   (void)begin; (void)end; (void)scratch;
   memset(y, 0, sizeof(float) * 2 * (size_t)lanes);
   FN(find_affine)(args + 1, (int)p->flags, ((const conv_product_scalars *)scalars)->epsilon, 0, p->channels, y, y + lanes);
+  if (p->flags & TI_CONV_ENDING_HAS_FACTOR) {
+    const int64_t others = __builtin_popcountll((uint64_t)p->flags & (TI_CONV_ENDING_HAS_BIAS | TI_CONV_ENDING_HAS_NORM | TI_CONV_ENDING_HAS_NORM_WEIGHT | TI_CONV_ENDING_HAS_NORM_BIAS));
+    const float *const factor = (const float *)args[1 + others + (p->flags & TI_CONV_ENDING_HAS_NORM ? 1 : 0)];
+    for (int64_t i = 0; i < p->channels; i++) { y[i] *= factor[i]; y[lanes + i] *= factor[i]; }
+  }
   return TI_OK;
 }

@@ -85,7 +85,7 @@ static void FN(transform_input)(const FN(winograd_item) *t, const float *x) {
 static void FN(multiply_points)(const FN(winograd_item) *t, const float *w, int64_t r0, int64_t results) {
   static const int32_t none = 0;
   const int64_t channels = t->p->window.c, plane = t->count * VL;
-  FN(blocked_tile) tile = {.from = t->at, .to = t->at, .taps = &none, .num_taps = 1, .w_block = channels * VL, .x_block = plane, .y_block = plane};
+  FN(blocked_tile) tile = {.from = t->at, .to = t->at, .taps = &none, .num_taps = 1, .channel = 1, .w_block = channels * VL, .x_block = plane, .y_block = plane};
   for (int64_t point = 0; point < FN(POINTS); point++)
     for (int64_t c0 = 0; c0 < t->blocks_in; c0 += t->p->chunk) {
       const int64_t end = ti_min(c0 + t->p->chunk, t->blocks_in);

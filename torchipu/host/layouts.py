@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from torchipu.host.emit.blocked_layout import (
     blocked_shape,
     emit_from_blocked,
+    emit_rows_from_blocked,
+    emit_rows_to_blocked,
     emit_to_blocked,
     vector_lanes,
 )
@@ -21,13 +23,15 @@ from torchipu.host.uses import Uses
 from torchipu.host.values import Values
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.optable.blocked import BLOCKED_FORMS, BlockedForm
+from torchipu.optable.blocked import BLOCKED_FORMS, BlockedForm, Rows, Sizes, find_rows
 from torchipu.optable.chain import can_join
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 
 REORDER_NS = 0.4
 """Measured: an element brought into the layout or back, by one thread."""
+ROWS_REORDER_NS = 0.7
+"""Likewise where channels come last."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,6 +77,7 @@ class Layouts:
         absorbed: The ops before it.
         elementwise: Ops of chains that are computed in blocks.
         held: Where values lie in blocks.
+        rows: Values that have their channels last, and the sizes of the images that they hold.
     """
 
     def __init__(self, graph: Graph | None, uses: Uses, fused: Fused) -> None:
@@ -80,9 +85,10 @@ class Layouts:
         self.absorbed: set[Op] = set()
         self.elementwise: set[Op] = set()
         self.held: dict[Tensor, HostTensor] = {}
-        found = [] if graph is None else _find_runs(graph, uses, fused)
+        self.rows = {} if graph is None else find_rows(graph.ops)
+        found = [] if graph is None else _find_runs(graph, uses, fused, self.rows)
         for group in _groups(found):
-            if sum(run.gain_ns for run in group) > _reorder_ns(group, uses):
+            if sum(run.gain_ns for run in group) > _reorder_ns(group, uses, self.rows):
                 self._take(group)
 
     def _take(self, group: Iterable[Run]) -> None:
@@ -101,12 +107,20 @@ class Layouts:
         """Return where a value lies in blocks, brought there if need be."""
         if tensor not in self.held:
             plain = plan.value(tensor, DType.FLOAT)
-            emit_to_blocked(plan, self.output(tensor, plan), plain)
+            emit = emit_rows_to_blocked if tensor in self.rows else emit_to_blocked
+            emit(plan, self.output(tensor, plan), plain)
         return self.held[tensor]
+
+    def sizes(self, tensor: Tensor) -> Sizes:
+        """Return the sizes of the images that a value holds, whether channels come second or last."""
+        if tensor in self.rows:
+            return self.rows[tensor]
+        images, channels, height, width = tensor.shape
+        return images, channels, height, width
 
     def output(self, tensor: Tensor, plan: HostPlanner) -> HostTensor:
         """Return storage in blocks for a value."""
-        self.held[tensor] = plan.scratch(blocked_shape(tensor.shape), DType.FLOAT)
+        self.held[tensor] = plan.scratch(blocked_shape(self.sizes(tensor)), DType.FLOAT)
         return self.held[tensor]
 
     def make_plain(self, tensor: Tensor, values: Values, plan: HostPlanner) -> None:
@@ -114,6 +128,9 @@ class Layouts:
         if tensor in values.by_tensor or tensor not in self.held:
             return
         held = self.held[tensor]
+        if tensor in self.rows:
+            emit_rows_from_blocked(plan, plan.output(tensor), held)
+            return
         if tensor.shape[1] % vector_lanes() == 0 and tensor.shape[2:] == (1, 1):  # both layouts are one
             strides = (tensor.shape[1], 1, 1, 1)
             values.by_tensor[tensor] = HostTensor(held.buffer, held.offset, tensor.shape, strides, held.dtype)
@@ -121,7 +138,7 @@ class Layouts:
         emit_from_blocked(plan, plan.output(tensor), held)
 
 
-def _find_runs(graph: Graph, uses: Uses, fused: Fused) -> list[Run]:
+def _find_runs(graph: Graph, uses: Uses, fused: Fused, rows: Rows) -> list[Run]:
     """Return all that can be computed in blocks."""
     together = {op: ops for ops, _ in fused.values() for op in ops}
     found: list[Run] = []
@@ -129,30 +146,34 @@ def _find_runs(graph: Graph, uses: Uses, fused: Fused) -> list[Run]:
     for op in graph.ops:
         if op in taken:
             continue
-        run = _run_from(op, uses, together, taken)
+        run = _run_from(op, uses, together, taken, rows)
         if run is not None:
             found.append(run)
             taken.update(run.ops)
     return found
 
 
-def _run_from(op: Op, uses: Uses, together: Mapping[Op, Sequence[Op]], taken: Collection[Op]) -> Run | None:
+def _run_from(
+    op: Op, uses: Uses, together: Mapping[Op, Sequence[Op]], taken: Collection[Op], rows: Rows,
+) -> Run | None:
     """Return the run that an op begins, if it begins one; ops that other runs have taken are none of it."""
     form = BLOCKED_FORMS.get(op.target)
-    if form is None or not form.serves(op) or any(uses.is_read(result) for result in op.outputs[1:]):
-        return Run((op,), None) if _is_alike(op) and op not in together else None
+    if form is None or not form.serves(op, rows) or any(uses.is_read(result) for result in op.outputs[1:]):
+        return Run((op,), None) if _is_alike(op, rows) and op not in together else None
     ops: tuple[Op, ...] = (op,)
     while True:
         result, readers = ops[-1].outputs[0], uses.readers.get(ops[-1].outputs[0], [])
-        if len(readers) != 1 or result in uses.kept or readers[0] in taken or not form.follows(ops, readers[0]):
+        if len(readers) != 1 or result in uses.kept or readers[0] in taken or not form.follows(ops, readers[0], rows):
             break
         ops = (*ops, readers[0])
     other = {one for member in ops for one in together.get(member, ())}
     return Run(ops, form) if other <= set(ops) else None
 
 
-def _is_alike(op: Op) -> bool:
+def _is_alike(op: Op, rows: Rows) -> bool:
     """Whether an op is elementwise on floats of one shape, ``[N, C, H, W]``, and single numbers."""
+    if any(tensor in rows for tensor in (*op.inputs, *op.outputs)):
+        return False  # a chain may join others of that shape with their channels second
     if not can_join(op) or len(op.outputs) != 1 or len(op.outputs[0].shape) != 4:
         return False
     shape = op.outputs[0].shape
@@ -182,14 +203,15 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
     return list(groups.values())
 
 
-def _reorder_ns(group: Collection[Run], uses: Uses) -> float:
+def _reorder_ns(group: Collection[Run], uses: Uses, rows: Rows) -> float:
     """Return what bringing values into the layout and back takes."""
     made = {run.result for run in group}
     entering = {source for run in group for source in run.sources} - made
     read_in_blocks = {(op, source) for run in group for source in run.sources for op in run.ops}
     leaving = {
         result for result in made
-        if len(result.shape) == 4
+        if (len(result.shape) == 4 or result in rows)
         and (result in uses.kept or any((op, result) not in read_in_blocks for op in uses.readers.get(result, ())))
     }
-    return REORDER_NS * sum(tensor.num_elements for tensor in (*entering, *leaving))
+    each = {True: ROWS_REORDER_NS, False: REORDER_NS}
+    return sum(each[tensor in rows] * tensor.num_elements for tensor in (*entering, *leaving))

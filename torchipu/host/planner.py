@@ -37,6 +37,7 @@ from torchipu.host.values import Values
 from torchipu.host.written_inputs import write_inputs
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import DType, Leg, Role
+from torchipu.optable.blocked import Sizes
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join, emit_chain
 from torchipu.optable.fusion import Fusion
@@ -165,6 +166,14 @@ class Planner:
     def blocked_output(self, tensor: Tensor) -> HostTensor:
         """Return storage in the blocked layout for a result."""
         return self.layouts.output(tensor, self)
+
+    def blocked_view(self, tensor: Tensor, source: Tensor) -> None:
+        """Say that a result lies in the blocked layout as another value does."""
+        self.layouts.held[tensor] = self.blocked(source)
+
+    def image_sizes(self, tensor: Tensor) -> Sizes:
+        """Return the sizes of the images that a value holds, whether channels come second or last."""
+        return self.layouts.sizes(tensor)
 
     def alias(self, tensor: Tensor, view: HostTensor) -> None:
         """Say that a result is a view of storage that exists."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torchipu.ir.graph import Op, Tensor
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
+
+Sizes = tuple[int, int, int, int]
+"""Images, channels, rows and columns."""
+Rows = Mapping[Tensor, Sizes]
+"""Values that hold images with channels last, as ``[N, H, W, C]`` or ``[N * H * W, C]``, and sizes of the images."""
 
 
 class BlockedPlanner(HostPlanner, Protocol):
@@ -32,28 +37,37 @@ class BlockedPlanner(HostPlanner, Protocol):
         """Return storage in the blocked layout for a result."""
         ...
 
+    def blocked_view(self, tensor: Tensor, source: Tensor) -> None:
+        """Say that a result lies in the blocked layout as another value does."""
+        ...
+
+    def image_sizes(self, tensor: Tensor) -> Sizes:
+        """Return the sizes of the images that a value holds, whether channels come second or last."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class BlockedForm:
     """How ops are computed in the blocked layout.
 
     Attributes:
-        serves: Whether the form takes an op.
-        follows: Whether what is computed so far goes on with an op, which alone reads its first result.
+        serves: Whether the form takes an op, given which values have their channels last.
+        follows: Whether what is computed so far goes on with an op, which alone reads its first result; likewise.
         sources: The values that ops read in the blocked layout, the one that decides first.
         gain_ns: Nanoseconds that the form saves over the plain one on one thread, what bringing values into the
             layout and back costs aside.
         emit: Host steps that give the first result of the last op in the blocked layout, or wherever it belongs.
     """
 
-    serves: Callable[[Op], bool]
-    follows: Callable[[Sequence[Op], Op], bool]
+    serves: Callable[[Op, Rows], bool]
+    follows: Callable[[Sequence[Op], Op, Rows], bool]
     sources: Callable[[Sequence[Op]], Sequence[Tensor]]
     gain_ns: Callable[[Sequence[Op]], float]
     emit: Callable[[Sequence[Op], BlockedPlanner], None]
 
 
 BLOCKED_FORMS: dict[str, BlockedForm] = {}
+ROWS_RULES: dict[str, Callable[[Op, Rows], Sizes | None]] = {}
 
 
 def register_blocked(target: str, form: BlockedForm) -> None:
@@ -61,7 +75,22 @@ def register_blocked(target: str, form: BlockedForm) -> None:
     BLOCKED_FORMS[target] = form
 
 
-def follows_nothing(ops: Sequence[Op], after: Op) -> bool:
+def register_rows(target: str, rule: Callable[[Op, Rows], Sizes | None]) -> None:
+    """Enter how an op tells of which images its first result holds rows of channels; None where of none."""
+    ROWS_RULES[target] = rule
+
+
+def find_rows(ops: Sequence[Op]) -> dict[Tensor, Sizes]:
+    """Return the values of a graph that hold images with their channels last."""
+    rows: dict[Tensor, Sizes] = {}
+    for op in ops:
+        rule = ROWS_RULES.get(op.target)
+        if rule is not None and (sizes := rule(op, rows)) is not None:
+            rows[op.outputs[0]] = sizes
+    return rows
+
+
+def follows_nothing(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
     """Whether an op joins those before it: none does."""
     return False
 

@@ -139,7 +139,7 @@ class FoldBlockedInts(NamedTuple):
 
     Attributes:
         channels: All.
-        flags: The first four of `ConvEnding`.
+        flags: The first four of `ConvEnding`, and ``HAS_FACTOR``.
     """
 
     channels: int
@@ -151,7 +151,7 @@ FOLD_BLOCKED = Kernel(
     {
         "y": "[2][blocks * lanes]: scale and shift of each channel", "bias?": "[channels]",
         "mean?": "running, [channels]", "variance?": "likewise", "norm_weight?": "[channels]",
-        "norm_bias?": "[channels]",
+        "norm_bias?": "[channels]", "factor?": "[channels]: by which both are multiplied",
     },
     FoldBlockedInts,
     ConvProductScalars,

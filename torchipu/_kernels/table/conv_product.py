@@ -28,6 +28,7 @@ class ConvEnding(IntEnum):
     HAS_ADDEND = 16
     IS_RELU = 32
     HAS_GATE = 64
+    HAS_FACTOR = 128  # of each result's bias and sum; of convolutions over channels in blocks alone
 
 
 class Grid(NamedTuple):

@@ -7,13 +7,14 @@ machine holds. What lies behind the last channel says nothing, and nothing may c
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from math import prod
 
 from torchipu._kernels.abi import call_kernel
 from torchipu._kernels.table.blocked_layout import FROM_BLOCKED, TO_BLOCKED, VECTOR_LANES, BlockedLayoutInts
 from torchipu._kernels.table.kernel import Kernel, Nothing
+from torchipu.host.emit.copy import emit_copy
 from torchipu.host.emit.matmul import grain_for
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
@@ -45,6 +46,32 @@ def emit_to_blocked(plan: HostPlanner, y: HostTensor, x: HostTensor) -> None:
 def emit_from_blocked(plan: HostPlanner, y: HostTensor, x: HostTensor) -> None:
     """Emit the row-major form ``y``, ``[N, C, H, W]``, of a blocked ``x``."""
     _emit(plan, FROM_BLOCKED, y, x, y.shape)
+
+
+def emit_rows_to_blocked(plan: HostPlanner, y: HostTensor, x: HostTensor) -> None:
+    """Emit the blocked form of a row-major ``x`` that has its channels last."""
+    for held, plain in _parts(y, x):
+        emit_copy(plan, held, plain)
+
+
+def emit_rows_from_blocked(plan: HostPlanner, y: HostTensor, x: HostTensor) -> None:
+    """Emit the row-major form ``y``, which has its channels last, of a blocked ``x``."""
+    for held, plain in _parts(x, y):
+        emit_copy(plan, plain, held)
+
+
+def _parts(held: HostTensor, plain: HostTensor) -> Iterator[tuple[HostTensor, HostTensor]]:
+    """Yield views of a blocked value and of the same with its channels last: whole blocks, and what fills none."""
+    images, blocks, height, width, lanes = held.shape
+    channels, pixels = plain.shape[-1], height * width
+    for first, count, across in ((0, channels // lanes, lanes), (channels // lanes, 1, channels % lanes)):
+        shape = (images, count, pixels, across)
+        yield (
+            HostTensor(held.buffer, held.offset + first * pixels * lanes, shape,
+                       (blocks * pixels * lanes, pixels * lanes, lanes, 1), held.dtype),
+            HostTensor(plain.buffer, plain.offset + first * lanes, shape,
+                       (pixels * channels, lanes, channels, 1), plain.dtype),
+        )
 
 
 def _emit(

@@ -34,6 +34,7 @@ class Ending:
         bias: Added to each channel.
         norm: Operands of a normalisation, which the flags tell of.
         addend: Added to each element, in the blocked layout.
+        factor: By which each channel's sum and bias are multiplied before that.
         flags: Those of ``ConvEnding`` that tell of the normalisation.
         epsilon: Of the normalisation.
         activation: At last.
@@ -41,10 +42,12 @@ class Ending:
 
     def __init__(
         self, *, bias: HostTensor | None = None, norm: Sequence[HostTensor] = (), addend: HostTensor | None = None,
-        flags: int = 0, epsilon: float = 0.0, activation: Activation = Activation.NONE,
+        factor: HostTensor | None = None, flags: int = 0, epsilon: float = 0.0,
+        activation: Activation = Activation.NONE,
     ) -> None:
-        self.folded = [held for held in (bias, *norm) if held is not None]
+        self.folded = [held for held in (bias, *norm, factor) if held is not None]
         self.fold_flags = flags | (ConvEnding.HAS_BIAS if bias is not None else 0)
+        self.fold_flags |= ConvEnding.HAS_FACTOR if factor is not None else 0
         self.addend, self.epsilon, self.activation = addend, epsilon, activation
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torchipu._kernels.table.conv_blocked import Activation
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
+from torchipu.optable.blocked import Rows
 
 _BY_TARGET = {
     "aten.relu.default": Activation.RELU, "aten.hardswish.default": Activation.HARDSWISH,
@@ -23,7 +24,8 @@ def activation_of(op: Op) -> Activation:
     return _BY_TARGET.get(op.target, Activation.NONE)
 
 
-def is_of_floats(op: Op) -> bool:
-    """Whether all that an op reads and its first result are float32, and the result is ``[N, C, H, W]``."""
+def is_of_floats(op: Op, rows: Rows) -> bool:
+    """Whether all that an op reads and its first result are float32 with channels second, the result of four dims."""
     tensors = (*op.inputs, op.outputs[0])
-    return len(op.outputs[0].shape) == 4 and all(tensor.dtype is DType.FLOAT for tensor in tensors)
+    of_images = len(op.outputs[0].shape) == 4 and all(tensor not in rows for tensor in tensors)
+    return of_images and all(tensor.dtype is DType.FLOAT for tensor in tensors)

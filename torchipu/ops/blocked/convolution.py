@@ -14,7 +14,7 @@ from torchipu.ops.blocked.activations import activation_of, is_of_floats
 from torchipu.ops.blocked.norm import NORM, norm_of
 from torchipu.ops.convolution import problem_of
 from torchipu.ops.fusions.conv_epilogue import ADD, CONVOLUTION, RELU, addend_of, adds_like
-from torchipu.optable.blocked import BlockedForm, BlockedPlanner, register_blocked
+from torchipu.optable.blocked import BlockedForm, BlockedPlanner, Rows, register_blocked
 from torchipu.optable.host_tensor import HostTensor
 
 # Measured with vectors of eight lanes; both scale with them.
@@ -27,16 +27,16 @@ def _shape(op: Op) -> Shape:
     return problem_of(op).planar
 
 
-def _serves(op: Op) -> bool:
-    if not is_of_floats(op) or not problem_of(op).is_plain:
+def _serves(op: Op, rows: Rows) -> bool:
+    if not is_of_floats(op, rows) or not problem_of(op).is_plain:
         return False
     s = _shape(op)
     return depthwise_blocked.serves(s) or conv_blocked.serves(s)
 
 
-def _follows(ops: Sequence[Op], after: Op) -> bool:
+def _follows(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
     """Whether an op goes on: the normalisation first, then the sum, then the activation."""
-    if not is_of_floats(after) or activation_of(ops[-1]) is not Activation.NONE:
+    if not is_of_floats(after, rows) or activation_of(ops[-1]) is not Activation.NONE:
         return False
     if after.target == NORM:
         return len(ops) == 1

@@ -11,7 +11,7 @@ from torchipu.host.emit import pool_blocked
 from torchipu.host.emit.conv_blocked import Ending
 from torchipu.ir.graph import Op
 from torchipu.ops.blocked.activations import activation_of, is_of_floats
-from torchipu.optable.blocked import BlockedForm, BlockedPlanner, register_blocked, saves_nothing
+from torchipu.optable.blocked import BlockedForm, BlockedPlanner, Rows, register_blocked, saves_nothing
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 
@@ -30,12 +30,12 @@ def norm_of(op: Op, plan: HostPlanner) -> tuple[int, list[HostTensor], float]:
     return flags, operands, float(op.number("eps"))
 
 
-def _serves(op: Op) -> bool:
-    return is_of_floats(op) and prod(op.outputs[0].shape) > 0
+def _serves(op: Op, rows: Rows) -> bool:
+    return is_of_floats(op, rows) and prod(op.outputs[0].shape) > 0
 
 
-def _follows(ops: Sequence[Op], after: Op) -> bool:
-    return len(ops) == 1 and is_of_floats(after) and activation_of(after) is not Activation.NONE
+def _follows(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
+    return len(ops) == 1 and is_of_floats(after, rows) and activation_of(after) is not Activation.NONE
 
 
 def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:

@@ -16,13 +16,13 @@ from torchipu.ir.types import DType
 from torchipu.ops.blocked.activations import activation_of, is_of_floats
 from torchipu.ops.pool import pair, strides_of
 from torchipu.ops.reduce import reduced_dims
-from torchipu.optable.blocked import BlockedForm, BlockedPlanner, follows_nothing, register_blocked, saves_nothing
+from torchipu.optable.blocked import BlockedForm, BlockedPlanner, Rows, follows_nothing, register_blocked, saves_nothing
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 
 
 # --------------------------------------------------------------------------- pooling
-def _pools(op: Op) -> bool:
-    return is_of_floats(op) and len(op.needed("self").shape) == 4 and prod(op.outputs[0].shape) > 0
+def _pools(op: Op, rows: Rows) -> bool:
+    return is_of_floats(op, rows) and len(op.needed("self").shape) == 4 and prod(op.outputs[0].shape) > 0
 
 
 def _window(op: Op) -> BlockedWindow:
@@ -53,9 +53,9 @@ for _target in ("aten.max_pool2d_with_indices.default", "aten.avg_pool2d.default
 
 
 # --------------------------------------------------------------------------- means of planes
-def _is_of_planes(op: Op) -> bool:
+def _is_of_planes(op: Op, rows: Rows) -> bool:
     x = op.needed("self")
-    if op.given("dtype") or x.dtype is not DType.FLOAT or len(x.shape) != 4 or not prod(x.shape):
+    if x in rows or op.given("dtype") or x.dtype is not DType.FLOAT or len(x.shape) != 4 or not prod(x.shape):
         return False
     return reduced_dims(op, x) == (2, 3)
 
@@ -91,8 +91,8 @@ def _gated_and_gate(op: Op) -> tuple[Tensor, Tensor] | None:
     return None
 
 
-def _gates(op: Op) -> bool:
-    return is_of_floats(op) and _gated_and_gate(op) is not None and prod(op.outputs[0].shape) > 0
+def _gates(op: Op, rows: Rows) -> bool:
+    return is_of_floats(op, rows) and _gated_and_gate(op) is not None and prod(op.outputs[0].shape) > 0
 
 
 def _gate_sources(ops: Sequence[Op]) -> Sequence[Tensor]:
@@ -101,8 +101,8 @@ def _gate_sources(ops: Sequence[Op]) -> Sequence[Tensor]:
     return found
 
 
-def _activates(ops: Sequence[Op], after: Op) -> bool:
-    return len(ops) == 1 and is_of_floats(after) and activation_of(after) is not Activation.NONE
+def _activates(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
+    return len(ops) == 1 and is_of_floats(after, rows) and activation_of(after) is not Activation.NONE
 
 
 def _emit_gate(ops: Sequence[Op], plan: BlockedPlanner) -> None:
@@ -118,9 +118,9 @@ register_blocked("aten.mul.Tensor", BlockedForm(_gates, _activates, _gate_source
 
 
 # --------------------------------------------------------------------------- concatenation
-def _joins_blocks(op: Op) -> bool:
+def _joins_blocks(op: Op, rows: Rows) -> bool:
     """Whether channels are put behind each other, those of each operand in blocks that they fill."""
-    if not is_of_floats(op) or op.integer("dim", 0) % 4 != 1 or not prod(op.outputs[0].shape):
+    if not is_of_floats(op, rows) or op.integer("dim", 0) % 4 != 1 or not prod(op.outputs[0].shape):
         return False
     return all(len(x.shape) == 4 and x.shape[1] % vector_lanes() == 0 for x in op.inputs)
 
