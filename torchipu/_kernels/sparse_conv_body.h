@@ -22,10 +22,12 @@ typedef struct { float value; int32_t weight; } ti_entry;
 
 /* Whether any of n floats is infinite or NaN. */
 static int FN(any_special)(const float *p, int64_t n) {
-  VF sum = {0};
+  VF sum[4] = {{0}, {0}, {0}, {0}};
   int64_t i = 0;
-  for (; i + VL <= n; i += VL) sum += FN(load)(p + i) * 0.0f;
-  float rest = FN(sum_lanes)(sum);
+  for (; i + 4 * VL <= n; i += 4 * VL)
+    for (int j = 0; j < 4; j++) sum[j] += FN(load)(p + i + j * VL) * 0.0f;
+  for (; i + VL <= n; i += VL) sum[0] += FN(load)(p + i) * 0.0f;
+  float rest = FN(sum_lanes)((sum[0] + sum[1]) + (sum[2] + sum[3]));
   for (; i < n; i++) rest += p[i] * 0.0f;
   return rest != 0.0f;
 }
