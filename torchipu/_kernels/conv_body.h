@@ -1,7 +1,8 @@
 /* Two-dimensional convolutions of few channels, and their gradients; conv_product_body.h serves many channels.
  *
  * An image (or a block of its output) is copied once for each column of the window, so that every summand of the
- * convolution reads a contiguous run of pixels, and channels meet pixels in register tiles.
+ * convolution reads a contiguous run of pixels, and channels meet pixels in register tiles. What conv_near_body.h serves
+ * is read where it lies.
  */
 #define TI_GATHERED
 #include "gemm_body.h"
