@@ -191,6 +191,7 @@ def test_threads_do_not_meet_for_next_to_nothing():
     small = [step_of(held(n, 8), held(9, 8), 1, 1, None) for n in (1, 2)]
     large = [step_of(held(n, 8192), held(9, 8192), 1, 1, None) for n in (1, 2)]
     assert strands_of(*small) == [[(1, 2)]]
+    assert strands_of(small[0], large[1]) == [[(1, 2)]], "one alone would have work"
     assert strands_of(*large) == [[(1, 1), (1, 1)]]
 
 

@@ -1,7 +1,8 @@
 /* Two-dimensional convolutions of few channels, and their gradients; conv_product_body.h serves many channels.
  *
  * An image (or a block of its output) is copied once for each column of the window, so that every summand of the
- * convolution reads a contiguous run of pixels, and channels meet pixels in register tiles.
+ * convolution reads a contiguous run of pixels, and channels meet pixels in register tiles. What conv_near_body.h serves
+ * is read where it lies.
  */
 #define TI_GATHERED
 #include "gemm_body.h"
@@ -82,7 +83,9 @@ static void FN(window_offsets)(const conv_shape *s, int64_t cols, int32_t *offse
                                          : ((c * s->kw + kw) * s->sh + kh * s->dh % s->sh) * most * s->cols + kh * s->dh / s->sh * cols);
 }
 
-/* A convolution over an expanded block. */
+#include "conv_near_body.h"
+
+/* A convolution over an expanded block, or over the image as it lies; `known` says for which blocks the offsets hold. */
 static void FN(conv_block)(const conv_shape *s, char *const *args, int has_bias, int64_t item, int64_t *known, void *scratch) {
   const int64_t K = s->ic * s->kh * s->kw, ohw = s->oh * s->ow, across = ti_ceil(s->ow, s->cols), down = ti_ceil(s->oh, s->rows);
   int32_t *offsets = (int32_t *)scratch;
@@ -90,6 +93,13 @@ static void FN(conv_block)(const conv_shape *s, char *const *args, int has_bias,
   const int64_t ow0 = item % across * s->cols, oh0 = item / across % down * s->rows, image = item / (across * down);
   const int64_t rows = ti_min(s->rows, s->oh - oh0), cols = ti_min(s->cols, s->ow - ow0), group = image % s->g;
   const float *x = (const float *)args[1] + image * s->ic * s->h * s->w;
+  if (ti_is_near(s)) {
+    const int64_t kind = rows * s->ow + cols;
+    FN(near_block)(s, x, (const float *)args[2] + group * K * s->oc, has_bias ? (const float *)args[3] + group * s->oc : NULL,
+                   (float *)args[0] + image * s->oc * ohw, oh0, rows, ow0, offsets, kind == *known, e);
+    *known = kind;
+    return;
+  }
   if (cols != *known) { FN(window_offsets)(s, cols, offsets); *known = cols; }
   if (!s->direct) FN(expand)(s, x, oh0, rows, ow0, cols, e);
   const int64_t block = 768;

@@ -66,31 +66,59 @@ TI_INLINE void FN(store_max)(VF value, VI at, int n, float *y, int64_t *index) {
 
 /* A plane whose windows are 2 x 2, disjoint and within it: as many windows of a row at a time as a vector has lanes. */
 #if VL == 16
+/* The later of two candidates where it is larger or NaN. */
+TI_INLINE void FN(take_larger)(__m512 *most, __m512i *at, __m512 v, __m512i place) {
+  const __mmask16 take = _mm512_cmp_ps_mask(v, *most, _CMP_GT_OQ) | _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  *most = _mm512_mask_mov_ps(*most, take, v);
+  *at = _mm512_mask_mov_epi32(*at, take, place);
+}
+
+/* Windows at `first` whose elements a, b (above) and c, d (below) are. */
+TI_INLINE void FN(max_of_four)(__m512 a, __m512 b, __m512 c, __m512 d, __m512i first, int64_t w, int n, float *y, int64_t *index) {
+  const __m512i one = _mm512_set1_epi32(1), row = _mm512_set1_epi32((int)w);
+  __m512i at = first, below = _mm512_add_epi32(first, row);
+  FN(take_larger)(&a, &at, b, _mm512_add_epi32(first, one));
+  FN(take_larger)(&c, &below, d, _mm512_add_epi32(below, one));
+  FN(take_larger)(&a, &at, c, below);
+  FN(store_max)((VF)a, (VI)at, n, y, index);
+}
+
+/* Rows of eight: four rows of windows at a time. */
+static void FN(max_plane_of_eights)(const pool_ints *s, const float *x, float *y, int64_t *index) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+  const __m512i window = _mm512_setr_epi32(0, 2, 4, 6, 16, 18, 20, 22, 32, 34, 36, 38, 48, 50, 52, 54);
+  for (int64_t oh = 0; oh < s->oh; oh += 4) {
+    const int64_t rows = ti_min(4, s->oh - oh);
+    __m512 v[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) v[i] = _mm512_loadu_ps(x + 16 * (oh + ti_min(i, rows - 1)));  /* a row and the one below */
+    const __m512 a0 = _mm512_shuffle_f32x4(v[0], v[1], 0x44), a1 = _mm512_shuffle_f32x4(v[2], v[3], 0x44);
+    const __m512 b0 = _mm512_shuffle_f32x4(v[0], v[1], 0xee), b1 = _mm512_shuffle_f32x4(v[2], v[3], 0xee);
+    FN(max_of_four)(_mm512_permutex2var_ps(a0, even, a1), _mm512_permutex2var_ps(a0, odd, a1), _mm512_permutex2var_ps(b0, even, b1),
+                    _mm512_permutex2var_ps(b0, odd, b1), _mm512_add_epi32(window, _mm512_set1_epi32((int)(16 * oh))), 8,
+                    (int)(4 * rows), y + 4 * oh, index + 4 * oh);
+  }
+}
+
 static void FN(max_plane_2x2)(const pool_ints *s, const float *x, float *y, int64_t *index) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-  const __m512i one = _mm512_set1_epi32(1), row = _mm512_set1_epi32((int)s->w), next = _mm512_set1_epi32((int)s->w + 1);
-  for (int64_t oh = 0; oh < s->oh; oh++)
-    for (int64_t ow = 0; ow < s->ow; ow += 16) {
-      const int n = (int)ti_min(16, s->ow - ow);
-      const uint64_t bits = n == 16 ? 0xffffffffull : (1ull << (2 * n)) - 1;
-      const __mmask16 low = (__mmask16)bits, high = (__mmask16)(bits >> 16);
+  if (s->w == 8 && s->ow == 4) { FN(max_plane_of_eights)(s, x, y, index); return; }
+  for (int64_t ow = 0; ow < s->ow; ow += 16) {
+    const int n = (int)ti_min(16, s->ow - ow);
+    const uint64_t bits = n == 16 ? 0xffffffffull : (1ull << (2 * n)) - 1;
+    const __mmask16 low = (__mmask16)bits, high = (__mmask16)(bits >> 16);
+    for (int64_t oh = 0; oh < s->oh; oh++) {
       const float *p = x + 2 * oh * s->w + 2 * ow, *q = p + s->w;
       const __m512 a0 = _mm512_maskz_loadu_ps(low, p), b0 = _mm512_maskz_loadu_ps(low, q);
       const __m512 a1 = high ? _mm512_maskz_loadu_ps(high, p + 16) : a0, b1 = high ? _mm512_maskz_loadu_ps(high, q + 16) : b0;
-      const __m512 v[3] = {_mm512_permutex2var_ps(a0, odd, a1), _mm512_permutex2var_ps(b0, even, b1), _mm512_permutex2var_ps(b0, odd, b1)};
-      const __m512i first = _mm512_add_epi32(even, _mm512_set1_epi32((int)(2 * oh * s->w + 2 * ow)));
-      const __m512i place[3] = {_mm512_add_epi32(first, one), _mm512_add_epi32(first, row), _mm512_add_epi32(first, next)};
-      __m512 most = _mm512_permutex2var_ps(a0, even, a1);
-      __m512i at = first;
-#pragma GCC unroll 3
-      for (int k = 0; k < 3; k++) {
-        const __mmask16 take = _mm512_cmp_ps_mask(v[k], most, _CMP_GT_OQ) | _mm512_cmp_ps_mask(v[k], v[k], _CMP_UNORD_Q);
-        most = _mm512_mask_mov_ps(most, take, v[k]);
-        at = _mm512_mask_mov_epi32(at, take, place[k]);
-      }
-      FN(store_max)((VF)most, (VI)at, n, y + oh * s->ow + ow, index + oh * s->ow + ow);
+      FN(max_of_four)(_mm512_permutex2var_ps(a0, even, a1), _mm512_permutex2var_ps(a0, odd, a1),
+                      _mm512_permutex2var_ps(b0, even, b1), _mm512_permutex2var_ps(b0, odd, b1),
+                      _mm512_add_epi32(even, _mm512_set1_epi32((int)(2 * oh * s->w + 2 * ow))), s->w, n,
+                      y + oh * s->ow + ow, index + oh * s->ow + ow);
     }
+  }
 }
 #else
 /* Every second of sixteen floats, from the first or from the second one on. */

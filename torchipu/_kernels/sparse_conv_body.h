@@ -22,10 +22,12 @@ typedef struct { float value; int32_t weight; } ti_entry;
 
 /* Whether any of n floats is infinite or NaN. */
 static int FN(any_special)(const float *p, int64_t n) {
-  VF sum = {0};
+  VF sum[4] = {{0}, {0}, {0}, {0}};
   int64_t i = 0;
-  for (; i + VL <= n; i += VL) sum += FN(load)(p + i) * 0.0f;
-  float rest = FN(sum_lanes)(sum);
+  for (; i + 4 * VL <= n; i += 4 * VL)
+    for (int j = 0; j < 4; j++) sum[j] += FN(load)(p + i + j * VL) * 0.0f;
+  for (; i + VL <= n; i += VL) sum[0] += FN(load)(p + i) * 0.0f;
+  float rest = FN(sum_lanes)((sum[0] + sum[1]) + (sum[2] + sum[3]));
   for (; i < n; i++) rest += p[i] * 0.0f;
   return rest != 0.0f;
 }
@@ -43,25 +45,55 @@ static void FN(prefetch)(const float *p, int64_t n) {
   for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(p + i);
 }
 
+/* Runs of pixels that lie side by side in the image and in a copy of it with borders. */
+static void FN(pixel_runs)(const sparse_conv_ints *s, int64_t *runs, int64_t *length) {
+  const int is_whole = !s->ph && !s->pw;
+  *runs = is_whole ? 1 : s->h;
+  *length = is_whole ? s->h * s->w : s->w;
+}
+
 static void FN(to_channels_last)(const sparse_conv_ints *s, const float *x, float *last) {
-  const int64_t wp = s->w + 2 * s->pw;
-  for (int64_t c = 0; c < s->window.ic; c++)
-    for (int64_t h = 0; h < s->h; h++) {
-      float *d = last + ((h + s->ph) * wp + s->pw) * s->window.lanes + c;
-      const float *row = x + (c * s->h + h) * s->w;
-      if (s->window.lanes == 1) memcpy(d, row, (size_t)s->w * 4);
-      else for (int64_t w = 0; w < s->w; w++) d[w * s->window.lanes] = row[w];
+  const int64_t wp = s->w + 2 * s->pw, plane = s->h * s->w, lanes = s->window.lanes, ic = s->window.ic;
+  int64_t runs, length;
+  FN(pixel_runs)(s, &runs, &length);
+  for (int64_t r = 0; r < runs; r++) {
+    float *d = last + ((r + s->ph) * wp + s->pw) * lanes;
+    const float *from = x + r * length;
+    if (lanes == 1) { memcpy(d, from, (size_t)length * 4); continue; }
+    if (length < VL) {
+      for (int64_t c = 0; c < ic; c++)
+        for (int64_t w = 0; w < length; w++) d[w * lanes + c] = from[c * plane + w];
+      continue;
     }
+    for (int64_t j = 0; j < length; j += VL) {  /* the last block overlaps the one before it */
+      const int64_t w = ti_min(j, length - VL);
+      for (int64_t c = 0; c < ic; c += VL)
+        FN(transpose_block)(from + c * plane + w, plane, d + w * lanes + c, lanes, (int)ti_min(VL, ic - c), 0);
+    }
+  }
 }
 
 static void FN(from_channels_last)(const sparse_conv_ints *s, const float *last, float *x) {
-  const int64_t wp = s->w + 2 * s->pw;
-  for (int64_t c = 0; c < s->window.ic; c++)
-    for (int64_t h = 0; h < s->h; h++) {
-      const float *d = last + ((h + s->ph) * wp + s->pw) * s->window.lanes + c;
-      float *row = x + (c * s->h + h) * s->w;
-      for (int64_t w = 0; w < s->w; w++) row[w] = d[w * s->window.lanes];
+  const int64_t wp = s->w + 2 * s->pw, plane = s->h * s->w, lanes = s->window.lanes, ic = s->window.ic;
+  int64_t runs, length;
+  FN(pixel_runs)(s, &runs, &length);
+  for (int64_t r = 0; r < runs; r++) {
+    const float *from = last + ((r + s->ph) * wp + s->pw) * lanes;
+    float *d = x + r * length;
+    if (length < VL || lanes % VL) {
+      for (int64_t c = 0; c < ic; c++)
+        for (int64_t w = 0; w < length; w++) d[c * plane + w] = from[w * lanes + c];
+      continue;
     }
+    for (int64_t j = 0; j < length; j += VL) {
+      const int64_t w = ti_min(j, length - VL);
+      for (int64_t c = 0; c < ic; c += VL) {
+        float turned[VL * VL];
+        FN(transpose_block)(from + w * lanes + c, lanes, turned, VL, VL, 0);
+        for (int64_t k = 0; k < ti_min(VL, ic - c); k++) FN(store)(d + (c + k) * plane + w, FN(load)(turned + k * VL));
+      }
+    }
+  }
 }
 
 /* Lists the gradients of one channel: value and pixel; returns how many there are, or -1 for a bad index. With `passed`,
@@ -240,8 +272,10 @@ TI_KERNEL(sparse_conv_backward) {
   const int special_w = s->wants_dx && FN(any_special)(w, s->window.oc * size);
   (void)scalars;
   memset(last, 0, (size_t)ti_sparse_image(s) * 4);
-  for (int64_t q = 0; q < pixels; q++)
-    begins[q] = (int32_t)((q / s->ow * s->sh * (s->w + 2 * s->pw) + q % s->ow * s->sw) * s->window.lanes);
+  for (int64_t oh = 0, q = 0; oh < s->oh; oh++) {
+    const int64_t row = oh * s->sh * (s->w + 2 * s->pw) * s->window.lanes, step = s->sw * s->window.lanes;
+    for (int64_t ow = 0; ow < s->ow; ow++) begins[q++] = (int32_t)(row + ow * step);
+  }
   for (int64_t chunk = begin; chunk < end; chunk++) {
     float *dw = (float *)args[1] + chunk * s->window.oc * size, *db = (float *)args[2] + chunk * s->window.oc;
     memset(dw, 0, (size_t)(s->window.oc * size) * 4);

@@ -25,7 +25,7 @@ LEAST_UNITS = 4
 MOST_STEPS = 32
 """Steps of a strand. Joining takes time for each of them."""
 LEAST_BYTES = 1 << 15
-"""What steps of one chunk each have to touch together so that threads meet for them."""
+"""What strands of one unit each have to touch, beside the largest of them, so that threads meet for them."""
 
 Segment = tuple[int, int, tuple[tuple[tuple[int, tuple[tuple[int, int], ...]], ...], ...]]
 """First step, the step behind the last, and phases of strands ``(units, ((step, items of a unit), ...))``."""
@@ -111,8 +111,10 @@ class Phase:
     def ordered(self) -> list[Strand]:
         """Return those with most units first, which take longest; as one strand what is not worth a meeting."""
         members = sorted((member for strand in self.strands for member in strand.members), key=lambda m: m.number)
-        if all(strand.units == 1 for strand in self.strands) and _bytes_of(members) <= LEAST_BYTES:
-            return [Strand(members, 1)]
+        if all(strand.units == 1 for strand in self.strands):
+            touched = [_bytes_of(strand.members) for strand in self.strands]
+            if sum(touched) - max(touched) <= LEAST_BYTES:
+                return [Strand(members, 1)]
         return sorted(self.strands, key=lambda strand: (-strand.units, strand.members[0].number))
 
 
