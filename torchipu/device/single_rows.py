@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from torchipu.target import Target
 
 PARTIAL_BYTES = 4
-SUPERVISOR_CYCLES = 50  # as of the other vertices of convolutions; ipu_hardware.md 2.2
+SUPERVISOR_CYCLES = 50  # estimate: as of the matrix unit's vertex; ipu_hardware.md 2.2
 WORKER_CYCLES, ROW_CYCLES, POSITION_CYCLES, DOT_CYCLES = 16, 19, 7, 8  # horizontal MAC, ipu_hardware.md 2.2
 ZERO_CYCLES, ZERO_BYTES = 30, 8  # of partials, 2 floats a cycle; the same
 OUTER_CYCLES, GROUP_CYCLES, ELEMENT_CYCLES = 25, {True: 10, False: 11}, 6  # outer product; the same
