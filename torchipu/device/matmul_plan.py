@@ -67,6 +67,7 @@ class MatmulPlan:
         finishes: How often results are added up, or rounded, and how many parts of them there are.
         excess_bytes: By how much its temporary values exceed what they may use.
         cycles: Of exchange, compute and the reduction of partials.
+        method: ``amp``, or ``dot`` and ``outer`` of `torchipu.device.single_rows`: which vertices compute it.
     """
 
     row_split: int
@@ -88,6 +89,7 @@ class MatmulPlan:
     finishes: int
     excess_bytes: int
     cycles: int
+    method: str = "amp"
 
     def for_steps(self, steps: int, inputs: int) -> MatmulPlan:
         """Return the plan that does the same for each of several steps in time, whose terms are added up.
@@ -260,8 +262,8 @@ def _in_parts(target: Target, problem: _Problem, turned: bool) -> Iterator[Matmu
 def _candidates(target: Target, problem: _Problem, channel_parts: int = 1, input_parts: int = 1) -> _Candidates:
     """Return all ways to share input and output channels among tiles; the tiles that are left share the field."""
     tiles = max(1, target.num_tiles // problem.groups)
-    inner = _splits(ceil_div(problem.inputs, INPUT_GROUP), tiles)
-    outer = _splits(ceil_div(ceil_div(problem.channels, channel_parts), problem.group), tiles)
+    inner = splits_of(ceil_div(problem.inputs, INPUT_GROUP), tiles)
+    outer = splits_of(ceil_div(ceil_div(problem.channels, channel_parts), problem.group), tiles)
     input_split, channel_split = (grid.reshape(-1) for grid in np.meshgrid(inner, outer, indexing="ij"))
     within = input_split * channel_split <= tiles
     input_split, channel_split = input_split[within], channel_split[within]
@@ -276,7 +278,7 @@ def _candidates(target: Target, problem: _Problem, channel_parts: int = 1, input
 
 
 @lru_cache(maxsize=4096)
-def _splits(pieces: int, tiles: int) -> Numbers:
+def splits_of(pieces: int, tiles: int) -> Numbers:
     """Return the numbers of tiles, at most ``tiles``, of which each gives them another share of some pieces."""
     shares = np.unique(-(-pieces // np.arange(1, min(pieces, tiles) + 1)))
     return np.unique(-(-pieces // shares))

@@ -17,6 +17,7 @@ from torchipu.device.matrix_unit import (
     TRANSPOSE,
     conv_units,
 )
+from torchipu.device.single_rows import DOT, OUTER, TRANSPOSE_SHARE, plan_of_layer
 from torchipu.device.tilings.cut import Cut
 from torchipu.device.tilings.nothing import nothing_left
 from torchipu.device.tilings.products import Describe, add_sums, multiply
@@ -43,8 +44,12 @@ MADE_OPERANDS = "made_operands"
 
 LEFT, RIGHT = "left", "right"
 
-BACKWARD, UPDATE = "backward", "update"
-"""Passes whose operands do not lie as they are wanted: the gradient of the input, and of the weight."""
+FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+"""Passes: the product of the samples, the gradient of the input and that of the weight. The operands of the latter two
+do not lie as they are wanted."""
+
+CODELETS = {"amp": AMP, "dot": DOT, "outer": OUTER}
+"""What computes a product, by the method of its plan."""
 
 
 def plan_of(op: Op, target: Target, product: Product, dtype: DType) -> MatmulPlan | None:
@@ -55,11 +60,32 @@ def plan_of(op: Op, target: Target, product: Product, dtype: DType) -> MatmulPla
     group = _output_group_of(op, target, is_half=is_half)
     available = float(str(op.attrs.get("available_memory", AVAILABLE_MEMORY)))
     steps = int(str(op.attrs.get(TIME_STEPS, 1)))
+    if steps == 1 and (single := _plan_of_row(op, target, product, group, available, is_half=is_half)) is not None:
+        return single
     plan = plan_matmul(
         target, product.groups, product.positions, ceil_div(product.inputs, steps), product.outputs, is_half, group,
         available, partial_bytes=_partial_bytes_of(op, is_half=is_half),
     )
     return plan if steps == 1 else plan.for_steps(steps, product.inputs)
+
+
+def _plan_of_row(
+    op: Op, target: Target, product: Product, group: int, available: float, *, is_half: bool,
+) -> MatmulPlan | None:
+    """Return the plan of a pass of a layer that is trained on one sample, where none takes the matrix unit."""
+    layer_pass = op.attrs.get(LAYER_PASS)
+    row = product.inputs if layer_pass == UPDATE else product.positions
+    if layer_pass is None or row > 1 or product.groups > 1 or op.attrs.get("partials") == "half":
+        return None
+    sides = {
+        FORWARD: (product.inputs, product.outputs), BACKWARD: (product.outputs, product.inputs),
+        UPDATE: (product.positions, product.outputs),
+    }[str(layer_pass)]
+    plan = plan_of_layer(target, *sides, is_half=is_half, output_group=group, available_memory=available)
+    if plan is None:
+        return None
+    by_pass = {FORWARD: plan.forward, BACKWARD: plan.backward, UPDATE: plan.update}
+    return by_pass[str(layer_pass)](is_half=is_half)
 
 
 def _output_group_of(op: Op, target: Target, *, is_half: bool) -> int:
@@ -127,13 +153,16 @@ def matmul_vertices(
     }
     if plan.copied_bytes:
         sizes |= {"copied_bytes": plan.copied_bytes, "added": plan.added}
-    is_cast = plan.input_split == 1 and is_half and width == 4
+    # An outer product has one summand, and is rounded as it is made.
+    is_cast = plan.input_split == 1 and is_half and width == 4 and plan.method != "outer"
     sums = plan.positions * plan.outputs * plan.calls * width * (2 if plan.added else 1)
     # What is neither added up, nor rounded, nor copied into its place has no partials beside its results.
     partial_bytes = sums if is_cast or plan.input_split > 1 or plan.copied_bytes else 0
+    if plan.method != "amp":  # what other vertices write may lie anywhere
+        partial_bytes = 0
     cut = _cut(product, plan, target)
     first = Vertices(
-        AMP, vertices, lambda count: {**sizes, "calls": plan.calls * max(1, count)},
+        CODELETS[plan.method], vertices, lambda count: {**sizes, "calls": plan.calls * max(1, count)},
         gathered_bytes=plan.received_bytes, fragments=plan.calls * 2,
         temporary_bytes=max(0, plan.temporary_bytes - sums) + partial_bytes, partial_bytes=partial_bytes,
         max_tiles=vertices, repeats=plan.repeats,
@@ -174,6 +203,9 @@ def layer_vertices(
     3.1. Operands whose layout is another one are copied once, and not by every tile that receives them, which PopLibs
     does where these are many.
     """
+    plan = plan_of(op, target, product, dtype)
+    if plan is not None and plan.method != "amp":
+        return _without_unit(op, target, product, plan, dtype, describe)
     before, after = _laid_anew(op, product)
     is_ragged = product.inputs % (INPUT_GROUP // (dtype.device_bytes // 2)) > 0 and product.positions > 1
     return (
@@ -183,8 +215,28 @@ def layer_vertices(
     )
 
 
-def _laid_anew(op: Op, product: Product) -> tuple[list[int], list[int]]:
-    """Return the elements of the matrices that are rearranged before a product, and behind it."""
+def _without_unit(
+    op: Op, target: Target, product: Product, plan: MatmulPlan, dtype: DType, describe: Describe | None,
+) -> tuple[Vertices, ...]:
+    """Compute sets of a pass of a layer that is trained on one sample: tiles transpose what they have of the weight."""
+    rows, columns, inputs = plan.shares
+    if op.attrs.get(LAYER_PASS) == BACKWARD:
+        rows = inputs
+    is_half = int(dtype is DType.HALF)
+    tiles = plan.row_split * plan.column_split * plan.input_split
+    turned = Vertices(
+        TRANSPOSE_SHARE, tiles, lambda _: {"rows": rows, "columns": columns, "is_half": is_half},
+        temporary_bytes=rows * columns * dtype.device_bytes, max_tiles=tiles, tiling=nothing_left,
+    )
+    sets = product_vertices(op, target, product, dtype, describe)
+    if op.attrs.get(LAYER_PASS) == UPDATE:
+        vectors = [(product.positions, 1), (1, product.outputs)]
+        return *_rearranged(target, 1, vectors, dtype, is_ragged=False), *sets, turned
+    return (turned, *sets) if op.attrs.get(LAYER_PASS) == BACKWARD else sets
+
+
+def _laid_anew(op: Op, product: Product) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return rows and columns of the matrices that are rearranged before a product, and behind it."""
     # One sample is no work for the matrix unit: PopLibs takes vertices that need no groups.
     has_groups = product.positions > 1
     layer_pass = str(op.attrs.get(LAYER_PASS))
@@ -195,23 +247,25 @@ def _laid_anew(op: Op, product: Product) -> tuple[list[int], list[int]]:
         sides.add(RIGHT)
     if layer_pass == UPDATE:
         sides.add(LEFT)
-    sizes = {LEFT: product.positions * product.inputs, RIGHT: product.inputs * product.outputs}
-    before = [elements for side, elements in sizes.items() if side in sides]
-    return before, [product.positions * product.outputs] if layer_pass == UPDATE else []
+    sizes = {LEFT: (product.positions, product.inputs), RIGHT: (product.inputs, product.outputs)}
+    before = [matrix for side, matrix in sizes.items() if side in sides]
+    return before, [(product.positions, product.outputs)] if layer_pass == UPDATE else []
 
 
 def _rearranged(
-    target: Target, groups: int, matrices: Sequence[int], dtype: DType, *, is_ragged: bool,
+    target: Target, groups: int, matrices: Sequence[tuple[int, int]], dtype: DType, *, is_ragged: bool,
 ) -> tuple[Vertices, ...]:
     """Compute sets that transpose matrices, of which every tile takes a share, and put them where they are wanted.
 
-    The vertices of the product take elements wherever they are: these have nothing left to do.
+    One row is its own transpose, and is only put there. The vertices of the product take elements wherever they are:
+    these have nothing left to do.
     """
     fixed = {"element_bytes": dtype.device_bytes, "is_ragged": int(is_ragged)}
     sets = []
-    for elements in matrices:
+    for rows, columns in matrices:
+        elements = rows * columns
         moved = ceil_div(groups * elements, target.num_tiles) * dtype.device_bytes
-        for codelet in (TRANSPOSE, COPY):
+        for codelet in (TRANSPOSE, COPY) if min(rows, columns) > 1 else (COPY,):
             sets.append(Vertices(
                 codelet, groups * elements, lambda count: {"elements": count, **fixed},
                 gathered_bytes=moved if codelet is COPY else 0, fragments=2, temporary_bytes=2 * moved,

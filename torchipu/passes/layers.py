@@ -7,7 +7,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from torchipu.device.product_sets import BACKWARD, LAYER_PASS, LEFT, MADE_OPERANDS, RIGHT, TIME_STEPS, UPDATE
+from torchipu.device.product_sets import (
+    BACKWARD,
+    FORWARD,
+    LAYER_PASS,
+    LEFT,
+    MADE_OPERANDS,
+    RIGHT,
+    TIME_STEPS,
+    UPDATE,
+)
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.optable.spec import spec_of
 
@@ -17,7 +26,7 @@ PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
 
 def find_layers(graph: Graph) -> Graph:
     """Return a graph whose products say what the planner has to know: which of their operands other ops make, and which
-    pass of a layer they are, where its weight has a gradient.
+    pass of a layer they are, where its weight has a gradient: the forward is named for one sample alone.
 
     The forward multiplies an input by a weight, the update the input by the gradient of the result, and the backward
     that gradient by the weight. Which operand is which follows from what they are views of, and from sizes. The
@@ -113,6 +122,8 @@ def _passes_of(
 ) -> dict[int, str]:
     """Return the passes of the layer whose forward a product is; none where its weight has no gradient."""
     groups, samples, inputs, outputs = forward.sizes
+    # The planner asks of one sample alone: its forward may be planned with the other two.
+    first = {id(forward.op): FORWARD} if samples == 1 else {}
     for update in by_operand[forward.left]:
         if update.number <= forward.number or id(update.op) in taken:
             continue
@@ -125,6 +136,6 @@ def _passes_of(
         for backward in by_operand.get(forward.right, ()):
             is_later = backward.number > forward.number and id(backward.op) not in taken
             if is_later and backward.left is gradient and backward.sizes == (groups, samples, outputs, inputs):
-                return {id(backward.op): BACKWARD, id(update.op): UPDATE}
-        return {id(update.op): UPDATE}
+                return first | {id(backward.op): BACKWARD, id(update.op): UPDATE}
+        return first | {id(update.op): UPDATE}
     return {}
