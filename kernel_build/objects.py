@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from setuptools.errors import CompileError
@@ -35,6 +36,7 @@ def compile_all(
         text = shlex.join(command)
         if force or not is_new_enough(target, depends) or not made_by.is_file() or made_by.read_text() != text:
             made_by.unlink(missing_ok=True)
+            shown.begin()
             begun = time.time()
             if subprocess.run(command).returncode:
                 raise CompileError(f"torchipu: {source} was not compiled; what the compiler says is above")
@@ -42,13 +44,46 @@ def compile_all(
             made_by.write_text(text)
         return str(target)
 
+    shown = Progress(len(sources))
     # Those that take longest begin first, by the size of what there is to translate.
     with ThreadPoolExecutor(workers) as pool:
         made = [pool.submit(compile_one, source) for source in sorted(sources, key=weight, reverse=True)]
         try:
+            for each in as_completed(made):
+                each.result()
+                shown.advance()
             return sorted(each.result() for each in made)
         finally:
             pool.shutdown(cancel_futures=True)  # after the first that fails
+
+
+class Progress:
+    """Says on standard error how far a compilation is: on a terminal in one line, elsewhere every tenth of the way.
+
+    Nothing is said where nothing had to be compiled. pip shows it with ``-v``.
+
+    Args:
+        total: Sources.
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.done = 0
+        self.has_begun = False
+
+    def begin(self) -> None:
+        """Take note that something is compiled."""
+        self.has_begun = True
+
+    def advance(self) -> None:
+        """Take note of one more that is done."""
+        self.done += 1
+        is_terminal, is_last = sys.stderr.isatty(), self.done == self.total
+        is_due = is_terminal or is_last or 10 * self.done // self.total > 10 * (self.done - 1) // self.total
+        if self.has_begun and is_due:
+            text = f"torchipu: {self.done} of {self.total} kernel sources compiled"
+            end = "\n" if is_last or not is_terminal else "\r"
+            print(text, end=end, file=sys.stderr, flush=True)
 
 
 def weight(source: Path) -> int:

@@ -1,6 +1,7 @@
 """Graphs of any size by torch.compile: one capture and one set of graph passes, and the values of eager in float64."""
 
 import copy
+import logging
 
 import pytest
 import torch
@@ -201,6 +202,28 @@ def test_new_sizes_are_told_under_recompiles(monkeypatch):
     (line,) = told
     assert line.startswith("Recompiling for the IPU, in a graph of any size, for inputs")
     assert "[6, 2]" in line
+
+
+def test_why_each_size_is_captured_by_itself_is_told(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "torchipu.sizes")
+    monkeypatch.setattr(logging.getLogger("torchipu"), "propagate", True)  # torch's handlers may have it to themselves
+    torch.compile(lambda x: torch.fft.fft(x).real, backend=ipu_backend, dynamic=True)(torch.ones(4, 6))
+    (told,) = caplog.records
+    assert "each set of sizes is captured by itself: NoFormula:" in told.getMessage()
+    assert "is complex" in told.getMessage()
+    assert told.exc_info is None
+
+    caplog.clear()
+
+    def place_only_ints(graph, *rest):
+        raise TypeError("an int is needed")
+
+    monkeypatch.setattr(symbolic, "place_graph", place_only_ints)
+    x = torch.randn(3, 5)
+    torch.testing.assert_close(torch.compile(lambda x: x * 3, backend=ipu_backend, dynamic=True)(x), x * 3)
+    (told,) = caplog.records
+    assert told.getMessage().endswith("TypeError: an int is needed")
+    assert told.exc_info is not None
 
 
 def test_a_size_that_does_not_fit_is_refused_as_the_first_is():

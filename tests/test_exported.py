@@ -6,8 +6,10 @@ import zipfile
 
 import pytest
 import torch
+from torch.compiler._cache import CacheArtifactManager
 
 import torchipu
+from torchipu.backend import COUNTS
 
 
 class Model(torch.nn.Module):
@@ -60,3 +62,16 @@ def test_an_absent_file_and_a_module_are_told(tmp_path):
         torchipu.compile(tmp_path / "none.pt2")
     with pytest.raises(torchipu.CaptureError, match="takes an exported program, got Model"):
         torchipu.compile(Model())
+
+
+def test_cache_artifacts_of_torch_hold_no_program_and_programs_are_compiled_again():
+    torch._dynamo.reset()
+    model, x = Model(), INPUTS
+    compiled = torch.compile(model, backend="ipu")
+    with CacheArtifactManager.with_fresh_cache():  # without what other tests had Inductor compile
+        expected = compiled(*x)
+        assert torch.compiler.save_cache_artifacts() is None
+    torch._dynamo.reset()
+    before = COUNTS.programs
+    torch.testing.assert_close(compiled(*x), expected, rtol=0, atol=0)
+    assert COUNTS.programs == before + 1

@@ -167,3 +167,20 @@ def test_writing_the_sources_again_leaves_them_as_they_are(table: Path) -> None:
     compiled(table)
     assert [path.stat().st_mtime_ns for path in files] == times
     assert len(files) == 3
+
+
+def test_a_compilation_says_how_far_it_is_and_nothing_where_all_is_new_enough(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:
+    sources = [tmp_path / f"part{number}.c" for number in range(25)]
+    for source in sources:
+        source.write_text(f"int {source.stem};\n")
+    compile_all(COMPILER, sources, tmp_path / "objects", [], 2)
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1] == "torchipu: 25 of 25 kernel sources compiled"
+    assert len(said) == 10
+    compile_all(COMPILER, sources, tmp_path / "objects", [], 2)
+    assert capsys.readouterr().err == ""
+    sources[3].write_text("int other;\n")
+    compile_all(COMPILER, sources, tmp_path / "objects", [], 2)
+    assert capsys.readouterr().err.endswith("torchipu: 25 of 25 kernel sources compiled\n")

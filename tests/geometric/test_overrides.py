@@ -113,6 +113,55 @@ def test_a_dense_batch_needs_its_width() -> None:
         model(GRAPH.x, BATCH)
 
 
+@pytest.mark.parametrize("normalization", ["sym", "rw", None])
+@pytest.mark.parametrize("lambda_max", [None, 2.5], ids=["largest weight", "given"])
+def test_chebyshev_polynomials_of_a_graph_with_self_loops(normalization: str | None, lambda_max: float | None) -> None:
+    edge_index = GRAPH.edge_index.clone()
+    edge_index[1, ::5] = edge_index[0, ::5]
+    torch.manual_seed(0)
+    weight = torch.rand(edge_index.shape[1]) + 0.5
+    inner = nn.ChebConv(WIDTH, WIDTH, K=3, normalization=normalization)
+    check_step(
+        Called(lambda inner, x, *edges: inner(x, *edges, lambda_max=lambda_max), inner), GRAPH.x, edge_index, weight
+    )
+
+
+@pytest.mark.parametrize("width", [4, 3], ids=["all fit", "some nodes do not"])
+def test_a_dense_adjacency(width: int) -> None:
+    rows = torch.tensor([0, 1, 3, 4, 5, 7, 8, 11, 0, 1])
+    columns = torch.tensor([1, 3, 3, 6, 4, 7, 11, 9, 1, 2])
+
+    def dense(x: torch.Tensor, edges: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+        attr = x[edges[0]] * x[edges[1]]
+        weighted = utils.to_dense_adj(edges, batch, attr, max_num_nodes=width, batch_size=3)
+        counted = utils.to_dense_adj(edges, batch, max_num_nodes=width, batch_size=3)
+        whole = utils.to_dense_adj(edges, edge_attr=attr, max_num_nodes=NUM_NODES)
+        return torch.cat([weighted.flatten(), counted.flatten(), whole.flatten()])
+
+    check_step(Called(dense), GRAPH.x, torch.stack([rows, columns]), BATCH)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda x, edges, batch: utils.to_dense_adj(edges, batch, batch_size=3), "Give max_num_nodes="),
+        (lambda x, edges, batch: utils.to_dense_adj(edges, batch + 0, max_num_nodes=4), "Give batch_size="),
+        (lambda x, edges, batch: nn.RGCNConv(WIDTH, WIDTH, 2)(x, edges, edges[0] % 2), "FastRGCNConv"),
+        (lambda x, edges, batch: nn.TopKPooling(WIDTH)(x, edges, batch=batch)[0], "Weigh nodes by their scores"),
+        (lambda x, edges, batch: nn.SAGPooling(WIDTH)(x, edges, batch=batch)[0], "Weigh nodes by their scores"),
+        (lambda x, edges, batch: nn.ASAPooling(WIDTH)(x, edges, batch=batch)[0], "Weigh nodes by their scores"),
+    ],
+    ids=["width", "graphs", "relations", "top k", "sag", "asap"],
+)
+def test_sizes_that_only_values_tell_are_refused_with_what_to_use(call: Callable[..., Any], words: str) -> None:
+    class Plain(torch.nn.Module):
+        def forward(self, *args: torch.Tensor) -> Any:
+            return call(*args)
+
+    with pytest.raises(poptorch.Error, match=words):
+        poptorch.inferenceModel(Plain())(GRAPH.x, GRAPH.edge_index, BATCH)
+
+
 def test_nearest_neighbours_are_found_in_the_program() -> None:
     distances = torch.cdist(GRAPH.pos, GRAPH.pos)
     distances[BATCH[:, None] != BATCH[None]] = float("inf")

@@ -24,6 +24,19 @@ def test_programs_share_memory_that_grows_with_the_largest() -> None:
         assert abs(address - other) >= 1000  # lent already: memory of its own
 
 
+def test_an_arena_that_has_grown_has_room_for_somewhat_larger_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    plain = arena.aligned_bytes
+    monkeypatch.setattr(arena, "aligned_bytes", lambda num_bytes: made.append(num_bytes) or plain(num_bytes))
+    shared = arena.Arena()
+    for num_bytes in range(100_000, 200_000, 1000):  # a length more each time
+        shared.grow(num_bytes)
+        with shared.lent(num_bytes):
+            assert len(shared._memory) >= num_bytes
+    assert made[:2] == [0, 100_000]  # the first, which is often the only one, has what it needs
+    assert len(made) == 6
+
+
 def test_the_arena_goes_with_the_last_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arena, "_SHARED", Shared(arena.Arena))  # programs of other tests may hold theirs
     holder = shared_arena(64)

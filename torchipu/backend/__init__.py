@@ -16,6 +16,7 @@ from torchipu.backend.any_size import AnySize, alone, has_unknown_sizes, placeho
 from torchipu.backend.counts import COUNTS, Counts
 from torchipu.backend.eager import refuse_eager, warn_of_last_compilation, warn_of_suppression
 from torchipu.backend.program import Recipe
+from torchipu.backend.second_order import differentiable_once
 from torchipu.backend.written import written_arguments
 from torchipu.capture import substitutes
 from torchipu.capture.custom_ops import replace_calls
@@ -98,11 +99,11 @@ def _compiled(
         refuse_inputs(gm, example_inputs, is_strict=settings.strict)
     COUNTS.graphs += 1
     doors = _Doors(f"graph{next(_NUMBERS)}", settings, lookup_target(settings.target))
-    compiled: Callable[..., Any] = aot_autograd(
+    compiled = aot_autograd(
         fw_compiler=doors.forward, bw_compiler=doors.backward, inference_compiler=doors.inference,
         partition_fn=doors.partition, decompositions=decompositions(),
     )(replace_calls(gm), example_inputs)
-    return compiled
+    return differentiable_once(compiled, doors.name)
 
 
 class _Doors:
@@ -128,6 +129,7 @@ class _Doors:
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a forward whose backward will follow."""
+        _keep_what_is_saved()
         static = _static_inputs()
         for position, (node, value) in enumerate(zip(placeholders(gm), inputs, strict=True)):
             is_weight = position in static or isinstance(value, torch.nn.Parameter)
@@ -168,6 +170,13 @@ def _static_inputs() -> frozenset[int]:
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     return frozenset(metadata.static_input_indices if metadata is not None else ())
+
+
+def _keep_what_is_saved() -> None:
+    """Tell AOT autograd that backwards overwrite nothing that was saved for them, so that they may run twice."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
 
 
 def _boxed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import warnings
 from collections import OrderedDict
@@ -50,6 +51,8 @@ def alone() -> Iterator[None]:
     with capturing(), _disable_current_modes():
         yield
 
+_LOG = logging.getLogger("torchipu.sizes")
+
 
 class AnySize:
     """A graph of unknown sizes, and the programs of those that it was called with.
@@ -70,8 +73,8 @@ class AnySize:
         try:
             with alone():
                 self.symbolic = SymbolicGraph(gm, recipe, self.shown)
-        except NoFormula:
-            pass  # each set of sizes is captured by itself
+        except NoFormula as error:
+            self._tell_of_captures(error)
 
     def run(self, arguments: list[Any]) -> list[Any]:
         """Run on a list of arguments, which is emptied."""
@@ -117,9 +120,18 @@ class AnySize:
             return None
         try:
             return self.symbolic.program(arguments)
-        except (NoFormula, TypeError):  # the latter where something takes nothing but an int
+        except (NoFormula, TypeError) as error:  # the latter where something takes nothing but an int
             self.symbolic = None
+            self._tell_of_captures(error)
             return None
+
+    def _tell_of_captures(self, error: Exception) -> None:
+        """Tell torch's logs why each set of sizes is captured by itself; where a defect may be why, with its place."""
+        is_known = isinstance(error, NoFormula)
+        _LOG.info(
+            "%s: each set of sizes is captured by itself: %s: %s", self.recipe.name, type(error).__name__, error,
+            exc_info=None if is_known else error,
+        )
 
     def _make_room(self) -> None:
         """Drop the least recent programs until the others keep within the bound; the most recent one stays."""

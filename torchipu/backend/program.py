@@ -23,8 +23,9 @@ from torchipu.host.border import resolved
 from torchipu.host.collectives import wait_for
 from torchipu.host.executor import GraphExecutor
 from torchipu.host.generic import TORCH_DTYPES
-from torchipu.ir.graph import Graph, Tensor, walk_ops
+from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role
+from torchipu.optable.collective import is_collective
 from torchipu.optable.generic import EFFECT_TOKEN
 from torchipu.options import Options
 from torchipu.report import profile_of
@@ -90,11 +91,20 @@ class Recipe:
         return Program(imported, compiled.graph, self, shown, handed_back(module, is_dynamic), parts)
 
 
+def matters_at_border(op: Op) -> bool:
+    """Whether a `Program` looks at an op as imported: at others it looks only after all passes."""
+    return bool(op.bodies) or is_collective(op) or _has_effect(op)
+
+
+def _has_effect(op: Op) -> bool:
+    return EFFECT_TOKEN in op.operands
+
+
 class Program:
     """One compiled graph with the border to torch: order, dtypes, strides and aliases as torch expects them.
 
     Args:
-        imported: The graph as imported.
+        imported: The graph as imported, of which ops that do not matter at the border may be missing.
         graph: The same graph after all passes.
         recipe: Whence it came.
         shown: How torch expects each result to lie; None for one that is no tensor.
@@ -122,7 +132,7 @@ class Program:
         self.awaited = [place[tensor] for tensor in imported.awaited if tensor in place]
         agreement = Agreement(imported.graph)
         self.agreement = agreement if agreement.ops else None
-        self.has_effects = any(EFFECT_TOKEN in op.operands for op in walk_ops(imported.graph.ops))
+        self.has_effects = any(map(_has_effect, walk_ops(imported.graph.ops)))
         number = {tensor: index for index, tensor in enumerate(imported.graph.outputs)}
         self.results: list[Result] = []
         for position, (value, lies) in enumerate(zip(imported.results, shown, strict=True)):

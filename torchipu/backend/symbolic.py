@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from torchipu import artifacts
 from torchipu.backend.counts import COUNTS
-from torchipu.backend.program import Program, Recipe
+from torchipu.backend.program import Program, Recipe, matters_at_border
 from torchipu.backend.results import Shown, handed_back
 from torchipu.capture.control import is_control
 from torchipu.capture.fx_import import Imported
@@ -40,12 +40,14 @@ class Placed:
         imported: The graph as imported.
         graph: After all passes.
         shown: How torch expects each result to lie.
+        border: What a program looks at of the graph as imported.
     """
 
     guards: Guards
     imported: Imported
     graph: Graph
     shown: Sequence[Shown | None]
+    border: Graph
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +125,15 @@ class SymbolicGraph:
             shown = [None if fake is None else Shown.of(fake, self.symbols.read) for fake in imported.result_values]
             graph = place_graph(imported.graph, self.recipe.options, self.recipe.target)
         COUNTS.passes += 1
-        return Placed(guards, imported, graph, shown)
+        border = replace(imported.graph, ops=tuple(filter(matters_at_border, imported.graph.ops)))
+        return Placed(guards, imported, graph, shown, border)
 
     def _settled(self, placed: Placed, settling: Settling) -> Program:
         imported, graph = placed.imported, settling.graph(placed.graph)
-        captured = settling.graph(imported.graph)
         if is_verifying(self.recipe.options):
             verify_graph(graph, "sizes")
-        self._check_device(captured, graph)
+        self._check_device(imported.graph, graph, settling)
+        captured = settling.graph(placed.border)
         plain = replace(
             imported, graph=captured,
             placeholders=tuple(None if one is None else settling.tensor(one) for one in imported.placeholders),
@@ -141,7 +144,7 @@ class SymbolicGraph:
         shown = [None if one is None else one.settled(settling.numbers) for one in placed.shown]
         return Program(plain, graph, self.recipe, shown, self.kinds)
 
-    def _check_device(self, captured: Graph, graph: Graph) -> None:
+    def _check_device(self, imported: Graph, graph: Graph, settling: Settling) -> None:
         """Compile the device program where somebody wants to know of it, or it might not fit.
 
         Raises:
@@ -151,7 +154,7 @@ class SymbolicGraph:
         num_bytes = [tensor.device_bytes for op in graph.ops for tensor in op.outputs]
         is_wanted = is_heard() or artifacts.is_wanted() or dump_directory(options) is not None
         if is_wanted or self.checked is None or not self.checked.covers(num_bytes):
-            _, profile = self.recipe.compiled(captured)
+            _, profile = self.recipe.compiled(settling.graph(imported))
             most = max(memory.occupied_bytes for memory in profile.memory_by_ipu)
             self.checked = Checked(num_bytes, most / profile.tile_memory_bytes)
 

@@ -32,6 +32,7 @@ from torchipu.capture.decompositions import decompositions
 from torchipu.capture.distributions import unvalidated
 from torchipu.capture.fx_import import Given, Imported, import_graph
 from torchipu.capture.fx_types import refuse_inputs
+from torchipu.capture.inner_gradients import inner_gradients
 from torchipu.capture.inputs import refuse_foreign
 from torchipu.capture.process_wide import capturing
 from torchipu.capture.written_state import has_loops
@@ -240,7 +241,7 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
         return replace_calls(GraphModule(module, copy.deepcopy(module.graph)))
     # Where Inductor freezes weights, Dynamo gives them names of its own in every graph.
     freezes_not = torch._inductor.config.patch(freezing=False)
-    with settings, freezes_not, unvalidated(), _method_forward(module), without_torchs_log():
+    with settings, freezes_not, inner_gradients(), unvalidated(), _method_forward(module), without_torchs_log():
         try:
             captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
         except SyntaxError as error:

@@ -19,6 +19,7 @@ from torchipu.ir.types import Source
 _INSTEAD = {
     "sparse": "compute with dense tensors: make sparse ones outside of the model, and hand over to_dense() of them",
     "NestedTensor": "pad to one size with Tensor.to_padded_tensor, and mask what is padding",
+    "requires_grad_()": "take derivatives by a value of its own: x = x.detach().requires_grad_()",
     "quantized": "compute with float16 or float32: call dequantize() outside of the model",
 }
 """What to do about kinds of tensors that Dynamo does not take; its own hints speak of compiled functions."""
@@ -43,7 +44,8 @@ def as_capture_error(error: BaseException) -> IpuError:
     if "fake tensor" in reason and (raised := _RAISED.search(str(error))):
         return CaptureError(
             f"the model cannot be captured as one graph: {_sizes_told(raised['text'])}", source=_user_line(error),
-            remedy="pass inputs of the sizes that the model was made for",
+            remedy=_DERIVATIVES if "does not require grad" in raised["text"]
+            else "pass inputs of the sizes that the model was made for",
         )
     remedy = next((words for word, words in _INSTEAD.items() if word in reason), "")
     if not remedy:
@@ -55,6 +57,10 @@ def as_capture_error(error: BaseException) -> IpuError:
     )
 
 
+_DERIVATIVES = (
+    "inference runs without gradients: take those that forward computes of itself under torch.enable_grad(), by "
+    "values on which requires_grad_() was called there"
+)
 _RAISED = re.compile(r"got (?P<kind>\w+)\((?P<quote>['\"])(?P<text>.*?)(?P=quote)\)", re.DOTALL)
 """How Dynamo writes what a call raised on tensors without values."""
 _PRODUCT = re.compile(r"same reduction dim, but got \[(?P<left>[\d, ]+)\] X \[(?P<right>[\d, ]+)\]")

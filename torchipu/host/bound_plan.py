@@ -7,7 +7,7 @@ import ctypes
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -167,7 +167,7 @@ class BoundPlan:
             allocation = host_plan.allocations[held.buffer]
             self.viewing_outputs.append((index, allocation.place is Place.INPUT, allocation.index, held))
 
-    @property
+    @cached_property
     def num_bytes(self) -> int:
         """Memory of its own, without an arena that it shares with others."""
         memories = (self.arena, self.prepared, self.state, self.banks, self.accumulators, self.sums, self.constants)

@@ -9,7 +9,7 @@ follows from shapes; which thread runs a unit has no effect on what it computes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import lcm
 
 from torchipu.host.steps import Step
@@ -197,7 +197,7 @@ def _counted_alike(members: Sequence[Member]) -> list[Member] | None:
         if factor % samples.each and samples.each % factor:
             return None
         strides = tuple(stride * factor for stride in samples.strides)
-        counted.append(replace(member, samples=Samples(count, strides, max(1, samples.each // factor))))
+        counted.append(Member(member.step, member.number, Samples(count, strides, max(1, samples.each // factor))))
     return counted
 
 

@@ -93,6 +93,8 @@ class Step:
     @property
     def written(self) -> tuple[HostTensor, ...]:
         """All memory that the step writes."""
+        if not self.endings:
+            return self.outputs
         gone = {ending.place for ending in self.endings if ending.item_floats}
         kept = tuple(held for place, held in enumerate(self.outputs) if place not in gone)
         return (*kept, *(ending.halves for ending in self.endings))
@@ -100,6 +102,8 @@ class Step:
     @property
     def read(self) -> tuple[HostTensor, ...]:
         """All memory that the step reads."""
+        if not self.endings:
+            return self.inputs
         random = (ending.rounding.random for ending in self.endings)
         return (*self.inputs, *(held for held in random if held is not None))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 from torchipu.ir.graph import Graph, Op, Tensor
@@ -42,14 +42,19 @@ class Settling:
         return tuple([self.tensor(tensor) for tensor in tensors])
 
     def _op(self, op: Op) -> Op:
-        inputs, outputs = self._all(op.inputs), self._all(op.outputs)
-        attrs = {name: settled(value, self.numbers) for name, value in op.attrs.items()}
-        bodies = tuple(self.graph(body) for body in op.bodies)
-        is_same = (
-            all(new is old for new, old in zip((*inputs, *outputs), (*op.inputs, *op.outputs), strict=True))
-            and all(attrs[name] is value for name, value in op.attrs.items()) and not bodies
+        inputs, outputs, attrs = self._all(op.inputs), self._all(op.outputs), self._attrs(op.attrs)
+        if inputs == op.inputs and outputs == op.outputs and attrs is op.attrs and not op.bodies:
+            return op
+        return Op(  # not by `replace`: this is most of what a new size takes here
+            op.kind, inputs, outputs, attrs, op.target, op.operands, op.source, op.placement, op.leg, op.block,
+            tuple([self.graph(body) for body in op.bodies]),
         )
-        return op if is_same else replace(op, inputs=inputs, outputs=outputs, attrs=attrs, bodies=bodies)
+
+    def _attrs(self, attrs: Mapping[str, object]) -> Mapping[str, object]:
+        sized = {
+            name: plain for name, value in attrs.items() if (plain := settled(value, self.numbers)) is not value
+        }
+        return {**attrs, **sized} if sized else attrs
 
 
 def _with_sizes(tensor: Tensor, numbers: Numbers) -> Tensor:

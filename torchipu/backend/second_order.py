@@ -1,0 +1,63 @@
+"""Gradients of gradients through a compiled function: AOT autograd has none, which is said in words of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchipu.errors import CaptureError
+
+REMEDY = (
+    "take the inner gradient within the compiled function, by torch.func.grad or torch.func.hessian, or let "
+    "torchipu.TrainStep run a model whose loss holds torch.autograd.grad(..., create_graph=True)"
+)
+
+
+def differentiable_once(run: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Return a compiled function whose gradients raise an error of ours where they are differentiated themselves.
+
+    Args:
+        run: What AOT autograd has made of a graph.
+        name: Of the graph, for the message.
+    """
+
+    def refuse(gradients: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        if not torch.is_grad_enabled():  # nobody asked for create_graph
+            return None
+        return tuple([None if gradient is None else _Once.apply(gradient, name) for gradient in gradients])
+
+    def call(*arguments: Any) -> Any:
+        results = run(*arguments)
+        values = results if isinstance(results, (list, tuple)) else (results,)
+        nodes = (value.grad_fn for value in values if isinstance(value, torch.Tensor))
+        node = next((node for node in nodes if node is not None and hasattr(node, "_forward_cls")), None)
+        if node is not None:  # one for all results
+            node.register_hook(refuse)
+        return results
+
+    return call
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that has none."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: torch.Tensor, name: str) -> torch.Tensor:
+        """Return the gradient."""
+        ctx.name = name
+        return gradient.view_as(gradient)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Raise.
+
+        Raises:
+            CaptureError: Always.
+        """
+        raise CaptureError(
+            f"{ctx.name}: a gradient of its gradient is asked for (backward through torch.autograd.grad(..., "
+            "create_graph=True), or backward(create_graph=True)); torch's AOT autograd makes first gradients alone",
+            remedy=REMEDY,
+        )
