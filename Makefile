@@ -8,6 +8,7 @@ PYTEST_ARGS ?=
 TEST_WORKERS ?= auto
 DEMO_ARGS ?=
 FAULTS_ARGS ?=
+CRASHES_ARGS ?=
 OPINFO_ARGS ?= --workers 2
 MODELS ?=
 SCORE_ARGS ?=
@@ -22,7 +23,7 @@ MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "
 CHECKED_ISA := $(if $(filter avx512,$(TORCHIPU_ISA)),avx512,avx2)
 CHECKED := build/checked/$(CHECKED_ISA)
 
-.PHONY: help demo test browser checked faults opinfo models machine score bench docs lint kernels clean
+.PHONY: help demo test browser checked faults crashes opinfo models machine score bench docs lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -32,6 +33,7 @@ help:
 	@echo "make browser  see to it that there is a Chromium, in which pages of reports are tested"
 	@echo "make checked  run tests of the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (PYTEST_ARGS=...)"
 	@echo "make faults   kill, stop and break instances of trainings at every moment, 120 ways (FAULTS_ARGS=...)"
+	@echo "make crashes  kill processes that write into the compile cache, 1,000 times (CRASHES_ARGS=...)"
 	@echo "make opinfo   compare every operator of PyTorch's OpInfo with eager (OPINFO_ARGS=... passes flags on)"
 	@echo "make models   compare architectures of timm and transformers with eager; writes docs/models.md"
 	@echo "make machine  run device programs of the same architectures on the machine that judges them (MODELS=...)"
@@ -57,6 +59,9 @@ checked: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 
 faults: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.distributed.faults $(FAULTS_ARGS)
+
+crashes: $(VENV)/dev.stamp $(VENV)/kernels.stamp
+	$(PY) -m tests.cache.writers --kills 1000 $(CRASHES_ARGS)
 
 opinfo: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.opinfo --write build/opinfo $(OPINFO_ARGS)
