@@ -23,7 +23,7 @@ MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "
 CHECKED_ISA := $(if $(filter avx512,$(TORCHIPU_ISA)),avx512,avx2)
 CHECKED := build/checked/$(CHECKED_ISA)
 
-.PHONY: help demo test browser checked faults crashes opinfo models machine score bench docs lint kernels clean
+.PHONY: help demo test browser checked faults crashes opinfo models machine score bench bill docs lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -39,6 +39,7 @@ help:
 	@echo "make machine  run device programs of the same architectures on the machine that judges them (MODELS=...)"
 	@echo "make score    compare the machine model with what was measured on IPUs; writes docs/score.md (SCORE_ARGS=...)"
 	@echo "make bench    run the benchmarks beside eager, Inductor and others"
+	@echo "make bill     write a software bill of materials of what is installed into build/bill.json (CycloneDX)"
 	@echo "make docs     write the reference of public names, made from their docstrings, into build/docs"
 	@echo "make lint     ruff, mypy, import-linter, codespell"
 	@echo "make kernels  build the kernels again where their sources changed"
@@ -77,6 +78,9 @@ score: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 
 bench: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m pytest benchmarks --benchmark-only -s $(PYTEST_ARGS)
+
+bill: $(VENV)/dev.stamp
+	$(PY) -m tests.security.bill_of_materials build/bill.json
 
 docs: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.docs.reference build/docs
