@@ -8,6 +8,7 @@ PYTEST_ARGS ?=
 TEST_WORKERS ?= auto
 DEMO_ARGS ?=
 FAULTS_ARGS ?=
+CRASHES_ARGS ?=
 OPINFO_ARGS ?= --workers 2
 FUZZ_GRAPHS ?= 0:50000
 FUZZ_MODELS ?= 0:10000
@@ -25,7 +26,7 @@ MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "
 CHECKED_ISA := $(if $(filter avx512,$(TORCHIPU_ISA)),avx512,avx2)
 CHECKED := build/checked/$(CHECKED_ISA)
 
-.PHONY: help demo test wheel browser checked faults fuzz opinfo models machine score bench docs lint kernels clean
+.PHONY: help demo test wheel browser checked faults crashes fuzz opinfo models machine score bench bill docs lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -36,11 +37,13 @@ help:
 	@echo "make checked  run tests of the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (PYTEST_ARGS=...)"
 	@echo "make faults   kill, stop and break instances of trainings at every moment, 120 ways (FAULTS_ARGS=...)"
 	@echo "make fuzz     compare random programs and models of NNSmith with eager (FUZZ_GRAPHS=0:1000 FUZZ_MODELS=0:200)"
+	@echo "make crashes  kill processes that write into the compile cache, 1,000 times (CRASHES_ARGS=...)"
 	@echo "make opinfo   compare every operator of PyTorch's OpInfo with eager (OPINFO_ARGS=... passes flags on)"
 	@echo "make models   compare architectures of timm and transformers with eager; writes docs/models.md"
 	@echo "make machine  run device programs of the same architectures on the machine that judges them (MODELS=...)"
 	@echo "make score    compare the machine model with what was measured on IPUs; writes docs/score.md (SCORE_ARGS=...)"
 	@echo "make bench    run the benchmarks beside eager, Inductor and others"
+	@echo "make bill     write a software bill of materials of what is installed into build/bill.json (CycloneDX)"
 	@echo "make docs     write the reference of public names, made from their docstrings, into build/docs"
 	@echo "make lint     ruff, mypy, import-linter, codespell"
 	@echo "make kernels  build the kernels again where their sources changed"
@@ -68,6 +71,9 @@ fuzz: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.fuzz graphs --seeds $(FUZZ_GRAPHS); graphs=$$?; \
 	$(PY) -m tests.fuzz nnsmith --seeds $(FUZZ_MODELS) && exit $$graphs
 
+crashes: $(VENV)/dev.stamp $(VENV)/kernels.stamp
+	$(PY) -m tests.cache.writers --kills 1000 $(CRASHES_ARGS)
+
 opinfo: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.opinfo --write build/opinfo $(OPINFO_ARGS)
 
@@ -82,6 +88,9 @@ score: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 
 bench: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m pytest benchmarks --benchmark-only -s $(PYTEST_ARGS)
+
+bill: $(VENV)/dev.stamp
+	$(PY) -m tests.security.bill_of_materials build/bill.json
 
 docs: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.docs.reference build/docs

@@ -11,6 +11,7 @@ import torch
 from torchipu.compiler import VERIFY_VARIABLE
 
 os.environ[VERIFY_VARIABLE] = "1"
+os.environ.setdefault("TORCHIPU_CACHE", "0")  # tests capture; those in tests/cache turn it on, and 1 does so for all
 
 
 @pytest.fixture(autouse=True)

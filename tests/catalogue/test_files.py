@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from tests.catalogue.unharmed import unharmed
-from torchipu.poptorch.stored import executable, tensor_file
+from torchipu.poptorch.stored import executable
+from torchipu.stored import tensor_file
 
 
 class Net(torch.nn.Module):

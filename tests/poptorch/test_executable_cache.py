@@ -17,7 +17,7 @@ from torch.nn import functional as F
 import torchipu.poptorch as poptorch
 from tests.poptorch.models import Classifier, batch, eager_training, options, sgd, twin_of
 from torchipu.poptorch.executor import session
-from torchipu.poptorch.stored import tensor_file
+from torchipu.stored import tensor_file
 
 
 def cached(folder: Path, **more: Any) -> poptorch.Options:

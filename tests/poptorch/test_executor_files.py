@@ -13,7 +13,7 @@ import torch
 
 import torchipu.poptorch as poptorch
 from tests.poptorch.models import Classifier, batch, eager_training, options, sgd, twin_of
-from torchipu.poptorch.stored import tensor_file
+from torchipu.stored import tensor_file
 
 
 def saved(tmp_path: Path, **more: Any) -> tuple[poptorch.PoplarExecutor, Path]:

@@ -75,8 +75,16 @@ def test_syntax_error_names_line_and_file(tmp_path: Path) -> None:
 def test_errors_of_setters_go_through(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="EveryN anchor must have output_return_period"):
         Options().loadFromFile(write(tmp_path, "outputMode(poptorch.OutputMode.EveryN)"))
-    with pytest.raises(AttributeError, match="Invalid attribute deviceIteration"):
-        Options().loadFromFile(write(tmp_path, "deviceIteration(3)"))
+    with pytest.raises(AttributeError, match="Invalid attribute deviceIteration") as raised:
+        Options().loadFromFile(path := write(tmp_path, "\ndeviceIteration(3)"))
+    assert raised.value.__notes__ == [f"line 2 of {path}: deviceIteration(3)"]
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "options.conf"
+    path.write_bytes(b"\x80\x04K\x05.")
+    with pytest.raises(ConfigFileError, match=f"{path} is no file of options, which is text: 'utf-8' codec"):
+        Options().loadFromFile(path)
 
 
 @pytest.mark.parametrize("line", [

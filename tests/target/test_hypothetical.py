@@ -139,6 +139,8 @@ def test_a_field_that_is_no_number_is_refused_by_keyword():
 
 @pytest.mark.parametrize(("text", "words"), [
     ("base = mk2", "the file is no TOML: Invalid value (at line 1, column 8)"),
+    ('base = "mk2"\nnum_tiles = ' + "9" * 5000, "the file is no TOML: Exceeds the limit (4300 digits) for "
+     "integer string conversion: value has 5000 digits; use sys.set_int_max_str_digits() to increase the limit"),
     ('base = "mk2"\nnum_tiles 3', "the file is no TOML: Expected '=' after a key in a key/value pair (at line 2, "
                                   "column 11)"),
     ('base = "mk2"\ntiles = 3', "unknown key 'tiles'; did you mean 'num_tiles'?"),

@@ -97,6 +97,17 @@ def make_parser() -> argparse.ArgumentParser:
     targets.add_argument("--fields", action="store_true", help="list the fields that may be replaced instead")
     targets.set_defaults(run=run_targets)
 
+    cache = commands.add_parser(
+        "cache",
+        help="list, check or empty the compile cache",
+        description="The compile cache holds captures of models, so that another process need not capture them again. "
+        "TORCHIPU_CACHE_DIR is its folder, TORCHIPU_CACHE_SIZE what it may grow to (1G), and TORCHIPU_CACHE=0 turns it "
+        "off. ls lists its entries, the last used first; clear removes them; verify reads each one and holds it to its "
+        "checksum.",
+    )
+    cache.add_argument("action", choices=("ls", "clear", "verify"))
+    cache.set_defaults(run=run_cache)
+
     operators = commands.add_parser("operators", help="list the operators that have a record, as Markdown")
     operators.set_defaults(run=run_operators)
 
@@ -206,6 +217,18 @@ def _of_onnx(command: str, function: str, flags: argparse.Namespace) -> int:
         print(f"torchipu {command}: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def run_cache(flags: argparse.Namespace) -> int:
+    """Run ``torchipu cache``; 1 when an entry is damaged, 2 when the folder is none that is used."""
+    from torchipu.cli.cache import print_cache
+    from torchipu.errors import OptionsError
+
+    try:
+        return print_cache(flags.action)
+    except (OSError, OptionsError) as error:
+        print(f"torchipu cache: {error}", file=sys.stderr)
+        return 2
 
 
 def run_operators(flags: argparse.Namespace) -> int:

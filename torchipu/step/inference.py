@@ -61,4 +61,6 @@ class InferenceStep(ProgramStep):
         return [*built.states, *built.capture.constants]
 
     def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
-        return capture_inference(self.model, arguments, keywords, strict_ops=self.options.strict_ops)
+        return self._cached(arguments, keywords, "inference", lambda: capture_inference(
+            self.model, arguments, keywords, strict_ops=self.options.strict_ops,
+        ))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from torchipu.cache.captures import Request, fetch
 from torchipu.capture.captured import Captured
 from torchipu.capture.stand_ins import standing_in
 from torchipu.host.bound_plan import BoundPlan
@@ -17,6 +18,7 @@ from torchipu.ir.graph import Tensor
 from torchipu.options import Options
 from torchipu.parts.state import names_of
 from torchipu.step.in_parts import InParts
+from torchipu.step.seen import Seen
 
 
 class PartedStep:
@@ -28,6 +30,7 @@ class PartedStep:
     _calls: int
     _lock: contextlib.AbstractContextManager[bool]
     _parts: InParts | None
+    _seen: Seen
     _capturing: Callable[[Callable[[], Captured]], Captured] | None
 
     @property
@@ -123,6 +126,22 @@ class PartedStep:
                 return self._capturing(lambda: self._capture(arguments, keywords))
         with contextlib.nullcontext() if self._parts is None else standing_in(self.model):
             return self._capture(arguments, keywords)
+
+    def _cached(
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any], facts: str, capture: Callable[[], Captured],
+    ) -> Captured:
+        """Return a capture from the compile cache, or make it.
+
+        Args:
+            arguments: Of one micro-batch.
+            keywords: Of one micro-batch.
+            facts: What the capture depends on beside model, arguments and options.
+            capture: Makes it.
+        """
+        if self._capturing is not None or self._parts is not None:
+            return capture()  # the model has no values then
+        request = Request(self.model, arguments, keywords, self.options, facts)
+        return fetch(request, capture, self._seen.cache_hits)
 
     def _everywhere(self) -> tuple[torch.Tensor, ...]:
         """Return the host's tensors of states that every process of a pipeline wants to see after a call."""

@@ -186,10 +186,10 @@ class TrainStep(ProgramStep):
         return self.loss_scale if self.options.automatic_loss_scaling else self.options.loss_scaling
 
     def _capture(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Captured:
-        return capture_joint(
+        return self._cached(arguments, keywords, f"training, loss {self.loss}", lambda: capture_joint(
             self.model, arguments, keywords, loss=self.loss, loss_scale=self.options.backward_scale,
             strict_ops=self.options.strict_ops,
-        )
+        ))
 
     def _everywhere(self) -> tuple[torch.Tensor, ...]:
         return self._loss_scale, self._scale_history

@@ -28,7 +28,7 @@ def read_machine(path: str) -> tuple[str, dict[str, object]]:
         raise refusal(f"{where}: there is no such file", path, "a file that is there") from None
     except OSError as error:
         raise refusal(f"{where}: the file cannot be read: {error.strerror}", path, "a file in TOML") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of TOML, of its encoding, of numbers too long to read
         raise refusal(
             f"{where}: the file is no TOML: {error}", path, "lines such as num_tiles = 736", "correct that line",
         ) from error

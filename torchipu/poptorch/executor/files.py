@@ -18,8 +18,8 @@ from torchipu.poptorch.executor.state import State
 from torchipu.poptorch.executor.training_session import TrainingSession
 from torchipu.poptorch.poptorch_core import createPoptorchError
 from torchipu.poptorch.stored import executable, values
-from torchipu.poptorch.stored.capture import capture_from_data, capture_to_data
 from torchipu.poptorch.stored.options import options_to_data
+from torchipu.stored.captures import capture_from_data, capture_to_data
 
 
 class Files:

@@ -56,9 +56,14 @@ def load_file(options: OptionsDict, path: str | Path) -> None:
         path: The file. Empty lines and lines that begin with ``#`` are left out.
 
     Raises:
-        ConfigFileError: A line is no Python, or more than calls of setters with constants.
+        ConfigFileError: The file is no text, or a line is no Python or is more than calls of setters with constants.
+        Exception: What a setter raises, with a note of the line.
     """
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        content = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigFileError(f"{path} is no file of options, which is text: {error}") from error
+    for number, line in enumerate(content.splitlines(), start=1):
         text = line.strip()
         if not text or text.startswith("#"):
             continue
@@ -73,6 +78,9 @@ def load_file(options: OptionsDict, path: str | Path) -> None:
                 f"line {number} of {path} is not read: {refusal}; a line is a call of a setter with constants, such "
                 "as Training.gradientAccumulation(4)"
             ) from None
+        except Exception as error:  # a setter's own, which also say where it was called
+            error.add_note(f"line {number} of {path}: {text[:200]}")
+            raise
 
 
 class _RefusedError(Exception):

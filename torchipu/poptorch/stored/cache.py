@@ -23,8 +23,8 @@ from torchipu.capture.running import Running
 from torchipu.options import Options as CoreOptions
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.options import Options
-from torchipu.poptorch.stored import tensor_file
-from torchipu.poptorch.stored.capture import capture_from_data, capture_to_data
+from torchipu.stored import tensor_file
+from torchipu.stored.captures import capture_from_data, capture_to_data
 
 KIND = "torchipu.poptorch cached graph"
 SUFFIX = ".executable"

@@ -17,7 +17,8 @@ import torch
 
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.poptorch_core import createPoptorchError
-from torchipu.poptorch.stored import tensor_file, values
+from torchipu.poptorch.stored import values
+from torchipu.stored import tensor_file
 
 KIND, VERSION = "torchipu.poptorch executable", "3.3.0"
 LAYOUT = "3"

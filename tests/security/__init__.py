@@ -1,0 +1,1 @@
+"""What files and models may not make us do."""

@@ -1,0 +1,1 @@
+"""The compile cache: captures of models in a folder, found again by all that they depend on."""

@@ -1,0 +1,1 @@
+"""Files of ours that hold tensors and graphs: their format, and what is written of a capture."""
