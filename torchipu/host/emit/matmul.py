@@ -122,7 +122,7 @@ def emit_product(
     joins_summands = adds and joins and left_strides[0] == 1
     if joins_summands and inner == 1:
         left_strides = 1, rows  # where the column of the next run would lie
-    packs_in_items = packs_right or (joins_summands and _packs_panels(right_strides, rows, columns, inner))
+    packs_in_items = packs_right or (joins_summands and _packs_panels(right_strides, rows, columns, MOST_SUMMANDS))
     is_wide = right_strides[1] == 1 and not packs_in_items and _is_wide(rows, columns, inner)
     block = LARGE_BLOCK if packs_right else WIDE_BLOCK if is_wide else ()
     row_block, column_block = _blocks(batch, rows, columns, *block, least_columns=3 * PANEL if is_wide else PANEL)
