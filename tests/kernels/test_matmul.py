@@ -23,6 +23,18 @@ SIZES = [
     (45, 501, 401),  # computed transposed
     (29, 131, 385),  # the last tile, panel and block of summands have one of each
     (621, 160, 70),  # several blocks of rows
+    (1, 301, 900),  # wide tiles, several blocks of summands, columns left over
+    (4, 784, 130),
+    (7, 145, 520),
+    (9, 97, 65),
+    (50, 200, 1),  # wide tiles of few summands
+    (33, 883, 4),
+    (119, 100, 7),
+    (197, 192, 197),  # both as they lie
+    (300, 96, 2100),  # rows across, many summands
+    (270, 700, 96),  # rows as they lie, panels packed
+    (270, 800, 96),
+    (200, 700, 300),
 ]
 
 
@@ -109,6 +121,22 @@ def test_nan_and_infinity_stay_in_their_row_and_column() -> None:
     a[3, 7], b[11, 49] = float("nan"), float("inf")
     (result,) = run_op("aten.mm.default", {"self": a, "mat2": b}, {}, [((20, 50), DType.FLOAT)])
     torch.testing.assert_close(result, a @ b, equal_nan=True)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(3, 211, 900), (8, 300, 70), (50, 211, 5)])
+@pytest.mark.parametrize(("alpha", "beta"), [(1, 1), (0.5, 2.0)])
+def test_addmm_of_wide_tiles_scales_and_adds_a_row_or_a_matrix(
+    m: int, n: int, k: int, alpha: float, beta: float
+) -> None:
+    torch.manual_seed(m + n + k)
+    a, b = torch.randn(m, k), torch.randn(k, n)
+    for bias in (torch.randn(n), torch.randn(m, n)):
+        (result,) = run_op(
+            "aten.addmm.default", {"self": bias, "mat1": a, "mat2": b}, {"alpha": alpha, "beta": beta},
+            [((m, n), DType.FLOAT)],
+        )
+        expected = beta * bias.double() + alpha * (a.double() @ b.double())
+        torch.testing.assert_close(result.double(), expected, atol=bound(k) * 4, rtol=1e-5)
 
 
 @pytest.mark.parametrize("shape", [(300,), (1, 300), (50, 300), (50, 1), (1,)])

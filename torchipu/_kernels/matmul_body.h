@@ -1,5 +1,6 @@
 /* Matrix products over register tiles: packing of the right operand, and C = alpha * A B + beta * S. */
 #include "gemm_body.h"
+#include "wide_tile_body.h"
 
 /* Packs rows [0, count) of n <= 32 columns of B as [count][32], zero beyond n; one of the strides is 1. */
 static void FN(pack_panel)(const float *s, ptrdiff_t row, ptrdiff_t col, int64_t count, int64_t n, float *d) {
@@ -65,6 +66,7 @@ TI_KERNEL(matmul) {
   const float alpha = (float)factors->alpha, beta = (float)factors->beta;
   const ptrdiff_t srow = p->addend_row, scol = p->addend_column;
   const int turned = p->storing == TI_STORING_TRANSPOSED, adds = p->storing == TI_STORING_ONTO;
+  const int lies = p->right_panel == TI_PANEL && !packs && !packed && !packs_rows && !turned;  /* B, as rows of columns */
   const int bias = has_s && alpha == 1.0f && beta == 1.0f && srow == 0 && scol == 1;
   for (int64_t item = begin; item < end; item++) {
     const int64_t j0 = item % ncols * NB, i0 = item / ncols % nrows * MB, batch = item / (ncols * nrows);
@@ -81,9 +83,15 @@ TI_KERNEL(matmul) {
       const int first = k0 == 0;
       float *const rows = (float *)scratch + TI_PANEL * KC;
       if (packs_rows) FN(pack_rows)(a + k0 * ak, as, ak, m, even, 0, kc, kc, rows);
-      for (int64_t j = 0; j < n; j += TI_PANEL) {
+      int64_t done = 0;
+      if (lies && (m <= FN(WIDE_ROWS) || kc <= TI_FEW_SUMMANDS)) {
+        const ti_tile t = {.a = a + k0 * ak, .as = as, .ak = ak, .b = b + k0 * p->right_row, .bs = p->right_row, .c = c,
+                           .ldc = ldc, .k = kc, .accumulate = adds || !first, .col_bias = first && bias ? s : NULL};
+        done = FN(wide_rows)(&t, m, n);
+      }
+      for (int64_t j = done; j < n; j += TI_PANEL) {
         const int64_t width = ti_min(TI_PANEL, n - j);
-        const float *panel = b + j / TI_PANEL * p->right_panel + k0 * p->right_row;
+        const float *panel = b + j / TI_PANEL * p->right_panel + j % TI_PANEL + k0 * p->right_row;
         /* what is read after this panel: the next one, or the first of the next block of summands */
         const float *after = j + TI_PANEL < n ? panel + p->right_panel : k0 + kc < K ? b + (k0 + kc) * p->right_row : panel;
         ti_tile t = {.b = panel, .c = c + j, .bs = p->right_row, .ldc = ldc,

@@ -37,6 +37,14 @@ JOINED_BLOCK = (128, 16 * PANEL)
 """Rows and columns of an item of a joined product, which packs what it reads of both operands."""
 PACKED_BYTES = 4 * (PANEL + JOINED_BLOCK[0]) * MOST_SUMMANDS
 LEAST_PACKED_COLUMNS = 8 * PANEL  # of an item that packs its rows
+L2_BYTES = 2 << 20  # of a core of the machines that we measure on
+MOST_PANELS_OF_ROWS = 24
+"""Panels for which rows are read as they lie: packing them costs about as much as they cost more."""
+FEW_PANELS, MOST_SUMMANDS_ACROSS = 8, 2048
+WIDE_ROWS, FEW_SUMMANDS = 9, 7
+"""What wide tiles are for, with a right operand that is read as it lies: few rows, or few summands."""
+WIDE_BLOCK = (112, 24 * PANEL)
+"""Rows and columns of an item of wide tiles: whole ones, of 96 columns and of 48."""
 LARGE_BLOCK = (518, 8 * PANEL)
 """Rows and columns of an item that packs what it reads: rows enough to pay for that, 37 tiles of 14."""
 
@@ -102,15 +110,22 @@ def emit_product(
     left_strides, right_strides = rows_apart(left), rows_apart(right)
     assert left_strides is not None
     assert right_strides is not None
-    packs_left = rows >= 28 and columns >= 128 and inner >= 64
+    is_large = rows >= 28 and columns >= 2 * PANEL and inner >= 64
+    packs_left = (
+        is_large and not _reads_as_it_lies(right_strides, rows, columns, inner)
+        and _packs_rows(left_strides, rows, columns, inner)
+    )
+    joins = batch == 1 and not packs_left and (rows < 28 or columns < 4 * PANEL or inner < 64)
     # A right operand of weights alone is packed ahead of the loop over micro-batches, if there is one.
     packs_right = packs_left and not plan.is_hoisting
     # Few summands for each micro-batch are packed where they are used: several of these then make one call.
-    joins_summands = adds and batch == 1 and not packs_left and left_strides[0] == 1
+    joins_summands = adds and joins and left_strides[0] == 1
     if joins_summands and inner == 1:
         left_strides = 1, rows  # where the column of the next run would lie
-    packs_in_items = packs_right or (joins_summands and _packs_panels(right_strides, rows, columns, inner))
-    row_block, column_block = _blocks(batch, rows, columns, *(LARGE_BLOCK if packs_right else ()))
+    packs_in_items = packs_right or (joins_summands and _packs_panels(right_strides, rows, columns, MOST_SUMMANDS))
+    is_wide = right_strides[1] == 1 and not packs_in_items and _is_wide(rows, columns, inner)
+    block = LARGE_BLOCK if packs_right else WIDE_BLOCK if is_wide else ()
+    row_block, column_block = _blocks(batch, rows, columns, *block, least_columns=3 * PANEL if is_wide else PANEL)
     if packs_in_items:
         right_batch = right.strides[0] if len(right.shape) == 3 else 0
         layout = (right_batch, PANEL * right_strides[1], right_strides[0])
@@ -133,7 +148,7 @@ def emit_product(
     )
     if joins_summands:
         joining = partial(_join_summands, ints)
-    elif not adds and batch == 1 and not packs_left and left_strides[1] == 1:
+    elif not adds and joins and left_strides[1] == 1:
         is_packed = _packs_panels(right_strides, rows, columns, inner)
         joining = partial(_join_rows, ints, 0 if is_packed else right_strides[1])
     plan.step(
@@ -301,9 +316,32 @@ def right_operand(
     return packed, (each if packed.shape[0] > 1 else 0, panel, row)
 
 
+def _packs_rows(strides: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
+    """Whether it pays to pack the left operand of a large product: every panel of the right one reads it again."""
+    right_bytes = 4 * inner * columns
+    if strides[1] == 1:
+        # Few rows pay for panels that go through the second cache only where these are small.
+        most_bytes = L2_BYTES // 4 if rows < FEW_PANELS * PANEL else 2 * L2_BYTES
+        return columns > MOST_PANELS_OF_ROWS * PANEL or right_bytes > most_bytes
+    # Its rows lie across: what a tile reads of each is less than a cache line or two.
+    return rows > FEW_PANELS * PANEL or columns > FEW_PANELS * PANEL or inner > MOST_SUMMANDS_ACROSS
+
+
+def _is_wide(rows: int, columns: int, inner: int) -> bool:
+    """Whether a product is one for wide tiles."""
+    return columns >= 3 * PANEL and (rows <= WIDE_ROWS or inner <= FEW_SUMMANDS)
+
+
+def _reads_as_it_lies(strides: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
+    """Whether the right operand stays in the second cache as it lies, for rows too few to pay for panels."""
+    return strides[1] == 1 and rows <= FEW_PANELS * PANEL and 4 * inner * columns <= L2_BYTES // 2
+
+
 def _packs_panels(strides: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
     """Whether it pays to pack the right operand."""
     row, column = strides
+    if _reads_as_it_lies(strides, rows, columns, inner) or (column == 1 and _is_wide(rows, columns, inner)):
+        return False
     # Rows a multiple of 1 KiB apart fall into few cache sets; few rows of output read each panel only once or twice.
     conflicts = row % 256 == 0 and inner >= 64
     return column != 1 or not (rows <= FEW_ROWS or (rows <= 2 * FEW_ROWS and not conflicts) or columns <= PANEL)
@@ -367,13 +405,14 @@ def _sum_block(inner: int) -> int:
 
 
 def _blocks(
-    batch: int, rows: int, columns: int, most_rows: int = 112, most_columns: int = 4 * PANEL
+    batch: int, rows: int, columns: int, most_rows: int = 112, most_columns: int = 4 * PANEL, *,
+    least_columns: int = PANEL,
 ) -> tuple[int, int]:
     """Rows and columns of an item: large enough to reuse operands, small enough to share out."""
     row_block = -(-rows // -(-rows // most_rows))
-    column_block = min(most_columns, -(-columns // PANEL) * PANEL)
-    while column_block > PANEL and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:
-        column_block = -(-column_block // (2 * PANEL)) * PANEL
+    column_block = min(most_columns, -(-columns // least_columns) * least_columns)
+    while column_block > least_columns and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:
+        column_block = -(-column_block // (2 * least_columns)) * least_columns
     while row_block > 28 and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:
         row_block = -(-row_block // 2)
     return row_block, column_block
