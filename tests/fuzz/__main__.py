@@ -44,6 +44,7 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes at a time")
     parser.add_argument("--write", type=Path, default=Path("build/fuzz"), help="folder for scripts of what fails")
     options = parser.parse_args(given)
+    os.environ.setdefault("TORCHIPU_CACHE", "0")  # that of the user stays as it is
     warnings.simplefilter("ignore")
     if options.kind == "batch":
         kind, seeds, lines = options.batch
