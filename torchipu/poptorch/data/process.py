@@ -129,15 +129,14 @@ class DataProcess:
         return _Patience(self._ended.handle, self.timeout, self._whereabouts)
 
     def _receive_ring(self, num_slots: int) -> Ring:
-        """Wait for the memory, which the process makes when it has seen its first element."""
-        patience = self._patience()
+        """Wait for the memory, which the process makes when it has seen its first element.
+
+        Its limit is for data: until it runs, which takes a busy machine seconds, it may take any time.
+        """
         try:
-            while self._report not in (ready := patience.wait(self._report)):
-                if ready:
-                    raise EOFError
-                if patience.is_at_end:
-                    raise createPoptorchError(f"worker thread failed to start: {self._whereabouts(self.timeout)}")
-            what, value = self._report.recv()
+            what, value = self._received(_Patience(self._ended.handle, 0, self._whereabouts))
+            if what == "running":
+                what, value = self._received(self._patience())
             if what == "layout":
                 ring = Ring(value, num_slots, reduction.recv_handle(self._report))
                 ring.close_file()
@@ -147,6 +146,21 @@ class DataProcess:
         except (EOFError, OSError):
             reason = self._reason()
         raise createPoptorchError(f"worker thread failed to start (Check above for details): {reason}")
+
+    def _received(self, patience: _Patience) -> tuple[str, Any]:
+        """Return what the process tells next of its beginning.
+
+        Raises:
+            EOFError: It has ended.
+            Error: It takes too long.
+        """
+        while self._report not in (ready := patience.wait(self._report)):
+            if ready:
+                raise EOFError
+            if patience.is_at_end:
+                raise createPoptorchError(f"worker thread failed to start: {self._whereabouts(self.timeout)}")
+        told: tuple[str, Any] = self._report.recv()
+        return told
 
     def _reason(self) -> str:
         """Say why the process has ended."""

@@ -111,6 +111,7 @@ def run(job: Job, ends: Ends) -> None:
     stack_traces.offer(ends.traces)
     status = 0
     try:
+        ends.report.send(("running", None))  # from now on the reader's limit counts
         _Worker(job, ends).run()
     except _Ended:
         pass
