@@ -16,7 +16,7 @@ import torch
 from tests.fuzz.doors import DOORS, through_torch
 from tests.fuzz.generate import Outcome, differentiate
 from tests.fuzz.program import IN_DOUBLE, Program
-from torchipu import IpuError
+from tests.raised import first_line, our_error
 
 EPSILON = {"float": 2.0**-22, "half": 2.0**-10}
 DISTURBED_RUNS = 6
@@ -63,14 +63,14 @@ def _judged(program: Program, door: str) -> Verdict:
     try:
         expected = expected_of(program, door)
     except Exception as error:
-        return Verdict("undecided", _first_line(error))
+        return Verdict("undecided", first_line(error))
     try:
         returned = DOORS[door][0](program)
     except Exception as error:
-        ours = _ours(error)
+        ours = our_error(error)
         if ours is not None and type(ours).__name__ != "InternalError":
-            return Verdict("refused", f"{type(ours).__name__}: {_first_line(ours)}")
-        return Verdict("error", f"{type(error).__name__}: {_first_line(error)}")
+            return Verdict("refused", f"{type(ours).__name__}: {first_line(ours)}")
+        return Verdict("error", f"{type(error).__name__}: {first_line(error)}")
     finally:
         torch._dynamo.reset()
     return compare(program, door, returned, expected)
@@ -210,16 +210,3 @@ def _distance(value: torch.Tensor, reference: torch.Tensor) -> float:
     if not value.numel():
         return 0.0
     return float((value.double() - reference.double()).abs().max())
-
-
-def _ours(error: BaseException | None) -> IpuError | None:
-    while error is not None:
-        if isinstance(error, IpuError):
-            return error
-        error = getattr(error, "inner_exception", None) or error.__cause__
-    return None
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__

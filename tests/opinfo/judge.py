@@ -18,6 +18,7 @@ import torch
 from tests.opinfo.choices import Choice, assert_same_choice, assert_same_gradient, choice_of
 from tests.opinfo.doors import directly, flat, through_dynamo, traced_by_torch
 from tests.opinfo.samples import UNDEFINED, Call, Case, seed
+from tests.raised import first_line, our_error
 from torchipu.errors import IpuError
 from torchipu.report.recorder import recording
 
@@ -67,7 +68,7 @@ def judge(case: Case, call: Call, *, dynamo: bool) -> Verdict:
         try:
             expected = _run(call, call, call.tensors())
         except Exception as error:
-            return Verdict("skipped", _first_line(error))
+            return Verdict("skipped", first_line(error))
         metadata_only = case.op in UNDEFINED
         with recording() as programs:
             try:
@@ -75,7 +76,7 @@ def judge(case: Case, call: Call, *, dynamo: bool) -> Verdict:
                 compiled = through_dynamo(call) if dynamo else directly(call, tensors)
                 returned = _run(call, compiled, tensors)
             except Exception as error:
-                if dynamo and _ours(error) is None and not _dynamo_traces(call):
+                if dynamo and our_error(error) is None and not _dynamo_traces(call):
                     return judge(case, call, dynamo=False)
                 return _explain(call, error, expected, metadata_only)
         generic = sorted({op.target for program in programs for op in program.graph.ops if op.kind == "generic"})
@@ -142,7 +143,7 @@ def _bare(value: Any) -> Any:
 
 def _explain(call: Call, error: Exception, expected: _Outcome, metadata_only: bool) -> Verdict:
     """Say whose error it is: ours, or torch's for this sample with any backend."""
-    ours = _ours(error)
+    ours = our_error(error)
     if ours is None or not isinstance(error, IpuError):
         try:
             traced_by_torch(call)(*call.tensors())
@@ -150,11 +151,11 @@ def _explain(call: Call, error: Exception, expected: _Outcome, metadata_only: bo
             return _with_breaks(call, torchs, expected, metadata_only)
     if ours is not None:
         return _refused(ours)
-    return Verdict("error", f"{type(error).__name__}: {_first_line(error)}")
+    return Verdict("error", f"{type(error).__name__}: {first_line(error)}")
 
 
 def _refused(error: IpuError, how: str = "") -> Verdict:
-    line = _first_line(error)
+    line = first_line(error)
     lacks_type = "has no counterpart on the IPU" in line or "cannot be held by the IPU" in line
     return Verdict("no_type" if lacks_type else "refused", f"{how}{type(error).__name__}: {line}")
 
@@ -167,28 +168,15 @@ def _with_breaks(call: Call, torchs: Exception, expected: _Outcome, metadata_onl
     except _DiffersError as difference:
         return Verdict("wrong", f"with graph breaks: {difference}")
     except Exception as error:
-        ours = _ours(error)
+        ours = our_error(error)
         if ours is not None:
             return _refused(ours, "with graph breaks: ")
         try:
             _run(call, through_dynamo(call, fullgraph=False, backend="aot_eager"), call.tensors())
         except Exception:
-            return Verdict("breaks", f"torch: {_first_line(torchs)}")
-        return Verdict("error", f"with graph breaks: {type(error).__name__}: {_first_line(error)}")
-    return Verdict("breaks", f"torch: {_first_line(torchs)}")
-
-
-def _ours(error: BaseException | None) -> IpuError | None:
-    while error is not None:
-        if isinstance(error, IpuError):
-            return error
-        error = getattr(error, "inner_exception", None) or error.__cause__
-    return None
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+            return Verdict("breaks", f"torch: {first_line(torchs)}")
+        return Verdict("error", f"with graph breaks: {type(error).__name__}: {first_line(error)}")
+    return Verdict("breaks", f"torch: {first_line(torchs)}")
 
 
 # ---------------------------------------------------------------------- comparing
@@ -229,7 +217,7 @@ def _compare_choices(returned: _Outcome, expected: _Outcome, call: Call, choice:
             if ours is not None and eagers is not None:
                 assert_same_gradient(choice, chosen_from, ours, eagers)
     except AssertionError as error:
-        raise _DiffersError(f"not a choice among equal elements: {_first_line(error)}") from None
+        raise _DiffersError(f"not a choice among equal elements: {first_line(error)}") from None
 
 
 def _compare_all(returned: _Outcome, expected: _Outcome, call: Call, metadata_only: bool) -> None:
