@@ -84,13 +84,16 @@ def through_training(program: Program) -> Outcome:
     return Outcome([value.detach() for value in values], list(change), [])
 
 
-def through_torch(program: Program) -> Outcome:
-    """Run the graphs that torch makes for any compiler by eager: what is wrong here is not ours."""
+def through_torch(program: Program, *, dynamo: bool) -> Outcome:
+    """Run the graphs that torch makes for any compiler by eager, with or without Dynamo: what is wrong is not ours."""
+    if dynamo:
+        torch._dynamo.reset()
+        return differentiate(torch.compile(program.function(), backend="aot_eager", dynamic=False), program.tensors())
+
     def keep(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
         return make_boxed_func(graph)
 
-    tensors = program.tensors()
-    return differentiate(aot_function(program.function(), fw_compiler=keep, bw_compiler=keep), tensors)
+    return differentiate(aot_function(program.function(), fw_compiler=keep, bw_compiler=keep), program.tensors())
 
 
 def on_tiles(program: Program) -> Outcome:

@@ -20,7 +20,8 @@ from tests.raised import first_line, our_error
 
 EPSILON = {"float": 2.0**-22, "half": 2.0**-10}
 DISTURBED_RUNS = 6
-FACTOR = 4.0
+FACTOR = 16.0
+"""An operator of several steps, such as attention, rounds within itself what is disturbed only around it."""
 LEAST = {torch.float32: 2e-6, torch.float16: 4e-3}
 """Of the largest element: eight units in the last place, and a little for sums."""
 
@@ -48,12 +49,14 @@ class Verdict:
 def judge(program: Program, door: str) -> Verdict:
     """Run a program through a door and through eager, and compare."""
     verdict = _judged(program, door)
-    return Verdict("torchs", verdict.detail) if verdict.is_failure and _fails_without_us(program) else verdict
+    if verdict.is_failure and _fails_without_us(program, door):
+        return Verdict("torchs", verdict.detail)
+    return verdict
 
 
-def _fails_without_us(program: Program) -> bool:
+def _fails_without_us(program: Program, door: str) -> bool:
     try:
-        returned = through_torch(program)
+        returned = through_torch(program, dynamo=door == "dynamo")
     except Exception:
         return True
     return compare(program, "backend", returned, expected_of(program, "backend")).is_failure
