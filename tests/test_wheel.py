@@ -31,7 +31,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         if command[1] == "auditwheel":
             command[-1] = str(next((folder / "plain").glob("*.whl")))
-        done = subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+        )
         assert done.returncode == 0, done.stderr
     found, = (folder / "dist").glob("*.whl")
     return found
