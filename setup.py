@@ -36,8 +36,12 @@ SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize=alignment", "-fno-san
 # Of one instruction set alone, and not optimised: it is built in a fraction of the time, and what the compiler may
 # leave out as undefined is still there.
 OTHER_ISA = "AVX2" if os.environ.get("TORCHIPU_ISA") == "avx512" else "AVX512"
+# Kernels in C alone, with GCC's vector types: where there is no AVX2, or where that is asked for.
+IS_X86 = platform.machine().lower() in ("x86_64", "amd64")
+PORTABLE = not IS_X86 or os.environ.get("TORCHIPU_PORTABLE") == "1"
 # Where C is written and object files are kept, also from one installation in place to the next.
-BUILD = Path("build/kernels", f"checked_without_{OTHER_ISA.lower()}" if CHECKED else "plain")
+KIND = "portable" if PORTABLE else f"without_{OTHER_ISA.lower()}"
+BUILD = Path("build/kernels", f"checked_{KIND}" if CHECKED else "portable" if PORTABLE else "plain")
 FLAGS_OF_CHECKED = ["-O0", "-g1", f"-DTI_WITHOUT_{OTHER_ISA}", *SANITIZE]
 
 
@@ -79,10 +83,10 @@ def refuse_without_compiler(compiler: str) -> None:
             f"torchipu: the kernels need the headers of Python, and {header} is missing.\n"
             "  do      apt-get install python3-dev (Debian, Ubuntu)"
         )
-    if platform.machine().lower() not in ("x86_64", "amd64"):
+    if not IS_X86 and platform.machine().lower() not in ("aarch64", "arm64"):
         sys.exit(
-            f"torchipu: the kernels are written for x86-64 with AVX2, and this machine is {platform.machine()}.\n"
-            "  do      build on an x86-64 machine"
+            f"torchipu: the kernels are written for x86-64 and aarch64, and this machine is {platform.machine()}.\n"
+            "  do      say in torchipu/_kernels/portable.h how it flushes subnormal floats to zero, and build again"
         )
 
 
@@ -117,7 +121,7 @@ def engine() -> Extension:
         "torchipu._kernels.abi",
         [str(KERNELS / "abi.pyx")],
         depends=[str(path) for path in (*kernels, *sorted(Path("kernel_build").glob("*.py")), Path("setup.py"))],
-        extra_compile_args=FLAGS + FLAGS_OF_CHECKED if CHECKED else FLAGS,
+        extra_compile_args=[*FLAGS, *(FLAGS_OF_CHECKED if CHECKED else []), *(["-DTI_PORTABLE"] if PORTABLE else [])],
         extra_link_args=["-pthread", *SANITIZE] if CHECKED else ["-pthread"],
     )
 

@@ -46,8 +46,10 @@ def step_of(model: nn.Module, threads: int = 2) -> torchipu.TrainStep:
 
 
 def fused_kinds(step: torchipu.TrainStep) -> list[tuple[str, ...]]:
-    """The ops that the plan joins, by short names."""
-    return [tuple(op.target.split(".")[1] for op in ops) for ops, _ in Planner(step.compiled.graph).fused.values()]
+    """The ops that the plan joins, by short names: row-major, or in blocks of channels where that pays here."""
+    plan = Planner(step.compiled.graph)
+    joined = [*(ops for ops, _ in plan.fused.values()), *(run.ops for run in plan.layouts.runs.values())]
+    return [tuple(op.target.split(".")[1] for op in ops) for ops in joined]
 
 
 # images, channels, size, window, stride, groups

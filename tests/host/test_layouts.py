@@ -117,6 +117,23 @@ class Stages(nn.Module):
         return self.norms[1](y.permute(0, 2, 3, 1))
 
 
+class Inverted(nn.Module):
+    """An inverted residual: channels are widened, convolved each by itself, and narrowed."""
+
+    def __init__(self, channels: int, wide: int, size: int, stride: int) -> None:
+        super().__init__()
+        self.widen = nn.Conv2d(channels, wide, 1, bias=False)
+        self.deep = nn.Conv2d(wide, wide, size, stride, size // 2, groups=wide, bias=False)
+        self.narrow = nn.Conv2d(wide, channels, 1)
+        self.norms = nn.ModuleList(nn.BatchNorm2d(wide) for _ in range(2))
+        self.is_residual = stride == 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.silu(self.norms[0](self.widen(x)))
+        y = self.narrow(F.relu6(self.norms[1](self.deep(y))))
+        return x + y if self.is_residual else y
+
+
 class RowsReadTwice(nn.Module):
     """Channels last that other ops read, that a convolution takes for other images, and that the caller adds to."""
 
@@ -137,6 +154,9 @@ CASES: dict[str, tuple[Callable[[], nn.Module], *tuple[tuple[int, ...], ...]]] =
     "dense": (Dense, (2, 16, 12, 12)),
     "pooled": (Pooled, (2, 3, 61, 61)),
     "read-twice": (ReadTwice, (1, 24, 10, 13)),
+    "inverted": (
+        lambda: nn.Sequential(Inverted(24, 96, 3, 1), Inverted(24, 130, 5, 2), Inverted(24, 72, 7, 1)), (8, 24, 21, 18),
+    ),
     "stages": (Stages, (3, 3, 60, 52)),
     "rows-read-twice": (RowsReadTwice, (2, 96, 12, 12), (2, 12, 12, 24)),
 }
@@ -205,6 +225,21 @@ def test_both_branches_of_a_residual_block_are_computed_in_blocks(monkeypatch: p
     assert all(names[0] == "convolution" for names in targets)
 
 
+@pytest.mark.parametrize(("images", "together"), [(8, 2), (1, 1)])
+def test_depthwise_convolutions_go_on_behind_those_of_a_pixel(
+    images: int, together: int, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not where bands of a single image would need many rows again."""
+    model, x, made = Inverted(24, 64, 5, 1).eval(), torch.randn(images, 24, 14, 14), note_layouts(monkeypatch)
+    with torch.no_grad():
+        torch.compile(model, backend="ipu", options={"frozen_weights": True, "allow_out_of_memory": True})(x)
+    convolutions = [
+        sum(op.target == "aten.convolution.default" for op in run.ops) for run in made[0].runs.values()
+    ]
+    assert max(convolutions) == together
+    assert sum(convolutions) == 3
+
+
 def test_linear_layers_on_channels_last_move_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x, made = Stages().eval(), torch.randn(3, 3, 60, 52), note_layouts(monkeypatch)
     options = torchipu.Options(frozen_weights=True, allow_out_of_memory=True, host_times=True)
@@ -218,13 +253,16 @@ def test_linear_layers_on_channels_last_move_nothing(monkeypatch: pytest.MonkeyP
     assert len(moved) <= 2, "the result alone leaves the layout: whole blocks, and the rest"
 
 
+@pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("strict", [False, True])
-def test_strict_numerics_keep_convolutions_from_transforms(strict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strict_numerics_keep_convolutions_from_transforms(
+    strict: bool, frozen: bool, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     emitted: list[Shape] = []
     emit = winograd.emit
     monkeypatch.setattr(winograd, "emit", lambda plan, s, *rest: (emitted.append(s), emit(plan, s, *rest)))
     model, x = nn.Conv2d(64, 96, 3, padding=1).eval(), torch.randn(2, 64, 28, 28)
-    options = {"frozen_weights": True, "allow_out_of_memory": True, "strict_numerics": strict}
+    options = {"frozen_weights": frozen, "allow_out_of_memory": True, "strict_numerics": strict}
     with torch.no_grad():
         exact = copy.deepcopy(model).double()(x.double())
         found = torch.compile(model, backend="ipu", options=options)(x)
@@ -253,7 +291,7 @@ def test_a_step_of_inference_prepares_weights_anew_when_they_change(
 @pytest.mark.parametrize("frozen", [False, True])
 def test_what_would_not_pay_stays_row_major(frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Conv2d(64, 64, 1).eval() if frozen else nn.Conv2d(64, 64, 3, padding=1).eval()
-    made, x = note_layouts(monkeypatch), torch.randn(2, 64, 20, 20)
+    made, x = note_layouts(monkeypatch), torch.randn(2, 64, 20, 20) if frozen else torch.randn(1, 64, 3, 3)
     options = {"frozen_weights": frozen, "allow_out_of_memory": True}
     with torch.no_grad():
         found = torch.compile(model, backend="ipu", options=options)(x)

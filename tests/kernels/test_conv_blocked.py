@@ -10,7 +10,14 @@ from tests.kernels.elem_planner import MiniPlanner
 from torchipu._kernels.table.conv_blocked import Activation, BlockedWindow
 from torchipu._kernels.table.conv_product import ConvEnding
 from torchipu._kernels.table.pool_blocked import Pooling
-from torchipu.host.emit import blocked_layout, conv_blocked, depthwise_blocked, layer_norm_blocked, pool_blocked
+from torchipu.host.emit import (
+    blocked_layout,
+    conv_blocked,
+    depthwise_blocked,
+    layer_norm_blocked,
+    pointwise_depthwise,
+    pool_blocked,
+)
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.optable.host_tensor import HostTensor
 
@@ -156,6 +163,11 @@ DEPTHWISE = [
     (1, 5, (40, 50), (3, 5), 3, 2, 2),
     (1, 11, (3, 29), (5, 3), 1, 3, 1),  # rows wholly in the padding
     (1, 8, (20, 61), (2, 4), 2, 1, 2),
+    (2, 37, (7, 7), (3, 3), 1, 1, 1),  # from here on pixels are loaded once for a row of taps
+    (1, 20, (14, 9), (5, 5), 2, 2, 1),
+    (1, 9, (6, 33), (7, 7), 2, 3, 1),
+    (1, 9, (5, 3), (7, 7), 1, 3, 1),  # windows wider than the image
+    (2, 17, (9, 12), (7, 3), 2, 0, 1),
 ]
 
 
@@ -177,6 +189,45 @@ def test_depthwise_convolutions_equal_float64(case: tuple, is_plain: bool) -> No
         depthwise_blocked.emit(plan, shape, out, source, plan.hold(weight), ending, is_plain=is_plain)
         found.append(plain(plan, out, exact.shape))
     torch.testing.assert_close(found[0].double(), exact, rtol=1e-5, atol=1e-5)
+    assert torch.equal(found[0], found[1])
+
+
+# images, channels read, channels, size, window, stride, padding
+WIDENED = [
+    (2, 5, 21, (9, 11), (3, 3), 1, 1),  # odd channels
+    (1, 24, 72, (56, 56), (5, 5), 2, 2),  # bands of rows, strips, several parts of blocks
+    (3, 300, 70, (14, 14), (3, 3), 1, 1),  # chunks of the channels that are read
+    (9, 16, 33, (7, 7), (7, 7), 1, 3),
+    (1, 16, 64, (112, 112), (3, 3), 2, 1),  # strips that share a row
+    (1, 8, 40, (37, 130), (3, 5), 2, 0),  # no padding
+    (1, 8, 16, (120, 40), (2, 3), 2, 1),  # strips that share none
+    (1, 8, 8, (5, 9), (3, 3), 1, 4),  # windows wholly in the padding
+]
+
+
+@pytest.mark.parametrize("activation", [Activation.NONE, Activation.HARDSWISH, Activation.SILU])
+@pytest.mark.parametrize("case", WIDENED)
+def test_depthwise_convolutions_behind_those_of_a_pixel_equal_float64(case: tuple, activation: Activation) -> None:
+    n, channels, c, size, window, stride, padding = case
+    x, inner, widened, inner_shape = layers_of((n, 1, channels, c, size, (1, 1), 1, 0, 1))
+    _, weight, _, shape = layers_of((n, c, c, c, size, window, stride, padding, 1))
+    biases = torch.randn(2, c)
+    widened = ACTIVATIONS[activation](widened + biases[0].double()[:, None, None])
+    exact = F.conv2d(widened, weight.double(), biases[1].double(), stride, padding, 1, c)
+    other = torch.randn(exact.shape)
+    exact = ACTIVATIONS[activation](exact + other.double())
+    found = []
+    for threads in (1, 3):
+        plan = MiniPlanner(threads)
+        out = plan.scratch(blocked_layout.blocked_shape(exact.shape))
+        endings = (
+            conv_blocked.Ending(bias=plan.hold(biases[0]), activation=activation),
+            conv_blocked.Ending(bias=plan.hold(biases[1]), addend=blocked(plan, other), activation=activation),
+        )
+        held = plan.hold(inner), plan.hold(weight)
+        pointwise_depthwise.emit(plan, inner_shape, shape, out, blocked(plan, x), held, endings)
+        found.append(plain(plan, out, exact.shape))
+    torch.testing.assert_close(found[0].double(), exact, rtol=1e-5, atol=2e-6 * float(exact.abs().max()))
     assert torch.equal(found[0], found[1])
 
 
@@ -242,3 +293,37 @@ def test_means_of_planes_equal_float64() -> None:
     pool_blocked.emit_mean(plan, out, blocked(plan, x))
     exact = x.double().mean((2, 3), keepdim=True)
     torch.testing.assert_close(plain(plan, out, exact.shape).double(), exact, rtol=1e-7, atol=0)
+
+
+GRADIENT_CASES = [
+    *(case for case in CASES if case[6] <= 2),
+    (2, 1, 20, 40, (11, 8), (5, 4), 2, 1, 1),  # phases of different numbers of taps
+    (2, 1, 24, 24, (9, 9), (3, 3), 2, 2, 2),  # dilation and stride share a factor: three phases have no taps
+    (1, 1, 24, 24, (10, 7), (3, 3), 2, 2, 3),
+]
+
+
+@pytest.mark.parametrize("case", GRADIENT_CASES)
+def test_gradients_of_the_input_equal_float64(case: tuple) -> None:
+    x, weight, exact, shape = layers_of(case)
+    if not conv_blocked.serves_input(shape):
+        pytest.skip("groups that do not fill the vectors of this machine")
+    dy, other, gate = torch.randn(exact.shape), torch.randn(x.shape), torch.randn(x.shape)
+    _, groups, *_, stride, padding, dilation = case
+    wanted = torch.nn.grad.conv2d_input(x.shape, weight.double(), dy.double(), stride, padding, dilation, groups)
+    for ends in (False, True):
+        found = []
+        for threads in (1, 3):
+            plan = MiniPlanner(threads)
+            dx = plan.scratch(blocked_layout.blocked_shape(x.shape))
+            held = [blocked(plan, t) if ends else None for t in (other, gate)]
+            ending = conv_blocked.Ending(addend=held[0], gate=held[1])
+            conv_blocked.emit_input_gradient(plan, shape, dx, blocked(plan, dy), plan.hold(weight), ending)
+            found.append(plain(plan, dx, x.shape))
+        ended = torch.where(gate > 0, wanted + other.double(), 0) if ends else wanted
+        torch.testing.assert_close(found[0].double(), ended, rtol=1e-5, atol=2e-6 * float(wanted.abs().max()))
+        assert torch.equal(found[0], found[1])
+
+
+def test_long_strides_have_too_many_phases() -> None:
+    assert not conv_blocked.serves_input(layers_of((1, 1, 16, 16, (12, 12), (3, 3), 3, 0, 1))[-1])

@@ -46,7 +46,7 @@ def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Run all functions in a process of its own, since kernels choose their instruction set as they are imported."""
     folder: Path = tmp_path_factory.mktemp(request.param)
     torch.save(sample(), folder / "x")
-    command = [sys.executable, "-c", RUN, str(folder / "x"), str(folder / "y"), *BOUNDS]
+    command = [sys.executable, "-c", RUN, str(folder / "x"), str(folder / "y"), *BOUNDS, "gelu"]
     subprocess.run(command, check=True, env={**os.environ, "TORCHIPU_ISA": request.param}, timeout=600)
     return torch.load(folder / "y")
 
@@ -82,3 +82,24 @@ def test_function_has_the_specials_of_the_exact_one(results: dict[str, torch.Ten
     assert not found[~special].isnan().any()
     zero = exact == 0
     assert torch.equal(found.signbit()[zero], exact.signbit()[zero])
+
+
+def test_gelu_is_nearer_to_float64_than_that_of_eager(results: dict[str, torch.Tensor]) -> None:
+    """Errors count against the argument: where it is negative, sums of eager cancel as ours do."""
+    x = flushed(sample())
+    is_normal = x.isfinite() & (x.abs() >= 4 * TINY)  # and the result too
+    exact = torch.nn.functional.gelu(x.double())
+
+    def error(found: torch.Tensor) -> float:
+        return float(((found.double() - exact).abs() / x.abs())[is_normal].max())
+
+    assert error(results["gelu"]) < 0.5 * error(torch.nn.functional.gelu(x))
+    assert error(results["gelu"]) < 1.2e-7
+
+
+def test_gelu_has_the_specials_of_float64(results: dict[str, torch.Tensor]) -> None:
+    exact = torch.nn.functional.gelu(sample()[-3:].double()).float()
+    torch.testing.assert_close(results["gelu"][-3:], exact, rtol=0, atol=0, equal_nan=True)
+    is_zero = flushed(sample()) == 0
+    assert torch.equal(results["gelu"][is_zero].signbit(), sample()[is_zero].signbit())
+    assert (results["gelu"][is_zero] == 0).all()

@@ -64,6 +64,20 @@ def test_the_error_is_a_few_times_that_of_eager(channels: int) -> None:
     assert error <= 2e-6 * exact.abs().max()
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_gradients_of_the_input_equal_float64(case: tuple) -> None:
+    x, weight, exact, shape = layers_of(case)
+    dy, other, gate = torch.randn(exact.shape), torch.randn(x.shape), torch.randn(x.shape)
+    plan = MiniPlanner(2)
+    dx = plan.scratch(blocked_layout.blocked_shape(x.shape))
+    ending = conv_blocked.Ending(addend=blocked(plan, other), gate=blocked(plan, gate))
+    winograd.emit_input_gradient(plan, shape, dx, blocked(plan, dy), plan.hold(weight), ending)
+    wanted = torch.nn.grad.conv2d_input(x.shape, weight.double(), dy.double(), 1, case[7])
+    wanted = torch.where(gate > 0, wanted + other.double(), 0)
+    found = plain(plan, dx, x.shape).double()
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=4e-6 * float(exact.abs().max()))
+
+
 @pytest.mark.parametrize("change", [{"sh": 2}, {"dw": 2}, {"kh": 5}, {"g": 2}, {"n": 0}])
 def test_other_convolutions_are_not_served(change: dict[str, int]) -> None:
     sizes = dict.fromkeys(("ic", "oc", "h", "w", "oh", "ow"), 8)

@@ -176,6 +176,7 @@ def test_distances_of_all_pairs(power: float) -> None:
 @pytest.mark.parametrize("shapes", [((30, 4), (28, 4)), ((0, 4), (3, 4)), ((3, 4), (0, 4)), ((3, 0), (2, 0))], ids=str)
 def test_distances_of_many_and_of_no_rows(shapes: Any) -> None:
     judge(lambda x, y: torch.cdist(x, y), randn(*shapes[0]), randn(*shapes[1]), rtol=1e-4)
+    judge(lambda x, y: torch.cdist(x, y, p=float("inf")), randn(*shapes[0]), randn(*shapes[1]))
 
 
 def test_cosine_similarity_broadcasts() -> None:

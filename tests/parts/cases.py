@@ -38,6 +38,33 @@ def _layer(dropout: float, norm: str) -> nn.Module:
     return nn.Sequential(nn.Linear(SIZE, 32), nn.GELU(), *drop, nn.Linear(32, SIZE), *norms.get(norm, []))
 
 
+class Images(nn.Module):
+    """Convolutions whose activations and sums stand behind the borders of stages; logits ``[N, 5]`` and the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = (
+            nn.Sequential(nn.Conv2d(16, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1)),
+            nn.Sequential(nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1, bias=False)),
+            nn.Sequential(nn.SiLU(), nn.Conv2d(64, 96, 3, 2, 1), nn.ReLU(), nn.Conv2d(96, 96, 3, padding=1)),
+            nn.Sequential(nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(96, 64, 3), nn.Flatten(), nn.Linear(64, 5)),
+        )
+        self.layers = nn.ModuleList(
+            torchipu.BeginBlock(layer, f"B{number}", ipu_id=number) for number, layer in enumerate(layers)
+        )
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        x = self.layers[0](x)
+        x = x + self.layers[1](x)
+        found = self.layers[3](self.layers[2](x))
+        return found, nn.functional.cross_entropy(found, y)
+
+
+def images(count: int) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(count, 16, 12, 12, generator=generator), torch.randint(0, 5, (count,), generator=generator)
+
+
 class Tied(nn.Module):
     """A language model whose last block reads the embedding of the first."""
 
@@ -100,6 +127,8 @@ OF_TWO: dict[str, Case] = {
     }, sgd, torch.half, calls=4),
     "batch_norm": Case(lambda: Stack(norm="batch"), lambda: samples(64), {"gradient_accumulation": 8}, sgd,
                        is_judged=True),
+    "images": Case(Images, lambda: images(16), {"gradient_accumulation": 4}, sgd, is_judged=True),
+    "images_inferred": Case(Images, lambda: images(16), {"device_iterations": 4}, None, mode=False),
     "frozen": Case(Stack, lambda: samples(32), {"gradient_accumulation": 4}, sgd, freeze=("blocks.0", "blocks.1"),
                    is_judged=True),
     "replicas": Case(lambda: Stack(norm="batch", dropout=0.2), lambda: samples(64), {

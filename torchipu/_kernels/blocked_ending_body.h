@@ -1,8 +1,13 @@
-/* What becomes of sums that lie in blocks of channels: a bias or a normalisation, an addend, an activation. */
+/* What becomes of sums that lie in blocks of channels: a bias or a normalisation, an addend, a gate, an activation; with
+ * half results each of these but the gate is rounded. */
+#include "blocked_rounding_body.h"
+
 typedef struct {
-  const float *added;          /* lies as the results do; NULL for none */
+  const float *first;          /* added to the sums before they are rounded; NULL for nothing */
+  const float *added, *gate;   /* lie as the results do; NULL for none */
   const float *scale, *shift;  /* of each result of the blocks */
   int is_affine, activation;
+  FN(blocked_rounding) rounding;
 } FN(blocked_ending);
 
 /* NaN passes: the instructions return their second operand where either is one. */
@@ -16,21 +21,57 @@ TI_INLINE VF FN(between)(float low, VF v, float high) {
 
 TI_INLINE VF FN(hard_gate)(VF v) { return FN(between)(0.f, FN(fma)(v, FN(set)(1.f / 6.f), FN(set)(.5f)), 1.f); }
 
+/* v / (1 + exp(-v)). The division is an estimate that Newton's method makes exact to two units in the last place; where
+ * exp(-v) would be infinite, at results of less than 1e-35, they are zero. */
+TI_INLINE VF FN(silu)(VF v) {
+  const VF below = FN(max)(FN(set)(-87.f), v), d = 1.f + FN(exp)(-below);
+#if VL == 16
+  VF r = (VF)_mm512_rcp14_ps((__m512)d);
+  r = FN(fma)(FN(fma)(-d, r, FN(set)(1.f)), r, r);
+  return v * r;
+#else
+  return v / d;
+#endif
+}
+
 TI_INLINE VF FN(activated)(const int activation, VF v) {
   switch (activation) {
-    case TI_ACTIVATION_RELU: return FN(relu)(v);
+    case TI_ACTIVATION_RELU: return FN(max)(FN(set)(0.f), v);
     case TI_ACTIVATION_RELU6: return FN(between)(0.f, v, 6.f);
     case TI_ACTIVATION_HARDSWISH: return v * FN(hard_gate)(v);
     case TI_ACTIVATION_HARDSIGMOID: return FN(hard_gate)(v);
-    case TI_ACTIVATION_SILU: return v / (1.f + FN(exp)(-v));
+    case TI_ACTIVATION_SILU: return FN(silu)(v);
     case TI_ACTIVATION_SIGMOID: return FN(sigmoid)(v);
-    case TI_ACTIVATION_GELU: return 0.5f * v * (1.f + FN(erf)(v * 0.70710678f));
+    case TI_ACTIVATION_GELU: return FN(gelu)(v);
     default: return v;
   }
 }
 
 /* Whether an ending takes so few instructions that sums are ended in the registers that hold them. */
-static inline int FN(is_short)(const FN(blocked_ending) *e) { return e->activation <= TI_ACTIVATION_HARDSIGMOID; }
+static inline int FN(is_short)(const FN(blocked_ending) *e) { return e->activation <= TI_ACTIVATION_HARDSIGMOID && !e->rounding.is_any; }
+
+/* A vector that is rounded after each op, none of which has a gate; `first`, `scale` and `shift` are those of its channels, `added` is its addend. */
+TI_INLINE VF FN(end_rounded)(const FN(blocked_ending) *e, VF v, VF first, VF scale, VF shift, const float *added, const FN(blocked_place) *at) {
+  const FN(blocked_rounding) *const r = &e->rounding;
+  if (e->first) v += first;
+  v = FN(round_op)(r, 0, v, at);
+  if (e->is_affine) v = FN(round_op)(r, 1, FN(fma)(v, scale, shift), at);
+  if (added) v = FN(round_op)(r, 2, v + FN(load)(added), at);
+  return e->activation == TI_ACTIVATION_NONE ? v : FN(round_op)(r, 3, FN(activated)(e->activation, v), at);
+}
+
+/* As `end_pixels`, which follows. */
+static __attribute__((noinline)) void FN(round_pixels)(const FN(blocked_ending) *of, float *y, const int32_t *at, int64_t count, int64_t block) {
+  const FN(blocked_ending) e = *of;  /* nothing that is stored changes it */
+  const VF first = e.first ? FN(load)(e.first + block * VL) : FN(set)(0.f);
+  const VF scale = e.is_affine ? FN(load)(e.scale + block * VL) : first, shift = e.is_affine ? FN(load)(e.shift + block * VL) : first;
+  FN(blocked_place) place;
+  for (int64_t i = 0; i < count; i++) {
+    if (i && at[i] == at[i - 1] + VL && place.pixel + 1 < e.rounding.pixels) FN(move_on)(&e.rounding, &place, 1);
+    else place = FN(vector_place)(&e.rounding, y + at[i]);
+    FN(store)(y + at[i], FN(end_rounded)(&e, FN(load)(y + at[i]), first, scale, shift, e.added ? e.added + at[i] : NULL, &place));
+  }
+}
 
 /* Ends `count` pixels of one block, whose place in the results `at` tells. */
 TI_INLINE void FN(end_pixels)(const FN(blocked_ending) e, const int activation, float *y, const int32_t *at, int64_t count, int64_t block) {
@@ -40,13 +81,15 @@ TI_INLINE void FN(end_pixels)(const FN(blocked_ending) e, const int activation, 
     VF v = FN(load)(y + at[i]);
     if (e.is_affine) v = FN(fma)(v, scale, shift);
     if (e.added) v += FN(load)(e.added + at[i]);
+    if (e.gate) v = FN(gated)(v, FN(load)(e.gate + at[i]));
     FN(store)(y + at[i], FN(activated)(activation, v));
   }
 }
 
 static void FN(end_block)(const FN(blocked_ending) *e, float *y, const int32_t *at, int64_t count, int64_t block) {
+  if (e->rounding.is_any) { FN(round_pixels)(e, y, at, count, block); return; }
   switch (e->activation) {
-    case TI_ACTIVATION_NONE: if (e->is_affine || e->added) FN(end_pixels)(*e, TI_ACTIVATION_NONE, y, at, count, block); break;
+    case TI_ACTIVATION_NONE: if (e->is_affine || e->added || e->gate) FN(end_pixels)(*e, TI_ACTIVATION_NONE, y, at, count, block); break;
     case TI_ACTIVATION_RELU: FN(end_pixels)(*e, TI_ACTIVATION_RELU, y, at, count, block); break;
     case TI_ACTIVATION_RELU6: FN(end_pixels)(*e, TI_ACTIVATION_RELU6, y, at, count, block); break;
     case TI_ACTIVATION_HARDSWISH: FN(end_pixels)(*e, TI_ACTIVATION_HARDSWISH, y, at, count, block); break;
@@ -57,13 +100,24 @@ static void FN(end_block)(const FN(blocked_ending) *e, float *y, const int32_t *
   }
 }
 
-/* Reads scales and shifts, `channels` of each, of which those from `first` on count here, and what is added. */
-static FN(blocked_ending) FN(begin_ending)(char *const *args, int64_t flags, int64_t activation, int64_t channels, int64_t first) {
+/* Goes on to results that lie `floats` further. */
+TI_INLINE void FN(move_ending)(FN(blocked_ending) *e, ptrdiff_t floats) {
+  if (e->added) e->added += floats;
+  if (e->gate) e->gate += floats;
+}
+
+/* Reads scales and shifts, `lanes` of each, of which those from `first` on count here, what is added, and the gate. The
+ * results of all images have so many channels and pixels. */
+static FN(blocked_ending) FN(begin_ending)(char *const *args, int64_t flags, int64_t activation, int64_t lanes, int64_t first,
+                                           const void *results, int64_t channels, int64_t pixels) {
   FN(blocked_ending) e = {.is_affine = flags & TI_BLOCKED_ENDING_HAS_AFFINE ? 1 : 0, .activation = (int)activation};
+  if (flags & TI_BLOCKED_ENDING_HAS_FIRST) e.first = (const float *)*args++ + lanes + first;
   if (e.is_affine) {
     e.scale = (const float *)*args++ + first;
-    e.shift = e.scale + channels;
+    e.shift = e.scale + lanes;
   }
-  if (flags & TI_BLOCKED_ENDING_HAS_ADDEND) e.added = (const float *)*args;
+  if (flags & TI_BLOCKED_ENDING_HAS_ADDEND) e.added = (const float *)*args++;
+  if (flags & TI_BLOCKED_ENDING_HAS_GATE) e.gate = (const float *)*args++;
+  e.rounding = FN(begin_rounding)(args, flags, (const float *)results, channels, pixels);
   return e;
 }

@@ -58,6 +58,9 @@ TI_INLINE void FN(end_tile)(const int nb, const int np, const FN(blocked_tile) *
     if (e.added)
 #pragma GCC unroll 12
       for (int j = 0; j < np; j++) sum[j * nb + b] += FN(load)(e.added + b * t->y_block + t->to[j]);
+    if (e.gate)
+#pragma GCC unroll 12
+      for (int j = 0; j < np; j++) sum[j * nb + b] = FN(gated)(sum[j * nb + b], FN(load)(e.gate + b * t->y_block + t->to[j]));
   }
   switch (e.activation) {
     case TI_ACTIVATION_RELU: FN(activate_tile)(nb * np, TI_ACTIVATION_RELU, sum); break;
@@ -141,8 +144,9 @@ static void FN(add_tiles)(FN(blocked_tile) tile, int64_t results, int64_t count,
     FN(blocked_ending) e = {0};
     if (ending) {
       e = *ending;
+      if (e.first) e.first += b0 * VL;
       if (e.is_affine) { e.scale += b0 * VL; e.shift += b0 * VL; }
-      if (e.added) e.added += b0 * tile.y_block;
+      FN(move_ending)(&e, b0 * tile.y_block);
     }
     tile.ending = ending && FN(is_short)(&e) ? &e : NULL;
     tile.w = w + b0 * tile.w_block;
@@ -155,7 +159,7 @@ static void FN(add_tiles)(FN(blocked_tile) tile, int64_t results, int64_t count,
     }
     for (int64_t b = 0; ending && !tile.ending && b < nb; b++) {
       FN(end_block)(&e, tile.y + b * tile.y_block, to, count, b);
-      if (e.added) e.added += tile.y_block;
+      FN(move_ending)(&e, tile.y_block);
     }
   }
 }

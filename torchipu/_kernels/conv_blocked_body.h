@@ -7,6 +7,7 @@
  */
 #include "table/conv_blocked.h"
 #include "blocked_row_body.h"
+#include "blocked_taps_body.h"
 #include "blocked_tile_body.h"
 #include "conv_ending_body.h"
 
@@ -23,21 +24,22 @@ typedef struct {
 /* Where the pixels of an item lie: within what is laid out, or within the input, and within the results. */
 static void FN(find_pixels)(FN(blocked_item) *t) {
   const blocked_window s = t->p->window;
-  const int64_t plane = s.oh * s.ow, out = s.g * t->blocks_out * plane, in = s.g * t->blocks_in * s.h * s.w, lanes = t->p->is_plain ? 1 : VL;
+  const blocked_target to = t->p->target;
+  const int64_t plane = s.oh * s.ow, out = s.g * t->blocks_out * to.plane, in = s.g * t->blocks_in * s.h * s.w, lanes = t->p->is_plain ? 1 : VL;
   int64_t k = 0;
   if (!t->p->pixels) {
     for (int64_t n = 0; n < t->images; n++)
       for (int64_t r = 0; r < t->rows; r++)
         for (int64_t c = 0; c < s.ow; c++, k++) {
           t->from[k] = (int32_t)(((n * t->span + r * s.sh) * t->columns + c * s.sw) * lanes);
-          t->to[k] = (int32_t)((n * out + (t->row0 + r) * s.ow + c) * VL);
+          t->to[k] = (int32_t)((n * out + (t->row0 + r) * to.down + c * to.across) * VL);
         }
     return;
   }
   int64_t n = 0, r = t->first % plane / s.ow, c = t->first % s.ow;
   for (; k < t->count; k++) {
     t->from[k] = (int32_t)((n * in + r * s.sh * s.w + c * s.sw) * VL);
-    t->to[k] = (int32_t)((n * out + r * s.ow + c) * VL);
+    t->to[k] = (int32_t)((n * out + r * to.down + c * to.across) * VL);
     if (++c < s.ow) continue;
     c = 0;
     if (++r == s.oh) { r = 0; n++; }
@@ -78,11 +80,12 @@ static void FN(convolve)(FN(blocked_item) *t, char *const *args, int64_t group, 
                          float *laid_out) {
   const conv_blocked_ints *const p = t->p;
   const blocked_window s = p->window;
-  const int64_t num_taps = s.kh * s.kw, in_place = p->pixels > 0, plane = s.oh * s.ow * VL;
-  const int64_t out = ((t->n0 * s.g + group) * t->blocks_out + r0) * plane;
+  const int64_t num_taps = s.kh * s.kw, in_place = p->pixels > 0, plane = p->target.plane * VL;
+  const int64_t out = ((t->n0 * s.g + group) * t->blocks_out + r0) * plane + p->target.first * VL;
   const float *const x = (const float *)args[1], *const w = (const float *)args[2];
-  FN(blocked_ending) ending = FN(begin_ending)(args + 3, p->flags, p->activation, s.g * t->blocks_out * VL, (group * t->blocks_out + r0) * VL);
-  if (ending.added) ending.added += out;
+  FN(blocked_ending) ending = FN(begin_ending)(args + 3, p->flags, p->activation, s.g * t->blocks_out * VL, (group * t->blocks_out + r0) * VL,
+                                               args[0], s.g * s.m, p->target.plane);
+  FN(move_ending)(&ending, out);
   const int64_t channel = p->is_plain ? t->images * t->span * t->columns : 1;
   FN(blocked_tile) tile = {.channel = channel, .y = (float *)args[0] + out, .from = t->from, .to = t->to, .taps = taps, .num_taps = num_taps, .w_block = s.c * num_taps * VL, .y_block = plane,
                            .x_block = in_place ? s.h * s.w * VL : t->images * t->span * t->columns * VL};
@@ -136,18 +139,45 @@ TI_KERNEL(conv_blocked) {
   return TI_OK;
 }
 
+/* Weights of `count` channels from w on, where all taps adjoin; channels do where `channel` is their number. */
+static void FN(pack_whole)(const pack_blocked_ints *p, const float *w, int64_t lanes, int64_t count, float *y) {
+  enum { PIECE = 64 };
+  const int64_t taps = p->kh * p->kw, adjoin = p->channel == taps && p->across > 0, length = adjoin ? count * taps : taps;
+  float piece[PIECE * VL];
+  for (int64_t c = 0; c < (adjoin ? 1 : count); c++) {
+    if (p->row == taps) FN(fetch_taps)(w + (c + FN(TAPS_AHEAD)) * p->channel, taps * VL);
+    for (int64_t first = 0; first < length; first += PIECE) {
+      const int64_t size = ti_min(PIECE, length - first);
+      FN(lay_taps)(w + c * p->channel + first, p->row, lanes, size, piece);
+      for (int64_t k = 0; k < size; k++) {
+        const int64_t tap = (first + k) % taps, at = c + (first + k) / taps;
+        FN(store)(y + ((p->across > 0 ? tap : taps - 1 - tap) * count + at) * VL, FN(load)(piece + k * VL));
+      }
+    }
+  }
+}
+
 TI_KERNEL(pack_blocked) {
   const pack_blocked_ints *const p = (const pack_blocked_ints *)ints;
-  const int64_t blocks = ti_ceil(p->m, VL);
+  const int64_t blocks = ti_ceil(p->m, VL), taps = p->kh * p->kw;
+  const int64_t is_whole = (p->across == 1 && p->down == p->kw) || (p->across == -1 && p->down == -p->kw);
   (void)scalars; (void)scratch;
   for (int64_t item = begin; item < end; item++) {
-    const int64_t group = item / blocks, m0 = item % blocks * VL, lanes = ti_min(VL, p->m - m0);
-    const float *const w = (const float *)args[1] + (group * p->m + m0) * p->c * p->taps;
-    float *y = (float *)args[0] + item * p->c * p->taps * VL;
-    for (int64_t c0 = 0; c0 < p->c; c0 += VL)
-      for (int64_t tap = 0; tap < p->taps; tap++)
-        for (int64_t c = c0; c < ti_min(p->c, c0 + VL); c++, y += VL)
-          for (int64_t l = 0; l < VL; l++) y[l] = l < lanes ? w[(l * p->c + c) * p->taps + tap] : 0;
+    const int64_t m0 = item % blocks * VL, lanes = ti_min(VL, p->m - m0);
+    const float *const w = (const float *)args[1] + item / blocks * p->group + m0 * p->row + p->first;
+    float *y = (float *)args[0] + item * p->c * taps * VL;
+    for (int64_t c0 = 0; c0 < p->c; c0 += VL) {
+      const int64_t count = ti_min(VL, p->c - c0);
+      const float *const from = w + c0 * p->channel;
+      if (is_whole) {
+        FN(pack_whole)(p, from + (p->across < 0 ? 1 - taps : 0), lanes, count, y);
+        y += count * taps * VL;
+        continue;
+      }
+      for (int64_t tap = 0; tap < taps; tap++)
+        for (int64_t c = 0; c < count; c++, y += VL)
+          FN(lay_taps)(from + c * p->channel + tap / p->kw * p->down + tap % p->kw * p->across, p->row, lanes, 1, y);
+    }
   }
   return TI_OK;
 }

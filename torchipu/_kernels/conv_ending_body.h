@@ -1,6 +1,4 @@
-/* What becomes of the sums of a convolution: a bias or a normalisation, and a gate. */
-TI_INLINE VF FN(gated)(VF v, VF gate) { return (VF)((VI)v & ~(VI)(gate <= 0)); }
-
+/* What becomes of the sums of a convolution: a bias or a normalisation. */
 /* Scale and shift of the results [m0, m0 + rows): the bias, or a normalisation by running statistics. */
 static void FN(find_affine)(char *const *args, int flags, double eps, int64_t m0, int64_t rows, float *scale, float *shift) {
   const float *const bias = flags & TI_CONV_ENDING_HAS_BIAS ? (const float *)*args++ : NULL;

@@ -6,14 +6,7 @@
 #include "table/depthwise_blocked.h"
 #include "blocked_row_body.h"
 #include "blocked_ending_body.h"
-
-enum { FN(ACROSS) = 8 };  /* pixels that are summed together */
-
-/* The taps of a window that count, and how far they are apart. */
-typedef struct {
-  const float *w;
-  int64_t rows, columns, w_row, row_step, column_step, step;
-} FN(depthwise_taps);
+#include "depthwise_tile_body.h"
 
 /* Results of np pixels of a row, `step` floats of the input apart. */
 TI_INLINE void FN(depthwise_sums)(const int np, const int64_t step, const float *x, const FN(depthwise_taps) *t, float *y) {
@@ -63,24 +56,21 @@ static void FN(depthwise_side)(const float *x, FN(depthwise_taps) t, const block
   }
 }
 
-/* Weights of a block of groups, [tap][lanes]. */
-static void FN(turn_weights)(const float *w, int64_t groups, int64_t num_taps, float *d) {
-  for (int64_t tap = 0; tap < num_taps; tap++)
-    for (int64_t l = 0; l < VL; l++) d[tap * VL + l] = l < groups ? w[l * num_taps + tap] : 0;
-}
-
-/* One row of results out of an image in blocks. */
-static void FN(depthwise_row)(const float *image, const blocked_window *s, int64_t row, const float *w, float *y) {
+/* One row of results out of an image in blocks, ended. */
+static void FN(depthwise_row)(const float *image, const blocked_window *s, int64_t row, const float *w, const FN(blocked_ending) *e, float *y,
+                              const int32_t *at) {
   const int64_t top = row * s->sh - s->ph;
   const int64_t r0 = ti_min(s->kh, top < 0 ? ti_ceil(-top, s->dh) : 0), r1 = ti_max(r0, ti_min(s->kh, top < s->h ? ti_ceil(s->h - top, s->dh) : 0));
   const FN(depthwise_taps) t = {.w = w + r0 * s->kw * VL, .rows = r1 - r0, .columns = s->kw, .w_row = s->kw * VL,
-                                .row_step = s->dh * s->w * VL, .column_step = s->dw * VL, .step = s->sw * VL};
-  const float *const x = image + ((top + r0 * s->dh) * s->w - s->pw) * VL;
+                                .row_step = s->dh * s->w * VL, .column_step = s->dw * VL, .step = s->sw * VL, .width = s->w};
+  const float *const first_row = image + (top + r0 * s->dh) * s->w * VL, *const x = first_row - s->pw * VL;
+  if (FN(slides)(s)) { FN(slide_run)(first_row, &t, s, s->pw, e, y, at); return; }
   const int64_t last = s->w - 1 - (s->kw - 1) * s->dw + s->pw;  /* where the last window within the image begins */
   const int64_t end = last < 0 ? 0 : ti_min(s->ow, last / s->sw + 1), first = ti_min(end, ti_ceil(s->pw, s->sw));
   FN(depthwise_side)(x, t, s, 0, first, y);
   FN(depthwise_run)(x, &t, first, end, y);
   FN(depthwise_side)(x, t, s, end, s->ow, y);
+  FN(end_block)(e, y, at, s->ow, 0);
 }
 
 /* Lays out `span` rows of an image, those that results from row0 on need. */
@@ -98,28 +88,32 @@ TI_KERNEL(depthwise_blocked) {
   const blocked_window s = p->window;
   const int64_t blocks = ti_ceil(s.g, VL), parts = ti_ceil(s.oh, p->rows), num_taps = s.kh * s.kw, pixels = s.h * s.w;
   const int64_t columns = (s.ow - 1) * s.sw + (s.kw - 1) * s.dw + 1;
-  float *const w = (float *)scratch, *const laid_out = w + num_taps * VL;
+  float *const laid_out = (float *)scratch;
   int32_t *const at = (int32_t *)(laid_out + (p->lays_out ? ((p->rows - 1) * s.sh + (s.kh - 1) * s.dh + 1) * columns * VL : 0));
-  const FN(depthwise_taps) all = {.w = w, .rows = s.kh, .columns = s.kw, .w_row = s.kw * VL, .row_step = s.dh * columns * VL,
-                                  .column_step = s.dw * VL, .step = s.sw * VL};
+  FN(depthwise_taps) all = {.rows = s.kh, .columns = s.kw, .w_row = s.kw * VL, .row_step = s.dh * columns * VL, .column_step = s.dw * VL,
+                            .step = s.sw * VL, .width = columns};
   (void)scalars;
   for (int64_t i = 0; i < s.ow; i++) at[i] = (int32_t)(i * VL);
-  for (int64_t item = begin, known = -1; item < end; item++) {
-    const int64_t row0 = item % parts * p->rows, rows = ti_min(p->rows, s.oh - row0), n = item / parts % s.n, block = item / (parts * s.n);
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t row0 = item % parts * p->rows, rows = ti_min(p->rows, s.oh - row0), n = item / parts / blocks, block = item / parts % blocks;
     const int64_t groups = ti_min(VL, s.g - block * VL);
     const float *const x = (const float *)args[1] + (p->is_plain ? (n * s.g + block * VL) * pixels : (n * blocks + block) * pixels * VL);
+    const float *const w = (const float *)args[2] + block * num_taps * VL;
     const int64_t out = ((n * blocks + block) * s.oh + row0) * s.ow * VL;
-    if (block != known) FN(turn_weights)((const float *)args[2] + block * VL * num_taps, groups, num_taps, w);
-    known = block;
-    FN(blocked_ending) ending = FN(begin_ending)(args + 3, p->flags, p->activation, blocks * VL, block * VL);
-    if (ending.added) ending.added += out;
+    FN(blocked_ending) ending = FN(begin_ending)(args + 3, p->flags, p->activation, blocks * VL, block * VL, args[0], s.g, s.oh * s.ow);
+    FN(move_ending)(&ending, out);
     if (p->lays_out) FN(lay_image)(x, (int)p->is_plain, &s, row0, (rows - 1) * s.sh + (s.kh - 1) * s.dh + 1, groups, columns, laid_out);
+    all.w = w;
     float *y = (float *)args[0] + out;
     for (int64_t r = 0; r < rows; r++, y += s.ow * VL) {
-      if (p->lays_out) FN(depthwise_run)(laid_out + r * s.sh * columns * VL, &all, 0, s.ow, y);
-      else FN(depthwise_row)(x, &s, row0 + r, w, y);
-      FN(end_block)(&ending, y, at, s.ow, 0);
-      if (ending.added) ending.added += s.ow * VL;
+      const float *const row = laid_out + r * s.sh * columns * VL;
+      if (!p->lays_out) FN(depthwise_row)(x, &s, row0 + r, w, &ending, y, at);
+      else if (FN(slides)(&s)) FN(slide_run)(row, &all, &s, 0, &ending, y, at);
+      else {
+        FN(depthwise_run)(row, &all, 0, s.ow, y);
+        FN(end_block)(&ending, y, at, s.ow, 0);
+      }
+      FN(move_ending)(&ending, s.ow * VL);
     }
   }
   return TI_OK;

@@ -215,8 +215,6 @@ TI_SCALAR(f, float, float, erfc, R = erfcf(A))
 
 /* ------------------------------------------------------------------ activations; gradients take (gradient, x or y) */
 #define ZERO FN(set)(0.f)
-#define SQRT_HALF 0.707106781f
-static inline VF FN(gelu_phi)(VF x) { return 0.5f * (1.f + FN(erf)(x * SQRT_HALF)); }
 static inline VF FN(gelu_inner)(VF x) { return 0.797884561f * FN(fma)(x * x * x, FN(set)(0.044715f), x); }
 static inline VF FN(softplus1)(VF x) { return FN(max)(x, ZERO) + FN(log1p)(FN(exp)(-FN(abs)(x))); }
 static inline VF FN(clamp)(VF x, VF lo, VF hi) {
@@ -231,7 +229,7 @@ static inline VF FN(silu_slope)(VF x) { VF s = FN(sigmoid)(x); return s * FN(fma
 TI_F(relu, FN(relu)(A))
 TI_F(leaky_relu, FN(sel)(FN(lt)(ZERO, A), A, A *K0))
 TI_F(elu, FN(sel)(FN(le)(A, ZERO), FN(expm1)(A *K2) * (K0 * K1), A *K1)) /* alpha, scale, input scale */
-TI_F(gelu, A *FN(gelu_phi)(A))
+TI_F(gelu, FN(gelu)(A))
 TI_F(gelu_tanh, 0.5f * A * (1.f + FN(tanh)(FN(gelu_inner)(A))))
 TI_F(silu, A / (1.f + FN(exp)(-A)))
 TI_F(mish, A *FN(tanh)(FN(log1p)(FN(exp)(A))))
@@ -245,7 +243,7 @@ TI_F(clamp_max, FN(sel)(FN(lt)(K0, A), K0, A))
 TI_F(threshold, FN(sel)(FN(le)(A, K0), K1, A))
 TI_F(nan_to_num, FN(sel)(FN(isnan)(A), K0, FN(sel)(FN(eq)(A, FN(set)(INFINITY)), K1, FN(sel)(FN(eq)(A, FN(set)(-INFINITY)), K2, A))))
 TI_F(threshold_grad, FN(sel)(FN(le)(B, K0), ZERO, A))
-TI_F(gelu_grad, A *FN(fma)(B * 0.398942280f, FN(exp)(-0.5f * B * B), FN(gelu_phi)(B)))
+TI_F(gelu_grad, A *FN(fma)(B * 0.398942280f, FN(exp)(-0.5f * B * B), FN(phi)(B)))
 TI_F(gelu_tanh_grad, A *FN(gelu_tanh_slope)(B))
 TI_F(silu_grad, A *FN(silu_slope)(B))
 TI_F(sigmoid_grad, A * (1.f - B) * B)
@@ -564,7 +562,6 @@ TI_KERNEL(chain) {
 #undef B8
 #undef HALF_VL
 #undef ZERO
-#undef SQRT_HALF
 #undef TI_ARGS
 #undef TI_UNUSED
 #undef TI_CONSTANTS

@@ -1,4 +1,5 @@
-/* Compiles one kernel body for AVX2 and for AVX-512; the engine picks one of the two when it is imported.
+/* Compiles one kernel body for AVX2 and for AVX-512; the engine picks one of the two when it is imported. Where neither can
+ * be had (TI_PORTABLE), the body of the former is compiled as C for any machine: see portable.h.
  *
  * A family writes its arithmetic in <family>_body.h with FN(name) around every function name, TI_KERNEL(name) before the
  * block of every kernel of the table, VL floats a vector, GCC vector types, and the vocabulary of vector_math_body.h. The
@@ -7,7 +8,11 @@
  */
 #ifndef TORCHIPU_ISA_H
 #define TORCHIPU_ISA_H
+#ifdef TI_PORTABLE
+#include "portable.h"
+#else
 #include <immintrin.h>
+#endif
 #include <math.h>
 #include <stdint.h>
 #include <stddef.h>
@@ -37,6 +42,12 @@ static inline int64_t ti_ceil(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /* Masks of the first n of eight lanes begin at element 8 - n. */
 static const int32_t TI_FIRST[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
 
+#ifdef TI_PORTABLE
+/* A kernel of the table: its name, the names of its numbers, and its function. */
+typedef struct { const char *name, *ints, *scalars; ti_kernel portable; } ti_record;
+#define TI_RECORD(name, ints, scalars) {#name, ints, scalars, name##_portable},
+static inline ti_kernel ti_pick(const ti_record *entry) { return entry->portable; }
+#else
 /* TORCHIPU_ISA=avx2 in the environment forces the baseline, for tests and for comparisons. */
 static inline int ti_has_avx512(void) {
   const char *forced = getenv("TORCHIPU_ISA");
@@ -59,4 +70,5 @@ typedef struct { const char *name, *ints, *scalars; ti_kernel avx2, avx512; } ti
 static inline ti_kernel ti_pick(const ti_record *entry) {
   return entry->avx2 && !(entry->avx512 && ti_has_avx512()) ? entry->avx2 : entry->avx512;
 }
+#endif
 #endif

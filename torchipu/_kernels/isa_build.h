@@ -1,4 +1,15 @@
 /* Includes TI_BODY, and the vocabulary before it, once for each instruction set; see isa.h. No include guard, on purpose. */
+#ifdef TI_PORTABLE
+#define VL 8
+#define FN(name) TI_PASTE(name, _portable)
+typedef float FN(vf) __attribute__((vector_size(32), aligned(4), may_alias));
+typedef int32_t FN(vi) __attribute__((vector_size(32), aligned(4), may_alias));
+typedef uint32_t FN(vu) __attribute__((vector_size(32), aligned(4), may_alias));
+#include "vector_math_body.h"
+#include TI_BODY
+#undef VL
+#undef FN
+#else
 #ifndef TI_WITHOUT_AVX2
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c,bmi2")
@@ -26,5 +37,6 @@ typedef uint32_t FN(vu) __attribute__((vector_size(64), aligned(4), may_alias));
 #undef VL
 #undef FN
 #pragma GCC pop_options
+#endif
 #endif
 #undef TI_BODY

@@ -78,13 +78,13 @@ TI_KERNEL(end_blocked) {
     float *const y = (float *)args[0] + first;
     VF factor = FN(set)(1.f);
     if (p->has_factor) factor = FN(load)((const float *)args[2] + item * VL);
-    FN(blocked_ending) e = FN(begin_ending)(args + 2 + p->has_factor, p->flags, p->activation, blocks * VL, block * VL);
-    if (e.added) e.added += first;
+    FN(blocked_ending) e = FN(begin_ending)(args + 2 + p->has_factor, p->flags, p->activation, blocks * VL, block * VL, args[0], p->channels, p->pixels);
+    FN(move_ending)(&e, first);
     for (int64_t i = 0; i < p->pixels; i += RUN) {
       const int64_t count = ti_min(RUN, p->pixels - i);
       for (int64_t k = i * VL; k < (i + count) * VL; k += VL) FN(store)(y + k, FN(load)(x + k) * factor);
       FN(end_block)(&e, y + i * VL, at, count, 0);
-      if (e.added) e.added += count * VL;
+      FN(move_ending)(&e, count * VL);
     }
   }
   return TI_OK;

@@ -10,6 +10,7 @@ static inline int64_t ti_kept(const recurrent_ints *s) { return s->hidden * (s->
 
 #define ROW(P) FN(load_most)((P) + j, H - j)
 #define PUT(P, X) FN(store_most)((P) + j, (X), H - j)
+#define GATE(N) (ROW(x + (N) * H) + ROW(sums + (N) * H)) /* the sum of a gate: added here, where it is read, no pass of its own */
 #define EACH(H_) for (int64_t j = 0, H = (H_); j < H; j += VL)
 
 /* c[m][n] (+)= a[m][k] b, with b[k][n] in panels as matmul_pack leaves them; the first also takes a bias for each column,
@@ -23,20 +24,20 @@ static void FN(rows_product)(float *c, const float *a, const float *b, const flo
 }
 
 /* One sample of one step: gates from their sums, the new state at `h`, what the backward needs at `kept`.
- * x: products of the inputs (GRU), before: the state before, cell: the cell state, updated in place. */
+ * x: products of the inputs, before: the state before, cell: the cell state, updated in place. */
 TI_INLINE void FN(cell_forward)(int64_t kind, int64_t hidden, const float *sums, const float *x, const float *before, float *cell,
                                 float *h, float *kept) {
   EACH(hidden) {
-    if (kind == TI_CELL_TANH) PUT(h, FN(tanh)(ROW(sums)));
-    else if (kind == TI_CELL_RELU) PUT(h, FN(relu)(ROW(sums)));
+    if (kind == TI_CELL_TANH) PUT(h, FN(tanh)(GATE(0)));
+    else if (kind == TI_CELL_RELU) PUT(h, FN(relu)(GATE(0)));
     else if (kind == TI_CELL_LSTM) {
-      const VF i = FN(sigmoid)(ROW(sums)), f = FN(sigmoid)(ROW(sums + H)), g = FN(tanh)(ROW(sums + 2 * H)), o = FN(sigmoid)(ROW(sums + 3 * H));
+      const VF i = FN(sigmoid)(GATE(0)), f = FN(sigmoid)(GATE(1)), g = FN(tanh)(GATE(2)), o = FN(sigmoid)(GATE(3));
       const VF c = f * ROW(cell) + i * g;
       PUT(kept, i); PUT(kept + H, f); PUT(kept + 2 * H, g); PUT(kept + 3 * H, o); PUT(kept + 4 * H, c);
       PUT(cell, c);
       PUT(h, o * FN(tanh)(c));
     } else {
-      const VF r = FN(sigmoid)(ROW(x) + ROW(sums)), z = FN(sigmoid)(ROW(x + H) + ROW(sums + H)), inner = ROW(sums + 2 * H);
+      const VF r = FN(sigmoid)(GATE(0)), z = FN(sigmoid)(GATE(1)), inner = ROW(sums + 2 * H);
       const VF n = FN(tanh)(ROW(x + 2 * H) + r * inner);
       PUT(kept, r); PUT(kept + H, z); PUT(kept + 2 * H, n); PUT(kept + 3 * H, inner);
       PUT(h, n + z * (ROW(before) - n));
@@ -58,8 +59,7 @@ TI_KERNEL(recurrence) {
       const int64_t place = (s.reverse ? s.time - 1 - step : step) * s.batch + b0;
       const float *x = (const float *)args[3] + place * gates;
       float *y = (float *)args[0] + place * s.state, *h = s.projects ? full : y;
-      if (!is_gru) memcpy(sums, x, sizeof(float) * (size_t)(rows * gates));
-      FN(rows_product)(sums, before, (const float *)args[6], is_gru ? (const float *)args[7] : NULL, rows, s.state, gates, !is_gru);
+      FN(rows_product)(sums, before, (const float *)args[6], is_gru ? (const float *)args[7] : NULL, rows, s.state, gates, 0);
       for (int64_t r = 0; r < rows; r++)
         FN(cell_forward)(s.cell, s.hidden, sums + r * gates, x + r * gates, before + r * s.state, cell + r * s.hidden,
                          h + r * s.hidden, s.keeps ? (float *)args[2] + (place + r) * kept : unread);
@@ -134,4 +134,5 @@ TI_KERNEL(recurrence_backward) {
 }
 #undef ROW
 #undef PUT
+#undef GATE
 #undef EACH

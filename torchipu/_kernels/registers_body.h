@@ -12,11 +12,17 @@ TI_INLINE VF FN(broadcast)(const float *p) {
 #else
   __m256 v = _mm256_broadcast_ss(p);
 #endif
+#ifndef TI_PORTABLE
   __asm__("" : "+" TI_REG(v));  /* one load that both columns use, instead of a memory operand in each */
+#endif
   return (VF)v;
 }
 
 /* c += a b in the register of c: left to itself, the compiler sums into that of a, and copies registers in each turn. */
 TI_INLINE void FN(add_product)(VF *c, VF a, VF b) {
+#ifdef TI_PORTABLE
+  *c = FN(fma)(a, b, *c);
+#else
   __asm__("vfmadd231ps %2, %1, %0" : "+" TI_REG(*c) : TI_REG(a), TI_REG(b));
+#endif
 }

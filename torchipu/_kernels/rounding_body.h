@@ -29,6 +29,18 @@ static inline FN(keys) FN(keys_of)(const int64_t *state) {
 /* Whether a state switches stochastic rounding off: bit 32 of the word that holds the replica. */
 static inline int FN(rounds_to_nearest)(const int64_t *state) { return state == 0 || (state[1] >> 32 & 1); }
 
+/* Words of a stream, by their numbers. */
+TI_INLINE VU FN(random_of)(FN(keys) keys, VU number) {
+  VU word = number + keys.first;
+  word ^= word >> 16;
+  word *= 0x7feb352du;
+  word ^= word >> 15;
+  word += keys.second;
+  word *= 0x846ca68bu;
+  word ^= word >> 16;
+  return word;
+}
+
 /* The words whose halves are the random bits of elements i to i + VL - 1 and of those 16 further on; i is a multiple of
  * VL, and bit 16 of it does not count. */
 TI_INLINE VU FN(random_words)(FN(keys) keys, int64_t i) {
@@ -37,14 +49,7 @@ TI_INLINE VU FN(random_words)(FN(keys) keys, int64_t i) {
 #else
   const VU lanes = {0, 1, 2, 3, 4, 5, 6, 7};
 #endif
-  VU word = lanes + ((uint32_t)(i >> 5 << 4 | (i & 15)) + keys.first);
-  word ^= word >> 16;
-  word *= 0x7feb352du;
-  word ^= word >> 15;
-  word += keys.second;
-  word *= 0x846ca68bu;
-  word ^= word >> 16;
-  return word;
+  return FN(random_of)(keys, lanes + (uint32_t)(i >> 5 << 4 | (i & 15)));
 }
 
 /* The random bits of elements i to i + VL - 1, i being a multiple of VL. */

@@ -8,7 +8,11 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#ifdef TI_PORTABLE
+#include "portable.h"
+#else
 #include <immintrin.h>
+#endif
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
@@ -94,7 +98,9 @@ typedef struct {
 /* The IPU flushes subnormal float32 to zero and keeps subnormal halves: so do the kernels. The bits (15: results, 6:
  * operands) are set in the register of the thread that runs a kernel, while it does; conversions to and from half
  * ignore them. */
+#ifndef TI_PORTABLE
 #define TI_FLUSH_SUBNORMALS 0x8040u
+#endif
 
 static ti_pool TI_POOL;                /* threads of our own */
 static ti_pool TI_TEAM;                /* threads that OpenMP lends for the length of a run, see team.h */

@@ -141,6 +141,8 @@ TI_INLINE VM FN(isnan)(VF x) { return FN(ne)(x, x); }
 TI_INLINE VF FN(maximum)(VF a, VF b) { return FN(sel)(FN(mor)(FN(lt)(a, b), FN(isnan)(b)), b, a); }
 TI_INLINE VF FN(minimum)(VF a, VF b) { return FN(sel)(FN(mor)(FN(lt)(b, a), FN(isnan)(b)), b, a); }
 TI_INLINE VF FN(relu)(VF x) { return FN(sel)(FN(lt)(x, FN(set)(0.f)), FN(set)(0.f), x); } /* NaN passes */
+/* 0 where a gate is not above 0, as a ReLU hands gradients on; a gate that is NaN passes. */
+TI_INLINE VF FN(gated)(VF v, VF gate) { return (VF)((VI)v & ~(VI)(gate <= 0)); }
 /* 2^n for whole n in [-126, 127]. */
 TI_INLINE VF FN(pow2)(VF n) { return (VF)((FN(toint)(n) + 127) << 23); }
 #define TI_LN2_HI 0.6931471824645996f
@@ -254,6 +256,45 @@ TI_INLINE VF FN(erf)(VF x) {
   q = FN(fma)(q, t, FN(set)(0.000320441555f));
   return FN(sel)(FN(lt)(a, FN(set)(0.92f)), p, FN(copysign)(1.f - FN(exp)(q), x));
 }
+/* h(a) = Phi(a) - 1/2 of the normal distribution: a polynomial about the middle of each interval, a lane of the table for each. */
+#if VL == 16
+enum { FN(PHI_DEGREE) = 5 };
+static const float FN(phi_table)[FN(PHI_DEGREE) + 1][VL] __attribute__((aligned(64))) = {
+  {-1.42838723e-17f, 0.155421734f, 0.288144588f, 0.384930342f, 0.445200711f, 0.477249861f, 0.491802454f, 0.497444868f, 0.499312848f, 0.499840885f, 0.49996832f, 0.499994576f, 0.499999195f, 0.499999911f, 0.5f, 0.5f},
+  {0.398942292f, 0.368270129f, 0.289691567f, 0.194186062f, 0.110920839f, 0.0539909676f, 0.0223945305f, 0.00791545119f, 0.00238408823f, 0.000611901982f, 0.000133830283f, 2.49424957e-05f, 3.96130736e-06f, 5.36105688e-07f, 6.18266398e-08f, 6.07595396e-09f},
+  {-3.22121908e-15f, -0.0736515746f, -0.115874022f, -0.116510853f, -0.0887375548f, -0.0539921746f, -0.0268740691f, -0.0110816881f, -0.00381437619f, -0.00110127684f, -0.000267585972f, -5.48463358e-05f, -9.49953665e-06f, -1.39218548e-06f, -1.72810971e-07f, -1.81832203e-08f},
+  {-0.0664893165f, -0.0515572838f, -0.0173818991f, 0.0142395627f, 0.028839048f, 0.0269955881f, 0.0177665763f, 0.00902375951f, 0.00367151899f, 0.00121970009f, 0.000334552635f, 7.6312841e-05f, 1.45474069e-05f, 2.32572188e-06f, 3.12644914e-07f, 3.54107961e-08f},
+  {1.40623068e-13f, 0.0172675177f, 0.0226157829f, 0.0150945084f, 0.00331301335f, -0.00441857148f, -0.00613866793f, -0.00446588499f, -0.00231245789f, -0.000923963031f, -0.000294927711f, -7.66148733e-05f, -1.63810437e-05f, -2.90424964e-06f, -4.2919595e-07f, -5.30718083e-08f},
+  {0.00990262814f, 0.00630341237f, -0.001011902f, -0.00572129339f, -0.00534244906f, -0.00225659413f, 0.000285319809f, 0.00113979029f, 0.000920661725f, 0.000476882298f, 0.000183315118f, 5.5125849e-05f, 1.33098083e-05f, 2.619425e-06f, 4.24300964e-07f, 5.69491121e-08f},
+};
+TI_INLINE VF FN(look_up)(const float *table, VI lane) { return (VF)_mm512_permutexvar_ps((__m512i)lane, _mm512_load_ps(table)); }
+#else
+enum { FN(PHI_DEGREE) = 8 };
+static const float FN(phi_table)[FN(PHI_DEGREE) + 1][VL] __attribute__((aligned(64))) = {
+  {-3.93798753e-17f, 0.304317027f, 0.456761867f, 0.494936019f, 0.499696612f, 0.49999088f, 0.499999851f, 0.5f},
+  {0.398942262f, 0.276295185f, 0.0917831734f, 0.014624442f, 0.0011176921f, 4.09723798e-05f, 7.20413595e-07f, 6.07543393e-09f},
+  {1.45819432e-14f, -0.118412219f, -0.0786712915f, -0.0188028552f, -0.00191604323f, -8.77979983e-05f, -1.85251213e-06f, -1.8227464e-08f},
+  {-0.0664900541f, -0.0122173494f, 0.0296578594f, 0.0136793647f, 0.00200346229f, 0.000118598007f, 3.05629692e-06f, 3.54751641e-08f},
+  {-4.39382255e-13f, 0.0223532878f, 0.000401425292f, -0.00566006219f, -0.00139792648f, -0.000112434602f, -3.62012793e-06f, -5.01395085e-08f},
+  {0.00996717624f, -0.00199519843f, -0.00458692154f, 0.000858222484f, 0.000658439298f, 7.85628654e-05f, 3.25274368e-06f, 5.42008927e-08f},
+  {3.94788195e-12f, -0.0026940438f, 0.00125604356f, 0.000386909873f, -0.00018970063f, -4.11510118e-05f, -2.31273907e-06f, -4.78877915e-08f},
+  {-0.0011406811f, 0.000537037209f, 0.000242873401f, -0.000238767097f, 1.17697009e-05f, 1.59857827e-05f, 1.40177519e-06f, 3.92890058e-08f},
+  {-1.08200627e-11f, 0.00022228423f, -0.00017981774f, 3.43808388e-05f, 1.45118101e-05f, -3.99245528e-06f, -6.19107254e-07f, -2.2798595e-08f},
+};
+TI_INLINE VF FN(look_up)(const float *table, VI lane) { return (VF)_mm256_permutevar8x32_ps(_mm256_load_ps(table), (__m256i)lane); }
+#endif
+/* Phi(x), off by 1e-7 at most, half of what 0.5 (1 + erf) is. */
+TI_INLINE VF FN(phi)(VF x) {
+  const float width = 6.f / (VL - 1);
+  const VF a = FN(min)(FN(set)(6.f), FN(abs)(x));
+  const VF shifted = FN(fma)(a, FN(set)(1.f / width), FN(set)(0x1.8p23f)); /* the interval is in the low bits */
+  const VF t = FN(fma)(shifted - 0x1.8p23f, FN(set)(-width), a);
+  VF h = FN(look_up)(FN(phi_table)[FN(PHI_DEGREE)], (VI)shifted);
+#pragma GCC unroll 8
+  for (int i = FN(PHI_DEGREE) - 1; i >= 0; i--) h = FN(fma)(h, t, FN(look_up)(FN(phi_table)[i], (VI)shifted));
+  return FN(copysign)(h, x) + 0.5f;
+}
+TI_INLINE VF FN(gelu)(VF x) { return x * FN(phi)(x); }
 /* Sine, or cosine with quarter = 1, for |x| < 32768. */
 TI_INLINE VF FN(sine)(VF x, int quarter) {
   VF n = FN(nearest)(x * FN(set)(0.636619772f));

@@ -6,26 +6,9 @@
  */
 #include "table/winograd.h"
 #include "blocked_tile_body.h"
-
-enum { FN(POINTS) = 16, FN(APART) = 16 };  /* floats between the sums of two points: else all sixteen fall on one set of the cache */
-
-/* Four sums of a row or a column of four: those of the input. */
-TI_INLINE void FN(transform4)(VF a, VF b, VF c, VF d, VF *y, int64_t step) {
-  y[0] = a - c;
-  y[step] = b + c;
-  y[2 * step] = c - b;
-  y[3 * step] = b - d;
-}
-
-TI_INLINE void FN(transform_tile)(const VF *d, float *y, int64_t point) {
-  VF t[16], u[16];
-#pragma GCC unroll 4
-  for (int j = 0; j < 4; j++) FN(transform4)(d[j], d[4 + j], d[8 + j], d[12 + j], t + j, 4);
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; i++) FN(transform4)(t[4 * i], t[4 * i + 1], t[4 * i + 2], t[4 * i + 3], u + 4 * i, 1);
-#pragma GCC unroll 16
-  for (int k = 0; k < 16; k++) FN(store)(y + k * point, u[k]);
-}
+#include "transpose_body.h"
+#include "blocked_taps_body.h"
+#include "winograd_tile_body.h"
 
 /* What an item computes. */
 typedef struct {
@@ -37,43 +20,13 @@ typedef struct {
   int64_t input_point, sums_point;              /* from a point to the next */
 } FN(winograd_item);
 
-/* Where a tile lies: its image, and among the tiles of that. */
-typedef struct { int64_t n, row, column; } FN(tile_place);
-
-static FN(tile_place) FN(first_place)(const FN(winograd_item) *t) {
-  return (FN(tile_place)){t->first / (t->down * t->across), t->first / t->across % t->down, t->first % t->across};
-}
-
-TI_INLINE void FN(next_place)(const FN(winograd_item) *t, FN(tile_place) *at) {
-  if (++at->column < t->across) return;
-  at->column = 0;
-  if (++at->row < t->down) return;
-  at->row = 0;
-  at->n++;
-}
-
-/* Reads four by four pixels of a plane; zeros stand around it. */
-TI_INLINE void FN(read_tile)(const float *plane, const blocked_window *s, int64_t top, int64_t left, VF *d) {
-  if (top >= 0 && left >= 0 && top + 4 <= s->h && left + 4 <= s->w) {
-    const float *const from = plane + (top * s->w + left) * VL;
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; i++) d[i] = FN(load)(from + (i / 4 * s->w + i % 4) * VL);
-    return;
-  }
-  for (int i = 0; i < 16; i++) {
-    const int64_t row = top + i / 4, column = left + i % 4;
-    const int is_in = row >= 0 && row < s->h && column >= 0 && column < s->w;
-    d[i] = is_in ? FN(load)(plane + (row * s->w + column) * VL) : FN(set)(0.f);
-  }
-}
-
 /* Brings all channels of the tiles of an item into their sums. */
 static void FN(transform_input)(const FN(winograd_item) *t, const float *x) {
   const blocked_window s = t->p->window;
   float *y = t->inputs;
   for (int64_t b = 0; b < t->blocks_in; b++) {
-    FN(tile_place) at = FN(first_place)(t);
-    for (int64_t k = 0; k < t->count; k++, y += VL, FN(next_place)(t, &at)) {
+    FN(tile_place) at = FN(place_of)(t->first, t->down, t->across);
+    for (int64_t k = 0; k < t->count; k++, y += VL, FN(next_place)(t->down, t->across, &at)) {
       VF d[16];
       FN(read_tile)(x + (at.n * t->blocks_in + b) * s.h * s.w * VL, &s, at.row * 2 - s.ph, at.column * 2 - s.pw, d);
       FN(transform_tile)(d, y, t->input_point);
@@ -119,10 +72,10 @@ TI_INLINE void FN(results_of)(const float *sums, int64_t point, VF *y) {
 TI_INLINE void FN(write_block)(const FN(winograd_item) *t, const FN(blocked_ending) e, const int activation, const float *sums, float *y) {
   const blocked_window s = t->p->window;
   const int64_t image = t->blocks_out * s.oh * s.ow * VL;
-  FN(tile_place) place = FN(first_place)(t);
+  FN(tile_place) place = FN(place_of)(t->first, t->down, t->across);
   VF scale = FN(set)(1.f), shift = FN(set)(0.f);
   if (e.is_affine) { scale = FN(load)(e.scale); shift = FN(load)(e.shift); }
-  for (int64_t k = 0; k < t->count; k++, sums += VL, FN(next_place)(t, &place)) {
+  for (int64_t k = 0; k < t->count; k++, sums += VL, FN(next_place)(t->down, t->across, &place)) {
     const int64_t row = place.row * 2, column = place.column * 2;
     VF v[4];
     FN(results_of)(sums, t->sums_point, v);
@@ -132,12 +85,34 @@ TI_INLINE void FN(write_block)(const FN(winograd_item) *t, const FN(blocked_endi
       const int64_t at = place.n * image + ((row + i / 2) * s.ow + column + i % 2) * VL;
       if (e.is_affine) v[i] = FN(fma)(v[i], scale, shift);
       if (e.added) v[i] += FN(load)(e.added + at);
+      if (e.gate) v[i] = FN(gated)(v[i], FN(load)(e.gate + at));
       FN(store)(y + at, FN(activated)(activation, v[i]));
     }
   }
 }
 
+/* The same where each op's results are rounded. */
+static __attribute__((noinline)) void FN(write_rounded)(const FN(winograd_item) *t, const FN(blocked_ending) *e, const float *sums, float *y) {
+  const blocked_window s = t->p->window;
+  const int64_t image = t->blocks_out * s.oh * s.ow * VL;
+  FN(tile_place) place = FN(place_of)(t->first, t->down, t->across);
+  const VF first = e->first ? FN(load)(e->first) : FN(set)(0.f);
+  const VF scale = e->is_affine ? FN(load)(e->scale) : first, shift = e->is_affine ? FN(load)(e->shift) : first;
+  const uint32_t block = (uint32_t)((y - e->rounding.results) / (s.oh * s.ow * VL));
+  for (int64_t k = 0; k < t->count; k++, sums += VL, FN(next_place)(t->down, t->across, &place)) {
+    VF v[4];
+    FN(results_of)(sums, t->sums_point, v);
+    for (int i = 0; i < 4; i++) {
+      const int64_t row = place.row * 2 + i / 2, column = place.column * 2 + i % 2, to = place.n * image + (row * s.ow + column) * VL;
+      if (row >= s.oh || column >= s.ow) continue;
+      const FN(blocked_place) at = FN(place_at)(&e->rounding, (uint32_t)place.n, block, (uint32_t)(row * s.ow + column));
+      FN(store)(y + to, FN(end_rounded)(e, v[i], first, scale, shift, e->added ? e->added + to : NULL, &at));
+    }
+  }
+}
+
 static void FN(write_results)(const FN(winograd_item) *t, const FN(blocked_ending) *e, const float *sums, float *y) {
+  if (e->rounding.is_any) { FN(write_rounded)(t, e, sums, y); return; }
   switch (e->activation) {
     case TI_ACTIVATION_NONE: FN(write_block)(t, *e, TI_ACTIVATION_NONE, sums, y); break;
     case TI_ACTIVATION_RELU: FN(write_block)(t, *e, TI_ACTIVATION_RELU, sums, y); break;
@@ -173,8 +148,8 @@ TI_KERNEL(winograd) {
       const int64_t results = ti_min(FN(MOST_BLOCKS), last - r0);
       FN(multiply_points)(&t, (const float *)args[2], r0, results);
       for (int64_t b = 0; b < results; b++) {
-        FN(blocked_ending) e = FN(begin_ending)(args + 3, p->flags, p->activation, t.blocks_out * VL, (r0 + b) * VL);
-        if (e.added) e.added += (r0 + b) * plane;
+        FN(blocked_ending) e = FN(begin_ending)(args + 3, p->flags, p->activation, t.blocks_out * VL, (r0 + b) * VL, args[0], s.m, s.oh * s.ow);
+        FN(move_ending)(&e, (r0 + b) * plane);
         FN(write_results)(&t, &e, t.sums + b * t.count * VL, (float *)args[0] + (r0 + b) * plane);
       }
     }
@@ -183,28 +158,41 @@ TI_KERNEL(winograd) {
 }
 
 /* Four sums of three weights. */
-static inline void FN(transform3)(double a, double b, double c, double *y, int64_t step) {
+TI_INLINE void FN(transform3)(VF a, VF b, VF c, VF *y, int64_t step) {
+  const VF sum = a + c;
   y[0] = a;
-  y[step] = (a + b + c) / 2;
-  y[2 * step] = (a - b + c) / 2;
+  y[step] = (sum + b) * 0.5f;
+  y[2 * step] = (sum - b) * 0.5f;
   y[3 * step] = c;
 }
 
+/* Points lie so far apart, at a power of two mostly, that vectors go there several at a time. */
+enum { FN(TOGETHER) = 8 };
+
 TI_KERNEL(pack_winograd) {
   const pack_winograd_ints *const p = (const pack_winograd_ints *)ints;
-  const int64_t blocks = ti_ceil(p->m, VL);
+  const int64_t blocks = ti_ceil(p->m, VL), point = blocks * p->c * VL;
   (void)scalars; (void)scratch;
-  for (int64_t item = begin; item < end; item++)
-    for (int64_t c = 0; c < p->c; c++)
-      for (int64_t l = 0; l < VL; l++) {
-        const int64_t m = item * VL + l;
-        double t[12] = {0}, u[16] = {0};
-        if (m < p->m) {
-          const float *const w = (const float *)args[1] + (m * p->c + c) * 9;
-          for (int j = 0; j < 3; j++) FN(transform3)(w[j], w[3 + j], w[6 + j], t + j, 3);
-          for (int i = 0; i < 4; i++) FN(transform3)(t[3 * i], t[3 * i + 1], t[3 * i + 2], u + 4 * i, 1);
-        }
-        for (int64_t k = 0; k < FN(POINTS); k++) ((float *)args[0])[((k * blocks + item) * p->c + c) * VL + l] = (float)u[k];
-      }
+  for (int64_t item = begin; item < end; item++) {
+    const float *w = (const float *)args[1] + item * VL * p->row;
+    float *y = (float *)args[0] + item * p->c * VL;
+    float some[FN(POINTS) * FN(TOGETHER) * VL], taps[9 * VL];
+    for (int64_t c = 0; c < p->c; c++, w += p->channel) {
+      const int64_t lane = c % FN(TOGETHER);
+      if (p->row == 9) FN(fetch_taps)(w + FN(TAPS_AHEAD) * p->channel, 9 * VL);
+      VF g[9], t[12], u[16];
+      FN(lay_taps)(w, p->row, ti_min(VL, p->m - item * VL), 9, taps);
+#pragma GCC unroll 9
+      for (int k = 0; k < 9; k++) g[k] = FN(load)(taps + (p->is_turned ? 8 - k : k) * VL);
+#pragma GCC unroll 3
+      for (int j = 0; j < 3; j++) FN(transform3)(g[j], g[3 + j], g[6 + j], t + j, 3);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; i++) FN(transform3)(t[3 * i], t[3 * i + 1], t[3 * i + 2], u + 4 * i, 1);
+#pragma GCC unroll 16
+      for (int k = 0; k < FN(POINTS); k++) FN(store)(some + (k * FN(TOGETHER) + lane) * VL, u[k]);
+      if (lane + 1 < FN(TOGETHER) && c + 1 < p->c) continue;
+      for (int k = 0; k < FN(POINTS); k++) memcpy(y + k * point + (c - lane) * VL, some + k * FN(TOGETHER) * VL, sizeof(float) * (size_t)((lane + 1) * VL));
+    }
+  }
   return TI_OK;
 }

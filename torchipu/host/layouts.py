@@ -18,12 +18,13 @@ from torchipu.host.emit.blocked_layout import (
     emit_to_blocked,
     vector_lanes,
 )
+from torchipu.host.emit.copy import emit_copy
 from torchipu.host.fusion import Fused
 from torchipu.host.uses import Uses
 from torchipu.host.values import Values
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.optable.blocked import BLOCKED_FORMS, BlockedForm, Rows, Sizes, find_rows
+from torchipu.optable.blocked import BLOCKED_FORMS, BlockedForm, Rows, Sizes, Terms, find_rows
 from torchipu.optable.chain import can_join
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
@@ -32,6 +33,10 @@ REORDER_NS = 0.4
 """Measured: an element brought into the layout or back, by one thread."""
 ROWS_REORDER_NS = 0.7
 """Likewise where channels come last."""
+
+
+EXACT = ("aten.add.Tensor", "aten.relu.default", "aten.threshold_backward.default")
+"""Ops that give the same values computed with those before them as by themselves."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,14 +59,13 @@ class Run:
         return [tensor for tensor in self.ops[0].inputs if tensor.num_elements > 1]
 
     @property
-    def result(self) -> Tensor:
-        """The value that the last op makes."""
-        return self.ops[-1].outputs[0]
+    def result(self) -> Tensor | None:
+        """The value that is handed on in blocks, if there is one."""
+        return self.ops[-1].outputs[0] if self.form is None else self.form.result(self.ops)
 
-    @property
-    def gain_ns(self) -> float:
-        """What is saved by computing in blocks."""
-        return 0.0 if self.form is None else self.form.gain_ns(self.ops)
+    def gain_ns(self, terms: Terms) -> float:
+        """Return what is saved by computing in blocks."""
+        return 0.0 if self.form is None else self.form.gain_ns(self.ops, terms)
 
 
 class Layouts:
@@ -71,25 +75,26 @@ class Layouts:
         graph: Whose ops are emitted.
         uses: Who reads what.
         fused: What other kernels compute together; runs that do all of the same take their place.
+        terms: What the plan does with weights and sums.
 
     Attributes:
         runs: Those with a form, by their last op.
         absorbed: The ops before it.
         elementwise: Ops of chains that are computed in blocks.
-        held: Where values lie in blocks.
+        held: Where values lie in blocks; halves as floats.
         rows: Values that have their channels last, and the sizes of the images that they hold.
     """
 
-    def __init__(self, graph: Graph | None, uses: Uses, fused: Fused) -> None:
+    def __init__(self, graph: Graph | None, uses: Uses, fused: Fused, terms: Terms) -> None:
         self.runs: dict[Op, Run] = {}
         self.absorbed: set[Op] = set()
         self.elementwise: set[Op] = set()
         self.held: dict[Tensor, HostTensor] = {}
-        self.rows = {} if graph is None else find_rows(graph.ops)
-        found = [] if graph is None else _find_runs(graph, uses, fused, self.rows)
-        for group in _groups(found):
-            if sum(run.gain_ns for run in group) > _reorder_ns(group, uses, self.rows):
-                self._take(group)
+        # A linear layer reads packed weights here, which it need not elsewhere.
+        self.rows = find_rows(graph.ops) if graph is not None and terms.packs_ahead else {}
+        found = [] if graph is None else _find_runs(graph, uses, fused, self.rows, terms)
+        choose = _paying if terms.packs_ahead else _exact
+        self._take(choose(found, uses, self.rows, terms))
 
     def _take(self, group: Iterable[Run]) -> None:
         for run in group:
@@ -128,6 +133,11 @@ class Layouts:
         if tensor in values.by_tensor or tensor not in self.held:
             return
         held = self.held[tensor]
+        if tensor.dtype is not held.dtype:  # floats that are halves' values
+            computed = plan.scratch(tensor.shape, held.dtype)
+            (emit_rows_from_blocked if tensor in self.rows else emit_from_blocked)(plan, computed, held)
+            emit_copy(plan, plan.output(tensor), computed)
+            return
         if tensor in self.rows:
             emit_rows_from_blocked(plan, plan.output(tensor), held)
             return
@@ -138,15 +148,43 @@ class Layouts:
         emit_from_blocked(plan, plan.output(tensor), held)
 
 
-def _find_runs(graph: Graph, uses: Uses, fused: Fused, rows: Rows) -> list[Run]:
+def _paying(runs: Sequence[Run], uses: Uses, rows: Rows, terms: Terms) -> list[Run]:
+    """Return the runs of groups that save more than bringing values into the layout and back costs."""
+    groups = [
+        group for group in _groups(runs) if sum(run.gain_ns(terms) for run in group) > _reorder_ns(group, uses, rows)
+    ]
+    return [run for group in groups for run in group]
+
+
+def _exact(runs: Sequence[Run], uses: Uses, rows: Rows, terms: Terms) -> list[Run]:
+    """Return runs so chosen that no value depends on what is computed around an op.
+
+    A program has the same values on any number of stages, in one process and in several, which see a part of it each.
+    So what sums in an order of its own is in blocks where it would be by itself, between values that lie row-major;
+    what gives the same values in either layout joins it where that pays.
+    """
+    exact = {run for run in runs if run.form is None or run.form.is_exact}
+    summing = {run for run in runs if run not in exact and _pays_alone(run, uses, rows, terms)}
+    taken = summing | set(_paying([run for run in runs if run in (exact | summing)], uses, rows, terms))
+    return [run for run in runs if run in taken]
+
+
+def _pays_alone(run: Run, uses: Uses, rows: Rows, terms: Terms) -> bool:
+    """Whether a run's first op saves more than bringing all that it reads and makes into the layout and back costs."""
+    alone = Run(run.ops[:1], run.form)
+    return alone.gain_ns(terms) > _reorder_ns([alone], uses, rows)
+
+
+def _find_runs(graph: Graph, uses: Uses, fused: Fused, rows: Rows, terms: Terms) -> list[Run]:
     """Return all that can be computed in blocks."""
     together = {op: ops for ops, _ in fused.values() for op in ops}
+    places = {op: place for place, op in enumerate(graph.ops)}
     found: list[Run] = []
     taken: set[Op] = set()
     for op in graph.ops:
         if op in taken:
             continue
-        run = _run_from(op, uses, together, taken, rows)
+        run = _run_from(op, uses, together, taken, rows, terms, places)
         if run is not None:
             found.append(run)
             taken.update(run.ops)
@@ -154,20 +192,34 @@ def _find_runs(graph: Graph, uses: Uses, fused: Fused, rows: Rows) -> list[Run]:
 
 
 def _run_from(
-    op: Op, uses: Uses, together: Mapping[Op, Sequence[Op]], taken: Collection[Op], rows: Rows,
+    op: Op, uses: Uses, together: Mapping[Op, Sequence[Op]], taken: Collection[Op], rows: Rows, terms: Terms,
+    places: Mapping[Op, int],
 ) -> Run | None:
     """Return the run that an op begins, if it begins one; ops that other runs have taken are none of it."""
     form = BLOCKED_FORMS.get(op.target)
-    if form is None or not form.serves(op, rows) or any(uses.is_read(result) for result in op.outputs[1:]):
+    if form is None or not form.serves(op, rows) or not (form.makes_others or _hands_on_one(op, uses)):
         return Run((op,), None) if _is_alike(op, rows) and op not in together else None
     ops: tuple[Op, ...] = (op,)
-    while True:
+    beside = (reader for result in op.outputs[1:] for reader in uses.readers.get(result, ()))
+    others = [places[reader] for reader in beside if reader in places]
+    while form.result(ops) is not None:
         result, readers = ops[-1].outputs[0], uses.readers.get(ops[-1].outputs[0], [])
-        if len(readers) != 1 or result in uses.kept or readers[0] in taken or not form.follows(ops, readers[0], rows):
+        if len(readers) != 1 or result in uses.kept or readers[0] not in places or readers[0] in taken:
             break
+        if not readers[0].outputs:
+            break  # it is sent to another process
+        if not form.follows(ops, readers[0], rows) or not (terms.packs_ahead or readers[0].target in EXACT):
+            break
+        if min(others, default=len(places)) < places[readers[0]]:
+            break  # what the first op makes beside is read before the next one would have made it
         ops = (*ops, readers[0])
     other = {one for member in ops for one in together.get(member, ())}
     return Run(ops, form) if other <= set(ops) else None
+
+
+def _hands_on_one(op: Op, uses: Uses) -> bool:
+    """Whether the first result alone is read."""
+    return not any(uses.is_read(result) for result in op.outputs[1:])
 
 
 def _is_alike(op: Op, rows: Rows) -> bool:
@@ -184,7 +236,7 @@ def _is_alike(op: Op, rows: Rows) -> bool:
 
 def _groups(runs: Sequence[Run]) -> list[list[Run]]:
     """Return runs that hand values to each other together."""
-    makers = {run.result: number for number, run in enumerate(runs)}
+    makers = {run.result: number for number, run in enumerate(runs) if run.result is not None}
     parent = list(range(len(runs)))
 
     def root(number: int) -> int:
@@ -205,7 +257,7 @@ def _groups(runs: Sequence[Run]) -> list[list[Run]]:
 
 def _reorder_ns(group: Collection[Run], uses: Uses, rows: Rows) -> float:
     """Return what bringing values into the layout and back takes."""
-    made = {run.result for run in group}
+    made = {run.result for run in group if run.result is not None}
     entering = {source for run in group for source in run.sources} - made
     read_in_blocks = {(op, source) for run in group for source in run.sources for op in run.ops}
     leaving = {

@@ -37,7 +37,7 @@ from torchipu.host.values import Values
 from torchipu.host.written_inputs import write_inputs
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import DType, Leg, Role
-from torchipu.optable.blocked import Sizes
+from torchipu.optable.blocked import Sizes, Terms
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import can_join, emit_chain
 from torchipu.optable.fusion import Fusion
@@ -101,10 +101,10 @@ class Planner:
         self.fused: dict[Op, tuple[tuple[Op, ...], Fusion]] = {}
         for part in with_bodies(graph) if self.observation is None else ():
             self.fused.update(find_fusions(part, self.uses.readers, self.uses.kept))
-        # Weights are packed ahead; where they change with each call that would cost more than it brings. Sums are made
-        # in another order: how many micro-batches an iteration has may not decide that.
-        may_block = bool(self.frozen) and self.observation is None and not graph.updates
-        self.layouts = Layouts(graph if may_block else None, self.uses, self.fused)
+        # Sums are made in another order: how many micro-batches an iteration has may not decide that.
+        packs_ahead = bool(self.frozen) and not graph.updates
+        blocked = graph if self.observation is None else None
+        self.layouts = Layouts(blocked, self.uses, self.fused, Terms(is_strict, packs_ahead))
         self.fused = {op: found for op, found in self.fused.items() if not self.layouts.takes(op)}
         self.absorbed = {op for ops, _ in self.fused.values() for op in ops[:-1]} | self.layouts.absorbed
         self.steps: list[Step] = []
@@ -162,6 +162,10 @@ class Planner:
     def is_blocked(self, tensor: Tensor) -> bool:
         """Whether a value lies in the blocked layout already."""
         return tensor in self.layouts.held
+
+    def has_channels_last(self, tensor: Tensor) -> bool:
+        """Whether a value has its channels last, where it lies row-major."""
+        return tensor in self.layouts.rows
 
     def blocked_output(self, tensor: Tensor) -> HostTensor:
         """Return storage in the blocked layout for a result."""
@@ -384,12 +388,18 @@ class Planner:
             ops, fusion = self.fused[op]
             fusion.emit(ops, self)
         elif is_transfer(op):  # as it lies in row-major order, in any memory
-            self._emit_outside(op, tuple(self.value(operand) for operand in op.inputs))
+            self._emit_outside(op, tuple(self._laid_out(operand) for operand in op.inputs))
         elif spec is None or spec.emit is None:  # ATen, which sees the arena as tensors
             self._emit_outside(op, tuple(self._in_arena(operand) for operand in op.inputs))
         else:
             spec.emit(op, self)
         self._emit_casts(begin)
+
+    def _laid_out(self, tensor: Tensor) -> HostTensor:
+        """Return where a value lies row-major; steps that bring it there belong to the op that has made it."""
+        op, self._current = self._current, self.uses.makers.get(tensor)
+        held, self._current = self.value(tensor), op
+        return held
 
     def _emit_outside(self, op: Op, inputs: tuple[HostTensor, ...]) -> None:
         """Append a step that no kernel runs."""

@@ -22,7 +22,7 @@ from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.copy import emit_fill
 from torchipu.host.emit.half_partials import Partials, partials_of
 from torchipu.host.emit.matmul import grain_for
-from torchipu.ir.graph import Op
+from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Product, Vertices
@@ -186,13 +186,22 @@ def _emit_backward(op: Op, plan: HostPlanner) -> None:
     emit_parameter_gradients(op, plan)
 
 
-def emit_parameter_gradients(op: Op, plan: HostPlanner) -> None:
-    """Emit the gradients of the weights and of the bias, where they are wanted."""
+def weight_gradient(op: Op) -> Tensor | None:
+    """Return the gradient of the weights, where the op has it."""
+    present = present_results(op)
+    return op.outputs[present[0]] if present[1] else None
+
+
+def emit_parameter_gradients(op: Op, plan: HostPlanner, *, has_weight: bool = True) -> None:
+    """Emit the gradients of the weights, unless ``has_weight`` says no, and of the bias, where they are wanted."""
     dy, x = (op.needed(name) for name in ("grad_output", "input"))
     p, results = problem_of(op), iter(op.outputs)
     _, dw, db = (next(results) if given else None for given in present_results(op))
+    has_weight = has_weight and dw is not None and plan.wanted(dw)
+    if not has_weight and (db is None or not plan.wanted(db)):
+        return
     dy_value = plan.value(dy, DType.FLOAT)
-    if dw is not None and plan.wanted(dw):
+    if dw is not None and has_weight:
         held = plan.output(dw, DType.FLOAT)
         if p.is_empty:
             emit_fill(plan, held, 0.0)

@@ -33,6 +33,10 @@ class BlockedPlanner(HostPlanner, Protocol):
         """Whether a value lies in the blocked layout already."""
         ...
 
+    def has_channels_last(self, tensor: Tensor) -> bool:
+        """Whether a value has its channels last, where it lies row-major."""
+        ...
+
     def blocked_output(self, tensor: Tensor) -> HostTensor:
         """Return storage in the blocked layout for a result."""
         ...
@@ -47,6 +51,25 @@ class BlockedPlanner(HostPlanner, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """What decides, beside sizes, whether to compute in the blocked layout pays.
+
+    Attributes:
+        is_strict: As of `BlockedPlanner`.
+        packs_ahead: Whether weights are packed once for many calls; the program then is in one process, and which ops
+            are computed together may change how values are rounded.
+    """
+
+    is_strict: bool = False
+    packs_ahead: bool = True
+
+
+def first_result(ops: Sequence[Op]) -> Tensor | None:
+    """Return the first result of the last op."""
+    return ops[-1].outputs[0]
+
+
+@dataclass(frozen=True, slots=True)
 class BlockedForm:
     """How ops are computed in the blocked layout.
 
@@ -56,14 +79,20 @@ class BlockedForm:
         sources: The values that ops read in the blocked layout, the one that decides first.
         gain_ns: Nanoseconds that the form saves over the plain one on one thread, what bringing values into the
             layout and back costs aside.
-        emit: Host steps that give the first result of the last op in the blocked layout, or wherever it belongs.
+        emit: Host steps that give all results that are wanted.
+        result: The value that then lies in the blocked layout, or would if it were an image; None for none.
+        makes_others: Whether the form makes the other results of the first op as well, row-major.
+        is_exact: Whether values are those of the row-major form, to the last bit.
     """
 
     serves: Callable[[Op, Rows], bool]
     follows: Callable[[Sequence[Op], Op, Rows], bool]
     sources: Callable[[Sequence[Op]], Sequence[Tensor]]
-    gain_ns: Callable[[Sequence[Op]], float]
+    gain_ns: Callable[[Sequence[Op], Terms], float]
     emit: Callable[[Sequence[Op], BlockedPlanner], None]
+    result: Callable[[Sequence[Op]], Tensor | None] = first_result
+    makes_others: bool = False
+    is_exact: bool = False
 
 
 BLOCKED_FORMS: dict[str, BlockedForm] = {}
@@ -95,6 +124,6 @@ def follows_nothing(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
     return False
 
 
-def saves_nothing(ops: Sequence[Op]) -> float:
+def saves_nothing(ops: Sequence[Op], terms: Terms) -> float:
     """Return what is saved by ops that are as quick in either layout."""
     return 0.0

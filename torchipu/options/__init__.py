@@ -289,8 +289,8 @@ class Options:
         "another order", kind=bool,
     )
     strict_numerics: bool = declare(
-        False, "inference with frozen_weights: convolutions add up products as they are defined, never "
-        "by Winograd's transforms", kind=bool,
+        False, "convolutions and their gradients add up products as they are defined, never by Winograd's transforms",
+        kind=bool,
     )
     host_threads: int | None = declare(
         None, "host threads that run the kernels, without effect on results; None for one a core", kind=int,
@@ -449,6 +449,23 @@ def _check_io_tiles(options: Options) -> None:
             f"{asking[0]} needs IO tiles, but io_tiles is 0", option=asking[0], value=getattr(options, asking[0]),
             remedy=f"set io_tiles to {MIN_IO_TILES} or more: these tiles then do not compute",
         )
+
+
+def given_or_default(options: Options | None) -> Options:
+    """Return options, or those that hold where none are given.
+
+    Raises:
+        OptionsError: They are something else, such as a dict.
+    """
+    if options is None:
+        return Options()
+    if not isinstance(options, Options):
+        raise OptionsError(
+            f"options must be torchipu.Options, got {type(options).__name__}", option="options", value=options,
+            remedy="give torchipu.Options(...); a dict of names and values becomes some by "
+            "torchipu.Options.from_mapping",
+        )
+    return options
 
 
 def _check_pipeline_group(options: Options) -> None:

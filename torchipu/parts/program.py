@@ -84,7 +84,7 @@ def make_piece(
     has = set(part.graph.inputs)
     planner = Planner(
         part.graph, states=[state for state in states if state in has], micro_batches=micro_batches, replicas=replicas,
-        observation=observation,
+        observation=observation, is_strict=options.strict_numerics,
     )
     planner.may_view_outputs = False  # every output has memory of its own
     plan = planner.plan()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -30,7 +31,7 @@ from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
 from torchipu.host.resident import Resident
 from torchipu.ir.graph import Graph, Tensor
-from torchipu.options import Options
+from torchipu.options import Options, given_or_default
 from torchipu.parts.program import Piece
 from torchipu.report.recorder import record
 from torchipu.step.in_parts import InParts
@@ -72,14 +73,8 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
                 f"model must be a torch.nn.Module, got {type(model).__name__}", option="model", value=model,
                 remedy="wrap the function in a module whose forward calls it",
             )
-        if options is not None and not isinstance(options, Options):
-            raise OptionsError(
-                f"options must be torchipu.Options, got {type(options).__name__}", option="options", value=options,
-                remedy="give torchipu.Options(...); a dict of names and values becomes some by "
-                "torchipu.Options.from_mapping",
-            )
         self.model = model
-        self.options = options or Options()
+        self.options = given_or_default(options)
         self.target = lookup_target(self.options.target)
         self._lock = threading.RLock()  # Lightning has a report written from within a call
         self._parts = None if self.options.pipeline_group is None else InParts(self.options)
@@ -174,7 +169,8 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
     ) -> None:
         leaves = pytree.tree_leaves((arguments, keywords))
         before_this, began = self._signature, time.perf_counter()
-        made, bound = self._made_and_bound(arguments, keywords, progress)
+        with _outside_inference_mode():
+            made, bound = self._made_and_bound(arguments, keywords, progress)
         built, compiled = made.built, made.compiled
         if self._members is not None and self._compiled is None:
             self._take_states_of_first(self._members, built, self._parts)
@@ -287,3 +283,13 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
     @property
     def _host_threads(self) -> int:
         return self.options.host_threads or default_threads()
+
+
+@contextlib.contextmanager
+def _outside_inference_mode() -> Iterator[None]:
+    """Make tensors that may be written to later, whatever mode the program is compiled in."""
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():  # the former switches gradients on
+        yield

@@ -25,6 +25,13 @@ class BlockedEnding(IntEnum):
 
     HAS_AFFINE = 1
     HAS_ADDEND = 2
+    HAS_GATE = 4
+    HAS_FIRST = 8  # a bias that is added before the sums are rounded
+    # Of four ops in this order: the sums, what scales them, the addition, the activation; shifted by the op's number.
+    ROUNDS = 16  # to half
+    IS_RANDOM = 256  # stochastically, by random words
+    CHANNELS_LAST = 4096  # elements are numbered with the channels last
+    OVERFLOW = 65536  # times `HalfOverflow`
 
 
 class BlockedWindow(NamedTuple):
@@ -67,11 +74,28 @@ class BlockedWindow(NamedTuple):
     dw: int
 
 
+class BlockedTarget(NamedTuple):
+    """Where the results of a plane lie, in pixels: every so many of a larger plane for a phase of a stride.
+
+    Attributes:
+        plane: Pixels of the plane.
+        first: Where the first result lies.
+        down: From a row to the next.
+        across: From a column to the next.
+    """
+
+    plane: int
+    first: int
+    down: int
+    across: int
+
+
 class ConvBlockedInts(NamedTuple):
     """Integers of ``conv_blocked``.
 
     Attributes:
         window: The convolution.
+        target: Where its results lie.
         pixels: Results of an item where the input is read where it lies, as without padding it can be; 0 where the
             rows that an item needs are laid out.
         images: Of an item where rows are laid out.
@@ -84,6 +108,7 @@ class ConvBlockedInts(NamedTuple):
     """
 
     window: BlockedWindow
+    target: BlockedTarget
     pixels: int
     images: int
     rows: int
@@ -97,9 +122,11 @@ class ConvBlockedInts(NamedTuple):
 CONV_BLOCKED = Kernel(
     "conv_blocked",
     {
-        "y": "[n][blocks of results][oh][ow][lanes] = act(scale (sum of w x) + shift + addend)",
+        "y": "[n][blocks of results][oh][ow][lanes] = act(gate(scale (sum of w x) + shift + addend))",
         "x": "[n][blocks of channels][h][w][lanes]",
-        "weight": "packed by `pack_blocked`", "affine?": "of `fold_blocked`", "addend?": "as y",
+        "weight": "packed by `pack_blocked`", "first?": "of `fold_blocked`: only its shift is added",
+        "affine?": "of `fold_blocked`", "addend?": "as y", "gate?": "as y: results are 0 where it is not above 0",
+        "random*": "words of the ops that round stochastically",
     },
     ConvBlockedInts,
     Nothing,
@@ -111,22 +138,38 @@ CONV_BLOCKED = Kernel(
 class PackBlockedInts(NamedTuple):
     """Integers of ``pack_blocked``.
 
+    A weight lies at ``first + group * g + row * m + channel * c + down * i + across * j``.
+
     Attributes:
         m: Results of a group.
         c: Channels of a group.
-        taps: Of the window.
+        kh: Rows of the window.
+        kw: Its columns.
+        group: From a group to the next.
+        row: From a result to the next.
+        channel: From a channel to the next.
+        first: Where the first tap of the first channel and result lies.
+        down: From a row of the window to the next.
+        across: From a column to the next.
     """
 
     m: int
     c: int
-    taps: int
+    kh: int
+    kw: int
+    group: int
+    row: int
+    channel: int
+    first: int
+    down: int
+    across: int
 
 
 PACK_BLOCKED = Kernel(
     "pack_blocked",
     {
         "y": "[g][blocks of results][blocks of channels][taps][channels of the block][lanes]",
-        "weight": "[g][m][c][taps]",
+        "weight": "those of a convolution, which the integers tell the way through",
     },
     PackBlockedInts,
     Nothing,

@@ -30,10 +30,12 @@ DEPTHWISE_BLOCKED = Kernel(
     "depthwise_blocked",
     {
         "y": "[n][blocks][oh][ow][lanes] = act(scale (sum of w x) + shift + addend)", "x": "[n][blocks][h][w][lanes]",
-        "weight": "[g][kh][kw]", "affine?": "of `fold_blocked`", "addend?": "as y",
+        "weight": "[blocks][kh][kw][lanes] of `pack_blocked`", "first?": "of `fold_blocked`: only its shift is added",
+        "affine?": "of `fold_blocked`", "addend?": "as y", "gate?": "as y",
+        "random*": "words of the ops that round stochastically",
     },
     DepthwiseBlockedInts,
     Nothing,
-    items="blocks * n * parts of the rows",
-    scratch="floats: kh * kw * lanes, rows laid out; int32: ow",
+    items="n * blocks * parts of the rows",
+    scratch="floats: rows laid out; int32: ow",
 )

@@ -75,7 +75,9 @@ END_BLOCKED = Kernel(
     "end_blocked",
     {
         "y": "[n][blocks][pixels][lanes] = act(scale x + shift + addend), or act(factor x)", "x": "likewise",
-        "factor?": "[n][blocks][lanes]", "affine?": "of `fold_blocked`", "addend?": "as y",
+        "factor?": "[n][blocks][lanes]", "first?": "of `fold_blocked`: only its shift is added",
+        "affine?": "of `fold_blocked`", "addend?": "as y", "gate?": "as y",
+        "random*": "words of the ops that round stochastically",
     },
     EndBlockedInts,
     Nothing,

@@ -32,9 +32,11 @@ class WinogradInts(NamedTuple):
 WINOGRAD = Kernel(
     "winograd",
     {
-        "y": "[n][blocks of results][oh][ow][lanes] = act(scale (sum of w x) + shift + addend)",
+        "y": "[n][blocks of results][oh][ow][lanes] = act(gate(scale (sum of w x) + shift + addend))",
         "x": "[n][blocks of channels][h][w][lanes]",
-        "weight": "packed by `pack_winograd`", "affine?": "of `fold_blocked`", "addend?": "as y",
+        "weight": "packed by `pack_winograd`", "first?": "of `fold_blocked`: only its shift is added",
+        "affine?": "of `fold_blocked`", "addend?": "as y", "gate?": "as y: results are 0 where it is not above 0",
+        "random*": "words of the ops that round stochastically",
     },
     WinogradInts,
     Nothing,
@@ -49,15 +51,21 @@ class PackWinogradInts(NamedTuple):
     Attributes:
         m: Results.
         c: Channels.
+        row: From the weights of a result to those of the next.
+        channel: From the nine weights of a channel to those of the next.
+        is_turned: Whether the window is read from its end, as for the gradient of the input.
     """
 
     m: int
     c: int
+    row: int
+    channel: int
+    is_turned: bool
 
 
 PACK_WINOGRAD = Kernel(
     "pack_winograd",
-    {"y": "[16][blocks of results][c][lanes]", "weight": "[m][c][3][3]"},
+    {"y": "[16][blocks of results][c][lanes]", "weight": "nine of a result and channel adjoin"},
     PackWinogradInts,
     Nothing,
     items="blocks of results",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torchipu._kernels.table.conv_blocked import BlockedWindow
 from torchipu._kernels.table.winograd import PACK_WINOGRAD, POINTS, WINOGRAD, PackWinogradInts, WinogradInts
 from torchipu.host.emit.blocked_layout import vector_lanes
@@ -37,6 +39,19 @@ def saved_ns(s: Shape) -> float:
     return (direct - multiplied - transformed) * 8 / lanes - read
 
 
+def input_shape(s: Shape) -> Shape:
+    """Return the sizes of the convolution that gives the gradient of the input of one of three by three."""
+    return Shape(s.n, s.g, s.oc, s.ic, s.oh, s.ow, s.h, s.w, 3, 3, 1, 1, 2 - s.ph, 2 - s.pw, 1, 1)
+
+
+def emit_input_gradient(
+    plan: HostPlanner, s: Shape, dx: HostTensor, dy: HostTensor, weight: HostTensor, ending: Ending
+) -> None:
+    """Emit the gradient of the input of a convolution, whose sizes are given; see `emit`."""
+    ints = PackWinogradInts(s.ic, s.oc, 9, 9 * s.ic, is_turned=True)
+    _emit(plan, input_shape(s), [dx], [dy, weight], ending, ints)
+
+
 def emit(plan: HostPlanner, s: Shape, out: HostTensor, x: HostTensor, weight: HostTensor, ending: Ending) -> None:
     """Emit a convolution.
 
@@ -48,6 +63,14 @@ def emit(plan: HostPlanner, s: Shape, out: HostTensor, x: HostTensor, weight: Ho
         weight: Weights, row-major.
         ending: What becomes of the sums.
     """
+    _emit(plan, s, [out], [x, weight], ending, PackWinogradInts(s.oc, s.ic, 9 * s.ic, 9, is_turned=False))
+
+
+def _emit(
+    plan: HostPlanner, s: Shape, outputs: Sequence[HostTensor], operands: Sequence[HostTensor], ending: Ending,
+    weights: PackWinogradInts,
+) -> None:
+    x, weight = operands
     lanes = vector_lanes()
     blocks_in, blocks_out = -(-s.ic // lanes), -(-s.oc // lanes)
     groups = _groups(s)
@@ -59,7 +82,7 @@ def emit(plan: HostPlanner, s: Shape, out: HostTensor, x: HostTensor, weight: Ho
         s.n, s.g, s.ic, s.oc, s.h, s.w, s.oh, s.ow, s.kh, s.kw, s.sh, s.sw, s.ph, s.pw, s.dh, s.dw,
     )
     plan.step(
-        WINOGRAD, [out], [x, _packed(plan, s, weight), *ending.operands(plan, s.oc)],
+        WINOGRAD, outputs, [x, _packed(plan, weights, weight), *ending.operands(plan, s.oc)],
         ints=WinogradInts(window, tiles, chunk, results, ending.flags, ending.activation), items=items,
         grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * (POINTS * ((blocks_in + MOST_BLOCKS) * tiles * lanes + 32) + tiles),
@@ -77,13 +100,13 @@ def _groups(s: Shape) -> int:
     return -(-_tiles(s) // min(max(TILES[0], INPUT_FLOATS // (POINTS * channels)), TILES[1]))
 
 
-def _packed(plan: HostPlanner, s: Shape, weight: HostTensor) -> HostTensor:
+def _packed(plan: HostPlanner, ints: PackWinogradInts, weight: HostTensor) -> HostTensor:
     """Return the weights as the kernel reads them."""
     lanes = vector_lanes()
-    blocks = -(-s.oc // lanes)
-    held = plan.scratch((POINTS, blocks, s.ic, lanes))
+    blocks = -(-ints.m // lanes)
+    held = plan.scratch((POINTS, blocks, ints.c, lanes))
     plan.step(
-        PACK_WINOGRAD, [held], [weight], ints=PackWinogradInts(s.oc, s.ic), items=blocks,
-        grain=grain_for(blocks, POINTS * s.oc * s.ic, LEAST_CHUNK_MACS),
+        PACK_WINOGRAD, [held], [weight], ints=ints, items=blocks,
+        grain=grain_for(blocks, POINTS * ints.m * ints.c, LEAST_CHUNK_MACS),
     )
     return held

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchipu._kernels.table.conv_blocked import Activation
-from torchipu.ir.graph import Op
+from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocked import Rows
 
@@ -25,7 +25,20 @@ def activation_of(op: Op) -> Activation:
 
 
 def is_of_floats(op: Op, rows: Rows) -> bool:
-    """Whether all that an op reads and its first result are float32 with channels second, the result of four dims."""
+    """Whether all that an op reads and its first result are float or half, channels second, the result of four dims.
+
+    Products with half partials are none, nor is what has so many elements that 32 bits do not number them.
+    """
     tensors = (*op.inputs, op.outputs[0])
     of_images = len(op.outputs[0].shape) == 4 and all(tensor not in rows for tensor in tensors)
-    return of_images and all(tensor.dtype is DType.FLOAT for tensor in tensors)
+    return of_images and is_floating(*tensors) and not has_half_partials(op)
+
+
+def is_floating(*tensors: Tensor) -> bool:
+    """Whether all tensors are float or half, none of so many elements that 32 bits do not number them."""
+    return all(tensor.dtype.is_floating and tensor.num_elements < 2**32 for tensor in tensors)
+
+
+def has_half_partials(op: Op) -> bool:
+    """Whether an op is a product whose partials are rounded to half, which no kernel here does."""
+    return op.attrs.get("partials") == "half" and op.outputs[0].dtype is DType.HALF

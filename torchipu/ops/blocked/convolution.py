@@ -1,4 +1,7 @@
-"""A convolution and what follows it, with channels in blocks: a normalisation, a sum, an activation."""
+"""A convolution and what follows it, with channels in blocks: a normalisation, a sum, an activation.
+
+A depthwise convolution may go on behind one of a single pixel, with what follows it in turn.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,25 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from torchipu._kernels.table.conv_blocked import Activation
-from torchipu.host.emit import conv_blocked, depthwise_blocked, winograd
+from torchipu.host.emit import conv_blocked, depthwise_blocked, pointwise_depthwise, winograd
 from torchipu.host.emit.blocked_layout import vector_lanes
+from torchipu.host.emit.conv_blocked import OpRounding
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
 from torchipu.ops.blocked.activations import activation_of, is_of_floats
+from torchipu.ops.blocked.halves import op_rounding
 from torchipu.ops.blocked.norm import NORM, norm_of
 from torchipu.ops.convolution import problem_of
 from torchipu.ops.fusions.conv_epilogue import ADD, CONVOLUTION, RELU, addend_of, adds_like
-from torchipu.optable.blocked import BlockedForm, BlockedPlanner, Rows, register_blocked
+from torchipu.optable.blocked import BlockedForm, BlockedPlanner, Rows, Terms, register_blocked
 from torchipu.optable.host_tensor import HostTensor
 
 # Measured with vectors of eight lanes; both scale with them.
 PLAIN_NS, BLOCKED_NS = 0.0345, 0.0265  # of a multiplication and addition
 DEPTHWISE_NS = 0.5  # saved for a result whose group has one channel
 ACTIVATION_NS = 0.4  # for an element, where it would be a pass of its own
+PACK_NS = 0.8  # of a weight
 
 
 def _shape(op: Op) -> Shape:
@@ -34,8 +41,29 @@ def _serves(op: Op, rows: Rows) -> bool:
     return depthwise_blocked.serves(s) or conv_blocked.serves(s)
 
 
+def _parted(ops: Sequence[Op]) -> tuple[Sequence[Op], Sequence[Op]]:
+    """Return a convolution of one pixel and what follows it, if there is one, then the last, likewise."""
+    last = max(place for place, op in enumerate(ops) if op.target == CONVOLUTION)
+    return ops[:last], ops[last:]
+
+
+def _goes_deep(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
+    """Whether a depthwise convolution reads what one of a pixel makes, and nothing else of that is asked.
+
+    Halves would have to be rounded between the two.
+    """
+    if any(tensor.dtype is DType.HALF for op in (*ops, after) for tensor in (*op.inputs, op.outputs[0])):
+        return False
+    if any(op.target in (CONVOLUTION, ADD) for op in ops[1:]) or after.needed("weight") is ops[-1].outputs[0]:
+        return False
+    return _serves(after, rows) and pointwise_depthwise.serves(_shape(ops[0]), _shape(after))
+
+
 def _follows(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
-    """Whether an op goes on: the normalisation first, then the sum, then the activation."""
+    """Whether an op goes on: the normalisation first, then the sum, then the activation, or a depthwise convolution."""
+    if after.target == CONVOLUTION:
+        return _goes_deep(ops, after, rows)
+    _, ops = _parted(ops)
     if not is_of_floats(after, rows) or activation_of(ops[-1]) is not Activation.NONE:
         return False
     if after.target == NORM:
@@ -50,7 +78,7 @@ def _addend(ops: Sequence[Op]) -> Tensor | None:
 
 
 def _sources(ops: Sequence[Op]) -> Sequence[Tensor]:
-    addend = _addend(ops)
+    addend = _addend(_parted(ops)[1])
     return (ops[0].needed("input"), *([] if addend is None else [addend]))
 
 
@@ -59,36 +87,83 @@ def _reads_plain(s: Shape) -> bool:
     return s.ic * s.g <= vector_lanes() and not depthwise_blocked.serves(s)
 
 
-def _gain_ns(ops: Sequence[Op]) -> float:
-    s, lanes = _shape(ops[0]), vector_lanes()
+def product_gain_ns(s: Shape, weights: int, terms: Terms, *, is_plain: bool = False) -> float:
+    """Return the nanoseconds that blocks save of a product that is a convolution of these sizes.
+
+    Args:
+        s: Sizes.
+        weights: To be packed.
+        terms: Of the plan.
+        is_plain: Whether the input is row-major.
+    """
+    lanes = vector_lanes()
+    padded = -(-s.oc // lanes) * lanes / s.oc
+    gain = s.macs * (PLAIN_NS - BLOCKED_NS * padded) * 8 / lanes
+    if not terms.packs_ahead:
+        gain -= PACK_NS * weights * padded
+    is_transformed = not (is_plain or terms.is_strict) and winograd.serves(s)
+    return gain + (max(0.0, winograd.saved_ns(s)) if is_transformed else 0.0)
+
+
+def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
+    inner, ops = _parted(ops)
+    if inner:
+        return _gain_ns(inner, terms) + _gain_ns(ops, terms)
+    s = _shape(ops[0])
     ended = ACTIVATION_NS * s.output_elements if ops[-1].target != RELU and len(ops) > 1 else 0.0
     if depthwise_blocked.serves(s):
         return DEPTHWISE_NS * s.output_elements + ended
-    padded = -(-s.oc // lanes) * lanes / s.oc
-    return s.macs * (PLAIN_NS - BLOCKED_NS * padded) * 8 / lanes + ended
+    return product_gain_ns(s, s.g * s.oc * s.summands, terms, is_plain=_reads_plain(s)) + ended
 
 
-def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
-    convolution, s = ops[0], _shape(ops[0])
-    x, weight, bias = convolution.needed("input"), convolution.needed("weight"), convolution.operand("bias")
-    addend = _addend(ops)
+def _rounded(ops: Sequence[Op], plan: BlockedPlanner) -> list[OpRounding | None]:
+    """Return how the results of the ops become half, in the order in which an ending has them."""
+    rounded: list[OpRounding | None] = [None, None, None, None]
+    for op in ops:
+        number = {CONVOLUTION: 0, NORM: 1, ADD: 2}.get(op.target, 3)
+        rounded[number] = op_rounding(op, plan)
+    return rounded
+
+
+def _ending(ops: Sequence[Op], plan: BlockedPlanner) -> conv_blocked.Ending:
+    """Return what becomes of the sums of a convolution."""
+    bias, addend = ops[0].operand("bias"), _addend(ops)
     flags, epsilon = 0, 0.0
     norm: list[HostTensor] = []
     if len(ops) > 1 and ops[1].target == NORM:
         flags, norm, epsilon = norm_of(ops[1], plan)
-    ending = conv_blocked.Ending(
-        bias=None if bias is None else plan.value(bias), norm=norm,
+    return conv_blocked.Ending(
+        bias=None if bias is None else plan.value(bias, DType.FLOAT), norm=norm,
         addend=None if addend is None else plan.blocked(addend), flags=flags, epsilon=epsilon,
-        activation=activation_of(ops[-1]),
+        activation=activation_of(ops[-1]), rounded=_rounded(ops, plan),
     )
+
+
+def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
+    inner, ops = _parted(ops)
+    if inner:
+        _emit_both(inner, ops, plan)
+        return
+    convolution, s = ops[0], _shape(ops[0])
+    x, weight = convolution.needed("input"), convolution.needed("weight")
+    ending = _ending(ops, plan)
     is_plain = _reads_plain(s) and not plan.is_blocked(x)
-    out, held = plan.blocked_output(ops[-1].outputs[0]), plan.value(weight)
-    source = plan.value(x) if is_plain else plan.blocked(x)
+    out, held = plan.blocked_output(ops[-1].outputs[0]), plan.value(weight, DType.FLOAT)
+    source = plan.value(x, DType.FLOAT) if is_plain else plan.blocked(x)
     if not (is_plain or plan.is_strict) and winograd.serves(s) and winograd.saved_ns(s) > 0:
         winograd.emit(plan, s, out, source, held, ending)
         return
     emit = depthwise_blocked.emit if depthwise_blocked.serves(s) else conv_blocked.emit
     emit(plan, s, out, source, held, ending, is_plain=is_plain)
+
+
+def _emit_both(inner: Sequence[Op], ops: Sequence[Op], plan: BlockedPlanner) -> None:
+    """Emit a convolution of one pixel and the depthwise one behind it."""
+    endings = _ending(inner, plan), _ending(ops, plan)
+    source = plan.blocked(inner[0].needed("input"))
+    weights = plan.value(inner[0].needed("weight")), plan.value(ops[0].needed("weight"))
+    out = plan.blocked_output(ops[-1].outputs[0])
+    pointwise_depthwise.emit(plan, _shape(inner[0]), _shape(ops[0]), out, source, weights, endings)
 
 
 register_blocked(CONVOLUTION, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit))

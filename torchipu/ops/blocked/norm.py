@@ -10,7 +10,9 @@ from torchipu._kernels.table.conv_product import ConvEnding
 from torchipu.host.emit import pool_blocked
 from torchipu.host.emit.conv_blocked import Ending
 from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
 from torchipu.ops.blocked.activations import activation_of, is_of_floats
+from torchipu.ops.blocked.halves import op_rounding
 from torchipu.optable.blocked import BlockedForm, BlockedPlanner, Rows, register_blocked, saves_nothing
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
@@ -26,7 +28,7 @@ def norm_of(op: Op, plan: HostPlanner) -> tuple[int, list[HostTensor], float]:
     statistics = (op.needed("running_mean"), op.needed("running_var"))
     for empty in op.outputs[1:]:
         plan.output(empty)
-    operands = [plan.value(tensor) for tensor in (*statistics, scale, shift) if tensor is not None]
+    operands = [plan.value(tensor, DType.FLOAT) for tensor in (*statistics, scale, shift) if tensor is not None]
     return flags, operands, float(op.number("eps"))
 
 
@@ -40,7 +42,10 @@ def _follows(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
 
 def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     flags, norm, epsilon = norm_of(ops[0], plan)
-    ending = Ending(norm=norm, flags=flags, epsilon=epsilon, activation=activation_of(ops[-1]))
+    activation = activation_of(ops[-1])
+    ends = None if activation is Activation.NONE else op_rounding(ops[-1], plan)
+    rounded = (None, op_rounding(ops[0], plan), None, ends)
+    ending = Ending(norm=norm, flags=flags, epsilon=epsilon, activation=activation, rounded=rounded)
     result = ops[-1].outputs[0]
     source = plan.blocked(ops[0].needed("input"))
     pool_blocked.emit_end(plan, result.shape, plan.blocked_output(result), source, ending)

@@ -13,7 +13,8 @@ from torchipu.host.emit.conv_blocked import Ending
 from torchipu.host.emit.copy import emit_copy
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.blocked.activations import activation_of, is_of_floats
+from torchipu.ops.blocked.activations import activation_of, is_floating, is_of_floats
+from torchipu.ops.blocked.halves import emit_rounded, op_rounding
 from torchipu.ops.pool import pair, strides_of
 from torchipu.ops.reduce import reduced_dims
 from torchipu.optable.blocked import BlockedForm, BlockedPlanner, Rows, follows_nothing, register_blocked, saves_nothing
@@ -41,21 +42,27 @@ def _emit_pool(ops: Sequence[Op], plan: BlockedPlanner) -> None:
         pooling = Pooling.AVERAGE_WITH_PADDING if op.flag("count_include_pad") else Pooling.AVERAGE
         divisor = op.integer("divisor_override", 0)
     source = plan.blocked(op.needed("self"))
-    pool_blocked.emit_pool(plan, _window(op), plan.blocked_output(op.outputs[0]), source, pooling, divisor)
+    window = _window(op)
+    if pooling is Pooling.MAXIMUM:
+        pool_blocked.emit_pool(plan, window, plan.blocked_output(op.outputs[0]), source, pooling, divisor)
+    else:
+        emit_rounded(op, plan, lambda out: pool_blocked.emit_pool(plan, window, out, source, pooling, divisor))
 
 
 def _self(ops: Sequence[Op]) -> Sequence[Tensor]:
     return (ops[0].needed("self"),)
 
 
-for _target in ("aten.max_pool2d_with_indices.default", "aten.avg_pool2d.default"):
-    register_blocked(_target, BlockedForm(_pools, follows_nothing, _self, saves_nothing, _emit_pool))
+for _target, _is_exact in (("aten.max_pool2d_with_indices.default", True), ("aten.avg_pool2d.default", False)):
+    register_blocked(_target, BlockedForm(
+        _pools, follows_nothing, _self, saves_nothing, _emit_pool, is_exact=_is_exact,
+    ))
 
 
 # --------------------------------------------------------------------------- means of planes
 def _is_of_planes(op: Op, rows: Rows) -> bool:
     x = op.needed("self")
-    if x in rows or op.given("dtype") or x.dtype is not DType.FLOAT or len(x.shape) != 4 or not prod(x.shape):
+    if x in rows or op.given("dtype") or not is_floating(x) or len(x.shape) != 4 or not prod(x.shape):
         return False
     return reduced_dims(op, x) == (2, 3)
 
@@ -66,13 +73,13 @@ def _emit_mean(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     images, channels = x.shape[:2]
     source = plan.blocked(x)
     if len(result.shape) == 4:
-        pool_blocked.emit_mean(plan, plan.blocked_output(result), source)
+        emit_rounded(ops[0], plan, lambda out: pool_blocked.emit_mean(plan, out, source))
     elif channels % vector_lanes() == 0:
-        pool_blocked.emit_mean(plan, plan.output(result), source)
+        pool_blocked.emit_mean(plan, plan.output(result, DType.FLOAT), source)
     else:
         held = plan.scratch(blocked_shape((images, channels, 1, 1)))
         pool_blocked.emit_mean(plan, held, source)
-        out = plan.output(result)
+        out = plan.output(result, DType.FLOAT)
         planes = HostTensor(out.buffer, out.offset, (images, channels, 1, 1), (channels, 1, 1, 1), out.dtype)
         emit_from_blocked(plan, planes, held)
 
@@ -109,9 +116,10 @@ def _emit_gate(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     planes, gate = _gate_sources(ops)
     result = ops[-1].outputs[0]
     factor, source = plan.blocked(gate), plan.blocked(planes)
-    pool_blocked.emit_end(
-        plan, result.shape, plan.blocked_output(result), source, Ending(activation=activation_of(ops[-1])), factor,
-    )
+    activation = activation_of(ops[-1])
+    ends = None if activation is Activation.NONE else op_rounding(ops[-1], plan)
+    ending = Ending(activation=activation, rounded=(op_rounding(ops[0], plan), None, None, ends))
+    pool_blocked.emit_end(plan, result.shape, plan.blocked_output(result), source, ending, factor)
 
 
 register_blocked("aten.mul.Tensor", BlockedForm(_gates, _activates, _gate_sources, saves_nothing, _emit_gate))
@@ -139,5 +147,5 @@ def _emit_cat(ops: Sequence[Op], plan: BlockedPlanner) -> None:
 
 register_blocked(
     "aten.cat.default",
-    BlockedForm(_joins_blocks, follows_nothing, lambda ops: ops[0].inputs, saves_nothing, _emit_cat),
+    BlockedForm(_joins_blocks, follows_nothing, lambda ops: ops[0].inputs, saves_nothing, _emit_cat, is_exact=True),
 )

@@ -12,16 +12,19 @@ from math import prod
 
 from torchipu._kernels.table.conv_blocked import Activation
 from torchipu.host.emit import conv_blocked, layer_norm_blocked
+from torchipu.host.emit.conv_blocked import OpRounding
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.copy import emit_copy
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.blocked.activations import activation_of
+from torchipu.ops.blocked.activations import activation_of, has_half_partials, is_floating
+from torchipu.ops.blocked.halves import emit_rounded, op_rounding
 from torchipu.optable.blocked import (
     BlockedForm,
     BlockedPlanner,
     Rows,
     Sizes,
+    Terms,
     follows_nothing,
     register_blocked,
     register_rows,
@@ -53,7 +56,7 @@ def _comes_back(op: Op, rows: Rows) -> bool:
 
 def _rows_of_permute(op: Op, rows: Rows) -> Sizes | None:
     x = op.inputs[0]
-    if x in rows or x.dtype is not DType.FLOAT or not _goes_last(op) or not x.num_elements:
+    if x in rows or not is_floating(x) or not _goes_last(op) or not x.num_elements:
         return None
     images, channels, height, width = x.shape
     return images, channels, height, width
@@ -66,7 +69,7 @@ def _rows_of_view(op: Op, rows: Rows) -> Sizes | None:
 
 def _rows_of_product(op: Op, rows: Rows) -> Sizes | None:
     left = op.inputs[-2]
-    if left not in rows or op.outputs[0].dtype is not DType.FLOAT:
+    if left not in rows or not is_floating(op.outputs[0]):
         return None
     images, _, height, width = rows[left]
     return images, op.outputs[0].shape[-1], height, width
@@ -74,7 +77,7 @@ def _rows_of_product(op: Op, rows: Rows) -> Sizes | None:
 
 def _rows_of_elementwise(op: Op, rows: Rows) -> Sizes | None:
     result = op.outputs[0]
-    if result.dtype is not DType.FLOAT:
+    if not is_floating(result):
         return None
     return next((rows[x] for x in op.inputs if x in rows and x.shape == result.shape), None)
 
@@ -117,7 +120,7 @@ def _normalises(op: Op, rows: Rows) -> bool:
     tensors, x = (*op.inputs, op.outputs[0]), op.needed("input")
     return (
         x in rows and tuple(op.integers("normalized_shape")) == x.shape[-1:]
-        and all(tensor.dtype is DType.FLOAT for tensor in tensors)
+        and is_floating(*tensors)
     )
 
 
@@ -126,11 +129,13 @@ def _emit_layer_norm(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     for empty in op.outputs[1:]:
         plan.output(empty)
     x, weight, bias = op.needed("input"), op.operand("weight"), op.operand("bias")
-    source, out = plan.blocked(x), plan.blocked_output(op.outputs[0])
-    layer_norm_blocked.emit(
-        plan, plan.image_sizes(x), out, source, None if weight is None else plan.value(weight),
-        None if bias is None else plan.value(bias), float(op.number("eps")),
-    )
+    source = plan.blocked(x)
+    scale, shift = (None if held is None else plan.value(held, DType.FLOAT) for held in (weight, bias))
+
+    def emit(out: HostTensor) -> None:
+        layer_norm_blocked.emit(plan, plan.image_sizes(x), out, source, scale, shift, float(op.number("eps")))
+
+    emit_rounded(op, plan, emit)
 
 
 register_blocked(
@@ -147,7 +152,7 @@ def _multiplies(op: Op, rows: Rows) -> bool:
     tensors, result = (*op.inputs, op.outputs[0]), op.outputs[0]
     is_whole = result.num_elements > 0 and left.num_elements > 0
     bias = len(op.inputs) < 3 or op.inputs[0].shape == result.shape[-1:]
-    return is_whole and bias and all(tensor.dtype is DType.FLOAT for tensor in tensors)
+    return is_whole and bias and is_floating(*tensors) and not has_half_partials(op)
 
 
 def _changes(ops: Sequence[Op], rows: Rows) -> list[Op]:
@@ -185,7 +190,7 @@ def _goes_on(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
     if _is_view(after, rows):
         return True
     before, targets = ops[-1], [op.target for op in _changes(ops, rows)]
-    if any(tensor.dtype is not DType.FLOAT for tensor in (*after.inputs, after.outputs[0])):
+    if not is_floating(*after.inputs, after.outputs[0]):
         return False
     if any(activation_of(op) is not Activation.NONE for op in ops):
         return False
@@ -205,7 +210,7 @@ def _sources(ops: Sequence[Op]) -> Sequence[Tensor]:
     return (ops[0].inputs[-2], *([] if addend is None else [addend]))
 
 
-def _gain_ns(ops: Sequence[Op]) -> float:
+def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
     """Return what is saved: the passes of what follows."""
     passes = sum(op.target in (MUL, ADD) or activation_of(op) is not Activation.NONE for op in ops[1:])
     return PASS_NS * ops[0].outputs[0].num_elements * min(passes, 1)
@@ -213,13 +218,22 @@ def _gain_ns(ops: Sequence[Op]) -> float:
 
 def _weight(right: Tensor, plan: BlockedPlanner) -> HostTensor:
     """Return the second operand as ``[results, channels]``, as layers mostly have it anyhow."""
-    held = plan.value(right, contiguous=False)
+    held = plan.value(right, DType.FLOAT, contiguous=False)
     turned = HostTensor(held.buffer, held.offset, held.shape[::-1], held.strides[::-1], held.dtype)
     if turned.strides == contiguous_strides(turned.shape):
         return turned
     fresh = plan.scratch(turned.shape)
     emit_copy(plan, fresh, turned)
     return fresh
+
+
+def _rounded(ops: Sequence[Op], plan: BlockedPlanner) -> list[OpRounding | None]:
+    """Return how the results of the ops become half, in the order in which an ending has them; views change none."""
+    rounded: list[OpRounding | None] = [op_rounding(ops[0], plan), None, None, None]
+    for op in ops[1:]:
+        if op.target not in (PERMUTE, *VIEWS):
+            rounded[{MUL: 1, ADD: 2}.get(op.target, 3)] = op_rounding(op, plan)
+    return rounded
 
 
 def _emit_product(ops: Sequence[Op], plan: BlockedPlanner) -> None:
@@ -230,9 +244,10 @@ def _emit_product(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     addend = _addend(ops)
     activation = next((found for op in ops[1:] if (found := activation_of(op)) is not Activation.NONE), Activation.NONE)
     ending = conv_blocked.Ending(
-        bias=plan.value(product.inputs[0]) if len(product.inputs) == 3 else None,
-        factor=None if factor is None else plan.value(factor),
+        bias=plan.value(product.inputs[0], DType.FLOAT) if len(product.inputs) == 3 else None,
+        factor=None if factor is None else plan.value(factor, DType.FLOAT),
         addend=None if addend is None else plan.blocked(addend), activation=activation,
+        rounded=_rounded(ops, plan),
     )
     source, weight = plan.blocked(left), _weight(right, plan)
     sizes = (images, 1, channels, product.outputs[0].shape[-1], height, width, height, width)

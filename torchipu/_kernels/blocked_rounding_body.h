@@ -1,0 +1,80 @@
+/* How results that lie in blocks become halves: after each of the ops that are computed together, as if each had been
+ * computed by itself. They stay floats, which are halves' values; random bits are those of the place in the result that
+ * the op has, row-major, whatever the layout here.
+ */
+#include "table/conv_blocked.h"
+#include "rounding_body.h"
+
+#ifndef TORCHIPU_BLOCKED_ROUNDING
+#define TORCHIPU_BLOCKED_ROUNDING
+enum { TI_ROUNDED_OPS = 4 }; /* the sums, what scales them, the addition, the activation */
+#endif
+
+typedef struct {
+  FN(keys) keys;
+  int is_rounded, is_random, has_channels_last;
+} FN(rounded_op);
+
+typedef struct {
+  const float *results;                   /* of all images */
+  uint32_t channels, pixels, blocks;      /* of an image */
+  int is_any, overflow;
+  FN(rounded_op) ops[TI_ROUNDED_OPS];
+} FN(blocked_rounding);
+
+/* The elements that a vector of results holds, as they are numbered with the channels second and last. */
+typedef struct {
+  VU second, last;
+  uint32_t pixel;
+} FN(blocked_place);
+
+TI_INLINE FN(blocked_place) FN(place_at)(const FN(blocked_rounding) *r, uint32_t image, uint32_t block, uint32_t pixel) {
+#if VL == 16
+  const VU lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+#else
+  const VU lanes = {0, 1, 2, 3, 4, 5, 6, 7};
+#endif
+  const uint32_t channel = block * VL;
+  return (FN(blocked_place)){lanes * r->pixels + ((image * r->channels + channel) * r->pixels + pixel),
+                             lanes + ((image * r->pixels + pixel) * r->channels + channel), pixel};
+}
+
+static inline FN(blocked_place) FN(vector_place)(const FN(blocked_rounding) *r, const float *y) {
+  const int64_t vector = (y - r->results) / VL, plane = vector / r->pixels;
+  return FN(place_at)(r, (uint32_t)(plane / r->blocks), (uint32_t)(plane % r->blocks), (uint32_t)(vector % r->pixels));
+}
+
+/* Goes on by some pixels of the same plane. */
+TI_INLINE void FN(move_on)(const FN(blocked_rounding) *r, FN(blocked_place) *at, uint32_t pixels) {
+  at->second += pixels;
+  at->last += pixels * r->channels;
+  at->pixel += pixels;
+}
+
+/* Reads which ops round; `args` begin with the random words of those that round stochastically. */
+static FN(blocked_rounding) FN(begin_rounding)(char *const *args, int64_t flags, const float *results, int64_t channels, int64_t pixels) {
+  FN(blocked_rounding) r = {.results = results, .channels = (uint32_t)channels, .pixels = (uint32_t)pixels,
+                            .blocks = (uint32_t)ti_ceil(channels, VL), .overflow = (int)(flags / TI_BLOCKED_ENDING_OVERFLOW & 3)};
+  for (int op = 0; op < TI_ROUNDED_OPS; op++) {
+    FN(rounded_op) *const o = r.ops + op;
+    o->is_rounded = flags / TI_BLOCKED_ENDING_ROUNDS >> op & 1;
+    o->has_channels_last = flags / TI_BLOCKED_ENDING_CHANNELS_LAST >> op & 1;
+    r.is_any |= o->is_rounded;
+    if (!(flags / TI_BLOCKED_ENDING_IS_RANDOM >> op & 1)) continue;
+    const int64_t *const state = (const int64_t *)*args++;
+    o->is_random = !FN(rounds_to_nearest)(state);
+    if (o->is_random) o->keys = FN(keys_of)(state);
+  }
+  return r;
+}
+
+TI_INLINE VF FN(round_op)(const FN(blocked_rounding) *r, int op, VF v, const FN(blocked_place) *at) {
+  const FN(rounded_op) *const o = r->ops + op;
+  if (!o->is_rounded) return v;
+  if (!o->is_random) {
+    if (r->overflow == TI_HALF_OVERFLOW_INFINITY) return FN(of_halves)(FN(nearest_halves)(v));
+    return FN(rounded_to_nearest)(v, r->overflow);
+  }
+  const VU i = o->has_channels_last ? at->last : at->second;
+  return FN(rounded_by)(v, (FN(random_of)(o->keys, i >> 5 << 4 | (i & 15)) >> (i & 16)) & 0xffff, r->overflow);
+}

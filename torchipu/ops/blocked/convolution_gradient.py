@@ -1,0 +1,112 @@
+"""The gradients of a convolution with channels in blocks, and what follows that of the input: a sum, that of a ReLU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torchipu.host.emit import conv_blocked, conv_weight_blocked, winograd, winograd_weight
+from torchipu.host.emit.blocked_layout import vector_lanes
+from torchipu.host.emit.conv_shape import Shape
+from torchipu.ir.graph import Op, Tensor
+from torchipu.ir.types import DType
+from torchipu.ops.blocked.activations import is_of_floats
+from torchipu.ops.blocked.convolution import BLOCKED_NS, PLAIN_NS, product_gain_ns
+from torchipu.ops.convolution import emit_parameter_gradients, present_results, problem_of, weight_gradient
+from torchipu.ops.fusions.conv_epilogue import ADD, addend_of, adds_like
+from torchipu.ops.fusions.conv_gradient_epilogue import BACKWARD, RELU_BACKWARD
+from torchipu.optable.blocked import BlockedForm, BlockedPlanner, Rows, Terms, register_blocked
+
+
+def _shape(op: Op) -> Shape:
+    return problem_of(op).planar
+
+
+def _weight_gain_ns(s: Shape, *, is_strict: bool) -> float:
+    """Return what blocks save of the gradient of the weights; the kernels take channels by halves of a vector."""
+    lanes = vector_lanes()
+    padded = -(-s.ic // (lanes // 2)) * (lanes // 2) / s.ic * (-(-s.oc // lanes) * lanes / s.oc)
+    gain = s.macs * (PLAIN_NS - BLOCKED_NS * padded) * 8 / lanes
+    return gain + (max(0.0, winograd_weight.saved_ns(s)) if winograd.serves(s) and not is_strict else 0.0)
+
+
+def _weight_in_blocks(op: Op) -> bool:
+    """Whether the gradient of the weights is computed in blocks where that of the input is."""
+    return weight_gradient(op) is not None and _weight_gain_ns(_shape(op), is_strict=True) > 0
+
+
+def _serves(op: Op, rows: Rows) -> bool:
+    tensors = [op.needed(name) for name in ("grad_output", "input", "weight")]
+    if any(t in rows or t.dtype is not DType.FLOAT or len(t.shape) != 4 for t in tensors):
+        return False
+    if not problem_of(op).is_plain:
+        return False
+    if not present_results(op)[0]:
+        return conv_blocked.serves(_shape(op)) and _weight_in_blocks(op)
+    return conv_blocked.serves_input(_shape(op)) and _input_gain_ns(_shape(op), Terms()) > 0
+
+
+def _follows(ops: Sequence[Op], after: Op, rows: Rows) -> bool:
+    """Whether an op goes on: a sum with another gradient first, then the gradient of a ReLU."""
+    if not is_of_floats(after, rows) or ops[-1].target == RELU_BACKWARD or after.leg is not ops[0].leg:
+        return False
+    if after.target == ADD:
+        return ops[-1].target != ADD and adds_like(ops[-1], after)
+    return after.target == RELU_BACKWARD and _hands_on(ops[-1], after)
+
+
+def _hands_on(before: Op, after: Op) -> bool:
+    """Whether the gradient of a ReLU is that of what the op before has made."""
+    gate = after.needed("self")
+    is_next = after.operand("grad_output") is before.outputs[0] and gate is not before.outputs[0]
+    return is_next and after.attrs["threshold"] == 0 and gate.shape == after.outputs[0].shape
+
+
+def _added_and_gate(ops: Sequence[Op]) -> tuple[Tensor | None, Tensor | None]:
+    addend = next((addend_of(before, op) for before, op in pairwise(ops) if op.target == ADD), None)
+    return addend, ops[-1].needed("self") if ops[-1].target == RELU_BACKWARD else None
+
+
+def _sources(ops: Sequence[Op]) -> Sequence[Tensor]:
+    others = [*_added_and_gate(ops), ops[0].needed("input") if _weight_in_blocks(ops[0]) else None]
+    return [ops[0].needed("grad_output"), *(tensor for tensor in others if tensor is not None)]
+
+
+def _result(ops: Sequence[Op]) -> Tensor | None:
+    """Return what follows the gradient of the input, or that itself."""
+    return ops[-1].outputs[0] if present_results(ops[0])[0] else None
+
+
+def _input_gain_ns(s: Shape, terms: Terms) -> float:
+    parts = [part.shape for part in conv_blocked.input_parts(s) if part.shape.macs]
+    return sum(product_gain_ns(part, part.g * part.oc * part.summands, terms) for part in parts)
+
+
+def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
+    s, gain = _shape(ops[0]), 0.0
+    if present_results(ops[0])[0]:
+        gain += _input_gain_ns(s, terms)
+    if _weight_in_blocks(ops[0]):
+        gain += _weight_gain_ns(s, is_strict=terms.is_strict)
+    return gain
+
+
+def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
+    backward, s = ops[0], _shape(ops[0])
+    addend, gate = (None if tensor is None else plan.blocked(tensor) for tensor in _added_and_gate(ops))
+    result, dy = _result(ops), plan.blocked(backward.needed("grad_output"))
+    if result is not None and plan.wanted(result):
+        weight = plan.value(backward.needed("weight"))
+        ending = conv_blocked.Ending(addend=addend, gate=gate)
+        transforms = not plan.is_strict and winograd.serves(s) and winograd.saved_ns(winograd.input_shape(s)) > 0
+        emit = winograd.emit_input_gradient if transforms else conv_blocked.emit_input_gradient
+        emit(plan, s, plan.blocked_output(result), dy, weight, ending)
+    dw, in_blocks = weight_gradient(backward), _weight_in_blocks(backward)
+    if dw is not None and in_blocks and plan.wanted(dw):
+        transforms = not plan.is_strict and winograd.serves(s) and winograd_weight.saved_ns(s) > 0
+        emit_weight = winograd_weight.emit if transforms else conv_weight_blocked.emit
+        emit_weight(plan, s, plan.output(dw), dy, plan.blocked(backward.needed("input")))
+    emit_parameter_gradients(backward, plan, has_weight=not in_blocks)
+
+
+register_blocked(BACKWARD, BlockedForm(_serves, _follows, _sources, _gain_ns, _emit, _result, makes_others=True))
