@@ -11,6 +11,7 @@ import torchipu
 from tests.estimation.small import Tower, tokens
 from torchipu import Options, OptionsError, PlacementError
 from torchipu.errors import CaptureError
+from torchipu.report.figures import rate_words
 
 
 def on_meta(model=Tower, **arguments):
@@ -126,3 +127,42 @@ def test_a_forward_without_results_is_told():
 
     with pytest.raises(CaptureError, match="forward of Silent returns no tensor that it has computed"):
         torchipu.estimate(Silent().eval(), torch.zeros(4))
+
+
+# ---------------------------------------------------------------------- Streaming Memory
+def test_more_off_chip_than_a_machine_has_does_not_fit():
+    model = on_meta()
+    optimizer = torch.optim.Adam(model.parameters())
+    example, options = (tokens(), tokens()), {"offload_optimiser_state": True}
+    one = torchipu.estimate(model, example, Options(**options), optimizer=optimizer)
+    held = sum(one.off_chip_bytes)
+    assert one.fits
+    for replicas, lacking in ((2, 0), (3, held), (5, 2 * held)):
+        options["target"] = f"bow-pod16,machine_streaming_bytes={2 * held}"
+        found = torchipu.estimate(model, example, Options(**options, replicas=replicas), optimizer=optimizer)
+        assert found.off_chip_overflow_bytes == lacking, "four replicas share a machine"
+        assert found.fits == (lacking == 0)
+    assert f"no: a machine lacks {2 * held / 2**20:,.0f} MiB of Streaming Memory" in found.text()
+
+
+def test_a_step_with_more_off_chip_than_a_machine_has_is_refused():
+    model = Tower()
+    options = Options(target="bow,machine_streaming_bytes=1024", offload_optimiser_state=True)
+    step = torchipu.TrainStep(model, torch.optim.Adam(model.parameters()), options)
+    words = r"keep [\d,]+ B off chip, but a machine of hypothetical: bow .* has 1,024 B of Streaming Memory"
+    with pytest.raises(PlacementError, match=words):
+        step(tokens(), tokens())
+
+
+# ---------------------------------------------------------------------- options of the wrong kind
+@pytest.mark.parametrize("call", [
+    torchipu.estimate, torchipu.best_split, lambda *given: torchipu.sweep(*given[:2], {"replicas": (1,)}, given[2]),
+])
+def test_options_in_a_dict_are_refused(call):
+    with pytest.raises(OptionsError, match=r"options must be torchipu\.Options, got dict"):
+        call(on_meta(), (tokens(), tokens()), {"target": "bow"})
+
+
+@pytest.mark.parametrize(("rate", "words"), [(0.0, "0"), (1.1918, "1.19"), (42.0, "42"), (123456.7, "123,457")])
+def test_slow_rates_have_three_digits(rate, words):
+    assert rate_words(rate) == words

@@ -175,6 +175,13 @@ def test_several_values_make_a_table(run, tmp_path):
     ]
 
 
+def test_a_table_that_cannot_be_written_is_printed_all_the_same(run, tmp_path):
+    status, text = run(STEPS, "--replicas", "1,2", "--csv", str(tmp_path / "nowhere" / "rows.csv"))
+    assert status == 2
+    assert "training of Classifier: best first, modelled" in text
+    assert "No such file or directory" in text
+
+
 def test_parameters_may_be_on_the_meta_device(run):
     status, text = run(STEPS + "assert all(p.is_meta for p in model.parameters())", "--meta")
     assert (status, "the end of the script" in text) == (0, True)

@@ -22,7 +22,7 @@ from torchipu.emulation.refusals import refuse_ops, refuse_options
 from torchipu.emulation.results import moments_of, of_all_replicas, whole
 from torchipu.emulation.tiles import shown, tile_machine
 from torchipu.ir.graph import Tensor
-from torchipu.options import Options
+from torchipu.options import Options, given_or_default
 from torchipu.step import InferenceStep, TrainStep
 from torchipu.step.base import ProgramStep
 
@@ -57,7 +57,7 @@ def check(
         DeviceProgramError: The program does what no IPU may.
         OptionsError: The model is one that the machine does not run, or runs in several processes.
     """
-    options = replace(options or Options(), output_mode="all")
+    options = replace(given_or_default(options), output_mode="all")
     # Together: the optimiser's parameters are those of the model.
     model, optimizer = copy.deepcopy((model, optimizer))
     step = InferenceStep(model, options) if optimizer is None else TrainStep(model, optimizer, options)

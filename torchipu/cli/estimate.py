@@ -30,18 +30,18 @@ def print_estimates(flags: argparse.Namespace) -> Estimated:
     for target in over.get("target", ()):
         lookup_target(target)
     estimated = estimate_script(flags.script, flags.arguments, over, on_meta=flags.meta)
-    tables = [found for found in estimated.found if isinstance(found, Sweep)]
-    if flags.csv is not None:
+    if Console().is_terminal:
+        _print(estimated)
+    else:
+        print(estimated)
+    if flags.csv is not None:  # behind what is printed, which is not lost where a file cannot be written
+        tables = [found for found in estimated.found if isinstance(found, Sweep)]
         if not tables:
             raise OptionsError(
                 "there is no table to write", option="csv", value=flags.csv,
                 remedy="give several values of an option, as in --replicas 1,4,16",
             )
         tables[0].write_csv(Path(flags.csv))
-    if Console().is_terminal:
-        _print(estimated)
-    else:
-        print(estimated)
     return estimated
 
 

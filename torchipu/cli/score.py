@@ -74,9 +74,10 @@ def _refits() -> tuple[Refit, ...]:
     for names, constants in by_kinds.items():
         kinds = kinds_named(names, KINDS)
         groups = held_out([row for kind in kinds for row in kind.rows()])
-        refits += refitted(constants, tqdm(groups, "fitted constants", leave=False), partial(median_error, kinds))
+        shown = tqdm(groups, "fitted constants", leave=False, disable=None)
+        refits += refitted(constants, shown, partial(median_error, kinds))
     return tuple(refits)
 
 
 def _shown(name: str, rows: Iterable[Row]) -> Iterable[Row]:
-    yield from tqdm(rows, desc=name, unit="row", leave=False, delay=1)
+    yield from tqdm(rows, desc=name, unit="row", leave=False, delay=1, disable=None)  # no bar where stderr is a file

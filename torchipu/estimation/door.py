@@ -10,7 +10,7 @@ import torch
 from torchipu.estimation.figures import Estimate
 from torchipu.estimation.sweeps import Sweep, sweep_over
 from torchipu.estimation.workload import workload_of
-from torchipu.options import Options
+from torchipu.options import Options, given_or_default
 
 
 def estimate(
@@ -39,7 +39,7 @@ def estimate(
         OptionsError: An option makes no sense.
         PlacementError: The machine does not hold that many replicas and IPUs.
     """
-    given = options or Options()
+    given = given_or_default(options)
     return workload_of(model, example, given, optimizer, training).estimate(given)
 
 
@@ -68,5 +68,5 @@ def sweep(
         CaptureError: The model cannot be captured as one graph.
         OptionsError: An option is unknown.
     """
-    given = options or Options()
+    given = given_or_default(options)
     return sweep_over(workload_of(model, example, given, optimizer, training), given, over)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torchipu.compiler import Compiled
-from torchipu.device.memory import TileMemory, lacking_bytes
+from torchipu.device.memory import TileMemory, lacking_bytes, lacking_off_chip_bytes, off_chip_bytes
 from torchipu.errors import IpuError
 from torchipu.options import Options
 from torchipu.report import Profile
@@ -87,18 +87,22 @@ class Estimate:
         return lacking_bytes(self.memory_by_ipu, self.compiled.target)
 
     @property
+    def off_chip_overflow_bytes(self) -> int:
+        """Bytes of Streaming Memory that the fullest machine lacks; 0 where all fits."""
+        return lacking_off_chip_bytes(self.compiled.executable, self.compiled.target)
+
+    @property
     def fits(self) -> bool:
-        """Whether every tile holds what it needs."""
-        return self.overflow_bytes == 0
+        """Whether every tile holds what it needs, and Streaming Memory what is off chip."""
+        return self.overflow_bytes == 0 and self.off_chip_overflow_bytes == 0
 
     def text(self) -> str:
         """Return the figures for people: some lines of summary, then what may be trusted."""
         limit = self.compiled.target.tile_memory_bytes
         tiles = "  ".join(f"ipu{m.ipu} {m.total_bytes / limit:.1%}" for m in self.memory_by_ipu)
-        verdict = "all tiles" if self.fits else f"no: the fullest tile lacks {self.overflow_bytes:,} B"
         lines = [
             f"{self.name}: estimated in {self.seconds:.1f} s, not run", self.profile.summary(),
-            _line("fullest tiles", tiles), _line("fits", verdict),
+            _line("fullest tiles", tiles), _line("fits", self._verdict()),
         ]
         if any(self.off_chip_bytes):
             each = "  ".join(f"ipu{ipu} {count / 2**20:,.0f} MiB" for ipu, count in enumerate(self.off_chip_bytes))
@@ -110,6 +114,14 @@ class Estimate:
                 f"branch and one trip are counted; {choice.source}",
             ))
         return "\n".join([*lines, self.trust.text()])
+
+    def _verdict(self) -> str:
+        lacking = []
+        if self.overflow_bytes:
+            lacking.append(f"the fullest tile lacks {self.overflow_bytes:,} B")
+        if self.off_chip_overflow_bytes:
+            lacking.append(f"a machine lacks {self.off_chip_overflow_bytes / 2**20:,.0f} MiB of Streaming Memory")
+        return f"no: {', and '.join(lacking)}" if lacking else "all tiles"
 
     def __str__(self) -> str:
         return self.text()
@@ -142,7 +154,8 @@ def estimate_of(name: str, compiled: Compiled, profile: Profile, seconds: float)
     """
     trust = trust_in(compiled.cost, lookup_target(compiled.options.target), profile)
     return Estimate(
-        name, compiled.options, profile, _off_chip(compiled), _bottleneck(profile), trust, seconds, compiled,
+        name, compiled.options, profile, off_chip_bytes(compiled.executable), _bottleneck(profile), trust, seconds,
+        compiled,
     )
 
 
@@ -155,15 +168,6 @@ def _bottleneck(profile: Profile) -> Bottleneck:
     slowest = profile.slowest_ops[0] if profile.slowest_ops else None
     words = f"{slowest.kind} {slowest.source}".strip() if slowest is not None else ""
     return Bottleneck(ipu, category, share, words)
-
-
-def _off_chip(compiled: Compiled) -> tuple[int, ...]:
-    """Return the bytes of each IPU in Streaming Memory."""
-    held = [0] * compiled.executable.num_ipus
-    for variable in compiled.executable.variables:
-        if variable.off_chip:
-            held[variable.ipu] += variable.device_bytes * variable.depth
-    return tuple(held)
 
 
 def _line(label: str, value: str) -> str:

@@ -16,11 +16,12 @@ from torchipu.capture.captured import Captured
 from torchipu.capture.repeated_layers import captured_once
 from torchipu.errors import CaptureError, IpuError, OptionsError, OutOfTileMemoryError
 from torchipu.estimation.workload import arguments_of
-from torchipu.options import Options
+from torchipu.options import Options, given_or_default
 from torchipu.partition.door import proposal_of
 from torchipu.partition.proposal import Proposal
 from torchipu.report import Profile, profile_of
-from torchipu.report.trust import Trust, trust_in
+from torchipu.report.figures import rate_words
+from torchipu.report.trust import Trust, notes_of, trust_in
 from torchipu.target import lookup_target
 
 _WIDE = 170  # columns of a table that is printed to no terminal
@@ -98,6 +99,8 @@ class Splits:
         table.add_column("verdict", overflow="fold")
         for row in self.rows:
             table.add_row(*_cells(row, self.best))
+        table.caption = notes_of(row.trust for row in self.rows if row.trust is not None)
+        table.caption_justify = "left"
         return table
 
     def __str__(self) -> str:
@@ -140,7 +143,7 @@ def best_split(
         OptionsError: ``num_ipus`` is no number of IPUs of the target, ``instances`` no number of processes for them, or
             the options refuse every split.
     """
-    given = options or Options()
+    given = given_or_default(options)
     target = lookup_target(given.target)
     most = target.num_ipus if num_ipus is None else num_ipus
     _check_number("num_ipus", most, target.num_ipus, f"the {target.num_ipus} of {target.name}")
@@ -233,8 +236,8 @@ def _cells(row: Split, best: Split | None) -> tuple[str, ...]:
     if row.proposal is None or row.profile is None:
         return (*counts, "", "", "", "", "too full" if row.lacking_bytes else "refused", "", verdict)
     share = row.profile.fullest_tile.total_bytes / row.profile.tile_memory_bytes
-    judged = row.trust.rate if row.trust is not None else None
     return (
-        *counts, str(len(row.proposal.stages)), str(row.proposal.trial.micro_batches), f"{row.samples_per_second:,.0f}",
-        "?" if judged is None else f"{judged.p90:.0%}", f"{share:.0%}", row.proposal.trial.words, verdict,
+        *counts, str(len(row.proposal.stages)), str(row.proposal.trial.micro_batches),
+        rate_words(row.samples_per_second),
+        "?" if row.trust is None else row.trust.rate_cell, f"{share:.0%}", row.proposal.trial.words, verdict,
     )

@@ -18,6 +18,8 @@ from torchipu.errors import CaptureError, IpuError, OptionsError, nearest
 from torchipu.estimation.figures import Estimate
 from torchipu.estimation.workload import Workload
 from torchipu.options import Options
+from torchipu.report.figures import rate_words
+from torchipu.report.trust import notes_of
 from torchipu.step.seen import resized
 from torchipu.target import Target, lookup_target
 
@@ -27,7 +29,10 @@ MICRO_BATCH = "micro_batch"
 ALL_IPUS = "available_memory"
 """An option by IPU, of which one number stands for all of them."""
 
-COLUMNS = ("samples_per_second", "cycles", "ipus", "fullest_tile_bytes", "fits", "bottleneck", "p90", "refused")
+COLUMNS = (
+    "samples_per_second", "cycles", "ipus", "fullest_tile_bytes", "fits", "bottleneck", "p90", "memory_p90",
+    "unjudged_share", "generic_share", "extrapolated", "refused",
+)
 _WIDE = 200  # columns of a table that is printed to no terminal
 
 
@@ -84,6 +89,8 @@ class Sweep:
         for row in self.rows:
             settings = [shown(row.settings[name]) for name in self.over]
             table.add_row(*settings, *_cells(row))
+        table.caption = notes_of(row.estimate.trust for row in self.rows if row.estimate is not None)
+        table.caption_justify = "left"
         return table
 
     def csv(self) -> str:
@@ -205,10 +212,9 @@ def _cells(row: Row) -> tuple[str, ...]:
     found = row.estimate
     if found is None:
         return ("", "", "", "", "refused", row.refusal)
-    p90 = found.trust.rate.p90 if found.trust.rate is not None else None
     fullest = max(memory.total_bytes for memory in found.memory_by_ipu) / found.compiled.target.tile_memory_bytes
     return (
-        f"{found.samples_per_second:,.0f}", "?" if p90 is None else f"{p90:.0%}", f"{found.cycles:,}", f"{found.ipus}",
+        rate_words(found.samples_per_second), found.trust.rate_cell, f"{found.cycles:,}", f"{found.ipus}",
         f"{fullest:.0%}" + ("" if found.fits else ", does not fit"),
         f"{found.bottleneck.category} {found.bottleneck.share:.0%}",
     )
@@ -217,10 +223,11 @@ def _cells(row: Row) -> tuple[str, ...]:
 def _values(row: Row) -> tuple[object, ...]:
     found = row.estimate
     if found is None:
-        return ("", "", "", "", "", "", "", row.refusal)
-    p90 = found.trust.rate.p90 if found.trust.rate is not None else ""
+        return (*[""] * (len(COLUMNS) - 1), row.refusal)
+    trust = found.trust
     fullest = max(memory.total_bytes for memory in found.memory_by_ipu)
     return (
         f"{found.samples_per_second:.6g}", found.cycles, found.ipus, fullest, found.fits, found.bottleneck.category,
-        p90, "",
+        "" if trust.rate is None else trust.rate.p90, "" if trust.memory is None else trust.memory.p90,
+        f"{trust.unscored_share:.3f}", f"{trust.generic_share:.3f}", "; ".join(trust.extrapolations), "",
     )

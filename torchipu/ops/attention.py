@@ -17,6 +17,7 @@ from torchipu.device.tilings import attention as tilings
 from torchipu.device.tilings.nothing import nothing_left
 from torchipu.device.tilings.products import Describe
 from torchipu.device.tilings.slices import Axis, Slicing, sliced
+from torchipu.device.whole_rows import brought_together
 from torchipu.host.emit import half_partial_attention
 from torchipu.host.emit.reduce import emit_reduction
 from torchipu.ir.graph import Op, Tensor, operand_labels
@@ -39,6 +40,9 @@ ROWS_BACKWARD = 56
 KEYS_BACKWARD = 128
 
 # --------------------------------------------------------------------------- device side
+BOTH = f"{LEFT} {RIGHT}"
+
+
 def _sizes(op: Op) -> tuple[int, int, int, int]:
     """Heads in all, queries, keys and width."""
     query, key = op.operand("query"), op.operand("key")
@@ -48,18 +52,21 @@ def _sizes(op: Op) -> tuple[int, int, int, int]:
 
 
 def _softmax_sets(op: Op, target: Target, chain: Chain, tiling: Tiling | None) -> tuple[Vertices, ...]:
-    """Return the sets of a softmax of the scores, or of its gradient, of which the first over all scores does all."""
+    """Return the sets of a softmax of the scores, or of its gradient, of which the first over all scores does all.
+
+    Both read what a product has made, in rows that are brought together.
+    """
     heads, queries, keys, _ = _sizes(op)
     dtype, scores = op.inputs[0].dtype, heads * queries * keys
     mine = busiest_elements(target, scores, target.vector_width(dtype.device_bytes), dtype.device_bytes)
     temporary_bytes = (2 if chain is FORWARD else 3) * mine * dtype.device_bytes
     sets = chain_sets(target, chain, (heads * queries, keys), (1,), dtype)
     acting = next(number for number, one in enumerate(sets) if one.elements == scores)
-    return tuple(
+    return (brought_together(target, (heads * queries, keys), dtype), *(
         replace(one, temporary_bytes=temporary_bytes, tiling=tiling) if number == acting
         else replace(one, tiling=nothing_left if tiling else None)
         for number, one in enumerate(sets)
-    )
+    ))
 
 
 class _Products:
@@ -74,7 +81,9 @@ class _Products:
         self.op, self.target = op, target
         self.is_tiled = not half_partial_attention.is_served(op)
 
-    def of(self, describe: Describe, rows: int, inner: int, columns: int, layer_pass: str = "") -> tuple[Vertices, ...]:
+    def of(
+        self, describe: Describe, rows: int, inner: int, columns: int, layer_pass: str = "", *, made: str = BOTH,
+    ) -> tuple[Vertices, ...]:
         """Return the compute sets of one product for each head.
 
         Args:
@@ -83,8 +92,9 @@ class _Products:
             inner: Summands.
             columns: Of the right factor.
             layer_pass: Which pass it is of the product that it is a gradient of; see `layer_vertices`.
+            made: Which operands do not lie as the product takes them, as `MADE_OPERANDS` says it.
         """
-        attrs = {**self.op.attrs, MADE_OPERANDS: f"{LEFT} {RIGHT}"}
+        attrs = {**self.op.attrs, MADE_OPERANDS: made}
         op = replace(self.op, attrs={**attrs, LAYER_PASS: layer_pass} if layer_pass else attrs)
         product = Product(_sizes(op)[0], rows, inner, columns)
         return layer_vertices(op, self.target, product, op.inputs[0].dtype, describe if self.is_tiled else None)
@@ -96,7 +106,7 @@ def _lower_forward(op: Op, target: Target) -> tuple[Vertices, ...]:
     sets = (
         *products.of(tilings.scores, queries, width, keys),
         *_softmax_sets(op, target, FORWARD, tilings.softmax if products.is_tiled else None),
-        *products.of(tilings.results, queries, keys, width),
+        *products.of(tilings.results, queries, keys, width, made=RIGHT),
     )
     return sets if products.is_tiled else _by_heads(op, target, sets)
 
@@ -104,7 +114,8 @@ def _lower_forward(op: Op, target: Target) -> tuple[Vertices, ...]:
 def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
     """Lower as the gradients of attention op by op, whose products are passes of layers; see `torchipu.passes.layers`.
 
-    Keys lie as the scores take them, values as the results do; probabilities and their gradients are turned.
+    Keys lie as the scores take them, values as the results do; probabilities and their gradients lie in rows, and are
+    turned where rows are not what is added up.
     """
     _, queries, keys, width = _sizes(op)
     products = _Products(op, target)
@@ -115,7 +126,7 @@ def _lower_backward(op: Op, target: Target) -> tuple[Vertices, ...]:
         *_softmax_sets(op, target, SOFTMAX_BACKWARD, tilings.softmax_gradient if products.is_tiled else None),
         *products.of(tilings.value_gradient, keys, queries, width, UPDATE),
         *products.of(tilings.key_gradient, keys, queries, width, UPDATE),
-        *products.of(tilings.query_gradient, queries, keys, width, BACKWARD),
+        *products.of(tilings.query_gradient, queries, keys, width, BACKWARD, made=RIGHT),
     )
     return sets if products.is_tiled else _by_heads(op, target, sets)
 

@@ -8,6 +8,7 @@ from torchipu._kernels.table.softmax import SoftmaxMode
 from torchipu.device.codelets import reduction_codelet, vector_codelet
 from torchipu.device.reductions import chain_sets
 from torchipu.device.tilings import softmax as tilings
+from torchipu.device.whole_rows import SCATTERED_ROWS, brought_together
 from torchipu.host.emit.softmax import emit_softmax, emit_softmax_gradient
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
@@ -45,7 +46,8 @@ def _lower(chain: Chain, computed: tilings.Computed) -> Lowering:
         data = op.inputs[0]
         if data.num_elements == 0:
             return ()
-        return chain_sets(target, chain, _split(op, data.shape), (1,), data.dtype, computed)
+        sets = chain_sets(target, chain, _split(op, data.shape), (1,), data.dtype, computed)
+        return (brought_together(target, data.shape, data.dtype), *sets) if op.attrs.get(SCATTERED_ROWS) else sets
 
     return lower
 

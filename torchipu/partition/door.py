@@ -15,7 +15,7 @@ from torchipu.errors import OptionsError, OutOfTileMemoryError, PlacementError
 from torchipu.ir.graph import Graph
 from torchipu.ir.modules import Module, block_name, fine_modules, modules_of, with_blocks
 from torchipu.ir.types import Leg, Role
-from torchipu.options import Options
+from torchipu.options import Options, given_or_default
 from torchipu.partition.model import ALL, NONE, Model
 from torchipu.partition.proposal import Proposal, check_paths, check_unmarked
 from torchipu.partition.search import Cuts, least, ranked, relaxed
@@ -68,7 +68,7 @@ def autopipeline(
         PlacementError: The machine has fewer IPUs, or the model has blocks already.
         OutOfTileMemoryError: Nothing found fits, and the options do not allow that.
     """
-    return proposal_of(model, example, num_ipus, optimizer, options or Options(), training)
+    return proposal_of(model, example, num_ipus, optimizer, given_or_default(options), training)
 
 
 def proposal_of(

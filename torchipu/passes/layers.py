@@ -1,5 +1,5 @@
-"""Finds out what the planner has to know of products: which pass of a layer they are, of how many steps in time, and
-which of their operands other ops make.
+"""Finds out what the planner has to know of products: which pass of a layer they are, of how many steps in time, which
+of their operands other ops make, and which softmax reads what they have made.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torchipu.device.product_sets import (
     TIME_STEPS,
     UPDATE,
 )
+from torchipu.device.whole_rows import READ_IN_ROWS, SCATTERED_ROWS, is_along_rows, lying_in
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.optable.spec import spec_of
 
@@ -26,7 +27,8 @@ PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
 
 def find_layers(graph: Graph) -> Graph:
     """Return a graph whose products say what the planner has to know: which of their operands other ops make, and which
-    pass of a layer they are, where its weight has a gradient: the forward is named for one sample alone.
+    pass of a layer they are, where its weight has a gradient: the forward is named for one sample alone. A softmax says
+    whether its rows lie as a product has left them.
 
     The forward multiplies an input by a weight, the update the input by the gradient of the result, and the backward
     that gradient by the weight. Which operand is which follows from what they are views of, and from sizes. The
@@ -56,11 +58,17 @@ def find_layers(graph: Graph) -> Graph:
             steps, samples = sequences.get(operand, (1, 0))
             if steps > 1 and product.inputs == steps * samples:
                 found.setdefault(id(product.op), {})[TIME_STEPS] = steps
-    made = _made(graph)
+    made, lying = _made(graph), lying_in(graph)
     for product in products:
-        sides = [side for side, operand in zip((LEFT, RIGHT), product.op.inputs[-2:], strict=True) if operand in made]
+        left, right = product.op.inputs[-2:]
+        # Rows of a softmax lie as the left operand is taken: the elements of a row are its summands.
+        is_made = {LEFT: left in made and left not in lying.whole, RIGHT: right in made}
+        sides = [side for side, holds in is_made.items() if holds]
         if sides:
             found.setdefault(id(product.op), {})[MADE_OPERANDS] = " ".join(sides)
+    for op in graph.ops:
+        if op.kind in READ_IN_ROWS and is_along_rows(op) and op.needed(READ_IN_ROWS[op.kind]) in lying.scattered:
+            found.setdefault(id(op), {})[SCATTERED_ROWS] = True
     if not found:
         return graph
     return replace(graph, ops=tuple([

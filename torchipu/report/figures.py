@@ -125,3 +125,12 @@ class Figures:
     def fullest_tile(self) -> TileMemory:
         """Memory of the fullest tile of all IPUs."""
         return max(self.memory_by_ipu, key=lambda memory: memory.total_bytes)
+
+
+def rate_words(rate: float) -> str:
+    """Return samples a second for people: whole ones, or three digits where there are fewer.
+
+    Args:
+        rate: In samples a second.
+    """
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"

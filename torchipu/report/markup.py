@@ -8,7 +8,7 @@ from html import escape
 from torchipu.device.cost.timeline import RECOMPUTE, TRANSFER, Span, Timeline
 from torchipu.ir.schedule import Action, Schedule
 from torchipu.ir.types import Leg
-from torchipu.report.figures import Figures
+from torchipu.report.figures import Figures, rate_words
 
 COLOURS = {
     "forward": "#3b76af", "backward": "#b8561b", RECOMPUTE: "#8a6d00", "all-reduce": "#7a4fa3", "scaling": "#5c6670",
@@ -54,7 +54,7 @@ def figures(held: Figures) -> str:
     headline = [
         ("machine", f"{held.title}, {held.num_ipus} IPUs, {held.replicas} replicas (modelled)"),
         (run, f"{held.cycles_per_update:,} cycles, {held.microseconds_per_update:,.1f} us"),
-        ("throughput", f"{held.samples_per_second:,.0f} samples/s"),
+        ("throughput", f"{rate_words(held.samples_per_second)} samples/s"),
         ("fullest tile", f"{fullest.total_bytes:,} of {held.tile_memory_bytes:,} B ({share:.1%}), ipu {fullest.ipu}"),
     ]
     ipus = [

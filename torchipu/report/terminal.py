@@ -13,6 +13,7 @@ from rich.table import Table
 from torchipu.report.compare import Difference
 from torchipu.report.facts import rows
 from torchipu.report.facts.gather import Facts
+from torchipu.report.figures import rate_words
 from torchipu.report.summary import summary_of
 
 MOST_OPERATIONS = 3
@@ -68,7 +69,7 @@ def lines_of(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "machine", f"{found['title']}, {replicas}{ipus}, {found['num_tiles']:,} tiles each"
     run = "weight update" if found["is_training"] else "inference run"
     yield run, f"{found['cycles_per_update']:,} cycles, {found['microseconds_per_update']:,.1f} us (modelled)"
-    yield "throughput", f"{found['samples_per_second']:,.0f} samples/s (modelled)"
+    yield "throughput", f"{rate_words(found['samples_per_second'])} samples/s (modelled)"
     lacks = found["fullest_tile_bytes"] - limit
     verdict = "fits" if found["fits"] else f"does not fit: {lacks:,} B are lacking"
     yield "fullest tile", f"{found['fullest_tile_bytes']:,} B of {limit:,} B, {_share(found, limit)}; {verdict}"

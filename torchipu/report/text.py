@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchipu.device.cost import LEGEND
-from torchipu.report.figures import Figures
+from torchipu.report.figures import Figures, rate_words
 
 LABEL_WIDTH = 20
 
@@ -22,7 +22,7 @@ def format_summary(profile: Figures) -> str:
     lines = [
         _line("machine", f"{profile.title}, {ipus} (modelled)"),
         _line(run, f"{profile.cycles_per_update:,} cycles, {profile.microseconds_per_update:,.1f} us ({batch})"),
-        _line("throughput", f"{profile.samples_per_second:,.0f} samples/s"),
+        _line("throughput", f"{rate_words(profile.samples_per_second)} samples/s"),
         _line(
             "busiest tile",
             f"{fullest.total_bytes:,} B of {profile.tile_memory_bytes:,} B ({share:.1%}), "

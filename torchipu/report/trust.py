@@ -17,6 +17,7 @@ from torchipu.target import Target
 
 FILE = Path(__file__).with_name("trust.csv")
 LABEL_WIDTH = 20
+LEAST_SHARE = 0.005  # of cycles, below which a family is not named
 
 KIND_OF_FAMILY: Mapping[str, str] = {
     "products": "gemm",
@@ -114,6 +115,11 @@ class Trust:
         """Share of the cycles of ops without a record, 0 to 1."""
         return sum(part.share for part in self.parts if part.family == GENERIC)
 
+    @property
+    def rate_cell(self) -> str:
+        """What nine of ten rates are off by at most, for a table; with a star beyond what was measured."""
+        return ("?" if self.rate is None else f"{self.rate.p90:.0%}") + "*" * bool(self.extrapolations)
+
     def rate_range(self, rate: float) -> tuple[float, float] | None:
         """Return between what nine of ten programs like this would lie, by the score card.
 
@@ -126,14 +132,32 @@ class Trust:
         """Return the judgement in lines."""
         lines = [_line("trust in rate", _words(self.rate)), _line("trust in memory", _words(self.memory))]
         if self.fits is not None:
-            lines.append(_line("trust in fits", f"{1 - self.fits.median:.0%} of {self.fits.rows} rows are right"))
+            lines.append(_line("trust in fits", _right(self.fits)))
         for part in self.parts:
-            if part.share < 0.005:
+            if part.share < LEAST_SHARE:
                 continue
             what = "estimated: no record" if part.family == GENERIC else _words(part.judged)
             lines.append(_line(f"  {part.family}", f"{part.share:4.0%} of cycles; {what}"))
         lines += [_line("extrapolated", words) for words in self.extrapolations]
         return "\n".join(lines)
+
+
+def notes_of(trusts: Iterable[Trust]) -> str:
+    """Return what stands below a table of estimates: how far to trust what its rows say beside rates.
+
+    Args:
+        trusts: Of its rows.
+    """
+    found = list(trusts)
+    memory = next((one.memory for one in found if one.memory is not None), None)
+    fits = next((one.fits for one in found if one.fits is not None), None)
+    generic = max((one.generic_share for one in found), default=0.0)
+    lines = [] if memory is None else [f"fullest tile: {_words(memory)}"]
+    lines += [] if fits is None else [f"fits: {_right(fits)}"]
+    lines += [f"generic: ops without a record are up to {generic:.0%} of a row's cycles"] * (generic >= LEAST_SHARE)
+    beyond = dict.fromkeys(words for one in found for words in one.extrapolations)
+    lines += [f"* extrapolated: {words}" for words in beyond]
+    return "\n".join(lines)
 
 
 def trust_in(cost: Cost, target: Target, profile: Figures) -> Trust:
@@ -213,6 +237,10 @@ def _words(judged: Judged | None) -> str:
         f"off by {judged.median:.1%} in the median of {judged.rows} rows, nine of ten by at most {judged.p90:.0%} "
         f"({judged.kind}, {judged.source})"
     )
+
+
+def _right(judged: Judged) -> str:
+    return f"{1 - judged.median:.0%} of {judged.rows} rows are right"
 
 
 def _line(label: str, value: str) -> str:

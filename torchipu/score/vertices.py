@@ -5,8 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from torchipu.device.cost.exchange import exchange_cycles
+from torchipu.device.matmul_plan import plan_matmul
 from torchipu.device.matrix_unit import amp_cycles, conv_units
+from torchipu.device.reductions import chain_sets
+from torchipu.device.whole_rows import brought_together
+from torchipu.ir.types import DType
 from torchipu.ops.elementwise import BINARY
+from torchipu.ops.softmax import FORWARD
 from torchipu.score.kinds import Kind, NotExpressed, Prediction
 from torchipu.score.published import lines_of_kinds, row_of
 from torchipu.score.rows import FOLDER, Row, lines_of
@@ -17,6 +23,8 @@ MATRIX_SOURCE = "tessellate-ipu, notebook on the peak rate"
 HARNESS_CYCLES = 127  # of reading the counter, which the row counts; its workload says so
 PADDED = 16
 """Channels that the vertex of the attention scores takes: 72 are padded to 80, 729 positions to two tiles of 365."""
+SCORES = (16, 729, 729)
+"""Heads, rows and columns of the encoder whose profile is published."""
 
 
 def matrix_rows() -> tuple[Row, ...]:
@@ -44,6 +52,24 @@ def _matrix(machine: str, positions: int, inputs: int, outputs: int, *, half_par
     return Prediction(cycles, {"compute": float(cycles)})
 
 
+def _planned(machine: str, positions: int, inputs: int, outputs: int) -> Prediction:
+    """Predict the vertex of a product that the planner cuts up, with half partials and the default memory."""
+    target = lookup_target(machine)
+    unit = conv_units(target, is_half=True, half_partials=True)
+    plan = plan_matmul(target, 1, positions, inputs, outputs, True, unit, partial_bytes=DType.HALF.device_bytes)
+    field, channels = plan.channels
+    return _matrix(machine, field, plan.inputs, channels, half_partials=True)
+
+
+def _softmax(machine: str, rows: int, size: int) -> Prediction:
+    """Predict the compute sets of a softmax over rows that each tile has so many of."""
+    target = lookup_target(machine)
+    sets = chain_sets(target, FORWARD, (rows * target.num_tiles, size), (1,), DType.HALF)
+    per_tile = [(one, -(-one.elements // target.num_tiles)) for one in sets]
+    cycles = float(sum(one.codelet.cycles(target, one.work(mine)) for one, mine in per_tile))
+    return Prediction(cycles, {"compute": cycles})
+
+
 def other_rows() -> tuple[Row, ...]:
     """Return the vertices, kernels and historic numbers among the published rows."""
     return tuple(
@@ -56,6 +82,17 @@ def other_cycles(row: Row) -> Prediction | NotExpressed:
     workload = row.line.text("workload")
     if workload.endswith("16 heads 729x72 by 72x729"):
         return _matrix("c600", 365, 80, PADDED, half_partials=True)
+    product = re.search(r"profile: [\w ]+ (\d+)x(\d+)x(\d+) fp16", workload)
+    if product:
+        return _planned("c600", *map(int, product.groups()))
+    if "scores -> softmax-row exchange" in workload:
+        target = lookup_target("c600")
+        moved = brought_together(target, SCORES, DType.HALF)
+        exchanged = exchange_cycles(target, moved.gathered_bytes, moved.fragments)
+        return Prediction(exchanged, {"exchange": float(exchanged)})
+    rows = re.search(r"softmax, 7 compute sets summed, (\d+) rows x (\d+) per tile", workload)
+    if rows:
+        return _softmax("c600", *map(int, rows.groups()))
     added = re.match(r"fp32 add (\d+) elements", workload)
     if added:
         target = lookup_target("bow")

@@ -16,6 +16,7 @@ C600 = replace(
     linked_ipus=8,  # the same eight
     ipus_per_machine=8,  # cards in one host; vendor figures in ByteMLPerf
     machine_link_bytes_per_s=2 * 128 * 2**30 / 8 * 0.85,  # estimate: a cable, though none leads to another machine
+    machine_streaming_bytes=256_000_000_000,  # estimate: a card has none, remote buffers lie in the host's memory
     host_bytes_per_s=12.5e9,  # 2 x PCIe4 x8, taken for what a machine of four IPUs shares; ipu_hardware.md 1.5
     gateway_bytes_per_s=12.5e9 / 8,  # estimate: there are no gateways; 100 Gb/s of a machine's network for eight cards
     amp_macs_fp8=128,  # poplibs target properties

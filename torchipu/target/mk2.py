@@ -27,6 +27,8 @@ MK2 = Target(
     gateway_bytes_per_s=2 * 12.5e9 / 4,  # two links of 100 Gb/s for the four IPUs of an IPU-M2000; vendor data sheet
     host_bytes_per_s=12.5e9 / 4,  # 100 Gb/s of an IPU-M2000 shared by four IPUs; vendor data sheet
     streaming_bytes_per_s=5e9,  # estimate: about 20 GB/s for the four IPUs of an IPU-M2000
+    # Two DIMMs of an IPU-M2000; vendor data sheet. Documents of its launch say 448 GB.
+    machine_streaming_bytes=256_000_000_000,
     stack_bytes=6 * 512 + 128,  # poplibs tests
     control_bytes_per_compute_set=36,  # state 12 and control 24 of an add in a profile of BERT; ipu_hardware.md 3.6
 )

@@ -57,6 +57,7 @@ RULES: Mapping[str, Rule] = {
     "gateway_bytes_per_s": Rule(float, 1e6, 1e15),
     "host_bytes_per_s": Rule(float, 1e6, 1e15),
     "streaming_bytes_per_s": Rule(float, 1e6, 1e15),
+    "machine_streaming_bytes": Rule(int, 0, 2**60),
     "stack_bytes": Rule(int, 0, 2**20),
     "control_bytes_per_compute_set": Rule(int, 0, 2**20),
 }

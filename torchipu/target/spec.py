@@ -40,6 +40,7 @@ class Target:
         gateway_bytes_per_s: What each of the ``linked_ipus`` sends to, and receives from, IPUs beyond them.
         host_bytes_per_s: Host streams of one IPU.
         streaming_bytes_per_s: Streaming Memory of one IPU.
+        machine_streaming_bytes: Streaming Memory of a machine, which its ``ipus_per_machine`` share.
         stack_bytes: Stacks of a tile's workers and supervisor.
         control_bytes_per_compute_set: Control code and vertex state of the least of distinct compute sets, a tile.
         is_system: Whether the ``num_ipus`` are all there are, for all processes together; of a chip, each process has
@@ -68,6 +69,7 @@ class Target:
     gateway_bytes_per_s: float
     host_bytes_per_s: float
     streaming_bytes_per_s: float
+    machine_streaming_bytes: int
     stack_bytes: int
     control_bytes_per_compute_set: int
     is_system: bool = False

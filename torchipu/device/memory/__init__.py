@@ -12,17 +12,23 @@ from torchipu.device.memory.addresses import addresses_of
 from torchipu.device.memory.always import EXECUTED, Always
 from torchipu.device.memory.io_tiles import io_tile_memory
 from torchipu.device.memory.liveness import Liveness
+from torchipu.device.memory.off_chip import lacking_off_chip_bytes, off_chip_bytes
 from torchipu.device.memory.peaks import TileMemory, peaks
 from torchipu.device.memory.shares import Shares
-from torchipu.errors import OutOfTileMemoryError
+from torchipu.errors import OutOfTileMemoryError, PlacementError
 from torchipu.ir.program import Executable
 from torchipu.target import Target
 
-__all__ = ["TileMemory", "assign_memory", "lacking_bytes", "tile_memory"]
+__all__ = [
+    "TileMemory", "assign_memory", "lacking_bytes", "lacking_off_chip_bytes", "off_chip_bytes", "tile_memory",
+]
 
 REMEDIES = (
     "put the model on more IPUs (torchipu.Block), save memory with recomputation or off-chip optimiser state, "
     "or make the micro-batch or the available memory proportion smaller"
+)
+OFF_CHIP_REMEDY = (
+    "spread the model over the IPUs of more machines, share states out among replicas, or keep less off chip"
 )
 
 
@@ -42,6 +48,7 @@ def assign_memory(
 
     Raises:
         OutOfTileMemoryError: A tile needs more than it has, or more code than the region holds that can be executed.
+        PlacementError: What is off chip is more than the Streaming Memory of a machine.
     """
     liveness, shares = Liveness(executable), Shares(target.num_tiles)
     always = Always(liveness, shares, target)
@@ -52,6 +59,12 @@ def assign_memory(
         fullest = max(filled, key=lambda memory: memory.total_bytes)
         if fullest.total_bytes > target.tile_memory_bytes:
             raise _out_of_memory(fullest, target, liveness)
+        lacking = lacking_off_chip_bytes(executable, target)
+        if lacking:
+            raise PlacementError(
+                f"IPUs of one machine keep {target.machine_streaming_bytes + lacking:,} B off chip, but a machine of "
+                f"{target.title} has {target.machine_streaming_bytes:,} B of Streaming Memory", remedy=OFF_CHIP_REMEDY,
+            )
     return replace(executable, addresses=addresses_of(liveness, shares, always))
 
 
