@@ -1,6 +1,7 @@
 """A cache of its own for each test."""
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,11 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _logs_reach_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch was told of logs by a test before this one may keep them to its own handlers."""
-    monkeypatch.setattr(logging.getLogger("torchipu"), "propagate", True)
+def _logs_reach_pytest(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test before this one has told of logs may keep them to other handlers, or drop them."""
+    logger = logging.getLogger("torchipu")
+    monkeypatch.setattr(logger, "propagate", True)
+    level = logger.level
+    logger.setLevel(logging.NOTSET)
+    yield
+    logger.setLevel(level)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import torchipu
 import torchipu.poptorch as poptorch
+from tests.opinfo.doors import directly
 from torchipu.capture.fourier import DIRECT, real_of_half, transform
 from torchipu.errors import UnsupportedOpError
 from torchipu.report.recorder import recording
@@ -36,6 +37,19 @@ def test_a_half_of_a_spectrum_gives_real_values(length: int) -> None:
     half = torch.randn(3, length // 2 + 1, dtype=torch.complex128)
     expected = torch.fft.irfft(half, n=length, norm="forward")
     torch.testing.assert_close(real_of_half((half.real, half.imag), 1, length), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("length", [1, 7])
+@pytest.mark.parametrize("call", [torch.fft.fft, torch.fft.rfft, torch.fft.hfft, torch.fft.fftn])
+def test_a_vector_is_transformed_as_rows_are(call: Callable[[torch.Tensor], torch.Tensor], length: int) -> None:
+    x = torch.randn(length, requires_grad=True)
+    if call is torch.fft.hfft:
+        x = torch.randn(length + 1, requires_grad=True)
+    (found,) = directly(call, [x])(x)
+    torch.testing.assert_close(found, call(x), rtol=1e-4, atol=1e-4)
+    (gradient,) = torch.autograd.grad(found.abs().square().sum(), x)
+    (expected,) = torch.autograd.grad(call(x).abs().square().sum(), x)
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-4)
 
 
 def written(x: torch.Tensor) -> torch.Tensor:

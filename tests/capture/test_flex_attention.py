@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 import torchipu
+from torchipu.capture.block_sparsity import BLOCK, MOST_SECTIONS, MOST_SPANS, _few, _joined
 
 SAMPLES, HEADS, LENGTH, WIDTH = 2, 4, 40, 8
 DOCUMENT = torch.arange(LENGTH) // 15
@@ -190,3 +191,89 @@ def test_a_training_step_learns_what_the_scores_read_from_outside() -> None:
         torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-6)
     for mine, theirs in zip(model.parameters(), exact.parameters(), strict=True):
         torch.testing.assert_close(mine.double(), theirs, rtol=1e-4, atol=1e-5)
+
+
+LONG: dict[str, Callable[..., Tensor]] = {
+    "causal": lambda b, h, q, k: q >= k,
+    "sliding window": lambda b, h, q, k: (q >= k) & (q - k <= 70),
+    "strided blocks": lambda b, h, q, k: (q // 64) % 3 == (k // 64) % 3,
+    "heads of their own": lambda b, h, q, k: (q >= k) & ((h == 0) | (q - k < 64)),
+    "rows of nothing": lambda b, h, q, k: (q > 200) & (k < 70),
+    "no block is empty": lambda b, h, q, k: (q + k) % 2 == 0,
+}
+# Scores that are computed of the 330 x 330 of each head, in blocks of 64; the last one has 10 rows and columns.
+COMPUTED = {
+    "causal": 64 * (64 + 128 + 192 + 256 + 320) + 10 * 330,
+    "sliding window": 64 * (64 + 128 + 3 * 192) + 10 * (330 - 192),
+    "strided blocks": 128 * 128 + 128 * 128 + 74 * 74,
+    "heads of their own": 64 * (64 + 128 + 192 + 256 + 320) + 10 * 330,
+    "rows of nothing": 192 * 64 + 138 * 128,
+    "no block is empty": 330 * 330,
+}
+
+
+def of_length(length: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(length)
+    return [torch.randn(1, 2, length, WIDTH, generator=generator).to(dtype).requires_grad_() for _ in range(3)]
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_blocks_that_a_mask_leaves_out_change_no_value_and_no_gradient(name: str) -> None:
+    mask = create_block_mask(LONG[name], 1, 2, 330, 330, device="cpu")
+
+    @torch.compile(backend="ipu", fullgraph=True)
+    def compiled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return flex_attention(query, key, value, SCORES["soft cap"], mask)
+
+    assert_as_by_formula(compiled, of_length(330), score_mod=SCORES["soft cap"], mask_mod=LONG[name])
+
+
+class Masked(nn.Module):
+    def __init__(self, mask: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.mask = create_block_mask(mask, 1, 2, 330, 330, device="cpu")
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return flex_attention(query, key, value, block_mask=self.mask)
+
+
+def scores_of(model: nn.Module) -> int:
+    """Return how many scores a program computes in one head."""
+    graph = torchipu.InferenceStep(model).graph_of(tuple(tensor.detach() for tensor in of_length(330)), {})
+    shapes = [op.outputs[0].shape for op in graph.ops if op.target == "aten.bmm.default"]
+    return sum(shape[-2] * shape[-1] for shape in shapes if shape[-1] != WIDTH)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_scores_of_blocks_that_a_mask_leaves_out_are_not_computed(name: str) -> None:
+    assert scores_of(Masked(LONG[name])) == COMPUTED[name]
+
+
+def test_a_mask_that_reads_a_tensor_from_outside_may_be_another_at_the_next_call() -> None:
+    last = torch.tensor(0)
+
+    def up_to(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return k <= last
+
+    @torch.compile(backend="ipu", fullgraph=True)
+    def compiled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return flex_attention(query, key, value, block_mask=mask)
+
+    for chosen in (0, 300):
+        last.fill_(chosen)
+        mask = create_block_mask(up_to, 1, 2, 330, 330, device="cpu")
+        assert_as_by_formula(compiled, of_length(330), mask_mod=up_to)
+
+
+def test_many_patterns_of_rows_are_joined_to_few() -> None:
+    joined = _joined([[row == column for column in range(40)] for row in range(40)], 40 * BLOCK, 40 * BLOCK)
+    assert len(joined) <= MOST_SECTIONS
+    assert [section.rows[0][0] for section in joined] == [place * BLOCK for place in range(0, 40, 8)]
+    assert all(section.rows == section.keys for section in joined)
+
+
+def test_many_runs_of_keys_are_joined_across_their_narrowest_gaps() -> None:
+    spans = [(place * 10, place * 10 + (9 if place == 3 else 5)) for place in range(MOST_SPANS + 1)]
+    joined = _few(spans)
+    assert len(joined) == MOST_SPANS
+    assert (30, 45) in joined

@@ -153,7 +153,7 @@ def test_threads_that_call_with_many_sizes_share_programs_that_come_and_go() -> 
         for size in (2, 3, 4, 2):
             assert compiled(torch.ones(size)).item() == size * size
 
-    with pytest.warns(UserWarning, match="2 sets of sizes take more than plan_cache_bytes=1"):
+    with pytest.warns(UserWarning, match=r"\d sets of sizes take more than plan_cache_bytes=1"):
         assert at_once([call] * 3) == []
 
 

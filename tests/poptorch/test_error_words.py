@@ -36,8 +36,8 @@ class Wrong(nn.Module):
 
 @pytest.mark.parametrize(("call", "words"), [
     (lambda x: x.expand(4), "The desired shape passed to expand should have at least as many dimensions.*expand"),
-    (lambda x: x.expand(5, 3, 4), "Can only expand dimensions of size 1.*attempting to expand"),
-    (lambda x: x.expand([2, 3, 5]), "Can only expand dimensions of size 1.*attempting to expand"),
+    (lambda x: x.expand(5, 3, 4), "Can only expand dimensions of size 1.*must match the existing size"),
+    (lambda x: x.expand([2, 3, 5]), "Can only expand dimensions of size 1.*must match the existing size"),
     (lambda x: torch.cross(x, x, dim=2), "Cross product .* size 3 .* length 3"),
     (lambda x: torch.linalg.cross(x, x[0], dim=1), "Cross product .* same rank"),
     (lambda x: torch.roll(x, (1, 2)), "The 'shifts' argument of the roll op must be a scalar when 'dims' is not "
@@ -58,6 +58,21 @@ def test_shapes_that_poptorch_refuses_by_an_error_of_its_own(call: Any, words: s
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
     good = poptorch.inferenceModel(Wrong(None))
     torch.testing.assert_close(good(X), Wrong(None)(X).detach())
+
+
+@pytest.mark.parametrize("call", [
+    lambda x: torch.roll(x, (1, 2), (0,)),
+    lambda x: x.expand(5, 3, 4),
+    lambda x: F.glu(x[:, :, :3], 2),
+    lambda x: torch.cross(x, x, dim=2),
+])
+def test_what_torch_says_stands_whole_behind_words_of_poptorch(call: Any) -> None:
+    model = Wrong(call)
+    with pytest.raises(RuntimeError) as eager:
+        model(X)
+    with pytest.raises(poptorch.Error) as found:
+        poptorch.inferenceModel(model)(X)
+    assert found.value.message.endswith(f" {eager.value}")
 
 
 class TwoLosses(Classifier):

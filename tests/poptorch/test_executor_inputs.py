@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import functools
 import warnings
 from collections.abc import Iterator
@@ -134,6 +135,33 @@ def test_compile_alone_takes_keywords_and_works_in_inference_mode() -> None:
         step.compile(ONE, y=TWO)
     assert step.isCompiled()
     assert torch.equal(step(ONE, TWO), ONE - TWO)
+
+
+def test_a_training_compiled_in_inference_mode_goes_on_outside() -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(4, 3)
+    twin, x = copy.deepcopy(linear), torch.randn(2, 4)
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1, momentum=0.9)
+
+    class Training(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = linear
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return poptorch.identity_loss(self.linear(x).square().mean(), "none")
+
+    step = poptorch.trainingModel(Training(), options(), optimizer)
+    with torch.inference_mode():
+        step.compile(x)
+    reference = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(3):
+        step(x)
+        reference.zero_grad()
+        twin(x).square().mean().backward()
+        reference.step()
+    torch.testing.assert_close(linear.weight, twin.weight)
+    linear(x).sum().backward()  # and the weights are plain ones
 
 
 def test_random_python_around_the_calls_is_allowed() -> None:

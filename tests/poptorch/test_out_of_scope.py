@@ -31,6 +31,14 @@ def test_what_builds_graphs_of_popart_is_refused(code: str) -> None:
     assert "poptorch.trainingModel" in done.stderr
 
 
+@pytest.mark.parametrize("code", ["import popxl_addons as addons", "from popxl_addons.layers import Linear"])
+def test_the_layers_of_popxl_are_refused_at_import(code: str) -> None:
+    done = run_python(code)
+    assert done.returncode == 1
+    assert "ImportError: popxl_addons: programs of PopXL are out of torchipu's scope." in done.stderr
+    assert "torch.nn's layers" in done.stderr
+
+
 def test_the_enumerations_of_popart_are_there_and_unknown_names_are_plain_errors() -> None:
     popart = importlib.import_module("torchipu.poptorch.popart")
     assert popart.SyntheticDataMode.Off == 0

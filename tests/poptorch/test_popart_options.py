@@ -48,6 +48,16 @@ def test_known_names_are_taken_silently(name: str, value: Any, capsys: pytest.Ca
     assert capsys.readouterr().err == ""
 
 
+def test_codelets_of_popc_are_warned_of_once(capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        chosen = options()
+        chosen._Popart.set("customCodelets", ["cube.gp"])
+        run(chosen)
+    found = capsys.readouterr().err
+    assert found.count("customCodelets of _Popart: ['cube.gp'] is not loaded") == 1
+    assert "Give the ops that use it in torch, by poptorch.registerCustomOp" in found
+
+
 def test_a_value_that_is_no_plain_one_is_refused_when_compiling() -> None:
     chosen = options()
     chosen._Popart.set("dotChecks", object())

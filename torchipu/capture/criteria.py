@@ -116,7 +116,10 @@ def _binary_cross_entropy_backward(
 # --------------------------------------------------------------------------- distances
 def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:
     """Distances of all pairs from the differences of all pairs."""
-    return aten.linalg_vector_norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p, [-1])
+    differences = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    if math.isinf(p) and 0 in differences.shape:  # the norm refuses to take the largest of nothing, pairs or elements
+        return aten.sum(differences, [-1])
+    return aten.linalg_vector_norm(differences, p, [-1])
 
 
 def _cdist_backward(grad: Tensor, x1: Tensor, x2: Tensor, p: float, cdist: Tensor) -> Tensor:

@@ -50,7 +50,7 @@ def real_of_half(value: Pair, dim: int, length: int) -> Tensor:
         real, imaginary = (torch.nn.functional.pad(part, (0, kept - part.shape[-1])) for part in (real, imaginary))
     if length <= DIRECT:
         cosines, sines = _matrix(kept, length, length, real, mirrored=True)
-        return (real @ cosines - imaginary @ sines).movedim(-1, dim)
+        return (_product(real, cosines) - _product(imaginary, sines)).movedim(-1, dim)
     mirror = slice(1, kept - (length + 1) % 2)
     own = torch.cat([torch.zeros_like(imaginary[..., :1]), imaginary[..., mirror]], -1)
     if length % 2 == 0:
@@ -95,8 +95,16 @@ def _times(value: Pair, matrix: tuple[Tensor, Tensor], sign: int) -> tuple[Tenso
     real, imaginary = value
     cosines, sines = matrix
     if imaginary is None:
-        return real @ cosines, sign * (real @ sines)
-    return real @ cosines - sign * (imaginary @ sines), imaginary @ cosines + sign * (real @ sines)
+        return _product(real, cosines), sign * _product(real, sines)
+    return (
+        _product(real, cosines) - sign * _product(imaginary, sines),
+        _product(imaginary, cosines) + sign * _product(real, sines),
+    )
+
+
+def _product(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Multiply, one row as a matrix of one: torch's own product of a vector changes a tensor in place."""
+    return rows @ matrix if rows.dim() > 1 else (rows.unsqueeze(0) @ matrix).squeeze(0)
 
 
 def _matrix(rows: int, columns: int, length: int, like: Tensor, *, mirrored: bool = False) -> tuple[Tensor, Tensor]:

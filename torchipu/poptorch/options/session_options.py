@@ -46,7 +46,7 @@ _WARNED: set[str] = set()
 
 
 def check_popart(options: Options) -> None:
-    """Refuse values that the graph compiler could not be given, and warn once of each unknown name.
+    """Refuse values that the graph compiler could not be given, and warn once of each unknown name and of codelets.
 
     Args:
         options: The executor's.
@@ -59,6 +59,12 @@ def check_popart(options: Options) -> None:
             raise createPoptorchError(
                 f"Unsupported value of type {type(value).__name__} for the option {name} of _Popart: it takes a bool, "
                 "an int, a float or a str, a list or set of these, or a dict of them by str"
+            )
+        if name == "customCodelets" and value and name not in _WARNED:
+            _WARNED.add(name)
+            logger.warning(
+                "customCodelets of _Popart: %s is not loaded, since codelets in C++ (vertex sources, or .gp files of "
+                "popc) are out of scope. Give the ops that use it in torch, by poptorch.registerCustomOp", value,
             )
         if name.partition(".")[0] not in NAMES and name not in _WARNED:
             _WARNED.add(name)

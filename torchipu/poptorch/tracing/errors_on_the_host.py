@@ -10,9 +10,11 @@ from torch.overrides import TorchFunctionMode
 
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT
 from torchipu.poptorch.capturing import on_ipu
+from torchipu.poptorch.poptorch_core import Error
 from torchipu.poptorch.tracing.calls import REFUSALS
 from torchipu.poptorch.tracing.devices import devices_seen
 from torchipu.poptorch.tracing.mixed_types import with_common_type
+from torchipu.poptorch.tracing.refusals import in_words_of_kernels
 from torchipu.poptorch.tracing.traced_model import TracedModel, members_stay
 from torchipu.poptorch.tracing.tracer_words import names_tracer, renamed
 
@@ -28,6 +30,8 @@ def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[t
         traced: The model.
         tensors: Inputs of one micro-batch.
     """
+    if isinstance(error, Error) and isinstance(error.__cause__, REFUSALS) and _is_of_torch(error.__cause__):
+        return in_words_of_kernels(error, _error_of_plain_call(traced, tensors)) or error
     shows_tracer = names_tracer(str(error))
     if not shows_tracer and not (isinstance(error, REFUSALS) and _is_of_torch(error)):
         return error

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from torchipu.poptorch.poptorch_core import createPoptorchError
+from torchipu.poptorch.poptorch_core import Error, createPoptorchError
 
 
 def _expand(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -63,3 +63,16 @@ def in_words_of_poptorch(
     """
     words = _WORDS.get(function)
     return None if words is None else createPoptorchError(f"{words(args, kwargs)} {error}")
+
+
+def in_words_of_kernels(error: Exception, other: Exception | None) -> Exception | None:
+    """Return PopTorch's error with what torch's kernels say behind its words, or None where it is no such error.
+
+    Args:
+        error: Of a capture, where torch words some refusals otherwise than its kernels do.
+        other: That of the same call with values, or None where it has none.
+    """
+    said = error.__cause__
+    if other is None or said is None or not isinstance(error, Error) or not error.message.endswith(f" {said}"):
+        return None
+    return createPoptorchError(f"{error.message.removesuffix(str(said))}{other}")
