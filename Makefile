@@ -12,6 +12,7 @@ CRASHES_ARGS ?=
 OPINFO_ARGS ?= --workers 2
 FUZZ_GRAPHS ?= 0:50000
 FUZZ_MODELS ?= 0:10000
+RELIABILITY_ARGS ?=
 WHEEL_PYTHONS ?=
 MODELS ?=
 SCORE_ARGS ?=
@@ -26,7 +27,7 @@ MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "
 CHECKED_ISA := $(if $(filter avx512,$(TORCHIPU_ISA)),avx512,avx2)
 CHECKED := build/checked/$(CHECKED_ISA)
 
-.PHONY: help demo test wheel browser checked faults crashes fuzz opinfo models machine score bench bill docs lint kernels clean
+.PHONY: help demo test wheel browser checked portable faults crashes fuzz reliability opinfo models machine score bench bill docs lint kernels clean
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
 
@@ -35,9 +36,11 @@ help:
 	@echo "make test     run the tests (PYTEST_ARGS=... passes flags on; TEST_WORKERS=0 runs them in one process)"
 	@echo "make browser  see to it that there is a Chromium, in which pages of reports are tested"
 	@echo "make checked  run tests of the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (PYTEST_ARGS=...)"
+	@echo "make portable run tests of the kernels on those in C alone, as on machines without AVX2 (PYTEST_ARGS=...)"
 	@echo "make faults   kill, stop and break instances of trainings at every moment, 120 ways (FAULTS_ARGS=...)"
 	@echo "make fuzz     compare random programs and models of NNSmith with eager (FUZZ_GRAPHS=0:1000 FUZZ_MODELS=0:200)"
 	@echo "make crashes  kill processes that write into the compile cache, 1,000 times (CRASHES_ARGS=...)"
+	@echo "make reliability  do the long runs: threads, Ctrl-C, forks, memory, ... (RELIABILITY_ARGS=\"interrupts --size 5\")"
 	@echo "make opinfo   compare every operator of PyTorch's OpInfo with eager (OPINFO_ARGS=... passes flags on)"
 	@echo "make models   compare architectures of timm and transformers with eager; writes docs/models.md"
 	@echo "make machine  run device programs of the same architectures on the machine that judges them (MODELS=...)"
@@ -63,6 +66,10 @@ checked: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	TORCHIPU_CHECKED=1 $(PY) setup.py --quiet build --build-base $(CHECKED) --build-lib $(CHECKED)/lib
 	$(PY) -m tests.checked $(CHECKED)/lib $(PYTEST_ARGS)
 
+portable: $(VENV)/dev.stamp $(VENV)/kernels.stamp
+	TORCHIPU_PORTABLE=1 $(PY) setup.py --quiet build --build-base build/portable --build-lib build/portable/lib
+	$(PY) -m tests.portable build/portable/lib $(PYTEST_ARGS)
+
 faults: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.distributed.faults $(FAULTS_ARGS)
 
@@ -73,6 +80,9 @@ fuzz: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 
 crashes: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.cache.writers --kills 1000 $(CRASHES_ARGS)
+
+reliability: $(VENV)/dev.stamp $(VENV)/kernels.stamp
+	$(PY) -m tests.reliability --document docs/reliability.md $(RELIABILITY_ARGS)
 
 opinfo: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.opinfo --write build/opinfo $(OPINFO_ARGS)

@@ -1,0 +1,32 @@
+"""Which code gets faults, and which tests are nearest to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[3] / "torchipu"
+NEAREST: dict[str, tuple[str, ...]] = {
+    "passes/canonicalise.py": ("passes/test_canonicalise.py", "goldens"),
+    "passes/placement.py": ("passes/test_placement.py", "test_bad_placements.py"),
+    "passes/precision.py": ("passes/test_precision.py",),
+    "passes/recompute.py": ("passes/test_recompute.py",),
+    "passes/shared_indices.py": ("passes/test_shared_indices.py",),
+    "device/lower/functions.py": ("device/test_lower.py", "goldens"),
+    "device/lower/values.py": ("device/test_lower.py", "goldens", "poptorch/test_overlap.py"),
+    "device/lower/collectives.py": ("device/test_lower.py", "device/test_cost.py"),
+    "device/lower/cycles.py": ("device/test_lower.py", "device/test_cost.py"),
+    "device/schedule.py": ("device/test_schedule.py",),
+    "device/order.py": ("device/test_order.py", "device/test_memory.py"),
+    "device/memory/addresses.py": ("device/test_memory.py", "report/test_invariants.py"),
+    "device/memory/liveness.py": ("device/test_memory.py", "device/tiles/test_in_place.py"),
+    "device/memory/peaks.py": ("device/test_memory.py", "report/test_invariants.py"),
+    "device/memory/always.py": ("device/test_memory.py", "report/test_invariants.py"),
+    "host/phases.py": ("host/test_phases.py",),
+    "host/arena.py": ("host/test_arena.py", "host/test_planner.py"),
+    "host/groups.py": ("host/test_planner.py", "host/test_phases.py"),
+    "ir/verify.py": ("ir/test_verify.py",),
+    "ir/sizes.py": ("ir/test_sizes.py", "test_any_size.py"),
+}
+"""Tests below ``tests`` by file of the package."""
+FURTHER = ("device/tiles/test_programs.py", "host/test_planner.py")
+"""Run where the nearest notice nothing: models that are trained vertex by vertex, and plans beside eager."""
