@@ -61,7 +61,7 @@ def measure(
 @pytest.mark.usefixtures("chosen")
 def test_step_of_a_model(
     benchmark: BenchmarkFixture, name: str, contenders: tuple[str, ...], num_threads: int, rounds: int,
-    measured: dict[str, Measured],
+    measured: dict[str, Measured], clock: Callable[[], float],
 ) -> None:
     """The same step by everyone: loss and optimiser run eagerly, but in torchipu's whole step."""
     workload = WORKLOADS[name]
@@ -69,7 +69,7 @@ def test_step_of_a_model(
         steps, refused = steps_of(workload, contenders, num_threads)
         benchmark.group = f"step of {name}"
         peak = {PEAK: peak_step()}
-        ratios, timings = measure(benchmark, f"{name}, {num_threads} threads", steps | peak, rounds)
+        ratios, timings = measure(benchmark, f"{name}, {num_threads} threads", steps | peak, rounds, clock=clock)
     del ratios[PEAK]
     flops = flops_of(workload.step())
     rate, peak_rate = flops / timings[OURS].median_s, PEAK_FLOPS / timings[PEAK].median_s
