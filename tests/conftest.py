@@ -4,6 +4,7 @@ import os
 import signal
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +13,16 @@ from torchipu.compiler import VERIFY_VARIABLE
 
 os.environ[VERIFY_VARIABLE] = "1"
 os.environ.setdefault("TORCHIPU_CACHE", "0")  # tests capture; those in tests/cache turn it on, and 1 does so for all
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, which a run in one process needs not
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out files so that a process that dies does not end the run."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from tests.scheduling import FileScheduling
+
+    return FileScheduling(config, log)
 
 
 @pytest.fixture(autouse=True)

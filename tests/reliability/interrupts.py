@@ -11,7 +11,6 @@ import copy
 import math
 import os
 import random
-import select
 import signal
 import struct
 import time
@@ -32,6 +31,10 @@ WHILE_RUNNING, WHILE_COMPILING = 0.5, 1.0
 """Seconds, within which a call must have ended."""
 
 
+PRESS = struct.Struct("qd")
+"""The number of a press, and seconds."""
+
+
 class Finger:
     """A process that presses Ctrl-C once, some seconds after it is told to."""
 
@@ -43,24 +46,28 @@ class Finger:
         if self._process == 0:
             os.close(self._orders)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            while order := os.read(reading, 8):
-                time.sleep(struct.unpack("d", order)[0])
-                os.write(writing, struct.pack("d", time.monotonic()))
+            while order := os.read(reading, PRESS.size):
+                number, seconds = PRESS.unpack(order)
+                time.sleep(seconds)
+                when = time.monotonic()
                 os.kill(target, signal.SIGINT)
+                os.write(writing, PRESS.pack(number, when))
             os._exit(0)
         os.close(reading)
         os.close(writing)
+        self._number = 0
 
     def press(self, seconds: float) -> None:
         """Press after that many seconds."""
-        while select.select([self._times], [], [], 0)[0]:  # of an earlier one, which nobody asked for
-            os.read(self._times, 8)
-        os.write(self._orders, struct.pack("d", seconds))
+        self._number += 1
+        os.write(self._orders, PRESS.pack(self._number, seconds))
 
     def pressed(self) -> float:
-        """Return when it has pressed, by `time.monotonic`."""
-        when: float = struct.unpack("d", os.read(self._times, 8))[0]
-        return when
+        """Wait until it has pressed, and return when, by `time.monotonic`: the signal has been sent by then."""
+        while True:
+            number, when = PRESS.unpack(os.read(self._times, PRESS.size))
+            if number == self._number:  # and not an earlier one, which nobody asked for
+                return float(when)
 
     def close(self) -> None:
         """End the process."""
