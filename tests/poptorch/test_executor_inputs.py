@@ -112,6 +112,38 @@ def test_writes_into_an_input_reach_the_callers_tensor_for_every_micro_batch() -
     assert torch.equal(y, torch.full((4, 2), 3.0))
 
 
+@pytest.mark.parametrize("dtype", [
+    torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool,
+])
+def test_writes_into_an_input_reach_a_tensor_of_any_type(dtype: torch.dtype) -> None:
+    step = wrap(lambda x: x.fill_(1))
+    x = torch.zeros(3, dtype=dtype)
+    for _ in range(2):
+        step(x.zero_())
+        assert torch.equal(x, torch.ones(3, dtype=dtype))
+
+
+@pytest.mark.parametrize("place", [slice(0, 4), slice(4, 8), slice(2, 6)])
+def test_inputs_that_share_memory_are_apart_on_the_device(place: slice) -> None:
+    memory = torch.zeros(8)
+
+    def forward(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x += 1
+        return x + 2 * y
+
+    # y is what it was before the call; x alone is written back.
+    assert torch.equal(wrap(forward)(memory[:4], memory[place]), torch.ones(4))
+    assert torch.equal(memory, torch.tensor([1.0] * 4 + [0.0] * 4))
+
+
+def test_a_buffer_may_be_an_input_too() -> None:
+    model = nn.BatchNorm1d(2)
+    x = model.running_var[None].expand(3, 2).contiguous()
+    assert model.running_var is not None
+    expected = model.eval()(x).detach()
+    torch.testing.assert_close(poptorch.inferenceModel(model)(model.running_var[None].expand(3, 2)), expected)
+
+
 def test_an_input_that_needs_a_gradient_is_detached() -> None:
     x = (ONE.clone().requires_grad_() * 2)
     found = wrap(lambda x: x + 1)(x)

@@ -254,6 +254,30 @@ def test_states_are_none_before_a_program_exists_and_bad_ones_are_refused() -> N
         optimizer.load_state_dict(torch.optim.SGD(model().parameters(), lr=0.1).state_dict())
 
 
+@pytest.mark.parametrize("make", [optim.SGD, optim.Adam, torch.optim.AdamW])
+def test_rates_are_those_of_the_moment_when_the_optimiser_was_set(make: type[torch.optim.Optimizer]) -> None:
+    trained, batch = model(), batches(1)[0]
+    optimizer = make(trained.parameters(), lr=0.0)  # type: ignore[call-arg]
+    step = poptorch.trainingModel(trained, None, optimizer)
+    bias = trained.linear.bias
+
+    def trains() -> bool:
+        before = bias.detach().clone()
+        step(*batch)
+        return not torch.equal(bias.detach(), before)
+
+    step.compile(*batch)
+    optimizer.param_groups[0]["lr"] = 0.1
+    assert not trains()
+    step.setOptimizer(optimizer)
+    optimizer.param_groups[0]["lr"] = 0.0
+    assert trains()
+    step.detachFromDevice()
+    assert trains()
+    step.setOptimizer(optimizer)
+    assert not trains()
+
+
 def test_a_scheduler_changes_the_rate_once_the_optimiser_is_set_anew() -> None:
     module = model()
     optimizer = optim.SGD(module.parameters(), lr=0.1)

@@ -62,7 +62,19 @@ def begin(model: Any, x: torch.Tensor) -> torch.Tensor:
     return x + model.offset
 
 
-@pytest.mark.parametrize("remember", [count, append, append_to_tensors, name, carry, begin])
+def replace_in_list(model: Any, x: torch.Tensor) -> torch.Tensor:
+    model.tensors[0] = model.tensors[0] * 2 + x
+    return model.tensors[0] + 0
+
+
+def replace_by_name(model: Any, x: torch.Tensor) -> torch.Tensor:
+    model.by_name["start"] = model.by_name["start"] + 1
+    return x * model.by_name["start"]
+
+
+@pytest.mark.parametrize("remember", [
+    count, append, append_to_tensors, name, carry, begin, replace_in_list, replace_by_name,
+])
 def test_forward_sees_the_attributes_of_its_first_run(remember: Callable[[Any, torch.Tensor], torch.Tensor]) -> None:
     model = Remembering(remember)
     twin = copy.deepcopy(model)
@@ -70,7 +82,7 @@ def test_forward_sees_the_attributes_of_its_first_run(remember: Callable[[Any, t
     torch.testing.assert_close(poptorch.inferenceModel(model)(x), twin(x))
 
 
-@pytest.mark.parametrize("remember", [append, append_to_tensors, carry, begin])
+@pytest.mark.parametrize("remember", [append, append_to_tensors, carry, begin, replace_in_list, replace_by_name])
 def test_tensors_without_values_do_not_stay_in_the_model(
     remember: Callable[[Any, torch.Tensor], torch.Tensor],
 ) -> None:

@@ -43,6 +43,9 @@ def _raise(error: Exception) -> None:
     lambda x, i: x.scatter_reduce(0, i, x), lambda x, i: x.masked_fill("mask", 0), lambda x, i: torch.cat(x, x, x),
     lambda x, i: torch.matmul(x, i), lambda x, i: nn.functional.linear(x, 3), lambda x, i: x + {},
     lambda x, i: x.colour,
+    lambda x, i: nn.functional.softmax(x, 7), lambda x, i: x.softmax(-3), lambda x, i: x.log_softmax(2),
+    lambda x, i: x.sort(7), lambda x, i: torch.sort(x, stable=True, dim=-3), lambda x, i: x.argsort(2),
+    lambda x, i: nn.functional.nll_loss(x, i), lambda x, i: nn.functional.embedding(i, x[0]),
     lambda x, i: x @ "a", lambda x, i: [*x.sum()], lambda x, i: _raise(ValueError(f"of {type(x)}")),
     lambda x, i: _raise(KeyError(type(x).__name__)), lambda x, i: {}[type(i)], lambda x, i: int(f"{type(x)}"),
 ])

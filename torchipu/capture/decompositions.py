@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
+from torch._prims_common import canonicalize_dim
 
 from torchipu.capture import batch_norm, criteria, float8, maps, movement
 
@@ -173,9 +174,26 @@ def _block_diag(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat(rows)
 
 
+def _along_a_dimension(self: Tensor, dim: int = -1, *others: Any, **options: Any) -> Any:
+    """Refuse a dimension that the operand does not have, as its kernel does: torch's meta functions take any.
+
+    Raises:
+        IndexError: There is no such dimension.
+    """
+    canonicalize_dim(self.dim(), dim)
+    return NotImplemented
+
+
+def _stable_sort(self: Tensor, *, stable: bool | None, dim: int = -1, descending: bool = False) -> Any:
+    return _along_a_dimension(self, dim)
+
+
 OURS: Decompositions = {
     torch.ops.prims.convert_element_type.default: lambda self, dtype: aten._to_copy(self, dtype=dtype),
     aten._scaled_mm.default: float8.scaled_mm,
+    aten._softmax.default: _along_a_dimension,
+    aten.sort.default: _along_a_dimension,
+    aten.sort.stable: _stable_sort,
     aten.addbmm.default: _addbmm,
     aten.addmm.default: _without_product,
     aten.addmv.default: _without_product,

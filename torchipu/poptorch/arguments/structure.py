@@ -183,7 +183,7 @@ def _type_mismatch(name: str, expected: Any, value: Any) -> Exception:
 
 
 def _mismatch(message: str) -> Exception:
-    return createPoptorchError(f"{message}.\n{ADVICE}")
+    return createPoptorchError(f"{message.removesuffix('.')}.\n{ADVICE}")
 
 
 def flattenTensorStructure(tensors: Any) -> list[torch.Tensor]:

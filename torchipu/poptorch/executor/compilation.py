@@ -16,7 +16,7 @@ from torchipu.poptorch.executor.checks import check_batch, check_buffer_names, c
 from torchipu.poptorch.executor.compile_hooks import compilation_bar, compiling
 from torchipu.poptorch.executor.errors import as_poptorch_error
 from torchipu.poptorch.executor.grouping import groups_of
-from torchipu.poptorch.executor.inputs import Inputs, check_inputs
+from torchipu.poptorch.executor.inputs import Inputs, apart, check_inputs
 from torchipu.poptorch.executor.session import InferenceSession, Session
 from torchipu.poptorch.executor.state import State
 from torchipu.poptorch.executor.training_session import TrainingSession
@@ -61,6 +61,7 @@ class Compilation:
         started = time.perf_counter()
         state.stand_ins = stand_ins_for(state.user_model)
         tensors = self._inputs.converted([tensor.detach() for tensor in arguments.tensors()], arguments)
+        tensors = apart(tensors, state.holder)
         core = self._core_options()
         optimizer = state.optimizer if state.is_training else None
         fetched = instrumentation.owner_of(state.holder)

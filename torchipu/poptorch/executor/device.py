@@ -6,7 +6,6 @@ from torchipu.poptorch._logging import logger
 from torchipu.poptorch.enums import ConnectionType
 from torchipu.poptorch.executor.random_numbers import RandomNumbers
 from torchipu.poptorch.executor.state import State
-from torchipu.poptorch.executor.training_session import TrainingSession
 from torchipu.poptorch.executor.weights import Weights
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
@@ -58,14 +57,11 @@ class Device:
 
     def attach(self) -> None:
         """Put the program and the host's weights on the device."""
-        session = self._state.session
-        session.must_upload = True
-        if isinstance(session, TrainingSession):
-            session.is_refreshed = False
+        self._state.session.must_upload = True
         self._state.is_attached = True
         self._state.is_dirty = False
         logger.debug("Acquired device")
-        logger.debug("Setting random seed to %d", session.options.seed)
+        logger.debug("Setting random seed to %d", self._state.session.options.seed)
         self._weights.to_device()
 
     def detach(self) -> None:

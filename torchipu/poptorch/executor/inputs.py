@@ -74,6 +74,26 @@ class Inputs:
         return tensors
 
 
+def apart(tensors: list[torch.Tensor], model: torch.nn.Module) -> list[torch.Tensor]:
+    """Return inputs of which none shares memory with another, or with the model: on the device each has its own.
+
+    Args:
+        tensors: Inputs, of any shapes and types.
+        model: Its parameters and buffers.
+    """
+    seen = {_memory(state) for state in (*model.parameters(), *model.buffers())}
+    found = []
+    for tensor in tensors:
+        memory = _memory(tensor)
+        found.append(tensor.clone() if memory in seen else tensor)
+        seen.add(memory)
+    return found
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
 def _check_range(tensor: torch.Tensor, arguments: Arguments) -> None:
     """Raise Error where an integer of an input would be cut to 32 bits."""
     if not tensor.numel():

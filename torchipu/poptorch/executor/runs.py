@@ -57,11 +57,12 @@ class Runs:
         session, expected = state.executable, state.compiled_arguments
         assert session is not None and expected is not None
         with state.channel.tracepoint("inputPreparation"):
-            tensors = synthetic(self._inputs.converted(expected.collect(arguments), arguments), state.options)
+            given = expected.collect(arguments)
+            tensors = synthetic(self._inputs.converted([*given], arguments), state.options)
         received = time.perf_counter()
         try:
             with state.channel.tracepoint("modelExecution"):
-                results, anchored = session.run(tensors)
+                results, anchored = session.run(tensors, given)
         except ExecutionError as error:
             raise as_poptorch_error(error) from error
         finally:

@@ -151,11 +151,14 @@ class Session(ProgramStep):
         return [self._slice(tensor) for tensor in tensors]
 
     # ------------------------------------------------------------------ running
-    def run(self, tensors: list[torch.Tensor]) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+    def run(
+        self, tensors: list[torch.Tensor], given: Sequence[torch.Tensor],
+    ) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
         """Run one call.
 
         Args:
-            tensors: Inputs; those that forward writes into receive what it wrote.
+            tensors: Inputs, as the device takes them.
+            given: Inputs as the caller has them; those that forward writes into receive what it wrote.
 
         Returns:
             The flat results of the model, and what is anchored by name.
@@ -163,7 +166,7 @@ class Session(ProgramStep):
         with self._lock:
             values = self._run(tensors)
         for argument, place in self.written_places:
-            written, target = values[place], tensors[argument]
+            written, target = values[place], given[argument]
             with torch.no_grad():
                 target.copy_(written.reshape(target.shape))
         assert self._built is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 
@@ -21,8 +22,12 @@ class TrainingSession(Session, TrainStep):
 
     ignores_own_step = True  # with a warning, when the model is wrapped
 
+    def _compile(self, arguments: tuple[Any, ...], keywords: dict[str, Any], progress: Any) -> None:
+        super()._compile(arguments, keywords, progress)
+        self._refresh()
+
     def _refresh(self) -> None:
-        """Read hyper-parameters anew, but only after `take_optimiser`: until then the device keeps its own."""
+        """Read hyper-parameters anew, but only at `take_optimiser`: until then the device keeps its own."""
         if not self.is_refreshed:
             super()._refresh()
             self.is_refreshed = True
@@ -66,6 +71,8 @@ class TrainingSession(Session, TrainStep):
             self._replace_optimiser(optimizer)
         self.optimizer = optimizer
         self.is_refreshed = False
+        if self._bound is not None:
+            self._refresh()  # what the user changes later is not meant for the next run
 
     def changes_scale(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether an optimiser asks for another factor on the loss than the program has."""

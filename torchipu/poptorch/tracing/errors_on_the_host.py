@@ -33,10 +33,11 @@ def error_on_the_host(error: Exception, traced: TracedModel, tensors: Sequence[t
     if isinstance(error, Error) and isinstance(error.__cause__, REFUSALS) and _is_of_torch(error.__cause__):
         return in_words_of_kernels(error, _error_of_plain_call(traced, tensors)) or error
     shows_tracer = names_tracer(str(error))
-    if not shows_tracer and not (isinstance(error, REFUSALS) and _is_of_torch(error)):
+    is_refusal = isinstance(error, (*REFUSALS, AssertionError))  # torch's decompositions assert what its kernels check
+    if not shows_tracer and not (is_refusal and _is_of_torch(error)):
         return error
     other = _error_of_plain_call(traced, tensors)
-    if isinstance(other, REFUSALS) and isinstance(error, REFUSALS):
+    if isinstance(other, REFUSALS) and is_refusal:
         return other
     if shows_tracer:
         return other if other is not None and type(other) is type(error) else renamed(error)

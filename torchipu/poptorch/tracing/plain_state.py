@@ -71,25 +71,14 @@ def _plain(member: torch.nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def _content(held: Any) -> Any:
-    """Return what a container holds; of tensors, which capture may stand others in for, only how many there are."""
-    if isinstance(held, list) and any(isinstance(value, torch.Tensor) for value in held):
-        return len(held)
-    if isinstance(held, dict):
-        return {key: value for key, value in held.items() if not isinstance(value, torch.Tensor)}, list(held)
+    """Return a copy of a container."""
     return type(held)(held)
 
 
 def _refill(held: Any, content: Any) -> None:
     """Give a container its content back."""
-    if isinstance(content, int):
-        del held[content:]
-    elif isinstance(held, list):
+    if isinstance(held, list):
         held[:] = content
-    elif isinstance(held, dict):
-        values, keys = content
-        for key in set(held) - set(keys):
-            del held[key]
-        held.update(values)
     else:
         held.clear()
         held.update(content)
