@@ -19,7 +19,7 @@ from tests.opinfo.choices import Choice, assert_same_choice, assert_same_gradien
 from tests.opinfo.doors import directly, flat, through_dynamo, traced_by_torch
 from tests.opinfo.samples import UNDEFINED, Call, Case, seed
 from tests.raised import first_line, our_error
-from torchipu.errors import IpuError
+from torchipu.errors import InternalError, IpuError
 from torchipu.report.recorder import recording
 
 SEEDS = 16
@@ -155,7 +155,10 @@ def _explain(call: Call, error: Exception, expected: _Outcome, metadata_only: bo
 
 
 def _refused(error: IpuError, how: str = "") -> Verdict:
+    """Return the verdict for an error of ours; one that says that the defect is ours refuses nothing."""
     line = first_line(error)
+    if isinstance(error, InternalError):
+        return Verdict("error", f"{how}{line}")
     lacks_type = "has no counterpart on the IPU" in line or "cannot be held by the IPU" in line
     return Verdict("no_type" if lacks_type else "refused", f"{how}{type(error).__name__}: {line}")
 

@@ -26,6 +26,7 @@ from tests.opinfo.doors import directly, traced_by_torch
 from tests.opinfo.pool import Settings, run_cases
 from tests.opinfo.samples import OPS, Call, Case, cases, seed
 from tests.raised import our_error
+from torchipu.errors import InternalError
 
 JUDGED = Path(__file__).parents[2] / "build" / "reliability" / "opinfo" / "results.jsonl"
 WORKERS = 2
@@ -117,7 +118,9 @@ def _what_comes(call: Call, compiled: Callable[[Sequence[torch.Tensor]], Any], k
         tensors = call.tensors()
         compiled(tensors)(*tensors)
     except Exception as error:
-        return "same" if isinstance(error, kind) or our_error(error) is not None else "other"
+        ours = our_error(error)
+        is_refusal = ours is not None and not isinstance(ours, InternalError)
+        return "same" if is_refusal or (ours is None and isinstance(error, kind)) else "other"
     return "accepted"
 
 

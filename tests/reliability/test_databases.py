@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from torch.testing._internal.common_modules import module_db
 
 from tests.opinfo.samples import OPS, Call, Case
 from tests.reliability import databases
-from torchipu.errors import UnsupportedOpError
+from torchipu.errors import InternalError, UnsupportedOpError
 
 
 def module(name: str) -> tuple[Any, Any]:
@@ -43,9 +45,10 @@ def test_an_operator_with_one_wrong_sample_is_not_whole() -> None:
 
 @pytest.mark.parametrize(("raised", "word"), [
     (RuntimeError, "same"), (UnsupportedOpError, "same"), (KeyError, "other"), (None, "accepted"),
+    (functools.partial(InternalError, script=None), "other"),
 ])
 def test_another_exception_than_eagers_is_told(
-    monkeypatch: pytest.MonkeyPatch, raised: type[Exception] | None, word: str,
+    monkeypatch: pytest.MonkeyPatch, raised: Callable[[str], Exception] | None, word: str,
 ) -> None:
     def compiled(call: Call, tensors: object) -> Any:
         def function(*tensors: torch.Tensor) -> None:

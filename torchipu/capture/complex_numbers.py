@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchipu.capture.fourier import Pair, real_of_half, transform
 from torchipu.capture.fx_import import Imported
 from torchipu.capture.fx_source import source_of
-from torchipu.errors import UnsupportedOpError
+from torchipu.errors import ConstraintError, UnsupportedOpError
 from torchipu.host import complex_calls
 
 try:
@@ -168,6 +168,9 @@ class _Parts(Interpreter):
             return args[0].conjugate()  # a number
         try:
             return _typed(_computed(target, args, kwargs, has_complex), expected)
+        except ConstraintError as error:
+            error.op, error.source = node.format_node(), source_of(node)
+            raise
         except (TypeError, NotImplementedError, KeyError, RuntimeError) as error:
             if _is_for_aten(target, args, kwargs):
                 return _by_aten(target, args, kwargs, expected)
@@ -373,6 +376,7 @@ def _c2r(value: Any, dim: list[int], normalization: int, last_dim_size: int) -> 
 
 
 def _polar(magnitude: Tensor, angle: Tensor) -> Any:
+    _check_one_type(magnitude, angle)
     return ComplexTensor(magnitude * angle.cos(), magnitude * angle.sin())
 
 
@@ -429,6 +433,19 @@ def _normal(value: Any, mean: complex = 0.0, std: float = 1.0, **_: Any) -> Any:
     )
 
 
+def _check_one_type(first: Tensor, second: Tensor) -> None:
+    if first.dtype is not second.dtype:
+        raise ConstraintError(
+            f"the parts of a complex number must be of one type: expected {first.dtype}, got {second.dtype}",
+            remedy="convert one of them with .to()",
+        )
+
+
+def _of_parts(real: Tensor, imag: Tensor) -> Any:
+    _check_one_type(real, imag)
+    return ComplexTensor(*torch.broadcast_tensors(real, imag))
+
+
 def _randn(size: Any, **kwargs: Any) -> Any:
     real = {**kwargs, "dtype": REAL[kwargs["dtype"]]}
     return ComplexTensor(torch.randn(size, **real) * 0.5**0.5, torch.randn(size, **real) * 0.5**0.5)
@@ -439,7 +456,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten._fft_c2c.default: _c2c,
     aten._fft_c2r.default: _c2r,
     aten.polar.default: _polar,
-    aten.complex.default: lambda real, imag: ComplexTensor(*torch.broadcast_tensors(real, imag)),
+    aten.complex.default: _of_parts,
     aten.view_as_complex.default: _of_pair,
     aten.view_as_real.default: lambda value: _as_pair(value),
     aten.randn.default: _randn,

@@ -54,6 +54,6 @@ def with_bias(sets: tuple[Vertices, ...], target: Target, added: Tensor | None, 
 
 def _met(mine: int, added: Tensor, result: Tensor) -> int:
     """Return how much of a bias so many elements of the result meet that follow each other: the row of each group."""
-    row = added.shape[-1]
+    row = added.shape[-1] if added.shape else 1
     groups = added.num_elements // row
     return min(mine, row * ceil_div(mine, result.num_elements // groups))

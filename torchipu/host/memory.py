@@ -63,6 +63,21 @@ class Memory:
         num_bytes = max(1, held.num_elements) * held.dtype.host_bytes
         return held.is_contiguous and held.offset == 0 and self.of(held).num_bytes == num_bytes
 
+    def is_within(self, held: HostTensor) -> bool:
+        """Whether all elements of a view lie in its allocation; what the user hands over has the user's strides."""
+        allocation = self.of(held)
+        if allocation.place not in (Place.ARENA, Place.CONSTANT):
+            return True
+        first = last = held.offset
+        for size, stride in zip(held.shape, held.strides, strict=True):
+            if size == 0:
+                return True
+            if stride < 0:
+                first += (size - 1) * stride
+            else:
+                last += (size - 1) * stride
+        return first >= 0 and (last + 1) * held.dtype.host_bytes <= allocation.num_bytes
+
     def at(self, place: Place) -> list[Allocation]:
         """Return the allocations of one memory."""
         return [allocation for allocation in self.allocations if allocation.place is place]

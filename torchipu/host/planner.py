@@ -13,7 +13,7 @@ from torchipu._kernels.table.control import FORK
 from torchipu._kernels.table.kernel import I, Kernel, S
 from torchipu._kernels.table.observe import TALLY_WORDS
 from torchipu.distributed.order import Replicas
-from torchipu.errors import ConstraintError
+from torchipu.errors import ConstraintError, VerifyError
 from torchipu.host.collectives import only_awaited, with_late_waits
 from torchipu.host.emit.blocked_layout import blocked_shape
 from torchipu.host.emit.copy import emit_copy
@@ -245,6 +245,9 @@ class Planner:
         if items <= 0:
             return
         kernel.check(len(outputs) + len(inputs), ints, scalars)
+        for held in (*outputs, *inputs):
+            if not self.memory.is_within(held):
+                raise VerifyError(f"step {kernel.name}: {held} reaches beyond its allocation")
         if together and self._depth:
             assert self._current is not None
             raise ConstraintError(

@@ -24,6 +24,7 @@ from torchipu.host.emit.half_partials import Partials, partials_of
 from torchipu.host.emit.matmul import grain_for
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.optable.arguments import at_least
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Product, Vertices
 from torchipu.optable.host_tensor import HostTensor
@@ -306,13 +307,14 @@ def _with_bias_gradient(op: Op, sets: tuple[Vertices, ...]) -> tuple[Vertices, .
     return tuple(made)
 
 
+_WINDOWS = at_least(1, "stride", "dilation", "groups"), at_least(0, "padding", "output_padding")
 register(
     OpSpec(
         "aten.convolution.default", "convolution", _lower_convolution, _emit_convolution, dtypes=FLOATING,
-        supports=_supports, products=_forward_products, summand_tiles=_forward_tiles,
+        constraints=_WINDOWS, supports=_supports, products=_forward_products, summand_tiles=_forward_tiles,
     ),
     OpSpec(
         "aten.convolution_backward.default", "convolution_backward", _lower_backward, _emit_backward, dtypes=FLOATING,
-        supports=_supports, products=_backward_products, summand_tiles=_backward_tiles,
+        constraints=_WINDOWS, supports=_supports, products=_backward_products, summand_tiles=_backward_tiles,
     ),
 )

@@ -32,10 +32,11 @@ from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.host.emit.rows import INDEX_BYTES, arithmetic_type, bucket, outer_of, row_grain, take_rows
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
+from torchipu.optable.arguments import AS_MANY_AS_INDICES, ONE_ROW_OF_INDICES, ROWS_LIKE_SELF, of_one_type
 from torchipu.optable.chain import broadcast, collapse
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 from torchipu.optable.planner import HostPlanner
-from torchipu.optable.spec import OpSpec, register
+from torchipu.optable.spec import Constraint, OpSpec, register
 
 BLOCK_SHARE = 8192  # positions of one thread's share
 REDUCTIONS = {
@@ -424,8 +425,6 @@ def _put_values(
     if leading == 0 and tensor.shape == row:
         return plan.value(tensor, dtype), (0, 1)
     held = plan.value(tensor, dtype, contiguous=False)
-    while len(held.shape) > len(shape) + len(row):  # leading dimensions of size 1
-        held = replace(held, shape=held.shape[1:], strides=held.strides[1:])
     lead_sizes = row[:leading]
     whole = broadcast(held, (*lead_sizes, *shape, *row[leading:]))
     order = [*range(leading, leading + len(shape)), *range(leading), *range(leading + len(shape), len(whole.shape))]
@@ -448,6 +447,25 @@ def _emit_put(op: Op, plan: HostPlanner) -> None:
     rows = base.num_elements
     _reduce_rows(plan, out, base, source, bucket(plan, index, rows, wrap=True), sizes=(1, rows, 1),
                  count=index.num_elements, strides=(1, 1), how=how)
+
+
+def _puts_what_it_names(op: Op) -> bool:
+    """Whether values broadcast to what indices name."""
+    named = [dim for dim, index in enumerate(op.operand_list("indices")) if index is not None]
+    if not _has_index_tensors(op):
+        return True  # a mask names as many as its values say
+    leading = named[0] if _is_adjacent(named) else 0
+    kept = [size for dim, size in enumerate(op.needed("self").shape) if dim not in named]
+    shape = (*kept[:leading], *_index_shape(op), *kept[leading:])
+    values = op.needed("values").shape
+    return len(values) <= len(shape) and all(
+        mine in (1, other) for mine, other in zip(reversed(values), reversed(shape), strict=False)
+    )
+
+
+_PUTS_WHAT_IT_NAMES = Constraint(
+    _puts_what_it_names, "'values' do not broadcast to what the indices name", "expand 'values' to that shape",
+)
 
 
 # --------------------------------------------------------------------------- what the kernels serve
@@ -479,26 +497,32 @@ def _scatters(*targets: str) -> None:
         register(OpSpec(f"aten.{target}", name, lower, _emit_scatter, supports=_serves_scatter))
 
 
-def _along(*targets: str) -> None:
+def _along(*targets: str, constraints: tuple[Constraint, ...] = ()) -> None:
     lower = lower_update(indexed.along)
     for target in targets:
-        register(OpSpec(f"aten.{target}", target.split(".")[0], lower, _emit_along, supports=_has_index))
+        register(OpSpec(f"aten.{target}", target.split(".")[0], lower, _emit_along, supports=_has_index,
+                        constraints=constraints))
 
 
 _scatters("scatter.value", "scatter.src", "scatter.reduce", "scatter.value_reduce", "scatter_add.default",
           "scatter_reduce.two")
-_along("index_add.default", "index_copy.default", "index_fill.int_Scalar", "index_fill.int_Tensor",
-       "index_reduce.default")
+_ONE_TYPE = of_one_type(lambda op: (op.needed("self"), op.needed("source")))
+_along("index_add.default", "index_reduce.default", constraints=(ROWS_LIKE_SELF, _ONE_TYPE))
+_along("index_copy.default", constraints=(_ONE_TYPE,))
+_along("index_fill.int_Scalar", "index_fill.int_Tensor")
 _LOWER_INDEX_PUT = lower_update(indexed.index_put)
 register(
     OpSpec("aten.gather.default", "gather", lower_take(indexed.gather), _emit_gather, supports=_has_lines),
     OpSpec("aten.index_select.default", "index_select", lower_take(indexed.index_select),
-           _emit_index_select, supports=_has_index),
+           _emit_index_select, supports=_has_index, constraints=(ONE_ROW_OF_INDICES,)),
     OpSpec("aten.take.default", "take", lower_take(indexed.take), _emit_take, supports=_has_index),
-    OpSpec("aten.put.default", "put", lower_update(indexed.put), _emit_put, supports=_has_index),
+    OpSpec("aten.put.default", "put", lower_update(indexed.put), _emit_put, supports=_has_index,
+           constraints=(AS_MANY_AS_INDICES, _ONE_TYPE)),
 )
 for _name in ("index.Tensor", "_unsafe_index.Tensor"):
     register(OpSpec(f"aten.{_name}", "index", lower_take(indexed.index_tensors), _emit_index,
                     supports=_has_index_tensors))
+_VALUES_OF_ONE_TYPE = of_one_type(lambda op: (op.needed("self"), op.needed("values")))
 for _name in ("index_put.default", "_unsafe_index_put.default"):
-    register(OpSpec(f"aten.{_name}", "index_put", _LOWER_INDEX_PUT, _emit_index_put, supports=_has_index_tensors))
+    register(OpSpec(f"aten.{_name}", "index_put", _LOWER_INDEX_PUT, _emit_index_put, supports=_has_index_tensors,
+                    constraints=(_PUTS_WHAT_IT_NAMES, _VALUES_OF_ONE_TYPE)))

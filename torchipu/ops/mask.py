@@ -24,6 +24,7 @@ from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.optable.arguments import BOOLEAN_MASK
 from torchipu.optable.chain import broadcast
 from torchipu.optable.codelet import Vertices
 from torchipu.optable.host_tensor import HostTensor
@@ -125,7 +126,8 @@ def _look_set(op: Op, target: Target, result: Tensor) -> Vertices:
 
 _LOWER_SCATTER, _LOWER_COMPACT = partial(_lower, taking=True), partial(_lower, taking=False)
 register(
-    OpSpec("aten.masked_scatter.default", "masked_scatter", _LOWER_SCATTER, _emit_masked_scatter),
+    OpSpec("aten.masked_scatter.default", "masked_scatter", _LOWER_SCATTER, _emit_masked_scatter,
+           constraints=(BOOLEAN_MASK,)),
     OpSpec("aten.masked_scatter_backward.default", "masked_scatter_backward", _LOWER_COMPACT,
            _emit_masked_scatter_grad),
     OpSpec("aten.nonzero_static.default", "nonzero_static", _LOWER_COMPACT, _emit_nonzero),

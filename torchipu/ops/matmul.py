@@ -14,6 +14,7 @@ from torchipu.host.emit.integer_matmul import emit_integer_product
 from torchipu.host.emit.matmul import emit_product, matrix
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.optable.arguments import of_one_type
 from torchipu.optable.chain import broadcast
 from torchipu.optable.codelet import Product, Vertices
 from torchipu.optable.fusion import Fusion, register_fusion
@@ -103,7 +104,9 @@ def _emit_integers(op: Op, plan: HostPlanner, left: Tensor, right: Tensor, added
     emit_integer_product(plan, plan.output(op.outputs[0], DType.LONG), held, other, addend, alpha, beta)
 
 
+_ONE_TYPE = of_one_type(lambda op: op.inputs)
 for _name in ("mm", "bmm", "addmm", "baddbmm"):
-    register(OpSpec(f"aten.{_name}.default", _name, _lower, _emit, dtypes=(*FLOATING, *INTEGER), products=_products))
+    register(OpSpec(f"aten.{_name}.default", _name, _lower, _emit, dtypes=(*FLOATING, *INTEGER), products=_products,
+                    constraints=(_ONE_TYPE,)))
 for _name in ("mm", "bmm"):  # halves whose product is float
     register(OpSpec(f"aten.{_name}.dtype", _name, _lower, _emit, dtypes=FLOATING, products=_products))

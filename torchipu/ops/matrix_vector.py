@@ -12,6 +12,7 @@ from torchipu.host.emit.integer_matmul import emit_integer_product
 from torchipu.host.emit.matmul import emit_product, matrix
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.optable.arguments import of_one_type
 from torchipu.optable.chain import broadcast
 from torchipu.optable.codelet import Vertices
 from torchipu.optable.host_tensor import HostTensor
@@ -78,4 +79,5 @@ def _emit(op: Op, plan: HostPlanner) -> None:
 
 
 for _name in ("mv", "addmv"):
-    register(OpSpec(f"aten.{_name}.default", _name, _lower, _emit, dtypes=(*FLOATING, *INTEGER)))
+    register(OpSpec(f"aten.{_name}.default", _name, _lower, _emit, dtypes=(*FLOATING, *INTEGER),
+                    constraints=(of_one_type(lambda op: op.inputs),)))

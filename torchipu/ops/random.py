@@ -36,11 +36,18 @@ from torchipu.host.emit.copy import emit_copy, emit_fill
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ir.vertices import Tiling
+from torchipu.optable.arguments import (
+    DRAWS_ENOUGH,
+    DRAWS_NO_MORE_THAN_THERE_ARE,
+    FLOATING_WEIGHTS,
+    RISING,
+    in_range,
+)
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
-from torchipu.optable.spec import OpSpec, register
+from torchipu.optable.spec import Constraint, OpSpec, register
 
 SHARE = 8192  # elements of one thread's share
 MAX_SPAN = 1 << 32
@@ -163,20 +170,22 @@ NORMAL = vector_codelet("poprand::Normal", 4, 4, source="poplibs estimator, ipu_
 def _records(
     targets: str, emit: Callable[[Op, HostPlanner], None], codelet: Codelet,
     supports: Callable[[Op], bool] | None = None, tiling: Tiling = pointwise, overwrites: tuple[str, ...] = (),
+    constraints: tuple[Constraint, ...] = (),
 ) -> None:
     for target in targets.split():
         name, _, overload = target.partition(".")
         register(OpSpec(
             f"aten.{name}.{overload or 'default'}", name, linear_vertices(codelet, tiling=tiling), emit, is_random=True,
-            supports=supports or (lambda op: True), overwrites=overwrites,
+            supports=supports or (lambda op: True), overwrites=overwrites, constraints=constraints,
         ))
 
 
 _records("native_dropout dropout", dropout, DROPOUT, _has_floating_result, overwrites=("input",))
-_records("bernoulli bernoulli.p", bernoulli, BERNOULLI)
-_records("rand rand_like uniform", uniform, UNIFORM, _has_floating_result)
+_records("bernoulli bernoulli.p", bernoulli, BERNOULLI, constraints=(in_range("p", 0, 1, default=0.5),))
+_records("rand rand_like uniform", uniform, UNIFORM, _has_floating_result, constraints=(RISING,))
 _records("randn randn_like normal_functional normal.float_float", normal, NORMAL, _has_floating_result)
 _records("exponential", exponential, EXPONENTIAL, _has_floating_result)
 _records("randperm", permutation, PERMUTATION, tiling=alone)
-_records("multinomial", multinomial, CHOICE, tiling=whole_rows)
+_records("multinomial", multinomial, CHOICE, tiling=whole_rows,
+         constraints=(FLOATING_WEIGHTS, DRAWS_ENOUGH, DRAWS_NO_MORE_THAN_THERE_ARE))
 _records("randint randint.low randint_like randint_like.low_dtype", integers, UNIFORM, _has_short_span)

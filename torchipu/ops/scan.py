@@ -11,10 +11,11 @@ from torchipu.device.tilings.along import whole_rows
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
+from torchipu.optable.arguments import has_dim
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet
 from torchipu.optable.planner import Emitter, HostPlanner
-from torchipu.optable.spec import ANY, FLOATING, OpSpec, register
+from torchipu.optable.spec import ANY, FLOATING, Constraint, OpSpec, register
 
 SHARE = 16384  # elements of one thread's share
 
@@ -80,13 +81,16 @@ def _rows(op: Op) -> tuple[int, int, int]:
     return around_dim(op, op.inputs[0].shape)
 
 
-def _record(name: str, emit: Emitter, codelet: Codelet, dtypes: tuple[DType, ...] = ANY) -> None:
+def _record(
+    name: str, emit: Emitter, codelet: Codelet, dtypes: tuple[DType, ...] = ANY,
+    constraints: tuple[Constraint, ...] = (),
+) -> None:
     lower = linear_vertices(codelet, temporaries=1, tiling=whole_rows(_rows))
-    register(OpSpec(f"aten.{name}.default", name, lower, emit, dtypes=dtypes))
+    register(OpSpec(f"aten.{name}.default", name, lower, emit, dtypes=dtypes, constraints=constraints))
 
 
 _record("cumsum", accumulate(Scanning.SUM), CUMULATIVE)
 _record("cumprod", accumulate(Scanning.PRODUCT), CUMULATIVE)
 _record("logcumsumexp", accumulate(Scanning.LOG_ADD), CUMULATIVE_LOG_ADD, dtypes=FLOATING)
-_record("cummax", running_extreme(False), CUMULATIVE_EXTREME)
-_record("cummin", running_extreme(True), CUMULATIVE_EXTREME)
+_record("cummax", running_extreme(False), CUMULATIVE_EXTREME, constraints=(has_dim(),))
+_record("cummin", running_extreme(True), CUMULATIVE_EXTREME, constraints=(has_dim(),))

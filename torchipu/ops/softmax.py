@@ -12,6 +12,7 @@ from torchipu.device.whole_rows import SCATTERED_ROWS, brought_together
 from torchipu.host.emit.softmax import emit_softmax, emit_softmax_gradient
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
+from torchipu.optable.arguments import has_dim
 from torchipu.optable.codelet import Codelet, Lowering, Vertices
 from torchipu.optable.planner import Emitter, HostPlanner
 from torchipu.optable.spec import FLOATING, OpSpec, register
@@ -89,11 +90,11 @@ def _emit_grad(mode: SoftmaxMode) -> Emitter:
 
 register(
     OpSpec("aten._softmax.default", "softmax", _lower_forward(FORWARD), _emit(SoftmaxMode.SOFTMAX), dtypes=FLOATING,
-           overwrites=("self",)),
+           overwrites=("self",), constraints=(has_dim(),)),
     OpSpec("aten._safe_softmax.default", "safe_softmax", _lower_forward(FORWARD, is_safe=True),
-           _emit(SoftmaxMode.SAFE), dtypes=FLOATING, overwrites=("self",)),
+           _emit(SoftmaxMode.SAFE), dtypes=FLOATING, overwrites=("self",), constraints=(has_dim(),)),
     OpSpec("aten._log_softmax.default", "log_softmax", _lower_forward(_LOG_FORWARD, is_log=True),
-           _emit(SoftmaxMode.LOG), dtypes=FLOATING, overwrites=("self",)),
+           _emit(SoftmaxMode.LOG), dtypes=FLOATING, overwrites=("self",), constraints=(has_dim(),)),
     OpSpec("aten._softmax_backward_data.default", "softmax_grad", _lower(BACKWARD, tilings.backward(_of_data)),
            _emit_grad(SoftmaxMode.SOFTMAX), dtypes=FLOATING, overwrites=("grad_output",)),
     OpSpec("aten._log_softmax_backward_data.default", "log_softmax_grad",

@@ -30,11 +30,12 @@ from torchipu.host.emit.reduce import emit_exact, emit_reduction
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.scan import around_dim
+from torchipu.optable.arguments import ONE_ROW_OF_BOUNDARIES, has_dim
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.codelet import Codelet, Vertices
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import Emitter, HostPlanner
-from torchipu.optable.spec import ANY, FLOATING, OpSpec, register
+from torchipu.optable.spec import ANY, FLOATING, Constraint, OpSpec, register
 from torchipu.target import Target
 
 SHARE = 2048  # elements that one thread sorts at least
@@ -296,18 +297,20 @@ def histogram(op: Op, plan: HostPlanner) -> None:
 def _record(
     targets: str, lower: Callable[[Op, Target], tuple[Vertices, ...]], emit: Callable[[Op, HostPlanner], None],
     supports: Callable[[Op], bool] = lambda op: True, dtypes: tuple[DType, ...] = ANY,
+    constraints: tuple[Constraint, ...] = (),
 ) -> None:
     for target in targets.split():
         name, _, overload = target.partition(".")
         full = f"aten.{name}.{overload or 'default'}"
-        register(OpSpec(full, name, lower, emit, supports=supports, dtypes=dtypes))
+        register(OpSpec(full, name, lower, emit, supports=supports, dtypes=dtypes, constraints=constraints))
 
 
-_record("sort sort.stable", _lower_sort, sort)
+_record("sort sort.stable", _lower_sort, sort, constraints=(has_dim(),))
 _record("topk", _lower_topk, sort)
 _record("kthvalue", _lower_ranks, select(Selection.RANK), _has_rows)
 _record("median median.dim", _lower_ranks, select(Selection.MEDIAN), _has_rows)
 _record("nanmedian nanmedian.dim", _lower_ranks, select(Selection.NAN_MEDIAN), _has_rows)
 _record("mode", _lower_ranks, select(Selection.MODE), _has_rows)
-_record("searchsorted.Tensor searchsorted.Scalar bucketize.Tensor bucketize.Scalar", _lower_search, search)
+_record("searchsorted.Tensor searchsorted.Scalar", _lower_search, search)
+_record("bucketize.Tensor bucketize.Scalar", _lower_search, search, constraints=(ONE_ROW_OF_BOUNDARIES,))
 _record("histc", _lower_histogram, histogram, dtypes=FLOATING)

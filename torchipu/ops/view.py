@@ -18,11 +18,12 @@ from torchipu.device.tilings.fills import filled, numbered
 from torchipu.host.emit.copy import COPY_SHARE, emit_copy, emit_fill
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.optable.arguments import has_dim, shaped_as
 from torchipu.optable.chain import broadcast, collapse
 from torchipu.optable.codelet import Lowering, Vertices
 from torchipu.optable.host_tensor import HostTensor, contiguous_strides
 from torchipu.optable.planner import HostPlanner
-from torchipu.optable.spec import OpSpec, register
+from torchipu.optable.spec import Constraint, OpSpec, register
 from torchipu.target import Target
 
 
@@ -123,6 +124,20 @@ def _slice_of(held: HostTensor, op: Op, rank_shape: Sequence[int]) -> HostTensor
     shape[dim] = -(-(stop - begin) // step)
     strides[dim] *= step
     return _view(held, shape, strides, begin * held.strides[dim] if shape[dim] else 0)
+
+
+def _shape_of_slice(op: Op) -> tuple[int, ...]:
+    held = of_shape(op.needed("self").shape)
+    return _slice_of(held, op, held.shape).shape
+
+
+def _shape_of_selected(op: Op) -> tuple[int, ...]:
+    return _select_of(of_shape(op.needed("self").shape), op.integer("dim"), op.integer("index")).shape
+
+
+def of_shape(shape: Sequence[int]) -> HostTensor:
+    """Return a view of no buffer, for what a view of a shape looks like."""
+    return HostTensor(-1, 0, tuple(shape), contiguous_strides(shape), DType.FLOAT)
 
 
 def _select_of(held: HostTensor, dim: int, index: int) -> HostTensor:
@@ -372,10 +387,14 @@ def lower_linspace(op: Op, target: Target) -> tuple[Vertices, ...]:
     return fill_vertices(numbered if op.outputs[0].dtype.is_floating else None)(op, target)
 
 
-def _records(targets: str, emit: Callable[[Op, HostPlanner], None], lower: Lowering, *, is_view: bool = False) -> None:
+def _records(
+    targets: str, emit: Callable[[Op, HostPlanner], None], lower: Lowering, *, is_view: bool = False,
+    constraints: tuple[Constraint, ...] = (),
+) -> None:
     for target in targets.split():
         name, _, overload = target.partition(".")
-        register(OpSpec(f"aten.{name}.{overload or 'default'}", name, lower, emit, is_view=is_view))
+        register(OpSpec(f"aten.{name}.{overload or 'default'}", name, lower, emit, is_view=is_view,
+                        constraints=constraints))
 
 
 def _run_of_clone(op: Op) -> int | None:
@@ -405,8 +424,8 @@ _records("clone lift_fresh_copy", clone, MOVE)
 _records("cat", cat, MOVE)
 _records("stack", stack, MOVE)
 _records("constant_pad_nd", pad, MOVE)
-_records("slice_scatter", slice_scatter, MOVE)
-_records("select_scatter", select_scatter, MOVE)
+_records("slice_scatter", slice_scatter, MOVE, constraints=(has_dim(), shaped_as("src", _shape_of_slice)))
+_records("select_scatter", select_scatter, MOVE, constraints=(shaped_as("src", _shape_of_selected),))
 _records("slice_backward", slice_backward, MOVE)
 _records("select_backward", select_backward, MOVE)
 _records("repeat", repeat, MOVE)

@@ -16,7 +16,8 @@ from torchipu.host.emit.copy import COPY_SHARE, emit_copy, emit_fill
 from torchipu.host.emit.rows import row_grain
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.view import diagonal_of
+from torchipu.ops.view import diagonal_of, of_shape
+from torchipu.optable.arguments import at_least, shaped_as
 from torchipu.optable.chain import collapse
 from torchipu.optable.codelet import Lowering, Vertices
 from torchipu.optable.host_tensor import HostTensor
@@ -179,6 +180,7 @@ def _is_injective(op: Op) -> bool:
     return True
 
 
+_WINDOWS = at_least(1, "kernel_size", "stride", "dilation"), at_least(0, "padding")
 WITHIN = Constraint(
     _lies_within, "the view reaches beyond the elements of its operand",
     "take the view of the tensor that owns the memory, or use narrow, select and unfold",
@@ -188,6 +190,10 @@ WITHIN = Constraint(
 # --------------------------------------------------------------------------- diagonals and triangles
 def _diagonal_of(held: HostTensor, op: Op) -> HostTensor:
     return diagonal_of(held, op.integer("offset", 0), op.integer("dim1", 0), op.integer("dim2", 1))
+
+
+def _shape_of_diagonal(op: Op) -> tuple[int, ...]:
+    return _diagonal_of(of_shape(op.needed("self").shape), op).shape
 
 
 def _emit_diagonal_scatter(op: Op, plan: HostPlanner) -> None:
@@ -273,12 +279,13 @@ for _name in ("as_strided", "as_strided_copy"):
 register(
     OpSpec("aten.unfold_backward.default", "unfold_backward", _lower_overlaps(_windows_of_unfold), _emit_unfold_grad,
            supports=_is_floating),
-    OpSpec("aten.im2col.default", "im2col", _MOVE, _emit_im2col),
+    OpSpec("aten.im2col.default", "im2col", _MOVE, _emit_im2col, constraints=_WINDOWS),
     OpSpec("aten.col2im.default", "col2im", _lower_overlaps(_windows_of_image), _emit_col2im,
-           supports=_is_floating),
+           constraints=_WINDOWS, supports=_is_floating),
     OpSpec("aten.as_strided_scatter.default", "as_strided_scatter", _PICK, _emit_as_strided_scatter,
            constraints=(WITHIN,), supports=_is_injective),
-    OpSpec("aten.diagonal_scatter.default", "diagonal_scatter", _PICK, _emit_diagonal_scatter),
+    OpSpec("aten.diagonal_scatter.default", "diagonal_scatter", _PICK, _emit_diagonal_scatter,
+           constraints=(shaped_as("src", _shape_of_diagonal),)),
     OpSpec("aten.diagonal_backward.default", "diagonal_backward", _lower_zeros_and_copy, _emit_on_diagonal),
     OpSpec("aten.diag_embed.default", "diag_embed", _lower_zeros_and_copy, _emit_on_diagonal),
     OpSpec("aten.tril.default", "tril", copy_vertices(moved=False), _emit_triangle),

@@ -17,6 +17,7 @@ from torchipu._kernels.table.elementwise import (
     SlotKind,
 )
 from torchipu._kernels.table.kernel import flat
+from torchipu.errors import VerifyError
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding
@@ -120,8 +121,16 @@ def _wrapped(number: float, op: Op) -> int:
 
 
 def broadcast(held: HostTensor, shape: Sequence[int]) -> HostTensor:
-    """Return a view with stride 0 wherever the tensor is repeated to reach ``shape``."""
+    """Return a view with stride 0 wherever the tensor is repeated to reach ``shape``.
+
+    Raises:
+        VerifyError: It does not broadcast to ``shape``; a kernel would read beyond it.
+    """
     missing = len(shape) - len(held.shape)
+    if missing < 0 or any(
+        size not in (1, wanted) for size, wanted in zip(held.shape, shape[missing:], strict=True)
+    ):
+        raise VerifyError(f"{held.shape} does not broadcast to {tuple(shape)}")
     strides = [0] * missing + [
         0 if size == 1 else stride for size, stride in zip(held.shape, held.strides, strict=True)
     ]

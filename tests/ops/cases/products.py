@@ -33,6 +33,8 @@ def multiplied(draw: Draw) -> Iterator[Call]:
         several = draw(n, rows, inner), draw(n, inner, columns)
         yield call("bmm.default", *several)
         yield call("baddbmm.default", draw(n, rows, columns), *several, **scales)
+        yield call("baddbmm.default", draw(), *several, **scales)
+        yield call("addmm.default", draw(), left, right)
 
 
 def convolved(draw: Draw) -> Iterator[Call]:

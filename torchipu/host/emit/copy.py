@@ -6,6 +6,7 @@ import math
 import struct
 
 from torchipu._kernels.table.copy import COPY, FILL, MAX_COPY_DIMS, TRANSPOSE, CopyInts, FillInts
+from torchipu.errors import VerifyError
 from torchipu.ir.types import DType
 from torchipu.optable.chain import collapse, emit_cast
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding
@@ -31,7 +32,12 @@ def emit_copy(
         dst: Written; its elements may not overlap.
         src: Read; strides may be 0 or negative.
         rounding: How floats become halves.
+
+    Raises:
+        VerifyError: The shapes differ; the kernel would read beyond the source.
     """
+    if src.shape != dst.shape:
+        raise VerifyError(f"a copy of {src.shape} to {dst.shape}")
     if src.dtype is not dst.dtype:
         emit_cast(plan, dst, src, rounding)
         return
