@@ -16,7 +16,7 @@
 
 #ifndef TORCHIPU_GEMM_TILE
 #define TORCHIPU_GEMM_TILE
-enum { TI_ALIGN = 16, TI_LINE = 16, TI_FETCH = 128 };
+enum { TI_ALIGN = 16, TI_LINE = 16, TI_FETCH = 128, TI_ACROSS = 8 };
 /* The sum runs over a nest of three loops, so that windows of an image need no copy:
  * A(i, o2, o1, k) = a[i * as + k * ak + o1 * a1 + o2 * a2], B likewise with bs, b1, b2 (or offsets[k]). */
 typedef struct {
@@ -249,6 +249,22 @@ static void FN(pack_tile)(const float *a, ptrdiff_t as, int rows, int64_t kc, fl
   }
 }
 
+/* The same for all rows of A, whose neighbours lie along i. A few columns at a time, for which each tile writes whole cache
+ * lines: tiles often lie a multiple of a page apart, where lines that are begun drive one another out. What is stored beyond
+ * the rows of a tile is stored again with its next column. */
+static void FN(pack_across)(const float *a, ptrdiff_t ak, int64_t m, int64_t even, int64_t k0, int64_t kc, int64_t depth, float *d) {
+  for (int64_t first = 0; first < kc; first += TI_ACROSS)
+    for (int64_t i = 0; i < m; i += even) {
+      const int64_t rows = ti_min(even, m - i), last = ti_min(first + TI_ACROSS, kc);
+      const float *s = a + i;
+      float *to = d + i * depth + k0 * rows;
+      for (int64_t k = first; k < last; k++) {
+        if (i + VL <= m && (kc - k) * rows >= VL) FN(store)(to + k * rows, FN(load)(s + k * ak));
+        else FN(store_part)(to + k * rows, FN(load_part)(s + k * ak, (int)rows), (int)rows);
+      }
+    }
+}
+
 /* Packs kc columns of A, the first of which is column k0 of `depth`, as [tile][depth][rows of the tile]: a tile then reads
  * a single stream. */
 static void FN(pack_rows)(const float *a, ptrdiff_t as, ptrdiff_t ak, int64_t m, int64_t even, int64_t k0, int64_t kc,
@@ -257,14 +273,7 @@ static void FN(pack_rows)(const float *a, ptrdiff_t as, ptrdiff_t ak, int64_t m,
     const int64_t rows = ti_min(even, m - i);
     FN(pack_tile)(a + i * as, as, (int)rows, kc, d + i * depth + k0 * rows);
   }
-  for (int64_t k = 0; ak != 1 && k < kc; k++)
-    for (int64_t i = 0; i < m; i += even) {
-      const int64_t rows = ti_min(even, m - i);
-      for (int64_t v = 0; v < rows; v += VL) {
-        const int n = (int)ti_min(VL, rows - v);
-        FN(store_part)(d + i * depth + (k0 + k) * rows + v, FN(load_part)(a + (i + v) * as + k * ak, n), n);
-      }
-    }
+  if (ak != 1) FN(pack_across)(a, ak, m, even, k0, kc, depth, d);
 }
 
 /* Fetches part `index` of `parts` of what pack_panel will read. */

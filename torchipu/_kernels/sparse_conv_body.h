@@ -136,53 +136,84 @@ static int64_t FN(list_gradients)(const sparse_conv_ints *s, const float *dy, co
   return count;
 }
 
-/* dw += sum of value[e] * x[begins[pixel[e]]] for a run of nb vectors of one row of the window, or of two rows, which lie
- * `wp` apart in the image and `run` apart in dw. */
-TI_INLINE void FN(gather_runs)(const int nb, const int two, int64_t count, const float *value, const int32_t *pixel,
-                               const int32_t *begins, const float *x, int64_t wp, int64_t run, float *dw) {
-  VF a[8], b[8];
-#pragma GCC unroll 8
-  for (int j = 0; j < nb; j++) {
-    a[j] = FN(load)(dw + j * VL);
-    if (two) b[j] = FN(load)(dw + run + j * VL);
-  }
-  for (int64_t e = 0; e < count; e++) {
-    const VF g = FN(broadcast)(value + e);
-    const float *at = x + begins[pixel[e]], *below = at + wp;
-#pragma GCC unroll 8
-    for (int j = 0; j < nb; j++) {
-      a[j] = FN(fma)(g, FN(load)(at + j * VL), a[j]);
-      if (two) b[j] = FN(fma)(g, FN(load)(below + j * VL), b[j]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int j = 0; j < nb; j++) {
-    FN(store)(dw + j * VL, a[j]);
-    if (two) FN(store)(dw + run + j * VL, b[j]);
-  }
+/* Rows of the window that are summed at a time, of nb vectors each: as many as registers hold beside a factor. Every
+ * further pass over a list of entries asks anew how long that is, which no processor foresees. */
+enum { FN(SUMS) = VL == 16 ? 25 : 12, FN(MOST_VECTORS) = 8 };
+static inline int FN(rows_at_once)(int64_t rows, int64_t nb) {
+  const int most = (int)ti_min(rows, FN(SUMS) / nb);
+  return most >= 5 ? 5 : most >= 3 ? 3 : most >= 2 ? 2 : 1;
 }
 
-/* dx += sum of value * weights of the entries of one pixel, for a run of nb vectors. */
-TI_INLINE void FN(scatter_runs)(const int nb, const ti_entry *entry, const ti_entry *end, float *dx, const float *w) {
-  VF sum[8];
+/* The compiler would take each of many neighbours' places for a sum of its own, and keep what it adds on the stack. */
+TI_INLINE const float *FN(next_row)(const float *at, int64_t apart) {
+  at += apart;
+  __asm__("" : "+r"(at));
+  return at;
+}
+
+/* dw += sum of value[e] * x[begins[pixel[e]]] for a run of nb vectors of some rows of the window, which lie `wp` apart in the
+ * image and `run` apart in dw. */
+TI_INLINE void FN(gather_runs)(const int rows, const int nb, int64_t count, const float *value, const int32_t *pixel,
+                               const int32_t *begins, const float *x, int64_t wp, int64_t run, float *dw) {
+  VF sum[FN(SUMS)];
+#pragma GCC unroll 5
+  for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
-  for (int j = 0; j < nb; j++) sum[j] = FN(load)(dx + j * VL);
+    for (int j = 0; j < nb; j++) sum[r * nb + j] = FN(load)(dw + r * run + j * VL);
+  for (int64_t e = 0; e < count; e++) {
+    const VF g = FN(broadcast)(value + e);
+    const float *at = x + begins[pixel[e]];
+#pragma GCC unroll 5
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+      for (int j = 0; j < nb; j++) sum[r * nb + j] = FN(fma)(g, FN(load)(at + j * VL), sum[r * nb + j]);
+      at = FN(next_row)(at, wp);
+    }
+  }
+#pragma GCC unroll 5
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+    for (int j = 0; j < nb; j++) FN(store)(dw + r * run + j * VL, sum[r * nb + j]);
+}
+
+/* dx += sum of value * weights of the entries of one pixel, for a run of nb vectors of some rows. */
+TI_INLINE void FN(scatter_runs)(const int rows, const int nb, const ti_entry *entry, const ti_entry *end, float *dx, int64_t wp,
+                                const float *w, int64_t run) {
+  VF sum[FN(SUMS)];
+#pragma GCC unroll 5
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+    for (int j = 0; j < nb; j++) sum[r * nb + j] = FN(load)(dx + r * wp + j * VL);
   for (; entry < end; entry++) {
     const VF g = FN(broadcast)(&entry->value);
     const float *row = w + entry->weight;
+#pragma GCC unroll 5
+    for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 8
-    for (int j = 0; j < nb; j++) sum[j] = FN(fma)(g, FN(load)(row + j * VL), sum[j]);
+      for (int j = 0; j < nb; j++) sum[r * nb + j] = FN(fma)(g, FN(load)(row + j * VL), sum[r * nb + j]);
+      row = FN(next_row)(row, run);
+    }
   }
+#pragma GCC unroll 5
+  for (int r = 0; r < rows; r++)
 #pragma GCC unroll 8
-  for (int j = 0; j < nb; j++) FN(store)(dx + j * VL, sum[j]);
+    for (int j = 0; j < nb; j++) FN(store)(dx + r * wp + j * VL, sum[r * nb + j]);
 }
 
-#define TI_RUNS(verb, ...) \
+/* verb(rows, nb, ...) with both known to the compiler. */
+#define TI_RUN(verb, rows_, nb_, ...) \
+  case nb_: if (rows_ * nb_ <= FN(SUMS)) FN(verb)(rows_ * nb_ <= FN(SUMS) ? rows_ : 1, nb_, __VA_ARGS__); break;
+#define TI_RUNS_OF(verb, rows_, ...) \
   switch (nb) { \
-    case 1: FN(verb)(1, __VA_ARGS__); break; case 2: FN(verb)(2, __VA_ARGS__); break; \
-    case 3: FN(verb)(3, __VA_ARGS__); break; case 4: FN(verb)(4, __VA_ARGS__); break; \
-    case 5: FN(verb)(5, __VA_ARGS__); break; case 6: FN(verb)(6, __VA_ARGS__); break; \
-    case 7: FN(verb)(7, __VA_ARGS__); break; default: FN(verb)(8, __VA_ARGS__); }
+    TI_RUN(verb, rows_, 1, __VA_ARGS__) TI_RUN(verb, rows_, 2, __VA_ARGS__) TI_RUN(verb, rows_, 3, __VA_ARGS__) \
+    TI_RUN(verb, rows_, 4, __VA_ARGS__) TI_RUN(verb, rows_, 5, __VA_ARGS__) TI_RUN(verb, rows_, 6, __VA_ARGS__) \
+    TI_RUN(verb, rows_, 7, __VA_ARGS__) TI_RUN(verb, rows_, 8, __VA_ARGS__) \
+  }
+#define TI_RUNS(verb, ...) \
+  if (rows == 5) { TI_RUNS_OF(verb, 5, __VA_ARGS__) } \
+  else if (rows == 3) { TI_RUNS_OF(verb, 3, __VA_ARGS__) } \
+  else if (rows == 2) { TI_RUNS_OF(verb, 2, __VA_ARGS__) } \
+  else { TI_RUNS_OF(verb, 1, __VA_ARGS__) }
 
 #if VL == 16
 /* The same for windows whose rows fit half a vector: shorter loads seldom cross a cache line. */
@@ -207,18 +238,19 @@ static void FN(weight_gradient)(const sparse_conv_ints *s, int64_t count, const 
   const int64_t wp = (s->w + 2 * s->pw) * s->window.lanes, vectors = ti_ceil(s->window.kw * s->window.lanes, VL);
 #if VL == 16
   if (s->window.kw * s->window.lanes <= 8 && s->window.kh <= 8) {
-    const int nb = (int)s->window.kh;
-    TI_RUNS(gather_short, count, value, pixel, begins, x, wp, s->window.run, dw)
+    switch (s->window.kh) {
+#define TI_SHORT(kh_) case kh_: FN(gather_short)(kh_, count, value, pixel, begins, x, wp, s->window.run, dw); break;
+      TI_SHORT(1) TI_SHORT(2) TI_SHORT(3) TI_SHORT(4) TI_SHORT(5) TI_SHORT(6) TI_SHORT(7) TI_SHORT(8)
+#undef TI_SHORT
+    }
     return;
   }
 #endif
-  for (int64_t row = 0; row < s->window.kh; row += 2)
-    for (int64_t v = 0; v < vectors; v += 5) {
-      const int nb = (int)ti_min(5, vectors - v);
-      const float *from = x + row * wp + v * VL;
-      float *to = dw + row * s->window.run + v * VL;
-      if (row + 1 < s->window.kh) { TI_RUNS(gather_runs, 1, count, value, pixel, begins, from, wp, s->window.run, to) }
-      else { TI_RUNS(gather_runs, 0, count, value, pixel, begins, from, wp, s->window.run, to) }
+  for (int64_t v = 0; v < vectors; v += FN(MOST_VECTORS))
+    for (int64_t row = 0, rows; row < s->window.kh; row += rows) {
+      const int64_t nb = ti_min(FN(MOST_VECTORS), vectors - v);
+      rows = FN(rows_at_once)(s->window.kh - row, nb);
+      TI_RUNS(gather_runs, count, value, pixel, begins, x + row * wp + v * VL, wp, s->window.run, dw + row * s->window.run + v * VL)
     }
 }
 
@@ -251,10 +283,11 @@ static void FN(input_gradient)(const sparse_conv_ints *s, const int32_t *counts,
             at[row * wp + i] += sorted[e].value * w[sorted[e].weight + row * s->window.run + i];
       continue;
     }
-    for (int64_t row = 0; row < s->window.kh; row++)
-      for (int64_t v = 0; v < vectors; v += 8) {
-        const int nb = (int)ti_min(8, vectors - v);
-        TI_RUNS(scatter_runs, sorted + begin, sorted + first[q], at + row * wp + v * VL, w + row * s->window.run + v * VL)
+    for (int64_t v = 0; v < vectors; v += FN(MOST_VECTORS))
+      for (int64_t row = 0, rows; row < s->window.kh; row += rows) {
+        const int64_t nb = ti_min(FN(MOST_VECTORS), vectors - v);
+        rows = FN(rows_at_once)(s->window.kh - row, nb);
+        TI_RUNS(scatter_runs, sorted + begin, sorted + first[q], at + row * wp + v * VL, wp, w + row * s->window.run + v * VL, s->window.run)
       }
   }
 }
