@@ -6,6 +6,7 @@ import dataclasses
 import pathlib
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -51,9 +52,10 @@ def test_options_are_hashable_keys() -> None:
     assert {Options(blocks=["A"]): 1}[Options(blocks=("A",))] == 1  # type: ignore[arg-type]
 
 
-def test_unknown_name_gets_the_nearest_spelling() -> None:
+@pytest.mark.parametrize("make", [Options.from_mapping, lambda named: Options(**named)], ids=["mapping", "names"])
+def test_unknown_name_gets_the_nearest_spelling(make: Callable[[dict[str, object]], Options]) -> None:
     with pytest.raises(OptionsError) as caught:
-        Options.from_mapping({"gradient_acumulation": 2})
+        make({"gradient_acumulation": 2})
     error = caught.value
     assert error.message == "unknown option 'gradient_acumulation'; did you mean 'gradient_accumulation'?"
     assert (error.option, error.value) == ("gradient_acumulation", 2)

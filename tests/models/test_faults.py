@@ -11,6 +11,7 @@ from torch import nn
 
 from torchipu import (
     Block,
+    CaptureError,
     ConstraintError,
     ExecutionError,
     InferenceStep,
@@ -82,7 +83,8 @@ def trained(kind, calls):
 def test_a_label_out_of_range_changes_nothing_and_the_next_call_is_as_if_undisturbed(kind, calls):
     model, optimiser, step = trained(kind, calls)
     before = held(model, optimiser)
-    with pytest.raises(ExecutionError, match="an index is out of range") as caught:
+    words = r"an index is out of range: expected 'target' from 0 to 2, of a tensor of \[3, 3\]"
+    with pytest.raises(ExecutionError, match=words) as caught:
         step(*BAD)
     assert "test_faults.py" in str(caught.value)
     assert_same(held(model, optimiser), before)
@@ -90,6 +92,30 @@ def test_a_label_out_of_range_changes_nothing_and_the_next_call_is_as_if_undistu
     twin, twin_optimiser, twin_step = trained(kind, calls)
     assert_same(loss, twin_step(*GOOD)[1])
     assert_same(held(model, optimiser), held(twin, twin_optimiser))
+
+
+@pytest.mark.parametrize(("arguments", "words", "remedy"), [
+    (GOOD[:1], "the model cannot be called with these arguments: missing a required argument: 'y'",
+     "pass what its forward takes, by place or by name"),
+    ((*GOOD, 1), "the model cannot be called with these arguments: too many positional arguments",
+     "pass what its forward takes, by place or by name"),
+    ((GOOD[0].half(), GOOD[1]), "operands must be of one element type, got float and half and float",
+     "convert them with .to(), .half() or .float(), or convert the model"),
+    ((GOOD[0], GOOD[1].float()), "Expected dtype int32/int64 for index, but got torch.float32",
+     "pass inputs of the types that the model was made for"),
+    ((torch.randn(6, 5), GOOD[1]), "expected 4 features in the last dimension and got 5",
+     "pass inputs of the sizes that the model was made for"),
+], ids=["too few", "too many", "another type", "no index", "another size"])
+def test_arguments_that_do_not_fit_say_what_does_and_change_nothing(arguments, words, remedy):
+    model, optimiser, step = trained("sgd", 1)
+    before = held(model, optimiser)
+    with pytest.raises(CaptureError) as caught:
+        step(*arguments)
+    assert words in caught.value.message
+    assert caught.value.remedy == remedy
+    assert "inspect.py" not in str(caught.value.source)
+    assert_same(held(model, optimiser), before)
+    step(*GOOD)
 
 
 @pytest.mark.parametrize("calls", [0, 1], ids=["first-call", "second-call"])

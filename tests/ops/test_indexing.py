@@ -1,5 +1,7 @@
 """Gather, scatter and index ops, embeddings and bags: values, gradients, types, and refused indices."""
 
+import re
+
 import pytest
 import torch
 from torch._dynamo.exc import BackendCompilerFailed
@@ -282,6 +284,19 @@ def test_index_out_of_range_names_op_and_line_and_leaves_operands(name, wrong):
     assert name.split("_")[0] in str(caught.value)
     assert "test_indexing.py" in str(caught.value)
     assert torch.equal(table, kept)
+
+
+@pytest.mark.parametrize(("call", "words"), [
+    (lambda table, index: table.gather(1, index[None]), r"expected 'index' from 0 to 3, of a tensor of \[5, 4\]"),
+    (lambda table, index: table.index_select(0, index), r"expected 'index' from 0 to 4, of a tensor of \[5, 4\]"),
+    (lambda table, index: torch.embedding(table, index), r"expected 'indices' from 0 to 4, of a tensor of \[5, 4\]"),
+    (lambda table, index: table[index], "out of range$"),
+], ids=["gather", "index_select", "embedding", "index"])
+def test_index_out_of_range_says_which_there_are(call, words):
+    torch._dynamo.reset()
+    with pytest.raises(ExecutionError) as caught:
+        torch.compile(call, backend="ipu", fullgraph=True)(normal(5, 4), torch.tensor([1, 77]))
+    assert re.search(words, caught.value.message)
 
 
 def test_masked_scatter_with_too_short_a_source_is_refused():

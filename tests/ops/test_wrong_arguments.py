@@ -65,6 +65,18 @@ def test_wrong_arguments_are_refused_with_what_is_wrong_and_what_to_do(what: str
     assert WRONG[what].target in str(caught.value.op)
 
 
+@pytest.mark.parametrize(("what", "got"), [
+    ("softmax of a third dimension", "'dim' is out of the range of dimensions of its operand, got 2 of 2"),
+    ("product of two types", "operands must be of one element type, got float and half"),
+    ("a probability above one", "'p' must lie between 0 and 1, got 2"),
+    ("diagonal of another length", "'src' must have the shape of what it replaces, got [7] for [4]"),
+])
+def test_refusals_say_what_was_expected_and_what_was_got(what: str, got: str) -> None:
+    with pytest.raises(ConstraintError) as caught:
+        imported(WRONG[what])
+    assert caught.value.message == f"{WRONG[what].target}: {got}"
+
+
 RIGHT = {
     "number with a number": call("index_add.default", torch.tensor(1.0), 0, torch.tensor([0]), torch.tensor(2.0)),
     "values that are one row": call("index_put.default", X, [ROW], torch.ones(1, 5)),

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tempfile
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
-from tests.fuzz.batches import run_batches
+from tests.fuzz.batches import Result, run_batches
 from tests.security import hostile
 
 WORKERS = 2
+JUDGED = Path(__file__).parents[2] / "build" / "reliability"
+"""Where results of random programs are kept."""
 
 
 def kills(size: int) -> dict[str, int]:
@@ -28,20 +32,36 @@ def naive_kills(size: int) -> dict[str, int]:
     return {f"naive {name}": count for name, count in rounds(size, 0, is_naive=True).items()}
 
 
-def _fuzz(kind: str, size: int) -> dict[str, int]:
-    words = Counter(result.word for result in run_batches(kind, range(size), WORKERS))
-    return {"programs": size, **{word: words[word] for word in ("ok", "wrong", "error", "crash", "hang")},
+def fuzz(kind: str, size: int, folder: Path = JUDGED) -> dict[str, int]:
+    """Hold programs to eager, from seed 0 on; results are kept as batches end, and a run goes on where it stood.
+
+    Args:
+        kind: Which programs, a name of `tests.fuzz.__main__.KINDS`.
+        size: How many are judged in all.
+        folder: Where results are kept, as lines of JSON.
+    """
+    path = folder / f"{kind}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    results = [Result(**json.loads(line)) for line in lines]
+    with path.open("a", encoding="utf-8") as stream:
+        for result in run_batches(kind, range(len(results), size), WORKERS):
+            stream.write(json.dumps(asdict(result)) + "\n")
+            stream.flush()
+            results.append(result)
+    words = Counter(result.word for result in results)
+    return {"programs": len(results), **{word: words[word] for word in ("ok", "wrong", "error", "crash", "hang")},
             "refused": words["refused"], "of torch": words["torchs"] + words["undecided"]}
 
 
 def graphs(size: int) -> dict[str, int]:
     """Hold so many random programs to eager."""
-    return _fuzz("graphs", size)
+    return fuzz("graphs", size)
 
 
 def nnsmith(size: int) -> dict[str, int]:
     """Hold so many models of NNSmith to eager."""
-    return _fuzz("nnsmith", size)
+    return fuzz("nnsmith", size)
 
 
 def files(size: int) -> dict[str, int]:

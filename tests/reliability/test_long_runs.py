@@ -17,7 +17,8 @@ import pytest
 import torch
 from torch import nn
 
-from tests.reliability import callers, forks, interrupts, memory
+from tests.fuzz.batches import Result
+from tests.reliability import callers, elsewhere, forks, interrupts, memory
 from tests.reliability.__main__ import main
 from tests.reliability.runs import RUNS
 
@@ -164,3 +165,20 @@ def test_the_command_keeps_what_a_run_found_and_fails_where_something_is_wrong(
 @pytest.mark.parametrize("name", RUNS)
 def test_every_run_is_a_function_of_its_size(name: str) -> None:
     assert next(iter(inspect.signature(RUNS[name].function()).parameters)) == "size"
+
+
+def test_random_programs_are_judged_on_from_where_a_run_stood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def run_batches(kind: str, seeds: range, workers: int) -> Iterator[Result]:
+        asked.append(seeds)
+        yield from (Result(seed, "step", "wrong" if seed == 3 else "ok", "") for seed in seeds)
+
+    monkeypatch.setattr(elsewhere, "run_batches", run_batches)
+    assert elsewhere.fuzz("graphs", 3, tmp_path)["wrong"] == 0
+    found = elsewhere.fuzz("graphs", 5, tmp_path)
+    assert asked == [range(3), range(3, 5)]
+    assert (found["programs"], found["ok"], found["wrong"]) == (5, 4, 1)
+    assert RUNS["graphs"].failures(found) == ["wrong: 1"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import sysconfig
 import threading
 import traceback
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ _INSTEAD = {
     "sparse": "compute with dense tensors: make sparse ones outside of the model, and hand over to_dense() of them",
     "NestedTensor": "pad to one size with Tensor.to_padded_tensor, and mask what is padding",
     "requires_grad_()": "take derivatives by a value of its own: x = x.detach().requires_grad_()",
+    "tensor subclass": "pass plain tensors; the parameters of a model that poptorch has wrapped are plain again after "
+    "destroy()",
     "quantized": "compute with float16 or float32: call dequantize() outside of the model",
 }
 """What to do about kinds of tensors that Dynamo does not take; its own hints speak of compiled functions."""
@@ -41,11 +44,15 @@ def as_capture_error(error: BaseException) -> IpuError:
         )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0] if lines else type(error).__name__
+    if isinstance(error, TypeError) and _OF_A_CALL.match(reason):
+        return CaptureError(
+            f"the model cannot be called with these arguments: {reason}", source=_user_line(error),
+            remedy="pass what its forward takes, by place or by name",
+        )
     if "fake tensor" in reason and (raised := _RAISED.search(str(error))):
         return CaptureError(
             f"the model cannot be captured as one graph: {_sizes_told(raised['text'])}", source=_user_line(error),
-            remedy=_DERIVATIVES if "does not require grad" in raised["text"]
-            else "pass inputs of the sizes that the model was made for",
+            remedy=_remedy_for(raised["text"]),
         )
     remedy = next((words for word, words in _INSTEAD.items() if word in reason), "")
     if not remedy:
@@ -61,8 +68,21 @@ _DERIVATIVES = (
     "inference runs without gradients: take those that forward computes of itself under torch.enable_grad(), by "
     "values on which requires_grad_() was called there"
 )
+_OF_A_CALL = re.compile("missing a required|too many positional|got an unexpected keyword|multiple values for argument")
+"""How Python begins what it says of arguments that do not fit a signature."""
+
+
+def _remedy_for(text: str) -> str:
+    """Return what to do about what a call raised on tensors without values."""
+    if "does not require grad" in text:
+        return _DERIVATIVES
+    is_of_types = re.search(r"\b(dtypes?|scalar types?)\b", text) is not None
+    return f"pass inputs of the {'types' if is_of_types else 'sizes'} that the model was made for"
+
+
 _RAISED = re.compile(r"got (?P<kind>\w+)\((?P<quote>['\"])(?P<text>.*?)(?P=quote)\)", re.DOTALL)
 """How Dynamo writes what a call raised on tensors without values."""
+_PYTHON_ROOT = sysconfig.get_paths()["stdlib"]
 _PRODUCT = re.compile(r"same reduction dim, but got \[(?P<left>[\d, ]+)\] X \[(?P<right>[\d, ]+)\]")
 
 
@@ -98,7 +118,10 @@ def _user_line(error: BaseException) -> Source | str:
     stack = list(getattr(error, "real_stack", None) or [])
     if not stack and not isinstance(error, TorchDynamoException) and error.__traceback__ is not None:
         stack = list(traceback.extract_tb(error.__traceback__))
-    mine = [frame for frame in stack if not frame.filename.startswith((TORCH_ROOT, OUR_ROOT, "<"))]
+    mine = [
+        frame for frame in stack if not frame.filename.startswith((TORCH_ROOT, OUR_ROOT, "<"))
+        and (not frame.filename.startswith(_PYTHON_ROOT) or "site-packages" in frame.filename)
+    ]
     if not mine:
         return ""
     return Source(mine[-1].filename, mine[-1].lineno or 0, (mine[-1].line or "").strip())

@@ -462,7 +462,7 @@ class _Importer:
         for constraint in record.constraints:
             if not constraint.holds(claimed):
                 raise ConstraintError(
-                    f"{op.target}: {constraint.message}", op=text_of(claimed), source=op.source,
+                    f"{op.target}: {constraint.broken_by(claimed)}", op=text_of(claimed), source=op.source,
                     block=block_text_of(op), remedy=constraint.remedy,
                 )
         if not record.supports(claimed):

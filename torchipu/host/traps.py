@@ -19,6 +19,10 @@ EXCEPTIONS = {
 """What to do about each floating-point exception, by the number of the trap; see abi.h."""
 
 
+INDEX = 1
+"""Number of the trap for an index that names nothing; see abi.h."""
+
+
 def explained(trap: KernelTrap, plan: HostPlan, graph: Graph, micro_batches: int, replicas: int) -> ExecutionError:
     """Return the error that says which op a kernel has stopped in, and what to do.
 
@@ -38,10 +42,30 @@ def explained(trap: KernelTrap, plan: HostPlan, graph: Graph, micro_batches: int
             op=None if op is None else format_op(op, Names(graph)), source=None if op is None else op.source,
             block=None if op is None else op.placement, remedy=EXCEPTIONS[trap.trap],
         )
+    reason = trap.reason
+    if op is not None and trap.trap == INDEX:
+        reason += _range_of_indices(op)
     remedy = "check the values of the integer inputs (labels, token ids) against the sizes of the model"
     if op is None:
         return ExecutionError(f"{name}: {trap.reason}", remedy=remedy)
-    return ExecutionError(f"{name}: {trap.reason}", source=op.source, block=op.placement, remedy=remedy)
+    return ExecutionError(f"{name}: {reason}", source=op.source, block=op.placement, remedy=remedy)
+
+
+def _range_of_indices(op: Op) -> str:
+    """Return which indices an op takes, where its operands say so."""
+    index = next((name for name in ("indices", "target", "index") if op.operand(name) is not None), None)
+    table = op.operand("weight") if index == "indices" else op.operand("self")
+    if index is None or table is None or not table.shape:
+        return ""
+    if index == "indices":
+        dim = 0
+    elif index == "target":
+        dim = min(1, len(table.shape) - 1)  # classes are behind the batch
+    elif "dim" in op.attrs:
+        dim = op.integer("dim")
+    else:
+        return ""
+    return f": expected {index!r} from 0 to {table.shape[dim] - 1}, of a tensor of {list(table.shape)}"
 
 
 def _place_of(trap: KernelTrap, op: Op | None, micro_batches: int, replicas: int) -> str:

@@ -16,7 +16,8 @@ def has_dim(name: str = "dim") -> Constraint:
         return -count <= op.integer(name, 0) < count
 
     return Constraint(holds, f"{name!r} is out of the range of dimensions of its operand",
-                      "count dimensions from 0, or from -1 backwards")
+                      "count dimensions from 0, or from -1 backwards",
+                      lambda op: f"{op.integer(name, 0)} of {max(1, len(op.needed('self').shape))}")
 
 
 def of_one_type(operands: Callable[[Op], tuple[Tensor, ...]]) -> Constraint:
@@ -24,6 +25,7 @@ def of_one_type(operands: Callable[[Op], tuple[Tensor, ...]]) -> Constraint:
     return Constraint(
         lambda op: len({tensor.dtype for tensor in operands(op)}) <= 1, "operands must be of one element type",
         "convert them with .to(), .half() or .float(), or convert the model",
+        lambda op: " and ".join(tensor.dtype.text for tensor in operands(op)),
     )
 
 
@@ -31,7 +33,7 @@ def in_range(name: str, least: float, most: float, default: float) -> Constraint
     """Return the condition that a number lies between two others, the ends included."""
     return Constraint(
         lambda op: least <= op.number(name, default) <= most, f"{name!r} must lie between {least:g} and {most:g}",
-        "pass a number of that range",
+        "pass a number of that range", lambda op: f"{op.number(name, default):g}",
     )
 
 
@@ -48,7 +50,8 @@ ROWS_LIKE_SELF = Constraint(
 def shaped_as(name: str, shape: Callable[[Op], Sequence[int]]) -> Constraint:
     """Return the condition that an operand has the shape of what it replaces; the kernels would read beyond it."""
     return Constraint(lambda op: op.needed(name).shape == tuple(shape(op)),
-                      f"{name!r} must have the shape of what it replaces", "expand it first: it is not broadcast")
+                      f"{name!r} must have the shape of what it replaces", "expand it first: it is not broadcast",
+                      lambda op: f"{list(op.needed(name).shape)} for {list(shape(op))}")
 
 
 def at_least(least: int, *names: str) -> Constraint:

@@ -24,11 +24,17 @@ class Constraint:
         holds: Tells whether an op satisfies it.
         message: What is wrong when it does not.
         remedy: What to do.
+        got: Tells what an op has instead; None where the message says all.
     """
 
     holds: Callable[[Op], bool]
     message: str
     remedy: str
+    got: Callable[[Op], str] | None = None
+
+    def broken_by(self, op: Op) -> str:
+        """Return what is wrong with an op that does not satisfy it."""
+        return self.message if self.got is None else f"{self.message}, got {self.got(op)}"
 
 
 @dataclass(frozen=True, slots=True)

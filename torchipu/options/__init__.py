@@ -23,7 +23,7 @@ class Options:
     """Options of one compilation; immutable and checked when made.
 
     Raises:
-        OptionsError: A value has the wrong type or is out of range.
+        OptionsError: A name is unknown, or a value has the wrong type or is out of range.
     """
 
     target: str | Target = declare(
@@ -303,6 +303,11 @@ class Options:
         unit="bytes",
     )
 
+    def __new__(cls, *_: object, **named: object) -> Options:
+        """Check the names before ``__init__`` does, which would only say which one is unknown."""
+        _check_options_are_known(named)
+        return object.__new__(cls)
+
     def __post_init__(self) -> None:
         for option in fields(self):
             given = getattr(self, option.name)
@@ -357,13 +362,7 @@ class Options:
         Raises:
             OptionsError: A name is unknown, or a value has the wrong type or is out of range.
         """
-        known = [option.name for option in fields(cls)]
-        for name in mapping:
-            if name not in known:
-                raise OptionsError(
-                    f"unknown option {name!r}{nearest(str(name), known)}", option=str(name), value=mapping[name],
-                    allowed=", ".join(known),
-                )
+        _check_options_are_known(mapping)
         return cls(**mapping)  # type: ignore[arg-type]
 
     @classmethod
@@ -419,6 +418,16 @@ def emulating(target: str | None) -> Iterator[None]:
 
 
 MIN_IO_TILES, MAX_IO_TILES = 32, 192  # PopTorch's bounds
+
+
+def _check_options_are_known(named: Mapping[str, object]) -> None:
+    known = [option.name for option in fields(Options)]
+    for name, value in named.items():
+        if name not in known:
+            raise OptionsError(
+                f"unknown option {name!r}{nearest(str(name), known)}", option=str(name), value=value,
+                allowed=", ".join(known),
+            )
 
 
 def _check_io_tiles(options: Options) -> None:

@@ -33,7 +33,7 @@ from torchipu.host.resident import Resident
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.options import Options, given_or_default
 from torchipu.parts.program import Piece
-from torchipu.report.recorder import record
+from torchipu.report.recorder import is_heard, record
 from torchipu.step.in_parts import InParts
 from torchipu.step.loaders import measure_loaders
 from torchipu.step.parted import PartedStep
@@ -197,9 +197,10 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         if self.options.host_times:
             bound.time_steps()
             measure_loaders()
-        profile = self.profile
-        record(profile, compiled, is_step=True, owner=self)
-        artifacts.emit(profile, compiled)
+        if is_heard() or artifacts.is_wanted():
+            profile = self.profile
+            record(profile, compiled, is_step=True, owner=self)
+            artifacts.emit(profile, compiled)
         progress(STAGES_OF_COMPILATION, STAGES_OF_COMPILATION)
 
     def _made_and_bound(

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+from torchipu.errors import nearest
+
 
 class OptionsDict:
     """Options by name, readable as attributes; frozen once a model or a loader has them.
@@ -103,7 +105,10 @@ class OptionsDict:
         values: Mapping[str, Any] = self.__dict__.get("_values", {})
         if name in values:
             return values[name]
-        raise AttributeError(f"Invalid attribute {name}. {type(self).__name__} has {sorted(values)}")
+        public = [one for one in (*values, *dir(type(self))) if not one.startswith("_")]
+        raise AttributeError(
+            f"Invalid attribute {name}. {type(self).__name__} has {sorted(values)}{nearest(name, public)}"
+        )
 
     def __setattr__(self, name: str, value: Any) -> None:
         is_private = any(name in vars(cls).get("_private", ()) for cls in type(self).__mro__)
