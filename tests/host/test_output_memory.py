@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from torchipu.backend import ipu_backend
-from torchipu.host.output_memory import CALLS_KEPT, LEAST_BYTES, OutputMemory
+from torchipu.host.output_memory import CALLS_KEPT, LEAST_BYTES, OutputMemory, Room
 
-LARGE = ((LEAST_BYTES // 4,), torch.float32)
+LARGE = Room.of((LEAST_BYTES // 4,), torch.float32)
 
 
 def take(memory: OutputMemory) -> torch.Tensor:
@@ -23,7 +23,7 @@ def test_memory_that_nobody_holds_is_taken_again() -> None:
     address = take(memory).data_ptr()
     assert take(memory).data_ptr() == address
     assert take(memory).stride() == (1,)
-    same, other = memory.empty([((LEAST_BYTES // 8, 2), torch.int32), LARGE])
+    same, other = memory.empty([Room.of((LEAST_BYTES // 8, 2), torch.int32), LARGE])
     assert same.data_ptr() == address != other.data_ptr()
     assert same.stride() == (2, 1)
     assert same.dtype is torch.int32
@@ -73,14 +73,14 @@ def test_memory_that_was_resized_is_forgotten() -> None:
 def test_what_is_kept_is_bounded_by_the_largest_call() -> None:
     memory = OutputMemory()
     for size in range(1, 40):
-        memory.empty([((LEAST_BYTES // 4 + size,), torch.float32)])
+        memory.empty([Room.of((LEAST_BYTES // 4 + size,), torch.float32)])
     assert memory.kept_bytes <= CALLS_KEPT * (LEAST_BYTES + 4 * 39)
     assert take(memory).numel() == LARGE[0][0]
 
 
 def test_small_results_are_left_to_the_c_library() -> None:
     memory = OutputMemory()
-    memory.empty([((4, 4), torch.float32)])
+    memory.empty([Room.of((4, 4), torch.float32)])
     assert memory.kept_bytes == 0
 
 
@@ -109,3 +109,19 @@ def test_results_of_a_compiled_function_lie_where_the_last_ones_lay() -> None:
     held = second.data_ptr()
     del second
     assert compiled(x).data_ptr() == held
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 5), (0, 3), (3, 0, 2), (LEAST_BYTES, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.half, torch.int64, torch.bool])
+def test_tensors_are_those_that_torch_makes(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    made = OutputMemory().empty([Room.of(shape, dtype)])[0]
+    expected = torch.empty(shape, dtype=dtype)
+    assert (made.shape, made.stride(), made.dtype) == (expected.shape, expected.stride(), expected.dtype)
+    assert made.is_contiguous()
+    assert made.untyped_storage().nbytes() == expected.untyped_storage().nbytes()
+
+
+def test_results_lie_on_the_host_whatever_the_default_device() -> None:
+    with torch.device("meta"):
+        made = OutputMemory().empty([Room.of((3,), torch.float32), LARGE])
+    assert [value.device.type for value in made] == ["cpu", "cpu"]

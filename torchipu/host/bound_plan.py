@@ -26,8 +26,9 @@ from torchipu.host.fences import fence_arenas
 from torchipu.host.generic import TORCH_DTYPES, bind_generic
 from torchipu.host.lanes import Lanes, Layout, order_of
 from torchipu.host.observation import Observation
+from torchipu.host.output_memory import Room
 from torchipu.host.plan import HostPlan
-from torchipu.host.profiler_ranges import ranges
+from torchipu.host.profiler_ranges import is_recording, ranges
 from torchipu.host.rounding import ints_of
 from torchipu.host.stamps import Stamp
 from torchipu.host.statistics import TensorStatistics
@@ -54,6 +55,7 @@ _BUFFERS = {
 RANDOM_ROW_BYTES = 32
 STEP_BYTES = 4096
 """What a step takes in Python and in the engine, with its storage: an estimate, to bound what is kept."""
+_NOTHING = contextlib.nullcontext()
 
 
 class BoundPlan:
@@ -155,14 +157,16 @@ class BoundPlan:
             counting.note(self)
         self.stamp: Stamp | None = None
         self.prepared_from: list[torch.Tensor] = []
-        self.fresh_outputs: list[tuple[int, int, tuple[int, ...], torch.dtype]] = []
+        self.fresh_outputs: list[tuple[int, int]] = []
+        self.rooms: list[Room] = []
         self.viewing_outputs: list[tuple[int, bool, int, HostTensor]] = []
         for index, held in enumerate(host_plan.outputs):
             if index in host_plan.over_inputs:
                 continue
             if host_plan.output_is_direct[index]:
                 number = FIRST_EXTERNAL + num_inputs + index
-                self.fresh_outputs.append((index, number, held.shape, TORCH_DTYPES[held.dtype]))
+                self.fresh_outputs.append((index, number))
+                self.rooms.append(Room.of(held.shape, TORCH_DTYPES[held.dtype]))
                 continue
             allocation = host_plan.allocations[held.buffer]
             self.viewing_outputs.append((index, allocation.place is Place.INPUT, allocation.index, held))
@@ -382,10 +386,9 @@ class BoundPlan:
         counters = (0, 0) if rows is None else (rows.data_ptr(), len(rows))
         if self.exchange is not None:
             self.signals.zero_()  # a run that failed may have left some
-        exchanging = contextlib.nullcontext() if self.exchange is None else self.exchange.running(iterations)
         began = time.perf_counter() if self.is_timed else 0.0
         try:
-            with exchanging, ranges(self.engine, plan.steps, self.range_names, self.graph.name):
+            with self._around(iterations):
                 self.engine.run(
                     (reset if is_prepared else 0, reset), (begin, end), (fold, len(plan.steps)), micro_batches,
                     iterations, threads, *counters, borrow=borrow, replicas=self.replicas,
@@ -397,6 +400,18 @@ class BoundPlan:
                 self.seconds += time.perf_counter() - began
         except KernelTrap as trap:
             raise explained(trap, plan, self.graph, micro_batches, self.replicas) from None
+
+    def _around(self, iterations: int) -> contextlib.AbstractContextManager[None]:
+        """Return what goes on around a run: the exchange with other processes, and ranges for a profiler."""
+        if self.exchange is None and not is_recording():
+            return _NOTHING
+        return self._exchanged_and_recorded(iterations)
+
+    @contextlib.contextmanager
+    def _exchanged_and_recorded(self, iterations: int) -> Iterator[None]:
+        exchanging = _NOTHING if self.exchange is None else self.exchange.running(iterations)
+        with exchanging, ranges(self.engine, self.host_plan.steps, self.range_names, self.graph.name):
+            yield
 
     @contextlib.contextmanager
     def _untouched_by_traps(self) -> Iterator[None]:

@@ -127,8 +127,8 @@ class GraphExecutor:
         for number, value in enumerate(inputs, FIRST_EXTERNAL):
             bind(number, value.data_ptr())
         results: list[torch.Tensor | None] = [None] * len(bound.host_plan.outputs)
-        made = self.output_memory.empty([(shape, dtype) for _, _, shape, dtype in bound.fresh_outputs])
-        for (index, number, _, _), fresh in zip(bound.fresh_outputs, made, strict=True):
+        made = self.output_memory.empty(bound.rooms)
+        for (index, number), fresh in zip(bound.fresh_outputs, made, strict=True):
             results[index] = fresh
             bind(number, fresh.data_ptr())
         for index, place in bound.host_plan.over_inputs.items():

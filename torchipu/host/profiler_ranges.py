@@ -17,6 +17,11 @@ PREFIX = "ipu::"
 """What the names of all ranges begin with."""
 
 
+def is_recording() -> bool:
+    """Whether a profiler of torch's records."""
+    return bool(profiler._is_profiler_enabled)
+
+
 @contextmanager
 def ranges(engine: Plan, steps: Sequence[Step], names: dict[int, str], whole: str) -> Iterator[None]:
     """Make a range of what is run meanwhile, and of every step of it; does nothing while no profiler records.
@@ -27,7 +32,7 @@ def ranges(engine: Plan, steps: Sequence[Step], names: dict[int, str], whole: st
         names: Names of ranges that were made before, by step; grows.
         whole: Name of the graph.
     """
-    if not profiler._is_profiler_enabled:
+    if not is_recording():
         yield
         return
     begun: list[_RecordFunctionFast] = []
