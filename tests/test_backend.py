@@ -97,6 +97,16 @@ def test_results_share_no_memory_with_inputs_or_each_other():
     torch.testing.assert_close(returned, copies(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.complex128])
+@pytest.mark.parametrize("values", [3.0, [3.0, 1.0, -2.0]])
+def test_constants_of_forward_have_their_values_in_every_type(dtype, values):
+    def scaled(x):
+        return x.to(dtype) * torch.tensor(values, dtype=dtype)
+
+    x = torch.tensor([0.5, -4.0, 8.0])  # exact in every type
+    assert torch.equal(compiled(scaled)(x), scaled(x))
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
 def test_border_keeps_the_callers_element_type(dtype):
     def formula(x, w):

@@ -6,6 +6,7 @@ are tensors of their own, and torch's `ComplexTensor` says what an operator does
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from operator import attrgetter
@@ -19,6 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torchipu.capture import complex_functions
 from torchipu.capture.fourier import Pair, real_of_half, transform
 from torchipu.capture.fx_import import Imported
 from torchipu.capture.fx_source import source_of
@@ -272,7 +274,7 @@ def _by_part(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
     return [ComplexTensor(re, im) for re, im in zip(real, imaginary, strict=True)]
 
 
-BY_ATEN = ("linalg_", "_linalg_", "cholesky", "lu_", "triangular_solve")
+BY_ATEN = ("linalg_", "_linalg_", "cholesky", "geqrf", "lu_", "ormqr", "triangular_solve")
 """What the names of operators begin with that the generic codelet calls: decompositions and solutions of matrices."""
 NOT_BY_ATEN = frozenset({aten.linalg_pinv, aten.linalg_householder_product})
 """Of those, the ones that come out wrong on pairs."""
@@ -328,6 +330,11 @@ PARTWISE = frozenset({
     aten.fill.Scalar, aten.trace.default, aten.diff.default, aten.reflection_pad1d.default,
     aten.reflection_pad2d.default, aten.reflection_pad3d.default, aten.replication_pad1d.default,
     aten.replication_pad2d.default, aten.replication_pad3d.default, aten.im2col.default, aten.col2im.default,
+    aten.reflection_pad1d_backward.default, aten.reflection_pad2d_backward.default,
+    aten.reflection_pad3d_backward.default, aten.replication_pad1d_backward.default,
+    aten.replication_pad2d_backward.default, aten.replication_pad3d_backward.default,
+    aten.as_strided_copy.default, aten.as_strided_scatter.default, aten.narrow_copy.default,
+    aten._unsafe_index.Tensor, aten._unsafe_index_put.default,
 })
 """Operators that real and imaginary parts go through apart."""
 VALUES = {
@@ -451,6 +458,54 @@ def _randn(size: Any, **kwargs: Any) -> Any:
     return ComplexTensor(torch.randn(size, **real) * 0.5**0.5, torch.randn(size, **real) * 0.5**0.5)
 
 
+def _on_pairs(function: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., Any]:
+    """Make an operator of a function of pairs of tensors."""
+    def call(*values: Any) -> Any:
+        return ComplexTensor(*function(*((value.re, value.im) for value in map(_as_complex, values))))
+    return call
+
+
+def _logarithm(base: float) -> Callable[[Any], Any]:
+    factor = 1 / math.log(base)
+
+    def call(value: Any) -> Any:
+        natural = value.log()
+        return ComplexTensor(natural.re * factor, natural.im * factor)
+    return call
+
+
+def _sigmoid(value: Any) -> Any:
+    return 1 / ((-value).exp() + 1)
+
+
+def _sinc(value: Any) -> Any:
+    is_zero = (value.re == 0) & (value.im == 0)
+    turned: Any = ComplexTensor(torch.where(is_zero, 1.0, value.re * math.pi), value.im * math.pi)
+    made: Any = turned.sin() / turned
+    return ComplexTensor(torch.where(is_zero, 1.0, made.re), torch.where(is_zero, 0.0, made.im))
+
+
+def _prod(value: Any, dim: int | None = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Any:
+    value = _as_complex(value if dtype is None else _typed(value, torch.empty(0, dtype=dtype)))
+    if not value.dim():
+        return value
+    parts = (value.re, value.im) if dim is not None else (value.re.flatten(), value.im.flatten())
+    along = 0 if dim is None else dim
+    made = complex_functions.prod(parts, along)
+    return ComplexTensor(*(made if keepdim else (part.squeeze(along) for part in made)))
+
+
+def _var_mean(value: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    parts = (value.re, value.im)
+    first, second = (aten.var.correction(part, dim, correction=correction, keepdim=keepdim) for part in parts)
+    return first + second, ComplexTensor(*(aten.mean.dim(part, dim, keepdim) for part in parts))
+
+
+def _std_mean(value: Any, dim: Any = None, **options: Any) -> Any:
+    variance, mean = _var_mean(value, dim, **options)
+    return variance.sqrt(), mean
+
+
 OWN: dict[Any, Callable[..., Any]] = {
     aten._fft_r2c.default: _r2c,
     aten._fft_c2c.default: _c2c,
@@ -472,6 +527,22 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.baddbmm.default: lambda c, a, b, beta=1, alpha=1: _plus(c, a @ b, beta, alpha),
     aten.addcmul.default: lambda c, a, b, value=1: _plus(c, a * b, 1, value),
     aten.addcdiv.default: lambda c, a, b, value=1: _plus(c, a / b, 1, value),
+    aten.asin.default: _on_pairs(complex_functions.asin),
+    aten.asinh.default: _on_pairs(complex_functions.asinh),
+    aten.log1p.default: _on_pairs(complex_functions.log1p),
+    aten.log2.default: _logarithm(2),
+    aten.log10.default: _logarithm(10),
+    aten.logaddexp.default: _on_pairs(complex_functions.logaddexp),
+    aten.exp2.default: lambda value: (value * math.log(2)).exp(),
+    aten.sinc.default: _sinc,
+    aten.silu.default: lambda value: value * _sigmoid(value),
+    aten.lerp.Scalar: lambda start, end, weight: start + (end - start) * weight,
+    aten.lerp.Tensor: lambda start, end, weight: start + (end - start) * weight,
+    aten.ldexp.Tensor: lambda value, other: _mul(value, torch.pow(2.0, other)),
+    aten.prod.default: _prod,
+    aten.prod.dim_int: _prod,
+    aten.var_mean.correction: _var_mean,
+    aten.std_mean.correction: _std_mean,
     aten.mul.Tensor: _mul,
     aten.mul.Scalar: _mul,
     aten.cumprod.default: _cumprod,

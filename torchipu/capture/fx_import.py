@@ -25,7 +25,7 @@ from torchipu.capture.fx_source import (
     side_by_side_of,
     source_of,
 )
-from torchipu.capture.fx_types import dtype_of, tensor_dtype
+from torchipu.capture.fx_types import NARROWED, dtype_of, tensor_dtype
 from torchipu.capture.manual_updates import MARKS
 from torchipu.capture.refusals import block_text_of, is_number, text_of, uncapturable, unknown_size, unsupported
 from torchipu.capture.strides import order_by_memory
@@ -189,7 +189,8 @@ class _Importer:
         tensor = self.tensor(node.name.lstrip("_"), value, node, Role.CONSTANT)
         self.values[node] = tensor
         self.inputs.append(tensor)
-        self.constants[tensor] = _real(value, node)
+        value = _real(value, node)
+        self.constants[tensor] = value.float() if value.dtype in NARROWED else value
 
     def tensor(self, name: str, value: torch.Tensor, node: Node, role: Role = Role.ACTIVATION) -> Tensor:
         """Return a new IR tensor for a fake value, under a name that is free."""
