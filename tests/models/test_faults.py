@@ -118,6 +118,24 @@ def test_arguments_that_do_not_fit_say_what_does_and_change_nothing(arguments, w
     step(*GOOD)
 
 
+class Row(nn.Module):
+    def __init__(self, choose):
+        super().__init__()
+        self.table, self.choose = nn.Parameter(torch.arange(12.0).reshape(4, 3)), choose
+
+    def forward(self, i):
+        return self.choose(self.table, i) * 2
+
+
+@pytest.mark.parametrize("choose", [lambda table, i: table[i], lambda table, i: table[(i % 4).long()]])
+def test_a_row_chosen_by_a_number_on_the_host_says_how_to_choose_it_on_the_device(choose):
+    with pytest.raises(CaptureError, match="depends on data") as caught:
+        InferenceStep(Row(choose))(torch.tensor(2))
+    assert "x[i.reshape(1)][0]" in caught.value.remedy
+    assert "test_faults.py" in str(caught.value)
+    assert InferenceStep(Row(lambda table, i: table[i.reshape(1)][0]))(torch.tensor(2)).tolist() == [12.0, 14.0, 16.0]
+
+
 @pytest.mark.parametrize("calls", [0, 1], ids=["first-call", "second-call"])
 def test_a_program_that_does_not_fit_changes_nothing(calls):
     model = Classifier(40_000)

@@ -40,10 +40,15 @@ def as_capture_error(error: BaseException) -> IpuError:
         return CaptureError(
             f"the model cannot be captured as one graph: the {what} of {error.func} depends on data",
             source=_user_line(error),
-            remedy="use torch.where, a mask or padding to a fixed size; keep .item() out of forward",
+            remedy=_IN_PLACE_OF_VALUES,
         )
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = lines[0] if lines else type(error).__name__
+    if reason.startswith("Could not extract specialized integer"):
+        return CaptureError(
+            "the model cannot be captured as one graph: a size or an index on the host depends on data",
+            source=_user_line(error), detail=reason, remedy=_IN_PLACE_OF_VALUES,
+        )
     if isinstance(error, TypeError) and _OF_A_CALL.match(reason):
         return CaptureError(
             f"the model cannot be called with these arguments: {reason}", source=_user_line(error),
@@ -64,6 +69,10 @@ def as_capture_error(error: BaseException) -> IpuError:
     )
 
 
+_IN_PLACE_OF_VALUES = (
+    "use torch.where, a mask or padding to a fixed size; keep .item() out of forward, and write x[i.reshape(1)][0] for "
+    "x[i] where i is a tensor without dimensions"
+)
 _DERIVATIVES = (
     "inference runs without gradients: take those that forward computes of itself under torch.enable_grad(), by "
     "values on which requires_grad_() was called there"

@@ -13,7 +13,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "passes/shared_indices.py": ("passes/test_shared_indices.py",),
     "device/lower/functions.py": ("device/test_lower.py", "goldens"),
     "device/lower/values.py": ("device/test_lower.py", "goldens", "poptorch/test_overlap.py"),
-    "device/lower/collectives.py": ("device/test_lower.py", "device/test_cost.py"),
+    "device/lower/collectives.py": ("device/test_collectives.py", "device/test_lower.py", "device/test_cost.py"),
     "device/lower/cycles.py": ("device/test_lower.py", "device/test_cost.py"),
     "device/schedule.py": ("device/test_schedule.py",),
     "device/order.py": ("device/test_order.py", "device/test_memory.py"),
