@@ -9,8 +9,8 @@ from tests.kernels.elem_planner import run_op
 from torchipu.capture import recurrence
 
 CELLS = list(recurrence.STEPS)
-# time, batch, hidden: below, at and beyond a vector and a register tile
-SIZES = [(1, 1, 1), (3, 2, 5), (4, 9, 16), (2, 37, 19)]
+# time, batch, hidden: below, at and beyond a vector and a register tile; few samples, whose tiles have more units
+SIZES = [(1, 1, 1), (3, 2, 5), (4, 9, 16), (2, 37, 19), (2, 1, 140), (2, 4, 75)]
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -3,14 +3,14 @@
 
 #ifndef TORCHIPU_RECURRENT_SHAPE
 #define TORCHIPU_RECURRENT_SHAPE
-static inline int64_t ti_gates(const recurrent_ints *s) { return s->hidden * (s->cell == TI_CELL_LSTM ? 4 : s->cell == TI_CELL_GRU ? 3 : 1); }
+static inline int64_t ti_gates_of(int64_t cell) { return cell == TI_CELL_LSTM ? 4 : cell == TI_CELL_GRU ? 3 : 1; }
+static inline int64_t ti_gates(const recurrent_ints *s) { return s->hidden * ti_gates_of(s->cell); }
 /* Values kept for the backward: the gates and the cell, or the gates and the recurrent half of the new gate. */
 static inline int64_t ti_kept(const recurrent_ints *s) { return s->hidden * (s->cell == TI_CELL_LSTM ? 5 : s->cell == TI_CELL_GRU ? 4 : 0); }
 #endif
 
 #define ROW(P) FN(load_most)((P) + j, H - j)
 #define PUT(P, X) FN(store_most)((P) + j, (X), H - j)
-#define GATE(N) (ROW(x + (N) * H) + ROW(sums + (N) * H)) /* the sum of a gate: added here, where it is read, no pass of its own */
 #define EACH(H_) for (int64_t j = 0, H = (H_); j < H; j += VL)
 
 /* c[m][n] (+)= a[m][k] b, with b[k][n] in panels as matmul_pack leaves them; the first also takes a bias for each column,
@@ -23,50 +23,195 @@ static void FN(rows_product)(float *c, const float *a, const float *b, const flo
   }
 }
 
-/* One sample of one step: gates from their sums, the new state at `h`, what the backward needs at `kept`.
- * x: products of the inputs, before: the state before, cell: the cell state, updated in place. */
-TI_INLINE void FN(cell_forward)(int64_t kind, int64_t hidden, const float *sums, const float *x, const float *before, float *cell,
-                                float *h, float *kept) {
-  EACH(hidden) {
-    if (kind == TI_CELL_TANH) PUT(h, FN(tanh)(GATE(0)));
-    else if (kind == TI_CELL_RELU) PUT(h, FN(relu)(GATE(0)));
-    else if (kind == TI_CELL_LSTM) {
-      const VF i = FN(sigmoid)(GATE(0)), f = FN(sigmoid)(GATE(1)), g = FN(tanh)(GATE(2)), o = FN(sigmoid)(GATE(3));
-      const VF c = f * ROW(cell) + i * g;
-      PUT(kept, i); PUT(kept + H, f); PUT(kept + 2 * H, g); PUT(kept + 3 * H, o); PUT(kept + 4 * H, c);
-      PUT(cell, c);
-      PUT(h, o * FN(tanh)(c));
-    } else {
-      const VF r = FN(sigmoid)(GATE(0)), z = FN(sigmoid)(GATE(1)), inner = ROW(sums + 2 * H);
-      const VF n = FN(tanh)(ROW(x + 2 * H) + r * inner);
-      PUT(kept, r); PUT(kept + H, z); PUT(kept + 2 * H, n); PUT(kept + 3 * H, inner);
-      PUT(h, n + z * (ROW(before) - n));
+/* Packs weights [gates * hidden][state] as [block of units][state][gates][TI_UNITS], zero beyond the last unit: the sums of
+ * all gates of some units then come of one stream. */
+TI_KERNEL(recurrence_pack) {
+  const recurrence_pack_ints *const p = (const recurrence_pack_ints *)ints;
+  const int64_t G = p->gates, H = p->hidden, K = p->state, parts = ti_ceil(K, p->block);
+  (void)scalars; (void)scratch;
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t k0 = item % parts * p->block, unit = item / parts * TI_UNITS;
+    const int64_t summands = ti_min(p->block, K - k0), units = ti_min(TI_UNITS, H - unit);
+    float *d = (float *)args[0] + (unit / TI_UNITS * K + k0) * G * TI_UNITS;
+    if (units < TI_UNITS) memset(d, 0, sizeof(float) * (size_t)(summands * G * TI_UNITS));
+    for (int64_t g = 0; g < G; g++)
+      FN(transpose)((const float *)args[1] + (g * H + unit) * K + k0, K, d + g * TI_UNITS, G * TI_UNITS, units, summands);
+  }
+  return TI_OK;
+}
+
+#ifndef TORCHIPU_CELLS
+#define TORCHIPU_CELLS
+/* Some rows of a step, and where what belongs to their units begins. */
+typedef struct {
+  const float *state, *weight, *bias, *x, *before; /* bias may be NULL */
+  float *cell, *h, *kept;                          /* kept may be NULL */
+  ptrdiff_t state_row, x_row, x_ahead, before_row, h_row, kept_row, block;
+  int64_t summands, hidden, units;
+  int kind;
+} ti_cells;
+enum { TI_MOST_SUMS = 24 };
+#endif
+
+/* At most VL units of one row: gates from the sums of their products, the new state, what the backward needs. An LSTM's
+ * state is left to cell_state, with its last gate in sums[3]. */
+static void FN(cell_forward)(const ti_cells *t, VF *sums, int64_t row, int64_t unit) {
+  const int64_t H = t->hidden, n = t->units - unit;
+  const float *x = t->x + row * t->x_row + unit;
+  float *h = t->h + row * t->h_row + unit, *kept = t->kept ? t->kept + row * t->kept_row + unit : NULL;
+#define GATE(N) (FN(load_most)(x + (N) * H, n) + sums[N])
+#define KEEP(N, X) FN(store_most)(kept + (N) * H, (X), n)
+  if (t->kind == TI_CELL_LSTM) {
+    float *cell = t->cell + row * H + unit;
+    const VF i = FN(sigmoid)(GATE(0)), f = FN(sigmoid)(GATE(1)), g = FN(tanh)(GATE(2)), o = FN(sigmoid)(GATE(3));
+    const VF c = f * FN(load_most)(cell, n) + i * g;
+    if (kept) { KEEP(0, i); KEEP(1, f); KEEP(2, g); KEEP(3, o); KEEP(4, c); }
+    FN(store_most)(cell, c, n);
+    sums[3] = o;
+  } else if (t->kind == TI_CELL_GRU) {
+    const VF r = FN(sigmoid)(GATE(0)), z = FN(sigmoid)(GATE(1)), inner = sums[2];
+    const VF g = FN(tanh)(FN(load_most)(x + 2 * H, n) + r * inner);
+    if (kept) { KEEP(0, r); KEEP(1, z); KEEP(2, g); KEEP(3, inner); }
+    FN(store_most)(h, g + z * (FN(load_most)(t->before + row * t->before_row + unit, n) - g), n);
+  } else FN(store_most)(h, t->kind == TI_CELL_TANH ? FN(tanh)(GATE(0)) : FN(relu)(GATE(0)), n);
+#undef GATE
+#undef KEEP
+}
+
+/* The state of an LSTM. Apart from its cell, so that what one row waits for is short, and rows overlap. */
+static void FN(cell_state)(const ti_cells *t, const VF *sums, int64_t row, int64_t unit) {
+  const int64_t n = t->units - unit;
+  FN(store_most)(t->h + row * t->h_row + unit, sums[3] * FN(tanh)(FN(load_most)(t->cell + row * t->hidden + unit, n)), n);
+}
+
+/* mr rows and `subs` vectors of units: all sums of their gates stay in registers. */
+TI_INLINE void FN(cells)(const int gates, const int subs, const int mr, const ti_cells *t) {
+  const int nv = gates * subs, per_block = TI_UNITS / VL;
+  VF sums[TI_MOST_SUMS];
+#pragma GCC unroll 8
+  for (int s = 0; s < subs; s++)
+#pragma GCC unroll 4
+    for (int g = 0; g < gates; g++) {
+      const VF first = t->bias ? FN(load_most)(t->bias + g * t->hidden + s * VL, t->units - s * VL) : FN(set)(0);
+#pragma GCC unroll 8
+      for (int i = 0; i < mr; i++) {
+        sums[i * nv + s * gates + g] = first;
+        _mm_prefetch((const char *)(t->x + i * t->x_row + t->x_ahead + g * t->hidden + s * VL), _MM_HINT_T1);
+      }
+    }
+  const float *a = t->state, *b = t->weight;
+  for (int64_t k = 0; k < t->summands; k++, a++, b += gates * TI_UNITS) {
+    VF row[8];
+#pragma GCC unroll 8
+    for (int s = 0; s < subs; s++)
+#pragma GCC unroll 4
+      for (int g = 0; g < gates; g++)
+        row[s * gates + g] = FN(load)(b + s / per_block * t->block + s % per_block * VL + g * TI_UNITS);
+#pragma GCC unroll 8
+    for (int i = 0; i < mr; i++) {
+      const VF x = FN(broadcast)(a + i * t->state_row);
+#pragma GCC unroll 8
+      for (int v = 0; v < nv; v++) sums[i * nv + v] = FN(fma)(x, row[v], sums[i * nv + v]);
+    }
+  }
+  VF held[TI_MOST_SUMS];  /* in memory: the loop below is not unrolled */
+#pragma GCC unroll 24
+  for (int v = 0; v < mr * nv; v++) held[v] = sums[v];
+#pragma GCC unroll 1
+  for (int64_t i = 0; i < mr; i++)
+    for (int s = 0; s < subs; s++) FN(cell_forward)(t, held + i * nv + s * gates, i, s * VL);
+  if (gates != 4) return;
+#pragma GCC unroll 1
+  for (int64_t i = 0; i < mr; i++)
+    for (int s = 0; s < subs; s++) FN(cell_state)(t, held + i * nv + s * gates, i, s * VL);
+}
+
+#undef TI_CELLS
+#define TI_CELLS(G_, S_, MR_) \
+  static __attribute__((noinline)) void FN(cells_##G_##_##S_##_##MR_)(const ti_cells *t) { FN(cells)(G_, S_, MR_, t); }
+TI_CELLS(1, 1, 1) TI_CELLS(1, 1, 2) TI_CELLS(1, 1, 3) TI_CELLS(1, 4, 1) TI_CELLS(1, 4, 2) TI_CELLS(1, 4, 3) TI_CELLS(1, 8, 1)
+TI_CELLS(3, 1, 1) TI_CELLS(3, 1, 2) TI_CELLS(3, 1, 3) TI_CELLS(3, 1, 4) TI_CELLS(3, 2, 1) TI_CELLS(3, 2, 2)
+TI_CELLS(4, 1, 1) TI_CELLS(4, 1, 2) TI_CELLS(4, 1, 3) TI_CELLS(4, 2, 1)
+#if VL == 16
+TI_CELLS(1, 1, 4) TI_CELLS(1, 1, 5) TI_CELLS(1, 1, 6) TI_CELLS(1, 4, 4) TI_CELLS(1, 4, 5) TI_CELLS(1, 4, 6) TI_CELLS(1, 8, 2) TI_CELLS(1, 8, 3)
+TI_CELLS(3, 1, 5) TI_CELLS(3, 1, 6) TI_CELLS(3, 1, 7) TI_CELLS(3, 1, 8) TI_CELLS(3, 2, 3) TI_CELLS(3, 2, 4)
+TI_CELLS(4, 1, 4) TI_CELLS(4, 1, 5) TI_CELLS(4, 1, 6) TI_CELLS(4, 2, 2) TI_CELLS(4, 2, 3)
+#endif
+/* Register tiles of a cell: of many rows, of few rows and more units, and of the vector of units that may be left. */
+typedef struct { int most, few, subs_many, subs_few; void (*many[9])(const ti_cells *), (*few_rows[5])(const ti_cells *), (*single[9])(const ti_cells *); } FN(cell_tiles);
+#define C(G_, S_, MR_) FN(cells_##G_##_##S_##_##MR_)
+#if VL == 16
+static const FN(cell_tiles) FN(tiles_of_1) = {6, 3, 4, 8,
+  {0, C(1, 4, 1), C(1, 4, 2), C(1, 4, 3), C(1, 4, 4), C(1, 4, 5), C(1, 4, 6)}, {0, C(1, 8, 1), C(1, 8, 2), C(1, 8, 3)},
+  {0, C(1, 1, 1), C(1, 1, 2), C(1, 1, 3), C(1, 1, 4), C(1, 1, 5), C(1, 1, 6)}};
+static const FN(cell_tiles) FN(tiles_of_3) = {8, 4, 1, 2,
+  {0, C(3, 1, 1), C(3, 1, 2), C(3, 1, 3), C(3, 1, 4), C(3, 1, 5), C(3, 1, 6), C(3, 1, 7), C(3, 1, 8)},
+  {0, C(3, 2, 1), C(3, 2, 2), C(3, 2, 3), C(3, 2, 4)},
+  {0, C(3, 1, 1), C(3, 1, 2), C(3, 1, 3), C(3, 1, 4), C(3, 1, 5), C(3, 1, 6), C(3, 1, 7), C(3, 1, 8)}};
+static const FN(cell_tiles) FN(tiles_of_4) = {6, 3, 1, 2,
+  {0, C(4, 1, 1), C(4, 1, 2), C(4, 1, 3), C(4, 1, 4), C(4, 1, 5), C(4, 1, 6)}, {0, C(4, 2, 1), C(4, 2, 2), C(4, 2, 3)},
+  {0, C(4, 1, 1), C(4, 1, 2), C(4, 1, 3), C(4, 1, 4), C(4, 1, 5), C(4, 1, 6)}};
+#else
+static const FN(cell_tiles) FN(tiles_of_1) = {3, 1, 4, 8, {0, C(1, 4, 1), C(1, 4, 2), C(1, 4, 3)}, {0, C(1, 8, 1)},
+  {0, C(1, 1, 1), C(1, 1, 2), C(1, 1, 3)}};
+static const FN(cell_tiles) FN(tiles_of_3) = {4, 2, 1, 2, {0, C(3, 1, 1), C(3, 1, 2), C(3, 1, 3), C(3, 1, 4)}, {0, C(3, 2, 1), C(3, 2, 2)},
+  {0, C(3, 1, 1), C(3, 1, 2), C(3, 1, 3), C(3, 1, 4)}};
+static const FN(cell_tiles) FN(tiles_of_4) = {3, 1, 1, 2, {0, C(4, 1, 1), C(4, 1, 2), C(4, 1, 3)}, {0, C(4, 2, 1)},
+  {0, C(4, 1, 1), C(4, 1, 2), C(4, 1, 3)}};
+#endif
+#undef C
+
+/* A step of all rows: weights of some units after those of others, each for all rows while they are near. */
+static void FN(cells_step)(const ti_cells *step, int64_t rows) {
+  const FN(cell_tiles) *tiles = step->kind == TI_CELL_LSTM ? &FN(tiles_of_4) : step->kind == TI_CELL_GRU ? &FN(tiles_of_3) : &FN(tiles_of_1);
+  const int64_t vectors = ti_ceil(step->hidden, VL), even = ti_even(rows, tiles->most), few = rows <= tiles->few;
+  const int64_t several = few ? tiles->subs_few : tiles->subs_many;
+  for (int64_t v = 0, subs; v < vectors; v += subs) {
+    const int64_t unit = v * VL, whole = v + several <= vectors;
+    subs = whole ? several : 1;
+    ti_cells t = *step;
+    t.weight += unit / TI_UNITS * t.block + unit % TI_UNITS;
+    if (t.bias) t.bias += unit;
+    t.x += unit; t.before += unit; t.cell += unit; t.h += unit;
+    if (t.kept) t.kept += unit;
+    t.units = t.hidden - unit;
+    for (int64_t i = 0; i < rows; i += even) {
+      const int64_t mr = ti_min(even, rows - i);
+      (!whole ? tiles->single : few ? tiles->few_rows : tiles->many)[mr](&t);
+      t.state += mr * t.state_row; t.x += mr * t.x_row; t.before += mr * t.before_row; t.cell += mr * t.hidden; t.h += mr * t.h_row;
+      if (t.kept) t.kept += mr * t.kept_row;
     }
   }
 }
 
 TI_KERNEL(recurrence) {
   const recurrent_ints s = *(const recurrent_ints *)ints;
-  const int64_t gates = ti_gates(&s), kept = ti_kept(&s), is_gru = s.cell == TI_CELL_GRU;
+  const int64_t gates = ti_gates(&s), kept = ti_kept(&s);
+  float *const full = (float *)scratch;  /* states before their projection */
   (void)scalars;
   for (int64_t item = begin; item < end; item++) {
     const int64_t b0 = item * s.rows, rows = ti_min(s.rows, s.batch - b0);
-    float *sums = (float *)scratch, *cell = sums + s.rows * gates, *full = cell + s.rows * s.hidden;
-    float *unread = full + s.rows * s.hidden;
-    if (s.cell == TI_CELL_LSTM) memcpy(cell, (const float *)args[5] + b0 * s.hidden, sizeof(float) * (size_t)(rows * s.hidden));
+    float *cell = (float *)args[1];
+    if (s.cell == TI_CELL_LSTM) {
+      cell += b0 * s.hidden;
+      memcpy(cell, (const float *)args[5] + b0 * s.hidden, sizeof(float) * (size_t)(rows * s.hidden));
+    }
     const float *before = (const float *)args[4] + b0 * s.state;
     for (int64_t step = 0; step < s.time; step++) {
-      const int64_t place = (s.reverse ? s.time - 1 - step : step) * s.batch + b0;
-      const float *x = (const float *)args[3] + place * gates;
-      float *y = (float *)args[0] + place * s.state, *h = s.projects ? full : y;
-      FN(rows_product)(sums, before, (const float *)args[6], is_gru ? (const float *)args[7] : NULL, rows, s.state, gates, 0);
-      for (int64_t r = 0; r < rows; r++)
-        FN(cell_forward)(s.cell, s.hidden, sums + r * gates, x + r * gates, before + r * s.state, cell + r * s.hidden,
-                         h + r * s.hidden, s.keeps ? (float *)args[2] + (place + r) * kept : unread);
+      const int64_t place = (s.reverse ? s.time - 1 - step : step) * s.batch + b0, is_last = step == s.time - 1;
+      float *y = (float *)args[0] + place * s.state;
+      const ti_cells t = {
+        .state = before, .weight = (const float *)args[6], .bias = s.cell == TI_CELL_GRU ? (const float *)args[7] : NULL,
+        .x = (const float *)args[3] + place * gates, .before = before, .cell = cell, .h = s.projects ? full : y,
+        .kept = s.keeps && kept ? (float *)args[2] + place * kept : NULL, .state_row = s.state, .x_row = gates,
+        .x_ahead = is_last ? 0 : (s.reverse ? -s.batch : s.batch) * gates, .before_row = s.state,
+        .h_row = s.projects ? s.hidden : s.state, .kept_row = kept, .block = s.state * ti_gates_of(s.cell) * TI_UNITS,
+        .summands = s.state, .hidden = s.hidden, .kind = (int)s.cell,
+      };
+      FN(cells_step)(&t, rows);
       if (s.projects) FN(rows_product)(y, full, (const float *)args[8], NULL, rows, s.hidden, s.state, 0);
       before = y;
     }
-    if (s.cell == TI_CELL_LSTM) memcpy((float *)args[1] + b0 * s.hidden, cell, sizeof(float) * (size_t)(rows * s.hidden));
   }
   return TI_OK;
 }
@@ -134,5 +279,4 @@ TI_KERNEL(recurrence_backward) {
 }
 #undef ROW
 #undef PUT
-#undef GATE
 #undef EACH

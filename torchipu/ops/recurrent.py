@@ -7,13 +7,13 @@ from dataclasses import replace
 from math import prod
 
 from torchipu._kernels.table import recurrent as kernels
-from torchipu._kernels.table.recurrent import Cell, RecurrentInts
+from torchipu._kernels.table.recurrent import UNITS, Cell, RecurrencePackInts, RecurrentInts
 from torchipu.device.codelets import ARRANGED_CYCLES_PER_BYTE, MIN_BYTES_PER_TILE, vector_codelet
 from torchipu.device.compute_sets import elementwise_set
 from torchipu.device.cost.exchange import exchange_cycles
 from torchipu.device.product_sets import matmul_vertices
 from torchipu.device.tilings.recurrent import Step
-from torchipu.host.emit.matmul import grain_for, packed_panels
+from torchipu.host.emit.matmul import PACK_BLOCK, grain_for, packed_panels
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
@@ -24,7 +24,7 @@ from torchipu.optable.spec import FLOATING, OpSpec, register
 from torchipu.target import Target
 
 LEAST_CHUNK_MACS = 200_000
-MOST_ITEMS, LEAST_ROWS, MOST_ROWS = 8, 8, 28
+MOST_ITEMS, FEWEST_ROWS, LEAST_ROWS, MOST_ROWS = 8, 4, 8, 28
 
 # A sigmoid or tanh costs 5 cycles a vector of halves and 10 of floats (poplibs, ipu_hardware.md 2.3); the sums beside
 # them about as much again.
@@ -84,7 +84,7 @@ class _Sizes:
         self.projects = op.operand("projection") is not None
         self.reverse = op.flag("reverse")
         # Every item reads all weights in every step: few samples in it leave the arithmetic waiting for the cache.
-        items = max(min(2, self.batch), min(MOST_ITEMS, self.batch // LEAST_ROWS), 1)
+        items = max(min(2, self.batch // FEWEST_ROWS), min(MOST_ITEMS, self.batch // LEAST_ROWS), 1)
         self.rows = max(1, min(MOST_ROWS, -(-self.batch // items)))
 
     @property
@@ -130,10 +130,22 @@ def _panels(op: Op, plan: HostPlanner, name: str, turned: bool) -> HostTensor:
     return packed_panels(plan, matrix)
 
 
+def _packed_units(op: Op, plan: HostPlanner, s: _Sizes) -> HostTensor:
+    """Return the recurrent weights as the forward reads them: the gates of some units side by side."""
+    gates, blocks, parts = s.gates // s.hidden, -(-s.hidden // UNITS), -(-s.state // PACK_BLOCK)
+    packed = plan.scratch((blocks, s.state, gates, UNITS))
+    plan.step(
+        kernels.RECURRENCE_PACK, [packed], [plan.value(op.needed("weight"), DType.FLOAT)],
+        ints=RecurrencePackInts(gates, s.hidden, s.state, PACK_BLOCK), items=blocks * parts,
+        grain=grain_for(blocks * parts, s.gates * s.state, 32768),
+    )
+    return packed
+
+
 def _emit_forward(op: Op, plan: HostPlanner) -> None:
     s = _Sizes(op)
     x, h0 = (plan.value(op.needed(name), DType.FLOAT) for name in ("projected", "h0"))
-    weight = _panels(op, plan, "weight", turned=True)
+    weight = _packed_units(op, plan, s)
     projection = _panels(op, plan, "projection", turned=True) if s.projects else weight
     bias = op.operand("bias")
     if bias is None:
@@ -144,7 +156,7 @@ def _emit_forward(op: Op, plan: HostPlanner) -> None:
     plan.step(
         kernels.RECURRENCE, outputs, [x, h0, _floats(op, plan, "c0", x), weight, added, projection],
         ints=s.ints(keeps=plan.wanted(op.outputs[2])), items=s.items, grain=s.grain,
-        scratch_bytes=4 * (s.rows * (s.gates + 2 * s.hidden) + 5 * s.hidden),
+        scratch_bytes=4 * s.rows * s.hidden if s.projects else 0,
         writes=[s.blocks(held) for held in outputs],
     )
 

@@ -9,6 +9,9 @@ from typing import NamedTuple
 
 from .kernel import Kernel, Nothing
 
+UNITS = 16
+"""Units of a block: their weights lie side by side, gate by gate, for each summand."""
+
 
 class Cell(IntEnum):
     """What a layer does with the sums of its gates."""
@@ -45,18 +48,41 @@ class RecurrentInts(NamedTuple):
     keeps: bool
 
 
+class RecurrencePackInts(NamedTuple):
+    """Integers of ``recurrence_pack``.
+
+    Attributes:
+        gates: How many there are.
+        hidden: Width of a gate.
+        state: Summands of a gate.
+        block: Summands that an item packs.
+    """
+
+    gates: int
+    hidden: int
+    state: int
+    block: int
+
+
+RECURRENCE_PACK = Kernel(
+    "recurrence_pack",
+    {"packed": "[blocks of units][state][gates][UNITS], zero beyond the last unit", "weight": "[gates][hidden][state]"},
+    RecurrencePackInts,
+    Nothing,
+    items="blocks of units * blocks of summands",
+)
 RECURRENCE = Kernel(
     "recurrence",
     {
         "outputs": "[time][batch][state]", "last_cell": "[batch][hidden]", "kept": "[time][batch][0, 5 or 4 hidden]",
         "projected": "products of the inputs, [time][batch][gates]", "h0": "[batch][state]",
-        "c0": "[batch][hidden], of an LSTM", "weight": "[state][gates] in panels",
+        "c0": "[batch][hidden], of an LSTM", "weight": "as `recurrence_pack` leaves it",
         "bias": "recurrent, [gates], of a GRU", "projection": "[hidden][state] in panels",
     },
     RecurrentInts,
     Nothing,
     items="blocks of samples",
-    scratch="rows * (gates + 2 * hidden) + 5 * hidden floats",
+    scratch="rows * hidden floats, of a projection",
 )
 RECURRENCE_BACKWARD = Kernel(
     "recurrence_backward",
