@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from torchipu.device.codelets import STRIDED_COPY
 from torchipu.device.matmul_plan import plan_matmul
 from torchipu.device.matrix_unit import COPY, TRANSPOSE, reduce_partials_cycles
-from torchipu.device.product_sets import BACKWARD, LAYER_PASS, LEFT, MADE_OPERANDS, TIME_STEPS, UPDATE
+from torchipu.device.product_sets import BACKWARD, CALLED, LAYER_PASS, LEFT, MADE_OPERANDS, TIME_STEPS, UPDATE
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.spec import lookup
@@ -122,6 +123,22 @@ def test_a_pass_rearranges_what_lies_as_another_one_takes_it(layer_pass: str | N
     sets = spec.lower(mm(halves("a", 64, 128), halves("b", 128, 256), "c", **attrs), lookup_target("mk2"))
     names = [one.codelet.name for one in sets]
     assert names.count(TRANSPOSE.name) == names.count(COPY.name) == matrices
+
+
+def test_layers_alike_are_one_function_whose_calls_copy_turned_weights() -> None:
+    one, other = layer(), layer()
+    both = Graph("both", one.inputs + other.inputs, one.outputs + other.outputs, one.ops + other.ops)
+    backwards = [op for op in find_layers(both).ops if op.attrs.get(LAYER_PASS) == BACKWARD]
+    assert [op.attrs[CALLED] for op in backwards] == [True, True]
+    assert all(CALLED not in op.attrs for op in find_layers(one).ops)
+    spec = lookup("aten.mm.default")
+    assert spec is not None
+    sets = spec.lower(backwards[0], lookup_target("mk2"))
+    names = [made.codelet.name for made in sets]
+    assert STRIDED_COPY.name in names
+    assert TRANSPOSE.name not in names
+    copied = sets[names.index(STRIDED_COPY.name)]
+    assert copied.codelet.cycles(lookup_target("mk2"), copied.work(1)) == 587 + int(5.15 * 2 * 3)  # of 3,200
 
 
 def test_what_other_ops_have_made_is_rearranged_and_states_and_inputs_are_not() -> None:

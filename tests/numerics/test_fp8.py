@@ -363,6 +363,31 @@ def test_products_are_faster_than_those_of_halves_on_the_device():
     assert quick.profile.cycles_per_update < slow.profile.cycles_per_update
 
 
+def test_a_convolution_takes_the_matrix_unit_as_one_of_half_as_many_channels_of_halves_does():
+    class Bytes(torch.nn.Module):
+        def forward(self, x, w):
+            return fp8.convolution(x, w, padding=1)
+
+    class Halves(torch.nn.Module):
+        def forward(self, x, w):
+            return torch.nn.functional.conv2d(x, w, padding=1)
+
+    options = torchipu.Options(target="c600", partials_type="half")
+    quick, slow = torchipu.InferenceStep(Bytes(), options), torchipu.InferenceStep(Halves(), options)
+    x, w = torch.randn(2, 128, 28, 28), torch.randn(64, 128, 3, 3)
+    quick.compile(fp8.quantise(x), fp8.quantise(w))
+    slow.compile(x[:, :64].half(), w[:, :64].half())
+
+    def spent(step):
+        return [
+            (one.name.rsplit(".", 1)[-1], one.exchange, one.compute)
+            for cost in step.compiled.cost.functions.values() for one in cost.supersteps if "conv" in one.op.kind
+        ]
+
+    assert spent(quick) == spent(slow)
+    assert spent(quick)
+
+
 def test_other_formats_are_refused():
     with pytest.raises(ValueError, match="a float of 8 bits is 'F143' or 'F152', not 'F134'"):
         fp8.quantise(torch.ones(2), "F134")

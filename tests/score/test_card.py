@@ -24,6 +24,8 @@ from torchipu.score.products import Product
 from torchipu.score.programs import Frozen, outcome_of
 from torchipu.score.rows import Line, Row
 from torchipu.score.statistics import error_of, quantile, statistics_of
+from torchipu.score.stencils import Stencil
+from torchipu.target import lookup_target
 
 QUICK_ROWS = 8
 
@@ -144,6 +146,14 @@ def test_command_prints_figures_and_writes_page_and_rows(capsys, tmp_path):
 
 def test_percent_has_the_digits_that_say_something():
     assert [percent(share) for share in (0.0012, 0.0796, 0.425, 12.98)] == ["0.1 %", "8.0 %", "42 %", "1,298 %"]
+
+
+def test_tiles_of_two_ipus_as_one_share_the_work_and_wait_for_each_other():
+    stencil = Stencil((64, 512), torch.half)
+    one, two = (outcome_of(stencil, Frozen("mk1", memory=(0.4,), chips=chips)) for chips in (1, 2))
+    assert two.split["compute"] < one.split["compute"]
+    target = lookup_target("mk1")
+    assert two.split["sync"] / one.split["sync"] == target.ipu_sync_cycles / target.sync_cycles
 
 
 # --------------------------------------------------------------------------- fitted constants

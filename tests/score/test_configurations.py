@@ -28,6 +28,8 @@ def line(chip, ipus, workload, config):
     ("Bow", 16, "BERT-Large phase 2 SL384 PopART", "GBS8,192", 2, 1024, 4, "bow"),
     ("Bow", 16, "BERT-Base phase 1 SL128 PopART", "GBS65,536", 32, 512, 4, "bow"),
     ("Bow", 64, "ViT-B/16 pretraining, PyTorch 16.16", "GBS65,536, AMP .3", 16, 256, 16, "bow"),
+    ("Bow", 64, "BERT-Large phase 2 SL384 TF1", "GBS16,400", 2, 512, 16, "bow"),  # one sequence more or less in 513
+    ("Bow", 64, "BERT-Large SQuAD fine-tune SL384 PopART", "GBS512", 2, 16, 16, "bow"),
 ])
 def test_training(chip, ipus, workload, config, batch, accumulation, replicas, target):
     run = run_of(line(chip, ipus, workload, config))
@@ -63,15 +65,30 @@ def test_inference(workload, config, batch, dtype, overlap, on_device):
     assert is_on_device(row) == on_device
 
 
+@pytest.mark.parametrize(("workload", "config", "narrow"), [
+    ("ResNet-50 inference FP8 F143 (first conv, last gemm fp16), overlapped IO", "batch 2", "blocks"),
+    ("ResNet-50 all-FP8, synthetic", "batch 32", "all"), ("BERT-Base SQuAD SL256 inference", "fp8, batch 4", True),
+    ("BERT-Base SQuAD SL256 inference", "fp16, batch 4", False),
+])
+def test_layers_of_floats_of_8_bits(workload, config, narrow):
+    assert run_of(line("C600", 1, workload, config)).workload.narrow == narrow
+
+
+def test_fine_tuning_learns_where_answers_begin_and_end():
+    found = run_of(line("Bow", 16, "BERT-Large SQuAD fine-tune SL384 PopART", "GBS256")).workload
+    assert [tuple(one.shape) for one in found.inputs()] == [(2, 384), (2, 2)]
+    assert found.blocks()["dense"] == ("head", 3)
+    assert run_of(line("Bow", 16, LARGE, "GBS65,536")).workload.blocks()["dense"] == ("head", 0)
+
+
 @pytest.mark.parametrize(("chip", "ipus", "workload", "config"), [
     ("GC200", 16, "ResNet-50 TF1 (press figure)", "POD16"),
-    ("Bow", 64, "BERT-Large phase 2 SL384 TF1", "GBS16,400"),  # an odd number of sequences for each replica
-    ("Bow", 16, "BERT-Large SQuAD fine-tune SL384 PopART", "GBS256"),
+    ("Bow", 64, "BERT-Large phase 2 SL384 TF1", "GBS1,040"),  # an odd number of sequences for each replica
     ("Bow", 16, "BERT-Large phase 1 SL96 PopART", "GBS65,536"),
     ("Bow", 1024, RESNET, "GBS40960"),  # no such system
     ("Mk1/Mk2", 16, RESNET, "GBS1920"),
     ("C600", 1, "BERT-Base SL128 packed", "batch 16, max 40 sequences"),
-    ("C600", 1, "ResNet-50 FP8", "batch 32"),
+    ("C600", 1, "ViT-B/16 224 fp8", "batch 8"),
 ])
 def test_what_words_do_not_say_is_no_run(chip, ipus, workload, config):
     assert run_of(line(chip, ipus, workload, config)) is None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from torchipu.device.codelets import CAST
+from torchipu.device.codelets import CAST, STRIDED_COPY
 from torchipu.device.matmul_plan import MatmulPlan, plan_matmul
 from torchipu.device.matrix_unit import (
     AMP,
@@ -43,6 +43,10 @@ MADE_OPERANDS = "made_operands"
 `torchipu.passes.layers` has found. States and inputs of the program are created as their product takes them."""
 
 LEFT, RIGHT = "left", "right"
+
+CALLED = "called"
+"""Attribute of the backward of a layer that is one of several alike on its IPU, as `torchipu.passes.layers` has found:
+their code is one function, and a call copies what it is given."""
 
 FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
 """Passes: the product of the samples, the gradient of the input and that of the weight. The operands of the latter two
@@ -192,6 +196,9 @@ def layer_vertices(
     weights out anew. For the backward the weights are rearranged; for the update both operands, whose samples become
     input channels, and the result, which has to lie as the weights do.
 
+    Where layers alike are one function, the backward's call takes a view of the layer's weight with rows and columns
+    exchanged, and copies it, element by element, into the weight of the function.
+
     Args:
         op: The op.
         target: The machine.
@@ -201,15 +208,20 @@ def layer_vertices(
 
     Source: the planner of PopLibs counts operands of an update, and those that it pads, as rearranged; ipu_hardware.md
     3.1. Operands whose layout is another one are copied once, and not by every tile that receives them, which PopLibs
-    does where these are many.
+    does where these are many. That a call copies its operands is PopART's way (CallOpx); that its weight is turned
+    outside of the function, and not within, is an estimate.
     """
     plan = plan_of(op, target, product, dtype)
     if plan is not None and plan.method != "amp":
         return _without_unit(op, target, product, plan, dtype, describe)
     before, after = _laid_anew(op, product)
     is_ragged = product.inputs % (INPUT_GROUP // (dtype.device_bytes // 2)) > 0 and product.positions > 1
+    copied: tuple[Vertices, ...] = ()
+    if op.attrs.get(CALLED) and product.positions > 1:
+        copied = (_copied_into_call(target, before.pop(), dtype),)
     return (
         *_rearranged(target, product.groups, before, dtype, is_ragged=is_ragged),
+        *copied,
         *product_vertices(op, target, product, dtype, describe),
         *_rearranged(target, product.groups, after, dtype, is_ragged=False),
     )
@@ -250,6 +262,17 @@ def _laid_anew(op: Op, product: Product) -> tuple[list[tuple[int, int]], list[tu
     sizes = {LEFT: (product.positions, product.inputs), RIGHT: (product.inputs, product.outputs)}
     before = [matrix for side, matrix in sizes.items() if side in sides]
     return before, [(product.positions, product.outputs)] if layer_pass == UPDATE else []
+
+
+def _copied_into_call(target: Target, matrix: tuple[int, int], dtype: DType) -> Vertices:
+    """Return the compute set that copies a weight with rows and columns exchanged; every tile takes a share."""
+    elements = matrix[0] * matrix[1]
+    moved = ceil_div(elements, target.num_tiles) * dtype.device_bytes
+    work = {"bytes": moved, "rows": moved // dtype.device_bytes, "element_bytes": dtype.device_bytes}
+    return Vertices(
+        STRIDED_COPY, elements, lambda count: work, gathered_bytes=moved, fragments=2, temporary_bytes=2 * moved,
+        tiling=nothing_left,
+    )
 
 
 def _rearranged(

@@ -19,6 +19,7 @@ from torchipu._kernels.table.fp8 import (
 )
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import elementwise_set, in_first
+from torchipu.device.convolutions.sets import OUTPUT, Pass, convolution_sets
 from torchipu.device.product_sets import matmul_vertices
 from torchipu.device.tilings.pointwise import pointwise
 from torchipu.device.tilings.slices import Axis, Slicing, sliced
@@ -26,6 +27,7 @@ from torchipu.errors import ConstraintError
 from torchipu.host.emit import half_partial_conv
 from torchipu.host.emit.copy import emit_fill
 from torchipu.host.emit.half_partials import Partials, emit_half_product
+from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ir.vertices import Tiling
@@ -91,15 +93,30 @@ def _product_sets(
     op: Op, target: Target, groups: int, positions: int, inputs: int, outputs: int, tiling: Tiling,
 ) -> tuple[Vertices, ...]:
     """Compute sets of products of bytes: as of halves with half partials, twice as many channels a cycle."""
+    _check_unit(op, target)
+    inner = _taken(target, inputs)
+    return in_first(
+        matmul_vertices(_with_half_partials(op), target, groups, positions, inner, outputs, DType.HALF), tiling,
+    )
+
+
+def _with_half_partials(op: Op) -> Op:
+    return replace(op, attrs={**op.attrs, "partials": "half"})
+
+
+def _taken(target: Target, inputs: int) -> int:
+    """Return how many channels of halves take the matrix unit as long as so many of bytes, and as many bytes."""
+    return ceil_div(inputs * target.amp_macs_half_half, target.amp_macs_fp8)
+
+
+def _check_unit(op: Op, target: Target) -> None:
+    """Refuse products of bytes on a machine that only stores them."""
     if not target.amp_macs_fp8:
         raise ConstraintError(
             f"the matrix unit of {target.title} takes no floats of 8 bits: there they are storage only",
             op=op.target, source=op.source, block=op.placement,
             remedy="set target='c600', or call torchipu.fp8.dequantise before the product",
         )
-    inner = -(-inputs * target.amp_macs_half_half // target.amp_macs_fp8)
-    with_partials = replace(op, attrs={**op.attrs, "partials": "half"})
-    return in_first(matmul_vertices(with_partials, target, groups, positions, inner, outputs, DType.HALF), tiling)
 
 
 def _lower_matmul(op: Op, target: Target) -> tuple[Vertices, ...]:
@@ -113,8 +130,11 @@ def _problem_of(op: Op) -> Problem:
 
 
 def _lower_convolution(op: Op, target: Target) -> tuple[Vertices, ...]:
+    """Compute sets of a convolution of bytes, pairs of which the matrix unit takes as it takes halves."""
+    _check_unit(op, target)
     v = _problem_of(op).volume
-    return _product_sets(op, target, v.g, v.n * prod(v.out), v.summands, v.oc, _CONVOLUTION)
+    pairs = replace(v, ic=_taken(target, v.ic))
+    return in_first(convolution_sets(Pass(OUTPUT, pairs), _with_half_partials(op), target, DType.HALF), _CONVOLUTION)
 
 
 def _lower_convolution_backward(op: Op, target: Target) -> tuple[Vertices, ...]:

@@ -4,11 +4,12 @@ of their operands other ops make, and which softmax reads what they have made.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 
 from torchipu.device.product_sets import (
     BACKWARD,
+    CALLED,
     FORWARD,
     LAYER_PASS,
     LEFT,
@@ -28,7 +29,7 @@ PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
 def find_layers(graph: Graph) -> Graph:
     """Return a graph whose products say what the planner has to know: which of their operands other ops make, and which
     pass of a layer they are, where its weight has a gradient: the forward is named for one sample alone. A softmax says
-    whether its rows lie as a product has left them.
+    whether its rows lie as a product has left them. The backward of a layer says whether others of its IPU are alike.
 
     The forward multiplies an input by a weight, the update the input by the gradient of the result, and the backward
     that gradient by the weight. Which operand is which follows from what they are views of, and from sizes. The
@@ -59,6 +60,8 @@ def find_layers(graph: Graph) -> Graph:
             if steps > 1 and product.inputs == steps * samples:
                 found.setdefault(id(product.op), {})[TIME_STEPS] = steps
     made, lying = _made(graph), lying_in(graph)
+    for called in _called(products, passes, made):
+        found.setdefault(id(called), {})[CALLED] = True
     for product in products:
         left, right = product.op.inputs[-2:]
         # Rows of a softmax lie as the left operand is taken: the elements of a row are its summands.
@@ -74,6 +77,16 @@ def find_layers(graph: Graph) -> Graph:
     return replace(graph, ops=tuple([
         replace(op, attrs={**op.attrs, **found[id(op)]}) if id(op) in found else op for op in graph.ops
     ]))
+
+
+def _called(products: Iterable[_Product], passes: Mapping[int, str], made: Set[Tensor]) -> Iterator[Op]:
+    """Yield the backwards of layers alike, whose code is one function on each IPU; they multiply by weights."""
+    alike: dict[object, list[Op]] = {}
+    for product in products:
+        if passes.get(id(product.op)) == BACKWARD and product.groups == 1 and product.right not in made:
+            ipu = product.op.placement.ipu if product.op.placement is not None else 0
+            alike.setdefault((ipu, product.sizes, product.left.dtype), []).append(product.op)
+    return (op for ops in alike.values() if len(ops) > 1 for op in ops)
 
 
 def _made(graph: Graph) -> set[Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
-from torchipu.score import access, products, stencils, throughput, tools, vertices
+from torchipu.score import access, products, profiles, stencils, throughput, tools, vertices
 
-KINDS = (*vertices.KINDS, *products.KINDS, *tools.KINDS, *access.KINDS, *stencils.KINDS, *throughput.KINDS)
+KINDS = (
+    *vertices.KINDS, *products.KINDS, *tools.KINDS, *access.KINDS, *stencils.KINDS, *throughput.KINDS, *profiles.KINDS,
+)

@@ -13,12 +13,11 @@ from torchipu.score.programs import Frozen
 from torchipu.score.rows import Line
 from torchipu.score.runs import (
     BASE,
-    LARGE,
     PACKED,
     Cnn,
     Run,
     Vit,
-    answers,
+    answering,
     bert,
     card,
     eight_ipus,
@@ -35,6 +34,7 @@ VIT_BATCH = 16  # 17 of V042 do not divide V039's update
 MLPERF_BATCH, MLPERF_ACCUMULATION = 2, 192  # V011
 EIGHT_ACCUMULATIONS = {16: 256, 64: 96}  # V016 and V017, by IPUs
 MACHINES = {"GC200": ("mk2", "pod"), "Mk2": ("mk2", "pod"), "Bow": ("bow", "bow-pod")}
+MANY = 100  # micro-batches, of which one more or less changes a rate by less than 1 %
 IPUS_OF_ONE_CHIP = 64  # that a target named by its chip has; of more a system is named
 
 
@@ -51,7 +51,7 @@ def run_of(line: Line) -> Run | None:
         return None
     if "ResNet-50" in words and "press" not in words:
         return _resnet(line, words)
-    if "BERT" in words and "SQuAD" not in words:
+    if "BERT" in words:
         return _bert(line, words)
     if words.startswith("ViT-B/16"):
         return _vit(line, words)
@@ -84,12 +84,21 @@ def _machine(line: Line) -> str:
     return name if name in TARGETS else ""
 
 
-def _accumulation(words: str, micro_batches: int, packing: float = 1.0) -> int | None:
-    """Return micro-batches of an update, from its samples and those of a micro-batch of all replicas."""
+def _accumulation(words: str, micro_batches: int, packing: float = 1.0, *, is_about: bool = False) -> int | None:
+    """Return micro-batches of an update, from its samples and those of a micro-batch of all replicas.
+
+    Args:
+        words: Of the row.
+        micro_batches: Samples of a micro-batch of all replicas.
+        packing: Samples of an input.
+        is_about: Whether the samples may be no multiple, where there are many: pages of results round them.
+    """
     samples = _number(r"GBS([\d,]+)", words)
     if samples is None:
         return _number(r"GA(\d+)", words)
     count, rest = divmod(round(samples / packing), micro_batches)
+    if rest and is_about and count >= MANY:
+        return round(samples / packing / micro_batches)
     return None if rest else count
 
 
@@ -121,13 +130,14 @@ def _bert(line: Line, words: str) -> Run | None:
     if is_of_mlcommons:
         return _mlperf(line, words, length, replicas)
     batch = _number(r"mb(\d+)", words) or batches[length]
-    accumulation = _accumulation(words, batch * replicas)
+    accumulation = _accumulation(words, batch * replicas, is_about=True)
     if accumulation is None:
         return None
+    answers = "SQuAD" in words
     if is_base:
         return bert(_machine(line), length, batch, accumulation, replicas=replicas, size=BASE, layers=(0, 4, 4, 4),
-                    memory=(0.25,) * 4, packed=is_packed)
-    return bert(_machine(line), length, batch, accumulation, replicas=replicas, size=LARGE, packed=is_packed)
+                    memory=(0.25,) * 4, packed=is_packed, answers=answers)
+    return bert(_machine(line), length, batch, accumulation, replicas=replicas, packed=is_packed, answers=answers)
 
 
 def _mlperf(line: Line, words: str, length: int, replicas: int) -> Run | None:
@@ -150,13 +160,15 @@ def _vit(line: Line, words: str) -> Run | None:
 # --------------------------------------------------------------------------- inference
 def _inference(words: str) -> Run | None:
     batch, length = _number(r"batch (\d+)", words), _number(r"SL(\d+)", words)
-    if batch is None or re.search(r"fp8|packed", words, re.IGNORECASE):
+    is_narrow = re.search(r"fp8", words, re.IGNORECASE) is not None
+    if batch is None or "packed" in words:
         return None
     dtype = torch.float if "fp32" in words else torch.half
     if words.startswith("ResNet-50"):
-        return images(batch, dtype, overlap="synthetic" not in words, bytes_in="8-bit input" in words)
+        narrow = "" if not is_narrow else "all" if "all-FP8" in words else "blocks"
+        return images(batch, dtype, overlap="synthetic" not in words, bytes_in="8-bit input" in words, narrow=narrow)
     if words.startswith("BERT-Base") and length is not None:
-        return answers(batch, length, dtype, _memory(words))
-    if words.startswith("ViT-B/16"):
+        return answering(batch, length, dtype, _memory(words), narrow=is_narrow)
+    if words.startswith("ViT-B/16") and not is_narrow:
         return card(Vit(batch, (12,), trains=False), memory=_memory(words))
     return None

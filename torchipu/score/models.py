@@ -19,22 +19,60 @@ SUMMARY_CLASSES = 1000
 class Bottleneck(nn.Module):
     """Convolutions 1x1, 3x3 and 1x1 beside the input; the 3x3 one has the stride, as in version 1.5."""
 
-    def __init__(self, channels: int, width: int, stride: int, *, norms: bool) -> None:
+    def __init__(self, channels: int, width: int, stride: int, *, norms: bool, narrow: bool = False) -> None:
         super().__init__()
         out = width * EXPANSION
         self.body = nn.Sequential(
-            *convolved(channels, width, 1, 1, norms), nn.ReLU(), *convolved(width, width, 3, stride, norms), nn.ReLU(),
-            *convolved(width, out, 1, 1, norms),
+            *convolved(channels, width, 1, 1, norms, narrow), nn.ReLU(),
+            *convolved(width, width, 3, stride, norms, narrow), nn.ReLU(), *convolved(width, out, 1, 1, norms, narrow),
         )
-        self.beside = nn.Sequential(*convolved(channels, out, 1, stride, norms) if channels != out else [nn.Identity()])
+        self.beside = nn.Sequential(
+            *convolved(channels, out, 1, stride, norms, narrow) if channels != out else [nn.Identity()]
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return `[N, 4 width, H / stride, W / stride]`."""
         return F.relu(self.body(x) + self.beside(x))
 
 
-def convolved(channels: int, out: int, kernel: int, stride: int, norms: bool) -> list[nn.Module]:
+class NarrowConvolution(nn.Module):
+    """A convolution of floats of 8 bits: its input is cast, its weights are kept as such, results are halves."""
+
+    code: torch.Tensor
+
+    def __init__(self, channels: int, out: int, kernel: int, stride: int) -> None:
+        super().__init__()
+        self.stride, self.padding = stride, kernel // 2
+        self.register_buffer("code", torch.zeros(out, channels, kernel, kernel, dtype=torch.uint8))
+        self.bias = nn.Parameter(torch.zeros(out, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return `[N, out, H / stride, W / stride]`."""
+        return fp8.convolution(fp8.quantise(x), self.code, stride=self.stride, padding=self.padding) + self.bias
+
+
+class NarrowLinear(nn.Module):
+    """A linear layer of floats of 8 bits, as `NarrowConvolution` is one of convolutions."""
+
+    code: torch.Tensor
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.register_buffer("code", torch.zeros(inputs, outputs, dtype=torch.uint8))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return `[..., outputs]`."""
+        rows = fp8.quantise(x).flatten(0, -2)
+        return fp8.matmul(rows, self.code).view(*x.shape[:-1], -1) + self.bias
+
+
+def convolved(
+    channels: int, out: int, kernel: int, stride: int, norms: bool, narrow: bool = False,
+) -> list[nn.Module]:
     """Return a convolution and its batch normalisation; without, a bias stands for what that folds to."""
+    if narrow:
+        return [NarrowConvolution(channels, out, kernel, stride)]
     convolution = nn.Conv2d(channels, out, kernel, stride, kernel // 2, bias=not norms)
     return [convolution, nn.BatchNorm2d(out)] if norms else [convolution]
 
@@ -44,23 +82,24 @@ class ResNet50(nn.Module):
 
     Args:
         norms: Whether it has batch normalisations; in inference they are folded into the convolutions.
+        narrow: Which layers are of floats of 8 bits: ``blocks``, ``all``, or none.
     """
 
-    def __init__(self, *, norms: bool) -> None:
+    def __init__(self, *, norms: bool, narrow: str = "") -> None:
         super().__init__()
-        self.stem = nn.Sequential(*convolved(3, 64, 7, 2, norms), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        self.stem = nn.Sequential(*convolved(3, 64, 7, 2, norms, narrow == "all"), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
         self.blocks = nn.ModuleList()
         channels = 64
         for stage, (width, count) in enumerate(RESNET_STAGES):
             for number in range(count):
                 stride = 2 if stage and not number else 1
-                self.blocks.append(Bottleneck(channels, width, stride, norms=norms))
+                self.blocks.append(Bottleneck(channels, width, stride, norms=norms, narrow=bool(narrow)))
                 channels = width * EXPANSION
-        self.head = nn.Linear(channels, SUMMARY_CLASSES)
+        self.head = (NarrowLinear if narrow == "all" else nn.Linear)(channels, SUMMARY_CLASSES)
 
     def forward(self, images: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
         """Return scores `[N, 1000]`, or the loss."""
-        x = self.stem(images if images.is_floating_point() else images.to(self.head.weight.dtype))
+        x = self.stem(images if images.is_floating_point() else images.to(self.head.bias.dtype))
         for block in self.blocks:
             x = block(x)
         scores = self.head(x.mean((2, 3)))
@@ -84,12 +123,16 @@ class Widened(torch.autograd.Function):
 class Layer(nn.Module):
     """Self-attention and a feed-forward part, each added to its input and normalised after."""
 
-    def __init__(self, width: int, heads: int, dropout: float, *, narrow: bool = False) -> None:
+    def __init__(
+        self, width: int, heads: int, dropout: float, *, hidden: int | None = None, narrow: bool = False,
+        linear: type[nn.Module] = nn.Linear,
+    ) -> None:
         super().__init__()
+        hidden = hidden or 4 * width
         self.heads, self.narrow = heads, narrow
         self.dropped = nn.Dropout(dropout)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.qkv, self.out = linear(width, 3 * width), linear(width, width)
+        self.up, self.down = linear(width, hidden), linear(hidden, width)
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
@@ -114,7 +157,7 @@ class Layer(nn.Module):
 
 
 class Bert(nn.Module):
-    """BERT's encoder with a head: the loss of masked words in pretraining, or where an answer begins and ends.
+    """BERT's encoder with a head: the loss of masked words in pretraining, else where an answer begins and ends.
 
     Args:
         width: Of a token.
@@ -122,30 +165,37 @@ class Bert(nn.Module):
         heads: Of each.
         length: Of a sequence.
         pretrains: Which head.
-        narrow: Whether what a layer is computed from, and again in the backward pass, is kept in floats of 8 bits.
+        dropout: Share of values that training drops.
+        narrow: Whether floats of 8 bits are used: in pretraining what a layer is computed from, and again in the
+            backward pass, is kept in them; in inference the products of linear layers are of them.
     """
 
     def __init__(
-        self, width: int, depth: int, heads: int, length: int, *, pretrains: bool, narrow: bool = False,
+        self, width: int, depth: int, heads: int, length: int, *, pretrains: bool, dropout: float = 0.0,
+        narrow: bool = False,
     ) -> None:
         super().__init__()
         self.words, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
         self.norm = nn.LayerNorm(width)
-        rate = 0.1 if pretrains else 0.0
-        self.layers = nn.ModuleList(Layer(width, heads, rate, narrow=narrow) for _ in range(depth))
+        linear = NarrowLinear if narrow and not pretrains else nn.Linear
+        self.layers = nn.ModuleList(
+            Layer(width, heads, dropout, narrow=narrow and pretrains, linear=linear) for _ in range(depth)
+        )
         self.dense = nn.Linear(width, width if pretrains else 2)
         self.pretrains = pretrains
 
     def forward(
         self, tokens: torch.Tensor, labels: torch.Tensor | None = None, places: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return scores `[N, L, 2]`, or the loss of the words at `[N, P]` places."""
+        """Return scores `[N, L, 2]`, their loss by `[N, 2]` labels, or that of the words at `[N, P]` places."""
         x = self.norm(self.words(tokens) + self.positions(torch.arange(tokens.shape[1])))
         padding = (tokens == 0).to(x.dtype)[:, None, None, :] * MASKED_SCORE
         for layer in self.layers:
             x = layer(x, padding)
-        if labels is None or places is None:
+        if labels is None:
             return self.dense(x)
+        if places is None:
+            return F.cross_entropy(self.dense(x), labels)
         x = x.gather(1, places.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
         scores = F.linear(F.gelu(self.dense(x)), self.words.weight)
         return F.cross_entropy(scores.flatten(0, 1), labels.flatten())
@@ -168,7 +218,7 @@ class VisionTransformer(nn.Module):
 
     def forward(self, images: torch.Tensor, labels: torch.Tensor | None = None) -> torch.Tensor:
         """Return scores `[N, 1000]`, or the loss."""
-        patches = self.patches(images).flatten(2).transpose(1, 2)
+        patches = self.patches(images.to(self.patches.weight.dtype)).flatten(2).transpose(1, 2)
         x = torch.cat([self.first.expand(len(images), -1, -1), patches], 1) + self.positions
         for layer in self.layers:
             x = layer(x)

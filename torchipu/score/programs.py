@@ -76,6 +76,10 @@ def outcome_of(workload: Workload, options: Frozen) -> Outcome:
     target = lookup_target(chosen.target)
     if options.tiles:
         target = replace(target, num_tiles=options.tiles)
+    if options.chips > 1:
+        target = replace(
+            target, num_tiles=options.chips * target.num_tiles, sync_cycles=target.ipu_sync_cycles,
+        )
     graph = _captured(workload).graph(chosen)
     if workload.blocks():
         graph = with_blocks(graph, workload.blocks())
@@ -114,6 +118,7 @@ class Frozen:
         io_tiles: Tiles for that.
         stochastic: Whether halves are rounded stochastically.
         tiles: Tiles of the machine; 0 for all.
+        chips: IPUs whose tiles the program has as if they were those of one: every sync is one between IPUs.
         indices: Which rows indices name, as the option.
     """
 
@@ -129,6 +134,7 @@ class Frozen:
     io_tiles: int = 0
     stochastic: bool = False
     tiles: int = 0
+    chips: int = 1
     indices: str = "uniform"
 
     def options(self) -> Options:

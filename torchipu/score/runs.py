@@ -24,10 +24,11 @@ class Resnet:
     trains: bool
     dtype: torch.dtype = torch.half
     bytes_in: bool = False
+    narrow: str = ""
 
     def model(self) -> nn.Module:
         """Return the model."""
-        return ResNet50(norms=self.trains).to(self.dtype).train(self.trains)
+        return ResNet50(norms=self.trains, narrow=self.narrow).to(self.dtype).train(self.trains)
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
         """Return images, in training also labels."""
@@ -50,7 +51,7 @@ RESNET_BLOCKS = tuple(f"blocks.{number}" for number in range(sum(count for _, co
 
 @dataclass(frozen=True)
 class Transformer:
-    """BERT, its layers spread over IPUs in training."""
+    """BERT, its layers spread over IPUs in training; trained on masked words, or on where answers begin and end."""
 
     width: int
     heads: int
@@ -60,11 +61,19 @@ class Transformer:
     trains: bool
     dtype: torch.dtype = torch.half
     narrow: bool = False
+    answers: bool = False
+
+    @property
+    def pretrains(self) -> bool:
+        """Whether it is trained on masked words."""
+        return self.trains and not self.answers
 
     def model(self) -> nn.Module:
         """Return the model."""
-        depth = sum(self.layers)
-        made = Bert(self.width, depth, self.heads, self.length, pretrains=self.trains, narrow=self.narrow)
+        made = Bert(
+            self.width, sum(self.layers), self.heads, self.length, pretrains=self.pretrains,
+            dropout=0.1 if self.trains else 0.0, narrow=self.narrow,
+        )
         return made.to(self.dtype).train(self.trains)
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
@@ -72,6 +81,8 @@ class Transformer:
         tokens = torch.zeros(self.batch, self.length, dtype=torch.int64)
         if not self.trains:
             return (tokens,)
+        if self.answers:
+            return tokens, torch.zeros(self.batch, 2, dtype=torch.int64)
         masked = torch.zeros(self.batch, round(self.length * MASKED_SHARE), dtype=torch.int64)
         return tokens, masked, masked
 
@@ -80,11 +91,11 @@ class Transformer:
         return torch.optim.AdamW(model.parameters()) if self.trains else None
 
     def blocks(self) -> Mapping[str, tuple[str, int]]:
-        """Return embeddings and head on IPU 0, where they share a weight, and the layers as they are spread."""
+        """Return embeddings on IPU 0, layers as they are spread, and the head on the last, or where its weight is."""
         if len(self.layers) == 1:
             return {}
         first = dict.fromkeys(("words", "positions", "norm"), ("embedding", 0))
-        return first | spread(self.layers) | {"dense": ("head", 0)}
+        return first | spread(self.layers) | {"dense": ("head", 0 if self.pretrains else len(self.layers) - 1)}
 
 
 @dataclass(frozen=True)
@@ -100,8 +111,11 @@ class Vit:
         return VisionTransformer(trains=self.trains).half().train(self.trains)
 
     def inputs(self) -> tuple[torch.Tensor, ...]:
-        """Return images, in training also labels."""
-        images = torch.zeros(self.batch, 3, 224, 224, dtype=torch.half)
+        """Return images, in training floats and labels.
+
+        Floats are what PyTorch's transforms make; a row that sends others says so, as V027 does of its bytes.
+        """
+        images = torch.zeros(self.batch, 3, 224, 224, dtype=torch.float if self.trains else torch.half)
         return (images, torch.zeros(self.batch, dtype=torch.int64)) if self.trains else (images,)
 
     def optimiser(self, model: nn.Module) -> torch.optim.Optimizer | None:
@@ -195,10 +209,10 @@ PACKED = {128: 1.17, 384: 1.7, 512: 2.0}
 def bert(
     target: str, length: int, batch: int, accumulation: int, *, replicas: int = 4, size: tuple[int, int] = LARGE,
     layers: tuple[int, ...] = (3, 7, 7, 7), memory: tuple[float, ...] = MEMORY_LARGE, packed: bool = False,
-    narrow: bool = False,
+    narrow: bool = False, answers: bool = False,
 ) -> Run:
     """BERT in a pipeline, with states of the optimiser off the chip."""
-    workload = Transformer(*size, length, batch, layers, trains=True, narrow=narrow)
+    workload = Transformer(*size, length, batch, layers, trains=True, narrow=narrow, answers=answers)
     options = Frozen(
         target, "half", memory, accumulation=accumulation, replicas=replicas, off_chip=True,
         recompute=layer_by_layer(layers), stochastic=True,
@@ -230,11 +244,15 @@ def card(workload: Resnet | Transformer | Vit, *, memory: float | None = None, o
     ))
 
 
-def images(batch: int, dtype: torch.dtype = torch.half, *, overlap: bool = True, bytes_in: bool = False) -> Run:
+def images(
+    batch: int, dtype: torch.dtype = torch.half, *, overlap: bool = True, bytes_in: bool = False, narrow: str = "",
+) -> Run:
     """ResNet-50 on a C600."""
-    return card(Resnet(batch, trains=False, dtype=dtype, bytes_in=bytes_in), overlap=overlap)
+    return card(Resnet(batch, trains=False, dtype=dtype, bytes_in=bytes_in, narrow=narrow), overlap=overlap)
 
 
-def answers(batch: int, length: int, dtype: torch.dtype = torch.half, memory: float | None = None) -> Run:
+def answering(
+    batch: int, length: int, dtype: torch.dtype = torch.half, memory: float | None = None, *, narrow: bool = False,
+) -> Run:
     """BERT-Base on a C600."""
-    return card(Transformer(*BASE, length, batch, (12,), trains=False, dtype=dtype), memory=memory)
+    return card(Transformer(*BASE, length, batch, (12,), trains=False, dtype=dtype, narrow=narrow), memory=memory)
