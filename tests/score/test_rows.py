@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 
 from torchipu.errors import RowsError
+from torchipu.score import profiles
 from torchipu.score.catalogue import KINDS
+from torchipu.score.kinds import NotExpressed
 from torchipu.score.products import arguments_of, pair_of
-from torchipu.score.rows import FOLDER, Line, lines_of
+from torchipu.score.programs import Outcome
+from torchipu.score.rows import FOLDER, Line, Row, lines_of
 
 
 def written(folder, text):
@@ -91,3 +94,24 @@ def test_arguments_of_tools_are_read_in_both_spellings():
     line = Line("rows.csv", 2, {"params": "--field {15,200} --data-type=half --kernel-size 3"})
     assert arguments_of(line) == {"field": "{15,200}", "data-type": "half", "kernel-size": "3"}
     assert (pair_of("{15,200}"), pair_of("3")) == ((15, 200), (3, 3))
+
+
+# --------------------------------------------------------------------------- rows of profiles
+@pytest.mark.parametrize(("metric", "value"), [
+    ("whole inference, FP8 weights/fp16 compute", 900.0), ("tile memory max, FP8 weights", 70.0),
+    ("exchange code mean, FP8 weights", 20.0), ("tile memory mean, FP8 weights", None),
+])
+def test_a_row_of_a_profile_takes_what_it_names(monkeypatch, metric, value):
+    outcome = Outcome(1000, {"compute": 900, "host": 100}, 70, {"weights": 50, "exchange code": 20}, overflow=False)
+    asked = []
+
+    def compiled(workload, options):
+        asked.append((workload, options.target))
+        return outcome
+
+    monkeypatch.setattr(profiles, "outcome_of", compiled)
+    workload = f"{profiles.SIGLIP} image encoder, C600 profile: {metric}"
+    line = Line("rows.csv", 2, {"kind": "memory", "workload": workload, "config": "batch 1", "metric": metric})
+    found = profiles.profiled(Row("V0", 1.0, "a source", line))
+    assert (None if isinstance(found, NotExpressed) else found.value) == value
+    assert asked == ([] if value is None else [(profiles.Siglip(1, narrow=True), "c600")])
