@@ -182,8 +182,10 @@ def _run(
     b_ih, b_hh = (rest[0], rest[1]) if biased else (None, None)
     projection = rest[-1] if len(rest) % 2 else None
     added = b_ih if cell == "gru" or not biased else b_ih + b_hh  # type: ignore[operator]
+    # All steps are rows of one product, which takes the bias along however the sequence lies.
+    projected = F.linear(x.flatten(0, 1), w_ih, added).unflatten(0, x.shape[:2])
     outputs, cell_state, _ = torch.ops.ipu.recurrence(
-        F.linear(x, w_ih, added), h0, c0, w_hh, b_hh if cell == "gru" else None, projection, cell, reverse,
+        projected, h0, c0, w_hh, b_hh if cell == "gru" else None, projection, cell, reverse,
     )
     return outputs, outputs[0] if reverse else outputs[-1], cell_state
 
