@@ -112,3 +112,4 @@ def test_views_that_do_not_fit_end_the_plan_before_a_kernel_reads_beyond_them() 
         with pytest.raises(VerifyError, match="reaches beyond its allocation"):
             emit_copy(plan, plan.scratch((2, 3)), wrong)
     emit_copy(plan, large, broadcast(small, (2, 3)))
+    assert broadcast(plan.scratch((1, 1)), (36,)).strides == (0,)  # a tile names elements by one number

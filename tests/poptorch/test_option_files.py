@@ -75,7 +75,8 @@ def test_syntax_error_names_line_and_file(tmp_path: Path) -> None:
 def test_errors_of_setters_go_through(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="EveryN anchor must have output_return_period"):
         Options().loadFromFile(write(tmp_path, "outputMode(poptorch.OutputMode.EveryN)"))
-    with pytest.raises(AttributeError, match="Invalid attribute deviceIteration.*did you mean .deviceIterations.") as raised:
+    words = r"Invalid attribute deviceIteration\..*; did you mean 'deviceIterations'\?"
+    with pytest.raises(AttributeError, match=words) as raised:
         Options().loadFromFile(path := write(tmp_path, "\ndeviceIteration(3)"))
     assert raised.value.__notes__ == [f"line 2 of {path}: deviceIteration(3)"]
 

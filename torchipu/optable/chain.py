@@ -126,13 +126,14 @@ def broadcast(held: HostTensor, shape: Sequence[int]) -> HostTensor:
     Raises:
         VerifyError: It does not broadcast to ``shape``; a kernel would read beyond it.
     """
-    missing = len(shape) - len(held.shape)
-    if missing < 0 or any(
-        size not in (1, wanted) for size, wanted in zip(held.shape, shape[missing:], strict=True)
+    more, missing = max(0, len(held.shape) - len(shape)), max(0, len(shape) - len(held.shape))
+    sizes, wanted = held.shape[more:], shape[missing:]
+    if any(size != 1 for size in held.shape[:more]) or any(
+        size not in (1, other) for size, other in zip(sizes, wanted, strict=True)
     ):
         raise VerifyError(f"{held.shape} does not broadcast to {tuple(shape)}")
     strides = [0] * missing + [
-        0 if size == 1 else stride for size, stride in zip(held.shape, held.strides, strict=True)
+        0 if size == 1 else stride for size, stride in zip(sizes, held.strides[more:], strict=True)
     ]
     return HostTensor(held.buffer, held.offset, tuple(shape), tuple(strides), held.dtype)
 
