@@ -47,6 +47,8 @@ ROWS_LIKE_SELF = Constraint(
     _has_shape_along_dim, "'source' must have the shape of 'self' but for the dimension that is indexed",
     "expand 'source' to that shape first: it is not broadcast",
 )
+
+
 def shaped_as(name: str, shape: Callable[[Op], Sequence[int]]) -> Constraint:
     """Return the condition that an operand has the shape of what it replaces; the kernels would read beyond it."""
     return Constraint(lambda op: op.needed(name).shape == tuple(shape(op)),
