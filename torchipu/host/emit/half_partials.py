@@ -152,9 +152,9 @@ def emit_layout(
     items = s.groups * ceil_div(rows, row_block) * ceil_div(panels, panel_block)
     gathers = s.summands is not None
     summands = s.summands or Places((1, 1, 1, 1), (0, 0, 0, 0))
-    whole = HostTensor(out.buffer, out.offset + first, out.shape, out.strides, out.dtype)
+    rest = HostTensor(out.buffer, out.offset + first, (out.num_elements - first,), (1,), out.dtype)
     plan.step(
-        HALF_PRODUCT, [whole],
+        HALF_PRODUCT, [rest],
         [left, right, *([] if addend is None else [addend]), *([rounding.random] if rounding.random else [])],
         ints=HalfProductInts(
             groups=s.groups, left_group=s.steps[0], right_group=s.steps[1], out_group=s.steps[2],

@@ -57,8 +57,8 @@ class Runs:
         session, expected = state.executable, state.compiled_arguments
         assert session is not None and expected is not None
         with state.channel.tracepoint("inputPreparation"):
-            given = expected.collect(arguments)
-            tensors = synthetic(self._inputs.converted([*given], arguments), state.options)
+            given = synthetic(expected.collect(arguments), state.options)
+            tensors = self._inputs.converted([*given], arguments)
         received = time.perf_counter()
         try:
             with state.channel.tracepoint("modelExecution"):
