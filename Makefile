@@ -23,6 +23,9 @@ KERNEL_SOURCES := setup.py $(wildcard kernel_build/*.py torchipu/_kernels/*.pyx 
 # Makefile did not make holds no such file, and is left as it is.
 MOVED := $(shell test ! -f $(VENV)/made-in || test "$$(cat $(VENV)/made-in)" = "$$(pwd -P)" || { rm -rf $(VENV); echo yes; })
 
+# Processes take whole files of tests.
+SIDE_BY_SIDE = -n $(TEST_WORKERS) --maxprocesses 8 --dist loadfile
+
 # Which kernels are checked: those for AVX2 run on every machine.
 CHECKED_ISA := $(if $(filter avx512,$(TORCHIPU_ISA)),avx512,avx2)
 CHECKED := build/checked/$(CHECKED_ISA)
@@ -57,18 +60,18 @@ demo: $(VENV)/demo.stamp $(VENV)/kernels.stamp
 	$(PY) examples/mnist_pipelined.py $(DEMO_ARGS)
 
 test: $(VENV)/dev.stamp $(VENV)/kernels.stamp
-	$(PY) -m pytest -n $(TEST_WORKERS) --maxprocesses 8 --dist loadfile $(PYTEST_ARGS)
+	$(PY) -m pytest $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 browser: $(VENV)/dev.stamp
 	$(PY) -m tests.report.browser
 
 checked: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	TORCHIPU_CHECKED=1 $(PY) setup.py --quiet build --build-base $(CHECKED) --build-lib $(CHECKED)/lib
-	$(PY) -m tests.checked $(CHECKED)/lib $(PYTEST_ARGS)
+	$(PY) -m tests.checked $(CHECKED)/lib $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 portable: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	TORCHIPU_PORTABLE=1 $(PY) setup.py --quiet build --build-base build/portable --build-lib build/portable/lib
-	$(PY) -m tests.portable build/portable/lib $(PYTEST_ARGS)
+	$(PY) -m tests.portable build/portable/lib $(SIDE_BY_SIDE) $(PYTEST_ARGS)
 
 faults: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.distributed.faults $(FAULTS_ARGS)

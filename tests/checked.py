@@ -42,13 +42,18 @@ def environment(package: Path) -> dict[str, str]:
     }
 
 
-def main(folder: str, *arguments: str) -> int:
-    """Run the tests and return the exit status."""
-    chosen = any(not argument.startswith("-") and Path(argument.split("::")[0]).exists() for argument in arguments)
-    command = [
-        sys.executable, "-m", "pytest", "-o", "pythonpath=", "-q", "-s", "-p", "no:cacheprovider", *arguments,
+def pytest_command(*arguments: str) -> list[str]:
+    """Return the command for the tests that the arguments of pytest name, or for ``TESTS`` where they name none."""
+    chosen = any(not argument.startswith("-") and (ROOT / argument.split("::")[0]).exists() for argument in arguments)
+    return [
+        sys.executable, "-m", "pytest", "-o", "pythonpath=", "-q", "-p", "no:cacheprovider", *arguments,
         *([] if chosen else TESTS),
     ]
+
+
+def main(folder: str, *arguments: str) -> int:
+    """Run the tests and return the exit status; what a sanitizer reports is shown as it comes, whichever process."""
+    command = pytest_command("-s", *arguments)
     return subprocess.run(command, env=environment((ROOT / folder).resolve()), cwd=ROOT).returncode
 
 

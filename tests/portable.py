@@ -8,17 +8,14 @@ import os
 import subprocess
 import sys
 
-from tests.checked import ROOT, TESTS
+from tests.checked import ROOT, pytest_command
 
 
 def main(folder: str, *arguments: str) -> int:
     """Run the tests and return the exit status."""
     places = os.pathsep.join([str((ROOT / folder).resolve()), str(ROOT)])
-    command = [
-        sys.executable, "-m", "pytest", "-o", "pythonpath=", "-q", "-p", "no:cacheprovider", *(arguments or TESTS),
-    ]
     environment = {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": places}
-    return subprocess.run(command, env=environment, cwd=ROOT).returncode
+    return subprocess.run(pytest_command(*arguments), env=environment, cwd=ROOT).returncode
 
 
 if __name__ == "__main__":
