@@ -65,8 +65,10 @@ def test_an_op_outside_of_every_block_is_refused_and_leaves_nothing_active() -> 
             x = x * 2
         return x + 1
 
-    with pytest.raises(poptorch.Error, match="No active Block"):
+    with pytest.raises(poptorch.Error, match="No active Block, all the ops must belong to a Block") as raised:
         poptorch.inferenceModel(forward)(torch.ones(2))
+    for words in ("aten.add", "after the end of a Block", f"{__file__}:", "return x + 1", "poptorch.Block.start"):
+        assert words in str(raised.value)
     assert torch.equal(poptorch.inferenceModel(lambda x: x + 1)(torch.ones(2)), torch.full((2,), 2.0))
     assert torch.equal(forward(torch.ones(2)), torch.full((2,), 3.0))
 

@@ -15,7 +15,6 @@ from torchipu.capture.captured import Captured
 from torchipu.capture.distributions import unvalidated
 from torchipu.capture.running import Running, capture_by_running
 from torchipu.errors import CaptureError, IpuError
-from torchipu.ir.types import Leg
 from torchipu.lightning.expressions import Number, NumbersInTorch, Output, Surroundings, number
 from torchipu.lightning.tape import Tape
 from torchipu.lightning.watched_module import Reading, watched
@@ -191,7 +190,7 @@ class StepCapture(Running):
                 )
             except CaptureError as error:
                 raise self._explained(error) from error
-            refuse_ops_outside(op.block for op in self._captured.graph.ops if op.leg is Leg.FORWARD)
+            refuse_ops_outside(self._captured.graph.ops)
         return self._captured
 
     def _explained(self, error: CaptureError) -> IpuError:

@@ -12,7 +12,7 @@ from torchipu.capture.captured import Captured
 from torchipu.capture.running import capture_by_running
 from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
 from torchipu.host.resident import Resident, Returned
-from torchipu.ir.types import Leg, Role
+from torchipu.ir.types import Role
 from torchipu.poptorch.held_types import held_as
 from torchipu.poptorch.operators.placing import check_depth, refuse_ops_outside, warn_of_unused
 from torchipu.poptorch.poptorch_core import createPoptorchError
@@ -75,7 +75,7 @@ class Session(ProgramStep):
         if captured is None:
             captured = self._captured_or_cached((*arguments, *(torch.tensor(0) for _ in self.traced.groups)))
             warn_of_unused(self.traced.strategy, self.traced.blocks)
-            refuse_ops_outside(op.block for op in captured.graph.ops if op.leg is Leg.FORWARD)
+            refuse_ops_outside(captured.graph.ops)
             check_depth(
                 self.traced.strategy, self.traced.ipus, gradient_accumulation=self.options.gradient_accumulation,
                 device_iterations=self.options.device_iterations, is_training=isinstance(self, TrainStep),

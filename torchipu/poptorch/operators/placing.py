@@ -11,6 +11,8 @@ from torch.fx import traceback
 from torchipu.capture.block import BLOCK_KEY
 from torchipu.device.schedule import make_schedule
 from torchipu.errors import ScheduleError
+from torchipu.ir.graph import Op
+from torchipu.ir.types import Leg
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.options.strategies import PipelinedExecution, _IExecutionStrategy, num_forward_stages
 from torchipu.poptorch.poptorch_core import createPoptorchError
@@ -122,17 +124,23 @@ def placing(strategy: _IExecutionStrategy) -> Iterator[_Placing]:
             PLACING.reset(token)
 
 
-def refuse_ops_outside(blocks: Iterable[tuple[str, int | None] | None]) -> None:
+def refuse_ops_outside(ops: Iterable[Op]) -> None:
     """Refuse ops between the end of one block and the beginning of the next.
 
     Args:
-        blocks: Block of each forward op.
+        ops: Ops of a graph, of which those of the forward are asked.
 
     Raises:
-        Error: There is such an op.
+        Error: There is such an op; the first one is named, with the user's line.
     """
-    if any(block is not None and block[0] == NO_BLOCK for block in blocks):
-        raise createPoptorchError("No active Block, all the ops must belong to a Block")
+    for op in ops:
+        if op.leg is Leg.FORWARD and op.block is not None and op.block[0] == NO_BLOCK:
+            raise createPoptorchError(
+                "No active Block, all the ops must belong to a Block\n"
+                f"  op      {op.target}, which comes after the end of a Block\n"
+                f"  source  {op.source}\n"
+                "  do      put it into a Block too, or begin one there: poptorch.Block.start(name, ipu_id=...)"
+            )
 
 
 def warn_of_unused(strategy: _IExecutionStrategy, begun: Iterable[str]) -> None:
