@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from torchipu._kernels.abi import copy_memory
-from torchipu.host.copying import copy_all
+from torchipu.host.copying import RepeatedCopy, copy_all
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -37,3 +37,29 @@ def test_a_parameter_that_a_graph_needs_notices():
 def test_nothing_is_copied_without_pairs():
     copy_memory([], 2)
     copy_all([], [], 2)
+
+
+@pytest.mark.parametrize("change", [
+    lambda weight: weight.data.resize_(6, 2),
+    lambda weight: setattr(weight, "data", weight.data.t()),
+    lambda weight: setattr(weight, "data", weight.data.view(torch.int32)),
+    lambda weight: setattr(weight, "data", torch.zeros(4, 4)),
+    lambda weight: weight.data.t_(),
+    lambda weight: setattr(weight, "data", weight.data._neg_view()),
+])
+def test_a_target_that_is_changed_between_copies_is_written_as_it_then_is(change):
+    weight, source = torch.nn.Parameter(torch.zeros(4, 4), requires_grad=False), torch.arange(16.0).view(4, 4)
+    copies = RepeatedCopy([weight, torch.zeros(3)], [source, torch.ones(3)])
+    for _ in range(2):
+        weight.zero_()
+        copies.copy(2)
+        assert torch.equal(weight, source)
+    change(weight)
+    version = weight._version
+    if weight.shape != source.shape or weight.is_neg():  # torch's own words
+        with pytest.raises(RuntimeError, match="size|negation"):
+            copies.copy(2)
+        return
+    copies.copy(2)
+    assert torch.equal(weight, source.to(weight.dtype))
+    assert weight._version > version

@@ -183,9 +183,8 @@ def _check_group(optimizer: torch.optim.Optimizer, group: Group) -> None:
 
 @dataclass(slots=True)
 class _Held:
-    """A state tensor that the program works on."""
+    """A state tensor of a parameter that the program works on."""
 
-    parameter: torch.Tensor
     key: str
     value: torch.Tensor
 
@@ -205,7 +204,7 @@ class _Builder:
     host: dict[Tensor, torch.Tensor | None] = field(default_factory=dict)
     hyperparameters: dict[Tensor, torch.Tensor] = field(default_factory=dict)
     groups: list[tuple[Tensor, object]] = field(default_factory=list)
-    held: list[_Held] = field(default_factory=list)
+    held: dict[torch.Tensor, list[_Held]] = field(default_factory=dict)
 
     def structure(self, group: Group) -> tuple[str, tuple[str, ...]]:
         """Return what of a group is fixed in the program: the op and the states that it works on."""
@@ -268,7 +267,7 @@ class _Builder:
         self.host[tensor] = pairs
         self.inputs.append(tensor)
         if key:
-            self.held.append(_Held(parameter, key, value))
+            self.held.setdefault(parameter, []).append(_Held(key, value))
         return tensor
 
     def refresh(self) -> None:
@@ -283,27 +282,27 @@ class _Builder:
                     "call, or make a new TrainStep",
                 )
             self._write_hyper(self.hyperparameters[tensor], group)
-        for held in self.held:
-            self._adopt(held)
+        for parameter, states in self.held.items():
+            state: State = self.optimizer.state[parameter]
+            for held in states:
+                if state.get(held.key) is not held.value:
+                    self._adopt(parameter, held, state)
 
     def _write_hyper(self, values: torch.Tensor, group: Group) -> None:
-        values.zero_()
-        given = dict(group)
+        given, row = dict(group), [0.0] * HYPER_WORDS
         if "betas" in given:
             given["beta1"], given["beta2"] = given["betas"]
         given["grad_scale"] = self.gradient_scale
         for name, place in HYPER.items():
             if given.get(name) is not None:
-                values[place] = float(given[name])
+                row[place] = float(given[name])
+        values.copy_(torch.tensor(row, dtype=values.dtype))
 
-    def _adopt(self, held: _Held) -> None:
+    def _adopt(self, parameter: torch.Tensor, held: _Held, state: State) -> None:
         """Take over a state that load_state_dict has put in place of the one the program works on."""
-        state: State = self.optimizer.state[held.parameter]
         found = state.get(held.key)
-        if found is held.value:
-            return
         if not self.kind.counts_in_state:
-            _sgd_steps(self.optimizer, held.parameter).fill_(0.0 if found is None else 1.0)
+            _sgd_steps(self.optimizer, parameter).fill_(0.0 if found is None else 1.0)
         with torch.no_grad():
             if isinstance(found, torch.Tensor):
                 held.value.copy_(found)

@@ -120,6 +120,7 @@ class BoundPlan:
             assert exchange is not None
             self.exchange = exchange(self.sums, self._buckets())
         num_inputs = len(graph.inputs)
+        self.number_of_input = {tensor: FIRST_EXTERNAL + index for index, tensor in enumerate(graph.inputs)}
         self.engine = Plan(FIRST_EXTERNAL + num_inputs + len(graph.outputs))
         self.constants = self._fill_constants()
         self._add_steps(num_inputs)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from torchipu._kernels.abi import copy_memory
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_SHAPE, _DTYPE = Tensor.shape.__get__, Tensor.dtype.__get__  # type: ignore[attr-defined]
 
-def _is_plain(target: torch.Tensor, source: torch.Tensor) -> bool:
+
+def _is_plain(target: Tensor, source: Tensor) -> bool:
     """Whether a copy moves bytes as they lie, and torch keeps nothing else of the two."""
     return (
-        type(target) is type(source) is torch.Tensor
+        type(target) in _PLAIN and type(source) in _PLAIN
         and target.layout is source.layout is torch.strided and target.device.type == source.device.type == "cpu"
         and target.dtype is source.dtype and target.shape == source.shape
         and target.is_contiguous() and source.is_contiguous()
@@ -21,7 +25,7 @@ def _is_plain(target: torch.Tensor, source: torch.Tensor) -> bool:
     )
 
 
-def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor], threads: int) -> None:
+def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor], threads: int) -> None:
     """Copy tensors to others of the same shapes, like ``copy_`` under ``no_grad``.
 
     Torch's own copy of a large tensor wakes the threads of its pool, which then spin for a while beside whoever runs
@@ -37,10 +41,46 @@ def copy_all(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor], t
     others = [pair for pair in pairs if not _is_plain(*pair)] if len(plain) < len(pairs) else []
     with torch.no_grad():
         if others:
-            torch._foreach_copy_([target for target, _ in others], [source for _, source in others])
-        copy_memory([
-            (target.data_ptr(), source.data_ptr(), target.numel() * target.element_size()) for target, source in plain
-        ], threads)
-        counted = [target for target, _ in plain if not target.is_inference()]
-        if counted:
-            increment_version(counted)
+            torch._foreach_copy_([target.detach() for target, _ in others], [source for _, source in others])
+        copy_memory([(target.data_ptr(), source.data_ptr(), target.nbytes) for target, source in plain], threads)
+        _count_writes([target for target, _ in plain])
+
+
+def _count_writes(targets: Sequence[Tensor]) -> None:
+    counted = [target for target in targets if not target.is_inference()]
+    if counted:
+        increment_version(counted)
+
+
+class RepeatedCopy:
+    """The same copies at every call: what each tensor is, which takes longer than a small copy, is asked once.
+
+    Args:
+        targets: Written; asked again once one of them lies elsewhere or in another way.
+        sources: Read, of the same shapes; they stay where they are and as they are.
+    """
+
+    def __init__(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+        self.targets, self.sources = targets, sources
+        self._found: object = None
+        self._moved: list[tuple[int, int, int]] | None = None
+
+    def copy(self, threads: int) -> None:
+        """Do as `copy_all` does."""
+        targets = self.targets
+        found = (
+            list(map(Tensor.data_ptr, targets)), list(map(Tensor.is_contiguous, targets)), list(map(_SHAPE, targets)),
+            list(map(_DTYPE, targets)), list(map(Tensor.is_neg, targets)),
+        )
+        if found != self._found:
+            is_plain = all(map(_is_plain, targets, self.sources))
+            self._moved = [
+                (target.data_ptr(), source.data_ptr(), target.nbytes)
+                for target, source in zip(targets, self.sources, strict=True)
+            ] if is_plain else None
+            self._found = found
+        if self._moved is None:
+            copy_all(targets, self.sources, threads)
+            return
+        copy_memory(self._moved, threads)
+        _count_writes(targets)

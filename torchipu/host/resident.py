@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+
+_VERSION = Tensor._version.__get__  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +81,8 @@ class Resident:
     def targets(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return where the state is written back to, and from where."""
         if self.replicas is None:
-            return [(self.host.detach(), self.memory)]
-        return [(self.host.detach(), self.memory[0]), (self.replicas, self.memory)]
+            return [(self.host, self.memory)]
+        return [(self.host, self.memory[0]), (self.replicas, self.memory)]
 
     def mark(self) -> None:
         """Take note of the user's tensor as it is now."""
@@ -87,3 +91,22 @@ class Resident:
     def _place_and_version(self) -> tuple[int, int]:
         # Tensors of inference mode have no version: what is written there is seen at the next copy.
         return self.host.data_ptr(), 0 if self.host.is_inference() else self.host._version
+
+
+def changed(residents: Sequence[Resident]) -> list[Resident]:
+    """Return those of which the user's tensor was written since it was last seen."""
+    now = _places_and_versions(residents)
+    return [resident for resident, at in zip(residents, now, strict=True) if resident.seen != at]
+
+
+def mark(residents: Sequence[Resident]) -> None:
+    """Take note of the user's tensors as they are now."""
+    for resident, at in zip(residents, _places_and_versions(residents), strict=True):
+        resident.seen = at
+
+
+def _places_and_versions(residents: Sequence[Resident]) -> list[tuple[int, int]]:
+    hosts = [resident.host for resident in residents]
+    if any(map(Tensor.is_inference, hosts)):
+        return [resident._place_and_version() for resident in residents]
+    return list(zip(map(Tensor.data_ptr, hosts), map(_VERSION, hosts), strict=True))

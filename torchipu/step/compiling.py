@@ -24,6 +24,7 @@ from torchipu.distributed.members import Members
 from torchipu.errors import ConstraintError, OptionsError
 from torchipu.host.border import as_pairs
 from torchipu.host.bound_plan import BoundPlan
+from torchipu.host.copying import RepeatedCopy
 from torchipu.host.executor import default_threads
 from torchipu.host.lanes import Lanes, choose_lanes
 from torchipu.host.observation import Observation
@@ -82,6 +83,8 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         self._compiled: Compiled | None = None
         self._built: Built | None = None
         self._residents: list[Resident] = []
+        self._ends: list[torch.Tensor] = []  # between which the copies back go, host and memory of each state
+        self._back = RepeatedCopy([], [])
         self._signature: tuple[object, ...] | None = None
         self._clean = False
         self._committed = False
@@ -125,10 +128,14 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
         return self._compiled
 
     def _signature_of(self, leaves: Sequence[Any]) -> tuple[object, ...]:
-        mode = tuple(module.training for module in self.model.modules())
         # By identity too: a model may be given other parameters, by load_state_dict(assign=True) for one.
-        frozen = tuple((id(parameter), parameter.requires_grad) for parameter in self.model.parameters())
-        buffers = tuple(id(buffer) for buffer in self.model.buffers())
+        modules = _modules(self.model)
+        mode = tuple(module.training for module in modules)
+        frozen = tuple(
+            (id(parameter), parameter.requires_grad)
+            for module in modules for parameter in module._parameters.values() if parameter is not None
+        )
+        buffers = tuple(id(buffer) for module in modules for buffer in module._buffers.values() if buffer is not None)
         described = tuple(
             (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else (type(leaf), leaf) for leaf in leaves
         )
@@ -294,3 +301,14 @@ def _outside_inference_mode() -> Iterator[None]:
         return
     with torch.inference_mode(False), torch.no_grad():  # the former switches gradients on
         yield
+
+
+def _modules(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Return all modules of a model, each once: what ``modules()`` gives, which names them all on the way."""
+    found, known = [model], {id(model)}
+    for module in found:
+        for child in module._modules.values():
+            if child is not None and id(child) not in known:
+                known.add(id(child))
+                found.append(child)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,9 +12,9 @@ from torchipu.distributed.handshake import agree
 from torchipu.distributed.members import Members
 from torchipu.host.border import resolved
 from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
-from torchipu.host.copying import copy_all
+from torchipu.host.copying import RepeatedCopy, copy_all
 from torchipu.host.generic import TORCH_DTYPES
-from torchipu.host.resident import Returned
+from torchipu.host.resident import Resident, Returned, changed, mark
 from torchipu.optable.random_streams import Seeding
 from torchipu.step import watching
 from torchipu.step.compiling import CompilingStep
@@ -123,7 +124,7 @@ class RunningStep(CompilingStep):
     def _bind_inputs(self, bound: BoundPlan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         assert self._built is not None
         kept = []
-        number = {tensor: index for index, tensor in enumerate(bound.graph.inputs)}
+        number = bound.number_of_input
         options = self.options
         groups = options.input_groups
         pieces = self.micro_batches * self.iterations * groups
@@ -135,12 +136,12 @@ class RunningStep(CompilingStep):
                 continue
             value = resolved(value.detach()).to(TORCH_DTYPES[tensor.dtype]).contiguous()
             stride = tensor.num_elements * tensor.dtype.host_bytes if pieces > 1 else 0
-            bound.engine.bind(FIRST_EXTERNAL + number[tensor], value.data_ptr(), stride * groups, stride, *sharing)
+            bound.engine.bind(number[tensor], value.data_ptr(), stride * groups, stride, *sharing)
             kept.append(value)
         for tensor, value in self._built.capture.constants.items():
             if tensor in number:
                 value = resolved(value.detach()).to(TORCH_DTYPES[tensor.dtype]).contiguous()
-                bound.engine.bind(FIRST_EXTERNAL + number[tensor], value.data_ptr())
+                bound.engine.bind(number[tensor], value.data_ptr())
                 kept.append(value)
         return kept
 
@@ -171,24 +172,29 @@ class RunningStep(CompilingStep):
 
     def _upload(self) -> bool:
         """Bring the user's tensors into the program's memory, and return whether all were there."""
-        stale = [r for r in self._residents if not self._clean or r.changed()]
+        stale = changed(self._residents) if self._clean else self._residents
         if stale:
             with torch.no_grad():
                 copy_all([r.memory for r in stale], [r.source() for r in stale], self._host_threads)
-        for resident in stale:
-            resident.mark()
+            mark(stale)
         return not stale and self._clean
 
     def _download(self) -> None:
         """Write all states back in one call, which no signal can cut in two."""
-        written = [r for r in self._residents if r.is_written]
+        written = [resident for resident in self._residents if resident.is_written]
+        back = self._way_back(written)
+        with torch.no_grad():
+            self._committed = True
+            back.copy(self._host_threads)
+        mark(written)
+
+    def _way_back(self, written: Sequence[Resident]) -> RepeatedCopy:
+        """Return the copies of states to the user's tensors: those of the last call, where they are the same."""
+        ends = [tensor for resident in written for tensor in (resident.host, resident.memory)]
+        if self._parts is None and len(ends) == len(self._ends) and all(map(operator.is_, ends, self._ends)):
+            return self._back
         pairs = [pair for resident in written for pair in resident.targets()]
         if self._parts is not None:
             pairs += self._parts.arrived
-        hosts, memories = [host for host, _ in pairs], [memory for _, memory in pairs]
-        with torch.no_grad():
-            self._committed = True
-            if hosts:
-                copy_all(hosts, memories, self._host_threads)
-        for resident in written:
-            resident.mark()
+        self._ends, self._back = ends, RepeatedCopy([host for host, _ in pairs], [memory for _, memory in pairs])
+        return self._back

@@ -210,13 +210,15 @@ class TrainStep(ProgramStep):
     def _keep(self) -> Callable[[], None]:
         """Note which states the optimiser has: those of a first step are created before it has run."""
         states = self.optimizer.state
-        before = {parameter: dict(state) for parameter, state in states.items()}
+        before = [(parameter, state, dict(state)) for parameter, state in states.items()]
 
         def undo() -> None:
-            for parameter in [parameter for parameter in states if parameter not in before]:
+            known = {id(parameter) for parameter, _, _ in before}
+            for parameter in [parameter for parameter in states if id(parameter) not in known]:
                 del states[parameter]
-            for parameter, state in before.items():
-                states[parameter].clear()
-                states[parameter].update(state)
+            for parameter, state, values in before:
+                states[parameter] = state
+                state.clear()
+                state.update(values)
 
         return undo

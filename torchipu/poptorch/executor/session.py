@@ -10,7 +10,7 @@ import torch
 
 from torchipu.capture.captured import Captured
 from torchipu.capture.running import capture_by_running
-from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
+from torchipu.host.bound_plan import BoundPlan
 from torchipu.host.resident import Resident, Returned
 from torchipu.ir.types import Role
 from torchipu.poptorch.held_types import held_as
@@ -177,14 +177,14 @@ class Session(ProgramStep):
 
     def _bind_inputs(self, bound: BoundPlan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Bind inputs and, behind them, the number of each replica's group of values."""
-        groups, graph = self.traced.groups, bound.graph
+        groups = self.traced.groups
         numbers = [torch.arange(group.count) for group in groups]
         kept = super()._bind_inputs(bound, [*tensors, *(number[:1] for number in numbers)])
         assert self._built is not None
         arguments = [tensor for tensor in self._built.capture.arguments if tensor is not None]
         for group, number, tensor in zip(groups, numbers, arguments[len(arguments) - len(groups) :], strict=True):
-            if tensor in graph.inputs:
-                place = FIRST_EXTERNAL + graph.inputs.index(tensor)
+            if tensor in bound.number_of_input:
+                place = bound.number_of_input[tensor]
                 bound.engine.bind(place, number.data_ptr(), 0, number.element_size(), *group.sharing)
         return [*kept, *numbers]
 
