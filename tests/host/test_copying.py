@@ -57,7 +57,7 @@ def test_a_target_that_is_changed_between_copies_is_written_as_it_then_is(change
     change(weight)
     version = weight._version
     if weight.shape != source.shape or weight.is_neg():  # torch's own words
-        with pytest.raises(RuntimeError, match="size|negation"):
+        with pytest.raises(RuntimeError, match=r"size|negation"):
             copies.copy(2)
         return
     copies.copy(2)

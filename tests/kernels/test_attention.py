@@ -13,7 +13,8 @@ from torchipu.ops import attention  # noqa: F401
 
 FORWARD = "aten._scaled_dot_product_flash_attention_for_cpu.default"
 # batch, heads, queries, keys, width
-CASES = [(2, 3, 17, 17, 8), (1, 2, 130, 130, 64), (1, 1, 300, 300, 33), (2, 1, 40, 290, 16), (1, 1, 1, 5, 64)]
+CASES = [(2, 3, 17, 17, 8), (1, 2, 130, 130, 64), (1, 1, 300, 300, 33), (2, 1, 40, 290, 16), (1, 1, 1, 5, 64),
+         (1, 1, 60, 620, 64)]
 
 
 def make(case: tuple[int, ...], layout: str = "plain") -> list[torch.Tensor]:
@@ -77,3 +78,40 @@ def test_a_row_with_every_key_masked_gives_zeros() -> None:
     expected = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*operands, 0.0, False, attn_mask=mask)
     torch.testing.assert_close(out, expected[0])
     torch.testing.assert_close(lse, expected[1])
+
+
+def gradients_of(
+    operands: list[torch.Tensor], dout: torch.Tensor, mask: torch.Tensor | None = None, *, causal: bool = False,
+) -> list[torch.Tensor]:
+    attrs = {"dropout_p": 0.0, "is_causal": causal, "scale": 1.0}
+    names = dict(zip(("query", "key", "value"), operands, strict=True))
+    shape = tuple(dout.shape)
+    out, lse = run_op(
+        FORWARD, {**names, "attn_mask": mask}, attrs, [(shape, DType.FLOAT), (shape[:3], DType.FLOAT)],
+    )
+    given = {"grad_out": dout, **names, "out": out, "logsumexp": lse, "attn_mask": mask}
+    shapes = [(tuple(t.shape), DType.FLOAT) for t in operands]
+    return run_op(FORWARD.replace(".default", "_backward.default"), given, attrs, shapes)
+
+
+def test_gradients_vanish_exactly_where_one_key_has_all_the_weight() -> None:
+    torch.manual_seed(0)
+    q, k, v = (1000 * torch.randn(2, 2, 9, 3) for _ in range(3))
+    dq, dk, dv = gradients_of([q, k, v], dout := torch.randn(2, 2, 9, 3), causal=True)
+    doubles = [t.double().requires_grad_() for t in (q, k, v)]
+    out, _ = reference(doubles, None, True, 1.0)
+    out.backward(dout.double())
+    for mine, exact in zip((dq, dk, dv), doubles, strict=True):
+        torch.testing.assert_close(mine.double(), exact.grad, atol=1e-3, rtol=1e-4)
+    assert not dq[:, :, 0].any()  # the first query sees one key
+
+
+def test_a_query_that_sees_no_key_has_no_gradient_and_gives_none() -> None:
+    q, k, v = make((1, 2, 4, 4, 8))
+    mask = torch.zeros(4, 4)
+    mask[2] = mask[:, 3] = -math.inf
+    dq, dk, dv = gradients_of([q, k, v], torch.randn(1, 2, 4, 8), mask)
+    assert not dq[:, :, 2].any()
+    assert not dk[:, :, 3].any()
+    assert not dv[:, :, 3].any()
+    assert all(gradient.isfinite().all() for gradient in (dq, dk, dv))

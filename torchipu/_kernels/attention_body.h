@@ -80,9 +80,37 @@ TI_KERNEL(attention) {
   return TI_OK;
 }
 
+/* From the scores of a query for all keys, which are at hand, to its weights, and from the gradients of these to those of
+ * the scores. The sum that the softmax's gradient takes off is formed of the same products: where one key has all the
+ * weight, the difference is exactly zero, while that of two large numbers formed apart would be their rounding. */
+static void FN(whole_row)(float *p, float *dp, int64_t n, float scale) {
+  VF m = FN(set)(-INFINITY), t = FN(set)(0), both = FN(set)(0);
+  for (int64_t j = 0; j < n; j += VL) m = FN(max)(FN(load_filled)(p + j, (int)ti_min(VL, n - j), FN(set)(-INFINITY)), m);
+  const float high = FN(max_lanes)(m), base = high == -INFINITY ? 0.0f : high;
+  for (int64_t j = 0; j < n; j += VL) {
+    const int some = (int)ti_min(VL, n - j);
+    const VF e = FN(exp)(FN(load_filled)(p + j, some, FN(set)(-INFINITY)) - base);
+    FN(store_part)(p + j, e, some);
+    t += e;
+  }
+  const float sum = FN(sum_lanes)(t), factor = sum == 0.0f ? 0.0f : 1.0f / sum;
+  for (int64_t j = 0; j < n; j += VL) {
+    const int some = (int)ti_min(VL, n - j);
+    const VF weight = FN(load_part)(p + j, some) * factor;
+    FN(store_part)(p + j, weight, some);
+    both += weight * FN(load_part)(dp + j, some);
+  }
+  const float delta = FN(sum_lanes)(both);
+  for (int64_t j = 0; j < n; j += VL) {
+    const int some = (int)ti_min(VL, n - j);
+    FN(store_part)(dp + j, FN(load_part)(p + j, some) * (FN(load_part)(dp + j, some) - delta) * scale, some);
+  }
+}
+
 TI_KERNEL(attention_backward) {
   const attention_ints s = *(const attention_ints *)ints;
   const int64_t D = s.width;
+  const int is_whole = s.keys <= s.columns;
   const float scale = (float)((const attention_scalars *)scalars)->scale;
   float *kt = (float *)scratch, *vt = kt + s.columns * D, *p = vt + s.columns * D, *dp = p + s.rows * s.columns, *delta = dp + s.rows * s.columns;
   for (int64_t item = begin; item < end; item++) {
@@ -96,7 +124,7 @@ TI_KERNEL(attention_backward) {
     memset(dq, 0, sizeof(float) * (size_t)(s.queries * D));
     memset(dk, 0, sizeof(float) * (size_t)(s.keys * D));
     memset(dv, 0, sizeof(float) * (size_t)(s.keys * D));
-    for (int64_t i = 0; i < s.queries; i++) {
+    for (int64_t i = 0; i < s.queries && !is_whole; i++) {
       VF t = FN(set)(0);
       for (int64_t d = 0; d < D; d += VL) {
         const int64_t n = ti_min(VL, D - d);
@@ -105,17 +133,19 @@ TI_KERNEL(attention_backward) {
       delta[i] = FN(sum_lanes)(t);
     }
     for (int64_t j0 = 0; j0 < s.keys; j0 += s.columns) {
-      const int64_t n = ti_min(s.columns, s.keys - j0);
-      FN(pack_keys)(k + j0 * s.key[2], s.key[2], n, D, kt);
-      FN(pack_keys)(v + j0 * s.value[2], s.value[2], n, D, vt);
+      const int64_t packed = ti_min(s.columns, s.keys - j0);
+      FN(pack_keys)(k + j0 * s.key[2], s.key[2], packed, D, kt);
+      FN(pack_keys)(v + j0 * s.value[2], s.value[2], packed, D, vt);
       for (int64_t i0 = 0; i0 < s.queries; i0 += s.rows) {
         const int64_t rows = ti_min(s.rows, s.queries - i0);
-        if (s.is_causal && j0 >= i0 + rows) continue;
+        const int64_t n = s.is_causal ? ti_min(packed, i0 + rows - j0) : packed;  /* later keys have no weight */
+        if (n <= 0) continue;
         FN(scores)(q + i0 * s.query[2], s.query[2], kt, rows, n, D, p, s.columns);
         FN(scores)(dout + i0 * D, D, vt, rows, n, D, dp, s.columns);
         for (int64_t i = 0; i < rows; i++) {
           float *row = p + i * s.columns, *drow = dp + i * s.columns;
           FN(mask_row)(&s, row, n, i0 + i, j0, mask, scale);
+          if (is_whole) { FN(whole_row)(row, drow, n, scale); continue; }
           for (int64_t j = 0; j < n; j += VL) {
             const int m = (int)ti_min(VL, n - j);
             const VF e = FN(exp)(FN(load_part)(row + j, m) - lse[i0 + i]);
