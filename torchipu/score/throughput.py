@@ -80,7 +80,7 @@ SQUAD = (
     "as PyTorch's exporter writes it, with nothing fused. "
 )
 STATED: dict[str, str] = {
-    "V118": "some 70 to 100 thousand cycles of a batch that do not grow with it are missing here, in halves (V093, "
+    "V118": "some 40 to 90 thousand cycles of a batch that do not grow with it are missing here, in halves (V093, "
     "V103) and, twice as many, in floats (V111, V112); from a batch of 8 on the same network is within 3 %. What they "
     "are is not known",
     "V129": "its source calls it the cliff of a plan in parts: V124, which has the first and the last layer in halves, "
