@@ -284,7 +284,7 @@ embedding     4  0 0.0181 0.0188 +0.0014
 lstm          8  0 0.0597 0.1746 -0.0002
 solver        0  8
 gather        8  0 0.0696 0.6570 +0.1697
-scatter       8  0 0.1989 0.3111 +0.0696""")
+scatter       8  0 0.0849 0.3692 +0.1024""")
 
 
 @pytest.mark.parametrize("name", ["amp-vertex", "vertex", "fc", "gemm", "pooling"])

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from torchipu.score.configurations import is_on_device, run_of
+from torchipu.score.models import Bert
 from torchipu.score.rows import FOLDER, Line, lines_of
 
 RESNET = "ResNet-50 v1.5 ImageNet 224 training, TF1, fp16.16, BN, 1 IPU/replica, recompute, LARS"
@@ -72,6 +73,26 @@ def test_inference(workload, config, batch, dtype, overlap, on_device):
 ])
 def test_layers_of_floats_of_8_bits(workload, config, narrow):
     assert run_of(line("C600", 1, workload, config)).workload.narrow == narrow
+
+
+def test_what_a_table_of_converted_models_ran_is_not_fused():
+    squad, tuned = (run_of(line("C600", 1, *words)).workload for words in (
+        ("BERT-Base SQuAD SL256 inference", "fp16, batch 4"), ("BERT-Base SL128 fp16", "batch 16, AMP .4"),
+    ))
+    assert (squad.exported, tuned.exported) == (True, False)
+
+
+def test_an_exported_model_computes_what_the_fused_one_does():
+    torch.manual_seed(0)
+    fused = Bert(16, 1, 2, 4, pretrains=False).double().eval()
+    exported = Bert(16, 1, 2, 4, pretrains=False, exported=True).double().eval()
+    state = fused.state_dict()
+    for kind in ("weight", "bias"):
+        parts = state.pop(f"layers.0.qkv.{kind}").chunk(3)
+        state |= {f"layers.0.{name}.{kind}": part for name, part in zip(("query", "key", "value"), parts, strict=True)}
+    exported.load_state_dict(state)
+    tokens = torch.tensor([[1, 2, 0, 0]])
+    torch.testing.assert_close(exported(tokens), fused(tokens))
 
 
 def test_fine_tuning_learns_where_answers_begin_and_end():

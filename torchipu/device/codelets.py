@@ -193,14 +193,17 @@ def _update_add_cycles(target: Target, work: Work) -> int:
 
 
 def _sum_of_slices_cycles(target: Target, work: Work) -> int:
-    """Reduction of partial tables, which come in pieces of a few elements and are laid out first, 8 bytes at a time."""
+    """Reduction of parts of tables, which come in pieces of a few elements and are laid out 8 bytes at a time."""
     num_bytes = work["partials"] * work["elements"] * work["element_bytes"]
-    return _REDUCE_SLICES.cycles(target, work) + int(ARRANGED_CYCLES_PER_BYTE * num_bytes)
+    return SUM_OF_TABLES.cycles(target, work) + int(ARRANGED_CYCLES_PER_BYTE * num_bytes)
 
 
 ARRANGED_CYCLES_PER_BYTE = 0.44  # of a copy in pieces of 8 bytes; poplibs log, ipu_hardware.md 2.5
-_REDUCE_SLICES = reduction_codelet("popops::ReduceAdd<slices>")
-SUM_OF_SLICES = Codelet(_REDUCE_SLICES.name, _sum_of_slices_cycles, _REDUCE_SLICES.code_bytes, _REDUCE_SLICES.source)
+SUM_OF_TABLES = reduction_codelet("popops::ReduceAdd<slices>")
+"""Of partial tables, each of which is in one piece."""
+SUM_OF_SLICES = Codelet(SUM_OF_TABLES.name, _sum_of_slices_cycles, SUM_OF_TABLES.code_bytes, SUM_OF_TABLES.source)
+
+
 def _arranged_cycles(target: Target, work: Work) -> int:
     """Local copy of rows that come in pieces of a few elements."""
     return 40 + int(ARRANGED_CYCLES_PER_BYTE * work["bytes"])

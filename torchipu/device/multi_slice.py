@@ -35,7 +35,7 @@ PARTIAL_BYTES = 4  # sums of updates are floats
 WORD_BYTES = 4  # lines that stay together where memory is short: what an exchange moves
 MOST_AT_ONCE = 77  # partial sums; 2 sqrt(1472), poplibs, ipu_hardware.md 3.4
 GRAIN_BYTES = 8  # of a look-up, lines that stay together: what a load or a store moves
-SUMMED_GRAIN = 8  # of an update, elements that stay together: reductions are shared out so, ipu_hardware.md 3.4
+SUMMED_GRAIN = 16  # of an update, elements that stay together; an estimate, ipu_hardware.md 3.4
 REARRANGED = 1.25  # exchange of a table that lies otherwise, against its payload; poplibs planner, ipu_hardware.md 3.1
 
 Costs = tuple["Numbers | NDArray[np.float64]", Numbers]
@@ -122,6 +122,11 @@ class SlicePlan:
         return ceil_div(self.lookup_parts, self.group)
 
     @property
+    def sums_whole_rows(self) -> bool:
+        """Whether partial sums are of all rows, and lie as the result does: they are added up where that lies."""
+        return self.lookup_parts > 1 and self.row_parts == 1
+
+    @property
     def width(self) -> int:
         """Elements that an index selects on a tile, all in one piece."""
         return self.lines if self.access.is_shared else 1
@@ -187,7 +192,7 @@ def _update_costs(splits: _Splits) -> Costs:
     # Zeros are filled in a vector a worker and cycle; workers share partial sums out, two cycles a vector of each.
     zeroed = splits.words(splits.table, PARTIAL_BYTES) / 2
     added = (2 + 8 / splits.lookup_parts) * splits.words(splits.table, PARTIAL_BYTES) / 4
-    added = added + PARTIAL_BYTES * ARRANGED_CYCLES_PER_BYTE * splits.table
+    added = added + (splits.row_parts > 1) * PARTIAL_BYTES * ARRANGED_CYCLES_PER_BYTE * splits.table
     launched = target.num_workers * (25 + 20)
     cycles = (
         REGULAR_FACTOR * (moved + splits.copied * splits.words(splits.table, PARTIAL_BYTES))

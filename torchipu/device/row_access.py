@@ -14,6 +14,7 @@ from torchipu.device.codelets import (
     MULTI_SLICE,
     MULTI_UPDATE_ADD,
     SUM_OF_SLICES,
+    SUM_OF_TABLES,
     busiest_elements,
 )
 from torchipu.device.compute_sets import copy_set, elementwise_set
@@ -71,7 +72,7 @@ def lower_take(look_of: Callable[[Op], Look]) -> Lowering:
 def lower_update(update_of: Callable[[Op], Update]) -> Lowering:
     """Return the lowering of a write by index: the old value is copied, or zeros are filled in, then rows are written.
 
-    A state lies as the plan has it, and its rows are written where they are.
+    A state lies as the plan has it, and its rows are written where they are; so are sums of partial sums of all rows.
 
     Args:
         update_of: Tells which lines are updated.
@@ -97,7 +98,7 @@ def lower_update(update_of: Callable[[Op], Update]) -> Lowering:
             is_one_point=is_one_point(op),
         )
         plan = plan_update(target, access, available_memory(op))
-        in_place = _is_in_place(update, old, result)
+        in_place = _is_in_place(update, old, result, plan)
         sets = [replace(update_set(plan, in_place=in_place), tiling=updated(update_of, plan, in_place=in_place))]
         if plan.lookup_parts > 1:
             zeros = replace(_zeros_set(target, plan), tiling=nothing_left)
@@ -112,10 +113,15 @@ def lower_update(update_of: Callable[[Op], Update]) -> Lowering:
     return lower
 
 
-def _is_in_place(update: Update, old: Tensor | None, result: Tensor) -> bool:
-    """Return whether a result is a state with rows written: no element is left out, and the state lies as planned."""
+def _is_in_place(update: Update, old: Tensor | None, result: Tensor, plan: SlicePlan) -> bool:
+    """Return whether a result is written where it lies, without a copy of what was there before, or of what is made.
+
+    So is a state with rows written, which lies as planned, and a sum of partial sums of all rows; no element may be
+    left out.
+    """
     is_whole = len(update.result.starts) * len(update.result.steps) == result.num_elements
-    return old is not None and old.role.is_state and old.dtype is result.dtype and is_whole
+    lies_so = old is not None and (old.role.is_state or plan.sums_whole_rows)
+    return old is not None and lies_so and old.dtype is result.dtype and is_whole
 
 
 def available_memory(op: Op) -> float:
@@ -242,6 +248,6 @@ def _sum_set(plan: SlicePlan, elements: int, partials: int, base_bytes: int) -> 
         "element_bytes": PARTIAL_BYTES,
     }
     return Vertices(
-        SUM_OF_SLICES, plan.vertices, lambda count: work, gathered_bytes=num_bytes, fragments=partials,
-        temporary_bytes=num_bytes, max_tiles=plan.vertices,
+        SUM_OF_TABLES if plan.sums_whole_rows else SUM_OF_SLICES, plan.vertices, lambda count: work,
+        gathered_bytes=num_bytes, fragments=partials, temporary_bytes=num_bytes, max_tiles=plan.vertices,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -156,6 +157,43 @@ class Layer(nn.Module):
         return self.norm2(x + self.dropout(self.down(F.gelu(self.up(x)))))
 
 
+class ExportedNorm(nn.Module):
+    """A layer normalisation op by op, as PyTorch's exporter writes it into ONNX models of before opset 17."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return `[..., width]`."""
+        x = x - x.mean(-1, keepdim=True)
+        return x / torch.sqrt((x ** 2).mean(-1, keepdim=True) + 1e-5) * self.weight + self.bias
+
+
+class ExportedLayer(nn.Module):
+    """A layer of BERT op by op, as PyTorch's exporter writes it into an ONNX model.
+
+    Queries, keys and values are products of their own, and norms and GELU the ops that they are made of.
+    """
+
+    def __init__(self, width: int, heads: int, *, linear: type[nn.Module] = nn.Linear) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (linear(width, width) for _ in range(4))
+        self.up, self.down = linear(width, 4 * width), linear(4 * width, width)
+        self.norm1, self.norm2 = ExportedNorm(width), ExportedNorm(width)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return `[N, L, width]`; see `Layer`."""
+        batch, length, width = x.shape
+        split = batch, length, self.heads, width // self.heads
+        q, k, v = (part(x).view(split).transpose(1, 2) for part in (self.query, self.key, self.value))
+        shares = (q @ k.transpose(-1, -2) / (width // self.heads) ** 0.5 + mask).softmax(-1)
+        x = self.norm1(x + self.out((shares @ v).transpose(1, 2).reshape(batch, length, width)))
+        y = self.up(x)
+        return self.norm2(x + self.down(y * (torch.erf(y / math.sqrt(2)) + 1.0) * 0.5))
+
+
 class Bert(nn.Module):
     """BERT's encoder with a head: the loss of masked words in pretraining, else where an answer begins and ends.
 
@@ -168,18 +206,20 @@ class Bert(nn.Module):
         dropout: Share of values that training drops.
         narrow: Whether floats of 8 bits are used: in pretraining what a layer is computed from, and again in the
             backward pass, is kept in them; in inference the products of linear layers are of them.
+        exported: Whether it is an ONNX model, of which nothing is fused; see `ExportedLayer`.
     """
 
     def __init__(
         self, width: int, depth: int, heads: int, length: int, *, pretrains: bool, dropout: float = 0.0,
-        narrow: bool = False,
+        narrow: bool = False, exported: bool = False,
     ) -> None:
         super().__init__()
         self.words, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(length, width)
-        self.norm = nn.LayerNorm(width)
+        self.norm = (ExportedNorm if exported else nn.LayerNorm)(width)
         linear = NarrowLinear if narrow and not pretrains else nn.Linear
         self.layers = nn.ModuleList(
-            Layer(width, heads, dropout, narrow=narrow and pretrains, linear=linear) for _ in range(depth)
+            ExportedLayer(width, heads, linear=linear) if exported
+            else Layer(width, heads, dropout, narrow=narrow and pretrains, linear=linear) for _ in range(depth)
         )
         self.dense = nn.Linear(width, width if pretrains else 2)
         self.pretrains = pretrains

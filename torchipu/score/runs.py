@@ -62,6 +62,7 @@ class Transformer:
     dtype: torch.dtype = torch.half
     narrow: bool = False
     answers: bool = False
+    exported: bool = False
 
     @property
     def pretrains(self) -> bool:
@@ -72,7 +73,7 @@ class Transformer:
         """Return the model."""
         made = Bert(
             self.width, sum(self.layers), self.heads, self.length, pretrains=self.pretrains,
-            dropout=0.1 if self.trains else 0.0, narrow=self.narrow,
+            dropout=0.1 if self.trains else 0.0, narrow=self.narrow, exported=self.exported,
         )
         return made.to(self.dtype).train(self.trains)
 
@@ -253,6 +254,10 @@ def images(
 
 def answering(
     batch: int, length: int, dtype: torch.dtype = torch.half, memory: float | None = None, *, narrow: bool = False,
+    exported: bool = False,
 ) -> Run:
     """BERT-Base on a C600."""
-    return card(Transformer(*BASE, length, batch, (12,), trains=False, dtype=dtype, narrow=narrow), memory=memory)
+    workload = Transformer(
+        *BASE, length, batch, (12,), trains=False, dtype=dtype, narrow=narrow, exported=exported,
+    )
+    return card(workload, memory=memory)

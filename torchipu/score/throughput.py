@@ -76,24 +76,23 @@ def rates(*kinds: str) -> tuple[Row, ...]:
 
 
 SQUAD = (
-    "PopRT's table does not say what of the ONNX model was fused, nor which memory proportion was set. The model gives "
-    "the encoder's products and attention alone; "
+    "PopRT's table does not say what of the ONNX model was fused, nor which memory proportion was set; it is computed "
+    "as PyTorch's exporter writes it, with nothing fused. "
 )
-ONE = SQUAD + "about as much time is missing at batch 1 in float as in half, and over twice that at batch 4"
 STATED: dict[str, str] = {
-    "V118": "some 70 to 100 thousand cycles of a batch that do not grow with it are missing here, in halves (V093, "
+    "V118": "some 40 to 90 thousand cycles of a batch that do not grow with it are missing here, in halves (V093, "
     "V103) and, twice as many, in floats (V111, V112); from a batch of 8 on the same network is within 3 %. What they "
     "are is not known",
     "V129": "its source calls it the cliff of a plan in parts: V124, which has the first and the last layer in halves, "
     "is 1.66 times as fast, and half its batch 1.28 times. Which memory proportion was set is not stated",
-    "V140": SQUAD + "the same is missing as in halves, V134",
-    "V142": SQUAD + "the same is missing as in halves, V136",
-    "V132": ONE,
-    "V134": ONE,
-    "V136": SQUAD + "neither a time a batch nor one a sample gives the rows of 1, 4 and 16 at once",
-    "V138": SQUAD + "four times the batch of V136 takes 8.7 times as long. Products in parts come to that at a memory "
-    "proportion of 0.015 alone, which makes V132 twice as slow as measured, and V145 of the same table, which ran "
-    "out of memory, would have needed less of it",
+    "V140": SQUAD + "What is missing grows with the batch as in halves, V134 and V136",
+    "V142": SQUAD + "What is missing grows with the batch as in halves, V134 and V136",
+    "V132": SQUAD + "Not much more than half as much time is missing as in halves, V134",
+    "V134": SQUAD + "With fused layers half as much again would be missing",
+    "V136": SQUAD + "Twice as much time is missing as at batch 1, V134",
+    "V138": SQUAD + "Four times the batch of V136 takes 8.7 times as long. With fused layers, products in parts come "
+    "to that at a memory proportion of 0.015 alone, which makes V132 twice as slow as measured, and V145 of the same "
+    "table, which ran out of memory, would have needed less of it",
 }
 """Why rows of inference are off, by their numbers.
 
