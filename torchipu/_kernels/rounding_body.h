@@ -145,20 +145,6 @@ TI_INLINE void FN(round_group)(float *d, uint16_t *h, const float *s, long mask,
     const long first = i + half, second = first + 16;
     if (first >= n) break;
     const VU words = FN(random_words)(keys, start + first);
-#if VL == 16
-    if (second + VL <= n) {  /* both are looked at for overflows at once */
-      const __m512 low = FN(sum_of)(FN(to_be_rounded)(s, mask, first, n), words & 0xffff);
-      const __m512 high = FN(sum_of)(FN(to_be_rounded)(s, mask, second, n), words >> 16);
-      __m256i a = _mm512_cvtps_ph(low, 11), b = _mm512_cvtps_ph(high, 11);
-      if (FN(is_largest)(_mm256_max_epu16(_mm256_add_epi16(a, a), _mm256_add_epi16(b, b)))) {
-        a = _mm512_cvtps_ph((__m512)FN(overflowed)((VF)low, overflow), 11);
-        b = _mm512_cvtps_ph((__m512)FN(overflowed)((VF)high, overflow), 11);
-      }
-      FN(put)(d, h, first, n, a);
-      FN(put)(d, h, second, n, b);
-      continue;
-    }
-#endif
     FN(put)(d, h, first, n, FN(halves_by)(FN(to_be_rounded)(s, mask, first, n), words & 0xffff, overflow));
     if (second >= n) continue;
     FN(put)(d, h, second, n, FN(halves_by)(FN(to_be_rounded)(s, mask, second, n), words >> 16, overflow));
@@ -173,9 +159,56 @@ TI_INLINE void FN(nearest_any)(float *d, uint16_t *h, const float *s, long mask,
   }
 }
 
+#if VL == 16
+/* A constant that stays in its register through a loop. */
+TI_INLINE VU FN(held)(uint32_t value) {
+  VU x = (VU){0} + value;
+  __asm__("" : "+v"(x));
+  return x;
+}
+
+/* Whole groups of 32, both halves of which are looked at for overflows at once. Returns how many elements these were. */
+TI_INLINE long FN(round_groups)(float *d, uint16_t *h, const float *s, FN(keys) keys, int64_t start, long n, int overflow) {
+  const VU lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const VU second = FN(held)(keys.second), low = FN(held)(0xffff), first_factor = FN(held)(0x7feb352du), factor = FN(held)(0x846ca68bu);
+  const VU exponent = FN(held)(0xff800000u), less = FN(held)((uint32_t)-(26 << 23)), least = FN(held)(0x38800000), group = FN(held)(16);
+  const __m256i largest = _mm512_castsi512_si256((__m512i)FN(held)(0xf7fef7feu));
+  VU number = lanes + ((uint32_t)(start >> 5 << 4) + keys.first);
+  long i = 0;
+  for (; i + 32 <= n; i += 32, number += group) {
+    _mm_prefetch((const char *)(s + i + FN(FETCH)), _MM_HINT_T0);
+    _mm_prefetch((const char *)(s + i + FN(FETCH) + 16), _MM_HINT_T0);
+    VU words = number ^ (number >> 16);  /* as `random_of` */
+    words *= first_factor;
+    words ^= words >> 15;
+    words += second;
+    words *= factor;
+    words ^= words >> 16;
+    __m512 sums[2];
+    __m256i halves[2];
+#pragma GCC unroll 2
+    for (int k = 0; k < 2; k++) {  /* as `sum_of` */
+      const __m512 x = _mm512_loadu_ps(s + i + 16 * k);
+      const __m512 power = (__m512)((VU)x & exponent);
+      const VU step = (VU)_mm512_range_ps(power, (__m512)least, 3) + less, random[] = {words & low, words >> 16};
+      sums[k] = _mm512_fmadd_round_ps(_mm512_cvtepi32_ps((__m512i)random[k]), (__m512)step, x, 11);
+      halves[k] = _mm512_cvtps_ph(sums[k], 11);
+    }
+    const __m256i twice = _mm256_max_epu16(_mm256_add_epi16(halves[0], halves[0]), _mm256_add_epi16(halves[1], halves[1]));
+    if (__builtin_expect(_mm256_cmp_epu16_mask(twice, largest, 5) != 0, 0))
+      for (int k = 0; k < 2; k++) halves[k] = _mm512_cvtps_ph((__m512)FN(overflowed)((VF)sums[k], overflow), 11);
+    for (int k = 0; k < 2; k++) FN(put)(d, h, i + 16 * k, n, halves[k]);
+  }
+  return i;
+}
+#endif
+
 TI_INLINE void FN(keyed_any)(float *d, uint16_t *h, const float *s, long mask, FN(keys) keys, int64_t start, long n,
                              int overflow) {
   long i = 0;
+#if VL == 16
+  if (mask) i = FN(round_groups)(d, h, s, keys, start, n, overflow);
+#endif
   for (; i + 32 <= n; i += 32) {
     _mm_prefetch((const char *)(s + ((i + FN(FETCH)) & mask)), _MM_HINT_T0);
     _mm_prefetch((const char *)(s + ((i + FN(FETCH) + 16) & mask)), _MM_HINT_T0);
