@@ -9,9 +9,10 @@ from torchipu.host.emit import conv_blocked, conv_weight_blocked, winograd, wino
 from torchipu.host.emit.blocked_layout import vector_lanes
 from torchipu.host.emit.conv_blocked import OpRounding
 from torchipu.host.emit.conv_shape import Shape
+from torchipu.host.emit.half_partials import has_half_partials
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.blocked.activations import has_half_partials, is_floating, is_of_floats
+from torchipu.ops.blocked.activations import is_floating, is_of_floats
 from torchipu.ops.blocked.convolution import BLOCKED_NS, PLAIN_NS, product_gain_ns
 from torchipu.ops.blocked.halves import op_rounding
 from torchipu.ops.convolution import emit_parameter_gradients, present_results, problem_of, weight_gradient

@@ -7,9 +7,9 @@ from itertools import pairwise, product
 
 from torchipu._kernels.table.conv_product import ConvEnding
 from torchipu.host.emit import conv_product, pixel_product
+from torchipu.host.emit.half_partials import has_half_partials
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.blocked.activations import has_half_partials
 from torchipu.ops.convolution import problem_of
 from torchipu.ops.fusions.picked import RELU, are_floats, rounds_once
 from torchipu.optable.fusion import Fusion, register_fusion

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from torchipu.host.emit import conv_product, pixel_product
+from torchipu.host.emit.half_partials import has_half_partials
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.blocked.activations import has_half_partials
 from torchipu.ops.convolution import emit_parameter_gradients, present_results, problem_of
 from torchipu.ops.fusions.conv_epilogue import ADD, addend_of, adds_like
 from torchipu.ops.fusions.picked import RELU_BACKWARD, are_floats, rounds_once
