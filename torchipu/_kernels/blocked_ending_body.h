@@ -73,8 +73,6 @@ TI_INLINE void FN(end_rounded)(const FN(blocked_ending) *e, const int count, VF 
 #undef TI_EACH
 }
 
-enum { FN(ROUNDED_PIXELS) = 4 };  /* at a time: a vector waits for each op's rounding, others meanwhile do not */
-
 /* As `end_pixels`, which follows. */
 static __attribute__((noinline)) void FN(round_pixels)(const FN(blocked_ending) *of, float *y, const int32_t *at, int64_t count, int64_t block) {
   const FN(blocked_ending) e = *of;  /* nothing that is stored changes it */

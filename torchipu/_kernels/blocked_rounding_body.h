@@ -78,6 +78,8 @@ TI_INLINE VU FN(bits_of)(FN(keys) keys, VU i) {
   return (FN(random_of)(keys, word) >> (i & 16)) & 0xffff;
 }
 
+enum { FN(ROUNDED_PIXELS) = 4 };  /* at a time: a vector waits for each op's rounding, others meanwhile do not */
+
 /* Rounds the results of an op: `count` vectors, of neighbouring pixels. */
 TI_INLINE void FN(round_op)(const FN(blocked_rounding) *r, int op, const int count, VF *v, const FN(blocked_place) *at) {
   const FN(rounded_op) *const o = r->ops + op;
@@ -86,8 +88,23 @@ TI_INLINE void FN(round_op)(const FN(blocked_rounding) *r, int op, const int cou
     const FN(keys) keys = o->keys;
     const uint32_t step = o->has_channels_last ? r->channels : 1;
     VU i = o->has_channels_last ? at->last : at->second;
+#if VL == 16
+    __m512 sums[FN(ROUNDED_PIXELS)];
+    __m256i halves[FN(ROUNDED_PIXELS)], twice = _mm256_setzero_si256();
+#pragma GCC unroll 4
+    for (int p = 0; p < count; p++, i += step) {
+      sums[p] = FN(sum_of)(v[p], FN(bits_of)(keys, i));
+      halves[p] = _mm512_cvtps_ph(sums[p], 11);
+      twice = _mm256_max_epu16(twice, _mm256_add_epi16(halves[p], halves[p]));
+    }
+    if (FN(is_largest)(twice))  /* all are looked at for overflows at once */
+      for (int p = 0; p < count; p++) halves[p] = _mm512_cvtps_ph((__m512)FN(overflowed)((VF)sums[p], r->overflow), 11);
+#pragma GCC unroll 4
+    for (int p = 0; p < count; p++) v[p] = FN(of_halves)(halves[p]);
+#else
 #pragma GCC unroll 4
     for (int p = 0; p < count; p++, i += step) v[p] = FN(rounded_by)(v[p], FN(bits_of)(keys, i), r->overflow);
+#endif
   } else if (r->overflow == TI_HALF_OVERFLOW_INFINITY) {
 #pragma GCC unroll 4
     for (int p = 0; p < count; p++) v[p] = FN(of_halves)(FN(nearest_halves)(v[p]));
