@@ -58,7 +58,9 @@ class MiniPlanner:
         view.emit_copy(self, fresh, held)
         return fresh
 
-    def output(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
+    def output(
+        self, tensor: Tensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
+    ) -> HostTensor:
         self.values[tensor] = self.scratch(tensor.shape, tensor.dtype)
         if dtype is None or dtype is tensor.dtype:
             return self.values[tensor]

@@ -38,6 +38,10 @@ CASES = {
     "batch norm": (
         lambda x, w, b: functional.batch_norm(x, None, None, w, b, training=True), [(5, 7, 6, 6), (7,), (7,)],
     ),
+    "batch norm and ReLU": (
+        lambda x, w, b: functional.batch_norm(x, None, None, w, b, training=True).relu(), [(5, 7, 6, 6), (7,), (7,)],
+    ),
+    "convolution and ReLU": (lambda x, w: torch.conv2d(x, w, padding=1).relu(), [(3, 33, 14, 14), (40, 33, 3, 3)]),
     "softmax of rows": (lambda x: x.softmax(-1), [(9, 45, 67)]),
     "softmax of columns": (lambda x: x.softmax(1), [(9, 45, 67)]),
     "sum of columns": (lambda x: x.sum(0), [(13, 45, 67)]),

@@ -50,14 +50,27 @@ TI_INLINE VF FN(activated)(const int activation, VF v) {
 /* Whether an ending takes so few instructions that sums are ended in the registers that hold them. */
 static inline int FN(is_short)(const FN(blocked_ending) *e) { return e->activation <= TI_ACTIVATION_HARDSIGMOID && !e->rounding.is_any; }
 
-/* A vector that is rounded after each op, none of which has a gate; `first`, `scale` and `shift` are those of its channels, `added` is its addend. */
-TI_INLINE VF FN(end_rounded)(const FN(blocked_ending) *e, VF v, VF first, VF scale, VF shift, const float *added, const FN(blocked_place) *at) {
+/* Vectors of `count` neighbouring pixels, `to` floats on, that are rounded after each op but the gate, which leaves halves as
+ * they are; `first`, `scale` and `shift` are those of their channels. */
+TI_INLINE void FN(end_rounded)(const FN(blocked_ending) *e, const int count, VF *v, VF first, VF scale, VF shift, ptrdiff_t to, const FN(blocked_place) *at) {
   const FN(blocked_rounding) *const r = &e->rounding;
-  if (e->first) v += first;
-  v = FN(round_op)(r, 0, v, at);
-  if (e->is_affine) v = FN(round_op)(r, 1, FN(fma)(v, scale, shift), at);
-  if (added) v = FN(round_op)(r, 2, v + FN(load)(added), at);
-  return e->activation == TI_ACTIVATION_NONE ? v : FN(round_op)(r, 3, FN(activated)(e->activation, v), at);
+#define TI_EACH _Pragma("GCC unroll 4") for (int p = 0; p < count; p++)
+  if (e->first) TI_EACH v[p] += first;
+  FN(round_op)(r, 0, count, v, at);
+  if (e->is_affine) {
+    TI_EACH v[p] = FN(fma)(v[p], scale, shift);
+    FN(round_op)(r, 1, count, v, at);
+  }
+  if (e->added) {
+    TI_EACH v[p] += FN(load)(e->added + to + p * VL);
+    FN(round_op)(r, 2, count, v, at);
+  }
+  if (e->gate) TI_EACH v[p] = FN(gated)(v[p], FN(load)(e->gate + to + p * VL));
+  if (e->activation != TI_ACTIVATION_NONE) {
+    TI_EACH v[p] = FN(activated)(e->activation, v[p]);
+    FN(round_op)(r, 3, count, v, at);
+  }
+#undef TI_EACH
 }
 
 /* As `end_pixels`, which follows. */
@@ -65,11 +78,26 @@ static __attribute__((noinline)) void FN(round_pixels)(const FN(blocked_ending) 
   const FN(blocked_ending) e = *of;  /* nothing that is stored changes it */
   const VF first = e.first ? FN(load)(e.first + block * VL) : FN(set)(0.f);
   const VF scale = e.is_affine ? FN(load)(e.scale + block * VL) : first, shift = e.is_affine ? FN(load)(e.shift + block * VL) : first;
-  FN(blocked_place) place;
-  for (int64_t i = 0; i < count; i++) {
-    if (i && at[i] == at[i - 1] + VL && place.pixel + 1 < e.rounding.pixels) FN(move_on)(&e.rounding, &place, 1);
-    else place = FN(vector_place)(&e.rounding, y + at[i]);
-    FN(store)(y + at[i], FN(end_rounded)(&e, FN(load)(y + at[i]), first, scale, shift, e.added ? e.added + at[i] : NULL, &place));
+  for (int64_t i = 0, last; i < count; i = last) {
+    FN(blocked_place) place = FN(vector_place)(&e.rounding, y + at[i]);
+    const int64_t most = ti_min(count, i + e.rounding.pixels - place.pixel);
+    for (last = i + 1; last < most && at[last] == at[last - 1] + VL;) last++;
+    for (int64_t j = i, some; j < last; j += some) {
+      VF v[FN(ROUNDED_PIXELS)];
+      float *const to = y + at[j];
+      if (last - j >= FN(ROUNDED_PIXELS)) {
+        some = FN(ROUNDED_PIXELS);
+        for (int p = 0; p < FN(ROUNDED_PIXELS); p++) v[p] = FN(load)(to + p * VL);
+        FN(end_rounded)(&e, FN(ROUNDED_PIXELS), v, first, scale, shift, at[j], &place);
+        for (int p = 0; p < FN(ROUNDED_PIXELS); p++) FN(store)(to + p * VL, v[p]);
+      } else {
+        some = 1;
+        v[0] = FN(load)(to);
+        FN(end_rounded)(&e, 1, v, first, scale, shift, at[j], &place);
+        FN(store)(to, v[0]);
+      }
+      FN(move_on)(&e.rounding, &place, (uint32_t)some);
+    }
   }
 }
 

@@ -68,13 +68,47 @@ static FN(blocked_rounding) FN(begin_rounding)(char *const *args, int64_t flags,
   return r;
 }
 
-TI_INLINE VF FN(round_op)(const FN(blocked_rounding) *r, int op, VF v, const FN(blocked_place) *at) {
+/* The random bits of the elements of these numbers. */
+TI_INLINE VU FN(bits_of)(FN(keys) keys, VU i) {
+#if VL == 16
+  const VU word = (VU)_mm512_ternarylogic_epi32(_mm512_set1_epi32(15), (__m512i)i, (__m512i)(i >> 1), 0xca); /* 15 chooses */
+#else
+  const VU word = i >> 5 << 4 | (i & 15);
+#endif
+  return (FN(random_of)(keys, word) >> (i & 16)) & 0xffff;
+}
+
+enum { FN(ROUNDED_PIXELS) = 4 };  /* at a time: a vector waits for each op's rounding, others meanwhile do not */
+
+/* Rounds the results of an op: `count` vectors, of neighbouring pixels. */
+TI_INLINE void FN(round_op)(const FN(blocked_rounding) *r, int op, const int count, VF *v, const FN(blocked_place) *at) {
   const FN(rounded_op) *const o = r->ops + op;
-  if (!o->is_rounded) return v;
-  if (!o->is_random) {
-    if (r->overflow == TI_HALF_OVERFLOW_INFINITY) return FN(of_halves)(FN(nearest_halves)(v));
-    return FN(rounded_to_nearest)(v, r->overflow);
+  if (!o->is_rounded) return;
+  if (o->is_random) {
+    const FN(keys) keys = o->keys;
+    const uint32_t step = o->has_channels_last ? r->channels : 1;
+    VU i = o->has_channels_last ? at->last : at->second;
+#if VL == 16
+    __m512 sums[FN(ROUNDED_PIXELS)];
+    __m256i halves[FN(ROUNDED_PIXELS)], twice = _mm256_setzero_si256();
+#pragma GCC unroll 4
+    for (int p = 0; p < count; p++, i += step) {
+      sums[p] = FN(sum_of)(v[p], FN(bits_of)(keys, i));
+      halves[p] = _mm512_cvtps_ph(sums[p], 11);
+      twice = _mm256_max_epu16(twice, _mm256_add_epi16(halves[p], halves[p]));
+    }
+    if (FN(is_largest)(twice))  /* all are looked at for overflows at once */
+      for (int p = 0; p < count; p++) halves[p] = _mm512_cvtps_ph((__m512)FN(overflowed)((VF)sums[p], r->overflow), 11);
+#pragma GCC unroll 4
+    for (int p = 0; p < count; p++) v[p] = FN(of_halves)(halves[p]);
+#else
+#pragma GCC unroll 4
+    for (int p = 0; p < count; p++, i += step) v[p] = FN(rounded_by)(v[p], FN(bits_of)(keys, i), r->overflow);
+#endif
+  } else if (r->overflow == TI_HALF_OVERFLOW_INFINITY) {
+#pragma GCC unroll 4
+    for (int p = 0; p < count; p++) v[p] = FN(of_halves)(FN(nearest_halves)(v[p]));
+  } else {
+    for (int p = 0; p < count; p++) v[p] = FN(rounded_to_nearest)(v[p], r->overflow);
   }
-  const VU i = o->has_channels_last ? at->last : at->second;
-  return FN(rounded_by)(v, (FN(random_of)(o->keys, i >> 5 << 4 | (i & 15)) >> (i & 16)) & 0xffff, r->overflow);
 }

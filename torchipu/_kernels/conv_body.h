@@ -8,6 +8,7 @@
 #include "gemm_body.h"
 #undef TI_GATHERED
 #include "runs_body.h"
+#include "rounding_body.h"
 
 #ifndef TORCHIPU_CONV_SHAPE
 #define TORCHIPU_CONV_SHAPE
@@ -347,12 +348,17 @@ TI_KERNEL(conv_max_pool) {
   const pool_ints *const pool = &p->pool;
   const int64_t planes = s.oc, size = planes * s.oh * s.ow, kept = planes * pool->oh * pool->ow;
   float *image = (float *)scratch, *rest = image + (size + 15) / 16 * 16;
+  const int64_t *const state = p->is_random ? (const int64_t *)args[4 + p->has_bias] : NULL;
+  const int is_random = !FN(rounds_to_nearest)(state);
+  const FN(keys) keys = is_random ? FN(keys_of)(state) : (FN(keys)){0, 0};
   int64_t known = -1;
   for (int64_t i = begin; i < end; i++) {
     /* The convolution is given the whole result's address, from which it finds this image's. */
     char *const convolve[] = {(char *)image - i * size * 4, args[2], args[3], p->has_bias ? args[4] : NULL};
     char *const reduce[] = {(char *)((float *)args[0] + i * kept), (char *)((int64_t *)args[1] + i * kept), (char *)image};
     FN(conv_block)(&s, convolve, (int)p->has_bias, i, &known, rest);
+    if (is_random) FN(round_from)(image - i * size, NULL, 1, keys, i * size, size, (int)p->overflow);
+    else if (p->is_rounded) FN(round_nearest_here)(image, NULL, size, (int)p->overflow);
     const int trap = FN(max_pool)(reduce, (const int64_t *)pool, scalars, 0, planes, rest);
     if (trap) return trap;
     if (p->has_relu) FN(relu_run)((float *)args[0] + i * kept, kept);

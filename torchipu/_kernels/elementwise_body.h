@@ -528,6 +528,12 @@ TI_KERNEL(chain) {
       default: break;
     }
   }
+  FN(keys) keys[TI_MAX_SLOTS];  /* by the slot of the random words; made once for all blocks */
+  for (int i = 0; i < num_instructions; i++) {
+    const chain_instruction *q = program + i;
+    if ((q->operation == TI_OP_f_round_by || q->operation == TI_OP_x_round_store) && q->b != q->a)
+      keys[q->b] = FN(keys_of)((const int64_t *)args[slots[q->b].argument]);
+  }
   for (int64_t item = begin; item < end; item++) {
     const int64_t start = item * block;
     const long n = (long)(elements - start < block ? elements - start : block);
@@ -542,11 +548,13 @@ TI_KERNEL(chain) {
       } else if (q->operation == TI_OP_f_round_by || q->operation == TI_OP_x_round_store) {
         const int64_t *state = q->b == q->a ? 0 : (const int64_t *)args[slots[q->b].argument];
         const float *from = (const float *)at[q->a];
-        if (q->operation == TI_OP_f_round_by)
-          FN(round_run)((float *)at[q->result], from, mask[q->a], state, start, n, (int)constants[q->scalar]);
-        else
-          FN(round_to)((uint16_t *)args[slots[q->result].argument] + start, from, mask[q->a], state, start, n,
-                       (int)constants[q->scalar]);
+        const int overflow = (int)constants[q->scalar], to_nearest = FN(rounds_to_nearest)(state);
+        float *const floats = (float *)at[q->result];
+        uint16_t *const halves = (uint16_t *)args[slots[q->result].argument] + start;
+        if (q->operation == TI_OP_f_round_by && to_nearest) FN(round_run)(floats, from, mask[q->a], 0, start, n, overflow);
+        else if (q->operation == TI_OP_f_round_by) FN(round_keyed_run)(floats, from, mask[q->a], keys[q->b], start, n, overflow);
+        else if (to_nearest) FN(round_to)(halves, from, mask[q->a], 0, start, n, overflow);
+        else FN(round_keyed_to)(halves, from, mask[q->a], keys[q->b], start, n, overflow);
       } else {
         int trap = FN(instructions)[q->operation](at[q->result], at[q->a], at[q->b], at[q->c], n, mask[q->a], mask[q->b], mask[q->c],
                                           constants + q->scalar);

@@ -13,7 +13,8 @@ static inline int64_t ti_element(const block_dim *d, int64_t x) {
 }
 #endif
 
-typedef struct { const float *s; uint16_t *h; FN(keys) keys; int is_stochastic, overflow; } FN(rounding);
+/* `h` is NULL where floats alone are wanted. */
+typedef struct { float *s; uint16_t *h; FN(keys) keys; int is_stochastic, overflow, keeps; } FN(rounding);
 
 /* `count` elements from `first` on, `step` apart and none beyond the group of 32 that holds the first: through a group
  * of which the others are not looked at. */
@@ -22,24 +23,27 @@ static void FN(round_part)(const FN(rounding) *r, int64_t first, int64_t count, 
   uint16_t halves[TI_GROUP];
   const int64_t group = first / TI_GROUP * TI_GROUP, at = first - group;
   for (int64_t i = 0; i < count; i++) floats[at + i * step] = r->s[first + i * step];
-  if (r->is_stochastic) FN(round_keyed)(halves, floats, r->keys, group, TI_GROUP, r->overflow);
-  else FN(round_nearest)(halves, floats, TI_GROUP, r->overflow);
-  for (int64_t i = 0; i < count; i++) r->h[first + i * step] = halves[at + i * step];
+  if (r->is_stochastic) FN(round_keyed_here)(floats, halves, r->keys, group, TI_GROUP, r->overflow);
+  else FN(round_nearest_here)(floats, halves, TI_GROUP, r->overflow);
+  for (int64_t i = 0; i < count && r->h; i++) r->h[first + i * step] = halves[at + i * step];
+  for (int64_t i = 0; i < count && r->keeps; i++) r->s[first + i * step] = floats[at + i * step];
 }
 
 static void FN(round_elements)(const FN(rounding) *r, int64_t first, int64_t count, int64_t step) {
-  if (step == 1 && !r->is_stochastic) {
+  if (step == 1 && r->is_stochastic) {
+    FN(round_from)(r->s, r->h, r->keeps, r->keys, first, count, r->overflow);
+  } else if (step == 1 && r->keeps) {
+    FN(round_nearest_here)(r->s + first, r->h ? r->h + first : NULL, count, r->overflow);
+  } else if (step == 1) {
     FN(round_nearest)(r->h + first, r->s + first, count, r->overflow);
-    return;
-  }
-  while (count > 0) {
-    const int64_t at = first % TI_GROUP;
-    int64_t some = step == 1 && at == 0 ? count : (TI_GROUP - 1 - at) / step + 1;
-    if (some > count) some = count;
-    if (step == 1 && at == 0) FN(round_keyed)(r->h + first, r->s + first, r->keys, first, some, r->overflow);
-    else FN(round_part)(r, first, some, step);
-    first += some * step;
-    count -= some;
+  } else {
+    while (count > 0) {
+      int64_t some = (TI_GROUP - 1 - first % TI_GROUP) / step + 1;
+      if (some > count) some = count;
+      FN(round_part)(r, first, some, step);
+      first += some * step;
+      count -= some;
+    }
   }
 }
 
@@ -49,7 +53,15 @@ TI_KERNEL(round_blocks) {
   const int64_t *state = (const int64_t *)args[2];
   const int is_stochastic = !FN(rounds_to_nearest)(state);
   const FN(keys) keys = is_stochastic ? FN(keys_of)(state) : (FN(keys)){0, 0};
-  const FN(rounding) r = {(const float *)args[0] - p->begins, (uint16_t *)args[1], keys, is_stochastic, (int)p->overflow};
+  const FN(rounding) r = {
+    .s = (float *)args[0] - p->begins, .h = p->keeps == TI_KEPT_FLOATS ? NULL : (uint16_t *)args[1], .keys = keys,
+    .is_stochastic = is_stochastic, .overflow = (int)p->overflow, .keeps = p->keeps != TI_KEPT_HALVES,
+  };
+  if (p->run) {  /* what a chunk has written is one run */
+    const int64_t first = begin * p->run;
+    FN(round_elements)(&r, first, ti_min(end * p->run, p->elements) - first, 1);
+    return TI_OK;
+  }
   const int64_t dims = p->num_dims, along = p->along;
   const block_dim *d = p->dims;
   for (int64_t item = begin; item < end; item++) {

@@ -70,15 +70,22 @@ TI_INLINE VF FN(overflowed)(VF x, int overflow) {
 /* Values rounded stochastically: the random bits, as many times 2^-16 of the last bit that is kept, are added and the sum
  * is cut off. Addition towards zero loses nothing that the second cut would keep, and the least exponent that is taken,
  * that of 2^-14, makes subnormal halves no special case. */
-TI_INLINE FN(halves) FN(halves_by)(VF x, VU random, int overflow) {
+TI_INLINE __m512 FN(sum_of)(VF x, VU random) {
   const __m512 power = (__m512)((VI)x & (VI)((VU){0} + 0xff800000u));
   /* the larger size of the two, with the sign of the first; 2^26 less: a step of the random bits */
   const VI step = (VI)_mm512_range_ps(power, _mm512_set1_ps(0x1p-14f), 3) - (26 << 23);
-  const __m512 sum = _mm512_fmadd_round_ps(_mm512_cvtepi32_ps((__m512i)random), (__m512)step, (__m512)x, 11);
+  return _mm512_fmadd_round_ps(_mm512_cvtepi32_ps((__m512i)random), (__m512)step, (__m512)x, 11);
+}
+
+/* Whether any of these, twice the size of halves, is that of the largest half or more. */
+TI_INLINE int FN(is_largest)(__m256i twice) {
+  return __builtin_expect(_mm256_cmp_epu16_mask(twice, _mm256_set1_epi16((short)0xf7fe), 5) != 0, 0);
+}
+
+TI_INLINE FN(halves) FN(halves_by)(VF x, VU random, int overflow) {
+  const __m512 sum = FN(sum_of)(x, random);
   const __m256i halves = _mm512_cvtps_ph(sum, 11);
-  /* the largest half or more, whatever the sign */
-  if (__builtin_expect(_mm256_cmp_epu16_mask(_mm256_add_epi16(halves, halves), _mm256_set1_epi16((short)0xf7fe), 5), 0))
-    return _mm512_cvtps_ph((__m512)FN(overflowed)((VF)sum, overflow), 11);
+  if (FN(is_largest)(_mm256_add_epi16(halves, halves))) return _mm512_cvtps_ph((__m512)FN(overflowed)((VF)sum, overflow), 11);
   return halves;
 }
 #else
@@ -120,15 +127,14 @@ TI_INLINE VF FN(to_be_rounded)(const float *s, long mask, long i, long n) {
   return mask ? FN(load_most)(s + i, n - i) : FN(load)(s);
 }
 
-/* Stores halves as floats at d, or where that is NULL as they are at h. */
+/* Stores halves as floats at d and as they are at h, where these are not NULL. */
 TI_INLINE void FN(put)(float *d, uint16_t *h, long i, long n, FN(halves) halves) {
   if (n - i < VL) {
     if (d) FN(store_part)(d + i, FN(of_halves)(halves), n - i);
-    else memcpy(h + i, &halves, (size_t)(n - i) * sizeof *h);
-  } else if (d) {
-    FN(store)(d + i, FN(of_halves)(halves));
+    if (h) memcpy(h + i, &halves, (size_t)(n - i) * sizeof *h);
   } else {
-    FN(store_halves)(h + i, halves);
+    if (d) FN(store)(d + i, FN(of_halves)(halves));
+    if (h) FN(store_halves)(h + i, halves);
   }
 }
 
@@ -153,9 +159,56 @@ TI_INLINE void FN(nearest_any)(float *d, uint16_t *h, const float *s, long mask,
   }
 }
 
+#if VL == 16
+/* A constant that stays in its register through a loop. */
+TI_INLINE VU FN(held)(uint32_t value) {
+  VU x = (VU){0} + value;
+  __asm__("" : "+v"(x));
+  return x;
+}
+
+/* Whole groups of 32, both halves of which are looked at for overflows at once. Returns how many elements these were. */
+TI_INLINE long FN(round_groups)(float *d, uint16_t *h, const float *s, FN(keys) keys, int64_t start, long n, int overflow) {
+  const VU lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const VU second = FN(held)(keys.second), low = FN(held)(0xffff), first_factor = FN(held)(0x7feb352du), factor = FN(held)(0x846ca68bu);
+  const VU exponent = FN(held)(0xff800000u), less = FN(held)((uint32_t)-(26 << 23)), least = FN(held)(0x38800000), group = FN(held)(16);
+  const __m256i largest = _mm512_castsi512_si256((__m512i)FN(held)(0xf7fef7feu));
+  VU number = lanes + ((uint32_t)(start >> 5 << 4) + keys.first);
+  long i = 0;
+  for (; i + 32 <= n; i += 32, number += group) {
+    _mm_prefetch((const char *)(s + i + FN(FETCH)), _MM_HINT_T0);
+    _mm_prefetch((const char *)(s + i + FN(FETCH) + 16), _MM_HINT_T0);
+    VU words = number ^ (number >> 16);  /* as `random_of` */
+    words *= first_factor;
+    words ^= words >> 15;
+    words += second;
+    words *= factor;
+    words ^= words >> 16;
+    __m512 sums[2];
+    __m256i halves[2];
+#pragma GCC unroll 2
+    for (int k = 0; k < 2; k++) {  /* as `sum_of` */
+      const __m512 x = _mm512_loadu_ps(s + i + 16 * k);
+      const __m512 power = (__m512)((VU)x & exponent);
+      const VU step = (VU)_mm512_range_ps(power, (__m512)least, 3) + less, random[] = {words & low, words >> 16};
+      sums[k] = _mm512_fmadd_round_ps(_mm512_cvtepi32_ps((__m512i)random[k]), (__m512)step, x, 11);
+      halves[k] = _mm512_cvtps_ph(sums[k], 11);
+    }
+    const __m256i twice = _mm256_max_epu16(_mm256_add_epi16(halves[0], halves[0]), _mm256_add_epi16(halves[1], halves[1]));
+    if (__builtin_expect(_mm256_cmp_epu16_mask(twice, largest, 5) != 0, 0))
+      for (int k = 0; k < 2; k++) halves[k] = _mm512_cvtps_ph((__m512)FN(overflowed)((VF)sums[k], overflow), 11);
+    for (int k = 0; k < 2; k++) FN(put)(d, h, i + 16 * k, n, halves[k]);
+  }
+  return i;
+}
+#endif
+
 TI_INLINE void FN(keyed_any)(float *d, uint16_t *h, const float *s, long mask, FN(keys) keys, int64_t start, long n,
                              int overflow) {
   long i = 0;
+#if VL == 16
+  if (mask) i = FN(round_groups)(d, h, s, keys, start, n, overflow);
+#endif
   for (; i + 32 <= n; i += 32) {
     _mm_prefetch((const char *)(s + ((i + FN(FETCH)) & mask)), _MM_HINT_T0);
     _mm_prefetch((const char *)(s + ((i + FN(FETCH) + 16) & mask)), _MM_HINT_T0);
@@ -180,11 +233,64 @@ static __attribute__((noinline)) void FN(round_to)(uint16_t *h, const float *s, 
                                                    long n, int overflow) {
   FN(round_any)(0, h, s, mask, state, start, n, overflow);
 }
-/* The same to halves, with the keys at hand: whoever rounds many short runs makes them once. */
+/* The same with the keys at hand: whoever rounds many short runs makes them once. */
+static __attribute__((noinline)) void FN(round_keyed_run)(float *d, const float *s, long mask, FN(keys) keys, int64_t start,
+                                                          long n, int overflow) {
+  FN(keyed_any)(d, 0, s, mask, keys, start, n, overflow);
+}
+static __attribute__((noinline)) void FN(round_keyed_to)(uint16_t *h, const float *s, long mask, FN(keys) keys, int64_t start,
+                                                         long n, int overflow) {
+  FN(keyed_any)(0, h, s, mask, keys, start, n, overflow);
+}
 static __attribute__((noinline)) void FN(round_keyed)(uint16_t *h, const float *s, FN(keys) keys, int64_t start, long n,
                                                       int overflow) {
   FN(keyed_any)(0, h, s, -1, keys, start, n, overflow);
 }
 static __attribute__((noinline)) void FN(round_nearest)(uint16_t *h, const float *s, long n, int overflow) {
   FN(nearest_any)(0, h, s, -1, n, overflow);
+}
+/* The same of floats that stay, rounded, where they are; h may be NULL. */
+static __attribute__((noinline)) void FN(round_keyed_here)(float *s, uint16_t *h, FN(keys) keys, int64_t start, long n,
+                                                           int overflow) {
+  if (h) FN(keyed_any)(s, h, s, -1, keys, start, n, overflow);
+  else FN(keyed_any)(s, 0, s, -1, keys, start, n, overflow);
+}
+static __attribute__((noinline)) void FN(round_nearest_here)(float *s, uint16_t *h, long n, int overflow) {
+  if (h) FN(nearest_any)(s, h, s, -1, n, overflow);
+  else FN(nearest_any)(s, 0, s, -1, n, overflow);
+}
+
+/* `count` elements from number `first` on, none beyond the group of 32 that holds the first; s and h, which may be NULL,
+ * are the places of number 0. Floats are written where they are kept. */
+static __attribute__((noinline)) void FN(round_within)(float *s, uint16_t *h, int keeps, FN(keys) keys, int64_t first,
+                                                       int64_t count, int overflow) {
+#if VL == 16
+  for (int64_t at = first & ~(int64_t)15; at < first + count; at += 16) {
+    const int64_t from = first > at ? first - at : 0, to = first + count - at < 16 ? first + count - at : 16;
+    const __mmask16 lanes = (__mmask16)((0xffffu >> (16 - to)) & (0xffffu << from));
+    const VF x = (VF)_mm512_maskz_loadu_ps(lanes, s + at);
+    const FN(halves) halves = FN(halves_by)(x, FN(random_halves)(keys, at), overflow);
+    if (h) _mm256_mask_storeu_epi16(h + at, lanes, halves);
+    if (keeps) _mm512_mask_storeu_ps(s + at, lanes, (__m512)FN(of_halves)(halves));
+  }
+#else
+  float floats[32] = {0};
+  uint16_t halves[32];
+  const int64_t at = first & 31;
+  memcpy(floats + at, s + first, (size_t)count * sizeof *s);
+  FN(round_keyed_here)(floats, halves, keys, first - at, 32, overflow);
+  if (h) memcpy(h + first, halves + at, (size_t)count * sizeof *h);
+  if (keeps) memcpy(s + first, floats + at, (size_t)count * sizeof *s);
+#endif
+}
+
+/* The same of any number of elements. */
+static void FN(round_from)(float *s, uint16_t *h, int keeps, FN(keys) keys, int64_t first, int64_t count, int overflow) {
+  const int64_t room = 32 - (first & 31), ahead = (first & 31) == 0 && count >= 32 ? 0 : count < room ? count : room;
+  if (ahead) FN(round_within)(s, h, keeps, keys, first, ahead, overflow);
+  first += ahead;
+  count -= ahead;
+  if (!count) return;
+  if (keeps) FN(round_keyed_here)(s + first, h ? h + first : 0, keys, first, count, overflow);
+  else FN(round_keyed)(h + first, s + first, keys, first, count, overflow);
 }

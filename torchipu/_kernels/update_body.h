@@ -14,23 +14,39 @@ static inline float ti_scale_of(const double *hyper) {
 }
 #endif
 
-/* Calls FN(verb) for each vector of the items. Where all of the first operands are floats, as most are, nothing is asked
- * again for each vector, and the compiler sees that none of them holds the addresses of others. */
+/* Calls FN(verb) for each vector of the items. Where all of the first operands are floats, or all halves, as most are,
+ * nothing is asked again for each vector, and the compiler sees that none of them holds the addresses of others. */
 #undef TI_EACH_VECTOR
 #define TI_EACH_VECTOR(verb, operands, by) \
   do { \
     const update_ints *const n = (const update_ints *)ints; \
-    const int64_t last = ti_min(n->elements, end * TI_SPAN); \
+    const int64_t last = ti_min(n->elements, end * TI_SPAN), all = (1 << operands) - 1; \
     int64_t i = begin * TI_SPAN; \
     FN(target) to; \
+    char *own[operands]; \
+    memcpy(own, args, sizeof own); \
+    FN(aim)(&to, args, ints); \
     if (!n->halves) { \
-      char *own[operands]; \
-      memcpy(own, args, sizeof own); \
       FN(target) floats = {.args = own}; \
       for (; i + VL <= last; i += VL) FN(verb)(&floats, by, own, 0, i, VL); \
+    } else if (n->halves == all) { \
+      FN(target) halves = to; \
+      halves.args = own; \
+      halves.halves = all; \
+      if (to.is_stochastic) TI_EACH_GROUP(verb, by, 1); \
+      else TI_EACH_GROUP(verb, by, 0); \
     } \
-    FN(aim)(&to, args, ints); \
     for (; i < last; i += VL) FN(verb)(&to, by, args, n->halves, i, last - i); \
+  } while (0)
+/* 32 elements share their random words. */
+#undef TI_EACH_GROUP
+#define TI_EACH_GROUP(verb, by, random) \
+  do { \
+    halves.is_stochastic = random; \
+    for (int64_t group = i / 32; group < last / 32; group++) { \
+      for (int lane = 0; lane < 32; lane += VL) FN(verb)(&halves, by, own, all, group * 32 + lane, VL); \
+      i += 32; \
+    } \
   } while (0)
 
 TI_INLINE void FN(accumulate_vector)(FN(target) *to, const ti_update *by, char *const *args, int64_t h, int64_t i, int64_t width) {

@@ -25,7 +25,7 @@ typedef struct {
 
 TI_INLINE void FN(aim)(FN(target) *to, char *const *args, const int64_t *ints) {
   const update_ints *const n = (const update_ints *)ints;
-  memset(to->words, 0, sizeof to->words);
+  memset(to, 0, sizeof *to);
   to->args = args;
   to->halves = n->halves;
   to->overflow = (int)n->overflow;

@@ -102,11 +102,17 @@ static __attribute__((noinline)) void FN(write_rounded)(const FN(winograd_item) 
   for (int64_t k = 0; k < t->count; k++, sums += VL, FN(next_place)(t->down, t->across, &place)) {
     VF v[4];
     FN(results_of)(sums, t->sums_point, v);
-    for (int i = 0; i < 4; i++) {
-      const int64_t row = place.row * 2 + i / 2, column = place.column * 2 + i % 2, to = place.n * image + (row * s.ow + column) * VL;
-      if (row >= s.oh || column >= s.ow) continue;
+    for (int i = 0; i < 4; i += 2) {
+      const int64_t row = place.row * 2 + i / 2, column = place.column * 2, to = place.n * image + (row * s.ow + column) * VL;
+      if (row >= s.oh) continue;
       const FN(blocked_place) at = FN(place_at)(&e->rounding, (uint32_t)place.n, block, (uint32_t)(row * s.ow + column));
-      FN(store)(y + to, FN(end_rounded)(e, v[i], first, scale, shift, e->added ? e->added + to : NULL, &at));
+      if (column + 1 < s.ow) {
+        FN(end_rounded)(e, 2, v + i, first, scale, shift, to, &at);
+        FN(store)(y + to + VL, v[i + 1]);
+      } else {
+        FN(end_rounded)(e, 1, v + i, first, scale, shift, to, &at);
+      }
+      FN(store)(y + to, v[i]);
     }
   }
 }

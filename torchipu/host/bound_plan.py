@@ -14,7 +14,7 @@ import torch
 
 from torchipu._kernels.abi import CHECKED, KernelTrap, Plan
 from torchipu._kernels.table.observe import TALLY_WORDS
-from torchipu._kernels.table.round_blocks import ROUND_BLOCKS
+from torchipu._kernels.table.round_blocks import ROUND_BLOCKS, Kept
 from torchipu._kernels.table.scaling import ReplicaMeanInts, SignalInts
 from torchipu.distributed.exchange import Bucket, Exchange
 from torchipu.errors import ConstraintError
@@ -247,7 +247,13 @@ class BoundPlan:
             # Floats that stay in scratch have no address: that of their halves stands in.
             gone = {ending.place: ending.halves for ending in step.endings if ending.item_floats}
             outputs = [gone.get(place, held) for place, held in enumerate(step.outputs)]
-            ended = [held for ending in step.endings for held in (ending.halves, ending.rounding.random) if held]
+            # Halves that are not written have no address either: that of the floats stands in.
+            ended = [
+                held for ending in step.endings for held in (
+                    step.outputs[ending.place] if ending.keeps is Kept.FLOATS else ending.halves,
+                    ending.rounding.random,
+                ) if held
+            ]
             arguments = (*outputs, *step.inputs, *ended)
             places = [self._address(t, num_inputs) for t in arguments]
             strides = [self.layout.stride_bytes(self.host_plan.allocations[t.buffer]) for t in arguments]

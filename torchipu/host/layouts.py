@@ -18,14 +18,13 @@ from torchipu.host.emit.blocked_layout import (
     emit_to_blocked,
     vector_lanes,
 )
-from torchipu.host.emit.copy import emit_copy
 from torchipu.host.fusion import Fused
 from torchipu.host.uses import Uses
 from torchipu.host.values import Values
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocked import BLOCKED_FORMS, BlockedForm, Rows, Sizes, Terms, find_rows
-from torchipu.optable.chain import can_join
+from torchipu.optable.chain import can_join, emit_cast
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 
@@ -136,7 +135,8 @@ class Layouts:
         if tensor.dtype is not held.dtype:  # floats that are halves' values
             computed = plan.scratch(tensor.shape, held.dtype)
             (emit_rows_from_blocked if tensor in self.rows else emit_from_blocked)(plan, computed, held)
-            emit_copy(plan, plan.output(tensor), computed)
+            halves = plan.output(tensor)
+            values.floats.note_exact(computed, halves, emit_cast(plan, halves, computed))
             return
         if tensor in self.rows:
             emit_rows_from_blocked(plan, plan.output(tensor), held)

@@ -19,6 +19,7 @@ from torchipu.host.emit.blocked_layout import blocked_shape
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.fusion import find_fusions
 from torchipu.host.groups import grouped
+from torchipu.host.kept_floats import KeptFloats
 from torchipu.host.layouts import Layouts
 from torchipu.host.memory import Memory
 from torchipu.host.observation import Observation
@@ -39,7 +40,7 @@ from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import DType, Leg, Role
 from torchipu.optable.blocked import Sizes, Terms
 from torchipu.optable.blocks import Blocks
-from torchipu.optable.chain import can_join, emit_chain
+from torchipu.optable.chain import Stored, can_join, emit_cast, emit_chain, is_widening
 from torchipu.optable.fusion import Fusion
 from torchipu.optable.host_tensor import HostTensor, Rounding
 from torchipu.optable.planner import Joining, Mark
@@ -94,7 +95,9 @@ class Planner:
         self.is_hoisting = self.runs > 1 or bool(self.frozen)
         self.written = dict(written or {})
         self.is_strict = is_strict
-        self.memory, self.values, self.uses = Memory(), Values(), Uses(graph)
+        self.memory, self.uses = Memory(), Uses(graph)
+        self.floats = KeptFloats(self._emit_again, self.memory.scratch, lambda: self.steps[-1])
+        self.values = Values(self.floats)
         self.streams = RandomStreams(graph, self.memory)
         self.sums = Sums(graph, replicas, self.memory)
         self.observation = observation if observation is not None and observation.is_on else None
@@ -109,10 +112,11 @@ class Planner:
         self.absorbed = {op for ops, _ in self.fused.values() for op in ops[:-1]} | self.layouts.absorbed
         self.steps: list[Step] = []
         self.loops: list[tuple[Step, Step]] = []
+        self._joining: dict[Op, bool] = {}  # whether ops are part of chains, as far as that was asked
         self._current: Op | None = None  # which emits
         self._chain: frozenset[Op] = frozenset()  # with which others
         self._is_in_blocks = False  # the chain that is emitted
-        self._casts_due: list[tuple[Tensor, HostTensor]] = []
+        self._casts_due: list[tuple[Tensor, Tensor, HostTensor]] = []  # and how they are rounded
         self._counters: list[HostTensor] = []  # of the loops around
         self._depth = 0  # of loops and bodies
         self._bind_inputs(dict(input_strides or {}), set(states))
@@ -140,8 +144,10 @@ class Planner:
         self.layouts.make_plain(tensor, self.values, self)
         return self.values.given(self, tensor, dtype, contiguous=contiguous)
 
-    def output(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
-        """Return row-major storage for a result."""
+    def output(
+        self, tensor: Tensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
+    ) -> HostTensor:
+        """Return row-major storage for a result, which becomes half as another one would where that is given."""
         if self._is_in_blocks:
             return self.blocked_output(tensor)
         stored = self.scratch(tensor.shape, tensor.dtype)
@@ -149,7 +155,7 @@ class Planner:
         if dtype is None or dtype is tensor.dtype:
             return stored
         computed = self.scratch(tensor.shape, dtype)
-        self._casts_due.append((tensor, computed))
+        self._casts_due.append((tensor, rounded_as or tensor, computed))
         return computed
 
     def blocked(self, tensor: Tensor) -> HostTensor:
@@ -299,6 +305,9 @@ class Planner:
         self._emit_ops(self.graph.ops)
         outputs, direct = self._collect_outputs()
         self._write_back_states()
+        self.floats.drop_halves({held.buffer for step in self.steps for held in step.read} | {
+            held.buffer for held in outputs
+        })
         by_tensor, inputs = self.values.by_tensor, self.graph.inputs
         written = {} if self.observation is not None else self.written
         over_inputs = write_inputs(self.steps, self.memory.allocations, outputs, {
@@ -368,21 +377,45 @@ class Planner:
         return HostTensor(observation.rows, 0, (TALLY_WORDS,), (1,), DType.LONG)
 
     def _joins(self, op: Op) -> bool:
-        """Whether an op is elementwise and no fusion has it."""
-        return can_join(op) and op not in self.fused and op not in self.absorbed and not self.layouts.takes(op)
+        """Whether an op is elementwise, no fusion has it, and it is not a view of floats that are there."""
+        if op not in self._joining:
+            is_free = op not in self.fused and op not in self.absorbed and not self.layouts.takes(op)
+            self._joining[op] = can_join(op) and is_free and not self._shows_floats(op)
+        return self._joining[op]
+
+    def _shows_floats(self, op: Op) -> bool:
+        """Whether an op makes floats of a half whose maker has left them, or may."""
+        held = self.values.by_tensor.get(op.inputs[0]) if is_widening(op) else None
+        return held is not None and self.floats.may_have(held)
 
     def _emit_chain(self, chain: Sequence[Op]) -> None:
         self._current = chain[0]
         self._chain = frozenset(chain)
         self._is_in_blocks = self._chain <= self.layouts.elementwise
         shape = chain[0].outputs[0].shape
-        emit_chain(chain, self, blocked_shape(shape) if self._is_in_blocks else shape)
+        stored = emit_chain(chain, self, blocked_shape(shape) if self._is_in_blocks else shape)
+        self.floats.note_chain(stored)
         self._chain, self._is_in_blocks = frozenset(), False
         self._emit_casts(len(self.steps))
+
+    def _emit_again(self, step: Step, stored: Stored) -> None:
+        """Let a step store what a chain stores by now; without any of that there is no such step."""
+        if not stored.results:
+            self.steps = [other for other in self.steps if other is not step]
+            return
+        stored.emit()
+        step.become(self.steps.pop())
 
     def _emit_single(self, op: Op) -> None:
         self._current, begin = op, len(self.steps)
         if op in self.absorbed:
+            return
+        if self._shows_floats(op):
+            floats = self.floats.of(self.values.by_tensor[op.inputs[0]])
+            if floats is None:
+                self._emit_chain((op,))
+            else:
+                self.alias(op.outputs[0], floats)
             return
         spec = spec_of(op)
         if (run := self.layouts.runs.get(op)) is not None and run.form is not None:
@@ -412,14 +445,16 @@ class Planner:
     def _emit_casts(self, begin: int) -> None:
         """Convert what was computed in another type: in the steps of the op, from ``begin`` on, or in one more."""
         steps = self.steps[begin:]
-        for tensor, computed in self._casts_due:
+        for tensor, rounded, computed in self._casts_due:
             held, end = self.values.by_tensor[tensor], len(self.steps)
-            rounding = self.rounding(self.uses.makers[tensor], tensor)
+            rounding = self.rounding(self.uses.makers[rounded], rounded)
             # Within a loop the random words of a trip come from steps of their own: these go before the op's.
             self.steps[begin:] = [*self.steps[end:], *self.steps[begin:end]]
-            if held.dtype is DType.HALF and end_steps(steps, Computed(computed, held, rounding)):
+            result = Computed(computed, held, rounding)
+            if held.dtype is DType.HALF and end_steps(steps, result):
+                self.floats.note_ended(steps, result)
                 continue
-            emit_copy(self, held, computed, rounding)
+            self.floats.note_chain(emit_cast(self, held, computed, rounding))
         self._casts_due = []
 
     def _in_arena(self, tensor: Tensor) -> HostTensor:

@@ -50,7 +50,7 @@ def end_steps(steps: Sequence[Step], result: Computed) -> bool:
     for step, place, blocks in last:
         begins = step.outputs[place].offset - result.floats.offset  # the step may write a view
         placed = simplified(replace(blocks, first=blocks.first + begins))
-        ending = Ending(place, result.halves, result.rounding, placed, begins)
+        ending = Ending(place, result.halves, result.rounding, placed, begins, is_last=not is_read)
         # Several steps meet in one cache line of the halves alone; their floats may lie anywhere.
         per_item = 0 if is_read or step.reads_outputs else ending.blocks.item_floats
         if per_item * step.grain <= MOST_SCRATCH_FLOATS and per_item:
@@ -108,7 +108,8 @@ def ints_of(ending: Ending) -> RoundBlocksInts:
     steps = [dim.step if dim.size > 1 else 1 << 62 for dim in dims]
     return RoundBlocksInts(
         ending.rounding.overflow, ending.blocks.first, ending.begins, len(dims),
-        along=steps.index(min(steps)) if steps else 0,
+        along=steps.index(min(steps)) if steps else 0, keeps=ending.keeps,
+        run=ending.blocks.item_floats, elements=ending.blocks.num_elements,
         dims=tuple(
             BlockDim(dim.size, dim.block, max(1, dim.inner), max(1, dim.step), max(1, dim.middle), dim.outer,
                      dim.outmost)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchipu._kernels.table.kernel import AnyKernel
+from torchipu._kernels.table.round_blocks import Kept
 from torchipu.host.storage import Allocation, Place
 from torchipu.ir.graph import Op
 from torchipu.ir.types import Leg
@@ -28,6 +29,8 @@ class Ending:
         blocks: Which elements of the result each item writes.
         begins: Which element of the result the step's output begins with.
         item_floats: How many an item leaves side by side, which then need no memory beside scratch; 0 where they do.
+        is_last: Whether no other step of the op looks at the floats.
+        keeps: What is left of the result.
     """
 
     place: int
@@ -36,6 +39,8 @@ class Ending:
     blocks: Blocks
     begins: int = 0
     item_floats: int = 0
+    is_last: bool = False
+    keeps: Kept = Kept.HALVES
 
 
 @dataclass(slots=True, eq=False)
@@ -90,6 +95,12 @@ class Step:
     samples: Samples | None = None
     overwrites: tuple[frozenset[int], ...] = ()
 
+    def become(self, other: Step) -> None:
+        """Call what another step calls, in the place and for the op of this one."""
+        self.kernel, self.outputs, self.inputs = other.kernel, other.outputs, other.inputs
+        self.ints, self.scalars, self.items, self.grain = other.ints, other.scalars, other.items, other.grain
+        self.scratch_bytes, self.samples, self.overwrites = other.scratch_bytes, other.samples, other.overwrites
+
     @property
     def written(self) -> tuple[HostTensor, ...]:
         """All memory that the step writes."""
@@ -97,7 +108,7 @@ class Step:
             return self.outputs
         gone = {ending.place for ending in self.endings if ending.item_floats}
         kept = tuple(held for place, held in enumerate(self.outputs) if place not in gone)
-        return (*kept, *(ending.halves for ending in self.endings))
+        return (*kept, *(ending.halves for ending in self.endings if ending.keeps is not Kept.FLOATS))
 
     @property
     def read(self) -> tuple[HostTensor, ...]:

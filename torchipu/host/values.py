@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from torchipu.host.emit.copy import emit_copy
+from torchipu.host.kept_floats import KeptFloats
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.host_tensor import HostTensor
@@ -18,9 +19,13 @@ class Values:
     Attributes:
         by_tensor: Of each tensor whose steps have been emitted, and of inputs.
         states: Of those among the inputs that outlast a call.
+
+    Args:
+        floats: Which half results have floats as well.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, floats: KeptFloats) -> None:
+        self.floats = floats
         self.by_tensor: dict[Tensor, HostTensor] = {}
         self.states: dict[Tensor, HostTensor] = {}
         self._converted: dict[tuple[HostTensor, DType], HostTensor] = {}
@@ -36,6 +41,8 @@ class Values:
         """
         held = self.by_tensor[tensor]
         wanted = dtype or held.dtype
+        if wanted is DType.FLOAT:
+            held = self.floats.of(held) or held
         if held.dtype is wanted and (held.is_contiguous or not contiguous):
             return held
         return self._copy(plan, held, wanted) if contiguous else self._cast_as_it_lies(plan, held, wanted)

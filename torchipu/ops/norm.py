@@ -274,7 +274,8 @@ def emit_batch_norm(
     running = [op.operand("running_mean"), op.operand("running_var")]
     old = [_floats(plan, tensor, x) for tensor in running]
     added = [] if addend is None else [plan.value(addend, DType.FLOAT)]
-    y, mean, rstd = (plan.output(tensor, DType.FLOAT) for tensor in (result, *op.outputs[1:3]))
+    y = plan.output(result, DType.FLOAT, rounded_as=op.outputs[0])
+    mean, rstd = (plan.output(tensor, DType.FLOAT) for tensor in op.outputs[1:3])
     has_running = running[0] is not None and len(op.outputs) == 5
     new = [plan.output(tensor, DType.FLOAT) for tensor in op.outputs[3:]] if has_running else [mean, rstd]
     ints = sizes.ints._replace(

@@ -139,6 +139,27 @@ def broadcast(held: HostTensor, shape: Sequence[int]) -> HostTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """What a chain stores, in one step unless that is nothing.
+
+    Attributes:
+        chain: The chain.
+        results: Values and where they are stored.
+    """
+
+    chain: Chain
+    results: list[tuple[Value, HostTensor]]
+
+    def emit(self) -> None:
+        """Append the step."""
+        self.chain.emit(self.results)
+
+    def rounded(self, place: int) -> Value:
+        """Return a half result as its store leaves it."""
+        return self.chain.rounded(self.results[place][0])
+
+
+@dataclass(frozen=True, slots=True)
 class Value:
     """A value inside a chain: its number and its register class."""
 
@@ -247,6 +268,11 @@ class Chain:
             self.exact[rounded] = exact, tensor.dtype  # a store of that type rounds by itself
             exact = rounded
         self.known[tensor] = exact
+
+    def rounded(self, value: Value) -> Value:
+        """Return a value that is stored as half as such a store leaves it."""
+        is_rounded = self.nodes[value.number].operation in ("f_round_by", "f_round_half")
+        return value if is_rounded else self.run("f_round_half", value)
 
     def emit(self, results: Sequence[tuple[Value, HostTensor]]) -> None:
         """Append the kernel call that stores the results."""
@@ -536,19 +562,28 @@ def _of_all_dims(numbers: Sequence[int]) -> tuple[int, int, int, int, int, int, 
 
 
 # --------------------------------------------------------------------------- what the planner calls
+def is_widening(op: Op) -> bool:
+    """Return whether an op makes a float of a half and does nothing else."""
+    is_cast = op.target in ("aten._to_copy.default", "ipu.cast.default") and len(op.inputs) == 1
+    return is_cast and (op.inputs[0].dtype, op.outputs[0].dtype) == (DType.HALF, DType.FLOAT)
+
+
 def can_join(op: Op) -> bool:
     """Return whether an op is elementwise, so that it may enter a chain."""
     spec = spec_of(op)
     return spec is not None and spec.instruction is not None
 
 
-def emit_chain(ops: Sequence[Op], plan: HostPlanner, shape: Sequence[int] | None = None) -> None:
+def emit_chain(ops: Sequence[Op], plan: HostPlanner, shape: Sequence[int] | None = None) -> Stored:
     """Emit one step for elementwise ops of one shape; values that others read are stored, the rest stay in registers.
 
     Args:
         ops: In order; :func:`can_join` holds for each, and all results have the same shape.
         plan: Receives the step.
         shape: In which the planner holds operands and results; that of the results unless given.
+
+    Returns:
+        What the step stores.
     """
     chain = Chain(plan, ops[0].outputs[0].shape if shape is None else shape)
     for op in ops:
@@ -561,16 +596,24 @@ def emit_chain(ops: Sequence[Op], plan: HostPlanner, shape: Sequence[int] | None
     results = [
         (chain.known[result], plan.output(result)) for op in ops for result in op.outputs if plan.wanted_outside(result)
     ]
-    chain.emit(results)
+    stored = Stored(chain, results)
+    stored.emit()
+    return stored
 
 
-def emit_cast(plan: HostPlanner, dst: HostTensor, src: HostTensor, rounding: Rounding = TO_NEAREST) -> None:
-    """Emit a copy between two views of the same shape that converts the element type, rounding halves as told."""
+def emit_cast(plan: HostPlanner, dst: HostTensor, src: HostTensor, rounding: Rounding = TO_NEAREST) -> Stored:
+    """Emit a copy between two views of the same shape that converts the element type, rounding halves as told.
+
+    Returns:
+        What the step stores.
+    """
     chain = Chain(plan, dst.shape)
     value = chain.convert(chain.load(src), class_of(dst.dtype))
     if dst.dtype is DType.HALF and rounding is not TO_NEAREST:
         value = chain.round(value, rounding)
-    chain.emit([(value, dst)])
+    stored = Stored(chain, [(value, dst)])
+    stored.emit()
+    return stored
 
 
 Instruction = Callable[[Chain, Op], Value | tuple[Value, ...]]

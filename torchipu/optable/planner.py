@@ -73,8 +73,17 @@ class HostPlanner(Protocol):
         """
         ...
 
-    def output(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
-        """Return row-major storage for a result; with another ``dtype``, the planner casts after the op."""
+    def output(
+        self, tensor: Tensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
+    ) -> HostTensor:
+        """Return row-major storage for a result; with another ``dtype``, the planner casts after the op.
+
+        Args:
+            tensor: The result.
+            dtype: In which it is computed.
+            rounded_as: The result of another op whose rounding makes a half of this one, where what lies between the
+                two gives halves of halves and may as well come first.
+        """
         ...
 
     def alias(self, tensor: Tensor, view: HostTensor) -> None:

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from .kernel import Kernel, Nothing
 from .pool import PoolInts
+from .round_blocks import HalfOverflow
 
 CONV_UNITS = 16
 """The most units that are expanded together."""
@@ -173,12 +174,18 @@ class ConvMaxPoolInts(NamedTuple):
         shape: Of the convolution; whole images of one group.
         has_bias: Whether there is one.
         has_relu: Whether a ReLU follows the pool.
+        is_rounded: Whether the convolution's results become half before they are pooled.
+        is_random: Whether by random words.
+        overflow: What becomes of what is too large for a half.
         pool: Of the convolution's results.
     """
 
     shape: ConvShape
     has_bias: bool
     has_relu: bool
+    is_rounded: bool
+    is_random: bool
+    overflow: HalfOverflow
     pool: PoolInts
 
 
@@ -187,6 +194,7 @@ CONV_MAX_POOL = Kernel(
     {
         "y": "max_pool(conv(x, weight) + bias), or the ReLU of it", "indices": "LONG, flat in the plane of oh * ow",
         "x": "[n][ic][h][w]", "weight": "turned, [ic][kh][kw][oc]", "bias?": "[oc], where has_bias",
+        "random?": "random words, where is_random",
     },
     ConvMaxPoolInts,
     Nothing,

@@ -20,6 +20,14 @@ class HalfOverflow(IntEnum):
     SATURATE = 2  # the largest half
 
 
+class Kept(IntEnum):
+    """What is left of results that have been rounded."""
+
+    HALVES = 0
+    FLOATS = 1  # which are halves' values, where they were computed; no halves are written
+    BOTH = 2
+
+
 class BlockDim(NamedTuple):
     """A dimension of the space that items cut into blocks.
 
@@ -53,6 +61,9 @@ class RoundBlocksInts(NamedTuple):
         begins: Element of the result with which the floats begin.
         num_dims: Dimensions of the space, at most BLOCK_DIMS.
         along: Which of them a run of elements goes along.
+        keeps: What is left.
+        run: Elements that an item writes where all lie side by side, item after item; else 0, and the dimensions tell.
+        elements: Of the result.
         dims: Each of them.
     """
 
@@ -61,13 +72,16 @@ class RoundBlocksInts(NamedTuple):
     begins: int
     num_dims: int
     along: int
+    keeps: Kept
+    run: int
+    elements: int
     dims: tuple[BlockDim, ...]
 
 
 ROUND_BLOCKS = Kernel(
     "round_blocks",
     {
-        "floats": "what is rounded", "halves": "of the same places",
+        "floats": "what is rounded, and written where it is kept", "halves": "of the same places, where these are kept",
         "random?": "random words; absent to round to nearest",
     },
     RoundBlocksInts,

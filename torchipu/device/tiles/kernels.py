@@ -235,8 +235,10 @@ class _VertexPlanner:
             emit_cast(self, fresh, held)
         return fresh
 
-    def output(self, tensor: Tensor, dtype: DType | None = None) -> HostTensor:
-        """Return storage for a result: its field, where it has one of the type."""
+    def output(
+        self, tensor: Tensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
+    ) -> HostTensor:
+        """Return storage for a result: its field, where it has one of the type; ops come one by one."""
         wanted = dtype or tensor.dtype
         if wanted is not tensor.dtype:
             self.computed.add(tensor)

@@ -40,6 +40,11 @@ class Partials:
     group: int = HALF_GROUP
 
 
+def has_half_partials(op: Op) -> bool:
+    """Whether an op is a product whose partials are rounded to half, which the kernels here alone do."""
+    return op.attrs.get("partials") == "half" and op.outputs[0].dtype is DType.HALF
+
+
 def partials_of(op: Op, result: Tensor, plan: HostPlanner, product: int = 0) -> Partials | None:
     """Return how the partials of a result are rounded; None where they are float.
 

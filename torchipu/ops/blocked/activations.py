@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torchipu._kernels.table.conv_blocked import Activation
+from torchipu.host.emit.half_partials import has_half_partials
 from torchipu.ir.graph import Op, Tensor
-from torchipu.ir.types import DType
 from torchipu.optable.blocked import Rows
 
 _BY_TARGET = {
@@ -37,8 +37,3 @@ def is_of_floats(op: Op, rows: Rows) -> bool:
 def is_floating(*tensors: Tensor) -> bool:
     """Whether all tensors are float or half, none of so many elements that 32 bits do not number them."""
     return all(tensor.dtype.is_floating and tensor.num_elements < 2**32 for tensor in tensors)
-
-
-def has_half_partials(op: Op) -> bool:
-    """Whether an op is a product whose partials are rounded to half, which no kernel here does."""
-    return op.attrs.get("partials") == "half" and op.outputs[0].dtype is DType.HALF

@@ -19,7 +19,8 @@ from torchipu.ops.blocked.activations import activation_of, is_of_floats
 from torchipu.ops.blocked.halves import op_rounding
 from torchipu.ops.blocked.norm import NORM, norm_of
 from torchipu.ops.convolution import problem_of
-from torchipu.ops.fusions.conv_epilogue import ADD, CONVOLUTION, RELU, addend_of, adds_like
+from torchipu.ops.fusions.conv_epilogue import ADD, CONVOLUTION, addend_of, adds_like
+from torchipu.ops.fusions.picked import RELU
 from torchipu.optable.blocked import BlockedForm, BlockedPlanner, Rows, Terms, register_blocked
 from torchipu.optable.host_tensor import HostTensor
 

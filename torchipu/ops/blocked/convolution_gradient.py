@@ -7,14 +7,18 @@ from itertools import pairwise
 
 from torchipu.host.emit import conv_blocked, conv_weight_blocked, winograd, winograd_weight
 from torchipu.host.emit.blocked_layout import vector_lanes
+from torchipu.host.emit.conv_blocked import OpRounding
 from torchipu.host.emit.conv_shape import Shape
+from torchipu.host.emit.half_partials import has_half_partials
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.blocked.activations import is_of_floats
+from torchipu.ops.blocked.activations import is_floating, is_of_floats
 from torchipu.ops.blocked.convolution import BLOCKED_NS, PLAIN_NS, product_gain_ns
+from torchipu.ops.blocked.halves import op_rounding
 from torchipu.ops.convolution import emit_parameter_gradients, present_results, problem_of, weight_gradient
 from torchipu.ops.fusions.conv_epilogue import ADD, addend_of, adds_like
-from torchipu.ops.fusions.conv_gradient_epilogue import BACKWARD, RELU_BACKWARD
+from torchipu.ops.fusions.conv_gradient_epilogue import BACKWARD
+from torchipu.ops.fusions.picked import RELU_BACKWARD
 from torchipu.optable.blocked import BlockedForm, BlockedPlanner, Rows, Terms, register_blocked
 
 
@@ -37,7 +41,7 @@ def _weight_in_blocks(op: Op) -> bool:
 
 def _serves(op: Op, rows: Rows) -> bool:
     tensors = [op.needed(name) for name in ("grad_output", "input", "weight")]
-    if any(t in rows or t.dtype is not DType.FLOAT or len(t.shape) != 4 for t in tensors):
+    if any(t in rows or len(t.shape) != 4 for t in tensors) or not is_floating(*tensors) or has_half_partials(op):
         return False
     if not problem_of(op).is_plain:
         return False
@@ -91,13 +95,19 @@ def _gain_ns(ops: Sequence[Op], terms: Terms) -> float:
     return gain
 
 
+def _rounded(ops: Sequence[Op], plan: BlockedPlanner) -> list[OpRounding | None]:
+    """Return how results become half, in the order in which an ending has them; what a ReLU lets pass is half."""
+    added = next((op for op in ops if op.target == ADD), None)
+    return [op_rounding(ops[0], plan), None, None if added is None else op_rounding(added, plan), None]
+
+
 def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     backward, s = ops[0], _shape(ops[0])
     addend, gate = (None if tensor is None else plan.blocked(tensor) for tensor in _added_and_gate(ops))
     result, dy = _result(ops), plan.blocked(backward.needed("grad_output"))
     if result is not None and plan.wanted(result):
-        weight = plan.value(backward.needed("weight"))
-        ending = conv_blocked.Ending(addend=addend, gate=gate)
+        weight = plan.value(backward.needed("weight"), DType.FLOAT)
+        ending = conv_blocked.Ending(addend=addend, gate=gate, rounded=_rounded(ops, plan))
         transforms = not plan.is_strict and winograd.serves(s) and winograd.saved_ns(winograd.input_shape(s)) > 0
         emit = winograd.emit_input_gradient if transforms else conv_blocked.emit_input_gradient
         emit(plan, s, plan.blocked_output(result), dy, weight, ending)
@@ -105,7 +115,7 @@ def _emit(ops: Sequence[Op], plan: BlockedPlanner) -> None:
     if dw is not None and in_blocks and plan.wanted(dw):
         transforms = not plan.is_strict and winograd.serves(s) and winograd_weight.saved_ns(s) > 0
         emit_weight = winograd_weight.emit if transforms else conv_weight_blocked.emit
-        emit_weight(plan, s, plan.output(dw), dy, plan.blocked(backward.needed("input")))
+        emit_weight(plan, s, plan.output(dw, DType.FLOAT), dy, plan.blocked(backward.needed("input")))
     emit_parameter_gradients(backward, plan, has_weight=not in_blocks)
 
 

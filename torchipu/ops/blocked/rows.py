@@ -15,9 +15,10 @@ from torchipu.host.emit import conv_blocked, layer_norm_blocked
 from torchipu.host.emit.conv_blocked import OpRounding
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.copy import emit_copy
+from torchipu.host.emit.half_partials import has_half_partials
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.ops.blocked.activations import activation_of, has_half_partials, is_floating
+from torchipu.ops.blocked.activations import activation_of, is_floating
 from torchipu.ops.blocked.halves import emit_rounded, op_rounding
 from torchipu.optable.blocked import (
     BlockedForm,

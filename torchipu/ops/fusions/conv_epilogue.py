@@ -7,14 +7,16 @@ from itertools import pairwise, product
 
 from torchipu._kernels.table.conv_product import ConvEnding
 from torchipu.host.emit import conv_product, pixel_product
+from torchipu.host.emit.half_partials import has_half_partials
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops.convolution import problem_of
+from torchipu.ops.fusions.picked import RELU, are_floats, rounds_once
 from torchipu.optable.fusion import Fusion, register_fusion
 from torchipu.optable.planner import HostPlanner
 
 CONVOLUTION, NORM = "aten.convolution.default", "aten._native_batch_norm_legit_no_training.default"
-ADD, RELU = "aten.add.Tensor", "aten.relu.default"
+ADD = "aten.add.Tensor"
 
 
 def addend_of(before: Op, add: Op) -> Tensor:
@@ -32,9 +34,8 @@ def adds_like(before: Op, add: Op) -> bool:
 
 def _applies(ops: Sequence[Op]) -> bool:
     convolution = ops[0]
-    tensors = [tensor for op in ops for tensor in (*op.inputs, op.outputs[0])]
-    if any(tensor.dtype is not DType.FLOAT for tensor in tensors):
-        return False  # halves are rounded after each op
+    if has_half_partials(convolution) or not (are_floats(ops) or rounds_once(ops)):
+        return False
     if not all(adds_like(before, op) for before, op in pairwise(ops) if op.target == ADD):
         return False
     problem = problem_of(convolution)
@@ -61,9 +62,10 @@ def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
             addend = plan.value(addend_of(before, op), DType.FLOAT)
         else:
             flags |= ConvEnding.IS_RELU
+    out = plan.output(ops[-1].outputs[0], DType.FLOAT, rounded_as=convolution.outputs[0])
     conv_product.emit_product(
-        plan, pixel_product.forward_product(problem_of(convolution).planar),
-        plan.output(ops[-1].outputs[0], DType.FLOAT), plan.value(x, DType.FLOAT), plan.value(weight, DType.FLOAT),
+        plan, pixel_product.forward_product(problem_of(convolution).planar), out, plan.value(x, DType.FLOAT),
+        plan.value(weight, DType.FLOAT),
         bias=plan.value(bias, DType.FLOAT) if bias is not None else None, norm=norm, addend=addend, flags=flags,
         epsilon=epsilon,
     )

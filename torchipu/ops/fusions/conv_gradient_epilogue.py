@@ -6,21 +6,22 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from torchipu.host.emit import conv_product, pixel_product
+from torchipu.host.emit.half_partials import has_half_partials
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.convolution import emit_parameter_gradients, present_results, problem_of
 from torchipu.ops.fusions.conv_epilogue import ADD, addend_of, adds_like
+from torchipu.ops.fusions.picked import RELU_BACKWARD, are_floats, rounds_once
 from torchipu.optable.fusion import Fusion, register_fusion
 from torchipu.optable.planner import HostPlanner
 
-BACKWARD, RELU_BACKWARD = "aten.convolution_backward.default", "aten.threshold_backward.default"
+BACKWARD = "aten.convolution_backward.default"
 
 
 def _applies(ops: Sequence[Op]) -> bool:
     backward, last = ops[0], ops[-1]
-    tensors = [tensor for op in ops for tensor in (*op.inputs, op.outputs[0])]
-    if not present_results(backward)[0] or any(tensor.dtype is not DType.FLOAT for tensor in tensors):
-        return False  # halves are rounded after each op
+    if not present_results(backward)[0] or has_half_partials(backward) or not (are_floats(ops) or rounds_once(ops)):
+        return False
     if any(not adds_like(before, op) for before, op in pairwise(ops) if op.target == ADD):
         return False
     if last.target == RELU_BACKWARD and (
@@ -39,7 +40,7 @@ def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
     passed = last.operand("self") if last.target == RELU_BACKWARD else None
     addend = plan.value(addend_of(*ops[:2]), DType.FLOAT) if ops[1].target == ADD else None
     gate = plan.value(passed, DType.FLOAT) if passed is not None else None
-    out = plan.output(last.outputs[0], DType.FLOAT)
+    out = plan.output(last.outputs[0], DType.FLOAT, rounded_as=backward.outputs[0])
     for product in pixel_product.input_products(problem_of(backward).planar):
         conv_product.emit_product(
             plan, product, out, plan.value(dy, DType.FLOAT), plan.value(weight, DType.FLOAT), addend=addend, gate=gate,

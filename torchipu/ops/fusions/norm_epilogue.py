@@ -7,7 +7,8 @@ from itertools import pairwise, product
 
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
-from torchipu.ops.fusions.conv_epilogue import ADD, RELU, addend_of, adds_like
+from torchipu.ops.fusions.conv_epilogue import ADD, addend_of, adds_like
+from torchipu.ops.fusions.picked import RELU, rounds_once
 from torchipu.ops.norm import emit_batch_norm, trains
 from torchipu.optable.fusion import Fusion, register_fusion
 from torchipu.optable.planner import HostPlanner
@@ -16,8 +17,8 @@ NORMS = ("aten._native_batch_norm_legit_functional.default", "aten._native_batch
 
 
 def _applies(ops: Sequence[Op]) -> bool:
-    if not trains(ops[0]) or any(op.outputs[0].dtype is not DType.FLOAT for op in ops):
-        return False  # halves are rounded after each op
+    if not trains(ops[0]) or not (all(op.outputs[0].dtype is DType.FLOAT for op in ops) or rounds_once(ops)):
+        return False
     return all(adds_like(before, op) for before, op in pairwise(ops) if op.target == ADD)
 
 

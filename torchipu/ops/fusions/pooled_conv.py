@@ -8,6 +8,7 @@ from functools import partial
 from torchipu._kernels.table import sparse_conv as sparse
 from torchipu._kernels.table.conv import CONV_MAX_POOL, ConvMaxPoolInts
 from torchipu._kernels.table.pool import PoolInts
+from torchipu._kernels.table.round_blocks import HalfOverflow
 from torchipu.host.emit.conv import LEAST_ITEMS, turned
 from torchipu.host.emit.conv_shape import Shape
 from torchipu.host.emit.matmul import grain_for
@@ -39,8 +40,7 @@ def _is_small(s: Shape, result: Tensor) -> bool:
 
 # --------------------------------------------------------------------------- forward
 def _forward_applies(ops: Sequence[Op]) -> bool:
-    is_small = problem_of(ops[0]).is_plain and _is_small(_operands(ops[0])[2], ops[0].outputs[0])
-    return is_small and _is_rounded_alike(ops[0])
+    return problem_of(ops[0]).is_plain and _is_small(_operands(ops[0])[2], ops[0].outputs[0])
 
 
 def _is_rounded_alike(convolution: Op) -> bool:
@@ -64,18 +64,24 @@ def _emit_forward(ops: Sequence[Op], plan: HostPlanner) -> None:
     oh, ow = result.shape[-2:]
     window = PoolInts(s.oh, s.ow, oh, ow, *kernel, *strides_of(pool), *padding, *dilation)
     offsets = -(-s.summands // 16) * 16
+    rounding = None if _is_rounded_alike(convolution) else plan.rounding(convolution, convolution.outputs[0])
     ints = ConvMaxPoolInts(
         s.of_kernel(s.oh, s.ow, direct=s.reads_in_place), has_bias=bias is not None, has_relu=ops[-1].kind == "relu",
+        is_rounded=rounding is not None, is_random=rounding is not None and rounding.random is not None,
+        overflow=HalfOverflow.INFINITY if rounding is None else rounding.overflow,
         pool=window,
     )
+    if rounding is not None and rounding.random is not None:
+        inputs.append(rounding.random)
     grain, held = -(-s.n // LEAST_ITEMS), result.num_elements
     strides = (4 * held, 8 * held, 4 * s.input_elements, 0, *([0] if bias is not None else []))
     plan.step(
         CONV_MAX_POOL, [plan.output(result, DType.FLOAT), plan.output(pool.outputs[1], DType.LONG)], inputs,
-        ints=ints, items=s.n, grain=grain, joining=partial(more_items, strides, ints, s.n, grain),
+        ints=ints, items=s.n, grain=grain,
+        joining=partial(more_items, strides, ints, s.n, grain) if rounding is None else None,
         scratch_bytes=4 * (s.oc * s.oh * s.ow + 16 + offsets + s.expanded(s.oh, s.ow)),
         writes=[Blocks.of((s.n, result.num_elements // max(1, s.n)), (1, result.num_elements // max(1, s.n)))],
-        samples=Samples(s.n, tuple(stride // s.n for stride in strides)),
+        samples=Samples(s.n, (*(stride // s.n for stride in strides), *[0] * (len(inputs) + 2 - len(strides)))),
     )
 
 
