@@ -16,7 +16,7 @@
 
 #ifndef TORCHIPU_GEMM_TILE
 #define TORCHIPU_GEMM_TILE
-enum { TI_ALIGN = 16, TI_LINE = 16, TI_FETCH = 128, TI_ACROSS = 8 };
+enum { TI_ALIGN = 16, TI_LINE = 16, TI_FETCH = 128, TI_ACROSS = 8, TI_APART_IN_ONE_SET = 1024 };
 /* The sum runs over a nest of three loops, so that windows of an image need no copy:
  * A(i, o2, o1, k) = a[i * as + k * ak + o1 * a1 + o2 * a2], B likewise with bs, b1, b2 (or offsets[k]). */
 typedef struct {
@@ -41,6 +41,8 @@ TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const i
   VF c0[TI_MR], c1[TI_MR];
   const int n0 = full || n > VL ? VL : n, n1 = full ? VL : n - n0;
   const ptrdiff_t as = by_row ? t->as : 1, ak = by_row ? 1 : t->ak, bs = t->bs, ldc = t->ldc;
+  /* Rows so far apart that they fall into one set of a cache would drive out those of this tile. */
+  const ptrdiff_t fetched = as % TI_APART_IN_ONE_SET ? as : 0;
   if (t->accumulate) {
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) {
@@ -68,7 +70,7 @@ TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const i
           _mm_prefetch((const char *)(t->next_b + k * TI_LINE), _MM_HINT_T1);
         }
         /* a line of the rows of the next tile, all of which have been fetched by the time it begins */
-        if (by_row) _mm_prefetch((const char *)(a + (mr + k % TI_LINE) * as - k % TI_LINE), _MM_HINT_T1);
+        if (by_row) _mm_prefetch((const char *)(a + (mr + k % TI_LINE) * fetched - k % TI_LINE), _MM_HINT_T1);
         const VF b0 = full ? FN(load)(row) : FN(load_part)(row, n0);
         VF b1;
         if (nv > 1) b1 = full ? FN(load)(row + VL) : FN(load_part)(row + VL, n1);

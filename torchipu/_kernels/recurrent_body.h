@@ -46,7 +46,7 @@ TI_KERNEL(recurrence_pack) {
 typedef struct {
   const float *state, *weight, *bias, *x, *before; /* bias may be NULL */
   float *cell, *h, *kept;                          /* kept may be NULL */
-  ptrdiff_t state_row, x_row, x_ahead, before_row, h_row, kept_row, block;
+  ptrdiff_t state_row, x_row, before_row, h_row, kept_row, block;
   int64_t summands, hidden, units;
   int kind;
 } ti_cells;
@@ -96,7 +96,9 @@ TI_INLINE void FN(cells)(const int gates, const int subs, const int mr, const ti
 #pragma GCC unroll 8
       for (int i = 0; i < mr; i++) {
         sums[i * nv + s * gates + g] = first;
-        _mm_prefetch((const char *)(t->x + i * t->x_row + t->x_ahead + g * t->hidden + s * VL), _MM_HINT_T1);
+        /* Wanted when the sums are done. What is fetched a step ahead has by then made room for the weights. */
+        _mm_prefetch((const char *)(t->x + i * t->x_row + g * t->hidden + s * VL), _MM_HINT_T0);
+        if (t->kept) __builtin_prefetch(t->kept + i * t->kept_row + g * t->hidden + s * VL, 1);
       }
     }
   const float *a = t->state, *b = t->weight;
@@ -198,15 +200,14 @@ TI_KERNEL(recurrence) {
     }
     const float *before = (const float *)args[4] + b0 * s.state;
     for (int64_t step = 0; step < s.time; step++) {
-      const int64_t place = (s.reverse ? s.time - 1 - step : step) * s.batch + b0, is_last = step == s.time - 1;
+      const int64_t place = (s.reverse ? s.time - 1 - step : step) * s.batch + b0;
       float *y = (float *)args[0] + place * s.state;
       const ti_cells t = {
         .state = before, .weight = (const float *)args[6], .bias = s.cell == TI_CELL_GRU ? (const float *)args[7] : NULL,
         .x = (const float *)args[3] + place * gates, .before = before, .cell = cell, .h = s.projects ? full : y,
         .kept = s.keeps && kept ? (float *)args[2] + place * kept : NULL, .state_row = s.state, .x_row = gates,
-        .x_ahead = is_last ? 0 : (s.reverse ? -s.batch : s.batch) * gates, .before_row = s.state,
-        .h_row = s.projects ? s.hidden : s.state, .kept_row = kept, .block = s.state * ti_gates_of(s.cell) * TI_UNITS,
-        .summands = s.state, .hidden = s.hidden, .kind = (int)s.cell,
+        .before_row = s.state, .h_row = s.projects ? s.hidden : s.state, .kept_row = kept,
+        .block = s.state * ti_gates_of(s.cell) * TI_UNITS, .summands = s.state, .hidden = s.hidden, .kind = (int)s.cell,
       };
       FN(cells_step)(&t, rows);
       if (s.projects) FN(rows_product)(y, full, (const float *)args[8], NULL, rows, s.hidden, s.state, 0);
@@ -220,8 +221,11 @@ TI_KERNEL(recurrence) {
  * dh: gradient of the state, which GRU replaces by its direct share; dc: of the cell, updated in place. */
 TI_INLINE void FN(cell_backward)(int64_t kind, int64_t hidden, float *dh, float *dc, const float *y, const float *kept,
                                  const float *before, float *d, float *inner) {
+  const int64_t width = kind == TI_CELL_LSTM ? 5 : kind == TI_CELL_GRU ? 4 : 0;
   EACH(hidden) {
     const VF g0 = ROW(dh);
+    /* what the forward kept of the next sample: too much for all of it to have been fetched by the hardware */
+    for (int64_t part = 0; part < width; part++) _mm_prefetch((const char *)(kept + (width + part) * H + j), _MM_HINT_T0);
     if (kind == TI_CELL_TANH) { const VF v = ROW(y); PUT(d, g0 * (1.0f - v * v)); }
     else if (kind == TI_CELL_RELU) PUT(d, (VF)((VI)g0 & (VI)(ROW(y) > FN(set)(0.0f))));
     else if (kind == TI_CELL_LSTM) {

@@ -20,6 +20,7 @@ from torchipu.host.emit.copy import emit_copy
 from torchipu.host.fusion import find_fusions
 from torchipu.host.groups import grouped
 from torchipu.host.kept_floats import KeptFloats
+from torchipu.host.late_look_ups import with_late_look_ups
 from torchipu.host.layouts import Layouts
 from torchipu.host.memory import Memory
 from torchipu.host.observation import Observation
@@ -85,6 +86,8 @@ class Planner:
         # is added up from where they made it.
         totals: tuple[Tensor, ...] = ()
         graph = with_late_waits(undone(graph))
+        if frozen and not graph.updates and (observation is None or not observation.is_on):
+            graph = with_late_look_ups(graph, frozen)
         if micro_batches > 1 or replicas.count == 1:
             graph, totals = with_totals(graph)
         self.graph, states = graph, (*states, *totals)

@@ -39,8 +39,10 @@ PACKED_BYTES = 4 * (PANEL + JOINED_BLOCK[0]) * MOST_SUMMANDS
 LEAST_PACKED_COLUMNS = 8 * PANEL  # of an item that packs its rows
 L2_BYTES = 2 << 20  # of a core of the machines that we measure on
 MOST_PANELS_OF_ROWS = 24
-"""Panels for which rows are read as they lie: packing them costs about as much as they cost more."""
+"""Panels for which rows are read as they lie, unless all panels together fit into a second cache or so: packing them
+costs about as much as they cost more."""
 FEW_PANELS, MOST_SUMMANDS_ACROSS = 8, 2048
+APART_IN_ONE_SET = 1024  # elements: 64 sets of a cache line each
 WIDE_ROWS, FEW_SUMMANDS = 9, 7
 """What wide tiles are for, with a right operand that is read as it lies: few rows, or few summands."""
 WIDE_BLOCK = (112, 24 * PANEL)
@@ -320,9 +322,12 @@ def _packs_rows(strides: tuple[int, int], rows: int, columns: int, inner: int) -
     """Whether it pays to pack the left operand of a large product: every panel of the right one reads it again."""
     right_bytes = 4 * inner * columns
     if strides[1] == 1:
+        # The rows of a tile, so far apart, fall into one set of the first cache, which holds fewer of them.
+        if strides[0] % APART_IN_ONE_SET == 0 and columns > FEW_PANELS * PANEL:
+            return True
         # Few rows pay for panels that go through the second cache only where these are small.
         most_bytes = L2_BYTES // 4 if rows < FEW_PANELS * PANEL else 2 * L2_BYTES
-        return columns > MOST_PANELS_OF_ROWS * PANEL or right_bytes > most_bytes
+        return right_bytes > most_bytes or (columns > MOST_PANELS_OF_ROWS * PANEL and right_bytes > L2_BYTES)
     # Its rows lie across: what a tile reads of each is less than a cache line or two.
     return rows > FEW_PANELS * PANEL or columns > FEW_PANELS * PANEL or inner > MOST_SUMMANDS_ACROSS
 

@@ -1,0 +1,111 @@
+"""Products of looked-up rows with frozen weights: one for every row of the table, looked up at each call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import torchipu
+from tests.raised import our_error
+from torchipu.host import late_look_ups, planner
+
+WORDS = torch.randint(60, (5, 7), generator=torch.Generator().manual_seed(1))
+
+
+class Read(nn.Module):
+    """Words, moved about, and a layer over them: int64 `[5, 7]` to floats."""
+
+    def __init__(self, move: Callable[[Tensor], Tensor], bias: bool = True, words: int = 60, width: int = 128) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.move = move
+        self.words, self.layer = nn.Embedding(words, width), nn.Linear(width, 24, bias=bias)
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.layer(self.move(self.words(words)))
+
+
+MOVES = {
+    "as it lies": lambda x: x,
+    "transposed": lambda x: x.transpose(0, 1),
+    "rows": lambda x: x.transpose(0, 1).reshape(-1, x.shape[-1]),
+    "pairs": lambda x: x.transpose(1, 0).reshape(5, 7, -1).transpose(-2, -3),
+}
+
+
+def made_by(model: nn.Module, *inputs: Tensor, **options: object) -> tuple[Tensor, list[tuple[int, ...]]]:
+    """Return what a frozen step makes, and the sizes of the tables that it looks rows up in."""
+    chosen = torchipu.Options(frozen_weights=True, host_threads=1, **options)  # type: ignore[arg-type]
+    step = torchipu.InferenceStep(model, chosen)
+    result = step(*inputs)
+    graph = planner.Planner(step.compiled.graph, frozen=step.compiled.graph.inputs[:-1]).graph
+    return result, [op.needed("weight").shape for op in graph.ops if op.kind == "embedding"]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("move", MOVES)
+def test_rows_of_products_are_looked_up_and_equal_eager_in_float64(move: str, bias: bool) -> None:
+    model = Read(MOVES[move], bias)
+    result, tables = made_by(model, WORDS)
+    assert tables == [(60, 24)]
+    torch.testing.assert_close(result, model.double()(WORDS).float(), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_values_are_those_of_products_after_the_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, words = Read(MOVES["as it lies"], words=200), torch.randint(200, (20, 20))
+    late, _ = made_by(model, words)
+    monkeypatch.setattr(late_look_ups, "MOST_BYTES", 0)
+    result, tables = made_by(model, words)
+    assert tables == [(200, 128)]
+    assert torch.equal(result, late)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("options", [{"frozen_weights": False}, {}], ids=["weights that change", "narrow rows"])
+def test_products_stay_behind_look_ups_where_that_is_no_gain(options: dict[str, bool]) -> None:
+    model = Read(MOVES["as it lies"], width=128 if options else 64)
+    step = torchipu.InferenceStep(model, torchipu.Options(frozen_weights=not options))
+    torch.testing.assert_close(step(WORDS), model(WORDS), rtol=1e-4, atol=1e-5)
+    graph = step.compiled.graph
+    kept = planner.Planner(graph, frozen=() if options else graph.inputs[:-1]).graph
+    assert [op.kind for op in kept.ops] == [op.kind for op in graph.ops]
+
+
+@torch.no_grad()
+def test_two_layers_and_another_reader_share_a_look_up() -> None:
+    class Both(Read):
+        def forward(self, words: Tensor) -> Tensor:
+            x = self.words(words).transpose(0, 1)
+            return self.layer(x) + self.layer(-x) + self.layer(x).flip(0) + x.mean()
+
+    model = Both(MOVES["as it lies"])
+    result, tables = made_by(model, WORDS)
+    assert (60, 128) in tables
+    assert (60, 24) in tables
+    torch.testing.assert_close(result, model(WORDS), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_new_weights_are_multiplied_again() -> None:
+    torch._dynamo.reset()
+    model = Read(MOVES["transposed"])
+    compiled = torch.compile(model, backend="ipu", options={"frozen_weights": True})
+    compiled(WORDS)
+    model.words.weight.mul_(2)
+    torch.testing.assert_close(compiled(WORDS), model(WORDS), rtol=1e-4, atol=1e-5)
+    model.layer.bias.add_(1)
+    torch.testing.assert_close(compiled(WORDS), model(WORDS), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_a_word_beyond_the_table_is_told_as_ever() -> None:
+    model = Read(MOVES["transposed"])
+    with pytest.raises(Exception, match="60") as raised:
+        made_by(model, torch.full((5, 7), 60))
+    assert our_error(raised.value) is not None
+    assert "embedding" in str(raised.value)

@@ -1,0 +1,46 @@
+"""A matrix product with the bias that torch adds apart where the layer's input is a view of several dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torchipu.host.emit.matmul import emit_product, matrix
+from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
+from torchipu.ops.fusions.conv_epilogue import ADD, addend_of
+from torchipu.optable.fusion import Fusion, register_fusion
+from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.planner import HostPlanner
+
+PRODUCT = "aten.mm.default"
+VIEWS = ("aten.view.default", "aten._unsafe_view.default")
+
+
+def _applies(ops: Sequence[Op]) -> bool:
+    """Whether one row is added to all rows. What differs from row to row is added quicker in a pass of its own."""
+    product, add = ops[0], ops[-1]
+    tensors = [tensor for op in ops for tensor in (*op.inputs, *op.outputs)]
+    if any(tensor.dtype is not DType.FLOAT for tensor in tensors):
+        return False  # halves are rounded after each op
+    if len(add.inputs) != 2 or add.inputs[0] is add.inputs[1] or add.number("alpha", 1) != 1:
+        return False
+    shape, bias = add.outputs[0].shape, addend_of(ops[-2], add)
+    columns = product.outputs[0].shape[-1]
+    if ops[-2].outputs[0].shape != shape or shape[-1:] != (columns,) or 0 in shape:
+        return False
+    return bias.shape[-1:] == (columns,) and bias.num_elements == columns
+
+
+def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
+    product, add = ops[0], ops[-1]
+    rows, columns = product.outputs[0].shape
+    left, right = (matrix(plan, product.needed(name)) for name in ("self", "mat2"))
+    bias = plan.value(addend_of(ops[-2], add), DType.FLOAT)
+    held = plan.output(add.outputs[0], DType.FLOAT)
+    out = HostTensor(held.buffer, held.offset, (rows, columns), (columns, 1), DType.FLOAT)
+    emit_product(plan, out, left, right, HostTensor(bias.buffer, bias.offset, (columns,), (1,), DType.FLOAT))
+
+
+register_fusion(
+    Fusion((PRODUCT, ADD), _applies, _emit), *(Fusion((PRODUCT, view, ADD), _applies, _emit) for view in VIEWS),
+)
