@@ -187,7 +187,7 @@ def _seen_as_tracing() -> Iterator[None]:
     real = torch.jit.is_tracing  # type: ignore[attr-defined]
 
     def is_tracing() -> bool:
-        asking = sys._getframe(1).f_globals.get("__name__", "")
+        asking = sys._getframe(2).f_globals.get("__name__", "")  # behind the frame of `replaced`
         return bool(real()) or not (asking == "torch" or asking.startswith("torch."))
 
     with replaced(torch.jit, "is_tracing", is_tracing):
