@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import (
     DynamicOutputShapeException,
     FakeTensorMode,
 )
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import traceback
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -79,7 +80,7 @@ class Running(torch.nn.Module):
         paths = _module_paths(self.inner) if self.names_modules else contextlib.nullcontext()
         with (
             _tied(self._repeats), _rebound(self.inner), traceback.preserve_node_meta(), paths, _seen_as_tracing(),
-            counted_on_the_device(), _without_loops(), checkpoints_marked(), _UserLines(),
+            _lists_of_items(), counted_on_the_device(), _without_loops(), checkpoints_marked(), _UserLines(),
         ):
             results, self.loss = self.run(tensors)
         if self.loss is not None and not results[self.loss].requires_grad:
@@ -191,6 +192,16 @@ def _seen_as_tracing() -> Iterator[None]:
         return bool(real()) or not (asking == "torch" or asking.startswith("torch."))
 
     with replaced(torch.jit, "is_tracing", is_tracing):
+        yield
+
+
+@contextlib.contextmanager
+def _lists_of_items() -> Iterator[None]:
+    """Let `Tensor.tolist` ask for the items of the tensor that it is called on, where their values may be known."""
+    def tolist(tensor: torch.Tensor) -> Any:
+        return tensor.item() if tensor.dim() == 0 else [tolist(one) for one in tensor]
+
+    with replaced(FunctionalTensor, "tolist", tolist):
         yield
 
 
