@@ -185,10 +185,15 @@ def test_a_plain_attribute_that_is_written_is_a_constant(
     assert told == (0 if write is _rebind else 1)
 
 
-def test_what_is_made_of_numbers_and_then_written_with_values_of_the_device_is_not_known() -> None:
+@pytest.mark.parametrize("write", [
+    lambda total, one: operator.iadd(total, one), lambda total, one: torch._foreach_add_([total], [one]),
+])
+def test_what_is_made_of_numbers_and_then_written_with_values_of_the_device_is_not_known(
+    write: Callable[[torch.Tensor, torch.Tensor], object],
+) -> None:
     def body(x: torch.Tensor) -> torch.Tensor:
         total = torch.zeros(1)
-        total += x.sum()
+        write(total, x.sum().reshape(1))
         return x * int(total)
 
     with pytest.raises(poptorch.Error, match="Cannot force a non-constant"):

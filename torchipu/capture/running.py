@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch._dynamo.eval_frame import OptimizedModule
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -80,7 +81,8 @@ class Running(torch.nn.Module):
         paths = _module_paths(self.inner) if self.names_modules else contextlib.nullcontext()
         with (
             _tied(self._repeats), _rebound(self.inner), traceback.preserve_node_meta(), paths, _seen_as_tracing(),
-            _lists_of_items(), counted_on_the_device(), _without_loops(), checkpoints_marked(), _UserLines(),
+            _lists_of_items(), _not_compiled(), counted_on_the_device(), _without_loops(), checkpoints_marked(),
+            _UserLines(),
         ):
             results, self.loss = self.run(tensors)
         if self.loss is not None and not results[self.loss].requires_grad:
@@ -202,6 +204,16 @@ def _lists_of_items() -> Iterator[None]:
         return tensor.item() if tensor.dim() == 0 else [tolist(one) for one in tensor]
 
     with replaced(FunctionalTensor, "tolist", tolist):
+        yield
+
+
+@contextlib.contextmanager
+def _not_compiled() -> Iterator[None]:
+    """Let a module that `torch.compile` has wrapped run as it was written: its own program cannot stand in another."""
+    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        return module._orig_mod(*args, **kwargs)
+
+    with replaced(OptimizedModule, "__call__", call):
         yield
 
 

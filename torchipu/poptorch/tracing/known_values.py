@@ -95,7 +95,8 @@ class KnownValues:
         if not operands:
             return _made_of_numbers(function, args, kwargs)
         if any(value is None for value in operands) or name == "__set__" or "_foreach_" in name:
-            self._forget(target)
+            for tensor in _tensors(args[:1]) if "_foreach_" in name and name.endswith("_") else (target,):
+                self._forget(tensor)
             return UNKNOWN
         if target is not None:
             self._keep(target)
