@@ -55,6 +55,23 @@ def test_swapped_names_reach_their_arguments() -> None:
     torch.testing.assert_close(step(x, shift=y, y=shift), x - shift + y)
 
 
+class Scaled(torch.nn.Module):
+    def forward(self, values: Any, **factors: torch.Tensor) -> dict[str, torch.Tensor]:
+        whole = sum(values.values()) if isinstance(values, dict) else sum(values)
+        return {name: whole * factor for name, factor in factors.items()}
+
+
+def test_keys_come_in_any_order_and_other_keys_and_containers_are_captured_anew() -> None:
+    step, x = torchipu.InferenceStep(Scaled()), torch.ones(2)
+    for _ in range(2):
+        by_order = step({"a": x, "b": x * 2}, p=x, q=x * 3), step({"b": x * 2, "a": x}, q=x * 3, p=x)
+        for result in by_order:
+            assert list(result) == ["p", "q"]
+            torch.testing.assert_close([result["p"], result["q"]], [x * 3, x * 9])
+        torch.testing.assert_close(step([x, x, x], r=x)["r"], x * 3)
+    assert [reason for reason, _ in step._seen.recompilations] == ["inputs are nested in another way"] * 3
+
+
 def test_a_missing_argument_is_told_by_its_name() -> None:
     with pytest.raises(Exception, match="'y'"):
         training()(x=torch.randn(4, 3))

@@ -34,6 +34,32 @@ def test_an_exported_program_runs_from_memory_and_from_a_file(tmp_path):
         torch.testing.assert_close(step(*INPUTS).detach(), model(*INPUTS).detach())
 
 
+def test_sizes_of_a_static_export_are_those_of_every_call():
+    step = torchipu.compile(torch.export.export(Model(), INPUTS), torchipu.Options(device_iterations=2))
+    scale = INPUTS[1].repeat(2)
+    assert step(torch.randn(8, 8), scale).shape == (8, 3)
+    with pytest.raises(torchipu.CaptureError, match=r"x\.size\(\)\[0\] == 4, got \[5, 8\], \[3\] in one") as refusal:
+        step(torch.randn(10, 8), scale)
+    assert "dynamic_shapes" in str(refusal.value)
+    assert step(torch.randn(8, 8), scale).shape == (8, 3)
+
+
+def test_sizes_that_an_export_lets_change_do_so_within_its_bounds():
+    batch = torch.export.Dim("batch", max=6)
+    step = torchipu.compile(torch.export.export(Model(), INPUTS, dynamic_shapes=({0: batch}, None)))
+    for size in (4, 2, 6):
+        assert step(torch.randn(size, 8), INPUTS[1]).shape == (size, 3)
+    with pytest.raises(torchipu.CaptureError, match=r"size\(\)\[0\] <= 6, got \[7, 8\]"):
+        step(torch.randn(7, 8), INPUTS[1])
+
+
+def test_other_inputs_than_the_exported_ones_are_told():
+    step = torchipu.compile(torch.export.export(Model(), (INPUTS[0],), {"scale": INPUTS[1]}))
+    assert step(INPUTS[0], scale=INPUTS[1]).shape == (4, 3)
+    with pytest.raises(torchipu.CaptureError, match="expected 1 by place and scale, got 1 by place"):
+        step(INPUTS[0])
+
+
 def test_an_aot_package_is_refused_with_what_to_save_instead(tmp_path):
     path = tmp_path / "model.pt2"
     with zipfile.ZipFile(path, "w") as archive:

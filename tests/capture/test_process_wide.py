@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.eval_frame import OptimizedModule
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.distributions import Distribution
 from torch.nn.modules import module as torch_module
 
@@ -21,6 +23,8 @@ WATCHED: dict[str, Callable[[], Any]] = {
     "register_parameter": lambda: torch.nn.Module.register_parameter,
     "batch norm": lambda: torch.nn.modules.batchnorm._BatchNorm.forward,
     "is_tracing": lambda: torch.jit.is_tracing,  # type: ignore[attr-defined]
+    "tolist": lambda: FunctionalTensor.tolist,
+    "compiled modules": lambda: OptimizedModule.__call__,
     "lrn": lambda: "apply" in vars(torch.nn.modules.normalization._cross_map_lrn2d),  # type: ignore[attr-defined]
     "causal mask": lambda: torch.nn.modules.transformer._detect_is_causal_mask,
     "distributions": lambda: Distribution._validate_args,

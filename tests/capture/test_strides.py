@@ -40,3 +40,25 @@ def test_contiguous_makes_a_channels_last_input_row_major():
 
 def test_channels_last_stays_channels_last():
     check(lambda x: x * 2, torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last))
+
+
+BASE = torch.arange(48.0).reshape(6, 4, 2)
+READ_OR_WRITTEN = {
+    "read": lambda x: torch.as_strided_copy(x, (2, 2), (3, 1), 9),
+    "written": lambda x: torch.as_strided_scatter(x, torch.zeros(2, 2), (2, 2), (2, 1), 9),
+}
+
+
+@pytest.mark.parametrize("name", READ_OR_WRITTEN)
+def test_offsets_are_those_of_the_memory_that_an_input_lies_in(name):
+    for turned in (False, True):
+        x = torch.arange(24.0).reshape(6, 4)[2:]
+        x = x.T if turned else x
+        compiled = torch.compile(READ_OR_WRITTEN[name], backend=ipu_backend)
+        torch.testing.assert_close(compiled(x), READ_OR_WRITTEN[name](x))
+
+
+@pytest.mark.parametrize("name", READ_OR_WRITTEN)
+def test_what_lies_between_the_elements_of_an_input_is_refused(name):
+    with pytest.raises(Exception, match="shows memory that its operand does not"):
+        torch.compile(READ_OR_WRITTEN[name], backend=ipu_backend)(BASE[..., 0])

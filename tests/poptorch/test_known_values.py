@@ -33,6 +33,9 @@ def run(body: Callable[..., Any], *args: torch.Tensor) -> Any:
 
 
 @pytest.mark.parametrize("body", [
+    lambda x: x * torch.tensor([2, 3]).tolist()[1], lambda x: x[: torch.arange(3).sum() - 1],
+    lambda x: nn.functional.pad(x, (0, torch.min(torch.tensor((4, 2))))),
+    lambda x: x * sum(int(one) for one in torch.ones(2).mul_(3)),
     lambda x: x * NUMBER.item(), lambda x: x * float(VALUES[1]), lambda x: x[int(NUMBER)],
     lambda x: x[NUMBERS.tolist()],
     lambda x: x if NUMBER > 1 else -x, lambda x: x if NUMBERS.sum() == 4 else -x, lambda x: x[NUMBER:],
@@ -180,6 +183,21 @@ def test_a_plain_attribute_that_is_written_is_a_constant(
     assert torch.equal(torch.as_tensor(model.inner.count), torch.as_tensor(expected.inner.count))
     told = capsys.readouterr().err.count("Attribute inner.count is written when calling the forward method")
     assert told == (0 if write is _rebind else 1)
+
+
+@pytest.mark.parametrize("write", [
+    lambda total, one: operator.iadd(total, one), lambda total, one: torch._foreach_add_([total], [one]),
+])
+def test_what_is_made_of_numbers_and_then_written_with_values_of_the_device_is_not_known(
+    write: Callable[[torch.Tensor, torch.Tensor], object],
+) -> None:
+    def body(x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros(1)
+        write(total, x.sum().reshape(1))
+        return x * int(total)
+
+    with pytest.raises(poptorch.Error, match="Cannot force a non-constant"):
+        run(body, X)
 
 
 def test_a_registered_buffer_keeps_its_value() -> None:

@@ -13,7 +13,7 @@ import transformers
 
 from tests.transformers import tiny
 from torchipu.errors import OptionsError, PlacementError
-from torchipu.transformers import IPUConfig, layout_of, pipeline_model, unplace
+from torchipu.transformers import IPUConfig, layout_of, pipeline_model, to_pipelined, unplace
 from torchipu.transformers.layers import stacks_of
 from torchipu.transformers.projection import SerialisedLinear
 
@@ -21,7 +21,7 @@ SMALL = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "i
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def make(name: str) -> Any:
+def make(name: str, layers: int = 3) -> Any:
     """Return a small model of a family."""
     torch.manual_seed(2)
     words = {"vocab_size": tiny.NUM_WORDS}
@@ -39,6 +39,21 @@ def make(name: str) -> Any:
         config = t.DistilBertConfig(dim=16, n_layers=3, n_heads=2, hidden_dim=32, dropout=0.0, attention_dropout=0.0,
                                     seq_classif_dropout=0.0, max_position_embeddings=16, **words)
         return t.DistilBertForSequenceClassification(config)
+    if name == "wav2vec2":
+        config = t.Wav2Vec2Config(
+            **SMALL, vocab_size=12, pad_token_id=0, hidden_dropout=0.0, attention_dropout=0.0, activation_dropout=0.0,
+            feat_proj_dropout=0.0, final_dropout=0.0, layerdrop=0.0, mask_time_prob=0.0, conv_dim=(8, 8),
+            conv_stride=(5, 2), conv_kernel=(10, 3), num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
+            do_stable_layer_norm=True, feat_extract_norm="layer", ctc_zero_infinity=True, ctc_loss_reduction="mean",
+        )
+        return t.Wav2Vec2ForCTC(config)
+    if name.startswith("deberta"):
+        config = t.DebertaConfig(
+            **{**SMALL, "num_hidden_layers": layers}, **words, **NO_DROPOUT, max_position_embeddings=16,
+            relative_attention=True, pooler_dropout=0.0, pos_att_type=["c2p", "p2c"],
+        )
+        is_qa = name == "deberta-qa"
+        return (t.DebertaForQuestionAnswering if is_qa else t.DebertaForSequenceClassification)(config)
     if name == "vit":
         return t.ViTForImageClassification(t.ViTConfig(**SMALL, **NO_DROPOUT, image_size=8, patch_size=4))
     if name == "t5":
@@ -73,6 +88,15 @@ LAYOUTS = {
         "distilbert.embeddings": 0, "distilbert.transformer.layer.0": 0, "distilbert.transformer.layer.1": 1,
         "distilbert.transformer.layer.2": 1, "pre_classifier": 1, "classifier": 1,
     },
+    "wav2vec2": {
+        "wav2vec2.feature_extractor": 0, "wav2vec2.feature_projection": 0, "wav2vec2.encoder.pos_conv_embed": 0,
+        "wav2vec2.encoder.layers.0": 0, "wav2vec2.encoder.layers.1": 1, "wav2vec2.encoder.layers.2": 1,
+        "wav2vec2.encoder.layer_norm": 1, "lm_head": 1,
+    },
+    "deberta": {
+        "deberta.embeddings": 0, "deberta.encoder.layer.0": 0, "deberta.encoder.layer.1": 1,
+        "deberta.encoder.layer.2": 1, "pooler": 1, "classifier": 1,
+    },
     "vit": {
         "vit.embeddings": 0, "vit.layers.0": 0, "vit.layers.1": 1, "vit.layers.2": 1, "vit.layernorm": 1,
         "classifier": 1,
@@ -95,10 +119,21 @@ def make_inputs(name: str, num_rows: int) -> dict[str, torch.Tensor]:
     if name == "vit":
         pixels = torch.randn(num_rows, 3, 8, 8, generator=generator)
         return {"pixel_values": pixels, "labels": torch.arange(num_rows) % 2}
+    if name == "wav2vec2":
+        length = torch.where(torch.arange(num_rows) % 2 == 0, 160, 120)
+        labels = torch.randint(1, 12, (num_rows, 4), generator=generator)
+        labels[::3, 1] = -100  # left out wherever it stands
+        return {
+            "input_values": torch.randn(num_rows, 160, generator=generator), "labels": labels,
+            "attention_mask": (torch.arange(160) < length[:, None]).long(),
+        }
     ids = torch.randint(4, tiny.NUM_WORDS, (num_rows, 8), generator=generator)
     mask = torch.ones_like(ids)
     mask[::2, 6:] = 0
-    is_classifier = name in ("bert", "roberta", "distilbert")
+    if name == "deberta-qa":
+        start = torch.arange(num_rows) % 3
+        return {"input_ids": ids, "attention_mask": mask, "start_positions": start, "end_positions": start + 2}
+    is_classifier = name in ("bert", "roberta", "distilbert", "deberta")
     return {"input_ids": ids, "attention_mask": mask, "labels": torch.arange(num_rows) % 2 if is_classifier else ids}
 
 
@@ -108,7 +143,7 @@ def test_parts_of_a_family_go_where_they_should(name: str) -> None:
     assert dict(layout_of(model).ipu_by_block) == LAYOUTS[name]
 
 
-@pytest.mark.parametrize("name", ["vit", "gpt2", "t5", "bart"])
+@pytest.mark.parametrize("name", ["vit", "gpt2", "t5", "bart", "wav2vec2"])
 def test_pipelined_step_is_that_of_a_plain_loop(name: str) -> None:
     """One update of SGD over all micro-batches; the judge accumulates their mean gradient."""
     judge, model = make(name), make(name)
@@ -138,6 +173,30 @@ def test_pipelined_step_is_that_of_a_plain_loop(name: str) -> None:
     trained.destroy()
     for (key, value), expected in zip(model.state_dict().items(), judge.state_dict().values(), strict=True):
         torch.testing.assert_close(value, expected, atol=2e-5, rtol=2e-5, msg=lambda text, key=key: f"{key}: {text}")
+
+
+@pytest.mark.parametrize("name", ["deberta", "deberta-qa"])
+def test_a_loss_that_looks_at_labels_or_has_two_parts_is_one_of_tensors(name: str) -> None:
+    model, batch = make(name, layers=1), make_inputs(name, 4)
+    if "labels" in batch:
+        batch["labels"][2] = -1  # does not count
+    expected = model.train()(**batch).loss.detach()
+    pipeline_model(model, IPUConfig(layers_per_ipu=[1]))
+    torch.testing.assert_close(poptorch.trainingModel(model)(**batch).loss, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_methods_of_optimum_graphcore_place_a_model_and_take_it_back() -> None:
+    model, names = make("deberta"), {"layers_per_ipu": [1, 2], "inference_layers_per_ipu": [2, 1]}
+    model = to_pipelined(model, IPUConfig(**names))
+    for training, second in ((True, 1), (False, 0)):
+        placed = copy.deepcopy(model).train(training).parallelize()
+        assert layout_of(placed).ipu_by_block["deberta.encoder.layer.1"] == second
+        assert type(placed) is transformers.DebertaForSequenceClassification
+        placed.deparallelize()
+        with pytest.raises(PlacementError):
+            layout_of(placed)
+        assert not placed._forward_hooks
+        assert not placed._forward_pre_hooks_with_kwargs
 
 
 def test_placing_again_replaces_the_blocks_and_unplacing_leaves_none() -> None:

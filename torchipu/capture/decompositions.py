@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._decomp import get_decompositions
 from torch._prims_common import canonicalize_dim
 
-from torchipu.capture import batch_norm, criteria, float8, maps, movement
+from torchipu.capture import batch_norm, criteria, determinants, float8, maps, movement
 
 aten = torch.ops.aten
 
@@ -200,6 +200,8 @@ OURS: Decompositions = {
     aten.addr.default: _addr,
     aten.baddbmm.default: _without_product,
     aten.bmm.default: _bmm,
+    aten._linalg_det.default: determinants.determinant,
+    aten._linalg_slogdet.default: determinants.log_determinant,
     aten.linalg_vector_norm.default: _vector_norm,
     aten.norm.ScalarOpt_dim: _norm,
     aten.norm.Scalar: lambda self, p=2: _norm(self, p),

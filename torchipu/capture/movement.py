@@ -59,15 +59,35 @@ def _as_strided(self: Tensor, size: Sequence[int], stride: Sequence[int], storag
     return _strided_from(ordered, size, stride, offset)
 
 
+def _as_strided_copy(
+    self: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None,
+) -> Any:
+    return aten.as_strided(self, size, stride, storage_offset).clone(memory_format=torch.contiguous_format)
+
+
+def _as_strided_scatter(
+    self: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None,
+) -> Any:
+    """Count from the operand's first element; refuse one with gaps: what lies there has no place in a program."""
+    strides = self.stride()
+    order = sorted(range(self.dim()), key=lambda dim: (-strides[dim], dim))
+    offset = 0 if storage_offset is None else storage_offset - int(self.storage_offset())
+    if offset < 0 or not self.permute(order).is_contiguous():
+        raise _beyond(size, "aten.as_strided_scatter.default")
+    if offset == (storage_offset or 0):
+        return NotImplemented
+    return aten.as_strided_scatter(self.clone(), src, size, stride, offset)
+
+
 def _strided_from(self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor:
     if offset < 0:
         raise _beyond(size)
     return aten.as_strided(self.clone(memory_format=torch.contiguous_format), size, stride, offset)
 
 
-def _beyond(size: Sequence[int]) -> UnsupportedOpError:
+def _beyond(size: Sequence[int], target: str = "aten.as_strided.default") -> UnsupportedOpError:
     return UnsupportedOpError(
-        f"aten.as_strided.default: a view of size {list(size)} shows memory that its operand does not",
+        f"{target}: a view of size {list(size)} shows memory that its operand does not",
         remedy="take the view of the tensor that owns the memory, or use narrow, select and unfold",
     )
 
@@ -95,6 +115,8 @@ OURS: dict[torch._ops.OpOverload, Callable[..., Any]] = {
     aten.index_put.default: _index_put,
     aten._unsafe_index_put.default: _index_put,
     aten.as_strided.default: _as_strided,
+    aten.as_strided_copy.default: _as_strided_copy,
+    aten.as_strided_scatter.default: _as_strided_scatter,
     aten.geometric.default: _geometric,
     aten.normal.Tensor_Tensor: _normal,
     aten.normal.Tensor_float: lambda mean, std=1.0, *, generator=None: _normal(mean, std),

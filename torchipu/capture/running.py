@@ -14,12 +14,14 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch._dynamo.eval_frame import OptimizedModule
 from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
 )
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.fx import traceback
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -79,7 +81,8 @@ class Running(torch.nn.Module):
         paths = _module_paths(self.inner) if self.names_modules else contextlib.nullcontext()
         with (
             _tied(self._repeats), _rebound(self.inner), traceback.preserve_node_meta(), paths, _seen_as_tracing(),
-            counted_on_the_device(), _without_loops(), checkpoints_marked(), _UserLines(),
+            _lists_of_items(), _not_compiled(), counted_on_the_device(), _without_loops(), checkpoints_marked(),
+            _UserLines(),
         ):
             results, self.loss = self.run(tensors)
         if self.loss is not None and not results[self.loss].requires_grad:
@@ -187,10 +190,30 @@ def _seen_as_tracing() -> Iterator[None]:
     real = torch.jit.is_tracing  # type: ignore[attr-defined]
 
     def is_tracing() -> bool:
-        asking = sys._getframe(1).f_globals.get("__name__", "")
+        asking = sys._getframe(2).f_globals.get("__name__", "")  # behind the frame of `replaced`
         return bool(real()) or not (asking == "torch" or asking.startswith("torch."))
 
     with replaced(torch.jit, "is_tracing", is_tracing):
+        yield
+
+
+@contextlib.contextmanager
+def _lists_of_items() -> Iterator[None]:
+    """Let `Tensor.tolist` ask for the items of the tensor that it is called on, where their values may be known."""
+    def tolist(tensor: torch.Tensor) -> Any:
+        return tensor.item() if tensor.dim() == 0 else [tolist(one) for one in tensor]
+
+    with replaced(FunctionalTensor, "tolist", tolist):
+        yield
+
+
+@contextlib.contextmanager
+def _not_compiled() -> Iterator[None]:
+    """Let a module that `torch.compile` has wrapped run as it was written: its own program cannot stand in another."""
+    def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        return module._orig_mod(*args, **kwargs)
+
+    with replaced(OptimizedModule, "__call__", call):
         yield
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import pickle
 from collections.abc import Callable
@@ -81,6 +82,23 @@ class ProgramStep(RunningStep):
             return arguments, keywords
         return bound.args, bound.kwargs
 
+    def _like_captured(
+        self, arguments: tuple[Any, ...], keywords: dict[str, Any],
+    ) -> tuple[tuple[tuple[Any, ...], dict[str, Any]], list[Any], bool]:
+        """Return arguments with the keys of dictionaries as the capture had them, their leaves, and whether to capture.
+
+        The last is so for arguments that are nested in another way than those of the capture.
+        """
+        given: Any = (arguments, keywords)
+        leaves, spec = pytree.tree_flatten(given)
+        if self._built is None or spec == self._built.capture.in_spec:
+            return given, leaves, False
+        expected = self._built.capture.in_spec
+        with contextlib.suppress(ValueError):  # other keys, or another number of elements
+            given = pytree.tree_unflatten(expected.flatten_up_to(given), expected)
+        leaves, spec = pytree.tree_flatten(given)
+        return given, leaves, spec != expected
+
     # ------------------------------------------------------------------ what users call
     def compile(self, *arguments: Any, progress: Progress | None = None, **keywords: Any) -> None:
         """Compile for inputs of these shapes without running.
@@ -157,8 +175,8 @@ class ProgramStep(RunningStep):
             self._committed = False
             undo = self._keep()
             try:
-                leaves = pytree.tree_leaves((arguments, keywords))
-                is_stale = self._signature is None or self._signature_of(leaves) != self._signature
+                (arguments, keywords), leaves, is_stale = self._like_captured(arguments, keywords)
+                is_stale = is_stale or self._signature is None or self._signature_of(leaves) != self._signature
                 if self._parts is not None:
                     is_stale = self._meet("call", leaves, is_stale=is_stale)
                 if is_stale:

@@ -118,7 +118,8 @@ def why_again(before: Sequence[object], now: Sequence[object]) -> str:
         return f"inputs are {_inputs(now[0])}, and were {_inputs(before[0])}"
     words = ("modules are in another mode, training or not", "parameters are others, or freeze otherwise",
              "buffers are others")
-    return next(word for word, one, other in zip(words, before[1:], now[1:], strict=True) if one != other)
+    differ = (word for word, one, other in zip(words, before[1:], now[1:], strict=True) if one != other)
+    return next(differ, "inputs are nested in another way")
 
 
 def _inputs(described: object) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torchipu.transformers.batches import FixedLengthCollator
     from torchipu.transformers.configuration import IPUConfig
-    from torchipu.transformers.pipelining import Layout, layout_of, pipeline_model, unplace
+    from torchipu.transformers.pipelining import Layout, layout_of, pipeline_model, to_pipelined, unplace
     from torchipu.transformers.seq2seq import IPUSeq2SeqTrainer, IPUSeq2SeqTrainingArguments
     from torchipu.transformers.trainer import IPUTrainer
     from torchipu.transformers.training_arguments import IPUTrainingArguments
@@ -28,6 +28,7 @@ _MODULE_BY_NAME = {
     "Layout": "pipelining",
     "layout_of": "pipelining",
     "pipeline_model": "pipelining",
+    "to_pipelined": "pipelining",
     "unplace": "pipelining",
 }
 
@@ -41,6 +42,7 @@ __all__ = [
     "Layout",
     "layout_of",
     "pipeline_model",
+    "to_pipelined",
     "unplace",
 ]
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MethodType
 from typing import Any, TypeVar
 
 import torch
@@ -15,10 +17,13 @@ from torchipu import poptorch
 from torchipu.errors import PlacementError
 from torchipu.transformers.configuration import IPUConfig
 from torchipu.transformers.layers import parts_of, stacks_of
+from torchipu.transformers.losses import place_loss, unplace_loss
 from torchipu.transformers.projection import serialise
 from torchipu.transformers.speech import logger
 
 M = TypeVar("M", bound=torch.nn.Module)
+FRAMES = 32
+"""Of the sound on which the order of a model's parts is seen; the first filters are longer than their strides."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,8 @@ def pipeline_model(
 
     The layers lie as ``layers_per_ipu`` says. What runs before the first of them is on IPU 0, what runs after the
     last on the last IPU; a head whose weights are those of the embeddings is on IPU 0 with them. The order in which
-    the parts run is seen in one run of the model on the host.
+    the parts run is seen in one run of the model on the host. A loss that would look at values, such as that of CTC, is
+    computed from tensors alone in a program; one that is the sum of several is marked as final.
 
     Args:
         model: A model of transformers, or any module with a stack of layers; changed in place, and free to be placed
@@ -74,6 +80,7 @@ def pipeline_model(
     if ipu_config.recompute_checkpoint_every_layer and not for_inference:
         for path in order.layers:
             model.get_submodule(path).register_forward_hook(_Checkpoint())
+    place_loss(model)
     serialise(model, ipu_config.projection_parts(for_inference=for_inference))
     _LAYOUTS[model] = Layout(dict(blocks))
     logger.info("%s", _LAYOUTS[model])
@@ -91,8 +98,45 @@ def unplace(model: torch.nn.Module) -> None:
         for key, hook in list(module._forward_hooks.items()):
             if isinstance(hook, _Checkpoint):
                 del module._forward_hooks[key]
+    unplace_loss(model)
     serialise(model, 1)
     _LAYOUTS.pop(model, None)
+
+
+def to_pipelined(model: M, ipu_config: IPUConfig, force: bool = False) -> M:
+    """Give a model the methods of optimum-graphcore's pipelined models, over `pipeline_model` and `unplace`.
+
+    ``model.parallelize(for_inference=None)`` places its parts, with the numbers of inference if the model is in that
+    mode and nothing else is said; ``model.deparallelize()`` undoes it. Both return the model, which is changed in
+    place and stays of its class.
+
+    Args:
+        model: A model of transformers, or any module with a stack of layers.
+        ipu_config: Which layers go where; it becomes ``model.ipu_config``.
+        force: Accepted: there is no list of models that could be pipelined, and no other way for the rest.
+
+    Returns:
+        The model.
+    """
+    for name, value in (
+        ("ipu_config", ipu_config), ("parallelize", MethodType(_parallelize, model)),
+        ("deparallelize", MethodType(_deparallelize, model)),
+    ):
+        vars(model)[name] = value
+    return model
+
+
+def _parallelize(model: Any, for_inference: bool | None = None) -> Any:
+    """Place the parts of a model."""
+    return pipeline_model(
+        model, model.ipu_config, for_inference=not model.training if for_inference is None else for_inference,
+    )
+
+
+def _deparallelize(model: Any) -> Any:
+    """Take the parts of a model from their places."""
+    unplace(model)
+    return model
 
 
 def layout_of(model: torch.nn.Module) -> Layout:
@@ -229,6 +273,9 @@ def _sample(model: torch.nn.Module) -> Mapping[str, Any] | None:
         channels = getattr(config, "num_channels", 3)
         dtype = next(model.parameters()).dtype
         return {"pixel_values": torch.zeros(1, channels, height, width, dtype=dtype)}
+    if getattr(model, "main_input_name", None) == "input_values" and config is not None:
+        strides = getattr(config, "conv_stride", (320,))
+        return {"input_values": torch.zeros(1, FRAMES * math.prod(strides), dtype=next(model.parameters()).dtype)}
     given = getattr(model, "dummy_inputs", None)
     if not isinstance(given, Mapping):
         return None

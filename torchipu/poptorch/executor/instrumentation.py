@@ -275,7 +275,7 @@ def _tensors(module: torch.nn.Module) -> list[torch.Tensor]:
     # By way of __dict__: the attribute itself would fetch the weights.
     held = [
         tensor for member in module.modules() for kind in ("_parameters", "_buffers")
-        for tensor in member.__dict__[kind].values() if tensor is not None
+        for tensor in member.__dict__.get(kind, {}).values() if tensor is not None
     ]
     return list({id(tensor): tensor for tensor in held}.values())
 

@@ -55,6 +55,8 @@ class PoplarExecutor:
             options.outputMode(OutputMode.Final if training else OutputMode.All)
         if not training:
             check_inference(options)
+        if isinstance(model, torch.nn.Module):
+            _refuse_scripts(model)
         parser = ArgsParser(model)
         captured = instrumentation.shallow(model) if isinstance(model, torch.nn.Module) else Function(model)
         channel = Channel("poptorch.trainingModel" if training else "poptorch.inferenceModel")
@@ -439,3 +441,13 @@ def _restored(
     model: Any, options: Options, training: bool, optimizer: torch.optim.Optimizer | None,
 ) -> PoplarExecutor:
     return PoplarExecutor(model, options, training, optimizer)
+
+
+def _refuse_scripts(model: torch.nn.Module) -> None:
+    """Raise Error for a part of a model whose parameters lie in TorchScript, where nothing can stand for them."""
+    for path, member in model.named_modules():
+        if isinstance(member, torch.jit.ScriptModule) and any(True for _ in (*member.parameters(), *member.buffers())):
+            raise createPoptorchError(
+                f"{f'The module {path}' if path else 'The model'} was made by torch.jit.script or torch.jit.trace, and "
+                "cannot be captured. Use the module that it was made from, with its state_dict()."
+            )

@@ -22,7 +22,12 @@ def is_of_host(value: object) -> bool:
     """Whether something is a tensor with values, not one of a capture; torch's own code hands those about bare too."""
     if not isinstance(value, torch.Tensor) or isinstance(value, ON_DEVICE):
         return False
-    return not torch._is_functional_tensor(value)
+    return not torch._is_functional_tensor(value) and not is_transformed(value)
+
+
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """Whether a transform of `torch.func` holds a tensor: it wraps what it maps or differentiates."""
+    return torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def memory_of(tensor: torch.Tensor, like: torch.Tensor | None = None) -> int:

@@ -53,11 +53,13 @@ class Calls(TorchFunctionMode):
                 return result
         args, kwargs = self.known.apart((args, kwargs))
         result = self._captured(function, args, kwargs)
+        is_iterator = function is torch.Tensor.__iter__
+        result = list(result) if is_iterator else result
         self.known.note(result, values)
         self.limits.note(function, args, kwargs, result)
         self.slices.note(function, args, kwargs, result)
         self.tracker.note(function, args, kwargs, result)
-        return result
+        return iter(result) if is_iterator else result
 
     def _captured(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = self.slices.take(function, args)

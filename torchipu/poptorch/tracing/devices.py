@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torchipu.capture.distributions import unvalidated
 from torchipu.poptorch._logging import logger
 from torchipu.poptorch.arguments import structure
-from torchipu.poptorch.operators.constants import ON_DEVICE, memory_of, refuse_write
+from torchipu.poptorch.operators.constants import ON_DEVICE, is_transformed, memory_of, refuse_write
 from torchipu.poptorch.poptorch_core import createPoptorchError
 from torchipu.poptorch.tracing.writes import written_by
 
@@ -76,7 +76,7 @@ class _Devices(TorchFunctionMode):
             for tensor in operands:
                 self._check(tensor)
         target = written_by(function, args, kwargs)
-        if target is not None and not isinstance(target, FunctionalTensor) and (
+        if target is not None and not isinstance(target, FunctionalTensor) and not is_transformed(target) and (
             is_on_device or isinstance(target, FakeTensor) or memory_of(target) in self.attributes
         ):
             refuse_write(self.model, target)
@@ -88,7 +88,7 @@ class _Devices(TorchFunctionMode):
         return result
 
     def _check(self, tensor: torch.Tensor) -> None:
-        is_known = isinstance(tensor, (*ON_DEVICE, torch.nn.Parameter)) or tensor.dim() == 0
+        is_known = isinstance(tensor, (*ON_DEVICE, torch.nn.Parameter)) or tensor.dim() == 0 or is_transformed(tensor)
         if not is_known and id(tensor) not in self.constants and id(tensor) not in self.made:
             raise createPoptorchError(
                 f"Expected an IPU tensor but got tensor(device=cpu, shape={list(tensor.shape)}, dtype={tensor.dtype}). "

@@ -23,6 +23,14 @@ MOVES: dict[Any, int] = {
 }
 """Calls that bring a tensor of the host to the device where one is named, and the place of that tensor."""
 
+MAKERS: frozenset[Any] = frozenset({
+    torch.arange, torch.eye, torch.full, torch.linspace, torch.logspace, torch.ones, torch.range, torch.tensor,
+    torch.zeros,
+})
+"""Calls that make a tensor of numbers, the same each time."""
+LARGEST_MADE = 4096
+"""Elements of the largest tensor made of numbers whose values are kept: they are asked for as numbers and as bounds."""
+
 
 class KnownValues:
     """The values of one run of a model's forward.
@@ -80,17 +88,22 @@ class KnownValues:
 
     # ------------------------------------------------------------------ calls
     def compute(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a call on the host, or return `UNKNOWN`."""
+        """Make a call on the host, or return `UNKNOWN`; of an iterator the list of what it gives."""
         target = written_by(function, args, kwargs)
         name = getattr(function, "__name__", "")
         operands = [self.of(tensor) for tensor in _tensors((args, kwargs))]
-        if not operands or any(value is None for value in operands) or name == "__set__" or "_foreach_" in name:
-            self._forget(target)
+        if not operands:
+            return _made_of_numbers(function, args, kwargs)
+        if any(value is None for value in operands) or name == "__set__" or "_foreach_" in name:
+            for tensor in _tensors(args[:1]) if "_foreach_" in name and name.endswith("_") else (target,):
+                self._forget(tensor)
             return UNKNOWN
         if target is not None:
             self._keep(target)
         given = _mapped((args, kwargs), self.of)
         values = _on_host(lambda: _without_chance(lambda: function(*given[0], **given[1])))
+        if name == "__iter__" and values is not UNKNOWN:
+            values = _on_host(lambda: list(values))
         if values is UNKNOWN:
             self._forget(target)
         return values
@@ -112,8 +125,6 @@ class KnownValues:
         target = written_by(function, args, kwargs)
         if target is not None:
             return values if is_of_host(target) else NotImplemented
-        if name == "__iter__":
-            values = list(values)
         made = list(_tensors(values))
         if not made:
             return NotImplemented if name == "__get__" else values
@@ -180,6 +191,19 @@ class KnownValues:
             self._values = {
                 key: pair for key, pair in self._values.items() if pair[1].untyped_storage()._cdata != memory
             }
+
+
+def _made_of_numbers(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what a call makes of numbers alone, such as the size of a window, or `UNKNOWN`."""
+    if function not in MAKERS:
+        return UNKNOWN
+    given = {name: value for name, value in kwargs.items() if name != "device"}
+
+    def make() -> Any:
+        is_small = function(*args, **given, device="meta").numel() <= LARGEST_MADE
+        return function(*args, **given, device="cpu") if is_small else UNKNOWN
+
+    return _on_host(lambda: _without_chance(make))
 
 
 def undo_writes(written: dict[int, tuple[torch.Tensor, torch.Tensor]]) -> None:

@@ -66,6 +66,8 @@ class PlainState:
 
 def _plain(member: torch.nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield the attributes that are neither torch's nor parameters or buffers."""
+    if isinstance(member, torch.jit.ScriptModule):
+        return iter(())  # its attributes are TorchScript's
     known = {*OWN, *member._parameters, *member._buffers}
     return ((name, value) for name, value in member.__dict__.items() if name not in known)
 
