@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.distributed.forked import Scenario
+from tests.waiting import SOON
 from torchipu.poprun import launch  # noqa: F401 - imported once for all scenarios
 from torchipu.poprun.command import main
 
@@ -106,7 +107,7 @@ def interrupt(how: int) -> dict[str, Any]:
     os.kill(launcher, how)
     start = time.monotonic()
     _, status = os.waitpid(launcher, 0)
-    while time.monotonic() - start < 5 and any(Path(f"/proc/{pid}/stat").exists() and not is_dead(pid) for pid in pids):
+    while time.monotonic() - start < SOON / 2 and any(Path(f"/proc/{pid}/stat").exists() and not is_dead(pid) for pid in pids):
         time.sleep(0.02)
     left = [pid for pid in pids if Path(f"/proc/{pid}").exists() and not is_dead(pid)]
     return {"status": os.waitstatus_to_exitcode(status), "left": left, "seconds": time.monotonic() - start}

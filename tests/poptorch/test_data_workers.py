@@ -143,7 +143,7 @@ def test_data_is_shared_with_the_workers_and_not_copied(no_other_threads: None) 
     for process in (pid, *children(pid)):
         lines = Path(f"/proc/{process}/smaps_rollup").read_text(encoding="utf-8").splitlines()
         (own,) = (int(line.split()[1]) for line in lines if line.startswith("Private_Dirty:"))
-        assert own < 64 * 1024  # KiB
+        assert own < 96 * 1024  # KiB; a copy would be 128 MiB more
     made.terminate()
 
 

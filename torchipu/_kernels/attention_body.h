@@ -80,30 +80,42 @@ TI_KERNEL(attention) {
   return TI_OK;
 }
 
-/* From the scores of a query for all keys, which are at hand, to its weights, and from the gradients of these to those of
- * the scores. The sum that the softmax's gradient takes off is formed of the same products: where one key has all the
- * weight, the difference is exactly zero, while that of two large numbers formed apart would be their rounding. */
-static void FN(whole_row)(float *p, float *dp, int64_t n, float scale) {
-  VF m = FN(set)(-INFINITY), t = FN(set)(0), both = FN(set)(0);
-  for (int64_t j = 0; j < n; j += VL) m = FN(max)(FN(load_filled)(p + j, (int)ti_min(VL, n - j), FN(set)(-INFINITY)), m);
-  const float high = FN(max_lanes)(m), base = high == -INFINITY ? 0.0f : high;
+/* From the scores of a query for some keys to their weights, and from the gradients of these to those of the scores;
+ * `delta` is the sum of all weights times their gradients. */
+static void FN(part_of_row)(float *p, float *dp, int64_t n, float lse, float delta, float scale) {
   for (int64_t j = 0; j < n; j += VL) {
     const int some = (int)ti_min(VL, n - j);
-    const VF e = FN(exp)(FN(load_filled)(p + j, some, FN(set)(-INFINITY)) - base);
+    const VF weight = FN(exp)(FN(load_part)(p + j, some) - lse);
+    FN(store_part)(p + j, weight, some);
+    FN(store_part)(dp + j, weight * (FN(load_part)(dp + j, some) - delta) * scale, some);
+  }
+}
+
+/* The same where all keys are at hand. The weights are formed anew, and `delta` of the very products that it is taken from:
+ * where one key has all the weight the difference is exactly zero, while that of two large numbers formed apart would be
+ * their rounding. What is infinite or NaN spreads as it does above. */
+static void FN(whole_row)(float *p, float *dp, int64_t n, float lse, float delta, float scale) {
+  VF m = FN(set)(-INFINITY), t = FN(set)(0), both = FN(set)(0);
+  for (int64_t j = 0; j < n; j += VL) m = FN(max)(FN(load_filled)(p + j, (int)ti_min(VL, n - j), FN(set)(-INFINITY)), m);
+  const float high = FN(max_lanes)(m);
+  if (!isfinite(high) || !isfinite(lse) || !isfinite(delta)) { FN(part_of_row)(p, dp, n, lse, delta, scale); return; }
+  for (int64_t j = 0; j < n; j += VL) {
+    const int some = (int)ti_min(VL, n - j);
+    const VF e = FN(exp)(FN(load_filled)(p + j, some, FN(set)(-INFINITY)) - high);
     FN(store_part)(p + j, e, some);
     t += e;
   }
-  const float sum = FN(sum_lanes)(t), factor = sum == 0.0f ? 0.0f : 1.0f / sum;
+  const float factor = 1.0f / FN(sum_lanes)(t);
   for (int64_t j = 0; j < n; j += VL) {
     const int some = (int)ti_min(VL, n - j);
     const VF weight = FN(load_part)(p + j, some) * factor;
     FN(store_part)(p + j, weight, some);
     both += weight * FN(load_part)(dp + j, some);
   }
-  const float delta = FN(sum_lanes)(both);
+  const float sum = FN(sum_lanes)(both), taken = isfinite(sum) ? sum : delta;
   for (int64_t j = 0; j < n; j += VL) {
     const int some = (int)ti_min(VL, n - j);
-    FN(store_part)(dp + j, FN(load_part)(p + j, some) * (FN(load_part)(dp + j, some) - delta) * scale, some);
+    FN(store_part)(dp + j, FN(load_part)(p + j, some) * (FN(load_part)(dp + j, some) - taken) * scale, some);
   }
 }
 
@@ -124,7 +136,7 @@ TI_KERNEL(attention_backward) {
     memset(dq, 0, sizeof(float) * (size_t)(s.queries * D));
     memset(dk, 0, sizeof(float) * (size_t)(s.keys * D));
     memset(dv, 0, sizeof(float) * (size_t)(s.keys * D));
-    for (int64_t i = 0; i < s.queries && !is_whole; i++) {
+    for (int64_t i = 0; i < s.queries; i++) {
       VF t = FN(set)(0);
       for (int64_t d = 0; d < D; d += VL) {
         const int64_t n = ti_min(VL, D - d);
@@ -145,13 +157,8 @@ TI_KERNEL(attention_backward) {
         for (int64_t i = 0; i < rows; i++) {
           float *row = p + i * s.columns, *drow = dp + i * s.columns;
           FN(mask_row)(&s, row, n, i0 + i, j0, mask, scale);
-          if (is_whole) { FN(whole_row)(row, drow, n, scale); continue; }
-          for (int64_t j = 0; j < n; j += VL) {
-            const int m = (int)ti_min(VL, n - j);
-            const VF e = FN(exp)(FN(load_part)(row + j, m) - lse[i0 + i]);
-            FN(store_part)(row + j, e, m);
-            FN(store_part)(drow + j, e * (FN(load_part)(drow + j, m) - delta[i0 + i]) * scale, m);
-          }
+          if (is_whole) FN(whole_row)(row, drow, n, lse[i0 + i], delta[i0 + i], scale);
+          else FN(part_of_row)(row, drow, n, lse[i0 + i], delta[i0 + i], scale);
         }
         for (int64_t d = 0; d < D; d += TI_PANEL) {
           const int64_t width = ti_min(TI_PANEL, D - d);

@@ -15,8 +15,8 @@ class AttentionInts(NamedTuple):
         keys: Of each head.
         width: Of a query, key or value.
         rows: Queries taken at a time, those of an item in the forward.
-        columns: Keys taken at a time, a multiple of 32. The backward forms weights anew from those of a query that it
-            has all at a time, and needs neither ``out`` nor ``logsumexp`` then.
+        columns: Keys taken at a time, a multiple of 32. Where these are all keys, the backward forms weights anew and
+            looks at ``out`` and ``logsumexp`` for infinities and NaNs alone.
         is_causal: Whether later keys are hidden from a query.
         has_mask: Whether there is one.
         query: Strides along batch, head and position.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchipu.poptorch.operators.constants import ON_DEVICE, is_of_host, warn_of_write
+from torchipu.poptorch.operators.constants import ON_DEVICE, is_of_host, is_transformed, warn_of_write
 from torchipu.poptorch.tracing.writes import written_by
 
 UNKNOWN = object()
@@ -200,8 +200,10 @@ def _made_of_numbers(function: Callable[..., Any], args: tuple[Any, ...], kwargs
     given = {name: value for name, value in kwargs.items() if name != "device"}
 
     def make() -> Any:
-        is_small = function(*args, **given, device="meta").numel() <= LARGEST_MADE
-        return function(*args, **given, device="cpu") if is_small else UNKNOWN
+        if function(*args, **given, device="meta").numel() > LARGEST_MADE:
+            return UNKNOWN
+        made = function(*args, **given, device="cpu")
+        return UNKNOWN if is_transformed(made) else made
 
     return _on_host(lambda: _without_chance(make))
 
