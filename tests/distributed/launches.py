@@ -107,9 +107,10 @@ def interrupt(how: int) -> dict[str, Any]:
     os.kill(launcher, how)
     start = time.monotonic()
     _, status = os.waitpid(launcher, 0)
-    while time.monotonic() - start < SOON / 2 and any(Path(f"/proc/{pid}/stat").exists() and not is_dead(pid) for pid in pids):
+    while (left := [pid for pid in pids if Path(f"/proc/{pid}").exists() and not is_dead(pid)]):
+        if time.monotonic() - start > SOON / 2:
+            break
         time.sleep(0.02)
-    left = [pid for pid in pids if Path(f"/proc/{pid}").exists() and not is_dead(pid)]
     return {"status": os.waitstatus_to_exitcode(status), "left": left, "seconds": time.monotonic() - start}
 
 
