@@ -87,6 +87,20 @@ def whole_step(
     return step, lambda: step(inputs)
 
 
+def through_inductor(workload: Workload, num_threads: int) -> Step:
+    """Return the step with the model compiled by Inductor.
+
+    Dynamo leaves recurrent layers to eager PyTorch unless a backend asks for them, and remembers that of a forward
+    whatever backend comes next: torchipu would be timed running eagerly.
+
+    Raises:
+        RefusedError: The model has recurrent layers.
+    """
+    if any(isinstance(module, nn.RNNBase) for module in workload.model().modules()):
+        raise RefusedError("inductor: recurrent layers are left to eager PyTorch")
+    return workload.step(torch.compile)
+
+
 def through_onnx_runtime(workload: Workload, num_threads: int) -> Step:
     """Return inference by ONNX Runtime on the model that ``torch.onnx`` exports."""
     import onnxruntime
@@ -130,7 +144,7 @@ CONTENDERS = {
     contender.name: contender
     for contender in (
         Contender("eager", lambda workload, num_threads: workload.step()),
-        Contender("inductor", lambda workload, num_threads: workload.step(torch.compile)),
+        Contender("inductor", through_inductor),
         Contender("openvino", through_openvino, infers_only=True, libraries=("openvino",)),
         Contender(
             "onnxruntime", through_onnx_runtime, infers_only=True, libraries=("onnxruntime", "onnx", "onnxscript"),

@@ -5,8 +5,8 @@
  * a missing fence is a race. Prints how many programs gave wrong values, and how
  * many chunks workers took. With "race", a step writes where it must not.
  */
+#include "threads.h"  /* first: it asks the system for what is its own */
 #include <stdio.h>
-#include "threads.h"
 
 enum { ITEMS = 512, STEPS = 6, CALLERS = 2 };
 

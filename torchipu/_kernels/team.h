@@ -12,7 +12,7 @@
 
 typedef int (*ti_body)(void *context);
 typedef struct { ti_body body; void *context; int result; _Atomic int over; } ti_loan;
-enum { TI_SPINS_ON_LOAN = 20000 };
+enum { TI_SPINS_ON_LOAN = 20000, TI_LENT_AGO = 1000000 };  /* nanoseconds; lenders may sleep by then */
 
 static struct {
   void (*parallel)(void (*)(void *), void *, unsigned, unsigned);
@@ -44,6 +44,8 @@ static void ti_on_loan(void *argument) {
     atomic_store(&loan->over, 1);
     return;
   }
+  ti_take_place(&TI_TEAM.sleeper[id]);
+  ti_come_back(&TI_TEAM.sleeper[id]);
   const unsigned int lenders = _mm_getcsr();
   _mm_setcsr(lenders | TI_FLUSH_SUBNORMALS);
   uint64_t seen = 0;
@@ -62,8 +64,12 @@ static void ti_on_loan(void *argument) {
 
 /* Calls `body` on this thread while `threads - 1` others serve TI_TEAM; returns what it returns. */
 static int ti_borrow(ti_body body, void *context, int threads) {
+  static int64_t last = 0;
   ti_loan loan = {.body = body, .context = context};
+  for (int i = 1; i < threads && i < TI_MAX_THREADS && ti_nanoseconds() - last > TI_LENT_AGO; i++)
+    ti_keep_off(&TI_TEAM.sleeper[i]);
   TI_OPENMP.parallel(ti_on_loan, &loan, (unsigned)threads, 0);
+  last = ti_nanoseconds();
   return loan.result;
 }
 #endif

@@ -24,6 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "abi.h"
+#include "wake.h"
 
 enum { TI_MAX_THREADS = 256, TI_MAX_ARGS = 64, TI_SPARE_BYTES = 4096 };
 
@@ -87,6 +88,7 @@ typedef struct {
   int most;                            /* threads that may take part in the current job */
   int started;
   pthread_t thread[TI_MAX_THREADS];
+  ti_sleeper sleeper[TI_MAX_THREADS];  /* by thread, as all of these; 0 is the caller */
   char *scratch[TI_MAX_THREADS];
   int64_t scratch_bytes;
   ti_share next[TI_MAX_THREADS];       /* what was taken of each thread's share */
@@ -253,17 +255,22 @@ static int ti_spin(ti_pool *pool, uint64_t *seen) {
 static void *ti_worker(void *argument) {
   ti_pool *pool = &TI_POOL;
   const int id = (int)(intptr_t)argument;
+  ti_sleeper *sleeper = &pool->sleeper[id];
   uint64_t seen = 0;
   _mm_setcsr(_mm_getcsr() | TI_FLUSH_SUBNORMALS);
+  ti_take_place(sleeper);
   for (;;) {
     const int signal = atomic_load(&pool->signal);
     if (!ti_spin(pool, &seen)) {
+      atomic_store(&sleeper->is_asleep, 1);
       atomic_fetch_add(&pool->sleepers, 1);
       if (atomic_load(&pool->signal) == signal)
         syscall(SYS_futex, &pool->signal, FUTEX_WAIT_PRIVATE, signal, NULL, NULL, 0);
       atomic_fetch_sub(&pool->sleepers, 1);
+      atomic_store(&sleeper->is_asleep, 0);
       continue;
     }
+    ti_come_back(sleeper);
     ti_take(pool, id);
     atomic_fetch_sub_explicit(&pool->gate, 1, memory_order_release);
   }
@@ -275,6 +282,7 @@ static void ti_forget_workers(void) {
   atomic_store(&TI_POOL.gate, 0);
   atomic_store(&TI_POOL.sleepers, 0);
   atomic_store(&TI_POOL.within, 0);
+  memset(TI_POOL.sleeper, 0, sizeof TI_POOL.sleeper);
 }
 
 /* Makes sure that `threads` scratch areas exist; returns 0, or -1 without memory. */
@@ -321,8 +329,11 @@ static void ti_meet(ti_pool *pool) {
   for (int i = 0; i < pool->most; i++) atomic_store_explicit(&pool->next[i].unit, 0, memory_order_relaxed);
   atomic_fetch_add(&pool->gate, TI_ROUND);
   atomic_fetch_add(&pool->signal, 1);
-  if (atomic_load(&pool->sleepers))
+  if (atomic_load(&pool->sleepers)) {
+    for (int i = 1; i < pool->most; i++)
+      if (atomic_load(&pool->sleeper[i].is_asleep)) ti_keep_off(&pool->sleeper[i]);
     syscall(SYS_futex, &pool->signal, FUTEX_WAKE_PRIVATE, pool->most - 1, NULL, NULL, 0);
+  }
   ti_take(pool, 0);
   atomic_fetch_add(&pool->gate, TI_ROUND);
   int spins = 0;
