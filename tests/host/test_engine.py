@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -131,6 +133,41 @@ def test_results_do_not_depend_on_the_number_of_threads(threads: int) -> None:
     alone, together = (GraphExecutor(graph, threads=n)(x, w) for n in (1, threads))
     assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
     torch.testing.assert_close(alone[0], (x @ w).relu(), rtol=1e-4, atol=1e-4)
+
+
+def sleeps_of_threads() -> dict[int, int]:
+    """How often each thread of this process has gone to sleep, by its number in the system."""
+    sleeps = {}
+    for thread in Path("/proc/self/task").iterdir():
+        fields = dict(line.split(":", 1) for line in (thread / "status").read_text().splitlines())
+        sleeps[int(thread.name)] = int(fields["voluntary_ctxt_switches"])
+    return sleeps
+
+
+def test_only_the_threads_that_a_run_wants_are_woken() -> None:
+    graph, x, w = linear_relu(333), torch.randn(333, 96), torch.randn(96, 80)
+    GraphExecutor(graph, threads=5)(x, w)
+    some = GraphExecutor(graph, threads=3)
+    some(x, w)
+    time.sleep(0.05)  # all have gone to sleep
+    before = sleeps_of_threads()
+    for _ in range(20):
+        some(x, w)
+        time.sleep(0.01)
+    after = sleeps_of_threads()
+    woken = [thread for thread in before if after[thread] > before[thread] and thread != threading.get_native_id()]
+    assert 1 <= len(woken) <= 2, woken
+
+
+def test_threads_may_run_everywhere_again_once_they_have_been_woken() -> None:
+    graph, x, w = linear_relu(333), torch.randn(333, 96), torch.randn(96, 80)
+    run = GraphExecutor(graph, threads=3)
+    for _ in range(20):
+        run(x, w)
+        time.sleep(0.005)
+    time.sleep(0.05)
+    everywhere = os.sched_getaffinity(0)
+    assert all(os.sched_getaffinity(thread) == everywhere for thread in sleeps_of_threads())
 
 
 def test_python_threads_take_turns_and_get_their_own_results() -> None:

@@ -79,9 +79,7 @@ typedef struct { _Alignas(64) _Atomic int64_t unit; } ti_share;
  * system gives no processor holds nothing up. */
 typedef struct {
   _Alignas(64) _Atomic uint64_t gate;
-  _Alignas(64) _Atomic int signal;     /* futex word, changed when a job opens */
-  _Atomic int sleepers;
-  _Atomic int within;                  /* whether a run goes on */
+  _Alignas(64) _Atomic int within;     /* whether a run goes on */
   _Atomic int64_t trap;                /* the first step that trapped, above its trap; 0 for none */
   ti_job job;
   const ti_phase *phase;               /* what is open instead of the job, or NULL */
@@ -212,10 +210,13 @@ static inline void ti_take_chunks(ti_pool *pool, int id) {
   }
 }
 
+/* Whether a gate lets those in who have seen the given round last. */
+static inline int ti_lets_in(uint64_t gate, uint64_t seen) { return (gate / TI_ROUND) & 1 && gate / TI_ROUND != seen; }
+
 /* Enters the open job unless this round was seen before; returns whether it did. */
 static inline int ti_enter(ti_pool *pool, uint64_t *seen) {
   uint64_t gate = atomic_load_explicit(&pool->gate, memory_order_acquire);
-  while ((gate / TI_ROUND) & 1 && gate / TI_ROUND != *seen)
+  while (ti_lets_in(gate, *seen))
     if (atomic_compare_exchange_weak(&pool->gate, &gate, gate + 1)) {
       *seen = gate / TI_ROUND;
       return 1;
@@ -260,17 +261,12 @@ static void *ti_worker(void *argument) {
   _mm_setcsr(_mm_getcsr() | TI_FLUSH_SUBNORMALS);
   ti_take_place(sleeper);
   for (;;) {
-    const int signal = atomic_load(&pool->signal);
     if (!ti_spin(pool, &seen)) {
-      atomic_store(&sleeper->is_asleep, 1);
-      atomic_fetch_add(&pool->sleepers, 1);
-      if (atomic_load(&pool->signal) == signal)
-        syscall(SYS_futex, &pool->signal, FUTEX_WAIT_PRIVATE, signal, NULL, NULL, 0);
-      atomic_fetch_sub(&pool->sleepers, 1);
-      atomic_store(&sleeper->is_asleep, 0);
+      const int bell = ti_lie_down(sleeper);
+      if (!ti_lets_in(atomic_load(&pool->gate), seen)) ti_sleep(sleeper, bell);
+      ti_get_up(sleeper);
       continue;
     }
-    ti_come_back(sleeper);
     ti_take(pool, id);
     atomic_fetch_sub_explicit(&pool->gate, 1, memory_order_release);
   }
@@ -280,7 +276,6 @@ static void *ti_worker(void *argument) {
 static void ti_forget_workers(void) {
   TI_POOL.started = 0;
   atomic_store(&TI_POOL.gate, 0);
-  atomic_store(&TI_POOL.sleepers, 0);
   atomic_store(&TI_POOL.within, 0);
   memset(TI_POOL.sleeper, 0, sizeof TI_POOL.sleeper);
 }
@@ -328,12 +323,7 @@ static void ti_meet(ti_pool *pool) {
   atomic_store_explicit(&pool->trap, 0, memory_order_relaxed);
   for (int i = 0; i < pool->most; i++) atomic_store_explicit(&pool->next[i].unit, 0, memory_order_relaxed);
   atomic_fetch_add(&pool->gate, TI_ROUND);
-  atomic_fetch_add(&pool->signal, 1);
-  if (atomic_load(&pool->sleepers)) {
-    for (int i = 1; i < pool->most; i++)
-      if (atomic_load(&pool->sleeper[i].is_asleep)) ti_keep_off(&pool->sleeper[i]);
-    syscall(SYS_futex, &pool->signal, FUTEX_WAKE_PRIVATE, pool->most - 1, NULL, NULL, 0);
-  }
+  for (int i = 1; i < pool->most; i++) ti_wake(&pool->sleeper[i]);
   ti_take(pool, 0);
   atomic_fetch_add(&pool->gate, TI_ROUND);
   int spins = 0;
