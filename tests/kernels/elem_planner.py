@@ -12,7 +12,8 @@ from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.ops import view
 from torchipu.optable.blocks import Blocks
-from torchipu.optable.chain import can_join, emit_chain
+from torchipu.optable.chain import can_join
+from torchipu.optable.emission import emit_chain
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, contiguous_strides
 from torchipu.optable.planner import Joining
 from torchipu.optable.samples import Samples

@@ -10,7 +10,7 @@ import torch
 
 from tests.kernels.elem_planner import MiniPlanner, Ref, run_chain, run_op
 from torchipu._kernels.abi import KernelTrap
-from torchipu.optable.chain import collapse
+from torchipu.optable.host_tensor import collapse
 from torchipu.optable.spec import TABLE
 
 EXTREMES = torch.tensor([

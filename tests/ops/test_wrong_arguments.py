@@ -12,8 +12,7 @@ from torchipu.errors import ConstraintError, VerifyError
 from torchipu.host.emit.copy import emit_copy
 from torchipu.host.planner import Planner
 from torchipu.ir.types import DType
-from torchipu.optable.chain import broadcast
-from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.host_tensor import HostTensor, broadcast
 
 X, ROW, NUMBERS = torch.zeros(4, 5), torch.tensor([0, 1]), torch.ones(5)
 IMAGE, WEIGHT = torch.zeros(1, 2, 6, 6), torch.zeros(2, 2, 3, 3)

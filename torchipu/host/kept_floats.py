@@ -13,7 +13,7 @@ from torchipu._kernels.table.round_blocks import Kept
 from torchipu.host.rounding import Computed
 from torchipu.host.steps import Step
 from torchipu.ir.types import DType
-from torchipu.optable.chain import Stored
+from torchipu.optable.emission import Stored
 from torchipu.optable.host_tensor import HostTensor
 
 MOST_ARGUMENTS = 48

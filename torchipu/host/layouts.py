@@ -24,7 +24,8 @@ from torchipu.host.values import Values
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocked import BLOCKED_FORMS, BlockedForm, Rows, Sizes, Terms, find_rows
-from torchipu.optable.chain import can_join, emit_cast
+from torchipu.optable.chain import can_join
+from torchipu.optable.emission import emit_cast
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 

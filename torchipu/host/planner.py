@@ -41,7 +41,8 @@ from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import DType, Leg, Role
 from torchipu.optable.blocked import Sizes, Terms
 from torchipu.optable.blocks import Blocks
-from torchipu.optable.chain import Stored, can_join, emit_cast, emit_chain, is_widening
+from torchipu.optable.chain import can_join, is_widening
+from torchipu.optable.emission import Stored, emit_cast, emit_chain
 from torchipu.optable.fusion import Fusion
 from torchipu.optable.host_tensor import HostTensor, Rounding
 from torchipu.optable.planner import Joining, Mark

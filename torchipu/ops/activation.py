@@ -21,6 +21,7 @@ from torchipu.ops.elementwise import (
     vector_map,
 )
 from torchipu.optable.chain import Chain, Value
+from torchipu.optable.emission import emit_results
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import OpSpec, register
@@ -119,7 +120,7 @@ def emit_glu_backward(op: Op, plan: HostPlanner) -> None:
     value, gate = (chain.load(half) for half in halves(held, dim))
     incoming = chain.argument(op, "grad_output", "f")
     results = chain.run("f_glu", incoming, gate), chain.run("f_glu_gate_grad", incoming, value, gate)
-    chain.emit(list(zip(results, halves(plan.output(op.outputs[0]), dim), strict=True)))
+    emit_results(chain, list(zip(results, halves(plan.output(op.outputs[0]), dim), strict=True)))
 
 
 def logit(chain: Chain, op: Op) -> Value:

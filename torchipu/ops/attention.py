@@ -26,9 +26,8 @@ from torchipu.ir.vertices import Tiling
 from torchipu.ops.softmax import BACKWARD as SOFTMAX_BACKWARD
 from torchipu.ops.softmax import FORWARD, Chain
 from torchipu.optable.blocks import Blocks
-from torchipu.optable.chain import broadcast
 from torchipu.optable.codelet import Product, Vertices
-from torchipu.optable.host_tensor import HostTensor, contiguous_strides
+from torchipu.optable.host_tensor import HostTensor, broadcast, contiguous_strides
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import FLOATING, OpSpec, register
 

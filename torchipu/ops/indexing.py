@@ -33,8 +33,7 @@ from torchipu.host.emit.rows import INDEX_BYTES, arithmetic_type, bucket, outer_
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.optable.arguments import AS_MANY_AS_INDICES, ONE_ROW_OF_INDICES, ROWS_LIKE_SELF, of_one_type
-from torchipu.optable.chain import broadcast, collapse
-from torchipu.optable.host_tensor import HostTensor, contiguous_strides
+from torchipu.optable.host_tensor import HostTensor, broadcast, collapse, contiguous_strides
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import Constraint, OpSpec, register
 

@@ -25,9 +25,8 @@ from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.arguments import BOOLEAN_MASK
-from torchipu.optable.chain import broadcast
 from torchipu.optable.codelet import Vertices
-from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.host_tensor import HostTensor, broadcast
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import OpSpec, register
 from torchipu.target import Target

@@ -15,9 +15,9 @@ from torchipu.host.emit.matmul import emit_product, matrix
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.arguments import of_one_type
-from torchipu.optable.chain import broadcast
 from torchipu.optable.codelet import Product, Vertices
 from torchipu.optable.fusion import Fusion, register_fusion
+from torchipu.optable.host_tensor import broadcast
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import FLOATING, INTEGER, OpSpec, register
 

@@ -13,9 +13,8 @@ from torchipu.host.emit.matmul import emit_product, matrix
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.arguments import of_one_type
-from torchipu.optable.chain import broadcast
 from torchipu.optable.codelet import Vertices
-from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.host_tensor import HostTensor, broadcast
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import FLOATING, INTEGER, OpSpec, register
 

@@ -19,9 +19,8 @@ from torchipu.host.emit.copy import COPY_SHARE, emit_copy, emit_fill
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.arguments import has_dim, shaped_as
-from torchipu.optable.chain import broadcast, collapse
 from torchipu.optable.codelet import Lowering, Vertices
-from torchipu.optable.host_tensor import HostTensor, contiguous_strides
+from torchipu.optable.host_tensor import HostTensor, broadcast, collapse, contiguous_strides
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import Constraint, OpSpec, register
 from torchipu.target import Target

@@ -18,9 +18,8 @@ from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
 from torchipu.ops.view import diagonal_of, of_shape
 from torchipu.optable.arguments import at_least, shaped_as
-from torchipu.optable.chain import collapse
 from torchipu.optable.codelet import Lowering, Vertices
-from torchipu.optable.host_tensor import HostTensor
+from torchipu.optable.host_tensor import HostTensor, collapse
 from torchipu.optable.planner import HostPlanner
 from torchipu.optable.spec import Constraint, OpSpec, register
 from torchipu.target import Target

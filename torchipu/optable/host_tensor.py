@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torchipu._kernels.table.round_blocks import HalfOverflow
+from torchipu.errors import VerifyError
 from torchipu.ir.types import DType
 
 
@@ -70,3 +71,50 @@ def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
         strides.append(step)
         step *= size
     return tuple(reversed(strides))
+
+
+def collapse(shape: Sequence[int], *strides: Sequence[int]) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Merge dimensions that lie one after another in every layout, and drop those of size 1.
+
+    Args:
+        shape: Sizes.
+        strides: For each layout its strides, in elements.
+
+    Returns:
+        The merged sizes, at least one, and the strides of each layout.
+    """
+    sizes: list[int] = []
+    merged: list[list[int]] = [[] for _ in strides]
+    for dim, size in enumerate(shape):
+        if size == 1:
+            continue
+        steps = [layout[dim] for layout in strides]
+        if sizes and all(kept[-1] == step * size for kept, step in zip(merged, steps, strict=True)):
+            sizes[-1] *= size
+            for kept, step in zip(merged, steps, strict=True):
+                kept[-1] = step
+        else:
+            sizes.append(size)
+            for kept, step in zip(merged, steps, strict=True):
+                kept.append(step)
+    if not sizes:
+        return (1,), tuple((0,) for _ in strides)
+    return tuple(sizes), tuple(tuple(kept) for kept in merged)
+
+
+def broadcast(held: HostTensor, shape: Sequence[int]) -> HostTensor:
+    """Return a view with stride 0 wherever the tensor is repeated to reach ``shape``.
+
+    Raises:
+        VerifyError: It does not broadcast to ``shape``; a kernel would read beyond it.
+    """
+    more, missing = max(0, len(held.shape) - len(shape)), max(0, len(shape) - len(held.shape))
+    sizes, wanted = held.shape[more:], shape[missing:]
+    if any(size != 1 for size in held.shape[:more]) or any(
+        size not in (1, other) for size, other in zip(sizes, wanted, strict=True)
+    ):
+        raise VerifyError(f"{held.shape} does not broadcast to {tuple(shape)}")
+    strides = [0] * missing + [
+        0 if size == 1 else stride for size, stride in zip(sizes, held.strides[more:], strict=True)
+    ]
+    return HostTensor(held.buffer, held.offset, tuple(shape), tuple(strides), held.dtype)

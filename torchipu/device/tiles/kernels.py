@@ -16,7 +16,8 @@ from torchipu.errors import UnsupportedOpError
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
-from torchipu.optable.chain import can_join, emit_cast, emit_chain
+from torchipu.optable.chain import can_join
+from torchipu.optable.emission import emit_cast, emit_chain
 from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, contiguous_strides
 from torchipu.optable.planner import Joining, Mark
 from torchipu.optable.random_streams import RANDOM_STREAM, WORDS, draws, rounding_stream

@@ -8,8 +8,8 @@ import struct
 from torchipu._kernels.table.copy import COPY, FILL, MAX_COPY_DIMS, TRANSPOSE, CopyInts, FillInts
 from torchipu.errors import VerifyError
 from torchipu.ir.types import DType
-from torchipu.optable.chain import collapse, emit_cast
-from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding
+from torchipu.optable.emission import emit_cast
+from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, collapse
 from torchipu.optable.planner import HostPlanner
 
 COPY_SHARE = 16384  # elements of one thread's share

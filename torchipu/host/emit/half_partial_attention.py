@@ -21,6 +21,7 @@ from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.chain import Chain, Value
 from torchipu.optable.codelet import Product
+from torchipu.optable.emission import emit_results
 from torchipu.optable.host_tensor import HostTensor, Rounding, contiguous_strides
 from torchipu.optable.planner import HostPlanner
 
@@ -119,7 +120,8 @@ def _scores(
         down = chain.load(HostTensor(rows.buffer, 0, (queries, 1), (1, 0), DType.LONG))
         is_later = chain.run("b_lt_l", down, chain.load(columns))
         value = chain.run("f_where", is_later, chain.scalar(float("-inf"), "f"), value)
-    chain.emit([(value, HostTensor(masked.buffer, masked.offset, shape, contiguous_strides(shape), DType.FLOAT))])
+    stored = HostTensor(masked.buffer, masked.offset, shape, contiguous_strides(shape), DType.FLOAT)
+    emit_results(chain, [(value, stored)])
     return masked
 
 
@@ -129,7 +131,7 @@ def _rounded(
     """Emit a value that a chain makes, as halves hold it, to floats."""
     held = plan.scratch(shape)
     chain = Chain(plan, shape)
-    chain.emit([(chain.round(make(chain), rounding), held)])
+    emit_results(chain, [(chain.round(make(chain), rounding), held)])
     return held
 
 
@@ -197,7 +199,7 @@ def emit_backward(
     of_likely, products = plan.scratch(scores.shape), plan.scratch((count, queries, width))
     emit_half_product(plan, of_likely, upstream, _turned(value), draws.partials(1))
     chain = Chain(plan, products.shape)
-    chain.emit([(chain.run("f_mul", chain.load(upstream), chain.load(results)), products)])
+    emit_results(chain, [(chain.run("f_mul", chain.load(upstream), chain.load(results)), products)])
     shares = plan.scratch((count, queries))
     emit_reduction(plan, shares, products, (2,), Folding.SUM)
 

@@ -17,8 +17,7 @@ from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Along, Blocks
-from torchipu.optable.chain import broadcast
-from torchipu.optable.host_tensor import HostTensor, Rounding
+from torchipu.optable.host_tensor import HostTensor, Rounding, broadcast
 from torchipu.optable.planner import HostPlanner
 
 HALF_GROUP = 16  # channels that the matrix unit sums before it writes back, of halves; ipu_hardware.md 5

@@ -19,8 +19,7 @@ from torchipu._kernels.table.reduce import (
 from torchipu.host.emit.copy import emit_copy
 from torchipu.ir.types import DType
 from torchipu.optable.blocks import Blocks
-from torchipu.optable.chain import collapse
-from torchipu.optable.host_tensor import HostTensor, contiguous_strides
+from torchipu.optable.host_tensor import HostTensor, collapse, contiguous_strides
 from torchipu.optable.planner import HostPlanner
 
 SHARE = 16384  # elements of one thread's share

@@ -1,0 +1,383 @@
+"""Makes one kernel call of a chain of elementwise ops: slots, registers and instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torchipu._kernels.table.elementwise import (
+    CHAIN,
+    MAX_DIMS,
+    OPERATIONS,
+    SCALAR_OPERATIONS,
+    ChainInstruction,
+    ChainInts,
+    ChainScalars,
+    ChainSlot,
+    SlotKind,
+)
+from torchipu._kernels.table.kernel import flat
+from torchipu.ir.graph import Op
+from torchipu.ir.types import DType
+from torchipu.optable.chain import NATIVE, Chain, Node, Value, class_of
+from torchipu.optable.host_tensor import TO_NEAREST, HostTensor, Rounding, collapse
+from torchipu.optable.overwriting import may_refuse, overwritten
+from torchipu.optable.planner import HostPlanner
+from torchipu.optable.samples import Samples
+from torchipu.optable.spec import spec_of
+
+DTYPE_CODES = {
+    DType.FLOAT: 0, DType.HALF: 1, DType.BOOL: 2, DType.LONG: 3, DType.INT: 4, DType.SHORT: 5, DType.CHAR: 6,
+    DType.UNSIGNED_CHAR: 7,
+}
+REGISTER_BYTES = {"f": 4, "l": 8, "b": 1}  # by class
+# Nanoseconds an element costs, roughly; they set the size of a thread's share and nothing else.
+NS_CHEAP, NS_FUNCTION, NS_SCALAR = 0.12, 0.8, 5.0
+FUNCTIONS = frozenset(
+    [
+        "f_pow", "f_exp", "f_expm1", "f_log", "f_log1p", "f_log2", "f_log10", "f_sin", "f_cos", "f_tanh", "f_sigmoid",
+        "f_erf", "f_exp2", "f_elu", "f_gelu", "f_gelu_tanh", "f_silu", "f_mish", "f_softplus", "f_log_sigmoid",
+        "f_gelu_grad", "f_gelu_tanh_grad", "f_silu_grad", "f_softplus_grad", "f_elu_grad", "f_log_sigmoid_grad",
+        "f_logit", "f_logaddexp", "f_logaddexp2", "f_xlogy", "f_xlog1py", "f_entr", "f_sinc", "f_mish_grad", "f_glu",
+        "f_glu_gate_grad",
+    ],
+)
+SHARE_NS = 10_000.0
+
+
+@dataclass(slots=True)
+class Slot:
+    """One entry of the kernel's slot table; ``offset_of`` is resolved once the block size is known."""
+
+    kind: SlotKind
+    argument: int = 0
+    dtype: int = 0
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    register: int = -1
+
+
+@dataclass(slots=True)
+class Emission:
+    """Turns the nodes of a chain into slots, registers and instructions.
+
+    Args:
+        chain: The finished chain.
+        results: Values and where they are stored.
+    """
+
+    chain: Chain
+    results: list[tuple[Value, HostTensor]]
+    slots: list[Slot] = field(default_factory=list)
+    program: list[ChainInstruction] = field(default_factory=list)
+    scalars: list[float] = field(default_factory=list)
+    inputs: list[HostTensor] = field(default_factory=list)
+    register_kinds: list[str] = field(default_factory=list)
+    free: dict[str, list[int]] = field(default_factory=lambda: {"f": [], "l": [], "b": []})
+    slot_by_value: dict[int, int] = field(default_factory=dict)
+    cost_ns: float = NS_CHEAP
+
+    def emit(self) -> None:
+        """Emit the step."""
+        last_use = self._last_uses()
+        direct = self._direct_results()
+        for number in sorted(last_use):
+            node = self.chain.nodes[number]
+            if self._is_stored_alone(number, last_use):
+                self._emit_rounded_store(number, node, direct)
+                self._release_after(number, node, last_use)
+                continue
+            if node.operation:
+                self._emit_instruction(number, node, last_use, direct)
+            if number in last_use:
+                self._emit_stores(number, direct)
+                if last_use[number] == number:
+                    self._release(number)
+        self._append_step()
+
+    def _is_stored_alone(self, number: int, last_use: dict[int, int]) -> bool:
+        """Whether a rounded value goes to one place, as row-major halves, and nowhere else."""
+        held = [held for value, held in self.results if value.number == number]
+        return (
+            self.chain.nodes[number].operation == "f_round_by" and last_use[number] == number and len(held) == 1
+            and held[0].dtype is DType.HALF and held[0].is_contiguous
+        )
+
+    def _emit_rounded_store(self, number: int, node: Node, direct: dict[int, int]) -> None:
+        """Round a value straight into memory."""
+        position = next(place for place, (value, _) in enumerate(self.results) if value.number == number)
+        source = self._slot(node.inputs[0], direct)
+        random = source if node.random is None else self._random_slot(node.random)
+        target = self._new_slot(Slot(SlotKind.WALK, position, DTYPE_CODES[DType.HALF]))
+        self._add("x_round_store", target, source, random, source, len(self.scalars))
+        self.scalars.extend(node.scalars)
+        self.cost_ns += NS_CHEAP
+
+    def _release_after(self, number: int, node: Node, last_use: dict[int, int]) -> None:
+        for value in set(node.inputs):
+            if last_use[value.number] == number:
+                self._release(value.number)
+
+    def _random_slot(self, random: HostTensor) -> int:
+        self.inputs.append(random)
+        argument = len(self.results) + len(self.inputs) - 1
+        return self._new_slot(Slot(SlotKind.WALK, argument, DTYPE_CODES[DType.LONG]))
+
+    def _last_uses(self) -> dict[int, int]:
+        """Return for each value that is needed the number of the last instruction that reads it."""
+        last: dict[int, int] = {value.number: value.number for value, _ in self.results}
+        for number in range(len(self.chain.nodes) - 1, -1, -1):
+            if number not in last:
+                continue
+            for value in self.chain.nodes[number].inputs:
+                last[value.number] = max(last.get(value.number, -1), number)
+        return last
+
+    def _direct_results(self) -> dict[int, int]:
+        """Return the result that each value is written to in place, by number of the value."""
+        direct: dict[int, int] = {}
+        for position, (value, held) in enumerate(self.results):
+            node = self.chain.nodes[value.number]
+            if not (node.operation or (node.operand is not None and self._is_walked(node.kind, node.operand))):
+                continue
+            if held.dtype is NATIVE[value.kind] and held.is_contiguous:
+                direct.setdefault(value.number, position)
+        return direct
+
+    @staticmethod
+    def _is_walked(kind: str, held: HostTensor) -> bool:
+        """Whether an operand is loaded into a register first: it has another type, or neighbours lie apart."""
+        repeated = not any(collapse(held.shape, held.strides)[1][0])
+        return not repeated and not (held.dtype is NATIVE[kind] and held.is_contiguous)
+
+    def _emit_instruction(self, number: int, node: Node, last_use: dict[int, int], direct: dict[int, int]) -> None:
+        operands = [self._slot(value, direct) for value in node.inputs]
+        if node.random is not None:
+            operands.append(self._random_slot(node.random))
+        for value in set(node.inputs):
+            if last_use[value.number] == number and value.kind == node.kind:
+                self._release(value.number)  # the result may take its place: elements are read before written
+        if number in direct:
+            held = self.results[direct[number]][1]
+            result = self._new_slot(Slot(SlotKind.DIRECT, direct[number], DTYPE_CODES[held.dtype]))
+        else:
+            result = self._register(node.kind)
+        self.slot_by_value[number] = result
+        for value in set(node.inputs):
+            if last_use[value.number] == number and value.kind != node.kind:
+                self._release(value.number)
+        a, b, c = (*operands, *([operands[0]] * (3 - len(operands))))
+        self._add(node.operation, result, a, b, c, len(self.scalars))
+        self.scalars.extend(node.scalars)
+        self.cost_ns += (
+            NS_SCALAR
+            if node.operation in SCALAR_OPERATIONS
+            else NS_FUNCTION
+            if node.operation in FUNCTIONS
+            else NS_CHEAP
+        )
+
+    def _emit_stores(self, number: int, direct: dict[int, int]) -> None:
+        for position, (value, held) in enumerate(self.results):
+            if value.number != number:
+                continue
+            if direct.get(number) == position:
+                self._slot(value, direct)  # an operand that nothing has read yet is loaded into its place
+                continue
+            source = self._slot(value, direct)
+            if held.dtype is NATIVE[value.kind] and held.is_contiguous:
+                target = self._new_slot(Slot(SlotKind.DIRECT, position, DTYPE_CODES[held.dtype]))
+                self._add(f"{value.kind}_copy", target, source, source, source, 0)
+            else:
+                target = self._walk_slot(position, held)
+                # A repeated constant is not a whole register: spread it first.
+                if self.slots[source].kind in (SlotKind.CONSTANT, SlotKind.UNIFORM) and value.kind != "b":
+                    spread = self._register(value.kind)
+                    self._add(f"{value.kind}_copy", spread, source, source, source, 0)
+                    source = spread
+                self._add("x_store", target, source, source, source, 0)
+            self.cost_ns += NS_CHEAP
+
+    def _slot(self, value: Value, direct: dict[int, int]) -> int:
+        """Return the slot that holds a value, loading it when it is first needed."""
+        if value.number in self.slot_by_value:
+            return self.slot_by_value[value.number]
+        node = self.chain.nodes[value.number]
+        if node.constant is not None:
+            integer, place = (0, len(self.scalars)) if node.kind == "f" else (int(node.constant), 0)
+            if node.kind == "f":
+                self.scalars.append(node.constant)
+            slot = self._new_slot(Slot(
+                SlotKind.CONSTANT, 0, DTYPE_CODES[NATIVE[node.kind]], (integer, place), (),
+                self._new_register(f"constant {node.kind}"),
+            ))
+        else:
+            assert node.operand is not None
+            slot = self._operand_slot(node.kind, node.operand, direct.get(value.number))
+        self.slot_by_value[value.number] = slot
+        return slot
+
+    def _operand_slot(self, kind: str, held: HostTensor, result: int | None) -> int:
+        argument = len(self.results) + len(self.inputs)
+        self.inputs.append(held)
+        _, (strides,) = collapse(held.shape, held.strides)
+        if not any(strides):
+            return self._new_slot(Slot(
+                SlotKind.UNIFORM, argument, DTYPE_CODES[held.dtype], (), (), self._new_register(f"constant {kind}"),
+            ))
+        if held.dtype is NATIVE[kind] and held.is_contiguous:
+            return self._new_slot(Slot(SlotKind.DIRECT, argument, DTYPE_CODES[held.dtype]))
+        source = self._walk_slot(argument, held)
+        if result is None:
+            register = self._register(kind)
+        else:
+            register = self._new_slot(Slot(SlotKind.DIRECT, result, DTYPE_CODES[NATIVE[kind]]))
+        self._add("x_load", register, source, source, source, 0)
+        self.cost_ns += NS_CHEAP if strides[-1] <= 1 else 10 * NS_CHEAP
+        return register
+
+    def _add(self, operation: str, result: int, a: int, b: int, c: int, scalar: int) -> None:
+        """Append an instruction by its name and the slots that it works on."""
+        self.program.append(ChainInstruction(OPERATIONS[operation], result, a, b, c, scalar))
+
+    def _walk_slot(self, argument: int, held: HostTensor) -> int:
+        shape, (strides,) = collapse(held.shape, held.strides)
+        if len(shape) > MAX_DIMS:
+            raise ValueError(f"an elementwise operand has {len(shape)} separate dimensions, at most {MAX_DIMS}")
+        return self._new_slot(Slot(SlotKind.WALK, argument, DTYPE_CODES[held.dtype], shape, strides))
+
+    def _register(self, kind: str) -> int:
+        """Return a slot for a register, one whose value is no longer needed where there is one."""
+        if self.free[kind]:
+            return self.free[kind].pop()
+        return self._new_slot(Slot(SlotKind.REGISTER, 0, DTYPE_CODES[NATIVE[kind]], (), (), self._new_register(kind)))
+
+    def _release(self, number: int) -> None:
+        slot = self.slot_by_value.get(number)
+        if slot is None or self.slots[slot].kind != SlotKind.REGISTER:
+            return
+        kind = self.register_kinds[self.slots[slot].register]
+        if slot not in self.free[kind]:
+            self.free[kind].append(slot)
+
+    def _new_register(self, kind: str) -> int:
+        self.register_kinds.append(kind)
+        return len(self.register_kinds) - 1
+
+    def _new_slot(self, slot: Slot) -> int:
+        self.slots.append(slot)
+        return len(self.slots) - 1
+
+    def _append_step(self) -> None:
+        elements = self.results[0][1].num_elements
+        per_element = sum(REGISTER_BYTES.get(kind, 0) for kind in self.register_kinds)
+        # Registers and the operands read in place share an L1 of 32 KiB.
+        block = 1024 if per_element <= 16 else 512 if per_element <= 40 else 256
+        offsets, scratch = [], 0
+        for kind in self.register_kinds:
+            offsets.append(scratch)
+            scratch += 64 if kind in ("constant f", "constant l") else REGISTER_BYTES[kind[-1]] * block + 64
+        program: list[int] = []
+        for slot in self.slots:
+            offset = offsets[slot.register] if slot.register >= 0 else 0
+            laid_out = ChainSlot(
+                kind=slot.kind, argument=slot.argument, dtype=slot.dtype, offset=offset, num_dims=len(slot.shape),
+                shape=_of_all_dims(slot.shape), strides=_of_all_dims(slot.strides),
+            )
+            program += flat("chain", "slot", ChainSlot, laid_out)
+        for instruction in self.program:
+            program += instruction
+        self.chain.plan.step(
+            CHAIN, [held for _, held in self.results], self.inputs,
+            ints=ChainInts(elements, block, len(self.slots), len(self.program), tuple(program)),
+            scalars=ChainScalars((*self.scalars, 0.0, 0.0, 0.0)),
+            items=-(-elements // block), grain=max(1, round(SHARE_NS / (block * self.cost_ns))),
+            scratch_bytes=scratch + 64,
+            samples=Samples.of(elements, *(held for _, held in self.results), *self.inputs, each=block),
+            overwrites=self._overwritten(),
+        )
+
+    def _overwritten(self) -> tuple[frozenset[int], ...]:
+        """Return for each result the operands whose place it may take; nothing where the chain may refuse a value."""
+        if may_refuse(self.program):
+            return ()
+        in_memory = (SlotKind.DIRECT, SlotKind.WALK)
+        arguments = [slot.argument if slot.kind in in_memory else None for slot in self.slots]
+        return overwritten(self.program, arguments, len(self.results), len(self.inputs))
+
+
+def _of_all_dims(numbers: Sequence[int]) -> tuple[int, int, int, int, int, int, int, int]:
+    """Return a number for each dimension that a slot may have."""
+    a, b, c, d, e, f, g, h = (*numbers, *(0,) * (MAX_DIMS - len(numbers)))
+    return a, b, c, d, e, f, g, h
+
+
+# --------------------------------------------------------------------------- what the planner calls
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a chain stores, in one step unless that is nothing.
+
+    Attributes:
+        chain: The chain.
+        results: Values and where they are stored.
+    """
+
+    chain: Chain
+    results: list[tuple[Value, HostTensor]]
+
+    def emit(self) -> None:
+        """Append the step."""
+        emit_results(self.chain, self.results)
+
+    def rounded(self, place: int) -> Value:
+        """Return a half result as its store leaves it."""
+        return self.chain.rounded(self.results[place][0])
+
+
+def emit_results(chain: Chain, results: Sequence[tuple[Value, HostTensor]]) -> None:
+    """Append the kernel call that stores results of a chain; nothing where they have no elements."""
+    if not results or results[0][1].num_elements == 0:
+        return
+    Emission(chain, [(chain.to_store(value, held), held) for value, held in results]).emit()
+
+
+def emit_chain(ops: Sequence[Op], plan: HostPlanner, shape: Sequence[int] | None = None) -> Stored:
+    """Emit one step for elementwise ops of one shape; values that others read are stored, the rest stay in registers.
+
+    Args:
+        ops: In order; :func:`can_join` holds for each, and all results have the same shape.
+        plan: Receives the step.
+        shape: In which the planner holds operands and results; that of the results unless given.
+
+    Returns:
+        What the step stores.
+    """
+    chain = Chain(plan, ops[0].outputs[0].shape if shape is None else shape)
+    for op in ops:
+        spec = spec_of(op)
+        assert spec is not None
+        assert spec.instruction is not None
+        values: Value | tuple[Value, ...] = spec.instruction(chain, op)
+        for result, value in zip(op.outputs, (values,) if isinstance(values, Value) else values, strict=True):
+            chain.bind(result, value, plan.rounding(op, result))
+    results = [
+        (chain.known[result], plan.output(result)) for op in ops for result in op.outputs if plan.wanted_outside(result)
+    ]
+    stored = Stored(chain, results)
+    stored.emit()
+    return stored
+
+
+def emit_cast(plan: HostPlanner, dst: HostTensor, src: HostTensor, rounding: Rounding = TO_NEAREST) -> Stored:
+    """Emit a copy between two views of the same shape that converts the element type, rounding halves as told.
+
+    Returns:
+        What the step stores.
+    """
+    chain = Chain(plan, dst.shape)
+    value = chain.convert(chain.load(src), class_of(dst.dtype))
+    if dst.dtype is DType.HALF and rounding is not TO_NEAREST:
+        value = chain.round(value, rounding)
+    stored = Stored(chain, [(value, dst)])
+    stored.emit()
+    return stored
