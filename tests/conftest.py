@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # eager PyTorch's threads wait for each other where tests run side by side
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 
 from torchipu.compiler import VERIFY_VARIABLE
