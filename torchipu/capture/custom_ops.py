@@ -24,6 +24,8 @@ RECURRENT: Mapping[Any, Callable[..., Any]] = {
 REPLACEMENTS: Mapping[Any, Callable[..., Any]] = {
     **criteria.CALLS, **RECURRENT, F.gaussian_nll_loss: substitutes.gaussian_nll_loss,
     torch.bincount: substitutes.bincount, torch.Tensor.bincount: substitutes.bincount,
+    torch.cov: substitutes.cov, torch.Tensor.cov: substitutes.cov, torch.combinations: substitutes.combinations,
+    torch.corrcoef: substitutes.corrcoef, torch.Tensor.corrcoef: substitutes.corrcoef,
     torch.Tensor.random_: substitutes.random_, torch.ops.higher_order.flex_attention: flex_attention.attention,
     **in_place_calls(),
 }

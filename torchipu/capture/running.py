@@ -32,6 +32,7 @@ from torchipu.capture.captured import Captured
 from torchipu.capture.checkpoint import checkpoints_marked
 from torchipu.capture.cumulative_averages import counted_on_the_device
 from torchipu.capture.custom_ops import stand_in
+from torchipu.capture.distributions import truncated_at_once
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT
 from torchipu.capture.process_wide import capturing, replaced, watching_modules
 from torchipu.capture.substitutes import CrossMapLRN2d
@@ -82,7 +83,7 @@ class Running(torch.nn.Module):
         with (
             _tied(self._repeats), _rebound(self.inner), traceback.preserve_node_meta(), paths, _seen_as_tracing(),
             _lists_of_items(), _not_compiled(), counted_on_the_device(), _without_loops(), checkpoints_marked(),
-            _UserLines(),
+            truncated_at_once(), _UserLines(),
         ):
             results, self.loss = self.run(tensors)
         if self.loss is not None and not results[self.loss].requires_grad:
