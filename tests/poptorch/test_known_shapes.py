@@ -68,9 +68,9 @@ def test_what_inputs_pick_is_refused(body: Body) -> None:
 class Recurrent(nn.Module):
     """A layer over sequences of unlike lengths."""
 
-    def __init__(self, kind: type[nn.RNNBase], **settings: Any) -> None:
+    def __init__(self, kind: Any, **settings: Any) -> None:
         super().__init__()
-        self.layer = kind(3, 5, batch_first=True, **settings)
+        self.layer: nn.RNNBase = kind(3, 5, batch_first=True, **settings)
 
     def forward(self, x: torch.Tensor) -> Any:
         pack = nn.utils.rnn.pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False)

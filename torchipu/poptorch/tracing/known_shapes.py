@@ -87,7 +87,8 @@ def _tensor_split(known: KnownValues, function: Any, input: Tensor, *args: Any, 
 
 TAKEN: Mapping[str, Callable[..., Any]] = {
     "__getitem__": _item, "__setitem__": _item, "masked_select": _masked_select,
-    "repeat_interleave": _repeat_interleave, "tensor_split": _tensor_split, "_pack_padded_sequence": packed, "_pad_packed_sequence": padded,
+    "repeat_interleave": _repeat_interleave,
+    "tensor_split": _tensor_split, "_pack_padded_sequence": packed, "_pad_packed_sequence": padded,
     "lstm": recurrent, "gru": recurrent, "rnn_tanh": recurrent, "rnn_relu": recurrent,
 }
 """What takes a call, by the name of the function; called with what is known and the function, then the arguments."""
