@@ -13,6 +13,9 @@ from torch.nn import init
 
 from torchipu.capture.process_wide import replaced, switched
 
+FILLS = "_no_grad_trunc_normal_"
+"""The function of torch that draws such numbers."""
+
 
 @contextlib.contextmanager
 def unvalidated() -> Iterator[None]:
@@ -24,7 +27,7 @@ def unvalidated() -> Iterator[None]:
 @contextlib.contextmanager
 def truncated_at_once() -> Iterator[None]:
     """Let `torch.nn.init.trunc_normal_` draw each value once; torch may draw again what lies outside of the bounds."""
-    with replaced(init, "_no_grad_trunc_normal_", _truncated_normal_):
+    with replaced(init, FILLS, _truncated_normal_) if hasattr(init, FILLS) else contextlib.nullcontext():
         yield
 
 

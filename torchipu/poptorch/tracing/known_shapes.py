@@ -30,7 +30,7 @@ def with_known_shape(
         known: The values.
     """
     take = TAKEN.get(getattr(function, "__name__", ""))
-    return NotImplemented if take is None else take(known, function, *args, **kwargs)
+    return NotImplemented if take is None or "out" in kwargs else take(known, function, *args, **kwargs)
 
 
 def _item(known: KnownValues, function: Any, tensor: Any, index: Any, *value: Any) -> Any:

@@ -14,6 +14,9 @@ from torch import Tensor
 
 from torchipu.poptorch.tracing.known_values import KnownValues
 
+ARGUMENTS = 9
+"""How many a recurrent layer is called with, of packed elements or of a plain tensor."""
+
 
 def packed(known: KnownValues, function: Any, input: Tensor, lengths: Tensor, batch_first: bool) -> Any:
     """Return the elements of padded sequences in order of time, `[sum of lengths, *]`, and the rows of each time step.
@@ -65,7 +68,7 @@ def padded(
     return elements.reshape(*places.shape[:2], *data.shape[1:]), known.constant(lengths)
 
 
-def recurrent(known: KnownValues, function: Any, *args: Any) -> Any:
+def recurrent(known: KnownValues, function: Any, *args: Any, **kwargs: Any) -> Any:
     """Return what a recurrent layer makes of packed elements: `[sum of lengths, H]` and the states at the ends.
 
     Args:
@@ -73,7 +76,10 @@ def recurrent(known: KnownValues, function: Any, *args: Any) -> Any:
         function: The layer.
         args: Elements, rows of each time step, states `[L, N, *]` and what else the layer takes; other arguments are
             those of a plain tensor.
+        kwargs: None where a layer of torch.nn calls.
     """
+    if kwargs or len(args) != ARGUMENTS:
+        return NotImplemented
     sizes = known.of(args[1]) if isinstance(args[3], (list, tuple)) and isinstance(args[1], Tensor) else None
     runs_back = args[-1]
     if sizes is None or runs_back:
