@@ -28,6 +28,18 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, backend="ipu", fullgraph=True)
 
 
+def test_what_a_loop_carries_may_also_be_around_its_body() -> None:
+    def looped(x: torch.Tensor) -> Any:
+        start = torch.tensor(0)
+        _, total, doubled = while_loop(
+            lambda i, u, v: i < 3, lambda i, u, v: (i + 1, u + v + x, v * 2), (start, x, x),
+        )
+        return total, doubled, scan(lambda c, y: (c + y * x, c + x), x, torch.stack([x, x * 2]))
+
+    x = normal(4)
+    torch.testing.assert_close(compiled(looped)(x), looped(x))
+
+
 # --------------------------------------------------------------------------- cond
 @pytest.mark.parametrize("sign", [1, -1])
 def test_cond_runs_the_branch_that_the_condition_names(sign: int) -> None:

@@ -68,6 +68,17 @@ def test_for_loop_carries_values_and_leaves_what_is_around_it(trips: int) -> Non
         torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("call", "expected"), [
+    (lambda a: poptorch.for_loop(3, lambda u: [u + a], [a]), 4),
+    (lambda a: poptorch.for_loop(3, lambda u, v: [u + v, v * 2], [a, a]), 8),
+    (lambda a: poptorch.for_loop(3, lambda u: [u.add_(a.view(2))], [a]), 4),
+    (lambda a: poptorch.for_loop(3, lambda u: poptorch.for_loop(2, lambda w: [w + u], [u]), [a]), 27),
+    (lambda a: poptorch.cond(a.sum() > 0, lambda u: [u.mul_(3) + a], [a], lambda u: [u - a], [a]), 4),
+])
+def test_a_tensor_may_be_carried_and_be_around_the_body_at_once(call: Any, expected: float) -> None:
+    assert run(call, torch.ones(2))[0].tolist() == [expected, expected]
+
+
 def test_for_loop_without_a_wrapper_runs_every_trip() -> None:
     assert poptorch.for_loop(3, lambda a: a * 2, [X])[0].equal(X * 8)
     assert poptorch.for_loop(0, lambda a: a * 2, [X])[0].equal(X)

@@ -75,3 +75,39 @@ def test_a_loss_of_a_gradient_trains() -> None:
     torch.optim.SGD(reference.parameters(), lr=0.1).step()
     step(x)
     torch.testing.assert_close(model.layer.weight.detach(), reference.layer.weight.detach())
+
+
+class MolecularForces(nn.Module):
+    """Energies and forces, as eager code computes them without naming gradients; also counts calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Softplus(), nn.Linear(8, 1))
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.calls += 1
+        x = x.detach().requires_grad_()
+        energy = self.energy(x).sum()
+        slope, = torch.autograd.grad(energy, x, create_graph=True)
+        return energy, -slope, torch.autograd.grad(slope.square().sum(), x)[0], self.calls.clone()
+
+
+def test_inference_computes_the_gradients_that_forward_asks_for() -> None:
+    model, x = MolecularForces().eval(), torch.randn(5, 3)
+    expected = copy.deepcopy(model).double()(x.double())
+    wrapped = poptorch.inferenceModel(model)
+    torch.testing.assert_close(wrapped(x), tuple(one.detach().float() for one in expected), rtol=1e-4, atol=1e-5)
+    again = wrapped(x)
+    assert again[3] == 2
+    assert not any(one.requires_grad for one in again)
+
+
+def test_backward_within_forward_is_refused_with_what_to_do() -> None:
+    def forward(x: torch.Tensor) -> Any:
+        x = x.detach().requires_grad_()
+        x.square().sum().backward()
+        return x.grad
+
+    with pytest.raises(poptorch.Error, match=r"backward\(\) within forward .* torch.autograd.grad"):
+        poptorch.inferenceModel(forward)(torch.ones(2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 from typing import Any
 
@@ -183,6 +184,30 @@ def test_a_loss_that_looks_at_labels_or_has_two_parts_is_one_of_tensors(name: st
     expected = model.train()(**batch).loss.detach()
     pipeline_model(model, IPUConfig(layers_per_ipu=[1]))
     torch.testing.assert_close(poptorch.trainingModel(model)(**batch).loss, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["Bart", "T5"])
+def test_a_classifier_looks_at_the_last_end_of_each_sentence(family: str) -> None:
+    torch.manual_seed(4)
+    whole = make(family.lower())
+    whole.config.update({"eos_token_id": 2, "num_labels": 3, "classifier_dropout": 0.0})
+    model = getattr(transformers, f"{family}ForSequenceClassification")(whole.config).train()
+    batch = {"input_ids": torch.randint(4, tiny.NUM_WORDS, (4, 8)), "labels": torch.arange(4) % 3}
+    for column, rows in ((1, [0, 1, 2, 3]), (7, [0, 2]), (5, [1, 3])):  # two ends in each sentence
+        batch["input_ids"][rows, column] = 2
+    judge, signature = copy.deepcopy(model), inspect.signature(model.forward)
+    expected = judge(**batch)
+    expected.loss.backward()
+    pipeline_model(model, IPUConfig(layers_per_ipu=[3]))
+    assert inspect.signature(model.forward) == signature  # names of columns are read off it
+    torch.testing.assert_close(model(**batch).logits, expected.logits)
+    trained = poptorch.trainingModel(model, optimizer=torch.optim.SGD(model.parameters(), lr=1.0))
+    torch.testing.assert_close(trained(**batch).logits, expected.logits.detach(), atol=1e-5, rtol=1e-5)
+    trained.destroy()
+    for after, before in zip(model.parameters(), judge.parameters(), strict=True):
+        torch.testing.assert_close(after, before - before.grad, atol=2e-5, rtol=2e-5)
+    unplace(model)
+    assert "forward" not in vars(model)
 
 
 def test_methods_of_optimum_graphcore_place_a_model_and_take_it_back() -> None:

@@ -17,6 +17,7 @@ from torchipu.backend.counts import COUNTS, Counts
 from torchipu.backend.eager import refuse_eager, warn_of_last_compilation, warn_of_suppression
 from torchipu.backend.program import Recipe
 from torchipu.backend.second_order import differentiable_once
+from torchipu.backend.sparse_gradients import without_sparse_results
 from torchipu.backend.written import written_arguments
 from torchipu.capture import substitutes
 from torchipu.capture.custom_ops import replace_calls
@@ -141,7 +142,9 @@ class _Doors:
         for node in placeholders(gm):
             if node.name not in self.roles:
                 self.roles[node.name] = Role.GRADIENT if node.name.startswith("tangents") else Role.ACTIVATION
-        return self._program(gm, Leg.BACKWARD, "backward", None)
+        put_together = without_sparse_results(gm)
+        run = self._program(gm, Leg.BACKWARD, "backward", None)
+        return run if put_together is None else _boxed(lambda arguments: put_together(run(arguments)))
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a forward without a backward."""

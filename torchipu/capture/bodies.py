@@ -94,7 +94,8 @@ class WithBodies(HigherOrderOperator):
         self, mode: Any, bodies: Sequence[Body], trips: int, head: Sequence[torch.Tensor],
         operands: Sequence[torch.Tensor],
     ) -> Any:
-        graphs = tuple(reenter_make_fx(body)(*self.given(head, operands)) for body in bodies)
+        given = _apart(self.given(head, operands))
+        graphs = tuple(reenter_make_fx(body)(*given) for body in bodies)
         for graph in graphs:
             _, name = unique_graph_id(mode, prefix=f"{self._name}_body")
             mode.tracer.root.register_module(name, graph)
@@ -113,6 +114,19 @@ class WithBodies(HigherOrderOperator):
             )
         with torch._C._AutoDispatchBelowAutograd():
             return self(bodies, trips, head, operands)
+
+
+def _apart(given: Sequence[Any]) -> list[Any]:
+    """Return operands without one tensor twice: a graph knows its placeholders by it, and a loop changes one alone."""
+    seen: set[int] = set()
+    apart = []
+    for value in given:
+        if isinstance(value, torch.Tensor) and id(value) in seen:
+            with disable_proxy_modes_tracing():
+                value = value.detach()
+        seen.add(id(value))
+        apart.append(value)
+    return apart
 
 
 def fresh(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
 
 from torchipu.capture.bodies import choose, repeat
 from torchipu.errors import UnsupportedOpError
@@ -17,6 +18,27 @@ from torchipu.optable.control import COND, REPEAT, WHILE
 from torchipu.optable.random_streams import draws
 
 higher_order = torch.ops.higher_order
+
+
+def keep_operands_apart(module: GraphModule) -> None:
+    """Copy in a torch-level graph what a loop would be given twice: what it carries changes, and torch refuses both.
+
+    Args:
+        module: The graph around; those of bodies are not looked at.
+    """
+    for node in [one for one in module.graph.nodes if one.target in (higher_order.while_loop, higher_order.scan)]:
+        seen: set[Node] = set()
+
+        def once(operand: Node, node: Node = node, seen: set[Node] = seen) -> Node:
+            if operand not in seen:
+                seen.add(operand)
+                return operand
+            with module.graph.inserting_before(node):
+                copy: Node = module.graph.call_method("clone", (operand,))
+            copy.meta.update(operand.meta)
+            return copy
+
+        node.args = map_arg(node.args, once)
 
 
 @dataclass(frozen=True, slots=True)

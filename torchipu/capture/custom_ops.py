@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from torchipu.capture import criteria, flex_attention, recurrence, substitutes
 from torchipu.capture.collectives import in_place_calls
+from torchipu.capture.control import keep_operands_apart
 from torchipu.capture.fx_source import line_in
 from torchipu.capture.written_state import tell_writes
 from torchipu.errors import CaptureError
@@ -24,6 +25,8 @@ RECURRENT: Mapping[Any, Callable[..., Any]] = {
 REPLACEMENTS: Mapping[Any, Callable[..., Any]] = {
     **criteria.CALLS, **RECURRENT, F.gaussian_nll_loss: substitutes.gaussian_nll_loss,
     torch.bincount: substitutes.bincount, torch.Tensor.bincount: substitutes.bincount,
+    torch.cov: substitutes.cov, torch.Tensor.cov: substitutes.cov, torch.combinations: substitutes.combinations,
+    torch.corrcoef: substitutes.corrcoef, torch.Tensor.corrcoef: substitutes.corrcoef,
     torch.Tensor.random_: substitutes.random_, torch.ops.higher_order.flex_attention: flex_attention.attention,
     **in_place_calls(),
 }
@@ -37,6 +40,7 @@ def replace_calls(module: GraphModule) -> GraphModule:
         if not isinstance(part, GraphModule):
             continue
         tell_writes(part)
+        keep_operands_apart(part)
         for node in part.graph.nodes:
             if node.op == "call_function":
                 node.target = stand_in(node.target, node.args, node.meta.get("stack_trace") or "")

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._decomp import get_decompositions
 from torch._prims_common import canonicalize_dim
 
-from torchipu.capture import batch_norm, criteria, determinants, float8, maps, movement
+from torchipu.capture import batch_norm, criteria, determinants, embedding_bags, float8, maps, movement
 
 aten = torch.ops.aten
 
@@ -200,6 +200,7 @@ OURS: Decompositions = {
     aten.addr.default: _addr,
     aten.baddbmm.default: _without_product,
     aten.bmm.default: _bmm,
+    aten._embedding_bag_backward.default: embedding_bags.bag_gradient,
     aten._linalg_det.default: determinants.determinant,
     aten._linalg_slogdet.default: determinants.log_determinant,
     aten.linalg_vector_norm.default: _vector_norm,

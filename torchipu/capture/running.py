@@ -32,9 +32,13 @@ from torchipu.capture.captured import Captured
 from torchipu.capture.checkpoint import checkpoints_marked
 from torchipu.capture.cumulative_averages import counted_on_the_device
 from torchipu.capture.custom_ops import stand_in
+from torchipu.capture.distributions import truncated_at_once
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT
 from torchipu.capture.process_wide import capturing, replaced, watching_modules
 from torchipu.capture.substitutes import CrossMapLRN2d
+
+NO_GRADIENT = "does not require grad and does not have a grad_fn"
+"""Torch's words for a gradient of what was computed without any: inference is, unless forward shows that it asks."""
 
 
 class ExplainedError(Exception):
@@ -50,6 +54,7 @@ class Running(torch.nn.Module):
 
     Attributes:
         names_modules: Whether ops carry the path of the module that they run in.
+        differentiates: Whether forward takes gradients of itself in inference, such as forces.
     """
 
     keeps_writes = True
@@ -59,6 +64,7 @@ class Running(torch.nn.Module):
         self.inner = inner
         self.loss_scale = loss_scale
         self.names_modules = True
+        self.differentiates = False
         self.loss: int | None = None
         self.leaves: list[Any] = []
         self.spec: pytree.TreeSpec | None = None
@@ -82,7 +88,7 @@ class Running(torch.nn.Module):
         with (
             _tied(self._repeats), _rebound(self.inner), traceback.preserve_node_meta(), paths, _seen_as_tracing(),
             _lists_of_items(), _not_compiled(), counted_on_the_device(), _without_loops(), checkpoints_marked(),
-            _UserLines(),
+            truncated_at_once(), _UserLines(), torch.set_grad_enabled(torch.is_grad_enabled() or self.differentiates),
         ):
             results, self.loss = self.run(tensors)
         if self.loss is not None and not results[self.loss].requires_grad:
@@ -143,6 +149,11 @@ def capture_by_running(
             return export(running, running.inner, given, {}, name=name, strict_ops=strict_ops)
         except ExplainedError:
             raise
+        except RuntimeError as error:
+            if is_training or running.differentiates or NO_GRADIENT not in str(error):
+                raise
+            running.differentiates = True
+            return export(running, running.inner, given, {}, name=name, strict_ops=strict_ops)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise as_capture_error(error) from error
 

@@ -7,6 +7,7 @@ same process do, and compute the same values, with graphs that no longer break w
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -73,6 +74,60 @@ def random_(self: Tensor, low: int = 0, high: int | None = None, **more: int | N
     elif high is None:
         low, high = 0, low
     return self.copy_(torch.randint(low, high, self.shape, device=self.device))
+
+
+def cov(
+    input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None,
+) -> Tensor:
+    """`torch.cov` without a look at values: torch warns of too few observations and refuses weights below 0.
+
+    Args:
+        input: Variables in rows, observations in columns, `[V, O]` or `[O]`.
+        correction: What is taken from the number of observations.
+        fweights: How often each observation was made, whole numbers `[O]`.
+        aweights: How much each observation counts, `[O]`.
+    """
+    if input.dim() > 2:
+        raise RuntimeError(f"cov(): expected input to have two or fewer dimensions but got an input with {input.dim()}")
+    if input.dtype == torch.bool:
+        raise RuntimeError("cov(): bool dtype is not supported for input")
+    for name, given, is_whole in (("fweights", fweights, True), ("aweights", aweights, False)):
+        if given is not None and (given.dim() > 1 or given.is_floating_point() == is_whole):
+            raise RuntimeError(f"cov(): expected {name} of one dimension and {'whole' if is_whole else 'real'} numbers")
+    values = input.reshape(1, -1) if input.dim() < 2 else input
+    values = values if values.is_floating_point() or values.is_complex() else values.to(torch.get_default_dtype())
+    counts = None if fweights is None else fweights.to(values.dtype)
+    weights = counts if aweights is None else aweights if counts is None else counts * aweights
+    if weights is None:
+        centred = values - values.mean(1, keepdim=True)
+        return ((centred @ centred.mH) / max(values.shape[1] - correction, 0)).squeeze()
+    total = weights.sum()
+    centred = values - (values * weights).sum(1, keepdim=True) / total
+    lost = 1 if aweights is None else (weights * aweights).sum() / total
+    return ((centred * weights) @ centred.mH / (total - correction * lost).clamp(min=0)).squeeze()
+
+
+def corrcoef(input: Tensor) -> Tensor:
+    """`torch.corrcoef` of variables in rows, `[V, O]` or `[O]`, by the `cov` of this module."""
+    products = cov(input)
+    if products.dim() == 0:
+        return products / products
+    deviations = products.diagonal().sqrt()
+    found = products / deviations.unsqueeze(1) / deviations
+    if found.is_complex():
+        return torch.complex(found.real.clip(-1, 1), found.imag.clip(-1, 1))
+    return found.clip(-1, 1)
+
+
+def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """`torch.combinations` of ``r`` elements of a vector, whose places are known without its values."""
+    if input.dim() != 1 or r < 0:
+        return torch.combinations(input, r, with_replacement)  # torch says what is wrong
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    places = list(choose(range(input.shape[0]), r))
+    if not places or r == 0:
+        return input.new_empty((0,) if r == 0 else (0, r))
+    return input[torch.tensor(places, device=input.device)]
 
 
 class CrossMapLRN2d(torch.autograd.Function):

@@ -19,6 +19,7 @@ from torchipu.transformers.configuration import IPUConfig
 from torchipu.transformers.layers import parts_of, stacks_of
 from torchipu.transformers.losses import place_loss, unplace_loss
 from torchipu.transformers.projection import serialise
+from torchipu.transformers.sentence_ends import place_ends, unplace_ends
 from torchipu.transformers.speech import logger
 
 M = TypeVar("M", bound=torch.nn.Module)
@@ -81,6 +82,7 @@ def pipeline_model(
         for path in order.layers:
             model.get_submodule(path).register_forward_hook(_Checkpoint())
     place_loss(model)
+    place_ends(model)
     serialise(model, ipu_config.projection_parts(for_inference=for_inference))
     _LAYOUTS[model] = Layout(dict(blocks))
     logger.info("%s", _LAYOUTS[model])
@@ -99,6 +101,7 @@ def unplace(model: torch.nn.Module) -> None:
             if isinstance(hook, _Checkpoint):
                 del module._forward_hooks[key]
     unplace_loss(model)
+    unplace_ends(model)
     serialise(model, 1)
     _LAYOUTS.pop(model, None)
 

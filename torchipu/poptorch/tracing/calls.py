@@ -9,12 +9,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from torchipu.poptorch.operators.loss import LossTracker
+from torchipu.poptorch.tracing.known_shapes import with_known_shape
 from torchipu.poptorch.tracing.known_values import UNKNOWN, KnownValues
 from torchipu.poptorch.tracing.limits import NEEDS_VALUES, Limits
 from torchipu.poptorch.tracing.mixed_types import with_common_type
 from torchipu.poptorch.tracing.refusals import in_words_of_poptorch
 from torchipu.poptorch.tracing.slices import ITEMS, Slices
 from torchipu.poptorch.tracing.substitutes import substituted
+from torchipu.poptorch.tracing.writes import written_by
 
 REFUSALS = (IndexError, NotImplementedError, RuntimeError, TypeError, ValueError)
 """What torch raises for arguments that it does not take; of which kind depends on the kernel."""
@@ -52,7 +54,7 @@ class Calls(TorchFunctionMode):
             if result is not NotImplemented:
                 return result
         args, kwargs = self.known.apart((args, kwargs))
-        result = self._captured(function, args, kwargs)
+        result = self._captured(function, args, kwargs, values)
         is_iterator = function is torch.Tensor.__iter__
         result = list(result) if is_iterator else result
         self.known.note(result, values)
@@ -61,15 +63,22 @@ class Calls(TorchFunctionMode):
         self.tracker.note(function, args, kwargs, result)
         return iter(result) if is_iterator else result
 
-    def _captured(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _captured(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], values: Any,
+    ) -> Any:
         result = self.slices.take(function, args)
         if result is not NotImplemented:
             return result
         self.limits.check(function, args, kwargs)
+        result = with_known_shape(function, args, kwargs, self.known)
+        if result is not NotImplemented:
+            return result
         call = substituted(function)
         try:
             return call(*args, **kwargs)
         except NEEDS_VALUES as error:
+            if isinstance(values, (torch.Tensor, tuple)) and written_by(function, args, kwargs) is None:
+                return self.known.constant(values) if isinstance(values, torch.Tensor) else self.known.constants(values)
             numbers = self.known.numbers((args, kwargs))
             if _differ(numbers, (args, kwargs)):
                 return call(*numbers[0], **numbers[1])

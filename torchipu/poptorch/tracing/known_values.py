@@ -24,8 +24,8 @@ MOVES: dict[Any, int] = {
 """Calls that bring a tensor of the host to the device where one is named, and the place of that tensor."""
 
 MAKERS: frozenset[Any] = frozenset({
-    torch.arange, torch.eye, torch.full, torch.linspace, torch.logspace, torch.ones, torch.range, torch.tensor,
-    torch.zeros,
+    torch.arange, torch.as_tensor, torch.asarray, torch.eye, torch.full, torch.linspace, torch.logspace, torch.ones,
+    torch.range, torch.scalar_tensor, torch.tensor, torch.tril_indices, torch.triu_indices, torch.zeros,
 })
 """Calls that make a tensor of numbers, the same each time."""
 LARGEST_MADE = 4096
@@ -85,6 +85,25 @@ class KnownValues:
         if in_slices_only and isinstance(value, tuple):
             return tuple(self.numbers(one, in_slices_only=True) for one in value)
         return _mapped(value, number)
+
+    def constant(self, values: torch.Tensor) -> torch.Tensor:
+        """Return a constant of the program with values of the host, which are known."""
+        own = _on_host(lambda: values.detach().clone(memory_format=torch.contiguous_format))  # a view has a base
+        result = own.clone()  # captured
+        self.note(result, own)
+        return result
+
+    def constants(self, values: Any) -> Any:
+        """Return nested values with constants of the program for tensors."""
+        return _mapped(values if type(values) in (tuple, list) else tuple(values), self.constant)
+
+    def listed(self, values: torch.Tensor) -> Any:
+        """Return the numbers of a tensor of the host."""
+        return self.on_host(values.tolist)
+
+    def on_host(self, call: Callable[[], Any]) -> Any:
+        """Return what a call of tensors of the host gives, which is not captured."""
+        return _on_host(call)
 
     # ------------------------------------------------------------------ calls
     def compute(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -144,6 +144,13 @@ def _scatter_reduce(name: str, given: Given) -> str | None:
     return f"Unsupported reduction type for scatter_reduce: {reduction}"
 
 
+def _backward(name: str, given: Given) -> str | None:
+    return (
+        "Tensor.backward() within forward is not supported: the backward pass is made of the loss by itself. Take a "
+        "gradient that forward computes with by torch.autograd.grad(..., create_graph=True)."
+    )
+
+
 class UnknownShapeError(Error, ExplainedError, DynamicOutputShapeException):
     """The shape of a result depends on values; PopTorch lets torch's own exception through.
 
@@ -170,7 +177,7 @@ CHECKS: Mapping[str, Check] = {
     "adaptive_avg_pool1d": _adaptive(1), "adaptive_avg_pool2d": _adaptive(2), "adaptive_avg_pool3d": _adaptive(3),
     "interpolate": _interpolate, "batch_norm": _norm("batch_norm"), "layer_norm": _norm("layer_norm"),
     "group_norm": _norm("group_norm"), "instance_norm": _norm("instance_norm"),
-    "scatter_reduce": _scatter_reduce, "scatter_reduce_": _scatter_reduce,
+    "backward": _backward, "scatter_reduce": _scatter_reduce, "scatter_reduce_": _scatter_reduce,
     "__invert__": _bitwise, "bitwise_not": _bitwise, "bitwise_not_": _bitwise,
     **{
         name: _bitwise for word in BITWISE
