@@ -35,6 +35,9 @@ SIZES = [
     (270, 700, 96),  # rows as they lie, panels packed
     (270, 800, 96),
     (200, 700, 300),
+    (301, 290, 1024),  # rows a multiple of a page apart, packed by each item
+    (70, 290, 1024),  # the same, few: packed ahead
+    (1100, 1056, 65),  # rows across: several blocks of columns
 ]
 
 
@@ -64,6 +67,23 @@ def test_mm_equals_the_float64_product(
     torch.testing.assert_close(results[0].double(), a.double() @ b.double(), atol=bound(k) * 4, rtol=1e-5)
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(301, 290, 1024), (70, 700, 300), (600, 96, 700)])
+def test_where_operands_are_packed_does_not_change_a_bit(m: int, n: int, k: int) -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(m, k), torch.randn(k, n)
+    results = [
+        run_op(
+            "aten.mm.default", {"self": left, "mat2": right}, {}, [((m, n), DType.FLOAT)],
+            planner=MiniPlanner(2, is_hoisting=is_hoisting),
+        )[0]
+        for is_hoisting in (False, True)
+        for left in (a, a.t().contiguous().t())
+        for right in (b, b.t().contiguous().t())
+    ]
+    for result in results[1:]:
+        assert torch.equal(result, results[0])
 
 
 def test_mm_copies_an_operand_with_no_unit_stride() -> None:

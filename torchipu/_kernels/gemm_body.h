@@ -24,6 +24,7 @@ typedef struct {
   float *c;
   const int32_t *offsets;      /* B row k starts at b[offsets[k]]; NULL for b[k * bs] */
   const float *next_a, *next_b; /* of packed rows: what to fetch meanwhile, a cache line of each for each k */
+  const float *next_c;         /* the tile of C that comes next, fetched meanwhile; not where B rows come from offsets */
   const float *source;         /* of packed rows: the panel that is to be packed next, fetched tile by tile; or NULL */
   ptrdiff_t source_row, source_col;
   const float *row_bias, *col_bias;
@@ -34,6 +35,12 @@ typedef struct {
 /* Rows of a tile when `rows` are cut evenly into as few tiles as possible. */
 static inline int64_t ti_even(int64_t rows, int64_t most) { return ti_ceil(rows, ti_ceil(rows, most)); }
 #endif
+
+/* Fetches a row of a tile of C. */
+TI_INLINE void FN(fetch_row)(const float *row, const int nv) {
+#pragma GCC unroll 2
+  for (int v = 0; v < nv; v++) _mm_prefetch((const char *)(row + v * VL), _MM_HINT_T0);
+}
 
 /* mr rows, nv vectors; by_row: neighbours of A lie along k (ak = 1), otherwise along i (as = 1). */
 TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const int gathered, const int ahead, const int full,
@@ -61,27 +68,32 @@ TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const i
   for (int64_t o2 = 0; o2 < t->n2; o2++)
     for (int64_t o1 = 0; o1 < t->n1; o1++) {
       const float *a = t->a + o1 * t->a1 + o2 * t->a2, *b = t->b + o1 * t->b1 + o2 * t->b2;
-      const int64_t last = t->k;
       const int32_t *offsets = t->offsets;
-      for (int64_t k = 0; k < last; k++) {
-        const float *row = gathered ? b + offsets[k] : b;
-        if (ahead) {
-          _mm_prefetch((const char *)(t->next_a + k * TI_LINE), _MM_HINT_T1);
-          _mm_prefetch((const char *)(t->next_b + k * TI_LINE), _MM_HINT_T1);
-        }
-        /* a line of the rows of the next tile, all of which have been fetched by the time it begins */
-        if (by_row) _mm_prefetch((const char *)(a + (mr + k % TI_LINE) * fetched - k % TI_LINE), _MM_HINT_T1);
-        const VF b0 = full ? FN(load)(row) : FN(load_part)(row, n0);
-        VF b1;
-        if (nv > 1) b1 = full ? FN(load)(row + VL) : FN(load_part)(row + VL, n1);
+      const int parts = gathered ? 1 : mr;  /* with each part of the summands, a row of the next tile is fetched */
+      int64_t k = 0;
+      for (int part = 0; part < parts; part++) {
+        const int64_t last = t->k * (part + 1) / parts;
+        if (!gathered) FN(fetch_row)(t->next_c + part * ldc, nv);
+        for (; k < last; k++) {
+          const float *row = gathered ? b + offsets[k] : b;
+          if (ahead) {
+            _mm_prefetch((const char *)(t->next_a + k * TI_LINE), _MM_HINT_T1);
+            _mm_prefetch((const char *)(t->next_b + k * TI_LINE), _MM_HINT_T1);
+          }
+          /* a line of the rows of the next tile, all of which have been fetched by the time it begins */
+          if (by_row) _mm_prefetch((const char *)(a + (mr + k % TI_LINE) * fetched - k % TI_LINE), _MM_HINT_T1);
+          const VF b0 = full ? FN(load)(row) : FN(load_part)(row, n0);
+          VF b1;
+          if (nv > 1) b1 = full ? FN(load)(row + VL) : FN(load_part)(row + VL, n1);
 #pragma GCC unroll 16
-        for (int i = 0; i < mr; i++) {
-          const VF x = FN(broadcast)(a + i * as);
-          c0[i] = FN(fma)(x, b0, c0[i]);
-          if (nv > 1) c1[i] = FN(fma)(x, b1, c1[i]);
+          for (int i = 0; i < mr; i++) {
+            const VF x = FN(broadcast)(a + i * as);
+            c0[i] = FN(fma)(x, b0, c0[i]);
+            if (nv > 1) c1[i] = FN(fma)(x, b1, c1[i]);
+          }
+          a += ak;
+          if (!gathered) b += bs;
         }
-        a += ak;
-        if (!gathered) b += bs;
       }
     }
 #pragma GCC unroll 16
@@ -140,6 +152,7 @@ TI_TILES(tiles_g, 0, 1, 0)
       if (u.col_bias) u.col_bias += j; \
       for (int64_t i = 0; i < m; i += even) { \
         const int64_t rows = ti_min(even, m - i); \
+        u.next_c = i + rows < m ? u.c + rows * u.ldc : t.c + j + TI_NR; \
         FN(NAME##_table)[width > VL][rows](&u, width); \
         u.a += rows * u.as; u.c += rows * u.ldc; \
         if (u.row_bias) u.row_bias += rows; \
@@ -295,6 +308,7 @@ static void FN(packed_rows)(ti_tile t, int64_t m, int64_t even, int64_t k0, int6
     for (int64_t i = 0; i < m; i += even) {
       const int64_t rows = ti_min(even, m - i), after = i + rows < m ? i + rows : 0;
       u.a = t.a + i * depth + k0 * rows; u.ak = rows; u.as = 1;
+      u.next_c = i + rows < m ? u.c + rows * u.ldc : t.c + j + TI_NR;
       u.next_a = t.a + after * depth + k0 * ti_min(even, m - after);
       /* The first two tiles fetch the panel that comes next, a half each; later ones find it there. */
       u.next_b = i == 0 ? t.next_b : i == even ? t.next_b + t.k * TI_LINE : u.b;

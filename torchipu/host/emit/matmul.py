@@ -31,24 +31,23 @@ LEAST_ITEMS = 8  # items that keep four threads busy
 SUM_BLOCK = 384
 PACK_BLOCK = 256  # summands that an item of a packing takes
 MOST_DOT_ROWS, LEAST_DOT_COLUMNS, DOT_BLOCK = 16, 8, 16
-FEW_ROWS = 28
+FEW_ROWS, LEAST_INNER = 28, 64
 MOST_SUMMANDS = 512  # in a block
 JOINED_BLOCK = (128, 16 * PANEL)
 """Rows and columns of an item of a joined product, which packs what it reads of both operands."""
 PACKED_BYTES = 4 * (PANEL + JOINED_BLOCK[0]) * MOST_SUMMANDS
 LEAST_PACKED_COLUMNS = 8 * PANEL  # of an item that packs its rows
 L2_BYTES = 2 << 20  # of a core of the machines that we measure on
-MOST_PANELS_OF_ROWS = 24
-"""Panels for which rows are read as they lie, unless all panels together fit into a second cache or so: packing them
-costs about as much as they cost more."""
-FEW_PANELS, MOST_SUMMANDS_ACROSS = 8, 2048
+FEW_PANELS, MOST_SUMMANDS_ACROSS, MOST_SUMMANDS_ALONG = 8, 2048, 4096
 APART_IN_ONE_SET = 1024  # elements: 64 sets of a cache line each
 WIDE_ROWS, FEW_SUMMANDS = 9, 7
 """What wide tiles are for, with a right operand that is read as it lies: few rows, or few summands."""
 WIDE_BLOCK = (112, 24 * PANEL)
 """Rows and columns of an item of wide tiles: whole ones, of 96 columns and of 48."""
 LARGE_BLOCK = (518, 8 * PANEL)
-"""Rows and columns of an item that packs what it reads: rows enough to pay for that, 37 tiles of 14."""
+"""Rows and columns of an item that packs its panels: rows enough to pay for that, 37 tiles of 14."""
+FLAT_BLOCK = (112, 32 * PANEL)
+"""Rows and columns of an item that packs its rows: columns enough to pay for that."""
 
 
 def grain_for(items: int, work: float, least_work: float) -> int:
@@ -112,21 +111,21 @@ def emit_product(
     left_strides, right_strides = rows_apart(left), rows_apart(right)
     assert left_strides is not None
     assert right_strides is not None
-    is_large = rows >= 28 and columns >= 2 * PANEL and inner >= 64
-    packs_left = (
-        is_large and not _reads_as_it_lies(right_strides, rows, columns, inner)
-        and _packs_rows(left_strides, rows, columns, inner)
-    )
-    joins = batch == 1 and not packs_left and (rows < 28 or columns < 4 * PANEL or inner < 64)
     # A right operand of weights alone is packed ahead of the loop over micro-batches, if there is one.
-    packs_right = packs_left and not plan.is_hoisting
+    packing = _rows_packing(left_strides, right_strides, rows, columns, inner, is_ready=plan.is_hoisting)
+    is_small = rows < FEW_ROWS or columns < 4 * PANEL or inner < LEAST_INNER
+    joins = batch == 1 and is_small and packing is Packing.AS_IT_LIES
     # Few summands for each micro-batch are packed where they are used: several of these then make one call.
     joins_summands = adds and joins and left_strides[0] == 1
     if joins_summands and inner == 1:
         left_strides = 1, rows  # where the column of the next run would lie
-    packs_in_items = packs_right or (joins_summands and _packs_panels(right_strides, rows, columns, MOST_SUMMANDS))
+    packs_panels = _packs_panels(right_strides, rows, columns, MOST_SUMMANDS if joins_summands else inner)
+    # Rows far apart are not kept from panel to panel: few of them at a time, then, and panels for all.
+    is_flat = packing is Packing.IN_ITEM or (packing is Packing.AS_IT_LIES and left_strides[0] % APART_IN_ONE_SET == 0)
+    is_large = packs_panels and not (joins or is_flat or plan.is_hoisting)
+    packs_in_items = is_large or (joins_summands and packs_panels)
     is_wide = right_strides[1] == 1 and not packs_in_items and _is_wide(rows, columns, inner)
-    block = LARGE_BLOCK if packs_right else WIDE_BLOCK if is_wide else ()
+    block = LARGE_BLOCK if is_large else FLAT_BLOCK if packing is Packing.IN_ITEM else WIDE_BLOCK if is_wide else ()
     row_block, column_block = _blocks(batch, rows, columns, *block, least_columns=3 * PANEL if is_wide else PANEL)
     if packs_in_items:
         right_batch = right.strides[0] if len(right.shape) == 3 else 0
@@ -135,7 +134,7 @@ def emit_product(
         right, layout = right_operand(plan, right, rows, columns, inner)
     items = batch * -(-rows // row_block) * -(-columns // column_block)
     left_batch = left.strides[0] if len(left.shape) == 3 else 0
-    if packs_left:
+    if packing is Packing.AHEAD:
         left = packed_rows(plan, left, (left_batch, *left_strides), batch, rows, inner, row_block)
         left_batch, left_strides = rows * inner, (inner, 1)
     addend_strides = _broadcast_strides(addend, out) if addend is not None else (0, 0, 0)
@@ -144,7 +143,7 @@ def emit_product(
         rows=rows, columns=columns, inner=inner, left_batch=left_batch, left_row=left_strides[0],
         left_column=left_strides[1], right_batch=layout[0], right_panel=layout[1], right_row=layout[2],
         row_block=row_block, column_block=column_block, sum_block=_sum_block(inner),
-        packing=Packing.AHEAD if packs_left else Packing.AS_IT_LIES, has_addend=addend is not None,
+        packing=packing, has_addend=addend is not None,
         addend_batch=addend_strides[0], addend_row=addend_strides[1], addend_column=addend_strides[2],
         storing=Storing.ONTO if adds else Storing.OVER, right_column=right_strides[1] if packs_in_items else 0,
     )
@@ -157,8 +156,9 @@ def emit_product(
         MATMUL, [out], [left, right] + ([addend] if addend is not None else []), ints=ints,
         scalars=MatmulScalars(alpha, beta), items=items,
         grain=grain_for(items, batch * rows * columns * inner, LEAST_CHUNK_MACS),
-        scratch_bytes=PACKED_BYTES if packs_in_items or joining is not None else 0, reads_outputs=adds, adds_up=adds,
-        joining=joining, writes=[Blocks.of((batch, rows, columns), (1, row_block, column_block))],
+        scratch_bytes=PACKED_BYTES if packs_in_items or packing is Packing.IN_ITEM or joining is not None else 0,
+        reads_outputs=adds, adds_up=adds, joining=joining,
+        writes=[Blocks.of((batch, rows, columns), (1, row_block, column_block))],
         samples=_samples(out, left, right, addend, row_block),
     )
 
@@ -318,18 +318,36 @@ def right_operand(
     return packed, (each if packed.shape[0] > 1 else 0, panel, row)
 
 
-def _packs_rows(strides: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
-    """Whether it pays to pack the left operand of a large product: every panel of the right one reads it again."""
-    right_bytes = 4 * inner * columns
-    if strides[1] == 1:
-        # The rows of a tile, so far apart, fall into one set of the first cache, which holds fewer of them.
-        if strides[0] % APART_IN_ONE_SET == 0 and columns > FEW_PANELS * PANEL:
-            return True
-        # Few rows pay for panels that go through the second cache only where these are small.
-        most_bytes = L2_BYTES // 4 if rows < FEW_PANELS * PANEL else 2 * L2_BYTES
-        return right_bytes > most_bytes or (columns > MOST_PANELS_OF_ROWS * PANEL and right_bytes > L2_BYTES)
-    # Its rows lie across: what a tile reads of each is less than a cache line or two.
-    return rows > FEW_PANELS * PANEL or columns > FEW_PANELS * PANEL or inner > MOST_SUMMANDS_ACROSS
+def _rows_packing(
+    left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int, *, is_ready: bool,
+) -> Packing:
+    """Return where the rows of the left operand come from, whose packing every panel of the right one pays for.
+
+    Args:
+        left: Strides of the left operand.
+        right: Of the right one.
+        rows: Of the product.
+        columns: Of the product.
+        inner: Summands.
+        is_ready: Whether the right operand's panels are there already.
+    """
+    is_small = rows < FEW_ROWS or columns < 2 * PANEL or inner < LEAST_INNER
+    if is_small or _reads_as_it_lies(right, rows, columns, inner):
+        return Packing.AS_IT_LIES
+    if not _packs_rows(left, rows, columns, inner, is_ready):
+        return Packing.AS_IT_LIES
+    # One of the two is packed ahead, and so written to memory and read again: the one with fewer elements.
+    return Packing.AHEAD if columns > rows and not is_ready else Packing.IN_ITEM
+
+
+def _packs_rows(strides: tuple[int, int], rows: int, columns: int, inner: int, is_ready: bool) -> bool:
+    """Whether it pays to pack the left operand of a large product."""
+    if strides[1] != 1:  # its rows lie across: what a tile reads of each is less than a cache line or two
+        return rows > FEW_PANELS * PANEL or columns > FEW_PANELS * PANEL or inner > MOST_SUMMANDS_ACROSS
+    if columns <= FEW_PANELS * PANEL:
+        return 4 * inner * columns > 2 * L2_BYTES
+    # The rows of a tile, so far apart, fall into one set of the first cache, which holds fewer of them.
+    return is_ready or strides[0] % APART_IN_ONE_SET == 0 or inner > MOST_SUMMANDS_ALONG
 
 
 def _is_wide(rows: int, columns: int, inner: int) -> bool:
@@ -339,7 +357,8 @@ def _is_wide(rows: int, columns: int, inner: int) -> bool:
 
 def _reads_as_it_lies(strides: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
     """Whether the right operand stays in the second cache as it lies, for rows too few to pay for panels."""
-    return strides[1] == 1 and rows <= FEW_PANELS * PANEL and 4 * inner * columns <= L2_BYTES // 2
+    most_bytes = L2_BYTES // (2 if rows <= 2 * PANEL else 8)
+    return strides[1] == 1 and rows <= FEW_PANELS * PANEL and 4 * inner * columns <= most_bytes
 
 
 def _packs_panels(strides: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
