@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from kernel_build.source import load_table, write_sources
+
 KERNELS = Path(__file__).parents[2] / "torchipu" / "_kernels"
 SOURCE = Path(__file__).parent / "vector_names.c"
 # Sums of products are fused where portable.h says so, and nowhere else here.
@@ -47,6 +49,12 @@ def test_each_operation_is_compared() -> None:
     assert defined - set(re.findall(r"\w+", SOURCE.read_text(encoding="utf-8"))) == {
         "_mm_getcsr", "_mm_setcsr", "_mm_pause", "_mm_prefetch",  # give nothing
     }
+
+
+def test_kernels_name_no_other_instruction(tmp_path: Path) -> None:
+    sources = write_sources(load_table(KERNELS / "table"), KERNELS, tmp_path)
+    flags = ["-fsyntax-only", "-DTI_PORTABLE", "-Wno-psabi", "-Werror=implicit-function-declaration"]
+    subprocess.run([NATIVE, *flags, f"-I{KERNELS}", f"-I{tmp_path}", *map(str, sources)], check=True, timeout=300)
 
 
 @pytest.mark.parametrize("flags", [[], ["-mfma"], ["-O0"]], ids=["baseline", "fma", "unoptimised"])

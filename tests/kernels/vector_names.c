@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static uint32_t words[4096];
+static uint32_t words[4096] __attribute__((aligned(32)));
 
 static void fill(void) {
   static const uint32_t special[] = {
@@ -89,6 +89,7 @@ static void all(const uint32_t *at) {
   F(_mm256_unpacklo_ps(a, b)); F(_mm256_unpackhi_ps(a, b)); F(_mm256_shuffle_ps(a, b, 0x44)); F(_mm256_shuffle_ps(a, b, 0xee));
   F(_mm256_shuffle_ps(a, b, 0x88)); F(_mm256_shuffle_ps(a, b, 0xdd)); F(_mm256_permute2f128_ps(a, b, 0x20));
   F(_mm256_permute2f128_ps(a, b, 0x31)); F(_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(a), 0xd8)));
+  F(_mm256_permutevar8x32_ps(a, k)); F(_mm256_load_ps((const float *)((uintptr_t)(floats + 8) & ~(uintptr_t)31)));
   Q(_mm256_extractf128_ps(a, 1)); Q(_mm256_castps256_ps128(a)); S(_mm256_extracti128_si256(k, 1)); S(_mm256_castsi256_si128(k));
   Q(_mm_add_ps(q, r)); Q(_mm_max_ps(q, r)); Q(_mm_add_ss(q, r)); Q(_mm_max_ss(q, r)); Q(_mm_movehl_ps(q, r));
   Q(_mm_movehdup_ps(q)); S(_mm_packs_epi32(s, t)); S(_mm_packus_epi16(s, t)); S(_mm_loadl_epi64((const __m128i *)at));

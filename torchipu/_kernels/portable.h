@@ -52,6 +52,7 @@ TI_P void _mm_pause(void) { __asm__ volatile("yield"); }
 /* Loads and stores of whole vectors, from any address, and of some of their lanes. */
 #define TI_LOADED(type, p) ({ type ti_v; memcpy(&ti_v, p, sizeof ti_v); ti_v; })
 TI_P __m256 _mm256_loadu_ps(const float *p) { return TI_LOADED(__m256, p); }
+TI_P __m256 _mm256_load_ps(const float *p) { return TI_LOADED(__m256, p); }
 TI_P __m256i _mm256_loadu_si256(const __m256i *p) { return TI_LOADED(__m256i, (const void *)p); }
 TI_P __m128 _mm_loadu_ps(const float *p) { return TI_LOADED(__m128, p); }
 TI_P __m128i _mm_loadu_si128(const __m128i *p) { return TI_LOADED(__m128i, (const void *)p); }
@@ -189,6 +190,7 @@ TI_P __m256 _mm256_unpackhi_ps(__m256 a, __m256 b) { return __builtin_shuffle(a,
 #define _mm256_shuffle_ps(a, b, c) \
   __builtin_shuffle((__m256)(a), (__m256)(b), (ti_words){(c) & 3, (c) >> 2 & 3, 8 + ((c) >> 4 & 3), 8 + ((c) >> 6 & 3), \
                     4 + ((c) & 3), 4 + ((c) >> 2 & 3), 12 + ((c) >> 4 & 3), 12 + ((c) >> 6 & 3)})
+TI_P __m256 _mm256_permutevar8x32_ps(__m256 a, __m256i c) { return __builtin_shuffle(a, (ti_words)c); }
 #define _mm256_permute2f128_ps(a, b, c) \
   __builtin_shuffle((__m256)(a), (__m256)(b), (ti_words){4 * ((c) & 3), 4 * ((c) & 3) + 1, 4 * ((c) & 3) + 2, 4 * ((c) & 3) + 3, \
                     4 * ((c) >> 4 & 3), 4 * ((c) >> 4 & 3) + 1, 4 * ((c) >> 4 & 3) + 2, 4 * ((c) >> 4 & 3) + 3})
