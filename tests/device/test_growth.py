@@ -29,7 +29,7 @@ def plan_of(target: Target, sizes: tuple[int, int, int], *, is_half: bool, memor
 def test_a_larger_product_takes_no_less_time(
     target: Target, sizes: tuple[int, int, int], side: int, factor: int, is_half: bool,
 ) -> None:
-    larger = sizes[:side] + (sizes[side] * factor,) + sizes[side + 1:]
+    larger = (*sizes[:side], sizes[side] * factor, *sizes[side + 1 :])
     small, large = (plan_of(target, one, is_half=is_half) for one in (sizes, larger))
     assert small.excess_bytes > 0 or large.excess_bytes > 0 or small.cycles <= SLACK * large.cycles
 
