@@ -281,7 +281,8 @@ def _padded(target: Target, product: Product, dtype: DType) -> Vertices:
     Weights are created in pieces of as many input channels as divide these and a group alike, and whole groups are put
     together of them: of pieces of 16 bytes and more as of any other operand, of smaller ones piece by piece.
 
-    Source: PopLibs' createWeights; ipu_hardware.md 2.5 for copies of small pieces, 3.1 for others.
+    Source: PopLibs' createWeights; ipu_hardware.md 2.5 for copies of small pieces, 3.1 for others. That they are copied
+    once, and not by every tile that receives them, is an estimate.
     """
     piece = gcd(product.inputs, INPUT_GROUP) * dtype.device_bytes
     elements = product.groups * product.inputs * product.outputs

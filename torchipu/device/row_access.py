@@ -99,7 +99,7 @@ def lower_update(update_of: Callable[[Op], Update]) -> Lowering:
         )
         plan = plan_update(target, access, available_memory(op))
         in_place = _is_in_place(update, old, result, plan)
-        sets = [replace(update_set(plan, in_place=in_place), tiling=updated(update_of, plan, in_place=in_place))]
+        sets = [replace(update_set(plan), tiling=updated(update_of, plan, in_place=in_place))]
         if plan.lookup_parts == 1 and not in_place:
             sets = [replace(_held_set(plan), tiling=nothing_left), *sets]
         if plan.lookup_parts > 1:
@@ -216,8 +216,8 @@ def _arranged_set(target: Target, plan: SlicePlan | None, result: Tensor, codele
     )
 
 
-def update_set(plan: SlicePlan, *, in_place: bool) -> Vertices:
-    """Return the set that adds rows to those of parts of a table, which come from elsewhere unless it is in place."""
+def update_set(plan: SlicePlan) -> Vertices:
+    """Return the set that adds rows to those of parts of a table, which lie where it runs."""
     indices = plan.indices(plan.lookups)
     received = indices * (plan.width * plan.access.element_bytes + INDEX_BYTES)
     return _planned(plan, MULTI_UPDATE_ADD, indices, plan.sharers, received, 1 + plan.lookups)
