@@ -11,6 +11,7 @@ from torchipu.device.matrix_unit import COPY, TRANSPOSE, reduce_partials_cycles
 from torchipu.device.product_sets import BACKWARD, CALLED, LAYER_PASS, LEFT, MADE_OPERANDS, TIME_STEPS, UPDATE
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.optable.codelet import Codelet
 from torchipu.optable.spec import lookup
 from torchipu.passes.layers import find_layers
 from torchipu.score.products import Product
@@ -123,6 +124,25 @@ def test_a_pass_rearranges_what_lies_as_another_one_takes_it(layer_pass: str | N
     sets = spec.lower(mm(halves("a", 64, 128), halves("b", 128, 256), "c", **attrs), lookup_target("mk2"))
     names = [one.codelet.name for one in sets]
     assert names.count(TRANSPOSE.name) == names.count(COPY.name) == matrices
+
+
+@pytest.mark.parametrize(("inputs", "codelet", "cycles_per_half"), [
+    (4096 + 8, COPY, 1.25), (4096 + 4, STRIDED_COPY, 0.88), (4096 + 2, STRIDED_COPY, 6.25),
+    (4096 + 1, STRIDED_COPY, 10.3),
+])
+def test_padded_weights_are_put_together_of_the_pieces_that_they_are_created_in(
+    inputs: int, codelet: Codelet, cycles_per_half: float,
+) -> None:
+    """Pieces are as many input channels as divide these and the 16 of a group; what 2.5 has of small ones."""
+    bow = lookup_target("bow")
+    spec = lookup("aten.mm.default")
+    assert spec is not None
+    first, *others = spec.lower(mm(halves("a", 2, inputs), halves("b", inputs, 4100), "c"), bow)
+    assert first.codelet is codelet
+    assert TRANSPOSE.name not in [one.codelet.name for one in others]
+    fixed = {COPY: 6 * 30, STRIDED_COPY: 587}[codelet]
+    share = -(-inputs * 4100 // 1472)
+    assert first.codelet.cycles(bow, first.work(1)) == pytest.approx(fixed + cycles_per_half * share, abs=2)
 
 
 def test_layers_alike_are_one_function_whose_calls_copy_turned_weights() -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
 from torchipu.device.multi_slice import Access, SlicePlan, plan_look, plan_update
+from torchipu.score.access import Access as Benchmark
+from torchipu.score.access import ScatterAdd
+from torchipu.score.programs import Frozen, outcome_of
 from torchipu.target import Target, lookup_target
 
 BOW = lookup_target("bow")
@@ -57,6 +61,22 @@ def test_sums_of_whole_tables_are_neither_copied_nor_laid_out() -> None:
     assert small.lines == 16
     assert not large.sums_whole_rows
     assert large.lookup_parts > 1
+
+
+@pytest.mark.parametrize(("rows", "lines"), [(1024, 16), (4096, 64), (100_000, 3)])
+def test_few_updates_share_the_rows_out_among_many_tiles(rows: int, lines: int) -> None:
+    """Vertices take the same cycles for 32 indices whether 6 tiles share the rows or all: a row of 5,100 on a Bow."""
+    made = plan_update(BOW, access(rows, lines, 2, adds=True), MOST)
+    assert made.lines * made.rows <= 2 * max(16, rows * lines / BOW.num_tiles)
+
+
+@pytest.mark.parametrize(("rows", "lines"), [(100, 1), (1024, 16), (4096, 100), (100_000, 3)])
+def test_more_updates_do_not_take_less_time_or_memory(rows: int, lines: int) -> None:
+    counts = 1, 16, 256, 4096, 32_768
+    made = [outcome_of(Benchmark(ScatterAdd, rows, lines, count), Frozen("bow")) for count in counts]
+    for fewer, more in pairwise(made):
+        assert fewer.device_cycles <= 1.2 * more.device_cycles
+        assert fewer.tile_bytes <= 1.2 * more.tile_bytes
 
 
 @pytest.mark.parametrize("plan", [plan_look, plan_update])

@@ -227,11 +227,11 @@ def _best(
     held = access.element_bytes * splits.table
     fits = (temporary <= available * target.tile_memory_bytes) & (held + temporary <= target.tile_memory_bytes)
     if fits.any():
-        return splits.plan(int(np.argmin(np.where(fits, cycles, np.inf))))
+        return splits.plan(splits.first(np.where(fits, cycles, np.inf)))
     splits = _Splits(target, access, most_parts, max(1, WORD_BYTES // access.element_bytes))
     cycles, temporary = costs_of(splits)
     needed = temporary + access.element_bytes * splits.table
-    return splits.plan(int(np.argmin(np.where(needed == needed.min(), cycles, np.inf))))
+    return splits.plan(splits.first(np.where(needed == needed.min(), cycles, np.inf)))
 
 
 class _Splits:
@@ -266,6 +266,14 @@ class _Splits:
         """Return the cycles in which a tile receives elements."""
         num_bytes = elements * (element_bytes or self.access.element_bytes)
         return _ratio(num_bytes, self.target.exchange_bytes_per_cycle)
+
+    def first(self, cycles: NDArray[np.float64]) -> int:
+        """Return which is the fastest; of several that are, the one with the least of the table on a tile.
+
+        With few indices the vertices' cycles do not say how many tiles share the rows.
+        """
+        least = np.flatnonzero(cycles == cycles.min())
+        return int(least[np.argmin(self.table[least])])
 
     def plan(self, place: int) -> SlicePlan:
         """Return one of them."""

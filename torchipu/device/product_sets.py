@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from math import gcd
 from typing import TYPE_CHECKING
 
 from torchipu.device.codelets import CAST, STRIDED_COPY
@@ -37,6 +38,9 @@ TIME_STEPS = "time_steps"
 
 PADDED_GROUP = 8
 """Channels of a group: the float units of the matrix unit, and half the inputs of a panel; ipu_hardware.md 1.2."""
+
+SMALL_PIECE_BYTES = 8
+"""Pieces up to which copies are slow on silicon; ipu_hardware.md 2.5."""
 
 MADE_OPERANDS = "made_operands"
 """Attribute of a product: which of its operands other ops make, `LEFT` and `RIGHT` parted by a space, as
@@ -216,11 +220,13 @@ def layer_vertices(
         return _without_unit(op, target, product, plan, dtype, describe)
     before, after = _laid_anew(op, product)
     is_ragged = product.inputs % (INPUT_GROUP // (dtype.device_bytes // 2)) > 0 and product.positions > 1
+    padded = (_padded(target, product, dtype),) if _is_padded(op, product) else ()
     copied: tuple[Vertices, ...] = ()
     if op.attrs.get(CALLED) and product.positions > 1:
         copied = (_copied_into_call(target, before.pop(), dtype),)
     return (
         *_rearranged(target, product.groups, before, dtype, is_ragged=is_ragged),
+        *padded,
         *copied,
         *product_vertices(op, target, product, dtype, describe),
         *_rearranged(target, product.groups, after, dtype, is_ragged=False),
@@ -249,19 +255,47 @@ def _without_unit(
 
 def _laid_anew(op: Op, product: Product) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Return rows and columns of the matrices that are rearranged before a product, and behind it."""
-    # One sample is no work for the matrix unit: PopLibs takes vertices that need no groups.
-    has_groups = product.positions > 1
     layer_pass = str(op.attrs.get(LAYER_PASS))
-    sides = set(str(op.attrs.get(MADE_OPERANDS, "")).split()) if has_groups else set()
-    if layer_pass in (BACKWARD, UPDATE) or (has_groups and any(
-        size % PADDED_GROUP for size in (product.inputs, product.outputs)
-    )):
+    # One sample is no work for the matrix unit: PopLibs takes vertices that need no groups.
+    sides = set(str(op.attrs.get(MADE_OPERANDS, "")).split()) if product.positions > 1 else set()
+    if layer_pass in (BACKWARD, UPDATE):
         sides.add(RIGHT)
     if layer_pass == UPDATE:
         sides.add(LEFT)
     sizes = {LEFT: (product.positions, product.inputs), RIGHT: (product.inputs, product.outputs)}
     before = [matrix for side, matrix in sizes.items() if side in sides]
     return before, [(product.positions, product.outputs)] if layer_pass == UPDATE else []
+
+
+def _is_padded(op: Op, product: Product) -> bool:
+    """Return whether weights are padded to whole groups of channels, and lie as the product takes them but for that."""
+    if product.positions == 1 or RIGHT in str(op.attrs.get(MADE_OPERANDS, "")).split():
+        return False
+    is_forward = op.attrs.get(LAYER_PASS) not in (BACKWARD, UPDATE)
+    return is_forward and any(size % PADDED_GROUP for size in (product.inputs, product.outputs))
+
+
+def _padded(target: Target, product: Product, dtype: DType) -> Vertices:
+    """Return the compute set that pads weights to whole groups of channels; every tile takes a share.
+
+    Weights are created in pieces of as many input channels as divide these and a group alike, and whole groups are put
+    together of them: of pieces of 16 bytes and more as of any other operand, of smaller ones piece by piece.
+
+    Source: PopLibs' createWeights; ipu_hardware.md 2.5 for copies of small pieces, 3.1 for others. That they are copied
+    once, and not by every tile that receives them, is an estimate.
+    """
+    piece = gcd(product.inputs, INPUT_GROUP) * dtype.device_bytes
+    elements = product.groups * product.inputs * product.outputs
+    share = ceil_div(elements, target.num_tiles)
+    moved = share * dtype.device_bytes
+    if piece > SMALL_PIECE_BYTES:
+        codelet, work = COPY, {"elements": share, "element_bytes": dtype.device_bytes, "is_ragged": 0}
+    else:
+        codelet, work = STRIDED_COPY, {"bytes": moved, "rows": max(2, moved // piece), "element_bytes": piece}
+    return Vertices(
+        codelet, elements, lambda count: work, gathered_bytes=moved, fragments=2, temporary_bytes=2 * moved,
+        tiling=nothing_left,
+    )
 
 
 def _copied_into_call(target: Target, matrix: tuple[int, int], dtype: DType) -> Vertices:

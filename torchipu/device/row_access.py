@@ -99,7 +99,9 @@ def lower_update(update_of: Callable[[Op], Update]) -> Lowering:
         )
         plan = plan_update(target, access, available_memory(op))
         in_place = _is_in_place(update, old, result, plan)
-        sets = [replace(update_set(plan, in_place=in_place), tiling=updated(update_of, plan, in_place=in_place))]
+        sets = [replace(update_set(plan), tiling=updated(update_of, plan, in_place=in_place))]
+        if plan.lookup_parts == 1 and not in_place:
+            sets = [replace(_held_set(plan), tiling=nothing_left), *sets]
         if plan.lookup_parts > 1:
             zeros = replace(_zeros_set(target, plan), tiling=nothing_left)
             sets = [zeros, *sets, *(
@@ -214,13 +216,20 @@ def _arranged_set(target: Target, plan: SlicePlan | None, result: Tensor, codele
     )
 
 
-def update_set(plan: SlicePlan, *, in_place: bool) -> Vertices:
-    """Return the set that adds rows to those of parts of a table, which come from elsewhere unless it is in place."""
+def update_set(plan: SlicePlan) -> Vertices:
+    """Return the set that adds rows to those of parts of a table, which lie where it runs."""
     indices = plan.indices(plan.lookups)
     received = indices * (plan.width * plan.access.element_bytes + INDEX_BYTES)
-    if plan.lookup_parts == 1 and not in_place:
-        received += plan.lines * plan.rows * plan.access.element_bytes
     return _planned(plan, MULTI_UPDATE_ADD, indices, plan.sharers, received, 1 + plan.lookups)
+
+
+def _held_set(plan: SlicePlan) -> Vertices:
+    """Return the set that lays out what a table was before its rows are updated; they come in pieces as its result."""
+    num_bytes = plan.lines * plan.rows * plan.access.element_bytes
+    return Vertices(
+        ARRANGED_ROWS, plan.vertices, lambda count: {"bytes": num_bytes, "element_bytes": 8}, gathered_bytes=num_bytes,
+        fragments=plan.rows, temporary_bytes=num_bytes, max_tiles=plan.vertices,
+    )
 
 
 def _zeros_set(target: Target, plan: SlicePlan) -> Vertices:

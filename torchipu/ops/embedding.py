@@ -199,7 +199,7 @@ def _lower_bag(op: Op, target: Target) -> tuple[Vertices, ...]:
     if out.num_elements == 0 or named == 0:
         return ()
     look = slice_set(by_columns(target, table.shape, named, table.dtype))
-    add = update_set(by_columns(target, out.shape, named, out.dtype), in_place=True)
+    add = update_set(by_columns(target, out.shape, named, out.dtype))
     return replace(look, tiling=bags.told), replace(add, tiling=bags.columns)
 
 
@@ -209,7 +209,7 @@ def _lower_bag_grad(op: Op, target: Target) -> tuple[Vertices, ...]:
     if out.num_elements == 0:
         return ()
     filled = elementwise_set(target, FILL, out.num_elements, out.dtype)
-    added = update_set(by_columns(target, out.shape, max(1, named), out.dtype), in_place=True)
+    added = update_set(by_columns(target, out.shape, max(1, named), out.dtype))
     return replace(filled, tiling=nothing_left), replace(added, tiling=bags.columns)
 
 
@@ -230,7 +230,7 @@ def _lower_renorm(op: Op, target: Target) -> tuple[Vertices, ...]:
     if table.num_elements == 0:
         return ()
     copied = copy_set(target, table.num_elements, table.dtype, moved=False)
-    scaled = update_set(by_rows(target, table.shape, max(1, named), table.dtype), in_place=True)
+    scaled = update_set(by_rows(target, table.shape, max(1, named), table.dtype))
     return replace(copied, tiling=nothing_left), replace(scaled, tiling=bags.renormed)
 
 

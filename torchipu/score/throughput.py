@@ -119,7 +119,7 @@ STATED_OF_TRAINING: dict[str, str] = {
     "V061": FRAMEWORK.format(row="V051", factor=1.14),
     "V062": "V061, the same network under the same framework on 16 IPUs, is a quarter as fast: " + FRAMEWORK.format(
         row="V051", factor=1.14),
-    "V085": "5.4 ms of each call of 50 iterations are missing, for which the loader hands over 52 MB; what the host "
+    "V085": "6.8 ms of each call of 50 iterations are missing, for which the loader hands over 52 MB; what the host "
     "takes of them is not stated, and its source calls it bound by the IPU",
 }
 """Why rows of training are off, by their numbers."""
