@@ -89,10 +89,13 @@ class Whole(nn.Module):
         return self.out(F.max_pool2d(F.relu(y * self.scale).permute(0, 3, 1, 2), 2))
 
 
+@pytest.mark.parametrize("size", [(19, 22), (16, 24)], ids=["odd planes", "planes of whole groups of bits"])
 @pytest.mark.parametrize("rounds", [False, True], ids=["nearest", "stochastic"])
-def test_random_bits_are_those_of_row_major_values(rounds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_bits_are_those_of_row_major_values(
+    rounds: bool, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch.manual_seed(3)
-    model, x = Whole().eval().half().requires_grad_(False), (torch.randint(-8, 9, (3, 20, 19, 22)) / 8).half()
+    model, x = Whole().eval().half().requires_grad_(False), (torch.randint(-8, 9, (3, 20, *size)) / 8).half()
     made = note_layouts(monkeypatch)
     results = [step_of(model, stochastic_rounding=rounds, host_threads=threads)(x) for threads in (1, 3)]
     assert all(len(layouts.runs) >= 3 for layouts in made), "the model was not computed in blocks"

@@ -59,6 +59,9 @@ class MiniPlanner:
         view.emit_copy(self, fresh, held)
         return fresh
 
+    def may_have_floats(self, tensor: Tensor) -> bool:
+        return False
+
     def output(
         self, tensor: Tensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
     ) -> HostTensor:

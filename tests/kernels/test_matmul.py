@@ -86,6 +86,36 @@ def test_where_operands_are_packed_does_not_change_a_bit(m: int, n: int, k: int)
         assert torch.equal(result, results[0])
 
 
+@pytest.mark.parametrize("rows", [1, 3, 4, 8, 9])
+@pytest.mark.parametrize(("columns", "inner"), [(8, 1), (9, 33), (93, 600)])
+def test_few_rows_meet_half_weights_as_they_meet_these_as_floats(rows: int, columns: int, inner: int) -> None:
+    torch.manual_seed(rows * columns + inner)
+    x, weight, bias = torch.randn(rows, inner).half(), torch.randn(columns, inner).half(), torch.randn(columns).half()
+
+    def layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(bias, x, weight.t())
+
+    def compiled(*operands: torch.Tensor, threads: int) -> torch.Tensor:
+        torch._dynamo.reset()
+        options = {"host_threads": threads}
+        return torch.compile(layer, backend="ipu", dynamic=False, options=options)(*operands)
+
+    wanted = compiled(x.float(), weight.float(), bias.float(), threads=1).half()
+    assert torch.equal(compiled(x, weight, bias, threads=1), wanted)
+    assert torch.equal(compiled(x, weight, bias, threads=3), wanted)
+
+
+@pytest.mark.parametrize(("rows", "is_hoisting", "are_read"), [(4, False, True), (4, True, False), (9, False, False)])
+def test_half_weights_are_read_as_they_lie_but_for_many_rows_or_once_for_several_calls(
+    rows: int, is_hoisting: bool, are_read: bool,
+) -> None:
+    planner = MiniPlanner(is_hoisting=is_hoisting)
+    operands = {"self": torch.randn(rows, 40).half(), "mat2": torch.randn(50, 40).half().t()}
+    (result,) = run_op("aten.mm.default", operands, {}, [((rows, 50), DType.HALF)], planner=planner)
+    assert ("matmul_dots" in planner.steps) is are_read  # floats are row-major here
+    torch.testing.assert_close(result, operands["self"] @ operands["mat2"], atol=2e-2, rtol=2e-3)
+
+
 def test_mm_copies_an_operand_with_no_unit_stride() -> None:
     a, b = torch.randn(6, 20)[:, ::2], torch.randn(10, 8)
     (result,) = run_op("aten.mm.default", {"self": a, "mat2": b}, {}, [((6, 8), DType.FLOAT)])

@@ -50,39 +50,86 @@ TI_INLINE VF FN(activated)(const int activation, VF v) {
 /* Whether an ending takes so few instructions that sums are ended in the registers that hold them. */
 static inline int FN(is_short)(const FN(blocked_ending) *e) { return e->activation <= TI_ACTIVATION_HARDSIGMOID && !e->rounding.is_any; }
 
-/* Vectors of `count` neighbouring pixels, `to` floats on, that are rounded after each op but the gate, which leaves halves as
- * they are; `first`, `scale` and `shift` are those of their channels. */
-TI_INLINE void FN(end_rounded)(const FN(blocked_ending) *e, const int count, VF *v, VF first, VF scale, VF shift, ptrdiff_t to, const FN(blocked_place) *at) {
-  const FN(blocked_rounding) *const r = &e->rounding;
-#define TI_EACH _Pragma("GCC unroll 4") for (int p = 0; p < count; p++)
-  if (e->first) TI_EACH v[p] += first;
-  FN(round_op)(r, 0, count, v, at);
-  if (e->is_affine) {
-    TI_EACH v[p] = FN(fma)(v[p], scale, shift);
-    FN(round_op)(r, 1, count, v, at);
-  }
-  if (e->added) {
-    TI_EACH v[p] += FN(load)(e->added + to + p * VL);
-    FN(round_op)(r, 2, count, v, at);
-  }
-  if (e->gate) TI_EACH v[p] = FN(gated)(v[p], FN(load)(e->gate + to + p * VL));
-  if (e->activation != TI_ACTIVATION_NONE) {
-    TI_EACH v[p] = FN(activated)(e->activation, v[p]);
-    FN(round_op)(r, 3, count, v, at);
-  }
+/* Ends `count` vectors, each `place(p)` floats on in what is read, and lets `round(op)` round after each op but the gate,
+ * which leaves halves as they are; `first`, `scale` and `shift` are those of their channels. */
 #undef TI_EACH
+#undef TI_END_ROUNDED
+#define TI_EACH(count) _Pragma("GCC unroll 4") for (int p = 0; p < count; p++)
+#define TI_END_ROUNDED(count, place, round) \
+  do { \
+    if (e->first) TI_EACH(count) v[p] += first; \
+    round(0); \
+    if (e->is_affine) { \
+      TI_EACH(count) v[p] = FN(fma)(v[p], scale, shift); \
+      round(1); \
+    } \
+    if (e->added) { \
+      TI_EACH(count) v[p] += FN(load)(e->added + place(p)); \
+      round(2); \
+    } \
+    if (e->gate) TI_EACH(count) v[p] = FN(gated)(v[p], FN(load)(e->gate + place(p))); \
+    if (e->activation != TI_ACTIVATION_NONE) { \
+      TI_EACH(count) v[p] = FN(activated)(e->activation, v[p]); \
+      round(3); \
+    } \
+  } while (0)
+
+/* Neighbouring pixels, `to` floats on. */
+TI_INLINE void FN(end_rounded)(const FN(blocked_ending) *e, const int count, VF *v, VF first, VF scale, VF shift, ptrdiff_t to, const FN(blocked_place) *at) {
+#define TI_PLACE(p) to + p * VL
+#define TI_ROUND(op) FN(round_op)(&e->rounding, op, count, v, at)
+  TI_END_ROUNDED(count, TI_PLACE, TI_ROUND);
+#undef TI_PLACE
+#undef TI_ROUND
 }
+
+#if VL == 16
+/* 32 neighbouring pixels of y from `to` on, the first of which is at `at`. */
+TI_INLINE void FN(end_group)(const FN(blocked_ending) *e, FN(rounded_pairs) *pairs, float *y, VF first, VF scale, VF shift, ptrdiff_t to,
+                             const FN(blocked_place) *at) {
+#define TI_PIXEL(p) (q + (p & 1) + (p >> 1) * 16)
+#define TI_PLACE(p) to + TI_PIXEL(p) * VL
+#define TI_ROUND(op) FN(round_pairs)(&e->rounding, op, pairs, v, &place)
+  for (ptrdiff_t q = 0; q < TI_GROUP_PIXELS / 2; q += 2) {
+    const FN(pair_place) place = FN(pairs_at)(pairs, at, (uint32_t)q);
+    VF v[FN(ROUNDED_PIXELS)];
+    TI_EACH(FN(ROUNDED_PIXELS)) v[p] = FN(load)(y + TI_PLACE(p));
+    TI_END_ROUNDED(FN(ROUNDED_PIXELS), TI_PLACE, TI_ROUND);
+    TI_EACH(FN(ROUNDED_PIXELS)) FN(store)(y + TI_PLACE(p), v[p]);
+  }
+#undef TI_PIXEL
+#undef TI_PLACE
+#undef TI_ROUND
+}
+#endif
 
 /* As `end_pixels`, which follows. */
 static __attribute__((noinline)) void FN(round_pixels)(const FN(blocked_ending) *of, float *y, const int32_t *at, int64_t count, int64_t block) {
   const FN(blocked_ending) e = *of;  /* nothing that is stored changes it */
   const VF first = e.first ? FN(load)(e.first + block * VL) : FN(set)(0.f);
   const VF scale = e.is_affine ? FN(load)(e.scale + block * VL) : first, shift = e.is_affine ? FN(load)(e.shift + block * VL) : first;
+#if VL == 16
+  FN(rounded_pairs) pairs;  /* whose words are written before they are read */
+  pairs.constants = FN(hold_constants)();
+  const int has_pairs = FN(has_pairs)(&e.rounding);
+#endif
   for (int64_t i = 0, last; i < count; i = last) {
     FN(blocked_place) place = FN(vector_place)(&e.rounding, y + at[i]);
     const int64_t most = ti_min(count, i + e.rounding.pixels - place.pixel);
     for (last = i + 1; last < most && at[last] == at[last - 1] + VL;) last++;
-    for (int64_t j = i, some; j < last; j += some) {
+    int64_t j = i;
+#if VL == 16
+    const int64_t groups = has_pairs ? (last - j) / TI_GROUP_PIXELS : 0;
+    pairs.are_aligned = groups && FN(is_aligned)(&place);
+    if (pairs.are_aligned || groups > 1) {
+      if (!pairs.are_aligned) FN(begin_pairs)(&e.rounding, &pairs, &place);
+      for (int64_t k = 0; k < groups; k++, j += TI_GROUP_PIXELS) {
+        FN(end_group)(&e, &pairs, y, first, scale, shift, at[j], &place);
+        FN(move_on)(&e.rounding, &place, TI_GROUP_PIXELS);
+      }
+    }
+#endif
+    for (int64_t some; j < last; j += some) {
       VF v[FN(ROUNDED_PIXELS)];
       float *const to = y + at[j];
       if (last - j >= FN(ROUNDED_PIXELS)) {

@@ -7,7 +7,7 @@
 
 #ifndef TORCHIPU_BLOCKED_ROUNDING
 #define TORCHIPU_BLOCKED_ROUNDING
-enum { TI_ROUNDED_OPS = 4 }; /* the sums, what scales them, the addition, the activation */
+enum { TI_ROUNDED_OPS = 4, TI_GROUP_PIXELS = 32 }; /* the sums, what scales them, the addition, the activation */
 #endif
 
 typedef struct {
@@ -79,6 +79,96 @@ TI_INLINE VU FN(bits_of)(FN(keys) keys, VU i) {
 }
 
 enum { FN(ROUNDED_PIXELS) = 4 };  /* at a time: a vector waits for each op's rounding, others meanwhile do not */
+
+#if VL == 16
+/* Pixels 16 apart share random words, as do their elements: those of a channel whose element is in the lower half of its
+ * group of 32, with the next 16 pixels; other channels' with the 16 before, whose words are kept. Of each op that rounds
+ * stochastically. */
+typedef struct {
+  FN(rounding_constants) constants;
+  int are_aligned;                     /* the groups of all channels begin with the 32 pixels */
+  VU words[TI_ROUNDED_OPS][TI_GROUP_PIXELS / 2];
+} FN(rounded_pairs);
+
+/* Whether rounding may share words: where all of it is random, and numbered by channel before pixel. */
+static inline int FN(has_pairs)(const FN(blocked_rounding) *r) {
+  int is_any = 0;
+  for (int op = 0; op < TI_ROUNDED_OPS; op++) {
+    if (!r->ops[op].is_rounded) continue;
+    if (!r->ops[op].is_random || r->ops[op].has_channels_last) return 0;
+    is_any = 1;
+  }
+  return is_any;
+}
+
+/* Whether groups of all channels begin with the pixel that they have been found for. */
+static inline int FN(is_aligned)(const FN(blocked_place) *at) {
+  return _mm512_test_epi32_mask((__m512i)at->second, _mm512_set1_epi32(31)) == 0;
+}
+
+TI_INLINE VU FN(word_of)(VU i) {
+  return (VU)_mm512_ternarylogic_epi32(_mm512_set1_epi32(15), (__m512i)i, (__m512i)(i >> 1), 0xca); /* 15 chooses */
+}
+
+/* Keeps the words of the first 16 pixels, for those channels that would have kept them before. */
+static void FN(begin_pairs)(const FN(blocked_rounding) *r, FN(rounded_pairs) *pairs, const FN(blocked_place) *at) {
+  for (int op = 0; op < TI_ROUNDED_OPS; op++) {
+    if (!r->ops[op].is_rounded) continue;
+    for (uint32_t q = 0; q < TI_GROUP_PIXELS / 2; q++) pairs->words[op][q] = FN(random_of)(r->ops[op].keys, FN(word_of)(at->second + q));
+  }
+}
+
+/* Pixels q and q + 1 behind `at`, and those 16 further on: the numbers of the words that are new, and the channels whose
+ * elements at the former are in upper halves. */
+typedef struct {
+  uint32_t q;
+  VU numbers[2];
+  __mmask16 are_upper[2];
+} FN(pair_place);
+
+TI_INLINE FN(pair_place) FN(pairs_at)(const FN(rounded_pairs) *pairs, const FN(blocked_place) *at, uint32_t q) {
+  FN(pair_place) place = {.q = q};
+#pragma GCC unroll 2
+  for (uint32_t p = 0; p < 2; p++) {
+    const VU i = at->second + (q + p), upper = i & 16;
+    if (pairs->are_aligned) {
+      place.numbers[p] = (at->second >> 1) + (q + p);
+    } else {
+      place.numbers[p] = FN(word_of)(i + upper);
+      place.are_upper[p] = _mm512_test_epi32_mask((__m512i)upper, (__m512i)upper);
+    }
+  }
+  return place;
+}
+
+/* As `round_op`, of the four vectors there. */
+TI_INLINE void FN(round_pairs)(const FN(blocked_rounding) *r, int op, FN(rounded_pairs) *pairs, VF *v, const FN(pair_place) *place) {
+  const FN(rounded_op) *const o = r->ops + op;
+  if (!o->is_rounded) return;
+  const FN(rounding_constants) *const c = &pairs->constants;
+  const VU first = (VU){0} + o->keys.first, second = (VU){0} + o->keys.second;
+  VU random[FN(ROUNDED_PIXELS)];
+  FN(halves) halves[FN(ROUNDED_PIXELS)];
+#pragma GCC unroll 2
+  for (int p = 0; p < 2; p++) {
+    const VU unfolded = FN(unfolded_of)(c, place->numbers[p] + first, second), high = unfolded >> 16;
+    if (pairs->are_aligned) {
+      random[p] = (unfolded ^ high) & c->low;
+      random[p + 2] = high;
+      continue;
+    }
+    const __mmask16 are_upper = place->are_upper[p];
+    const VU word = unfolded ^ high;
+    VU *const kept = &pairs->words[op][place->q + p];
+    random[p] = (VU)_mm512_mask_srli_epi32((__m512i)word, are_upper, (__m512i)*kept, 16) & c->low;
+    random[p + 2] = (VU)_mm512_mask_mov_epi32((__m512i)high, are_upper, (__m512i)word) & c->low;
+    *kept = word;
+  }
+  FN(halves_of_some)(c, FN(ROUNDED_PIXELS), v, random, r->overflow, halves);
+#pragma GCC unroll 4
+  for (int p = 0; p < FN(ROUNDED_PIXELS); p++) v[p] = FN(of_halves)(halves[p]);
+}
+#endif
 
 /* Rounds the results of an op: `count` vectors, of neighbouring pixels. */
 TI_INLINE void FN(round_op)(const FN(blocked_rounding) *r, int op, const int count, VF *v, const FN(blocked_place) *at) {

@@ -145,49 +145,65 @@ TI_INLINE void FN(sums_of)(const int count, const VF *held, float *sums) {
 }
 #endif
 
+/* n summands of a column of B, which are halves or floats. */
+TI_INLINE VF FN(summands_of)(const int halves, const int whole, const void *b, int n) {
+  if (!halves) return whole ? FN(load)((const float *)b) : FN(load_part)((const float *)b, n);
+  if (whole) return FN(from_half)(b);
+  uint16_t lanes[VL] = {0};
+  memcpy(lanes, b, (size_t)n * sizeof *lanes);
+  return FN(from_half)(lanes);
+}
+
 /* Adds the products of n summands. */
-TI_INLINE void FN(dots_step)(const int mr, const int nr, const int whole, const float *a, ptrdiff_t as, const float *b, ptrdiff_t bs,
-                             int n, VF *held) {
+TI_INLINE void FN(dots_step)(const int mr, const int nr, const int halves, const int whole, const float *a, ptrdiff_t as, const char *b,
+                             ptrdiff_t bs, int n, VF *held) {
   VF x[4];
 #pragma GCC unroll 4
   for (int i = 0; i < mr; i++) x[i] = whole ? FN(load)(a + i * as) : FN(load_part)(a + i * as, n);
 #pragma GCC unroll 8
   for (int j = 0; j < nr; j++) {
-    const VF y = whole ? FN(load)(b + j * bs) : FN(load_part)(b + j * bs, n);
+    const VF y = FN(summands_of)(halves, whole, b + j * bs, n);
 #pragma GCC unroll 4
     for (int i = 0; i < mr; i++) held[i * nr + j] = FN(fma)(x[i], y, held[i * nr + j]);
   }
 }
 
-/* sums[i * nr + j] = the dot product of row i of A and row j of B, summed in the lanes of a vector first. */
-TI_INLINE void FN(dots)(const int mr, const int nr, const float *a, ptrdiff_t as, const float *b, ptrdiff_t bs, int64_t K, float *sums) {
+/* sums[i * nr + j] = the dot product of row i of A and row j of B, which lie `bs` bytes apart, summed in the lanes of a vector
+ * first. */
+TI_INLINE void FN(dots)(const int mr, const int nr, const int halves, const float *a, ptrdiff_t as, const char *b, ptrdiff_t bs, int64_t K,
+                        float *sums) {
+  const int size = halves ? sizeof(uint16_t) : sizeof(float);
   VF held[16];
 #pragma GCC unroll 16
   for (int i = 0; i < mr * nr; i++) held[i] = FN(set)(0);
   int64_t k = 0;
-  for (; k + VL <= K; k += VL) FN(dots_step)(mr, nr, 1, a + k, as, b + k, bs, VL, held);
-  if (k < K) FN(dots_step)(mr, nr, 0, a + k, as, b + k, bs, (int)(K - k), held);
+  for (; k + VL <= K; k += VL) FN(dots_step)(mr, nr, halves, 1, a + k, as, b + k * size, bs, VL, held);
+  if (k < K) FN(dots_step)(mr, nr, halves, 0, a + k, as, b + k * size, bs, (int)(K - k), held);
   FN(sums_of)(mr * nr, held, sums);
 }
+typedef void (*FN(dots_tile))(const float *, ptrdiff_t, const char *, ptrdiff_t, int64_t, float *);
 #undef TI_DOTS
+#undef TI_ALL_DOTS
 #define TI_DOTS(M_, N_) \
-  static __attribute__((noinline)) void FN(dots_##M_##_##N_)(const float *a, ptrdiff_t as, const float *b, ptrdiff_t bs, int64_t K, float *sums) { \
-    FN(dots)(M_, N_, a, as, b, bs, K, sums); \
+  static __attribute__((noinline)) void FN(dots_##M_##_##N_)(const float *a, ptrdiff_t as, const char *b, ptrdiff_t bs, int64_t K, float *sums) { \
+    FN(dots)(M_, N_, 0, a, as, b, bs, K, sums); \
+  } \
+  static __attribute__((noinline)) void FN(half_dots_##M_##_##N_)(const float *a, ptrdiff_t as, const char *b, ptrdiff_t bs, int64_t K, float *sums) { \
+    FN(dots)(M_, N_, 1, a, as, b, bs, K, sums); \
   }
+/* By the type of B, then by rows. */
+#define TI_ALL_DOTS(table, N_) \
+  TI_DOTS(1, N_) TI_DOTS(2, N_) TI_DOTS(3, N_) TI_DOTS(4, N_) \
+  static const FN(dots_tile) table[2][4] = {{FN(dots_1_##N_), FN(dots_2_##N_), FN(dots_3_##N_), FN(dots_4_##N_)}, \
+                                            {FN(half_dots_1_##N_), FN(half_dots_2_##N_), FN(half_dots_3_##N_), FN(half_dots_4_##N_)}};
 #if VL == 16
 enum { FN(DOT_COLUMNS) = 4 };
-TI_DOTS(1, 4) TI_DOTS(2, 4) TI_DOTS(3, 4) TI_DOTS(4, 4)
-static void (*const FN(dots_table)[4])(const float *, ptrdiff_t, const float *, ptrdiff_t, int64_t, float *) =
-  {FN(dots_1_4), FN(dots_2_4), FN(dots_3_4), FN(dots_4_4)};
+TI_ALL_DOTS(FN(dots_table), 4)
 #else  /* half as many registers */
 enum { FN(DOT_COLUMNS) = 2 };
-TI_DOTS(1, 2) TI_DOTS(2, 2) TI_DOTS(3, 2) TI_DOTS(4, 2)
-static void (*const FN(dots_table)[4])(const float *, ptrdiff_t, const float *, ptrdiff_t, int64_t, float *) =
-  {FN(dots_1_2), FN(dots_2_2), FN(dots_3_2), FN(dots_4_2)};
+TI_ALL_DOTS(FN(dots_table), 2)
 #endif
-TI_DOTS(1, 1) TI_DOTS(2, 1) TI_DOTS(3, 1) TI_DOTS(4, 1)
-static void (*const FN(dots_of_column)[4])(const float *, ptrdiff_t, const float *, ptrdiff_t, int64_t, float *) =
-  {FN(dots_1_1), FN(dots_2_1), FN(dots_3_1), FN(dots_4_1)};
+TI_ALL_DOTS(FN(dots_of_column), 1)
 
 /* For few rows, where the columns of B lie dense, as the weights of a layer do: each is read once, as it lies. */
 TI_KERNEL(matmul_dots) {
@@ -195,11 +211,13 @@ TI_KERNEL(matmul_dots) {
   const matmul_scalars *const factors = (const matmul_scalars *)scalars;
   const int64_t M = p->rows, N = p->columns, K = p->inner, width = p->column_block, blocks = ti_ceil(N, width);
   const float alpha = (float)factors->alpha, beta = (float)factors->beta;
+  const int halves = p->has_halves ? 1 : 0;
+  const int64_t size = halves ? sizeof(uint16_t) : sizeof(float), apart = p->right_column * size;
   (void)scratch;
   for (int64_t item = begin; item < end; item++) {
     const int64_t batch = item / blocks, first = item % blocks * width, last = ti_min(N, first + width);
-    const float *a = (const float *)args[1] + batch * p->left_batch, *b = (const float *)args[2] + batch * p->right_batch;
-    const float *s = p->has_addend ? (const float *)args[3] + batch * p->addend_batch : NULL;
+    const float *a = (const float *)args[1] + batch * p->left_batch, *const s = p->has_addend ? (const float *)args[3] + batch * p->addend_batch : NULL;
+    const char *const b = args[2] + batch * p->right_batch * size;
     float *c = (float *)args[0] + batch * M * N;
     /* Rows after rows against as many columns as stay in the first cache beside them. */
     for (int64_t j0 = first; j0 < last; j0 += 8)
@@ -208,7 +226,7 @@ TI_KERNEL(matmul_dots) {
         for (int64_t j = j0, columns; j < end; j += columns) {
           float sums[16];
           columns = end - j >= FN(DOT_COLUMNS) ? FN(DOT_COLUMNS) : 1;
-          (columns > 1 ? FN(dots_table) : FN(dots_of_column))[rows - 1](a + i * p->left_row, p->left_row, b + j * p->right_column, p->right_column, K, sums);
+          (columns > 1 ? FN(dots_table) : FN(dots_of_column))[halves][rows - 1](a + i * p->left_row, p->left_row, b + j * apart, apart, K, sums);
           const int plain = columns == 4 && alpha == 1.0f && (s ? beta == 1.0f && p->addend_column == 1 : !p->adds);
           for (int64_t r = 0; r < rows && plain; r++) {
             const __m128 more = s ? _mm_loadu_ps(s + (i + r) * p->addend_row + j) : _mm_setzero_ps();

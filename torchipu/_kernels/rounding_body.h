@@ -167,37 +167,75 @@ TI_INLINE VU FN(held)(uint32_t value) {
   return x;
 }
 
-/* Whole groups of 32, both halves of which are looked at for overflows at once. Returns how many elements these were. */
-TI_INLINE long FN(round_groups)(float *d, uint16_t *h, const float *s, FN(keys) keys, int64_t start, long n, int overflow) {
+/* What `random_of` and `sum_of` take, and 2^16, from which on a sum is no half. */
+typedef struct {
+  VU first_factor, factor, low, exponent, least, less;
+  VF largest;
+} FN(rounding_constants);
+
+TI_INLINE FN(rounding_constants) FN(hold_constants)(void) {
+  return (FN(rounding_constants)){.first_factor = FN(held)(0x7feb352du), .factor = FN(held)(0x846ca68bu), .low = FN(held)(0xffff),
+                                  .exponent = FN(held)(0xff800000u), .least = FN(held)(0x38800000), .less = FN(held)((uint32_t)-(26 << 23)),
+                                  .largest = (VF)FN(held)(0x47800000)};
+}
+
+/* `random_of` of numbers that the first key has been added to, but for its last line: the upper halves are as they stay. */
+TI_INLINE VU FN(unfolded_of)(const FN(rounding_constants) *c, VU number, VU second) {
+  VU word = number ^ (number >> 16);
+  word *= c->first_factor;
+  word ^= word >> 15;
+  word += second;
+  return word * c->factor;
+}
+
+/* As `halves_by`, of `count` vectors, an even number, which are looked at for overflows at once. */
+TI_INLINE void FN(halves_of_some)(const FN(rounding_constants) *c, const int count, const VF *x, const VU *random, int overflow,
+                                  FN(halves) *halves) {
+  __m512 sums[4], sizes = _mm512_setzero_ps();
+#pragma GCC unroll 4
+  for (int k = 0; k < count; k++) {
+    const VU step = (VU)_mm512_range_ps((__m512)((VU)x[k] & c->exponent), (__m512)c->least, 3) + c->less;
+    sums[k] = _mm512_fmadd_round_ps(_mm512_cvtepi32_ps((__m512i)random[k]), (__m512)step, (__m512)x[k], 11);
+    halves[k] = _mm512_cvtps_ph(sums[k], 11);
+  }
+#pragma GCC unroll 2
+  for (int k = 0; k < count; k += 2) {  /* the largest sizes; NaN passes by */
+    const __m512 both = _mm512_range_ps(sums[k], sums[k + 1], 11);
+    sizes = k ? _mm512_range_ps(sizes, both, 11) : both;
+  }
+  if (__builtin_expect(_mm512_cmp_ps_mask(sizes, (__m512)c->largest, _CMP_GE_OQ) != 0, 0))
+#pragma GCC unroll 4
+    for (int k = 0; k < count; k++) halves[k] = _mm512_cvtps_ph((__m512)FN(overflowed)((VF)sums[k], overflow), 11);
+}
+
+/* The halves of 32 elements, whose words are `unfolded_of` these numbers. */
+TI_INLINE void FN(halves_of_group)(const FN(rounding_constants) *c, const VF *x, VU number, VU second, int overflow, FN(halves) *halves) {
+  const VU words = FN(unfolded_of)(c, number, second), high = words >> 16, random[] = {(words ^ high) & c->low, high};
+  FN(halves_of_some)(c, 2, x, random, overflow, halves);
+}
+
+TI_INLINE VU FN(number_of_group)(FN(keys) keys, int64_t start) {
   const VU lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  const VU second = FN(held)(keys.second), low = FN(held)(0xffff), first_factor = FN(held)(0x7feb352du), factor = FN(held)(0x846ca68bu);
-  const VU exponent = FN(held)(0xff800000u), less = FN(held)((uint32_t)-(26 << 23)), least = FN(held)(0x38800000), group = FN(held)(16);
-  const __m256i largest = _mm512_castsi512_si256((__m512i)FN(held)(0xf7fef7feu));
-  VU number = lanes + ((uint32_t)(start >> 5 << 4) + keys.first);
+  return lanes + ((uint32_t)(start >> 5 << 4) + keys.first);
+}
+
+/* Whole groups of 32. Returns how many elements these were. */
+TI_INLINE long FN(round_groups)(float *d, uint16_t *h, const float *s, FN(keys) keys, int64_t start, long n, int overflow) {
+  const FN(rounding_constants) c = FN(hold_constants)();
+  const VU second = FN(held)(keys.second), group = FN(held)(16);
+  VU number = FN(number_of_group)(keys, start);
   long i = 0;
   for (; i + 32 <= n; i += 32, number += group) {
     _mm_prefetch((const char *)(s + i + FN(FETCH)), _MM_HINT_T0);
     _mm_prefetch((const char *)(s + i + FN(FETCH) + 16), _MM_HINT_T0);
-    VU words = number ^ (number >> 16);  /* as `random_of` */
-    words *= first_factor;
-    words ^= words >> 15;
-    words += second;
-    words *= factor;
-    words ^= words >> 16;
-    __m512 sums[2];
-    __m256i halves[2];
+    const VF x[] = {FN(load)(s + i), FN(load)(s + i + 16)};
+    FN(halves) halves[2];
+    FN(halves_of_group)(&c, x, number, second, overflow, halves);
 #pragma GCC unroll 2
-    for (int k = 0; k < 2; k++) {  /* as `sum_of` */
-      const __m512 x = _mm512_loadu_ps(s + i + 16 * k);
-      const __m512 power = (__m512)((VU)x & exponent);
-      const VU step = (VU)_mm512_range_ps(power, (__m512)least, 3) + less, random[] = {words & low, words >> 16};
-      sums[k] = _mm512_fmadd_round_ps(_mm512_cvtepi32_ps((__m512i)random[k]), (__m512)step, x, 11);
-      halves[k] = _mm512_cvtps_ph(sums[k], 11);
+    for (int k = 0; k < 2; k++) {
+      if (d) FN(store)(d + i + 16 * k, FN(of_halves)(halves[k]));
+      if (h) FN(store_halves)(h + i + 16 * k, halves[k]);
     }
-    const __m256i twice = _mm256_max_epu16(_mm256_add_epi16(halves[0], halves[0]), _mm256_add_epi16(halves[1], halves[1]));
-    if (__builtin_expect(_mm256_cmp_epu16_mask(twice, largest, 5) != 0, 0))
-      for (int k = 0; k < 2; k++) halves[k] = _mm512_cvtps_ph((__m512)FN(overflowed)((VF)sums[k], overflow), 11);
-    for (int k = 0; k < 2; k++) FN(put)(d, h, i + 16 * k, n, halves[k]);
   }
   return i;
 }

@@ -40,6 +40,19 @@ static inline float ti_scale_of(const double *hyper) {
   } while (0)
 /* 32 elements share their random words. */
 #undef TI_EACH_GROUP
+#if VL == 16
+#define TI_EACH_GROUP(verb, by, random) \
+  do { \
+    const FN(rounding_constants) constants = FN(hold_constants)(); \
+    halves.is_stochastic = halves.collects = random; \
+    for (int64_t group = i / 32; group < last / 32; group++) { \
+      FN(verb)(&halves, by, own, all, group * 32, VL); \
+      FN(verb)(&halves, by, own, all, group * 32 + VL, VL); \
+      if (random) FN(write_group)(&halves, &constants, (int)(sizeof own / sizeof *own), own, group * 32); \
+      i += 32; \
+    } \
+  } while (0)
+#else
 #define TI_EACH_GROUP(verb, by, random) \
   do { \
     halves.is_stochastic = random; \
@@ -48,6 +61,7 @@ static inline float ti_scale_of(const double *hyper) {
       i += 32; \
     } \
   } while (0)
+#endif
 
 TI_INLINE void FN(accumulate_vector)(FN(target) *to, const ti_update *by, char *const *args, int64_t h, int64_t i, int64_t width) {
   (void)by;

@@ -21,6 +21,10 @@ typedef struct {
   int overflow, is_stochastic;
   FN(keys) keys[4];
   VU words[4][16 / VL];  /* random words, of which the elements 16 further on take the other halves */
+#if VL == 16
+  int collects, collected;  /* whether what is written waits for the group of 32 to be whole; which of them wait */
+  VF waiting[4][2];
+#endif
 } FN(target);
 
 TI_INLINE void FN(aim)(FN(target) *to, char *const *args, const int64_t *ints) {
@@ -51,12 +55,35 @@ TI_INLINE void FN(write_half)(FN(target) *to, int k, int64_t i, int64_t width, V
 }
 
 TI_INLINE void FN(write)(FN(target) *to, int k, int64_t i, int64_t width, VF v) {
+#if VL == 16
+  if (to->collects) {
+    to->waiting[k][i >> 4 & 1] = v;
+    to->collected |= 1 << k;
+    return;
+  }
+#endif
   if (to->halves >> k & 1) {
     FN(write_half)(to, k, i, width, v);
     return;
   }
   FN(store_most)((float *)to->args[k] + i, v, width);
 }
+
+#if VL == 16
+/* Rounds what waits of the group that begins at element i, and writes it; of `count` operands at most. */
+TI_INLINE void FN(write_group)(FN(target) *to, const FN(rounding_constants) *c, const int count, char *const *args, int64_t i) {
+#pragma GCC unroll 4
+  for (int k = 0; k < 4 && k < count; k++) {  /* the others are read alone */
+    if (!(to->collected >> k & 1)) continue;
+    FN(halves) halves[2];
+    FN(halves_of_group)(c, to->waiting[k], FN(number_of_group)(to->keys[k], i), (VU){0} + to->keys[k].second, to->overflow, halves);
+    uint16_t *const p = (uint16_t *)args[k] + i;
+    FN(store_halves)(p, halves[0]);
+    FN(store_halves)(p + 16, halves[1]);
+  }
+  to->collected = 0;
+}
+#endif
 
 /* a + w (b - a), taken from the nearer end. */
 TI_INLINE VF FN(lerp)(VF a, VF b, float w) {

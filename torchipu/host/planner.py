@@ -148,6 +148,11 @@ class Planner:
         self.layouts.make_plain(tensor, self.values, self)
         return self.values.given(self, tensor, dtype, contiguous=contiguous)
 
+    def may_have_floats(self, tensor: Tensor) -> bool:
+        """Whether a half's floats are there, or its maker can leave them."""
+        held = self.values.by_tensor.get(tensor)
+        return held is not None and self.floats.may_have(held)
+
     def output(
         self, tensor: Tensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
     ) -> HostTensor:
@@ -389,8 +394,7 @@ class Planner:
 
     def _shows_floats(self, op: Op) -> bool:
         """Whether an op makes floats of a half whose maker has left them, or may."""
-        held = self.values.by_tensor.get(op.inputs[0]) if is_widening(op) else None
-        return held is not None and self.floats.may_have(held)
+        return is_widening(op) and self.may_have_floats(op.inputs[0])
 
     def _emit_chain(self, chain: Sequence[Op]) -> None:
         self._current = chain[0]

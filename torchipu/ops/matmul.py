@@ -11,7 +11,7 @@ from torchipu.device.product_sets import layer_vertices
 from torchipu.device.tilings.products import Factor, Multiplication, addend_of, line, plane
 from torchipu.host.emit.half_partials import emit_half_product, partials_of
 from torchipu.host.emit.integer_matmul import emit_integer_product
-from torchipu.host.emit.matmul import emit_product, matrix
+from torchipu.host.emit.matmul import emit_product, matrix, right_matrix
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.arguments import of_one_type
@@ -72,7 +72,8 @@ def _emit(op: Op, plan: HostPlanner) -> None:
             plan, held, matrix(plan, left), matrix(plan, right), partials, addend=addend, alpha=alpha, beta=beta,
         )
         return
-    left_value, right_value = matrix(plan, left), matrix(plan, right)
+    left_value = matrix(plan, left)
+    right_value = right_matrix(plan, left_value, right)
     emit_product(plan, plan.output(op.outputs[0], DType.FLOAT), left_value, right_value, addend, alpha, beta)
 
 

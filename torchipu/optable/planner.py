@@ -73,6 +73,10 @@ class HostPlanner(Protocol):
         """
         ...
 
+    def may_have_floats(self, tensor: Tensor) -> bool:
+        """Whether a half's floats are there, or its maker can leave them."""
+        ...
+
     def output(
         self, tensor: Tensor, dtype: DType | None = None, *, rounded_as: Tensor | None = None,
     ) -> HostTensor:

@@ -177,6 +177,7 @@ class MatmulDotsInts(NamedTuple):
         addend_row: From row to row.
         addend_column: From column to column.
         adds: Whether to add onto what the product's memory holds.
+        has_halves: Whether the right operand is half.
     """
 
     rows: int
@@ -192,13 +193,15 @@ class MatmulDotsInts(NamedTuple):
     addend_row: int
     addend_column: int
     adds: bool
+    has_halves: bool = False
 
 
 MATMUL_DOTS = Kernel(
     "matmul_dots",
     {
         "product": "alpha * left @ right + beta * addend, [batch][rows][columns]",
-        "left": "[batch][rows][inner]", "right": "[batch][inner][columns]", "addend?": "where has_addend",
+        "left": "[batch][rows][inner]", "right": "[batch][inner][columns], floats or halves",
+        "addend?": "where has_addend",
     },
     MatmulDotsInts,
     MatmulScalars,

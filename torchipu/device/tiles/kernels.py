@@ -311,6 +311,9 @@ class _VertexPlanner:
         words = None if stream is None else self._words(Stream(stream, Numbering.VERTEX))
         return Rounding(words, _overflow_of(op))
 
+    def may_have_floats(self, tensor: Tensor) -> bool:
+        return False
+
     def wanted(self, tensor: Tensor) -> bool:
         """Whether anything reads this result."""
         return tensor in self.code.outputs or any(tensor in op.inputs for op in self.code.ops)

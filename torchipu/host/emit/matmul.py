@@ -31,6 +31,8 @@ LEAST_ITEMS = 8  # items that keep four threads busy
 SUM_BLOCK = 384
 PACK_BLOCK = 256  # summands that an item of a packing takes
 MOST_DOT_ROWS, LEAST_DOT_COLUMNS, DOT_BLOCK = 16, 8, 16
+MOST_HALF_ROWS = 8
+"""Rows that dot products read halves for: each is converted once for four of them, in all as a float copy would be."""
 FEW_ROWS, LEAST_INNER = 28, 64
 MOST_SUMMANDS = 512  # in a block
 JOINED_BLOCK = (128, 16 * PANEL)
@@ -73,6 +75,22 @@ def matrix(plan: HostPlanner, tensor: Tensor) -> HostTensor:
     return held if rows_apart(held) else plan.value(tensor, DType.FLOAT)
 
 
+def right_matrix(plan: HostPlanner, left: HostTensor, tensor: Tensor) -> HostTensor:
+    """Return storage of a right operand: halves where dot products read them as they lie, else floats.
+
+    Args:
+        plan: The planner.
+        left: The left operand, floats.
+        tensor: The right one.
+    """
+    if tensor.dtype is DType.HALF and not plan.is_hoisting and not plan.may_have_floats(tensor):
+        held = plan.value(tensor, contiguous=False)
+        is_read_once = left.shape[-2] <= MOST_HALF_ROWS and left.shape[-1] > 0
+        if is_read_once and held.dtype is DType.HALF and rows_apart(held) and _is_few_dots(left, held):
+            return held
+    return matrix(plan, tensor)
+
+
 def emit_product(
     plan: HostPlanner,
     out: HostTensor,
@@ -90,7 +108,7 @@ def emit_product(
         plan: The planner.
         out: [M, N] or [B, M, N], row-major.
         left: [M, K] or [B, M, K], one of the last two strides 1.
-        right: [K, N] or [B, K, N], likewise.
+        right: [K, N] or [B, K, N], likewise; halves where `right_matrix` gives them.
         addend: Anything that broadcasts to ``out``.
         alpha: Factor of the product.
         beta: Factor of the addend.
@@ -242,6 +260,7 @@ def _emit_dots(
         left_row=left_strides[0], right_batch=right.strides[0] if len(right.shape) == 3 else 0,
         right_column=right_strides[1], column_block=DOT_BLOCK, has_addend=addend is not None,
         addend_batch=addend_strides[0], addend_row=addend_strides[1], addend_column=addend_strides[2], adds=adds,
+        has_halves=right.dtype is DType.HALF,
     )
     plan.step(
         MATMUL_DOTS, [out], [left, right, *([] if addend is None else [addend])], ints=ints,
