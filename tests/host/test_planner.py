@@ -80,8 +80,8 @@ def test_a_hoisted_value_keeps_its_memory_until_the_body_ends() -> None:
 
 
 def test_a_half_matrix_becomes_float_once_however_it_is_turned() -> None:
-    halves = {name: tensor(name, 8, 8, dtype=DType.HALF) for name in ("turned", "first", "second")}
-    x, w = (tensor(name, 8, 8, role=role, dtype=DType.HALF) for name, role in (("x", Role.INPUT), ("w", Role.WEIGHT)))
+    halves = {name: tensor(name, 16, 16, dtype=DType.HALF) for name in ("turned", "first", "second")}
+    x, w = (tensor(name, 16, 16, role=role, dtype=DType.HALF) for name, role in (("x", Role.INPUT), ("w", Role.WEIGHT)))
     ops = (
         call("aten.t.default", halves["turned"], self=w),
         call("aten.mm.default", halves["first"], self=x, mat2=halves["turned"]),
@@ -91,11 +91,11 @@ def test_a_half_matrix_becomes_float_once_however_it_is_turned() -> None:
     plan = Planner(graph).plan()
     assert sum(any(read.buffer == 1 for read in step.inputs) for step in plan.steps) == 1
     generator = torch.Generator().manual_seed(1)
-    given, weight = (torch.randn(8, 8, generator=generator).half() for _ in range(2))
+    given, weight = (torch.randn(16, 16, generator=generator).half() for _ in range(2))
     (found,) = GraphExecutor(graph)(given, weight)
     first = (given.double() @ weight.double().t()).half()
-    # Sums of 8 products of halves below 8, rounded once each.
-    torch.testing.assert_close(found.double(), first.double() @ weight.double(), rtol=2e-3, atol=2e-2)
+    # Sums of 16 products of halves, rounded once each.
+    torch.testing.assert_close(found.double(), first.double() @ weight.double(), rtol=2e-3, atol=4e-2)
 
 
 def test_steps_of_the_update_leg_come_last() -> None:

@@ -149,13 +149,13 @@ def capture_by_running(
             return export(running, running.inner, given, {}, name=name, strict_ops=strict_ops)
         except ExplainedError:
             raise
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise as_capture_error(error) from error
         except RuntimeError as error:
             if is_training or running.differentiates or NO_GRADIENT not in str(error):
                 raise
             running.differentiates = True
             return export(running, running.inner, given, {}, name=name, strict_ops=strict_ops)
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            raise as_capture_error(error) from error
 
 
 # ---------------------------------------------------------------------- tied weights

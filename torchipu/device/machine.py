@@ -120,6 +120,7 @@ class Machine:
         self._variables = frozenset(executable.variables)
         self._first_fields: dict[tuple[int, Moment], Mapping[str, Variable]] = {}
         self._done: dict[tuple[int, Moment], int] = {}
+        self._begun: dict[tuple[int, Moment], tuple[VertexGroup, Place]] = {}
 
     def _empty_stores(self) -> Stores:
         """Return what holds the variables."""
@@ -187,6 +188,10 @@ class Machine:
         """
         for _ in self._walk(self.executable.programs["main"], Context()):
             pass
+        for group, place in self._begun.values():
+            raise place.fault(
+                f"is compute set {group.number} of the {group.count} of {group.op.kind}, and the program ends before the next"
+            )
 
     # ------------------------------------------------------------------ control flow
     def _walk(self, program: Program, at: Context) -> Iterator[None]:
@@ -357,6 +362,9 @@ class Machine:
         self._unsynced.update(dict.fromkeys(results, place.step))
         if not at.is_partial:  # else more runs of the set follow
             self._done[key] = (due + 1) % group.count
+            self._begun[key] = group, place
+        if not self._done.get(key, 0):
+            self._begun.pop(key, None)
         return group.number == group.count - 1 and not at.is_partial
 
     def _computed(self, group: VertexGroup, fields: Mapping[Tensor, Variable], place: Place) -> list[Values]:
