@@ -189,9 +189,8 @@ class Machine:
         for _ in self._walk(self.executable.programs["main"], Context()):
             pass
         for group, place in self._begun.values():
-            raise place.fault(
-                f"is compute set {group.number} of the {group.count} of {group.op.kind}, and the program ends before the next"
-            )
+            which = f"compute set {group.number} of the {group.count} of {group.op.kind}"
+            raise place.fault(f"is {which}, and the program ends before the next")
 
     # ------------------------------------------------------------------ control flow
     def _walk(self, program: Program, at: Context) -> Iterator[None]:
