@@ -155,7 +155,8 @@ def test_only_the_threads_that_a_run_wants_are_woken() -> None:
         some(x, w)
         time.sleep(0.01)
     after = sleeps_of_threads()
-    woken = [thread for thread in before if after[thread] > before[thread] and thread != threading.get_native_id()]
+    # Of the test's own process, other threads may wake up meanwhile, but not for each call.
+    woken = [thread for thread in before if after[thread] >= before[thread] + 10 and thread != threading.get_native_id()]
     assert 1 <= len(woken) <= 2, woken
 
 
