@@ -14,8 +14,10 @@ from tests.fuzz.batches import Result, run_batches
 from tests.security import hostile
 
 WORKERS = 2
+RECORDED = Path(__file__).parent / "recorded"
 JUDGED = Path(__file__).parents[2] / "build" / "reliability"
 """Where results of random programs are kept."""
+_OF_TORCH = {"torchs": "of torch", "undecided": "of torch"}
 
 
 def kills(size: int) -> dict[str, int]:
@@ -32,26 +34,33 @@ def naive_kills(size: int) -> dict[str, int]:
     return {f"naive {name}": count for name, count in rounds(size, 0, is_naive=True).items()}
 
 
-def fuzz(kind: str, size: int, folder: Path = JUDGED) -> dict[str, int]:
-    """Hold programs to eager, from seed 0 on; results are kept as batches end, and a run goes on where it stood.
+def fuzz(kind: str, size: int, recorded: Path = RECORDED, folder: Path = JUDGED) -> dict[str, int]:
+    """Hold programs to eager, each seed once: a run goes on behind the last one that is recorded.
 
     Args:
         kind: Which programs, a name of `tests.fuzz.__main__.KINDS`.
-        size: How many are judged in all.
-        folder: Where results are kept, as lines of JSON.
+        size: How many are judged in all, by this run and those before it.
+        recorded: Where runs that came to their end have left what they found.
+        folder: Where results are kept as batches end, lines of JSON: a run that is broken off goes on there.
+
+    Returns:
+        Counts of words over all seeds; each was judged by the version of its day.
     """
-    path = folder / f"{kind}.jsonl"
+    ended = recorded / f"{kind}.json"
+    words = Counter[str](json.loads(ended.read_text(encoding="utf-8"))["found"] if ended.exists() else {})
+    first = words["programs"]
+    path = folder / f"{kind}-from-{first}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     results = [Result(**json.loads(line)) for line in lines]
     with path.open("a", encoding="utf-8") as stream:
-        for result in run_batches(kind, range(len(results), size), WORKERS):
+        for result in run_batches(kind, range(first + len(results), size), WORKERS):
             stream.write(json.dumps(asdict(result)) + "\n")
             stream.flush()
             results.append(result)
-    words = Counter(result.word for result in results)
-    return {"programs": len(results), **{word: words[word] for word in ("ok", "wrong", "error", "crash", "hang")},
-            "refused": words["refused"], "of torch": words["torchs"] + words["undecided"]}
+    words += Counter(_OF_TORCH.get(result.word, result.word) for result in results)
+    words["programs"] = first + len(results)
+    return {word: words[word] for word in ("programs", "ok", "wrong", "error", "crash", "hang", "refused", "of torch")}
 
 
 def graphs(size: int) -> dict[str, int]:

@@ -26,7 +26,8 @@ class Row:
     said: str = ""
 
 
-_FUZZED = "{ok:,} of {programs:,} right, {wrong} wrong, {error} errors, {crash} crashes, {hang} hangs"
+_FUZZED = "{ok:,} of {programs:,} right, {wrong} wrong, {error} errors, {crash} crashes, {hang} hangs; " \
+          "each seed once, by the version of its day"
 ROWS = (
     Row("float32 samples of OpInfo, forward and backward: wrong, error, crash, hang",
         "three operators of four pass whole, the others are refused; 0, 0, 0, 0",

@@ -174,11 +174,17 @@ def test_random_programs_are_judged_on_from_where_a_run_stood(
 
     def run_batches(kind: str, seeds: range, workers: int) -> Iterator[Result]:
         asked.append(seeds)
-        yield from (Result(seed, "step", "wrong" if seed == 3 else "ok", "") for seed in seeds)
+        yield from (Result(seed, "step", {3: "wrong", 4: "torchs"}.get(seed, "ok"), "") for seed in seeds)
 
     monkeypatch.setattr(elsewhere, "run_batches", run_batches)
-    assert elsewhere.fuzz("graphs", 3, tmp_path)["wrong"] == 0
-    found = elsewhere.fuzz("graphs", 5, tmp_path)
+    recorded, folder = tmp_path / "recorded", tmp_path / "judged"
+    assert elsewhere.fuzz("graphs", 3, recorded, folder)["wrong"] == 0
+    found = elsewhere.fuzz("graphs", 5, recorded, folder)  # the first was broken off: nothing is recorded
     assert asked == [range(3), range(3, 5)]
-    assert (found["programs"], found["ok"], found["wrong"]) == (5, 4, 1)
+    assert (found["programs"], found["ok"], found["wrong"], found["of torch"]) == (5, 3, 1, 1)
     assert RUNS["graphs"].failures(found) == ["wrong: 1"]
+    recorded.mkdir()
+    (recorded / "graphs.json").write_text(json.dumps({"run": "graphs", "size": 5, "found": found}))
+    found = elsewhere.fuzz("graphs", 7, recorded, folder)
+    assert asked[2:] == [range(5, 7)]
+    assert (found["programs"], found["ok"], found["wrong"], found["of torch"]) == (7, 5, 1, 1)
