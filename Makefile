@@ -11,6 +11,7 @@ FAULTS_ARGS ?=
 CRASHES_ARGS ?=
 OPINFO_ARGS ?= --workers 2
 FUZZ_GRAPHS ?= 0:50000
+FUZZ_WIDE ?= 0:20000
 FUZZ_MODELS ?= 0:10000
 RELIABILITY_ARGS ?=
 WHEEL_PYTHONS ?=
@@ -41,7 +42,7 @@ help:
 	@echo "make checked  run tests of the kernels under AddressSanitizer and UndefinedBehaviorSanitizer (PYTEST_ARGS=...)"
 	@echo "make portable run tests of the kernels on those in C alone, as on machines without AVX2 (PYTEST_ARGS=...)"
 	@echo "make faults   kill, stop and break instances of trainings at every moment, 120 ways (FAULTS_ARGS=...)"
-	@echo "make fuzz     compare random programs and models of NNSmith with eager (FUZZ_GRAPHS=0:1000 FUZZ_MODELS=0:200)"
+	@echo "make fuzz     compare random programs and models of NNSmith with eager (FUZZ_GRAPHS=0:1000 FUZZ_WIDE=0:500 FUZZ_MODELS=0:200)"
 	@echo "make crashes  kill processes that write into the compile cache, 1,000 times (CRASHES_ARGS=...)"
 	@echo "make reliability  do the long runs: threads, Ctrl-C, forks, memory, ... (RELIABILITY_ARGS=\"interrupts --size 5\")"
 	@echo "make opinfo   compare every operator of PyTorch's OpInfo with eager (OPINFO_ARGS=... passes flags on)"
@@ -76,10 +77,11 @@ portable: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 faults: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.distributed.faults $(FAULTS_ARGS)
 
-# Both run, whatever the first finds.
+# All run, whatever the first finds.
 fuzz: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.fuzz graphs --seeds $(FUZZ_GRAPHS); graphs=$$?; \
-	$(PY) -m tests.fuzz nnsmith --seeds $(FUZZ_MODELS) && exit $$graphs
+	$(PY) -m tests.fuzz wide --seeds $(FUZZ_WIDE); wide=$$?; \
+	$(PY) -m tests.fuzz nnsmith --seeds $(FUZZ_MODELS) && exit $$((graphs | wide))
 
 crashes: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.cache.writers --kills 1000 $(CRASHES_ARGS)

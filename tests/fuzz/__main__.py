@@ -19,11 +19,15 @@ from tests.fuzz.judge import judge
 from tests.fuzz.minimise import minimise
 from tests.fuzz.program import Program
 from tests.fuzz.script import script
+from tests.fuzz.wide_operators import ALL
 
 FAILURES = ("wrong", "error", "crash", "hang")
 
 
-KINDS: dict[str, Callable[[int], Program]] = {"graphs": generate.generate, "nnsmith": nnsmith_models.generate}
+KINDS: dict[str, Callable[[int], Program]] = {
+    "graphs": generate.generate, "wide": functools.partial(generate.generate, draws=ALL),
+    "nnsmith": nnsmith_models.generate,
+}
 """Where programs come from."""
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import random
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 
-from tests.fuzz.operators import DRAWS, Value
+from tests.fuzz.operators import DRAWS, Draw, Value
 from tests.fuzz.program import IN_ITS_TYPES, NAMES, Given, Node, Program
 
 LARGEST = 1e3
@@ -19,11 +19,16 @@ LAYOUTS = ("contiguous", "contiguous", "transposed", "strided", "expanded")
 SIZES = (1, 2, 3, 4, 5, 7, 8)
 
 
-def generate(seed: int) -> Program:
-    """Return the program of a seed."""
+def generate(seed: int, draws: Mapping[str, tuple[Draw, float]] = DRAWS) -> Program:
+    """Return the program of a seed.
+
+    Args:
+        seed: The seed.
+        draws: What it is made of, and how often each is taken.
+    """
     rng = random.Random(seed)
     while True:
-        program = _grown(rng, rng.randint(3, 16))
+        program = _grown(rng, rng.randint(3, 16), draws)
         if program is not None and _has_gradients(program):
             return program
 
@@ -47,16 +52,16 @@ def _inputs(rng: random.Random) -> tuple[Given, ...]:
     return tuple(inputs)
 
 
-def _grown(rng: random.Random, num_nodes: int) -> Program | None:
+def _grown(rng: random.Random, num_nodes: int, draws: Mapping[str, tuple[Draw, float]]) -> Program | None:
     inputs = _inputs(rng)
     program = Program(inputs, (), ())
     tensors = [given.tensor() for given in inputs]
     values = [Value(number, tensor) for number, tensor in enumerate(tensors)]
-    names, weights = list(DRAWS), [weight for _, weight in DRAWS.values()]
+    names, weights = list(draws), [weight for _, weight in draws.values()]
     for _ in range(8 * num_nodes):
         if len(program.nodes) == num_nodes:
             break
-        call = DRAWS[rng.choices(names, weights)[0]][0](rng, values)
+        call = draws[rng.choices(names, weights)[0]][0](rng, values)
         if call is None:
             continue
         first = program.firsts()[-1]
@@ -66,7 +71,8 @@ def _grown(rng: random.Random, num_nodes: int) -> Program | None:
         results = _results(node, first, {value.number: value.tensor for value in values})
         if results is None:
             continue
-        node = dataclasses.replace(node, dtypes=tuple(NAMES[result.dtype] for result in results))
+        is_view = call.is_view or any(_share(result, value.tensor) for result in results for value in call.operands)
+        node = dataclasses.replace(node, dtypes=tuple(NAMES[result.dtype] for result in results), is_view=is_view)
         program = dataclasses.replace(program, nodes=(*program.nodes, node))
         values += [Value(first + place, result) for place, result in enumerate(results) if _is_usable(result)]
     made = [value for value in values if value.number >= len(inputs)]
@@ -96,6 +102,10 @@ def _results(node: Node, first: int, tensors: dict[int, torch.Tensor]) -> list[t
     if not tensors_only or any(r.dtype not in NAMES or r.numel() > MOST_ELEMENTS or r.dim() > 5 for r in results):
         return None
     return results
+
+
+def _share(result: torch.Tensor, operand: torch.Tensor) -> bool:
+    return result.untyped_storage().data_ptr() == operand.untyped_storage().data_ptr() != 0
 
 
 def _is_usable(result: torch.Tensor) -> bool:

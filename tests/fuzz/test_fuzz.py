@@ -19,9 +19,10 @@ from tests.fuzz.judge import judge
 from tests.fuzz.minimise import minimise
 from tests.fuzz.program import Given, Node, Program, without_dead
 from tests.fuzz.script import script
+from tests.fuzz.wide_operators import ALL
 
 FOUND = sorted(Path(__file__).parent.joinpath("found").glob("*.json"))
-GRAPHS, MODELS = 60, 30
+GRAPHS, WIDE, MODELS = 60, 20, 30
 """Seeds of a merge; ``make fuzz`` runs thousands."""
 
 PLAIN = Program(
@@ -39,6 +40,14 @@ PLAIN = Program(
 def test_graphs_give_what_eager_gives(first: int) -> None:
     for seed in range(first, first + 10):
         program = generate(seed)
+        verdict = judge(program, door_of(seed, program))
+        assert not verdict.is_failure, f"seed {seed}: {verdict}\n{program.source()}"
+
+
+@pytest.mark.parametrize("first", range(0, WIDE, 10))
+def test_graphs_of_a_wide_vocabulary_give_what_eager_gives(first: int) -> None:
+    for seed in range(first, first + 10):
+        program = generate(seed, ALL)
         verdict = judge(program, door_of(seed, program))
         assert not verdict.is_failure, f"seed {seed}: {verdict}\n{program.source()}"
 

@@ -68,6 +68,11 @@ def graphs(size: int) -> dict[str, int]:
     return fuzz("graphs", size)
 
 
+def wide(size: int) -> dict[str, int]:
+    """Hold so many random programs of a wide vocabulary to eager."""
+    return fuzz("wide", size)
+
+
 def nnsmith(size: int) -> dict[str, int]:
     """Hold so many models of NNSmith to eager."""
     return fuzz("nnsmith", size)

@@ -56,5 +56,8 @@ RUNS = {
     "files": Run("reliability.elsewhere:files", 100_000, "hostile files", ("executed", "forbidden events", "wrong")),
     "faults": Run("reliability.elsewhere:faults", 120, "trainings of several instances", ("wrong",)),
     "graphs": Run("reliability.elsewhere:graphs", 50_000, "random programs", ("wrong", "error", "crash", "hang")),
+    "wide": Run(
+        "reliability.elsewhere:wide", 20_000, "random programs of rarer operators", ("wrong", "error", "crash", "hang"),
+    ),
     "nnsmith": Run("reliability.elsewhere:nnsmith", 10_000, "models of NNSmith", ("wrong", "error", "crash", "hang")),
 }

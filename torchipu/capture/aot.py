@@ -35,6 +35,7 @@ from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.inner_gradients import inner_gradients
 from torchipu.capture.inputs import refuse_foreign
 from torchipu.capture.process_wide import capturing
+from torchipu.capture.properties import properties_as_calls
 from torchipu.capture.written_state import has_loops
 from torchipu.errors import CaptureError, IpuError
 from torchipu.ir.graph import Tensor
@@ -241,7 +242,10 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
         return replace_calls(GraphModule(module, copy.deepcopy(module.graph)))
     # Where Inductor freezes weights, Dynamo gives them names of its own in every graph.
     freezes_not = torch._inductor.config.patch(freezing=False)
-    with settings, freezes_not, inner_gradients(), unvalidated(), _method_forward(module), without_torchs_log():
+    with (
+        settings, freezes_not, inner_gradients(), properties_as_calls(), unvalidated(), _method_forward(module),
+        without_torchs_log(),
+    ):
         try:
             captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)
         except SyntaxError as error:

@@ -547,10 +547,19 @@ def _real(value: torch.Tensor, node: Node) -> torch.Tensor:
     Raises:
         CaptureError: There is none: forward kept the tensor of an earlier run, in a list outside the model perhaps.
     """
-    if isinstance(value, (FakeTensor, FunctionalTensor)):
+    if isinstance(value, (FakeTensor, FunctionalTensor)) or _lacks_storage(value):
         raise CaptureError(
             f"{node.name}, of size {list(value.shape)}, was made by an earlier run of forward, which left it outside",
             op=node.format_node(), source=source_of(node),
             remedy="make it anew in each run, or keep it in a buffer that forward writes into",
         )
     return as_bytes(value.detach())
+
+
+def _lacks_storage(value: torch.Tensor) -> bool:
+    """Whether a tensor stands for one whose elements only a run has, though its class does not tell."""
+    try:
+        value.untyped_storage().data_ptr()
+    except (RuntimeError, NotImplementedError):
+        return True
+    return False
