@@ -63,6 +63,19 @@ def test_what_frees_nothing_keeps_its_place():
     assert ordered_for_memory(graph) is graph
 
 
+def test_what_frees_memory_where_it_stands_is_left_there():
+    graph = graph_of(("a", "f", "x"), ("small", "f", "a"), ("end", "f", "small"), sizes={"small": 1, "end": 1})
+    assert ordered_for_memory(graph) is graph
+
+
+def test_an_operand_that_is_read_again_later_is_not_freed():
+    graph = graph_of(
+        ("a", "f", "x"), ("b", "f", "x"), ("small", "f", "a"), ("end", "f", "a", "b", "small"),
+        sizes={"small": 1, "end": 1},
+    )
+    assert ordered_for_memory(graph) is graph
+
+
 def test_less_memory_is_taken():
     lines = [(f"a{number}", "f", "x") for number in range(6)]
     lines += [(f"s{number}", "f", f"a{number}") for number in range(6)]

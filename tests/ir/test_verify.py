@@ -17,9 +17,11 @@ from torchipu.ir.program import (
     Executable,
     Execute,
     HostCopy,
+    If,
     OnIpus,
     Program,
     Repeat,
+    RepeatWhile,
     Sequence,
     Sync,
     Variable,
@@ -238,6 +240,33 @@ def test_broken_program_is_refused(main: Program, functions: dict[str, Program],
     with pytest.raises(VerifyError) as caught:
         verify_executable(executable(main, **functions), "lower")
     assert caught.value.message == f"invariant broken after pass 'lower': {expected}"
+
+
+CONDITION = Variable("condition", (), DType.BOOL, 0, linear(1, 1), Role.ACTIVATION)
+BROKEN, NOTHING, ODD = Sync("everyone"), Sequence(()), Op("odd", (), ())
+
+
+@pytest.mark.parametrize("main", [
+    Repeat(2, BROKEN), Sequence((NOTHING, Sequence((BROKEN,)))), OnIpus((BROKEN,)), If(CONDITION, BROKEN, NOTHING, ODD),
+    If(CONDITION, NOTHING, BROKEN, ODD), RepeatWhile(BROKEN, CONDITION, NOTHING, ODD),
+    RepeatWhile(NOTHING, CONDITION, BROKEN, ODD),
+])
+def test_what_is_broken_is_found_at_any_depth(main: Program) -> None:
+    broken = replace(executable(main), variables=(A, B, FAR, CONDITION))
+    with pytest.raises(VerifyError, match="main syncs the unknown scope 'everyone'"):
+        verify_executable(broken, "lower")
+
+
+@pytest.mark.parametrize("main", [If(A, NOTHING, NOTHING, ODD), RepeatWhile(NOTHING, A, NOTHING, ODD)])
+def test_a_condition_has_one_element(main: Program) -> None:
+    with pytest.raises(VerifyError, match="main decides by %a, which has 8 elements"):
+        verify_executable(executable(main), "lower")
+
+
+@pytest.mark.parametrize("main", [If(CONDITION, NOTHING, NOTHING, ODD), RepeatWhile(NOTHING, CONDITION, NOTHING, ODD)])
+def test_a_condition_is_a_variable_of_the_executable(main: Program) -> None:
+    with pytest.raises(VerifyError, match="main uses %condition, which is no variable of the executable"):
+        verify_executable(executable(main), "lower")
 
 
 @pytest.mark.parametrize(("addresses", "expected"), [

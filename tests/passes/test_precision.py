@@ -14,6 +14,7 @@ from torchipu.ir.graph import Graph
 from torchipu.ir.text import format_graph
 from torchipu.ir.types import DType, Leg
 from torchipu.ir.verify import verify_graph
+from torchipu.optable.random_streams import ROUNDING_STREAM
 from torchipu.options import Options
 from torchipu.passes.precision import set_precision
 from torchipu.target import TARGETS
@@ -75,6 +76,28 @@ def test_products_get_float_partials() -> None:
     graph = set_precision(build.graph(build.mm(x, x)), Options(), TARGETS["mk2"])
     assert graph.ops[0].attrs["partials"] == "float"
     assert set_precision(graph, Options(), TARGETS["mk2"]) is graph
+
+
+ROUNDING = Options(stochastic_rounding=True)
+
+
+def test_each_half_result_has_random_bits_of_its_own() -> None:
+    build = GraphBuilder(dtype=DType.HALF)
+    x = build.input("x")
+    result = build.add(build.unary("relu", x), build.unary("relu", x))
+    graph = build.graph(result)
+    rounded = set_precision(graph, ROUNDING, TARGETS["mk2"])
+    verify_graph(rounded, "precision")
+    assert_same_values(graph, rounded)
+    streams = [op.attrs[ROUNDING_STREAM] for op in rounded.ops if op.outputs[0].dtype is DType.HALF]
+    assert len(streams) >= 3
+    assert len(set(streams)) == len(streams)
+
+
+def test_float_results_are_not_rounded() -> None:
+    build = GraphBuilder(dtype=DType.FLOAT)
+    graph = build.graph(build.add(build.input("x"), build.input("y")))
+    assert not any(ROUNDING_STREAM in op.attrs for op in set_precision(graph, ROUNDING, TARGETS["mk2"]).ops)
 
 
 def test_product_without_a_record_keeps_its_call() -> None:
