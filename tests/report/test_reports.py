@@ -235,6 +235,32 @@ def test_gaps_lie_before_interleaved_memory_and_nowhere_else(step: torchipu.Trai
     assert 0 < behind < len(table(facts, "tiles"))
 
 
+def test_notes_that_cannot_be_read_say_why_and_others_are_settings(tmp_path: Path) -> None:
+    facts = facts_of(with_io_tiles())
+    (tmp_path / "framework.json").write_bytes(b"\xff\xfe{")
+    (tmp_path / "app.json").write_text('{"a": {"b": [1, {"c": "<i>"}]}, "rate": 1e-3, "none": null, "empty": {}}')
+
+    def noted() -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {"app.json": {}, "framework.json": {}}
+        for one in read_database(write_directory(facts, tmp_path)).tables["settings"]:
+            if one.kind in found:
+                found[one.kind][one.name] = one.value
+        return found
+
+    notes = noted()
+    assert notes["app.json"] == {"a.b[0]": "1", "a.b[1].c": "<i>", "rate": "0.001", "none": "null", "empty": "{}"}
+    assert notes["framework.json"]["framework.json"].startswith("left out: it is no JSON")
+    for text, words in (
+        ("[" * 100_000, "left out: it is no JSON"), (" " * 1_100_000, "left out: it is larger than"),
+        (r'{"app.json": "half \ud800"}', "half ?"),
+    ):
+        (tmp_path / "app.json").write_text(text)
+        assert noted()["app.json"]["app.json"].startswith(words)
+    (tmp_path / "framework.json").unlink()
+    (tmp_path / "app.json").write_text("3")
+    assert list(noted().values()) == [{"app.json": "3"}, {}]
+
+
 # --------------------------------------------------------------------------- bad input
 def written(tmp_path: Path) -> Path:
     return write_directory(facts_of(with_io_tiles()), tmp_path / "run")

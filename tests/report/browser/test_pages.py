@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.report.browser.conftest import go
+from tests.report.browser.conftest import digits, go, row_of, shown
 from tests.report.test_reports import facts_of, with_io_tiles
 from torchipu import pva
 from torchipu.report.directory import write_comparison, write_directory
@@ -26,17 +26,8 @@ Opener = Callable[..., Any]
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>\"; DROP TABLE steps; --"
 
 
-def row_of(folder: Path, query: str) -> tuple[Any, ...]:
-    with closing(sqlite3.connect(folder / "profile.pop")) as connection:
-        return connection.execute(query).fetchone()
-
-
-def shown(page: Any, selector: str) -> float:
-    return float(page.locator(selector).first.get_attribute("data-value"))
-
-
-def digits(text: str) -> list[int]:
-    return [int(one.replace(",", "")) for one in re.findall(r"\d[\d,]*", text)]
+ALONE = "for (const [name, known] of pages) { known.seen = false; put(document.querySelector(`#${name} .page`)); }"
+"""Empties pages that were seen: axe, which looks at hidden parts too, takes half as long."""
 
 
 def with_all_tables(facts: Facts) -> Facts:
@@ -70,7 +61,7 @@ def test_every_page_shows_something_and_fits_its_window(
     opened: Opener, folder: Path, width: int, scheme: str,
 ) -> None:
     with opened(folder / "report.html", viewport={"width": width, "height": 800}, color_scheme=scheme) as page:
-        assert page.locator("nav a").count() == len(PAGES) == 13
+        assert page.locator("nav a").count() == len(PAGES) == 15
         assert page.locator("html").get_attribute("data-theme") == scheme
         for anchor in PAGES:
             go(page, anchor)
@@ -89,6 +80,7 @@ def test_axe_finds_nothing(opened: Opener, facts: Facts, tmp_path: Path, width: 
     # axe is put into the page, which its policy would refuse.
     with opened(path, viewport={"width": width, "height": 800}, color_scheme=scheme, bypass_csp=True) as page:
         for anchor in PAGES:
+            page.evaluate(ALONE)
             go(page, anchor)
             found = Axe().run(page)
             assert found.violations_count == 0, f"{anchor}: {found.generate_report()}"
@@ -104,7 +96,7 @@ def test_the_page_is_one_file_whose_policy_forbids_all_else(folder: Path) -> Non
     assert policy[1].startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe" not in policy[1]
     assert not re.search(r"(?:src|href)=\"(?!#|data:)", text.split('<script type="text/plain"')[0])
-    assert len(scripts()) < 80_000
+    assert len(scripts()) < 120_000
     assert "</script" not in scripts()
 
 
@@ -258,6 +250,7 @@ def test_tiles_open_by_pointer_and_keys_in_both_pictures(opened: Opener, folder:
         assert page.input_value("#tile-number") == str(tile + 1)
         page.fill("#tile-number", "0")
         page.press("#tile-number", "Enter")
+        page.click("#tile [role=tab]:text-is('Variables')")
         variables = page.locator("#tile table caption").inner_text()
         assert variables == "Variables on this tile"
         shares = row_of(folder, "SELECT count(*) FROM shares JOIN variables ON variable = number "
@@ -323,7 +316,7 @@ def test_the_time_line_zooms_and_tells_of_slices(opened: Opener, folder: Path) -
 
 def test_tiles_are_seen_step_by_step_once_it_is_zoomed(opened: Opener, folder: Path) -> None:
     with opened(folder / "report.html", "execution") as page:
-        tiles = page.locator("#execution canvas").nth(1)
+        tiles = page.locator("#tiles canvas")
         page.click("text=Zoom to the longest step")
         longest = row_of(folder, "SELECT name, started, cycles_by_tile, cycles * runs FROM execution "
                                  "WHERE vertices AND ipu = 0 ORDER BY cycles * runs DESC, started LIMIT 1")
@@ -345,7 +338,7 @@ def test_tiles_are_seen_step_by_step_once_it_is_zoomed(opened: Opener, folder: P
         assert "Tiles 4 to 19 of ipu0" in page.inner_text("#execution")
         page.click("#execution button:has-text('All')")
         page.select_option("#execution label:has-text('IPU') select", "1")
-        assert "ipu1" in page.inner_text("#execution [role=status]")
+        assert "ipu1" in page.inner_text("#tiles [role=status]")
 
 
 def test_the_graph_opens_from_blocks_to_ops(opened: Opener, folder: Path) -> None:
@@ -366,7 +359,7 @@ def test_the_graph_opens_from_blocks_to_ops(opened: Opener, folder: Path) -> Non
 def test_the_theme_is_that_of_the_system_until_one_is_chosen(opened: Opener, folder: Path) -> None:
     with opened(folder / "report.html", color_scheme="dark") as page:
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 23, 29)"
-        page.select_option("header select", "light")
+        page.select_option("header label:has-text('Theme') select", "light")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
@@ -466,7 +459,7 @@ def test_tables_that_others_fill_are_shown(opened: Opener, facts: Facts, tmp_pat
         go(page, "numerics")
         assert "inf" in page.inner_text("#numerics tbody")
         assert page.locator("#exponents rect").count() == 8  # from 2^-4 to 2^3
-        page.click("#exponents button")
+        page.click("#exponents p button")
         assert page.locator("#details").is_visible()
         page.keyboard.press("Escape")
         go(page, "compile")
@@ -516,7 +509,7 @@ def test_a_million_steps_are_drawn_in_as_many_strokes_as_can_be_seen(
             canvas.press("+")
             assert 0 < page.evaluate("strokes()") < 4 * 4 * 1400
         # Deep within, each step is a slice of its own again.
-        assert 3 < page.evaluate("redrawAll(), strokes()") < 100
+        assert 3 < page.evaluate("redrawAll(), strokes()") < 150
 
 
 def test_pages_print_all_of_themselves(opened: Opener, folder: Path) -> None:
