@@ -379,6 +379,14 @@ def test_the_flame_graph_shows_modules_and_opens_ops(page: Any, folder: Path) ->
     assert page.inner_text("#slice h3") == f"recurrence %{op}"
     canvas.press("Enter")
     assert op in page.inner_text("#details-title")
+    page.keyboard.press("Escape")
+    page.select_option("#execution label:has-text('IPU') select", "all")
+    lane = page.evaluate("lanesOf(rowsBy('runs', 'ipu')).findIndex((one) => one.ipu === 1)")
+    page.locator("#execution canvas").first.click(position={"x": x, "y": 20 + 17 * lane + 8})
+    for _ in range(2):  # the IPU of the slice that was chosen stays in view
+        assert "ipu1" in page.inner_text("#tiles [role=status]")
+        canvas.click(position={"x": x, "y": 17 * (level + 1) + 8})
+        assert page.inner_text("#slice h3") == f"recurrence %{op}"
 
 
 def test_lanes_show_every_step_or_when_functions_begin_and_end(page: Any, folder: Path) -> None:

@@ -6,8 +6,9 @@ page("compare", () => {
     try {
       // A document made from text runs no script and fetches nothing.
       const other = new DOMParser().parseFromString(await file.files[0].text(), "text/html").getElementById("data");
-      first.other = await decoded(other.textContent);
-      put(place, within(first, () => comparison(first.other)));
+      const found = await decoded(other.textContent);
+      put(place, within(first, () => comparison(found)));
+      first.other = found;
       said.textContent = "";
       offerBoth(first.other);
     } catch (error) { said.textContent = `${file.files[0].name} is no report.html of torchipu: ${error.message}`; }
@@ -20,7 +21,7 @@ page("compare", () => {
 function offerBoth(other) {
   const place = document.getElementById("which"), views = {first: [first], second: [other], both: [first, other]};
   shown = views.first;
-  for (const [name, page] of pages) page.seen = name === "compare";  // which holds what was chosen
+  for (const [name, page] of pages) if (name !== "compare") page.seen = false;  // that one holds what was chosen
   if (other.version !== first.version) {
     return put(place, "The other page has another version: only its numbers are compared.");
   }

@@ -23,7 +23,7 @@ page("execution", (wanted) => {
   const tiles = tilePicture(() => chart.view, shown, (found, tile) => select(found, tile), () => near(
     steps.find((one) => one.vertices && (rowsBy("runs", "function").get(one.function) || [{}])[0].ipu === shown())));
   const flames = flamePicture(() => chart.view, shown, (found) => {
-    chosen.found = null;
+    chosen.found = {run: found.run, step: null};
     put(panel, framePanel(found, (begin, end) => chart.show(begin, end)));
     said.textContent = `${found.name}: ${plain(found.end - found.begin, "cycles")} from ${
       plain(found.begin, "cycles")} on`;

@@ -36,8 +36,9 @@ function addFrame(levels, depth, key, name, step, end) {
 function flamePicture(view, ipu, chosen) {
   const runs = () => (rowsBy("runs", "ipu").get(ipu()) || []).filter((run) => run.function);
   const deepest = () => most(runs(), (run) => framesOf(run.function).length) + 1;
-  let found = null;
-  const choose = (frame) => { if (frame) { found = frame; chosen(frame); canvas.redraw(); } };
+  let last = null;
+  const choose = (frame) => { if (frame) { last = frame; chosen(frame); canvas.redraw(); } };
+  const current = () => (last && last.run.ipu === ipu() ? last : null);
   const canvas = picture("Functions, blocks, modules, ops and steps over time. Arrow keys move, Enter opens an op",
     () => deepest() * FLAME + 4, (context, width) => {
     context.fillStyle = palette.soft;
@@ -51,6 +52,7 @@ function flamePicture(view, ipu, chosen) {
       const levels = [whole, ...framesOf(run.function)];
       levels.forEach((level, depth) => paintFrames(context, view(), width, run, level, depth));
     }
+    const found = current();
     if (found) frame(context, view(), width, found.begin, found.end, found.depth * FLAME);
   }, {
     click: (event) => {
@@ -59,6 +61,7 @@ function flamePicture(view, ipu, chosen) {
       choose(frameAt(runs(), time, Math.floor(y / FLAME)));
     },
     keydown: (event) => {
+      const found = current();
       if (event.key === "Enter" && found && found.operation >= 0) return openOperation(found.operation);
       const move = {ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0]}[event.key];
       if (!move) return;
