@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.report.browser.chromium import find_chromium
-from tests.report.test_reports import facts_of, pipelined
+from tests.report.test_reports import facts_of, pipelined, with_io_tiles
 from torchipu.report.directory import write_directory
 from torchipu.report.facts.gather import Facts
 
@@ -44,6 +44,12 @@ def browser() -> Iterator[Browser]:
 def facts() -> Facts:
     """Two IPUs, a pipeline with recomputation, two replicas."""
     return facts_of(pipelined())
+
+
+@pytest.fixture(scope="session")
+def other_facts() -> Facts:
+    """Another model, on one IPU with IO tiles."""
+    return facts_of(with_io_tiles())
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +98,12 @@ def rows_of(folder: Path, query: str) -> list[tuple[Any, ...]]:
 def shown(page: Page, selector: str) -> float:
     """Return a number of the page."""
     return float(page.locator(selector).first.get_attribute("data-value") or "nan")
+
+
+def shown_all(page: Page, selector: str) -> list[float]:
+    """Return all numbers that a selector finds, asked for at once."""
+    found: list[float] = page.eval_on_selector_all(selector, "all => all.map((one) => Number(one.dataset.value))")
+    return found
 
 
 def digits(text: str) -> list[int]:

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import torchipu
-from tests.report.browser.conftest import digits, go, open_page, row_of, rows_of, shown
-from tests.report.test_reports import facts_of, with_io_tiles
+from tests.report.browser.conftest import digits, go, open_page, row_of, rows_of, shown, shown_all
+from tests.report.test_reports import facts_of
 from torchipu import pva
 from torchipu.report.directory import write_comparison, write_directory
 from torchipu.report.facts import rows
@@ -45,8 +45,7 @@ def facts_in(page: Any, selector: str) -> dict[str, str]:
 
 def column(page: Any, table: str, at: int) -> list[float]:
     """Return the numbers of a column of a table, that with the caption, from 1."""
-    cells = page.locator(f"table:visible:has(caption:text-is('{table}')) tbody td:nth-child({at}) .number")
-    return [float(one.get_attribute("data-value")) for one in cells.all()]
+    return shown_all(page, f"table:visible:has(caption:text-is('{table}')) tbody td:nth-child({at}) .number")
 
 
 def numbers(page: Any, script: str) -> list[float]:
@@ -114,8 +113,8 @@ def test_insights_tell_what_is_in_use_and_the_five_fullest_tiles(page: Any, fold
     limit = row_of(folder, "SELECT value FROM facts WHERE name = 'tile_memory_bytes'")[0]
     for at, name in enumerate(("excluding_gaps", "including_gaps"), start=1):
         used = rows_of(folder, f"SELECT sum({name}) * 1.0 / count(*) / {limit} FROM tiles GROUP BY ipu ORDER BY ipu")
-        cells = page.locator(f"#insights dl.facts dd:nth-of-type({at}) .number").all()
-        assert [float(one.get_attribute("data-value")) for one in cells] == pytest.approx([one for one, in used])
+        told = shown_all(page, f"#insights dl.facts dd:nth-of-type({at}) .number")
+        assert told == pytest.approx([one for one, in used])
     fullest = rows_of(folder, "SELECT ipu, tile, including_gaps FROM tiles ORDER BY 3 DESC, 1, 2 LIMIT 5")
     assert column(page, "The five fullest tiles", 2) == [held for _, _, held in fullest]
     page.locator("#insights tbody button").nth(1).click()
@@ -276,7 +275,7 @@ def test_steps_of_liveness_stand_beside_each_other_and_lifetimes_on_the_curve(pa
         chosen.append(row_of(folder, f"SELECT step, live_bytes FROM liveness LIMIT 1 OFFSET {at}"))
     panels = page.locator("#steps-beside > .panel")
     assert [digits(one)[0] for one in panels.locator("h3").all_inner_texts()] == sorted(step for step, _ in chosen)
-    held = [float(one.get_attribute("data-value")) for one in panels.locator("dd:nth-of-type(2) .number").all()]
+    held = shown_all(page, "#steps-beside > .panel dd:nth-of-type(2) .number")
     assert held == [size for _, size in sorted(chosen)]
     boxes = [one.bounding_box() for one in panels.all()]
     assert boxes[0]["y"] == boxes[1]["y"]
@@ -457,16 +456,15 @@ def test_stream_copies_are_split_into_host_and_remote_buffers(
 
 # --------------------------------------------------------------------------- everywhere
 def test_every_page_shows_two_reports_beside_each_other(
-    opened: Opener, folder: Path, facts: Facts, tmp_path: Path,
+    opened: Opener, folder: Path, facts: Facts, other_facts: Facts, tmp_path: Path,
 ) -> None:
-    other = facts_of(with_io_tiles())
-    write_directory(other, tmp_path / "other")
-    with opened(write_comparison(folder, facts, tmp_path / "other", other), "memory") as page:
+    write_directory(other_facts, tmp_path / "other")
+    with opened(write_comparison(folder, facts, tmp_path / "other", other_facts), "memory") as page:
         page.select_option("#which select", "both")
-        held = [max(one.including_gaps for one in each.tables["tiles"]) for each in (facts, other)]
+        held = [max(one.including_gaps for one in each.tables["tiles"]) for each in (facts, other_facts)]
         assert [digits(one)[2] for one in page.locator("#tile-readout").all_inner_texts()] == held
         page.locator("#memory .report").nth(1).locator("[role=tab]:text-is('Variables')").click()  # of its own report
-        names = {one.name for one in other.tables["variables"]}
+        names = {one.name for one in other_facts.tables["variables"]}
         cells = page.locator("#memory .report").nth(1).locator("#tile tbody td:first-child").all_inner_texts()
         assert set(cells) <= names
         for anchor in ("insights", "liveness", "program", "operations", "graph", "execution", "environment"):
@@ -477,14 +475,14 @@ def test_every_page_shows_two_reports_beside_each_other(
             assert page.locator(f"#{anchor} .which").all_inner_texts() == [folder.name, "other"]
         go(page, "operations")
         counts = [digits(one)[1] for one in page.locator("#operation-table caption").all_inner_texts()]
-        assert counts == [len(each.tables["operations"]) for each in (facts, other)]
+        assert counts == [len(each.tables["operations"]) for each in (facts, other_facts)]
         page.locator("#operations .report").nth(1).locator("tbody tr").first.click()
-        slowest = max(other.tables["operations"], key=lambda one: one.cycles)
+        slowest = max(other_facts.tables["operations"], key=lambda one: one.cycles)
         assert slowest.name in page.inner_text("#details-title")
         page.keyboard.press("Escape")
         page.select_option("#which select", "second")
         go(page, "execution")
-        assert digits(page.inner_text("#execution .page > p.soft"))[2] == other.figure("cycles_per_update")
+        assert digits(page.inner_text("#execution .page > p.soft"))[2] == other_facts.figure("cycles_per_update")
         go(page, "compare")
         assert "numbers differ" in page.inner_text("#compare-verdict")
         page.evaluate("offerBoth({...first.other, version: 1})")  # of another version of torchipu

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.report.browser.conftest import digits, go, row_of, shown
-from tests.report.test_reports import facts_of, with_io_tiles
+from tests.report.browser.conftest import digits, go, row_of, shown, shown_all
 from torchipu import pva
 from torchipu.report.directory import write_comparison, write_directory
 from torchipu.report.facts import rows
@@ -209,8 +208,7 @@ def test_tables_sort_both_ways_filter_and_group(opened: Opener, folder: Path) ->
     with opened(folder / "report.html", "operations") as page:
 
         def column(at: int) -> list[float]:
-            cells = page.locator(f"#operation-table tbody td:nth-child({at}) .number")
-            return [float(one.get_attribute("data-value")) for one in cells.all()]
+            return shown_all(page, f"#operation-table tbody td:nth-child({at}) .number")
 
         heads = page.locator("#operation-table thead th")
         for at in range(heads.count()):
@@ -284,8 +282,7 @@ def test_a_micro_batch_is_followed_through_all_ipus(opened: Opener, folder: Path
         lines = page.locator("#journey tbody tr")
         names = [lines.nth(at).locator("td").first.inner_text() for at in range(lines.count())]
         assert names == [name for name, _ in way]
-        cells = page.locator("#journey td:nth-child(5) .number").all()
-        begins = [float(one.get_attribute("data-value")) for one in cells]
+        begins = shown_all(page, "#journey td:nth-child(5) .number")
         assert begins == [begin for _, begin in way]
         assert {name[:2] for name, _ in way} == {"0F", "1F", "1B", "0B"}
         page.locator("#pipeline canvas").press("ArrowUp")
@@ -397,10 +394,10 @@ def test_a_run_beside_itself_differs_in_nothing(opened: Opener, folder: Path, fa
 
 
 def test_two_runs_beside_each_other_show_every_change(
-    opened: Opener, folder: Path, facts: Facts, tmp_path: Path,
+    opened: Opener, folder: Path, facts: Facts, other_facts: Facts, tmp_path: Path,
 ) -> None:
     other = tmp_path / "other"
-    write_directory(facts_of(with_io_tiles()), other)
+    write_directory(other_facts, other)
 
     def change_of(page: Any, name: str) -> tuple[float, ...]:
         page.fill("#compare-filter", name)
@@ -409,7 +406,7 @@ def test_two_runs_beside_each_other_show_every_change(
 
     cycles = [json.loads((one / "summary.json").read_text())["cycles_per_update"] for one in (folder, other)]
     steps = [row_of(one, "SELECT count(*) FROM execution")[0] for one in (folder, other)]
-    with opened(write_comparison(folder, facts, other, facts_of(with_io_tiles())), "compare") as page:
+    with opened(write_comparison(folder, facts, other, other_facts), "compare") as page:
         shares = [one.inner_text() for one in page.locator("#compare-table td:nth-child(6)").all()]
         assert shares[0] == "new"
         assert change_of(page, "cycles_per_update") == (*cycles, cycles[1] - cycles[0])
