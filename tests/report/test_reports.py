@@ -14,6 +14,7 @@ from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -201,6 +202,65 @@ def test_names_with_markup_stand_as_they_are() -> None:
     assert "[bold]" in text_of(told, "[red]title")
 
 
+def test_exchanges_and_control_of_steps_are_what_tiles_hold_of_them(step: torchipu.TrainStep) -> None:
+    facts = facts_of(step)
+    parts: dict[int, list[rows.Pattern]] = {}
+    for one in table(facts, "patterns"):
+        parts.setdefault(one.pattern, []).append(one)
+    control = np.zeros((step.profile.num_ipus, 1472), np.int64)
+    for one in table(facts, "liveness"):
+        for part in parts[one.vertices_by_tile]:
+            control[one.ipu, part.first_tile : part.end_tile] += one.control_bytes
+    exchanged = [0] * step.profile.num_ipus
+    for one in table(facts, "exchanges"):
+        exchanged[one.ipu] += one.code_bytes
+        sent = [table(facts, "variables")[number] for number in json.loads(one.variables)]
+        assert {variable.number for variable in sent} == set(json.loads(one.variables)) != set()
+    held = {(one.ipu, one.tile, one.category): one.bytes for one in table(facts, "tile_categories")}
+    for tile in table(facts, "tiles"):
+        computes = tile.tile < 1472 - step.options.io_tiles
+        assert held.get((tile.ipu, tile.tile, "control"), 0) == control[tile.ipu, tile.tile]
+        assert held.get((tile.ipu, tile.tile, "exchange code"), 0) == exchanged[tile.ipu] * computes
+
+
+def test_gaps_lie_before_interleaved_memory_and_nowhere_else(step: torchipu.TrainStep) -> None:
+    facts = facts_of(step)
+    begin = facts.figure("code_region_bytes")
+    behind = 0
+    for tile in table(facts, "tiles"):
+        there = max(0, tile.including_gaps - begin)
+        assert there <= tile.excluding_gaps
+        assert there > 0 or tile.including_gaps == tile.excluding_gaps
+        behind += there > 0
+    assert 0 < behind < len(table(facts, "tiles"))
+
+
+def test_notes_that_cannot_be_read_say_why_and_others_are_settings(tmp_path: Path) -> None:
+    facts = facts_of(with_io_tiles())
+    (tmp_path / "framework.json").write_bytes(b"\xff\xfe{")
+    (tmp_path / "app.json").write_text('{"a": {"b": [1, {"c": "<i>"}]}, "rate": 1e-3, "none": null, "empty": {}}')
+
+    def noted() -> dict[str, dict[str, str]]:
+        found: dict[str, dict[str, str]] = {"app.json": {}, "framework.json": {}}
+        for one in read_database(write_directory(facts, tmp_path)).tables["settings"]:
+            if one.kind in found:
+                found[one.kind][one.name] = one.value
+        return found
+
+    notes = noted()
+    assert notes["app.json"] == {"a.b[0]": "1", "a.b[1].c": "<i>", "rate": "0.001", "none": "null", "empty": "{}"}
+    assert notes["framework.json"]["framework.json"].startswith("left out: it is no JSON")
+    for text, words in (
+        ("[" * 100_000, "left out: it is no JSON"), (" " * 1_100_000, "left out: it is larger than"),
+        (r'{"app.json": "half \ud800"}', "half ?"),
+    ):
+        (tmp_path / "app.json").write_text(text)
+        assert noted()["app.json"]["app.json"].startswith(words)
+    (tmp_path / "framework.json").unlink()
+    (tmp_path / "app.json").write_text("3")
+    assert list(noted().values()) == [{"app.json": "3"}, {}]
+
+
 # --------------------------------------------------------------------------- bad input
 def written(tmp_path: Path) -> Path:
     return write_directory(facts_of(with_io_tiles()), tmp_path / "run")
@@ -223,7 +283,7 @@ def test_databases_of_others_and_newer_ones_are_refused(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("UPDATE format SET version = 99")
         connection.commit()
-    with pytest.raises(ReportError, match="has version 99 of the format, and this torchipu reads 3"):
+    with pytest.raises(ReportError, match="has version 99 of the format, and this torchipu reads 4"):
         read_database(path)
     other = tmp_path / "other.pop"
     with closing(sqlite3.connect(other)) as connection:

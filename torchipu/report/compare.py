@@ -143,5 +143,8 @@ def settings_of(facts: Facts) -> Mapping[str, str]:
     Args:
         facts: Of the program.
     """
-    found = {one.name: one.value for one in facts.tables["settings"] if isinstance(one, rows.Setting)}
+    found = {
+        one.name if one.kind in ("options", "environment") else f"{one.kind}: {one.name}": one.value
+        for one in facts.tables["settings"] if isinstance(one, rows.Setting)
+    }
     return found | {"program": json.dumps(facts.figure("program"))}

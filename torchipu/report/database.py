@@ -13,7 +13,7 @@ from torchipu.errors import ReportError
 from torchipu.report.facts.gather import Facts
 from torchipu.report.facts.rows import TABLES
 
-FORMAT, VERSION = "torchipu.report", 3
+FORMAT, VERSION = "torchipu.report", 4
 MAGIC = b"SQLite format 3\x00"
 """How every SQLite database begins. Source: sqlite.org/fileformat2.html, section 1.3."""
 COLUMN_TYPES = {"int": "INTEGER", "bool": "INTEGER", "float": "REAL", "str": "TEXT"}

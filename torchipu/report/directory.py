@@ -14,7 +14,8 @@ from torchipu.report.debug import Context, contexts_of, debug_bytes
 from torchipu.report.facts.gather import Facts
 from torchipu.report.garbage import collected_seldom
 from torchipu.report.json import write_whole
-from torchipu.report.page import Compared, page_of
+from torchipu.report.notes import APP, FRAMEWORK, with_notes
+from torchipu.report.page import Compared, File, page_of
 from torchipu.report.summary import summary_text
 from torchipu.report.trace import trace_bytes
 
@@ -22,12 +23,19 @@ PROFILE, TRACE, SUMMARY, PAGE, DEBUG = "profile.pop", "trace.json.gz", "summary.
 COMPARISON = "compare.html"
 """The page of two reports, in the directory of the first."""
 LOCK = ".report.lock"
+HOLDS = {
+    PAGE: "all of it as pictures and tables", PROFILE: "all tables, for SQLite and pva",
+    DEBUG: "where each op comes from", TRACE: "an iteration on a time line, for ui.perfetto.dev",
+    SUMMARY: "the figures, flat", APP: "what you wrote of the run", FRAMEWORK: "what a framework wrote of the run",
+}
+"""What is in each file of a report."""
 
 
 def write_directory(facts: Facts, folder: Path, contexts: Sequence[Context] | None = None) -> Path:
     """Write ``profile.pop``, ``debug.cbor``, ``trace.json.gz``, ``summary.json`` and ``report.html``.
 
-    Processes that write one directory take turns: what lies there in the end is all of the last.
+    Processes that write one directory take turns: what lies there in the end is all of the last. What an ``app.json``
+    or ``framework.json`` there says of the run stands in the report too.
 
     Args:
         facts: Of a program.
@@ -41,12 +49,13 @@ def write_directory(facts: Facts, folder: Path, contexts: Sequence[Context] | No
         OSError: The directory cannot be written, or is full; files that were there are as before.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    facts = with_notes(facts, folder)
     with FileLock(folder / LOCK), collected_seldom():
         write_database(facts, folder / PROFILE)
         _write_bytes(debug_bytes(tuple(contexts_of(facts)) if contexts is None else contexts), folder / DEBUG)
         _write_bytes(trace_bytes(facts), folder / TRACE)
         write_whole(summary_text(facts), folder / SUMMARY)
-        write_whole(page_of(facts, folder.resolve().name), folder / PAGE)
+        write_whole(page_of(facts, folder.resolve().name, files=_files(folder)), folder / PAGE)
     return folder / PROFILE
 
 
@@ -85,7 +94,7 @@ def page_in(folder: Path, facts: Facts) -> Path:
     page = folder / PAGE
     if not page.is_file():
         with FileLock(folder / LOCK):
-            write_whole(page_of(facts, folder.resolve().name), page)
+            write_whole(page_of(facts, folder.resolve().name, files=_files(folder)), page)
     return page
 
 
@@ -106,8 +115,15 @@ def write_comparison(folder: Path, facts: Facts, other: Path, other_facts: Facts
         titles = ["/".join(one.resolve().parts[-2:]) for one in (folder, other)]
     page = folder / COMPARISON
     with FileLock(folder / LOCK):
-        write_whole(page_of(facts, titles[0], Compared(titles[1], other_facts)), page)
+        compared = Compared(titles[1], other_facts, _files(other))
+        write_whole(page_of(facts, titles[0], compared, _files(folder)), page)
     return page
+
+
+def _files(folder: Path) -> list[File]:
+    """Return the files of a report with their sizes, but for the page, which is written last."""
+    found = [(name, folder / name) for name in HOLDS if name == PAGE or (folder / name).is_file()]
+    return [File(name, HOLDS[name], 0 if name == PAGE else path.stat().st_size) for name, path in found]
 
 
 def _write_bytes(data: bytes, final: Path) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.report.browser.chromium import find_chromium
-from tests.report.test_reports import facts_of, pipelined
+from tests.report.test_reports import facts_of, pipelined, with_io_tiles
 from torchipu.report.directory import write_directory
 from torchipu.report.facts.gather import Facts
 
@@ -44,6 +47,12 @@ def facts() -> Facts:
 
 
 @pytest.fixture(scope="session")
+def other_facts() -> Facts:
+    """Another model, on one IPU with IO tiles."""
+    return facts_of(with_io_tiles())
+
+
+@pytest.fixture(scope="session")
 def folder(facts: Facts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a report, whose path has spaces and letters that are not ASCII."""
     folder = tmp_path_factory.mktemp("mit Leerzeichen") / "größe 数 #1"
@@ -51,27 +60,55 @@ def folder(facts: Facts, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@contextmanager
+def open_page(browser: Browser, path: Path, anchor: str = "", **context: Any) -> Iterator[Page]:
+    """Open a page: nothing may go wrong in it, and nothing leaves."""
+    made = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **context})
+    page = made.new_page()
+    wrong: list[str] = []
+    page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda request: wrong.append(request.url) if request.url != page_url else None)
+    page_url = path.as_uri()
+    page.goto(page_url + (f"#{anchor}" if anchor else ""))
+    if context.get("java_script_enabled", True):
+        page.wait_for_selector("html[data-ready]")
+    yield page
+    made.close()
+    assert wrong == []
+
+
 @pytest.fixture
 def opened(browser: Browser) -> Opener:
-    """Opens a page: nothing may go wrong in it, and nothing leaves."""
+    """Opens a page, as `open_page` does."""
+    return partial(open_page, browser)
 
-    @contextmanager
-    def open_page(path: Path, anchor: str = "", **context: Any) -> Iterator[Page]:
-        made = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **context})
-        page = made.new_page()
-        wrong: list[str] = []
-        page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: wrong.append(request.url) if request.url != page_url else None)
-        page_url = path.as_uri()
-        page.goto(page_url + (f"#{anchor}" if anchor else ""))
-        if context.get("java_script_enabled", True):
-            page.wait_for_selector("html[data-ready]")
-        yield page
-        made.close()
-        assert wrong == []
 
-    return open_page
+def row_of(folder: Path, query: str) -> tuple[Any, ...]:
+    """Return the first row that a query of ``profile.pop`` finds."""
+    return rows_of(folder, query)[0]
+
+
+def rows_of(folder: Path, query: str) -> list[tuple[Any, ...]]:
+    """Return all of them."""
+    with closing(sqlite3.connect(folder / "profile.pop")) as connection:
+        return connection.execute(query).fetchall()
+
+
+def shown(page: Page, selector: str) -> float:
+    """Return a number of the page."""
+    return float(page.locator(selector).first.get_attribute("data-value") or "nan")
+
+
+def shown_all(page: Page, selector: str) -> list[float]:
+    """Return all numbers that a selector finds, asked for at once."""
+    found: list[float] = page.eval_on_selector_all(selector, "all => all.map((one) => Number(one.dataset.value))")
+    return found
+
+
+def digits(text: str) -> list[int]:
+    """Return all whole numbers in a text."""
+    return [int(one.replace(",", "")) for one in re.findall(r"\d[\d,]*", text)]
 
 
 def go(page: Page, anchor: str) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.report.browser.conftest import go
-from tests.report.test_reports import facts_of, with_io_tiles
+from tests.report.browser.conftest import digits, go, row_of, shown, shown_all
 from torchipu import pva
 from torchipu.report.directory import write_comparison, write_directory
 from torchipu.report.facts import rows
@@ -26,17 +25,8 @@ Opener = Callable[..., Any]
 HOSTILE = "<script>alert('x')</script><img src=x onerror=alert(1)>\"; DROP TABLE steps; --"
 
 
-def row_of(folder: Path, query: str) -> tuple[Any, ...]:
-    with closing(sqlite3.connect(folder / "profile.pop")) as connection:
-        return connection.execute(query).fetchone()
-
-
-def shown(page: Any, selector: str) -> float:
-    return float(page.locator(selector).first.get_attribute("data-value"))
-
-
-def digits(text: str) -> list[int]:
-    return [int(one.replace(",", "")) for one in re.findall(r"\d[\d,]*", text)]
+ALONE = "for (const [name, known] of pages) { known.seen = false; put(document.querySelector(`#${name} .page`)); }"
+"""Empties pages that were seen: axe, which looks at hidden parts too, takes half as long."""
 
 
 def with_all_tables(facts: Facts) -> Facts:
@@ -70,7 +60,7 @@ def test_every_page_shows_something_and_fits_its_window(
     opened: Opener, folder: Path, width: int, scheme: str,
 ) -> None:
     with opened(folder / "report.html", viewport={"width": width, "height": 800}, color_scheme=scheme) as page:
-        assert page.locator("nav a").count() == len(PAGES) == 13
+        assert page.locator("nav a").count() == len(PAGES) == 15
         assert page.locator("html").get_attribute("data-theme") == scheme
         for anchor in PAGES:
             go(page, anchor)
@@ -89,6 +79,7 @@ def test_axe_finds_nothing(opened: Opener, facts: Facts, tmp_path: Path, width: 
     # axe is put into the page, which its policy would refuse.
     with opened(path, viewport={"width": width, "height": 800}, color_scheme=scheme, bypass_csp=True) as page:
         for anchor in PAGES:
+            page.evaluate(ALONE)
             go(page, anchor)
             found = Axe().run(page)
             assert found.violations_count == 0, f"{anchor}: {found.generate_report()}"
@@ -104,7 +95,7 @@ def test_the_page_is_one_file_whose_policy_forbids_all_else(folder: Path) -> Non
     assert policy[1].startswith("default-src 'none'; script-src 'sha256-")
     assert "unsafe" not in policy[1]
     assert not re.search(r"(?:src|href)=\"(?!#|data:)", text.split('<script type="text/plain"')[0])
-    assert len(scripts()) < 80_000
+    assert len(scripts()) < 120_000
     assert "</script" not in scripts()
 
 
@@ -217,8 +208,7 @@ def test_tables_sort_both_ways_filter_and_group(opened: Opener, folder: Path) ->
     with opened(folder / "report.html", "operations") as page:
 
         def column(at: int) -> list[float]:
-            cells = page.locator(f"#operation-table tbody td:nth-child({at}) .number")
-            return [float(one.get_attribute("data-value")) for one in cells.all()]
+            return shown_all(page, f"#operation-table tbody td:nth-child({at}) .number")
 
         heads = page.locator("#operation-table thead th")
         for at in range(heads.count()):
@@ -258,6 +248,7 @@ def test_tiles_open_by_pointer_and_keys_in_both_pictures(opened: Opener, folder:
         assert page.input_value("#tile-number") == str(tile + 1)
         page.fill("#tile-number", "0")
         page.press("#tile-number", "Enter")
+        page.click("#tile [role=tab]:text-is('Variables')")
         variables = page.locator("#tile table caption").inner_text()
         assert variables == "Variables on this tile"
         shares = row_of(folder, "SELECT count(*) FROM shares JOIN variables ON variable = number "
@@ -291,8 +282,7 @@ def test_a_micro_batch_is_followed_through_all_ipus(opened: Opener, folder: Path
         lines = page.locator("#journey tbody tr")
         names = [lines.nth(at).locator("td").first.inner_text() for at in range(lines.count())]
         assert names == [name for name, _ in way]
-        cells = page.locator("#journey td:nth-child(5) .number").all()
-        begins = [float(one.get_attribute("data-value")) for one in cells]
+        begins = shown_all(page, "#journey td:nth-child(5) .number")
         assert begins == [begin for _, begin in way]
         assert {name[:2] for name, _ in way} == {"0F", "1F", "1B", "0B"}
         page.locator("#pipeline canvas").press("ArrowUp")
@@ -323,7 +313,7 @@ def test_the_time_line_zooms_and_tells_of_slices(opened: Opener, folder: Path) -
 
 def test_tiles_are_seen_step_by_step_once_it_is_zoomed(opened: Opener, folder: Path) -> None:
     with opened(folder / "report.html", "execution") as page:
-        tiles = page.locator("#execution canvas").nth(1)
+        tiles = page.locator("#tiles canvas")
         page.click("text=Zoom to the longest step")
         longest = row_of(folder, "SELECT name, started, cycles_by_tile, cycles * runs FROM execution "
                                  "WHERE vertices AND ipu = 0 ORDER BY cycles * runs DESC, started LIMIT 1")
@@ -345,7 +335,7 @@ def test_tiles_are_seen_step_by_step_once_it_is_zoomed(opened: Opener, folder: P
         assert "Tiles 4 to 19 of ipu0" in page.inner_text("#execution")
         page.click("#execution button:has-text('All')")
         page.select_option("#execution label:has-text('IPU') select", "1")
-        assert "ipu1" in page.inner_text("#execution [role=status]")
+        assert "ipu1" in page.inner_text("#tiles [role=status]")
 
 
 def test_the_graph_opens_from_blocks_to_ops(opened: Opener, folder: Path) -> None:
@@ -366,7 +356,7 @@ def test_the_graph_opens_from_blocks_to_ops(opened: Opener, folder: Path) -> Non
 def test_the_theme_is_that_of_the_system_until_one_is_chosen(opened: Opener, folder: Path) -> None:
     with opened(folder / "report.html", color_scheme="dark") as page:
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 23, 29)"
-        page.select_option("header select", "light")
+        page.select_option("header label:has-text('Theme') select", "light")
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
 
 
@@ -404,10 +394,10 @@ def test_a_run_beside_itself_differs_in_nothing(opened: Opener, folder: Path, fa
 
 
 def test_two_runs_beside_each_other_show_every_change(
-    opened: Opener, folder: Path, facts: Facts, tmp_path: Path,
+    opened: Opener, folder: Path, facts: Facts, other_facts: Facts, tmp_path: Path,
 ) -> None:
     other = tmp_path / "other"
-    write_directory(facts_of(with_io_tiles()), other)
+    write_directory(other_facts, other)
 
     def change_of(page: Any, name: str) -> tuple[float, ...]:
         page.fill("#compare-filter", name)
@@ -416,7 +406,7 @@ def test_two_runs_beside_each_other_show_every_change(
 
     cycles = [json.loads((one / "summary.json").read_text())["cycles_per_update"] for one in (folder, other)]
     steps = [row_of(one, "SELECT count(*) FROM execution")[0] for one in (folder, other)]
-    with opened(write_comparison(folder, facts, other, facts_of(with_io_tiles())), "compare") as page:
+    with opened(write_comparison(folder, facts, other, other_facts), "compare") as page:
         shares = [one.inner_text() for one in page.locator("#compare-table td:nth-child(6)").all()]
         assert shares[0] == "new"
         assert change_of(page, "cycles_per_update") == (*cycles, cycles[1] - cycles[0])
@@ -466,7 +456,7 @@ def test_tables_that_others_fill_are_shown(opened: Opener, facts: Facts, tmp_pat
         go(page, "numerics")
         assert "inf" in page.inner_text("#numerics tbody")
         assert page.locator("#exponents rect").count() == 8  # from 2^-4 to 2^3
-        page.click("#exponents button")
+        page.click("#exponents p button")
         assert page.locator("#details").is_visible()
         page.keyboard.press("Escape")
         go(page, "compile")
@@ -516,7 +506,7 @@ def test_a_million_steps_are_drawn_in_as_many_strokes_as_can_be_seen(
             canvas.press("+")
             assert 0 < page.evaluate("strokes()") < 4 * 4 * 1400
         # Deep within, each step is a slice of its own again.
-        assert 3 < page.evaluate("redrawAll(), strokes()") < 100
+        assert 3 < page.evaluate("redrawAll(), strokes()") < 150
 
 
 def test_pages_print_all_of_themselves(opened: Opener, folder: Path) -> None:

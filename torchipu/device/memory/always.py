@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from torchipu.device.memory.liveness import Lifetime, Liveness, Moment
+from torchipu.device.memory.liveness import Exchanged, Lifetime, Liveness, Moment
 from torchipu.device.memory.shares import ALIGNMENT_BYTES, Shares, TileBytes
 from torchipu.ir.types import Role
 from torchipu.target import Target
@@ -32,6 +32,9 @@ class Always:
     Attributes:
         ordinary: For each IPU, by category.
         interleaved: For each IPU, those of variables in interleaved memory, which ``ordinary`` lacks; by category.
+        control_by_moment: Control code and vertex state of each moment on each of its tiles; 0 where it calls what an
+            earlier one has brought.
+        code_by_exchange: Code of each exchange of the trace, on each tile of its IPU.
     """
 
     def __init__(self, liveness: Liveness, shares: Shares, target: Target) -> None:
@@ -46,25 +49,29 @@ class Always:
             if copies:
                 kinds = self.interleaved if variable in liveness.trace.interleaved else self.ordinary
                 kinds[variable.ipu][_category(lifetime)] += copies * shares.of(variable)
-        self._add_code(liveness.trace.moments)
-        for (ipu, _, largest, fragments), sources in liveness.trace.exchanges.items():
+        self.control_by_moment = self._add_code(liveness.trace.moments)
+        self.code_by_exchange: dict[Exchanged, int] = {}
+        for key, sources in liveness.trace.exchanges.items():
+            ipu, _, largest, fragments = key
             held = sum(shares.extent(variable)[2] for variable in sources)
-            self.ordinary[ipu]["exchange code"] += exchange_code_bytes(min(largest, held), fragments)
+            self.code_by_exchange[key] = exchange_code_bytes(min(largest, held), fragments)
+            self.ordinary[ipu]["exchange code"] += self.code_by_exchange[key]
         for here in self.ordinary:
             here["stacks"] += target.stack_bytes
 
     def _nothing(self) -> dict[str, TileBytes]:
         return {name: np.zeros(self.target.num_tiles, np.int64) for name in CATEGORIES}
 
-    def _add_code(self, moments: list[Moment]) -> None:
-        """Add code once for each codelet on an IPU, and control once for each distinct compute set.
+    def _add_code(self, moments: list[Moment]) -> list[int]:
+        """Add code once for each codelet on an IPU, and control once for each distinct compute set; return the latter.
 
         Sets of the same codelet, on the same tiles, of the same sizes are one function, which layers that repeat and
         ops that are recomputed call: PopART outlines them.
         """
         seen: set[tuple[object, ...]] = set()
         same: set[tuple[object, ...]] = set()
-        for moment in moments:
+        added = [0] * len(moments)
+        for number, moment in enumerate(moments):
             group, here = moment.group, self.ordinary[moment.ipu]
             if (moment.ipu, group.codelet) not in seen:
                 seen.add((moment.ipu, group.codelet))
@@ -76,8 +83,9 @@ class Always:
             key = (moment.ipu, group.codelet, self._shares.number(group.runs), tuple(sorted(group.work.items())))
             if key not in seen:
                 seen.add(key)
-                control = self.target.control_bytes_per_compute_set + group.control_bytes
-                here["control"] += self._shares.on_tiles_of(group) * control
+                added[number] = self.target.control_bytes_per_compute_set + group.control_bytes
+                here["control"] += self._shares.on_tiles_of(group) * added[number]
+        return added
 
     def executed_by_tile(self, ipu: int) -> TileBytes:
         """Return the bytes on each tile of what has to lie in the region that is executed from."""

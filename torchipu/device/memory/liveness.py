@@ -29,6 +29,8 @@ from torchipu.ir.program import (
 from torchipu.ir.types import Role
 
 NOTHING = Sequence(())
+Exchanged = tuple[int, int, int, int]
+"""An exchange as far as its code depends on it: IPU, bytes in all, bytes and fragments of the busiest tile."""
 
 
 @dataclass(slots=True)
@@ -67,7 +69,7 @@ class Trace:
         interleaved: Results that lie in interleaved memory: the matrix unit writes them at once.
         moments: Supersteps of vertices.
         spans: First and last superstep of each op that runs by itself.
-        exchanges: What is sent, by IPU, bytes in all, bytes and fragments of the busiest tile of each exchange.
+        exchanges: What is sent, by exchange.
         loops: First and last superstep of each loop, inner ones before those around.
         functions: The same of each function.
         off_chip: Supersteps that use what lies in Streaming Memory.
@@ -80,7 +82,7 @@ class Trace:
     interleaved: set[Variable] = field(default_factory=set)
     moments: list[Moment] = field(default_factory=list)
     spans: dict[Op, tuple[VertexGroup, int, int]] = field(default_factory=dict)
-    exchanges: dict[tuple[int, int, int, int], tuple[Variable, ...]] = field(default_factory=dict)
+    exchanges: dict[Exchanged, tuple[Variable, ...]] = field(default_factory=dict)
     loops: list[tuple[int, int]] = field(default_factory=list)
     functions: dict[str, tuple[int, int]] = field(default_factory=dict)
     off_chip: dict[Variable, list[int]] = field(default_factory=dict)

@@ -109,7 +109,8 @@ def facts_of(
         "compile": compile_rows(seen.events), "stages": stages,
         "flows": execution.flows,
         "programs": programs.programs, "program_variables": programs.program_variables,
-        "vertices": programs.vertices, "codelets": programs.codelets, "patterns": tuple(patterns.rows()),
+        "vertices": programs.vertices, "codelets": programs.codelets, "exchanges": memory.exchanges,
+        "patterns": tuple(patterns.rows()),
     })
 
 
@@ -117,6 +118,7 @@ def _facts(name: str, target: Target, options: Options, profile: Profile) -> Ite
     yield rows.Fact("program", json.dumps(name), "", "exact")
     yield rows.Fact("num_tiles", json.dumps(target.num_tiles + options.io_tiles), "", "exact")
     yield rows.Fact("io_tiles", json.dumps(options.io_tiles), "", "exact")
+    yield rows.Fact("code_region_bytes", json.dumps(target.code_region_bytes), "B", "exact")
     for figure, value in asdict(profile).items():
         if figure not in SHOWN_ELSEWHERE:
             confidence = "exact" if figure in EXACT else "modelled"

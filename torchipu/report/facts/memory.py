@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -29,6 +30,7 @@ class MemoryRows:
     variables: tuple[rows.Variable, ...]
     shares: tuple[rows.Share, ...]
     liveness: tuple[rows.LiveStep, ...]
+    exchanges: tuple[rows.Exchange, ...]
 
 
 def memory_rows(
@@ -74,12 +76,12 @@ def memory_rows(
         rows.LiveStep(
             step.time, step.ipu, functions[step.time], moment.label, operations.get(id(moment.group.op), -1),
             step.live_bytes, step.fullest_bytes, moment.group.temporary_bytes,
-            patterns.number(work.vertices(moment.group.runs)),
-        ) for step, moment in zip(steps, liveness.trace.moments, strict=True)
+            patterns.number(work.vertices(moment.group.runs)), control,
+        ) for step, moment, control in zip(steps, liveness.trace.moments, always.control_by_moment, strict=True)
     )
     return MemoryRows(
         tuple(tiles), tuple(categories), tuple(_variables(executable, liveness, operations)),
-        tuple(_shares(executable, shares)), live,
+        tuple(_shares(executable, shares)), live, tuple(_exchanges(executable, liveness, always)),
     )
 
 
@@ -111,6 +113,15 @@ def _variables(executable: Executable, liveness: Liveness, operations: Mapping[i
             liveness.trace.time if mine[0].always else max(life.end for life in mine),
             begin, end, makers.get(one.name, -1),
         )
+
+
+def _exchanges(executable: Executable, liveness: Liveness, always: Always) -> Iterator[rows.Exchange]:
+    """Yield exchanges with their code."""
+    numbers = {variable.name: number for number, variable in enumerate(executable.variables)}
+    for number, (key, sent) in enumerate(liveness.trace.exchanges.items()):
+        variables = json.dumps(sorted({numbers[one.name] for one in sent}))
+        ipu, moved, busiest, fragments = key
+        yield rows.Exchange(number, ipu, variables, moved, busiest, fragments, always.code_by_exchange[key])
 
 
 def _shares(executable: Executable, shares: Shares) -> Iterator[rows.Share]:

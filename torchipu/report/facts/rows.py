@@ -262,6 +262,8 @@ class LiveStep(NamedTuple):
         fullest_bytes: How far the fullest tile is filled.
         temporary_bytes: Of the vertices, on each tile that runs some; among both of these.
         vertices_by_tile: Pattern of the vertices that need them.
+        control_bytes: Control code and vertex state on each tile that runs some; 0 where these are what an earlier
+            step has brought.
     """
 
     step: int
@@ -273,13 +275,36 @@ class LiveStep(NamedTuple):
     fullest_bytes: int
     temporary_bytes: int
     vertices_by_tile: int
+    control_bytes: int
+
+
+class Exchange(NamedTuple):
+    """An exchange between the tiles of an IPU; those that have the same code are one.
+
+    Attributes:
+        number: From 0.
+        ipu: Whose tiles exchange.
+        variables: JSON list of numbers of the variables that are sent.
+        bytes: That are moved in one run.
+        busiest_bytes: That the busiest tile receives.
+        fragments: Contiguous pieces that it receives.
+        code_bytes: Of code on each tile of the IPU.
+    """
+
+    number: int
+    ipu: int
+    variables: str
+    bytes: int
+    busiest_bytes: int
+    fragments: int
+    code_bytes: int
 
 
 class Setting(NamedTuple):
     """An option or a fact of the environment.
 
     Attributes:
-        kind: ``options`` or ``environment``.
+        kind: ``options``, ``environment``, or the file that says it: ``app.json`` or ``framework.json``.
         name: Of the option.
         value: As text.
         usual: The default; the same text where it is not changed.
@@ -551,6 +576,6 @@ TABLES: dict[str, type[NamedTuple]] = {
     "advice": Advice, "flows": Flow, "alternatives": Alternative, "host": HostTime, "numerics": TensorNumerics,
     "compile": CompileEvent, "stages": StageRow,
     "programs": Program, "program_variables": ProgramVariable, "vertices": Vertices, "codelets": Codelet,
-    "patterns": Pattern,
+    "exchanges": Exchange, "patterns": Pattern,
 }
 """Rows by table."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -15,30 +16,33 @@ from markupsafe import Markup
 
 from torchipu.report.facts import rows
 from torchipu.report.facts.gather import Facts
-from torchipu.report.page.payload import Compared, encoded, payload_of
+from torchipu.report.page.payload import Compared, File, encoded, payload_of
 from torchipu.report.terminal import lines_of
 
 PAGES = {
-    "overview": "Overview", "memory": "Memory", "liveness": "Liveness", "operations": "Operations", "graph": "Graph",
-    "execution": "Execution", "pipeline": "Pipeline", "host": "Host", "numerics": "Numerics", "compile": "Compile",
-    "compare": "Compare", "what-if": "What-if", "environment": "Environment",
+    "overview": "Overview", "insights": "Insights", "memory": "Memory", "liveness": "Liveness", "program": "Program",
+    "operations": "Operations", "graph": "Graph", "execution": "Execution", "pipeline": "Pipeline", "host": "Host",
+    "numerics": "Numerics", "compile": "Compile", "compare": "Compare", "what-if": "What-if",
+    "environment": "Environment",
 }
 """Titles by the anchor of each, which is also the name of its script."""
 PARTS = (
-    "elements", "data", "numbers", "tables", "charts", "canvas", "colours", "tiles", "operation", "navigation",
+    "data", "elements", "numbers", "tables", "charts", "canvas", "pictures", "colours", "tiles", "by-tile", "tile",
+    "variables", "flame", "streams", "operation", "navigation", "search",
 )
 """Scripts that those of pages stand on, in the order in which they do; ``start`` comes last."""
 MOST_OPERATIONS = 20
 """Ops that a page lists without a script."""
 
 
-def page_of(facts: Facts, title: str, other: Compared | None = None) -> str:
+def page_of(facts: Facts, title: str, other: Compared | None = None, files: Sequence[File] = ()) -> str:
     """Return the page of a program.
 
     Args:
         facts: Of the program.
         title: Name of the report.
         other: What it is compared with.
+        files: Of the report.
     """
     operations = [one for one in facts.tables["operations"] if isinstance(one, rows.Operation)]
     script, style = scripts(), _text(_folder() / "style.css")
@@ -50,7 +54,7 @@ def page_of(facts: Facts, title: str, other: Compared | None = None) -> str:
         ],
         advice=facts.tables["advice"],
         operations=sorted(operations, key=lambda one: -one.cycles)[:MOST_OPERATIONS],
-        data=Markup(encoded(payload_of(facts, title, other))),  # base 64 has no markup
+        data=Markup(encoded(payload_of(facts, title, other, files))),  # base 64 has no markup
         script=Markup(script), script_hash=_hash(script), style=Markup(style), style_hash=_hash(style),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torchipu.report.compare import numbers_of, settings_of
@@ -15,12 +15,27 @@ from torchipu.report.page.columns import columns_of
 from torchipu.report.page.detail import detail_of
 from torchipu.report.summary import summary_of
 
-FORMAT, VERSION = "torchipu.page", 1
+FORMAT, VERSION = "torchipu.page", 2
 TABLES = (
     "facts", "operations", "functions", "steps", "runs", "variables", "shares", "liveness", "settings", "advice",
-    "flows", "alternatives", "host", "numerics", "compile", "stages", "patterns",
+    "flows", "alternatives", "host", "numerics", "compile", "stages", "patterns", "programs", "program_variables",
+    "vertices", "codelets", "exchanges",
 )
 """Tables that the page shows as they are; of those with a row for each tile it has a list for each column and IPU."""
+
+
+class File(NamedTuple):
+    """A file of a report.
+
+    Attributes:
+        name: In its directory.
+        holds: What.
+        bytes: Its size; 0 where that is not known.
+    """
+
+    name: str
+    holds: str
+    bytes: int
 
 
 class Compared(NamedTuple):
@@ -29,30 +44,32 @@ class Compared(NamedTuple):
     Attributes:
         title: Its name.
         facts: All of it.
+        files: Of its directory.
     """
 
     title: str
     facts: Facts
+    files: Sequence[File] = ()
 
 
-def payload_of(facts: Facts, title: str, other: Compared | None = None) -> dict[str, Any]:
+def payload_of(
+    facts: Facts, title: str, other: Compared | None = None, files: Sequence[File] = (),
+) -> dict[str, Any]:
     """Return the data of the page.
 
     Args:
         facts: Of the program.
         title: Name of the report.
-        other: What it is compared with.
+        other: What it is compared with; all of it is there too, so that each page can show both.
+        files: Of the report.
     """
     return {
-        "format": FORMAT, "version": VERSION, **_comparable(facts, title), "summary": summary_of(facts),
+        "format": FORMAT, "version": VERSION, "title": title, "summary": summary_of(facts),
+        "numbers": columns_of(numbers_of(facts)), "settings": dict(settings_of(facts)), "files": columns_of(files),
         "tables": {name: columns_of(facts.tables.get(name, ())) for name in TABLES},
         "tiles": _tiles(facts), "detail": detail_of(facts),
-        "other": None if other is None else _comparable(other.facts, other.title),
+        "other": None if other is None else payload_of(other.facts, other.title, files=other.files),
     }
-
-
-def _comparable(facts: Facts, title: str) -> dict[str, Any]:
-    return {"title": title, "numbers": columns_of(numbers_of(facts)), "settings": dict(settings_of(facts))}
 
 
 def encoded(payload: Mapping[str, Any]) -> str:

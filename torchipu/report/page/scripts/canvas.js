@@ -6,7 +6,7 @@ const drawn = new Set();
 function picture(label, height, paint, listeners = {}) {
   const canvas = make("canvas", {role: Object.keys(listeners).length ? "application" : "img", "aria-label": label,
     tabindex: Object.keys(listeners).length ? 0 : null, ...listeners});
-  const redraw = () => {
+  const redraw = bound(() => {
     const wide = canvas.clientWidth;
     if (!wide) return;
     const high = typeof height === "function" ? height(wide) : height, dense = devicePixelRatio || 1;
@@ -18,7 +18,7 @@ function picture(label, height, paint, listeners = {}) {
     context.font = "11px system-ui, sans-serif";
     context.textBaseline = "middle";
     paint(context, wide, high);
-  };
+  });
   canvas.redraw = redraw;
   drawn.add(canvas);
   new ResizeObserver(redraw).observe(canvas);
@@ -88,8 +88,8 @@ function timeAxis(context, view, width, unit) {
   const count = Math.max(2, Math.floor((width - view.left) / 140));
   for (let at = 0; at < count; at += 1) {
     const later = (view.end - view.begin) * at / count;
-    const words = at && view.begin ? `+${brief(Math.round(later))}`
-      : `${exact(Math.round(view.begin + later))} ${unit}`;
+    const words = at && view.begin ? `+${briefly(Math.round(later), unit)}`
+      : plain(Math.round(view.begin + later), unit);
     context.fillText(words, view.at(view.begin + later, width) + 2, 8);
   }
 }

@@ -5,7 +5,8 @@ const COLOUR_OF = {
   transfer: "teal", idle: "faint", functions: "sky", forward: "blue", backward: "orange", recompute: "sky",
   update: "green", scaling: "red", weights: "blue", "optimiser state": "sky", stashes: "purple",
   "streams and links": "teal", code: "brown", "exchange code": "sand", control: "grey", stacks: "red",
-  temporaries: "orange", gap: "faint",
+  temporaries: "orange", gap: "faint", "always held": "blue", "comes and goes": "orange", "not interleaved": "blue",
+  interleaved: "purple", "beyond the tile": "red",
 };
 const LINES = ["blue", "orange", "green", "purple", "red", "teal", "brown", "grey"];
 

@@ -6,13 +6,28 @@ page("compare", () => {
     try {
       // A document made from text runs no script and fetches nothing.
       const other = new DOMParser().parseFromString(await file.files[0].text(), "text/html").getElementById("data");
-      put(place, comparison(await decoded(other.textContent)));
+      const found = await decoded(other.textContent);
+      put(place, within(first, () => comparison(found)));
+      first.other = found;
       said.textContent = "";
+      offerBoth(first.other);
     } catch (error) { said.textContent = `${file.files[0].name} is no report.html of torchipu: ${error.message}`; }
   }});
   if (report.other) put(place, comparison(report.other));
   return [controls(make("label", {}, "Compare with the report.html of another run", file)), said, place];
 });
+
+/** Let every page show the other report, or both beside each other. */
+function offerBoth(other) {
+  const place = document.getElementById("which"), views = {first: [first], second: [other], both: [first, other]};
+  shown = views.first;
+  for (const [name, page] of pages) if (name !== "compare") page.seen = false;  // that one holds what was chosen
+  if (other.version !== first.version) {
+    return put(place, "The other page has another version: only its numbers are compared.");
+  }
+  put(place, choice("Show", [["first", first.title], ["second", other.title], ["both", "both, beside each other"]],
+    "first", (value) => { shown = views[value]; drawAnew(); }));
+}
 
 /** Numbers of both reports; one that a report lacks counts as 0. */
 function joined(other) {
@@ -35,7 +50,7 @@ function comparison(other) {
     const seen = all.filter((one) => (!state.changed || one.change) && (state.group === "all"
       || one.group === state.group) && one.name.toLowerCase().includes(state.text));
     const amount = (value, {unit, confidence}) => (value === null ? "–" : number(value, {unit, confidence}));
-    table.replaceChildren(sortable(`${exact(seen.length)} numbers`, [text("Number", "name"), text("Of", "group"),
+    put(table, sortable(`${exact(seen.length)} numbers`, [text("Number", "name"), text("Of", "group"),
       {title: report.title, value: (one) => one.from ?? 0, amount: true, show: (one) => amount(one.from, one)},
         {title: other.title, value: (one) => one.to ?? 0, amount: true, show: (one) => amount(one.to, one)},
       {title: "Change", value: (one) => one.change, amount: true, show: (one) =>

@@ -1,7 +1,8 @@
 // The data of the report: tables as columns, as `torchipu/report/facts/rows.py` describes them.
 
+// Two may be shown beside each other: `report` is the one whose page is drawn, or whose elements are used.
 let report = null;
-const tables = new Map();
+const known = new WeakMap();
 
 /** Read the data from text: compressed JSON in base 64. */
 async function decoded(text) {
@@ -22,9 +23,27 @@ function rowsOf(columns) {
 }
 
 /** The rows of a table, none where the report lacks it. */
-function rows(name) {
-  if (!tables.has(name)) tables.set(name, rowsOf(report.tables[name]));
-  return tables.get(name);
+function rows(name) { return kept(name, () => rowsOf(report.tables[name])); }
+
+/** What is worked out once for a report. */
+function kept(key, make) {
+  if (!known.has(report)) known.set(report, new Map());
+  const held = known.get(report);
+  if (!held.has(key)) held.set(key, make());
+  return held.get(key);
+}
+
+/** Do something with a report in the place of the one that is in use. */
+function within(one, act) {
+  const before = report;
+  report = one;
+  try { return act(); } finally { report = before; }
+}
+
+/** A function that is called later, with the report that is in use now. */
+function bound(act) {
+  const mine = report;
+  return (...words) => within(mine || report, () => act(...words));
 }
 
 /** A figure of the whole run, with its unit and confidence. */
@@ -36,13 +55,9 @@ function fact(name) {
 /** A value as it was written; infinities and NaN, which JSON lacks, are numbers too. */
 function parsed(text) { return /^-?(NaN|Infinity)$/.test(text) ? Number(text) : JSON.parse(text); }
 
-const grouped = new Map();
-
 /** Rows of a table by a column: a Map of lists. */
 function rowsBy(name, column) {
-  const key = `${name}.${column}`;
-  if (!grouped.has(key)) grouped.set(key, groupBy(rows(name), (row) => row[column]));
-  return grouped.get(key);
+  return kept(`${name}.${column}`, () => groupBy(rows(name), (row) => row[column]));
 }
 
 function groupBy(list, key) {
@@ -57,6 +72,8 @@ function groupBy(list, key) {
 
 function sum(list, value = (one) => one) { return list.reduce((total, one) => total + value(one), 0); }
 function most(list, value = (one) => one) { return list.reduce((best, one) => Math.max(best, value(one)), 0); }
+/** The largest of a list, of equal ones the first ones. */
+function largestOf(list, value, count) { return [...list].sort((a, b) => value(b) - value(a)).slice(0, count); }
 function ipus() { return Object.keys(report.tiles).map(Number); }
 
 /** The first index whose value in an ascending list is more than a number. */

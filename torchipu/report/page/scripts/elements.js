@@ -14,7 +14,7 @@ function shape(tag, attributes = {}, ...children) {
 
 function filled(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
-    if (typeof value === "function") element.addEventListener(name, value);
+    if (typeof value === "function") element.addEventListener(name, bound(value));
     else if (name === "style") Object.assign(element.style, value);  // as the policy allows, unlike the attribute
     else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
   }
@@ -28,8 +28,11 @@ function facts(pairs) {
   return make("dl", {class: "facts"}, given.map(([name, value]) => [make("dt", {}, name), make("dd", {}, value)]));
 }
 
-/** Put content where other content was. */
-function put(place, ...content) { place.replaceChildren(...content.flat(3).filter(Boolean)); }
+/** Put content where other content was; its pictures can be saved. */
+function put(place, ...content) {
+  place.replaceChildren(...content.flat(3).filter(Boolean));
+  offerPictures(place);
+}
 
 function button(text, act, attributes = {}) { return make("button", {type: "button", click: act, ...attributes},
   text); }
@@ -43,6 +46,36 @@ function choice(label, options, chosen, changed) {
     return make("option", {value, selected: String(value) === String(chosen)}, String(text));
   }));
   return make("label", {}, label, select);
+}
+
+/** Content of which one part is seen at a time: pairs of a title and what makes it. */
+function tabs(label, parts, first = 0, turned = () => {}) {
+  const panel = make("div", {role: "tabpanel", tabindex: 0});
+  const heads = parts.map(([title], at) => button(title, () => turn(at), {role: "tab", keydown: (event) => {
+    const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
+    if (!by) return;
+    event.preventDefault();
+    turn((at + by + parts.length) % parts.length);
+    heads[(at + by + parts.length) % parts.length].focus();
+  }}));
+  const turn = (at) => {
+    heads.forEach((head, other) => {
+      head.setAttribute("aria-selected", at === other);
+      head.tabIndex = at === other ? 0 : -1;
+    });
+    panel.setAttribute("aria-label", parts[at][0]);
+    put(panel, parts[at][1]());
+    redrawAll();
+    turned(at);
+  };
+  turn(Math.min(first, parts.length - 1));
+  return [make("div", {role: "tablist", "aria-label": label, class: "tabs"}, heads), panel];
+}
+
+/** A box that is ticked or not, with what it is for. */
+function tick(label, ticked, changed) {
+  const box = make("input", {type: "checkbox", checked: ticked ? "" : null, change: () => changed(box.checked)});
+  return make("label", {}, box, label);
 }
 
 /** A legend of colours. */

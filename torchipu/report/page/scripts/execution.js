@@ -5,13 +5,16 @@ const LANE = 15;
 
 page("execution", (wanted) => {
   const whole = fact("cycles_per_update").value || 1, lanes = lanesOf(rowsBy("runs", "ipu"));
-  const chosen = {ipu: "all", found: null, tile: -1}, panel = make("div", {class: "panel", id: "slice"});
-  const seen = () => lanes.filter((one) => chosen.ipu === "all" || one.ipu === Number(chosen.ipu));
+  const chosen = {ipu: "all", found: null, tile: -1, detail: "all"}, panel = make("div", {class: "panel", id: "slice"});
+  const said = make("p", {class: "readout", role: "status"});
+  const seen = () => lanes.filter((one) => (chosen.ipu === "all" || one.ipu === Number(chosen.ipu))
+    && (chosen.detail === "all" || one.name === "functions"));
   const chart = timePicture("What each IPU does over an iteration", whole, {
     left: 84, height: () => 24 + seen().length * (LANE + 2) + 6,
     paint: (context, view, width) => {
       seen().forEach((lane, at) => paintLane(context, view, width, lane, 20 + at * (LANE + 2), chosen));
       tiles.canvas.redraw();
+      flames.redraw();
     },
     chosen: (time, y) => { const lane = seen()[Math.floor((y - 20) / (LANE + 2))]; if (lane) select(foundAt(lane,
       Math.floor(time))); },
@@ -19,6 +22,13 @@ page("execution", (wanted) => {
   const shown = () => (chosen.ipu !== "all" ? Number(chosen.ipu) : chosen.found ? chosen.found.run.ipu : ipus()[0]);
   const tiles = tilePicture(() => chart.view, shown, (found, tile) => select(found, tile), () => near(
     steps.find((one) => one.vertices && (rowsBy("runs", "function").get(one.function) || [{}])[0].ipu === shown())));
+  const flames = flamePicture(() => chart.view, shown, (found) => {
+    chosen.found = {run: found.run, step: null};
+    put(panel, framePanel(found, (begin, end) => chart.show(begin, end)));
+    said.textContent = `${found.name}: ${plain(found.end - found.begin, "cycles")} from ${
+      plain(found.begin, "cycles")} on`;
+    chart.canvas.redraw();
+  });
   const select = (found, tile = -1) => {
     Object.assign(chosen, {found, tile});
     put(panel, found ? slicePanel(found, (begin, end) => chart.show(begin, end), tile)
@@ -33,21 +43,22 @@ page("execution", (wanted) => {
     select(run ? {run, step: one} : null);
     if (run) around(one, run, chart.show);
   };
-  requestAnimationFrame(() => step && near(step));
+  requestAnimationFrame(bound(() => step && near(step)));
   select(null);
   return [
     controls(choice("IPU", ["all", ...ipus()], "all", (value) => { chosen.ipu = value; chart.canvas.redraw(); }),
-      chart.buttons),
-    chart.canvas, legend(LANES.map((name) => [name, colourVariable(name)])), heading("Tile by tile"),
-    make("div", {id: "tiles"}, tiles.elements),
-    panel,
+      choice("Lanes", [["all", "all, step by step"], ["functions", "begin and end of functions"]], "all",
+        (value) => { chosen.detail = value; chart.canvas.redraw(); }), chart.buttons),
+    chart.canvas, legend(LANES.map((name) => [name, colourVariable(name)])),
+    heading("Blocks, modules and ops"), make("div", {id: "flames"}, flames, said), heading("Tile by tile"),
+    make("div", {id: "tiles"}, tiles.elements), panel,
     note(`${exact(report.summary.steps_per_update)} steps in ${exact(rows("runs").length)} runs of `
-      + `${exact(whole)} cycles. The same is in trace.json.gz, for ui.perfetto.dev.`),
+      + `${plain(whole, "cycles")}. The same is in trace.json.gz, for ui.perfetto.dev.`),
     heading("Where the cycles go"), cyclesByIpu(),
     sortable("Functions", [text("Function", "name"), amount("Runs", "runs", "", "exact"),
       amount("Cycles of a run", "cycles", "cycles"), amount("of which computed again", "recompute", "cycles"),
       {title: "Cycles of all runs", value: (one) => one.cycles * one.runs, unit: "cycles"}], rows("functions"),
-        {sort: 4}),
+        {sort: 4}), streamTables(),
     sortable("Steps of one run of each function", STEP_COLUMNS, steps, {sort: 3, operation: (one) => one.operation}),
   ];
 });
@@ -140,7 +151,7 @@ function slicePanel({run, step}, zoom, tile) {
       ["Vertices", step && step.vertices ? exact(step.vertices) : ""], ["Codelets", step && step.codelets],
         ["Exchanged", step && step.exchanged_bytes ? bytes(step.exchanged_bytes) : ""],
       [`Tile ${tile}`, step && step.vertices && tile >= 0 ? [number(cyclesOnTile(step, tile), {unit: "cycles"}),
-        ` of the ${exact(step.cycles)} of the slowest`] : ""],
+        ` of the ${plain(step.cycles, "cycles")} of the slowest`] : ""],
       ["Tile balance", step && step.vertices ? [number(step.tile_balance, {show: percent}),
         " is what the mean tile works of the time that the slowest takes"] : ""]]),
     tileCycles(step), controls(button(`Zoom to ${run.action}`, () => zoom(run.begin, run.end)),

@@ -4,9 +4,10 @@ const NODE = {width: 230, height: 34, gap: 14, column: 270};
 
 page("graph", () => {
   const state = {leg: "forward", open: new Set(), zoom: 1}, place = make("div", {class: "scroll", tabindex: 0,
-    role: "region", "aria-label": "Drawing of the graph", id: "graph-picture"});
-  const arrange = () => place.replaceChildren(graphPicture(state, arrange));
+    role: "region", "aria-label": labelled("Drawing of the graph"), id: "graph-picture"});
+  const arrange = () => put(place, graphPicture(state, arrange));
   const zoom = (factor) => { state.zoom = Math.min(4, Math.max(0.2, state.zoom * factor)); arrange(); };
+  state.place = place;
   arrange();
   return [
     controls(
@@ -69,7 +70,7 @@ function flowLines(nodes, nodeOf) {
     const path = pathBetween(from, to);
     return shape("path", {class: "flow", d: path, "stroke-width": Math.min(7,
       0.8 + Math.log10(1 + bytes / 1000)).toFixed(1)},
-      shape("title", {}, `${[...tensors].slice(0, 4).join(", ")}: ${exact(bytes)} B`));
+      shape("title", {}, `${[...tensors].slice(0, 4).join(", ")}: ${plain(bytes, "B")}`));
   });
 }
 
@@ -93,17 +94,17 @@ function nodeBox(node, total, state, arrange) {
     state.open.add(node.key);
     arrange();
     // Where the box was, the first of what it holds takes the focus.
-    [...document.querySelectorAll(".node")].find((box) => box.dataset.key.startsWith(`${node.key}/`)).focus();
+    [...state.place.querySelectorAll(".node")].find((box) => box.dataset.key.startsWith(`${node.key}/`)).focus();
   };
   const short = title.length > 34 ? `${title.slice(0, 33)}…` : title;
   return shape("g", {class: "node", "data-key": node.key, role: "button", tabindex: 0,
     transform: `translate(${node.x} ${node.y})`,
     click: act,
-    "aria-label": `${title}, ${exact(cycles)} cycles${isOp ? "" : `, ${node.list.length} operations, closed`}`,
+    "aria-label": `${title}, ${plain(cycles, "cycles")}${isOp ? "" : `, ${node.list.length} operations, closed`}`,
     keydown: (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); act(); } }},
   shape("rect", {width: NODE.width, height: NODE.height, rx: 5}), shape("rect", {class: "bar", x: 1, y: NODE.height - 4,
     height: 3, width: Math.max(1, (NODE.width - 2) * cycles / total)}),
   shape("text", {x: 8, y: 14}, short), shape("text", {x: 8, y: 26, class: "small"},
-    `${brief(cycles)} cycles, ${percent(cycles / total)}${isOp ? "" : `, ${node.list.length} ops`}`),
+    `${plain(cycles, "cycles", brief)}, ${percent(cycles / total)}${isOp ? "" : `, ${node.list.length} ops`}`),
   shape("title", {}, title));
 }

@@ -8,8 +8,9 @@ page("liveness", (wanted) => {
   const asked = wanted.step ? all.find((one) => one.step === wanted.step && (wanted.ipu === undefined
     || one.ipu === wanted.ipu))
     : wanted.operation === undefined ? null : all.find((one) => one.operation === wanted.operation);
-  const chosen = {at: all.indexOf(asked || peak), measure: "live_bytes", variable: null};
-  const panel = make("div", {class: "panel", id: "live-step"});
+  const chosen = {at: all.indexOf(asked || peak), measure: "live_bytes", variable: null, beside: []};
+  const panel = make("div", {class: "panel", id: "live-step"}), others = make("div", {class: "beside",
+    id: "steps-beside"});
   const chart = timePicture("Bytes held at each step", last, {
     left: 64, height: 240, unit: "steps", chosen: (time) => select(nearest(time)),
     keys: {ArrowLeft: () => select(chosen.at - 1), ArrowRight: () => select(chosen.at + 1)},
@@ -22,7 +23,14 @@ page("liveness", (wanted) => {
   const select = (at) => {
     chosen.at = Math.min(all.length - 1, Math.max(0, at));
     slider.value = chosen.at;
-    put(panel, stepPanel(all[chosen.at], (variable) => { chosen.variable = variable; chart.canvas.redraw(); }));
+    put(panel, stepPanel(all[chosen.at], show), controls(button("Keep it beside others", () => keep(chosen.at))));
+    chart.canvas.redraw();
+  };
+  const show = (variable) => { chosen.variable = variable; chart.canvas.redraw(); };
+  const keep = (at, kept = true) => {
+    chosen.beside = [...chosen.beside.filter((one) => one !== at), ...(kept ? [at] : [])].sort((a, b) => a - b);
+    put(others, chosen.beside.map((one) => make("div", {class: "panel"}, stepPanel(all[one], show), controls(
+      button("Remove", () => keep(one, false)), button("Choose", () => select(one))))));
     chart.canvas.redraw();
   };
   const slider = make("input", {type: "range", min: 0, max: all.length - 1, value: chosen.at, id: "live-slider",
@@ -35,6 +43,7 @@ page("liveness", (wanted) => {
       chart.buttons, make("label", {}, "Step", slider), button("Peak", () => select(all.indexOf(peak)))),
     chart.canvas, legend([...byIpu.keys()].map((ipu, at) => [`ipu${ipu}`, `var(--${LINES[at % LINES.length]})`])),
     note("Choose a variable below to see how long it lives, drawn on the curve. Ctrl and the wheel zoom."), panel,
+    others,
   ];
 });
 
@@ -56,11 +65,16 @@ function paintCurves(context, view, width, byIpu, chosen, all) {
     traceCurve(context, view, width, steps, (one) => y(one[chosen.measure]));
     context.stroke();
   });
+  for (const at of chosen.beside) {
+    context.fillStyle = palette.accent;
+    context.fillRect(view.at(all[at].step, width) - 0.5, 18, 1.5, height);
+    context.fillText(String(all[at].step), view.at(all[at].step, width) + 3, 26);
+  }
   context.fillStyle = palette.chosen;
   context.fillRect(view.at(all[chosen.at].step, width) - 0.5, 18, 1.5, height);
   context.clearRect(0, 0, view.left, height);
   context.fillStyle = palette.soft;
-  for (const share of [0, 0.5, 1]) context.fillText(`${brief(high * share)}B`, 0,
+  for (const share of [0, 0.5, 1]) context.fillText(plain(high * share, "B", brief), 0,
     Math.min(height - 8, y(high * share)));
 }
 

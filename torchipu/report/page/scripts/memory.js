@@ -8,17 +8,18 @@ function categoriesOf(tiles) { return Object.keys(tiles.categories).filter((name
   name !== "gap").concat(tiles.categories.gap ? ["gap"] : []); }
 function allCategories() { return [...new Set(ipus().flatMap((ipu) => categoriesOf(report.tiles[ipu])))]; }
 
-page("memory", () => {
+page("memory", (wanted) => {
   if (!ipus().length) return note("The program holds nothing on tiles.");
   const limit = fact("tile_memory_bytes").value, chosen = {measure: "including_gaps", view: "map", ipu: ipus()[0],
-    tile: 0};
+    tile: 0, tab: 0};
   const fullest = most(ipus(), (ipu) => most(report.tiles[ipu].including_gaps));
   for (const ipu of ipus()) {
     const at = report.tiles[ipu].including_gaps.indexOf(fullest);
     if (at >= 0) Object.assign(chosen, {ipu, tile: at});
   }
+  if (wanted.tile >= 0) Object.assign(chosen, wanted);
   const maps = make("div", {class: "maps", id: "tile-maps"}), panel = make("div", {class: "panel", id: "tile"}),
-    scale = make("div");
+    scale = make("div", {class: "ramp"});
   const readout = make("p", {class: "readout", "aria-live": "polite", id: "tile-readout"});
   const byIpu = choice("Tile of", ipus().map((ipu) => [ipu, `ipu${ipu}`]), chosen.ipu, (value) => select(Number(value),
     0));
@@ -30,8 +31,8 @@ page("memory", () => {
     Object.assign(chosen, {ipu, tile});
     byIpu.querySelector("select").value = ipu;
     byNumber.value = tile;
-    readout.textContent = `ipu${ipu} tile ${report.tiles[ipu].tile[tile]}: ${exact(bytesOf(ipu)[tile])} B`;
-    put(panel, tilePanel(ipu, tile));
+    readout.textContent = `ipu${ipu} tile ${report.tiles[ipu].tile[tile]}: ${plain(bytesOf(ipu)[tile], "B")}`;
+    put(panel, tilePanel(ipu, tile, chosen));
     redrawAll();
   };
   const bytesOf = (ipu) => report.tiles[ipu][chosen.measure] || report.tiles[ipu].categories[chosen.measure]
@@ -40,11 +41,11 @@ page("memory", () => {
     || 1);
   const arrange = () => {
     const drawnAs = chosen.view === "map" ? tileMap : tileProfile;
-    maps.replaceChildren(...ipus().map((ipu) => make("figure", {}, drawnAs(ipu, chosen, bytesOf, whole, select),
+    put(maps, ipus().map((ipu) => make("figure", {}, drawnAs(ipu, chosen, bytesOf, whole, select),
       make("figcaption", {}, `ipu${ipu}: fullest `, number(most(bytesOf(ipu)), {unit: "B"}), ", all tiles ",
         number(sum(bytesOf(ipu)), {unit: "B", show: brief})))));
-    scale.replaceChildren(chosen.view === "map" ? ramp(whole())
-      : legend(allCategories().map((name) => [name, colourVariable(name)])));
+    put(scale, chosen.view === "map" ? ramp(whole())
+      : legend(partNames(chosen.view).map((name) => [name, colourVariable(name)])));
     redrawAll();
   };
   arrange();
@@ -53,13 +54,14 @@ page("memory", () => {
     controls(
       choice("Show", [...MEASURES, ...allCategories()], chosen.measure,
         (value) => { chosen.measure = value; arrange(); select(chosen.ipu, chosen.tile); }),
-      choice("as", [["map", "map of tiles"], ["profile", "bytes by tile"]], chosen.view,
-        (value) => { chosen.view = value; arrange(); }),
+      choice("as", [["map", "map of tiles"], ["profile", "bytes by category"], ["region", "bytes by region"],
+        ["liveness", "bytes by liveness"]], chosen.view, (value) => { chosen.view = value; arrange(); }),
       byIpu, make("label", {}, "number", byNumber)),
     scale, maps, readout, panel,
     make("div", {class: "columns"},
       make("div", {}, heading("How full tiles are"), fullness(limit)),
       make("div", {}, heading("All tiles of an IPU by category"), categoryTable())),
+    heading("Variables over the tiles"), variablePlot(wanted.variable),
     largest("Largest variables that are always held", (one) => one.always && !one.off_chip),
     largest("Largest variables that come and go", (one) => !one.always && !one.off_chip),
     rows("variables").some((one) => one.off_chip) ? largest("Variables in Streaming Memory", (one) => one.off_chip)
@@ -96,97 +98,58 @@ function tileMap(ipu, chosen, bytesOf, whole, select) {
   });
 }
 
+/** What fills the tiles of an IPU in parts: by category, by region of the memory, or by whether it is always held. */
+function partsOf(ipu, view) {
+  const tiles = report.tiles[ipu], limit = fact("tile_memory_bytes").value;
+  const made = (name, numbers) => ({name, fill: COLOUR_OF[name] || "grey", numbers});
+  const each = (of) => tiles.tile.map((_, at) => of(at));
+  const gap = made("gap", each((at) => tiles.including_gaps[at] - tiles.excluding_gaps[at]));
+  if (view === "liveness") return [made("always held", tiles.always), made("comes and goes", each((at) =>
+    tiles.excluding_gaps[at] - tiles.always[at])), gap];
+  if (view !== "region") return categoriesOf(tiles).map((name) => made(name, tiles.categories[name]));
+  return [made("not interleaved", each((at) => tiles.excluding_gaps[at] - behindCode(tiles, at))),
+    made("interleaved", each((at) => behindCode(tiles, at) - Math.max(0, tiles.including_gaps[at] - limit))),
+    made("beyond the tile", each((at) => Math.max(0, tiles.including_gaps[at] - limit))), gap];
+}
+
+/** Bytes in interleaved memory, which begins where code may no longer lie; what gaps there are lie before it. */
+function behindCode(tiles, at) { return Math.max(0, tiles.including_gaps[at] - fact("code_region_bytes").value); }
+
+/** Parts that hold something on any IPU, as a legend. */
+function partNames(view) {
+  return [...new Set(ipus().flatMap((ipu) => partsOf(ipu, view).filter((one) => most(one.numbers)).map((one) =>
+    one.name)))];
+}
+
 function tileProfile(ipu, chosen, bytesOf, whole, select) {
-  const tiles = report.tiles[ipu], count = tiles.tile.length;
-  return picture(`Bytes by tile of ipu${ipu}, by category. Arrow keys move, a click opens a tile`, 180,
-    (context, width, height) => {
-    const high = Math.max(fact("tile_memory_bytes").value, most(tiles.including_gaps)), base = new Float64Array(count);
-    for (const name of categoriesOf(tiles)) {
-      context.fillStyle = colour(name);
-      tiles.categories[name].forEach((bytes, tile) => {
-        const y = height - (base[tile] + bytes) / high * height;
-        if (bytes) context.fillRect(tile / count * width, y, width / count + 0.3, bytes / high * height);
-        base[tile] += bytes;
-      });
-    }
-    context.strokeStyle = palette.bad;
-    const limit = height - fact("tile_memory_bytes").value / high * height + 1;
-    context.strokeRect(0, limit, width, 0);
-    if (chosen.ipu === ipu) { context.fillStyle = palette.chosen; context.fillRect(chosen.tile / count * width, 0, 1.5,
-      height); }
-  }, {
+  const count = report.tiles[ipu].tile.length, limit = fact("tile_memory_bytes").value;
+  const parts = partsOf(ipu, chosen.view).filter((one) => one.name !== "gap" || chosen.measure !== "excluding_gaps");
+  return tileColumns(`Bytes by tile of ipu${ipu}, by ${chosen.view === "profile" ? "category" : chosen.view}, `
+    + "arrow keys move, a click opens a tile", parts, {height: 194, limit, listeners: {
     click: (event) => select(ipu,
       Math.min(count - 1, Math.floor(place(event)[0] / event.currentTarget.clientWidth * count))),
     keydown: (event) => {
       const by = {ArrowLeft: -1, ArrowRight: 1}[event.key];
       if (by) { event.preventDefault(); select(ipu, Math.min(count - 1, Math.max(0, chosen.tile + by))); }
     },
-  });
+  }, mark: (context, width, high, y) => {
+    context.strokeStyle = palette.bad;
+    context.strokeRect(0, y(limit) + 0.5, width, 0);
+    if (chosen.ipu !== ipu) return;
+    context.fillStyle = palette.chosen;
+    context.fillRect(chosen.tile / count * width, 0, 1.5, high);
+  }});
 }
 
 function ramp(full) {
-  return picture(`Colours from 0 to ${brief(full)}B, red beyond`, 34, (context, width) => {
+  return picture(`Colours from 0 to ${plain(full, "B", brief)}, red beyond`, 34, (context, width) => {
     const wide = Math.min(width, 320);
     for (let x = 0; x < wide; x += 1) { context.fillStyle = rampColour(x / wide); context.fillRect(x, 2, 1.5, 10); }
     context.fillStyle = palette.soft;
     context.fillText("0", 0, 24);
-    const text = `${brief(full)}B`;
+    const text = plain(full, "B", brief);
     context.fillText(text, wide - context.measureText(text).width, 24);
   });
-}
-
-/** A tile opened: its categories, its addresses, its variables. */
-function tilePanel(ipu, at) {
-  const tiles = report.tiles[ipu], tile = tiles.tile[at], step = tiles.step[at];
-  const held = rows("shares").filter((share) => share.first_tile <= tile && tile < share.end_tile)
-    .map((share) => ({...rows("variables")[share.variable], here: share.bytes})).filter((one) => one.ipu === ipu
-      && !one.off_chip);
-  return [
-    heading(`Tile ${tile} of ipu${ipu}`),
-    make("div", {class: "columns"}, facts([["Including gaps", bytes(tiles.including_gaps[at])],
-      ["Excluding gaps", bytes(tiles.excluding_gaps[at])],
-      ["Always held", bytes(tiles.always[at])], ["Peak", step ? jump(`step ${step}`, "liveness", {step, ipu})
-        : "holds nothing that passes"],
-      ...categoriesOf(tiles).map((name) => [name, tiles.categories[name][at] ? bytes(tiles.categories[name][at])
-        : ""])]),
-      make("div", {}, heading("Address map"), addressMap(held, tiles.including_gaps[at], step))),
-    sortable("Variables on this tile", [
-      ...VARIABLE_COLUMNS.slice(0, 3), amount("Bytes here", "here", "B"),
-      {title: "From address", value: (one) => one.address, show: (one) => (one.address_end
-        ? number(one.address, {confidence: "exact"}) : "–")},
-      VARIABLE_COLUMNS[4],
-    ], held, {sort: 3, operation: (one) => one.operation, first: 12}),
-  ];
-}
-
-/** Where variables lie, those held at the peak of the tile; what shares its place with others is drawn at its turn. */
-function addressMap(held, full, step) {
-  const now = held.filter((one) => one.address_end && (one.always || one.begin <= step && step <= one.end));
-  if (!now.length) return note("Estimated without addresses, or the tile holds no variable at its peak.");
-  const high = Math.max(full, most(now, (one) => one.address + one.here)), lines = 8, part = Math.ceil(high / lines),
-    tall = 19, left = 62;
-  return [picture(`Addresses of ${now.length} variables at the peak, from 0 to ${exact(high)} bytes`, lines * tall,
-    (context, width) => {
-    const scale = (width - left) / part;
-    for (let at = 0; at < lines; at += 1) {
-      context.fillStyle = palette.soft;
-      context.fillText(exact(at * part), 0, at * tall + 8);
-      context.fillStyle = palette.faint;
-      context.fillRect(left, at * tall, width - left, tall - 3);
-    }
-    for (const one of now) {
-      for (let from = one.address; from < one.address + one.here;) {
-        const at = Math.floor(from / part), end = Math.min(one.address + one.here, (at + 1) * part), x = left
-          + (from - at * part) * scale;
-        context.fillStyle = one.always ? palette.blue : palette.orange;
-        context.fillRect(x, at * tall, Math.max(1, (end - from) * scale - 0.5), tall - 3);
-        context.fillStyle = "#fff";
-        fitted(context, one.name, x, x + (end - from) * scale, at * tall + 8);
-        from = end;
-      }
-    }
-  }), legend([["always held", "var(--blue)"], ["held at the peak", "var(--orange)"], ["code, free, or not a variable",
-    "var(--faint)"]])];
 }
 
 function fullness(limit) {

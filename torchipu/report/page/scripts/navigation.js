@@ -12,9 +12,25 @@ function go(anchor, wanted = null) {
 }
 
 function drawPage(anchor, wanted) {
-  const known = pages.get(anchor), section = document.getElementById(anchor);
-  known.seen = true;
-  put(section.querySelector(".page"), [known.draw(wanted || {})]);
+  const page = pages.get(anchor), place = document.getElementById(anchor).querySelector(".page"), asked = report;
+  page.seen = true;
+  if (anchor === "compare") return put(place, within(first, () => [page.draw({})]));
+  const drawn = shown.map((one) => within(one, () => [page.draw(wanted && one === asked ? wanted : {})]));
+  if (drawn.length === 1) return put(place, drawn[0]);
+  put(place, make("div", {class: "beside"}, drawn.map((content, at) => make("div", {class: "report"},
+    make("p", {class: "which"}, shown[at].title), content))));
+}
+
+/** The report of this page, and those that are shown: it or another one, or both beside each other. */
+let first = null, shown = [];
+
+/** The name of a part of a page, which two reports have beside each other. */
+function labelled(name) { return shown.length > 1 ? `${name}, ${report.title}` : name; }
+
+/** Draw all pages anew, as they are seen. */
+function drawAnew() {
+  for (const page of pages.values()) page.seen = false;
+  turn();
 }
 
 /** Show the page that the address names. */

@@ -18,6 +18,32 @@ function brief(value) {
 
 function percent(share) { return Number.isFinite(share) ? `${(100 * share).toFixed(1)} %` : "–"; }
 
+/** Units that can be chosen in the place of cycles and bytes, with how many of the latter they are. */
+const UNITS = {
+  cycles: {cycles: () => 1, "µs": () => fact("clock_hz").value / 1e6, ms: () => fact("clock_hz").value / 1e3},
+  B: {B: () => 1, KiB: () => 1024, MiB: () => 1024 ** 2},
+};
+const inUse = {cycles: "cycles", B: "B"};
+
+/** A number with its unit, in the one that was chosen. */
+function converted(value, unit) {
+  const chosen = inUse[unit];
+  return !chosen || chosen === unit || typeof value !== "number" ? [value, unit]
+    : [value / UNITS[unit][chosen](), chosen];
+}
+
+/** Cycles, bytes and others as text. */
+function plain(value, unit, show = exact) {
+  const [amount, name] = converted(value, unit);
+  return withUnit(show(amount), name);
+}
+
+/** Whether amounts of a unit stand in it, and in tables without its name. */
+function isUsual(unit) { return !inUse[unit] || inUse[unit] === unit; }
+
+/** The same at a glance, without the name of a unit that is as usual. */
+function briefly(value, unit) { return isUsual(unit) ? brief(value) : plain(value, unit, brief); }
+
 /** The name of a unit behind a number; those of bytes and cycles take prefixes. */
 function withUnit(text, unit) {
   if (!unit) return text;
@@ -26,8 +52,9 @@ function withUnit(text, unit) {
 
 /** A number with its mark of confidence; one that is about an op opens it. */
 function number(value, {unit = "", confidence = "modelled", show = exact, operation = -1} = {}) {
-  const words = show === brief && !/^(B|FLOP)/.test(unit) ? [show(value), make("small", {}, ` ${unit}`)]
-    : withUnit(show(value), unit), title = `${withUnit(exact(value), unit)}, ${confidence}`;
+  const [amount, name] = show === percent ? [value, unit] : converted(value, unit);
+  const words = show === brief && !/^(B|FLOP)/.test(name) ? [show(amount), make("small", {}, ` ${name}`)]
+    : withUnit(show(amount), name), title = `${withUnit(exact(value), unit)}, ${confidence}`;
   const about = {class: "number", "data-value": value, "data-confidence": confidence, title};
   if (operation < 0) return make("span", about, words);
   return button(words, () => openOperation(operation), {...about, class: "number link"});

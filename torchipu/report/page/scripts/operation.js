@@ -23,12 +23,31 @@ function openOperation(at) {
         ["Exchanged", amount(one.exchanged_bytes, "B")],
       ["Code on a tile", amount(one.code_bytes, "B")],
     ]),
+    operationCharts(one, steps, variables),
     controls(
       jump("In Operations", "operations", {name: one.name}), steps.length ? jump("In Execution", "execution",
         {operation: at}) : "",
       jump("In Liveness", "liveness", {operation: at})),
     variables.length ? sortable("Variables that it makes", VARIABLE_COLUMNS.slice(0, 5), variables, {sort: 3}) : "",
     steps.length ? sortable("Its steps in one run", STEP_COLUMNS, steps) : "");
+}
+
+/** Where the cycles of an op go, and what its steps and variables take of each tile. */
+function operationCharts(one, steps, variables) {
+  const cycles = tileNumbers(), memory = tileNumbers();
+  for (const step of steps) for (const part of patternOf(step)) addTo(cycles, part.first_tile, part.end_tile,
+    part.value * step.runs);
+  for (const each of variables.filter((held) => !held.off_chip)) addBytes(memory, each);
+  const kinds = ["compute", "exchange", "sync"].filter((name) => one[name]);
+  const bars = kinds.map((name) => ({name, parts: [[name, one[name], colourVariable(name)]],
+    note: percent(one[name] / one.cycles)}));
+  return make("div", {id: "operation-charts"},
+    bars.length ? [heading("Where its cycles go"), stackedBars(`Cycles of ${nameOf(one)} by what they are for`, bars,
+      one.cycles)] : "",
+    most(cycles) ? [heading("Cycles by tile, in one run"), tileColumns(`Cycles of ${nameOf(one)} by tile`,
+      [{name: "cycles", fill: "blue", numbers: cycles}], {unit: "cycles", height: 90})] : "",
+    most(memory) ? [heading("Bytes by tile, of the variables that it makes"), tileColumns(
+      `Bytes of ${nameOf(one)} by tile`, [{name: "bytes", fill: "orange", numbers: memory}], {height: 90})] : "");
 }
 
 const VARIABLE_COLUMNS = [
@@ -63,6 +82,8 @@ function openDetails(title, ...content) {
   const close = button("Close", () => dialog.close());
   put(dialog, make("h2", {id: "details-title"}, title), content, close);
   if (!dialog.open) dialog.showModal();
+  dialog.scrollTo(0, 0);
+  redrawAll();
 }
 
 /** A button that goes to a page, with something for it to show. */

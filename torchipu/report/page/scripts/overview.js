@@ -15,7 +15,7 @@ page("overview", () => {
     [`${kind[0].toUpperCase()}${kind.slice(1)}s`, number((kinds.get(kind) || []).length, {confidence: "exact"})]) : [];
   return [
     make("p", {id: "verdict", class: found.fits ? "good" : "bad"}, found.fits ? "It fits: every tile has room." :
-      `It does not fit: the fullest tile lacks ${exact(found.fullest_tile_bytes - limit)} B.`),
+      `It does not fit: the fullest tile lacks ${plain(found.fullest_tile_bytes - limit, "B")}.`),
     make("dl", {class: "cards"},
       card(found.is_training ? "Weight update" : "Inference run", "execution", figure("cycles_per_update"),
         [exact(found.cycles_per_update), " cycles, ", exact(found.microseconds_per_update), " µs"]),
@@ -23,7 +23,8 @@ page("overview", () => {
         [`${found.micro_batches} × ${found.micro_batch_size} samples an iteration, `,
           `on ${found.replicas} × ${found.num_ipus} IPUs`]),
       card("Fullest tile", "memory", figure("fullest_tile_bytes", {unit: "B"}),
-        `${exact(found.fullest_tile_bytes)} of ${exact(limit)} B, ${percent(found.fullest_tile_bytes / limit)}`),
+        `${plain(found.fullest_tile_bytes, "B")} of ${plain(limit, "B")}, `
+          + percent(found.fullest_tile_bytes / limit).replace(" ", "\u00a0")),
       card("Pipeline bubble", "pipeline", number(1 - fill, {show: percent}), fill === 1 ? "no pipeline to fill"
         : "of pipeline cycles, to fill and to empty"),
       card("Arithmetic", "operations", figure("flops_per_update", {unit: "FLOP", confidence: "exact"}),
@@ -33,7 +34,8 @@ page("overview", () => {
         [number(found.generic_operations, {confidence: "exact"}), " without a record: estimates"])),
     counts.length ? facts(counts) : "",
     heading("What to change first"), adviceList(rows("advice").slice(0, 5)), rows("alternatives").length
-      ? jump("What-if: the nearest alternatives", "what-if") : "",
+      ? jump("What-if: the nearest alternatives", "what-if") : "", " ",
+    jump("Insights: the fullest tiles, the largest parts", "insights"),
     make("div", {class: "columns"},
       make("div", {}, heading("Where the cycles go"), ...cyclesByIpu()),
       make("div", {}, heading("The fullest tile of each IPU"), stackedBars("Fullest tile by IPU", ipus().map((ipu) => {

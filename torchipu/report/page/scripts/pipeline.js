@@ -30,7 +30,7 @@ page("pipeline", () => {
     value: chosen.batch, input: () => follow(Number(input.value))});
   follow(chosen.batch);
   const mine = runs.filter((run) => run.micro_batch === chosen.batch);
-  requestAnimationFrame(() => chart.show(0, 1.4 * most(mine, (run) => run.end)));
+  requestAnimationFrame(bound(() => chart.show(0, 1.4 * most(mine, (run) => run.end))));
   const fill = fact("pipeline_fill").value, stages = stageRows(runs);
   const named = rows("stages").find((one) => one.is_critical);
   const critical = stages.find((one) => named && one.stage === named.number)
@@ -98,7 +98,7 @@ function journeyPanel(runs, batch, zoom) {
     : 0}));
   return [
     heading(`Micro-batch ${batch}: ${waits.length} runs on ${new Set(waits.map((run) => run.ipu)).size} IPUs, `
-      + `${exact(last - first)} cycles from its begin to its end`),
+      + `${plain(last - first, "cycles")} from its begin to its end`),
     button("Zoom to it", () => zoom(first, last)),
     sortable("Its way", [text("Run", "action"), text("Stage", "stage"), text("IPU", "ipu"), text("Kind", "kind"),
       amount("Begins", "begin", "cycles"), amount("Cycles", "cycles", "cycles"),

@@ -9,8 +9,13 @@ async function start() {
   const machines = found.num_ipus > 1 ? "IPUs" : "IPU";
   document.getElementById("subtitle").textContent = `${found.program} on ${found.title}: ${replicas}${found.num_ipus} `
     + `${machines} with ${exact(found.num_tiles)} tiles each`;
-  document.querySelector("header").append(choice("Theme", ["auto", "light", "dark"], "auto",
+  shown = [first = report];
+  const settings = make("div", {class: "settings"}, searchField(), make("span", {id: "which"}),
+    ...Object.entries(UNITS).map(([unit, all]) => choice(unit === "B" ? "Memory in" : "Time in", Object.keys(all), unit,
+      (value) => { inUse[unit] = value; drawAnew(); })), choice("Theme", ["auto", "light", "dark"], "auto",
     (value) => { theme = value; setTheme(value); }));
+  document.querySelector("header").append(settings);
+  if (report.other) offerBoth(report.other);
   setTheme(theme);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(theme));
   addEventListener("hashchange", turn);

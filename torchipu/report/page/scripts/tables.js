@@ -16,7 +16,8 @@ function sortable(caption, columns, list, {sort = -1, descending = true, operati
   const body = make("tbody");
   const more = button("", () => { shown = order.length; fill(); });
   const table = make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, head)), body);
-  const region = make("div", {class: "scroll", tabindex: 0, role: "region", "aria-label": caption}, table);
+  const region = make("div", {class: "scroll", tabindex: 0, role: "region",
+    "aria-label": labelled(caption)}, table);
 
   function sortBy(at) {
     descending = at === sort ? !descending : isAmount(columns[at]);
@@ -58,7 +59,8 @@ function cell(column, row) {
   if (column.lacks && column.lacks(row)) return "–";
   if (column.show) return column.show(row, value);
   if (!isAmount(column)) return String(value);
-  return number(value, {unit: "", confidence: column.confidence || row.confidence || "modelled"});
+  return number(value, {unit: isUsual(column.unit) ? "" : column.unit,
+    confidence: column.confidence || row.confidence || "modelled"});
 }
 
 function isAmount(column) { return column.amount || column.unit !== undefined; }
