@@ -86,6 +86,12 @@ CASES = {
     "product": (model_of([node("ReduceProd", "x", "a")], [numbers("a", 0, 1)]), (3, 4)),
     "sums before": (model_of([node("CumSum", "x", "a", exclusive=1, reverse=1)],
                               [numpy_helper.from_array(np.array(1, np.int64), "a")]), (3, 4)),
+    "quotients": (model_of([node("Div", "x", "w")], [weight("w", 4)]), (3, 4)),
+    "quotients of whole numbers": (model_of([
+        node("Mul", "x", "f", y="m"), node("Cast", "m", y="i", to=TensorProto.INT64), node("Div", "i", "d", y="q"),
+        node("Cast", "q", to=FLOAT),
+    ], [numbers("d", -3), numpy_helper.from_array(np.array(50, np.float32), "f")]), (3, 4)),
+    "choices": (model_of([node("Greater", "x", "w", y="c"), node("Where", "c", "x", "w")], [weight("w", 4)]), (3, 4)),
     "expand": (model_of([node("Expand", "x", "s")], [numbers("s", 2, 1, 1)]), (3, 4)),
     "tile": (model_of([node("Tile", "x", "s")], [numbers("s", 2, 3)]), (3, 4)),
     "squeeze": (model_of([node("Unsqueeze", "x", "a", y="u"), node("Squeeze", "u", "b")],
@@ -142,6 +148,12 @@ def test_operators_that_cannot_be_converted_are_all_named(tmp_path):
     strange.opset_import.append(helper.make_opsetid("com.example", 1))
     words = r"cannot be converted: com\.example\.Gelu, com\.example\.Magic"
     with pytest.raises(torchipu.UnsupportedOpError, match=words):
+        torchipu.from_onnx(saved(tmp_path, strange))
+
+
+def test_operators_of_no_standard_are_all_named(tmp_path):
+    strange = model_of([node("Conjure", "x", y="a"), node("Vanish", "a", y="b"), node("Relu", "b")])
+    with pytest.raises(torchipu.UnsupportedOpError, match="has not in version 18: Conjure, Vanish"):
         torchipu.from_onnx(saved(tmp_path, strange))
 
 

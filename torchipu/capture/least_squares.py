@@ -13,7 +13,9 @@ DECOMPOSED = ("gelsd", "gelss")
 """Drivers that tell the singular values."""
 
 
-def lstsq(A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None) -> Any:
+def lstsq(
+    A: Tensor, B: Tensor, rcond: float | None = None, *, driver: str | None = None,  # noqa: N803 - torch's names
+) -> Any:
     """Solve ``min |A X - B|``; of several solutions the one of least norm.
 
     Residuals are there wherever there are more equations than unknowns, also of a matrix that lacks rank, for which
