@@ -73,6 +73,16 @@ def test_dynamo_traces_them_in_one_graph(function: Callable[[Tensor], Tensor]) -
         torch.testing.assert_close(ours.grad, theirs.grad.float(), rtol=1e-3, atol=1e-4)
 
 
+def test_divergences_of_normal_distributions_are_one_graph() -> None:
+    def divergence(mean: Tensor, factor: Tensor) -> Tensor:
+        normal = torch.distributions.MultivariateNormal(mean, scale_tril=factor, validate_args=False)
+        other = torch.distributions.MultivariateNormal(mean * 2, torch.eye(5), validate_args=False)
+        return torch.distributions.kl_divergence(normal, other)
+
+    given = VECTOR, torch.eye(5) * 2
+    torch.testing.assert_close(in_one_graph(divergence, *given), divergence(*given))
+
+
 def test_dynamo_traces_truncated_draws() -> None:
     drawn = in_one_graph(lambda x: nn.init.trunc_normal_(torch.empty(500), std=2.0, a=-1.0, b=3.0) + x, torch.zeros(()))
     assert drawn.min() >= -1

@@ -8,7 +8,7 @@ same process do, and compute the same values, with graphs that no longer break w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -136,6 +136,11 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     return input[torch.tensor(places, device=input.device)]
 
 
+def infer_size(one: Sequence[int], other: Sequence[int]) -> torch.Size:
+    """`torch._C._infer_size`, of which `torch.distributions` asks two sizes that Dynamo holds as plain tuples."""
+    return torch.broadcast_shapes(one, other)
+
+
 class CrossMapLRN2d(torch.autograd.Function):
     """What `torch.nn.CrossMapLRN2d` computes by loops over channels that cannot be captured, for ``[N, C, H, W]``.
 
@@ -181,7 +186,7 @@ def _windows(value: Tensor, before: int, size: int) -> Tensor:
 TRACED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.gaussian_nll_loss: gaussian_nll_loss,
     torch.combinations: combinations, torch.cov: cov, torch.corrcoef: corrcoef,
-    torch.linalg.lstsq: least_squares.lstsq,
+    torch.linalg.lstsq: least_squares.lstsq, torch._C._infer_size: infer_size,
     **distributions.DRAWN_AT_ONCE,
 }
 """Functions of torch that ask for values, or for a number of values, which a graph has not; and what Dynamo traces."""

@@ -18,7 +18,7 @@ from torchipu.errors import UnsupportedOpError
 from torchipu.onnx.converter import NEED_TORCHVISION, converter, has_torchvision
 from torchipu.onnx.files import STANDARD, first_line, inputs_of, onnx_package, read_model, sized, with_shapes
 from torchipu.onnx.same_types import OPERATORS
-from torchipu.onnx.shape_operators import NotConstantError, tensors_of, with_numbers
+from torchipu.onnx.shape_operators import NotConstantError, number_in_place, tensors_of, with_numbers
 
 WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _STATES_OF_RECURRENCE = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
@@ -218,11 +218,21 @@ class _Conversion:
         """Return the inputs that the converter's module does not hold itself."""
         holds_weights = self._is(operator, self.constants.STANDARD_LAYERS)
         given = [
-            None if not name else self._value(name) for name in node.input if not holds_weights or name in self.values
+            self._taken(node, index) for index, name in enumerate(node.input)
+            if not holds_weights or not name or name in self.values
         ]
         while given and given[-1] is None:
             given.pop()
         return given
+
+    def _taken(self, node: Any, index: int) -> Any:
+        """Return an input of a node: a value of the graph, or the numbers that its operator asks a constant for."""
+        if not node.input[index]:
+            return None
+        try:
+            return number_in_place(node.op_type, index, partial(self._number, node))
+        except NotConstantError:
+            return self._value(node.input[index])
 
     def _attributes(self, node: Any) -> dict[str, Any]:
         values = {each.name: self.onnx.helper.get_attribute_value(each) for each in node.attribute}
