@@ -202,6 +202,19 @@ def test_complex_results_of_micro_batches_are_joined() -> None:
     torch.testing.assert_close(sums, torch.fft.rfft(x).reshape(3, -1).sum(1), rtol=1e-4, atol=1e-4)
 
 
+def test_what_is_computed_of_a_transposed_spectrum_is_viewed_as_eager_views_it() -> None:
+    def called(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        spectrum = torch.stft(x, 16, 4, window=torch.hann_window(16), return_complex=True)
+        mask = (spectrum.abs().mT @ weight).mT  # a product of rows, which torch views as one matrix
+        return torch.istft(spectrum * mask, 16, 4, window=torch.hann_window(16), length=x.shape[-1])
+
+    x, weight = torch.randn(2, 64), torch.randn(9, 9, requires_grad=True)
+    found, expected = torch.compile(called, backend="ipu", fullgraph=True)(x, weight), called(x, weight)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    (ours,), (theirs,) = (torch.autograd.grad(result.square().sum(), weight) for result in (found, expected))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
+
+
 def test_complex_inputs_of_any_size_run_in_one_graph() -> None:
     run = torch.compile(lambda x: torch.fft.fft(x.conj()) * 1j, backend="ipu", dynamic=True, fullgraph=True)
     for size in (4, 6, 9):

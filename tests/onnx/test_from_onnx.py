@@ -33,6 +33,10 @@ def numbers(name, *values):
     return numpy_helper.from_array(np.array(values, np.int64), name)
 
 
+def scalar(name, value):
+    return numpy_helper.from_array(np.array(value, np.int64), name)
+
+
 def model_of(nodes, weights=(), shape=("batch", 4), kind=FLOAT, opset=18, name="x"):
     graph = helper.make_graph(
         nodes, "small", [helper.make_tensor_value_info(name, kind, shape)],
@@ -86,6 +90,24 @@ CASES = {
     "product": (model_of([node("ReduceProd", "x", "a")], [numbers("a", 0, 1)]), (3, 4)),
     "sums before": (model_of([node("CumSum", "x", "a", exclusive=1, reverse=1)],
                               [numpy_helper.from_array(np.array(1, np.int64), "a")]), (3, 4)),
+    "quotients": (model_of([node("Div", "x", "w")], [weight("w", 4)]), (3, 4)),
+    "quotients of whole numbers": (model_of([
+        node("Mul", "x", "f", y="m"), node("Cast", "m", y="i", to=TensorProto.INT64), node("Div", "i", "d", y="q"),
+        node("Cast", "q", to=FLOAT),
+    ], [numbers("d", -3), numpy_helper.from_array(np.array(50, np.float32), "f")]), (3, 4)),
+    "a triangle": (model_of([node("Trilu", "x", "k", upper=0)], [scalar("k", -1)]), (3, 4)),
+    "one hot": (model_of(
+        [node("ArgMax", "x", y="a", axis=1, keepdims=0), node("OneHot", "a", "d", "v", axis=0)],
+        [scalar("d", 5), numpy_helper.from_array(np.array([-1, 2], np.float32), "v")],
+    ), (3, 4)),
+    "folded columns": (model_of([node("Col2Im", "x", "i", "b")], [numbers("i", 5, 5), numbers("b", 2, 2)],
+                                shape=("batch", 8, 16)), (2, 8, 16)),
+    "cropped": (model_of([node("CenterCropPad", "x", "s")], [numbers("s", 2, 7)]), (3, 4)),
+    "frequencies": (model_of([node("DFT", "x", "", "a", onesided=1)], [scalar("a", 1)],
+                             shape=("batch", 6, 1), opset=20), (2, 6, 1)),
+    "reversed sequences": (model_of([node("ReverseSequence", "x", "n", batch_axis=0, time_axis=1)],
+                                    [numbers("n", 1, 4, 3)]), (3, 4)),
+    "choices": (model_of([node("Greater", "x", "w", y="c"), node("Where", "c", "x", "w")], [weight("w", 4)]), (3, 4)),
     "expand": (model_of([node("Expand", "x", "s")], [numbers("s", 2, 1, 1)]), (3, 4)),
     "tile": (model_of([node("Tile", "x", "s")], [numbers("s", 2, 3)]), (3, 4)),
     "squeeze": (model_of([node("Unsqueeze", "x", "a", y="u"), node("Squeeze", "u", "b")],
@@ -142,6 +164,12 @@ def test_operators_that_cannot_be_converted_are_all_named(tmp_path):
     strange.opset_import.append(helper.make_opsetid("com.example", 1))
     words = r"cannot be converted: com\.example\.Gelu, com\.example\.Magic"
     with pytest.raises(torchipu.UnsupportedOpError, match=words):
+        torchipu.from_onnx(saved(tmp_path, strange))
+
+
+def test_operators_of_no_standard_are_all_named(tmp_path):
+    strange = model_of([node("Conjure", "x", y="a"), node("Vanish", "a", y="b"), node("Relu", "b")])
+    with pytest.raises(torchipu.UnsupportedOpError, match="has not in version 18: Conjure, Vanish"):
         torchipu.from_onnx(saved(tmp_path, strange))
 
 

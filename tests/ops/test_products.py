@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -115,6 +116,15 @@ def test_nan_and_infinity_spread_as_in_eager(name: str) -> None:
     operands = [torch.randn(shape) for shape in shapes]
     operands[-1].view(-1)[1], operands[0].view(-1)[-1] = math.inf, math.nan
     check(function, *operands, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int32, torch.float16])
+@pytest.mark.parametrize(("beta", "alpha"), [(1, 1), (0, 1), (1, 0), (0, 0)])
+def test_factors_of_addr_decide_no_type(dtype: torch.dtype, beta: int, alpha: int) -> None:
+    given = [torch.arange(6).view(3, 2) % 2, torch.tensor([1, 0, 1]), torch.tensor([1, 1])]
+    numbers = {"beta": bool(beta), "alpha": bool(alpha)} if dtype == torch.bool else {"beta": beta, "alpha": alpha}
+    function, given = partial(torch.addr, **numbers), [value.to(dtype) for value in given]
+    torch.testing.assert_close(torch.compile(function, backend="ipu")(*given), function(*given), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("use_gelu", [False, True])

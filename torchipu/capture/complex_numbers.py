@@ -38,6 +38,7 @@ RESULTS = "complex_results"
 """In the meta of a graph without complex numbers: fake values of the results that were complex, by position."""
 
 
+_VIEWS = (aten.view.default, aten._unsafe_view.default)
 _MOST_TIMES = 8
 _REMEDY = "compute with real and imaginary parts as two real tensors, or leave this call outside of the compiled region"
 
@@ -165,7 +166,9 @@ class _Parts(Interpreter):
         if not isinstance(target, torch._ops.OpOverload) or not (
             has_complex or any(map(_is_complex, pytree.tree_leaves(expected)))
         ):
-            return super().call_function(target, args, kwargs)
+            # What is computed of parts may lie otherwise than torch's result, of which this is a view.
+            is_view = target in _VIEWS and isinstance(args[0], Tensor)
+            return args[0].reshape(args[1]) if is_view else super().call_function(target, args, kwargs)
         if not has_complex and target is aten._conj.default:
             return args[0].conjugate()  # a number
         try:

@@ -71,7 +71,12 @@ def _alone(self: Tensor, beta: float, shape: Sequence[int]) -> Tensor:
 
 
 def _addr(self: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """Add an outer product; with ``beta`` 0 alone, or without the product."""
+    """Add an outer product; with ``beta`` 0 alone, or without the product. Factors decide no type."""
+    dtype = torch.promote_types(self.dtype, torch.promote_types(vec1.dtype, vec2.dtype))
+    return _sum_with_outer(self, vec1, vec2, beta, alpha).to(dtype)
+
+
+def _sum_with_outer(self: Tensor, vec1: Tensor, vec2: Tensor, beta: float, alpha: float) -> Tensor:
     if alpha == 0:
         return _alone(self, beta, [len(vec1), len(vec2)])
     product = torch.outer(vec1, vec2) if alpha == 1 else alpha * torch.outer(vec1, vec2)

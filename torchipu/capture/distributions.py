@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -43,3 +43,9 @@ def _truncated_normal_(
     with torch.no_grad():
         drawn = torch.empty_like(tensor, dtype=torch.float32).uniform_(*shares, generator=generator)
         return tensor.copy_(torch.special.ndtri(drawn).mul(side * std).add(mean).clamp(a, b))
+
+
+DRAWN_AT_ONCE: Mapping[Callable[..., Any], Callable[..., Any]] = (
+    {getattr(init, FILLS): _truncated_normal_} if hasattr(init, FILLS) else {}
+)
+"""What Dynamo traces where torch may draw again."""

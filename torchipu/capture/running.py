@@ -26,6 +26,7 @@ from torch.fx import traceback
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from torchipu.capture.adaptive_softmax import clusters_masked
 from torchipu.capture.aot import Place, export
 from torchipu.capture.capture_errors import as_capture_error
 from torchipu.capture.captured import Captured
@@ -88,7 +89,8 @@ class Running(torch.nn.Module):
         with (
             _tied(self._repeats), _rebound(self.inner), traceback.preserve_node_meta(), paths, _seen_as_tracing(),
             _lists_of_items(), _not_compiled(), counted_on_the_device(), _without_loops(), checkpoints_marked(),
-            truncated_at_once(), _UserLines(), torch.set_grad_enabled(torch.is_grad_enabled() or self.differentiates),
+            truncated_at_once(), clusters_masked(), _UserLines(),
+            torch.set_grad_enabled(torch.is_grad_enabled() or self.differentiates),
         ):
             results, self.loss = self.run(tensors)
         if self.loss is not None and not results[self.loss].requires_grad:

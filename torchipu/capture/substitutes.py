@@ -7,8 +7,8 @@ same process do, and compute the same values, with graphs that no longer break w
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._dynamo.trace_rules import _polyfilled_function_ids, get_torch_obj_rule_map
 from torch._dynamo.variables import PolyfilledFunctionVariable
 
-from torchipu.capture import checkpoint, ctc, flex_attention
+from torchipu.capture import checkpoint, ctc, distributions, flex_attention, least_squares
 
 
 def gaussian_nll_loss(
@@ -121,13 +121,24 @@ def corrcoef(input: Tensor) -> Tensor:
 
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
     """`torch.combinations` of ``r`` elements of a vector, whose places are known without its values."""
-    if input.dim() != 1 or r < 0:
-        return torch.combinations(input, r, with_replacement)  # torch says what is wrong
-    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
-    places = list(choose(range(input.shape[0]), r))
+    if input.dim() != 1:
+        raise RuntimeError(f"Expect a 1D vector, but got shape {list(input.shape)}")
+    if r < 0:
+        raise RuntimeError(f"Expect a non-negative number, but got {r}")
+    places: list[tuple[int, ...]] = [()]
+    for _ in range(r):
+        places = [
+            (*some, one) for some in places
+            for one in range(some[-1] + (not with_replacement) if some else 0, input.shape[0])
+        ]
     if not places or r == 0:
-        return input.new_empty((0,) if r == 0 else (0, r))
+        return input[:0].reshape((0,) if r == 0 else (0, r))
     return input[torch.tensor(places, device=input.device)]
+
+
+def infer_size(one: Sequence[int], other: Sequence[int]) -> torch.Size:
+    """`torch._C._infer_size`, of which `torch.distributions` asks two sizes that Dynamo holds as plain tuples."""
+    return torch.broadcast_shapes(one, other)
 
 
 class CrossMapLRN2d(torch.autograd.Function):
@@ -172,17 +183,33 @@ def _windows(value: Tensor, before: int, size: int) -> Tensor:
     return sum((padded[:, shift : shift + channels] for shift in range(1, size)), padded[:, :channels])
 
 
-def register() -> None:
-    """Tell Dynamo of the functions here; its own rule for one of them is to run it on values that are not there."""
+TRACED: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    F.gaussian_nll_loss: gaussian_nll_loss,
+    torch.combinations: combinations, torch.cov: cov, torch.corrcoef: corrcoef,
+    torch.linalg.lstsq: least_squares.lstsq, torch._C._infer_size: infer_size,
+    **distributions.DRAWN_AT_ONCE,
+}
+"""Functions of torch that ask for values, or for a number of values, which a graph has not; and what Dynamo traces."""
+
+
+def _trace_as(function: Callable[..., Any], ours: Callable[..., Any]) -> None:
+    """Let Dynamo trace a function of ours where another one is called."""
     rules = get_torch_obj_rule_map()
-    if not issubclass(rules.get(F.gaussian_nll_loss, object), PolyfilledFunctionVariable):
-        rules.pop(F.gaussian_nll_loss, None)
-        if id(F.gaussian_nll_loss) in _polyfilled_function_ids:
-            # Registered before torch.distributed.init_process_group, which forgets the rule and nothing else.
-            rules[F.gaussian_nll_loss] = PolyfilledFunctionVariable
-        else:
-            # torch declares arguments with defaults as optional, which these are not.
-            torch.compiler.substitute_in_graph(F.gaussian_nll_loss)(gaussian_nll_loss)  # type: ignore[arg-type]
+    if issubclass(rules.get(function, object), PolyfilledFunctionVariable):
+        return
+    rules.pop(function, None)
+    if id(function) in _polyfilled_function_ids:
+        # Registered before torch.distributed.init_process_group, which forgets the rule and nothing else.
+        rules[function] = PolyfilledFunctionVariable
+    else:
+        # torch declares arguments with defaults as optional, which these are not.
+        torch.compiler.substitute_in_graph(function, skip_signature_check=True)(ours)
+
+
+def register() -> None:
+    """Tell Dynamo of the functions here; its own rule for most of them is to run them on values that are not there."""
+    for function, ours in TRACED.items():
+        _trace_as(function, ours)
     ctc.register()
     checkpoint.register()
     flex_attention.register()

@@ -16,11 +16,10 @@ from torch import fx, nn
 
 from torchipu.errors import UnsupportedOpError
 from torchipu.onnx.converter import NEED_TORCHVISION, converter, has_torchvision
-from torchipu.onnx.files import first_line, inputs_of, onnx_package, read_model, sized, with_shapes
-from torchipu.onnx.shape_operators import NotConstantError, tensors_of, with_numbers
+from torchipu.onnx.files import STANDARD, first_line, inputs_of, onnx_package, read_model, sized, with_shapes
+from torchipu.onnx.same_types import OPERATORS
+from torchipu.onnx.shape_operators import NotConstantError, number_in_place, tensors_of, with_numbers
 
-DOMAINS = ("", "ai.onnx")
-"""Of the standard's own operators."""
 WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _STATES_OF_RECURRENCE = {"LSTM": (5, 6), "GRU": (5,), "RNN": (5,)}
 """By operator, the inputs that are states before the first step."""
@@ -68,7 +67,7 @@ def refuse_operators(model: Any) -> None:
     known = {function.name for function in model.functions}
     strange = sorted({
         f"{node.domain}.{node.op_type}" for node in model.graph.node
-        if node.domain not in DOMAINS and node.op_type not in known
+        if node.domain not in STANDARD and node.op_type not in known
     })
     bodies = sorted({node.op_type for node in model.graph.node} & WITH_BODIES)
     drawn = set() if has_torchvision() else {node.op_type for node in model.graph.node} & NEED_TORCHVISION
@@ -174,7 +173,7 @@ class _Conversion:
             raise _lacking(list(reasons)) from None
 
     def _converted(self, graph: Any) -> list[Any]:
-        version = next(self.versions[domain] for domain in DOMAINS if domain in self.versions)
+        version = next(self.versions[domain] for domain in STANDARD if domain in self.versions)
         with warnings.catch_warnings():
             warnings.filterwarnings("error", message="No explicit conversion", category=RuntimeWarning)
             warnings.filterwarnings("ignore", message="Model imports domains")
@@ -197,6 +196,7 @@ class _Conversion:
             operator = Called(with_numbers(node.op_type, self._attributes(node), partial(self._number, node)))
             given: list[Any] = [self._value(name) for name in node.input[: tensors_of(node.op_type)]]
         except NotConstantError:
+            operator = Called(OPERATORS[node.op_type]) if node.op_type in OPERATORS else operator
             given = self._given(node, operator)
         if isinstance(operator, partial) and operator.func is torch.cat:
             result = self.graph.call_function(torch.cat, (given,), dict(operator.keywords))
@@ -218,11 +218,21 @@ class _Conversion:
         """Return the inputs that the converter's module does not hold itself."""
         holds_weights = self._is(operator, self.constants.STANDARD_LAYERS)
         given = [
-            None if not name else self._value(name) for name in node.input if not holds_weights or name in self.values
+            self._taken(node, index) for index, name in enumerate(node.input)
+            if not holds_weights or not name or name in self.values
         ]
         while given and given[-1] is None:
             given.pop()
         return given
+
+    def _taken(self, node: Any, index: int) -> Any:
+        """Return an input of a node: a value of the graph, or the numbers that its operator asks a constant for."""
+        if not node.input[index]:
+            return None
+        try:
+            return number_in_place(node.op_type, index, partial(self._number, node))
+        except NotConstantError:
+            return self._value(node.input[index])
 
     def _attributes(self, node: Any) -> dict[str, Any]:
         values = {each.name: self.onnx.helper.get_attribute_value(each) for each in node.attribute}

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from torchipu.errors import CaptureError, OnnxError
+from torchipu.errors import CaptureError, OnnxError, UnsupportedOpError
 
 EXTRA = 'pip install "torchipu[onnx]"'
+STANDARD = ("", "ai.onnx")
+"""Domains of the standard's own operators."""
 LARGEST_FILE_BYTES = 2**31 - 1
 """What protobuf can hold in one message; larger models keep their weights in files beside it."""
 LARGEST_FOLDED_BYTES = 2**26
@@ -48,6 +50,7 @@ def read_model(path: str | os.PathLike[str]) -> Any:
     Raises:
         FileNotFoundError: There is no such file.
         OnnxError: It is no ONNX model, or is damaged, or a file that it names is missing or lies elsewhere.
+        UnsupportedOpError: It has operators under the standard's domain that its version of the standard has not.
     """
     onnx = onnx_package()
     file = Path(path)
@@ -65,6 +68,7 @@ def read_model(path: str | os.PathLike[str]) -> Any:
         raise OnnxError(f"{file} is no ONNX model, or is damaged: {first_line(error)}", file=str(file)) from error
     if not model.graph.node and not model.graph.output:
         raise OnnxError(f"{file} is no ONNX model, or is damaged: it has no graph", file=str(file))
+    _refuse_unknown(model)
     try:
         onnx.checker.check_model(os.fspath(file))  # by the path: of the whole model, the files of its weights too
         onnx.load_external_data_for_model(model, os.fspath(file.parent))
@@ -74,6 +78,25 @@ def read_model(path: str | os.PathLike[str]) -> Any:
             remedy="files of weights lie in the folder of the model, under the names that it gives",
         ) from error
     return model
+
+
+def _refuse_unknown(model: Any) -> None:
+    """Name all operators that are none of the standard's at once, before the checker stops at the first."""
+    schemas = onnx_package().defs
+    versions = [each.version for each in model.opset_import if each.domain in STANDARD]
+    own = {function.name for function in model.functions}
+    names = {node.op_type for node in model.graph.node if node.domain in STANDARD} - own
+    unknown = []
+    for name in sorted(names) if versions else ():
+        try:
+            schemas.get_schema(name, min(versions[0], schemas.onnx_opset_version()), "")
+        except schemas.SchemaError:
+            unknown.append(name)
+    if unknown:
+        raise UnsupportedOpError(
+            f"the model has operators that ONNX has not in version {versions[0]}: {', '.join(unknown)}",
+            remedy="export the model without them, or give operators of one's own a domain of their own",
+        )
 
 
 def inputs_of(model: Any) -> list[Any]:

@@ -14,6 +14,10 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+SCALARS: Mapping[str, tuple[int, ...]] = {"DFT": (1, 2), "OneHot": (1,), "STFT": (1, 3), "Trilu": (1,)}
+"""By operator that the converter computes, the inputs of which it asks a whole number."""
+LISTS: Mapping[str, tuple[int, ...]] = {"AffineGrid": (1,), "CenterCropPad": (1,), "Col2Im": (1, 2), "MaxUnpool": (2,)}
+"""The inputs of which it asks several."""
 Numbers = Callable[[int], Any]
 """Gives what the input at a position is where that is a constant: a list, a number, or None where it is left out."""
 Operator = Callable[..., Any]
@@ -43,7 +47,25 @@ def with_numbers(kind: str, attributes: Mapping[str, Any], numbers: Numbers) -> 
 
 def tensors_of(kind: str) -> int:
     """Return how many inputs of an operator stay tensors."""
-    return 2 if kind == "Gather" else 1
+    return 2 if kind in ("Gather", "ReverseSequence") else 1
+
+
+def number_in_place(kind: str, index: int, numbers: Numbers) -> Any:
+    """Return what the converter's operator takes in the place of an input: numbers, where these are constant.
+
+    Args:
+        kind: Its type.
+        index: Position of the input.
+        numbers: Gives the inputs.
+
+    Raises:
+        NotConstantError: The input stays a tensor.
+    """
+    if index in SCALARS.get(kind, ()):
+        return _number(numbers(index))
+    if index in LISTS.get(kind, ()):
+        return numbers(index)
+    raise NotConstantError
 
 
 def _given(value: Any) -> Any:
@@ -185,12 +207,27 @@ def _resize(attributes: Mapping[str, Any], numbers: Numbers) -> Operator:
     return call
 
 
+def _reverse_sequence(attributes: Mapping[str, Any], _: Numbers) -> Operator:
+    batch, time = attributes.get("batch_axis", 1), attributes.get("time_axis", 0)
+
+    def call(x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        steps = torch.arange(x.shape[time], device=x.device)
+        ends = lengths.unsqueeze(1)
+        places = torch.where(steps < ends, ends - 1 - steps, steps)  # [N, T]
+        rows = x.movedim((batch, time), (0, 1))
+        spread = places.reshape(*places.shape, *[1] * (x.dim() - 2)).expand_as(rows)
+        return torch.gather(rows, 1, spread).movedim((0, 1), (batch, time))
+
+    return call
+
+
 _OPERATORS: dict[str, Callable[[Mapping[str, Any], Numbers], Operator]] = {
     "CumSum": _cumsum,
     "Expand": _expand,
     "Gather": _gather,
     "Pad": _pad,
     "Reshape": _reshape,
+    "ReverseSequence": _reverse_sequence,
     "Resize": _resize,
     "Slice": _slice,
     "Split": _split,
