@@ -8,7 +8,16 @@ import torch
 from torchipu.device.codelets import STRIDED_COPY
 from torchipu.device.matmul_plan import plan_matmul
 from torchipu.device.matrix_unit import COPY, TRANSPOSE, reduce_partials_cycles
-from torchipu.device.product_sets import BACKWARD, CALLED, LAYER_PASS, LEFT, MADE_OPERANDS, TIME_STEPS, UPDATE
+from torchipu.device.product_sets import (
+    BACKWARD,
+    CALLED,
+    LAYER_INPUTS,
+    LAYER_PASS,
+    LEFT,
+    MADE_OPERANDS,
+    TIME_STEPS,
+    UPDATE,
+)
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.codelet import Codelet
@@ -143,6 +152,48 @@ def test_padded_weights_are_put_together_of_the_pieces_that_they_are_created_in(
     fixed = {COPY: 6 * 30, STRIDED_COPY: 587}[codelet]
     share = -(-inputs * 4100 // 1472)
     assert first.codelet.cycles(bow, first.work(1)) == pytest.approx(fixed + cycles_per_half * share, abs=2)
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "codelet"), [
+    (96, 100, COPY), (104, 100, COPY), (100, 96, STRIDED_COPY), (98, 96, STRIDED_COPY),
+])
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_the_result_of_an_update_goes_into_the_pieces_that_the_weight_is_created_in(
+    inputs: int, outputs: int, codelet: Codelet, is_turned: bool,
+) -> None:
+    """Pieces are of the layer's inputs, whichever side of the result these are; outputs do not matter."""
+    x, g = halves("x", 16, inputs), halves("g", 16, outputs)
+    if is_turned:  # as nn.Linear holds its weight
+        w = halves("w", outputs, inputs)
+        ops = turned(w), turned(g)
+        forward, update = mm(x, ops[0].outputs[0], "y"), mm(ops[1].outputs[0], x, "gw")
+    else:
+        w = halves("w", inputs, outputs)
+        ops = turned(x), turned(w)
+        forward, update = mm(x, w, "y"), mm(ops[0].outputs[0], g, "gw")
+    graph = Graph("layer", (x, w, g), (forward.outputs[0], update.outputs[0]), (*ops, forward, update))
+    (found,) = (op for op in find_layers(graph).ops if op.attrs.get(LAYER_PASS) == UPDATE)
+    assert found.attrs[LAYER_INPUTS] == inputs
+    spec = lookup("aten.mm.default")
+    assert spec is not None
+    *_, turn, placed = spec.lower(found, lookup_target("mk2"))
+    assert (turn.codelet, placed.codelet) == (TRANSPOSE, codelet)
+    assert placed.gathered_bytes == 2 * -(-inputs * outputs // 1472)
+
+
+def test_the_result_of_an_update_of_what_an_op_has_made_is_put_together_of_no_pieces() -> None:
+    """As the gradient of keys is, whose number divides no group: nothing of these was created."""
+    x, g, before = halves("x", 16, 197), halves("g", 16, 64), halves("before", 64, 197)
+    x_view = turned(x)
+    gelu = Op("gelu", (before,), (halves("made", 64, 197),), {}, "aten.gelu.default", ("self",))
+    w = turned(gelu.outputs[0])
+    forward, update = mm(x, w.outputs[0], "y"), mm(x_view.outputs[0], g, "gw")
+    graph = Graph("keys", (x, before, g), (forward.outputs[0], update.outputs[0]), (gelu, w, x_view, forward, update))
+    (found,) = (op for op in find_layers(graph).ops if op.attrs.get(LAYER_PASS) == UPDATE)
+    assert LAYER_INPUTS not in found.attrs
+    spec = lookup("aten.mm.default")
+    assert spec is not None
+    assert spec.lower(found, lookup_target("mk2"))[-1].codelet is COPY
 
 
 def test_layers_alike_are_one_function_whose_calls_copy_turned_weights() -> None:

@@ -7,9 +7,9 @@ import torch
 
 import torchipu
 from tests.device.tilings.judged import judge
-from torchipu.device.matrix_unit import AMP
+from torchipu.device.matrix_unit import AMP, COPY
 from torchipu.device.product_sets import BACKWARD, FORWARD, LAYER_PASS, UPDATE
-from torchipu.device.single_rows import DOT, OUTER, plan_of_layer, transpose_cycles
+from torchipu.device.single_rows import DOT, OUTER, TRANSPOSE_SHARE, plan_of_layer, transpose_cycles
 from torchipu.ir.graph import Op, Tensor
 from torchipu.ir.types import DType
 from torchipu.optable.spec import lookup
@@ -24,7 +24,7 @@ from torchipu.target import lookup_target
 ])
 def test_a_layer_without_the_matrix_unit_takes_what_the_ipu_model_says(machine: str, dtype: str, cycles: int) -> None:
     outcome = outcome_of(Product(1, 1, 1000, 1000, DTYPES[dtype], trains=True), Frozen(machine))
-    assert outcome.device_cycles == pytest.approx(cycles, rel=0.1)
+    assert outcome.device_cycles == pytest.approx(cycles, rel=0.05)
 
 
 @pytest.mark.parametrize(("machine", "dtype", "outputs", "has_unit"), [
@@ -84,6 +84,17 @@ def test_passes_of_one_sample_are_computed_without_the_matrix_unit(
     op = Op("mm", (left, right), (result,), attrs, "aten.mm.default", ("self", "mat2"))
     codelets = [made.codelet for made in spec.lower(op, lookup_target("mk1"))]
     assert [one for one in codelets if one in (AMP, DOT, OUTER)] == [expected]
+
+
+def test_what_a_tile_has_made_of_the_weights_gradient_is_put_where_the_weight_lies_without_an_exchange() -> None:
+    left, right = Tensor("a", (1000, 1), DType.HALF), Tensor("b", (1, 600), DType.HALF)
+    result = Tensor("c", (1000, 600), DType.HALF)
+    spec = lookup("aten.mm.default")
+    assert spec is not None
+    op = Op("mm", (left, right), (result,), {LAYER_PASS: UPDATE}, "aten.mm.default", ("self", "mat2"))
+    *_, turned, placed = spec.lower(op, lookup_target("mk1"))
+    assert (turned.codelet, placed.codelet) == (TRANSPOSE_SHARE, COPY)
+    assert (turned.gathered_bytes, placed.gathered_bytes) == (0, 0)
 
 
 # --------------------------------------------------------------------------- values

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from math import gcd
+from math import gcd, prod
 from typing import TYPE_CHECKING
 
 from torchipu.device.codelets import CAST, STRIDED_COPY
@@ -47,6 +48,10 @@ MADE_OPERANDS = "made_operands"
 `torchipu.passes.layers` has found. States and inputs of the program are created as their product takes them."""
 
 LEFT, RIGHT = "left", "right"
+
+LAYER_INPUTS = "layer_inputs"
+"""Attribute of an update of a weight that is a state or an input of the program: the inputs of its layer, in pieces of
+which it is created."""
 
 CALLED = "called"
 """Attribute of the backward of a layer that is one of several alike on its IPU, as `torchipu.passes.layers` has found:
@@ -198,7 +203,7 @@ def layer_vertices(
     Weights and samples lie as the forward takes them, but for operands that other ops have made: these lie as the op
     has left them, and are rearranged before tiles receive them. Channels that do not fill groups are padded, which lays
     weights out anew. For the backward the weights are rearranged; for the update both operands, whose samples become
-    input channels, and the result, which has to lie as the weights do.
+    input channels, and the result, which has to lie as the weights do: in the pieces that states are created in.
 
     Where layers alike are one function, the backward's call takes a view of the layer's weight with rows and columns
     exchanged, and copies it, element by element, into the weight of the function.
@@ -218,7 +223,7 @@ def layer_vertices(
     plan = plan_of(op, target, product, dtype)
     if plan is not None and plan.method != "amp":
         return _without_unit(op, target, product, plan, dtype, describe)
-    before, after = _laid_anew(op, product)
+    before = _laid_anew(op, product)
     is_ragged = product.inputs % (INPUT_GROUP // (dtype.device_bytes // 2)) > 0 and product.positions > 1
     padded = (_padded(target, product, dtype),) if _is_padded(op, product) else ()
     copied: tuple[Vertices, ...] = ()
@@ -229,14 +234,17 @@ def layer_vertices(
         *padded,
         *copied,
         *product_vertices(op, target, product, dtype, describe),
-        *_rearranged(target, product.groups, after, dtype, is_ragged=False),
+        *(_placed(op, target, product, dtype) if op.attrs.get(LAYER_PASS) == UPDATE else ()),
     )
 
 
 def _without_unit(
     op: Op, target: Target, product: Product, plan: MatmulPlan, dtype: DType, describe: Describe | None,
 ) -> tuple[Vertices, ...]:
-    """Compute sets of a pass of a layer that is trained on one sample: tiles transpose what they have of the weight."""
+    """Compute sets of a pass of a layer that is trained on one sample: tiles transpose what they have of the weight.
+
+    What the update makes is also put where the weight lies, as the result of any update is, to be added to it.
+    """
     rows, columns, inputs = plan.shares
     if op.attrs.get(LAYER_PASS) == BACKWARD:
         rows = inputs
@@ -249,12 +257,15 @@ def _without_unit(
     sets = product_vertices(op, target, product, dtype, describe)
     if op.attrs.get(LAYER_PASS) == UPDATE:
         vectors = [(product.positions, 1), (1, product.outputs)]
-        return *_rearranged(target, 1, vectors, dtype, is_ragged=False), *sets, turned
+        # What a tile has made is its own share of the weight, and is put where it lies without an exchange.
+        result = 1, product.positions, product.outputs
+        placed = replace(_put_together(target, result, _inputs_of_layer(op), dtype), gathered_bytes=0)
+        return *_rearranged(target, 1, vectors, dtype, is_ragged=False), *sets, turned, placed
     return (turned, *sets) if op.attrs.get(LAYER_PASS) == BACKWARD else sets
 
 
-def _laid_anew(op: Op, product: Product) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Return rows and columns of the matrices that are rearranged before a product, and behind it."""
+def _laid_anew(op: Op, product: Product) -> list[tuple[int, int]]:
+    """Return rows and columns of the matrices that are rearranged before a product."""
     layer_pass = str(op.attrs.get(LAYER_PASS))
     # One sample is no work for the matrix unit: PopLibs takes vertices that need no groups.
     sides = set(str(op.attrs.get(MADE_OPERANDS, "")).split()) if product.positions > 1 else set()
@@ -263,8 +274,19 @@ def _laid_anew(op: Op, product: Product) -> tuple[list[tuple[int, int]], list[tu
     if layer_pass == UPDATE:
         sides.add(LEFT)
     sizes = {LEFT: (product.positions, product.inputs), RIGHT: (product.inputs, product.outputs)}
-    before = [matrix for side, matrix in sizes.items() if side in sides]
-    return before, [(product.positions, product.outputs)] if layer_pass == UPDATE else []
+    return [matrix for side, matrix in sizes.items() if side in sides]
+
+
+def _placed(op: Op, target: Target, product: Product, dtype: DType) -> tuple[Vertices, ...]:
+    """Return the compute sets that transpose the result of an update, and put it where the weight lies."""
+    turned = _rearranged(target, product.groups, [(product.positions, product.outputs)], dtype, is_ragged=False)[:-1]
+    result = product.groups, product.positions, product.outputs
+    return *turned, _put_together(target, result, _inputs_of_layer(op), dtype)
+
+
+def _inputs_of_layer(op: Op) -> int:
+    """Return the inputs of the layer that a product is the update of; a whole group where its weight is no state."""
+    return int(str(op.attrs.get(LAYER_INPUTS, INPUT_GROUP)))
 
 
 def _is_padded(op: Op, product: Product) -> bool:
@@ -278,14 +300,28 @@ def _is_padded(op: Op, product: Product) -> bool:
 def _padded(target: Target, product: Product, dtype: DType) -> Vertices:
     """Return the compute set that pads weights to whole groups of channels; every tile takes a share.
 
-    Weights are created in pieces of as many input channels as divide these and a group alike, and whole groups are put
-    together of them: of pieces of 16 bytes and more as of any other operand, of smaller ones piece by piece.
-
-    Source: PopLibs' createWeights; ipu_hardware.md 2.5 for copies of small pieces, 3.1 for others. That they are copied
-    once, and not by every tile that receives them, is an estimate.
+    Source: ipu_hardware.md 3.1. That they are copied once, and not by every tile that receives them, is an estimate.
     """
-    piece = gcd(product.inputs, INPUT_GROUP) * dtype.device_bytes
-    elements = product.groups * product.inputs * product.outputs
+    weights = product.groups, product.inputs, product.outputs
+    return _put_together(target, weights, product.inputs, dtype)
+
+
+def _put_together(target: Target, weights: tuple[int, int, int], inputs: int, dtype: DType) -> Vertices:
+    """Return the compute set that copies a weight from or to the pieces it is created in; every tile takes a share.
+
+    Weights are created in pieces of as many input channels as divide these and a group alike. Pieces of 16 bytes and
+    more are copied as any other operand is, smaller ones piece by piece.
+
+    Args:
+        target: The machine.
+        weights: Groups, rows and columns.
+        inputs: Of the layer.
+        dtype: Of the weight.
+
+    Source: PopLibs' createWeights; ipu_hardware.md 2.5 for copies of small pieces, 3.1 for others.
+    """
+    piece = gcd(inputs, INPUT_GROUP) * dtype.device_bytes
+    elements = prod(weights)
     share = ceil_div(elements, target.num_tiles)
     moved = share * dtype.device_bytes
     if piece > SMALL_PIECE_BYTES:

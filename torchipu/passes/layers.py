@@ -11,6 +11,7 @@ from torchipu.device.product_sets import (
     BACKWARD,
     CALLED,
     FORWARD,
+    LAYER_INPUTS,
     LAYER_PASS,
     LEFT,
     MADE_OPERANDS,
@@ -28,8 +29,9 @@ PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
 
 def find_layers(graph: Graph) -> Graph:
     """Return a graph whose products say what the planner has to know: which of their operands other ops make, and which
-    pass of a layer they are, where its weight has a gradient: the forward is named for one sample alone. A softmax says
-    whether its rows lie as a product has left them. The backward of a layer says whether others of its IPU are alike.
+    pass of a layer they are, where its weight has a gradient: the forward is named for one sample alone, and an update
+    has the inputs of its layer where the weight is no op's result. A softmax says whether its rows lie as a product has
+    left them. The backward of a layer says whether others of its IPU are alike.
 
     The forward multiplies an input by a weight, the update the input by the gradient of the result, and the backward
     that gradient by the weight. Which operand is which follows from what they are views of, and from sizes. The
@@ -43,23 +45,23 @@ def find_layers(graph: Graph) -> Graph:
 
     Source: PopART and PopLibs' tools tell the planner which pass each product is, ipu_hardware.md 3.1.
     """
-    products = _products_of(graph)
+    products, made = _products_of(graph), _made(graph)
     by_operand: dict[Tensor, list[_Product]] = {}
     for product in products:
         for operand in {product.left: None, product.right: None}:
             by_operand.setdefault(operand, []).append(product)
-    passes: dict[int, str] = {}
+    passes: dict[int, dict[str, object]] = {}
     for forward in products:
         if id(forward.op) not in passes:
-            passes.update(_passes_of(forward, by_operand, passes))
-    found: dict[int, dict[str, object]] = {key: {LAYER_PASS: name} for key, name in passes.items()}
+            passes.update(_passes_of(forward, by_operand, passes, made))
+    found = {key: dict(said) for key, said in passes.items()}
     sequences = {op.outputs[0]: op.outputs[0].shape[:2] for op in graph.ops if op.kind == RECURRENCE}
     for product in products:
         for operand in (product.left, product.right):
             steps, samples = sequences.get(operand, (1, 0))
             if steps > 1 and product.inputs == steps * samples:
                 found.setdefault(id(product.op), {})[TIME_STEPS] = steps
-    made, lying = _made(graph), lying_in(graph)
+    lying = lying_in(graph)
     for called in _called(products, passes, made):
         found.setdefault(id(called), {})[CALLED] = True
     for product in products:
@@ -79,11 +81,14 @@ def find_layers(graph: Graph) -> Graph:
     ]))
 
 
-def _called(products: Iterable[_Product], passes: Mapping[int, str], made: Set[Tensor]) -> Iterator[Op]:
+def _called(
+    products: Iterable[_Product], passes: Mapping[int, Mapping[str, object]], made: Set[Tensor],
+) -> Iterator[Op]:
     """Yield the backwards of layers alike, whose code is one function on each IPU; they multiply by weights."""
     alike: dict[object, list[Op]] = {}
     for product in products:
-        if passes.get(id(product.op)) == BACKWARD and product.groups == 1 and product.right not in made:
+        is_backward = passes.get(id(product.op), {}).get(LAYER_PASS) == BACKWARD
+        if is_backward and product.groups == 1 and product.right not in made:
             ipu = product.op.placement.ipu if product.op.placement is not None else 0
             alike.setdefault((ipu, product.sizes, product.left.dtype), []).append(product.op)
     return (op for ops in alike.values() if len(ops) > 1 for op in ops)
@@ -139,12 +144,16 @@ def _products_of(graph: Graph) -> list[_Product]:
 
 
 def _passes_of(
-    forward: _Product, by_operand: Mapping[Tensor, Iterable[_Product]], taken: Mapping[int, str],
-) -> dict[int, str]:
-    """Return the passes of the layer whose forward a product is; none where its weight has no gradient."""
+    forward: _Product, by_operand: Mapping[Tensor, Iterable[_Product]], taken: Mapping[int, object],
+    made: Set[Tensor],
+) -> dict[int, dict[str, object]]:
+    """Return what to say of passes of the layer whose forward a product is; nothing if its weight has no gradient."""
     groups, samples, inputs, outputs = forward.sizes
     # The planner asks of one sample alone: its forward may be planned with the other two.
-    first = {id(forward.op): FORWARD} if samples == 1 else {}
+    first: dict[int, dict[str, object]] = {id(forward.op): {LAYER_PASS: FORWARD}} if samples == 1 else {}
+    said: dict[str, object] = {LAYER_PASS: UPDATE}
+    if forward.right not in made:
+        said[LAYER_INPUTS] = inputs
     for update in by_operand[forward.left]:
         if update.number <= forward.number or id(update.op) in taken:
             continue
@@ -157,6 +166,6 @@ def _passes_of(
         for backward in by_operand.get(forward.right, ()):
             is_later = backward.number > forward.number and id(backward.op) not in taken
             if is_later and backward.left is gradient and backward.sizes == (groups, samples, outputs, inputs):
-                return first | {id(backward.op): BACKWARD, id(update.op): UPDATE}
-        return first | {id(update.op): UPDATE}
+                return first | {id(backward.op): {LAYER_PASS: BACKWARD}, id(update.op): said}
+        return first | {id(update.op): said}
     return {}
