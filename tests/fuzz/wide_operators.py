@@ -127,7 +127,7 @@ ALONG = (
     "{0}.cumprod(DIM)", "{0}.cummax(DIM).values", "{0}.cummin(DIM).values", "{0}.logcumsumexp(DIM)",
     "{0}.diff(dim=DIM)", "torch.trapezoid({0}, dim=DIM)", "torch.std_mean({0}, dim=DIM, unbiased=False)[0]",
     "torch.var_mean({0}, dim=DIM)[1]", "{0}.std(DIM, correction=0)", "{0}.aminmax(dim=DIM).max",
-    "{0}.median(DIM).values", "{0}.kthvalue(1, DIM).values", "{0}.quantile(0.3, DIM)", "{0}.nansum(DIM)",
+    "{0}.contiguous().median(DIM).values", "{0}.kthvalue(1, DIM).values", "{0}.quantile(0.3, DIM)", "{0}.nansum(DIM)",
     "{0}.nanmean(DIM)", "{0}.argmax(DIM)", "{0}.argmin(DIM, keepdim=True)", "({0} > 0).any(DIM)",
     "({0} > 0).all(DIM)", "{0}.argsort(DIM)", "{0}.softmax(DIM).argmax(DIM)", "F.softmin({0}, DIM)",
     "{0}.unbind(DIM)[0]", "{0}.chunk(2, DIM)[-1]", "{0}.tensor_split(2, DIM)[0] * 2.0", "{0}.movedim(DIM, 0)",
@@ -136,7 +136,7 @@ ALONG = (
     "torch.linalg.vector_norm({0}, float('inf'), dim=DIM)", "torch.linalg.vector_norm({0}, 3, dim=DIM)",
     "F.normalize({0}, p=1.0, dim=DIM)", "{0}.logsumexp(DIM, keepdim=True) - {0}",
     "{0}.sub({0}.amax(DIM, keepdim=True)).exp()", "{0}.sort(dim=DIM, descending=True, stable=True).indices",
-    "{0}.count_nonzero(DIM)", "{0}.repeat_interleave(torch.tensor([2] * {0}.shape[DIM]), DIM)",
+    "{0}.count_nonzero(DIM)",
     "{0}.index_select(DIM, torch.tensor([0, 0]))", "{0}.take_along_dim({0}.argsort(DIM), DIM)",
     "{0}.scatter(DIM, {0}.argsort(DIM), {0} * 0.5)", "{0}.scatter_reduce(DIM, {0}.argsort(DIM), {0}, 'amax')",
     "{0}.scatter_reduce(DIM, {0}.argsort(DIM) // 2, {0}, 'mean')",
@@ -144,7 +144,7 @@ ALONG = (
     "{0}.gather(DIM, {0}.argsort(DIM, descending=True))", "{0}.mode(DIM).values",
     "{0}.select_scatter({0}.select(DIM, 0) * 2, DIM, 0)", "{0}.slice_scatter({0}.narrow(DIM, 0, 1) + 1, DIM, 0, 1)",
     "{0}.index_copy(DIM, torch.tensor([0]), {0}.narrow(DIM, -1, 1))", "F.glu(torch.cat([{0}, {0}], DIM), DIM)",
-    "{0}.topk(1, DIM, largest=False).values", "{0}.topk(1, DIM).indices",
+    "{0}.topk(1, DIM, largest=False).values",
 )
 
 

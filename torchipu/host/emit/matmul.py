@@ -132,14 +132,17 @@ def emit_product(
     packing = _rows_packing(left_strides, right_strides, rows, columns, inner, is_ready=plan.is_hoisting)
     is_small = rows < FEW_ROWS or columns < 4 * PANEL or inner < LEAST_INNER
     joins = batch == 1 and is_small and packing is Packing.AS_IT_LIES
+    # To a kernel a stride of 0 from column to column says that there are panels: a column that stands for all is packed
+    # ahead.
+    has_columns = right_strides[1] > 0
     # Few summands for each micro-batch are packed where they are used: several of these then make one call.
-    joins_summands = adds and joins and left_strides[0] == 1
+    joins_summands = adds and joins and left_strides[0] == 1 and has_columns
     if joins_summands and inner == 1:
         left_strides = 1, rows  # where the column of the next run would lie
     packs_panels = _packs_panels(right_strides, rows, columns, MOST_SUMMANDS if joins_summands else inner)
     # Rows far apart are not kept from panel to panel: few of them at a time, then, and panels for all.
     is_flat = packing is Packing.IN_ITEM or (packing is Packing.AS_IT_LIES and left_strides[0] % APART_IN_ONE_SET == 0)
-    is_large = packs_panels and not (joins or is_flat or plan.is_hoisting)
+    is_large = packs_panels and has_columns and not (joins or is_flat or plan.is_hoisting)
     packs_in_items = is_large or (joins_summands and packs_panels)
     is_wide = right_strides[1] == 1 and not packs_in_items and _is_wide(rows, columns, inner)
     block = LARGE_BLOCK if is_large else FLAT_BLOCK if packing is Packing.IN_ITEM else WIDE_BLOCK if is_wide else ()
