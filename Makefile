@@ -12,6 +12,7 @@ CRASHES_ARGS ?=
 OPINFO_ARGS ?= --workers 2
 FUZZ_GRAPHS ?= 0:50000
 FUZZ_WIDE ?= 0:20000
+FUZZ_LARGE ?= 0:10000
 FUZZ_MODELS ?= 0:10000
 RELIABILITY_ARGS ?=
 WHEEL_PYTHONS ?=
@@ -81,7 +82,8 @@ faults: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 fuzz: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.fuzz graphs --seeds $(FUZZ_GRAPHS); graphs=$$?; \
 	$(PY) -m tests.fuzz wide --seeds $(FUZZ_WIDE); wide=$$?; \
-	$(PY) -m tests.fuzz nnsmith --seeds $(FUZZ_MODELS) && exit $$((graphs | wide))
+	$(PY) -m tests.fuzz large --seeds $(FUZZ_LARGE); large=$$?; \
+	$(PY) -m tests.fuzz nnsmith --seeds $(FUZZ_MODELS) && exit $$((graphs | wide | large))
 
 crashes: $(VENV)/dev.stamp $(VENV)/kernels.stamp
 	$(PY) -m tests.cache.writers --kills 1000 $(CRASHES_ARGS)

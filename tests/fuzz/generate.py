@@ -29,7 +29,7 @@ def generate(seed: int, draws: Mapping[str, tuple[Draw, float]] = DRAWS) -> Prog
     rng = random.Random(seed)
     while True:
         program = _grown(rng, rng.randint(3, 16), draws)
-        if program is not None and _has_gradients(program):
+        if program is not None and has_gradients(program):
             return program
 
 
@@ -114,7 +114,7 @@ def _is_usable(result: torch.Tensor) -> bool:
     return bool(result.detach().isfinite().all()) and float(result.detach().abs().max()) <= LARGEST
 
 
-def _has_gradients(program: Program) -> bool:
+def has_gradients(program: Program) -> bool:
     """Whether eager runs the whole program, forward and backward: a value may be written after backward needs it."""
     try:
         with warnings.catch_warnings():

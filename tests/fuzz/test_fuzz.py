@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.fuzz import nnsmith_models
+from tests.fuzz import large, nnsmith_models
 from tests.fuzz.__main__ import main
 from tests.fuzz.batches import run_batches
 from tests.fuzz.doors import DOORS, door_of, through_backend
@@ -22,7 +22,7 @@ from tests.fuzz.script import script
 from tests.fuzz.wide_operators import ALL
 
 FOUND = sorted(Path(__file__).parent.joinpath("found").glob("*.json"))
-GRAPHS, WIDE, MODELS = 60, 20, 30
+GRAPHS, WIDE, LARGE, MODELS = 60, 20, 20, 30
 """Seeds of a merge; ``make fuzz`` runs thousands."""
 
 PLAIN = Program(
@@ -48,6 +48,14 @@ def test_graphs_give_what_eager_gives(first: int) -> None:
 def test_graphs_of_a_wide_vocabulary_give_what_eager_gives(first: int) -> None:
     for seed in range(first, first + 10):
         program = generate(seed, ALL)
+        verdict = judge(program, door_of(seed, program))
+        assert not verdict.is_failure, f"seed {seed}: {verdict}\n{program.source()}"
+
+
+@pytest.mark.parametrize("first", range(0, LARGE, 10))
+def test_programs_of_large_sizes_give_what_eager_gives(first: int) -> None:
+    for seed in range(first, first + 10):
+        program = large.generate(seed)
         verdict = judge(program, door_of(seed, program))
         assert not verdict.is_failure, f"seed {seed}: {verdict}\n{program.source()}"
 

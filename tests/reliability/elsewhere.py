@@ -73,6 +73,11 @@ def wide(size: int) -> dict[str, int]:
     return fuzz("wide", size)
 
 
+def large(size: int) -> dict[str, int]:
+    """Hold so many random programs of large sizes to eager."""
+    return fuzz("large", size)
+
+
 def nnsmith(size: int) -> dict[str, int]:
     """Hold so many models of NNSmith to eager."""
     return fuzz("nnsmith", size)

@@ -46,7 +46,7 @@ ROWS = (
         (("nnsmith", _FUZZED),)),
     Row("random programs with views, writes, halves and blocks: mismatches", "0 of 50,000",
         "to the last bit, beside the machine that judges",
-        (("graphs", _FUZZED), ("wide", "of a wide vocabulary: " + _FUZZED))),
+        (("graphs", _FUZZED), ("wide", "of a wide vocabulary: " + _FUZZED), ("large", "of large sizes: " + _FUZZED))),
     Row("faults put into the code that the tests catch", "19 of 20, of 300", "all in numerics, memory, schedule, files",
         (("mutants", "{caught} of {mutants} caught, {nearest} of them by the tests nearest to them"),)),
     Row("size of a failing program once it is cut down", "5 nodes or fewer, within 60 s",

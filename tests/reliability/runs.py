@@ -59,5 +59,8 @@ RUNS = {
     "wide": Run(
         "reliability.elsewhere:wide", 20_000, "random programs of rarer operators", ("wrong", "error", "crash", "hang"),
     ),
+    "large": Run(
+        "reliability.elsewhere:large", 10_000, "random programs of large sizes", ("wrong", "error", "crash", "hang"),
+    ),
     "nnsmith": Run("reliability.elsewhere:nnsmith", 10_000, "models of NNSmith", ("wrong", "error", "crash", "hang")),
 }
