@@ -68,6 +68,14 @@ def test_what_frees_memory_where_it_stands_is_left_there():
     assert ordered_for_memory(graph) is graph
 
 
+def test_ops_that_stand_behind_the_same_one_keep_their_order():
+    graph = graph_of(
+        ("a", "f", "x"), ("b", "f", "x"), ("other", "f", "x"), ("first", "f", "a", "b"), ("second", "f", "b"),
+        ("end", "f", "other", "first", "second"), sizes={"first": 1, "second": 1},
+    )
+    assert names_of(graph) == ["a", "b", "first", "second", "other", "end"]
+
+
 def test_an_operand_that_is_read_again_later_is_not_freed():
     graph = graph_of(
         ("a", "f", "x"), ("b", "f", "x"), ("small", "f", "a"), ("end", "f", "a", "b", "small"),

@@ -8,10 +8,12 @@ PACKAGE = Path(__file__).parents[3] / "torchipu"
 NEAREST: dict[str, tuple[str, ...]] = {
     "passes/canonicalise.py": ("passes/test_canonicalise.py", "goldens"),
     "passes/placement.py": ("passes/test_placement.py", "test_bad_placements.py"),
-    "passes/precision.py": ("passes/test_precision.py",),
+    "passes/precision.py": (
+        "passes/test_precision.py", "numerics/test_half_partials.py", "numerics/test_rounding_in_steps.py",
+    ),
     "passes/recompute.py": ("passes/test_recompute.py",),
     "passes/shared_indices.py": ("passes/test_shared_indices.py",),
-    "device/lower/functions.py": ("device/test_lower.py", "goldens"),
+    "device/lower/functions.py": ("device/test_lower.py", "goldens", "passes/test_control_flow.py"),
     "device/lower/values.py": ("device/test_lower.py", "goldens", "poptorch/test_overlap.py"),
     "device/lower/collectives.py": ("device/test_collectives.py", "device/test_lower.py", "device/test_cost.py"),
     "device/lower/cycles.py": ("device/test_lower.py", "device/test_cost.py"),
