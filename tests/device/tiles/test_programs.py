@@ -92,3 +92,32 @@ def test_products_that_tiles_take_in_parts_train_as_in_eager(name: str) -> None:
         assert any(group.op in in_parts and group.number for group, _ in runs)
     machine_tests.close(run)
     close(run)
+
+
+class Remembering(torch.nn.Module):
+    """Keeps a value in a buffer, which one IPU reads; another, or the same, makes what it holds next."""
+
+    def __init__(self, writer: int) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.randn(4, 6))
+        self.layer = torch.nn.Linear(6, 6)
+        self.writer = writer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torchipu.Block("reading", ipu_id=0):
+            y = self.kept * x
+        with torchipu.Block("writing", ipu_id=self.writer):
+            z = self.layer(y)
+            self.kept.copy_(z)
+            return z * 2
+
+
+@pytest.mark.parametrize("writer", [0, 1])
+def test_a_buffer_is_returned_to_the_ipu_where_it_lives(writer: int) -> None:
+    model, eager = Remembering(writer), Remembering(writer)
+    eager.load_state_dict(model.state_dict())
+    options = torchipu.Options(executor="tiles", execution="sharded")
+    step, x = torchipu.InferenceStep(model, options), torch.randn(4, 6)
+    for _ in range(2):
+        torch.testing.assert_close(step(x), eager(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(model.kept, eager.kept, rtol=1e-4, atol=1e-5)
