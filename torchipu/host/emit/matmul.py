@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from torchipu._kernels.table.gemm import PANEL, SUM_BLOCK
+from torchipu._kernels.table.gemm import PANEL
 from torchipu._kernels.table.matmul import (
     MATMUL,
     MATMUL_DOTS,
@@ -28,6 +28,7 @@ from torchipu.optable.samples import Samples
 LEAST_CHUNK_MACS = 100_000  # less than about two microseconds of work is not worth a thread
 LEAST_TURNED = 200_000  # elements of a right operand that are too many to pack in each call
 LEAST_ITEMS = 8  # items that keep four threads busy
+SUM_BLOCK = 384
 PACK_BLOCK = 256  # summands that an item of a packing takes
 MOST_DOT_ROWS, LEAST_DOT_COLUMNS, DOT_BLOCK = 16, 8, 16
 MOST_HALF_ROWS = 8
