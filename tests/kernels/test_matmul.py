@@ -7,8 +7,6 @@ import torch
 
 from tests.kernels.elem_planner import MiniPlanner
 from tests.kernels.immediate import run_op
-from tests.kernels.rounding_of_sums import error_bound, error_of
-from torchipu._kernels.table.gemm import SUM_BLOCK
 from torchipu.ir.types import DType
 from torchipu.ops import matmul  # noqa: F401
 
@@ -86,15 +84,6 @@ def test_where_operands_are_packed_does_not_change_a_bit(m: int, n: int, k: int)
     ]
     for result in results[1:]:
         assert torch.equal(result, results[0])
-
-
-@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True)])
-@pytest.mark.parametrize(("m", "n"), [(8, 400), (60, 96), (64, 640), (200, 70)])
-def test_long_sums_round_like_short_ones(m: int, n: int, transposed: tuple[bool, bool]) -> None:
-    torch.manual_seed(m)
-    a, b = matrix(m, 5000, transposed[0]), matrix(5000, n, transposed[1])
-    result = run_op("aten.mm.default", {"self": a, "mat2": b}, {}, [((m, n), DType.FLOAT)])[0]
-    assert error_of(result, a.double() @ b.double()) < error_bound(5000, SUM_BLOCK)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 8, 9])
