@@ -12,6 +12,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # eager PyTorch's threads wait for each
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
+from torch._logging._internal import trace_log
 
 from torchipu.compiler import VERIFY_VARIABLE
 
@@ -27,6 +28,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from tests.scheduling import FileScheduling
 
     return FileScheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)  # within pytest's own wrapper, which adds its handlers
+def pytest_runtest_call() -> Iterator[None]:
+    """Keep pytest's handlers from the log of ``TORCH_TRACE``: torch would make all its artifacts for them."""
+    for handler in list(trace_log.handlers):
+        if type(handler).__module__.startswith("_pytest."):
+            trace_log.removeHandler(handler)
+    return (yield)
 
 
 @pytest.fixture(autouse=True)

@@ -38,6 +38,8 @@ def emit(profile: Profile, program: HasProgram) -> None:
     )
     for stage, seconds in program.seconds_by_stage.items():
         _LOG.debug("%s: %s took %.3f s", name, stage, seconds)
+    if not _is_traced():
+        return
     facts = functools.cache(Recorded(profile, program).facts)
     _emit(f"ipu_plan_{name}", "string", lambda: f"{captured(program.graph).text()}\n\n{format_full(profile)}\n")
     _emit(f"ipu_memory_{name}", "json", lambda: json.dumps(memory_of(profile, facts()), indent=1))
@@ -46,12 +48,17 @@ def emit(profile: Profile, program: HasProgram) -> None:
 
 def is_wanted() -> bool:
     """Whether a log or a trace of torch's takes what is told of a program."""
-    # Torch's handler is there without a directory too, until it is first told something.
-    traces = any(
+    return _is_traced() or _LOG.isEnabledFor(logging.INFO)
+
+
+def _is_traced() -> bool:
+    # Torch's handler is there without a directory too, until it is first told something. Those of pytest are put on
+    # every logger for the time of a test, and would have artifacts made for each program that a test compiles.
+    return any(
         handler.level <= logging.DEBUG and getattr(handler, "root_dir", handler) is not None
+        and not type(handler).__module__.startswith("_pytest.")
         for handler in trace_log.handlers
     )
-    return traces or _LOG.isEnabledFor(logging.INFO)
 
 
 def memory_of(profile: Profile, facts: Facts) -> dict[str, object]:

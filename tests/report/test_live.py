@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from rich.console import Console
 
 import torchipu
 from tests.report.test_reports import Plain, pipelined, with_io_tiles
-from torchipu import live, poptorch
+from torchipu import artifacts, live, poptorch
 from torchipu.device.cost.timeline import LINK
 from torchipu.errors import OptionsError
 from torchipu.explanation import Explanation
@@ -322,6 +323,15 @@ def test_the_structured_log_holds_plan_memory_and_schedule_of_each_program(tmp_p
         assert max(memory["bytes_by_tile"]["ipu0"]) == memory["fullest_tiles"][0]["total_bytes"]
         schedule = json.loads(found[f"ipu_schedule_{program}"])
         assert all(0 <= run["begin"] <= run["end"] <= schedule["cycles_per_update"] for run in schedule["runs"])
+
+
+def test_handlers_that_pytest_puts_on_every_logger_ask_for_no_artifacts(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(artifacts.trace_log, "handlers", [caplog.handler])
+    assert not artifacts.is_wanted()
+    artifacts.trace_log.addHandler(logging.StreamHandler())
+    assert artifacts.is_wanted()
 
 
 def artifacts_of(log: str) -> dict[str, str]:
