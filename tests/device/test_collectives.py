@@ -31,9 +31,12 @@ def test_what_two_processes_send_each_other_is_one_transfer_and_nothing_is_none(
     assert isinstance(sync, Sync)
     assert isinstance(transfer, AllReduce)
     assert (transfer.variables, transfer.kind, others) == ((sent,), POINT_TO_POINT, [])
+    assert transfer.replicas == 2
     assert programs_of(collective(name), [nothing], []) == ([], [])
     (_, second), _ = programs_of(collective(name), [nothing], [sent])
     assert second.variables == (sent,)
+    (_, third), _ = programs_of(collective(name), [sent], [variable("received", 3, 2)])
+    assert third.variables == (sent,)
 
 
 def test_a_gather_copies_shares_and_a_scatter_sums_beside_its_operand() -> None:
@@ -47,3 +50,4 @@ def test_a_gather_copies_shares_and_a_scatter_sums_beside_its_operand() -> None:
     assert [(copy.src.name, copy.dst.name, copy.total_bytes) for copy in copies] == [
         ("whole", beside.name, 32), (beside.name, "share", 8),
     ]
+    assert (beside.role, beside.depth) == (Role.ACTIVATION, 1)

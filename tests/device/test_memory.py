@@ -10,7 +10,7 @@ from torchipu.device.memory.always import exchange_code_bytes
 from torchipu.device.memory.liveness import Liveness
 from torchipu.errors import OutOfTileMemoryError
 from torchipu.ir.graph import Graph
-from torchipu.ir.program import Execute, HostCopy, Sequence
+from torchipu.ir.program import Execute, Gather, HostCopy, If, Sequence
 from torchipu.ir.types import Role, Source
 from torchipu.ir.verify import verify_executable
 from torchipu.target import lookup_target
@@ -118,6 +118,30 @@ def changed(executable, **fields):
         return program
 
     return replace(executable, functions={name: walk(body) for name, body in executable.functions.items()})
+
+
+def test_a_branch_holds_what_it_uses_while_it_runs():
+    executable = of_ops(("a", "neg", "x"), ("b", "relu", "a"), ("c", "add", "b", "a"), ("d", "neg", "c"))
+    condition = next(variable for variable in executable.variables if variable.name == "x")
+    asked = op("neg", (tensor("x"),), tensor("asked"))
+    for inside in (lambda body: (body, Sequence(())), lambda body: (Sequence(()), body)):
+        functions = {name: If(condition, *inside(body), asked) for name, body in executable.functions.items()}
+        lives = Liveness(replace(executable, functions=functions)).lifetimes
+        plain = Liveness(executable).lifetimes
+        assert [life.variable for life in lives] == [life.variable for life in plain]
+        assert [(life.begin, life.end, life.always) for life in lives if life.variable is not condition] == [
+            (life.begin, life.end, life.always) for life in plain if life.variable is not condition
+        ]
+
+
+def test_what_vertices_gather_is_held_and_its_exchange_has_code():
+    executable = of_ops(("a", "neg", "x"), ("b", "relu", "a"))
+    a, b = (next(one for one in executable.variables if one.name == name) for name in "ab")
+    gathers = Sequence((Gather((a,), 512, 8, 3), Gather((b,), 512, 8, 3), Gather((b,), 256, 8, 3)))
+    functions = {name: Sequence((body, gathers)) for name, body in executable.functions.items()}
+    trace = Liveness(replace(executable, functions=functions)).trace
+    assert {(0, 512, 8, 3): (a,), (0, 256, 8, 3): (b,)}.items() <= trace.exchanges.items()
+    assert trace.last[a] + 2 == trace.last[b] == trace.time
 
 
 def test_equal_sets_of_ops_that_are_not_the_same_are_controlled_once():

@@ -72,6 +72,8 @@ def test_output_may_become_an_input() -> None:
     ("aten.transpose.int", {"dim0": 1, "dim1": -1}, True),
     ("aten.transpose.int", {"dim0": 0, "dim1": 1}, False),
     ("aten.slice.Tensor", {"dim": 0, "start": 0, "end": 9223372036854775807, "step": 1}, True),
+    ("aten.slice.Tensor", {}, True),
+    ("aten.slice.Tensor", {"dim": 0, "step": -1}, False),
     ("aten.t.default", {}, False),
     ("aten.relu.default", {}, False),
     ("aten.flip.default", {"dims": [0]}, False),

@@ -208,6 +208,17 @@ def test_update_ops_of_a_state_follow_the_gradient_and_scalars_follow_their_read
     assert places(build.graph())[3:] == ["B 1 1U"] * 4
 
 
+def test_an_update_sits_with_its_weight_though_it_reads_a_gradient_of_elsewhere_first() -> None:
+    graph = chain(("A", 0), ("B", 1))
+    build = GraphBuilder(inputs=list(graph.inputs), ops=list(graph.ops), leg=Leg.BACKWARD, block=("B", 1))
+    weight = build.input("w", Role.WEIGHT)
+    build.ops[0] = replace(build.ops[0], inputs=(*build.ops[0].inputs, weight), operands=())
+    gradient = build.unary("neg", graph.outputs[0])
+    build.leg, build.block = Leg.UPDATE, None
+    build.updates.append((weight, build.add(gradient, weight)))
+    assert places(build.graph())[3] == "A 0 0U"
+
+
 # --------------------------------------------------------------------------- refusals
 def test_ipu_beyond_the_target() -> None:
     error = refusal(chain(("A", 0), ("encoder", 7)))

@@ -123,6 +123,23 @@ def test_what_the_user_marks_is_kept() -> None:
     assert {first, marked} <= kept_activations(graph)
 
 
+@pytest.mark.parametrize("taken", ["input", "result"])
+def test_what_is_recomputed_takes_no_name_that_is_there(taken: str) -> None:
+    build = GraphBuilder(block=("A", 0))
+    x = build.input("t0.again" if taken == "input" else "x")
+    first = build.unary("tanh", x)
+    last = build.unary("neg", first)
+    if taken == "result":
+        build.ops[1] = replace(build.ops[1], outputs=(last := replace(last, name="t0.again"),))
+    build.block = ("B", 1)
+    after = build.unary("relu", last)
+    build.leg, build.block = Leg.BACKWARD, ("A", 0)
+    graph = recompute(place(build.graph(build.mul(after, first)), Options(), FOUR), STAGE)
+    (again,) = (op for op in graph.ops if MARK in op.attrs)
+    assert (first.name, again.outputs[0].name) == ("t0", "t0.again_")
+    verify_graph(graph, "recompute")
+
+
 def test_a_region_of_torch_checkpoint_is_recomputed_from_its_inputs() -> None:
     build = GraphBuilder(block=("A", 0))
     entered = build.unary("tanh", build.input("x"))

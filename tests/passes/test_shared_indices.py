@@ -35,6 +35,21 @@ def test_rows_are_cheaper_than_their_elements() -> None:
     assert cycles(Sums(), x, index) < cycles(Elements(), x, index[:, None].repeat(1, 64))
 
 
+class Both(torch.nn.Module):
+    """Adds rows and elements up."""
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor, own: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return Sums()(x, index), Elements()(x, own)
+
+
+def test_an_index_of_each_element_beside_one_of_rows_is_not_shared() -> None:
+    x, index, own = torch.randn(6, 4), torch.randint(70, (6,)), torch.randint(70, (6, 4))
+    step = torchipu.InferenceStep(Both().eval(), torchipu.Options())
+    torch.testing.assert_close(step(x, index, own), Both()(x, index, own))
+    shared = [op.attrs.get(SHARED_INDEX, False) for op in step.compiled.graph.ops if op.kind == KIND]
+    assert shared == [True, False]
+
+
 class Shaped(torch.nn.Module):
     """Adds rows up by an index that is expanded from a given shape to that of the rows."""
 
