@@ -16,6 +16,7 @@ from torchipu.score.runs import (
     PACKED,
     Cnn,
     Run,
+    Swin,
     Vit,
     answering,
     bert,
@@ -34,6 +35,7 @@ VIT_BATCH = 16  # 17 of V042 do not divide V039's update
 MLPERF_BATCH, MLPERF_ACCUMULATION = 2, 192  # V011
 EIGHT_ACCUMULATIONS = {16: 256, 64: 96}  # V016 and V017, by IPUs
 MACHINES = {"GC200": ("mk2", "pod"), "Mk2": ("mk2", "pod"), "Bow": ("bow", "bow-pod")}
+SWIN_SIDES = 224, 384  # of Swin-Large as it was published
 MANY = 100  # micro-batches, of which one more or less changes a rate by less than 1 %
 IPUS_OF_ONE_CHIP = 64  # that a target named by its chip has; of more a system is named
 
@@ -80,8 +82,8 @@ def _machine(line: Line) -> str:
     """Return the name of a target; empty where there is none for the chip, or for so many of them."""
     number = line.size_in("n_ipu")
     chip, system = MACHINES.get(line.text("chip"), ("", ""))
-    name = chip if number <= IPUS_OF_ONE_CHIP else f"{system}{number}"
-    return name if name in TARGETS else ""
+    name = f"{system}{number}"
+    return name if name in TARGETS else chip if number <= IPUS_OF_ONE_CHIP else ""
 
 
 def _accumulation(words: str, micro_batches: int, packing: float = 1.0, *, is_about: bool = False) -> int | None:
@@ -112,7 +114,7 @@ def _resnet(line: Line, words: str) -> Run | None:
         batch, accumulation = next(((one, count) for one, count in counts if count), (None, None))
     if batch is None or accumulation is None:
         return None
-    return resnet(_machine(line), replicas, batch, accumulation, memory)
+    return resnet(_machine(line), replicas, batch, accumulation, memory, layerwise="LARS" in words)
 
 
 def _bert(line: Line, words: str) -> Run | None:
@@ -173,4 +175,7 @@ def _inference(words: str) -> Run | None:
         return answering(batch, length, dtype, _memory(words), narrow=is_narrow, exported=exported)
     if words.startswith("ViT-B/16") and not is_narrow:
         return card(Vit(batch, (12,), trains=False), memory=_memory(words))
+    side = _number(r"^Swin-Large (\d+)", words)
+    if side in SWIN_SIDES and dtype is torch.half and not is_narrow:
+        return card(Swin(batch, side), memory=_memory(words))
     return None

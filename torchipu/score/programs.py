@@ -120,6 +120,7 @@ class Frozen:
         tiles: Tiles of the machine; 0 for all.
         chips: IPUs whose tiles the program has as if they were those of one: every sync is one between IPUs.
         indices: Which rows indices name, as the option.
+        prefetch: Buffers of each input that the host fills ahead.
     """
 
     target: str = "mk2"
@@ -136,6 +137,7 @@ class Frozen:
     tiles: int = 0
     chips: int = 1
     indices: str = "uniform"
+    prefetch: int = 1
 
     def options(self) -> Options:
         """Return the options; what does not fit is told, and is no error."""
@@ -146,7 +148,7 @@ class Frozen:
             optimiser_state_location=TensorLocation(on_chip=False, replicated_sharding=True) if self.off_chip else None,
             recompute=self.recompute, overlap_inputs=overlap, overlap_outputs=overlap, io_tiles=self.io_tiles,
             stochastic_rounding=self.stochastic, allow_out_of_memory=True, process_group="alone", verify=False,
-            indices_distribution=self.indices,
+            indices_distribution=self.indices, prefetch_depth=self.prefetch,
         )
 
 
