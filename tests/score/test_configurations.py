@@ -1,13 +1,18 @@
 """Rows say in words what ran: the words of rows that are not among ours are understood as well."""
 
+from dataclasses import dataclass, replace
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from torchipu.device.cost.exchange import host_cycles
 from torchipu.score.configurations import is_on_device, run_of
 from torchipu.score.models import Bert
+from torchipu.score.programs import Frozen, outcome_of
 from torchipu.score.rows import FOLDER, Line, lines_of
 from torchipu.score.shifted_windows import WindowLayer
+from torchipu.target import lookup_target
 
 RESNET = "ResNet-50 v1.5 ImageNet 224 training, TF1, fp16.16, BN, 1 IPU/replica, recompute, LARS"
 MLCOMMONS = "BERT-Large SL512 packed, PopART, LAMB, fp16, optimiser state off-chip + RTS; unit = unpacked sequences"
@@ -41,6 +46,47 @@ def test_training(chip, ipus, workload, config, batch, accumulation, replicas, t
         batch, accumulation, replicas, target,
     )
     assert options.memory
+
+
+@pytest.mark.parametrize(("ipus", "processes"), [(4, 1), (16, 1), (64, 4), (128, 8)])
+def test_states_are_shared_out_among_the_replicas_of_a_process_of_16_ipus(ipus, processes):
+    run = run_of(line("GC200", ipus, MLCOMMONS, "mb2, GA48"))
+    assert (run.options.replicas, run.options.processes) == (ipus // 4, processes)
+    assert run.samples == 2 * 2.0 * 48 * ipus // 4, "of all of them"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A workload of one layer, whose states are large enough to be shared out."""
+
+    def model(self):
+        return Squared()
+
+    def inputs(self):
+        return (torch.zeros(2, 128),)
+
+    def optimiser(self, model):
+        return torch.optim.Adam(model.parameters())
+
+    def blocks(self):
+        return {}
+
+
+class Squared(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dense = torch.nn.Linear(128, 128)
+
+    def forward(self, x):
+        return self.dense(x).square().mean()
+
+
+def test_what_replicas_of_other_processes_have_is_added_up_and_not_shared_out():
+    options = Frozen("bow-pod64", accumulation=2, replicas=4, off_chip=True)
+    one, two = outcome_of(Layer(), options), outcome_of(Layer(), replace(options, processes=2))
+    assert one.split["all-reduce"] == two.split["all-reduce"] > 0
+    inputs = 2 * host_cycles(lookup_target("bow-pod64"), 2 * 128 * 4)
+    assert two.split["host"] > one.split["host"] > inputs
 
 
 def test_a_stated_memory_proportion_is_taken():

@@ -6,6 +6,8 @@ What a row leaves open is taken from rows of the same model, said beside the rul
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from math import gcd
 
 import torch
 
@@ -37,6 +39,7 @@ EIGHT_ACCUMULATIONS = {16: 256, 64: 96}  # V016 and V017, by IPUs
 MACHINES = {"GC200": ("mk2", "pod"), "Mk2": ("mk2", "pod"), "Bow": ("bow", "bow-pod")}
 SWIN_SIDES = 224, 384  # of Swin-Large as it was published
 MANY = 100  # micro-batches, of which one more or less changes a rate by less than 1 %
+IPUS_OF_A_HOST = 16  # estimate: a larger system has a host, and a process there, for each POD16 that it is made of
 IPUS_OF_ONE_CHIP = 64  # that a target named by its chip has; of more a system is named
 
 
@@ -51,6 +54,14 @@ def run_of(line: Line) -> Run | None:
         return _inference(words)
     if not _machine(line):
         return None
+    run = _training(line, words)
+    if run is None:
+        return None
+    processes = max(1, line.size_in("n_ipu") // IPUS_OF_A_HOST)
+    return replace(run, options=replace(run.options, processes=gcd(processes, run.options.replicas)))
+
+
+def _training(line: Line, words: str) -> Run | None:
     if "ResNet-50" in words and "press" not in words:
         return _resnet(line, words)
     if "BERT" in words:

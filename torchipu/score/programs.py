@@ -84,7 +84,9 @@ def outcome_of(workload: Workload, options: Frozen) -> Outcome:
     if workload.blocks():
         graph = with_blocks(graph, workload.blocks())
     micro_batches = max(chosen.gradient_accumulation, chosen.device_iterations)
-    compiled = try_graph(graph, chosen, target, micro_batches=micro_batches)
+    # What replicas sum they sum over all; what they share out they share out among those of their process.
+    own = replace(chosen, replicas=chosen.replicas // options.processes)
+    compiled = try_graph(graph, own, target, micro_batches=micro_batches, instances=options.processes)
     memory = tile_memory(compiled.executable, compiled.target, chosen.io_tiles)
     fullest = max(memory, key=lambda one: one.total_bytes)
     code = sum(fullest.bytes_by_category[name] for name in ("code", "exchange code"))
@@ -112,7 +114,8 @@ class Frozen:
         accumulation: Micro-batches of an update.
         iterations: Micro-batches of an inference run.
         replicas: Copies of the model.
-        off_chip: Whether states of the optimiser are off the chip, shared out among replicas.
+        processes: That run as many of them each.
+        off_chip: Whether states of the optimiser are off the chip, shared out among the replicas of a process.
         recompute: As the option.
         overlap: Whether inputs and outputs are streamed beside computation.
         io_tiles: Tiles for that.
@@ -129,6 +132,7 @@ class Frozen:
     accumulation: int = 1
     iterations: int = 1
     replicas: int = 1
+    processes: int = 1
     off_chip: bool = False
     recompute: str | tuple[str, ...] = "auto"
     overlap: bool = False

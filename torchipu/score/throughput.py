@@ -112,8 +112,8 @@ FRAMEWORK = (
 STATED_OF_TRAINING: dict[str, str] = {
     "V010": "an epoch of it takes 3.1 s, and half a second more than the model says; that much would be 2 % of V007, "
     "whose epochs on 16 IPUs take 30 s: what the host does between epochs is not stated",
-    "V015": BLOCKS.format(row="V013", seconds=2, percent=3),
-    "V017": BLOCKS.format(row="V016", seconds=3, percent=7),
+    "V015": BLOCKS.format(row="V013", seconds=1, percent=2),
+    "V017": BLOCKS.format(row="V016", seconds=2, percent=6),
     "V067": FRAMEWORK.format(row="V065", factor=1.08),
     "V088": "the host's loader bounds it: V085, the same model on data that are made up, runs 3.1 times as fast on "
     "half the IPUs",
