@@ -114,6 +114,7 @@ STAGES: tuple[Stage, ...] = (
     )),
     Stage("cost", "cost", lambda c: estimate(
         c.executable, c.target, c.schedule, sync_pattern=c.options.sync_pattern,
+        prefetch_depth=c.options.prefetch_depth,
     )),
 )
 

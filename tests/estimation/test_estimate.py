@@ -57,6 +57,32 @@ def test_a_model_that_no_host_holds_is_estimated():
     assert "fits                 no: the fullest tile lacks" in found.text()
 
 
+def test_what_fills_a_tile_is_told_and_layers_that_are_recomputed_together_by_name():
+    layers = [
+        torchipu.BeginBlock(
+            nn.Sequential(nn.Linear(64, 2048), nn.GELU(), nn.Linear(2048, 64)), f"layer{number}", ipu_id=number // 6,
+        ) for number in range(7)
+    ]
+    names = tuple(f"layer{number}" for number in range(6))
+    whole, single = (
+        torchipu.estimate(nn.Sequential(*layers, Mean()), torch.zeros(2048, 64), Options(
+            target="bow,num_tiles=160", gradient_accumulation=3, recompute=recompute,
+        ), training=True) for recompute in ("stage", names)
+    )
+    assert "filled by            temporaries" in whole.text()
+    assert "what a stage computes again is there at once" in whole.text()
+    assert single.fits
+    assert "filled by" not in single.text()
+    assert single.cycles < 1.02 * whole.cycles
+
+
+class Mean(nn.Module):
+    """A loss."""
+
+    def forward(self, x):
+        return x.square().mean()
+
+
 def test_states_off_chip_are_counted_by_ipu():
     model = on_meta()
     optimizer = torch.optim.Adam(model.parameters())

@@ -23,7 +23,7 @@ FOUR = Target(
     tile_memory_bytes=1 << 16, code_region_bytes=1 << 15, amp_macs_half_half=64, amp_macs_half_float=32,
     amp_macs_float=16, amp_macs_fp8=0, exchange_bytes_per_cycle=4, sync_cycles=100, ipu_sync_cycles=1000,
     link_bytes_per_cycle=100.0, linked_ipus=4, ipus_per_machine=4, machine_link_bytes_per_s=1e11,
-    gateway_bytes_per_s=1e9, host_bytes_per_s=1e10, streaming_bytes_per_s=1e10,
+    gateway_bytes_per_s=1e9, host_bytes_per_s=1e10, host_fill_bytes_per_s=1e10, streaming_bytes_per_s=1e10,
     machine_streaming_bytes=10**12, stack_bytes=2048,
     control_bytes_per_compute_set=64,
 )

@@ -14,6 +14,7 @@ from torch import nn
 import torchipu.poptorch.popart as popart
 from tests.poptorch.models import Classifier, batch, options, sgd
 from torchipu import poptorch
+from torchipu.poptorch.executor.translation import core_options
 from torchipu.report.database import read_database
 from torchipu.target import TARGETS
 
@@ -46,6 +47,18 @@ def test_known_names_are_taken_silently(name: str, value: Any, capsys: pytest.Ca
     chosen._Popart.set(name, value)
     run(chosen)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("given", "depth"), [
+    ({}, 1), ({"defaultPrefetchBufferingDepth": 3}, 3), ({"defaultBufferingDepth": 2}, 2),
+    ({"enablePrefetchDatastreams": False, "defaultBufferingDepth": 2}, 0),
+    ({"rearrangeStreamsOnHost": True, "defaultBufferingDepth": 2}, 1),
+])
+def test_the_depth_of_buffers_reaches_the_core(given: dict[str, Any], depth: int) -> None:
+    chosen = options().outputMode(poptorch.OutputMode.All)
+    for name, value in given.items():
+        chosen._Popart.set(name, value)
+    assert core_options(chosen, None).prefetch_depth == depth
 
 
 def test_codelets_of_popc_are_warned_of_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,15 +14,16 @@ from expecttest import assert_expected_inline
 from torchipu.cli import main
 from torchipu.errors import OptionsError, PlacementError, RowsError
 from torchipu.score import catalogue, throughput
-from torchipu.score.card import kinds_named, score, some_of
+from torchipu.score.card import Result, kinds_named, score, some_of
 from torchipu.score.catalogue import KINDS
 from torchipu.score.configurations import run_of
 from torchipu.score.constants import FITTED, MOST, Constant, Refit, fitted, held_out, refitted
 from torchipu.score.kinds import Kind, NotExpressed, Prediction
-from torchipu.score.page import cells, constants, page, percent, split_of
+from torchipu.score.page import cells, constants, page, percent, scaling, split_of
 from torchipu.score.products import Product
 from torchipu.score.programs import Frozen, outcome_of
 from torchipu.score.rows import Line, Row
+from torchipu.score.scaling import pairs_of
 from torchipu.score.statistics import error_of, quantile, statistics_of
 from torchipu.score.stencils import Stencil
 from torchipu.target import lookup_target
@@ -60,6 +61,29 @@ def test_bias_keeps_the_direction_that_errors_lose():
 
 def test_no_rows_have_no_figures():
     assert statistics_of([]) is None
+
+
+# --------------------------------------------------------------------------- scaling
+def test_a_row_is_compared_with_the_same_program_on_the_next_fewer_ipus_and_of_the_same_software_first():
+    rows = [
+        ("A1", 4, "net", "1.0", 10.0, 11.0), ("A2", 16, "net", "1.0", 36.0, 40.0), ("A3", 16, "net", "2.0", 38.0, 41.0),
+        ("A4", 64, "net", "1.0", 140.0, 120.0), ("A5", 64, "other net", "1.0", 5.0, 5.0),
+        ("A6", 256, "net", "3.0", 500.0, 400.0),
+    ]
+    results = [
+        Result(
+            Row(name, measured, "a source", Line("rows.csv", 2, {
+                "chip": "Bow", "n_ipu": str(ipus), "workload": workload, "sdk": sdk,
+            })), Prediction(predicted),
+        ) for name, ipus, workload, sdk, measured, predicted in rows
+    ]
+    pairs = pairs_of(results)
+    assert [(pair.few.row.name, pair.many.row.name) for pair in pairs] == [
+        ("A1", "A2"), ("A1", "A3"), ("A2", "A4"), ("A4", "A6"),
+    ]
+    assert (pairs[2].measured, pairs[2].predicted) == (140 / 36, 3.0)
+    assert pairs[2].error == pytest.approx(140 / 36 / 3 - 1)
+    assert "| A2, A4 | net | 16 to 64 | 3.89 | 3.00 | 30 % |" in scaling(pairs)
 
 
 # --------------------------------------------------------------------------- rows without a prediction

@@ -14,6 +14,8 @@ from torchipu.report.trust import Trust, trust_in
 from torchipu.target import lookup_target
 
 LABEL_WIDTH = 20  # that of profiles
+LARGEST = 3  # categories of the fullest tile that are told
+AGAIN = ".again"  # in names of what is computed again
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,8 @@ class Estimate:
             f"{self.name}: estimated in {self.seconds:.1f} s, not run", self.profile.summary(),
             _line("fullest tiles", tiles), _line("fits", self._verdict()),
         ]
+        if self.overflow_bytes:
+            lines.append(_line("filled by", self._filling()))
         if any(self.off_chip_bytes):
             each = "  ".join(f"ipu{ipu} {count / 2**20:,.0f} MiB" for ipu, count in enumerate(self.off_chip_bytes))
             lines.append(_line("off chip", each))
@@ -122,6 +126,17 @@ class Estimate:
         if self.off_chip_overflow_bytes:
             lacking.append(f"a machine lacks {self.off_chip_overflow_bytes / 2**20:,.0f} MiB of Streaming Memory")
         return f"no: {', and '.join(lacking)}" if lacking else "all tiles"
+
+    def _filling(self) -> str:
+        """Return what is on the fullest tile, and when."""
+        fullest = self.profile.fullest_tile
+        held = sorted(fullest.bytes_by_category.items(), key=lambda pair: -pair[1])
+        parts = ", ".join(f"{name} {count / fullest.total_bytes:.0%}" for name, count in held[:LARGEST] if count)
+        again = ""
+        names = (fullest.at, *(name for name, _ in fullest.largest))
+        if self.options.recompute in ("auto", "stage") and any(AGAIN in name for name in names):
+            again = "; what a stage computes again is there at once: recompute its blocks one by one (recompute=names)"
+        return f"{parts}{f' during {fullest.at}' if fullest.at else ''}{again}"
 
     def __str__(self) -> str:
         return self.text()

@@ -260,6 +260,12 @@ class Options:
         "none", "the same for results", kind=str, allowed=("none", "accumulation_loop", "device_iteration_loop"),
         poptorch="set_overlap_for_output",
     )
+    prefetch_depth: int = declare(
+        1, "micro-batches of each input that the host copies into the buffers of its stream before the device asks for "
+        "them; more of them take more of the host's memory, and even out what the host is behind for a while; 0: the "
+        "device waits while the host copies", kind=int, least=0, unit="micro-batches",
+        poptorch="_Popart.set('defaultPrefetchBufferingDepth')",
+    )
     sync_pattern: str = declare(
         "full", "full: all IPUs of a pipeline wait while one of them exchanges data with the host; single_pipeline, "
         "replica_and_ladder: the others compute", kind=str, allowed=("full", "single_pipeline", "replica_and_ladder"),

@@ -92,6 +92,8 @@ class Figures:
         generic_ops: Ops without a record.
         timeline: Text chart of an iteration.
         statistics: Table of the magnitudes of results in the last call; empty where they are not counted.
+        host_buffer_bytes: Of the host's memory that buffers of inputs take, of one replica.
+        host_waits_by_ipu: Cycles in which each IPU waits for the host to fill them; ``host`` has them too.
     """
 
     target: str
@@ -120,6 +122,8 @@ class Figures:
     generic_ops: tuple[GenericOp, ...]
     timeline: str
     statistics: str = ""
+    host_buffer_bytes: int = 0
+    host_waits_by_ipu: tuple[int, ...] = ()
 
     @property
     def fullest_tile(self) -> TileMemory:

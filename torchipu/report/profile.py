@@ -69,7 +69,8 @@ def profile_of(executable: Executable, cost: Cost, target: Target, io_tiles: int
         supersteps_per_update=sum(len(f.supersteps) * runs.get(name, 0) for name, f in cost.functions.items()),
         codelets=_codelets(executable, cost), slowest_ops=_slowest(cost), choices=_choices(cost),
         generic_ops=_generic(cost),
-        timeline=chart(cost.timeline),
+        timeline=chart(cost.timeline), host_buffer_bytes=cost.host_buffer_bytes,
+        host_waits_by_ipu=cost.host_waits_by_ipu,
     )
 
 

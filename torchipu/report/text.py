@@ -30,6 +30,8 @@ def format_summary(profile: Figures) -> str:
         ),
         _line("pipeline efficiency", _efficiencies(profile)),
     ]
+    if any(profile.host_waits_by_ipu):
+        lines.append(_line("host buffers", _buffers(profile)))
     if profile.generic_ops:
         count = sum(op.count for op in profile.generic_ops)
         lines.append(_line("generic ops", f"{count}: {', '.join(op.target for op in profile.generic_ops)}"))
@@ -78,6 +80,16 @@ def _count(number: int, noun: str) -> str:
 
 def _efficiencies(profile: Figures) -> str:
     return "  ".join(f"ipu{ipu} {share:.1%}" for ipu, share in enumerate(profile.efficiency_by_ipu))
+
+
+def _buffers(profile: Figures) -> str:
+    """Return what buffers of inputs take, and which IPU waits most for them."""
+    waits = profile.host_waits_by_ipu
+    ipu = waits.index(max(waits))
+    return (
+        f"{profile.host_buffer_bytes:,} B on the host a replica; ipu{ipu} waits "
+        f"{waits[ipu] / profile.cycles_per_update:.1%} of the time for the host to fill them"
+    )
 
 
 def _cycle_table(profile: Figures) -> str:

@@ -6,6 +6,8 @@ What a row leaves open is taken from rows of the same model, said beside the rul
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from math import gcd
 
 import torch
 
@@ -16,6 +18,7 @@ from torchipu.score.runs import (
     PACKED,
     Cnn,
     Run,
+    Swin,
     Vit,
     answering,
     bert,
@@ -34,7 +37,9 @@ VIT_BATCH = 16  # 17 of V042 do not divide V039's update
 MLPERF_BATCH, MLPERF_ACCUMULATION = 2, 192  # V011
 EIGHT_ACCUMULATIONS = {16: 256, 64: 96}  # V016 and V017, by IPUs
 MACHINES = {"GC200": ("mk2", "pod"), "Mk2": ("mk2", "pod"), "Bow": ("bow", "bow-pod")}
+SWIN_SIDES = 224, 384  # of Swin-Large as it was published
 MANY = 100  # micro-batches, of which one more or less changes a rate by less than 1 %
+IPUS_OF_A_HOST = 16  # estimate: a larger system has a host, and a process there, for each POD16 that it is made of
 IPUS_OF_ONE_CHIP = 64  # that a target named by its chip has; of more a system is named
 
 
@@ -49,6 +54,14 @@ def run_of(line: Line) -> Run | None:
         return _inference(words)
     if not _machine(line):
         return None
+    run = _training(line, words)
+    if run is None:
+        return None
+    processes = max(1, line.size_in("n_ipu") // IPUS_OF_A_HOST)
+    return replace(run, options=replace(run.options, processes=gcd(processes, run.options.replicas)))
+
+
+def _training(line: Line, words: str) -> Run | None:
     if "ResNet-50" in words and "press" not in words:
         return _resnet(line, words)
     if "BERT" in words:
@@ -80,8 +93,8 @@ def _machine(line: Line) -> str:
     """Return the name of a target; empty where there is none for the chip, or for so many of them."""
     number = line.size_in("n_ipu")
     chip, system = MACHINES.get(line.text("chip"), ("", ""))
-    name = chip if number <= IPUS_OF_ONE_CHIP else f"{system}{number}"
-    return name if name in TARGETS else ""
+    name = f"{system}{number}"
+    return name if name in TARGETS else chip if number <= IPUS_OF_ONE_CHIP else ""
 
 
 def _accumulation(words: str, micro_batches: int, packing: float = 1.0, *, is_about: bool = False) -> int | None:
@@ -112,7 +125,7 @@ def _resnet(line: Line, words: str) -> Run | None:
         batch, accumulation = next(((one, count) for one, count in counts if count), (None, None))
     if batch is None or accumulation is None:
         return None
-    return resnet(_machine(line), replicas, batch, accumulation, memory)
+    return resnet(_machine(line), replicas, batch, accumulation, memory, layerwise="LARS" in words)
 
 
 def _bert(line: Line, words: str) -> Run | None:
@@ -173,4 +186,7 @@ def _inference(words: str) -> Run | None:
         return answering(batch, length, dtype, _memory(words), narrow=is_narrow, exported=exported)
     if words.startswith("ViT-B/16") and not is_narrow:
         return card(Vit(batch, (12,), trains=False), memory=_memory(words))
+    side = _number(r"^Swin-Large (\d+)", words)
+    if side in SWIN_SIDES and dtype is torch.half and not is_narrow:
+        return card(Swin(batch, side), memory=_memory(words))
     return None

@@ -47,6 +47,7 @@ class Kind:
         stated: Why the model is off in rows whose number it cannot give, by the first word of their names; what was
             looked at, and where.
         is_quick: Whether a row takes well below a second, so that a part of them is compared in the tests.
+        scales: Whether there are rows of one program on different numbers of IPUs, which are then compared.
     """
 
     name: str
@@ -57,4 +58,5 @@ class Kind:
     source: str = "silicon"
     is_decision: bool = False
     is_quick: bool = True
+    scales: bool = False
     stated: Mapping[str, str] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from torchipu.score.card import Result, Score
 from torchipu.score.constants import FITTED, MOST, Constant, Refit
+from torchipu.score.scaling import Pair, pairs_of
 
 _OPENING = """\
 # Score card
@@ -113,7 +114,24 @@ def page(scores: Sequence[Score], worst: int, refits: Sequence[Refit] = ()) -> s
     parts = [_OPENING, "\n".join(_markdown(HEADINGS, list(map(cells, scores)))) + "\n", constants(FITTED, refits)]
     for score in scores:
         parts += _section(score, worst)
+        if score.kind.scales:
+            parts.append(scaling(pairs_of(score.results)))
     return "\n".join(parts)
+
+
+def scaling(pairs: Sequence[Pair]) -> str:
+    """Return the section on runs of one program on different numbers of IPUs."""
+    text = (
+        "## scaling: rates on more IPUs over rates on fewer\n\n"
+        "Runs of one program; where there are several on fewer IPUs, that of the same software. Updates of more\n"
+        "replicas mostly have fewer micro-batches each, as the rows state.\n\n"
+    )
+    rows = [
+        (f"{pair.few.row.name.split()[0]}, {pair.many.row.name.split()[0]}", pair.many.row.line.text("workload"),
+         "{} to {}".format(*pair.ipus), f"{pair.measured:.2f}", f"{pair.predicted:.2f}", percent(pair.error))
+        for pair in pairs
+    ]
+    return text + "\n".join(_markdown(("rows", "program", "IPUs", "measured", "predicted", "error"), rows)) + "\n"
 
 
 def constants(fitted: Sequence[Constant], refits: Sequence[Refit] = ()) -> str:

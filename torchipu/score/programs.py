@@ -84,7 +84,9 @@ def outcome_of(workload: Workload, options: Frozen) -> Outcome:
     if workload.blocks():
         graph = with_blocks(graph, workload.blocks())
     micro_batches = max(chosen.gradient_accumulation, chosen.device_iterations)
-    compiled = try_graph(graph, chosen, target, micro_batches=micro_batches)
+    # What replicas sum they sum over all; what they share out they share out among those of their process.
+    own = replace(chosen, replicas=chosen.replicas // options.processes)
+    compiled = try_graph(graph, own, target, micro_batches=micro_batches, instances=options.processes)
     memory = tile_memory(compiled.executable, compiled.target, chosen.io_tiles)
     fullest = max(memory, key=lambda one: one.total_bytes)
     code = sum(fullest.bytes_by_category[name] for name in ("code", "exchange code"))
@@ -112,7 +114,8 @@ class Frozen:
         accumulation: Micro-batches of an update.
         iterations: Micro-batches of an inference run.
         replicas: Copies of the model.
-        off_chip: Whether states of the optimiser are off the chip, shared out among replicas.
+        processes: That run as many of them each.
+        off_chip: Whether states of the optimiser are off the chip, shared out among the replicas of a process.
         recompute: As the option.
         overlap: Whether inputs and outputs are streamed beside computation.
         io_tiles: Tiles for that.
@@ -120,6 +123,7 @@ class Frozen:
         tiles: Tiles of the machine; 0 for all.
         chips: IPUs whose tiles the program has as if they were those of one: every sync is one between IPUs.
         indices: Which rows indices name, as the option.
+        prefetch: Buffers of each input that the host fills ahead.
     """
 
     target: str = "mk2"
@@ -128,6 +132,7 @@ class Frozen:
     accumulation: int = 1
     iterations: int = 1
     replicas: int = 1
+    processes: int = 1
     off_chip: bool = False
     recompute: str | tuple[str, ...] = "auto"
     overlap: bool = False
@@ -136,6 +141,7 @@ class Frozen:
     tiles: int = 0
     chips: int = 1
     indices: str = "uniform"
+    prefetch: int = 1
 
     def options(self) -> Options:
         """Return the options; what does not fit is told, and is no error."""
@@ -146,7 +152,7 @@ class Frozen:
             optimiser_state_location=TensorLocation(on_chip=False, replicated_sharding=True) if self.off_chip else None,
             recompute=self.recompute, overlap_inputs=overlap, overlap_outputs=overlap, io_tiles=self.io_tiles,
             stochastic_rounding=self.stochastic, allow_out_of_memory=True, process_group="alone", verify=False,
-            indices_distribution=self.indices,
+            indices_distribution=self.indices, prefetch_depth=self.prefetch,
         )
 
 

@@ -8,10 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from torchipu.optim import LAMB, LARS
 from torchipu.score.models import MASKED_SHARE, RESNET_STAGES, Bert, ResNet50, SmallCnn, VisionTransformer
 from torchipu.score.programs import Frozen
+from torchipu.score.shifted_windows import SwinTransformer
 
 BATCHES_A_CALL = 128  # of PopRT's measurements, which say 100 to 128
+PREFETCH = 2  # the depth of the streams of both
 IO_TILES = 64  # of ByteMLPerf's ResNet-50; PopRT's rows say that IO overlaps, not with how many tiles
 
 
@@ -25,6 +28,7 @@ class Resnet:
     dtype: torch.dtype = torch.half
     bytes_in: bool = False
     narrow: str = ""
+    layerwise: bool = False
 
     def model(self) -> nn.Module:
         """Return the model."""
@@ -36,8 +40,12 @@ class Resnet:
         return (images, torch.zeros(self.batch, dtype=torch.int64)) if self.trains else (images,)
 
     def optimiser(self, model: nn.Module) -> torch.optim.Optimizer | None:
-        """Return SGD with momentum, which LARS has as many states as."""
-        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) if self.trains else None
+        """Return SGD with momentum, or LARS."""
+        if not self.trains:
+            return None
+        if self.layerwise:
+            return LARS(model.parameters())
+        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     def blocks(self) -> Mapping[str, tuple[str, int]]:
         """Return a block for each block of the network, so that these are recomputed one by one."""
@@ -88,8 +96,10 @@ class Transformer:
         return tokens, masked, masked
 
     def optimiser(self, model: nn.Module) -> torch.optim.Optimizer | None:
-        """Return AdamW, which LAMB has as many states as."""
-        return torch.optim.AdamW(model.parameters()) if self.trains else None
+        """Return what the public examples have: LAMB for pretraining, AdamW for fine-tuning."""
+        if not self.trains:
+            return None
+        return LAMB(model.parameters()) if self.pretrains else torch.optim.AdamW(model.parameters())
 
     def blocks(self) -> Mapping[str, tuple[str, int]]:
         """Return embeddings on IPU 0, layers as they are spread, and the head on the last, or where its weight is."""
@@ -131,6 +141,30 @@ class Vit:
         return {"patches": ("patches", 0)} | spread(self.layers) | {
             "norm": ("head", last), "head": ("head", last),
         }
+
+
+@dataclass(frozen=True)
+class Swin:
+    """Swin-Large in inference."""
+
+    batch: int
+    side: int
+
+    def model(self) -> nn.Module:
+        """Return the model."""
+        return SwinTransformer(self.side).half().eval()
+
+    def inputs(self) -> tuple[torch.Tensor, ...]:
+        """Return images."""
+        return (torch.zeros(self.batch, 3, self.side, self.side, dtype=torch.half),)
+
+    def optimiser(self, model: nn.Module) -> torch.optim.Optimizer | None:
+        """None: it is not trained."""
+        return None
+
+    def blocks(self) -> Mapping[str, tuple[str, int]]:
+        """None: one IPU."""
+        return {}
 
 
 @dataclass(frozen=True)
@@ -181,7 +215,7 @@ class Run:
         packing: Samples that one input of the model stands for.
     """
 
-    workload: Resnet | Transformer | Vit | Cnn
+    workload: Resnet | Transformer | Vit | Swin | Cnn
     options: Frozen
     packing: float = 1.0
 
@@ -193,9 +227,11 @@ class Run:
         )
 
 
-def resnet(target: str, replicas: int, batch: int, accumulation: int, memory: float = 0.15) -> Run:
+def resnet(
+    target: str, replicas: int, batch: int, accumulation: int, memory: float = 0.15, *, layerwise: bool = False,
+) -> Run:
     """ResNet-50 on one IPU a replica; images are bytes, as the public example and V027 have them."""
-    return Run(Resnet(batch, trains=True, bytes_in=True), Frozen(
+    return Run(Resnet(batch, trains=True, bytes_in=True, layerwise=layerwise), Frozen(
         target, "half", (memory,), accumulation=accumulation, replicas=replicas, recompute=("stem", *RESNET_BLOCKS),
         stochastic=True,
     ))
@@ -236,12 +272,12 @@ def vit(target: str, batch: int, accumulation: int, replicas: int) -> Run:
     ))
 
 
-def card(workload: Resnet | Transformer | Vit, *, memory: float | None = None, overlap: bool = False) -> Run:
+def card(workload: Resnet | Transformer | Vit | Swin, *, memory: float | None = None, overlap: bool = False) -> Run:
     """Inference on a C600, many batches a call; halves have half partials."""
     is_half = getattr(workload, "dtype", torch.half) == torch.half
     return Run(workload, Frozen(
         "c600", "half" if is_half else "float", () if memory is None else (memory,), iterations=BATCHES_A_CALL,
-        overlap=overlap, io_tiles=IO_TILES if overlap else 0,
+        overlap=overlap, io_tiles=IO_TILES if overlap else 0, prefetch=PREFETCH,
     ))
 
 

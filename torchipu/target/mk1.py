@@ -24,6 +24,7 @@ MK1 = Target(
     machine_link_bytes_per_s=4 * 128 * 2**30 / 8 * 0.85,  # estimate: as Mk2
     gateway_bytes_per_s=12.5e9 / 16,  # estimate: there are no gateways; 100 Gb/s of a machine's network for 16 IPUs
     host_bytes_per_s=8e9,  # estimate: half of a PCIe3 x16 slot, which a card's two IPUs share
+    host_fill_bytes_per_s=10e9,  # estimate: as Mk2
     streaming_bytes_per_s=4e9,  # estimate: there is no Streaming Memory of its own, remote buffers lie in the host
     machine_streaming_bytes=256_000_000_000,  # estimate: of the host's memory
     stack_bytes=6 * 512 + 128,  # poplibs tests

@@ -26,6 +26,7 @@ MK2 = Target(
     machine_link_bytes_per_s=4 * 128 * 2**30 / 8 * 0.85,
     gateway_bytes_per_s=2 * 12.5e9 / 4,  # two links of 100 Gb/s for the four IPUs of an IPU-M2000; vendor data sheet
     host_bytes_per_s=12.5e9 / 4,  # 100 Gb/s of an IPU-M2000 shared by four IPUs; vendor data sheet
+    host_fill_bytes_per_s=10e9,  # estimate: one thread's copy within a server's memory; nothing is published
     streaming_bytes_per_s=5e9,  # estimate: about 20 GB/s for the four IPUs of an IPU-M2000
     # Two DIMMs of an IPU-M2000; vendor data sheet. Documents of its launch say 448 GB.
     machine_streaming_bytes=256_000_000_000,

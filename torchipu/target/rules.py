@@ -56,6 +56,7 @@ RULES: Mapping[str, Rule] = {
     "machine_link_bytes_per_s": Rule(float, 1e6, 1e15),
     "gateway_bytes_per_s": Rule(float, 1e6, 1e15),
     "host_bytes_per_s": Rule(float, 1e6, 1e15),
+    "host_fill_bytes_per_s": Rule(float, 1e6, 1e15),
     "streaming_bytes_per_s": Rule(float, 1e6, 1e15),
     "machine_streaming_bytes": Rule(int, 0, 2**60),
     "stack_bytes": Rule(int, 0, 2**20),

@@ -38,7 +38,8 @@ class Target:
         ipus_per_machine: IPUs of one machine of those.
         machine_link_bytes_per_s: What links carry from one machine to the next, one direction.
         gateway_bytes_per_s: What each of the ``linked_ipus`` sends to, and receives from, IPUs beyond them.
-        host_bytes_per_s: Host streams of one IPU.
+        host_bytes_per_s: Host streams of one IPU, from or to their buffers in the host's memory.
+        host_fill_bytes_per_s: What the host copies into the buffers of one IPU's streams.
         streaming_bytes_per_s: Streaming Memory of one IPU.
         machine_streaming_bytes: Streaming Memory of a machine, which its ``ipus_per_machine`` share.
         stack_bytes: Stacks of a tile's workers and supervisor.
@@ -68,6 +69,7 @@ class Target:
     machine_link_bytes_per_s: float
     gateway_bytes_per_s: float
     host_bytes_per_s: float
+    host_fill_bytes_per_s: float
     streaming_bytes_per_s: float
     machine_streaming_bytes: int
     stack_bytes: int

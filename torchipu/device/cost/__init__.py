@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from torchipu.device.cost.cycles import CATEGORIES, FunctionCost, Superstep, function_cost
 from torchipu.device.cost.exchange import link_cycles
+from torchipu.device.cost.host_buffers import buffer_bytes, lags_of, ring_of
 from torchipu.device.cost.sync import sync_cycles
 from torchipu.device.cost.timeline import LEGEND, LINK, RECOMPUTE, TRANSFER, Span, Timeline, chart
 from torchipu.ir.graph import Tensor
@@ -30,6 +31,9 @@ class Cost:
         runs_by_function: How often each runs in an iteration.
         cycles_by_category_by_ipu: For each IPU its cycles by category, and ``idle``; they add up to ``cycles``.
         timeline: What each IPU does when.
+        host_waits_by_ipu: Cycles, among those of the category ``host``, in which each IPU waits for the host to fill
+            buffers of inputs.
+        host_buffer_bytes: Of the host's memory that these buffers of one replica take.
     """
 
     cycles: int
@@ -40,6 +44,8 @@ class Cost:
     runs_by_function: Mapping[str, int]
     cycles_by_category_by_ipu: tuple[Mapping[str, int], ...]
     timeline: Timeline
+    host_waits_by_ipu: tuple[int, ...] = ()
+    host_buffer_bytes: int = 0
 
     @property
     def efficiency_by_ipu(self) -> tuple[float, ...]:
@@ -70,7 +76,7 @@ class Cost:
 
 
 def estimate(
-    executable: Executable, target: Target, schedule: Schedule, *, sync_pattern: str = "full",
+    executable: Executable, target: Target, schedule: Schedule, *, sync_pattern: str = "full", prefetch_depth: int = 1,
 ) -> Cost:
     """Return the cycles of an executable.
 
@@ -79,6 +85,7 @@ def estimate(
         target: The machine.
         schedule: That it was lowered with.
         sync_pattern: ``full`` where all IPUs wait for the host streams of one; other patterns let the others compute.
+        prefetch_depth: Buffers of each input that the host fills ahead; 0 for none.
 
     Source: PopTorch's sync patterns; a cycle of PopART's pipeline loads streams before any stage computes,
     ``ipu_hardware.md`` 4.1.
@@ -87,19 +94,56 @@ def estimate(
         name: function_cost(name, program, target, executable.functions, executable.num_ipus)
         for name, program in executable.functions.items()
     }
-    clock = _Clock(executable, target, functions, waits_for_all=sync_pattern == "full")
     main = executable.programs["main"]
     iterations = main.count if isinstance(main, Repeat) else 1
-    clock.run(main.body if isinstance(main, Repeat) else main)
-    clock.end_sends()
+    micro_batches = len({action.micro_batch for row in schedule.steps for cell in row for action in cell})
+    depth = min(prefetch_depth, 2 * micro_batches)  # more than an iteration reads are never waited for
+    clock = _settled(
+        lambda: _Clock(executable, target, functions, waits_for_all=sync_pattern == "full", prefetch_depth=depth),
+        main.body if isinstance(main, Repeat) else main,
+    )
     actions = [[a for cell in step for a in cell if a.micro_batch is not None] for step in schedule.steps]
     runs = {name: count for by_name in clock.runs for name, count in by_name.items()}
     return Cost(
         cycles=clock.now, device_iterations=iterations, pipeline_cycles=sum(1 for row in actions if row),
         micro_batches=len({action.micro_batch for row in actions for action in row}), functions=functions,
         runs_by_function=runs, cycles_by_category_by_ipu=tuple(clock.categories()),
-        timeline=Timeline(clock.spans, clock.now, clock.transfers),
+        timeline=Timeline(clock.spans, clock.now, clock.transfers), host_waits_by_ipu=tuple(clock.host_waits),
+        host_buffer_bytes=buffer_bytes(executable, prefetch_depth),
     )
+
+
+def _settled(make: Callable[[], _Clock], program: Program) -> _Clock:
+    """Return the clock of an iteration among many alike, so that buffers are as full after it as before.
+
+    Args:
+        make: Makes a clock, all of whose buffers are full.
+        program: The iteration.
+    """
+    clock = _run(make(), program)
+    if not any(map(any, lags_of(clock.rings, clock.now).values())):
+        return clock
+    # The host is behind: what it has filled of a run that begins with empty buffers it has filled of the next.
+    for number in range(SETTLING):
+        lags = lags_of(clock.rings, clock.now) if number else {n: ring.empty for n, ring in clock.rings.items()}
+        clock = make()
+        for name, ring in clock.rings.items():
+            ring.full.clear()
+            ring.full.extend(lags[name])
+        clock = _run(clock, program)
+        if lags_of(clock.rings, clock.now) == lags:
+            break
+    return clock
+
+
+SETTLING = 4
+"""Iterations that are looked at, at most, where the host is behind: mostly two are alike after two."""
+
+
+def _run(clock: _Clock, program: Program) -> _Clock:
+    clock.run(program)
+    clock.end_sends()
+    return clock
 
 
 class _Clock:
@@ -110,10 +154,12 @@ class _Clock:
         target: The machine.
         functions: Cost of each function.
         waits_for_all: Whether no IPU computes while another waits for a host stream.
+        prefetch_depth: Buffers of each input that the host fills ahead.
     """
 
     def __init__(
         self, executable: Executable, target: Target, functions: Mapping[str, FunctionCost], *, waits_for_all: bool,
+        prefetch_depth: int,
     ) -> None:
         self.waits_for_all = waits_for_all
         self.executable = executable
@@ -123,10 +169,16 @@ class _Clock:
         self.spans: list[list[Span]] = [[] for _ in range(executable.num_ipus)]
         self.runs: list[dict[str, int]] = [{} for _ in range(executable.num_ipus)]
         self.transfers: list[list[Span]] = [[] for _ in range(executable.num_ipus)]
-        self.exposed = [0] * executable.num_ipus  # waits of first micro-batches for streams that overlap later
+        self.exposed = [0] * executable.num_ipus  # waits for the host that a run of a function does not show
         self.shared = dict.fromkeys(CATEGORIES, 0)
         self.traffic: dict[tuple[int, int], int] = {}
         self.sends = {name: _link_bytes(program) for name, program in executable.functions.items()}
+        found = {
+            name: ring_of(program, target, prefetch_depth, functions[name].load_cycles)
+            for name, program in executable.functions.items()
+        }
+        self.rings = {name: ring for name, ring in found.items() if ring is not None}
+        self.host_waits = [0] * executable.num_ipus
         # Thousands of cycles run the same few functions.
         self.cycles = {
             name: (cost.cycles, cost.first_cycles, cost.recompute_cycles) for name, cost in functions.items()
@@ -144,9 +196,12 @@ class _Clock:
             case OnIpus(bodies=bodies):
                 self.end_sends()
                 calls = [tuple(_calls(body)) for body in bodies]
-                waits = [self._waits(some) for some in calls] if self.waits_for_all else []
-                longest = max(waits, default=0)
-                delays = [longest - wait for wait in waits] or [0] * len(bodies)
+                fills = [self._wait_for_host(ipu, some) for ipu, some in enumerate(calls)]
+                delays = fills
+                if self.waits_for_all:
+                    waits = [self._waits(some) for some in calls]
+                    loaded = max(map(sum, zip(fills, waits, strict=True)), default=0)
+                    delays = [loaded - wait for wait in waits]
                 self.now += max(
                     (delay + self._run_on(ipu, some, self.now + delay)
                      for ipu, (some, delay) in enumerate(zip(calls, delays, strict=True)) if some),
@@ -164,7 +219,9 @@ class _Clock:
         """Take part in the copies between IPUs that follow a cycle, or run alone where it is no such function."""
         sent = self.sends[function]
         if sent is None:
-            self.now += self._run_on(0, (Call(function),), self.now)
+            call = (Call(function),)
+            self.now += self._wait_for_host(0, call)
+            self.now += self._run_on(0, call, self.now)
             return
         for pair, count in sent.items():
             self.traffic[pair] = self.traffic.get(pair, 0) + count
@@ -194,6 +251,17 @@ class _Clock:
         """Return the cycles of one IPU's host streams in a pipeline cycle."""
         return sum(self.functions[call.function].cycles_by_category["host"] for call in calls)
 
+    def _wait_for_host(self, ipu: int, calls: Iterable[Call]) -> int:
+        """Return the cycles from now on in which an IPU waits for the inputs of its calls, and record them."""
+        waited = 0
+        for call in calls:
+            ring = self.rings.get(call.function)
+            if ring is not None:
+                waited += ring.wait(self.now + waited)
+        self.host_waits[ipu] += waited
+        self.exposed[ipu] += waited
+        return waited
+
     def _run_on(self, ipu: int, calls: Iterable[Call], start: int) -> int:
         """Record the calls of one IPU, from a cycle on, and return their cycles."""
         begin = start
@@ -201,6 +269,8 @@ class _Clock:
             usual, first, again = self.cycles[call.function]
             cycles = first if call.micro_batch == 0 else usual
             self._add_transfers(ipu, begin, self.functions[call.function], is_first=call.micro_batch == 0)
+            if call.function in self.rings:
+                self.rings[call.function].read(begin)
             self.exposed[ipu] += cycles - usual
             label = call.function if call.micro_batch is None else f"{call.function}{call.micro_batch}"
             if again:

@@ -16,6 +16,7 @@ from torchipu.device.cost.exchange import (
     link_cycles,
     streaming_cycles,
 )
+from torchipu.device.cost.host_buffers import streamed_bytes
 from torchipu.device.cost.sync import sync_cycles
 from torchipu.ir.graph import Op
 from torchipu.ir.program import (
@@ -85,6 +86,7 @@ class FunctionCost:
         overlapped: Cycles of transfers that run beside the rest, by ``HostCopy.overlap``; by as much as they are
             longer than the rest they are among ``cycles_by_category`` too.
         beside: Cycles of that rest.
+        load_cycles: That inputs take from the host's buffers to the tiles, overlapping or not.
     """
 
     name: str
@@ -93,6 +95,7 @@ class FunctionCost:
     choices: tuple[Choice, ...] = ()
     overlapped: Mapping[str, int] = field(default_factory=dict)
     beside: int = 0
+    load_cycles: int = 0
 
     @property
     def cycles(self) -> int:
@@ -166,6 +169,7 @@ def function_cost(
     count.cycles["host"] += max(0, sum(count.overlapped.values()) - beside)
     return FunctionCost(
         name, count.cycles, tuple(count.supersteps), tuple(count.choices), count.overlapped, beside,
+        host_cycles(target, streamed_bytes(program)),
     )
 
 

@@ -83,9 +83,24 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "input_group_size": options.input_group_size,
         "input_grouping": "orthogonal" if options.input_cgt == CommGroupType.Orthogonal else "consecutive",
         "broadcast_buffers": options.broadcast_buffers,
+        "prefetch_depth": _prefetch_depth(options),
         **core_locations(options),
     }
     return CoreOptions(**values)
+
+
+def _prefetch_depth(options: Options) -> Any:
+    """Return how many buffers of each input the host fills ahead.
+
+    PopART has one of a stream that it lays out anew on the host, whatever else is asked for; its older name of the
+    depth is taken too.
+    """
+    given = options._popart.options
+    if not given.get("enablePrefetchDatastreams", True):
+        return 0
+    if given.get("rearrangeStreamsOnHost", False):
+        return 1
+    return given.get("defaultBufferingDepth", given.get("defaultPrefetchBufferingDepth", 1))
 
 
 def _half_overflow(options: Options) -> str:

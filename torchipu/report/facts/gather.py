@@ -27,12 +27,13 @@ from torchipu.target import Target, lookup_target
 
 UNITS: Mapping[str, str] = {
     "clock_hz": "Hz", "tile_memory_bytes": "B", "cycles_per_update": "cycles", "microseconds_per_update": "us",
-    "samples_per_second": "samples/s",
+    "samples_per_second": "samples/s", "host_buffer_bytes": "B", "host_waits_by_ipu": "cycles",
 }
 """Of those figures that have one."""
 EXACT = frozenset({
     "target", "title", "clock_hz", "tile_memory_bytes", "num_ipus", "replicas", "is_training", "micro_batches",
     "micro_batch_size", "device_iterations", "num_compute_sets", "supersteps_per_update",
+    "host_buffer_bytes",
 })
 """Figures that are counted or given, and no prediction."""
 CASTS = frozenset({"prims.convert_element_type.default", "aten._to_copy.default"})

@@ -25,7 +25,8 @@ function machineFacts() {
     ["of which for transfers", found.io_tiles ? exact(found.io_tiles) : ""],
     ["Memory of a tile", bytesOf(1)], ["of which can hold code", known("code_region_bytes")],
     ["Memory of an IPU", bytesOf(found.num_tiles)], ["Memory of a replica", bytesOf(tiles)],
-    ["Memory of all replicas", bytesOf(tiles * found.replicas)]]);
+    ["Memory of all replicas", bytesOf(tiles * found.replicas)],
+    ["Buffers of a replica's inputs, on the host", found.host_buffer_bytes ? known("host_buffer_bytes") : ""]]);
 }
 
 /** How large the graph is, as Poplar counts it. */
