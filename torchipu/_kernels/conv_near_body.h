@@ -31,7 +31,8 @@ static inline int ti_is_near(const conv_shape *s) {
 }
 #endif
 
-/* mr channels of nv vectors of results; split: each is loaded in halves. */
+/* mr channels of nv vectors of results; split: each is loaded in halves. A vector by itself may be the last, of fewer
+ * results. */
 TI_INLINE void FN(near_tile)(const int mr, const int nv, const int split, const ti_near *t) {
   VF sum[TI_NEAR_ROWS][TI_NEAR];
   const float *low[TI_NEAR];
@@ -52,7 +53,8 @@ TI_INLINE void FN(near_tile)(const int mr, const int nv, const int split, const 
   for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
     for (int j = 0; j < nv; j++) {
-      if (t->accumulate) sum[i][j] = FN(load_most)(t->y + i * plane + t->at[j].pixel, t->pixels - t->at[j].pixel);
+      const float *y = t->y + i * plane + t->at[j].pixel;
+      if (t->accumulate) sum[i][j] = nv > 1 ? FN(load)(y) : FN(load_most)(y, t->pixels - t->at[j].pixel);
       else sum[i][j] = t->bias ? FN(set)(t->bias[i]) : FN(set)(0);
     }
   for (int64_t k = 0; k < summands; k++) {
@@ -78,7 +80,11 @@ TI_INLINE void FN(near_tile)(const int mr, const int nv, const int split, const 
 #pragma GCC unroll 6
   for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
-    for (int j = 0; j < nv; j++) FN(store_most)(t->y + i * plane + t->at[j].pixel, sum[i][j], t->pixels - t->at[j].pixel);
+    for (int j = 0; j < nv; j++) {
+      float *y = t->y + i * plane + t->at[j].pixel;
+      if (nv > 1) FN(store)(y, sum[i][j]);
+      else FN(store_most)(y, sum[i][j], t->pixels - t->at[j].pixel);
+    }
 }
 
 #undef TI_NEAR_TILE
@@ -114,9 +120,14 @@ static void FN(near_rows)(const ti_near *of, int rows) {
     t->at[count[split]].pixel = pixel;
     t->at[count[split]].low = begins[0];
     t->at[count[split]].high = begins[VL / TI_HALF - 1];
-    if (++count[split] < TI_NEAR) continue;
-    FN(near_table)[1 + split][rows - 1](t);
-    count[split] = 0;
+    if (pixel + VL > of->pixels) {
+      ti_near last = *t;
+      last.at[0] = t->at[count[split]];
+      FN(near_table)[0][rows - 1](&last);
+    } else if (++count[split] == TI_NEAR) {
+      FN(near_table)[1 + split][rows - 1](t);
+      count[split] = 0;
+    }
   }
   for (int split = 0; split < 2; split++)
     for (int i = 0; i < count[split]; i++) {

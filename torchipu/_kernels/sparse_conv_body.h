@@ -16,6 +16,10 @@ static inline int64_t ti_sparse_image(const sparse_conv_ints *s) {
 static inline int64_t ti_sparse_list(const sparse_conv_ints *s) {
   return ti_ceil(s->window.oc * s->oh * s->ow + TI_SPARSE_SLACK, 16) * 16;
 }
+/* Whether so few gradients are not zero for each pixel that sorting them by pixel costs more than it saves. */
+static inline int ti_has_few(const sparse_conv_ints *s) {
+  return s->window.lanes % 16 == 0 && s->window.oc * s->pooled < 8 * (1 + s->has_relu) * s->oh * s->ow;
+}
 /* A gradient in the order of the pixels: its value and the place of its channel's weights. */
 typedef struct { float value; int32_t weight; } ti_entry;
 #endif
@@ -97,9 +101,10 @@ static void FN(from_channels_last)(const sparse_conv_ints *s, const float *last,
 }
 
 /* Lists the gradients of one channel: value and pixel; returns how many there are, or -1 for a bad index. With `passed`,
- * the results of a ReLU, only gradients of those above zero (or NaN) count. */
+ * the results of a ReLU, only gradients of those above zero (or NaN) count. Their sum is added to `total` as they pass: a
+ * list that has just been packed together would be waited for. */
 static int64_t FN(list_gradients)(const sparse_conv_ints *s, const float *dy, const int64_t *index, const float *passed, int all,
-                                  float *value, int32_t *pixel) {
+                                  float *value, int32_t *pixel, float *total) {
   const int64_t pixels = s->oh * s->ow;
   int64_t count = 0, i = 0;
   if (all) {
@@ -108,10 +113,12 @@ static int64_t FN(list_gradients)(const sparse_conv_ints *s, const float *dy, co
       if ((uint64_t)index[i] >= (uint64_t)pixels) return -1;
       value[index[i]] += passed && passed[i] <= 0.0f ? 0.0f : dy[i];
     }
+    *total += FN(total)(value, pixels);
     return pixels;
   }
 #if VL == 16
   __mmask16 bad = 0;
+  __m512 sum = _mm512_setzero_ps();
   for (; i < s->pooled; i += 16) {
     const int left = (int)ti_min(16, s->pooled - i);
     const __mmask16 there = (__mmask16)((1u << left) - 1);
@@ -121,17 +128,20 @@ static int64_t FN(list_gradients)(const sparse_conv_ints *s, const float *dy, co
     const __m512i at = _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
     __mmask16 kept = _mm512_mask_cmp_ps_mask(there, v, _mm512_setzero_ps(), _CMP_NEQ_UQ);
     if (passed) kept = _mm512_mask_cmp_ps_mask(kept, _mm512_maskz_loadu_ps(there, passed + i), _mm512_setzero_ps(), _CMP_NLE_UQ);
+    sum = _mm512_mask_add_ps(sum, kept, sum, v);
     bad |= _mm512_cmpge_epu32_mask(at, _mm512_set1_epi32((int)pixels));
     _mm512_storeu_ps(value + count, _mm512_maskz_compress_ps(kept, v));
     _mm512_storeu_si512(pixel + count, _mm512_maskz_compress_epi32(kept, at));
     count += __builtin_popcount(kept);
   }
   if (bad) return -1;
+  *total += FN(sum_lanes)(sum);
 #else
   for (; i < s->pooled; i++) {
     if ((uint64_t)index[i] >= (uint64_t)pixels) return -1;
     if (dy[i] != 0.0f && !(passed && passed[i] <= 0.0f)) { value[count] = dy[i]; pixel[count++] = (int32_t)index[i]; }
   }
+  *total += FN(total)(value, count);
 #endif
   return count;
 }
@@ -200,6 +210,26 @@ TI_INLINE void FN(scatter_runs)(const int rows, const int nb, const ti_entry *en
     for (int j = 0; j < nb; j++) FN(store)(dx + r * wp + j * VL, sum[r * nb + j]);
 }
 
+/* dx[begins[pixel[e]]] += value[e] * weights, for a run of nb vectors of some rows. */
+TI_INLINE void FN(spread_runs)(const int rows, const int nb, int64_t count, const float *value, const int32_t *pixel,
+                               const int32_t *begins, float *dx, int64_t wp, const float *w, int64_t run) {
+  VF weight[FN(SUMS)];
+#pragma GCC unroll 5
+  for (int r = 0; r < rows; r++)
+#pragma GCC unroll 8
+    for (int j = 0; j < nb; j++) weight[r * nb + j] = FN(load)(w + r * run + j * VL);
+  for (int64_t e = 0; e < count; e++) {
+    const VF g = FN(broadcast)(value + e);
+    float *at = dx + begins[pixel[e]];
+#pragma GCC unroll 5
+    for (int r = 0; r < rows; r++) {
+#pragma GCC unroll 8
+      for (int j = 0; j < nb; j++) FN(store)(at + j * VL, FN(fma)(g, weight[r * nb + j], FN(load)(at + j * VL)));
+      at = (float *)FN(next_row)(at, wp);
+    }
+  }
+}
+
 /* verb(rows, nb, ...) with both known to the compiler. */
 #define TI_RUN(verb, rows_, nb_, ...) \
   case nb_: if (rows_ * nb_ <= FN(SUMS)) FN(verb)(rows_ * nb_ <= FN(SUMS) ? rows_ : 1, nb_, __VA_ARGS__); break;
@@ -252,6 +282,20 @@ static void FN(weight_gradient)(const sparse_conv_ints *s, int64_t count, const 
       rows = FN(rows_at_once)(s->window.kh - row, nb);
       TI_RUNS(gather_runs, count, value, pixel, begins, x + row * wp + v * VL, wp, s->window.run, dw + row * s->window.run + v * VL)
     }
+}
+
+/* Channel by channel, its weights in registers: each gradient reads and writes its window of dx. Pixels are whole vectors,
+ * so that what one window has left in a store can be loaded for the next. */
+static void FN(few_input_gradients)(const sparse_conv_ints *s, const int32_t *counts, const float *value, const int32_t *pixel,
+                                    const int32_t *begins, const float *w, float *dx) {
+  const int64_t wp = (s->w + 2 * s->pw) * s->window.lanes, vectors = s->window.kw * s->window.lanes / VL;
+  for (int64_t o = 0; o < s->window.oc; value += counts[o], pixel += counts[o], o++, w += s->window.kh * s->window.run)
+    for (int64_t v = 0; v < vectors; v += FN(MOST_VECTORS))
+      for (int64_t row = 0, rows; row < s->window.kh; row += rows) {
+        const int64_t nb = ti_min(FN(MOST_VECTORS), vectors - v);
+        rows = FN(rows_at_once)(s->window.kh - row, nb);
+        TI_RUNS(spread_runs, counts[o], value, pixel, begins, dx + row * wp + v * VL, wp, w + row * s->window.run + v * VL, s->window.run)
+      }
 }
 
 /* Sorts the entries of all channels by pixel, so that each pixel's window of dx is read and written once; pixel by
@@ -322,16 +366,16 @@ TI_KERNEL(sparse_conv_backward) {
       for (int64_t o = 0; o < s->window.oc; o++) {
         const int64_t plane = (i * s->window.oc + o) * s->pooled;
         const float *gate = s->has_relu ? (const float *)args[7] + plane : NULL;
-        const int64_t count = FN(list_gradients)(s, dy + plane, index + plane, gate, all, value + e, pixel + e);
+        const int64_t count = FN(list_gradients)(s, dy + plane, index + plane, gate, all, value + e, pixel + e, db + o);
         if (count < 0) return TI_TRAP_INDEX;
-        db[o] += FN(total)(value + e, count);
         counts[o] = (int32_t)count;
         FN(weight_gradient)(s, count, value + e, pixel + e, begins, last, dw + o * size);
         e += count;
       }
       if (!s->wants_dx) continue;
       memset(dlast, 0, (size_t)ti_sparse_image(s) * 4);
-      FN(input_gradient)(s, counts, value, pixel, begins, first, sorted, w, dlast);
+      if (ti_has_few(s)) FN(few_input_gradients)(s, counts, value, pixel, begins, w, dlast);
+      else FN(input_gradient)(s, counts, value, pixel, begins, first, sorted, w, dlast);
       FN(from_channels_last)(s, dlast, dx + i * image);
     }
   }
