@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._dynamo.trace_rules import _polyfilled_function_ids, get_torch_obj_rule_map
 from torch._dynamo.variables import PolyfilledFunctionVariable
 
-from torchipu.capture import checkpoint, ctc, distributions, flex_attention, least_squares
+from torchipu.capture import assertions, checkpoint, ctc, distributions, flex_attention, least_squares
 
 
 def gaussian_nll_loss(
@@ -187,7 +187,7 @@ TRACED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.gaussian_nll_loss: gaussian_nll_loss,
     torch.combinations: combinations, torch.cov: cov, torch.corrcoef: corrcoef,
     torch.linalg.lstsq: least_squares.lstsq, torch._C._infer_size: infer_size,
-    **distributions.DRAWN_AT_ONCE,
+    **assertions.TRACED, **distributions.DRAWN_AT_ONCE,
 }
 """Functions of torch that ask for values, or for a number of values, which a graph has not; and what Dynamo traces."""
 
