@@ -113,6 +113,7 @@ def test_a_value_is_true_where_eager_says_so(
         return
     eager, ours = words_of(lambda: torch._assert_async(given, *message)), words_of(lambda: step(given))
     assert ours.splitlines()[0] == eager.splitlines()[0]
+    assert "source  " + __file__ in ours
 
 
 def test_a_micro_batch_that_fails_leaves_all_of_a_training_of_poptorch() -> None:
