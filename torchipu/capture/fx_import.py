@@ -36,6 +36,7 @@ from torchipu.fp8.torch_types import as_bytes
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg, Role, Source
 from torchipu.optable import spec as op_table
+from torchipu.optable.assertion import TARGETS as ASSERTIONS
 from torchipu.optable.collective import PATTERNS, WAIT
 from torchipu.optable.generic import EFFECT_TOKEN
 from torchipu.optable.marks import CHECKPOINT_REGION
@@ -416,7 +417,7 @@ class _Importer:
         if isinstance(results, torch.Tensor):
             tensor = self.tensor(node.name, results, node)
             return (tensor,), tensor, [True]
-        if results is None:  # an assertion
+        if results is None and str(node.target) in ASSERTIONS:
             return (), None, []
         if not isinstance(results, (list, tuple)) or any(isinstance(member, (list, tuple)) for member in results):
             raise UnsupportedOpError(
