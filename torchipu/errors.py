@@ -183,6 +183,10 @@ class ExecutionError(IpuError):
     """A trap at run time: a bad index, a value out of range, a non-finite number, an empty stream."""
 
 
+class AssertionFailedError(ExecutionError, RuntimeError):
+    """An assertion of the model does not hold: a RuntimeError in the words of the assertion, as in eager PyTorch."""
+
+
 class PeerError(IpuError, RuntimeError):
     """Another process of the group has gone, does not answer, has left a run halfway, or does not fit this one.
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -47,6 +48,24 @@ def use_ipu(model: Any, options: Mapping[str, object] | None = None) -> Any:
     given: dict[str, Any] = dict(options or {})
     Options.from_mapping(given)
     model.jit_compile = False
+    is_symbolic = _question()
     # Sizes as they come: the last batch of an epoch is often a smaller one, and is a program of its own.
-    model.call = torch.compile(model.call, backend=ipu_backend, options=given, dynamic=False)
+    plain, compiled = model.call, torch.compile(model.call, backend=ipu_backend, options=given, dynamic=False)
+
+    @functools.wraps(plain)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # Keras asks for the shapes of results alone, before it trains: a program of its own would be of no use.
+        return (plain if is_symbolic() else compiled)(*args, **kwargs)
+
+    model.call = call
     return model
+
+
+def _question() -> Callable[[], bool]:
+    """Return what tells whether Keras is inferring shapes; its releases keep that in a module that may move."""
+    try:
+        from keras.src.backend import in_symbolic_scope
+    except ImportError:
+        return lambda: False
+    found: Callable[[], bool] = in_symbolic_scope
+    return found

@@ -29,6 +29,6 @@ typedef int (*ti_kernel)(char *const *args, const int64_t *ints, const double *s
                          void *scratch);
 enum {
   TI_OK = 0, TI_TRAP_INDEX = 1, TI_TRAP_RANGE = 2, TI_TRAP_INTERNAL = 3, TI_TRAP_OVERFLOW = 4, TI_TRAP_INVALID = 5,
-  TI_TRAP_DIVISION = 6
+  TI_TRAP_DIVISION = 6, TI_TRAP_ASSERTION = 7
 };
 #endif

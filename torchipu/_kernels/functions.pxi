@@ -2,7 +2,7 @@
 
 TRAPS = {1: "an index is out of range", 2: "a value is out of the range of its type", 3: "a kernel failed",
          4: "a result is too large for its type: overflow", 5: "an operation is invalid: its result is not a number",
-         6: "a division by zero"}
+         6: "a division by zero", 7: "an assertion does not hold"}
 
 
 class KernelTrap(Exception):

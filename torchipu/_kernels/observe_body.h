@@ -1,4 +1,4 @@
-/* Looks at the results of ops without changing them: floating-point exceptions, and statistics of magnitudes. */
+/* Looks at values without changing them: assertions, floating-point exceptions, and statistics of magnitudes. */
 
 TI_INLINE uint32_t FN(magnitude)(const char *p, int is_half, int64_t i) {
   if (!is_half) return ((const uint32_t *)p)[i] & 0x7fffffff;
@@ -49,6 +49,11 @@ TI_KERNEL(check) {
     }
   }
   return TI_OK;
+}
+
+TI_KERNEL(require) {
+  (void)ints, (void)scalars, (void)begin, (void)end, (void)scratch;
+  return *(const uint8_t *)args[0] ? TI_OK : TI_TRAP_ASSERTION;
 }
 
 TI_KERNEL(tally) {

@@ -26,6 +26,7 @@ from torchipu.capture.fx_import import Given
 from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.joint_graph import partition
 from torchipu.errors import IpuError, OptionsError, nearest
+from torchipu.ir.garbage import seldom_collected
 from torchipu.ir.types import Leg, Role
 from torchipu.options import Options
 from torchipu.target import Target, lookup_target
@@ -100,10 +101,11 @@ def _compiled(
         refuse_inputs(gm, example_inputs, is_strict=settings.strict)
     COUNTS.graphs += 1
     doors = _Doors(f"graph{next(_NUMBERS)}", settings, lookup_target(settings.target))
-    compiled = aot_autograd(
-        fw_compiler=doors.forward, bw_compiler=doors.backward, inference_compiler=doors.inference,
-        partition_fn=doors.partition, decompositions=decompositions(),
-    )(replace_calls(gm), example_inputs)
+    with seldom_collected():
+        compiled = aot_autograd(
+            fw_compiler=doors.forward, bw_compiler=doors.backward, inference_compiler=doors.inference,
+            partition_fn=doors.partition, decompositions=decompositions(),
+        )(replace_calls(gm), example_inputs)
     return differentiable_once(compiled, doors.name)
 
 
@@ -161,7 +163,7 @@ class _Doors:
         recipe = Recipe(f"{self.name}.{name}", leg, given, self.options, self.target, num_results, is_frozen, written)
         if has_unknown_sizes(gm):
             return _boxed(AnySize(gm, recipe).run)
-        with alone():
+        with alone(), seldom_collected():
             return _boxed(recipe.program(gm, is_dynamic=False).run)
 
 

@@ -25,6 +25,7 @@ from torchipu.host.executor import GraphExecutor
 from torchipu.host.generic import TORCH_DTYPES
 from torchipu.ir.graph import Graph, Op, Tensor, walk_ops
 from torchipu.ir.types import Leg, Role
+from torchipu.optable.assertion import is_assertion
 from torchipu.optable.collective import is_collective
 from torchipu.optable.generic import EFFECT_TOKEN
 from torchipu.options import Options
@@ -118,12 +119,14 @@ class Program:
     ) -> None:
         self.parts = parts or {}
         options, num_results = recipe.options, recipe.num_results
+        # What the caller has stays as it was where an assertion ends the run.
+        stays = recipe.is_frozen or any(map(is_assertion, walk_ops(graph.ops)))
         frozen = [tensor for tensor in graph.inputs if recipe.is_frozen and tensor.role is Role.WEIGHT]
         self.executor = GraphExecutor(
             graph, imported.constants, threads=options.host_threads, seed=options.seed, frozen=frozen,
             traps=options.floating_point_exceptions, counts=options.statistics,
             is_strict=options.strict_numerics,
-            written={} if recipe.is_frozen else stored_over(imported, graph, recipe.written, shown),
+            written={} if stays else stored_over(imported, graph, recipe.written, shown),
         )
         self.written = recipe.written
         place = {tensor: index for index, tensor in enumerate(imported.placeholders) if tensor is not None}

@@ -35,7 +35,7 @@ def clusters_masked(*, is_traced: bool = False) -> Iterator[None]:
 def forward(self: AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tensor) -> Any:
     """Return the logarithms of the targets' probabilities, `[N]`, and their mean with the sign turned.
 
-    Of a target beyond the classes, for which torch raises an error, it is NaN: a program cannot raise one.
+    A target beyond the classes ends the run, as in torch.
 
     Args:
         self: The layer.
@@ -54,7 +54,8 @@ def forward(self: AdaptiveLogSoftmaxWithLoss, input_: Tensor, target_: Tensor) -
         cluster = F.log_softmax(self.tail[place](input), dim=1)
         within = cluster.gather(1, (target - first).clamp(0, end - first - 1).unsqueeze(1)).squeeze(1)
         output = torch.where(target >= first, within + head[:, self.shortlist_size + place], output)
-    output = torch.where((target < 0) | (target >= self.n_classes), torch.nan, output)
+    are_classes = ((target >= 0) & (target < self.n_classes)).all()
+    torch._assert_async(are_classes, f"Target values should be in [0, {self.n_classes - 1}]")
     loss = (-output).mean()
     return adaptive._ASMoutput(output if is_batched else output.squeeze(0), loss)
 

@@ -39,8 +39,10 @@ from torchipu.capture.process_wide import capturing
 from torchipu.capture.properties import properties_as_calls
 from torchipu.capture.written_state import has_loops
 from torchipu.errors import CaptureError, IpuError
+from torchipu.host.generic import overload
 from torchipu.ir.graph import Tensor
 from torchipu.ir.types import Role
+from torchipu.optable.assertion import TARGETS as ASSERTIONS
 
 substitutes.register()
 
@@ -293,7 +295,7 @@ def _method_forward(module: torch.nn.Module) -> Iterator[None]:
         object.__setattr__(module, "forward", begun)
 
 
-KEPT = frozenset({printing.PRINT})
+KEPT = frozenset({printing.PRINT, *map(overload, ASSERTIONS)})
 """Calls that are there for what they do, not for their results."""
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx import GraphModule
 
-from torchipu.capture import criteria, flex_attention, least_squares, recurrence, substitutes
+from torchipu.capture import assertions, criteria, flex_attention, least_squares, recurrence, substitutes
 from torchipu.capture.collectives import in_place_calls
 from torchipu.capture.control import keep_operands_apart
 from torchipu.capture.fx_source import line_in
@@ -28,7 +28,7 @@ REPLACEMENTS: Mapping[Any, Callable[..., Any]] = {
     torch.cov: substitutes.cov, torch.Tensor.cov: substitutes.cov, torch.combinations: substitutes.combinations,
     torch.corrcoef: substitutes.corrcoef, torch.Tensor.corrcoef: substitutes.corrcoef,
     torch.Tensor.random_: substitutes.random_, torch.ops.higher_order.flex_attention: flex_attention.attention,
-    torch.linalg.lstsq: least_squares.lstsq, **in_place_calls(),
+    torch.linalg.lstsq: least_squares.lstsq, **assertions.TRACED, **in_place_calls(),
 }
 
 PAD = "pad the sequences to one length, give the layer [T, N, C] and mask what lies behind their ends"

@@ -36,6 +36,7 @@ from torchipu.fp8.torch_types import as_bytes
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType, Leg, Role, Source
 from torchipu.optable import spec as op_table
+from torchipu.optable.assertion import TARGETS as ASSERTIONS
 from torchipu.optable.collective import PATTERNS, WAIT
 from torchipu.optable.generic import EFFECT_TOKEN
 from torchipu.optable.marks import CHECKPOINT_REGION
@@ -48,10 +49,9 @@ IDENTITIES = frozenset({"aten.lift.default", "aten.lift_fresh.default", "aten.li
                         "aten.detach.default", "aten.alias.default", AVAILABLE_MEMORY})
 """In a graph without in-place writes these give back their operand."""
 
-CHECKS = frozenset({"aten._assert_tensor_metadata.default", "aten._assert_async.default", "aten._assert_async.msg",
-                    "aten._assert_scalar.default", "aten.sym_constrain_range.default",
-                    "aten.sym_constrain_range_for_size.default"})
-"""Calls with no result that torch adds for its own checks."""
+CHECKS = frozenset({"aten._assert_tensor_metadata.default", "aten._assert_scalar.default",
+                    "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default"})
+"""Calls with no result that ask for what capture knows: shapes, types and sizes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,6 +417,8 @@ class _Importer:
         if isinstance(results, torch.Tensor):
             tensor = self.tensor(node.name, results, node)
             return (tensor,), tensor, [True]
+        if results is None and str(node.target) in ASSERTIONS:
+            return (), None, []
         if not isinstance(results, (list, tuple)) or any(isinstance(member, (list, tuple)) for member in results):
             raise UnsupportedOpError(
                 f"{node.target} returns neither a tensor nor a flat list of tensors", source=source_of(node),

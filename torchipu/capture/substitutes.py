@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._dynamo.trace_rules import _polyfilled_function_ids, get_torch_obj_rule_map
 from torch._dynamo.variables import PolyfilledFunctionVariable
 
-from torchipu.capture import checkpoint, ctc, distributions, flex_attention, least_squares
+from torchipu.capture import assertions, checkpoint, ctc, distributions, flex_attention, least_squares
 
 
 def gaussian_nll_loss(
@@ -79,7 +79,7 @@ def random_(self: Tensor, low: int = 0, high: int | None = None, **more: int | N
 def cov(
     input: Tensor, *, correction: int = 1, fweights: Tensor | None = None, aweights: Tensor | None = None,
 ) -> Tensor:
-    """`torch.cov` without a look at values: torch warns of too few observations and refuses weights below 0.
+    """`torch.cov` without a look at values at capture: weights below 0 end the run.
 
     Args:
         input: Variables in rows, observations in columns, `[V, O]` or `[O]`.
@@ -94,6 +94,8 @@ def cov(
     for name, given, is_whole in (("fweights", fweights, True), ("aweights", aweights, False)):
         if given is not None and (given.dim() > 1 or given.is_floating_point() == is_whole):
             raise RuntimeError(f"cov(): expected {name} of one dimension and {'whole' if is_whole else 'real'} numbers")
+        if given is not None:
+            torch._assert_async((given >= 0).all(), f"cov(): {name} cannot be negative")
     values = input.reshape(1, -1) if input.dim() < 2 else input
     values = values if values.is_floating_point() or values.is_complex() else values.to(torch.get_default_dtype())
     counts = None if fweights is None else fweights.to(values.dtype)
@@ -187,7 +189,7 @@ TRACED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.gaussian_nll_loss: gaussian_nll_loss,
     torch.combinations: combinations, torch.cov: cov, torch.corrcoef: corrcoef,
     torch.linalg.lstsq: least_squares.lstsq, torch._C._infer_size: infer_size,
-    **distributions.DRAWN_AT_ONCE,
+    **assertions.TRACED, **distributions.DRAWN_AT_ONCE,
 }
 """Functions of torch that ask for values, or for a number of values, which a graph has not; and what Dynamo traces."""
 

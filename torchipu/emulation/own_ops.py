@@ -9,15 +9,27 @@ import torch
 
 from torchipu._kernels.table.update import HYPER
 from torchipu.emulation.updates import UPDATES
+from torchipu.errors import AssertionFailedError
 from torchipu.fp8.codes import FORMATS
 from torchipu.host.generic import call_aten
 from torchipu.ir.graph import Op
+from torchipu.optable.assertion import TARGETS as ASSERTIONS
+from torchipu.optable.assertion import words_of
 
 SCALE = HYPER["grad_scale"]
 
 
 def _accumulate(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
     return [tensors[0] + tensors[1]]
+
+
+def _require(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    if not tensors[0]:
+        raise AssertionFailedError(
+            words_of(op), source=op.source, block=op.placement,
+            remedy="look at the values that it reads; weights and optimiser are as before the call",
+        )
+    return []
 
 
 def _clip(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -140,6 +152,7 @@ def _weighted_sum(op: Op, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 
 OWN: dict[str, Callable[[Op, list[torch.Tensor]], list[torch.Tensor]]] = {
     **UPDATES,
+    **dict.fromkeys(ASSERTIONS, _require),
     "aten._grouped_mm.default": _grouped_mm,
     "torchipu.fp8_matmul.default": _fp8_matmul,
     "torchipu.fp8_convolution.default": _fp8_convolution,

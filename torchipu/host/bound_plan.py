@@ -39,6 +39,7 @@ from torchipu.host.transfers import Carrier, Order
 from torchipu.host.traps import explained
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
+from torchipu.optable.assertion import is_assertion
 from torchipu.optable.collective import WAIT, is_collective
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.random_streams import ROUNDS_TO_NEAREST
@@ -90,6 +91,7 @@ class BoundPlan:
         self.graph = graph
         self.replicas = replicas
         self.range_names: dict[int, str] = {}  # for torch.profiler, by step
+        self.asserts = any(op is not None and is_assertion(op) for op in host_plan.ops_by_step)
         self.flying: Flying = {}
         is_fixed = host_plan.num_prologue > 0 or any(step.kernel is None for step in host_plan.steps)
         # What is fenced off is fenced off for one plan.
@@ -357,6 +359,7 @@ class BoundPlan:
 
     def run(
         self, micro_batches: int, iterations: int, threads: int, *, borrow: bool = False, is_prepared: bool = False,
+        is_restored: bool = False,
     ) -> None:
         """Run the plan over what is bound, on threads of the engine or, with ``borrow``, of torch.
 
@@ -366,14 +369,17 @@ class BoundPlan:
             threads: Host threads.
             borrow: Whether to use the threads of torch.
             is_prepared: Whether the steps before the first micro-batch have run, and what they read is unchanged.
+            is_restored: Whether states are to be as before where an assertion ends the run; without one in the graph
+                this costs nothing.
 
         Raises:
+            AssertionFailedError: An assertion of the model does not hold.
             ExecutionError: A kernel refused a value, such as an index out of range.
         """
         if self.observation.counts:
             self._tallies().zero_()
             self.has_run = True
-        if self.observation.traps:
+        if self.observation.traps or (is_restored and self.asserts):
             with self._untouched_by_traps():
                 self._run(micro_batches, iterations, threads, borrow, is_prepared)
             return

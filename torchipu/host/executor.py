@@ -16,6 +16,7 @@ from torchipu.host.observation import Observation
 from torchipu.host.planner import Planner
 from torchipu.host.resting import is_resting, zeros_of
 from torchipu.host.stamps import stamp_of
+from torchipu.ir.garbage import seldom_collected
 from torchipu.ir.graph import Graph, Tensor
 
 MAX_PLANS = 8
@@ -117,7 +118,9 @@ class GraphExecutor:
             self.graph, input_strides=strides, frozen=self.frozen, observation=observation,
             written=self.written if are_apart else {}, is_strict=self.is_strict,
         )
-        bound = BoundPlan(planner.plan(), self.graph, shares_arena=not self.traps, observation=observation)
+        with seldom_collected():
+            plan = planner.plan()
+        bound = BoundPlan(plan, self.graph, shares_arena=not self.traps, observation=observation)
         self.plans[layout, are_apart] = bound
         self.shared_results |= {index for index, _, _, _ in bound.viewing_outputs}
         return bound

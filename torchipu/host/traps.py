@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from torchipu._kernels.abi import KernelTrap
-from torchipu.errors import ExecutionError
+from torchipu.errors import AssertionFailedError, ExecutionError
 from torchipu.host.plan import HostPlan
 from torchipu.ir.graph import Graph, Op
 from torchipu.ir.text import Names, format_op
 from torchipu.ir.types import Leg
+from torchipu.optable.assertion import is_assertion, words_of
 
 EXCEPTIONS = {
     4: "scale the values down: a lower loss_scaling or learning rate, clipping, or float32 for this op; weights and "
@@ -35,6 +36,12 @@ def explained(trap: KernelTrap, plan: HostPlan, graph: Graph, micro_batches: int
     """
     op = plan.ops_by_step[trap.step]
     name = op.target if op is not None else "a copy"
+    if op is not None and is_assertion(op):
+        where = _place_of(trap, op, micro_batches, replicas)
+        return AssertionFailedError(
+            words_of(op), source=op.source, block=op.placement,
+            remedy=f"look at the values in {where}; weights and optimiser are as before the call",
+        )
     if trap.trap in EXCEPTIONS:
         where = _place_of(trap, op, micro_batches, replicas)
         return ExecutionError(

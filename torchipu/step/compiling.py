@@ -31,6 +31,7 @@ from torchipu.host.observation import Observation
 from torchipu.host.plan import HostPlan
 from torchipu.host.planner import Planner
 from torchipu.host.resident import Resident
+from torchipu.ir.garbage import seldom_collected
 from torchipu.ir.graph import Graph, Tensor
 from torchipu.options import Options, given_or_default
 from torchipu.parts.program import Piece
@@ -176,7 +177,7 @@ class CompilingStep(ReplicatedStep, PartedStep, ReportedStep):
     ) -> None:
         leaves = pytree.tree_leaves((arguments, keywords))
         before_this, began = self._signature, time.perf_counter()
-        with _outside_inference_mode():
+        with _outside_inference_mode(), seldom_collected():
             made, bound = self._made_and_bound(arguments, keywords, progress)
         built, compiled = made.built, made.compiled
         if self._members is not None and self._compiled is None:

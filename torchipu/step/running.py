@@ -26,6 +26,7 @@ class RunningStep(CompilingStep):
     """A program that runs on the tensors of a call."""
 
     default_output_mode = "all"
+    leaves_states = False  # in the program's memory, from call to call, whatever the user's tensors hold
 
     # ------------------------------------------------------------------ for subclasses
     @property
@@ -106,7 +107,10 @@ class RunningStep(CompilingStep):
                 has_members=members is not None,
             )
         else:
-            bound.run(self.micro_batches, self.iterations, self._host_threads, is_prepared=is_prepared)
+            bound.run(
+                self.micro_batches, self.iterations, self._host_threads, is_prepared=is_prepared,
+                is_restored=self.leaves_states,
+            )
         if self._parts is not None:
             outputs = self._shared(self._parts, bound, outputs)
         rules, iterations = self._returned(), self.options.device_iterations

@@ -1,4 +1,4 @@
-"""Kernels that look at results without changing them: floating-point exceptions, and statistics of magnitudes."""
+"""Kernels that look at values without changing them: assertions, floating-point exceptions, counts of magnitudes."""
 
 from enum import IntEnum
 from typing import NamedTuple
@@ -36,6 +36,9 @@ class CheckInts(NamedTuple):
 
 CHECK = Kernel("check", {"values*": "operands, then results, float or half"}, CheckInts, Nothing, items="one")
 """An exception is what is not finite although no operand accounts for it."""
+
+
+REQUIRE = Kernel("require", {"condition": "BOOL[1]; false is a trap"}, Nothing, Nothing, items="one")
 
 
 class TallyInts(NamedTuple):

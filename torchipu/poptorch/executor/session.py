@@ -45,6 +45,7 @@ class Session(ProgramStep):
     original: Captured | None
     cache: ExecutableCache | None
     is_refreshed: bool
+    leaves_states = True
     gives_zeros = False  # the executor wants more of a program than its results
 
     def prepare(

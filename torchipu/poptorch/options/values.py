@@ -8,6 +8,9 @@ from typing import Any, ClassVar, Self
 
 from torchipu.errors import nearest
 
+COUNTS = frozenset({"device_iterations", "gradient_accumulation", "replication_factor"})
+"""Options that divide a batch into parts."""
+
 
 class OptionsDict:
     """Options by name, readable as attributes; frozen once a model or a loader has them.
@@ -31,11 +34,14 @@ class OptionsDict:
             **values: New values by name.
 
         Raises:
-            AssertionError: A name is unknown, or a value has another type than the one it replaces.
+            AssertionError: A name is unknown, a value has another type than the one it replaces, or a number of what
+                there is at least one of is below 1.
             AttributeError: The options are frozen.
         """
         self._check_frozen()
         for name, value in values.items():
+            if name in COUNTS and isinstance(value, int) and value < 1:
+                raise AssertionError(f"Unexpected value {value} for option {name}. Expected at least 1")
             if not self.exists(name):
                 raise AssertionError(f"Invalid option {name}, valid options are {sorted(self._values)}")
             kind = type(self._values[name])
