@@ -30,7 +30,8 @@ typedef struct {
   const float *row_bias, *col_bias;
   ptrdiff_t as, ak, a1, a2, bs, b1, b2, ldc;
   int64_t k, n1, n2;
-  int accumulate;              /* add to what C holds */
+  int accumulate;              /* add the sum to what C holds, which then has had its bias */
+  int goes_on;                 /* if so: begin the sum with what C holds instead */
 } ti_tile;
 /* Rows of a tile when `rows` are cut evenly into as few tiles as possible. */
 static inline int64_t ti_even(int64_t rows, int64_t most) { return ti_ceil(rows, ti_ceil(rows, most)); }
@@ -42,7 +43,8 @@ TI_INLINE void FN(fetch_row)(const float *row, const int nv) {
   for (int v = 0; v < nv; v++) _mm_prefetch((const char *)(row + v * VL), _MM_HINT_T0);
 }
 
-/* mr rows, nv vectors; by_row: neighbours of A lie along k (ak = 1), otherwise along i (as = 1). */
+/* mr rows, nv vectors; by_row: neighbours of A lie along k (ak = 1), otherwise along i (as = 1). A sum begins at zero, or at
+ * its bias, and is added to what C holds at its end: long sums are sums of short ones, and round as these do. */
 TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const int gathered, const int ahead, const int full,
                            const ti_tile *t, int n) {
   VF c0[TI_MR], c1[TI_MR];
@@ -50,18 +52,19 @@ TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const i
   const ptrdiff_t as = by_row ? t->as : 1, ak = by_row ? 1 : t->ak, bs = t->bs, ldc = t->ldc;
   /* Rows so far apart that they fall into one set of a cache would drive out those of this tile. */
   const ptrdiff_t fetched = as % TI_APART_IN_ONE_SET ? as : 0;
-  if (t->accumulate) {
+  if (t->goes_on) {
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) {
       c0[i] = FN(load_part)(t->c + i * ldc, n0);
       if (nv > 1) c1[i] = FN(load_part)(t->c + i * ldc + VL, n1);
     }
-  } else if (t->row_bias) {
+  } else if (t->row_bias && !t->accumulate) {
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) c0[i] = c1[i] = FN(broadcast)(t->row_bias + i);
   } else {
-    const VF first = t->col_bias ? FN(load_part)(t->col_bias, n0) : FN(set)(0);
-    const VF second = nv > 1 && t->col_bias ? FN(load_part)(t->col_bias + VL, n1) : FN(set)(0);
+    const int has_bias = t->col_bias && !t->accumulate;
+    const VF first = has_bias ? FN(load_part)(t->col_bias, n0) : FN(set)(0);
+    const VF second = nv > 1 && has_bias ? FN(load_part)(t->col_bias + VL, n1) : FN(set)(0);
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) { c0[i] = first; c1[i] = second; }
   }
@@ -96,6 +99,13 @@ TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const i
         }
       }
     }
+  if (t->accumulate && !t->goes_on) {
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; i++) {
+      c0[i] += FN(load_part)(t->c + i * ldc, n0);
+      if (nv > 1) c1[i] += FN(load_part)(t->c + i * ldc + VL, n1);
+    }
+  }
 #pragma GCC unroll 16
   for (int i = 0; i < mr; i++) {
     FN(store_part)(t->c + i * ldc, c0[i], n0);

@@ -65,7 +65,9 @@ TI_KERNEL(matmul) {
   const int packs = p->right_column != 0;
   const float alpha = (float)factors->alpha, beta = (float)factors->beta;
   const ptrdiff_t srow = p->addend_row, scol = p->addend_column;
-  const int turned = p->storing == TI_STORING_TRANSPOSED, adds = p->storing == TI_STORING_ONTO;
+  const int turned = p->storing == TI_STORING_TRANSPOSED, goes_on = p->storing == TI_STORING_ON_FROM;
+  const int adds = goes_on || p->storing == TI_STORING_ONTO;
+  const int64_t run = goes_on ? K : p->run;
   const int lies = p->right_panel == TI_PANEL && !packs && !packed && !packs_rows && !turned;  /* B, as rows of columns */
   const int bias = has_s && alpha == 1.0f && beta == 1.0f && srow == 0 && scol == 1;
   for (int64_t item = begin; item < end; item++) {
@@ -78,16 +80,17 @@ TI_KERNEL(matmul) {
     const float *b = (const float *)args[2] + batch * p->right_batch + j0 / TI_PANEL * p->right_panel;
     const float *s = has_s ? (const float *)args[3] + batch * p->addend_batch + i0 * srow + j0 * scol : NULL;
     if (K == 0 && !adds) for (int64_t i = 0; i < m; i++) memset(c + i * ldc, 0, sizeof(float) * (size_t)n);
-    for (int64_t k0 = 0; k0 < K; k0 += KC) {
-      const int64_t kc = ti_min(KC, K - k0);
+    for (int64_t k0 = 0, kc; k0 < K; k0 += kc) {
+      kc = ti_min(KC, run > KC ? run - k0 % run : K - k0);
       const int first = k0 == 0;
+      const int64_t part = ti_min(run, kc);  /* where several runs make a block, each begins from zero */
       float *const rows = (float *)scratch + TI_PANEL * KC;
       if (packs_rows) FN(pack_rows)(a + k0 * ak, as, ak, m, even, 0, kc, kc, rows);
       int64_t done = 0;
-      if (lies && (m <= FN(WIDE_ROWS) || kc <= TI_FEW_SUMMANDS)) {
-        const ti_tile t = {.a = a + k0 * ak, .as = as, .ak = ak, .b = b + k0 * p->right_row, .bs = p->right_row, .c = c,
-                           .ldc = ldc, .k = kc, .accumulate = adds || !first, .col_bias = first && bias ? s : NULL};
-        done = FN(wide_rows)(&t, m, n);
+      if (lies && (m <= FN(WIDE_ROWS) || part <= TI_FEW_SUMMANDS)) {
+        ti_tile t = {.a = a + k0 * ak, .as = as, .ak = ak, .b = b + k0 * p->right_row, .bs = p->right_row, .c = c,
+                     .ldc = ldc, .k = part, .accumulate = adds || !first, .goes_on = goes_on, .col_bias = first && bias ? s : NULL};
+        for (int64_t at = 0; at < kc; at += part, t.a += part * ak, t.b += part * t.bs) done = FN(wide_rows)(&t, m, n);
       }
       for (int64_t j = done; j < n; j += TI_PANEL) {
         const int64_t width = ti_min(TI_PANEL, n - j);
@@ -95,8 +98,8 @@ TI_KERNEL(matmul) {
         /* what is read after this panel: the next one, or the first of the next block of summands */
         const float *after = j + TI_PANEL < n ? panel + p->right_panel : k0 + kc < K ? b + (k0 + kc) * p->right_row : panel;
         ti_tile t = {.b = panel, .c = c + j, .bs = p->right_row, .ldc = ldc,
-                     .k = kc, .n1 = 1, .n2 = 1, .accumulate = adds || !first, .col_bias = first && bias ? s + j : NULL,
-                     .row_bias = first && turned ? s : NULL};
+                     .k = part, .n1 = 1, .n2 = 1, .accumulate = adds || !first, .goes_on = goes_on,
+                     .col_bias = first && bias ? s + j : NULL, .row_bias = first && turned ? s : NULL};
         if (packs) {
           FN(pack_panel)(panel, p->right_row, p->right_column, kc, width, (float *)scratch);
           t.b = (const float *)scratch; t.bs = TI_PANEL;
@@ -105,10 +108,16 @@ TI_KERNEL(matmul) {
         if (packed || packs_rows) {
           t.a = packed ? a : rows;
           t.next_b = p->right_row == TI_PANEL && !packs ? after : t.b;
-          FN(packed_rows)(t, m, even, packed ? k0 : 0, packed ? K : kc, width);
         } else {
           t.a = a + k0 * ak; t.as = as; t.ak = ak;
-          if (ak == 1) FN(tiles_k_rows)(t, m, width); else FN(tiles_i_rows)(t, m, width);
+        }
+        for (int64_t at = 0; at < kc; at += part, t.b += part * t.bs) {
+          if (packed || packs_rows) FN(packed_rows)(t, m, even, (packed ? k0 : 0) + at, packed ? K : kc, width);
+          else if (ak == 1) FN(tiles_k_rows)(t, m, width);
+          else FN(tiles_i_rows)(t, m, width);
+          t.next_b += part * t.bs;
+          if (t.source) t.source += part * t.source_row;
+          if (!packed && !packs_rows) t.a += part * ak;
         }
       }
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from torchipu._kernels.table.gemm import PANEL
+from torchipu._kernels.table.gemm import PANEL, SUM_BLOCK
 from torchipu._kernels.table.matmul import (
     MATMUL,
     MATMUL_DOTS,
@@ -28,7 +28,7 @@ from torchipu.optable.samples import Samples
 LEAST_CHUNK_MACS = 100_000  # less than about two microseconds of work is not worth a thread
 LEAST_TURNED = 200_000  # elements of a right operand that are too many to pack in each call
 LEAST_ITEMS = 8  # items that keep four threads busy
-SUM_BLOCK = 384
+LEAST_SUMMANDS_FROM_ZERO = 32
 PACK_BLOCK = 256  # summands that an item of a packing takes
 MOST_DOT_ROWS, LEAST_DOT_COLUMNS, DOT_BLOCK = 16, 8, 16
 MOST_HALF_ROWS = 8
@@ -166,7 +166,8 @@ def emit_product(
         row_block=row_block, column_block=column_block, sum_block=_sum_block(inner),
         packing=packing, has_addend=addend is not None,
         addend_batch=addend_strides[0], addend_row=addend_strides[1], addend_column=addend_strides[2],
-        storing=Storing.ONTO if adds else Storing.OVER, right_column=right_strides[1] if packs_in_items else 0,
+        storing=_storing(inner) if adds else Storing.OVER, right_column=right_strides[1] if packs_in_items else 0,
+        run=inner,
     )
     if joins_summands:
         joining = partial(_join_summands, ints)
@@ -210,9 +211,18 @@ def _join_rows(ints: MatmulInts, right_column: int, runs: int) -> Joined:
 
 
 def _join_summands(ints: MatmulInts, runs: int) -> Joined:
-    """Make the product of several runs that add onto the same result: their summands follow one another."""
+    """Make the product of several runs that add onto the same result: their summands follow one another.
+
+    Sums round as if each run were a call of its own: its blocks begin and end with it.
+    """
     inner = runs * ints.inner
-    joined = _of_joined_blocks(ints, ints.rows)._replace(inner=inner, sum_block=_sum_block(inner))
+    if ints.storing is Storing.ON_FROM:
+        block = _sum_block(inner)
+    elif ints.sum_block < ints.inner:
+        block = ints.sum_block
+    else:
+        block = ints.inner * max(1, SUM_BLOCK // ints.inner)
+    joined = _of_joined_blocks(ints, ints.rows)._replace(inner=inner, sum_block=block)
     return _joined((0, 4 * ints.inner * ints.left_column, 4 * ints.inner * ints.right_row), joined)
 
 
@@ -316,7 +326,7 @@ def _emit_turned(
             right_batch=layout[0], right_panel=layout[1], right_row=layout[2], row_block=row_block,
             column_block=column_block, sum_block=_sum_block(inner), packing=Packing.AS_IT_LIES,
             has_addend=addend is not None, addend_batch=0, addend_row=1, addend_column=0, storing=Storing.TRANSPOSED,
-            right_column=0,
+            right_column=0, run=inner,
         ),
         scalars=MatmulScalars(1.0, 1.0),
         items=items,
@@ -443,6 +453,14 @@ def packed_rows(
         samples=Samples.of(batch, packed, left) if batch > 1 else Samples.of(rows, packed, left, each=row_block),
     )
     return packed
+
+
+def _storing(inner: int) -> Storing:
+    """Return how a run of so many summands is added onto what is there.
+
+    A few summands for each load and store of a sum would take longer than these: sums then go on from run to run.
+    """
+    return Storing.ONTO if inner >= LEAST_SUMMANDS_FROM_ZERO else Storing.ON_FROM
 
 
 def _sum_block(inner: int) -> int:
