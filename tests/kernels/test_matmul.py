@@ -114,8 +114,10 @@ class JoiningPlanner(MiniPlanner):
         super().step(*call, **named)
 
 
-@pytest.mark.parametrize("inner", [1, 31, 40, 300, 400, 700])
-@pytest.mark.parametrize(("m", "n"), [(20, 150), (200, 60), (20, 40)])
+@pytest.mark.parametrize(("m", "n", "inner"), [
+    *((m, n, inner) for m, n in ((20, 150), (200, 60)) for inner in (1, 31, 40, 300, 400, 700)),
+    (100, 2100, 40),  # items that pack both operands
+])
 def test_runs_joined_into_one_call_add_up_as_one_after_another(m: int, n: int, inner: int) -> None:
     torch.manual_seed(inner + m)
     runs, a, b = 5, torch.randn(5 * inner, m), torch.randn(5 * inner, n)
@@ -208,6 +210,20 @@ def test_bmm_and_baddbmm_serve_each_matrix_of_the_batch(transposed: bool) -> Non
         "aten.baddbmm.default", {"self": s, "batch1": a, "batch2": b}, {"alpha": 2, "beta": 0.5}, shapes, 2
     )
     torch.testing.assert_close(total, torch.baddbmm(s, a, b, alpha=2, beta=0.5), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "columns", "inner"), [(33, 200, 40), (130, 300, 128), (230, 64, 70)])
+def test_layouts_of_a_batch_of_many_do_not_change_a_bit(rows: int, columns: int, inner: int) -> None:
+    torch.manual_seed(rows)
+    a, b = torch.randn(9, rows, inner), torch.randn(9, inner, columns)
+    results = [
+        run_op("aten.bmm.default", {"self": left, "mat2": right}, {}, [((9, rows, columns), DType.FLOAT)], 2)[0]
+        for left in (a, a.mT.contiguous().mT)
+        for right in (b, b.mT.contiguous().mT)
+    ]
+    torch.testing.assert_close(results[0].double(), a.double() @ b.double(), atol=bound(inner) * 4, rtol=1e-5)
+    for result in results[1:]:
+        assert torch.equal(result, results[0])
 
 
 def test_no_summands_give_zeros() -> None:

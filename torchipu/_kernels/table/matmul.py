@@ -122,7 +122,7 @@ class MatmulInts(NamedTuple):
         storing: What becomes of the product.
         right_column: Stride of the right operand from column to column where each item packs the panels that it reads,
             else 0.
-        run: Summands of a run of a step, where several make one call, else inner: with each run sums begin from zero.
+        run: Summands of a run of a step where several make one call, with each of which a block begins; else inner.
     """
 
     rows: int

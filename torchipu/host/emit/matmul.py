@@ -39,11 +39,19 @@ JOINED_BLOCK = (128, 16 * PANEL)
 """Rows and columns of an item of a joined product, which packs what it reads of both operands."""
 PACKED_BYTES = 4 * (PANEL + JOINED_BLOCK[0]) * MOST_SUMMANDS
 LEAST_PACKED_COLUMNS = 8 * PANEL  # of an item that packs its rows
+MOST_LAID_ROWS = 12 * PANEL
+"""Dense rows too few to pay for panels that are packed by themselves: the first of their tiles packs these."""
+MOST_SUMMANDS_OF_BOTH, LEAST_COLUMNS_OF_BOTH = 128, 6 * PANEL
+"""Summands so few that an item packs all rows of a matrix of a batch, and columns that pay for that."""
 L2_BYTES = 2 << 20  # of a core of the machines that we measure on
 FEW_PANELS, MOST_SUMMANDS_ACROSS, MOST_SUMMANDS_ALONG = 8, 2048, 4096
 APART_IN_ONE_SET = 1024  # elements: 64 sets of a cache line each
 WIDE_ROWS, FEW_SUMMANDS = 9, 7
 """What wide tiles are for, with a right operand that is read as it lies: few rows, or few summands."""
+BLOCK = (112, 4 * PANEL)
+"""Rows and columns of an item of any other product."""
+BATCH_BLOCK = (224, 4 * PANEL)
+"""The same where there are matrices enough for all threads: an item reads all of a matrix of attention, once."""
 WIDE_BLOCK = (112, 24 * PANEL)
 """Rows and columns of an item of wide tiles: whole ones, of 96 columns and of 48."""
 LARGE_BLOCK = (518, 8 * PANEL)
@@ -130,7 +138,11 @@ def emit_product(
     assert left_strides is not None
     assert right_strides is not None
     # A right operand of weights alone is packed ahead of the loop over micro-batches, if there is one.
-    packing = _rows_packing(left_strides, right_strides, rows, columns, inner, is_ready=plan.is_hoisting)
+    is_ready, is_batch = plan.is_hoisting, batch >= LEAST_ITEMS
+    packs_both = is_batch and not is_ready and _packs_both(left_strides, right_strides, rows, columns, inner)
+    packing = Packing.IN_ITEM if packs_both else _rows_packing(
+        left_strides, right_strides, rows, columns, inner, is_ready=is_ready, is_alone=batch == 1,
+    )
     is_small = rows < FEW_ROWS or columns < 4 * PANEL or inner < LEAST_INNER
     joins = batch == 1 and is_small and packing is Packing.AS_IT_LIES
     # To a kernel a stride of 0 from column to column says that there are panels: a column that stands for all is packed
@@ -143,10 +155,13 @@ def emit_product(
     packs_panels = _packs_panels(right_strides, rows, columns, MOST_SUMMANDS if joins_summands else inner)
     # Rows far apart are not kept from panel to panel: few of them at a time, then, and panels for all.
     is_flat = packing is Packing.IN_ITEM or (packing is Packing.AS_IT_LIES and left_strides[0] % APART_IN_ONE_SET == 0)
-    is_large = packs_panels and has_columns and not (joins or is_flat or plan.is_hoisting)
+    is_large = packs_both or (packs_panels and has_columns and not (joins or is_flat or is_ready))
     packs_in_items = is_large or (joins_summands and packs_panels)
     is_wide = right_strides[1] == 1 and not packs_in_items and _is_wide(rows, columns, inner)
-    block = LARGE_BLOCK if is_large else FLAT_BLOCK if packing is Packing.IN_ITEM else WIDE_BLOCK if is_wide else ()
+    block = (
+        LARGE_BLOCK if is_large else FLAT_BLOCK if packing is Packing.IN_ITEM else WIDE_BLOCK if is_wide
+        else BATCH_BLOCK if is_batch else BLOCK
+    )
     row_block, column_block = _blocks(batch, rows, columns, *block, least_columns=3 * PANEL if is_wide else PANEL)
     if packs_in_items:
         right_batch = right.strides[0] if len(right.shape) == 3 else 0
@@ -315,7 +330,7 @@ def _emit_turned(
     assert strides is not None
     turned = HostTensor(left.buffer, left.offset, left.shape[::-1], left.strides[::-1], left.dtype)
     turned, layout = right_operand(plan, turned, rows, columns, inner)
-    row_block, column_block = _blocks(1, rows, columns)
+    row_block, column_block = _blocks(1, rows, columns, *BLOCK)
     items = -(-rows // row_block) * -(-columns // column_block)
     plan.step(
         MATMUL,
@@ -351,7 +366,8 @@ def right_operand(
 
 
 def _rows_packing(
-    left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int, *, is_ready: bool,
+    left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int, *,
+    is_ready: bool, is_alone: bool,
 ) -> Packing:
     """Return where the rows of the left operand come from, whose packing every panel of the right one pays for.
 
@@ -362,10 +378,13 @@ def _rows_packing(
         columns: Of the product.
         inner: Summands.
         is_ready: Whether the right operand's panels are there already.
+        is_alone: Whether it is no product of a batch.
     """
     is_small = rows < FEW_ROWS or columns < 2 * PANEL or inner < LEAST_INNER
     if is_small or _reads_as_it_lies(right, rows, columns, inner):
         return Packing.AS_IT_LIES
+    if is_alone and not is_ready and _lays_panels(left, right, rows, columns, inner):
+        return Packing.AHEAD
     if not _packs_rows(left, rows, columns, inner, is_ready):
         return Packing.AS_IT_LIES
     # One of the two is packed ahead, and so written to memory and read again: the one with fewer elements.
@@ -380,6 +399,18 @@ def _packs_rows(strides: tuple[int, int], rows: int, columns: int, inner: int, i
         return 4 * inner * columns > 2 * L2_BYTES
     # The rows of a tile, so far apart, fall into one set of the first cache, which holds fewer of them.
     return is_ready or strides[0] % APART_IN_ONE_SET == 0 or inner > MOST_SUMMANDS_ALONG
+
+
+def _lays_panels(left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
+    """Whether rows are packed ahead, so that the first tile of a panel packs this while it multiplies."""
+    is_few = rows <= MOST_LAID_ROWS if left[1] == 1 else rows <= LARGE_BLOCK[0] and inner >= SUM_BLOCK
+    return is_few and right[1] == 1 and columns >= LEAST_PACKED_COLUMNS
+
+
+def _packs_both(left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
+    """Whether items of a batch pack both operands, whose summands lie dense: each row then is one short run."""
+    is_large = rows >= FEW_ROWS and columns >= LEAST_COLUMNS_OF_BOTH and inner <= MOST_SUMMANDS_OF_BOTH
+    return is_large and left[1] == 1 and right[0] == 1 and right[1] > 1
 
 
 def _is_wide(rows: int, columns: int, inner: int) -> bool:
@@ -469,8 +500,7 @@ def _sum_block(inner: int) -> int:
 
 
 def _blocks(
-    batch: int, rows: int, columns: int, most_rows: int = 112, most_columns: int = 4 * PANEL, *,
-    least_columns: int = PANEL,
+    batch: int, rows: int, columns: int, most_rows: int, most_columns: int, *, least_columns: int = PANEL,
 ) -> tuple[int, int]:
     """Rows and columns of an item: large enough to reuse operands, small enough to share out."""
     row_block = -(-rows // -(-rows // most_rows))
