@@ -3,6 +3,11 @@
 #include "wide_tile_body.h"
 TI_TILES(laying, 0, 0, 1, 1)
 
+#ifndef TORCHIPU_MATMUL
+#define TORCHIPU_MATMUL
+enum { TI_MOST_LAID_ROWS = 224 };  /* of an item: with more tiles to share it, a panel is packed by itself in as short a time */
+#endif
+
 /* Packs rows [0, count) of n <= 32 columns of B as [count][32], zero beyond n; one of the strides is 1. */
 static void FN(pack_panel)(const float *s, ptrdiff_t row, ptrdiff_t col, int64_t count, int64_t n, float *d) {
   if (col == 1) {
@@ -92,7 +97,7 @@ TI_KERNEL(matmul) {
   const int64_t as = p->left_row, ak = p->left_column, ncols = ti_ceil(N, NB), nrows = ti_ceil(M, MB);
   const int has_s = (int)p->has_addend, packed = p->packing == TI_PACKING_AHEAD, packs_rows = p->packing == TI_PACKING_IN_ITEM;
   const int packs = p->right_column != 0;
-  const int lays = p->right_column == 1 && (packed || packs_rows);  /* the first tile of a panel packs it */
+  const int lays = p->right_column == 1 && (packed || packs_rows) && MB <= TI_MOST_LAID_ROWS;  /* a panel's first tile packs it */
   const float alpha = (float)factors->alpha, beta = (float)factors->beta;
   const ptrdiff_t srow = p->addend_row, scol = p->addend_column;
   const int turned = p->storing == TI_STORING_TRANSPOSED, goes_on = p->storing == TI_STORING_ON_FROM;

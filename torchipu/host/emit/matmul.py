@@ -39,8 +39,8 @@ JOINED_BLOCK = (128, 16 * PANEL)
 """Rows and columns of an item of a joined product, which packs what it reads of both operands."""
 PACKED_BYTES = 4 * (PANEL + JOINED_BLOCK[0]) * MOST_SUMMANDS
 LEAST_PACKED_COLUMNS = 8 * PANEL  # of an item that packs its rows
-MOST_LAID_ROWS = 12 * PANEL
-"""Dense rows too few to pay for panels that are packed by themselves: the first of their tiles packs these."""
+MOST_DENSE_ROWS = 12 * PANEL
+"""Dense rows so few that they are packed ahead where items pack row-major panels: tiles then fetch or pack these."""
 MOST_SUMMANDS_OF_BOTH, LEAST_COLUMNS_OF_BOTH = 128, 6 * PANEL
 """Summands so few that an item packs all rows of a matrix of a batch, and columns that pay for that."""
 L2_BYTES = 2 << 20  # of a core of the machines that we measure on
@@ -383,7 +383,7 @@ def _rows_packing(
     is_small = rows < FEW_ROWS or columns < 2 * PANEL or inner < LEAST_INNER
     if is_small or _reads_as_it_lies(right, rows, columns, inner):
         return Packing.AS_IT_LIES
-    if is_alone and not is_ready and _lays_panels(left, right, rows, columns, inner):
+    if is_alone and not is_ready and _meets_row_major_panels(left, right, rows, columns, inner):
         return Packing.AHEAD
     if not _packs_rows(left, rows, columns, inner, is_ready):
         return Packing.AS_IT_LIES
@@ -401,9 +401,9 @@ def _packs_rows(strides: tuple[int, int], rows: int, columns: int, inner: int, i
     return is_ready or strides[0] % APART_IN_ONE_SET == 0 or inner > MOST_SUMMANDS_ALONG
 
 
-def _lays_panels(left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
-    """Whether rows are packed ahead, so that the first tile of a panel packs this while it multiplies."""
-    is_few = rows <= MOST_LAID_ROWS if left[1] == 1 else rows <= LARGE_BLOCK[0] and inner >= SUM_BLOCK
+def _meets_row_major_panels(left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
+    """Whether rows are packed ahead, so that tiles fetch the panel that comes next, or pack it while they multiply."""
+    is_few = rows <= MOST_DENSE_ROWS if left[1] == 1 else rows <= LARGE_BLOCK[0] and inner >= SUM_BLOCK
     return is_few and right[1] == 1 and columns >= LEAST_PACKED_COLUMNS
 
 
