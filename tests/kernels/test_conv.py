@@ -7,6 +7,8 @@ import torch
 
 from tests.kernels.elem_planner import MiniPlanner
 from tests.kernels.immediate import run_op
+from tests.kernels.rounding_of_sums import error_bound, error_of
+from torchipu._kernels.table.gemm import SUM_BLOCK
 from torchipu.ir.types import DType
 from torchipu.ops import convolution  # noqa: F401
 
@@ -61,6 +63,22 @@ def make(case: tuple) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, dict[st
 def reference(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, attrs: dict[str, object]) -> torch.Tensor:
     arguments = [attrs[name] for name in ("stride", "padding", "dilation", "transposed", "output_padding", "groups")]
     return torch.ops.aten.convolution(x.double(), w.double(), None if b is None else b.double(), *arguments)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (2, 1, 5000, 9, (5, 7), (1, 1), (1, 1), (0, 0), (1, 1)),
+        (1, 1, 600, 5, (10, 10), (3, 3), (1, 1), (0, 0), (1, 1)),  # rows of whole halves of a vector
+        (1, 1, 600, 20, (9, 9), (3, 3), (2, 2), (0, 0), (1, 1)),
+    ],
+)
+def test_long_sums_round_like_short_ones(case: tuple) -> None:
+    x, w, _, attrs = make(case)
+    expected = reference(x, w, None, attrs)
+    operands = {"input": x, "weight": w, "bias": None}
+    result = run_op("aten.convolution.default", operands, attrs, [(tuple(expected.shape), DType.FLOAT)])[0]
+    assert error_of(result, expected) < error_bound(w[0].numel(), SUM_BLOCK)
 
 
 @pytest.mark.parametrize("biased", [True, False])

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from tests.kernels.elem_planner import MiniPlanner
 from tests.kernels.immediate import run_op
+from tests.kernels.rounding_of_sums import error_bound, error_of
+from torchipu._kernels.abi import run_kernel
+from torchipu._kernels.table.gemm import SUM_BLOCK
+from torchipu._kernels.table.matmul import MATMUL, MatmulScalars
+from torchipu.host.emit.matmul import emit_product
 from torchipu.ir.types import DType
 from torchipu.ops import matmul  # noqa: F401
+from torchipu.optable.planner import Joining
 
 SIZES = [
     (1, 1, 1),
@@ -86,6 +94,51 @@ def test_where_operands_are_packed_does_not_change_a_bit(m: int, n: int, k: int)
         assert torch.equal(result, results[0])
 
 
+@pytest.mark.parametrize("transposed", [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(("m", "n"), [(8, 400), (60, 96), (64, 640), (200, 70)])
+def test_long_sums_round_like_short_ones(m: int, n: int, transposed: tuple[bool, bool]) -> None:
+    torch.manual_seed(m)
+    a, b = matrix(m, 5000, transposed[0]), matrix(5000, n, transposed[1])
+    result = run_op("aten.mm.default", {"self": a, "mat2": b}, {}, [((m, n), DType.FLOAT)])[0]
+    assert error_of(result, a.double() @ b.double()) < error_bound(5000, SUM_BLOCK)
+
+
+class JoiningPlanner(MiniPlanner):
+    """Keeps how calls of the last step are joined, and the scratch memory that they ask for."""
+
+    joining: Joining | None = None
+    scratch_bytes = 0
+
+    def step(self, *call: Any, **named: Any) -> None:
+        self.joining, self.scratch_bytes = named.get("joining"), named.get("scratch_bytes", 0)
+        super().step(*call, **named)
+
+
+@pytest.mark.parametrize(("m", "n", "inner"), [
+    *((m, n, inner) for m, n in ((20, 150), (200, 60)) for inner in (1, 31, 40, 300, 400, 700)),
+    (100, 2100, 40),  # items that pack both operands
+])
+def test_runs_joined_into_one_call_add_up_as_one_after_another(m: int, n: int, inner: int) -> None:
+    torch.manual_seed(inner + m)
+    runs, a, b = 5, torch.randn(5 * inner, m), torch.randn(5 * inner, n)
+    start = torch.randn(m, n)
+    results = [start.clone(), start.clone()]
+    for run in range(runs):
+        planner, among = JoiningPlanner(), slice(run * inner, (run + 1) * inner)
+        out, left, right = (planner.hold(of) for of in (results[0], a[among].t(), b[among]))
+        emit_product(planner, out, left, right, adds=True)
+        if run == 0:
+            assert planner.joining is not None
+            joined, num_bytes = planner.joining(runs), planner.scratch_bytes
+    addresses = [of.data_ptr() for of in (results[1], a, b)]
+    run_kernel(MATMUL, addresses, joined.ints, MatmulScalars(1.0, 1.0), joined.items, joined.grain, 2, num_bytes)
+    assert torch.equal(*results)
+    expected = start.double() + a.double().t() @ b.double()
+    torch.testing.assert_close(results[0].double(), expected, atol=bound(runs * inner) * 4, rtol=1e-5)
+    if inner > SUM_BLOCK // 2:  # as long as a block
+        assert error_of(results[0], expected) < 1.2 * error_bound(runs * inner, SUM_BLOCK)
+
+
 @pytest.mark.parametrize("rows", [1, 3, 4, 8, 9])
 @pytest.mark.parametrize(("columns", "inner"), [(8, 1), (9, 33), (93, 600)])
 def test_few_rows_meet_half_weights_as_they_meet_these_as_floats(rows: int, columns: int, inner: int) -> None:
@@ -157,6 +210,20 @@ def test_bmm_and_baddbmm_serve_each_matrix_of_the_batch(transposed: bool) -> Non
         "aten.baddbmm.default", {"self": s, "batch1": a, "batch2": b}, {"alpha": 2, "beta": 0.5}, shapes, 2
     )
     torch.testing.assert_close(total, torch.baddbmm(s, a, b, alpha=2, beta=0.5), atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "columns", "inner"), [(33, 200, 40), (130, 300, 128), (230, 64, 70)])
+def test_layouts_of_a_batch_of_many_do_not_change_a_bit(rows: int, columns: int, inner: int) -> None:
+    torch.manual_seed(rows)
+    a, b = torch.randn(9, rows, inner), torch.randn(9, inner, columns)
+    results = [
+        run_op("aten.bmm.default", {"self": left, "mat2": right}, {}, [((9, rows, columns), DType.FLOAT)], 2)[0]
+        for left in (a, a.mT.contiguous().mT)
+        for right in (b, b.mT.contiguous().mT)
+    ]
+    torch.testing.assert_close(results[0].double(), a.double() @ b.double(), atol=bound(inner) * 4, rtol=1e-5)
+    for result in results[1:]:
+        assert torch.equal(result, results[0])
 
 
 def test_no_summands_give_zeros() -> None:

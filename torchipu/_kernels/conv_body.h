@@ -103,11 +103,10 @@ static void FN(conv_block)(const conv_shape *s, char *const *args, int has_bias,
   }
   if (cols != *known) { FN(window_offsets)(s, cols, offsets); *known = cols; }
   if (!s->direct) FN(expand)(s, x, oh0, rows, ow0, cols, e);
-  const int64_t block = 768;
-  for (int64_t k0 = 0; k0 < K; k0 += block) {
+  for (int64_t k0 = 0; k0 < K; k0 += TI_SUM_BLOCK) {
     ti_tile t = {.a = (const float *)args[2] + (group * K + k0) * s->oc, .b = s->direct ? x + oh0 * s->w : e, .offsets = offsets + k0,
                  .c = (float *)args[0] + image * s->oc * ohw + oh0 * s->ow + ow0, .as = 1, .ak = s->oc, .ldc = ohw,
-                 .k = ti_min(block, K - k0), .n1 = 1, .n2 = 1, .accumulate = k0 > 0,
+                 .k = ti_min(TI_SUM_BLOCK, K - k0), .n1 = 1, .n2 = 1, .accumulate = k0 > 0,
                  .row_bias = has_bias ? (const float *)args[3] + group * s->oc : NULL};
     FN(tiles_g_rows)(t, s->oc, rows * cols);
   }

@@ -52,11 +52,7 @@ TI_INLINE void FN(near_tile)(const int mr, const int nv, const int split, const 
 #pragma GCC unroll 6
   for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
-    for (int j = 0; j < nv; j++) {
-      const float *y = t->y + i * plane + t->at[j].pixel;
-      if (t->accumulate) sum[i][j] = nv > 1 ? FN(load)(y) : FN(load_most)(y, t->pixels - t->at[j].pixel);
-      else sum[i][j] = t->bias ? FN(set)(t->bias[i]) : FN(set)(0);
-    }
+    for (int j = 0; j < nv; j++) sum[i][j] = t->bias && !t->accumulate ? FN(set)(t->bias[i]) : FN(set)(0);
   for (int64_t k = 0; k < summands; k++) {
     const ptrdiff_t at = offsets[k];
     VF v[TI_NEAR];
@@ -77,6 +73,14 @@ TI_INLINE void FN(near_tile)(const int mr, const int nv, const int split, const 
     }
     a += step;
   }
+  if (t->accumulate)
+#pragma GCC unroll 6
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 4
+      for (int j = 0; j < nv; j++) {
+        const float *y = t->y + i * plane + t->at[j].pixel;
+        sum[i][j] += nv > 1 ? FN(load)(y) : FN(load_most)(y, t->pixels - t->at[j].pixel);
+      }
 #pragma GCC unroll 6
   for (int i = 0; i < mr; i++)
 #pragma GCC unroll 4
@@ -153,7 +157,7 @@ static void FN(with_borders)(const conv_shape *s, const float *x, int64_t oh0, i
 /* One block of results; `rest` holds what the step has room for behind the offsets. */
 static void FN(near_block)(const conv_shape *s, const float *x, const float *weight, const float *bias, float *y, int64_t oh0,
                            int64_t rows, int64_t ow0, int32_t *offsets, int is_known, float *rest) {
-  const int64_t summands = s->ic * s->kh * s->kw, columns = ti_min(s->cols, s->ow - ow0), block = 768;
+  const int64_t summands = s->ic * s->kh * s->kw, columns = ti_min(s->cols, s->ow - ow0);
   const int is_copied = s->ph || s->pw;
   const int64_t pitch = is_copied ? columns + (s->kw - 1) * s->dw : s->w;
   const int64_t plane = is_copied ? (ti_min(s->rows, rows) + (s->kh - 1) * s->dh) * pitch : s->h * s->w;
@@ -165,13 +169,13 @@ static void FN(near_block)(const conv_shape *s, const float *x, const float *wei
   const int64_t even = ti_even(s->oc, TI_NEAR_ROWS);
   ti_near t = {.x = is_copied ? rest : x + oh0 * s->w + ow0, .channels = s->oc, .pixels = rows * columns, .pitch = pitch,
                .columns = columns, .plane = s->oh * s->ow};
-  for (int64_t k = 0; k < summands; k += block)
+  for (int64_t k = 0; k < summands; k += TI_SUM_BLOCK)
     for (int64_t o = 0; o < s->oc; o += even) {
       t.weight = weight + k * s->oc + o;
       t.bias = bias ? bias + o : NULL;
       t.offsets = offsets + k;
       t.y = y + o * t.plane + oh0 * s->ow + ow0;
-      t.summands = ti_min(block, summands - k);
+      t.summands = ti_min(TI_SUM_BLOCK, summands - k);
       t.accumulate = k > 0;
       FN(near_rows)(&t, (int)ti_min(even, s->oc - o));
     }

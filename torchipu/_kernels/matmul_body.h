@@ -1,6 +1,12 @@
 /* Matrix products over register tiles: packing of the right operand, and C = alpha * A B + beta * S. */
 #include "gemm_body.h"
 #include "wide_tile_body.h"
+TI_TILES(laying, 0, 0, 1, 1)
+
+#ifndef TORCHIPU_MATMUL
+#define TORCHIPU_MATMUL
+enum { TI_MOST_LAID_ROWS = 224 };  /* of an item: with more tiles to share it, a panel is packed by itself in as short a time */
+#endif
 
 /* Packs rows [0, count) of n <= 32 columns of B as [count][32], zero beyond n; one of the strides is 1. */
 static void FN(pack_panel)(const float *s, ptrdiff_t row, ptrdiff_t col, int64_t count, int64_t n, float *d) {
@@ -13,6 +19,34 @@ static void FN(pack_panel)(const float *s, ptrdiff_t row, ptrdiff_t col, int64_t
   FN(transpose)(s, col, d, TI_PANEL, n, count);
   if (n < TI_PANEL)
     for (int64_t k = 0; k < count; k++) memset(d + k * TI_PANEL + n, 0, sizeof(float) * (size_t)(TI_PANEL - n));
+}
+
+/* As packed_rows, against a panel whose rows lie apart: the first tile lays them one behind the other while it multiplies,
+ * for the tiles after it, of which three fetch a line of each row of the panel that comes next. */
+static void FN(laying_rows)(ti_tile t, int64_t m, int64_t even, int64_t k0, int64_t depth, int64_t n) {
+  for (int64_t j = 0; j < n; j += TI_NR) {
+    const int width = (int)ti_min(TI_NR, n - j);
+    const ptrdiff_t lines[3] = {0, TI_NR - 1, TI_LINE};
+    ti_tile u = t;
+    u.b += j; u.c += j; u.laid += j;
+    if (u.col_bias) u.col_bias += j;
+    for (int64_t i = 0, tile = 0; i < m; i += even, tile++) {
+      const int64_t rows = ti_min(even, m - i), after = i + rows < m ? i + rows : 0;
+      u.a = t.a + i * depth + k0 * rows; u.ak = rows; u.as = 1;
+      u.next_c = after ? u.c + rows * u.ldc : t.c + j + TI_NR;
+      u.next_a = t.a + after * depth + k0 * ti_min(even, m - after);
+      if (tile == 0) {
+        FN(laying_table)[width > VL][rows](&u, width);
+        u.b = u.laid; u.bs = TI_PANEL;
+      } else {
+        const int fetches = tile <= 3;
+        u.next_b = fetches ? t.source + j + lines[tile - 1] : u.b;
+        u.next_step = fetches ? t.source_row : TI_LINE;
+        FN(tiles_p_table)[width > VL][rows](&u, width);
+      }
+      u.c += rows * u.ldc;
+    }
+  }
 }
 
 TI_KERNEL(matmul_pack) {
@@ -63,9 +97,12 @@ TI_KERNEL(matmul) {
   const int64_t as = p->left_row, ak = p->left_column, ncols = ti_ceil(N, NB), nrows = ti_ceil(M, MB);
   const int has_s = (int)p->has_addend, packed = p->packing == TI_PACKING_AHEAD, packs_rows = p->packing == TI_PACKING_IN_ITEM;
   const int packs = p->right_column != 0;
+  const int lays = p->right_column == 1 && (packed || packs_rows) && MB <= TI_MOST_LAID_ROWS;  /* a panel's first tile packs it */
   const float alpha = (float)factors->alpha, beta = (float)factors->beta;
   const ptrdiff_t srow = p->addend_row, scol = p->addend_column;
-  const int turned = p->storing == TI_STORING_TRANSPOSED, adds = p->storing == TI_STORING_ONTO;
+  const int turned = p->storing == TI_STORING_TRANSPOSED, goes_on = p->storing == TI_STORING_ON_FROM;
+  const int adds = goes_on || p->storing == TI_STORING_ONTO;
+  const int64_t run = goes_on ? K : p->run;
   const int lies = p->right_panel == TI_PANEL && !packs && !packed && !packs_rows && !turned;  /* B, as rows of columns */
   const int bias = has_s && alpha == 1.0f && beta == 1.0f && srow == 0 && scol == 1;
   for (int64_t item = begin; item < end; item++) {
@@ -78,16 +115,17 @@ TI_KERNEL(matmul) {
     const float *b = (const float *)args[2] + batch * p->right_batch + j0 / TI_PANEL * p->right_panel;
     const float *s = has_s ? (const float *)args[3] + batch * p->addend_batch + i0 * srow + j0 * scol : NULL;
     if (K == 0 && !adds) for (int64_t i = 0; i < m; i++) memset(c + i * ldc, 0, sizeof(float) * (size_t)n);
-    for (int64_t k0 = 0; k0 < K; k0 += KC) {
-      const int64_t kc = ti_min(KC, K - k0);
+    for (int64_t k0 = 0, kc; k0 < K; k0 += kc) {
+      kc = ti_min(KC, run > KC ? run - k0 % run : K - k0);
       const int first = k0 == 0;
+      const int64_t part = ti_min(run, kc);  /* where several runs make a block, each begins from zero */
       float *const rows = (float *)scratch + TI_PANEL * KC;
       if (packs_rows) FN(pack_rows)(a + k0 * ak, as, ak, m, even, 0, kc, kc, rows);
       int64_t done = 0;
-      if (lies && (m <= FN(WIDE_ROWS) || kc <= TI_FEW_SUMMANDS)) {
-        const ti_tile t = {.a = a + k0 * ak, .as = as, .ak = ak, .b = b + k0 * p->right_row, .bs = p->right_row, .c = c,
-                           .ldc = ldc, .k = kc, .accumulate = adds || !first, .col_bias = first && bias ? s : NULL};
-        done = FN(wide_rows)(&t, m, n);
+      if (lies && (m <= FN(WIDE_ROWS) || part <= TI_FEW_SUMMANDS)) {
+        ti_tile t = {.a = a + k0 * ak, .as = as, .ak = ak, .b = b + k0 * p->right_row, .bs = p->right_row, .c = c,
+                     .ldc = ldc, .k = part, .accumulate = adds || !first, .goes_on = goes_on, .col_bias = first && bias ? s : NULL};
+        for (int64_t at = 0; at < kc; at += part, t.a += part * ak, t.b += part * t.bs) done = FN(wide_rows)(&t, m, n);
       }
       for (int64_t j = done; j < n; j += TI_PANEL) {
         const int64_t width = ti_min(TI_PANEL, n - j);
@@ -95,20 +133,30 @@ TI_KERNEL(matmul) {
         /* what is read after this panel: the next one, or the first of the next block of summands */
         const float *after = j + TI_PANEL < n ? panel + p->right_panel : k0 + kc < K ? b + (k0 + kc) * p->right_row : panel;
         ti_tile t = {.b = panel, .c = c + j, .bs = p->right_row, .ldc = ldc,
-                     .k = kc, .n1 = 1, .n2 = 1, .accumulate = adds || !first, .col_bias = first && bias ? s + j : NULL,
-                     .row_bias = first && turned ? s : NULL};
-        if (packs) {
+                     .k = part, .n1 = 1, .n2 = 1, .accumulate = adds || !first, .goes_on = goes_on,
+                     .col_bias = first && bias ? s + j : NULL, .row_bias = first && turned ? s : NULL};
+        if (packs) { t.source = after; t.source_row = p->right_row; t.source_col = p->right_column; }
+        if (lays) {
+          t.laid = (float *)scratch;
+        } else if (packs) {
           FN(pack_panel)(panel, p->right_row, p->right_column, kc, width, (float *)scratch);
           t.b = (const float *)scratch; t.bs = TI_PANEL;
-          t.source = after; t.source_row = p->right_row; t.source_col = p->right_column;
         }
         if (packed || packs_rows) {
           t.a = packed ? a : rows;
           t.next_b = p->right_row == TI_PANEL && !packs ? after : t.b;
-          FN(packed_rows)(t, m, even, packed ? k0 : 0, packed ? K : kc, width);
         } else {
           t.a = a + k0 * ak; t.as = as; t.ak = ak;
-          if (ak == 1) FN(tiles_k_rows)(t, m, width); else FN(tiles_i_rows)(t, m, width);
+        }
+        for (int64_t at = 0; at < kc; at += part, t.b += part * t.bs) {
+          if (lays) FN(laying_rows)(t, m, even, (packed ? k0 : 0) + at, packed ? K : kc, width);
+          else if (packed || packs_rows) FN(packed_rows)(t, m, even, (packed ? k0 : 0) + at, packed ? K : kc, width);
+          else if (ak == 1) FN(tiles_k_rows)(t, m, width);
+          else FN(tiles_i_rows)(t, m, width);
+          t.next_b += part * t.bs;
+          if (t.source) t.source += part * t.source_row;
+          if (lays) t.laid += part * TI_PANEL;
+          if (!packed && !packs_rows) t.a += part * ak;
         }
       }
     }

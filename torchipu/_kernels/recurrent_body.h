@@ -16,11 +16,13 @@ static inline int64_t ti_kept(const recurrent_ints *s) { return s->hidden * (s->
 /* c[m][n] (+)= a[m][k] b, with b[k][n] in panels as matmul_pack leaves them; the first also takes a bias for each column,
  * or NULL */
 static void FN(rows_product)(float *c, const float *a, const float *b, const float *bias, int64_t m, int64_t k, int64_t n, int accumulate) {
-  for (int64_t j = 0; j < n; j += TI_PANEL) {
-    ti_tile t = {.a = a, .as = k, .ak = 1, .b = b + j * k, .bs = TI_PANEL, .c = c + j, .ldc = n, .k = k, .n1 = 1, .n2 = 1,
-                 .accumulate = accumulate, .col_bias = bias ? bias + j : NULL};
-    FN(tiles_k_rows)(t, m, ti_min(TI_PANEL, n - j));
-  }
+  for (int64_t j = 0; j < n; j += TI_PANEL)
+    for (int64_t k0 = 0; k0 < k; k0 += TI_SUM_BLOCK) {
+      ti_tile t = {.a = a + k0, .as = k, .ak = 1, .b = b + j * k + k0 * TI_PANEL, .bs = TI_PANEL, .c = c + j, .ldc = n,
+                   .k = ti_min(TI_SUM_BLOCK, k - k0), .n1 = 1, .n2 = 1, .accumulate = accumulate || k0 > 0,
+                   .col_bias = bias ? bias + j : NULL};
+      FN(tiles_k_rows)(t, m, ti_min(TI_PANEL, n - j));
+    }
 }
 
 /* Packs weights [gates * hidden][state] as [block of units][state][gates][TI_UNITS], zero beyond the last unit: the sums of

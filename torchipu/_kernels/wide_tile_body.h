@@ -18,18 +18,17 @@ enum { TI_FEW_SUMMANDS = 7, TI_ROWS_AHEAD = 8 };
 TI_INLINE void FN(wide_tile)(const int mr, const int nv, const int by_row, const ti_tile *t) {
   VF c[24 + 3];
   const ptrdiff_t as = by_row ? t->as : 1, ak = by_row ? 1 : t->ak, bs = t->bs, ldc = t->ldc;
-  if (t->accumulate) {
+  if (t->goes_on) {
 #pragma GCC unroll 9
     for (int i = 0; i < mr; i++)
 #pragma GCC unroll 6
       for (int v = 0; v < nv; v++) c[i * nv + v] = FN(load)(t->c + i * ldc + v * VL);
-  } else {
+  } else
 #pragma GCC unroll 6
-    for (int v = 0; v < nv; v++) {
-      const VF first = t->col_bias ? FN(load)(t->col_bias + v * VL) : FN(set)(0);
+  for (int v = 0; v < nv; v++) {
+    const VF first = t->col_bias && !t->accumulate ? FN(load)(t->col_bias + v * VL) : FN(set)(0);
 #pragma GCC unroll 9
-      for (int i = 0; i < mr; i++) c[i * nv + v] = first;
-    }
+    for (int i = 0; i < mr; i++) c[i * nv + v] = first;
   }
   const float *a = t->a, *b = t->b;
   const int ahead = t->k > TI_FEW_SUMMANDS;
@@ -47,6 +46,11 @@ TI_INLINE void FN(wide_tile)(const int mr, const int nv, const int by_row, const
       for (int v = 0; v < nv; v++) c[i * nv + v] = FN(fma)(x, row[v], c[i * nv + v]);
     }
   }
+  if (t->accumulate && !t->goes_on)
+#pragma GCC unroll 9
+    for (int i = 0; i < mr; i++)
+#pragma GCC unroll 6
+      for (int v = 0; v < nv; v++) c[i * nv + v] += FN(load)(t->c + i * ldc + v * VL);
 #pragma GCC unroll 9
   for (int i = 0; i < mr; i++)
 #pragma GCC unroll 6

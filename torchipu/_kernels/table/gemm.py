@@ -2,3 +2,6 @@
 
 PANEL = 32
 """Columns of a panel, in which right operands lie when they are packed: `[inner][PANEL]`, zero beyond the last."""
+
+SUM_BLOCK = 384
+"""Summands of a part of a long sum, which begins at zero: rounding errors grow with these, not with all summands."""

@@ -22,7 +22,8 @@ class Storing(IntEnum):
 
     OVER = 0
     TRANSPOSED = 1  # alpha and beta are then 1, the addend has one value for each row, and the left is not packed
-    ONTO = 2  # what is there; alpha is then 1, and there is no addend
+    ONTO = 2  # what is there, block by block; alpha is then 1, and there is no addend
+    ON_FROM = 3  # likewise, but with sums that begin with what is there
 
 
 class MatmulPackInts(NamedTuple):
@@ -112,7 +113,7 @@ class MatmulInts(NamedTuple):
         right_row: From row to row.
         row_block: Rows of an item.
         column_block: Columns of an item, a multiple of 32.
-        sum_block: Summands of a block.
+        sum_block: Summands of a block: of some runs, where it holds more than one.
         packing: Where the rows of the left operand come from.
         has_addend: Whether there is one.
         addend_batch: Stride of the addend from one matrix to the next.
@@ -121,6 +122,7 @@ class MatmulInts(NamedTuple):
         storing: What becomes of the product.
         right_column: Stride of the right operand from column to column where each item packs the panels that it reads,
             else 0.
+        run: Summands of a run of a step where several make one call, with each of which a block begins; else inner.
     """
 
     rows: int
@@ -142,6 +144,7 @@ class MatmulInts(NamedTuple):
     addend_column: int
     storing: Storing
     right_column: int
+    run: int
 
 
 MATMUL = Kernel(

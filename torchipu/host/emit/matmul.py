@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from torchipu._kernels.table.gemm import PANEL
+from torchipu._kernels.table.gemm import PANEL, SUM_BLOCK
 from torchipu._kernels.table.matmul import (
     MATMUL,
     MATMUL_DOTS,
@@ -28,7 +28,7 @@ from torchipu.optable.samples import Samples
 LEAST_CHUNK_MACS = 100_000  # less than about two microseconds of work is not worth a thread
 LEAST_TURNED = 200_000  # elements of a right operand that are too many to pack in each call
 LEAST_ITEMS = 8  # items that keep four threads busy
-SUM_BLOCK = 384
+LEAST_SUMMANDS_FROM_ZERO = 32
 PACK_BLOCK = 256  # summands that an item of a packing takes
 MOST_DOT_ROWS, LEAST_DOT_COLUMNS, DOT_BLOCK = 16, 8, 16
 MOST_HALF_ROWS = 8
@@ -39,11 +39,19 @@ JOINED_BLOCK = (128, 16 * PANEL)
 """Rows and columns of an item of a joined product, which packs what it reads of both operands."""
 PACKED_BYTES = 4 * (PANEL + JOINED_BLOCK[0]) * MOST_SUMMANDS
 LEAST_PACKED_COLUMNS = 8 * PANEL  # of an item that packs its rows
+MOST_DENSE_ROWS = 12 * PANEL
+"""Dense rows so few that they are packed ahead where items pack row-major panels: tiles then fetch or pack these."""
+MOST_SUMMANDS_OF_BOTH, LEAST_COLUMNS_OF_BOTH = 128, 6 * PANEL
+"""Summands so few that an item packs all rows of a matrix of a batch, and columns that pay for that."""
 L2_BYTES = 2 << 20  # of a core of the machines that we measure on
 FEW_PANELS, MOST_SUMMANDS_ACROSS, MOST_SUMMANDS_ALONG = 8, 2048, 4096
 APART_IN_ONE_SET = 1024  # elements: 64 sets of a cache line each
 WIDE_ROWS, FEW_SUMMANDS = 9, 7
 """What wide tiles are for, with a right operand that is read as it lies: few rows, or few summands."""
+BLOCK = (112, 4 * PANEL)
+"""Rows and columns of an item of any other product."""
+BATCH_BLOCK = (224, 4 * PANEL)
+"""The same where there are matrices enough for all threads: an item reads all of a matrix of attention, once."""
 WIDE_BLOCK = (112, 24 * PANEL)
 """Rows and columns of an item of wide tiles: whole ones, of 96 columns and of 48."""
 LARGE_BLOCK = (518, 8 * PANEL)
@@ -130,7 +138,11 @@ def emit_product(
     assert left_strides is not None
     assert right_strides is not None
     # A right operand of weights alone is packed ahead of the loop over micro-batches, if there is one.
-    packing = _rows_packing(left_strides, right_strides, rows, columns, inner, is_ready=plan.is_hoisting)
+    is_ready, is_batch = plan.is_hoisting, batch >= LEAST_ITEMS
+    packs_both = is_batch and not is_ready and _packs_both(left_strides, right_strides, rows, columns, inner)
+    packing = Packing.IN_ITEM if packs_both else _rows_packing(
+        left_strides, right_strides, rows, columns, inner, is_ready=is_ready, is_alone=batch == 1,
+    )
     is_small = rows < FEW_ROWS or columns < 4 * PANEL or inner < LEAST_INNER
     joins = batch == 1 and is_small and packing is Packing.AS_IT_LIES
     # To a kernel a stride of 0 from column to column says that there are panels: a column that stands for all is packed
@@ -143,10 +155,13 @@ def emit_product(
     packs_panels = _packs_panels(right_strides, rows, columns, MOST_SUMMANDS if joins_summands else inner)
     # Rows far apart are not kept from panel to panel: few of them at a time, then, and panels for all.
     is_flat = packing is Packing.IN_ITEM or (packing is Packing.AS_IT_LIES and left_strides[0] % APART_IN_ONE_SET == 0)
-    is_large = packs_panels and has_columns and not (joins or is_flat or plan.is_hoisting)
+    is_large = packs_both or (packs_panels and has_columns and not (joins or is_flat or is_ready))
     packs_in_items = is_large or (joins_summands and packs_panels)
     is_wide = right_strides[1] == 1 and not packs_in_items and _is_wide(rows, columns, inner)
-    block = LARGE_BLOCK if is_large else FLAT_BLOCK if packing is Packing.IN_ITEM else WIDE_BLOCK if is_wide else ()
+    block = (
+        LARGE_BLOCK if is_large else FLAT_BLOCK if packing is Packing.IN_ITEM else WIDE_BLOCK if is_wide
+        else BATCH_BLOCK if is_batch else BLOCK
+    )
     row_block, column_block = _blocks(batch, rows, columns, *block, least_columns=3 * PANEL if is_wide else PANEL)
     if packs_in_items:
         right_batch = right.strides[0] if len(right.shape) == 3 else 0
@@ -166,7 +181,8 @@ def emit_product(
         row_block=row_block, column_block=column_block, sum_block=_sum_block(inner),
         packing=packing, has_addend=addend is not None,
         addend_batch=addend_strides[0], addend_row=addend_strides[1], addend_column=addend_strides[2],
-        storing=Storing.ONTO if adds else Storing.OVER, right_column=right_strides[1] if packs_in_items else 0,
+        storing=_storing(inner) if adds else Storing.OVER, right_column=right_strides[1] if packs_in_items else 0,
+        run=inner,
     )
     if joins_summands:
         joining = partial(_join_summands, ints)
@@ -210,9 +226,18 @@ def _join_rows(ints: MatmulInts, right_column: int, runs: int) -> Joined:
 
 
 def _join_summands(ints: MatmulInts, runs: int) -> Joined:
-    """Make the product of several runs that add onto the same result: their summands follow one another."""
+    """Make the product of several runs that add onto the same result: their summands follow one another.
+
+    Sums round as if each run were a call of its own: its blocks begin and end with it.
+    """
     inner = runs * ints.inner
-    joined = _of_joined_blocks(ints, ints.rows)._replace(inner=inner, sum_block=_sum_block(inner))
+    if ints.storing is Storing.ON_FROM:
+        block = _sum_block(inner)
+    elif ints.sum_block < ints.inner:
+        block = ints.sum_block
+    else:
+        block = ints.inner * max(1, SUM_BLOCK // ints.inner)
+    joined = _of_joined_blocks(ints, ints.rows)._replace(inner=inner, sum_block=block)
     return _joined((0, 4 * ints.inner * ints.left_column, 4 * ints.inner * ints.right_row), joined)
 
 
@@ -305,7 +330,7 @@ def _emit_turned(
     assert strides is not None
     turned = HostTensor(left.buffer, left.offset, left.shape[::-1], left.strides[::-1], left.dtype)
     turned, layout = right_operand(plan, turned, rows, columns, inner)
-    row_block, column_block = _blocks(1, rows, columns)
+    row_block, column_block = _blocks(1, rows, columns, *BLOCK)
     items = -(-rows // row_block) * -(-columns // column_block)
     plan.step(
         MATMUL,
@@ -316,7 +341,7 @@ def _emit_turned(
             right_batch=layout[0], right_panel=layout[1], right_row=layout[2], row_block=row_block,
             column_block=column_block, sum_block=_sum_block(inner), packing=Packing.AS_IT_LIES,
             has_addend=addend is not None, addend_batch=0, addend_row=1, addend_column=0, storing=Storing.TRANSPOSED,
-            right_column=0,
+            right_column=0, run=inner,
         ),
         scalars=MatmulScalars(1.0, 1.0),
         items=items,
@@ -341,7 +366,8 @@ def right_operand(
 
 
 def _rows_packing(
-    left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int, *, is_ready: bool,
+    left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int, *,
+    is_ready: bool, is_alone: bool,
 ) -> Packing:
     """Return where the rows of the left operand come from, whose packing every panel of the right one pays for.
 
@@ -352,10 +378,13 @@ def _rows_packing(
         columns: Of the product.
         inner: Summands.
         is_ready: Whether the right operand's panels are there already.
+        is_alone: Whether it is no product of a batch.
     """
     is_small = rows < FEW_ROWS or columns < 2 * PANEL or inner < LEAST_INNER
     if is_small or _reads_as_it_lies(right, rows, columns, inner):
         return Packing.AS_IT_LIES
+    if is_alone and not is_ready and _meets_row_major_panels(left, right, rows, columns, inner):
+        return Packing.AHEAD
     if not _packs_rows(left, rows, columns, inner, is_ready):
         return Packing.AS_IT_LIES
     # One of the two is packed ahead, and so written to memory and read again: the one with fewer elements.
@@ -370,6 +399,18 @@ def _packs_rows(strides: tuple[int, int], rows: int, columns: int, inner: int, i
         return 4 * inner * columns > 2 * L2_BYTES
     # The rows of a tile, so far apart, fall into one set of the first cache, which holds fewer of them.
     return is_ready or strides[0] % APART_IN_ONE_SET == 0 or inner > MOST_SUMMANDS_ALONG
+
+
+def _meets_row_major_panels(left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
+    """Whether rows are packed ahead, so that tiles fetch the panel that comes next, or pack it while they multiply."""
+    is_few = rows <= MOST_DENSE_ROWS if left[1] == 1 else rows <= LARGE_BLOCK[0] and inner >= SUM_BLOCK
+    return is_few and right[1] == 1 and columns >= LEAST_PACKED_COLUMNS
+
+
+def _packs_both(left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
+    """Whether items of a batch pack both operands, whose summands lie dense: each row then is one short run."""
+    is_large = rows >= FEW_ROWS and columns >= LEAST_COLUMNS_OF_BOTH and inner <= MOST_SUMMANDS_OF_BOTH
+    return is_large and left[1] == 1 and right[0] == 1 and right[1] > 1
 
 
 def _is_wide(rows: int, columns: int, inner: int) -> bool:
@@ -445,14 +486,21 @@ def packed_rows(
     return packed
 
 
+def _storing(inner: int) -> Storing:
+    """Return how a run of so many summands is added onto what is there.
+
+    A few summands for each load and store of a sum would take longer than these: sums then go on from run to run.
+    """
+    return Storing.ONTO if inner >= LEAST_SUMMANDS_FROM_ZERO else Storing.ON_FROM
+
+
 def _sum_block(inner: int) -> int:
     """Summands that a tile adds up at a time: its panel and rows then stay in the first cache or close to it."""
     return SUM_BLOCK if inner > 512 else max(1, inner)
 
 
 def _blocks(
-    batch: int, rows: int, columns: int, most_rows: int = 112, most_columns: int = 4 * PANEL, *,
-    least_columns: int = PANEL,
+    batch: int, rows: int, columns: int, most_rows: int, most_columns: int, *, least_columns: int = PANEL,
 ) -> tuple[int, int]:
     """Rows and columns of an item: large enough to reuse operands, small enough to share out."""
     row_block = -(-rows // -(-rows // most_rows))
