@@ -1,14 +1,16 @@
 """Programs of several processes for tests: torch is imported once, and every process is a fork of that one.
 
-``python -m tests.distributed.forked MODULE`` runs all scenarios of a module at the same time, each in a folder of its
+``python -m tests.distributed.forked MODULE FOLDER AT_ONCE`` runs the scenarios of a module, each in a folder of its
 own, and prints what its processes returned or raised as JSON.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -44,7 +46,7 @@ class Outcome:
 
     Args:
         value: What it returned.
-        error: Name of the class and text of what it raised.
+        error: Name of the class and text of what it raised, or name of the signal that ended it.
         seconds: How long it took.
     """
 
@@ -53,17 +55,23 @@ class Outcome:
     seconds: float
 
 
-def outcomes(module: str, *, seconds: float = 300) -> dict[str, list[Outcome]]:
+def outcomes(
+    module: str, *, seconds: float = 300, folder: Path | None = None, at_once: bool = True,
+) -> dict[str, list[Outcome]]:
     """Run the scenarios of a module in a process of their own.
 
     Args:
         module: Its name; ``SCENARIOS`` in it has them by name.
         seconds: After which it is ended.
+        folder: Has the folders of the scenarios, by name; a temporary one if None.
+        at_once: Whether all scenarios run at the same time, and not one after another.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.distributed.forked", module], cwd=ROOT, capture_output=True, text=True,
-        timeout=seconds, check=False, env=os.environ | {"PYTHONPATH": str(ROOT / "examples")},
-    )
+    with tempfile.TemporaryDirectory() as temporary:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.distributed.forked", module, str(folder or temporary), str(int(at_once))],
+            cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False,
+            env=os.environ | {"PYTHONPATH": str(ROOT / "examples")},
+        )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     return {name: [Outcome(**values) for values in ranks] for name, ranks in found.items()}
@@ -75,25 +83,45 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def main(module: str) -> None:
+def main(module: str, folder: Path, *, at_once: bool) -> None:
     scenarios: Mapping[str, Scenario] = importlib.import_module(module).SCENARIOS
-    with tempfile.TemporaryDirectory() as folder:
-        started = []
-        for name, scenario in scenarios.items():
-            place = Path(folder) / name
-            place.mkdir()
-            port = str(free_port())
-            environment = {name: value.format(port=port) for name, value in scenario.environment.items()}
-            for number, rank in enumerate(scenario.ranks):
-                process = os.fork()
-                if process == 0:
-                    _run(scenario.body, rank, place, place / f"{number}.json", environment)
-                started.append((name, process, place / f"{number}.json"))
-        found: dict[str, list[Any]] = {name: [] for name in scenarios}
-        for name, process, file in started:
-            os.waitpid(process, 0)
-            found[name].append(json.loads(file.read_text()))
+    gc.collect()
+    gc.freeze()  # no process looks through what all of them have imported
+    found: dict[str, list[Any]] = {}
+    running: dict[str, list[tuple[int, Path]]] = {}
+    for name, scenario in scenarios.items():
+        running[name] = _start(scenario, folder / name)
+        if not at_once:
+            found[name] = _results(running.pop(name))
+    found |= {name: _results(processes) for name, processes in running.items()}
     print(json.dumps(found))
+
+
+def _start(scenario: Scenario, place: Path) -> list[tuple[int, Path]]:
+    """Fork the processes of a scenario; return their numbers, and the files of their results."""
+    place.mkdir(exist_ok=True)
+    port = str(free_port())
+    environment = {name: value.format(port=port) for name, value in scenario.environment.items()}
+    processes = []
+    for number, rank in enumerate(scenario.ranks):
+        file = place / f"{number}.json"
+        process = os.fork()
+        if process == 0:
+            _run(scenario.body, rank, place, file, environment)
+        processes.append((process, file))
+    return processes
+
+
+def _results(processes: list[tuple[int, Path]]) -> list[Any]:
+    """Wait for processes; return what became of each."""
+    found = []
+    for process, file in processes:
+        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        if status < 0:
+            found.append({"value": None, "error": (signal.Signals(-status).name, ""), "seconds": 0.0})
+        else:
+            found.append(json.loads(file.read_text()))
+    return found
 
 
 def _run(body: Callable[[int], Any], rank: int, place: Path, file: Path, environment: Mapping[str, str]) -> None:
@@ -112,4 +140,4 @@ def _run(body: Callable[[int], Any], rank: int, place: Path, file: Path, environ
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], Path(sys.argv[2]), at_once=sys.argv[3] == "1")

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +18,31 @@ import torch
 ROOT = Path(__file__).parents[2]
 
 PROGRAM = """
-import os, sys, traceback
+import gc, json, os, sys, traceback
 import torch, torch.distributed, torchipu
 import torchipu.step, torchipu.distributed.exchange
 from datetime import timedelta
 from importlib import import_module
-module, name, folder, sizes, argument = sys.argv[1:]
-function = getattr(import_module(module), name)
+torch.set_num_threads(1)
+state = torch.get_rng_state()
+class Warm(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x).sum()
+model = Warm(2, 2)
+step = torchipu.TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), torchipu.Options(host_threads=1))
+step(torch.ones(2, 2))  # imports much, which all processes then have
+torch.set_rng_state(state)
+folder, groups = sys.argv[1], json.loads(sys.argv[2])
+functions = []
+for name, _, _ in groups:
+    module, _, name = name.partition(":")
+    functions.append(getattr(import_module(module), name))
+gc.collect()
+gc.freeze()
 number = 0
 children = {}
-for group, size in enumerate(map(int, sizes.split(","))):
+for group, (_, size, argument) in enumerate(groups):
+    function = functions[group]
     children = {}
     for rank in range(size):
         child = os.fork()
@@ -57,6 +74,21 @@ sys.exit(number)
 """
 
 
+@dataclass(frozen=True)
+class Group:
+    """Some processes.
+
+    Args:
+        function: ``module:name``; it is called with the rank, the number of processes and the argument as JSON.
+        size: How many; more than one have torch's default process group.
+        argument: For the function.
+    """
+
+    function: str
+    size: int
+    argument: object = None
+
+
 def run(
     function: str, sizes: list[int], folder: Path, argument: object = None, timeout: float = 300.0,
 ) -> list[list[Any]]:
@@ -72,10 +104,22 @@ def run(
     Returns:
         What each rank of each group returned.
     """
-    module, _, name = function.partition(":")
-    command = [
-        sys.executable, "-c", PROGRAM, module, name, str(folder), ",".join(map(str, sizes)), json.dumps(argument),
-    ]
+    return run_all([Group(function, size, argument) for size in sizes], folder, timeout)
+
+
+def run_all(groups: Sequence[Group], folder: Path, timeout: float = 300.0) -> list[list[Any]]:
+    """Run groups of processes, one after another.
+
+    Args:
+        groups: The groups.
+        folder: An empty folder for what they return, which torch saves.
+        timeout: Seconds for all of them.
+
+    Returns:
+        What each rank of each group returned.
+    """
+    told = [[group.function, group.size, json.dumps(group.argument)] for group in groups]
+    command = [sys.executable, "-c", PROGRAM, str(folder), json.dumps(told)]
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "aliases"), os.environ.get("PYTHONPATH", "")]),
         "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
@@ -92,8 +136,8 @@ def run(
         raise AssertionError(f"the processes did not end within {timeout} s:\n{output}") from None
     assert process.returncode == 0, output
     return [
-        [torch.load(folder / f"{group}-{rank}.pt", weights_only=False) for rank in range(size)]
-        for group, size in enumerate(sizes)
+        [torch.load(folder / f"{number}-{rank}.pt", weights_only=False) for rank in range(group.size)]
+        for number, group in enumerate(groups)
     ]
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.distributed.processes import run
+from tests.distributed.processes import Group, run_all
 from tests.waiting import SOON
 
 FIELDS = {
@@ -21,8 +20,14 @@ FIELDS = {
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return run("tests.distributed.disagreements:differ", [2], tmp_path_factory.mktemp("differ"))[0]
+def ran(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
+    groups = [Group(f"tests.distributed.disagreements:{name}", 2) for name in ("differ", "leave", "freeze")]
+    return run_all(groups, tmp_path_factory.mktemp("handshake"))
+
+
+@pytest.fixture
+def told(ran: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return ran[0]
 
 
 @pytest.mark.parametrize("case", FIELDS)
@@ -46,8 +51,8 @@ def test_what_all_refuse_leaves_them_in_step(told: list[dict[str, Any]]) -> None
         assert not found["nothing"]["same"], "the weights were trained"
 
 
-def test_a_rank_that_stops_halfway_is_named_with_its_reason(tmp_path: Path) -> None:
-    zero, one = run("tests.distributed.disagreements:leave", [2], tmp_path)[0]
+def test_a_rank_that_stops_halfway_is_named_with_its_reason(ran: list[list[dict[str, Any]]]) -> None:
+    zero, one = ran[1]
     assert one["first"]["error"] == "ExecutionError"
     assert zero["first"]["error"] == "PeerError"
     assert "rank 1 has left the call that rank 0 waits in: ExecutionError: " in zero["first"]["text"]
@@ -60,8 +65,10 @@ def test_a_rank_that_stops_halfway_is_named_with_its_reason(tmp_path: Path) -> N
         assert found["second"]["same"]
 
 
-def test_a_rank_that_is_silent_is_given_up_after_the_timeout_of_the_group(tmp_path: Path) -> None:
-    zero, _ = run("tests.distributed.disagreements:go", [2], tmp_path, "freeze")[0]
+def test_a_rank_that_is_silent_is_given_up_after_the_timeout_of_the_group(
+    ran: list[list[dict[str, Any]]],
+) -> None:
+    zero, _ = ran[2]
     assert zero["error"] == "PeerError"
     assert "rank 1 has not answered in time, and rank 0 waits for it" in zero["text"]
     assert 2 < zero["seconds"] < SOON

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.distributed.processes import run
+from tests.distributed.processes import Group, run_all
 
 CASES: dict[str, dict[str, Any]] = {
     "one micro-batch": {"model": "images", "replicas": 4, "options": {"seed": 3}},
@@ -37,10 +37,23 @@ CASES: dict[str, dict[str, Any]] = {
 SIX = {name: case | {"replicas": 6} for name, case in CASES.items() if name in ("accumulation", "buckets", "half")}
 
 
-@pytest.fixture(scope="module", params=[(CASES, [1, 2, 4]), (SIX, [1, 2, 3])], ids=["four", "six"])
-def groups(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[list[Any]]:
-    cases, sizes = request.param
-    return run("tests.distributed.splits:train", sizes, tmp_path_factory.mktemp("splits"), cases)
+SPLITS = {"four": (CASES, (1, 2, 4)), "six": (SIX, (1, 2, 3))}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Any]]]:
+    splits = [(name, Group("tests.distributed.splits:train", size, cases))
+              for name, (cases, sizes) in SPLITS.items() for size in sizes]
+    found: dict[str, list[list[Any]]] = {name: [] for name in SPLITS}
+    groups = run_all([group for _, group in splits], tmp_path_factory.mktemp("splits"))
+    for (name, _), results in zip(splits, groups, strict=True):
+        found[name].append(results)
+    return found
+
+
+@pytest.fixture(params=SPLITS)
+def groups(request: pytest.FixtureRequest, ran: dict[str, list[list[Any]]]) -> list[list[Any]]:
+    return ran[request.param]
 
 
 def test_weights_and_optimiser_states_are_the_same_on_all_processes_of_any_split(groups: list[list[Any]]) -> None:

@@ -1,10 +1,7 @@
-"""A model of which each of two processes has half: ``python -m tests.parts.checkpoints RANK STORE FOLDER``."""
+"""A model of which each of two processes has half; run by ``tests.parts.over_processes``."""
 
 from __future__ import annotations
 
-import json
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,17 +32,15 @@ def states(step: torchipu.TrainStep) -> dict[str, str]:
     return {name: digest(value) for name, value in step.gather().items()}
 
 
-def main() -> None:
-    rank, store, folder = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+def share(rank: int) -> dict[str, Any]:
+    """Go on from the checkpoint ``of_one`` in this folder as one of two processes, and save ``of_two``."""
     inputs = samples(32)
     model = half_a_model(rank)
     step = step_of(model, pipeline_group=dist.group.WORLD)
     step.compile(*inputs)
-    dcp.load(step.part_state(), checkpoint_id=folder / "of_one")
+    dcp.load(step.part_state(), checkpoint_id="of_one")
     losses = [step(*inputs)[-1].item() for _ in range(2)]
-    dcp.save(step.part_state(), checkpoint_id=folder / "of_two")
+    dcp.save(step.part_state(), checkpoint_id="of_two")
     found = {
         "losses": losses, "states": states(step), "names": sorted(step.part_state()),
         "bare": sorted(name for name, value in model.named_parameters() if value.is_meta),
@@ -61,9 +56,4 @@ def main() -> None:
     step(*inputs)
     step.gather()
     found["whole"] = {name: digest(value) for name, value in whole.state_dict().items()}
-    (folder / f"found{rank}.json").write_text(json.dumps(found), encoding="utf-8")
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+    return found

@@ -1,15 +1,11 @@
-"""What goes wrong on one of two processes: ``python -m tests.parts.faults RANK STORE RESULT NAMES``."""
+"""What goes wrong on one of two processes; run by ``tests.parts.over_processes``."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -197,23 +193,7 @@ def silent(rank: int) -> dict[str, Any]:
     return _broken(rank, lambda: time.sleep(SECONDS_OF_SILENCE + 4))
 
 
-def main() -> None:
-    rank, store, result, *names = sys.argv[1:]
-    torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it starts in the background ignore it
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=int(rank), world_size=2,
-        timeout=timedelta(seconds=SECONDS_OF_SILENCE if "silent" in names else 60),
-    )
-    found = {}
-    for name in names:
-        torch.manual_seed(3)
-        found[name] = globals()[name](int(rank))
-        with open(result, "w", encoding="utf-8") as file:
-            json.dump(found, file)
-    with contextlib.suppress(RuntimeError):
-        dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main()
+HARMLESS = (
+    other_options, other_inputs, other_model, other_call, no_loss, bad_batch, bare_weights, too_many_ipus, uneven_ipus,
+    idle_process, bad_label, bad_word, interrupted,
+)

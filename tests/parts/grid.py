@@ -134,6 +134,8 @@ def lose(rank: int) -> Any:
     return error_of(lambda: step(*inputs)), time.monotonic() - begin
 
 
+train(CASES["single"])  # imports much, which all processes then have
+
 SCENARIOS = {
     "alone": Scenario(alone, (0,)),
     "together": Scenario(together, (0, 1, 2, 3), AT_A_PORT),

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import resource
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,65 +14,52 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 import torchipu
+from tests.distributed.forked import Outcome, outcomes
 from tests.parts import cases, checkpoints, faults
 from tests.waiting import SOON
 from torchipu.errors import OptionsError
 
-SECONDS = 300
 
-
-def launched(module: str, size: int, *arguments: Sequence[str]) -> list[int]:
-    """Run a module on several processes, each with its rank first; return their exit codes."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    running = [
-        subprocess.Popen([sys.executable, "-m", module, str(rank), *arguments[rank]], env=environment)
-        for rank in range(size)
-    ]
-    try:
-        return [process.wait(SECONDS) for process in running]
-    finally:
-        for process in running:
-            process.kill()
-
-
-def found_by(module: str, size: int, folder: Path, names: Sequence[str], *more: str) -> list[dict[str, Any]]:
-    store = folder / "store"
-    results = [folder / f"{rank}.json" for rank in range(size)]
-    codes = launched(module, size, *([*more, str(store), str(result), *names] for result in results))
-    assert codes[0] == 0
-    return [json.loads(result.read_text()) if result.exists() else {} for result in results]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where processes leave what they save."""
+    return tmp_path_factory.mktemp("over_processes")
 
 
 @pytest.fixture(scope="module")
-def of_two(tmp_path_factory):
-    return found_by("tests.parts.worker", 2, tmp_path_factory.mktemp("two"), list(cases.OF_TWO), "2")
+def alone(folder: Path) -> torchipu.TrainStep:
+    """Return a step of one process, whose checkpoint two processes begin with."""
+    torch.manual_seed(1)
+    step = checkpoints.step_of(cases.Stack())
+    step.compile(*cases.samples(32))
+    dcp.save(step.part_state(), checkpoint_id=folder / "shared" / "of_one", no_dist=True)
+    return step
 
 
 @pytest.fixture(scope="module")
-def of_three(tmp_path_factory):
-    return found_by("tests.parts.worker", 3, tmp_path_factory.mktemp("three"), list(cases.OF_THREE), "3")
+def ran(folder: Path, alone: torchipu.TrainStep) -> dict[str, list[Outcome]]:
+    """Run all processes; one group after another, as they are told how long to wait for each other."""
+    return outcomes("tests.parts.over_processes", seconds=550, folder=folder, at_once=False)
+
+
+def values(found: list[Outcome]) -> list[Any]:
+    assert all(outcome.error is None for outcome in found), [outcome.error for outcome in found]
+    return [outcome.value for outcome in found]
 
 
 @pytest.mark.parametrize("name", cases.CASES)
-def test_every_process_gives_what_one_process_gives_bit_by_bit(name, request):
-    found = request.getfixturevalue("of_two" if name in cases.OF_TWO else "of_three")
-    alone = json.loads(json.dumps(cases.run(name)))
-    for one in found:
-        assert one[name] == alone
+def test_every_process_gives_what_one_process_gives_bit_by_bit(name, ran):
+    whole = json.loads(json.dumps(cases.run(name)))
+    for one in values(ran["two" if name in cases.OF_TWO else "three"]):
+        assert one[name] == whole
     if cases.CASES[name].is_judged:
-        assert alone["losses"] == pytest.approx(cases.eager_losses(name), rel=1e-4)
+        assert whole["losses"] == pytest.approx(cases.eager_losses(name), rel=1e-4)
 
 
 # ---------------------------------------------------------------------- states
-def test_each_process_has_its_part_alone_and_checkpoints_suit_any_number_of_processes(tmp_path):
+def test_each_process_has_its_part_alone_and_checkpoints_suit_any_number_of_processes(folder, alone, ran):
     inputs = cases.samples(32)
-    torch.manual_seed(1)
-    alone = checkpoints.step_of(cases.Stack())
-    alone.compile(*inputs)
-    dcp.save(alone.part_state(), checkpoint_id=tmp_path / "of_one", no_dist=True)
-    codes = launched("tests.parts.checkpoints", 2, *[[str(tmp_path / "store"), str(tmp_path)]] * 2)
-    assert codes == [0, 0]
-    found = [json.loads((tmp_path / f"found{rank}.json").read_text()) for rank in range(2)]
+    found = values(ran["shared"])
     losses = [alone(*inputs)[-1].item() for _ in range(2)]
     assert [one["losses"] for one in found] == [losses, losses]
     assert [one["states"] for one in found] == [checkpoints.states(alone)] * 2
@@ -90,7 +73,7 @@ def test_each_process_has_its_part_alone_and_checkpoints_suit_any_number_of_proc
     assert [one["gathered_onto_1"] for one in found] == [0, len(alone.part_state())]
     again = checkpoints.step_of(cases.Stack())
     again.compile(*inputs)
-    dcp.load(again.part_state(), checkpoint_id=tmp_path / "of_two", no_dist=True)
+    dcp.load(again.part_state(), checkpoint_id=folder / "shared" / "of_two", no_dist=True)
     assert checkpoints.states(again) == checkpoints.states(alone)
     assert torch.equal(again(*inputs)[-1], alone(*inputs)[-1])
     torch.manual_seed(1)
@@ -117,17 +100,6 @@ def test_weights_of_others_need_no_memory_while_a_model_is_captured():
 
 
 # ---------------------------------------------------------------------- faults
-HARMLESS = (
-    "other_options", "other_inputs", "other_model", "other_call", "no_loss", "bad_batch", "bare_weights",
-    "too_many_ipus", "uneven_ipus", "idle_process", "bad_label", "bad_word", "interrupted", "killed",
-)
-
-
-@pytest.fixture(scope="module")
-def failed(tmp_path_factory):
-    return found_by("tests.parts.faults", 2, tmp_path_factory.mktemp("faults"), HARMLESS)
-
-
 DIFFERENT = "the processes of the pipeline differ in "
 
 
@@ -156,7 +128,8 @@ DIFFERENT = "the processes of the pipeline differ in "
         "an index is out of range", "process 0 has failed: ExecutionError: aten.embedding.default")),
     ("interrupted", ("PeerError", "KeyboardInterrupt"), ("process 1 has failed: KeyboardInterrupt", "")),
 ])
-def test_what_fails_on_one_process_is_told_on_both(name, kinds, words, failed):
+def test_what_fails_on_one_process_is_told_on_both(name, kinds, words, ran):
+    failed = values(ran["failed"])
     assert tuple(one[name]["kind"] for one in failed) == kinds
     for one, word in zip(failed, words, strict=True):
         assert word in one[name]["text"]
@@ -168,9 +141,10 @@ def test_what_fails_on_one_process_is_told_on_both(name, kinds, words, failed):
         assert [one[name]["then"] for one in failed] == [reference, reference]
 
 
-def test_process_that_dies_is_named_at_once(failed):
-    assert "killed" not in failed[1]
-    found = failed[0]["killed"]
+def test_process_that_dies_is_named_at_once(ran):
+    other, dead = ran["killed"]
+    assert dead.error == ["SIGKILL", ""]
+    found = other.value
     assert found["kind"] == "PeerError"
     assert "process 1 is gone (its connection is closed), while process 0 waited for " in found["text"]
     assert found["seconds"] < SOON
@@ -178,8 +152,8 @@ def test_process_that_dies_is_named_at_once(failed):
     assert found["again"]["text"].startswith("process 1 is gone (its connection is closed), in an earlier call")
 
 
-def test_silent_process_is_named_when_the_group_allows_no_more(tmp_path):
-    found = found_by("tests.parts.faults", 2, tmp_path, ["silent"])[0]["silent"]
+def test_silent_process_is_named_when_the_group_allows_no_more(ran):
+    found = ran["silent"][0].value
     assert f"process 1 was silent for {faults.SECONDS_OF_SILENCE:g} s, while process 0 waited for " in found["text"]
     assert found["seconds"] < faults.SECONDS_OF_SILENCE + SOON
     assert found["kept"]

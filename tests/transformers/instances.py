@@ -13,7 +13,9 @@ import transformers
 from torch.utils.data import IterableDataset
 
 from tests.distributed.forked import ROOT, Scenario
+from tests.poptorch.models import Classifier, batch
 from tests.transformers import tiny
+from torchipu import poptorch
 from torchipu.transformers import (
     IPUConfig,
     IPUSeq2SeqTrainer,
@@ -22,7 +24,7 @@ from torchipu.transformers import (
     IPUTrainingArguments,
 )
 
-torch.set_num_threads(1)
+torch.set_num_threads(1)  # what a process does in several threads cannot go on in a fork of it
 logging.getLogger("torchipu").setLevel(logging.ERROR)
 AT_A_PORT = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "{port}", "OMP_NUM_THREADS": "1"}
 REPLICAS, ACCUMULATION, MICRO_BATCH, ITERATIONS = 2, 3, 2, 2
@@ -36,6 +38,17 @@ COMMON = {
     "learning_rate": 0.01, "log_level": "error", "per_device_eval_batch_size": 2, "warmup_steps": 2,
     "per_device_train_batch_size": MICRO_BATCH, "fp32": True,
 }
+
+
+def import_all() -> None:
+    """Compile a model for training and one for inference, which imports much that all processes then have."""
+    tiny.bert(1)
+    tiny.encoder_decoder("bart", 1)
+    poptorch.trainingModel(Classifier()).compile(*batch(4))
+    poptorch.inferenceModel(Classifier()).compile(batch(4)[0])
+
+
+import_all()
 
 
 def launched(rank: int, size: int = 2) -> None:

@@ -17,7 +17,10 @@ from torchipu.errors import OptionsError, PeerError, PeerMismatchError
 ALONE = "alone"
 SECONDS_BETWEEN_LOOKS = 0.5
 """How often a process that waits looks whether another has left."""
-SECONDS_BETWEEN_POLLS = 50e-6
+SHORTEST_SLEEP, LONGEST_SLEEP = 50e-6, 10e-3
+"""Seconds between two polls of a collective."""
+SHARE_OF_WAIT = 0.01
+"""By how much of what it has waited already a process may come late: one that waits for long hardly computes."""
 _CALLS: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 """By group how often its processes have begun to talk: what one has said of an earlier call does not count."""
 SECONDS_FOR_SILENCE = 1.0
@@ -136,12 +139,13 @@ class Members:
         Raises:
             PeerError: Another process has gone, has left the call, or does not answer.
         """
-        looked = time.monotonic()
+        begun = looked = time.monotonic()
         while not work.is_completed():
-            time.sleep(SECONDS_BETWEEN_POLLS)
-            if time.monotonic() - looked > SECONDS_BETWEEN_LOOKS:
+            now = time.monotonic()
+            if now - looked > SECONDS_BETWEEN_LOOKS:
                 self.check()
-                looked = time.monotonic()
+                looked = now
+            time.sleep(min(max((now - begun) * SHARE_OF_WAIT, SHORTEST_SLEEP), LONGEST_SLEEP))
         try:
             work.wait()
         except RuntimeError as error:
