@@ -15,7 +15,7 @@ from tests.placed_graphs import (
     training_graph,
 )
 from torchipu.ir.graph import Graph
-from torchipu.ir.program import Call, Execute, Gather, HostCopy, OnIpus, Repeat, Sequence, Sync
+from torchipu.ir.program import Call, Copy, Execute, Gather, HostCopy, OnIpus, Repeat, Sequence, Sync
 from torchipu.ir.types import DType, Leg, Role
 from torchipu.ir.verify import verify_executable
 from torchipu.target import lookup_target
@@ -47,6 +47,16 @@ def test_forward_of_one_op_is_a_stream_a_superstep_and_a_stream():
     # 128 floats on four tiles of 32: 11 + 6 (29 + 3 ceil(32 / 12)).
     assert group.cycles == 11 + 6 * (29 + 3 * 3)
     assert len(group.runs.runs) == 4
+
+
+def test_of_states_with_one_next_value_one_holds_it_and_the_other_gets_a_copy():
+    states = [tensor(name, 128, role=Role.OPTIMISER_STATE) for name in ("m", "n")]
+    after = tensor("after", 128, role=Role.OPTIMISER_STATE)
+    updates = tuple((state, after) for state in states)
+    executable = lowered(Graph("g", tuple(states), (), (op("add", tuple(states), after),), updates), one_forward(), MK2)
+    execute, *copies = [step for step in steps(executable, "0F") if isinstance(step, (Execute, Copy))]
+    assert execute.compute_set.groups[0].fields["out"].name == "m"
+    assert [(copy.src.name, copy.dst.name) for copy in copies] == [("m", "n")]
 
 
 def test_views_lower_to_nothing_and_share_storage():

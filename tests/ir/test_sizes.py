@@ -54,6 +54,15 @@ def test_a_quotient_by_a_size_that_may_be_zero_is_guarded():
     assert not guards.hold(sizes.numbers([0]))
 
 
+def test_a_quotient_that_is_known_is_guarded_for_all_who_watch():
+    sizes = Sizes(["n"], [4])
+    first = 12 // sizes.given[0]
+    with sizes.watched() as guards:
+        assert 12 // sizes.given[0] is first
+    assert not guards.hold(sizes.numbers([0]))
+    assert guards.hold(sizes.numbers([3]))
+
+
 def test_formulas_that_are_equal_are_one_number_and_others_are_other_keys():
     n, m = Sizes(["n", "m"], [4, 4]).given
     assert n * 2 is 2 * n

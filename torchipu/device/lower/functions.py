@@ -347,7 +347,7 @@ class Lowering:
     def _return_state(self, state: Tensor, value: Tensor) -> None:
         """Copy the next value of a state, made elsewhere, to where the state lives."""
         ipu = self.flow.home.get(state, 0)
-        src, dst = self._home(value), self._variable(state, ipu, None)
+        src, dst = self._home(self.flow.storage(value)), self._variable(state, ipu, None)
         maker = self.flow.maker.get(value)
         if maker is None:
             return
