@@ -1,5 +1,7 @@
 """The lower pass: which function holds what, what crosses between IPUs, how many micro-batches a stash holds."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.placed_graphs import (
@@ -14,6 +16,7 @@ from tests.placed_graphs import (
     tensor,
     training_graph,
 )
+from torchipu.device.lower.side_by_side import RESERVED_TILES, SIDE_BY_SIDE
 from torchipu.ir.graph import Graph
 from torchipu.ir.program import Call, Copy, Execute, Gather, HostCopy, OnIpus, Repeat, Sequence, Sync
 from torchipu.ir.types import DType, Leg, Role
@@ -188,6 +191,21 @@ def test_off_chip_state_comes_in_before_its_first_use_and_goes_out_after_its_las
     assert streams == [("remote.m0.0", True), "run", "run", ("remote.m0.0", False)]
     assert variable(executable, "m0.0").off_chip
     assert not variable(executable, "a0.0").off_chip
+
+
+def test_ops_side_by_side_run_in_one_superstep_on_tiles_of_their_own():
+    inputs = [tensor(name, 640, role=Role.INPUT) for name in "xyz"]
+    ops = [
+        replace(op("sum", (one,), tensor(f"sum.{one.name}")), attrs={SIDE_BY_SIDE: 0, RESERVED_TILES: reserved})
+        for one, reserved in zip(inputs, (5, 3, 1), strict=True)
+    ]
+    graph = Graph("g", tuple(inputs), tuple(one.outputs[0] for one in ops), tuple(ops))
+    executable = lowered(graph, one_forward(), replace(MK2, num_tiles=12))
+    first, *_ = [step.compute_set for step in steps(executable, "0F") if isinstance(step, Execute)]
+    tiles = [{tile for tile, _, _ in group.runs.runs} for group in first.groups]
+    assert [group.op for group in first.groups] == ops
+    assert sum(map(len, tiles)) == len(set.union(*tiles)) > 3
+    assert set.union(*tiles) <= set(range(12))
 
 
 def test_ops_that_are_alike_share_their_compute_set_sizes():
