@@ -25,7 +25,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "device/memory/always.py": ("device/test_memory.py", "report/test_invariants.py"),
     "host/phases.py": ("host/test_phases.py",),
     "host/arena.py": ("host/test_arena.py", "host/test_planner.py"),
-    "host/groups.py": ("host/test_planner.py", "host/test_phases.py"),
+    "host/groups.py": ("host/test_groups.py", "host/test_planner.py", "host/test_phases.py"),
     "ir/verify.py": ("ir/test_verify.py",),
     "ir/sizes.py": ("ir/test_sizes.py", "test_any_size.py"),
 }

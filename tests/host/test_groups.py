@@ -1,0 +1,40 @@
+"""Which elementwise ops become one chain, and when a chain closes."""
+
+from __future__ import annotations
+
+from tests.placed_graphs import op, tensor
+from torchipu.host.groups import FEW_ELEMENTS, MAX_OPS_PAST_OPEN_CHAIN, grouped
+from torchipu.ir.graph import Op, Tensor
+
+SIZE = FEW_ELEMENTS + 1
+
+
+def made(name: str, *operands: Tensor) -> Op:
+    return op("add", operands, tensor(name, SIZE))
+
+
+def groups(ops: list[Op], apart: tuple[str, ...] = ()) -> list[str]:
+    """Return the names of what each group makes, all ops but some joining chains."""
+    found = grouped(ops, lambda one: one.outputs[0].name not in apart)
+    return [" ".join(one.outputs[0].name for one in group) for group in found]
+
+
+def test_an_op_that_reads_of_several_chains_makes_them_one() -> None:
+    parts = [made(name, tensor(f"{name}.input", SIZE)) for name in "abc"]
+    whole = made("whole", *(part.outputs[0] for part in parts))
+    assert groups([*parts, whole]) == ["a b c whole"]
+
+
+def test_a_chain_stays_open_for_a_few_other_ops_and_closes_then() -> None:
+    first = made("first", tensor("x", SIZE))
+    others = [made(f"other{number}", tensor(f"y{number}", SIZE)) for number in range(MAX_OPS_PAST_OPEN_CHAIN + 1)]
+    apart = tuple(other.outputs[0].name for other in others)
+    last = made("last", first.outputs[0])
+    assert groups([first, *others[1:], last], apart) == [*apart[1:], "first last"]
+    assert groups([first, *others, last], apart) == [*apart, "first", "last"]
+
+
+def test_a_chain_that_another_op_reads_comes_before_it() -> None:
+    first = made("first", tensor("x", SIZE))
+    reads, last = made("reads", first.outputs[0]), made("last", first.outputs[0])
+    assert groups([first, reads, last], ("reads",)) == ["first", "reads", "last"]
