@@ -38,6 +38,7 @@ def run(model: Model, x: torch.Tensor, settings: dict[str, float] | None = None,
     """Run a model; return the loss, the cycles, the most temporary bytes of a product, and the parts of each."""
     options = poptorch.Options()
     options.logCycleCount(True)
+    options._Popart.set("defaultBufferingDepth", 2)  # so that the host is not what such small models wait for
     if settings is not None:
         options.setAvailableMemoryProportion(settings)
     if training:
