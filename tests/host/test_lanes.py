@@ -123,7 +123,7 @@ CONVOLUTIONS = {"conv_forward", "conv_max_pool", "sparse_conv_backward"}
 
 
 @pytest.mark.parametrize(("make", "micro", "kernels"), [
-    (Dense, 1, PRODUCTS), (Dense, 3, PRODUCTS), (Dense, 40, {"matmul"}), (Pooled, 3, CONVOLUTIONS),
+    (Dense, 1, PRODUCTS), (Dense, 3, PRODUCTS), (Dense, 32, {"matmul"}), (Pooled, 3, CONVOLUTIONS),
     (Pooled, 4, CONVOLUTIONS),
 ])
 @pytest.mark.parametrize(("accumulation", "replicas"), [(12, 1), (1, 9), (5, 2)])
