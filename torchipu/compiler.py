@@ -107,6 +107,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("lower", "executable", lambda c: lower(
         c.device_graph, c.schedule, c.mappings, c.target, device_iterations=c.device_iterations,
         micro_batches=c.micro_batches, replicas=c.options.replicas, instances=c.instances,
+        outlining=c.options.outlining,
     )),
     Stage("locations", "executable", lambda c: locate(c.executable, c.options, c.target)),
     Stage("memory", "executable", lambda c: assign_memory(

@@ -7,7 +7,7 @@ import pytest
 from tests.placed_graphs import lowered, one_forward, op, pipeline, sharded, tensor, training_graph
 from torchipu.device.memory import assign_memory, tile_memory
 from torchipu.device.memory.always import exchange_code_bytes
-from torchipu.device.memory.liveness import Liveness
+from torchipu.device.memory.liveness import Exchanged, Liveness
 from torchipu.errors import OutOfTileMemoryError
 from torchipu.ir.graph import Graph
 from torchipu.ir.program import Execute, Gather, HostCopy, If, Sequence
@@ -102,6 +102,7 @@ def test_code_is_counted_once_for_each_codelet_and_control_once_for_each_distinc
     (memory,) = tile_memory(lowered(chain(40), one_forward(), MK2), MK2)
     assert memory.bytes_by_category["code"] == 258
     assert memory.bytes_by_category["control"] == MK2.control_bytes_per_compute_set
+    assert memory.bytes_by_category["vertex state"] == MK2.state_bytes_per_compute_set
     assert memory.bytes_by_category["stacks"] == 6 * 512 + 128
 
 
@@ -140,7 +141,7 @@ def test_what_vertices_gather_is_held_and_its_exchange_has_code():
     gathers = Sequence((Gather((a,), 512, 8, 3), Gather((b,), 512, 8, 3), Gather((b,), 256, 8, 3)))
     functions = {name: Sequence((body, gathers)) for name, body in executable.functions.items()}
     trace = Liveness(replace(executable, functions=functions)).trace
-    assert {(0, 512, 8, 3): (a,), (0, 256, 8, 3): (b,)}.items() <= trace.exchanges.items()
+    assert {Exchanged(0, 512, 8, 3): (a,), Exchanged(0, 256, 8, 3): (b,)}.items() <= trace.exchanges.items()
     assert trace.last[a] + 2 == trace.last[b] == trace.time
 
 
@@ -150,6 +151,21 @@ def test_equal_sets_of_ops_that_are_not_the_same_are_controlled_once():
     assert all(
         tile_memory(one, MK2)[0].bytes_by_category["control"] == MK2.control_bytes_per_compute_set for one in ones
     )
+
+
+def test_without_outlining_each_set_and_each_exchange_has_its_own_code():
+    executable = lowered(chain(4), one_forward(), MK2)
+    x = executable.variables[0]
+    gathers = Sequence((Gather((x,), 512, 8, 3), Gather((x,), 512, 8, 3)))
+    functions = {name: Sequence((body, gathers)) for name, body in executable.functions.items()}
+    outlined = replace(executable, functions=functions)
+    shared, own = (
+        tile_memory(replace(outlined, outlined=is_outlined), MK2)[0].bytes_by_category for is_outlined in (True, False)
+    )
+    assert own["control"] == 4 * shared["control"] == 4 * MK2.control_bytes_per_compute_set
+    assert own["vertex state"] == 4 * shared["vertex state"] == 4 * MK2.state_bytes_per_compute_set
+    assert own["exchange code"] == 2 * shared["exchange code"] > 0
+    assert own["code"] == shared["code"]
 
 
 def test_partials_of_the_matrix_unit_leave_a_gap_below_interleaved_memory():

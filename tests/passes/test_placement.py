@@ -26,6 +26,7 @@ FOUR = Target(
     gateway_bytes_per_s=1e9, host_bytes_per_s=1e10, host_fill_bytes_per_s=1e10, streaming_bytes_per_s=1e10,
     machine_streaming_bytes=10**12, stack_bytes=2048,
     control_bytes_per_compute_set=64,
+    state_bytes_per_compute_set=0,
 )
 
 

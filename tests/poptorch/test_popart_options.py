@@ -61,6 +61,14 @@ def test_the_depth_of_buffers_reaches_the_core(given: dict[str, Any], depth: int
     assert core_options(chosen, None).prefetch_depth == depth
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_code_of_parts_that_are_alike_is_shared_unless_it_is_said_not_to(given: bool) -> None:
+    chosen = options().outputMode(poptorch.OutputMode.All)
+    assert core_options(chosen, None).outlining
+    chosen._Popart.set("enableOutlining", given)
+    assert core_options(chosen, None).outlining == given
+
+
 def test_codelets_of_popc_are_warned_of_once(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         chosen = options()

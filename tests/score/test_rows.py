@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from torchipu.device.memory.by_tile import TileMap
 from torchipu.errors import RowsError
 from torchipu.score import profiles
 from torchipu.score.catalogue import KINDS
@@ -97,21 +99,39 @@ def test_arguments_of_tools_are_read_in_both_spellings():
 
 
 # --------------------------------------------------------------------------- rows of profiles
-@pytest.mark.parametrize(("metric", "value"), [
-    ("whole inference, FP8 weights/fp16 compute", 900.0), ("tile memory max, FP8 weights", 70.0),
-    ("exchange code mean, FP8 weights", 20.0), ("tile memory mean, FP8 weights", None),
+SIGLIP = f"{profiles.SIGLIP} image encoder, C600 profile"
+BERT = "BERT-Large SQuAD inf S128"
+
+
+def held_by_tiles():
+    """Two tiles of 100 and 70 bytes, of which a gap is 10 of the first."""
+    categories = {"weights": (50, 30), "vertex state": (10, 20), "code": (10, 10), "exchange code": (20, 10),
+                  "gap": (10, 0)}
+    return TileMap(0, np.array([100, 70]), np.array([1, 1]), {n: np.array(held) for n, held in categories.items()})
+
+
+@pytest.mark.parametrize(("workload", "metric", "value", "ran"), [
+    (SIGLIP, "whole inference, FP8 weights/fp16 compute", 900.0, profiles.Siglip(1, narrow=True)),
+    (SIGLIP, "tile memory max, FP8 weights", 100.0, profiles.Siglip(1, narrow=True)),
+    (SIGLIP, "tile memory mean, fp16 weights", 80.0, profiles.Siglip(1, narrow=False)),
+    (SIGLIP, "exchange code mean, FP8 weights", 15.0, profiles.Siglip(1, narrow=True)),
+    (SIGLIP, "tile memory least, FP8 weights", None, None),
+    (f"{BERT}, 1-IPU compile: vertex state total", "memory", 30e-6, (24,)),
+    (f"{BERT}, 1-IPU compile: vertex code total", "memory", 20e-6, (24,)),
+    (f"{BERT} split on 2 IPUs: IPU0 total", "memory", 160e-6, (12, 12)),
+    (f"{BERT} 2-IPU split: IPU0 max tile", "memory", 100.0, (12, 12)),
+    ("PopTorch 3-layer tiny BERT training: total", "memory", None, None),
 ])
-def test_a_row_of_a_profile_takes_what_it_names(monkeypatch, metric, value):
-    outcome = Outcome(1000, {"compute": 900, "host": 100}, 70, {"weights": 50, "exchange code": 20}, overflow=False)
+def test_a_row_of_a_profile_takes_what_it_names(monkeypatch, workload, metric, value, ran):
+    outcome = Outcome(1000, {"compute": 900, "host": 100}, 70, {}, overflow=False)
     asked = []
-
-    def compiled(workload, options):
-        asked.append((workload, options.target))
-        return outcome
-
-    monkeypatch.setattr(profiles, "outcome_of", compiled)
-    workload = f"{profiles.SIGLIP} image encoder, C600 profile: {metric}"
-    line = Line("rows.csv", 2, {"kind": "memory", "workload": workload, "config": "batch 1", "metric": metric})
+    monkeypatch.setattr(profiles, "outcome_of", lambda *run: asked.append(run) or outcome)
+    monkeypatch.setattr(profiles, "memory_of", lambda *run: asked.append(run) or (held_by_tiles(),))
+    ipus = "2" if ran == (12, 12) else "1"
+    line = Line("rows.csv", 2, {
+        "kind": "memory", "workload": workload, "config": "batch 1", "metric": metric, "n_ipu": ipus,
+    })
     found = profiles.profiled(Row("V0", 1.0, "a source", line))
-    assert (None if isinstance(found, NotExpressed) else found.value) == value
-    assert asked == ([] if value is None else [(profiles.Siglip(1, narrow=True), "c600")])
+    assert (None if isinstance(found, NotExpressed) else found.value) == pytest.approx(value)
+    runs = [(getattr(one, "layers", one), options.target, options.outlining) for one, options in asked]
+    assert runs == ([] if ran is None else [(ran, "mk2", False) if isinstance(ran, tuple) else (ran, "c600", True)])

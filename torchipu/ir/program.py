@@ -63,7 +63,8 @@ class VertexGroup:
         temporary_bytes: Bytes that a tile needs while this group runs.
         writes_interleaved: Whether what the vertices write has to lie in interleaved memory.
         partial_bytes: Bytes among the temporary ones that they write so; 0 where they write results at once.
-        control_bytes: Control code and vertex state, beyond what the least compute set takes.
+        control_bytes: Control code, beyond what the least compute set takes.
+        state_bytes: State of the vertices, the same.
         over_shares: Whether the vertices of each replica take its share of what ``is_divided``.
         tiling: Gives the vertices one by one, for the tile machine; None where one vertex computes the whole op there.
     """
@@ -80,6 +81,7 @@ class VertexGroup:
     writes_interleaved: bool = False
     partial_bytes: int = 0
     control_bytes: int = 0
+    state_bytes: int = 0
     over_shares: bool = False
     tiling: Tiling | None = None
 
@@ -315,6 +317,7 @@ class Executable:
         instances: Processes that do.
         views: The op that makes each value which has no variable of its own: it is seen in the variable of its operand.
         returned: States that the host hands back as results, as they are before an iteration; nothing is streamed.
+        outlined: Whether parts that are alike share control code, vertex state and exchange code.
     """
 
     programs: Mapping[str, Program]
@@ -327,3 +330,4 @@ class Executable:
     instances: int = 1
     views: Mapping[Tensor, Op] = field(default_factory=dict)
     returned: tuple[Tensor, ...] = ()
+    outlined: bool = True

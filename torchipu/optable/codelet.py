@@ -25,7 +25,8 @@ class Codelet:
         source: Where the formula comes from, or ``estimate``.
         writes_interleaved: Whether what it writes has to lie in interleaved memory: partials of the matrix unit, which
             it loads and stores 128 bits at a time.
-        control_bytes: Control code and vertex state of a compute set, a tile, beyond what the least takes.
+        control_bytes: Control code of a compute set, a tile, beyond what the least takes.
+        state_bytes: State of its vertices, the same.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Codelet:
     source: str = "estimate"
     writes_interleaved: bool = False
     control_bytes: int = 0
+    state_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

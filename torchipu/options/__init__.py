@@ -266,6 +266,11 @@ class Options:
         "device waits while the host copies", kind=int, least=0, unit="micro-batches",
         poptorch="_Popart.set('defaultPrefetchBufferingDepth')",
     )
+    outlining: bool = declare(
+        True, "parts of the program that are alike, such as layers that repeat, share control code, vertex state and "
+        "exchange code; without it every op has its own, which profilers ask for to tell whose they are",
+        kind=bool, poptorch="_Popart.set('enableOutlining')",
+    )
     sync_pattern: str = declare(
         "full", "full: all IPUs of a pipeline wait while one of them exchanges data with the host; single_pipeline, "
         "replica_and_ladder: the others compute", kind=str, allowed=("full", "single_pipeline", "replica_and_ladder"),

@@ -13,7 +13,7 @@ from torchipu.report.facts import rows
 CATEGORIES = {
     "weights": "variable", "optimiser state": "variable", "stashes": "variable", "temporaries": "variable",
     "streams and links": "message", "code": "vertexCode", "exchange code": "internalExchangeCode",
-    "control": "controlCode", "stacks": "stack",
+    "control": "controlCode", "vertex state": "vertexInstanceState", "stacks": "stack",
 }
 """Poplar's name of each category of torchipu's; a gap is none."""
 NAMES = (

@@ -9,8 +9,12 @@ from typing import Protocol
 
 import torch
 
-from torchipu.compiler import try_graph
+from torchipu.compiler import Compiled, try_graph
 from torchipu.device.memory import tile_memory
+from torchipu.device.memory.always import Always
+from torchipu.device.memory.by_tile import TileMap, tile_maps
+from torchipu.device.memory.liveness import Liveness
+from torchipu.device.memory.shares import Shares
 from torchipu.estimation import workload as estimation
 from torchipu.ir.modules import with_blocks
 from torchipu.options import Options, TensorLocation
@@ -72,6 +76,29 @@ class Outcome:
 @cache
 def outcome_of(workload: Workload, options: Frozen) -> Outcome:
     """Capture and compile a workload."""
+    compiled = _compiled(workload, options)
+    target = compiled.target
+    memory = tile_memory(compiled.executable, target, options.io_tiles)
+    fullest = max(memory, key=lambda one: one.total_bytes)
+    code = sum(fullest.bytes_by_category[name] for name in ("code", "exchange code"))
+    cost = compiled.cost
+    split = min(cost.cycles_by_category_by_ipu, key=lambda spent: spent["idle"])
+    return Outcome(
+        cost.cycles, split, fullest.total_bytes, fullest.bytes_by_category,
+        fullest.total_bytes > target.tile_memory_bytes or code > target.code_region_bytes,
+    )
+
+
+@cache
+def memory_of(workload: Workload, options: Frozen) -> tuple[TileMap, ...]:
+    """Capture and compile a workload; return what fills every tile of each IPU."""
+    compiled = _compiled(workload, options)
+    liveness, shares = Liveness(compiled.executable), Shares(compiled.target.num_tiles)
+    maps, _ = tile_maps(liveness, shares, Always(liveness, shares, compiled.target))
+    return maps
+
+
+def _compiled(workload: Workload, options: Frozen) -> Compiled:
     chosen = options.options()
     target = lookup_target(chosen.target)
     if options.tiles:
@@ -86,21 +113,13 @@ def outcome_of(workload: Workload, options: Frozen) -> Outcome:
     micro_batches = max(chosen.gradient_accumulation, chosen.device_iterations)
     # What replicas sum they sum over all; what they share out they share out among those of their process.
     own = replace(chosen, replicas=chosen.replicas // options.processes)
-    compiled = try_graph(graph, own, target, micro_batches=micro_batches, instances=options.processes)
-    memory = tile_memory(compiled.executable, compiled.target, chosen.io_tiles)
-    fullest = max(memory, key=lambda one: one.total_bytes)
-    code = sum(fullest.bytes_by_category[name] for name in ("code", "exchange code"))
-    cost = compiled.cost
-    split = min(cost.cycles_by_category_by_ipu, key=lambda spent: spent["idle"])
-    return Outcome(
-        cost.cycles, split, fullest.total_bytes, fullest.bytes_by_category,
-        fullest.total_bytes > target.tile_memory_bytes or code > target.code_region_bytes,
-    )
+    return try_graph(graph, own, target, micro_batches=micro_batches, instances=options.processes)
 
 
 def forget() -> None:
     """Compile again what was compiled, for a constant of the cost model has changed; captures stay."""
     outcome_of.cache_clear()
+    memory_of.cache_clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +143,7 @@ class Frozen:
         chips: IPUs whose tiles the program has as if they were those of one: every sync is one between IPUs.
         indices: Which rows indices name, as the option.
         prefetch: Buffers of each input that the host fills ahead.
+        outlining: Whether parts that are alike share their code.
     """
 
     target: str = "mk2"
@@ -142,6 +162,7 @@ class Frozen:
     chips: int = 1
     indices: str = "uniform"
     prefetch: int = 1
+    outlining: bool = True
 
     def options(self) -> Options:
         """Return the options; what does not fit is told, and is no error."""
@@ -152,7 +173,7 @@ class Frozen:
             optimiser_state_location=TensorLocation(on_chip=False, replicated_sharding=True) if self.off_chip else None,
             recompute=self.recompute, overlap_inputs=overlap, overlap_outputs=overlap, io_tiles=self.io_tiles,
             stochastic_rounding=self.stochastic, allow_out_of_memory=True, process_group="alone", verify=False,
-            indices_distribution=self.indices, prefetch_depth=self.prefetch,
+            indices_distribution=self.indices, prefetch_depth=self.prefetch, outlining=self.outlining,
         )
 
 

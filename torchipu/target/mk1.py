@@ -28,7 +28,8 @@ MK1 = Target(
     streaming_bytes_per_s=4e9,  # estimate: there is no Streaming Memory of its own, remote buffers lie in the host
     machine_streaming_bytes=256_000_000_000,  # estimate: of the host's memory
     stack_bytes=6 * 512 + 128,  # poplibs tests
-    control_bytes_per_compute_set=36,  # as Mk2
+    control_bytes_per_compute_set=24,  # as Mk2
+    state_bytes_per_compute_set=12,  # as Mk2
 )
 
 TARGETS[MK1.name] = MK1

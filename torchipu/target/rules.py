@@ -61,6 +61,7 @@ RULES: Mapping[str, Rule] = {
     "machine_streaming_bytes": Rule(int, 0, 2**60),
     "stack_bytes": Rule(int, 0, 2**20),
     "control_bytes_per_compute_set": Rule(int, 0, 2**20),
+    "state_bytes_per_compute_set": Rule(int, 0, 2**20),
 }
 """The fields of a machine that may be replaced."""
 

@@ -43,7 +43,8 @@ class Target:
         streaming_bytes_per_s: Streaming Memory of one IPU.
         machine_streaming_bytes: Streaming Memory of a machine, which its ``ipus_per_machine`` share.
         stack_bytes: Stacks of a tile's workers and supervisor.
-        control_bytes_per_compute_set: Control code and vertex state of the least of distinct compute sets, a tile.
+        control_bytes_per_compute_set: Control code of the least of distinct compute sets, a tile.
+        state_bytes_per_compute_set: State of the vertices of such a one, a tile.
         is_system: Whether the ``num_ipus`` are all there are, for all processes together; of a chip, each process has
             as many.
     """
@@ -74,6 +75,7 @@ class Target:
     machine_streaming_bytes: int
     stack_bytes: int
     control_bytes_per_compute_set: int
+    state_bytes_per_compute_set: int
     is_system: bool = False
 
     def vector_width(self, device_bytes: int) -> int:

@@ -23,7 +23,7 @@ __all__ = ["lower"]
 
 def lower(
     graph: Graph, schedule: Schedule, mappings: Mapping[Tensor, TileMapping], target: Target, *,
-    device_iterations: int, micro_batches: int, replicas: int = 1, instances: int = 1,
+    device_iterations: int, micro_batches: int, replicas: int = 1, instances: int = 1, outlining: bool = True,
 ) -> Executable:
     """Lower a graph; addresses are left to the memory pass.
 
@@ -36,6 +36,7 @@ def lower(
         micro_batches: Micro-batches of the schedule.
         replicas: Copies of the program on other IPUs, with which gradients are added up.
         instances: Processes, each of which runs so many replicas.
+        outlining: Whether parts of the program that are alike share their code.
 
     Returns:
         A program ``main``, and a function for each stage and leg (``0F``, ``0B``), for the sum over replicas (``R0``),
@@ -53,6 +54,6 @@ def lower(
     main = Repeat(device_iterations, Sequence(tuple(cycles(schedule, functions, num_ipus))))
     return Executable(
         {"main": main}, functions, tuple(lowering.variables.values()), {}, num_ipus, dict(lowering.code_bytes),
-        replicas, instances=instances, views=flow.seen,
+        replicas, instances=instances, views=flow.seen, outlined=outlining,
         returned=tuple(one for one in flow.results() if one.role.is_state and one not in flow.maker),
     )

@@ -85,6 +85,7 @@ class _Set:
     tiling: Tiling | None
     writes_interleaved: bool = False
     control_bytes: int = 0
+    state_bytes: int = 0
     count: int = 1
 
 
@@ -186,7 +187,8 @@ class Lowering:
                 gathered, fragments = gathered + strayed[0], fragments + strayed[1]
             groups.append(VertexGroup(
                 made.codelet, fields, runs, op, number, made.count, made.work, made.cycles, made.temporary_bytes,
-                made.writes_interleaved, made.partial_bytes, made.control_bytes, tiling=made.tiling,
+                made.writes_interleaved, made.partial_bytes, made.control_bytes, made.state_bytes,
+                tiling=made.tiling,
             ))
             if gathered:
                 operands = dict.fromkeys(
@@ -460,7 +462,7 @@ class Lowering:
         return _Set(
             codelet.name, None if follows else runs, len(runs.runs), work, int(codelet.cycles(self.target, work)),
             vertices.gathered_bytes, max(1, vertices.fragments), temporary, vertices.partial_bytes, vertices.repeats,
-            vertices.tiling, codelet.writes_interleaved, codelet.control_bytes,
+            vertices.tiling, codelet.writes_interleaved, codelet.control_bytes, codelet.state_bytes,
         )
 
     def _runs(self, op: Op, vertices: Vertices, num_tiles: int, first_tile: int) -> tuple[TileMapping, bool]:

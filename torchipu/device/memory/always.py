@@ -12,12 +12,13 @@ from torchipu.target import Target
 MAX_EXCHANGE_CODE_BYTES = 7_000  # the largest seen for one scattered exchange; ipu_hardware.md 3.6
 TEMPORARIES, GAP = "temporaries", "gap"
 CATEGORIES = (
-    "weights", "optimiser state", "stashes", "streams and links", "code", "exchange code", "control", "stacks",
+    "weights", "optimiser state", "stashes", "streams and links", "code", "exchange code", "control", "vertex state",
+    "stacks",
     TEMPORARIES, GAP,
 )
 EXECUTED = ("code", "exchange code")
 """Categories that lie in the region that a tile executes from."""
-PROGRAM = (*EXECUTED, "control", "stacks")
+PROGRAM = (*EXECUTED, "control", "vertex state", "stacks")
 """Categories that hold no values."""
 
 
@@ -41,6 +42,7 @@ class Always:
         self.target = target
         self._shares = shares
         self._code_bytes = liveness.executable.code_bytes
+        self._outlined = liveness.executable.outlined
         ipus = range(liveness.executable.num_ipus)
         self.ordinary, self.interleaved = ([self._nothing() for _ in ipus] for _ in range(2))
         for lifetime in liveness.lifetimes:
@@ -52,10 +54,9 @@ class Always:
         self.control_by_moment = self._add_code(liveness.trace.moments)
         self.code_by_exchange: dict[Exchanged, int] = {}
         for key, sources in liveness.trace.exchanges.items():
-            ipu, _, largest, fragments = key
             held = sum(shares.extent(variable)[2] for variable in sources)
-            self.code_by_exchange[key] = exchange_code_bytes(min(largest, held), fragments)
-            self.ordinary[ipu]["exchange code"] += self.code_by_exchange[key]
+            self.code_by_exchange[key] = exchange_code_bytes(min(key.busiest_bytes, held), key.fragments)
+            self.ordinary[key.ipu]["exchange code"] += self.code_by_exchange[key]
         for here in self.ordinary:
             here["stacks"] += target.stack_bytes
 
@@ -63,10 +64,10 @@ class Always:
         return {name: np.zeros(self.target.num_tiles, np.int64) for name in CATEGORIES}
 
     def _add_code(self, moments: list[Moment]) -> list[int]:
-        """Add code once for each codelet on an IPU, and control once for each distinct compute set; return the latter.
+        """Add code of each codelet on an IPU, and control code and vertex state of each compute set; return the latter.
 
         Sets of the same codelet, on the same tiles, of the same sizes are one function, which layers that repeat and
-        ops that are recomputed call: PopART outlines them.
+        ops that are recomputed call: PopART outlines them, and each is there once.
         """
         seen: set[tuple[object, ...]] = set()
         same: set[tuple[object, ...]] = set()
@@ -77,14 +78,18 @@ class Always:
                 seen.add((moment.ipu, group.codelet))
                 here["code"] += self._code_bytes.get(group.codelet, 0)
             by_identity = (moment.ipu, group.codelet, id(group.runs), id(group.work))
-            if by_identity in same:
+            if by_identity in same and self._outlined:
                 continue
             same.add(by_identity)
             key = (moment.ipu, group.codelet, self._shares.number(group.runs), tuple(sorted(group.work.items())))
-            if key not in seen:
+            if key not in seen or not self._outlined:
                 seen.add(key)
-                added[number] = self.target.control_bytes_per_compute_set + group.control_bytes
-                here["control"] += self._shares.on_tiles_of(group) * added[number]
+                control = self.target.control_bytes_per_compute_set + group.control_bytes
+                state = self.target.state_bytes_per_compute_set + group.state_bytes
+                tiles = self._shares.on_tiles_of(group)
+                here["control"] += tiles * control
+                here["vertex state"] += tiles * state
+                added[number] = control + state
         return added
 
     def executed_by_tile(self, ipu: int) -> TileBytes:

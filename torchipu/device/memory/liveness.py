@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from torchipu.device.memory.in_place import operands_below
 from torchipu.ir.graph import Op
@@ -29,8 +30,22 @@ from torchipu.ir.program import (
 from torchipu.ir.types import Role
 
 NOTHING = Sequence(())
-Exchanged = tuple[int, int, int, int]
-"""An exchange as far as its code depends on it: IPU, bytes in all, bytes and fragments of the busiest tile."""
+class Exchanged(NamedTuple):
+    """An exchange as far as its code depends on it.
+
+    Attributes:
+        ipu: Whose tiles exchange.
+        moved_bytes: In all.
+        busiest_bytes: That the busiest tile receives.
+        fragments: In which it does.
+        number: Which exchange it is, where those that are alike do not share their code.
+    """
+
+    ipu: int
+    moved_bytes: int
+    busiest_bytes: int
+    fragments: int
+    number: int = 0
 
 
 @dataclass(slots=True)
@@ -160,14 +175,13 @@ class Liveness:
             case Copy(src=src, dst=dst, total_bytes=total, max_tile_bytes=largest, fragments=fragments):
                 trace.time += 1
                 trace.touch((src, dst))
-                # Exchanges of equal size are taken for one outlined body.
-                trace.exchanges.setdefault((dst.ipu, total, largest, fragments), (src,))
+                self._exchange(Exchanged(dst.ipu, total, largest, fragments), (src,))
                 if src.ipu != dst.ipu:
                     trace.fed.add(dst)
             case Gather(variables=variables, total_bytes=total, max_tile_bytes=largest, fragments=fragments):
                 trace.time += 1
                 trace.touch(variables)
-                trace.exchanges.setdefault((variables[0].ipu, total, largest, fragments), variables)
+                self._exchange(Exchanged(variables[0].ipu, total, largest, fragments), variables)
             case HostCopy(variable=variable, to_device=to_device):
                 trace.time += 1
                 trace.touch((variable,))
@@ -176,6 +190,12 @@ class Liveness:
             case AllReduce(variables=variables):
                 trace.time += 1
                 trace.touch(variables)
+
+    def _exchange(self, exchanged: Exchanged, variables: tuple[Variable, ...]) -> None:
+        """Note what is sent; exchanges of equal size are taken for one outlined body."""
+        if not self.executable.outlined:
+            exchanged = exchanged._replace(number=len(self.trace.exchanges))
+        self.trace.exchanges.setdefault(exchanged, variables)
 
     def _hold_until_sent(self, program: Program) -> None:
         """Hold what a function sends through those that its IPU runs after it in a cycle, which ends with the sends."""

@@ -84,6 +84,7 @@ def core_options(options: Options, optimizer: torch.optim.Optimizer | None) -> C
         "input_grouping": "orthogonal" if options.input_cgt == CommGroupType.Orthogonal else "consecutive",
         "broadcast_buffers": options.broadcast_buffers,
         "prefetch_depth": _prefetch_depth(options),
+        "outlining": bool(options._popart.options.get("enableOutlining", True)),
         **core_locations(options),
     }
     return CoreOptions(**values)

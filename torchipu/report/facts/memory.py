@@ -120,8 +120,9 @@ def _exchanges(executable: Executable, liveness: Liveness, always: Always) -> It
     numbers = {variable.name: number for number, variable in enumerate(executable.variables)}
     for number, (key, sent) in enumerate(liveness.trace.exchanges.items()):
         variables = json.dumps(sorted({numbers[one.name] for one in sent}))
-        ipu, moved, busiest, fragments = key
-        yield rows.Exchange(number, ipu, variables, moved, busiest, fragments, always.code_by_exchange[key])
+        yield rows.Exchange(
+            number, key.ipu, variables, key.moved_bytes, key.busiest_bytes, key.fragments, always.code_by_exchange[key],
+        )
 
 
 def _shares(executable: Executable, shares: Shares) -> Iterator[rows.Share]:

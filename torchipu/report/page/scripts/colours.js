@@ -4,7 +4,8 @@ const COLOUR_OF = {
   compute: "blue", exchange: "orange", sync: "grey", link: "purple", "all-reduce": "red", host: "green",
   transfer: "teal", idle: "faint", functions: "sky", forward: "blue", backward: "orange", recompute: "sky",
   update: "green", scaling: "red", weights: "blue", "optimiser state": "sky", stashes: "purple",
-  "streams and links": "teal", code: "brown", "exchange code": "sand", control: "grey", stacks: "red",
+  "streams and links": "teal", code: "brown", "exchange code": "sand", control: "grey",
+  "vertex state": "sky", stacks: "red",
   temporaries: "orange", gap: "faint", "always held": "blue", "comes and goes": "orange", "not interleaved": "blue",
   interleaved: "purple", "beyond the tile": "red",
 };
