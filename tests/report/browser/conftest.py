@@ -115,3 +115,33 @@ def go(page: Page, anchor: str) -> None:
     """Turn to a page by its link."""
     page.click(f"nav a[href='#{anchor}']")
     page.wait_for_selector(f"section#{anchor}:not([hidden])")
+
+
+@pytest.fixture(scope="module")
+def one_page(browser: Any, folder: Path) -> Iterator[Any]:
+    with open_page(browser, folder / "report.html") as page:
+        page.set_default_timeout(10_000)
+        yield page
+
+
+@pytest.fixture
+def page(one_page: Any) -> Any:
+    """The page of the pipelined training, drawn anew: what a test has chosen is gone for the next one."""
+    one_page.evaluate("document.getElementById('details').close(); location.hash = ''; drawAnew()")
+    return one_page
+
+
+def facts_in(page: Any, selector: str) -> dict[str, str]:
+    """Return a list of names and what belongs to them."""
+    names, values = (page.locator(f"{selector} {tag}").all_inner_texts() for tag in ("dt", "dd"))
+    return dict(zip(names, values, strict=True))
+
+
+def column(page: Any, table: str, at: int) -> list[float]:
+    """Return the numbers of a column of a table, that with the caption, from 1."""
+    return shown_all(page, f"table:visible:has(caption:text-is('{table}')) tbody td:nth-child({at}) .number")
+
+
+def numbers(page: Any, script: str) -> list[float]:
+    """Return numbers by tile that a script gives."""
+    return [float(one) for one in page.evaluate(f"Array.from({script})")]
