@@ -82,6 +82,13 @@ def test_two_values_of_one_name_are_refused() -> None:
     assert breach(build.graph(last)) == "two tensors are called %t0"
 
 
+@pytest.mark.parametrize("shape", [(2, -1), (2, 1.0)])
+def test_sizes_are_whole_numbers_from_0(shape: tuple[int, ...]) -> None:
+    build, _, last = two_ops()
+    build.ops.append(Op("neg", (last,), (replace(last, name="odd", shape=shape),)))
+    assert breach(build.graph(last)) == f"tensor %odd has shape {shape}"
+
+
 def test_operands_must_fit_the_inputs() -> None:
     build, first, last = two_ops()
     build.ops.append(Op("cat", (first,), (replace(last, name="cat"),), operands=("tensors[xx]",)))

@@ -39,7 +39,7 @@ def recompute(graph: Graph, options: Options) -> Graph:
     Source: PopART gives every random op a seed as an operand, and to the op that recomputes it the same; the masks of
     dropouts are not stashed. ``ipu_hardware.md`` 4.1.
     """
-    choice = _choice(graph, options)
+    choice = _choice(options)
     if choice == "none" and not any(CHECKPOINT_REGION in op.attrs for op in graph.ops):
         return graph
     clones = _Clones(graph, _regions(graph, choice))
@@ -48,11 +48,10 @@ def recompute(graph: Graph, options: Options) -> Graph:
     return replace(graph, ops=tuple(clones.ops)) if clones.made else graph
 
 
-def _choice(graph: Graph, options: Options) -> str | tuple[str, ...]:
+def _choice(options: Options) -> str | tuple[str, ...]:
     if options.recompute != "auto":
         return options.recompute
-    stages = {op.placement.stage for op in graph.ops if op.placement is not None}
-    return "stage" if len(stages) > 1 and options.execution in PIPELINES else "none"
+    return "stage" if options.execution in PIPELINES else "none"
 
 
 def _regions(graph: Graph, choice: str | tuple[str, ...]) -> Mapping[Op, object]:
