@@ -111,6 +111,14 @@ def test_permuted_operand_of_an_elementwise_op_is_fetched_in_fragments():
     assert copy.fragments > 2 * 5
 
 
+@pytest.mark.parametrize("target", ["aten.view.default", "aten.unsqueeze.default", "torchipu.nop.default"])
+def test_operand_in_another_shape_but_in_order_is_fetched_from_nowhere(target):
+    x, v, y = tensor("x", 640, role=Role.INPUT), tensor("v", 40, 16), tensor("y", 40, 16)
+    view = replace(op("view", (x,), v), target=target)
+    executable = lowered(Graph("g", (x,), (y,), (view, op("add", (v, v), y))), one_forward(), MK2)
+    assert not {"Copy", "Gather"} & set(kinds(executable, "0F"))
+
+
 def test_main_is_one_cycle_after_another_with_what_crosses_behind():
     executable = lowered(training_graph(2, 64), pipeline(2, 3), MK2, micro_batches=3, iterations=5)
     main = executable.programs["main"]
