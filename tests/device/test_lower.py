@@ -148,6 +148,14 @@ def names(body):
     return [call.function if call.micro_batch is None else f"{call.function}{call.micro_batch}" for call in calls]
 
 
+def test_what_a_schedule_without_updates_changes_is_changed_behind_it():
+    w, x = tensor("w", 64, role=Role.WEIGHT), tensor("x", 64, role=Role.INPUT)
+    y, changed = tensor("y", 64), tensor("n", 64)
+    ops = op("neg", (x,), y), op("add", (w, w), changed, leg=Leg.UPDATE)
+    executable = lowered(Graph("g", (w, x), (y,), ops, ((w, changed),)), one_forward(), MK2)
+    assert [names(body) for step in executable.programs["main"].body.body for body in step.bodies] == [["0F0"], ["U0"]]
+
+
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_stash_of_stage_i_holds_2_s_minus_1_minus_i_plus_1_micro_batches(stages):
     # PopART's pipeline, ipu_hardware.md 4.1. The inner layer of each stage reads its input again in the backward.
