@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,19 +16,16 @@ from torch import Tensor
 from torch.nn import AdaptiveLogSoftmaxWithLoss
 from torch.nn.modules import adaptive
 
-from torchipu.capture.process_wide import replaced, switched
+from torchipu.capture.process_wide import replaced
 
 
 @contextlib.contextmanager
-def clusters_masked(*, is_traced: bool = False) -> Iterator[None]:
-    """Let such layers compute so meanwhile.
-
-    Args:
-        is_traced: Whether Dynamo traces them, which follows no question of which thread asks: layers that other threads
-            run are then computed so too, with the same values up to rounding.
-    """
-    put = switched if is_traced else replaced
-    with put(AdaptiveLogSoftmaxWithLoss, "forward", forward), put(AdaptiveLogSoftmaxWithLoss, "predict", predict):
+def clusters_masked() -> Iterator[None]:
+    """Let such layers compute so meanwhile."""
+    with (
+        replaced(AdaptiveLogSoftmaxWithLoss, "forward", forward),
+        replaced(AdaptiveLogSoftmaxWithLoss, "predict", predict),
+    ):
         yield
 
 
@@ -83,3 +80,9 @@ def _check_sizes(input: Tensor, target: Tensor) -> None:
             f"{target.dim()}D target tensor expects {target.dim() + 1}D input tensors, but found inputs with size "
             f"{input.size()}"
         )
+
+
+TRACED: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    AdaptiveLogSoftmaxWithLoss.forward: forward, AdaptiveLogSoftmaxWithLoss.predict: predict,
+}
+"""What Dynamo traces in the place of the layer's own methods."""

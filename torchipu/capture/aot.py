@@ -23,7 +23,6 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from torchipu.capture import printing, substitutes
-from torchipu.capture.adaptive_softmax import clusters_masked
 from torchipu.capture.block import BlockForward
 from torchipu.capture.capture_errors import as_capture_error, without_torchs_log
 from torchipu.capture.captured import Captured
@@ -246,8 +245,8 @@ def _dynamo(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
     # Where Inductor freezes weights, Dynamo gives them names of its own in every graph.
     freezes_not = torch._inductor.config.patch(freezing=False)
     with (
-        settings, freezes_not, inner_gradients(), properties_as_calls(), unvalidated(), clusters_masked(is_traced=True),
-        _method_forward(module), without_torchs_log(),
+        settings, freezes_not, inner_gradients(), properties_as_calls(), unvalidated(), _method_forward(module),
+        without_torchs_log(),
     ):
         try:
             captured: GraphModule = dynamo_graph_capture_for_export(module)(*args, **kwargs)

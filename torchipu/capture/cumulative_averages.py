@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,18 +14,31 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from torchipu.capture.process_wide import replaced
 
+_plain = types.FunctionType(_BatchNorm.forward.__code__, _BatchNorm.forward.__globals__)
+"""torch's own forward as another function: what Dynamo traces in its place calls it."""
+
 
 @contextmanager
 def counted_on_the_device() -> Iterator[None]:
     """Let such layers weigh a batch by a count of batches that is a tensor; torch reads it as a number of the host."""
-    plain = _BatchNorm.forward
-
-    def forward(self: _BatchNorm, input: Tensor) -> Tensor:
-        is_counted = self.training and self.momentum is None and self.num_batches_tracked is not None
-        return _cumulative(self, input) if is_counted else plain(self, input)
-
     with replaced(_BatchNorm, "forward", forward):
         yield
+
+
+def forward(self: _BatchNorm, input: Tensor) -> Tensor:
+    """Return what the layer returns.
+
+    Args:
+        self: The layer.
+        input: ``[N, C]`` or more dimensions.
+    """
+    is_counted = self.training and self.momentum is None and self.num_batches_tracked is not None
+    result: Tensor = _cumulative(self, input) if is_counted else _plain(self, input)
+    return result
+
+
+TRACED: Mapping[Callable[..., Any], Callable[..., Any]] = {_BatchNorm.forward: forward}
+"""What Dynamo traces in the place of the layer's own forward."""
 
 
 def _cumulative(layer: _BatchNorm, input: Tensor) -> Tensor:

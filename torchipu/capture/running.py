@@ -31,12 +31,12 @@ from torchipu.capture.aot import Place, export
 from torchipu.capture.capture_errors import as_capture_error
 from torchipu.capture.captured import Captured
 from torchipu.capture.checkpoint import checkpoints_marked
+from torchipu.capture.cross_map import CrossMapLRN2d
 from torchipu.capture.cumulative_averages import counted_on_the_device
 from torchipu.capture.custom_ops import stand_in
 from torchipu.capture.distributions import truncated_at_once
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT
 from torchipu.capture.process_wide import capturing, replaced, watching_modules
-from torchipu.capture.substitutes import CrossMapLRN2d
 
 NO_GRADIENT = "does not require grad and does not have a grad_fn"
 """Torch's words for a gradient of what was computed without any: inference is, unless forward shows that it asks."""

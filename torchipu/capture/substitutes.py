@@ -17,7 +17,18 @@ from torch import Tensor
 from torch._dynamo.trace_rules import _polyfilled_function_ids, get_torch_obj_rule_map
 from torch._dynamo.variables import PolyfilledFunctionVariable
 
-from torchipu.capture import assertions, checkpoint, ctc, distributions, flex_attention, least_squares
+from torchipu.capture import (
+    adaptive_softmax,
+    assertions,
+    checkpoint,
+    cross_map,
+    ctc,
+    cumulative_averages,
+    distributions,
+    flex_attention,
+    least_squares,
+    traced_methods,
+)
 
 
 def gaussian_nll_loss(
@@ -143,55 +154,28 @@ def infer_size(one: Sequence[int], other: Sequence[int]) -> torch.Size:
     return torch.broadcast_shapes(one, other)
 
 
-class CrossMapLRN2d(torch.autograd.Function):
-    """What `torch.nn.CrossMapLRN2d` computes by loops over channels that cannot be captured, for ``[N, C, H, W]``.
-
-    Values and gradients are those of torch, where the windows are not quite those of the formula: the first channel
-    stays in the window of every later one, and the backward looks at other neighbours than the forward.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0,
-    ) -> Tensor:
-        """Normalise each channel by its neighbours, ``(size - 1) // 2`` to both sides."""
-        if input.dim() != 4:
-            raise ValueError(f"CrossMapLRN2d: Expected input to be 4D, got {input.dim()}D instead.")
-        reach, channels = (size - 1) // 2, input.shape[1]
-        squares = input.square()
-        total = _windows(squares, reach, 2 * reach + 1)
-        if channels > reach + 1:
-            rest = total[:, reach + 1 :] + squares[:, :1]
-            total = torch.cat([total[:, : reach + 1], rest], 1)
-        scale = total * (alpha / size) + k
-        output = input * scale.pow(-beta)
-        ctx.size, ctx.factor, ctx.beta = size, 2 * alpha * beta / size, beta
-        ctx.save_for_backward(input, output, scale)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
-        """Return the gradient of the input."""
-        input, output, scale = ctx.saved_tensors
-        before = int(ctx.size - (ctx.size - 1) / 2)
-        near = _windows(grad * output / scale, before, ctx.size)
-        return scale.pow(-ctx.beta) * grad - input * near * ctx.factor, None, None, None, None
-
-
-def _windows(value: Tensor, before: int, size: int) -> Tensor:
-    """Return for each channel the sum over some channels, beginning at so many before it."""
-    channels = value.shape[1]
-    padded = F.pad(value, (0, 0, 0, 0, before, max(0, size - 1 - before)))
-    return sum((padded[:, shift : shift + channels] for shift in range(1, size)), padded[:, :channels])
+def detect_is_causal_mask(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+    """What `torch.nn.Transformer` asks of a mask: whether it is causal. It is applied in any case, so nobody looks."""
+    return bool(is_causal)
 
 
 TRACED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.gaussian_nll_loss: gaussian_nll_loss,
     torch.combinations: combinations, torch.cov: cov, torch.corrcoef: corrcoef,
     torch.linalg.lstsq: least_squares.lstsq, torch._C._infer_size: infer_size,
+    torch.nn.modules.transformer._detect_is_causal_mask: detect_is_causal_mask,
     **assertions.TRACED, **distributions.DRAWN_AT_ONCE,
 }
 """Functions of torch that ask for values, or for a number of values, which a graph has not; and what Dynamo traces."""
+
+OF_MODULES: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    **adaptive_softmax.TRACED, **cross_map.TRACED, **cumulative_averages.TRACED,
+}
+"""Methods of modules that ask for values; and what Dynamo traces."""
+OF_TENSORS: Mapping[str, Callable[..., Any]] = {
+    "bincount": bincount, "cov": cov, "corrcoef": corrcoef, "random_": random_,
+}
+"""Methods of tensors by their names; and what Dynamo traces."""
 
 
 def _trace_as(function: Callable[..., Any], ours: Callable[..., Any]) -> None:
@@ -212,6 +196,7 @@ def register() -> None:
     """Tell Dynamo of the functions here; its own rule for most of them is to run them on values that are not there."""
     for function, ours in TRACED.items():
         _trace_as(function, ours)
+    traced_methods.register(OF_MODULES, OF_TENSORS)
     ctc.register()
     checkpoint.register()
     flex_attention.register()

@@ -5,11 +5,25 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
 
 import torch
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def answered_at_capture(question: Callable[P, T]) -> Callable[P, T]:
+    """Let Dynamo, which cannot look into a ContextVar, call a function and take its answer as a constant.
+
+    So a model with annotations is one graph of torch.compile too, where they say nothing. The same as
+    `torch.compiler.assume_constant_result`, which would load Dynamo.
+    """
+    question._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return question
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +40,20 @@ _OF_FAKE_TENSORS = logging.getLogger("torch._subclasses.fake_tensor")
 """Logs a traceback of torch's insides for every op that is refused while a model is captured."""
 
 
+@answered_at_capture
 def isRunningOnIpu() -> bool:
     """Return whether ``forward`` runs for the IPU; False in a plain call of the same module."""
     return _RUNNING.get() is not None
 
 
+@answered_at_capture
 def is_training_on_ipu() -> bool:
     """Return whether ``forward`` runs for a `trainingModel`."""
     running = _RUNNING.get()
     return running is not None and running.is_training
 
 
+@answered_at_capture
 def model_on_ipu() -> torch.nn.Module | None:
     """Return the model whose ``forward`` is captured for the IPU."""
     running = _RUNNING.get()

@@ -83,11 +83,13 @@ class autocast(contextlib.ContextDecorator):
         self.enabled = enabled
 
     def __enter__(self) -> Self:
-        _REGIONS.set((*_REGIONS.get(), self.enabled))
+        if isRunningOnIpu():
+            _REGIONS.set((*_REGIONS.get(), self.enabled))
         return self
 
     def __exit__(self, *error: object) -> None:
-        _REGIONS.set(_REGIONS.get()[:-1])
+        if isRunningOnIpu():
+            _REGIONS.set(_REGIONS.get()[:-1])
 
 
 _REGIONS: ContextVar[tuple[bool, ...]] = ContextVar("regions", default=())

@@ -12,7 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from torchipu.poptorch.operators.placing import PLACING
+from torchipu.poptorch.operators.placing import placing_now
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
 P = ParamSpec("P")
@@ -36,7 +36,7 @@ class Block(torch.nn.Module):
         Block.start(self._user_id, self._ipu_id)
 
     def __exit__(self, *error: object) -> None:
-        if (placing := PLACING.get()) is not None:
+        if (placing := placing_now()) is not None:
             placing.end()
 
     @staticmethod
@@ -47,13 +47,13 @@ class Block(torch.nn.Module):
             user_id: Name of the block; None for an automatic one.
             ipu_id: IPU, from 0 within the model.
         """
-        if (placing := PLACING.get()) is not None:
+        if (placing := placing_now()) is not None:
             placing.begin(placing.automatic_id() if user_id is None else user_id, ipu_id)
 
     @staticmethod
     def useAutoId() -> None:
         """Begin automatic names from "0" again."""
-        if (placing := PLACING.get()) is not None:
+        if (placing := placing_now()) is not None:
             placing.restart_ids()
 
 
@@ -71,7 +71,7 @@ class _BlockHook:
 
     def __call__(self, *_: Any) -> None:
         """Begin the block."""
-        if (placing := PLACING.get()) is not None:
+        if (placing := placing_now()) is not None:
             placing.begin(placing.id_of(self) if self._user_id is None else self._user_id, self._ipu_id)
 
     def __repr__(self) -> str:

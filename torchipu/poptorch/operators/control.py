@@ -82,12 +82,25 @@ def cond(
     _check_list("cond", "then_inps", then_inps)
     _check_list("cond", "else_inps", else_inps)
     then, otherwise = _listing("cond", "then_body", then_body), _listing("cond", "else_body", else_body)
+    if torch.compiler.is_dynamo_compiling():
+        return _by_torch(condition, then, then_inps, otherwise, else_inps)
     if not _is_captured([condition, *then_inps, *else_inps]):
         chosen, given = (then, then_inps) if bool(condition) else (otherwise, else_inps)
         return [tensor.clone() for tensor in chosen(*(tensor.clone() for tensor in given))]
     first, second = _enclosed(then, then_inps), _enclosed(otherwise, else_inps)
     _check_like("cond", "what else_body returned", second.results, "what then_body returned", first.results)
     return choice(condition.reshape(()).bool(), first, then_inps, second, else_inps)
+
+
+def _by_torch(
+    condition: torch.Tensor, then: Body, then_inps: list[torch.Tensor], otherwise: Body, else_inps: list[torch.Tensor],
+) -> list[torch.Tensor]:
+    """Choose by `torch.cond`, which torch.compile can trace."""
+    count = len(then_inps)
+    return list(torch.cond(
+        condition.reshape(()).bool(), lambda *given: tuple(tensor.clone() for tensor in then(*given[:count])),
+        lambda *given: tuple(tensor.clone() for tensor in otherwise(*given[count:])), (*then_inps, *else_inps),
+    ))
 
 
 def _enclosed(body: Body, inputs: list[torch.Tensor]) -> Enclosed:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from torchipu.poptorch.capturing import answered_at_capture
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
 LOSSES = frozenset({
@@ -105,6 +106,11 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 _TRACKER: ContextVar[LossTracker | None] = ContextVar("tracker", default=None)
 
 
+@answered_at_capture
+def _tracker_now() -> LossTracker | None:
+    return _TRACKER.get()
+
+
 def set_tracker(tracker: LossTracker | None) -> LossTracker | None:
     """Let `identity_loss` tell a tracker; return the one before."""
     before = _TRACKER.get()
@@ -130,6 +136,6 @@ def identity_loss(x: torch.Tensor, reduction: str) -> torch.Tensor:
         value = x.mean()
     else:
         value = x.clone()
-    if (tracker := _TRACKER.get()) is not None:
+    if (tracker := _tracker_now()) is not None:
         tracker.mark(value)
     return value

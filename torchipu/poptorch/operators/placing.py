@@ -14,6 +14,7 @@ from torchipu.errors import ScheduleError
 from torchipu.ir.graph import Op
 from torchipu.ir.types import Leg
 from torchipu.poptorch._logging import logger
+from torchipu.poptorch.capturing import answered_at_capture
 from torchipu.poptorch.options.strategies import PipelinedExecution, _IExecutionStrategy, num_forward_stages
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
@@ -86,13 +87,18 @@ class _Placing:
         _annotate(NO_BLOCK, None)
 
 
-PLACING: ContextVar[_Placing | None] = ContextVar("placing", default=None)
-"""Of the capture that runs at this moment."""
+_PLACING: ContextVar[_Placing | None] = ContextVar("placing", default=None)
+
+
+@answered_at_capture
+def placing_now() -> _Placing | None:
+    """Return the placing of the capture that runs at this moment."""
+    return _PLACING.get()
 
 
 def number_of_region() -> int:
     """Return the next number for a region of the model, the same in every run of it; 0 outside of a capture."""
-    placing = PLACING.get()
+    placing = placing_now()
     if placing is None:
         return 0
     placing.num_regions += 1
@@ -117,11 +123,11 @@ def placing(strategy: _IExecutionStrategy) -> Iterator[_Placing]:
     """
     with traceback.annotate({}):
         placed = _Placing(strategy)
-        token = PLACING.set(placed)
+        token = _PLACING.set(placed)
         try:
             yield placed
         finally:
-            PLACING.reset(token)
+            _PLACING.reset(token)
 
 
 def refuse_ops_outside(ops: Iterable[Op]) -> None:
