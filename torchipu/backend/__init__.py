@@ -102,6 +102,8 @@ def _compiled(
         refuse_inputs(gm, example_inputs, is_strict=settings.strict)
     COUNTS.graphs += 1
     doors = _Doors(f"graph{next(_NUMBERS)}", settings, lookup_target(settings.target))
+    if isinstance(gm, GraphModule):
+        doors.programs = TwoPrograms.of(gm)
     with seldom_collected():
         compiled = aot_autograd(
             fw_compiler=doors.forward, bw_compiler=doors.backward, inference_compiler=doors.inference,
@@ -125,7 +127,7 @@ class _Doors:
         self.target = target
         self.num_results: int | None = None
         self.roles: dict[str, Role] = {}
-        self.programs = TwoPrograms()
+        self.programs = TwoPrograms(is_altered=True)
 
     def partition(self, joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **kwargs: Any) -> Any:
         """Cut the joint graph, and note how many results of the forward are the caller's."""

@@ -7,8 +7,9 @@ the kernels do.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -39,20 +40,25 @@ class TwoPrograms:
     """The programs of a training graph, as AOT autograd asked for them.
 
     Attributes:
+        is_altered: Whether autograd is given more than the graph's own arguments, or anything else at a call: the graph
+            holds tensors, or autocast or hooks of what is saved were on while it was compiled.
         forward: Takes the inputs, and returns the results and what is saved.
         backward: Takes what is saved and the gradients of the results, and returns those of the inputs.
         num_inputs: Placeholders of the forward.
         without_gradient: Inputs that get none.
-        is_altered: Whether autocast, or hooks of what is saved, were on while the graph was compiled.
     """
 
+    is_altered: bool
     forward: Boxed | None = None
     backward: Boxed | None = None
     num_inputs: int = -1
     without_gradient: frozenset[int] = frozenset()
-    is_altered: bool = field(
-        default_factory=lambda: torch._C._is_any_autocast_enabled() or utils.top_saved_tensors_hooks() is not None
-    )
+
+    @classmethod
+    def of(cls, gm: GraphModule) -> TwoPrograms:
+        """Return the programs of a graph of Dynamo's that is compiled now: none as yet."""
+        has_tensors = any(True for _ in itertools.chain(gm.parameters(), gm.buffers()))
+        return cls(has_tensors or torch._C._is_any_autocast_enabled() or utils.top_saved_tensors_hooks() is not None)
 
     def note_backward(self, run: Boxed, gm: GraphModule) -> None:
         """Take note of the backward: its program, and its graph."""
@@ -72,17 +78,21 @@ def shortened(run: Call, programs: TwoPrograms, name: str) -> Call:
     if programs.forward is None:
         return run
     short: Call | None = None
-    is_decided = False
+    function: Any = None  # that of AOT autograd, until it is known whether another one may stand for it
 
     def call(*arguments: Any) -> Any:
-        nonlocal short, is_decided
+        nonlocal short, function
+        made = function
+        if made is not None and programs.backward is not None:
+            function = None
+            short = _short_call(made, programs, name)
+            programs.forward = None  # that is settled
         if short is not None and torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active():
             return short(*arguments)
         results = run(*arguments)
-        if not is_decided and programs.backward is not None:
+        if programs.forward is not None and len(arguments) == programs.num_inputs:  # none is the double of another
             node = function_node(results)
-            is_decided = node is not None
-            short = None if node is None else _short_call(node._forward_cls, programs, name)
+            function = None if node is None else node._forward_cls
         return results
 
     return call
@@ -114,7 +124,7 @@ def _is_plain(function: Any, programs: TwoPrograms) -> bool:
         return False
     if len(metadata.input_info) != programs.num_inputs or not all(map(_is_plain_result, metadata.output_info)):
         return False
-    if not all(isinstance(meta, schemas.PlainTensorMeta) and meta.memory_format for meta in metadata.subclass_tangent_meta):
+    if not all(map(_is_plain_gradient, metadata.subclass_tangent_meta)):
         return False
     # AOT autograd detaches those that want a gradient and get none.
     return not any(
@@ -127,23 +137,29 @@ def _is_plain_result(info: Any) -> bool:
     return info.output_type in _KINDS and issubclass(info.raw_type, torch.Tensor)
 
 
+def _is_plain_gradient(meta: Any) -> bool:
+    return isinstance(meta, schemas.PlainTensorMeta) and meta.memory_format is not None
+
+
 def _function_of(aot: Any, programs: TwoPrograms, name: str) -> Call:
     """Return the call of an autograd function that stands for AOT autograd's, whose attributes torch looks at."""
     metadata = aot.metadata
-    forward, backward, disabled = programs.forward, programs.backward, aot.compiled_bw
-    assert forward is not None and backward is not None
+    assert programs.forward is not None and programs.backward is not None
+    run_forward: Boxed = programs.forward
+    run_backward: Boxed = programs.backward
+    untraced_backward: Boxed = aot.compiled_bw
     count, saved = metadata.num_outputs, metadata.tensors_saved_for_backwards_with_vc_check_slice
     wanted = [place for place, info in enumerate(metadata.output_info) if info.requires_grad_for_backward]
     unwanted = [place for place, info in enumerate(metadata.output_info) if not info.requires_grad]
     formats = [meta.memory_format for meta in metadata.subclass_tangent_meta]
     is_nondeterministic = metadata.deterministic is False
 
-    class CompiledFunction(aot):  # type: ignore[misc]
+    class CompiledFunction(aot):
         """The same as AOT autograd's function, of a graph that leaves it nothing to do."""
 
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            values = forward(list(inputs))
+            values = run_forward(list(inputs))
             ctx.save_for_backward(*[value.detach() if value._is_view() else value for value in values[saved]])
             # What compiled autograd reads.
             ctx.symints = ctx.opaque_objects = ctx._tensors_no_vc_check = ()
@@ -166,8 +182,8 @@ def _function_of(aot: Any, programs: TwoPrograms, name: str) -> Call:
                     tangents[place] = runtime_wrappers.coerce_to_expected_memory_format(tangent, lies)
             arguments = [*ctx.saved_tensors, *tangents]
             # Dynamo is not to look into the program where it compiles what calls backward.
-            run = backward if get_eval_frame_callback() is None else disabled
-            found = run(arguments)
+            found = (run_backward if get_eval_frame_callback() is None else untraced_backward)(arguments)
             return once(found, name) if torch.is_grad_enabled() else tuple(found)
 
-    return super(torch.autograd.Function, CompiledFunction).apply
+    call: Call = super(torch.autograd.Function, CompiledFunction).apply  # type: ignore[misc]
+    return call
