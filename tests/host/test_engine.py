@@ -6,12 +6,15 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
-from torchipu._kernels.abi import KernelTrap, Plan
+from torchipu._kernels.abi import KernelTrap, Plan, are_row_major
+from torchipu._kernels.table.copy import FILL, FillInts
 from torchipu.errors import ExecutionError
 from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
 from torchipu.host.executor import GraphExecutor
@@ -268,3 +271,33 @@ def test_a_signal_ends_a_run_between_two_steps(borrow: bool) -> None:
         signal.signal(signal.SIGINT, before)
     plan.run(1, 1, 2, borrow=borrow)
     torch.testing.assert_close(activation, (x @ w).relu(), rtol=1e-4, atol=1e-4)
+
+
+NOT_AS_MOST: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "element type": lambda x: x.double(),
+    "order": lambda x: x.t(),
+    "sign": torch._neg_view,
+    "no memory": lambda x: torch._efficientzerotensor(x.shape, dtype=x.dtype),
+}
+
+
+@pytest.mark.parametrize("what", list(NOT_AS_MOST))
+def test_what_does_not_lie_as_most_inputs_do_is_seen(what: str) -> None:
+    x = torch.randn(3, 3)
+    assert are_row_major([x, nn.Parameter(x), x[1:]], [torch.float32] * 3)
+    assert not are_row_major([x, NOT_AS_MOST[what](x)], [torch.float32] * 2)
+    with pytest.raises(ValueError, match="2 tensors and 1 element types"):
+        are_row_major([x, x], [torch.float32])
+
+
+def test_tensors_are_bound_to_buffers_that_follow_one_another() -> None:
+    results = torch.zeros(3, 4, dtype=torch.uint8)
+    plan = Plan(3)
+    for buffer, value in ((1, 5), (2, 7)):
+        plan.add_step(FILL, [buffer], [1], FillInts(1, value), (), 2, 2, 0)
+    plan.bind_tensors(0, results[:1])
+    plan.bind_tensors(1, results[1:])
+    plan.run((0, 0), (0, 2), (2, 2), 1, 1, 1)
+    assert results.tolist() == [[0, 0, 0, 0], [0, 5, 5, 0], [0, 7, 7, 0]]
+    with pytest.raises(ValueError, match="buffer 3 of 3"):
+        plan.bind_tensors(2, results)

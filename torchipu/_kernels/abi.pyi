@@ -2,6 +2,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from torchipu._kernels.table.kernel import AnyKernel, I, Kernel, S
 
@@ -28,6 +29,8 @@ def run_vertices(
 ) -> None: ...
 
 def copy_memory(copies: Sequence[tuple[int, int, int]], threads: int) -> None: ...
+
+def are_row_major(tensors: Sequence[torch.Tensor], dtypes: Sequence[torch.dtype]) -> bool: ...
 
 def philox(counter: Sequence[int], key: Sequence[int]) -> tuple[int, int, int, int]: ...
 
@@ -64,6 +67,7 @@ class Plan:
         self, buffer: int, address: int, stride_bytes: int = ..., replica_stride_bytes: int = ..., divisor: int = ...,
         modulus: int = ..., lane_stride_bytes: int = ...,
     ) -> None: ...
+    def bind_tensors(self, first: int, tensors: Iterable[torch.Tensor]) -> None: ...
     def run(
         self, prologue: tuple[int, int], body: tuple[int, int], update: tuple[int, int], micro_batches: int,
         iterations: int, threads: int, counters: int = ..., num_counters: int = ..., borrow: bool = ...,

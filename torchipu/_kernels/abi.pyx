@@ -102,6 +102,7 @@ include "steps.pxi"  # Steps: what a plan runs
 include "phases.pxi"  # Phases: which of these steps run between two meetings of all threads
 include "loops.pxi"  # Plan: how it runs that
 include "copies.pxi"  # copies at the edge of a call
+include "tensors.pxi"  # how what a call is given lies
 
 # What runs kernels by themselves, without a plan of many steps.
 

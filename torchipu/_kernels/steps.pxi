@@ -313,6 +313,20 @@ cdef class Steps:
         self.bindings[buffer] = Binding(
             <char *>address, stride_bytes, replica_stride_bytes, lane_stride_bytes, divisor, modulus)
 
+    def bind_tensors(self, int first, tensors):
+        """Say that tensors lie in buffers that follow one another, which do not advance.
+
+        Args:
+            first: Number of the first buffer.
+            tensors: Of torch, each without gaps from its first element on as its buffer's steps expect it.
+        """
+        cdef int buffer = first
+        for tensor in tensors:
+            if not 0 <= buffer < self.num_buffers:
+                raise ValueError(f"buffer {buffer} of {self.num_buffers}")
+            self.bindings[buffer] = Binding(<char *><uintptr_t>tensor.data_ptr(), 0, 0, 0, 1, 0)
+            buffer += 1
+
     cdef bint calls_back(self, int begin, int end):
         """Whether any of these steps calls Python."""
         cdef int i

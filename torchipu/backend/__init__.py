@@ -17,6 +17,7 @@ from torchipu.backend.counts import COUNTS, Counts
 from torchipu.backend.eager import refuse_eager, warn_of_last_compilation, warn_of_suppression
 from torchipu.backend.program import Recipe
 from torchipu.backend.second_order import differentiable_once
+from torchipu.backend.short_call import TwoPrograms, shortened
 from torchipu.backend.sparse_gradients import without_sparse_results
 from torchipu.backend.written import written_arguments
 from torchipu.capture import substitutes
@@ -101,12 +102,14 @@ def _compiled(
         refuse_inputs(gm, example_inputs, is_strict=settings.strict)
     COUNTS.graphs += 1
     doors = _Doors(f"graph{next(_NUMBERS)}", settings, lookup_target(settings.target))
+    if isinstance(gm, GraphModule):
+        doors.programs = TwoPrograms.of(gm)
     with seldom_collected():
         compiled = aot_autograd(
             fw_compiler=doors.forward, bw_compiler=doors.backward, inference_compiler=doors.inference,
             partition_fn=doors.partition, decompositions=decompositions(),
         )(replace_calls(gm), example_inputs)
-    return differentiable_once(compiled, doors.name)
+    return shortened(differentiable_once(compiled, doors.name), doors.programs, doors.name)
 
 
 class _Doors:
@@ -124,6 +127,7 @@ class _Doors:
         self.target = target
         self.num_results: int | None = None
         self.roles: dict[str, Role] = {}
+        self.programs = TwoPrograms(is_altered=True)
 
     def partition(self, joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **kwargs: Any) -> Any:
         """Cut the joint graph, and note how many results of the forward are the caller's."""
@@ -137,7 +141,9 @@ class _Doors:
         for position, (node, value) in enumerate(zip(placeholders(gm), inputs, strict=True)):
             is_weight = position in static or isinstance(value, torch.nn.Parameter)
             self.roles[node.name] = Role.WEIGHT if is_weight else Role.INPUT
-        return self._program(gm, Leg.FORWARD, "forward", self.num_results)
+        self.programs.forward = self._program(gm, Leg.FORWARD, "forward", self.num_results)
+        self.programs.num_inputs = len(placeholders(gm))
+        return self.programs.forward
 
     def backward(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a backward."""
@@ -146,7 +152,11 @@ class _Doors:
                 self.roles[node.name] = Role.GRADIENT if node.name.startswith("tangents") else Role.ACTIVATION
         put_together = without_sparse_results(gm)
         run = self._program(gm, Leg.BACKWARD, "backward", None)
-        return run if put_together is None else _boxed(lambda arguments: put_together(run(arguments)))
+        if put_together is not None:
+            program = run
+            run = _boxed(lambda arguments: put_together(program(arguments)))
+        self.programs.note_backward(run, gm)
+        return run
 
     def inference(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile a forward without a backward."""

@@ -175,13 +175,15 @@ class Program:
         arguments.clear()
         if self.has_effects:  # torch hands None for the token of effects
             values = [_NO_EFFECT if value is None else value for value in values]
-        for index in self.foreign:
-            values[index] = resolved(values[index])
         for index in self.awaited:
             values[index] = wait_for(values[index])
         if self.agreement is not None:
             self.agreement.reach()
-        outputs = self.executor(*(values[index] for index in self.arguments))
+        outputs = self.executor.as_they_lie([values[index] for index in self.arguments])
+        if outputs is None:
+            for index in self.foreign:
+                values[index] = resolved(values[index])
+            outputs = self.executor(*(values[index] for index in self.arguments))
         if self.returned_as_made is not None and self.returned_as_made.isdisjoint(self.executor.shared_results):
             return [result.pick(values, outputs) for result in self.results]
         taken = {memory_of(value) for value in values if isinstance(value, torch.Tensor)}

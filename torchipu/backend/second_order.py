@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,14 +30,31 @@ def differentiable_once(run: Callable[..., Any], name: str) -> Callable[..., Any
 
     def call(*arguments: Any) -> Any:
         results = run(*arguments)
-        values = results if isinstance(results, (list, tuple)) else (results,)
-        nodes = (value.grad_fn for value in values if isinstance(value, torch.Tensor))
-        node = next((node for node in nodes if node is not None and hasattr(node, "_forward_cls")), None)
+        node = function_node(results)
         if node is not None:  # one for all results
             node.register_hook(refuse)
         return results
 
     return call
+
+
+def function_node(results: Any) -> Any:
+    """Return the node that an autograd function has left in the graph of its results; None if there is none."""
+    values = results if isinstance(results, (list, tuple)) else (results,)
+    nodes = (value.grad_fn for value in values if isinstance(value, torch.Tensor))
+    return next((node for node in nodes if node is not None and hasattr(node, "_forward_cls")), None)
+
+
+def once(gradients: Sequence[torch.Tensor | None], name: str) -> tuple[torch.Tensor | None, ...]:
+    """Return gradients for ``create_graph``, which raise an error of ours where they are differentiated themselves.
+
+    Args:
+        gradients: As a program returned them.
+        name: Of the graph, for the message.
+    """
+    return tuple([
+        None if gradient is None else _Once.apply(gradient.detach().requires_grad_(), name) for gradient in gradients
+    ])
 
 
 class _Once(torch.autograd.Function):

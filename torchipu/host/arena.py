@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 
@@ -36,16 +34,13 @@ class Arena:
                 self._num_bytes = num_bytes + (num_bytes // 4 if self._num_bytes else 0)
                 self._memory = aligned_bytes(self._num_bytes)
 
-    @contextmanager
-    def lent(self, num_bytes: int) -> Iterator[int]:
-        """Yield the address of at least so many bytes: of other memory where a program of another thread runs."""
-        if not self._lock.acquire(blocking=False):
-            memory = aligned_bytes(num_bytes)
-            yield memory.data_ptr()
-            return
-        try:
-            yield self._memory.data_ptr()
-        finally:
+    def borrow(self, num_bytes: int) -> torch.Tensor:
+        """Return memory of at least so many bytes, to be given back: another one where a program of a thread runs."""
+        return self._memory if self._lock.acquire(blocking=False) else aligned_bytes(num_bytes)
+
+    def give_back(self, memory: torch.Tensor) -> None:
+        """Let others have what was borrowed."""
+        if memory is self._memory:
             self._lock.release()
 
 

@@ -173,6 +173,7 @@ class BoundPlan:
                 continue
             allocation = host_plan.allocations[held.buffer]
             self.viewing_outputs.append((index, allocation.place is Place.INPUT, allocation.index, held))
+        self.are_fresh = len(self.fresh_outputs) == len(host_plan.outputs)
 
     @cached_property
     def num_bytes(self) -> int:
@@ -386,9 +387,12 @@ class BoundPlan:
         if self.shared is None:
             self._run(micro_batches, iterations, threads, borrow, is_prepared)
             return
-        with self.shared.lent(self.host_plan.arena_bytes) as address:
-            self.engine.bind(ARENA, address)
+        memory = self.shared.borrow(self.host_plan.arena_bytes)
+        try:
+            self.engine.bind(ARENA, memory.data_ptr())
             self._run(micro_batches, iterations, threads, borrow, is_prepared)
+        finally:
+            self.shared.give_back(memory)
 
     def _run(self, micro_batches: int, iterations: int, threads: int, borrow: bool, is_prepared: bool) -> None:
         plan = self.host_plan

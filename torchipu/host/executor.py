@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from torchipu._kernels.abi import are_row_major
 from torchipu.host import output_memory
 from torchipu.host.apartness import Apartness
 from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
@@ -23,8 +24,8 @@ MAX_PLANS = 8
 GRAPH_BYTES = 2048
 """What an op of a graph takes in Python: an estimate, to bound what is kept."""
 
-Layout = tuple[tuple[int, ...] | None, ...]
-"""Strides of each argument that is not row-major."""
+Layout = tuple[tuple[int, ...] | None, ...] | None
+"""Strides of each argument that is not row-major; None where all are."""
 Key = tuple[Layout, bool]
 """What a plan is made for: a layout, and whether inputs that are written over overlap no others."""
 HOST_THREADS = "TORCHIPU_HOST_THREADS"
@@ -96,11 +97,25 @@ class GraphExecutor:
             value if value.dtype is dtype else value.to(dtype)
             for value, dtype in zip(tensors, self.dtypes, strict=True)
         ]
-        key = tuple([None if value.is_contiguous() else value.stride() for value in given])
+        strides = tuple([None if value.is_contiguous() else value.stride() for value in given])
+        return self._call(given, strides if any(strides) else None)
+
+    def as_they_lie(self, tensors: list[torch.Tensor]) -> list[torch.Tensor] | None:
+        """Run the graph as a call does, on tensors as most calls bring them; None where something is to be seen to.
+
+        Args:
+            tensors: As in a call; what is to be seen to is another element type, another order than row-major, or a
+                sign that torch keeps apart.
+        """
+        if is_resting() or not are_row_major(tensors, self.dtypes):
+            return None
+        return self._call(tensors, None)
+
+    def _call(self, given: list[torch.Tensor], layout: Layout) -> list[torch.Tensor]:
         for place, value in self.fixed:
             given.insert(place, value)
         are_apart = bool(self.written) and self.apartness.holds(given)
-        bound = self.plans.get((key, are_apart)) or self._plan(key, are_apart)
+        bound = self.plans.get((layout, are_apart)) or self._plan(layout, are_apart)
         with self._lock:  # the plan's buffers and its random words belong to one call at a time
             return self._run(bound, given)
 
@@ -112,7 +127,7 @@ class GraphExecutor:
     def _plan(self, layout: Layout, are_apart: bool) -> BoundPlan:
         if len(self.plans) >= MAX_PLANS:
             self.plans.clear()
-        strides = {t: s for t, s in zip(self.arguments, layout, strict=True) if s is not None}
+        strides = {t: s for t, s in zip(self.arguments, layout or (), strict=bool(layout)) if s is not None}
         observation = Observation(traps=self.traps, counts=self.counts)
         planner = Planner(
             self.graph, input_strides=strides, frozen=self.frozen, observation=observation,
@@ -126,16 +141,18 @@ class GraphExecutor:
         return bound
 
     def _run(self, bound: BoundPlan, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        bind = bound.engine.bind
-        for number, value in enumerate(inputs, FIRST_EXTERNAL):
-            bind(number, value.data_ptr())
-        results: list[torch.Tensor | None] = [None] * len(bound.host_plan.outputs)
+        bound.engine.bind_tensors(FIRST_EXTERNAL, inputs)
         made = self.output_memory.empty(bound.rooms)
-        for (index, number), fresh in zip(bound.fresh_outputs, made, strict=True):
-            results[index] = fresh
-            bind(number, fresh.data_ptr())
-        for index, place in bound.host_plan.over_inputs.items():
-            results[index] = inputs[place]
+        results: list[torch.Tensor | None]
+        if bound.are_fresh:
+            bound.engine.bind_tensors(FIRST_EXTERNAL + len(inputs), made)
+        else:
+            results = [None] * len(bound.host_plan.outputs)
+            for (index, number), fresh in zip(bound.fresh_outputs, made, strict=True):
+                results[index] = fresh
+                bound.engine.bind(number, fresh.data_ptr())
+            for index, place in bound.host_plan.over_inputs.items():
+                results[index] = inputs[place]
         if bound.random_rows is not None:
             seed = self.seed if self.seed is not None else int(torch.randint(2**62, ()).item())
             bound.seed(seed)
@@ -143,6 +160,8 @@ class GraphExecutor:
                 bound.count_calls(self.calls)
         self._run_steps(bound, [inputs[place] for place in self.frozen_places])
         self.calls += 1
+        if bound.are_fresh:
+            return made
         for index, is_input, source, held in bound.viewing_outputs:
             base = inputs[source] if is_input else results[source]
             assert base is not None
@@ -151,6 +170,9 @@ class GraphExecutor:
 
     def _run_steps(self, bound: BoundPlan, frozen: Sequence[torch.Tensor]) -> None:
         """Run the plan; without the steps that depend on the frozen inputs alone where these are as they were."""
+        if not frozen:
+            bound.run(1, 1, self.threads, borrow=self.threads == torch.get_num_threads())
+            return
         stamp = stamp_of(frozen)
         is_prepared = stamp is not None and stamp == bound.stamp
         bound.stamp = None  # a run that fails may have prepared a part

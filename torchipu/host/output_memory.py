@@ -58,15 +58,17 @@ class _Kept(NamedTuple):
     address: int
     num_bytes: int
 
-    @property
     def is_private(self) -> bool:
         """Whether it is what it was: neither resized, nor moved to where another process may read it."""
         return not self.storage.is_shared() and self.storage.data_ptr() == self.address
 
-    @property
     def is_free(self) -> bool:
         """Whether no tensor has it, nor the caller the storage itself: torch makes one object of it for all."""
         return sys.getrefcount(self.storage) <= 2 and torch._C._storage_Use_Count(self.storage._cdata) == 1
+
+    def is_idle(self) -> bool:
+        """Whether it may be taken again."""
+        return self.is_free() and self.is_private()
 
 
 class OutputMemory:
@@ -79,6 +81,7 @@ class OutputMemory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: list[_Kept] = []
+        self._by_size: dict[int, list[_Kept]] = {}
         self._largest_call = 0
 
     @property
@@ -97,21 +100,40 @@ class OutputMemory:
             return [_fresh(room.shape, room.strides, room.dtype) for room in wanted]
         with self._lock:
             self._largest_call = max(self._largest_call, asked)
-            free = self._take_free()
-            made, kept = [], []
-            for room in wanted:
-                fitting = free.get(room.num_bytes)
-                if fitting:
-                    kept.append(fitting.pop())
-                    made.append(_fresh((0,), (1,), room.dtype).set_(kept[-1].storage, 0, room.shape, room.strides))
-                    continue
+            return self._taken_again(wanted) or self._made(wanted)
+
+    def _taken_again(self, wanted: Sequence[Room]) -> list[torch.Tensor] | None:
+        """Return tensors in memory that is kept; None where there is not enough of it."""
+        made = []
+        for room in wanted:
+            if room.num_bytes < LEAST_BYTES:
                 made.append(_fresh(room.shape, room.strides, room.dtype))
-                if room.num_bytes >= LEAST_BYTES:
-                    storage = made[-1].untyped_storage()
-                    kept.append(_Kept(storage, storage.data_ptr(), room.num_bytes))
-            unused = [one for fitting in free.values() for one in fitting]
-            self._kept = [*unused, *self._kept, *kept]
-            self._forget_first()
+                continue
+            storage = next((kept.storage for kept in self._by_size.get(room.num_bytes, ()) if kept.is_idle()), None)
+            if storage is None:
+                return None
+            made.append(_fresh((0,), (1,), room.dtype).set_(storage, 0, room.shape, room.strides))
+        return made
+
+    def _made(self, wanted: Sequence[Room]) -> list[torch.Tensor]:
+        free = self._take_free()
+        made, kept = [], []
+        for room in wanted:
+            fitting = free.get(room.num_bytes)
+            if fitting:
+                kept.append(fitting.pop())
+                made.append(_fresh((0,), (1,), room.dtype).set_(kept[-1].storage, 0, room.shape, room.strides))
+                continue
+            made.append(_fresh(room.shape, room.strides, room.dtype))
+            if room.num_bytes >= LEAST_BYTES:
+                storage = made[-1].untyped_storage()
+                kept.append(_Kept(storage, storage.data_ptr(), room.num_bytes))
+        unused = [one for fitting in free.values() for one in fitting]
+        self._kept = [*unused, *self._kept, *kept]
+        self._forget_first()
+        self._by_size = {}
+        for one in self._kept:
+            self._by_size.setdefault(one.num_bytes, []).append(one)
         return made
 
     def _take_free(self) -> dict[int, list[_Kept]]:
@@ -119,9 +141,9 @@ class OutputMemory:
         free: dict[int, list[_Kept]] = {}
         held = []
         for kept in self._kept:
-            if not kept.is_private:
+            if not kept.is_private():
                 continue
-            if kept.is_free:
+            if kept.is_free():
                 free.setdefault(kept.num_bytes, []).append(kept)
             else:
                 held.append(kept)

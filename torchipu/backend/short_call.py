@@ -1,0 +1,189 @@
+"""Calls of a training graph with nothing between autograd and its two programs.
+
+At each call AOT autograd sees to inputs that were written, results that alias others, subclasses of tensors, tokens,
+random states and sizes. A graph that has none of them is called without that: for a small model it takes longer than
+the kernels do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
+from torch._dynamo.eval_frame import innermost_fn
+from torch._functorch._aot_autograd import runtime_wrappers, schemas, utils
+from torch.fx import GraphModule
+
+from torchipu.backend.second_order import function_node, once
+
+Call = Callable[..., Any]
+Boxed = Callable[[list[Any]], list[Any]]
+
+_ABSENT = (
+    "num_mutated_inp_runtime_indices", "mutated_graph_handled_indices", "num_intermediate_bases", "num_outputs_aliased",
+    "num_symints_saved_for_bw", "num_opaque_objects_saved_for_bw", "num_tensors_saved_with_no_vc_check", "tokens",
+    "num_backward_tokens", "num_graphsafe_rng_states", "is_rng_op_functionalized", "dynamic_outputs",
+    "dynamic_saved_tensors_idxs", "grad_enabled_mutation", "indices_of_inputs_that_requires_grad_with_mutations_in_bw",
+)
+"""Fields of AOT autograd's description of a graph: what it would have to see to at each call."""
+_disabled_here = partial(torch._dynamo.disable, recursive=False)
+_KINDS = (schemas.OutputType.non_alias, schemas.OutputType.unsafe_view_alias)
+
+
+@dataclass(slots=True)
+class TwoPrograms:
+    """The programs of a training graph, as AOT autograd asked for them.
+
+    Attributes:
+        is_altered: Whether autograd is given more than the graph's own arguments, or anything else at a call: the graph
+            holds tensors, or autocast or hooks of what is saved were on while it was compiled.
+        forward: Takes the inputs, and returns the results and what is saved.
+        backward: Takes what is saved and the gradients of the results, and returns those of the inputs.
+        num_inputs: Placeholders of the forward.
+        without_gradient: Inputs that get none.
+    """
+
+    is_altered: bool
+    forward: Boxed | None = None
+    backward: Boxed | None = None
+    num_inputs: int = -1
+    without_gradient: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, gm: GraphModule) -> TwoPrograms:
+        """Return the programs of a graph of Dynamo's that is compiled now: none as yet."""
+        has_tensors = any(True for _ in itertools.chain(gm.parameters(), gm.buffers()))
+        return cls(has_tensors or torch._C._is_any_autocast_enabled() or utils.top_saved_tensors_hooks() is not None)
+
+    def note_backward(self, run: Boxed, gm: GraphModule) -> None:
+        """Take note of the backward: its program, and its graph."""
+        (returned,) = next(node for node in gm.graph.nodes if node.op == "output").args
+        self.backward = run
+        self.without_gradient = frozenset(place for place, gradient in enumerate(returned) if gradient is None)
+
+
+def shortened(run: Call, programs: TwoPrograms, name: str) -> Call:
+    """Return a call that leaves AOT autograd out after the first backward, where the graph gives it nothing to do.
+
+    Args:
+        run: AOT autograd's call of a graph.
+        programs: What it calls.
+        name: Of the graph, for messages.
+    """
+    if programs.forward is None:
+        return run
+    short: Call | None = None
+    function: Any = None  # that of AOT autograd, until it is known whether another one may stand for it
+
+    def call(*arguments: Any) -> Any:
+        nonlocal short, function
+        made = function
+        if made is not None and programs.backward is not None:
+            function = None
+            short = _short_call(made, programs, name)
+            programs.forward = None  # that is settled
+        if short is not None and torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active():
+            return short(*arguments)
+        results = run(*arguments)
+        if programs.forward is not None and len(arguments) == programs.num_inputs:  # none is the double of another
+            node = function_node(results)
+            function = None if node is None else node._forward_cls
+        return results
+
+    return call
+
+
+def _short_call(function: Any, programs: TwoPrograms, name: str) -> Call | None:
+    """Return a call of the programs that autograd records; None for a graph that needs AOT autograd at each call.
+
+    Args:
+        function: The autograd function that AOT autograd has made of the graph.
+        programs: What it calls.
+        name: Of the graph, for messages.
+    """
+    try:
+        is_plain = _is_plain(function, programs)
+    except AttributeError:  # a private name that another release of torch lacks
+        return None
+    return _function_of(function, programs, name) if is_plain else None
+
+
+def _is_plain(function: Any, programs: TwoPrograms) -> bool:
+    """Whether AOT autograd's function does nothing at a call but run our programs."""
+    if programs.is_altered or programs.forward is None or programs.backward is None:
+        return False
+    metadata = function.metadata
+    if function.compiled_fw is not programs.forward or innermost_fn(function.compiled_bw) is not programs.backward:
+        return False
+    if function.maybe_subclass_metadata is not None or any(getattr(metadata, what) for what in _ABSENT):
+        return False
+    if len(metadata.input_info) != programs.num_inputs or not all(map(_is_plain_result, metadata.output_info)):
+        return False
+    if not all(map(_is_plain_gradient, metadata.subclass_tangent_meta)):
+        return False
+    # AOT autograd detaches those that want a gradient and get none.
+    return not any(
+        info.requires_grad and info.is_leaf and place in programs.without_gradient
+        for place, info in enumerate(metadata.input_info)
+    )
+
+
+def _is_plain_result(info: Any) -> bool:
+    return info.output_type in _KINDS and issubclass(info.raw_type, torch.Tensor)
+
+
+def _is_plain_gradient(meta: Any) -> bool:
+    return isinstance(meta, schemas.PlainTensorMeta) and meta.memory_format is not None
+
+
+def _function_of(aot: Any, programs: TwoPrograms, name: str) -> Call:
+    """Return the call of an autograd function that stands for AOT autograd's, whose attributes torch looks at."""
+    metadata = aot.metadata
+    assert programs.forward is not None and programs.backward is not None
+    run_forward: Boxed = programs.forward
+    run_backward: Boxed = programs.backward
+    untraced_backward: Boxed = aot.compiled_bw
+    count, saved = metadata.num_outputs, metadata.tensors_saved_for_backwards_with_vc_check_slice
+    wanted = [place for place, info in enumerate(metadata.output_info) if info.requires_grad_for_backward]
+    unwanted = [place for place, info in enumerate(metadata.output_info) if not info.requires_grad]
+    formats = [meta.memory_format for meta in metadata.subclass_tangent_meta]
+    is_nondeterministic = metadata.deterministic is False
+
+    class CompiledFunction(aot):
+        """The same as AOT autograd's function, of a graph that leaves it nothing to do."""
+
+        @staticmethod
+        def forward(ctx: Any, *inputs: Any) -> Any:
+            values = run_forward(list(inputs))
+            ctx.save_for_backward(*[value.detach() if value._is_view() else value for value in values[saved]])
+            # What compiled autograd reads.
+            ctx.symints = ctx.opaque_objects = ctx._tensors_no_vc_check = ()
+            if unwanted:
+                ctx.mark_non_differentiable(*[values[place] for place in unwanted])
+            ctx._materialize_non_diff_grads = False
+            return tuple(values[:count])
+
+        @staticmethod
+        @_disabled_here
+        def backward(ctx: Any, *boxed: Any) -> Any:
+            gradients: Sequence[Any] = boxed[0] if len(boxed) == 1 and type(boxed[0]) is list else boxed
+            tangents = [gradients[place] for place in wanted]
+            if is_nondeterministic and torch.are_deterministic_algorithms_enabled():
+                return aot.backward(ctx, *boxed)  # raises
+            for place, (tangent, lies) in enumerate(zip(tangents, formats, strict=True)):
+                if type(tangent) is not torch.Tensor:
+                    return aot.backward(ctx, *boxed)  # takes it apart, or raises
+                if tangent.stride() != lies.stride:
+                    tangents[place] = runtime_wrappers.coerce_to_expected_memory_format(tangent, lies)
+            arguments = [*ctx.saved_tensors, *tangents]
+            # Dynamo is not to look into the program where it compiles what calls backward.
+            found = (run_backward if get_eval_frame_callback() is None else untraced_backward)(arguments)
+            return once(found, name) if torch.is_grad_enabled() else tuple(found)
+
+    call: Call = super(torch.autograd.Function, CompiledFunction).apply  # type: ignore[misc]
+    return call
