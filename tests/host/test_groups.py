@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.placed_graphs import op, tensor
-from torchipu.host.groups import FEW_ELEMENTS, MAX_OPS_PAST_OPEN_CHAIN, grouped
+from torchipu.host.groups import FEW_ELEMENTS, MAX_OPERANDS, MAX_OPS_PAST_OPEN_CHAIN, grouped
 from torchipu.ir.graph import Op, Tensor
 
 SIZE = FEW_ELEMENTS + 1
@@ -38,3 +38,11 @@ def test_a_chain_that_another_op_reads_comes_before_it() -> None:
     first = made("first", tensor("x", SIZE))
     reads, last = made("reads", first.outputs[0]), made("last", first.outputs[0])
     assert groups([first, reads, last], ("reads",)) == ["first", "reads", "last"]
+
+
+def test_a_chain_has_as_many_operands_as_fit() -> None:
+    ops = [made("first", tensor("x", SIZE))]
+    while len(ops) < MAX_OPERANDS - 1:  # the first has two operands, each other one makes one more
+        ops.append(made(f"next{len(ops)}", ops[-1].outputs[0]))
+    assert len(groups(ops)) == 1
+    assert groups([*ops, made("last", ops[-1].outputs[0])])[-1] == "last"
