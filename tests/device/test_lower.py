@@ -156,6 +156,14 @@ def test_what_a_schedule_without_updates_changes_is_changed_behind_it():
     assert [names(body) for step in executable.programs["main"].body.body for body in step.bodies] == [["0F0"], ["U0"]]
 
 
+def test_states_are_copied_before_results_go_to_the_host():
+    first, second = tensor("a", 64, role=Role.WEIGHT), tensor("b", 64, role=Role.WEIGHT)
+    x, y = tensor("x", 64, role=Role.INPUT), tensor("y", 64)
+    graph = Graph("g", (first, second, x), (y,), (op("neg", (x,), y),), ((first, y), (second, y)))
+    executable = lowered(graph, one_forward(), MK2)
+    assert kinds(executable, "0F")[-5:] == ["Execute", "Sync", "Copy", "Sync", "HostCopy"]
+
+
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_stash_of_stage_i_holds_2_s_minus_1_minus_i_plus_1_micro_batches(stages):
     # PopART's pipeline, ipu_hardware.md 4.1. The inner layer of each stage reads its input again in the backward.
