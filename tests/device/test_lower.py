@@ -156,6 +156,27 @@ def test_what_a_schedule_without_updates_changes_is_changed_behind_it():
     assert [names(body) for step in executable.programs["main"].body.body for body in step.bodies] == [["0F0"], ["U0"]]
 
 
+def test_an_op_of_the_host_sends_its_operands_and_waits_for_its_results():
+    x, y = tensor("x", 64, role=Role.INPUT), tensor("y", 64)
+    there = replace(op("call_host", (x,), y), target="torchipu.call_host.default")
+    executable = lowered(Graph("g", (x,), (y,), (there,)), one_forward(), MK2)
+    streamed = [step for step in steps(executable, "0F") if isinstance(step, HostCopy)]
+    assert kinds(executable, "0F") == ["Sync", "HostCopy"] * 4
+    assert [(one.stream, one.to_device) for one in streamed] == [
+        ("x", True), ("y.in0", False), ("y.out0", True), ("y", False),
+    ]
+
+
+def test_a_value_that_the_host_prints_does_not_come_back():
+    x, seen, y = tensor("x", 64, role=Role.INPUT), tensor("seen", 64), tensor("y", 64)
+    printed = replace(op("print_tensor", (x,), seen), target="torchipu.print_tensor.default")
+    executable = lowered(Graph("g", (x,), (y,), (printed, op("neg", (seen,), y))), one_forward(), MK2)
+    streamed = [(one.stream, one.to_device) for one in steps(executable, "0F") if isinstance(one, HostCopy)]
+    assert streamed == [("x", True), ("seen.in0", False), ("y", False)]
+    assert kinds(executable, "0F")[:4] == ["Sync", "HostCopy", "Sync", "HostCopy"]
+    assert kinds(executable, "0F").count("Sync") == kinds(executable, "0F").count("HostCopy") + 1
+
+
 def test_states_are_copied_before_results_go_to_the_host():
     first, second = tensor("a", 64, role=Role.WEIGHT), tensor("b", 64, role=Role.WEIGHT)
     x, y = tensor("x", 64, role=Role.INPUT), tensor("y", 64)

@@ -34,6 +34,14 @@ def test_a_chain_stays_open_for_a_few_other_ops_and_closes_then() -> None:
     assert groups([first, *others, last], apart) == [*apart, "first", "last"]
 
 
+def test_views_that_pass_by_do_not_close_a_chain() -> None:
+    first = made("first", tensor("x", SIZE))
+    names = [f"view{number}" for number in range(MAX_OPS_PAST_OPEN_CHAIN + 1)]
+    views = [op("view", (tensor(f"of {name}", SIZE),), tensor(name, SIZE)) for name in names]
+    last = made("last", first.outputs[0])
+    assert groups([first, *views, last], tuple(names)) == [*names, "first last"]
+
+
 def test_a_chain_that_another_op_reads_comes_before_it() -> None:
     first = made("first", tensor("x", SIZE))
     reads, last = made("reads", first.outputs[0]), made("last", first.outputs[0])
