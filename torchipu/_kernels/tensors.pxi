@@ -1,4 +1,4 @@
-"""How tensors of torch lie, asked for all of a call at a time: a small program takes no longer than a loop in Python."""
+"""How tensors of torch lie, all of a call at a time: asking in Python takes as long as a small program runs."""
 
 
 def are_row_major(tensors, dtypes):

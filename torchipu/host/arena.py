@@ -35,7 +35,7 @@ class Arena:
                 self._memory = aligned_bytes(self._num_bytes)
 
     def borrow(self, num_bytes: int) -> torch.Tensor:
-        """Return memory of at least so many bytes, to be given back: another one where a program of a thread runs."""
+        """Return memory of at least so many bytes, to be given back; where another thread has it, memory of its own."""
         return self._memory if self._lock.acquire(blocking=False) else aligned_bytes(num_bytes)
 
     def give_back(self, memory: torch.Tensor) -> None:

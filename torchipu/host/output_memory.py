@@ -116,6 +116,7 @@ class OutputMemory:
         return made
 
     def _made(self, wanted: Sequence[Room]) -> list[torch.Tensor]:
+        """Return tensors, as many as can be in memory that is kept; forget what is kept in vain."""
         free = self._take_free()
         made, kept = [], []
         for room in wanted:
