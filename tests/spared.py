@@ -1,10 +1,10 @@
 """What torch does for those who watch its compilations, and the tests leave out.
 
 Once the guards of a frame are made, Dynamo empties the caches of the processor, by writing 32 MiB, and takes the time
-of the guards. It writes all settings as JSON, twice for each compilation. AOT autograd makes twelve empty tensors for the
-tracker of CUDA's random numbers. Whoever sets a seed has the stack read line by line, three times, for devices that are
-not there. Nothing of it decides what is compiled or drawn, and it takes a third of the time of a test that compiles one
-op by Dynamo.
+of the guards. It writes all settings as JSON, twice for each compilation. AOT autograd makes twelve empty tensors for
+the tracker of CUDA's random numbers. Whoever sets a seed has the stack read line by line, three times, for devices
+that are not there. Nothing of it decides what is compiled or drawn, and it takes a third of the time of a test that
+compiles one op by Dynamo.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.guards
+import torch._dynamo.utils
 
 from tests import spared
 
