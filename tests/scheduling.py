@@ -7,6 +7,7 @@ process that is given nothing to do is never asked again, and all wait for ever.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
+from contextlib import suppress
 
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
@@ -38,7 +39,8 @@ class FileScheduling(LoadFileScheduling):
 
     def _assign_work_unit(self, node: WorkerController) -> None:
         self.workqueue.move_to_end(longest(self.workqueue), last=False)
-        super()._assign_work_unit(node)
+        with suppress(OSError):  # it has died, and is taken out as soon as that is heard of: with what it is given here
+            super()._assign_work_unit(node)
 
     def remove_node(self, node: WorkerController) -> str | None:
         """Take a process out.
