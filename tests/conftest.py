@@ -1,5 +1,6 @@
 """What holds for all tests: the IR is verified after every pass, also in the processes that tests start."""
 
+import gc
 import os
 import signal
 import zlib
@@ -14,8 +15,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # eager PyTorch's threads wait for each
 import torch
 from torch._logging._internal import trace_log
 
+from tests.spared import spare
 from torchipu.compiler import VERIFY_VARIABLE
 
+spare()
 os.environ[VERIFY_VARIABLE] = "1"
 os.environ.setdefault("TORCHIPU_CACHE", "0")  # tests capture; those in tests/cache turn it on, and 1 does so for all
 
@@ -28,6 +31,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from tests.scheduling import FileScheduling
 
     return FileScheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[object]:
+    """Import all files of tests without looking for garbage, which they do not leave; then leave all of it out."""
+    gc.disable()
+    try:
+        result = yield
+    finally:
+        gc.enable()
+    spare()  # Dynamo has been imported meanwhile
+    gc.collect()
+    gc.freeze()  # the collector would go through a million objects, again and again
+    return result
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)  # within pytest's own wrapper, which adds its handlers

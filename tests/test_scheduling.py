@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.scheduling import SECONDS, longest
+
 ROOT = Path(__file__).parents[1]
 FILES = 5
 DYING = """
@@ -45,3 +47,11 @@ def test_all_other_tests_run_once_and_the_run_ends(tmp_path: Path) -> None:
     assert {path.name: path.read_text() for path in folder.iterdir()} == {
         f"{file}.{number}": "x" for file in range(FILES) for number in range(4)
     }
+
+
+def test_a_file_of_few_long_tests_begins_before_one_of_many_short_ones() -> None:
+    files = {"tests/short.py": range(300), "tests/test_autopipeline.py": range(20), "tests/many.py": range(500)}
+    assert longest(files) == "tests/test_autopipeline.py"
+    del files["tests/test_autopipeline.py"]
+    assert longest(files) == "tests/many.py"
+    assert all((ROOT / file).is_file() for file in SECONDS)

@@ -6,6 +6,7 @@ than their parts have a record in `torchipu.ops` instead and are absent here, wh
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -30,9 +31,14 @@ Decompositions = dict[torch._ops.OpOverload, Callable[..., Any]]
 
 def decompositions() -> Decompositions:
     """Return what AOT autograd takes apart while it traces, by overload."""
-    taken_apart = get_decompositions([*TORCH_OWN, *movement.TORCH_OWN, *criteria.TORCH_OWN])
     ours = {**OURS, **maps.OURS, **movement.OURS, **criteria.OURS, **batch_norm.over_replicas(), **_of_inductor()}
-    return {**cast(Decompositions, taken_apart), **ours}
+    return {**_of_torch(), **ours}
+
+
+@functools.cache
+def _of_torch() -> Decompositions:
+    """Return torch's own; torch goes through all that it has to find these."""
+    return cast(Decompositions, get_decompositions([*TORCH_OWN, *movement.TORCH_OWN, *criteria.TORCH_OWN]))
 
 
 def _of_inductor() -> Decompositions:

@@ -79,6 +79,10 @@ class _GraphCheck:
         """Raise with the lines around the op at a position, or around the inputs."""
         self.fail(message, 0 if position is None else op_line(self.graph, position))
 
+    def fail_behind(self, message: str, position: int) -> None:
+        """Raise with the lines around the one at a position behind all ops."""
+        self.fail(message, op_line(self.graph, len(self.graph.ops)) + position)
+
     def define(self, tensor: Tensor, op: Op | None, position: int | None) -> None:
         if tensor in self.maker:
             self.fail_at(f"tensor %{tensor.name} is made more than once", position)
@@ -117,21 +121,19 @@ class _GraphCheck:
 
     def check_ends(self) -> None:
         inputs, states = set(self.graph.inputs), set()
-        first = op_line(self.graph, len(self.graph.ops))
         for position, (state, value) in enumerate(self.graph.updates):
-            line = first + position
             if state not in inputs:
-                self.fail(f"update of %{state.name}, which is no input", line)
+                self.fail_behind(f"update of %{state.name}, which is no input", position)
             if state in states:
-                self.fail(f"%{state.name} is updated twice", line)
+                self.fail_behind(f"%{state.name} is updated twice", position)
             states.add(state)
             if value not in self.maker:
-                self.fail(f"update of %{state.name} from %{value.name}, which is never made", line)
+                self.fail_behind(f"update of %{state.name} from %{value.name}, which is never made", position)
             if (state.shape, state.dtype) != (value.shape, value.dtype):
-                self.fail(f"update of %{state.name} changes its shape or dtype", line)
+                self.fail_behind(f"update of %{state.name} changes its shape or dtype", position)
         for tensor in self.graph.outputs:
             if tensor not in self.maker:
-                self.fail(f"output %{tensor.name} is never made", first + len(self.graph.updates))
+                self.fail_behind(f"output %{tensor.name} is never made", len(self.graph.updates))
 
 
 def _check_placement(made: _GraphCheck) -> None:
