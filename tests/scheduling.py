@@ -59,8 +59,9 @@ class FileScheduling(LoadFileScheduling):
         return crashed
 
     def _reschedule(self, node: WorkerController) -> None:
+        # One that has just begun in the place of another does not know the tests yet: it is asked when it does.
         # A process begins a test when it knows of the next, or that there is none.
-        while not node.shutting_down:
+        while node in self.registered_collections and not node.shutting_down:
             before = len(self.workqueue)
             super()._reschedule(node)
             if len(self.workqueue) == before or self._pending_of(self.assigned_work[node]) > 1:
