@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 
 from tests.placed_graphs import lowered, one_forward, op, pipeline, sharded, tensor, training_graph
+from torchipu.device.locations.uses import over_others
 from torchipu.device.memory import assign_memory, tile_memory
 from torchipu.device.memory.always import exchange_code_bytes
 from torchipu.device.memory.liveness import Exchanged, Liveness
 from torchipu.errors import OutOfTileMemoryError
 from torchipu.ir.graph import Graph
+from torchipu.ir.mapping import TileMapping
 from torchipu.ir.program import Execute, Gather, HostCopy, If, Sequence
 from torchipu.ir.types import Role, Source
 from torchipu.ir.verify import verify_executable
@@ -96,6 +98,14 @@ def test_deeper_stash_takes_more_memory_on_earlier_stages():
     memory = tile_memory(lowered(training_graph(4, FULL, layers=3), pipeline(4, 8), MK2, micro_batches=8), MK2)
     # Two inner values a stage: 2 (S - 1 - i) of each are held all the time beside the one in work.
     assert [one.bytes_by_category["stashes"] for one in memory] == [6 * 2 * 128, 4 * 2 * 128, 2 * 2 * 128, 0]
+
+
+def test_what_a_stash_holds_at_the_peak_lacks_the_one_in_work_where_none_is():
+    executable = lowered(training_graph(4, FULL, layers=3), pipeline(4, 8), MK2, micro_batches=8)
+    heavy = changed(executable, temporary_bytes=5_000)
+    updates = {name: body for name, body in heavy.functions.items() if name.startswith("U")}
+    memory = tile_memory(replace(executable, functions={**executable.functions, **updates}), MK2)[0]
+    assert dict(memory.largest) | {"(vertex temporaries)": 5_000, "x": 7 * 128, "h0.0": 6 * 128} == dict(memory.largest)
 
 
 def test_code_is_counted_once_for_each_codelet_and_control_once_for_each_distinct_set():
@@ -228,6 +238,21 @@ def test_variables_live_together_on_a_tile_do_not_overlap(schedule, elements):
                 assert end <= low or high <= begin, (one.variable.name, other.variable.name)
                 checked += 1
     assert checked > 100
+
+
+def test_values_on_neighbouring_tiles_need_no_addresses_of_their_own():
+    executable = of_ops(("a", "relu", "x"), ("b", "neg", "x"), ("c", "add", "a", "b"))
+    tiles = {"a": 0, "b": 1}
+    changes = {
+        one: replace(one, mapping=TileMapping(((tiles[one.name], 0, one.num_elements),)))
+        for one in executable.variables if one.name in tiles
+    }
+    apart = replace(
+        executable, variables=tuple(changes.get(one, one) for one in executable.variables),
+        functions={name: over_others(body, changes) for name, body in executable.functions.items()},
+    )
+    addresses = assign_memory(apart, MK2, allow_overflow=False).addresses
+    assert addresses["a"] == addresses["b"]
 
 
 def test_addresses_leave_room_for_code_and_stay_near_the_peak():
