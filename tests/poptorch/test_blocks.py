@@ -132,7 +132,7 @@ def test_error_within_a_run_leaves_no_block_active() -> None:
 
     with pytest.raises(ValueError, match=r"^mine$"):
         place(model)
-    assert placing.PLACING.get() is None
+    assert placing.placing_now() is None
     assert "custom" not in traceback.current_meta
 
 
