@@ -50,8 +50,8 @@ def test_all_other_tests_run_once_and_the_run_ends(tmp_path: Path) -> None:
 
 
 def test_a_file_of_few_long_tests_begins_before_one_of_many_short_ones() -> None:
-    files = {"tests/short.py": range(300), "tests/test_autopipeline.py": range(20), "tests/many.py": range(500)}
+    files = {"short.py": range(300), "tests/test_autopipeline.py": range(20), "many.py": range(500)}
     assert longest(files) == "tests/test_autopipeline.py"
     del files["tests/test_autopipeline.py"]
-    assert longest(files) == "tests/many.py"
+    assert longest(files) == "many.py"
     assert all((ROOT / file).is_file() for file in SECONDS)
