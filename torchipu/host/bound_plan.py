@@ -24,6 +24,7 @@ from torchipu.host.border import typed_view
 from torchipu.host.collectives import Flying, bind_collective
 from torchipu.host.fences import fence_arenas
 from torchipu.host.generic import TORCH_DTYPES, bind_generic
+from torchipu.host.kept_states import KeptStates, written_before_the_end
 from torchipu.host.lanes import Lanes, Layout, order_of
 from torchipu.host.observation import Observation
 from torchipu.host.output_memory import Room
@@ -39,7 +40,6 @@ from torchipu.host.transfers import Carrier, Order
 from torchipu.host.traps import explained
 from torchipu.ir.graph import Graph, Op, Tensor
 from torchipu.ir.types import DType
-from torchipu.optable.assertion import is_assertion
 from torchipu.optable.collective import WAIT, is_collective
 from torchipu.optable.host_tensor import HostTensor
 from torchipu.optable.random_streams import ROUNDS_TO_NEAREST
@@ -91,7 +91,7 @@ class BoundPlan:
         self.graph = graph
         self.replicas = replicas
         self.range_names: dict[int, str] = {}  # for torch.profiler, by step
-        self.asserts = any(op is not None and is_assertion(op) for op in host_plan.ops_by_step)
+        self.kept: dict[bool, KeptStates | None] = {}
         self.flying: Flying = {}
         is_fixed = host_plan.num_prologue > 0 or any(step.kernel is None for step in host_plan.steps)
         # What is fenced off is fenced off for one plan.
@@ -370,8 +370,7 @@ class BoundPlan:
             threads: Host threads.
             borrow: Whether to use the threads of torch.
             is_prepared: Whether the steps before the first micro-batch have run, and what they read is unchanged.
-            is_restored: Whether states are to be as before where an assertion ends the run; without one in the graph
-                this costs nothing.
+            is_restored: Whether states are to be as before where the run stops halfway: there is no other copy of them.
 
         Raises:
             AssertionFailedError: An assertion of the model does not hold.
@@ -380,8 +379,8 @@ class BoundPlan:
         if self.observation.counts:
             self._tallies().zero_()
             self.has_run = True
-        if self.observation.traps or (is_restored and self.asserts):
-            with self._untouched_by_traps():
+        if is_restored:
+            with self._kept(iterations, threads):
                 self._run(micro_batches, iterations, threads, borrow, is_prepared)
             return
         if self.shared is None:
@@ -430,16 +429,15 @@ class BoundPlan:
         with exchanging, ranges(self.engine, self.host_plan.steps, self.range_names, self.graph.name):
             yield
 
-    @contextlib.contextmanager
-    def _untouched_by_traps(self) -> Iterator[None]:
-        """Leave the states as they were where the program stops halfway."""
-        kept = self.state.clone(), self.banks.clone()
-        try:
-            yield
-        except BaseException:
-            self.state.copy_(kept[0])
-            self.banks.copy_(kept[1])
-            raise
+    def _kept(self, iterations: int, threads: int) -> contextlib.AbstractContextManager[None]:
+        """Return what brings states back that a run writes before it can stop."""
+        several = iterations > 1 or self.observation.traps  # an update may overflow
+        if several not in self.kept:
+            found = written_before_the_end(self.graph, 2 if several else 1)
+            views = [self.state_view(state) for state in found if state in self.host_plan.states]
+            self.kept[several] = KeptStates(views) if views else None
+        kept = self.kept[several]
+        return _NOTHING if kept is None else kept.held(threads)
 
     def _tallies(self) -> torch.Tensor:
         """Return the counts of magnitudes, a row for each result that is counted."""

@@ -13,6 +13,7 @@ from torchipu.host import output_memory
 from torchipu.host.apartness import Apartness
 from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
 from torchipu.host.generic import TORCH_DTYPES
+from torchipu.host.kept_states import undrawn_where_it_fails
 from torchipu.host.observation import Observation
 from torchipu.host.planner import Planner
 from torchipu.host.resting import is_resting, zeros_of
@@ -153,12 +154,17 @@ class GraphExecutor:
                 bound.engine.bind(number, fresh.data_ptr())
             for index, place in bound.host_plan.over_inputs.items():
                 results[index] = inputs[place]
-        if bound.random_rows is not None:
-            seed = self.seed if self.seed is not None else int(torch.randint(2**62, ()).item())
-            bound.seed(seed)
-            if self.seed is not None:
-                bound.count_calls(self.calls)
-        self._run_steps(bound, [inputs[place] for place in self.frozen_places])
+        frozen = [inputs[place] for place in self.frozen_places]
+        if bound.random_rows is None:
+            self._run_steps(bound, frozen)
+        elif self.seed is not None:
+            bound.seed(self.seed)
+            bound.count_calls(self.calls)
+            self._run_steps(bound, frozen)
+        else:
+            with undrawn_where_it_fails():
+                bound.seed(int(torch.randint(2**62, ()).item()))
+                self._run_steps(bound, frozen)
         self.calls += 1
         if bound.are_fresh:
             return made

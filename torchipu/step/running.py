@@ -14,6 +14,7 @@ from torchipu.host.border import resolved
 from torchipu.host.bound_plan import FIRST_EXTERNAL, BoundPlan
 from torchipu.host.copying import RepeatedCopy, copy_all
 from torchipu.host.generic import TORCH_DTYPES
+from torchipu.host.kept_states import undrawn_where_it_fails
 from torchipu.host.resident import Resident, Returned, changed, mark
 from torchipu.optable.random_streams import Seeding
 from torchipu.step import watching
@@ -94,23 +95,15 @@ class RunningStep(CompilingStep):
         outputs = self._bind_outputs(bound)
         self._refresh()
         is_prepared = self._upload() and bool(self._frozen(self._built))
-        seeding = Seeding()
-        if bound.random_rows is not None:
-            seeding = self._seeding_of(members)
-            bound.seed(seeding.seed, self._replicas.first, stochastic_rounding=seeding.is_rounding)
-            bound.count_calls(seeding.first_micro_batch)
         self._clean = False
-        if self.options.executor == "tiles":
-            assert self._built is not None
-            run_on_tiles(
-                self._built, self.compiled, bound, self.options, tensors, self.micro_batches, outputs, seeding,
-                has_members=members is not None,
-            )
+        if bound.random_rows is None:
+            self._run_bound(bound, tensors, outputs, Seeding(), members, is_prepared)
         else:
-            bound.run(
-                self.micro_batches, self.iterations, self._host_threads, is_prepared=is_prepared,
-                is_restored=self.leaves_states,
-            )
+            with undrawn_where_it_fails():
+                seeding = self._seeding_of(members)
+                bound.seed(seeding.seed, self._replicas.first, stochastic_rounding=seeding.is_rounding)
+                bound.count_calls(seeding.first_micro_batch)
+                self._run_bound(bound, tensors, outputs, seeding, members, is_prepared)
         if self._parts is not None:
             outputs = self._shared(self._parts, bound, outputs)
         rules, iterations = self._returned(), self.options.device_iterations
@@ -124,6 +117,23 @@ class RunningStep(CompilingStep):
         self._calls += 1
         self._mark_stepped()
         return results
+
+    def _run_bound(
+        self, bound: BoundPlan, tensors: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], seeding: Seeding,
+        members: Members | None, is_prepared: bool,
+    ) -> None:
+        """Run what is bound, on the machine that the options say."""
+        if self.options.executor == "tiles":
+            assert self._built is not None
+            run_on_tiles(
+                self._built, self.compiled, bound, self.options, tensors, self.micro_batches, outputs, seeding,
+                has_members=members is not None,
+            )
+        else:
+            bound.run(
+                self.micro_batches, self.iterations, self._host_threads, is_prepared=is_prepared,
+                is_restored=self.leaves_states,
+            )
 
     def _bind_inputs(self, bound: BoundPlan, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         assert self._built is not None
