@@ -16,6 +16,12 @@ import torch
 from torch._logging._internal import trace_log
 
 from tests.spared import spare
+from tests.thorough import (  # noqa: F401
+    is_thorough,
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_report_header,
+)
 from torchipu.compiler import VERIFY_VARIABLE
 
 spare()

@@ -84,6 +84,7 @@ def test_stages_balance_where_blocks_by_count_do_not() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.suffices(name=["bert-base"])
 @pytest.mark.parametrize("name", list(PUBLISHED))
 def test_proposals_are_at_least_as_good_as_published_splits(name: str) -> None:
     # At full size by hand: python benchmarks/published_models.py
@@ -93,6 +94,7 @@ def test_proposals_are_at_least_as_good_as_published_splits(name: str) -> None:
     assert proposal.cycles <= proposal.compare(published.starts())
 
 
+@pytest.mark.suffices(name=["vit", "gpt2"])
 @pytest.mark.parametrize("name", ["bert", "vit", "gpt2"])
 def test_small_models_of_each_family_are_placed_at_least_as_well_as_by_hand(name: str) -> None:
     torch.manual_seed(0)

@@ -340,12 +340,14 @@ OF_ONE = (NormalisedGAN, ScheduledByPlateau, ScheduledByMetric)
 """Whose statistics, or values in mid-epoch, are not those of a batch of all replicas."""
 
 
+@pytest.mark.suffices(make=[GAN, Accumulating, ManySteps, Scheduled])
 @pytest.mark.parametrize("make", [make for make in RECIPES if make not in OF_ONE])
 def test_replicas_train_as_one_batch_of_their_size(make: type) -> None:
     _, ours = on_replicas(make)
     assert all(p.options.replicas == 2 for p in ours.trainer.strategy.poptorch_models["train"].programs)
 
 
+@pytest.mark.suffices(how=["lightning, value", "torch"])
 @pytest.mark.parametrize("how", HOWS)
 def test_gradients_of_replicas_are_clipped_when_they_are_averaged(how: str) -> None:
     on_replicas(type("ClippedThisWay", (Clipped,), {"how": how}), 4)

@@ -45,6 +45,7 @@ def test_losses_through_torch_compile_equal_eager(name, kind):
     assert [captured(program.graph).generic for program in programs] == [{}, {}]
 
 
+@pytest.mark.thorough  # at these rates the losses of float32 say little; those above are held to eager's
 @pytest.mark.parametrize(("kind", "rate"), [("sgd", 1e-3), ("adamw", 1e-4)])
 def test_drift_of_a_deep_network_from_float64_is_of_the_size_of_eagers(kind, rate):
     """At the rates of practice float32 is chaotic in this network: two right results differ by per cents."""
@@ -68,6 +69,7 @@ def bits_of_pipelined_training(name, **options):
     return losses, model.state_dict()
 
 
+@pytest.mark.suffices(name=["demo-cnn", "transformer"])
 @pytest.mark.parametrize("name", CASES)
 def test_bits_depend_neither_on_threads_nor_on_the_schedule(name):
     first = bits_of_pipelined_training(name, host_threads=1)
@@ -78,6 +80,7 @@ def test_bits_depend_neither_on_threads_nor_on_the_schedule(name):
         assert all(torch.equal(weights[key], value) for key, value in first[1].items()), options
 
 
+@pytest.mark.suffices(name=["demo-cnn", "transformer"])
 @pytest.mark.parametrize("name", CASES)
 def test_bits_through_torch_compile_do_not_depend_on_threads(name):
     losses = [train(CASES[name], "adamw", lambda m, n=n: compile_model(m, host_threads=n), steps=2) for n in (1, 2, 4)]

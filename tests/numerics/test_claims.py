@@ -48,6 +48,7 @@ MODELS = {
 
 
 @pytest.mark.slow
+@pytest.mark.suffices(name=["bert"])
 @pytest.mark.parametrize("name", MODELS)
 def test_half_training_with_stochastic_rounding_ends_within_one_percent_of_float32(name: str) -> None:
     make, draw, optimiser, _ = MODELS[name]
@@ -57,6 +58,7 @@ def test_half_training_with_stochastic_rounding_ends_within_one_percent_of_float
 
 
 @pytest.mark.slow
+@pytest.mark.suffices(name=["resnet"])
 @pytest.mark.parametrize("name", MODELS)
 def test_small_updates_of_half_weights_stall_without_stochastic_rounding_and_not_with_it(name: str) -> None:
     make, draw, _, slow = MODELS[name]

@@ -67,6 +67,7 @@ def test_nearest_equals_the_conversion_of_torch_over_a_dense_sweep(overflow):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough  # beside the sweep above
 def test_nearest_equals_the_conversion_of_torch_for_every_float():
     rounding, chunk = to_half(host_threads=1), 1 << 19  # a chunk and its results stay in the caches of a processor
     offsets, bits = torch.arange(chunk, dtype=torch.int32), torch.empty(chunk, dtype=torch.int32)

@@ -121,6 +121,7 @@ def test_replicas_and_device_iterations_make_larger_calls(tmp_path: Path) -> Non
     assert trainer.evaluate()["eval_right"] == judge.evaluate()["eval_right"]
 
 
+@pytest.mark.suffices(reentrant=[True])
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing_trains_as_without(reentrant: bool, tmp_path: Path) -> None:
     train = tiny.rows(2 * 3 * MICRO_BATCH, 0)
@@ -138,6 +139,7 @@ def test_gradient_checkpointing_trains_as_without(reentrant: bool, tmp_path: Pat
     assert_same_weights(trainer.model, judge.model)
 
 
+@pytest.mark.suffices(optim=["rmsprop"])
 @pytest.mark.parametrize("optim", ["sgd", "rmsprop"])
 def test_other_optimisers_update_alike(optim: str, tmp_path: Path) -> None:
     train = tiny.rows(4 * 2 * MICRO_BATCH, 0)

@@ -1,0 +1,112 @@
+"""Which cases of a test run unless all are asked for, and that whatever is asked for runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.thorough import ALL_RUN, covering
+
+ENVIRONMENT = {
+    **os.environ, "PYTHONPATH": str(Path(__file__).parents[1]),
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin",  # the others take a second to import
+}
+
+
+def test_of_a_product_each_value_runs_and_what_is_chosen_goes_through_all_pairs_in_turn() -> None:
+    cases = list(product("abcdef", [False, True], ["float", "half", "int"]))
+    chosen = [cases[number] for number in covering(cases)]
+    assert len(chosen) == 6
+    assert [len({case[place] for case in chosen}) for place in range(3)] == [6, 2, 3]
+    assert len({case[1:] for case in chosen}) == 6
+
+
+def test_of_a_list_all_run() -> None:
+    assert covering([(number,) for number in range(20)]) == list(range(20))
+
+
+def test_cases_that_only_others_make_superfluous_are_left_out_and_those_with_a_value_of_their_own_are_not() -> None:
+    assert covering([(0, "x"), (0, "y"), (1, "x"), (1, "y"), (2, "x")]) == [0, 3, 4]
+
+
+def test_the_same_is_chosen_at_each_call_and_equal_numbers_of_different_types_are_two() -> None:
+    cases = [((type(value), value), other) for value in (1, True, 1.0) for other in range(3)]
+    assert covering(cases) == covering(cases)
+    assert len(covering(cases)) == 3
+
+
+TESTS = f"""
+import pytest
+
+@pytest.mark.parametrize("first", range({ALL_RUN}))
+@pytest.mark.parametrize("second", [[0], [1]])
+def test_product(first, second):
+    pass
+
+@pytest.mark.parametrize("first", range({ALL_RUN}))
+def test_few(first):
+    pass
+
+class TestOfAClass:
+    @pytest.mark.parametrize("first", range({ALL_RUN + 1}))
+    def test_list(self, first):
+        pass
+
+@pytest.mark.thorough
+def test_marked(is_thorough):
+    assert is_thorough
+
+@pytest.mark.suffices(first=[1, 2])
+@pytest.mark.parametrize("first", range({ALL_RUN}))
+def test_some(first):
+    pass
+"""
+SELECTED, ALL = 3 * ALL_RUN + 1 + 2, 5 * ALL_RUN + 1 + 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tests")
+    (path / "test_some.py").write_text(TESTS)
+    (path / "conftest.py").write_text(
+        "from tests.thorough import (\n"
+        "    is_thorough, pytest_addoption, pytest_collection_modifyitems, pytest_report_header,\n)\n"
+    )
+    (path / "pytest.ini").write_text("[pytest]\nmarkers =\n  thorough\n  suffices\n")
+    return path
+
+
+@pytest.mark.parametrize(("arguments", "count"), [
+    ([], SELECTED),
+    (["--thorough"], ALL),
+    (["-k", "product"], 2 * ALL_RUN),
+    (["-m", "thorough"], 2 * ALL_RUN - 1),
+    (["test_some.py::test_product"], 2 * ALL_RUN),
+    (["-n", "1"], SELECTED),
+    (["-n", "1", "-k", "product"], 2 * ALL_RUN),
+])
+def test_what_is_asked_for_runs(folder: Path, arguments: list[str], count: int) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True,
+    )
+    assert f"{count} passed" in done.stdout, done.stdout + done.stderr
+    assert ("--thorough runs all" in done.stdout) == (count == SELECTED)
+
+
+def test_tests_that_failed_run_again_whichever_they_are(folder: Path) -> None:
+    (folder / "test_failing.py").write_text("import pytest\n\n@pytest.mark.thorough\ndef test_one():\n    assert 0\n")
+
+    def run(*arguments: str) -> str:
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "test_failing.py", *arguments],
+            cwd=folder, env=ENVIRONMENT, capture_output=True, text=True,
+        ).stdout
+
+    assert "1 failed" in run("--thorough")
+    assert "1 failed" in run("--last-failed")
+    (folder / "test_failing.py").unlink()

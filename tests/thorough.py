@@ -1,0 +1,128 @@
+"""Which tests run unless all are asked for.
+
+A test of many cases, each a combination of parameters, runs on a few in which every value of every parameter comes up.
+The others repeat its paths with other combinations, and are marked ``thorough``, as are tests that say so themselves.
+Where some values of a parameter show what the others do, ``suffices`` names them; a test that goes through many values
+by itself asks ``is_thorough`` whether to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
+from itertools import combinations
+
+import pytest
+
+MARK, SOME = "thorough", "suffices"
+ALL_RUN = 4
+"""A test of no more cases runs on all of them."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let ``--thorough`` ask for all tests."""
+    parser.addoption("--thorough", action="store_true", help="run all tests, also those that repeat paths of others")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say at the top that tests are left out."""
+    return None if are_all_asked_for(config) else "tests that repeat paths of others are left out; --thorough runs all"
+
+
+@pytest.hookimpl(tryfirst=True)  # before ``-m`` chooses by marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests that repeat paths of others, and leave them out unless they are asked for."""
+    mark(items)
+    if not are_all_asked_for(config):
+        leave_out(config, items)
+
+
+@pytest.fixture(scope="session")
+def is_thorough(pytestconfig: pytest.Config) -> bool:
+    """Whether a test goes through all the values that it has, rather than through some that show its paths."""
+    return are_all_asked_for(pytestconfig)
+
+
+def are_all_asked_for(config: pytest.Config) -> bool:
+    """Whether no test is left out: all are asked for, or some by name, by expression, or since they failed."""
+    asked = config.getoption
+    return bool(
+        asked("thorough") or asked("keyword") or asked("markexpr") or asked("lf", False)
+        or any("::" in argument for argument in config.args)
+    )
+
+
+def mark(items: Sequence[pytest.Item]) -> None:
+    """Mark the cases of tests that no selection needs."""
+    cases = defaultdict[Hashable, list[pytest.Function]](list)
+    for item in items:
+        if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+            continue
+        if _suffices(item):
+            cases[item.parent, item.originalname].append(item)
+        else:
+            item.add_marker(MARK)
+    for of_one_test in cases.values():
+        if len(of_one_test) > ALL_RUN:
+            chosen = set(covering([_values(item) for item in of_one_test]))
+            for place, item in enumerate(of_one_test):
+                if place not in chosen:
+                    item.add_marker(MARK)
+
+
+def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take the marked ones out."""
+    left = [item for item in items if item.get_closest_marker(MARK)]
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if not item.get_closest_marker(MARK)]
+
+
+def covering(cases: Sequence[Sequence[Hashable]]) -> list[int]:
+    """Choose cases so that every value is among them, at each place.
+
+    Each is the first of those with most values that are new, then with most pairs that are new, then with values that
+    were taken most seldom: what is chosen of a list of names goes through all types in turn.
+
+    Args:
+        cases: Values by place, as many in each.
+
+    Returns:
+        Numbers of cases, in order.
+    """
+    values = [frozenset(enumerate(case)) for case in cases]
+    pairs = [frozenset(combinations(enumerate(case), 2)) for case in cases]
+    uses, met, chosen = Counter[Hashable](), set[Hashable](), list[int]()
+
+    def worth(number: int) -> tuple[int, int, int, int]:
+        new = sum(value not in uses for value in values[number])
+        return new, len(pairs[number] - met), -sum(uses[value] for value in values[number]), -number
+
+    while left := [number for number, of_one in enumerate(values) if any(value not in uses for value in of_one)]:
+        best = max(left, key=worth)
+        chosen.append(best)
+        met |= pairs[best]
+        uses.update(values[best])
+    return sorted(chosen)
+
+
+def _suffices(item: pytest.Function) -> bool:
+    """Whether a case has the values that the marks of its test name, and is not marked itself."""
+    wanted = {name: values for marker in item.iter_markers(SOME) for name, values in marker.kwargs.items()}
+    is_named = all(item.callspec.params[name] in values for name, values in wanted.items())
+    return is_named and item.get_closest_marker(MARK) is None
+
+
+def _values(item: pytest.Function) -> list[Hashable]:
+    """Return what tells the values of a case from those of others; equal numbers of different types are not one."""
+    return [_told(value) for value in item.callspec.params.values()]
+
+
+def _told(value: object) -> Hashable:
+    if isinstance(value, Hashable):
+        try:
+            hash(value)
+        except TypeError:  # a tuple with a list in it
+            return repr(value)
+        return type(value), value
+    return repr(value)
