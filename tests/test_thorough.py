@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.thorough import ALL_RUN, covering
+from tests.thorough import covering
 
 ENVIRONMENT = {
     **os.environ, "PYTHONPATH": str(Path(__file__).parents[1]),
@@ -40,20 +40,16 @@ def test_the_same_is_chosen_at_each_call_and_equal_numbers_of_different_types_ar
     assert len(covering(cases)) == 3
 
 
-TESTS = f"""
+TESTS = """
 import pytest
 
-@pytest.mark.parametrize("first", range({ALL_RUN}))
+@pytest.mark.parametrize("first", range(3))
 @pytest.mark.parametrize("second", [[0], [1]])
 def test_product(first, second):
     pass
 
-@pytest.mark.parametrize("first", range({ALL_RUN}))
-def test_few(first):
-    pass
-
 class TestOfAClass:
-    @pytest.mark.parametrize("first", range({ALL_RUN + 1}))
+    @pytest.mark.parametrize("first", range(4))
     def test_list(self, first):
         pass
 
@@ -62,11 +58,16 @@ def test_marked(is_thorough):
     assert is_thorough
 
 @pytest.mark.suffices(first=[1, 2])
-@pytest.mark.parametrize("first", range({ALL_RUN}))
+@pytest.mark.parametrize("first", range(5))
 def test_some(first):
     pass
+
+@pytest.mark.parametrize("second", ["x", "y"])
+@pytest.mark.parametrize("first", [pytest.param(1, marks=pytest.mark.thorough), 2])
+def test_product_with_a_marked_value(first, second):
+    pass
 """
-SELECTED, ALL = 3 * ALL_RUN + 1 + 2, 5 * ALL_RUN + 1 + 1
+SELECTED, PRODUCTS, ALL = 3 + 4 + 2 + 2, 6 + 4, 6 + 4 + 1 + 5 + 4
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +85,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("arguments", "count"), [
     ([], SELECTED),
     (["--thorough"], ALL),
-    (["-k", "product"], 2 * ALL_RUN),
-    (["-m", "thorough"], 2 * ALL_RUN - 1),
-    (["test_some.py::test_product"], 2 * ALL_RUN),
+    (["-k", "product"], PRODUCTS),
+    (["-m", "thorough"], ALL - SELECTED),
+    (["test_some.py::test_product"], 6),
     (["-n", "1"], SELECTED),
-    (["-n", "1", "-k", "product"], 2 * ALL_RUN),
+    (["-n", "1", "-k", "product"], PRODUCTS),
 ])
 def test_what_is_asked_for_runs(folder: Path, arguments: list[str], count: int) -> None:
     done = subprocess.run(

@@ -15,8 +15,6 @@ from itertools import combinations
 import pytest
 
 MARK, SOME = "thorough", "suffices"
-ALL_RUN = 4
-"""A test of no more cases runs on all of them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -63,11 +61,10 @@ def mark(items: Sequence[pytest.Item]) -> None:
         else:
             item.add_marker(MARK)
     for of_one_test in cases.values():
-        if len(of_one_test) > ALL_RUN:
-            chosen = set(covering([_values(item) for item in of_one_test]))
-            for place, item in enumerate(of_one_test):
-                if place not in chosen:
-                    item.add_marker(MARK)
+        chosen = set(covering([_values(item) for item in of_one_test]))
+        for place, item in enumerate(of_one_test):
+            if place not in chosen:
+                item.add_marker(MARK)
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:

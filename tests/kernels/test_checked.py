@@ -1,8 +1,10 @@
 """The checked flavour of the kernels ends the process where one leaves its memory: see ``make checked``."""
 
+import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -49,11 +51,6 @@ torchipu.InferenceStep(model.eval())(torch.randn(2, 5))
 """
 
 
-def run(script: str) -> subprocess.CompletedProcess[str]:
-    script = f"{PREAMBLE}{script}\nprint('lived')"
-    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=500)
-
-
 def test_the_kernels_are_those_that_were_built_to_be_checked() -> None:
     assert CHECKED
 
@@ -61,31 +58,57 @@ def test_the_kernels_are_those_that_were_built_to_be_checked() -> None:
 FENCED = "words = torch.zeros(256, dtype=torch.int32); fence(words.data_ptr(), 1024, [(0, 4 * 199)]); "
 
 
-@pytest.mark.parametrize(("right", "wrong", "report"), [
-    pytest.param(
+ACCESSES = {
+    "write": (
         "fill(torch.empty(199, dtype=torch.int32), 199)", "fill(torch.empty(199, dtype=torch.int32), 200)",
-        ("heap-buffer-overflow", "WRITE of size", "random_words"), id="write",
+        ("heap-buffer-overflow", "WRITE of size", "random_words"),
     ),
-    pytest.param(
+    "masked read": (
         "accumulate(43, 43)", "accumulate(43, 42)", ("heap-buffer-overflow", "READ of size", "accumulate"),
-        id="masked read",
     ),
-    pytest.param(
+    "scratch": (
         "run_op('aten.sort.default', torch.randn(3, 500), planner=Planner())",
         "Planner.share = 8; run_op('aten.sort.default', torch.randn(3, 500), planner=Planner())",
-        ("use-after-poison", "sort"), id="scratch",
+        ("use-after-poison", "sort"),
     ),
-    pytest.param(
-        f"{FENCED}fill(words, 199)", f"{FENCED}fill(words, 200)", ("use-after-poison", "random_words"), id="fence",
-    ),
+    "fence": (f"{FENCED}fill(words, 199)", f"{FENCED}fill(words, 200)", ("use-after-poison", "random_words")),
     # What it is called depends on how much of the widest vector is past the end.
-    pytest.param(PROGRAM.format(shift=0), PROGRAM.format(shift=4), (), id="arena of a program"),
-])
-def test_an_access_past_the_end_is_reported(right: str, wrong: str, report: tuple[str, ...]) -> None:
-    lived = run(right)
-    assert (lived.returncode, lived.stdout) == (0, "lived\n"), lived.stderr
-    ended = run(wrong)
-    assert ended.returncode != 0
-    assert ended.stdout == ""
-    for words in ("ERROR: AddressSanitizer", *report):
-        assert words in ended.stderr
+    "arena of a program": (PROGRAM.format(shift=0), PROGRAM.format(shift=4), ()),
+}
+"""What stays within its memory, what does not, and words of the report."""
+EACH_IN_A_FORK = """
+import json, os, sys
+
+def ended(script, folder):
+    if (child := os.fork()) == 0:
+        for descriptor, name in ((1, "out"), (2, "err")):
+            os.dup2(os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
+        exec(script, globals())
+        print("lived", flush=True)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return [status, *(open(os.path.join(folder, name)).read() for name in ("out", "err"))]
+
+print(json.dumps([[ended(script, sys.argv[1]) for script in pair] for pair in json.load(sys.stdin)]))
+"""
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[Any]]]:
+    """Return status, output and report of all scripts: importing torch takes most of the time of one."""
+    done = subprocess.run(
+        [sys.executable, "-c", PREAMBLE + EACH_IN_A_FORK, str(tmp_path_factory.mktemp("accesses"))],
+        input=json.dumps([access[:2] for access in ACCESSES.values()]), capture_output=True, text=True, timeout=500,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(ACCESSES, json.loads(done.stdout), strict=True))
+
+
+@pytest.mark.parametrize("name", ACCESSES)
+def test_an_access_past_the_end_is_reported(name: str, endings: dict[str, list[list[Any]]]) -> None:
+    (status, output, error), wrong = endings[name]
+    assert (status, output) == (0, "lived\n"), error
+    assert wrong[0] != 0
+    assert wrong[1] == ""
+    for words in ("ERROR: AddressSanitizer", *ACCESSES[name][2]):
+        assert words in wrong[2]
