@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,15 @@ def test_of_a_product_each_value_runs_and_what_is_chosen_goes_through_all_pairs_
     assert len(chosen) == 6
     assert [len({case[place] for case in chosen}) for place in range(3)] == [6, 2, 3]
     assert len({case[1:] for case in chosen}) == 6
+
+
+def test_of_three_places_every_pair_may_be_asked_for() -> None:
+    cases = list(product(range(4), range(4), range(3)))
+    chosen = [cases[number] for number in covering(cases, together=2)]
+    for first, second in combinations(range(3), 2):
+        assert {(case[first], case[second]) for case in chosen} == {(case[first], case[second]) for case in cases}
+    assert 16 <= len(chosen) <= 20
+    assert covering(list(product(range(3), range(2))), together=2) == list(range(6))
 
 
 def test_of_a_list_all_run() -> None:

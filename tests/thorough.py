@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
 MARK, SOME = "thorough", "suffices"
+KERNELS = Path(__file__).parent / "kernels"
+"""Tests that take little: every pair of values comes up, as where the edges of two sizes meet."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,7 +64,8 @@ def mark(items: Sequence[pytest.Item]) -> None:
         else:
             item.add_marker(MARK)
     for of_one_test in cases.values():
-        chosen = set(covering([_values(item) for item in of_one_test]))
+        together = 2 if of_one_test[0].path.is_relative_to(KERNELS) else 1
+        chosen = set(covering([_values(item) for item in of_one_test], together))
         for place, item in enumerate(of_one_test):
             if place not in chosen:
                 item.add_marker(MARK)
@@ -75,32 +79,38 @@ def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if not item.get_closest_marker(MARK)]
 
 
-def covering(cases: Sequence[Sequence[Hashable]]) -> list[int]:
+def covering(cases: Sequence[Sequence[Hashable]], together: int = 1) -> list[int]:
     """Choose cases so that every value is among them, at each place.
 
-    Each is the first of those with most values that are new, then with most pairs that are new, then with values that
+    Each is the first of those with most that is new, then with most pairs of values that are new, then with values that
     were taken most seldom: what is chosen of a list of names goes through all types in turn.
 
     Args:
         cases: Values by place, as many in each.
+        together: Of so many places every combination that there is has to be among them.
 
     Returns:
         Numbers of cases, in order.
     """
-    values = [frozenset(enumerate(case)) for case in cases]
-    pairs = [frozenset(combinations(enumerate(case), 2)) for case in cases]
+    wanted = [_combined(case, together) for case in cases]
+    pairs = [_combined(case, 2) for case in cases]
     uses, met, chosen = Counter[Hashable](), set[Hashable](), list[int]()
 
     def worth(number: int) -> tuple[int, int, int, int]:
-        new = sum(value not in uses for value in values[number])
-        return new, len(pairs[number] - met), -sum(uses[value] for value in values[number]), -number
+        new = wanted[number] - met
+        return len(new), len(pairs[number] - met), -sum(uses[value] for value in enumerate(cases[number])), -number
 
-    while left := [number for number, of_one in enumerate(values) if any(value not in uses for value in of_one)]:
+    while left := [number for number in range(len(cases)) if wanted[number] - met]:
         best = max(left, key=worth)
         chosen.append(best)
-        met |= pairs[best]
-        uses.update(values[best])
+        met |= wanted[best] | pairs[best]
+        uses.update(enumerate(cases[best]))
     return sorted(chosen)
+
+
+def _combined(case: Sequence[Hashable], together: int) -> frozenset[Hashable]:
+    """Return the values of a case with their places, so many at a time."""
+    return frozenset(combinations(enumerate(case), min(together, len(case))))
 
 
 def _suffices(item: pytest.Function) -> bool:
