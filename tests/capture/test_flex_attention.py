@@ -217,6 +217,7 @@ def of_length(length: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     return [torch.randn(1, 2, length, WIDTH, generator=generator).to(dtype).requires_grad_() for _ in range(3)]
 
 
+@pytest.mark.suffices(name=["sliding window", "heads of their own", "rows of nothing"])
 @pytest.mark.parametrize("name", LONG)
 def test_blocks_that_a_mask_leaves_out_change_no_value_and_no_gradient(name: str) -> None:
     mask = create_block_mask(LONG[name], 1, 2, 330, 330, device="cpu")
@@ -244,6 +245,7 @@ def scores_of(model: nn.Module) -> int:
     return sum(shape[-2] * shape[-1] for shape in shapes if shape[-1] != WIDTH)
 
 
+@pytest.mark.suffices(name=["causal", "strided blocks", "no block is empty"])
 @pytest.mark.parametrize("name", LONG)
 def test_scores_of_blocks_that_a_mask_leaves_out_are_not_computed(name: str) -> None:
     assert scores_of(Masked(LONG[name])) == COMPUTED[name]

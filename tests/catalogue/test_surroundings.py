@@ -45,6 +45,10 @@ SURROUNDINGS = {
     "a plain locale": ([], {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0"}),
     "no terminal": ([], {"TERM": ""}),
 }
+SURROUNDINGS["all of these"] = (
+    [flag for flags, _ in SURROUNDINGS.values() for flag in flags],
+    {name: value for _, variables in SURROUNDINGS.values() for name, value in variables.items()},
+)
 
 
 def run_in(surroundings, folder):
@@ -66,6 +70,7 @@ def expected(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.case(104)
+@pytest.mark.suffices(surroundings=["all of these"])
 @pytest.mark.parametrize("surroundings", [name for name in SURROUNDINGS if name != "plain"])
 def test_a_program_runs_as_usual(surroundings, tmp_path, expected):
     folder = tmp_path / "a path with spaces é"
