@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.placed_graphs import lowered, one_forward, op, pipeline, sharded, tensor, training_graph
 from torchipu.device.locations.uses import over_others
-from torchipu.device.memory import assign_memory, tile_memory
+from torchipu.device.memory import addresses, assign_memory, tile_memory
 from torchipu.device.memory.always import exchange_code_bytes
 from torchipu.device.memory.liveness import Exchanged, Liveness
 from torchipu.errors import OutOfTileMemoryError
@@ -143,6 +144,15 @@ def test_a_branch_holds_what_it_uses_while_it_runs():
         assert [(life.begin, life.end, life.always) for life in lives if life.variable is not condition] == [
             (life.begin, life.end, life.always) for life in plain if life.variable is not condition
         ]
+
+
+def test_what_a_branch_asks_for_is_held_until_then():
+    executable = of_ops(("a", "neg", "x"), ("b", "relu", "a"), ("c", "neg", "b"))
+    a = next(variable for variable in executable.variables if variable.name == "a")
+    branch = If(a, Sequence(()), Sequence(()), op("neg", (tensor("x"),), tensor("asked")))
+    functions = {name: Sequence((body, branch)) for name, body in executable.functions.items()}
+    trace = Liveness(replace(executable, functions=functions)).trace
+    assert Liveness(executable).trace.last[a] < trace.last[a] == trace.time
 
 
 def test_what_vertices_gather_is_held_and_its_exchange_has_code():
@@ -339,3 +349,9 @@ def test_io_tiles_that_are_too_few_are_refused():
         assign_memory(executable, small, allow_overflow=False, io_tiles=8)
     assert caught.value.tile == small.num_tiles
     assert "%x" in caught.value.detail
+
+
+@pytest.mark.parametrize(("needed", "expected"), [(8, 16), (16, 40), (24, 72)])
+def test_the_lowest_gap_may_be_filled_to_the_last_byte(needed, expected):
+    low, high = np.array([56, 0, 24]), np.array([72, 16, 40])
+    assert addresses._lowest_gap(low, high, 0, needed) == expected

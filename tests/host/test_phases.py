@@ -14,7 +14,7 @@ import torchipu.host.planner
 from torchipu._kernels.abi import Plan
 from torchipu._kernels.table.copy import FILL, FillInts
 from torchipu.errors import ExecutionError
-from torchipu.host.phases import Phases, in_phases
+from torchipu.host.phases import Phases, in_phases, widen_lifetimes
 from torchipu.host.plan import HostPlan
 from torchipu.host.steps import Step
 from torchipu.host.storage import Allocation, Place
@@ -213,6 +213,14 @@ def two_steps() -> Plan:
     for _ in range(2):
         plan.add_step(FILL, [0], [0], FillInts(4, 0), (), 4, 1, 0)
     return plan
+
+
+def test_what_a_phase_touches_is_kept_through_all_of_it_unless_one_thread_runs_it() -> None:
+    alone, beside = [(1, ((0, 1), (1, 1)))], [(3, ((2, 1), (3, 1))), (2, ((4, 1),))]
+    lives = [(0, 0), (0, 3), (3, 3), (4, 4), (-1, -1)]
+    allocations = [Allocation(n, 4, Place.ARENA, first=first, last=last) for n, (first, last) in enumerate(lives)]
+    widen_lifetimes(allocations, [(0, 5, [alone, beside])])
+    assert [(one.first, one.last) for one in allocations] == [(0, 0), (0, 4), (2, 4), (2, 4), (-1, -1)]
 
 
 def test_the_engine_refuses_phases_that_leave_steps_out():

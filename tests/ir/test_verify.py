@@ -203,6 +203,14 @@ def test_broken_mapping_is_refused(runs: tuple[tuple[int, int, int], ...], grain
     assert caught.value.message == f"invariant broken: mapping: {expected}"
 
 
+def test_what_is_shown_of_a_broken_mapping_are_the_runs_around_the_element() -> None:
+    runs = tuple((tile, 8 * tile + (tile == 6), 8 * tile + 8) for tile in range(14))
+    with pytest.raises(VerifyError, match="element 48 is mapped nowhere") as caught:
+        verify_mapping(TileMapping(runs), 8 * 14, 14)
+    shown = [line for line in str(caught.value).splitlines() if line.strip().startswith("tile ")]
+    assert [line.split(":")[0].split()[-1] for line in shown] == [str(tile) for tile in range(2, 11)]
+
+
 # --------------------------------------------------------------------------- executable
 def state(name: str, ipu: int = 0, tiles: int = 4, first_tile: int = 0) -> Variable:
     """Make a weight of eight floats."""

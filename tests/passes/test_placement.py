@@ -220,6 +220,21 @@ def test_an_update_sits_with_its_weight_though_it_reads_a_gradient_of_elsewhere_
     assert places(build.graph())[3] == "A 0 0U"
 
 
+def test_what_is_done_once_for_all_weights_is_on_the_last_ipu() -> None:
+    build = GraphBuilder()
+    weights = [build.input(name, Role.WEIGHT) for name in ("w0", "w1")]
+    value = build.input("x")
+    for number, weight in enumerate(weights):
+        build.block = (f"B{number}", number)
+        value = build.mm(value, weight)
+    build.leg, build.block = Leg.UPDATE, None
+    scale = build.op("ipu.clip_scale.default", ("self", weights[0]))
+    build.updates.append((weights[0], build.add(weights[0], scale)))
+    result = place(build.graph(value), Options(), FOUR)
+    by_kind = {op.kind: op.placement for op in result.ops if op.leg is Leg.UPDATE}
+    assert [by_kind[kind].ipu for kind in ("clip_scale", "add")] == [1, 0]
+
+
 # --------------------------------------------------------------------------- refusals
 def test_ipu_beyond_the_target() -> None:
     error = refusal(chain(("A", 0), ("encoder", 7)))

@@ -7,6 +7,7 @@ import torch
 
 import torchipu
 from torchipu.device.tilings.indexed import SHARED_INDEX
+from torchipu.ir.graph import walk_ops
 from torchipu.passes.shared_indices import KIND
 
 
@@ -48,6 +49,21 @@ def test_an_index_of_each_element_beside_one_of_rows_is_not_shared() -> None:
     torch.testing.assert_close(step(x, index, own), Both()(x, index, own))
     shared = [op.attrs.get(SHARED_INDEX, False) for op in step.compiled.graph.ops if op.kind == KIND]
     assert shared == [True, False]
+
+
+class Branches(torch.nn.Module):
+    """Adds rows up where the condition holds."""
+
+    def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, Sums(), lambda x, index: torch.zeros(70, x.shape[1]), (x, index))
+
+
+def test_an_index_of_rows_is_shared_within_a_branch() -> None:
+    x, index = torch.rand(6, 4), torch.randint(70, (6,))
+    step = torchipu.InferenceStep(Branches().eval(), torchipu.Options())
+    torch.testing.assert_close(step(x, index), Sums()(x, index))
+    shared = [op.attrs.get(SHARED_INDEX, False) for op in walk_ops(step.compiled.graph.ops) if op.kind == KIND]
+    assert shared == [True]
 
 
 class Shaped(torch.nn.Module):
