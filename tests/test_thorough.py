@@ -91,6 +91,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def pytest_says(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *arguments], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True,
+    )
+    return done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("arguments", "count"), [
     ([], SELECTED),
     (["--thorough"], ALL),
@@ -101,22 +108,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (["-n", "1", "-k", "product"], PRODUCTS),
 ])
 def test_what_is_asked_for_runs(folder: Path, arguments: list[str], count: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True,
+    said = pytest_says(folder, *arguments)
+    assert f"{count} passed" in said
+    assert ("--thorough runs all" in said) == (count == SELECTED)
+
+
+def test_a_value_that_no_case_has_is_refused(folder: Path) -> None:
+    (folder / "test_unknown.py").write_text(
+        "import pytest\n\n@pytest.mark.suffices(first=[1, 9])\n@pytest.mark.parametrize('first', range(3))\n"
+        "def test_one(first):\n    pass\n"
     )
-    assert f"{count} passed" in done.stdout, done.stdout + done.stderr
-    assert ("--thorough runs all" in done.stdout) == (count == SELECTED)
+    said = pytest_says(folder, "test_unknown.py")
+    (folder / "test_unknown.py").unlink()
+    assert "test_unknown.py::test_one[0]: suffices has first=[9], of which there is no case" in said
 
 
 def test_tests_that_failed_run_again_whichever_they_are(folder: Path) -> None:
     (folder / "test_failing.py").write_text("import pytest\n\n@pytest.mark.thorough\ndef test_one():\n    assert 0\n")
-
-    def run(*arguments: str) -> str:
-        return subprocess.run(
-            [sys.executable, "-m", "pytest", "test_failing.py", *arguments],
-            cwd=folder, env=ENVIRONMENT, capture_output=True, text=True,
-        ).stdout
-
-    assert "1 failed" in run("--thorough")
-    assert "1 failed" in run("--last-failed")
+    assert "1 failed" in pytest_says(folder, "test_failing.py", "--thorough")
+    assert "1 failed" in pytest_says(folder, "test_failing.py", "--last-failed")
     (folder / "test_failing.py").unlink()

@@ -9,7 +9,7 @@ by itself asks ``is_thorough`` whether to.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -35,6 +35,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Mark tests that repeat paths of others, and leave them out unless they are asked for."""
     mark(items)
     if not are_all_asked_for(config):
+        refuse_unknown(items)
         leave_out(config, items)
 
 
@@ -55,20 +56,26 @@ def are_all_asked_for(config: pytest.Config) -> bool:
 
 def mark(items: Sequence[pytest.Item]) -> None:
     """Mark the cases of tests that no selection needs."""
-    cases = defaultdict[Hashable, list[pytest.Function]](list)
-    for item in items:
-        if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
-            continue
-        if _suffices(item):
-            cases[item.parent, item.originalname].append(item)
-        else:
-            item.add_marker(MARK)
-    for of_one_test in cases.values():
-        together = 2 if of_one_test[0].path.is_relative_to(KERNELS) else 1
-        chosen = set(covering([_values(item) for item in of_one_test], together))
-        for place, item in enumerate(of_one_test):
-            if place not in chosen:
-                item.add_marker(MARK)
+    for cases in _by_test(items):
+        named = [case for case in cases if _suffices(case)]
+        together = 2 if cases[0].path.is_relative_to(KERNELS) else 1
+        chosen = {named[number] for number in covering([_values(case) for case in named], together)}
+        for case in cases:
+            if case not in chosen:
+                case.add_marker(MARK)
+
+
+def refuse_unknown(items: Sequence[pytest.Item]) -> None:
+    """See to it that there is a case of each value that is to suffice: a test without one would never run.
+
+    Raises:
+        pytest.UsageError: There is none.
+    """
+    for cases in _by_test(items):
+        for name, values in _named(cases[0]).items():
+            unknown = [value for value in values if all(case.callspec.params.get(name) != value for case in cases)]
+            if unknown:
+                raise pytest.UsageError(f"{cases[0].nodeid}: suffices has {name}={unknown}, of which there is no case")
 
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -113,11 +120,24 @@ def _combined(case: Sequence[Hashable], together: int) -> frozenset[Hashable]:
     return frozenset(combinations(enumerate(case), min(together, len(case))))
 
 
+def _by_test(items: Sequence[pytest.Item]) -> Iterable[list[pytest.Function]]:
+    """Return the cases of each test that has parameters."""
+    cases = defaultdict[Hashable, list[pytest.Function]](list)
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            cases[item.parent, item.originalname].append(item)
+    return cases.values()
+
+
+def _named(item: pytest.Function) -> dict[str, Sequence[object]]:
+    """Return the values by parameter that suffice."""
+    return {name: values for marker in item.iter_markers(SOME) for name, values in marker.kwargs.items()}
+
+
 def _suffices(item: pytest.Function) -> bool:
     """Whether a case has the values that the marks of its test name, and is not marked itself."""
-    wanted = {name: values for marker in item.iter_markers(SOME) for name, values in marker.kwargs.items()}
-    is_named = all(item.callspec.params[name] in values for name, values in wanted.items())
-    return is_named and item.get_closest_marker(MARK) is None
+    has_them = all(item.callspec.params.get(name) in values for name, values in _named(item).items())
+    return has_them and item.get_closest_marker(MARK) is None
 
 
 def _values(item: pytest.Function) -> list[Hashable]:

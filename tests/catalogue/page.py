@@ -116,7 +116,7 @@ def main(path: str) -> int:
     """Run the tests of the catalogue and write the page."""
     named = {f"tests/{name.replace('::', '::test_')}" for names in ELSEWHERE.values() for name in names}
     heard = Heard()
-    status = pytest.main(["-q", "-p", "no:xdist", "tests/catalogue", *sorted(named)], plugins=[heard])
+    status = pytest.main(["-q", "--thorough", "-p", "no:xdist", "tests/catalogue", *sorted(named)], plugins=[heard])
     Path(path).write_text(page_of(heard), encoding="utf-8")
     return int(status)
 
