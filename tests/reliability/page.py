@@ -16,7 +16,7 @@ _INTRODUCTION = """# Reliability
 Written by `make reliability`, from what the runs recorded in `tests/reliability/recorded`; do not edit. *Least* is what
 each figure must be, *goal* what is aimed at, *today* what was found. Where a run was smaller than the full one, its row
 says so. A small size of each run is a test of its own, beside controls that show that it would notice what is wrong.
-What is held by tests is held by `make test-all`; faults are put before what `make test` runs of them.
+What is held by tests is held by all of them, `make test-all`.
 
 | | figure | least | goal | today | how |
 | ---: | --- | --- | --- | --- | --- |
