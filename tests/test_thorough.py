@@ -71,12 +71,20 @@ def test_marked(is_thorough):
 def test_some(first):
     pass
 
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (1, 2), (2, 1), (2, 2), (3, 1)])
+def test_rows_that_are_a_product(first, second):
+    pass
+
+@pytest.mark.parametrize(("first", "second"), [(1, 1), (1, 2), (2, 3), (3, 4), (4, 4)])
+def test_rows(first, second):
+    pass
+
 @pytest.mark.parametrize("second", ["x", "y"])
 @pytest.mark.parametrize("first", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_product_with_a_marked_value(first, second):
     pass
 """
-SELECTED, PRODUCTS, ALL = 3 + 4 + 2 + 2, 6 + 4, 6 + 4 + 1 + 5 + 4
+SELECTED, PRODUCTS, ALL = 3 + 4 + 2 + 3 + 5 + 2, 6 + 5 + 4, 6 + 4 + 1 + 5 + 5 + 5 + 4
 
 
 @pytest.fixture(scope="module")

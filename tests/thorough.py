@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from itertools import combinations
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -57,9 +58,9 @@ def are_all_asked_for(config: pytest.Config) -> bool:
 def mark(items: Sequence[pytest.Item]) -> None:
     """Mark the cases of tests that no selection needs."""
     for cases in _by_test(items):
-        named = [case for case in cases if _suffices(case)]
+        named = [(case, values) for case, values in zip(cases, _values(cases), strict=True) if _suffices(case)]
         together = 2 if cases[0].path.is_relative_to(KERNELS) else 1
-        chosen = {named[number] for number in covering([_values(case) for case in named], together)}
+        chosen = {named[number][0] for number in covering([values for _, values in named], together)}
         for case in cases:
             if case not in chosen:
                 case.add_marker(MARK)
@@ -140,9 +141,21 @@ def _suffices(item: pytest.Function) -> bool:
     return has_them and item.get_closest_marker(MARK) is None
 
 
-def _values(item: pytest.Function) -> list[Hashable]:
-    """Return what tells the values of a case from those of others; equal numbers of different types are not one."""
-    return [_told(value) for value in item.callspec.params.values()]
+def _values(cases: Sequence[pytest.Function]) -> list[list[Hashable]]:
+    """Return what tells the values of each case from those of others; equal numbers of different types are not one.
+
+    Names that are parametrised together have one value, the row, unless their rows are half of all combinations.
+    """
+    together = defaultdict[Hashable, list[str]](list)
+    for name in cases[0].callspec.params:
+        together[tuple(case.callspec.indices[name] for case in cases)].append(name)
+    columns = list[list[Hashable]]()
+    for names in together.values():
+        of_names = [[_told(case.callspec.params[name]) for case in cases] for name in names]
+        rows = list(zip(*of_names, strict=True))
+        are_combined = 2 * len(set(rows)) >= prod(len(set(values)) for values in of_names)
+        columns += of_names if are_combined else [rows]
+    return [list(values) for values in zip(*columns, strict=True)]
 
 
 def _told(value: object) -> Hashable:
