@@ -58,8 +58,9 @@ def are_all_asked_for(config: pytest.Config) -> bool:
 def mark(items: Sequence[pytest.Item]) -> None:
     """Mark the cases of tests that no selection needs."""
     for cases in _by_test(items):
-        named = [(case, values) for case, values in zip(cases, _values(cases), strict=True) if _suffices(case)]
         together = 2 if cases[0].path.is_relative_to(KERNELS) else 1
+        values_of = zip(cases, _values(cases, as_rows=together == 1), strict=True)
+        named = [(case, values) for case, values in values_of if _suffices(case)]
         chosen = {named[number][0] for number in covering([values for _, values in named], together)}
         for case in cases:
             if case not in chosen:
@@ -141,10 +142,10 @@ def _suffices(item: pytest.Function) -> bool:
     return has_them and item.get_closest_marker(MARK) is None
 
 
-def _values(cases: Sequence[pytest.Function]) -> list[list[Hashable]]:
+def _values(cases: Sequence[pytest.Function], *, as_rows: bool) -> list[list[Hashable]]:
     """Return what tells the values of each case from those of others; equal numbers of different types are not one.
 
-    Names that are parametrised together have one value, the row, unless their rows are half of all combinations.
+    As rows, names that are parametrised together have one value, unless their rows are half of all combinations.
     """
     together = defaultdict[Hashable, list[str]](list)
     for name in cases[0].callspec.params:
@@ -154,7 +155,7 @@ def _values(cases: Sequence[pytest.Function]) -> list[list[Hashable]]:
         of_names = [[_told(case.callspec.params[name]) for case in cases] for name in names]
         rows = list(zip(*of_names, strict=True))
         are_combined = 2 * len(set(rows)) >= prod(len(set(values)) for values in of_names)
-        columns += of_names if are_combined else [rows]
+        columns += [rows] if as_rows and not are_combined else of_names
     return [list(values) for values in zip(*columns, strict=True)]
 
 
