@@ -13,7 +13,7 @@ from torchipu.device.memory.liveness import Exchanged, Liveness
 from torchipu.errors import OutOfTileMemoryError
 from torchipu.ir.graph import Graph
 from torchipu.ir.mapping import TileMapping
-from torchipu.ir.program import Execute, Gather, HostCopy, If, Sequence
+from torchipu.ir.program import Execute, Gather, HostCopy, If, Repeat, Sequence
 from torchipu.ir.types import Role, Source
 from torchipu.ir.verify import verify_executable
 from torchipu.target import lookup_target
@@ -153,6 +153,14 @@ def test_what_a_branch_asks_for_is_held_until_then():
     functions = {name: Sequence((body, branch)) for name, body in executable.functions.items()}
     trace = Liveness(replace(executable, functions=functions)).trace
     assert Liveness(executable).trace.last[a] < trace.last[a] == trace.time
+
+
+def test_what_is_there_before_a_loop_is_held_through_all_of_its_trips():
+    executable = of_ops(("a", "neg", "x"), ("b", "relu", "a"), ("c", "neg", "b"), ("d", "relu", "c"))
+    functions = {name: Sequence((body, Repeat(2, body))) for name, body in executable.functions.items()}
+    lives = Liveness(replace(executable, functions=functions))
+    (a,) = (life for life in lives.lifetimes if life.variable.name == "a")
+    assert lives.trace.last[a.variable] < a.end == lives.trace.time
 
 
 def test_what_vertices_gather_is_held_and_its_exchange_has_code():
