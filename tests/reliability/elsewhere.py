@@ -101,7 +101,8 @@ def faults(size: int) -> dict[str, int]:
 
 def checked(size: int) -> dict[str, int]:
     """Run the tests of the kernels under AddressSanitizer and UndefinedBehaviorSanitizer; there is one size."""
-    said = subprocess.run(["make", "checked", "PYTEST_ARGS=--thorough"], capture_output=True, text=True, check=False).stdout
+    command = ["make", "checked", "PYTEST_ARGS=--thorough"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     counts = {word: int(count) for count, word in re.findall(r"(\d+) (passed|failed|error)", said)}
     failed = counts.get("failed", 0) + counts.get("error", 0) + (not counts)
     return {"tests": counts.get("passed", 0) + failed, "failed": failed}
