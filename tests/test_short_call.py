@@ -71,14 +71,16 @@ def test_a_model_is_called_shortly_after_its_first_backward_with_the_same_gradie
 
 
 class Written(nn.Module):
-    """A buffer that each call writes."""
+    """A weight that each call writes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm = nn.BatchNorm1d(6)
+        self.scale = nn.Parameter(torch.ones(6))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.norm(x).square()
+        with torch.no_grad():
+            self.scale.add_(0)
+        return (x * self.scale).square()
 
 
 class Handed(nn.Module):

@@ -1,8 +1,8 @@
 """Calls of a training graph with nothing between autograd and its two programs.
 
 At each call AOT autograd sees to inputs that were written, results that alias others, subclasses of tensors, tokens,
-random states and sizes. A graph that has none of them is called without that: for a small model it takes longer than
-the kernels do.
+random states and sizes. A graph that has none of them is called without that, as is one that only writes elements of
+inputs without a gradient, such as batch normalisation's: for a small model it takes longer than the kernels do.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Call = Callable[..., Any]
 Boxed = Callable[[list[Any]], list[Any]]
 
 _ABSENT = (
-    "num_mutated_inp_runtime_indices", "mutated_graph_handled_indices", "num_intermediate_bases", "num_outputs_aliased",
-    "num_symints_saved_for_bw", "num_opaque_objects_saved_for_bw", "num_tensors_saved_with_no_vc_check", "tokens",
-    "num_backward_tokens", "num_graphsafe_rng_states", "is_rng_op_functionalized", "dynamic_outputs",
-    "dynamic_saved_tensors_idxs", "grad_enabled_mutation", "indices_of_inputs_that_requires_grad_with_mutations_in_bw",
+    "mutated_graph_handled_indices", "num_intermediate_bases", "num_outputs_aliased", "num_symints_saved_for_bw",
+    "num_opaque_objects_saved_for_bw", "num_tensors_saved_with_no_vc_check", "tokens", "num_backward_tokens",
+    "num_graphsafe_rng_states", "is_rng_op_functionalized", "dynamic_outputs", "dynamic_saved_tensors_idxs",
+    "grad_enabled_mutation", "indices_of_inputs_that_requires_grad_with_mutations_in_bw",
 )
 """Fields of AOT autograd's description of a graph: what it would have to see to at each call."""
 _disabled_here = partial(torch._dynamo.disable, recursive=False)
@@ -124,6 +124,8 @@ def _is_plain(function: Any, programs: TwoPrograms) -> bool:
         return False
     if len(metadata.input_info) != programs.num_inputs or not all(map(_is_plain_result, metadata.output_info)):
         return False
+    if not all(_is_plainly_written(metadata.input_info[place]) for place in metadata.mutated_inp_runtime_indices):
+        return False
     if not all(map(_is_plain_gradient, metadata.subclass_tangent_meta)):
         return False
     # AOT autograd detaches those that want a gradient and get none.
@@ -137,6 +139,12 @@ def _is_plain_result(info: Any) -> bool:
     return info.output_type in _KINDS and issubclass(info.raw_type, torch.Tensor)
 
 
+def _is_plainly_written(info: Any) -> bool:
+    """Whether an input that a graph writes gets other elements and nothing else, unseen by autograd."""
+    is_reshaped = info.mutates_metadata or info.mutates_storage_metadata or info.mutation_inductor_storage_resize
+    return info.mutates_data and info.is_leaf and not info.requires_grad and not is_reshaped
+
+
 def _is_plain_gradient(meta: Any) -> bool:
     return isinstance(meta, schemas.PlainTensorMeta) and meta.memory_format is not None
 
@@ -148,9 +156,11 @@ def _function_of(aot: Any, programs: TwoPrograms, name: str) -> Call:
     run_forward: Boxed = programs.forward
     run_backward: Boxed = programs.backward
     untraced_backward: Boxed = aot.compiled_bw
-    count, saved = metadata.num_outputs, metadata.tensors_saved_for_backwards_with_vc_check_slice
-    wanted = [place for place, info in enumerate(metadata.output_info) if info.requires_grad_for_backward]
-    unwanted = [place for place, info in enumerate(metadata.output_info) if not info.requires_grad]
+    targets: Sequence[int] = metadata.mutated_inp_runtime_indices
+    written = len(targets)
+    count, saved = written + metadata.num_outputs, metadata.tensors_saved_for_backwards_with_vc_check_slice
+    wanted = [place for place, info in enumerate(metadata.output_info, written) if info.requires_grad_for_backward]
+    unwanted = [place for place, info in enumerate(metadata.output_info, written) if not info.requires_grad]
     formats = [meta.memory_format for meta in metadata.subclass_tangent_meta]
     is_nondeterministic = metadata.deterministic is False
 
@@ -166,6 +176,8 @@ def _function_of(aot: Any, programs: TwoPrograms, name: str) -> Call:
             if unwanted:
                 ctx.mark_non_differentiable(*[values[place] for place in unwanted])
             ctx._materialize_non_diff_grads = False
+            if written:  # in a wrapping, through which autograd does not look; each has its place among the gradients
+                return _Written(values[:written]), *itertools.repeat(None, written - 1), *values[written:count]
             return tuple(values[:count])
 
         @staticmethod
@@ -185,5 +197,29 @@ def _function_of(aot: Any, programs: TwoPrograms, name: str) -> Call:
             found = (run_backward if get_eval_frame_callback() is None else untraced_backward)(arguments)
             return once(found, name) if torch.is_grad_enabled() else tuple(found)
 
-    call: Call = super(torch.autograd.Function, CompiledFunction).apply  # type: ignore[misc]
+    record: Call = super(torch.autograd.Function, CompiledFunction).apply  # type: ignore[misc]
+    return _with_writing(record, targets) if written else record
+
+
+@dataclass(slots=True)
+class _Written:
+    """What inputs that a graph writes hold after it."""
+
+    values: Sequence[torch.Tensor]
+
+
+def _with_writing(record: Call, targets: Sequence[int]) -> Call:
+    """Return a call that writes inputs once autograd has recorded it, as it notes the versions of what is saved then.
+
+    Args:
+        record: Returns `_Written` and None, as many as there are targets together, and the results.
+        targets: Places of the inputs.
+    """
+    count = len(targets)
+
+    def call(*arguments: Any) -> Any:
+        written, *others = record(*arguments)
+        torch._foreach_copy_([arguments[place] for place in targets], written.values)
+        return others[count - 1:]
+
     return call
