@@ -61,9 +61,14 @@ def _init(
         for name, constraint in arg_constraints.items():
             if isinstance(constraint, constraints._Dependent):
                 continue  # it cannot be checked
-            if name not in self.__dict__ and isinstance(getattr(type(self), name), lazy_property):
+            if name not in self.__dict__ and _is_lazy(type(self), name):
                 continue  # it is computed when it is first asked for
             _expect(constraint, getattr(self, name), f"parameter {name} of distribution {type(self).__name__}")
+
+
+@torch.compiler.assume_constant_result  # Dynamo's own look at such a property leaves it one that has no value
+def _is_lazy(kind: type, name: str) -> bool:
+    return isinstance(getattr(kind, name), lazy_property)
 
 
 def _validate_sample(self: Any, value: Tensor) -> None:

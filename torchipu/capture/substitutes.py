@@ -26,6 +26,7 @@ from torchipu.capture import (
     cumulative_averages,
     distributions,
     flex_attention,
+    growing_caches,
     known_constants,
     least_squares,
     traced_methods,
@@ -206,6 +207,7 @@ def register() -> None:
     """Tell Dynamo of the functions here; its own rule for most of them is to run them on values that are not there."""
     for function, ours in TRACED.items():
         _trace_as(function, ours)
+    growing_caches.register()
     known_constants.register()
     traced_methods.register(OF_MODULES, OF_TENSORS)
     ctc.register()
