@@ -94,5 +94,5 @@ def test_values_that_do_not_satisfy_a_constraint_end_the_run(
 @pytest.mark.parametrize("door", DOORS)
 def test_sizes_that_do_not_fit_are_refused_at_capture(door: Callable[[nn.Module, Tensor], Tensor]) -> None:
     model = Scoring(lambda x: distributions.Normal(x, x.exp(), validate_args=True).log_prob(x[:, :3]))
-    with pytest.raises(Exception, match="not broadcastable|Observed exception"):
+    with pytest.raises(Exception, match=r"not broadcastable|Observed exception"):
         door(model, X)

@@ -45,8 +45,11 @@ def truncated_at_once() -> Iterator[None]:
         yield
 
 
+_NO_SIZE = torch.Size()
+
+
 def _init(
-    self: Any, batch_shape: Any = torch.Size(), event_shape: Any = torch.Size(), validate_args: bool | None = None,
+    self: Any, batch_shape: Any = _NO_SIZE, event_shape: Any = _NO_SIZE, validate_args: bool | None = None,
 ) -> None:
     """`Distribution.__init__`, whose look at the values of parameters becomes assertions."""
     self._batch_shape = batch_shape
@@ -66,7 +69,8 @@ def _init(
             _expect(constraint, getattr(self, name), f"parameter {name} of distribution {type(self).__name__}")
 
 
-@torch.compiler.assume_constant_result  # Dynamo's own look at such a property leaves it one that has no value
+# Dynamo's own look at such a property leaves it one that has no value.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _is_lazy(kind: type, name: str) -> bool:
     return isinstance(getattr(kind, name), lazy_property)
 
@@ -104,7 +108,7 @@ def _geometric(self: Any, probs: Any = None, logits: Any = None, validate_args: 
         self.logits, = broadcast_all(logits)
     given = logits if probs is None else probs
     Distribution.__init__(
-        self, torch.Size() if isinstance(given, numbers.Number) else given.size(), validate_args=validate_args,
+        self, _NO_SIZE if isinstance(given, numbers.Number) else given.size(), validate_args=validate_args,
     )
     if self._validate_args and probs is not None:
         assert_((self.probs > 0).all(), "Expected parameter probs of distribution Geometric to be positive")

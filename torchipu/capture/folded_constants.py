@@ -50,7 +50,7 @@ def fold_constants(module: GraphModule) -> None:
 def _asks(node: Node) -> bool:
     """Whether a call takes a mask, or has a result of a size that values decide."""
     if node.target in INDEXED:
-        return any(map(_is_mask, node.args[1]))  # type: ignore[union-attr, arg-type]
+        return any(map(_is_mask, node.args[1]))  # type: ignore[arg-type]
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.dynamic_output_shape in node.target.tags
 
 

@@ -1,7 +1,7 @@
 """Caches of generation, which hold one token more at each call: of any length from the first capture that has one.
 
-Dynamo takes a size for fixed until it has seen another one. A cache of `transformers` that grows is another size at each
-call, so that a first capture of it, for one length alone, would serve one token.
+Dynamo takes a size for fixed until it has seen another one. A cache of `transformers` that grows has another size at
+each call, so that a first capture of it, for one length alone, would serve one token.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import sys
 from typing import Any
 
 import torch
-from torch._dynamo.source import AttrSource, GetItemSource, Source
+from torch._dynamo.source import AttrSource, GetItemSource
 from torch._dynamo.variables import builder
-from torch._guards import ChainedSource
+from torch._guards import ChainedSource, Source
 
-_GROWING = ("DynamicLayer",)
-"""Classes of `transformers.cache_utils` whose ``keys`` and ``values`` grow in their last dimension but one."""
+_GROWING = "DynamicLayer"
+"""Class of `transformers.cache_utils` whose ``keys`` and ``values`` grow in their last dimension but one."""
+_FIXED = "cross_attention_cache"
+"""Attribute of a cache of such layers that hold what an encoder has made, and do not grow."""
 _MASKS = ("attention_mask", "decoder_attention_mask")
 """Arguments beside such a cache that have a column for each of its tokens and the new ones."""
 
@@ -32,7 +34,7 @@ def register() -> None:
             torch._dynamo.maybe_mark_dynamic(value, dim)
         return plain(value, tx, source, *args, **kwargs)
 
-    builder._automatic_dynamic = automatic_dynamic
+    builder._automatic_dynamic = automatic_dynamic  # type: ignore[assignment]
 
 
 def _growing(value: torch.Tensor, tx: Any, source: Source) -> int | None:
@@ -40,17 +42,16 @@ def _growing(value: torch.Tensor, tx: Any, source: Source) -> int | None:
     library = sys.modules.get("transformers.cache_utils")
     if library is None or not isinstance(source, ChainedSource):
         return None
+    growing = getattr(library, _GROWING, None)
     if isinstance(source, AttrSource) and source.member in ("keys", "values") and value.dim() > 2:
-        return value.dim() - 2 if _grows(_found(source.base, tx), library) else None
+        is_layer = _FIXED not in source.name and type(_found(source.base, tx)) is growing
+        return value.dim() - 2 if is_layer else None
     if isinstance(source, GetItemSource) and source.index in _MASKS and value.dim() == 2:
         given = _found(source.base, tx)
-        layers = getattr(given.get("past_key_values"), "layers", ()) if isinstance(given, dict) else ()
-        return 1 if any(_grows(layer, library) and layer.is_initialized for layer in layers) else None
+        cache = given.get("past_key_values") if isinstance(given, dict) else None
+        layers = getattr(getattr(cache, "self_attention_cache", cache), "layers", ())
+        return 1 if any(type(layer) is growing and layer.is_initialized for layer in layers) else None
     return None
-
-
-def _grows(layer: object, library: Any) -> bool:
-    return type(layer) in [getattr(library, name, None) for name in _GROWING]
 
 
 def _found(source: Source, tx: Any) -> object:

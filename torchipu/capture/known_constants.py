@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dis
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 from torch._subclasses import fake_impls, fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
+from torch.utils._mode_utils import no_dispatch
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -43,7 +44,7 @@ def register() -> None:
     """Let torch keep the values of constants, and Dynamo look at them."""
     if fake_tensor.CONSTANT_NUMEL_LIMIT >= LARGEST:
         return
-    fake_tensor.CONSTANT_NUMEL_LIMIT = LARGEST  # type: ignore[attr-defined]
+    fake_tensor.CONSTANT_NUMEL_LIMIT = LARGEST
     fake_impls.op_implementations_checks.insert(0, (MAKERS.__contains__, _made))
     FakeTensorMode.cache_clear()  # of results that have no values
     _look_at_calls()
@@ -70,7 +71,7 @@ def _made(mode: FakeTensorMode, function: Any, *args: Any, **kwargs: Any) -> Any
             return torch.empty(0, dtype=leaf.dtype)
         return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype)
 
-    with fake_tensor.no_dispatch():
+    with no_dispatch():
         given = pytree.tree_map(real, (args, kwargs))
         made = function(*given[0], **given[1])
     if not mode.may_turn_const(made):
@@ -109,7 +110,7 @@ def answered(
     if ask is None or any(one is _UNKNOWN for one in given):
         return None
     try:
-        with fake_tensor.no_dispatch():
+        with no_dispatch():
             answer = ask(*given[: len(args)], **dict(zip(kwargs, given[len(args) :], strict=True)))
     except Exception:  # Dynamo says what is wrong with the call
         return None
@@ -132,10 +133,10 @@ def _one_hot(handled: Any, tx: Any, *args: VariableTracker, **kwargs: VariableTr
     """Count the classes of a constant where nobody says how many there are."""
     given = dict(zip(("tensor", "num_classes"), args, strict=False)) | kwargs
     classes = given.get("num_classes")
-    values = _on_host(given["tensor"]) if "tensor" in given else _UNKNOWN
-    if values is _UNKNOWN or not values.numel() or not (classes is None or classes.is_constant_match(-1)):
+    values = _on_host(given["tensor"]) if "tensor" in given else None
+    if not isinstance(values, Tensor) or not values.numel() or not (classes is None or classes.is_constant_match(-1)):
         return None
-    with fake_tensor.no_dispatch():
+    with no_dispatch():
         count = int(values.max()) + 1
     called: VariableTracker = handled.call_function(tx, [given["tensor"], VariableTracker.build(tx, count)], {})
     return called
@@ -171,8 +172,11 @@ def _look_at_branches() -> None:
                 table[number] = _with_known_condition(name, table[number])
 
 
-def _kinds(kind: type) -> list[Any]:
-    return [kind, *(other for heir in kind.__subclasses__() for other in _kinds(heir))]
+def _kinds(kind: Any) -> Iterator[Any]:
+    """Yield a class and what inherits from it."""
+    yield kind
+    for heir in kind.__subclasses__():
+        yield from _kinds(heir)
 
 
 def _with_known_condition(name: str, jump: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:

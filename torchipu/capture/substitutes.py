@@ -27,6 +27,7 @@ from torchipu.capture import (
     distributions,
     flex_attention,
     growing_caches,
+    inner_gradients,
     known_constants,
     least_squares,
     traced_methods,
@@ -217,3 +218,4 @@ def register() -> None:
     # one thread's: others begin with the default.
     torch._dynamo.config._config["allow_rnn"].default = True  # type: ignore[attr-defined]
     torch._dynamo.config.allow_rnn = True
+    inner_gradients.register()
