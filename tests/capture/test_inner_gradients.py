@@ -77,7 +77,41 @@ def test_a_step_trains_with_gradients_in_its_loss_as_eager_in_float64(model):
         torch.testing.assert_close(loss.double(), expected.detach(), rtol=1e-4, atol=1e-5)
     for (name, mine), theirs in zip(ours.named_parameters(), judge.parameters(), strict=True):
         torch.testing.assert_close(mine.detach().double(), theirs.detach(), rtol=1e-4, atol=1e-5, msg=name)
-    assert torch._dynamo.config.trace_autograd_ops is False  # as it was
+
+
+class Hidden(Net):
+    """A penalty on the slope by a value within."""
+
+    def forward(self, x):
+        hidden = self.net[0](x)
+        out = self.net[2](hidden.tanh())
+        slope, = torch.autograd.grad(out.sum(), hidden, create_graph=True)
+        return out.pow(2).mean() + slope.pow(2).sum()
+
+
+@pytest.mark.parametrize("model", [Weights, Hidden])
+def test_a_compiled_function_with_gradients_in_its_loss_is_one_graph(model):
+    torch.manual_seed(0)
+    ours, x = model(), torch.randn(4, 3)
+    torch.compile(ours, backend="ipu", fullgraph=True)(x).backward()
+    judge = copy.deepcopy(ours).double()
+    judge.zero_grad()
+    judge(x.double()).backward()
+    for mine, theirs in zip(ours.parameters(), judge.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_a_result_whose_gradient_torch_would_drop_is_left_to_eager():
+    def energy(x):
+        x = x.detach().requires_grad_()
+        value = x.pow(3).sum()
+        return value, torch.autograd.grad(value, x, create_graph=True)[0]
+
+    x = torch.randn(3)
+    value, slope = torch.compile(energy, backend="ipu")(x)
+    torch.testing.assert_close((value, slope), energy(x))
+    assert value.requires_grad
+    assert slope.requires_grad
 
 
 class Forces(Net):

@@ -31,8 +31,9 @@ def gpt2() -> Any:
     ))
 
 
-@pytest.mark.parametrize("make", [t5, gpt2])
-def test_tokens_are_those_of_eager_and_plans_are_kept(make: Callable[[], Any]) -> None:
+# Without a cache, and with one of any length; before that T5 has one of one token, a size that torch takes for fixed.
+@pytest.mark.parametrize(("make", "captures"), [(t5, 3), (gpt2, 2)])
+def test_tokens_are_those_of_eager_and_plans_are_kept(make: Callable[[], Any], captures: int) -> None:
     torch.manual_seed(0)
     model, ids = make().eval(), torch.randint(2, 64, (2, 7))
     for parameter in model.parameters():  # as they are made T5 says one token again and again
@@ -47,12 +48,17 @@ def test_tokens_are_those_of_eager_and_plans_are_kept(make: Callable[[], Any]) -
     expected = call()
     assert len(expected[:, -TOKENS:].unique()) > 2
     model.forward = torch.compile(model.forward, backend="ipu")
-    before = COUNTS.programs
+    programs, graphs = COUNTS.programs, COUNTS.graphs
     assert torch.equal(call(), expected)
-    assert COUNTS.programs == before + TOKENS
+    assert COUNTS.programs == programs + TOKENS
+    assert COUNTS.graphs == graphs + captures
     assert torch.equal(call(), expected)
-    again = COUNTS.programs
-    # The first length of a cache was captured by itself: from the second call on it is one of any length.
-    assert again <= before + TOKENS + 1
-    assert torch.equal(call(), expected)
-    assert COUNTS.programs == again
+    assert (COUNTS.programs, COUNTS.graphs) == (programs + TOKENS, graphs + captures)
+
+
+def test_a_cache_of_one_size_is_captured_with_that_size() -> None:
+    model, ids = gpt2().eval(), torch.randint(2, 64, (1, 4))
+    model.forward = torch.compile(model.forward, backend="ipu")
+    sizes = COUNTS.programs - COUNTS.passes  # of graphs of any size, each with plans for several
+    model.generate(ids, max_new_tokens=3, do_sample=False, cache_implementation="static", disable_compile=True)
+    assert COUNTS.programs - COUNTS.passes == sizes

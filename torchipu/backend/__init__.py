@@ -23,6 +23,7 @@ from torchipu.backend.written import written_arguments
 from torchipu.capture import substitutes
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
+from torchipu.capture.folded_constants import fold_constants
 from torchipu.capture.fx_import import Given
 from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.joint_graph import partition
@@ -132,6 +133,7 @@ class _Doors:
     def partition(self, joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **kwargs: Any) -> Any:
         """Cut the joint graph, and note how many results of the forward are the caller's."""
         self.num_results = num_fwd_outputs
+        fold_constants(joint)  # a backward is given masks as tensors
         return partition(joint, inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
     def forward(self, gm: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from torchipu.capture.available_memory import TARGET as AVAILABLE_MEMORY
 from torchipu.capture.collectives import group_of
 from torchipu.capture.control import Body, import_control, is_control
 from torchipu.capture.float8 import hold_bytes
+from torchipu.capture.folded_constants import fold_constants
 from torchipu.capture.fx_source import (
     attributes_of,
     block_of,
@@ -117,6 +118,7 @@ def import_graph(
         CaptureError: A size is not known before the program runs.
     """
     unwrap_writes(module)
+    fold_constants(module)
     hold_bytes(module)
     order_by_memory(module)
     note_available_memory(module)

@@ -14,6 +14,17 @@ _TRACES = "trace_autograd_ops"
 _CHECK = "_check_requires_grad_intermediate_outputs"
 
 
+def register() -> None:
+    """Let Dynamo trace ``torch.autograd.grad`` of compiled functions, in whatever thread.
+
+    What needs a gradient that AOT autograd does not give leads to a break of the graph still.
+    """
+    entry = torch._dynamo.config._config.get(_TRACES)  # type: ignore[attr-defined]
+    if entry is not None and not entry.default:
+        entry.default = True
+        setattr(torch._dynamo.config, _TRACES, True)
+
+
 @contextlib.contextmanager
 def inner_gradients() -> Iterator[None]:
     """Let Dynamo trace ``torch.autograd.grad``, also by values on which ``requires_grad_`` was called in forward.

@@ -26,6 +26,9 @@ from torchipu.capture import (
     cumulative_averages,
     distributions,
     flex_attention,
+    growing_caches,
+    inner_gradients,
+    known_constants,
     least_squares,
     traced_methods,
 )
@@ -85,6 +88,14 @@ def random_(self: Tensor, low: int = 0, high: int | None = None, **more: int | N
     elif high is None:
         low, high = 0, low
     return self.copy_(torch.randint(low, high, self.shape, device=self.device))
+
+
+def masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    """`torch.masked_select` by an index, whose size is known if the mask is a constant."""
+    if mask.dtype not in (torch.bool, torch.uint8):
+        raise RuntimeError("masked_select: expected BoolTensor for mask")
+    spread, mask = torch.broadcast_tensors(input, mask)
+    return spread[mask]
 
 
 def cov(
@@ -162,7 +173,7 @@ def detect_is_causal_mask(mask: Tensor | None, is_causal: bool | None = None, si
 TRACED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     F.gaussian_nll_loss: gaussian_nll_loss,
     torch.combinations: combinations, torch.cov: cov, torch.corrcoef: corrcoef,
-    torch.linalg.lstsq: least_squares.lstsq, torch._C._infer_size: infer_size,
+    torch.masked_select: masked_select, torch.linalg.lstsq: least_squares.lstsq, torch._C._infer_size: infer_size,
     torch.nn.modules.transformer._detect_is_causal_mask: detect_is_causal_mask,
     **assertions.TRACED, **distributions.DRAWN_AT_ONCE,
 }
@@ -170,10 +181,11 @@ TRACED: Mapping[Callable[..., Any], Callable[..., Any]] = {
 
 OF_MODULES: Mapping[Callable[..., Any], Callable[..., Any]] = {
     **adaptive_softmax.TRACED, **cross_map.TRACED, **cumulative_averages.TRACED,
+    **distributions.VALIDATED,
 }
 """Methods of modules that ask for values; and what Dynamo traces."""
 OF_TENSORS: Mapping[str, Callable[..., Any]] = {
-    "bincount": bincount, "cov": cov, "corrcoef": corrcoef, "random_": random_,
+    "bincount": bincount, "cov": cov, "corrcoef": corrcoef, "masked_select": masked_select, "random_": random_,
 }
 """Methods of tensors by their names; and what Dynamo traces."""
 
@@ -196,6 +208,8 @@ def register() -> None:
     """Tell Dynamo of the functions here; its own rule for most of them is to run them on values that are not there."""
     for function, ours in TRACED.items():
         _trace_as(function, ours)
+    growing_caches.register()
+    known_constants.register()
     traced_methods.register(OF_MODULES, OF_TENSORS)
     ctc.register()
     checkpoint.register()
@@ -204,3 +218,4 @@ def register() -> None:
     # one thread's: others begin with the default.
     torch._dynamo.config._config["allow_rnn"].default = True  # type: ignore[attr-defined]
     torch._dynamo.config.allow_rnn = True
+    inner_gradients.register()

@@ -12,6 +12,8 @@ from typing import Any
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.tensor import TensorVariable
 
+from torchipu.capture.known_constants import answered
+
 _STANDS_IN = "_torchdynamo_inline"
 """Attribute of a function: what Dynamo traces when that function is called. `torch.jit.script` sets it too."""
 _OF_TENSORS: dict[str, Callable[..., Any]] = {}
@@ -37,6 +39,9 @@ def _look_at_calls() -> None:
     plain = TensorVariable.call_method
 
     def call_method(self: TensorVariable, tx: Any, name: str, args: Any, kwargs: Any) -> VariableTracker:
+        answer = answered(tx, name, [self, *args], kwargs)
+        if answer is not None:
+            return answer
         ours = _OF_TENSORS.get(name)
         if ours is None:
             return plain(self, tx, name, args, kwargs)
