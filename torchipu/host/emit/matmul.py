@@ -58,6 +58,12 @@ LARGE_BLOCK = (518, 8 * PANEL)
 """Rows and columns of an item that packs its panels: rows enough to pay for that, 37 tiles of 14."""
 FLAT_BLOCK = (112, 32 * PANEL)
 """Rows and columns of an item that packs its rows: columns enough to pay for that."""
+READY_BLOCK = (56, 128 * PANEL)
+"""The same against panels that are packed once and for all: few rows, as long as all of the panels follow."""
+ALIKE = 4
+"""Blocks of rows against such panels are a multiple of so many, where there are more: few threads get as many each."""
+FEW_READY_SUMMANDS = 256
+"""Summands so few that rows are read as they lie against panels that are ready: packing them costs more than it saves."""
 
 
 def grain_for(items: int, work: float, least_work: float) -> int:
@@ -159,10 +165,13 @@ def emit_product(
     packs_in_items = is_large or (joins_summands and packs_panels)
     is_wide = right_strides[1] == 1 and not packs_in_items and _is_wide(rows, columns, inner)
     block = (
-        LARGE_BLOCK if is_large else FLAT_BLOCK if packing is Packing.IN_ITEM else WIDE_BLOCK if is_wide
-        else BATCH_BLOCK if is_batch else BLOCK
+        LARGE_BLOCK if is_large else READY_BLOCK if packing is Packing.IN_ITEM and is_ready
+        else FLAT_BLOCK if packing is Packing.IN_ITEM else WIDE_BLOCK if is_wide else BATCH_BLOCK if is_batch else BLOCK
     )
-    row_block, column_block = _blocks(batch, rows, columns, *block, least_columns=3 * PANEL if is_wide else PANEL)
+    row_block, column_block = _blocks(
+        batch, rows, columns, *block, least_columns=3 * PANEL if is_wide else PANEL,
+        alike=ALIKE if block is READY_BLOCK else 1,
+    )
     if packs_in_items:
         right_batch = right.strides[0] if len(right.shape) == 3 else 0
         layout = (right_batch, PANEL * right_strides[1], right_strides[0])
@@ -398,7 +407,8 @@ def _packs_rows(strides: tuple[int, int], rows: int, columns: int, inner: int, i
     if columns <= FEW_PANELS * PANEL:
         return 4 * inner * columns > 2 * L2_BYTES
     # The rows of a tile, so far apart, fall into one set of the first cache, which holds fewer of them.
-    return is_ready or strides[0] % APART_IN_ONE_SET == 0 or inner > MOST_SUMMANDS_ALONG
+    is_long = inner > (FEW_READY_SUMMANDS if is_ready else MOST_SUMMANDS_ALONG)
+    return is_long or strides[0] % APART_IN_ONE_SET == 0
 
 
 def _meets_row_major_panels(left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
@@ -501,10 +511,17 @@ def _sum_block(inner: int) -> int:
 
 def _blocks(
     batch: int, rows: int, columns: int, most_rows: int, most_columns: int, *, least_columns: int = PANEL,
+    alike: int = 1,
 ) -> tuple[int, int]:
-    """Rows and columns of an item: large enough to reuse operands, small enough to share out."""
-    row_block = -(-rows // -(-rows // most_rows))
-    column_block = min(most_columns, -(-columns // least_columns) * least_columns)
+    """Rows and columns of an item: large enough to reuse operands, small enough to share out.
+
+    With ``alike`` above one, blocks of rows are a multiple of so many where there are more, of about ``most_rows``.
+    """
+    row_blocks = -(-rows // most_rows)
+    if row_blocks > alike:
+        row_blocks = max(1, round(rows / (alike * most_rows))) * alike
+    row_block = -(-rows // row_blocks)
+    column_block = -(-columns // (-(-columns // most_columns) * least_columns)) * least_columns
     while column_block > least_columns and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:
         column_block = -(-column_block // (2 * least_columns)) * least_columns
     while row_block > 28 and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:
