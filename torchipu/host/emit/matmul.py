@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from torchipu._kernels.table.conv_blocked import Activation
 from torchipu._kernels.table.gemm import PANEL, SUM_BLOCK
 from torchipu._kernels.table.matmul import (
     MATMUL,
@@ -115,8 +116,9 @@ def emit_product(
     beta: float = 1.0,
     *,
     adds: bool = False,
+    activation: Activation = Activation.NONE,
 ) -> None:
-    """Emit ``out = alpha * left @ right + beta * addend``.
+    """Emit ``out = activation(alpha * left @ right + beta * addend)``.
 
     Args:
         plan: The planner.
@@ -127,6 +129,7 @@ def emit_product(
         alpha: Factor of the product.
         beta: Factor of the addend.
         adds: Add to what ``out`` holds; then there is no addend, and ``alpha`` is 1.
+        activation: Of the whole; with one nothing is added onto ``out``, the factors are 1 and the addend is a row.
     """
     batch = out.shape[0] if len(out.shape) == 3 else 1
     rows, columns, inner = out.shape[-2], out.shape[-1], left.shape[-1]
@@ -135,10 +138,10 @@ def emit_product(
     if inner == 0:  # an empty sum is zero: one product of zeros says the same, and the kernel has something to do
         left, right, inner = _zeros(plan, (*left.shape[:-1], 1)), _zeros(plan, (*right.shape[:-2], 1, columns)), 1
     if _is_few_dots(left, right):
-        _emit_dots(plan, out, left, right, addend, alpha, beta, adds=adds)
+        _emit_dots(plan, out, left, right, addend, alpha, beta, adds=adds, activation=activation)
         return
     if not adds and _turns(left, right, addend, alpha, beta):
-        _emit_turned(plan, out, left, right, addend)
+        _emit_turned(plan, out, left, right, addend, activation)
         return
     left_strides, right_strides = rows_apart(left), rows_apart(right)
     assert left_strides is not None
@@ -191,7 +194,7 @@ def emit_product(
         packing=packing, has_addend=addend is not None,
         addend_batch=addend_strides[0], addend_row=addend_strides[1], addend_column=addend_strides[2],
         storing=_storing(inner) if adds else Storing.OVER, right_column=right_strides[1] if packs_in_items else 0,
-        run=inner,
+        run=inner, activation=activation,
     )
     if joins_summands:
         joining = partial(_join_summands, ints)
@@ -282,7 +285,7 @@ def _is_few_dots(left: HostTensor, right: HostTensor) -> bool:
 
 def _emit_dots(
     plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None,
-    alpha: float, beta: float, *, adds: bool,
+    alpha: float, beta: float, *, adds: bool, activation: Activation,
 ) -> None:
     """Emit ``out = alpha * left @ right + beta * addend`` as dot products of rows and columns."""
     batch = out.shape[0] if len(out.shape) == 3 else 1
@@ -297,7 +300,7 @@ def _emit_dots(
         left_row=left_strides[0], right_batch=right.strides[0] if len(right.shape) == 3 else 0,
         right_column=right_strides[1], column_block=DOT_BLOCK, has_addend=addend is not None,
         addend_batch=addend_strides[0], addend_row=addend_strides[1], addend_column=addend_strides[2], adds=adds,
-        has_halves=right.dtype is DType.HALF,
+        has_halves=right.dtype is DType.HALF, activation=activation,
     )
     plan.step(
         MATMUL_DOTS, [out], [left, right, *([] if addend is None else [addend])], ints=ints,
@@ -331,9 +334,10 @@ def _turns(left: HostTensor, right: HostTensor, addend: HostTensor | None, alpha
 
 
 def _emit_turned(
-    plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None
+    plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None,
+    activation: Activation,
 ) -> None:
-    """Emit ``out = left @ right + addend`` as ``(right^T @ left^T + addend)^T``; the addend is one row."""
+    """Emit ``out = activation(left @ right + addend)`` as ``(right^T @ left^T + addend)^T``; the addend is one row."""
     rows, columns, inner = right.shape[1], left.shape[0], left.shape[1]
     strides = rows_apart(right)
     assert strides is not None
@@ -350,7 +354,7 @@ def _emit_turned(
             right_batch=layout[0], right_panel=layout[1], right_row=layout[2], row_block=row_block,
             column_block=column_block, sum_block=_sum_block(inner), packing=Packing.AS_IT_LIES,
             has_addend=addend is not None, addend_batch=0, addend_row=1, addend_column=0, storing=Storing.TRANSPOSED,
-            right_column=0, run=inner,
+            right_column=0, run=inner, activation=activation,
         ),
         scalars=MatmulScalars(1.0, 1.0),
         items=items,
