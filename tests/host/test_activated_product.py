@@ -36,8 +36,8 @@ def fused(model: nn.Module, *inputs: Tensor) -> list[list[str]]:
     return [[op.kind for op in ops if "view" not in op.kind] for ops, _ in found]
 
 
-# Rows few and many, panels whole and not, summands in one block and several: dot products, wide tiles, products that are
-# computed transposed, rows that lie as they are and packed ones.
+# Rows few and many, panels whole and not, summands in one block and several: dot products, wide tiles, products that
+# are computed transposed, rows that lie as they are and packed ones.
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("rows", "inner", "columns"), [

@@ -64,7 +64,8 @@ ATTENTION = Kernel(
     AttentionInts,
     AttentionScalars,
     items="batch * heads * blocks of queries",
-    scratch="columns * width, columns times width rounded up to 32, QUERIES_AT_ONCE * columns, rows * width + 2 * rows floats",
+    scratch="columns * width, columns times width rounded up to 32, QUERIES_AT_ONCE * columns, "
+    "rows * width + 2 * rows floats",
 )
 ATTENTION_BACKWARD = Kernel(
     "attention_backward",

@@ -124,7 +124,8 @@ class MatmulInts(NamedTuple):
         right_column: Stride of the right operand from column to column where each item packs the panels that it reads,
             else 0.
         run: Summands of a run of a step where several make one call, with each of which a block begins; else inner.
-        activation: Of the product, which is then stored over what is there; there is no factor, and no addend but a row.
+        activation: Of the product, which is then stored over what is there; there is no factor, and no addend but
+            a row.
     """
 
     rows: int
@@ -153,7 +154,8 @@ class MatmulInts(NamedTuple):
 MATMUL = Kernel(
     "matmul",
     {
-        "product": "activation of alpha * left @ right + beta * addend, [batch][rows][columns], or [batch][columns][rows]",
+        "product": "activation of alpha * left @ right + beta * addend, [batch][rows][columns], or "
+        "[batch][columns][rows]",
         "left": "[batch][rows][inner]",
         "right": "[batch][inner][columns], by its strides or packed by `matmul_pack`",
         "addend?": "what broadcasts to the product, where has_addend",

@@ -64,7 +64,7 @@ READY_BLOCK = (56, 128 * PANEL)
 ALIKE = 4
 """Blocks of rows against such panels are a multiple of so many, where there are more: few threads get as many each."""
 FEW_READY_SUMMANDS = 256
-"""Summands so few that rows are read as they lie against panels that are ready: packing them costs more than it saves."""
+"""Summands so few that rows are read as they lie against ready panels: packing them costs more than it saves."""
 
 
 def grain_for(items: int, work: float, least_work: float) -> int:
