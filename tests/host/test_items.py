@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import torchipu
+from torchipu.host.emit.matmul import BLOCK
 from torchipu.host.steps import Step
 
 
@@ -29,6 +30,12 @@ def test_rows_are_packed_once_and_few_threads_get_as_many_items_each(rows: int, 
     assert product.items % 4 == 0
     assert product.ints.column_block >= columns  # type: ignore[union-attr]
     assert product.ints.row_block * product.items < rows + product.items  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("rows", [130, 150, 167, 190, 300, 1576])
+def test_other_items_have_no_more_rows_than_their_scratch_holds(rows: int) -> None:
+    (product,) = steps_of(nn.Linear(40, 70), torch.randn(rows, 40), kernel="matmul")
+    assert product.ints.row_block <= BLOCK[0]  # type: ignore[union-attr]
 
 
 class Attention(nn.Module):

@@ -522,7 +522,7 @@ def _blocks(
     With ``alike`` above one, blocks of rows are a multiple of so many where there are more, of about ``most_rows``.
     """
     row_blocks = -(-rows // most_rows)
-    if row_blocks > alike:
+    if row_blocks > alike > 1:
         row_blocks = max(1, round(rows / (alike * most_rows))) * alike
     row_block = -(-rows // row_blocks)
     column_block = -(-columns // (-(-columns // most_columns) * least_columns)) * least_columns
