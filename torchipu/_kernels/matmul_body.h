@@ -1,5 +1,6 @@
 /* Matrix products over register tiles: packing of the right operand, and C = alpha * A B + beta * S. */
 #include "gemm_body.h"
+#include "activation_body.h"
 #include "wide_tile_body.h"
 TI_TILES(laying, 0, 0, 1, 1)
 
@@ -90,6 +91,25 @@ static void FN(scale_add)(float *c, ptrdiff_t ldc, const float *s, ptrdiff_t sro
   }
 }
 
+TI_INLINE void FN(activate_rows)(const int activation, float *c, ptrdiff_t ldc, int64_t m, int64_t n) {
+  for (int64_t i = 0; i < m; i++, c += ldc)
+    for (int64_t j = 0; j < n; j += VL) {
+      const int some = (int)ti_min(VL, n - j);
+      if (some == VL) FN(store)(c + j, FN(activated)(activation, FN(load)(c + j)));
+      else FN(store_part)(c + j, FN(activated)(activation, FN(load_part)(c + j, some)), some);
+    }
+}
+
+/* Activates m rows of n results, which a cache still holds. */
+static void FN(activate)(int64_t activation, float *c, ptrdiff_t ldc, int64_t m, int64_t n) {
+  switch (activation) {
+    case TI_ACTIVATION_NONE: break;
+    case TI_ACTIVATION_RELU: FN(activate_rows)(TI_ACTIVATION_RELU, c, ldc, m, n); break;
+    case TI_ACTIVATION_SILU: FN(activate_rows)(TI_ACTIVATION_SILU, c, ldc, m, n); break;
+    default: FN(activate_rows)(TI_ACTIVATION_GELU, c, ldc, m, n); break;
+  }
+}
+
 TI_KERNEL(matmul) {
   const matmul_ints *const p = (const matmul_ints *)ints;
   const matmul_scalars *const factors = (const matmul_scalars *)scalars;
@@ -158,10 +178,14 @@ TI_KERNEL(matmul) {
           if (lays) t.laid += part * TI_PANEL;
           if (!packed && !packs_rows) t.a += part * ak;
         }
+        if (k0 + kc == K && !turned) FN(activate)(p->activation, c + j, ldc, m, width);
       }
+      if (k0 + kc == K && done) FN(activate)(p->activation, c, ldc, m, done);
     }
-    if (turned) FN(transpose)(c, ldc, result, M, m, n);
-    else if ((has_s && !bias) || alpha != 1.0f) FN(scale_add)(c, N, s, srow, scol, alpha, beta, m, n);
+    if (turned) {
+      FN(transpose)(c, ldc, result, M, m, n);
+      FN(activate)(p->activation, result, M, n, m);
+    } else if ((has_s && !bias) || alpha != 1.0f) FN(scale_add)(c, N, s, srow, scol, alpha, beta, m, n);
   }
   return TI_OK;
 }
@@ -288,6 +312,7 @@ TI_KERNEL(matmul_dots) {
             }
         }
       }
+    FN(activate)(p->activation, c + first, N, M, last - first);
   }
   return TI_OK;
 }

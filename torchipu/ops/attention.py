@@ -7,7 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torchipu._kernels.table.attention import ATTENTION, ATTENTION_BACKWARD, AttentionInts, AttentionScalars
+from torchipu._kernels.table.attention import (
+    ATTENTION,
+    ATTENTION_BACKWARD,
+    QUERIES_AT_ONCE,
+    AttentionInts,
+    AttentionScalars,
+)
+from torchipu._kernels.table.gemm import PANEL
 from torchipu._kernels.table.reduce import Folding
 from torchipu.device.codelets import busiest_elements
 from torchipu.device.compute_sets import fits_tile, in_first
@@ -35,6 +42,9 @@ if TYPE_CHECKING:
     from torchipu.target import Target
 
 KEYS_AT_ONCE = 256
+MOST_QUERIES = 256
+"""Queries of an item: what they come to, and the packed keys and values of a block, stay in a second-level cache."""
+LEAST_ITEMS = 8  # items that keep four threads busy
 ROWS_BACKWARD = 56
 KEYS_BACKWARD = 128
 WHOLE_ROW_BYTES = 1 << 19
@@ -264,6 +274,14 @@ def _operands(op: Op, plan: HostPlanner) -> list[HostTensor]:
     return operands
 
 
+def _rows_of_item(matrices: int, queries: int) -> int:
+    """Return the queries of an item, which packs the keys and values of a head: all, where heads keep threads busy."""
+    blocks = -(-queries // MOST_QUERIES)
+    while matrices * blocks < LEAST_ITEMS and queries > blocks * QUERIES_AT_ONCE:
+        blocks += 1
+    return -(-queries // max(1, blocks))
+
+
 def _emit_forward(op: Op, plan: HostPlanner) -> None:
     operands = _operands(op, plan)
     outputs = [plan.output(result, DType.FLOAT) for result in op.outputs]
@@ -273,9 +291,7 @@ def _emit_forward(op: Op, plan: HostPlanner) -> None:
         return
     for call in _calls(operands, _mask(plan, op, operands[0]), outputs):
         batch, heads, queries, width = call.operands[0].shape
-        rows = min(queries, 112)
-        while rows > 28 and batch * heads * -(-queries // rows) < 8:
-            rows = -(-rows // 2)
+        rows = _rows_of_item(batch * heads, queries)
         cols = min(KEYS_AT_ONCE, -(-operands[1].shape[2] // 32) * 32)
         plan.step(
             ATTENTION,
@@ -284,7 +300,9 @@ def _emit_forward(op: Op, plan: HostPlanner) -> None:
             ints=_ints(op, call.operands, call.mask, rows, cols),
             scalars=AttentionScalars(_scale(op, width)),
             items=batch * heads * -(-queries // rows),
-            scratch_bytes=4 * (cols * width + rows * cols + rows * width + 2 * rows),
+            scratch_bytes=4 * (
+                cols * (width + -(-width // PANEL) * PANEL + QUERIES_AT_ONCE) + rows * width + 2 * rows
+            ),
             writes=[
                 Blocks.of((batch * heads, queries, width), (1, rows, width)),
                 Blocks.of((batch * heads, queries), (1, rows)),

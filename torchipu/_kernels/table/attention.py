@@ -4,6 +4,9 @@ from typing import NamedTuple
 
 from .kernel import Kernel
 
+QUERIES_AT_ONCE = 28
+"""Queries of which the forward holds the scores at a time: those for a few hundred keys stay in the first cache."""
+
 
 class AttentionInts(NamedTuple):
     """Integers of ``attention`` and ``attention_backward``.
@@ -61,7 +64,8 @@ ATTENTION = Kernel(
     AttentionInts,
     AttentionScalars,
     items="batch * heads * blocks of queries",
-    scratch="columns * width + rows * columns + rows * width + 2 * rows floats",
+    scratch="columns * width, columns times width rounded up to 32, QUERIES_AT_ONCE * columns, "
+    "rows * width + 2 * rows floats",
 )
 ATTENTION_BACKWARD = Kernel(
     "attention_backward",

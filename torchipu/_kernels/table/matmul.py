@@ -6,6 +6,7 @@ One of the strides of a matrix from row to row and from column to column is 1. S
 from enum import IntEnum
 from typing import NamedTuple
 
+from .conv_blocked import Activation
 from .kernel import Kernel, Nothing
 
 
@@ -123,6 +124,8 @@ class MatmulInts(NamedTuple):
         right_column: Stride of the right operand from column to column where each item packs the panels that it reads,
             else 0.
         run: Summands of a run of a step where several make one call, with each of which a block begins; else inner.
+        activation: Of the product, which is then stored over what is there; there is no factor, and no addend but
+            a row.
     """
 
     rows: int
@@ -145,12 +148,14 @@ class MatmulInts(NamedTuple):
     storing: Storing
     right_column: int
     run: int
+    activation: Activation = Activation.NONE
 
 
 MATMUL = Kernel(
     "matmul",
     {
-        "product": "alpha * left @ right + beta * addend, [batch][rows][columns], or [batch][columns][rows]",
+        "product": "activation of alpha * left @ right + beta * addend, [batch][rows][columns], or "
+        "[batch][columns][rows]",
         "left": "[batch][rows][inner]",
         "right": "[batch][inner][columns], by its strides or packed by `matmul_pack`",
         "addend?": "what broadcasts to the product, where has_addend",
@@ -181,6 +186,7 @@ class MatmulDotsInts(NamedTuple):
         addend_column: From column to column.
         adds: Whether to add onto what the product's memory holds.
         has_halves: Whether the right operand is half.
+        activation: As in `MatmulInts`.
     """
 
     rows: int
@@ -197,12 +203,13 @@ class MatmulDotsInts(NamedTuple):
     addend_column: int
     adds: bool
     has_halves: bool = False
+    activation: Activation = Activation.NONE
 
 
 MATMUL_DOTS = Kernel(
     "matmul_dots",
     {
-        "product": "alpha * left @ right + beta * addend, [batch][rows][columns]",
+        "product": "activation of alpha * left @ right + beta * addend, [batch][rows][columns]",
         "left": "[batch][rows][inner]", "right": "[batch][inner][columns], floats or halves",
         "addend?": "where has_addend",
     },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from torchipu._kernels.table.conv_blocked import Activation
 from torchipu._kernels.table.gemm import PANEL, SUM_BLOCK
 from torchipu._kernels.table.matmul import (
     MATMUL,
@@ -58,6 +59,12 @@ LARGE_BLOCK = (518, 8 * PANEL)
 """Rows and columns of an item that packs its panels: rows enough to pay for that, 37 tiles of 14."""
 FLAT_BLOCK = (112, 32 * PANEL)
 """Rows and columns of an item that packs its rows: columns enough to pay for that."""
+READY_BLOCK = (56, 128 * PANEL)
+"""The same against panels that are packed once and for all: few rows, as long as all of the panels follow."""
+ALIKE = 4
+"""Blocks of rows against such panels are a multiple of so many, where there are more: few threads get as many each."""
+FEW_READY_SUMMANDS = 256
+"""Summands so few that rows are read as they lie against ready panels: packing them costs more than it saves."""
 
 
 def grain_for(items: int, work: float, least_work: float) -> int:
@@ -109,8 +116,9 @@ def emit_product(
     beta: float = 1.0,
     *,
     adds: bool = False,
+    activation: Activation = Activation.NONE,
 ) -> None:
-    """Emit ``out = alpha * left @ right + beta * addend``.
+    """Emit ``out = activation(alpha * left @ right + beta * addend)``.
 
     Args:
         plan: The planner.
@@ -121,6 +129,7 @@ def emit_product(
         alpha: Factor of the product.
         beta: Factor of the addend.
         adds: Add to what ``out`` holds; then there is no addend, and ``alpha`` is 1.
+        activation: Of the whole; with one nothing is added onto ``out``, the factors are 1 and the addend is a row.
     """
     batch = out.shape[0] if len(out.shape) == 3 else 1
     rows, columns, inner = out.shape[-2], out.shape[-1], left.shape[-1]
@@ -129,10 +138,10 @@ def emit_product(
     if inner == 0:  # an empty sum is zero: one product of zeros says the same, and the kernel has something to do
         left, right, inner = _zeros(plan, (*left.shape[:-1], 1)), _zeros(plan, (*right.shape[:-2], 1, columns)), 1
     if _is_few_dots(left, right):
-        _emit_dots(plan, out, left, right, addend, alpha, beta, adds=adds)
+        _emit_dots(plan, out, left, right, addend, alpha, beta, adds=adds, activation=activation)
         return
     if not adds and _turns(left, right, addend, alpha, beta):
-        _emit_turned(plan, out, left, right, addend)
+        _emit_turned(plan, out, left, right, addend, activation)
         return
     left_strides, right_strides = rows_apart(left), rows_apart(right)
     assert left_strides is not None
@@ -159,10 +168,13 @@ def emit_product(
     packs_in_items = is_large or (joins_summands and packs_panels)
     is_wide = right_strides[1] == 1 and not packs_in_items and _is_wide(rows, columns, inner)
     block = (
-        LARGE_BLOCK if is_large else FLAT_BLOCK if packing is Packing.IN_ITEM else WIDE_BLOCK if is_wide
-        else BATCH_BLOCK if is_batch else BLOCK
+        LARGE_BLOCK if is_large else READY_BLOCK if packing is Packing.IN_ITEM and is_ready
+        else FLAT_BLOCK if packing is Packing.IN_ITEM else WIDE_BLOCK if is_wide else BATCH_BLOCK if is_batch else BLOCK
     )
-    row_block, column_block = _blocks(batch, rows, columns, *block, least_columns=3 * PANEL if is_wide else PANEL)
+    row_block, column_block = _blocks(
+        batch, rows, columns, *block, least_columns=3 * PANEL if is_wide else PANEL,
+        alike=ALIKE if block is READY_BLOCK else 1,
+    )
     if packs_in_items:
         right_batch = right.strides[0] if len(right.shape) == 3 else 0
         layout = (right_batch, PANEL * right_strides[1], right_strides[0])
@@ -182,7 +194,7 @@ def emit_product(
         packing=packing, has_addend=addend is not None,
         addend_batch=addend_strides[0], addend_row=addend_strides[1], addend_column=addend_strides[2],
         storing=_storing(inner) if adds else Storing.OVER, right_column=right_strides[1] if packs_in_items else 0,
-        run=inner,
+        run=inner, activation=activation,
     )
     if joins_summands:
         joining = partial(_join_summands, ints)
@@ -273,7 +285,7 @@ def _is_few_dots(left: HostTensor, right: HostTensor) -> bool:
 
 def _emit_dots(
     plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None,
-    alpha: float, beta: float, *, adds: bool,
+    alpha: float, beta: float, *, adds: bool, activation: Activation,
 ) -> None:
     """Emit ``out = alpha * left @ right + beta * addend`` as dot products of rows and columns."""
     batch = out.shape[0] if len(out.shape) == 3 else 1
@@ -288,7 +300,7 @@ def _emit_dots(
         left_row=left_strides[0], right_batch=right.strides[0] if len(right.shape) == 3 else 0,
         right_column=right_strides[1], column_block=DOT_BLOCK, has_addend=addend is not None,
         addend_batch=addend_strides[0], addend_row=addend_strides[1], addend_column=addend_strides[2], adds=adds,
-        has_halves=right.dtype is DType.HALF,
+        has_halves=right.dtype is DType.HALF, activation=activation,
     )
     plan.step(
         MATMUL_DOTS, [out], [left, right, *([] if addend is None else [addend])], ints=ints,
@@ -322,9 +334,10 @@ def _turns(left: HostTensor, right: HostTensor, addend: HostTensor | None, alpha
 
 
 def _emit_turned(
-    plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None
+    plan: HostPlanner, out: HostTensor, left: HostTensor, right: HostTensor, addend: HostTensor | None,
+    activation: Activation,
 ) -> None:
-    """Emit ``out = left @ right + addend`` as ``(right^T @ left^T + addend)^T``; the addend is one row."""
+    """Emit ``out = activation(left @ right + addend)`` as ``(right^T @ left^T + addend)^T``; the addend is one row."""
     rows, columns, inner = right.shape[1], left.shape[0], left.shape[1]
     strides = rows_apart(right)
     assert strides is not None
@@ -341,7 +354,7 @@ def _emit_turned(
             right_batch=layout[0], right_panel=layout[1], right_row=layout[2], row_block=row_block,
             column_block=column_block, sum_block=_sum_block(inner), packing=Packing.AS_IT_LIES,
             has_addend=addend is not None, addend_batch=0, addend_row=1, addend_column=0, storing=Storing.TRANSPOSED,
-            right_column=0, run=inner,
+            right_column=0, run=inner, activation=activation,
         ),
         scalars=MatmulScalars(1.0, 1.0),
         items=items,
@@ -398,7 +411,8 @@ def _packs_rows(strides: tuple[int, int], rows: int, columns: int, inner: int, i
     if columns <= FEW_PANELS * PANEL:
         return 4 * inner * columns > 2 * L2_BYTES
     # The rows of a tile, so far apart, fall into one set of the first cache, which holds fewer of them.
-    return is_ready or strides[0] % APART_IN_ONE_SET == 0 or inner > MOST_SUMMANDS_ALONG
+    is_long = inner > (FEW_READY_SUMMANDS if is_ready else MOST_SUMMANDS_ALONG)
+    return is_long or strides[0] % APART_IN_ONE_SET == 0
 
 
 def _meets_row_major_panels(left: tuple[int, int], right: tuple[int, int], rows: int, columns: int, inner: int) -> bool:
@@ -501,10 +515,17 @@ def _sum_block(inner: int) -> int:
 
 def _blocks(
     batch: int, rows: int, columns: int, most_rows: int, most_columns: int, *, least_columns: int = PANEL,
+    alike: int = 1,
 ) -> tuple[int, int]:
-    """Rows and columns of an item: large enough to reuse operands, small enough to share out."""
-    row_block = -(-rows // -(-rows // most_rows))
-    column_block = min(most_columns, -(-columns // least_columns) * least_columns)
+    """Rows and columns of an item: large enough to reuse operands, small enough to share out.
+
+    With ``alike`` above one, blocks of rows are a multiple of so many where there are more, of about ``most_rows``.
+    """
+    row_blocks = -(-rows // most_rows)
+    if row_blocks > alike > 1:
+        row_blocks = max(1, round(rows / (alike * most_rows))) * alike
+    row_block = -(-rows // row_blocks)
+    column_block = -(-columns // (-(-columns // most_columns) * least_columns)) * least_columns
     while column_block > least_columns and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:
         column_block = -(-column_block // (2 * least_columns)) * least_columns
     while row_block > 28 and batch * -(-rows // row_block) * -(-columns // column_block) < LEAST_ITEMS:

@@ -16,7 +16,7 @@ PRODUCT = "aten.mm.default"
 VIEWS = ("aten.view.default", "aten._unsafe_view.default")
 
 
-def _applies(ops: Sequence[Op]) -> bool:
+def applies(ops: Sequence[Op]) -> bool:
     """Whether one row is added to all rows. What differs from row to row is added quicker in a pass of its own."""
     product, add = ops[0], ops[-1]
     tensors = [tensor for op in ops for tensor in (*op.inputs, *op.outputs)]
@@ -42,5 +42,5 @@ def _emit(ops: Sequence[Op], plan: HostPlanner) -> None:
 
 
 register_fusion(
-    Fusion((PRODUCT, ADD), _applies, _emit), *(Fusion((PRODUCT, view, ADD), _applies, _emit) for view in VIEWS),
+    Fusion((PRODUCT, ADD), applies, _emit), *(Fusion((PRODUCT, view, ADD), applies, _emit) for view in VIEWS),
 )
