@@ -1,7 +1,6 @@
 /* Matrix products over register tiles: packing of the right operand, and C = alpha * A B + beta * S. */
 #include "gemm_body.h"
 #include "wide_tile_body.h"
-TI_TILES(laying, 0, 0, 1, 1)
 
 #ifndef TORCHIPU_MATMUL
 #define TORCHIPU_MATMUL
