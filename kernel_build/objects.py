@@ -86,10 +86,10 @@ class Progress:
             print(text, end=end, file=sys.stderr, flush=True)
 
 
-def weight(source: Path) -> int:
-    """Return about how much work a source is: the size of its body, or its own."""
+def weight(source: Path) -> tuple[bool, int]:
+    """Return about how much work a source is: tiles, of which there are dozens, then by the size of its body, or its own."""
     body = Path("torchipu/_kernels") / f"{source.stem}_body.h"
-    return (body if body.is_file() else source).stat().st_size
+    return source.stem.endswith("_tiles"), (body if body.is_file() else source).stat().st_size
 
 
 def is_new_enough(target: Path, depends: Path) -> bool:

@@ -52,6 +52,9 @@ def write_sources(table: ModuleType, kernels: Path, folder: Path) -> list[Path]:
         names.append(name)
         write(sources[-1], source_of(name, records, (kernels / f"{name}.h").is_file()))
     write(folder / "table" / "all.h", listing_of(names))
+    for body in sorted(kernels.glob("*_tiles_body.h")):
+        sources.append(folder / f"{body.name.removesuffix('_body.h')}.c")
+        write(sources[-1], source_of_tiles(body.name))
     return sources
 
 
@@ -151,6 +154,11 @@ def source_of(name: str, records: list[Any], has_header: bool) -> str:
         ),
         "  {0}", "};", "",
     ])
+
+
+def source_of_tiles(body: str) -> str:
+    """Return the C file of functions that several families call, for each instruction set."""
+    return "\n".join([f"/* Made for {body}. */", '#include "isa.h"', f'#define TI_BODY "{body}"', '#include "isa_build.h"', ""])
 
 
 def listing_of(names: list[str]) -> str:

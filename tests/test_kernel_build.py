@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from setuptools.errors import CompileError
 
-from kernel_build.objects import compile_all
+from kernel_build.objects import compile_all, weight
 from kernel_build.source import KERNELS, load_table, write_sources
 
 ROOT = Path(__file__).parents[1]
@@ -99,6 +99,13 @@ def test_a_family_without_a_body_is_refused(table: Path) -> None:
     (table.parent / "scaled_body.h").unlink()
     with pytest.raises(SystemExit, match=r"table/scaled.py has kernels, and no .*scaled_body.h"):
         compiled(table)
+
+
+def test_tiles_are_a_file_of_their_own_which_begins_first(table: Path) -> None:
+    (table.parent / "scaled_tiles_body.h").write_text("", encoding="utf-8")
+    sources = write_sources(load_table(table), table.parent, table.parents[1] / "build")
+    assert [source.name for source in sources] == ["scaled.c", "scaled_tiles.c"]
+    assert max(sources, key=weight).name == "scaled_tiles.c"
 
 
 def test_two_kernels_of_one_name_are_refused(table: Path) -> None:

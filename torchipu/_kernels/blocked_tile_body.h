@@ -1,5 +1,4 @@
 /* Sums of a few blocks of results of a few pixels, which registers hold. */
-#include "registers_body.h"
 #include "blocked_ending_body.h"
 
 /* The most blocks of a tile, and the most pixels beside so many blocks. */
@@ -22,116 +21,8 @@ typedef struct {
   const FN(blocked_ending) *ending;  /* applied to the sums in registers; NULL for none */
 } FN(blocked_tile);
 
-/* Adds the products of the channel that `p` and `w` show. */
-TI_INLINE void FN(add_channel)(const int nb, const int np, const float *w, ptrdiff_t w_block, const float *const *p, int64_t i, VF *sum) {
-  VF weight[FN(MOST_BLOCKS)];
-#pragma GCC unroll 4
-  for (int b = 0; b < nb; b++) weight[b] = FN(load)(w + b * w_block);
-#pragma GCC unroll 12
-  for (int j = 0; j < np; j++) {
-    const VF v = FN(broadcast)(p[j] + i);
-#pragma GCC unroll 4
-    for (int b = 0; b < nb; b++) FN(add_product)(&sum[j * nb + b], v, weight[b]);
-  }
-}
-
-TI_INLINE void FN(find_sources)(const int np, const float *x, const int32_t *from, const float **p) {
-#pragma GCC unroll 12
-  for (int j = 0; j < np; j++) p[j] = x + from[j];
-}
-
-TI_INLINE void FN(activate_tile)(const int count, const int activation, VF *sum) {
-#pragma GCC unroll 24
-  for (int i = 0; i < count; i++) sum[i] = FN(activated)(activation, sum[i]);
-}
-
-/* Ends sums while they are in registers. */
-TI_INLINE void FN(end_tile)(const int nb, const int np, const FN(blocked_tile) *t, VF *sum) {
-  const FN(blocked_ending) e = *t->ending;
-#pragma GCC unroll 4
-  for (int b = 0; b < nb; b++) {
-    if (e.is_affine) {
-      const VF scale = FN(load)(e.scale + b * VL), shift = FN(load)(e.shift + b * VL);
-#pragma GCC unroll 12
-      for (int j = 0; j < np; j++) sum[j * nb + b] = FN(fma)(sum[j * nb + b], scale, shift);
-    }
-    if (e.added)
-#pragma GCC unroll 12
-      for (int j = 0; j < np; j++) sum[j * nb + b] += FN(load)(e.added + b * t->y_block + t->to[j]);
-    if (e.gate)
-#pragma GCC unroll 12
-      for (int j = 0; j < np; j++) sum[j * nb + b] = FN(gated)(sum[j * nb + b], FN(load)(e.gate + b * t->y_block + t->to[j]));
-  }
-  switch (e.activation) {
-    case TI_ACTIVATION_RELU: FN(activate_tile)(nb * np, TI_ACTIVATION_RELU, sum); break;
-    case TI_ACTIVATION_RELU6: FN(activate_tile)(nb * np, TI_ACTIVATION_RELU6, sum); break;
-    case TI_ACTIVATION_HARDSWISH: FN(activate_tile)(nb * np, TI_ACTIVATION_HARDSWISH, sum); break;
-    case TI_ACTIVATION_HARDSIGMOID: FN(activate_tile)(nb * np, TI_ACTIVATION_HARDSIGMOID, sum); break;
-    default: break;
-  }
-}
-
-TI_INLINE void FN(blocked_sums)(const int nb, const int np, const FN(blocked_tile) *t) {
-  VF sum[24];
-  const float *w = t->w, *x = t->x, *p[FN(MOST_PIXELS)];
-  const ptrdiff_t w_block = t->w_block;
-  const int32_t *const from = t->from, *const taps = t->taps;
-  const int64_t num_taps = t->num_taps;
-#pragma GCC unroll 24
-  for (int i = 0; i < nb * np; i++) sum[i] = FN(set)(0);
-  for (int64_t block = 0; block < t->blocks; block++, x += t->x_block)
-    for (int64_t tap = 0; tap < num_taps; tap++, w += VL * VL) {
-      FN(find_sources)(np, x + taps[tap], from, p);
-#pragma GCC unroll 16
-      for (int64_t i = 0; i < VL; i++) FN(add_channel)(nb, np, w + i * VL, w_block, p, i, sum);
-    }
-  const int64_t rest = t->rest, channel = t->channel;
-  for (int64_t c0 = 0; c0 < rest; c0 += VL) {  /* channels one by one, whose weights are in blocks all the same */
-    const int64_t end = ti_min(VL, rest - c0) * channel;
-    for (int64_t tap = 0; tap < num_taps; tap++) {
-      FN(find_sources)(np, x + c0 * channel + taps[tap], from, p);
-#pragma GCC unroll 1
-      for (int64_t i = 0; i < end; i += channel, w += VL) FN(add_channel)(nb, np, w, w_block, p, i, sum);
-    }
-  }
-  if (t->accumulate)
-#pragma GCC unroll 12
-    for (int j = 0; j < np; j++)
-#pragma GCC unroll 4
-      for (int b = 0; b < nb; b++) sum[j * nb + b] += FN(load)(t->y + b * t->y_block + t->to[j]);
-  if (t->ending) FN(end_tile)(nb, np, t, sum);
-#pragma GCC unroll 12
-  for (int j = 0; j < np; j++)
-#pragma GCC unroll 4
-    for (int b = 0; b < nb; b++) FN(store)(t->y + b * t->y_block + t->to[j], sum[j * nb + b]);
-}
-#undef TI_BLOCKED
-#define TI_BLOCKED(B_, P_) static __attribute__((noinline)) void FN(blocked_##B_##_##P_)(const FN(blocked_tile) *t) { FN(blocked_sums)(B_, P_, t); }
-TI_BLOCKED(1, 1) TI_BLOCKED(1, 2) TI_BLOCKED(1, 3) TI_BLOCKED(1, 4) TI_BLOCKED(1, 5) TI_BLOCKED(1, 6) TI_BLOCKED(1, 7) TI_BLOCKED(1, 8)
-TI_BLOCKED(1, 9) TI_BLOCKED(1, 10)
-TI_BLOCKED(2, 1) TI_BLOCKED(2, 2) TI_BLOCKED(2, 3) TI_BLOCKED(2, 4) TI_BLOCKED(2, 5) TI_BLOCKED(2, 6)
-#if VL == 16
-TI_BLOCKED(3, 1) TI_BLOCKED(3, 2) TI_BLOCKED(3, 3) TI_BLOCKED(3, 4)
-TI_BLOCKED(1, 11) TI_BLOCKED(1, 12)
-TI_BLOCKED(2, 7) TI_BLOCKED(2, 8) TI_BLOCKED(2, 9) TI_BLOCKED(2, 10) TI_BLOCKED(2, 11) TI_BLOCKED(2, 12)
-TI_BLOCKED(3, 5) TI_BLOCKED(3, 6) TI_BLOCKED(3, 7) TI_BLOCKED(3, 8)
-TI_BLOCKED(4, 1) TI_BLOCKED(4, 2) TI_BLOCKED(4, 3) TI_BLOCKED(4, 4) TI_BLOCKED(4, 5) TI_BLOCKED(4, 6)
-#endif
-/* By blocks, then by pixels. */
-static void (*const FN(blocked_table)[FN(MOST_BLOCKS)][FN(MOST_PIXELS)])(const FN(blocked_tile) *) = {
-#if VL == 16
-  {FN(blocked_1_1), FN(blocked_1_2), FN(blocked_1_3), FN(blocked_1_4), FN(blocked_1_5), FN(blocked_1_6), FN(blocked_1_7), FN(blocked_1_8),
-   FN(blocked_1_9), FN(blocked_1_10), FN(blocked_1_11), FN(blocked_1_12)},
-  {FN(blocked_2_1), FN(blocked_2_2), FN(blocked_2_3), FN(blocked_2_4), FN(blocked_2_5), FN(blocked_2_6), FN(blocked_2_7), FN(blocked_2_8),
-   FN(blocked_2_9), FN(blocked_2_10), FN(blocked_2_11), FN(blocked_2_12)},
-  {FN(blocked_3_1), FN(blocked_3_2), FN(blocked_3_3), FN(blocked_3_4), FN(blocked_3_5), FN(blocked_3_6), FN(blocked_3_7), FN(blocked_3_8)},
-  {FN(blocked_4_1), FN(blocked_4_2), FN(blocked_4_3), FN(blocked_4_4), FN(blocked_4_5), FN(blocked_4_6)},
-#else
-  {FN(blocked_1_1), FN(blocked_1_2), FN(blocked_1_3), FN(blocked_1_4), FN(blocked_1_5), FN(blocked_1_6), FN(blocked_1_7), FN(blocked_1_8),
-   FN(blocked_1_9), FN(blocked_1_10)},
-  {FN(blocked_2_1), FN(blocked_2_2), FN(blocked_2_3), FN(blocked_2_4), FN(blocked_2_5), FN(blocked_2_6)},
-#endif
-};
+/* By blocks, then by pixels; blocked_tiles_body.h defines it. */
+extern TI_SHARED void (*const FN(blocked_table)[FN(MOST_BLOCKS)][FN(MOST_PIXELS)])(const FN(blocked_tile) *);
 
 /* Sums of `results` blocks of `count` pixels; with an ending they are ended. */
 static void FN(add_tiles)(FN(blocked_tile) tile, int64_t results, int64_t count, const FN(blocked_ending) *ending) {

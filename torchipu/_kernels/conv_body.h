@@ -4,9 +4,7 @@
  * convolution reads a contiguous run of pixels, and channels meet pixels in register tiles. What conv_near_body.h serves
  * is read where it lies.
  */
-#define TI_GATHERED
 #include "gemm_body.h"
-#undef TI_GATHERED
 #include "runs_body.h"
 #include "rounding_body.h"
 

@@ -35,6 +35,7 @@
 #define VU FN(vu)
 #define VM FN(vm)
 #define TI_INLINE static inline __attribute__((always_inline))
+#define TI_SHARED __attribute__((visibility("hidden")))  /* what one file defines, and others see, but nothing else */
 
 static inline int64_t ti_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t ti_max(int64_t a, int64_t b) { return a > b ? a : b; }

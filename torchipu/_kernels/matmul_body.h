@@ -2,7 +2,6 @@
 #include "gemm_body.h"
 #include "activation_body.h"
 #include "wide_tile_body.h"
-TI_TILES(laying, 0, 0, 1, 1)
 
 #ifndef TORCHIPU_MATMUL
 #define TORCHIPU_MATMUL
