@@ -87,7 +87,7 @@ class Progress:
 
 
 def weight(source: Path) -> tuple[bool, int]:
-    """Return about how much work a source is: tiles, of which there are dozens, then by the size of its body, or its own."""
+    """Return about how much work a source is: whether it is tiles, dozens of them, and its size or its body's."""
     body = Path("torchipu/_kernels") / f"{source.stem}_body.h"
     return source.stem.endswith("_tiles"), (body if body.is_file() else source).stat().st_size
 

@@ -158,7 +158,7 @@ def source_of(name: str, records: list[Any], has_header: bool) -> str:
 
 def source_of_tiles(body: str) -> str:
     """Return the C file of functions that several families call, for each instruction set."""
-    return "\n".join([f"/* Made for {body}. */", '#include "isa.h"', f'#define TI_BODY "{body}"', '#include "isa_build.h"', ""])
+    return f'/* Made for {body}. */\n#include "isa.h"\n#define TI_BODY "{body}"\n#include "isa_build.h"\n'
 
 
 def listing_of(names: list[str]) -> str:
