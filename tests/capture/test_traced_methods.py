@@ -140,3 +140,25 @@ def test_eager_code_and_scripts_call_torchs_own() -> None:
         layer(X, CLASSES + 1)  # with the range, which only eager code knows
     batch_norm = torch.jit.script(nn.BatchNorm1d(6))
     torch.testing.assert_close(batch_norm(X), nn.BatchNorm1d(6)(X))
+
+
+def test_where_a_weight_has_no_gradient_is_not_where_the_next_function_finds_what_it_returns() -> None:
+    torch._dynamo.reset()
+    model = nn.Linear(3, 3)
+
+    def step(x: Tensor) -> Tensor:
+        model.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        return loss.detach()
+
+    def update(x: Tensor) -> Any:
+        loss = None
+        x.add_(1)
+        return loss
+
+    compiled, x = torch.compile(step, backend="ipu"), torch.zeros(3)
+    for _ in range(2):
+        compiled(x)
+    assert torch.compile(update, backend="ipu")(x) is None
+    assert torch.equal(x, torch.ones(3))

@@ -56,8 +56,7 @@ def _growing(value: torch.Tensor, tx: Any, source: Source) -> int | None:
 
 def _found(source: Source, tx: Any) -> object:
     """Return what lies at a source, or None."""
-    frame = tx.output.root_tx
     try:
-        return eval(source.name, {"L": frame.f_locals, "G": frame.f_globals})  # an expression that Dynamo has written
-    except Exception:
+        return tx.output.resolve_source_value(source)
+    except Exception:  # also with a torch that has no such method: sizes are then fixed at first
         return None

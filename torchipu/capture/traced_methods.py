@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.constant import ConstantVariable
 from torch._dynamo.variables.tensor import TensorVariable
 
 from torchipu.capture.known_constants import answered
@@ -31,6 +32,7 @@ def register(of_modules: Mapping[Callable[..., Any], Callable[..., Any]], of_ten
         setattr(method, _STANDS_IN, ours)
     if not _OF_TENSORS:
         _look_at_calls()
+        _forget_where_constants_were_read()
     _OF_TENSORS.update(of_tensors)
 
 
@@ -48,3 +50,20 @@ def _look_at_calls() -> None:
         return VariableTracker.build(tx, ours).call_function(tx, [self, *args], kwargs)
 
     TensorVariable.call_method = call_method  # type: ignore[method-assign]
+
+
+def _forget_where_constants_were_read() -> None:
+    """Let None, true and false be from nowhere.
+
+    Dynamo holds one of each for all programs, and notes on it where an attribute of a tensor had that value, such as
+    the ``grad`` of a weight: the next function that returns None would look there, at variables of another function.
+    """
+    plain = TensorVariable.var_getattr
+
+    def var_getattr(self: TensorVariable, tx: Any, name: str) -> VariableTracker:
+        value = plain(self, tx, name)
+        if isinstance(value, ConstantVariable) and (value.value is None or isinstance(value.value, bool)):
+            value.source = None
+        return value
+
+    TensorVariable.var_getattr = var_getattr  # type: ignore[method-assign]
