@@ -22,7 +22,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
-from torchipu.capture import printing, substitutes
+from torchipu.capture import interpolation, printing, substitutes
 from torchipu.capture.block import BlockForward
 from torchipu.capture.capture_errors import as_capture_error, without_torchs_log
 from torchipu.capture.captured import Captured
@@ -220,7 +220,7 @@ def export(
         name: Name of the graph.
         strict_ops: Refuse ops that would run through the generic codelet.
     """
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, interpolation.whole():
         joint = aot_export_joint_with_descriptors(
             stack, results, args, dict(kwargs), decompositions=decompositions(),
         )

@@ -10,7 +10,7 @@ import contextlib
 import inspect
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -102,6 +102,36 @@ def switched(owner: Any, name: str, value: Any) -> Iterator[None]:
             yield
         finally:
             setattr(owner, name, before)
+
+
+@contextlib.contextmanager
+def implemented(
+    by: Mapping[Any, Callable[..., Any] | None], keys: Collection[torch._C.DispatchKey],
+) -> Iterator[None]:
+    """Give operators other implementations in Python, which tracing alone asks, under the same lock.
+
+    Args:
+        by: For each overload, such as ``torch.ops.aten.upsample_bilinear2d.vec``, what implements it; None to leave it
+            to torch's implementation in C++.
+        keys: For which it does.
+    """
+    with capturing():
+        before = {overload: dict(overload.py_kernels) for overload in by}
+        try:
+            for overload, function in by.items():
+                others = {key: kernel for key, kernel in before[overload].items() if key not in keys}
+                _implement(overload, others if function is None else {**others, **dict.fromkeys(keys, function)})
+            yield
+        finally:
+            for overload, kernels in before.items():
+                _implement(overload, kernels)
+
+
+def _implement(overload: Any, kernels: Mapping[torch._C.DispatchKey, Any]) -> None:
+    """Put implementations in place, and let the operator forget which ones it has taken."""
+    overload.py_kernels.clear()
+    overload.py_kernels.update(kernels)
+    overload._dispatch_cache.clear()
 
 
 @contextlib.contextmanager

@@ -337,13 +337,14 @@ def _serves_interpolation(op: Op) -> bool:
     return _is_floating(op) or "nearest" in op.target
 
 
-_INTERPOLATIONS = (
+INTERPOLATIONS = (
     "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
     "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "upsample_linear1d", "upsample_bilinear2d",
     "upsample_trilinear3d", "upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa",
 )
+"""Operators of aten, each with a ``_backward``."""
 register(OpSpec(WEIGHTED_SUM, "weighted_sum", no_vertices, _emit_weighted_sum))
-for _name in _INTERPOLATIONS:
+for _name in INTERPOLATIONS:
     for _target in (_name, f"{_name}_backward"):
         register(OpSpec(f"aten.{_target}.default", _target.lstrip("_"), lower_taps(_taps_of), _emit_interpolation,
                         supports=_serves_interpolation))
