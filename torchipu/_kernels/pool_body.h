@@ -219,45 +219,87 @@ static inline float FN(divisor)(const average_pool_ints *p, int64_t oh, int64_t 
   return (float)(h * w);
 }
 
+/* The sum of what lies one behind the other, in the lanes of a vector first. */
+static inline float FN(sum_run)(const float *x, int64_t count) {
+  VF sum = FN(set)(0.0f);
+  for (int64_t i = 0; i < count; i += VL) sum += FN(load_most)(x + i, count - i);
+  return FN(sum_lanes)(sum);
+}
+
+/* The average of one window; 0 where none of the image is in it. */
+static inline float FN(average_one)(const average_pool_ints *p, const float *x, int64_t h0, int64_t h1, int64_t oh, int64_t ow) {
+  const pool_ints *const s = &p->window;
+  const int64_t w0 = ti_max(0, ow * s->sw - s->pw), w1 = ti_min(s->w, ow * s->sw - s->pw + s->kw);
+  float sum = 0;
+  if (h0 >= h1 || w0 >= w1) return 0;
+  if (w1 - w0 == s->w) sum = FN(sum_run)(x + h0 * s->w, (h1 - h0) * s->w);
+  else
+    for (int64_t h = h0; h < h1; h++)
+      for (int64_t w = w0; w < w1; w++) sum += x[h * s->w + w];
+  return sum / FN(divisor)(p, oh, ow, (h1 - h0) * (w1 - w0));
+}
+
+/* A row of averages. Those of columns whose windows lie within the image, from `inner` on, have one divisor, and are taken
+ * as many at a time as a vector has lanes: each adds up in the same order as alone. */
+static void FN(average_row)(const average_pool_ints *p, const float *x, int64_t oh, int64_t inner, int64_t outer, float *y) {
+  const pool_ints *const s = &p->window;
+  const int64_t h0 = ti_max(0, oh * s->sh - s->ph), h1 = ti_min(s->h, oh * s->sh - s->ph + s->kh);
+  int64_t ow = 0;
+  for (; ow < inner; ow++) y[ow] = FN(average_one)(p, x, h0, h1, oh, ow);
+  const VF divisor = FN(set)(ow < outer && h0 < h1 ? FN(divisor)(p, oh, ow, (h1 - h0) * s->kw) : 1.0f);
+  for (; ow < outer; ow += VL) {
+    const int n = (int)ti_min(VL, outer - ow);
+    VF sum = FN(set)(0.0f);
+    for (int64_t h = h0; h < h1; h++)
+      for (int64_t k = 0; k < s->kw; k++) sum += FN(strided)(x + h * s->w + ow * s->sw - s->pw + k, s->sw, n);
+    FN(store_part)(y + ow, sum / divisor, n);
+  }
+  for (ow = outer; ow < s->ow; ow++) y[ow] = FN(average_one)(p, x, h0, h1, oh, ow);
+}
+
 TI_KERNEL(avg_pool) {
   const average_pool_ints *const p = (const average_pool_ints *)ints;
   const pool_ints s = p->window;
+  const int64_t inner = ti_min(s.ow, ti_ceil(s.pw, s.sw)), room = s.w + s.pw - s.kw;
+  const int64_t outer = room < 0 ? inner : ti_max(inner, ti_min(s.ow, room / s.sw + 1));
   (void)scalars; (void)scratch;
-  for (int64_t plane = begin; plane < end; plane++) {
-    const float *x = (const float *)args[1] + plane * s.h * s.w;
-    float *y = (float *)args[0] + plane * s.oh * s.ow;
-    for (int64_t oh = 0; oh < s.oh; oh++) {
-      const int64_t h0 = ti_max(0, oh * s.sh - s.ph), h1 = ti_min(s.h, oh * s.sh - s.ph + s.kh);
-      for (int64_t ow = 0; ow < s.ow; ow++, y++) {
-        const int64_t w0 = ti_max(0, ow * s.sw - s.pw), w1 = ti_min(s.w, ow * s.sw - s.pw + s.kw);
-        if (h0 >= h1 || w0 >= w1) { *y = 0; continue; }
-        float sum = 0;
-        for (int64_t h = h0; h < h1; h++)
-          for (int64_t w = w0; w < w1; w++) sum += x[h * s.w + w];
-        *y = sum / FN(divisor)(p, oh, ow, (h1 - h0) * (w1 - w0));
-      }
-    }
-  }
+  for (int64_t plane = begin; plane < end; plane++)
+    for (int64_t oh = 0; oh < s.oh; oh++)
+      FN(average_row)(p, (const float *)args[1] + plane * s.h * s.w, oh, inner, outer, (float *)args[0] + (plane * s.oh + oh) * s.ow);
   return TI_OK;
+}
+
+/* What a row of windows gives to each row of the image that it covers. */
+static void FN(share_row)(const average_pool_ints *p, const float *dy, int64_t oh, int64_t rows, float *shares, float *row) {
+  const pool_ints *const s = &p->window;
+  for (int64_t ow = 0; ow < s->ow; ow++) {
+    const int64_t pixels = ti_min(s->w, ow * s->sw - s->pw + s->kw) - ti_max(0, ow * s->sw - s->pw);
+    shares[ow] = pixels > 0 ? dy[ow] / FN(divisor)(p, oh, ow, rows * pixels) : 0;
+  }
+  memset(row, 0, sizeof(float) * (size_t)s->w);
+  for (int64_t k = 0; k < s->kw; k++) {
+    const int64_t first = ti_max(0, ti_ceil(ti_max(0, s->pw - k), s->sw)), room = s->w - 1 + s->pw - k;
+    const int64_t last = room < 0 ? first : ti_min(s->ow, room / s->sw + 1);
+    float *const to = row + k - s->pw;
+    if (s->sw == 1) for (int64_t ow = first; ow < last; ow++) to[ow] += shares[ow];
+    else for (int64_t ow = first; ow < last; ow++) to[ow * s->sw] += shares[ow];
+  }
 }
 
 TI_KERNEL(avg_pool_backward) {
   const average_pool_ints *const p = (const average_pool_ints *)ints;
   const pool_ints s = p->window;
-  (void)scalars; (void)scratch;
+  float *const shares = (float *)scratch, *const row = shares + s.ow;
+  (void)scalars;
   for (int64_t plane = begin; plane < end; plane++) {
     float *dx = (float *)args[0] + plane * s.h * s.w;
-    const float *dy = (const float *)args[1] + plane * s.oh * s.ow;
     memset(dx, 0, sizeof(float) * (size_t)(s.h * s.w));
     for (int64_t oh = 0; oh < s.oh; oh++) {
       const int64_t h0 = ti_max(0, oh * s.sh - s.ph), h1 = ti_min(s.h, oh * s.sh - s.ph + s.kh);
-      for (int64_t ow = 0; ow < s.ow; ow++, dy++) {
-        const int64_t w0 = ti_max(0, ow * s.sw - s.pw), w1 = ti_min(s.w, ow * s.sw - s.pw + s.kw);
-        if (h0 >= h1 || w0 >= w1) continue;
-        const float share = *dy / FN(divisor)(p, oh, ow, (h1 - h0) * (w1 - w0));
-        for (int64_t h = h0; h < h1; h++)
-          for (int64_t w = w0; w < w1; w++) dx[h * s.w + w] += share;
-      }
+      if (h0 >= h1) continue;
+      FN(share_row)(p, (const float *)args[1] + (plane * s.oh + oh) * s.ow, oh, h1 - h0, shares, row);
+      for (int64_t h = h0; h < h1; h++)
+        for (int64_t w = 0; w < s.w; w++) dx[h * s.w + w] += row[w];
     }
   }
   return TI_OK;

@@ -174,12 +174,13 @@ def _step(
     ints: I,
     planes: int,
     reads: int,
+    scratch_bytes: int = 0,
 ) -> None:
     """Emit a step over planes that reads ``reads`` elements in all."""
     if planes and reads:
         plan.step(kernel, outputs, inputs, ints=ints, items=planes, grain=grain_for(planes, reads, LEAST_CHUNK_READS),
                   writes=[Blocks.rows(planes, held) for held in outputs],
-                  samples=Samples.of(planes, *outputs, *inputs))
+                  samples=Samples.of(planes, *outputs, *inputs), scratch_bytes=scratch_bytes)
 
 
 def _emit_max(op: Op, plan: HostPlanner) -> None:
@@ -211,7 +212,8 @@ def _emit_average(op: Op, plan: HostPlanner) -> None:
     kernel = kernels.AVG_POOL_BACKWARD if is_backward else kernels.AVG_POOL
     value = plan.value(x, DType.FLOAT)
     reads = max(image.num_elements, pooled.num_elements * _window(op))
-    _step(plan, kernel, [plan.output(result, DType.FLOAT)], [value], ints, _planes(x), reads)
+    rows = 4 * (image.shape[-1] + pooled.shape[-1]) if is_backward else 0
+    _step(plan, kernel, [plan.output(result, DType.FLOAT)], [value], ints, _planes(x), reads, rows)
 
 
 def _emit_adaptive(op: Op, plan: HostPlanner) -> None:

@@ -93,7 +93,8 @@ AVG_POOL = Kernel(
     "avg_pool", {"y": "[planes][oh][ow]", "x": "[planes][h][w]"}, AveragePoolInts, Nothing, items="planes"
 )
 AVG_POOL_BACKWARD = Kernel(
-    "avg_pool_backward", {"dx": "[planes][h][w]", "dy": "[planes][oh][ow]"}, AveragePoolInts, Nothing, items="planes"
+    "avg_pool_backward", {"dx": "[planes][h][w]", "dy": "[planes][oh][ow]"}, AveragePoolInts, Nothing, items="planes",
+    scratch="ow + w floats",
 )
 
 
