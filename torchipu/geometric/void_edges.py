@@ -64,13 +64,13 @@ def watch_layers() -> None:
     MessagePassing.__init_subclass__ = classmethod(_skip_in)
 
 
-def _skip_in_heirs(layer: type) -> None:
+def _skip_in_heirs(layer: type[Any]) -> None:
     for heir in layer.__subclasses__():
         _skip_in(heir)
         _skip_in_heirs(heir)
 
 
-def _skip_in(layer: type) -> None:
+def _skip_in(layer: type[Any]) -> None:
     """Let a layer that adds messages up by itself skip those that mean nothing, in whatever way it adds them up."""
     original = vars(layer).get("aggregate")
     if original is None:
@@ -79,14 +79,14 @@ def _skip_in(layer: type) -> None:
     @functools.wraps(original)
     def aggregate(self: MessagePassing, inputs: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         size, index = kwargs.get("dim_size"), kwargs.get("index")
-        void = taken_void(index) if size is not None and poptorch.isRunningOnIpu() else None
-        if void is None:
+        void = taken_void(index) if poptorch.isRunningOnIpu() else None
+        if void is None or size is None or index is None:
             return original(self, inputs, *args, **kwargs)
         kwargs |= {"dim_size": size + 1, "index": torch.where(void, size, index)}
         found = original(self, inputs, *args, **kwargs)
         return found.narrow(0 if found.shape[0] == size + 1 else self.node_dim, 0, size)
 
-    layer.aggregate = aggregate  # type: ignore[attr-defined]
+    layer.aggregate = aggregate
 
 
 def taken_void(
