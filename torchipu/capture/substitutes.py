@@ -32,6 +32,7 @@ from torchipu.capture import (
     known_constants,
     least_squares,
     traced_methods,
+    unbranched_distributions,
 )
 
 
@@ -182,7 +183,7 @@ TRACED: Mapping[Callable[..., Any], Callable[..., Any]] = {
 
 OF_MODULES: Mapping[Callable[..., Any], Callable[..., Any]] = {
     **adaptive_softmax.TRACED, **cross_map.TRACED, **cumulative_averages.TRACED,
-    **distributions.VALIDATED,
+    **distributions.VALIDATED, **unbranched_distributions.TRACED,
 }
 """Methods of modules that ask for values; and what Dynamo traces."""
 OF_TENSORS: Mapping[str, Callable[..., Any]] = {
