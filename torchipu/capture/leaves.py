@@ -69,7 +69,7 @@ def _made(plain: Callable[..., Any] | None) -> Callable[..., Any]:
 
 
 def _set(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what sets an attribute, and calls ``requires_grad_`` for the one of that name."""
+    """Return what sets an attribute: ``requires_grad`` by its method, and ``data`` unless nothing changes by that."""
 
     def call_setattr(
         self: Any, tx: Any, obj: VariableTracker, name: VariableTracker, value: VariableTracker,
@@ -77,10 +77,23 @@ def _set(plain: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(obj, TensorVariable) and name.is_constant_match("requires_grad") and value.is_python_constant():
             obj.call_method(tx, "requires_grad_", [value], {})
             return value
+        if name.is_constant_match("data") and _is_itself(obj, value):
+            return value
         result: VariableTracker | None = plain(self, tx, obj, name, value)
         return result
 
     return call_setattr
+
+
+def _is_itself(obj: VariableTracker, value: VariableTracker) -> bool:
+    """Whether a tensor has what it is given for its data already, as in ``weight.data *= mask``."""
+    if not (isinstance(obj, TensorVariable) and isinstance(value, TensorVariable)):
+        return False
+    own, given = (one.as_proxy().node.meta["example_value"] for one in (obj, value))
+    return (
+        own.untyped_storage()._cdata == given.untyped_storage()._cdata and own.dtype == given.dtype
+        and (own.shape, own.stride(), own.storage_offset()) == (given.shape, given.stride(), given.storage_offset())
+    )
 
 
 def _variable(plain: Callable[..., Any]) -> Callable[..., Any]:
