@@ -24,19 +24,29 @@ def differentiable_once(run: Callable[..., Any], name: str) -> Callable[..., Any
     """
 
     def call(*arguments: Any) -> Any:
+        asking = _asking(arguments) if torch.is_grad_enabled() else []
         results = run(*arguments)
         node = function_node(results)
         if node is None:
             return results
+        # What the call wrote into comes from the node now, which would keep itself alive.
+        inputs = [value for value, made_by in asking if value.grad_fn is made_by]
 
         def refuse(gradients: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Any, ...] | None:
             # Without create_graph nobody asks for the gradients of gradients.
-            return _marked(gradients, arguments, name) if torch.is_grad_enabled() else None
+            return _marked(gradients, inputs, name) if torch.is_grad_enabled() else None
 
         node.register_hook(refuse)  # one for all results
         return results
 
     return call
+
+
+def _asking(arguments: Sequence[Any]) -> list[tuple[torch.Tensor, Any]]:
+    """Return the arguments that need a gradient, each with the node that it came from."""
+    return [
+        (value, value.grad_fn) for value in arguments if isinstance(value, torch.Tensor) and value.requires_grad
+    ]
 
 
 def function_node(results: Any) -> Any:
@@ -63,7 +73,7 @@ def once(gradients: Sequence[torch.Tensor | None], inputs: Sequence[Any], name: 
 def _marked(
     gradients: Sequence[torch.Tensor | None], inputs: Sequence[Any], name: str,
 ) -> tuple[torch.Tensor | None, ...]:
-    by = [value for value in inputs if isinstance(value, torch.Tensor) and value.requires_grad]
+    by = [value for value, _ in _asking(inputs)]
     return tuple([None if gradient is None else _Once.apply(gradient, name, *by) for gradient in gradients])
 
 

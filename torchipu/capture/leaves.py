@@ -26,9 +26,10 @@ def register() -> None:
     handlers = TorchInGraphFunctionVariable._get_handlers()
     for maker in MAKERS:
         handlers[maker] = _made(handlers.get(maker))
-    builtin.SetAttrBuiltinVariable._call_setattr = _set(  # type: ignore[method-assign]
-        builtin.SetAttrBuiltinVariable._call_setattr,
-    )
+    if hasattr(builtin, "SetAttrBuiltinVariable"):
+        builtin.SetAttrBuiltinVariable._call_setattr = _set(  # type: ignore[method-assign]
+            builtin.SetAttrBuiltinVariable._call_setattr,
+        )
     UserDefinedClassVariable.call_function = _variable(  # type: ignore[method-assign]
         UserDefinedClassVariable.call_function,
     )
@@ -37,7 +38,8 @@ def register() -> None:
 def of_arguments_too(self: TensorVariable, tx: Any, requires_grad: Any = True) -> VariableTracker:
     """Trace ``requires_grad_``; what was an argument is, from then on, a value that forward has made of it."""
     wanted = requires_grad if isinstance(requires_grad, bool) else requires_grad.as_python_constant()
-    if not self.source or not wanted or self.requires_grad:
+    is_parameter = issubclass(self.python_type(), torch.nn.Parameter)  # which a step would have to train then
+    if not self.source or not wanted or self.requires_grad or is_parameter:
         return _PLAIN(self, tx, requires_grad)
     made = self.call_method(tx, "detach", [], {})
     self.proxy = made.as_proxy()
