@@ -67,6 +67,13 @@ class Spread(nn.GCNConv):
         return found[0] - found[1] * found[2]
 
 
+class Unweighted(nn.GCNConv):
+    """Sends features as they are along edges that have been normalised."""
+
+    def message(self, x_j: torch.Tensor) -> torch.Tensor:
+        return x_j
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -74,8 +81,9 @@ class Spread(nn.GCNConv):
         lambda: nn.EGConv(WIDTH, WIDTH, ["sum", "symnorm", "std"], num_heads=2, num_bases=2),
         lambda: nn.ChebConv(WIDTH, WIDTH, 2, aggr="std"), lambda: nn.ClusterGCNConv(WIDTH, WIDTH, 0.5),
         lambda: nn.ClusterGCNConv(WIDTH, WIDTH, 0.5, aggr="mean"), lambda: Spread(WIDTH, WIDTH),
+        lambda: Unweighted(WIDTH, WIDTH),
     ],
-    ids=["mean", "max", "several", "std", "cluster", "cluster mean", "own"],
+    ids=["mean", "max", "several", "std", "cluster", "cluster mean", "own", "unweighted"],
 )
 def test_self_loops_with_a_weight_of_zero_count_in_no_aggregation(make: Callable[[], torch.nn.Module]) -> None:
     layer(make)

@@ -56,7 +56,11 @@ def watch_layers() -> None:
         if poptorch.isRunningOnIpu():
             is_tensor = isinstance(edge_index, torch.Tensor)
             _sending.void = _VOID.get(edge_index) if is_tensor else None
-            _sending.weightless = _WEIGHTLESS.get(edge_index) if is_tensor else None
+            weightless = _WEIGHTLESS.get(edge_index) if is_tensor else None
+            _sending.weightless = weightless
+            # Messages of torch_geometric's own layers have those weights; others need not.
+            if weightless is not None and not type(self).__module__.startswith("torch_geometric."):
+                _sending.void = weightless if _sending.void is None else _sending.void | weightless
         return original(self, edge_index, size)
 
     MessagePassing._check_input = check_input
@@ -79,7 +83,8 @@ def _skip_in(layer: type[Any]) -> None:
     @functools.wraps(original)
     def aggregate(self: MessagePassing, inputs: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         size, index = kwargs.get("dim_size"), kwargs.get("index")
-        void = taken_void(index) if poptorch.isRunningOnIpu() else None
+        takes_groups = size is not None and index is not None and poptorch.isRunningOnIpu()
+        void = taken_void(index) if takes_groups else None
         if void is None or size is None or index is None:
             return original(self, inputs, *args, **kwargs)
         kwargs |= {"dim_size": size + 1, "index": torch.where(void, size, index)}
