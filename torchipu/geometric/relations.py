@@ -124,7 +124,7 @@ def _by_relation(
         sent = x_l if torch.is_floating_point(x_r) else weight[relation, x_l]
         h = self.propagate(edges, x=sent, edge_type_ptr=None, size=size)
         if self.num_blocks is not None:
-            h = torch.einsum("abc,bcd->abd", h.view(-1, weight.size(1), weight.size(2)), weight[relation])
+            h = torch.einsum("nbi,bio->nbo", h.view(-1, weight.size(1), weight.size(2)), weight[relation])
             h = h.contiguous().view(-1, self.out_channels)
         elif torch.is_floating_point(x_r):
             h = h @ weight[relation]
