@@ -62,3 +62,29 @@ def test_offsets_are_those_of_the_memory_that_an_input_lies_in(name):
 def test_what_lies_between_the_elements_of_an_input_is_refused(name):
     with pytest.raises(Exception, match="shows memory that its operand does not"):
         torch.compile(READ_OR_WRITTEN[name], backend=ipu_backend)(BASE[..., 0])
+
+
+MASK = torch.tensor([[True, False, True, False], [False, True, True, True], [False, False, False, True]])
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda out: out.__setitem__(MASK, 0.0),
+        lambda out: out.__setitem__(MASK, torch.arange(2.0)),
+        lambda out: out.__setitem__(MASK.unsqueeze(-1).expand(3, 4, 2), 1.0),
+        lambda out: out.__setitem__(MASK, torch.arange(12.0).reshape(6, 2)),
+        lambda out: out.index_put_((MASK,), torch.tensor(1.0), accumulate=True),
+    ],
+    ids=["number", "row", "each", "rows", "added"],
+)
+def test_a_mask_writes_into_a_transposed_view_of_what_a_layer_made(write):
+    """The result of attention with the batch first is such a view, and padding is often set to zero in it."""
+    layer, x = torch.nn.Linear(3, 2), torch.randn(12, 3)
+
+    def masked(x):
+        out = layer(x).view(4, 3, 2).transpose(0, 1)
+        write(out)
+        return out.sin()
+
+    check(masked, x)

@@ -158,3 +158,32 @@ def test_statistics_written_in_a_branch_that_is_differentiated_are_refused(door:
     with pytest.raises((UncapturedHigherOrderOpError, CaptureError), match="mutation"):
         train(model)
     torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+
+
+class Masked(torch.nn.Linear):
+    """Sets weights to zero by their data, as masked convolutions and pruned layers do."""
+
+    def forward(self, x):
+        self.weight.data *= torch.ones_like(self.weight).tril()
+        return super().forward(x).square().sum()
+
+
+@pytest.mark.skipif(
+    "trace_autograd_ops" not in torch._dynamo.config._config, reason="this release of torch refuses to set data",
+)
+def test_weights_are_written_by_their_data():
+    torch.manual_seed(0)
+    ours, judge = Masked(4, 4), Masked(4, 4).double()
+    ours.load_state_dict(judge.state_dict())
+    inferred = copy.deepcopy(ours)
+    run = torch.compile(ours, backend="ipu", fullgraph=True)
+    optimisers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (ours, judge)]
+    for _ in range(2):
+        x = torch.randn(3, 4)
+        for optimiser, loss in zip(optimisers, (run(x), judge(x.double())), strict=True):
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    torch.testing.assert_close(ours.weight.detach().double(), judge.weight.detach(), rtol=1e-4, atol=1e-5)
+    torchipu.InferenceStep(inferred)(x)
+    assert torch.equal(inferred.weight, inferred.weight.tril())

@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch_geometric.nn as nn
 from torch_geometric import utils
+from torch_geometric.data import Batch
 
 from tests.geometric.judge import check_step, graph
 
@@ -35,8 +36,12 @@ class Called(torch.nn.Module):
 
 
 def layer(make: Callable[[], torch.nn.Module], *rest: torch.Tensor) -> None:
+    of_nodes(make, GRAPH.edge_index, *rest)
+
+
+def of_nodes(make: Callable[[], torch.nn.Module], *rest: torch.Tensor) -> None:
     torch.manual_seed(0)
-    check_step(Called(lambda inner, x, *more: inner(x, *more), make()), GRAPH.x, GRAPH.edge_index, *rest)
+    check_step(Called(lambda inner, x, *more: inner(x, *more), make()), GRAPH.x, *rest)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +57,98 @@ def layer(make: Callable[[], torch.nn.Module], *rest: torch.Tensor) -> None:
 def test_layers_replace_the_self_loops_that_a_graph_has(make: Callable[[], torch.nn.Module]) -> None:
     assert utils.contains_self_loops(GRAPH.edge_index)
     layer(make)
+
+
+class Spread(nn.GCNConv):
+    """Adds its messages up in a way of its own."""
+
+    def aggregate(self, inputs: torch.Tensor, index: torch.Tensor, dim_size: int | None = None) -> torch.Tensor:
+        found = [utils.scatter(inputs, index, self.node_dim, dim_size, reduce) for reduce in ("max", "mean", "min")]
+        return found[0] - found[1] * found[2]
+
+
+class Unweighted(nn.GCNConv):
+    """Sends features as they are along edges that have been normalised."""
+
+    def message(self, x_j: torch.Tensor) -> torch.Tensor:
+        return x_j
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.GCNConv(WIDTH, WIDTH, aggr="mean"), lambda: nn.TAGConv(WIDTH, WIDTH, K=1, aggr="max"),
+        lambda: nn.EGConv(WIDTH, WIDTH, ["sum", "symnorm", "std"], num_heads=2, num_bases=2),
+        lambda: nn.ChebConv(WIDTH, WIDTH, 2, aggr="std"), lambda: nn.ClusterGCNConv(WIDTH, WIDTH, 0.5),
+        lambda: nn.ClusterGCNConv(WIDTH, WIDTH, 0.5, aggr="mean"), lambda: Spread(WIDTH, WIDTH),
+        lambda: Unweighted(WIDTH, WIDTH),
+    ],
+    ids=["mean", "max", "several", "std", "cluster", "cluster mean", "own", "unweighted"],
+)
+def test_self_loops_with_a_weight_of_zero_count_in_no_aggregation(make: Callable[[], torch.nn.Module]) -> None:
+    layer(make)
+
+
+KINDS = torch.arange(NUM_NODES) % 3
+
+
+@pytest.mark.parametrize(
+    ("make", "rest"),
+    [
+        (lambda: nn.MFConv(WIDTH, WIDTH, max_degree=2), [GRAPH.edge_index]),
+        (lambda: nn.HeteroLinear(WIDTH, WIDTH, 3), [KINDS]),
+        (lambda: nn.MaskLabel(3, WIDTH), [KINDS - (KINDS == 2) * 4, KINDS < 2]),
+        (lambda: nn.MaskLabel(3, WIDTH, method="concat"), [KINDS, KINDS < 2]),
+        (lambda: nn.HeteroBatchNorm(WIDTH, 4), [KINDS]),
+        (lambda: nn.HEATConv(WIDTH, WIDTH, 3, 2, 2, 3, 4), [
+            GRAPH.edge_index, KINDS, GRAPH.edge_index[0] % 2, GRAPH.edge_attr,
+        ]),
+    ],
+    ids=["degrees", "types", "labels", "labels beside", "normalised", "heat"],
+)
+def test_kinds_of_nodes(make: Callable[[], torch.nn.Module], rest: list[torch.Tensor]) -> None:
+    of_nodes(make, *rest)
+
+
+def test_running_statistics_change_for_the_types_that_a_batch_has() -> None:
+    norm, judge = (nn.HeteroBatchNorm(WIDTH, 4) for _ in range(2))
+    judge(GRAPH.x, KINDS)
+    model = Called(lambda inner, x, kinds: inner(x, kinds) + 0 * x, norm)
+    model.front.requires_grad_(False)
+    with torch.no_grad():
+        model.front.weight.copy_(torch.eye(WIDTH))
+        model.front.bias.zero_()
+    training = poptorch.trainingModel(model, poptorch.Options(), poptorch.optim.SGD(model.parameters(), lr=0.0))
+    training(GRAPH.x, KINDS)
+    training.destroy()
+    torch.testing.assert_close(norm.running_mean, judge.running_mean)
+    torch.testing.assert_close(norm.running_var, judge.running_var)
+    assert not norm.running_mean[3].any()  # no node is of that type
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.RGCNConv(WIDTH, WIDTH, 2), lambda: nn.RGCNConv(WIDTH, WIDTH, 2, num_bases=2, aggr="max"),
+        lambda: nn.RGCNConv(WIDTH, WIDTH, 2, num_blocks=2), lambda: nn.FiLMConv(WIDTH, WIDTH, 2),
+        lambda: nn.RGATConv(WIDTH, WIDTH, 2, attention_mechanism="within-relation"),
+    ],
+    ids=["rgcn", "bases", "blocks", "film", "rgat"],
+)
+def test_relations_pick_their_edges(make: Callable[[], torch.nn.Module]) -> None:
+    layer(make, GRAPH.edge_index[0] % 2)
+
+
+@pytest.mark.parametrize("norm", [nn.GraphNorm, nn.InstanceNorm, nn.LayerNorm])
+def test_normalisations_know_how_many_graphs_a_batch_has(norm: type[torch.nn.Module]) -> None:
+    batch = Batch.from_data_list([graph(4, features=WIDTH, seed=n) for n in range(3)])
+    check_step(Called(lambda inner, x, given: inner(x, given.batch), norm(WIDTH)), batch.x, batch)
+
+
+def test_layers_stay_in_one_graph_of_a_compiled_function() -> None:
+    inner = nn.SAGEConv(WIDTH, WIDTH)
+    found = torch.compile(inner, backend="ipu", fullgraph=True)(GRAPH.x, GRAPH.edge_index)
+    torch.testing.assert_close(found, inner(GRAPH.x, GRAPH.edge_index))
 
 
 def test_weights_of_self_loops_stay() -> None:
@@ -146,12 +243,12 @@ def test_a_dense_adjacency(width: int) -> None:
     [
         (lambda x, edges, batch: utils.to_dense_adj(edges, batch, batch_size=3), "Give max_num_nodes="),
         (lambda x, edges, batch: utils.to_dense_adj(edges, batch + 0, max_num_nodes=4), "Give batch_size="),
-        (lambda x, edges, batch: nn.RGCNConv(WIDTH, WIDTH, 2)(x, edges, edges[0] % 2), "FastRGCNConv"),
+        (lambda x, edges, batch: nn.HypergraphConv(WIDTH, WIDTH)(x, edges), "Give num_edges="),
         (lambda x, edges, batch: nn.TopKPooling(WIDTH)(x, edges, batch=batch)[0], "Weigh nodes by their scores"),
         (lambda x, edges, batch: nn.SAGPooling(WIDTH)(x, edges, batch=batch)[0], "Weigh nodes by their scores"),
         (lambda x, edges, batch: nn.ASAPooling(WIDTH)(x, edges, batch=batch)[0], "Weigh nodes by their scores"),
     ],
-    ids=["width", "graphs", "relations", "top k", "sag", "asap"],
+    ids=["width", "graphs", "hyperedges", "top k", "sag", "asap"],
 )
 def test_sizes_that_only_values_tell_are_refused_with_what_to_use(call: Callable[..., Any], words: str) -> None:
     class Plain(torch.nn.Module):

@@ -23,19 +23,30 @@ def differentiable_once(run: Callable[..., Any], name: str) -> Callable[..., Any
         name: Of the graph, for the message.
     """
 
-    def refuse(gradients: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        if not torch.is_grad_enabled():  # nobody asked for create_graph
-            return None
-        return tuple([None if gradient is None else _Once.apply(gradient, name) for gradient in gradients])
-
     def call(*arguments: Any) -> Any:
+        asking = _asking(arguments) if torch.is_grad_enabled() else []
         results = run(*arguments)
         node = function_node(results)
-        if node is not None:  # one for all results
-            node.register_hook(refuse)
+        if node is None:
+            return results
+        # What the call wrote into comes from the node now, which would keep itself alive.
+        inputs = [value for value, made_by in asking if value.grad_fn is made_by]
+
+        def refuse(gradients: tuple[Any, ...], _: tuple[Any, ...]) -> tuple[Any, ...] | None:
+            # Without create_graph nobody asks for the gradients of gradients.
+            return _marked(gradients, inputs, name) if torch.is_grad_enabled() else None
+
+        node.register_hook(refuse)  # one for all results
         return results
 
     return call
+
+
+def _asking(arguments: Sequence[Any]) -> list[tuple[torch.Tensor, Any]]:
+    """Return the arguments that need a gradient, each with the node that it came from."""
+    return [
+        (value, value.grad_fn) for value in arguments if isinstance(value, torch.Tensor) and value.requires_grad
+    ]
 
 
 def function_node(results: Any) -> Any:
@@ -45,23 +56,32 @@ def function_node(results: Any) -> Any:
     return next((node for node in nodes if node is not None and hasattr(node, "_forward_cls")), None)
 
 
-def once(gradients: Sequence[torch.Tensor | None], name: str) -> tuple[torch.Tensor | None, ...]:
+def once(gradients: Sequence[torch.Tensor | None], inputs: Sequence[Any], name: str) -> tuple[torch.Tensor | None, ...]:
     """Return gradients for ``create_graph``, which raise an error of ours where they are differentiated themselves.
 
     Args:
         gradients: As a program returned them.
+        inputs: Of the graph. Torch asks for no gradient of what does not depend on that by which it is asked for.
         name: Of the graph, for the message.
     """
-    return tuple([
-        None if gradient is None else _Once.apply(gradient.detach().requires_grad_(), name) for gradient in gradients
-    ])
+    fresh = [None if gradient is None else gradient.detach().requires_grad_() for gradient in gradients]
+    return _marked(fresh, inputs, name)
+
+
+# Dynamo looks at what torch calls while a function that broke its graph runs in eager, and would drop the mark.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _marked(
+    gradients: Sequence[torch.Tensor | None], inputs: Sequence[Any], name: str,
+) -> tuple[torch.Tensor | None, ...]:
+    by = [value for value, _ in _asking(inputs)]
+    return tuple([None if gradient is None else _Once.apply(gradient, name, *by) for gradient in gradients])
 
 
 class _Once(torch.autograd.Function):
     """A gradient that has none."""
 
     @staticmethod
-    def forward(ctx: Any, gradient: torch.Tensor, name: str) -> torch.Tensor:
+    def forward(ctx: Any, gradient: torch.Tensor, name: str, *by: torch.Tensor) -> torch.Tensor:
         """Return the gradient."""
         ctx.name = name
         return gradient.view_as(gradient)

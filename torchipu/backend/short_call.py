@@ -176,6 +176,7 @@ def _function_of(aot: Any, programs: TwoPrograms, name: str) -> Call:
             if unwanted:
                 ctx.mark_non_differentiable(*[values[place] for place in unwanted])
             ctx._materialize_non_diff_grads = False
+            ctx.inputs = inputs
             if written:  # in a wrapping, through which autograd does not look; each has its place among the gradients
                 return _Written(values[:written]), *itertools.repeat(None, written - 1), *values[written:count]
             return tuple(values[:count])
@@ -195,7 +196,7 @@ def _function_of(aot: Any, programs: TwoPrograms, name: str) -> Call:
             arguments = [*ctx.saved_tensors, *tangents]
             # Dynamo is not to look into the program where it compiles what calls backward.
             found = (run_backward if get_eval_frame_callback() is None else untraced_backward)(arguments)
-            return once(found, name) if torch.is_grad_enabled() else tuple(found)
+            return once(found, ctx.inputs, name) if torch.is_grad_enabled() else tuple(found)
 
     record: Call = super(torch.autograd.Function, CompiledFunction).apply  # type: ignore[misc]
     return _with_writing(record, targets) if written else record

@@ -95,7 +95,14 @@ def _validate_sample(self: Any, value: Tensor) -> None:
 
 def _expect(constraint: Any, value: Tensor, what: str) -> None:
     """Let the run end where values do not satisfy a constraint."""
-    assert_(constraint.check(value).all(), f"Expected {what} to satisfy the constraint {constraint!r}")
+    assert_(constraint.check(value).all(), f"Expected {what} to satisfy the constraint {_named(constraint)}")
+
+
+def _named(constraint: Any) -> str:
+    """Return the name of a constraint, with its bounds where these are numbers: what tensors hold is not known."""
+    bounds = (getattr(constraint, "lower_bound", None), getattr(constraint, "upper_bound", None))
+    has_tensors = any(isinstance(bound, Tensor) for bound in bounds)
+    return type(constraint).__name__.lstrip("_") if has_tensors else repr(constraint)
 
 
 def _geometric(self: Any, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:

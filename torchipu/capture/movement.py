@@ -38,10 +38,26 @@ def _index_put(self: Tensor, indices: Sequence[Tensor | None], values: Tensor, a
     elif lead == 0 and row <= 0 or (row == 1 and lead == 0 and values.shape[0] == 1):
         chosen = values.reshape(values.shape[max(0, row) :]).expand(self.shape)
     elif lead == 0 and not accumulate and tuple(values.shape[1:]) == tuple(self.shape[mask.dim() :]):
-        return aten.masked_scatter(self, spread, values)
+        return _laid_as(self, aten.masked_scatter(self, spread, values))
     else:
         return NotImplemented
-    return torch.where(spread, self + chosen if accumulate else chosen, self)
+    return _laid_as(self, torch.where(spread, self + chosen if accumulate else chosen, self))
+
+
+def _laid_as(self: Tensor, found: Tensor) -> Tensor:
+    """Return a result in the order of memory of what it is written into: views of that are made anew from it."""
+    if found.stride() == self.stride() or self.is_contiguous():
+        return found
+    order = _by_stride(self)
+    if not self.permute(order).is_contiguous():
+        return found
+    return found.permute(order).contiguous().permute([order.index(dim) for dim in range(self.dim())])
+
+
+def _by_stride(self: Tensor) -> list[int]:
+    """Return the dimensions from the largest stride to the smallest."""
+    strides = self.stride()
+    return sorted(range(self.dim()), key=lambda dim: (-strides[dim], dim))
 
 
 def _as_strided(self: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Any:
@@ -51,8 +67,7 @@ def _as_strided(self: Tensor, size: Sequence[int], stride: Sequence[int], storag
         if offset == (storage_offset or 0):
             return NotImplemented
         return _strided_from(self, size, stride, offset)
-    strides = self.stride()
-    order = sorted(range(self.dim()), key=lambda dim: (-strides[dim], dim))
+    order = _by_stride(self)
     ordered = self.permute(order)
     if not ordered.is_contiguous():
         raise _beyond(size)
@@ -69,8 +84,7 @@ def _as_strided_scatter(
     self: Tensor, src: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None,
 ) -> Any:
     """Count from the operand's first element; refuse one with gaps: what lies there has no place in a program."""
-    strides = self.stride()
-    order = sorted(range(self.dim()), key=lambda dim: (-strides[dim], dim))
+    order = _by_stride(self)
     offset = 0 if storage_offset is None else storage_offset - int(self.storage_offset())
     if offset < 0 or not self.permute(order).is_contiguous():
         raise _beyond(size, "aten.as_strided_scatter.default")

@@ -37,6 +37,7 @@ from torchipu.capture.custom_ops import stand_in
 from torchipu.capture.distributions import truncated_at_once, validated_when_run
 from torchipu.capture.fx_source import OUR_ROOT, TORCH_ROOT
 from torchipu.capture.process_wide import capturing, replaced, watching_modules
+from torchipu.capture.unbranched_distributions import unbranched
 
 NO_GRADIENT = "does not require grad and does not have a grad_fn"
 """Torch's words for a gradient of what was computed without any: inference is, unless forward shows that it asks."""
@@ -89,7 +90,7 @@ class Running(torch.nn.Module):
         with (
             _tied(self._repeats), _rebound(self.inner), traceback.preserve_node_meta(), paths, _seen_as_tracing(),
             _lists_of_items(), _not_compiled(), counted_on_the_device(), _without_loops(), checkpoints_marked(),
-            truncated_at_once(), validated_when_run(), clusters_masked(), _UserLines(),
+            truncated_at_once(), validated_when_run(), unbranched(), clusters_masked(), _UserLines(),
             torch.set_grad_enabled(torch.is_grad_enabled() or self.differentiates),
         ):
             results, self.loss = self.run(tensors)

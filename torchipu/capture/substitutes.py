@@ -20,6 +20,7 @@ from torch._dynamo.variables import PolyfilledFunctionVariable
 from torchipu.capture import (
     adaptive_softmax,
     assertions,
+    autograd_functional,
     checkpoint,
     cross_map,
     ctc,
@@ -31,6 +32,7 @@ from torchipu.capture import (
     known_constants,
     least_squares,
     traced_methods,
+    unbranched_distributions,
 )
 
 
@@ -175,13 +177,13 @@ TRACED: Mapping[Callable[..., Any], Callable[..., Any]] = {
     torch.combinations: combinations, torch.cov: cov, torch.corrcoef: corrcoef,
     torch.masked_select: masked_select, torch.linalg.lstsq: least_squares.lstsq, torch._C._infer_size: infer_size,
     torch.nn.modules.transformer._detect_is_causal_mask: detect_is_causal_mask,
-    **assertions.TRACED, **distributions.DRAWN_AT_ONCE,
+    **assertions.TRACED, **autograd_functional.TRACED, **distributions.DRAWN_AT_ONCE,
 }
 """Functions of torch that ask for values, or for a number of values, which a graph has not; and what Dynamo traces."""
 
 OF_MODULES: Mapping[Callable[..., Any], Callable[..., Any]] = {
     **adaptive_softmax.TRACED, **cross_map.TRACED, **cumulative_averages.TRACED,
-    **distributions.VALIDATED,
+    **distributions.VALIDATED, **unbranched_distributions.TRACED,
 }
 """Methods of modules that ask for values; and what Dynamo traces."""
 OF_TENSORS: Mapping[str, Callable[..., Any]] = {

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 import torch_geometric.nn
 import torch_geometric.utils
-from torch_geometric.nn.aggr import Aggregation
+from torch_geometric.nn.aggr import Aggregation, SumAggregation
 
 from torchipu import poptorch
-from torchipu.geometric import attention, neighbours, relations, self_loops
+from torchipu.geometric import attention, kinds_of_nodes, neighbours, relations, self_loops
 from torchipu.geometric.known_sizes import known_count
 from torchipu.geometric.void_edges import taken_void, watch_layers
 from torchipu.poptorch.poptorch_core import createPoptorchError
@@ -54,11 +54,13 @@ def override() -> None:
     in_modules, everywhere = self_loops.replacements()
     for module, name, made in in_modules:
         _method(importlib.import_module(f"torch_geometric.{module}"), name, made)
-    for owner, name, made in relations.methods():
+    for owner, name, made in [*relations.methods(), *kinds_of_nodes.methods()]:
         _method(owner, name, made)
     _method(Aggregation, "__call__", _aggregate)
     _method(Aggregation, "assert_sorted_index", _assert_sorted_index)
     _method(torch_geometric.nn.GPSConv, "forward", attention.attend)
+    for norm in (torch_geometric.nn.GraphNorm, torch_geometric.nn.InstanceNorm, torch_geometric.nn.LayerNorm):
+        _method(norm, "forward", _normalise)
     _everywhere({
         utils.num_nodes.maybe_num_nodes: _maybe_num_nodes, utils.scatter: _scatter, utils.segment: _segment,
         utils.softmax: _softmax, utils.to_dense_batch: _to_dense_batch,
@@ -125,6 +127,15 @@ def _scatter(
     return original(src, index, dim, dim_size, reduce)
 
 
+def _normalise(
+    original: Callable[..., Any], self: Any, x: torch.Tensor, batch: torch.Tensor | None = None,
+    batch_size: int | None = None,
+) -> torch.Tensor:
+    if batch is not None and batch_size is None:
+        batch_size = _count_of(batch, type(self).__name__, "batch_size=")
+    return original(self, x, batch, batch_size)
+
+
 def _to_dense_batch(
     original: Callable[..., Any], x: torch.Tensor, batch: torch.Tensor | None = None, fill_value: float = 0.0,
     max_num_nodes: int | None = None, batch_size: int | None = None,
@@ -150,7 +161,7 @@ def _aggregate(
         return original(self, x, torch.zeros(x.shape[dim], dtype=torch.long, device=x.device), None, 1, dim, **kwargs)
     if dim_size is None and ptr is None:
         dim_size = getattr(self, DIM_SIZE, None) or _count_of(index, type(self).__name__, "dim_size=")
-    void = taken_void(index)
+    void = taken_void(index, is_sum=type(self) is SumAggregation)
     if void is None or dim_size is None:
         return original(self, x, index, ptr, dim_size, dim, **kwargs)
     return original(self, x, torch.where(void, dim_size, index), None, dim_size + 1, dim, **kwargs).narrow(

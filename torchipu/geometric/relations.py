@@ -13,6 +13,7 @@ from torch_geometric.nn.pool.select import SelectTopK
 from torch_geometric.utils import scatter
 
 from torchipu.geometric.known_sizes import known_count
+from torchipu.geometric.void_edges import mark_void, void_of
 from torchipu.poptorch.poptorch_core import createPoptorchError
 
 Replacement = Callable[..., Any]
@@ -23,7 +24,11 @@ def methods() -> list[tuple[Any, str, Replacement]]:
     """Return what takes the place of methods of torch_geometric: by class and name."""
     return [
         (cheb_conv.ChebConv, "__norm__", _chebyshev_norm),
-        (torch_geometric.nn.RGCNConv, "forward", _refuse_relations),
+        (torch_geometric.nn.RGCNConv, "forward", _by_relation),
+        (torch_geometric.nn.FiLMConv, "forward", _modulated_by_relation),
+        (torch_geometric.nn.RGATConv, "message", _attended_within_relation),
+        (torch_geometric.nn.ClusterGCNConv, "forward", _cluster_gcn),
+        (torch_geometric.nn.HypergraphConv, "forward", _refuse_hyperedges),
         (SelectTopK, "forward", _refuse_selection),
         (torch_geometric.nn.ASAPooling, "forward", _refuse_selection),
     ]
@@ -54,6 +59,7 @@ def _chebyshev_norm(
     weight = 2.0 * weight / lambda_max
     weight = weight.masked_fill(weight == float("inf"), 0)
     is_diagonal = torch.arange(weight.shape[0], device=weight.device) >= weight.shape[0] - num_nodes
+    mark_void(edge_index, (edge_index[0] == edge_index[1]) & ~is_diagonal, is_weightless=True)
     return edge_index, weight - is_diagonal.to(weight.dtype)
 
 
@@ -89,11 +95,115 @@ def _to_dense_adj(
     return dense.view(batch_size, max_num_nodes, max_num_nodes, *weights.shape[1:])
 
 
-def _refuse_relations(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    raise createPoptorchError(
-        "RGCNConv: how many edges each relation has is not known before the program runs. Use "
-        "torch_geometric.nn.FastRGCNConv, which has the same parameters and results"
-    )
+# ---------------------------------------------------------------------- edges of a relation
+def _only(edge_index: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+    """Return all edges of a graph, of which some mean something."""
+    edges, void = edge_index.clone(), void_of(edge_index)
+    mark_void(edges, ~kept if void is None else void | ~kept)
+    return edges
+
+
+def _by_relation(
+    original: Callable[..., Any], self: Any, x: Any, edge_index: torch.Tensor, edge_type: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`RGCNConv.forward`: what each relation sends, one after another."""
+    assert edge_type is not None
+    x_l, x_r = x if isinstance(x, tuple) else (x, x)
+    if x_l is None:
+        x_l = torch.arange(self.in_channels_l, device=self.weight.device)
+        x_r = x_l if x_r is None else x_r
+    size = (x_l.size(0), x_r.size(0))
+    weight = self.weight
+    if self.num_bases is not None:
+        weight = (self.comp @ weight.view(self.num_bases, -1)).view(
+            self.num_relations, self.in_channels_l, self.out_channels
+        )
+    out = torch.zeros(x_r.size(0), self.out_channels, device=x_r.device)
+    for relation in range(self.num_relations):
+        edges = _only(edge_index, edge_type == relation)
+        sent = x_l if torch.is_floating_point(x_r) else weight[relation, x_l]
+        h = self.propagate(edges, x=sent, edge_type_ptr=None, size=size)
+        if self.num_blocks is not None:
+            h = torch.einsum("nbi,bio->nbo", h.view(-1, weight.size(1), weight.size(2)), weight[relation])
+            h = h.contiguous().view(-1, self.out_channels)
+        elif torch.is_floating_point(x_r):
+            h = h @ weight[relation]
+        out = out + h
+    if self.root is not None:
+        out = out + (x_r @ self.root if torch.is_floating_point(x_r) else self.root[x_r])
+    return out if self.bias is None else out + self.bias
+
+
+def _modulated_by_relation(
+    original: Callable[..., Any], self: Any, x: Any, edge_index: torch.Tensor, edge_type: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """`FiLMConv.forward`."""
+    if self.num_relations <= 1:
+        return original(self, x, edge_index, edge_type)
+    assert edge_type is not None
+    x = (x, x) if isinstance(x, torch.Tensor) else x
+    beta, gamma = self.film_skip(x[1]).split(self.out_channels, dim=-1)
+    out = gamma * self.lin_skip(x[1]) + beta
+    out = out if self.act is None else self.act(out)
+    for relation, (lin, film) in enumerate(zip(self.lins, self.films, strict=True)):
+        beta, gamma = film(x[1]).split(self.out_channels, dim=-1)
+        edges = _only(edge_index, edge_type == relation)
+        out = out + self.propagate(edges, x=lin(x[0]), beta=beta, gamma=gamma)
+    return out
+
+
+def _attended_within_relation(
+    original: Callable[..., Any], self: Any, x_i: torch.Tensor, x_j: torch.Tensor, edge_type: torch.Tensor,
+    edge_attr: torch.Tensor | None, index: torch.Tensor, ptr: torch.Tensor | None, size_i: int | None,
+) -> torch.Tensor:
+    """`RGATConv.message`, whose scores add up to one over the edges of a relation that end in a node."""
+    if self.attention_mechanism != "within-relation":
+        return original(self, x_i, x_j, edge_type, edge_attr, index, ptr, size_i)
+    if self.mod in ("scaled", "f-scaled"):
+        raise createPoptorchError(
+            f"RGATConv: mod={self.mod!r} with attention_mechanism='within-relation' has sizes that values tell; use "
+            "'across-relation', or mod='additive'"
+        )
+    assert size_i is not None
+    self.attention_mechanism = "across-relation"
+    try:
+        return original(
+            self, x_i, x_j, edge_type, edge_attr, index * self.num_relations + edge_type, None,
+            size_i * self.num_relations,
+        )
+    finally:
+        self.attention_mechanism = "within-relation"
+
+
+# ---------------------------------------------------------------------- others
+def _cluster_gcn(original: Callable[..., Any], self: Any, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+    """`ClusterGCNConv.forward`, with weights of zero for self-loops that others replace."""
+    count = x.size(self.node_dim)
+    is_loop = edge_index[0] == edge_index[1]
+    counted = torch.ones(edge_index.shape[1], dtype=x.dtype, device=x.device)
+    if self.add_self_loops:
+        loops = torch.arange(count, dtype=edge_index.dtype, device=edge_index.device)
+        edge_index = torch.cat([edge_index, loops.expand(2, -1)], dim=1)
+        counted = torch.cat([counted.masked_fill(is_loop, 0), counted.new_ones(count)])
+        added = torch.ones_like(loops, dtype=torch.bool)
+        mark_void(edge_index, torch.cat([is_loop, ~added]), is_weightless=True)
+        is_loop = torch.cat([torch.zeros_like(is_loop), added])
+    ends = edge_index[1]
+    shares = (1.0 / scatter(counted, ends, 0, count, "sum").clamp(min=1.0))[ends]
+    weights = shares * counted + self.diag_lambda * shares * is_loop
+    out = self.propagate(edge_index, x=x, edge_weight=weights)
+    result: torch.Tensor = self.lin_out(out) + self.lin_root(x)
+    return result
+
+
+def _refuse_hyperedges(
+    original: Callable[..., Any], self: Any, x: torch.Tensor, hyperedge_index: torch.Tensor, *args: Any, **kwargs: Any,
+) -> Any:
+    if len(args) < 3 and kwargs.get("num_edges") is None:
+        raise createPoptorchError(
+            "HypergraphConv: how many hyperedges there are is not known before the program runs. Give num_edges="
+        )
+    return original(self, x, hyperedge_index, *args, **kwargs)
 
 
 def _refuse_selection(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -75,7 +75,9 @@ def _add_remaining_self_loops(
     loops = torch.full((num_nodes + 1,), fill, dtype=edge_attr.dtype, device=edge_index.device)
     loops = loops.scatter(0, torch.where(is_loop, edge_index[0], num_nodes), edge_attr)[:num_nodes]
     weights = torch.cat([edge_attr.masked_fill(is_loop, 0), loops])
-    return _with_loops(edge_index, num_nodes), weights
+    made = _with_loops(edge_index, num_nodes)
+    mark_void(made, torch.cat([is_loop, torch.zeros_like(loops, dtype=torch.bool)]), is_weightless=True)
+    return made, weights
 
 
 def _remove_by_weight(
