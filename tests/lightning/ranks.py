@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from tests.lightning.runs import samples
+from tests.lightning.runs import QUIET, samples
 from tests.lightning.test_gradient_hooks import WithNorms
 from tests.lightning.test_manual_optimisation import GAN, Accumulating, Clipped
 from tests.spared import spare
@@ -20,10 +20,7 @@ from tests.spared import spare
 RECIPES: dict[str, type[L.LightningModule]] = {
     "GAN": GAN, "Accumulating": Accumulating, "Clipped": Clipped, "WithNorms": WithNorms,
 }
-QUIET: dict[str, Any] = {
-    "accelerator": "ipu", "max_epochs": 1, "logger": False, "enable_checkpointing": False,
-    "enable_progress_bar": False, "enable_model_summary": False,
-}
+AN_EPOCH: dict[str, Any] = {"accelerator": "ipu", "max_epochs": 1, **QUIET}
 
 
 class Module(L.LightningModule):
@@ -50,7 +47,7 @@ def automatic(rank: int) -> dict[str, Any]:
     """Train with loaders that Lightning shares out, and ask the strategy for collectives."""
     torch.manual_seed(rank)  # each process begins with weights of its own
     data = TensorDataset(torch.randn(16, 4, generator=torch.Generator().manual_seed(0)), torch.arange(16))
-    trainer = L.Trainer(devices=1, num_sanity_val_steps=0, accumulate_grad_batches=2, **QUIET)
+    trainer = L.Trainer(devices=1, num_sanity_val_steps=0, accumulate_grad_batches=2, **AN_EPOCH)
     module = Module()
     trainer.fit(module, DataLoader(data, batch_size=2), DataLoader(data, batch_size=2))
     strategy: Any = trainer.strategy
@@ -78,7 +75,7 @@ def manual(rank: int, name: str) -> dict[str, Any]:
         for parameter in module.parameters():
             parameter.data.add_(1.0)  # those of rank 0 are taken
     data = samples(96)
-    trainer = L.Trainer(devices=2, use_distributed_sampler=False, **QUIET)
+    trainer = L.Trainer(devices=2, use_distributed_sampler=False, **AN_EPOCH)
     trainer.fit(module, DataLoader(data, batch_size=4, sampler=DistributedSampler(data, 2, rank, shuffle=False)))
     metrics = {key: float(value) for key, value in trainer.callback_metrics.items() if "norm" in key}
     return {"weights": module.state_dict(), "steps": trainer.global_step, "metrics": metrics}
