@@ -14,15 +14,17 @@ from xdist.workermanage import WorkerController
 
 SECONDS_OF_A_TEST = 0.16
 SECONDS = {
-    "tests/cache/test_captures.py": 45, "tests/capture/test_checkpoint.py": 45,
-    "tests/capture/test_flex_attention.py": 55,
-    "tests/device/test_damage.py": 160, "tests/device/tiles/test_vertex_damage.py": 50,
-    "tests/distributed/test_splits.py": 50, "tests/lightning/test_manual_optimisation.py": 140,
-    "tests/models/test_training.py": 150, "tests/ops/test_losses.py": 110, "tests/ops/test_recurrent.py": 60,
-    "tests/parts/test_over_processes.py": 80, "tests/poptorch/test_data_accessor.py": 100,
-    "tests/poptorch/test_data_workers.py": 115, "tests/report/test_live.py": 40, "tests/test_any_size.py": 120,
-    "tests/test_autopipeline.py": 200, "tests/test_backend.py": 55, "tests/test_calls_of_steps.py": 40,
-    "tests/test_distributed_checkpoint.py": 30, "tests/transformers/test_instances.py": 60,
+    "tests/cache/test_captures.py": 40, "tests/capture/test_checkpoint.py": 45,
+    "tests/capture/test_flex_attention.py": 55, "tests/device/test_damage.py": 160,
+    "tests/device/tiles/test_vertex_damage.py": 50, "tests/distributed/test_instances.py": 66,
+    "tests/distributed/test_splits.py": 50, "tests/examples/test_mnist_pipelined.py": 26,
+    "tests/examples/test_pipeline_over_processes.py": 30, "tests/lightning/test_manual_optimisation.py": 140,
+    "tests/lightning/test_processes.py": 34, "tests/models/test_training.py": 150, "tests/ops/test_losses.py": 110,
+    "tests/ops/test_recurrent.py": 60, "tests/parts/test_grid.py": 40, "tests/parts/test_over_processes.py": 65,
+    "tests/poptorch/test_data_accessor.py": 100, "tests/poptorch/test_data_workers.py": 115,
+    "tests/report/test_live.py": 40, "tests/test_any_size.py": 120, "tests/test_autopipeline.py": 200,
+    "tests/test_backend.py": 55, "tests/test_calls_of_steps.py": 17, "tests/test_data_parallel.py": 67,
+    "tests/test_distributed_checkpoint.py": 30, "tests/transformers/test_instances.py": 55,
     "tests/transformers/test_trainer.py": 190,
 }
 """CPU time of files whose tests take long, and of a test of the others: estimated from every tenth test of all. They

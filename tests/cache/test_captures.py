@@ -285,16 +285,30 @@ def test_without_torchs_caches_there_is_none(monkeypatch: pytest.MonkeyPatch) ->
 
 
 SCRIPT = """
-import sys, torch, hashlib
-sys.path.insert(0, {folder!r})
-import users_model
+import hashlib, os, sys, torch
+from pathlib import Path
+import torchipu.step.compiling  # what each capture imports
 from torchipu import Options, TrainStep
 
-torch.manual_seed(0)
-model = users_model.Model()
-step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), Options(seed=1))
-step(torch.ones(2, 4))
-print(len(step._seen.cache_hits), hashlib.sha256(model.fc.weight.detach().numpy().tobytes()).hexdigest())
+def train():
+    import users_model
+    torch.manual_seed(0)
+    model = users_model.Model()
+    step = TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), Options(seed=1))
+    step(torch.ones(2, 4))
+    digest = hashlib.sha256(model.fc.weight.detach().numpy().tobytes()).hexdigest()
+    print(len(step._seen.cache_hits), digest, flush=True)
+
+folder, *texts = sys.argv[1:]
+sys.path.insert(0, folder)
+for text in texts:
+    Path(folder, "users_model.py").write_text(text)
+    if os.fork() == 0:
+        try:
+            train()
+        finally:
+            os._exit(sys.exc_info()[0] is not None)
+    assert os.wait()[1] == 0
 """
 USERS_MODEL = """
 import torch
@@ -310,20 +324,17 @@ class Model(torch.nn.Module):
 
 
 def test_another_process_finds_it_and_an_edited_file_is_another_model(tmp_path: Path) -> None:
-    def run() -> list[str]:
+    def run(*changes: str) -> list[list[str]]:
+        """Return hits and a digest for each text of the model; fresh processes import each."""
+        texts = [USERS_MODEL.format(change) for change in changes]
         done = subprocess.run(
-            [sys.executable, "-c", SCRIPT.format(folder=str(tmp_path))], capture_output=True, text=True, check=False,
+            [sys.executable, "-c", SCRIPT, str(tmp_path), *texts], capture_output=True, text=True, check=False,
             env=os.environ | {"PYTHONHASHSEED": "random", "PYTHONDONTWRITEBYTECODE": "1"},
         )
         assert done.returncode == 0, done.stderr
-        return done.stdout.split()
+        return [line.split() for line in done.stdout.splitlines()]
 
-    file = tmp_path / "users_model.py"
-    file.write_text(USERS_MODEL.format("* 2"))
-    first, second = run(), run()
-    assert [first[0], second[0]] == ["0", "1"]
+    (first,), (second, edited) = run("* 2"), run("* 2", "* 3")
+    assert [first[0], second[0], edited[0]] == ["0", "1", "0"]
     assert first[1] == second[1]
-    file.write_text(USERS_MODEL.format("* 3"))
-    edited = run()
-    assert edited[0] == "0"
     assert edited[1] != first[1]

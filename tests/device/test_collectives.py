@@ -51,3 +51,10 @@ def test_a_gather_copies_shares_and_a_scatter_sums_beside_its_operand() -> None:
         ("whole", beside.name, 32), (beside.name, "share", 8),
     ]
     assert (beside.role, beside.depth) == (Role.ACTIVATION, 1)
+
+
+def test_the_busiest_tile_receives_its_elements_of_what_is_copied() -> None:
+    halves = TileMapping(((0, 0, 3), (1, 3, 8)))
+    share, whole = (Variable(name, (8,), DType.HALF, 0, halves, Role.ACTIVATION) for name in ("share", "whole"))
+    programs, _ = programs_of(collective("all_reduce"), [share], [whole])
+    assert {copy.max_tile_bytes for copy in programs if isinstance(copy, Copy)} == {5 * 2}

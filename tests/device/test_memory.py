@@ -228,6 +228,13 @@ def test_results_of_the_matrix_unit_lie_in_interleaved_memory():
     assert min(addresses[name][0] for name in ("h0", "h1", "h2")) == MK2.code_region_bytes
 
 
+def test_states_that_the_matrix_unit_adds_to_keep_their_places():
+    executable = lowered(training_graph(1, FULL, layers=2), pipeline(1, 2), MK2, micro_batches=2)
+    written = Liveness(changed(executable, writes_interleaved=True)).trace.interleaved
+    assert written
+    assert not [variable.name for variable in written if variable.role.is_state]
+
+
 def test_exchange_code_grows_with_bursts_and_fragments_up_to_a_limit():
     assert exchange_code_bytes(256, 1) == 4 + 12
     assert exchange_code_bytes(2560, 10) == 40 + 120

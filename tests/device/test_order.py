@@ -7,6 +7,7 @@ from torchipu.device.memory import tile_memory
 from torchipu.device.order import ordered_for_memory
 from torchipu.ir.graph import Graph
 from torchipu.ir.types import Role
+from torchipu.optable.collective import NAMESPACE
 from torchipu.target import lookup_target
 
 MK2 = lookup_target("mk2")
@@ -82,6 +83,18 @@ def test_an_operand_that_is_read_again_later_is_not_freed():
         sizes={"small": 1, "end": 1},
     )
     assert ordered_for_memory(graph) is graph
+
+
+def test_what_does_more_than_give_results_is_left_where_it_stands():
+    graph = graph_of(
+        ("a", "f", "x"), ("b", "f", "x"), ("small", "f", "a"), ("end", "f", "b", "small"), sizes={"small": 1, "end": 1},
+    )
+    assert names_of(graph) == ["a", "small", "b", "end"]
+    sent = tuple(
+        replace(one, target=f"{NAMESPACE}.all_reduce.default") if one.outputs[0].name == "small" else one
+        for one in graph.ops
+    )
+    assert names_of(replace(graph, ops=sent)) == ["a", "b", "small", "end"]
 
 
 def test_less_memory_is_taken():

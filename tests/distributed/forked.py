@@ -85,6 +85,8 @@ def free_port() -> int:
 
 def main(module: str, folder: Path, *, at_once: bool) -> None:
     scenarios: Mapping[str, Scenario] = importlib.import_module(module).SCENARIOS
+    if "torch._dynamo" in sys.modules:  # some scenarios do without torch
+        importlib.import_module("tests.spared").spare()
     gc.collect()
     gc.freeze()  # no process looks through what all of them have imported
     found: dict[str, list[Any]] = {}

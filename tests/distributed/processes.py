@@ -23,7 +23,9 @@ import torch, torch.distributed, torchipu
 import torchipu.step, torchipu.distributed.exchange
 from datetime import timedelta
 from importlib import import_module
+from tests.spared import spare
 torch.set_num_threads(1)
+spare()
 state = torch.get_rng_state()
 class Warm(torch.nn.Linear):
     def forward(self, x):
@@ -31,6 +33,7 @@ class Warm(torch.nn.Linear):
 model = Warm(2, 2)
 step = torchipu.TrainStep(model, torch.optim.SGD(model.parameters(), lr=0.1), torchipu.Options(host_threads=1))
 step(torch.ones(2, 2))  # imports much, which all processes then have
+spare()  # Dynamo's part
 torch.set_rng_state(state)
 folder, groups = sys.argv[1], json.loads(sys.argv[2])
 functions = []

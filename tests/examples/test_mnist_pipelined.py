@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import runpy
 import shlex
 import struct
 import subprocess
@@ -133,24 +134,24 @@ def test_debug_writes_each_stage_of_the_compiler(tmp_path: Path) -> None:
     assert len(list((tmp_path / "ir").glob("*.txt"))) >= 7
 
 
-def test_the_last_line_is_a_command_that_shows_the_run_as_a_picture(tmp_path: Path) -> None:
+def test_the_last_line_is_a_command_that_shows_the_run_as_a_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
     root = Path(__file__).parents[2]
     shown, browser = tmp_path / "shown", tmp_path / "browser"
     browser.write_text(f"#!/bin/sh\nprintf %s \"$1\" > {shlex.quote(str(shown))}\n")
     browser.chmod(0o755)
+    monkeypatch.chdir(tmp_path)
+    script = str(root / "examples" / "mnist_pipelined.py")
+    monkeypatch.setattr(sys, "argv", [
+        script, "--num-samples", "800", "--batch-size", "8", "--device-iterations", "1", "--epochs", "2",
+    ])
+    runpy.run_path(script, run_name="__main__")
+    command = shlex.split(capsys.readouterr().out.splitlines()[-1].removeprefix("To see it as a picture: "))
+    assert command[1:5] == ["-m", "torchipu", "report", "--open"]
     paths = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"BROWSER": f"{browser} %s", "PYTHONPATH": paths}
-
-    def output_of(command: list[str]) -> str:
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
-        ).stdout
-
-    small = ["--num-samples", "800", "--batch-size", "8", "--device-iterations", "1", "--epochs", "2"]
-    said = output_of([sys.executable, str(root / "examples" / "mnist_pipelined.py"), *small])
-    command = shlex.split(said.splitlines()[-1].removeprefix("To see it as a picture: "))
-    assert command[1:5] == ["-m", "torchipu", "report", "--open"]
-    output_of(command)
+    subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     page = tmp_path / "report" / "mnist_pipelined" / "1-training" / "report.html"
     assert shown.read_text() == page.as_uri()
     assert "<title>1-training" in page.read_text(encoding="utf-8")

@@ -46,6 +46,14 @@ def test_what_decides_nothing_has_no_guards():
     assert settled(shape, sizes.numbers([9])) == (9, 18, 9)
 
 
+def test_what_is_one_number_at_any_size_is_a_plain_one():
+    (n,) = Sizes(["n"], [4]).given
+    assert [(type(number), number) for number in (n * 0, 0 * n, n % 1, n - n)] == [(int, 0)] * 4
+    for undefined in (lambda: n // 0, lambda: n % 0):
+        with pytest.raises(ZeroDivisionError):
+            undefined()
+
+
 def test_a_quotient_by_a_size_that_may_be_zero_is_guarded():
     sizes = Sizes(["n"], [4])
     with sizes.watched() as guards:

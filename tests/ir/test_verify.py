@@ -148,6 +148,15 @@ def test_gradient_must_not_go_on_to_a_later_stage() -> None:
     assert breach(build.graph(last)) == "op tanh in 1B reads %t0 of 0B, which runs after it"
 
 
+def test_what_is_wrong_with_an_input_is_shown_where_inputs_stand() -> None:
+    build, _, last = two_ops()
+    graph = build.graph(last)
+    with pytest.raises(VerifyError, match="is made more than once") as caught:
+        verify_graph(replace(graph, inputs=(*graph.inputs, *graph.inputs)))
+    marked, *_ = caught.value.detail.splitlines()
+    assert marked.startswith("-> graph main(%x")
+
+
 def test_context_is_short_at_both_ends() -> None:
     lines = [str(number) for number in range(4)]
     assert context(lines, 0) == "-> 0\n   1\n   2\n   3"

@@ -1,81 +1,39 @@
-"""Two processes under one Trainer: weights of the first, shards of the loaders, metrics and decisions of all."""
+"""Two processes under one Trainer: weights of the first, shards of the loaders, metrics and decisions of all.
+
+One pair of processes trains all: starting a process costs seconds.
+"""
 
 from __future__ import annotations
 
-import json
+import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-PROGRAM = '''
-import json, os, sys
-import lightning as L, torch, torch.nn.functional as F
-from torch.utils.data import DataLoader, TensorDataset
-
-rank = int(os.environ["RANK"])
-torch.manual_seed(rank)  # each process begins with weights of its own
-
-
-class Module(L.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 2)
-        self.seen = []
-
-    def training_step(self, batch, batch_idx):
-        self.seen.append(batch[1])
-        return F.cross_entropy(self.layer(batch[0]), batch[1] % 2)
-
-    def validation_step(self, batch, batch_idx):
-        self.log("mean", batch[1].float().mean(), sync_dist=True)
-        self.log("total", batch[1].float().sum(), sync_dist=True, reduce_fx="sum")
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-data = TensorDataset(torch.randn(16, 4, generator=torch.Generator().manual_seed(0)), torch.arange(16))
-trainer = L.Trainer(
-    accelerator="ipu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-    enable_model_summary=False, num_sanity_val_steps=0, accumulate_grad_batches=2,
-)
-module = Module()
-trainer.fit(module, DataLoader(data, batch_size=2), DataLoader(data, batch_size=2))
-strategy = trainer.strategy
-found = {
-    "rank": trainer.global_rank, "world": trainer.world_size, "replicas": strategy.replication_factor,
-    "weight": module.layer.weight.flatten().tolist(), "seen": torch.cat(module.seen).tolist(),
-    "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
-    "sum": float(strategy.reduce(torch.tensor(rank + 1.0), reduce_op="sum")),
-    "average": float(strategy.reduce(torch.tensor(rank + 1), reduce_op="mean")),
-    "any": strategy.reduce_boolean_decision(rank == 1, all=False),
-    "all": strategy.reduce_boolean_decision(rank == 1, all=True),
-    "gathered": strategy.all_gather(torch.tensor([rank])).flatten().tolist(),
-    "said": strategy.broadcast({"by": rank}, src=1),
-    "group": strategy.poptorch_models["train"].core().process_group is not None,
-}
-strategy.barrier()
-with open(os.path.join(sys.argv[1], f"{rank}.json"), "w") as file:
-    json.dump(found, file)
-'''
+from tests.lightning.ranks import RECIPES
+from tests.lightning.runs import Run, loader
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return what each process has come to, by what it trained."""
     folder = tmp_path_factory.mktemp("ranks")
-    program = folder / "program.py"
-    program.write_text(PROGRAM)
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program),
-         str(folder)],
-        capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
+         "-m", "tests.lightning.ranks", str(folder)],
+        capture_output=True, text=True, timeout=400, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     assert done.returncode == 0, done.stderr
-    return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(2)]
+    return [torch.load(folder / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def ranks(trained: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [found["automatic"] for found in trained]
 
 
 def test_all_begin_with_the_weights_of_the_first_and_sum_their_gradients(ranks: list[dict[str, Any]]) -> None:
@@ -116,3 +74,17 @@ def test_collectives_of_the_strategy(ranks: list[dict[str, Any]]) -> None:
 
 def test_programs_of_training_are_given_the_group(ranks: list[dict[str, Any]]) -> None:
     assert all(rank["group"] for rank in ranks)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_processes_train_as_one_batch_of_their_size(trained: list[dict[str, Any]], name: str) -> None:
+    """Two processes of two replicas are one CPU run on batches four times as large."""
+    cpu = Run("cpu", RECIPES[name], lambda: loader(96, batch_size=16), max_epochs=1)
+    ranks = [found[name] for found in trained]
+    assert ranks[0]["steps"] == cpu.trainer.global_step
+    norms = {key: value for key, value in cpu.metrics.items() if "norm" in key}
+    assert ranks[1]["metrics"] == pytest.approx(norms, rel=1e-3)
+    assert bool(norms) == (name == "WithNorms")
+    for key, value in cpu.module.state_dict().items():
+        torch.testing.assert_close(ranks[0]["weights"][key], value, rtol=1e-3, atol=2e-5, msg=key)
+        assert torch.equal(ranks[0]["weights"][key], ranks[1]["weights"][key])

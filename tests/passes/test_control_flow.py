@@ -142,6 +142,20 @@ def test_of_a_choice_the_dearest_branch_is_counted_and_both_are_stated() -> None
     assert f"{stated.cycles[0]:,} or {stated.cycles[1]:,}" in profile.text()
 
 
+def test_a_view_in_a_branch_is_no_work() -> None:
+    plain = choice()
+    (op,) = plain.ops
+    bodies = []
+    for branch in op.bodies:
+        row = formal(f"{branch.name}.row", SIDE * SIDE)
+        flat = body(branch.name, len(branch.ops), (row,))
+        view = Op("view", branch.inputs, (row,), {"size": (SIDE * SIDE,)}, "aten.view.default", ("self",))
+        bodies.append(replace(flat, inputs=branch.inputs, ops=(view, *flat.ops)))
+    result = formal("chosen", SIDE * SIDE)
+    viewed = replace(plain, outputs=(result,), ops=(replace(op, outputs=(result,), bodies=tuple(bodies)),))
+    assert cycles(viewed) == cycles(plain)
+
+
 def test_a_repeat_takes_its_body_s_cycles_for_each_trip() -> None:
     few, more, most = (cycles(loop(trips)) for trips in (10, 20, 40))
     # The rows are streamed in once, which takes longer the more there are; the trips alone decide up to that.

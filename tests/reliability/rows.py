@@ -30,6 +30,10 @@ class Row:
 
 _FUZZED = "{ok:,} of {programs:,} right, {wrong} wrong, {error} errors, {crash} crashes, {hang} hangs; " \
           "each seed once, by the version of its day"
+# By coverage 7.17 with --branch, in the process of the tests alone: what others run that they start is not counted.
+_REACHED = "by the tests nearest to them, of those of `make test`: lines 99 of 100 of `device/memory` (642 of 649), " \
+           "95 of `device/schedule.py` (131 of 138), 99 of `stored` (121 of 122), 90 of `cache` (729 of 813, without " \
+           "what processes that tests start run); with branches 93 of 100 of all these; elsewhere not measured"
 ROWS = (
     Row("float32 samples of OpInfo, forward and backward: wrong, error, crash, hang",
         "three operators of four pass whole, the others are refused; 0, 0, 0, 0",
@@ -48,7 +52,8 @@ ROWS = (
         "to the last bit, beside the machine that judges",
         (("graphs", _FUZZED), ("wide", "of a wide vocabulary: " + _FUZZED), ("large", "of large sizes: " + _FUZZED))),
     Row("faults put into the code that the tests catch", "19 of 20, of 300", "all in numerics, memory, schedule, files",
-        (("mutants", "{caught} of {mutants} caught, {nearest} of them by the tests nearest to them"),)),
+        (("mutants", "{caught} of {mutants} caught, {nearest} of them by the tests nearest to them; each once, by the "
+                     "version of its day"),)),
     Row("size of a failing program once it is cut down", "5 nodes or fewer, within 60 s",
         "the tile and the superstep that differ first", (), ("fuzz/test_fuzz.py",)),
     Row("bytes that differ between runs that must agree", "0 over 200 models and 8 conditions",
@@ -108,6 +113,6 @@ ROWS = (
         f"; {count_of(POPVISION)} of {len(POPVISION)}, and {count_of(OWN)} of {len(OWN)} of our own: "
         "[report_features.md](report_features.md) says where"),
     Row("lines and branches that tests reach", "all of readers, cache, memory, schedule; 9 of 10 elsewhere",
-        "every condition", said="not measured"),
+        "every condition", said=_REACHED),
 )
 """All, in the order of their numbers."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import resource
 import sqlite3
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -320,31 +319,34 @@ def test_two_writers_of_one_directory_leave_the_files_of_one(tmp_path: Path) -> 
     assert json.loads((tmp_path / "summary.json").read_text(encoding="utf-8")) == summary_of(held)
 
 
-WRITER = """
-import resource, sys
-from pathlib import Path
-from tests.report.test_reports import STEPS, facts_of
-from torchipu.report.directory import write_directory
-facts = facts_of(STEPS[sys.argv[2]]())
-if len(sys.argv) > 3:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]),) * 2)
-for _ in range(3):
-    write_directory(facts, Path(sys.argv[1]))
-"""
-
-
-def writing(*arguments: str) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
-    command = [sys.executable, "-c", WRITER, *arguments]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+def writing(facts: Facts, folder: Path, said: Path, most_bytes: int | None = None) -> int:
+    """Fork a process that writes a directory three times, files of so many bytes at most; return its number."""
+    process = os.fork()
+    if process:
+        return process
+    os.dup2(os.open(said, os.O_CREAT | os.O_WRONLY), 2)
+    status = 1
+    try:
+        if most_bytes is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+        for _ in range(3):
+            write_directory(facts, folder)
+        status = 0
+    except BaseException as error:
+        os.write(2, str(error).encode())
+    os._exit(status)
 
 
 def test_two_processes_that_write_one_directory_leave_the_files_of_one(tmp_path: Path) -> None:
-    processes = [writing(str(tmp_path), name) for name in STEPS]
-    assert [process.communicate()[1] and process.returncode for process in processes if process.wait()] == []
-    (held,) = read_directory(tmp_path).values()
-    assert json.loads((tmp_path / "summary.json").read_text(encoding="utf-8")) == summary_of(held)
-    trace = gzip.decompress((tmp_path / "trace.json.gz").read_bytes()).decode()
+    folder, both = tmp_path / "both", [facts_of(make()) for make in STEPS.values()]
+    said = [tmp_path / name for name in STEPS]
+    processes = [writing(facts, folder, place) for facts, place in zip(both, said, strict=True)]
+    statuses = [os.waitpid(process, 0)[1] for process in processes]
+    assert statuses == [0, 0], [place.read_text() for place in said]
+    (held,) = read_directory(folder).values()
+    assert held.tables in [facts.tables for facts in both]
+    assert json.loads((folder / "summary.json").read_text(encoding="utf-8")) == summary_of(held)
+    trace = gzip.decompress((folder / "trace.json.gz").read_bytes()).decode()
     assert f'"steps":{sum(1 for _ in steps_in(held))},' in trace
 
 
@@ -355,12 +357,11 @@ def steps_in(facts: Facts) -> Iterator[rows.Step]:
 
 
 def test_a_full_disk_is_said_and_the_files_stay_as_they_were(tmp_path: Path) -> None:
-    folder = written(tmp_path).parent
+    folder, said = written(tmp_path).parent, tmp_path / "said"
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    process = writing(str(folder), "pipelined", "20000")
-    words = process.communicate()[1]
-    assert process.returncode == 1
-    assert "profile.pop cannot be written: " in words.splitlines()[-1]
+    _, status = os.waitpid(writing(facts_of(pipelined()), folder, said, 20_000), 0)
+    assert os.waitstatus_to_exitcode(status) == 1
+    assert "profile.pop cannot be written: " in said.read_text()
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 

@@ -102,14 +102,6 @@ def train(rank: int, size: int, **arguments: Any) -> Any:
     }
 
 
-def train_through(rank: int) -> Any:
-    """Train two epochs."""
-    launched(rank)
-    trainer = make(2, tiny.rows(3 * CALL + 5, 0))
-    trainer.train()
-    return found(trainer)
-
-
 def train_from_the_middle(rank: int) -> Any:
     """Train to the end of the first epoch and a call more, stop, and go on from there in another trainer."""
     launched(rank)
@@ -230,7 +222,6 @@ def lose_a_process(rank: int) -> Any:
     return said
 
 
-
 SCENARIOS = {
     "alone": Scenario(lambda rank: train(rank, 1), (0,)),
     "together": Scenario(lambda rank: train(rank, 2), (0, 1), AT_A_PORT),
@@ -239,7 +230,6 @@ SCENARIOS = {
         lambda rank: train(rank, 2, dataloader_mode="async"), (0, 1), {**AT_A_PORT, "PYTHONPATH": str(ROOT)},
     ),
     "resumed": Scenario(train_from_the_middle, (0, 1), AT_A_PORT),
-    "uninterrupted": Scenario(train_through, (0, 1), AT_A_PORT),
     "rows": Scenario(lambda rank: note_rows(rank, 2, streams=False), (0, 1), AT_A_PORT),
     "grouped": Scenario(
         lambda rank: note_rows(rank, 2, streams=False, train_sampling_strategy="group_by_length"), (0, 1), AT_A_PORT,

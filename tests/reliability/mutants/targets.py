@@ -16,6 +16,7 @@ NEAREST: dict[str, tuple[str, ...]] = {
     "device/lower/functions.py": ("device/test_lower.py", "goldens", "passes/test_control_flow.py"),
     "device/lower/values.py": (
         "device/test_lower.py", "goldens", "poptorch/test_overlap.py", "numerics/test_mean_reductions.py",
+        "passes/test_control_flow.py",
     ),
     "device/lower/collectives.py": ("device/test_collectives.py", "device/test_lower.py", "device/test_cost.py"),
     "device/lower/cycles.py": ("device/test_lower.py", "device/test_cost.py"),

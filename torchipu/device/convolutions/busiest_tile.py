@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
+from math import ceil, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -276,7 +276,8 @@ class BusiestTile:
     def plan(self, number: int, cycles: int, excess: int) -> Plan:
         """Return one of the plans."""
         def of(values: Any) -> int:
-            return int(np.ceil(np.broadcast_to(values, self.positions.shape)[number]))
+            is_of_each = np.shape(values) == self.positions.shape
+            return ceil(values[number] if is_of_each else np.broadcast_to(values, self.positions.shape)[number])
 
         by = {name: of(values) for name, values in self.channels.items()}
         way = self.way

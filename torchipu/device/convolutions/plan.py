@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ PARTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # serial splits that are tried
 VERTICAL_GROUPS = (4, 8, 16)  # that vertices without the matrix unit take side by side; poplibs planner
 MOST_ROWS = 16  # of a window that are split among tiles, an element each
 LEAST_TILES = 3  # plans that use less than this part of the most tiles that a plan uses are not looked at
+_FIELDS = ("split", "outputs", "met", "read", "taps", "tap_split")  # of a share
 
 
 @lru_cache(maxsize=2048)
@@ -112,13 +113,13 @@ def _planned(target: Target, problem: Problem, way: Way, for_memory: bool) -> Pl
 def _splits(target: Target, problem: Problem, way: Way) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Return pairs of splits of the image and of the channels that no more tiles than there are can share."""
     tiles = target.num_tiles
-    batches = [Share(split, *(ceil_div(problem.batch, split),) * 3, 1) for split in split_counts(problem.batch, tiles)]
-    image = _image_shares(problem, way, batches, tiles)
     inputs, outputs = channel_groups(problem, way)
     # Serial parts are cut before windows are laid out as channels.
     unfolded = ceil_div(problem.inputs * way.together, way.input_group)
     if min(inputs, unfolded) < way.input_parts or outputs < way.output_parts:
         return {}, None
+    batches = [Share(split, *(ceil_div(problem.batch, split),) * 3, 1) for split in split_counts(problem.batch, tiles)]
+    image, first = _image_shares(problem, way, batches, tiles)
     groups = ceil_div(problem.groups, way.together)
     # What is computed as one group stays on a tile, but for its summands.
     most = tiles if way.together == 1 or way.method == "vertical" else 1
@@ -128,15 +129,13 @@ def _splits(target: Target, problem: Problem, way: Way) -> tuple[dict[str, Any],
             split_counts(ceil_div(inputs, way.input_parts), tiles),
         ) if a * b * c <= tiles
     ]
-    first = np.array([[one.split * one.tap_split for one in shares] for shares in image]).prod(axis=1)
     second = np.array(split).prod(axis=1)
     used = first[:, None] * second[None, :]
     fits = used <= tiles
     fits &= used * LEAST_TILES >= used[fits].max()
     left, right = np.nonzero(fits)
-    names = ("split", "outputs", "met", "read", "taps", "tap_split")
-    table = np.array([[[getattr(one, name) for name in names] for one in shares] for shares in image], np.float64)[left]
-    fields = {name: table[:, :, number] for number, name in enumerate(names)}
+    table = image[left]
+    fields = {name: table[:, :, number] for number, name in enumerate(_FIELDS)}
     by = np.array(split, np.float64)[right]
     return fields, {
         "group_split": by[:, 0], "output_split": by[:, 1], "input_split": by[:, 2],
@@ -145,16 +144,25 @@ def _splits(target: Target, problem: Problem, way: Way) -> tuple[dict[str, Any],
     }
 
 
-def _image_shares(problem: Problem, way: Way, batches: list[Share], tiles: int) -> list[tuple[Share, ...]]:
-    """Return pairs of splits of batch, dimensions and windows that no more tiles than there are can share."""
-    found: list[tuple[tuple[Share, ...], int]] = [((batch,), batch.split) for batch in batches]
+def _image_shares(problem: Problem, way: Way, batches: list[Share], tiles: int) -> tuple[Any, Any]:
+    """Return pairs of splits of batch, dimensions and windows that no more tiles than there are can share.
+
+    Returns:
+        Fields of their shares, ``[pair, dimension, field]``, and how many tiles share each pair.
+    """
+    tables, places, used = [_table(batches)], [np.arange(len(batches))], np.array([batch.split for batch in batches])
     for number, axis in enumerate(problem.axes):
         shares = shares_of(axis, tiles, _tap_splits(axis, way, number, tiles))
-        found = [
-            ((*some, share), used) for some, by in found for share in shares
-            if (used := by * share.split * share.tap_split) <= tiles
-        ]
-    return [shares for shares, _ in found]
+        together = used[:, None] * np.array([share.split * share.tap_split for share in shares])
+        some, share = np.nonzero(together <= tiles)
+        tables.append(_table(shares))
+        places, used = [*(place[some] for place in places), share], together[some, share]
+    return np.stack([table[place] for table, place in zip(tables, places, strict=True)], axis=1), used
+
+
+def _table(shares: Sequence[Share]) -> Any:
+    """Return the fields of shares, a row for each."""
+    return np.array([[getattr(share, name) for name in _FIELDS] for share in shares], np.float64)
 
 
 def _tap_splits(axis: Axis, way: Way, number: int, tiles: int) -> tuple[int, ...]:
