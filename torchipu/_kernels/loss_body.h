@@ -58,65 +58,67 @@ TI_KERNEL(nll_grad) {
   return TI_OK;
 }
 
-TI_INLINE float FN(pair)(int64_t kind, float x, float t, float w, float pw, float beta) {
-  const float d = x - t, a = fabsf(d);
+TI_INLINE VF FN(pair)(const int kind, VF x, VF t, VF w, VF pw, VF beta) {
+  const VF d = x - t, a = FN(abs)(d), zero = FN(set)(0.0f);
   switch (kind) {
     case TI_PAIR_LOSS_MSE: return d * d;
-    case TI_PAIR_LOSS_SMOOTH_L1: return a < beta ? 0.5f * d * d / beta : a - 0.5f * beta;
-    case TI_PAIR_LOSS_HUBER: return a <= beta ? 0.5f * d * d : beta * (a - 0.5f * beta);
+    case TI_PAIR_LOSS_SMOOTH_L1: return FN(sel)(FN(lt)(a, beta), 0.5f * d * d / beta, a - 0.5f * beta);
+    case TI_PAIR_LOSS_HUBER: return FN(sel)(FN(le)(a, beta), 0.5f * d * d, beta * (a - 0.5f * beta));
     case TI_PAIR_LOSS_CROSS_ENTROPY: {
-      float p = logf(x), q = log1pf(-x);
-      p = p < -100.0f ? -100.0f : p, q = q < -100.0f ? -100.0f : q;
-      return -w * (t * p + (1.0f - t) * q);
+      const VF least = FN(set)(-100.0f), p = FN(log)(x), q = FN(log1p)(-x);
+      return -w * (t * FN(max)(least, p) + (1.0f - t) * FN(max)(least, q));  /* NaN passes: it is the second operand */
     }
     default: {
       /* log(sigmoid(x)), without overflow for x far below 0 */
-      const float tail = log1pf(expf(-fabsf(x))) - (x < 0.0f ? x : x != x ? x : 0.0f);
+      const VF tail = FN(log1p)(FN(exp)(-FN(abs)(x))) - FN(min)(zero, x);
       return w * ((1.0f - t) * x + ((pw - 1.0f) * t + 1.0f) * tail);
     }
   }
 }
 
-TI_INLINE float FN(slope)(int64_t kind, float x, float t, float w, float beta) {
-  const float d = x - t;
-  switch (kind) {
-    case TI_PAIR_LOSS_MSE: return 2.0f * d;
-    case TI_PAIR_LOSS_SMOOTH_L1: return d <= -beta ? -1.0f : d >= beta ? 1.0f : d / beta;
-    case TI_PAIR_LOSS_HUBER: return d <= -beta ? -beta : d >= beta ? beta : d;
-    default: {
-      const float spread = (1.0f - x) * x;
-      return w * d / (spread < 1e-12f ? 1e-12f : spread);
-    }
+/* Positive weights of the elements from i on, which repeat. */
+TI_INLINE VF FN(repeated)(const float *pw, int64_t period, int64_t i) {
+  VF v;
+  if (period == 1) return FN(set)(pw[0]);
+  for (int64_t lane = 0, at = i % period; lane < VL; lane++, at = at + 1 == period ? 0 : at + 1) v[lane] = pw[at];
+  return v;
+}
+
+/* Losses of elements [first, last) and their sum, which is added up in the lanes of a vector. */
+TI_INLINE double FN(pairs)(const int kind, char *const *args, const pair_loss_ints *p, float beta, int64_t first, int64_t last) {
+  float *const out = (float *)args[0];
+  const float *const x = (const float *)args[1], *const t = (const float *)args[2], *const w = (const float *)args[3];
+  const float *const pw = (const float *)args[4];
+  VF sum = FN(set)(0.0f);
+  for (int64_t i = first; i < last; i += VL) {
+    const int64_t n = last - i;
+    const VF weight = p->has_weight ? FN(load_most)(w + i, n) : FN(set)(1.0f);
+    const VF value = FN(pair)(kind, FN(load_most)(x + i, n), FN(load_most)(t + i, n), weight,
+                              p->period ? FN(repeated)(pw, p->period, i) : FN(set)(1.0f), FN(set)(beta));
+    if (p->reduction == TI_REDUCTION_NONE) FN(store_most)(out + i, value, n);
+    else sum += FN(keep_most)(value, n);
+  }
+  return FN(sum_lanes)(sum);
+}
+
+static double FN(pairs_of)(char *const *args, const pair_loss_ints *p, float beta, int64_t first, int64_t last) {
+  switch (p->kind) {
+    case TI_PAIR_LOSS_MSE: return FN(pairs)(TI_PAIR_LOSS_MSE, args, p, beta, first, last);
+    case TI_PAIR_LOSS_SMOOTH_L1: return FN(pairs)(TI_PAIR_LOSS_SMOOTH_L1, args, p, beta, first, last);
+    case TI_PAIR_LOSS_HUBER: return FN(pairs)(TI_PAIR_LOSS_HUBER, args, p, beta, first, last);
+    case TI_PAIR_LOSS_CROSS_ENTROPY: return FN(pairs)(TI_PAIR_LOSS_CROSS_ENTROPY, args, p, beta, first, last);
+    default: return FN(pairs)(TI_PAIR_LOSS_CROSS_ENTROPY_LOGITS, args, p, beta, first, last);
   }
 }
 
 TI_KERNEL(pair_loss) {
-  float *out = (float *)args[0];
-  const float *x = (const float *)args[1], *t = (const float *)args[2], *w = (const float *)args[3];
-  const float *pw = (const float *)args[4], beta = (float)((const pair_loss_scalars *)scalars)->beta;
+  const float beta = (float)((const pair_loss_scalars *)scalars)->beta;
   const pair_loss_ints *const p = (const pair_loss_ints *)ints;
-  const int64_t n = p->elements, kind = p->kind, reduction = p->reduction, period = p->period, chunk = p->chunk;
+  (void)scratch;
   for (int64_t item = begin; item < end; item++) {
-    const int64_t first = item * chunk, last = ti_min(n, first + chunk);
-    if (kind == TI_PAIR_LOSS_MSE && reduction) {
-      VF s = {0};
-      int64_t i = first;
-      for (; i + VL <= last; i += VL) {
-        const VF d = FN(load)(x + i) - FN(load)(t + i);
-        s += d * d;
-      }
-      double sum = FN(sum_lanes)(s);
-      for (; i < last; i++) sum += FN(pair)(kind, x[i], t[i], 1.0f, 1.0f, beta);
-      out[item] = (float)sum;
-      continue;
-    }
-    double sum = 0;
-    for (int64_t i = first; i < last; i++) {
-      const float value = FN(pair)(kind, x[i], t[i], p->has_weight ? w[i] : 1.0f, period ? pw[i % period] : 1.0f, beta);
-      if (reduction == TI_REDUCTION_NONE) out[i] = value;
-      sum += value;
-    }
-    if (reduction) out[item] = (float)sum;
+    const int64_t first = item * p->chunk;
+    const double sum = FN(pairs_of)(args, p, beta, first, ti_min(p->elements, first + p->chunk));
+    if (p->reduction) ((float *)args[0])[item] = (float)sum;
   }
   return TI_OK;
 }
@@ -129,19 +131,41 @@ TI_KERNEL(pair_total) {
   return TI_OK;
 }
 
+TI_INLINE VF FN(slope)(const int kind, VF x, VF t, VF w, VF beta) {
+  const VF d = x - t;
+  switch (kind) {
+    case TI_PAIR_LOSS_MSE: return d + d;
+    case TI_PAIR_LOSS_SMOOTH_L1: return FN(sel)(FN(lt)(FN(abs)(d), beta), d / beta, FN(sel)(FN(isnan)(d), d, FN(copysign)(FN(set)(1.0f), d)));
+    case TI_PAIR_LOSS_HUBER: return FN(max)(-beta, FN(min)(beta, d));  /* NaN passes: it is the second operand */
+    default: {
+      const VF spread = (1.0f - x) * x;
+      return w * d / FN(max)(FN(set)(1e-12f), spread);
+    }
+  }
+}
+
+/* Gradients of elements [begin, end): a slope times `share` of the loss's gradient, which is one for all or for each. */
+TI_INLINE void FN(slopes)(const int kind, char *const *args, const pair_loss_grad_ints *p, float beta, float share, int64_t begin, int64_t end) {
+  const float *const dy = (const float *)args[1], *const x = (const float *)args[2], *const t = (const float *)args[3];
+  const float *const w = (const float *)args[4];
+  for (int64_t i = begin; i < end; i += VL) {
+    const int64_t n = end - i;
+    const VF weight = p->has_weight ? FN(load_most)(w + i, n) : FN(set)(1.0f);
+    const VF dl = p->reduction ? FN(set)(dy[0] * share) : FN(load_most)(dy + i, n);
+    FN(store_most)((float *)args[0] + i, FN(slope)(kind, FN(load_most)(x + i, n), FN(load_most)(t + i, n), weight, FN(set)(beta)) * dl, n);
+  }
+}
+
 TI_KERNEL(pair_loss_grad) {
-  float *dx = (float *)args[0];
-  const float *dy = (const float *)args[1], *x = (const float *)args[2], *t = (const float *)args[3];
   const pair_loss_grad_ints *const p = (const pair_loss_grad_ints *)ints;
   const pair_loss_grad_scalars *const q = (const pair_loss_grad_scalars *)scalars;
-  const float *w = (const float *)args[4], beta = (float)q->beta, share = (float)(1.0 / q->divisor);
-  const int64_t kind = p->kind, reduction = p->reduction;
-  if (kind == TI_PAIR_LOSS_MSE && reduction) {
-    const float scale = 2.0f * dy[0] * share;
-    for (int64_t i = begin; i < end; i++) dx[i] = (x[i] - t[i]) * scale;
-    return TI_OK;
+  const float beta = (float)q->beta, share = (float)(1.0 / q->divisor);
+  (void)scratch;
+  switch (p->kind) {
+    case TI_PAIR_LOSS_MSE: FN(slopes)(TI_PAIR_LOSS_MSE, args, p, beta, share, begin, end); break;
+    case TI_PAIR_LOSS_SMOOTH_L1: FN(slopes)(TI_PAIR_LOSS_SMOOTH_L1, args, p, beta, share, begin, end); break;
+    case TI_PAIR_LOSS_HUBER: FN(slopes)(TI_PAIR_LOSS_HUBER, args, p, beta, share, begin, end); break;
+    default: FN(slopes)(TI_PAIR_LOSS_CROSS_ENTROPY, args, p, beta, share, begin, end); break;
   }
-  for (int64_t i = begin; i < end; i++)
-    dx[i] = FN(slope)(kind, x[i], t[i], p->has_weight ? w[i] : 1.0f, beta) * (reduction ? dy[0] * share : dy[i]);
   return TI_OK;
 }
