@@ -1,5 +1,10 @@
 /* Scans along one dimension; table/scan.py says what the kernels take. */
 
+#ifndef TORCHIPU_SCAN_ROWS
+#define TORCHIPU_SCAN_ROWS
+enum { TI_SCAN_ROWS = 8 };
+#endif
+
 /* log(exp(a) + exp(b)); equal infinities stay as they are, and NaN passes. */
 static inline double FN(log_add)(double a, double b) {
   const double low = a != a || a < b ? a : b, high = a != a || a > b ? a : b;
@@ -7,11 +12,41 @@ static inline double FN(log_add)(double a, double b) {
   return high + log1p(exp(low - high));
 }
 
+/* Sums or products along dense rows, some at a time: each has to wait for its last, but not for those of its neighbours. */
+TI_INLINE void FN(scan_rows)(const int is_product, const int rows, const float *x, float *y, int64_t length) {
+  double total[TI_SCAN_ROWS];
+#pragma GCC unroll 8
+  for (int r = 0; r < rows; r++) total[r] = is_product;
+  for (int64_t i = 0; i < length; i++)
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++) {
+      const double v = (double)x[r * length + i];
+      total[r] = is_product ? total[r] * v : total[r] + v;
+      y[r * length + i] = (float)total[r];
+    }
+}
+
+static void FN(scan_dense)(int mode, const float *x, float *y, int64_t length, int64_t rows) {
+  const int is_product = mode == TI_SCANNING_PRODUCT;
+  for (; rows >= TI_SCAN_ROWS; rows -= TI_SCAN_ROWS, x += TI_SCAN_ROWS * length, y += TI_SCAN_ROWS * length) {
+    if (is_product) FN(scan_rows)(1, TI_SCAN_ROWS, x, y, length);
+    else FN(scan_rows)(0, TI_SCAN_ROWS, x, y, length);
+  }
+  for (; rows > 0; rows--, x += length, y += length) {
+    if (is_product) FN(scan_rows)(1, 1, x, y, length);
+    else FN(scan_rows)(0, 1, x, y, length);
+  }
+}
+
 TI_KERNEL(scan) {
   (void)scalars, (void)scratch;
   const scan_ints *const shape = (const scan_ints *)ints;
   const int64_t length = shape->length, inner = shape->inner, blocks = ti_ceil(inner, TI_SCAN_BLOCK);
   const int mode = (int)shape->scanning;
+  if (inner == 1 && !shape->is_long && (mode == TI_SCANNING_SUM || mode == TI_SCANNING_PRODUCT)) {
+    FN(scan_dense)(mode, (const float *)args[1] + begin * length, (float *)args[0] + begin * length, length, end - begin);
+    return TI_OK;
+  }
   for (int64_t item = begin; item < end; item++) {
     const int64_t first = item % blocks * TI_SCAN_BLOCK, base = item / blocks * length * inner + first;
     const int64_t width = ti_min(inner - first, TI_SCAN_BLOCK);

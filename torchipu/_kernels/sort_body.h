@@ -8,6 +8,7 @@
 typedef struct { uint64_t key; int64_t at; } ti_entry;
 _Static_assert(sizeof(ti_entry) == TI_ENTRY_BYTES, "table/sort.py");
 enum { TI_SORT_RUN = 16 }; /* elements sorted by insertion */
+enum { TI_SORT_FEW = 64, TI_SORT_FEW_OF = 8 }; /* entries kept sorted while a row is read, of at least so many times as much */
 #endif
 
 static inline uint64_t FN(float_key)(const float *x) {
@@ -109,6 +110,27 @@ static inline void FN(put_entry)(char *const *args, int64_t to, const char *x, i
   ((int64_t *)args[1])[to] = at;
 }
 
+static inline void FN(insert_entry)(ti_entry *e, int64_t last, ti_entry entry) {
+  for (; last > 0 && e[last - 1].key > entry.key; last--) e[last] = e[last - 1];
+  e[last] = entry;
+}
+
+/* The k smallest entries of a dense row of floats, sorted: few, so that most of the row is passed by, a vector at a time. */
+static void FN(few_smallest)(ti_entry *e, const float *x, int64_t n, int64_t k, int descending) {
+  const uint64_t turn = descending ? 0xffffffffull : 0;
+  for (int64_t i = 0; i < k; i++) FN(insert_entry)(e, i, (ti_entry){FN(float_key)(x + i) ^ turn, i});
+  for (int64_t i = k; i < n; i += VL) {
+    const VF v = FN(load_most)(x + i, n - i), worst = FN(set)(x[e[k - 1].at]);
+    /* What is not better in floats has no smaller key; a NaN on either side is left to keys. */
+    const VM kept = descending ? FN(le)(v, worst) : FN(le)(worst, v);
+    if (!FN(any)(FN(isnan)(FN(sel)(kept, FN(set)(0.0f), FN(set)(NAN))))) continue;
+    for (int64_t at = i; at < ti_min(n, i + VL); at++) {
+      const uint64_t key = FN(float_key)(x + at) ^ turn;
+      if (key < e[k - 1].key) FN(insert_entry)(e, k - 1, (ti_entry){key, at});
+    }
+  }
+}
+
 TI_KERNEL(sort) {
   (void)scalars;
   const sort_ints *const shape = (const sort_ints *)ints;
@@ -118,8 +140,12 @@ TI_KERNEL(sort) {
   for (int64_t item = begin; item < end; item++) {
     const int64_t outer = item / inner, position = item % inner;
     const char *x = args[2] + (outer * n * inner + position) * (is_long ? 8 : 4);
-    FN(load_entries)(e, x, n, inner, is_long, (int)shape->descending);
-    FN(sort_smallest)(e, spare, n, k);
+    if (!is_long && inner == 1 && k > 0 && k <= TI_SORT_FEW && k * TI_SORT_FEW_OF <= n) {
+      FN(few_smallest)(e, (const float *)x, n, k, (int)shape->descending);
+    } else {
+      FN(load_entries)(e, x, n, inner, is_long, (int)shape->descending);
+      FN(sort_smallest)(e, spare, n, k);
+    }
     for (int64_t i = 0; i < k; i++) FN(put_entry)(args, (outer * k + i) * inner + position, x, inner, e[i].at, is_long);
   }
   return TI_OK;
