@@ -18,30 +18,43 @@ static inline int64_t ti_tap(const volume_ints *s, int64_t k, int64_t tap[3]) {
 }
 #endif
 
-/* The run of input that summand `tap` takes along one row of outputs: outputs [lo, hi) read p[(ow - lo) * stride].
- * Returns NULL when the row lies in the padding. */
-static inline const float *FN(volume_row)(const volume_ints *s, const float *x, const int64_t tap[3], int64_t row, int64_t lo) {
-  const int64_t od = row / s->out[1], oh = row % s->out[1];
+/* The run of input that summand `tap` takes along row `oh` of plane `od` of outputs: outputs [lo, hi) read
+ * p[(ow - lo) * stride]. Returns NULL when the row lies in the padding. */
+TI_INLINE const float *FN(volume_row)(const volume_ints *s, const float *x, const int64_t tap[3], int64_t od, int64_t oh, int64_t lo) {
   const int64_t d = od * s->stride[0] + tap[0] * s->dilation[0] - s->padding[0];
   const int64_t h = oh * s->stride[1] + tap[1] * s->dilation[1] - s->padding[1];
   if (d < 0 || d >= s->size[0] || h < 0 || h >= s->size[1]) return NULL;
   return x + (d * s->size[1] + h) * s->size[2] + lo * s->stride[2] + tap[2] * s->dilation[2] - s->padding[2];
 }
 
-/* Summands [k0, k0 + count) of output rows [row0, row0 + rows), element (k, position) at e[k * along + position * across]. */
-static void FN(volume_expand)(const volume_ints *s, const float *x, int64_t k0, int64_t count, int64_t row0, int64_t rows, float *e,
-                              int64_t along, int64_t across) {
+/* The next row of outputs: a division for each would take as long as the row. */
+TI_INLINE void FN(next_row)(const volume_ints *s, int64_t *od, int64_t *oh) {
+  if (++*oh < s->out[1]) return;
+  *oh = 0;
+  ++*od;
+}
+
+/* n floats that lie `step` apart, one behind the other. */
+TI_INLINE void FN(take_run)(const float *p, ptrdiff_t step, int64_t n, float *d) {
+  if (step == 1) for (int64_t i = 0; i < n; i += VL) FN(store_most)(d + i, FN(load_most)(p + i, n - i), n - i);
+  else for (int64_t i = 0; i < n; i++) d[i] = p[i * step];
+}
+
+/* Summands [k0, k0 + count) of output rows [row0, row0 + rows): a row of positions for each. */
+static void FN(volume_expand)(const volume_ints *ints, const float *x, int64_t k0, int64_t count, int64_t row0, int64_t rows, float *e) {
+  const volume_ints own = *ints, *const s = &own;  /* which no store of a vector can have changed */
+  const int64_t length = s->out[2];
   for (int64_t k = 0; k < count; k++) {
     int64_t tap[3], lo, hi;
     const float *plane = x + ti_tap(s, k0 + k, tap) * ti_product(s->size);
     ti_reach(s, 2, tap[2], &lo, &hi);
-    for (int64_t r = 0; r < rows; r++) {
-      float *d = e + k * along + r * s->out[2] * across;
-      const float *p = FN(volume_row)(s, plane, tap, row0 + r, lo);
+    int64_t od = row0 / s->out[1], oh = row0 % s->out[1];
+    for (int64_t r = 0; r < rows; r++, e += length, FN(next_row)(s, &od, &oh)) {
+      const float *p = FN(volume_row)(s, plane, tap, od, oh, lo);
       const int64_t first = p ? lo : 0, last = p ? hi : 0;
-      for (int64_t i = 0; i < first; i++) d[i * across] = 0;
-      for (int64_t i = first; i < last; i++) d[i * across] = p[(i - first) * s->stride[2]];
-      for (int64_t i = last; i < s->out[2]; i++) d[i * across] = 0;
+      for (int64_t i = 0; i < first; i++) e[i] = 0;
+      FN(take_run)(p, s->stride[2], last - first, e + first);
+      for (int64_t i = last; i < length; i++) e[i] = 0;
     }
   }
 }
@@ -57,7 +70,7 @@ TI_KERNEL(volume_forward) {
     const int64_t width = rows * s.out[2];
     for (int64_t k0 = 0; k0 < summands; k0 += TI_VOLUME_SUMMANDS) {
       const int64_t count = ti_min(TI_VOLUME_SUMMANDS, summands - k0);
-      FN(volume_expand)(&s, x, k0, count, row0, rows, (float *)scratch, width, 1);
+      FN(volume_expand)(&s, x, k0, count, row0, rows, (float *)scratch);
       ti_tile t = {.a = (const float *)args[2] + group * s.out_channels * summands + k0, .as = summands, .ak = 1, .b = (const float *)scratch,
                    .bs = width, .c = (float *)args[0] + image * s.out_channels * outputs + row0 * s.out[2], .ldc = outputs, .k = count, .n1 = 1,
                    .n2 = 1, .accumulate = k0 > 0,
@@ -69,12 +82,17 @@ TI_KERNEL(volume_forward) {
 }
 
 /* Adds column `tap` of a block of output rows where the window took it from. */
-static void FN(volume_fold)(const volume_ints *s, const float *col, const int64_t tap[3], int64_t row0, int64_t rows, float *dx) {
+static void FN(volume_fold)(const volume_ints *ints, const float *col, const int64_t tap[3], int64_t row0, int64_t rows, float *dx) {
+  const volume_ints own = *ints, *const s = &own;
   int64_t lo, hi;
   ti_reach(s, 2, tap[2], &lo, &hi);
-  for (int64_t r = 0; r < rows; r++, col += s->out[2]) {
-    float *d = (float *)FN(volume_row)(s, dx, tap, row0 + r, lo);
-    if (d) for (int64_t i = lo; i < hi; i++) d[(i - lo) * s->stride[2]] += col[i];
+  int64_t od = row0 / s->out[1], oh = row0 % s->out[1];
+  for (int64_t r = 0; r < rows; r++, col += s->out[2], FN(next_row)(s, &od, &oh)) {
+    float *d = (float *)FN(volume_row)(s, dx, tap, od, oh, lo);
+    if (!d) continue;
+    if (s->stride[2] == 1)
+      for (int64_t i = lo; i < hi; i += VL, d += VL) FN(store_most)(d, FN(load_most)(d, hi - i) + FN(load_most)(col + i, hi - i), hi - i);
+    else for (int64_t i = lo; i < hi; i++) d[(i - lo) * s->stride[2]] += col[i];
   }
 }
 
@@ -114,9 +132,11 @@ TI_KERNEL(volume_weight) {
     for (int64_t image = 0; image < s.samples; image++)
       for (int64_t row0 = 0; row0 < all; row0 += most) {
         const int64_t rows = ti_min(most, all - row0), place = image * s.groups + group;
-        FN(volume_expand)(&s, (const float *)args[2] + place * s.in_channels * ti_product(s.size), k0, count, row0, rows, (float *)scratch, 1, count);
+        float *const expanded = (float *)scratch, *const turned = expanded + at_once * most * s.out[2];
+        FN(volume_expand)(&s, (const float *)args[2] + place * s.in_channels * ti_product(s.size), k0, count, row0, rows, expanded);
+        FN(transpose)(expanded, rows * s.out[2], turned, count, count, rows * s.out[2]);
         ti_tile t = {.a = (const float *)args[1] + place * s.out_channels * outputs + row0 * s.out[2], .as = outputs, .ak = 1,
-                     .b = (const float *)scratch, .bs = count, .c = (float *)args[0] + group * s.out_channels * summands + k0, .ldc = summands,
+                     .b = turned, .bs = count, .c = (float *)args[0] + group * s.out_channels * summands + k0, .ldc = summands,
                      .k = rows * s.out[2], .n1 = 1, .n2 = 1, .accumulate = image > 0 || row0 > 0};
         FN(tiles_k_rows)(t, s.out_channels, count);
       }

@@ -76,7 +76,7 @@ VOLUME_WEIGHT = Kernel(
     VolumeInts,
     Nothing,
     items="groups * blocks of summands",
-    scratch="block * rows * out[2] floats",
+    scratch="2 * block * rows * out[2] floats",
 )
 
 

@@ -75,7 +75,7 @@ def emit_weight_gradient(plan: HostPlanner, s: Volume, dw: HostTensor, dy: HostT
     items = s.g * -(-s.summands // summands)
     plan.step(
         kernels.VOLUME_WEIGHT, [dw], [dy, x], ints=_ints(s, rows, block=summands), items=items,
-        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS), scratch_bytes=4 * summands * rows * s.out[2],
+        grain=grain_for(items, s.macs, LEAST_CHUNK_MACS), scratch_bytes=8 * summands * rows * s.out[2],
         writes=[Blocks.of((s.g, s.oc, s.summands), (1, s.oc, summands))],
     )
 
