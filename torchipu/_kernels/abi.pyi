@@ -5,12 +5,15 @@ import numpy as np
 import torch
 
 from torchipu._kernels.table.kernel import AnyKernel, I, Kernel, S
+from torchipu.errors import ExecutionError
 
 APART: int
 IN_ITEMS: int
 IN_TURN: int
 MAX_LANES: int
 CHECKED: bool
+
+def without_memory(what: str) -> ExecutionError: ...
 
 def check_table(kernels: Iterable[AnyKernel]) -> None: ...
 

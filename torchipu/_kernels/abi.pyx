@@ -10,6 +10,7 @@ import os
 import threading
 
 from torchipu._kernels.table import all_kernels
+from torchipu.errors import ExecutionError
 
 cdef extern from "table/all.h" nogil:
     ctypedef int (*ti_kernel)(char *const *args, const int64_t *ints, const double *scalars, int64_t begin,

@@ -19,12 +19,17 @@ def copy_memory(copies, int threads):
     Args:
         copies: ``(address to copy to, address to copy from, bytes)`` of each.
         threads: Threads that may take part; the caller does all of it where there is little.
+
+    Raises:
+        ExecutionError: Bytes are to be copied from or to no memory.
     """
     cdef int64_t total = 0, pieces = 0, left, place = 0
     cdef uintptr_t target, source
     cdef int64_t *rows
     cdef ti_job job
-    for _, _, left in copies:
+    for target, source, left in copies:
+        if left > 0 and not (target and source):
+            raise without_memory(f"of {left} bytes")
         total += left
         pieces += (left + COPY_PIECE - 1) // COPY_PIECE
     rows = <int64_t *>malloc(max(pieces, 1) * 3 * sizeof(int64_t))

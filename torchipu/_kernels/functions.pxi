@@ -5,6 +5,18 @@ TRAPS = {1: "an index is out of range", 2: "a value is out of the range of its t
          6: "a division by zero", 7: "an assertion does not hold"}
 
 
+def without_memory(what):
+    """Return the error of a tensor that would be read where there is nothing.
+
+    Args:
+        what: Which one.
+    """
+    return ExecutionError(
+        f"a tensor {what} has no memory: its storage was resized to 0 bytes",
+        remedy="resize the storage back before the call, or give another tensor",
+    )
+
+
 class KernelTrap(Exception):
     """A kernel stopped the program.
 

@@ -319,12 +319,19 @@ cdef class Steps:
         Args:
             first: Number of the first buffer.
             tensors: Of torch, each without gaps from its first element on as its buffer's steps expect it.
+
+        Raises:
+            ExecutionError: One has elements and no memory.
         """
         cdef int buffer = first
+        cdef uintptr_t address
         for tensor in tensors:
             if not 0 <= buffer < self.num_buffers:
                 raise ValueError(f"buffer {buffer} of {self.num_buffers}")
-            self.bindings[buffer] = Binding(<char *><uintptr_t>tensor.data_ptr(), 0, 0, 0, 1, 0)
+            address = tensor.data_ptr()
+            if not address and tensor.numel():
+                raise without_memory(f"of shape {list(tensor.shape)}")
+            self.bindings[buffer] = Binding(<char *>address, 0, 0, 0, 1, 0)
             buffer += 1
 
     cdef bint calls_back(self, int begin, int end):

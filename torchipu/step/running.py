@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from torchipu._kernels.abi import without_memory
 from torchipu.distributed.handshake import agree
 from torchipu.distributed.members import Members
 from torchipu.host.border import resolved
@@ -148,6 +149,8 @@ class RunningStep(CompilingStep):
         for tensor, value in zip(arguments, tensors, strict=True):
             if tensor not in number:
                 continue
+            if not value.data_ptr() and value.numel():
+                raise without_memory(f"of shape {list(value.shape)}, argument {tensor.name!r},")
             value = resolved(value.detach()).to(TORCH_DTYPES[tensor.dtype]).contiguous()
             stride = tensor.num_elements * tensor.dtype.host_bytes if pieces > 1 else 0
             bound.engine.bind(number[tensor], value.data_ptr(), stride * groups, stride, *sharing)
