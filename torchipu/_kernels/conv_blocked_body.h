@@ -25,7 +25,7 @@ typedef struct {
 static void FN(find_pixels)(FN(blocked_item) *t) {
   const blocked_window s = t->p->window;
   const blocked_target to = t->p->target;
-  const int64_t plane = s.oh * s.ow, out = s.g * t->blocks_out * to.plane, in = s.g * t->blocks_in * s.h * s.w, lanes = t->p->is_plain ? 1 : VL;
+  const int64_t plane = s.oh * s.ow, out = s.g * t->blocks_out * to.plane, in = t->p->apart * s.h * s.w, lanes = t->p->is_plain ? 1 : VL;
   int64_t k = 0;
   if (!t->p->pixels) {
     for (int64_t n = 0; n < t->images; n++)
@@ -66,7 +66,7 @@ static void FN(lay_rows)(const FN(blocked_item) *t, const float *x, int64_t grou
   const blocked_window s = t->p->window;
   for (int64_t block = first; block < first + count; block++)
     for (int64_t n = t->n0; n < t->n0 + t->images; n++) {
-      const float *const image = x + ((n * s.g + group) * t->blocks_in + block) * s.h * s.w * VL;
+      const float *const image = x + (n * t->p->apart + group * t->blocks_in + block) * s.h * s.w * VL;
       for (int64_t r = 0; r < t->span; r++, d += t->columns * VL) {
         const int64_t row = t->row0 * s.sh - s.ph + r;
         if (row < 0 || row >= s.h) { memset(d, 0, sizeof(float) * (size_t)(t->columns * VL)); continue; }
@@ -95,7 +95,7 @@ static void FN(convolve)(FN(blocked_item) *t, char *const *args, int64_t group, 
     tile.rest = ti_min(end * VL, s.c) - (c0 + tile.blocks) * VL;
     tile.accumulate = c0 > 0;
     tile.w = w + (group * t->blocks_out + r0) * tile.w_block + c0 * VL * num_taps * VL;
-    if (in_place) tile.x = x + ((t->n0 * s.g + group) * t->blocks_in + c0) * tile.x_block;
+    if (in_place) tile.x = x + (t->n0 * p->apart + group * t->blocks_in + c0) * tile.x_block;
     else {
       if (p->is_plain) FN(lay_planes)(t, x, group, c0 * VL, tile.rest, laid_out);
       else FN(lay_rows)(t, x, group, c0, end - c0, laid_out);

@@ -22,7 +22,7 @@ typedef struct {
 static void FN(lay_strip)(const FN(weight_item) *t, const float *x, float *d) {
   const blocked_window s = t->p->window;
   for (int64_t n = t->n0; n < t->n0 + t->images; n++) {
-    const float *const image = x + ((n * s.g + t->group) * t->blocks_in + t->block) * s.h * s.w * VL;
+    const float *const image = x + (n * t->p->apart + t->group * t->blocks_in + t->block) * s.h * s.w * VL;
     for (int64_t r = 0; r < t->span; r++, d += t->columns * VL) {
       const int64_t row = t->row0 * s.sh - s.ph + r;
       if (row < 0 || row >= s.h) memset(d, 0, sizeof(float) * (size_t)(t->columns * VL));
@@ -39,8 +39,8 @@ static void FN(add_strip)(const FN(weight_item) *t, const float *x, const float 
                          .c_channel = taps * VL, .c_block = VL * taps * VL, .images = t->images, .rows = t->rows, .columns = s.ow, .accumulate = accumulate};
   const float *from = laid_out;
   if (t->p->in_place) {
-    from = x + ((t->n0 * s.g + t->group) * t->blocks_in + t->block) * s.h * s.w * VL + t->row0 * s.sh * s.w * VL;
-    tile.x_image = s.g * t->blocks_in * s.h * s.w * VL;
+    from = x + (t->n0 * t->p->apart + t->group * t->blocks_in + t->block) * s.h * s.w * VL + t->row0 * s.sh * s.w * VL;
+    tile.x_image = t->p->apart * s.h * s.w * VL;
   } else {
     FN(lay_strip)(t, x, laid_out);
     tile.x_image = t->span * t->columns * VL;

@@ -105,6 +105,7 @@ class ConvBlockedInts(NamedTuple):
         is_plain: Whether the input is ``[n][g * c][h][w]``; its rows are laid out then.
         flags: What else it does; see `BlockedEnding`.
         activation: See `Activation`.
+        apart: Blocks of channels from an image of the input to the next, which may share some; unless ``is_plain``.
     """
 
     window: BlockedWindow
@@ -117,6 +118,7 @@ class ConvBlockedInts(NamedTuple):
     is_plain: int
     flags: int
     activation: Activation
+    apart: int
 
 
 CONV_BLOCKED = Kernel(

@@ -16,6 +16,7 @@ class ConvWeightBlockedInts(NamedTuple):
         results: Blocks of results of an item.
         chunks: Parts of the strips, each of which is summed by itself.
         in_place: Whether the input is read where it lies, as it can be where no window reaches beyond it.
+        apart: Blocks of channels from an image of the input to the next, which may share some.
     """
 
     window: BlockedWindow
@@ -24,6 +25,7 @@ class ConvWeightBlockedInts(NamedTuple):
     results: int
     chunks: int
     in_place: bool
+    apart: int
 
 
 CONV_WEIGHT_BLOCKED = Kernel(

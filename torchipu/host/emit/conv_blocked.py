@@ -193,7 +193,7 @@ def serves_input(s: Shape) -> bool:
 
 def emit(
     plan: HostPlanner, s: Shape, out: HostTensor, x: HostTensor, weight: HostTensor, ending: Ending, *,
-    is_plain: bool = False,
+    is_plain: bool = False, apart: int | None = None,
 ) -> None:
     """Emit a convolution.
 
@@ -205,9 +205,10 @@ def emit(
         weight: Weights, row-major.
         ending: What becomes of the sums.
         is_plain: Whether the input is row-major.
+        apart: Blocks of channels from an image of the input to the next where images share some; None for all of one.
     """
     operands = [x, weight, *ending.operands(plan, s.g * s.oc)]
-    _emit_part(plan, forward_part(s), out, operands, ending, is_plain=is_plain)
+    _emit_part(plan, forward_part(s), out, operands, ending, is_plain=is_plain, apart=apart)
 
 
 def emit_input_gradient(
@@ -230,7 +231,7 @@ def emit_input_gradient(
 
 def _emit_part(
     plan: HostPlanner, part: Part, out: HostTensor, operands: Sequence[HostTensor], ending: Ending, *,
-    is_plain: bool = False,
+    is_plain: bool = False, apart: int | None = None,
 ) -> None:
     s, lanes = part.shape, vector_lanes()
     x, weight, *others = operands
@@ -255,6 +256,7 @@ def _emit_part(
         ints=ConvBlockedInts(
             window=window, target=part.target, pixels=pixels, images=images, rows=rows, chunk=chunk, results=results,
             is_plain=is_plain, flags=ending.flags, activation=ending.activation,
+            apart=s.g * blocks_in if apart is None else apart,
         ),
         items=items, grain=grain_for(items, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * (2 * most + taps + 16 + floats),

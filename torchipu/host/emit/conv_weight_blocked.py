@@ -16,7 +16,9 @@ PIXELS = 128  # of a strip: sums so short round about as those of eager PyTorch
 SUM_FLOATS = 128 * 1024  # of an item: they stay in a second-level cache
 
 
-def emit(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTensor, x: HostTensor) -> None:
+def emit(
+    plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTensor, x: HostTensor, *, apart: int | None = None,
+) -> None:
     """Emit the gradient of the weights of a convolution that ``conv_blocked`` serves.
 
     Args:
@@ -25,6 +27,7 @@ def emit(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTensor, x: HostTen
         dw: Gradient of the weights, row-major.
         dy: Gradient of the results, in the blocked layout.
         x: Input of the convolution, likewise.
+        apart: Blocks of channels from an image of the input to the next where images share some; None for all of one.
     """
     lanes, taps = vector_lanes(), s.kh * s.kw
     blocks_in, blocks_out = -(-s.ic // lanes), -(-s.oc // lanes)
@@ -44,7 +47,10 @@ def emit(plan: HostPlanner, s: Shape, dw: HostTensor, dy: HostTensor, x: HostTen
     partial = dw if chunks == 1 else plan.scratch((chunks, count))
     plan.step(
         CONV_WEIGHT_BLOCKED, [partial], [dy, x],
-        ints=ConvWeightBlockedInts(window, images, rows, results, chunks, in_place), items=items * chunks,
+        ints=ConvWeightBlockedInts(
+            window, images, rows, results, chunks, in_place, s.g * blocks_in if apart is None else apart,
+        ),
+        items=items * chunks,
         grain=grain_for(items * chunks, s.macs, LEAST_CHUNK_MACS),
         scratch_bytes=4 * (results * lanes * taps * lanes + laid_out),
     )

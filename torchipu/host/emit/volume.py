@@ -6,6 +6,7 @@ from math import prod
 
 from torchipu._kernels.table import volume as kernels
 from torchipu._kernels.table.volume import VOLUME_SUMMANDS, VolumeBiasInts, VolumeInts
+from torchipu.host.emit import volume_blocked
 from torchipu.host.emit.matmul import grain_for
 from torchipu.optable.blocks import Blocks
 from torchipu.optable.host_tensor import HostTensor
@@ -39,6 +40,9 @@ def emit_forward(
     plan: HostPlanner, s: Volume, out: HostTensor, x: HostTensor, weight: HostTensor, bias: HostTensor | None,
 ) -> None:
     """Emit a convolution with row-major operands."""
+    if volume_blocked.serves(s):
+        volume_blocked.emit_forward(plan, s, out, x, weight, bias)
+        return
     summands = min(s.summands, VOLUME_SUMMANDS)
     rows = _rows_at_once(s, summands)
     while rows > 1 and s.n * s.g * -(-_num_rows(s) // rows) < LEAST_ITEMS:
@@ -54,6 +58,9 @@ def emit_forward(
 
 def emit_input_gradient(plan: HostPlanner, s: Volume, dx: HostTensor, dy: HostTensor, weight: HostTensor) -> None:
     """Emit the gradient of the input."""
+    if volume_blocked.serves_input(s):
+        volume_blocked.emit_input_gradient(plan, s, dx, dy, weight)
+        return
     taps, channels = s.taps, s.ic
     while channels > 1 and (s.n * s.g * -(-s.ic // channels) < LEAST_ITEMS or channels * taps > VOLUME_SUMMANDS):
         channels = -(-channels // 2)
@@ -68,6 +75,9 @@ def emit_input_gradient(plan: HostPlanner, s: Volume, dx: HostTensor, dy: HostTe
 
 def emit_weight_gradient(plan: HostPlanner, s: Volume, dw: HostTensor, dy: HostTensor, x: HostTensor) -> None:
     """Emit the gradient of the weights."""
+    if volume_blocked.serves_weight(s):
+        volume_blocked.emit_weight_gradient(plan, s, dw, dy, x)
+        return
     summands = min(s.summands, VOLUME_SUMMANDS)
     while summands > 32 and s.g * -(-s.summands // summands) < LEAST_ITEMS:
         summands = -(-summands // 2)
