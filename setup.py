@@ -59,9 +59,9 @@ class BuildKernels(build_ext):
         sources = write_sources(load_table(), KERNELS, BUILD)
         includes = [str(KERNELS), str(BUILD), *self.compiler.include_dirs, *ext.include_dirs]
         objects = compile_all(
-            self.compiler.compiler_so, [*sources, translated(ext.sources[0])], BUILD,
+            self.compiler.compiler_so, sources, BUILD,
             [*(f"-I{folder}" for folder in includes), *ext.extra_compile_args], self.parallel or os.cpu_count(),
-            force=self.force,
+            header=KERNELS / "isa.h", translate=lambda: translated(ext.sources[0]), force=self.force,
         )
         path = self.get_ext_fullpath(ext.name)
         if self.force or newer_group(objects, path):

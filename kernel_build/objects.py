@@ -7,7 +7,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from setuptools.errors import CompileError
 
 def compile_all(
     compiler: Sequence[str], sources: Sequence[Path], folder: Path, flags: Sequence[str], workers: int | None, *,
-    force: bool = False,
+    header: Path | None = None, translate: Callable[[], Path] | None = None, force: bool = False,
 ) -> list[str]:
     """Compile C files and return their object files.
 
@@ -26,35 +26,66 @@ def compile_all(
         folder: Where the object files are put.
         flags: Of the compiler.
         workers: How many are compiled at a time.
+        header: What the files include first, by its name alone. It is translated once, where the compiler is GCC, and
+            read from there.
+        translate: Makes one more file, while others are compiled.
         force: Whether to compile what is new enough too.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    shown = Progress(len(sources) + (translate is not None))
 
-    def compile_one(source: Path) -> str:
-        target, depends, made_by = (folder / f"{source.stem}.{ending}" for ending in ("o", "d", "command"))
-        command = [*compiler, *flags, "-MMD", "-MF", str(depends), "-c", str(source), "-o", str(target)]
-        text = shlex.join(command)
-        if force or not is_new_enough(target, depends) or not made_by.is_file() or made_by.read_text() != text:
-            made_by.unlink(missing_ok=True)
-            shown.begin()
-            begun = time.time()
-            if subprocess.run(command).returncode:
-                raise CompileError(f"torchipu: {source} was not compiled; what the compiler says is above")
-            os.utime(target, (begun, begun))  # what changes while the compiler reads is newer
-            made_by.write_text(text)
+    def compile_one(source: Path, precompiled: Path | None) -> str:
+        found_first = [f"-I{precompiled.parent}"] if precompiled else []
+        target = folder / f"{source.stem}.o"
+        compile_to(target, source, [*compiler, *found_first, *flags, "-c"], precompiled, shown.begin, force=force)
         return str(target)
 
-    shown = Progress(len(sources))
     # Those that take longest begin first, by the size of what there is to translate.
     with ThreadPoolExecutor(workers) as pool:
-        made = [pool.submit(compile_one, source) for source in sorted(sources, key=weight, reverse=True)]
         try:
+            made = [pool.submit(lambda: compile_one(translate(), None))] if translate else []
+            precompiled = None
+            if header is not None:
+                precompiled = folder / "precompiled" / f"{header.name}.gch"
+                precompiled.parent.mkdir(exist_ok=True)
+                compile_to(precompiled, header, [*compiler, *flags, "-x", "c-header"], None, shown.begin, force=force)
+            ordered = sorted(sources, key=weight, reverse=True)
+            made += [pool.submit(compile_one, source, precompiled) for source in ordered]
             for each in as_completed(made):
                 each.result()
                 shown.advance()
             return sorted(each.result() for each in made)
         finally:
             pool.shutdown(cancel_futures=True)  # after the first that fails
+
+
+def compile_to(
+    target: Path, source: Path, command: Sequence[str], precompiled: Path | None, begin: Callable[[], None], *,
+    force: bool,
+) -> None:
+    """Compile a file, unless what came of it is new enough.
+
+    Args:
+        target: What is written; beside it, what it depends on and the command that made it.
+        source: What is compiled.
+        command: Of the compiler, without files.
+        precompiled: The header that is read in place of what the compiler would note down.
+        begin: Is called before the compiler.
+        force: Whether to compile in any case.
+    """
+    depends, made_by = target.with_suffix(".d"), target.with_suffix(".command")
+    whole = [*command, "-MMD", "-MF", str(depends), str(source), "-o", str(target)]
+    text = shlex.join(whole)
+    is_made = is_new_enough(target, depends, precompiled) and made_by.is_file() and made_by.read_text() == text
+    if is_made and not force:
+        return
+    made_by.unlink(missing_ok=True)
+    begin()
+    begun = time.time()
+    if subprocess.run(whole).returncode:
+        raise CompileError(f"torchipu: {source} was not compiled; what the compiler says is above")
+    os.utime(target, (begun, begun))  # what changes while the compiler reads is newer
+    made_by.write_text(text)
 
 
 class Progress:
@@ -92,10 +123,11 @@ def weight(source: Path) -> tuple[bool, int]:
     return source.stem.endswith("_tiles"), (body if body.is_file() else source).stat().st_size
 
 
-def is_new_enough(target: Path, depends: Path) -> bool:
-    """Whether an object file is newer than all that it was made of, as the compiler noted down."""
+def is_new_enough(target: Path, depends: Path, precompiled: Path | None) -> bool:
+    """Whether a file is newer than what the compiler noted that it was made of, and than a precompiled header."""
     if not target.is_file() or not depends.is_file():
         return False
     made = target.stat().st_mtime_ns
     noted = shlex.split(depends.read_text(encoding="utf-8").replace("\\\n", " ").partition(":")[2])
-    return all(Path(path).is_file() and Path(path).stat().st_mtime_ns <= made for path in noted)
+    made_of = [Path(path) for path in noted] + ([] if precompiled is None else [precompiled])
+    return all(path.is_file() and path.stat().st_mtime_ns <= made for path in made_of)

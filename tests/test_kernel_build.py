@@ -134,12 +134,12 @@ def sources(tmp_path: Path) -> list[Path]:
     return [first, second]
 
 
-def made_again(sources: list[Path], flags: tuple[str, ...] = ("-O0",)) -> set[str]:
+def made_again(sources: list[Path], flags: tuple[str, ...] = ("-O0",), header: Path | None = None) -> set[str]:
     """Compile and return the names of the object files that were written."""
     folder = sources[0].parent / "objects"
     before = {path.name: path.stat().st_ino for path in folder.glob("*.o")}
     times = {path.name: path.stat().st_mtime_ns for path in folder.glob("*.o")}
-    compile_all(COMPILER, sources, folder, flags, 2)
+    compile_all(COMPILER, sources, folder, flags, 2, header=header)
     return {
         path.name for path in folder.glob("*.o")
         if before.get(path.name) != path.stat().st_ino or times[path.name] != path.stat().st_mtime_ns
@@ -153,6 +153,37 @@ def test_what_includes_a_changed_header_is_compiled_again_and_nothing_else(sourc
     assert made_again(sources) == {"first.o"}
     os.utime(sources[1])
     assert made_again(sources) == {"second.o"}
+
+
+def test_what_a_precompiled_header_reads_is_noted_for_all_that_are_made_with_it(sources: list[Path]) -> None:
+    folder = sources[0].parent
+    first = folder / "headers" / "first.h"  # a file beside its source would be found before what was precompiled
+    first.parent.mkdir()
+    first.write_text('#include "shared.h"\n', encoding="utf-8")
+    sources[0].write_text("int first = 1;\n", encoding="utf-8")
+    sources[1].write_text('#include "first.h"\nint second = SHARED;\n', encoding="utf-8")
+    for path in (first, *folder.glob("*.*")):
+        os.utime(path, (1e9, 1e9))
+    flags = ("-O0", f"-I{folder}", f"-I{first.parent}")
+    assert made_again(sources, flags, first) == {"first.o", "second.o"}
+    assert (folder / "objects/precompiled/first.h.gch").is_file()
+    assert "shared.h" not in (folder / "objects/second.d").read_text(encoding="utf-8"), "it was read as text again"
+    assert made_again(sources, flags, first) == set()
+    os.utime(folder / "shared.h")
+    assert made_again(sources, flags, first) == {"first.o", "second.o"}
+    assert made_again(sources, flags, first) == set()
+
+
+def test_a_source_that_is_made_meanwhile_is_compiled_with_the_others(sources: list[Path]) -> None:
+    folder = sources[0].parent
+
+    def translate() -> Path:
+        third = folder / "third.c"
+        third.write_text("int third = 3;\n", encoding="utf-8")
+        return third
+
+    objects = compile_all(COMPILER, sources, folder / "objects", ["-O0"], 2, translate=translate)
+    assert [Path(path).name for path in objects] == ["first.o", "second.o", "third.o"]
 
 
 def test_other_flags_compile_everything_again(sources: list[Path]) -> None:

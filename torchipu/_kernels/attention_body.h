@@ -10,7 +10,7 @@ static void FN(pack_keys)(const float *k, ptrdiff_t stride, int64_t keys, int64_
 /* c[rows][cols] = a[rows][width] * packed keys */
 static void FN(scores)(const float *a, ptrdiff_t as, const float *packed, int64_t rows, int64_t keys, int64_t width, float *c, ptrdiff_t ldc) {
   for (int64_t j = 0; j < keys; j += TI_PANEL) {
-    ti_tile t = {.a = a, .as = as, .ak = 1, .b = packed + j * width, .bs = TI_PANEL, .c = c + j, .ldc = ldc, .k = width, .n1 = 1, .n2 = 1};
+    ti_tile t = {.a = a, .as = as, .ak = 1, .b = packed + j * width, .bs = TI_PANEL, .c = c + j, .ldc = ldc, .k = width};
     FN(tiles_k_rows)(t, rows, ti_min(TI_PANEL, keys - j));
   }
 }
@@ -92,7 +92,7 @@ static void FN(attend)(const attention_ints *s, const float *q, const float *key
     if (j0 > 0 && shrink != 1.0f) for (int64_t d = 0; d < D; d++) to.o[i * D + d] *= shrink;
   }
   for (int64_t d = 0; d < D; d += TI_PANEL) {
-    ti_tile t = {.a = p, .as = s->columns, .ak = 1, .b = values + d * packed, .bs = TI_PANEL, .c = to.o + d, .ldc = D, .k = n, .n1 = 1, .n2 = 1, .accumulate = j0 > 0};
+    ti_tile t = {.a = p, .as = s->columns, .ak = 1, .b = values + d * packed, .bs = TI_PANEL, .c = to.o + d, .ldc = D, .k = n, .accumulate = j0 > 0};
     FN(tiles_k_rows)(t, rows, ti_min(TI_PANEL, D - d));
   }
 }
@@ -216,7 +216,7 @@ TI_KERNEL(attention_backward) {
         }
         for (int64_t d = 0; d < D; d += TI_PANEL) {
           const int64_t width = ti_min(TI_PANEL, D - d);
-          ti_tile t = {.a = p, .ak = s.columns, .as = 1, .b = dout + i0 * D + d, .bs = D, .c = dv + j0 * D + d, .ldc = D, .k = rows, .n1 = 1, .n2 = 1, .accumulate = 1};
+          ti_tile t = {.a = p, .ak = s.columns, .as = 1, .b = dout + i0 * D + d, .bs = D, .c = dv + j0 * D + d, .ldc = D, .k = rows, .accumulate = 1};
           FN(tiles_i_rows)(t, n, width);
           t.a = dp; t.b = q + i0 * s.query[2] + d; t.bs = s.query[2]; t.c = dk + j0 * D + d;
           FN(tiles_i_rows)(t, n, width);

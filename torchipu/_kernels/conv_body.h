@@ -104,7 +104,7 @@ static void FN(conv_block)(const conv_shape *s, char *const *args, int has_bias,
   for (int64_t k0 = 0; k0 < K; k0 += TI_SUM_BLOCK) {
     ti_tile t = {.a = (const float *)args[2] + (group * K + k0) * s->oc, .b = s->direct ? x + oh0 * s->w : e, .offsets = offsets + k0,
                  .c = (float *)args[0] + image * s->oc * ohw + oh0 * s->ow + ow0, .as = 1, .ak = s->oc, .ldc = ohw,
-                 .k = ti_min(TI_SUM_BLOCK, K - k0), .n1 = 1, .n2 = 1, .accumulate = k0 > 0,
+                 .k = ti_min(TI_SUM_BLOCK, K - k0), .accumulate = k0 > 0,
                  .row_bias = has_bias ? (const float *)args[3] + group * s->oc : NULL};
     FN(tiles_g_rows)(t, s->oc, rows * cols);
   }
@@ -185,7 +185,7 @@ TI_KERNEL(conv_input) {
     for (int64_t oh0 = 0; oh0 < s.oh; oh0 += s.rows) {
       const int64_t rows = ti_min(s.rows, s.oh - oh0), pixels = rows * s.ow;
       float *c = s.direct ? dx + oh0 * s.ow : col;
-      ti_tile t = {.a = packed, .b = dy + oh0 * s.ow, .c = c, .bs = ohw, .ldc = s.direct ? ohw : pixels, .k = s.oc, .n1 = 1, .n2 = 1};
+      ti_tile t = {.a = packed, .b = dy + oh0 * s.ow, .c = c, .bs = ohw, .ldc = s.direct ? ohw : pixels, .k = s.oc};
       t.next_b = t.b;
       FN(packed_rows)(t, m, even, 0, s.oc, pixels);
       if (!s.direct) FN(fold)(&s, col, pixels, channels, oh0, rows, dx);

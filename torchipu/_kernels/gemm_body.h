@@ -17,12 +17,11 @@
 #ifndef TORCHIPU_GEMM_TILE
 #define TORCHIPU_GEMM_TILE
 enum { TI_ALIGN = 16, TI_LINE = 16, TI_FETCH = 128, TI_ACROSS = 8, TI_APART_IN_ONE_SET = 1024, TI_ROWS_LAID_AHEAD = 12 };
-/* The sum runs over a nest of three loops, so that windows of an image need no copy:
- * A(i, o2, o1, k) = a[i * as + k * ak + o1 * a1 + o2 * a2], B likewise with bs, b1, b2 (or offsets[k]). */
+/* A(i, k) = a[i * as + k * ak]; row k of B begins at b[k * bs], or at b[offsets[k]]. */
 typedef struct {
   const float *a, *b;
   float *c;
-  const int32_t *offsets;      /* B row k starts at b[offsets[k]]; NULL for b[k * bs] */
+  const int32_t *offsets;
   const float *next_a, *next_b; /* of packed rows: what to fetch meanwhile, a cache line of each for each k */
   const float *next_c;         /* the tile of C that comes next, fetched meanwhile; not where B rows come from offsets */
   ptrdiff_t next_step;         /* from line to line of next_b */
@@ -30,8 +29,8 @@ typedef struct {
   const float *source;         /* of packed rows: the panel that is to be packed next, fetched tile by tile; or NULL */
   ptrdiff_t source_row, source_col;
   const float *row_bias, *col_bias;
-  ptrdiff_t as, ak, a1, a2, bs, b1, b2, ldc;
-  int64_t k, n1, n2;
+  ptrdiff_t as, ak, bs, ldc;
+  int64_t k;
   int accumulate;              /* add the sum to what C holds, which then has had its bias */
   int goes_on;                 /* if so: begin the sum with what C holds instead */
 } ti_tile;

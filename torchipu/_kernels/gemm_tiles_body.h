@@ -32,46 +32,43 @@ TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const i
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) { c0[i] = first; c1[i] = second; }
   }
-  for (int64_t o2 = 0; o2 < t->n2; o2++)
-    for (int64_t o1 = 0; o1 < t->n1; o1++) {
-      const float *a = t->a + o1 * t->a1 + o2 * t->a2, *b = t->b + o1 * t->b1 + o2 * t->b2;
-      const float *next_b = t->next_b;
-      const ptrdiff_t next_step = t->next_step;
-      const int32_t *offsets = t->offsets;
-      const int parts = gathered ? 1 : mr;  /* with each part of the summands, a row of the next tile is fetched */
-      int64_t k = 0;
-      for (int part = 0; part < parts; part++) {
-        const int64_t last = t->k * (part + 1) / parts;
-        if (!gathered) FN(fetch_row)(t->next_c + part * ldc, nv);
-        for (; k < last; k++) {
-          const float *row = gathered ? b + offsets[k] : b;
-          if (ahead) _mm_prefetch((const char *)(t->next_a + k * TI_LINE), _MM_HINT_T1);
-          if (ahead && !lays) {
-            _mm_prefetch((const char *)next_b, _MM_HINT_T1);
-            next_b += next_step;
-          }
-          /* a line of the rows of the next tile, all of which have been fetched by the time it begins */
-          if (by_row) _mm_prefetch((const char *)(a + (mr + k % TI_LINE) * fetched - k % TI_LINE), _MM_HINT_T1);
-          const VF b0 = full ? FN(load)(row) : FN(load_part)(row, n0);
-          VF b1;
-          if (nv > 1) b1 = full ? FN(load)(row + VL) : FN(load_part)(row + VL, n1);
-          if (lays) {  /* rows that begin within a line end in one more */
-            FN(fetch_row)(row + TI_ROWS_LAID_AHEAD * bs, nv);
-            _mm_prefetch((const char *)(row + TI_ROWS_LAID_AHEAD * bs + nv * VL - 1), _MM_HINT_T0);
-            FN(store)(t->laid + k * TI_PANEL, b0);
-            if (nv > 1) FN(store)(t->laid + k * TI_PANEL + VL, b1);
-          }
-#pragma GCC unroll 16
-          for (int i = 0; i < mr; i++) {
-            const VF x = FN(broadcast)(a + i * as);
-            c0[i] = FN(fma)(x, b0, c0[i]);
-            if (nv > 1) c1[i] = FN(fma)(x, b1, c1[i]);
-          }
-          a += ak;
-          if (!gathered) b += bs;
-        }
+  const float *a = t->a, *b = t->b;
+  const float *next_b = t->next_b;
+  const ptrdiff_t next_step = t->next_step;
+  const int32_t *offsets = t->offsets;
+  const int parts = gathered ? 1 : mr;  /* with each part of the summands, a row of the next tile is fetched */
+  int64_t k = 0;
+  for (int part = 0; part < parts; part++) {
+    const int64_t last = t->k * (part + 1) / parts;
+    if (!gathered) FN(fetch_row)(t->next_c + part * ldc, nv);
+    for (; k < last; k++) {
+      const float *row = gathered ? b + offsets[k] : b;
+      if (ahead) _mm_prefetch((const char *)(t->next_a + k * TI_LINE), _MM_HINT_T1);
+      if (ahead && !lays) {
+        _mm_prefetch((const char *)next_b, _MM_HINT_T1);
+        next_b += next_step;
       }
+      /* a line of the rows of the next tile, all of which have been fetched by the time it begins */
+      if (by_row) _mm_prefetch((const char *)(a + (mr + k % TI_LINE) * fetched - k % TI_LINE), _MM_HINT_T1);
+      const VF b0 = full ? FN(load)(row) : FN(load_part)(row, n0);
+      VF b1;
+      if (nv > 1) b1 = full ? FN(load)(row + VL) : FN(load_part)(row + VL, n1);
+      if (lays) {  /* rows that begin within a line end in one more */
+        FN(fetch_row)(row + TI_ROWS_LAID_AHEAD * bs, nv);
+        _mm_prefetch((const char *)(row + TI_ROWS_LAID_AHEAD * bs + nv * VL - 1), _MM_HINT_T0);
+        FN(store)(t->laid + k * TI_PANEL, b0);
+        if (nv > 1) FN(store)(t->laid + k * TI_PANEL + VL, b1);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < mr; i++) {
+        const VF x = FN(broadcast)(a + i * as);
+        c0[i] = FN(fma)(x, b0, c0[i]);
+        if (nv > 1) c1[i] = FN(fma)(x, b1, c1[i]);
+      }
+      a += ak;
+      if (!gathered) b += bs;
     }
+  }
   if (t->accumulate && !t->goes_on) {
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) {

@@ -30,7 +30,7 @@ TI_KERNEL(grouped_matmul) {
         for (int64_t j = 0; j < n; j += TI_PANEL) {
           ti_tile t = {.a = (const float *)args[1] + first * as + k * ak, .as = as, .ak = ak,
                        .b = b + j / TI_PANEL * p->right_panel + k * p->right_row, .bs = p->right_row, .c = c + first * N + j, .ldc = N,
-                       .k = ti_min(TI_GROUP_SUMMANDS, K - k), .n1 = 1, .n2 = 1, .accumulate = k > 0};
+                       .k = ti_min(TI_GROUP_SUMMANDS, K - k), .accumulate = k > 0};
           if (ak == 1) FN(tiles_k_rows)(t, last - first, ti_min(TI_PANEL, n - j));
           else FN(tiles_i_rows)(t, last - first, ti_min(TI_PANEL, n - j));
         }
@@ -54,7 +54,7 @@ TI_KERNEL(grouped_outer) {
       for (int64_t j = 0; j < N; j += TI_PANEL) {
         ti_tile t = {.a = (const float *)args[1] + i0 * as + k * ak, .as = as, .ak = ak,
                      .b = (const float *)args[2] + k * bs + j, .bs = bs, .c = c + j, .ldc = N,
-                     .k = ti_min(TI_GROUP_SUMMANDS, last - k), .n1 = 1, .n2 = 1, .accumulate = k > first};
+                     .k = ti_min(TI_GROUP_SUMMANDS, last - k), .accumulate = k > first};
         if (ak == 1) FN(tiles_k_rows)(t, m, ti_min(TI_PANEL, N - j));
         else FN(tiles_i_rows)(t, m, ti_min(TI_PANEL, N - j));
       }

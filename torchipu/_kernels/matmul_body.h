@@ -152,7 +152,7 @@ TI_KERNEL(matmul) {
         /* what is read after this panel: the next one, or the first of the next block of summands */
         const float *after = j + TI_PANEL < n ? panel + p->right_panel : k0 + kc < K ? b + (k0 + kc) * p->right_row : panel;
         ti_tile t = {.b = panel, .c = c + j, .bs = p->right_row, .ldc = ldc,
-                     .k = part, .n1 = 1, .n2 = 1, .accumulate = adds || !first, .goes_on = goes_on,
+                     .k = part, .accumulate = adds || !first, .goes_on = goes_on,
                      .col_bias = first && bias ? s + j : NULL, .row_bias = first && turned ? s : NULL};
         if (packs) { t.source = after; t.source_row = p->right_row; t.source_col = p->right_column; }
         if (lays) {

@@ -19,7 +19,7 @@ static void FN(rows_product)(float *c, const float *a, const float *b, const flo
   for (int64_t j = 0; j < n; j += TI_PANEL)
     for (int64_t k0 = 0; k0 < k; k0 += TI_SUM_BLOCK) {
       ti_tile t = {.a = a + k0, .as = k, .ak = 1, .b = b + j * k + k0 * TI_PANEL, .bs = TI_PANEL, .c = c + j, .ldc = n,
-                   .k = ti_min(TI_SUM_BLOCK, k - k0), .n1 = 1, .n2 = 1, .accumulate = accumulate || k0 > 0,
+                   .k = ti_min(TI_SUM_BLOCK, k - k0), .accumulate = accumulate || k0 > 0,
                    .col_bias = bias ? bias + j : NULL};
       FN(tiles_k_rows)(t, m, ti_min(TI_PANEL, n - j));
     }

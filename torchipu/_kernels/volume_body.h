@@ -72,8 +72,7 @@ TI_KERNEL(volume_forward) {
       const int64_t count = ti_min(TI_VOLUME_SUMMANDS, summands - k0);
       FN(volume_expand)(&s, x, k0, count, row0, rows, (float *)scratch);
       ti_tile t = {.a = (const float *)args[2] + group * s.out_channels * summands + k0, .as = summands, .ak = 1, .b = (const float *)scratch,
-                   .bs = width, .c = (float *)args[0] + image * s.out_channels * outputs + row0 * s.out[2], .ldc = outputs, .k = count, .n1 = 1,
-                   .n2 = 1, .accumulate = k0 > 0,
+                   .bs = width, .c = (float *)args[0] + image * s.out_channels * outputs + row0 * s.out[2], .ldc = outputs, .k = count, .accumulate = k0 > 0,
                    .row_bias = k0 == 0 && s.has_bias ? (const float *)args[3] + group * s.out_channels : NULL};
       FN(tiles_k_rows)(t, s.out_channels, width);
     }
@@ -110,7 +109,7 @@ TI_KERNEL(volume_input) {
       const int64_t rows = ti_min(most, all - row0), width = rows * s.out[2];
       ti_tile t = {.a = (const float *)args[2] + group * s.out_channels * s.in_channels * taps + c0 * taps, .as = 1, .ak = s.in_channels * taps,
                    .b = (const float *)args[1] + image * s.out_channels * outputs + row0 * s.out[2], .bs = outputs, .c = col, .ldc = width,
-                   .k = s.out_channels, .n1 = 1, .n2 = 1};
+                   .k = s.out_channels};
       FN(tiles_i_rows)(t, channels * taps, width);
       for (int64_t k = 0; k < channels * taps; k++) {
         int64_t tap[3];
@@ -137,7 +136,7 @@ TI_KERNEL(volume_weight) {
         FN(transpose)(expanded, rows * s.out[2], turned, count, count, rows * s.out[2]);
         ti_tile t = {.a = (const float *)args[1] + place * s.out_channels * outputs + row0 * s.out[2], .as = outputs, .ak = 1,
                      .b = turned, .bs = count, .c = (float *)args[0] + group * s.out_channels * summands + k0, .ldc = summands,
-                     .k = rows * s.out[2], .n1 = 1, .n2 = 1, .accumulate = image > 0 || row0 > 0};
+                     .k = rows * s.out[2], .accumulate = image > 0 || row0 > 0};
         FN(tiles_k_rows)(t, s.out_channels, count);
       }
   }
