@@ -186,7 +186,6 @@ TI_KERNEL(conv_input) {
       const int64_t rows = ti_min(s.rows, s.oh - oh0), pixels = rows * s.ow;
       float *c = s.direct ? dx + oh0 * s.ow : col;
       ti_tile t = {.a = packed, .b = dy + oh0 * s.ow, .c = c, .bs = ohw, .ldc = s.direct ? ohw : pixels, .k = s.oc};
-      t.next_b = t.b;
       FN(packed_rows)(t, m, even, 0, s.oc, pixels);
       if (!s.direct) FN(fold)(&s, col, pixels, channels, oh0, rows, dx);
     }

@@ -22,7 +22,7 @@ typedef struct {
   const float *a, *b;
   float *c;
   const int32_t *offsets;
-  const float *next_a, *next_b; /* of packed rows: what to fetch meanwhile, a cache line of each for each k */
+  const float *next_a, *next_b; /* of packed rows: what to fetch meanwhile, a cache line of each for each k; or NULL for B */
   const float *next_c;         /* the tile of C that comes next, fetched meanwhile; not where B rows come from offsets */
   ptrdiff_t next_step;         /* from line to line of next_b */
   float *laid;                 /* where a tile that lays rows of B for others puts them, TI_PANEL apart */
@@ -218,7 +218,7 @@ static void FN(packed_rows)(ti_tile t, int64_t m, int64_t even, int64_t k0, int6
       u.next_c = i + rows < m ? u.c + rows * u.ldc : t.c + j + TI_NR;
       u.next_a = t.a + after * depth + k0 * ti_min(even, m - after);
       /* The first two tiles fetch the panel that comes next, a half each; later ones find it there. */
-      u.next_b = i == 0 ? t.next_b : i == even ? t.next_b + t.k * TI_LINE : u.b;
+      u.next_b = !t.next_b || i > even ? NULL : i == 0 ? t.next_b : t.next_b + t.k * TI_LINE;
       if (t.source) FN(fetch_panel)(t.source, t.source_row, t.source_col, t.k, TI_PANEL, i / even, ti_ceil(m, even));
       FN(tiles_p_table)[width > VL][rows](&u, width);
       u.c += rows * u.ldc;

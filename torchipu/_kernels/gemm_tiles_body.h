@@ -7,15 +7,71 @@ TI_INLINE void FN(fetch_row)(const float *row, const int nv) {
   for (int v = 0; v < nv; v++) _mm_prefetch((const char *)(row + v * VL), _MM_HINT_T0);
 }
 
+#ifndef TORCHIPU_GEMM_WALK
+#define TORCHIPU_GEMM_WALK
+enum {
+  TI_SUMMANDS_OF_TURN = 4,
+  TI_ROWS_OF_POINTER = 3,  /* whose distances are those that an address can scale */
+  TI_POINTERS = 5,
+  TI_READ_ONCE = 4,        /* of so many rows one, whose numbers are read once for both of its sums */
+};
+/* Where the next summand is: in A for every third row, or for all of them where they lie side by side. */
+typedef struct { const float *a[TI_POINTERS], *b, *next_a, *next_b; float *laid; } ti_walk;
+#endif
+
+/* c0 += *from * b0 and c1 += *from * b1; by_sum: with one instruction each, which reads *from for itself. Instructions count
+ * where another thread runs on the same core; were all rows read so, it would be the reads. */
+TI_INLINE void FN(add_products)(const int nv, const int by_sum, const float *from, VF b0, VF b1, VF *c0, VF *c1) {
+#if VL == 16 && !defined __SANITIZE_ADDRESS__  /* which does not see what assembler reads */
+  if (by_sum) {
+    __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(*c0) : "v"(b0), "m"(*from));
+    if (nv > 1) __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(*c1) : "v"(b1), "m"(*from));
+    return;
+  }
+#endif
+  const VF x = FN(broadcast)(from);
+  FN(add_product)(c0, x, b0);
+  if (nv > 1) FN(add_product)(c1, x, b1);
+}
+
+/* Adds summand k to all sums of a tile. */
+TI_INLINE void FN(add_summand)(const int mr, const int nv, const int by_row, const int gathered, const int ahead, const int lays,
+                               const int full, const ti_tile *t, const int n0, const int n1, int64_t k, ti_walk *at, VF *c0, VF *c1) {
+  const float *row = gathered ? at->b + t->offsets[k] : at->b;
+  if (ahead) {
+    _mm_prefetch((const char *)at->next_a, _MM_HINT_T1);
+    at->next_a += TI_LINE;
+  }
+  const VF b0 = full ? FN(load)(row) : FN(load_part)(row, n0);
+  VF b1 = b0;
+  if (nv > 1) b1 = full ? FN(load)(row + VL) : FN(load_part)(row + VL, n1);
+  if (lays) {  /* rows that begin within a line end in one more */
+    FN(fetch_row)(row + TI_ROWS_LAID_AHEAD * t->bs, nv);
+    _mm_prefetch((const char *)(row + TI_ROWS_LAID_AHEAD * t->bs + nv * VL - 1), _MM_HINT_T0);
+    FN(store)(at->laid, b0);
+    if (nv > 1) FN(store)(at->laid + VL, b1);
+    at->laid += TI_PANEL;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < mr; i++) {
+    const float *const from = by_row ? at->a[i / TI_ROWS_OF_POINTER] + i % TI_ROWS_OF_POINTER * t->as : at->a[0] + i;
+    FN(add_products)(nv, !by_row && nv > 1 && i % TI_READ_ONCE, from, b0, b1, c0 + i, c1 + i);
+  }
+  at->a[0] += by_row ? 1 : t->ak;
+#pragma GCC unroll 4
+  for (int i = 1; by_row && i < TI_POINTERS; i++) at->a[i]++;
+  if (!gathered) at->b += t->bs;
+}
+
 /* mr rows, nv vectors; by_row: neighbours of A lie along k (ak = 1), otherwise along i (as = 1). A sum begins at zero, or at
  * its bias, and is added to what C holds at its end: long sums are sums of short ones, and round as these do. */
 TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const int gathered, const int ahead, const int lays,
                            const int full, const ti_tile *t, int n) {
   VF c0[TI_MR], c1[TI_MR];
   const int n0 = full || n > VL ? VL : n, n1 = full ? VL : n - n0;
-  const ptrdiff_t as = by_row ? t->as : 1, ak = by_row ? 1 : t->ak, bs = t->bs, ldc = t->ldc;
+  const ptrdiff_t ldc = t->ldc;
   /* Rows so far apart that they fall into one set of a cache would drive out those of this tile. */
-  const ptrdiff_t fetched = as % TI_APART_IN_ONE_SET ? as : 0;
+  const ptrdiff_t fetched = t->as % TI_APART_IN_ONE_SET ? t->as : 0;
   if (t->goes_on) {
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) {
@@ -32,42 +88,30 @@ TI_INLINE void FN(tile_of)(const int mr, const int nv, const int by_row, const i
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) { c0[i] = first; c1[i] = second; }
   }
-  const float *a = t->a, *b = t->b;
-  const float *next_b = t->next_b;
-  const ptrdiff_t next_step = t->next_step;
-  const int32_t *offsets = t->offsets;
+  ti_walk at = {{t->a}, t->b, t->next_a, t->next_b, t->laid};
+#pragma GCC unroll 4
+  for (int i = 1; by_row && i < TI_POINTERS; i++) at.a[i] = t->a + i * TI_ROWS_OF_POINTER * t->as;
   const int parts = gathered ? 1 : mr;  /* with each part of the summands, a row of the next tile is fetched */
+  const int turn = full && nv > 1 ? TI_SUMMANDS_OF_TURN : 1;
   int64_t k = 0;
   for (int part = 0; part < parts; part++) {
-    const int64_t last = t->k * (part + 1) / parts;
+    const int64_t end = part + 1 == parts ? t->k : t->k * (part + 1) / parts / turn * turn;
     if (!gathered) FN(fetch_row)(t->next_c + part * ldc, nv);
-    for (; k < last; k++) {
-      const float *row = gathered ? b + offsets[k] : b;
-      if (ahead) _mm_prefetch((const char *)(t->next_a + k * TI_LINE), _MM_HINT_T1);
-      if (ahead && !lays) {
-        _mm_prefetch((const char *)next_b, _MM_HINT_T1);
-        next_b += next_step;
-      }
+    for (; k + turn <= end; k += turn) {
+      const int64_t within = k & (TI_LINE - 1);
       /* a line of the rows of the next tile, all of which have been fetched by the time it begins */
-      if (by_row) _mm_prefetch((const char *)(a + (mr + k % TI_LINE) * fetched - k % TI_LINE), _MM_HINT_T1);
-      const VF b0 = full ? FN(load)(row) : FN(load_part)(row, n0);
-      VF b1;
-      if (nv > 1) b1 = full ? FN(load)(row + VL) : FN(load_part)(row + VL, n1);
-      if (lays) {  /* rows that begin within a line end in one more */
-        FN(fetch_row)(row + TI_ROWS_LAID_AHEAD * bs, nv);
-        _mm_prefetch((const char *)(row + TI_ROWS_LAID_AHEAD * bs + nv * VL - 1), _MM_HINT_T0);
-        FN(store)(t->laid + k * TI_PANEL, b0);
-        if (nv > 1) FN(store)(t->laid + k * TI_PANEL + VL, b1);
+      const float *const line = by_row ? at.a[0] + (mr + within) * fetched - within : NULL;
+#pragma GCC unroll 4
+      for (int i = 0; by_row && i < turn; i++) _mm_prefetch((const char *)(line + i * fetched), _MM_HINT_T1);
+      if (ahead && !lays && at.next_b) {
+#pragma GCC unroll 4
+        for (int i = 0; i < turn; i++) _mm_prefetch((const char *)(at.next_b + i * t->next_step), _MM_HINT_T1);
+        at.next_b += turn * t->next_step;
       }
-#pragma GCC unroll 16
-      for (int i = 0; i < mr; i++) {
-        const VF x = FN(broadcast)(a + i * as);
-        c0[i] = FN(fma)(x, b0, c0[i]);
-        if (nv > 1) c1[i] = FN(fma)(x, b1, c1[i]);
-      }
-      a += ak;
-      if (!gathered) b += bs;
+#pragma GCC unroll 4
+      for (int i = 0; i < turn; i++) FN(add_summand)(mr, nv, by_row, gathered, ahead, lays, full, t, n0, n1, k + i, &at, c0, c1);
     }
+    for (; turn > 1 && k < end; k++) FN(add_summand)(mr, nv, by_row, gathered, ahead, lays, full, t, n0, n1, k, &at, c0, c1);
   }
   if (t->accumulate && !t->goes_on) {
 #pragma GCC unroll 16

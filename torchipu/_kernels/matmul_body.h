@@ -40,8 +40,8 @@ static void FN(laying_rows)(ti_tile t, int64_t m, int64_t even, int64_t k0, int6
         u.b = u.laid; u.bs = TI_PANEL;
       } else {
         const int fetches = tile <= 3;
-        u.next_b = fetches ? t.source + j + lines[tile - 1] : u.b;
-        u.next_step = fetches ? t.source_row : TI_LINE;
+        u.next_b = fetches ? t.source + j + lines[tile - 1] : NULL;
+        u.next_step = t.source_row;
         FN(tiles_p_table)[width > VL][rows](&u, width);
       }
       u.c += rows * u.ldc;
@@ -163,7 +163,7 @@ TI_KERNEL(matmul) {
         }
         if (packed || packs_rows) {
           t.a = packed ? a : rows;
-          t.next_b = p->right_row == TI_PANEL && !packs ? after : t.b;
+          t.next_b = p->right_row == TI_PANEL && !packs ? after : NULL;
         } else {
           t.a = a + k0 * ak; t.as = as; t.ak = ak;
         }
@@ -172,7 +172,7 @@ TI_KERNEL(matmul) {
           else if (packed || packs_rows) FN(packed_rows)(t, m, even, (packed ? k0 : 0) + at, packed ? K : kc, width);
           else if (ak == 1) FN(tiles_k_rows)(t, m, width);
           else FN(tiles_i_rows)(t, m, width);
-          t.next_b += part * t.bs;
+          if (t.next_b) t.next_b += part * t.bs;
           if (t.source) t.source += part * t.source_row;
           if (lays) t.laid += part * TI_PANEL;
           if (!packed && !packs_rows) t.a += part * ak;
