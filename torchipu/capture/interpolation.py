@@ -15,6 +15,7 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch._decomp.decompositions import get_scale_value, upsample_compute_output_size
 
+from torchipu.capture import circular_padding
 from torchipu.capture.process_wide import implemented
 from torchipu.ops.resample import INTERPOLATIONS
 
@@ -23,10 +24,11 @@ _KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
 
 @contextlib.contextmanager
 def whole() -> Iterator[None]:
-    """Let what this thread traces hold the ops of `torchipu.ops.resample`."""
+    """Let what this thread traces hold the ops of `torchipu.ops.resample`, and the pieces of a circular padding."""
     packets = [getattr(torch.ops.aten, name) for name in INTERPOLATIONS]
     by: dict[Any, Callable[..., Tensor] | None] = {packet.vec: _by_default(packet) for packet in packets}
-    with implemented({**by, **dict.fromkeys(packet.default for packet in packets)}, _KEYS):
+    by |= dict.fromkeys(packet.default for packet in packets)
+    with implemented({**by, **circular_padding.IMPLEMENTED}, _KEYS):
         yield
 
 
