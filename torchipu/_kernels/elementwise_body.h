@@ -389,6 +389,10 @@ static void FN(load_run)(char *d, const char *src, int dtype, int64_t stride, lo
   } else if (dtype == TI_HALF) {
     float *out = (float *)d;
     long i = 0;
+    if (stride == 0) {  /* of a row's mean or norm */
+      const VF one = FN(set)(_cvtsh_ss(*(const uint16_t *)src));
+      for (; i < n; i += VL) FN(store_most)(out + i, one, n - i);
+    }
     if (stride == 1) for (; i + VL <= n; i += VL) FN(store)(out + i, FN(from_half)((const uint16_t *)src + i));
     for (; i < n; i++) out[i] = _cvtsh_ss(((const uint16_t *)src)[i * stride]);
   } else if (dtype == TI_BOOL) {

@@ -27,7 +27,7 @@ COPY = Kernel(
 )
 TRANSPOSE = Kernel(
     "transpose",
-    {"target": "its last dimension is dense", "source": "its last dimension but one is dense, forwards or backwards"},
+    {"target": "its last dimension is dense", "source": "its last dimension but one is dense, either way"},
     CopyInts,
     Nothing,
     items="outer indices * panels of 16 rows (of the last dimension but one)",

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .kernel import Kernel, Nothing
 
-SCAN_BLOCK = 16  # neighbouring positions of inner that an item takes
+SCAN_BLOCK = 64  # neighbouring positions of inner that an item takes
 _ITEMS = "outer * blocks of SCAN_BLOCK positions of inner"
 
 
