@@ -15,7 +15,7 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch._decomp.decompositions import get_scale_value, upsample_compute_output_size
 
-from torchipu.capture import circular_padding
+from torchipu.capture import circular_padding, product_gradients
 from torchipu.capture.process_wide import implemented
 from torchipu.ops.resample import INTERPOLATIONS
 
@@ -28,7 +28,10 @@ def whole() -> Iterator[None]:
     packets = [getattr(torch.ops.aten, name) for name in INTERPOLATIONS]
     by: dict[Any, Callable[..., Tensor] | None] = {packet.vec: _by_default(packet) for packet in packets}
     by |= dict.fromkeys(packet.default for packet in packets)
-    with implemented({**by, **circular_padding.IMPLEMENTED}, _KEYS):
+    with (
+        implemented({**by, **circular_padding.IMPLEMENTED}, _KEYS),
+        implemented(product_gradients.IMPLEMENTED, (DispatchKey.Autograd,)),
+    ):
         yield
 
 

@@ -58,8 +58,8 @@ PAD_ROWS = Kernel(
         "padded": "row-major [*sizes, columns]",
         "held": "read, whatever its layout",
         "places": (
-            "of int64: for each dimension of sizes, one after another, how far from the first element lies what an index "
-            "takes; then of each run its length, how far its first element lies, and the step to the next"
+            "of int64: for each dimension of sizes, one after another, how far from the first element lies what an "
+            "index takes; then of each run its length, how far its first element lies, and the step to the next"
         ),
     },
     PadRowsInts,
