@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 
-from torchipu.capture.interpolation import whole
+from torchipu.capture.whole_ops import whole
 
 PADDINGS = {1: [2, 3], 2: [1, 0, 4, 2], 3: [1, 2, 0, 3, 2, 1]}
 

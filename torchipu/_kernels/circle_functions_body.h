@@ -29,8 +29,9 @@ TI_INLINE VF FN(tangent)(VF x) {
   return FN(sel)(FN(ieq)(FN(toint)(n) & 1, FN(iset)(1)), inverse, t);
 }
 static inline VF FN(tan)(VF x) {
-  if (__builtin_expect(FN(any)(FN(lt)(FN(set)(32768.f), FN(abs)(x))), 0)) { VF r; TI_LANES(r, tanf(x[j])); return r; }
-  return FN(sel)(FN(eq)(x, FN(set)(0.f)), x, FN(tangent)(x));
+  VF t = FN(sel)(FN(eq)(x, FN(set)(0.f)), x, FN(tangent)(x));
+  if (__builtin_expect(FN(any)(FN(lt)(FN(set)(32768.f), FN(abs)(x))), 0)) TI_LANES(t, fabsf(x[j]) > 32768.f ? tanf(x[j]) : t[j]);
+  return t;
 }
 /* Angle of a tangent in [0, 1]. */
 TI_INLINE VF FN(angle_of)(VF t) {

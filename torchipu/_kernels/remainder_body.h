@@ -1,9 +1,16 @@
 /* Remainders, quotients rounded down, lengths of two legs and neighbours; included by elementwise_body.h, whose macros they use. */
 
+/* What arithmetic of the kernels makes of subnormal numbers, which functions of C do not: zeros. */
+TI_INLINE VF FN(flushed)(VF x) { return FN(sel)(FN(lt)(FN(abs)(x), FN(set)(1.17549435e-38f)), FN(copysign)(FN(set)(0.f), x), x); }
 /* What is left of a after whole times b, with the sign of a; exact. */
 static inline VF FN(fmod)(VF a, VF b) {
   const VF up = FN(abs)(a), divisor = FN(abs)(b), quotient = up / divisor;
-  if (__builtin_expect(FN(any)(FN(le)(FN(set)(4194304.f), quotient)), 0)) { VF r; TI_LANES(r, fmodf(a[j], b[j])); return r; }
+  if (__builtin_expect(FN(any)(FN(le)(FN(set)(4194304.f), quotient)), 0)) {
+    const VF from = FN(flushed)(a), by = FN(flushed)(b);
+    VF r;
+    TI_LANES(r, fmodf(from[j], by[j]));
+    return FN(flushed)(r);
+  }
   /* the rounded quotient may be one off: the rest is then below zero, or not below the divisor, and still exact */
   VF rest = FN(fma)(-FN(trunc)(quotient), divisor, up);
   rest = FN(sel)(FN(lt)(rest, FN(set)(0.f)), rest + divisor, rest);

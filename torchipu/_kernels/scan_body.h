@@ -81,7 +81,12 @@ TI_KERNEL(scan) {
 /* What the factors of some rows side by side, `apart` from one another, get of gradients of their products: the product of
  * those before, times what all products from there on hand back, which takes each factor behind once. No factor is
  * divided by, so that zeros are like others. Rows get the same bits however many go side by side. */
-typedef struct { float *gradient; const float *given, *factors; int64_t length, step, apart, given_step, given_apart; int running; } FN(gradient_rows);
+typedef struct {
+  float *gradient;
+  const float *given, *factors;
+  int64_t length, step, apart, given_step, given_apart;
+  int running;
+} FN(gradient_rows);
 TI_INLINE void FN(product_gradient_of)(const FN(gradient_rows) *p, const int64_t rows, double *so_far) {
   double product[TI_SCAN_BLOCK], behind[TI_SCAN_BLOCK], next[TI_SCAN_BLOCK], before[TI_GRADIENT_BLOCK][TI_SCAN_BLOCK];
   for (int64_t j = 0; j < rows; j++) product[j] = 1, behind[j] = next[j] = 0;

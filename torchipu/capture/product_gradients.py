@@ -82,15 +82,21 @@ def _by_torch(overload: Any, *args: Any, **kwargs: Any) -> Tensor:
     return result
 
 
+def _is_transformed() -> bool:
+    """Whether this is traced for ``torch.func``, which takes no such function as ours."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
 # --------------------------------------------------------------------------- what takes the place of torch's
 def _by(overload: Any, of_gradient: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return what implements an overload: with a gradient of ours where there is to be one."""
 
     def implement(self: Tensor, *args: Any, dtype: torch.dtype | None = None, **kwargs: Any) -> Tensor:
-        if not (torch.is_grad_enabled() and self.requires_grad):
+        has_gradient, is_transformed = torch.is_grad_enabled() and self.requires_grad, _is_transformed()
+        if not (has_gradient or is_transformed):
             with torch._C._AutoDispatchBelowAutograd():
                 return overload(self, *args, dtype=dtype, **kwargs)
-        if self.is_complex() or self.dim() == 0 or torch._C._are_functorch_transforms_active():
+        if is_transformed or self.is_complex() or self.dim() == 0:
             return _by_torch(overload, self, *args, dtype=dtype, **kwargs)
         return of_gradient(self if dtype is None else self.to(dtype), *args, **kwargs)
 

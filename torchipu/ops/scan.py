@@ -1,4 +1,7 @@
-"""Scans along one dimension: cumulative sums, products, extremes, and logarithms of sums of exponentials."""
+"""Scans along one dimension: cumulative sums, products, extremes, and logarithms of sums of exponentials.
+
+Gradients of products, running ones and others, are scans too: forwards and then backwards through the factors.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from math import prod
 
 from torchipu._kernels.table.scan import (
     GRADIENT_BLOCK,
+    GRADIENT_ROWS,
     PRODUCT_GRADIENT,
     SCAN,
     SCAN_BLOCK,
@@ -87,11 +91,13 @@ def _emit_product_gradient(op: Op, plan: HostPlanner) -> None:
     outer, length, inner = factors.shape
     if not out.num_elements:
         return
-    kept = ceil_div(length, GRADIENT_BLOCK) * SCAN_BLOCK
+    side_by_side = GRADIENT_ROWS if inner == 1 else min(inner, SCAN_BLOCK)
     plan.step(
         PRODUCT_GRADIENT, [out], [given, factors], ints=ProductGradientInts(length, inner, op.flag("running")),
-        items=outer * ceil_div(inner, SCAN_BLOCK), grain=max(1, SHARE // (length * min(inner, SCAN_BLOCK))),
-        scratch_bytes=8 * kept, writes=[Blocks.of((outer, length, inner), (1, length, SCAN_BLOCK))],
+        items=outer * ceil_div(inner, SCAN_BLOCK),
+        grain=max(GRADIENT_ROWS if inner == 1 else 1, SHARE // (length * min(inner, SCAN_BLOCK))),
+        scratch_bytes=8 * ceil_div(length, GRADIENT_BLOCK) * side_by_side,
+        writes=[Blocks.of((outer, length, inner), (1, length, SCAN_BLOCK))],
     )
 
 
