@@ -7,7 +7,7 @@
     else if (dst_stride == 1) for (int64_t i = 0; i < n; i++) d[i] = s[i * src_stride]; \
     else for (int64_t i = 0; i < n; i++) d[i * dst_stride] = s[i * src_stride]; \
   } while (0)
-static inline void FN(copy_run)(char *dst, const char *src, int64_t dst_stride, int64_t src_stride, int64_t n, int size) {
+static __attribute__((noinline)) void FN(copy_run)(char *dst, const char *src, int64_t dst_stride, int64_t src_stride, int64_t n, int size) {
   if (dst_stride == 1 && src_stride == 1 && n * size >= 128) { memcpy(dst, src, (size_t)(n * size)); return; }
   switch (size) {
     case 1: TI_COPY_LOOP(uint8_t); break;

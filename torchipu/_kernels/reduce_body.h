@@ -97,14 +97,6 @@ static double FN(reduce_run)(const float *x, int64_t stride, int64_t n, int mode
     default: return FN(reduce_run_as)(x, stride, n, TI_FOLDING_LARGEST_MAGNITUDE);
   }
 }
-/* Rows that lie `stride` apart and are one run each. */
-TI_INLINE void FN(reduce_dense_rows)(float *out, const float *x, int64_t stride, int64_t n, int64_t rows, const int mode, double scale,
-                                     int root) {
-  for (int64_t i = 0; i < rows; i++) {
-    const double r = FN(combine1)(FN(neutral)(mode), FN(reduce_run_as)(x + i * stride, 1, n, mode), FN(joining)(mode)) * scale;
-    out[i] = (float)(root ? sqrt(r) : r);
-  }
-}
 TI_KERNEL(reduce_rows) {
   (void)scratch;
   const reduce_ints *const p = (const reduce_ints *)ints;
@@ -113,11 +105,14 @@ TI_KERNEL(reduce_rows) {
   const int64_t total = p->total, chunk = p->chunk, chunks = p->chunks;
   const reduce_space *const reduced = &p->reduced;
   int64_t index[TI_REDUCE_DIMS];
-  /* short rows, of which sums are the usual ones: where a row lies takes as long to say as what it holds to add up */
-  if (chunks == 1 && reduced->dims == 1 && reduced->strides[0] == 1 && p->kept.dims == 1 && mode == TI_FOLDING_SUM) {
-    const int64_t stride = p->kept.strides[0];
-    FN(reduce_dense_rows)((float *)args[0] + begin, (const float *)args[1] + begin * stride, stride, total, end - begin,
-                          TI_FOLDING_SUM, scale, (int)p->root);
+  /* rows of one run each: where a short one lies takes as long to say as what it holds to add up */
+  if (chunks == 1 && reduced->dims == 1 && p->kept.dims == 1) {
+    const float *x = (const float *)args[1] + begin * p->kept.strides[0];
+    for (int64_t item = begin; item < end; item++, x += p->kept.strides[0]) {
+      const double run = FN(reduce_run)(x, reduced->strides[0], total, mode);
+      const double r = FN(combine1)(FN(neutral)(mode), run, FN(joining)(mode)) * scale;
+      ((float *)args[0])[item] = (float)(p->root ? sqrt(r) : r);
+    }
     return TI_OK;
   }
   for (int64_t item = begin; item < end; item++) {
