@@ -12,7 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 
 import torchipu
-from torchipu.capture.interpolation import whole
+from torchipu.capture.whole_ops import whole
 
 MODES = {
     1: ("nearest", "nearest-exact", "linear"),

@@ -134,3 +134,25 @@ def test_strides_of_view_refuses_what_memory_cannot_show() -> None:
     assert view.strides_of_view((4, 6), (1, 4), (24,)) is None
     assert view.strides_of_view((4, 6), (0, 1), (2, 2, 3, 2)) == (0, 0, 2, 1)
     assert view.strides_of_view((), (), (1, 1)) == (0, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64], ids=str)
+@pytest.mark.parametrize("shape", [(2, 37, 52), (3, 16, 32), (5, 4, 7)], ids=str)
+def test_transposed_images_that_are_turned_too_are_one_transpose(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """A quarter turn back: rows of the result run backwards through columns."""
+    x = torch.arange(math.prod(shape)).to(dtype).view(shape).transpose(1, 2)
+    for dims in ([1], [2], [1, 2]):
+        planner = MiniPlanner()
+        run_op("aten.flip.default", x, dims, planner=planner)
+        assert planner.steps == ["transpose"]
+        check("flip.default", x, dims)
+
+
+def test_padding_is_one_step_whatever_the_layout() -> None:
+    x = torch.randn(2, 3, 9, 70)
+    for held in (x, x.to(memory_format=torch.channels_last), x[:, :, ::2], x[:, :, :, 3:40]):
+        for kind in ("reflection", "replication"):
+            planner = MiniPlanner()
+            run_op(f"aten.{kind}_pad2d.default", held, [3, 2, 1, 4], planner=planner)
+            assert planner.steps == ["pad_rows"]
+            check(f"{kind}_pad2d.default", held, [3, 2, 1, 4])

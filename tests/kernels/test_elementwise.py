@@ -144,6 +144,13 @@ def test_integers_wrap_and_divide_as_eager(target: str, args: tuple[object, ...]
     assert_same(ours, eager)
 
 
+@pytest.mark.parametrize("columns", [1, 7, 16, 1000])
+def test_a_half_for_each_row_is_spread_over_it(columns: int) -> None:
+    a, b = torch.randn(5, columns).half(), torch.tensor([0.1, -2.5, 6e-8, 65504, math.inf]).half()[:, None]
+    (ours,), (eager,) = run_op("aten.sub.Tensor", a, b)
+    assert torch.equal(ours, eager)
+
+
 def test_division_of_integers_by_zero_traps() -> None:
     zeros = torch.zeros(3, dtype=torch.int64)
     with pytest.raises(KernelTrap):

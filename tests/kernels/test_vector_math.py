@@ -14,16 +14,19 @@ import torch
 # How far from the exact value a function may be, in units of the last place of the float nearest to it.
 BOUNDS = {
     "exp": 1, "expm1": 2, "exp2": 1, "log": 1, "log1p": 1, "log2": 1, "log10": 1, "sin": 2, "cos": 2, "tanh": 2,
-    "sigmoid": 2.5, "erf": 1.5, "sqrt": 0.5, "rsqrt": 2,
+    "sigmoid": 2.5, "erf": 1.5, "sqrt": 0.5, "rsqrt": 2, "tan": 1.5, "atan": 1.5, "asin": 1.5, "acos": 1.5, "sinh": 2,
+    "cosh": 2, "asinh": 1, "acosh": 1, "atanh": 1, "erfc": 2, "erfinv": 1.5,
 }
+BOUNDS_OF_PAIRS = {"atan2": 1.5, "hypot": 1.5, "fmod": 0, "pow": 1, "nextafter": 0}
+OVERLOADS = {"fmod": "Tensor", "pow": "Tensor_Tensor"}
 ISAS = ("avx2", "avx512")
 MANTISSAS = 257
 TINY = torch.finfo(torch.float32).tiny
 RUN = """
 import sys, torch
 from tests.kernels.elem_planner import run_op
-x = torch.load(sys.argv[1])
-torch.save({name: run_op(f"aten.{name}.default", x)[0][0] for name in sys.argv[3:]}, sys.argv[2])
+*operands, names = torch.load(sys.argv[1])
+torch.save({name: run_op(f"aten.{name}", *operands)[0][0] for name in names}, sys.argv[2])
 """
 
 
@@ -41,14 +44,40 @@ def sample() -> torch.Tensor:
     return torch.cat([sizes, -sizes, *steps, torch.tensor([math.inf, -math.inf, math.nan])])
 
 
+def pairs() -> tuple[torch.Tensor, torch.Tensor]:
+    """Return pairs of usual sizes, pairs of any size, and every pair of the special ones, `[n]` each."""
+    torch.manual_seed(6)
+    usual = torch.randn(2, 100_001) * torch.tensor([[3.0], [0.4]])
+    exponents = torch.randint(1, 255, (2, 30_000), dtype=torch.int32) << 23
+    signs = torch.randint(0, 2, (2, 30_000), dtype=torch.int32) << 31
+    any_size = (signs | exponents | torch.randint(0, 1 << 23, (2, 30_000), dtype=torch.int32)).view(torch.float32)
+    special = torch.tensor([
+        0.0, -0.0, 1, -1, 0.5, 2, 7.25, math.inf, -math.inf, math.nan, 3e38, -3e38, TINY, 1e-20, 1e20,
+    ])
+    left, right = torch.cat([usual, any_size, torch.cartesian_prod(special, special).T], 1)
+    return left, right
+
+
+def computed(folder: Path, isa: str, names: list[str], *operands: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Run functions in a process of its own, since kernels choose their instruction set as they are imported."""
+    torch.save([*operands, names], folder / "x")
+    command = [sys.executable, "-c", RUN, str(folder / "x"), str(folder / "y")]
+    subprocess.run(command, check=True, env={**os.environ, "TORCHIPU_ISA": isa}, timeout=600)
+    return {name.partition(".")[0]: found for name, found in torch.load(folder / "y").items()}
+
+
 @pytest.fixture(scope="module", params=ISAS)
 def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    """Run all functions in a process of its own, since kernels choose their instruction set as they are imported."""
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    torch.save(sample(), folder / "x")
-    command = [sys.executable, "-c", RUN, str(folder / "x"), str(folder / "y"), *BOUNDS, "gelu"]
-    subprocess.run(command, check=True, env={**os.environ, "TORCHIPU_ISA": request.param}, timeout=600)
-    return torch.load(folder / "y")
+    names = [f"{name}.default" for name in (*BOUNDS, "gelu")]
+    return computed(tmp_path_factory.mktemp(request.param), request.param, names, sample())
+
+
+@pytest.fixture(scope="module", params=ISAS)
+def results_of_pairs(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, torch.Tensor]:
+    names = [f"{name}.{OVERLOADS.get(name, 'default')}" for name in BOUNDS_OF_PAIRS]
+    return computed(tmp_path_factory.mktemp(request.param), request.param, names, *pairs())
 
 
 def flushed(x: torch.Tensor) -> torch.Tensor:
@@ -80,6 +109,23 @@ def test_function_has_the_specials_of_the_exact_one(results: dict[str, torch.Ten
     special = ~rounded.isfinite() | (rounded == 0)
     torch.testing.assert_close(flushed(found)[special], rounded[special], rtol=0, atol=0, equal_nan=True)
     assert not found[~special].isnan().any()
+    zero = exact == 0
+    assert torch.equal(found.signbit()[zero], exact.signbit()[zero])
+
+
+@pytest.mark.parametrize("name", BOUNDS_OF_PAIRS)
+def test_function_of_two_is_within_its_bound_of_float64(results_of_pairs: dict[str, torch.Tensor], name: str) -> None:
+    found, (left, right) = results_of_pairs[name], pairs()
+    if name == "nextafter":  # the neighbour depends on the type
+        exact = torch.nextafter(left, right).double()
+    else:
+        exact = getattr(torch, name)(left.double(), right.double())
+    rounded = flushed(exact.float())
+    normal = rounded.isfinite() & (rounded != 0)
+    errors = errors_in_ulp(found, exact)[normal]
+    worst = int(errors.argmax())
+    assert errors[worst] <= BOUNDS_OF_PAIRS[name], f"{name}({left[normal][worst]!r}, {right[normal][worst]!r})"
+    torch.testing.assert_close(flushed(found)[~normal], rounded[~normal], rtol=0, atol=0, equal_nan=True)
     zero = exact == 0
     assert torch.equal(found.signbit()[zero], exact.signbit()[zero])
 

@@ -2,11 +2,12 @@
 #define TI_COPY_LOOP(type) do { \
     type *d = (type *)dst; const type *s = (const type *)src; \
     if (dst_stride == 1 && src_stride == 1) for (int64_t i = 0; i < n; i++) d[i] = s[i]; \
+    else if (dst_stride == 1 && src_stride == -1) for (int64_t i = 0; i < n; i++) d[i] = s[-i]; \
     else if (dst_stride == 1 && src_stride == 0) { const type x = *s; for (int64_t i = 0; i < n; i++) d[i] = x; } \
     else if (dst_stride == 1) for (int64_t i = 0; i < n; i++) d[i] = s[i * src_stride]; \
     else for (int64_t i = 0; i < n; i++) d[i * dst_stride] = s[i * src_stride]; \
   } while (0)
-static inline void FN(copy_run)(char *dst, const char *src, int64_t dst_stride, int64_t src_stride, int64_t n, int size) {
+static __attribute__((noinline)) void FN(copy_run)(char *dst, const char *src, int64_t dst_stride, int64_t src_stride, int64_t n, int size) {
   if (dst_stride == 1 && src_stride == 1 && n * size >= 128) { memcpy(dst, src, (size_t)(n * size)); return; }
   switch (size) {
     case 1: TI_COPY_LOOP(uint8_t); break;
@@ -46,6 +47,23 @@ TI_KERNEL(copy) {
   return TI_OK;
 }
 
+/* The copy of a row is that of its runs: paddings take whole rows, and turn or repeat a few elements at their ends. */
+TI_KERNEL(pad_rows) {
+  (void)scalars, (void)scratch;
+  const pad_rows_ints *const p = (const pad_rows_ints *)ints;
+  const int64_t ndim = p->num_dims, size = p->element_bytes, row = p->columns * size, *tables[TI_MAX_COPY_DIMS];
+  const int64_t *runs = (const int64_t *)args[2];
+  for (int64_t i = 0; i < ndim; runs += p->sizes[i++]) tables[i] = runs;
+  for (int64_t item = begin; item < end; item++) {
+    int64_t rest = item, from = 0;
+    for (int64_t i = ndim - 1; i >= 0; rest /= p->sizes[i--]) from += tables[i][rest % p->sizes[i]];
+    char *dst = args[0] + item * row;
+    for (const int64_t *run = runs; run < runs + 3 * p->runs; dst += run[0] * size, run += 3)
+      FN(copy_run)(dst, args[1] + (from + run[1]) * size, 1, run[2], run[0], (int)size);
+  }
+  return TI_OK;
+}
+
 #include "transpose_body.h"
 #define TI_TILE_LOOP(type) do { \
     type *d = (type *)dst; const type *s = (const type *)src; \
@@ -78,9 +96,12 @@ TI_KERNEL(transpose) {
       rest /= shape[k];
     }
     const int64_t height = rows - i < 16 ? rows - i : 16;
+    /* where rows go back in the source, a tile is read from its last, and written there */
+    const int is_back = ss[ndim - 2] < 0;
+    const int64_t to = (is_back ? i + height - 1 : i) * ds[ndim - 2], from = is_back ? -(i + height - 1) : i;
     for (int64_t j = 0; j < columns; j += 16)
-      FN(transpose_tile)(args[0] + (dst + i * ds[ndim - 2] + j) * size, ds[ndim - 2],
-                         args[1] + (src + j * ss[ndim - 1] + i) * size, ss[ndim - 1], height,
+      FN(transpose_tile)(args[0] + (dst + to + j) * size, is_back ? -ds[ndim - 2] : ds[ndim - 2],
+                         args[1] + (src + j * ss[ndim - 1] + from) * size, ss[ndim - 1], height,
                          columns - j < 16 ? columns - j : 16, size);
   }
   return TI_OK;

@@ -36,6 +36,17 @@ typedef float FN(vh) __attribute__((vector_size(VL * 2), aligned(4), may_alias))
     } \
     return 0; \
   }
+/* The same of a function that is long: one copy of it, for whole vectors and for the last. */
+#define TI_FUNCTION(name, expression) \
+  static int FN(f_##name)(TI_ARGS) { \
+    TI_UNUSED; TI_CONSTANTS; \
+    for (long i = 0; i < n; i += VL) { \
+      VF A = FN(load_most)((const float *)pa + (i & ma), n - i), B = FN(load_most)((const float *)pb + (i & mb), n - i); \
+      (void)A, (void)B; \
+      FN(store_most)((float *)d + i, expression, n - i); \
+    } \
+    return 0; \
+  }
 /* float, float -> bool; the expression is a mask */
 #define TI_FB(name, expression) \
   static int FN(b_##name)(TI_ARGS) { \
@@ -192,26 +203,9 @@ static inline VF FN(power)(VF x, VF y) {
   return FN(sel)(FN(lt)(x, FN(set)(0.f)), negative, r);
 }
 TI_F(pow, FN(power)(A, B))
-TI_F(exp2, FN(power)(FN(set)(2.f), A))
-TI_SCALAR(f, float, float, fmod, R = fmodf(A, B))
-TI_SCALAR(f, float, float, remainder, { R = fmodf(A, B); if (R != 0 && (B < 0) != (R < 0)) R += B; })
-TI_SCALAR(f, float, float, floor_div, {
-  if (B == 0) R = A / B;
-  else {
-    float rest = fmodf(A, B), q = (A - rest) / B;
-    if (rest != 0 && (B < 0) != (rest < 0)) q -= 1.f;
-    if (q != 0) { R = floorf(q); if (q - R > 0.5f) R += 1.f; }
-    else R = copysignf(0.f, A / B);
-  }
-})
-TI_SCALAR(f, float, float, atan2, R = atan2f(A, B))
-TI_SCALAR(f, float, float, tan, R = tanf(A))
-TI_SCALAR(f, float, float, atan, R = atanf(A))
-TI_SCALAR(f, float, float, asin, R = asinf(A))
-TI_SCALAR(f, float, float, acos, R = acosf(A))
-TI_SCALAR(f, float, float, sinh, R = sinhf(A))
-TI_SCALAR(f, float, float, cosh, R = coshf(A))
-TI_SCALAR(f, float, float, erfc, R = erfcf(A))
+#include "circle_functions_body.h"
+#include "error_functions_body.h"
+#include "remainder_body.h"
 
 /* ------------------------------------------------------------------ activations; gradients take (gradient, x or y) */
 #define ZERO FN(set)(0.f)
@@ -395,6 +389,10 @@ static void FN(load_run)(char *d, const char *src, int dtype, int64_t stride, lo
   } else if (dtype == TI_HALF) {
     float *out = (float *)d;
     long i = 0;
+    if (stride == 0) {  /* of a row's mean or norm */
+      const VF one = FN(set)(_cvtsh_ss(*(const uint16_t *)src));
+      for (; i < n; i += VL) FN(store_most)(out + i, one, n - i);
+    }
     if (stride == 1) for (; i + VL <= n; i += VL) FN(store)(out + i, FN(from_half)((const uint16_t *)src + i));
     for (; i < n; i++) out[i] = _cvtsh_ss(((const uint16_t *)src)[i * stride]);
   } else if (dtype == TI_BOOL) {
@@ -574,6 +572,7 @@ TI_KERNEL(chain) {
 #undef TI_UNUSED
 #undef TI_CONSTANTS
 #undef TI_F
+#undef TI_FUNCTION
 #undef TI_FB
 #undef TI_L
 #undef TI_LB

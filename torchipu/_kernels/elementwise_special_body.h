@@ -38,9 +38,7 @@ TI_FB(isneginf, FN(eq)(A, FN(set)(-INFINITY)))
 
 /* ------------------------------------------------------------------ floats, one at a time */
 #define TI_D(name, call) TI_SCALAR(f, float, float, name, R = (float)(call))
-TI_SCALAR(f, float, float, hypot, R = isinf(A) || isinf(B) ? INFINITY : (float)sqrt((double)A * A + (double)B * B))
-TI_SCALAR(f, float, float, nextafter, R = nextafterf(A, B))
-/* the same among halves */
+/* The neighbour among halves. */
 static int FN(f_nextafter_half)(TI_ARGS) {
   TI_UNUSED;
   for (long i = 0; i < n; i++) {
@@ -55,12 +53,7 @@ static int FN(f_nextafter_half)(TI_ARGS) {
 }
 TI_SCALAR(f, float, float, frexp, { int e; R = frexpf(A, &e); })
 TI_SCALAR(l, float, int64_t, frexp_exponent, { int e; (void)frexpf(A, &e); R = isfinite(A) ? e : 0; })
-TI_D(asinh, asinh(A))
-TI_D(acosh, acosh(A))
-TI_D(atanh, atanh(A))
-TI_D(erfinv, ti_erfinv(A))
 TI_D(erfcx, ti_erfcx(A))
-TI_D(ndtri, ti_ndtri(A))
 TI_D(log_ndtr, ti_log_ndtr(A))
 TI_D(lgamma, ti_lgamma(A))
 TI_D(digamma, ti_digamma(A))

@@ -261,7 +261,8 @@ TI_KERNEL(avg_pool) {
   const average_pool_ints *const p = (const average_pool_ints *)ints;
   const pool_ints s = p->window;
   const int64_t inner = ti_min(s.ow, ti_ceil(s.pw, s.sw)), room = s.w + s.pw - s.kw;
-  const int64_t outer = room < 0 ? inner : ti_max(inner, ti_min(s.ow, room / s.sw + 1));
+  /* a window as wide as the image has no neighbour to share a vector with, and is one run itself */
+  const int64_t outer = room < 0 || s.kw == s.w ? inner : ti_max(inner, ti_min(s.ow, room / s.sw + 1));
   (void)scalars; (void)scratch;
   for (int64_t plane = begin; plane < end; plane++)
     for (int64_t oh = 0; oh < s.oh; oh++)
@@ -297,6 +298,12 @@ TI_KERNEL(avg_pool_backward) {
     for (int64_t oh = 0; oh < s.oh; oh++) {
       const int64_t h0 = ti_max(0, oh * s.sh - s.ph), h1 = ti_min(s.h, oh * s.sh - s.ph + s.kh);
       if (h0 >= h1) continue;
+      if (s.ow == 1 && s.pw == 0 && s.kw == s.w && s.kh <= s.sh) {  /* rows that lie one behind the other have one share */
+        const int64_t pixels = (h1 - h0) * s.w;
+        const VF share = FN(set)(((const float *)args[1])[plane * s.oh + oh] / FN(divisor)(p, oh, 0, pixels));
+        for (int64_t i = 0; i < pixels; i += VL) FN(store_most)(dx + h0 * s.w + i, share, pixels - i);
+        continue;
+      }
       FN(share_row)(p, (const float *)args[1] + (plane * s.oh + oh) * s.ow, oh, h1 - h0, shares, row);
       for (int64_t h = h0; h < h1; h++)
         for (int64_t w = 0; w < s.w; w++) dx[h * s.w + w] += row[w];

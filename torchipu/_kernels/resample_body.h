@@ -26,6 +26,39 @@ TI_KERNEL(weighted_taps) {
   return TI_OK;
 }
 
+/* Adds the runs of a row to the columns from which padding took them; the first row that is folded sets the columns. */
+static void FN(fold_row)(float *out, const float *in, const int64_t *run, int64_t runs, int64_t columns, int is_first) {
+  for (const int64_t *last = run + 4 * runs; run < last; run += 4) {
+    const float *from = in + run[0];
+    float *to = out + run[2];
+    const int64_t length = run[1];
+    if (is_first && run[3] == 1 && length == columns) memcpy(out, from, (size_t)columns * sizeof(float));
+    else {
+      if (is_first) memset(out, 0, (size_t)columns * sizeof(float));
+      if (run[3] == 1) for (int64_t i = 0; i < length; i++) to[i] += from[i];
+      else for (int64_t i = 0; i < length; i++) to[i * run[3]] += from[i];
+    }
+    is_first = 0;
+  }
+}
+TI_KERNEL(fold_rows) {
+  const fold_rows_ints *const p = (const fold_rows_ints *)ints;
+  const int64_t *planes = (const int64_t *)args[2], *sources = planes + p->depth + 1;
+  const int64_t *lines = sources + planes[p->depth], *line_sources = lines + p->height + 1;
+  const int64_t *runs = line_sources + lines[p->height];
+  for (int64_t item = begin; item < end; item++) {
+    const int64_t y = item % p->height, z = item / p->height % p->depth, o = item / p->height / p->depth;
+    const float *in = (const float *)args[1] + o * p->padded_rows * p->padded_columns;
+    float *out = (float *)args[0] + item * p->columns;
+    int is_first = 1;
+    for (int64_t i = planes[z]; i < planes[z + 1]; i++)
+      for (int64_t j = lines[y]; j < lines[y + 1]; j++, is_first = 0)
+        FN(fold_row)(out, in + (sources[i] + line_sources[j]) * p->padded_columns, runs, p->runs, p->columns, is_first);
+    if (is_first) memset(out, 0, (size_t)p->columns * sizeof(float));
+  }
+  return TI_OK;
+}
+
 TI_KERNEL(add_strided) {
   const add_strided_ints *const shape = (const add_strided_ints *)ints;
   const int64_t dims = shape->dims, *sizes = shape->layout, *to = sizes + dims, *from = to + dims;

@@ -78,6 +78,61 @@ TI_KERNEL(scan) {
   return TI_OK;
 }
 
+/* What the factors of some rows side by side, `apart` from one another, get of gradients of their products: the product of
+ * those before, times what all products from there on hand back, which takes each factor behind once. No factor is
+ * divided by, so that zeros are like others. Rows get the same bits however many go side by side. */
+typedef struct {
+  float *gradient;
+  const float *given, *factors;
+  int64_t length, step, apart, given_step, given_apart;
+  int running;
+} FN(gradient_rows);
+TI_INLINE void FN(product_gradient_of)(const FN(gradient_rows) *p, const int64_t rows, double *so_far) {
+  double product[TI_SCAN_BLOCK], behind[TI_SCAN_BLOCK], next[TI_SCAN_BLOCK], before[TI_GRADIENT_BLOCK][TI_SCAN_BLOCK];
+  for (int64_t j = 0; j < rows; j++) product[j] = 1, behind[j] = next[j] = 0;
+  for (int64_t i = 0; i < p->length; i++) {
+    if (i % TI_GRADIENT_BLOCK == 0) for (int64_t j = 0; j < rows; j++) so_far[i / TI_GRADIENT_BLOCK * rows + j] = product[j];
+    for (int64_t j = 0; j < rows; j++) product[j] *= (double)p->factors[i * p->step + j * p->apart];
+  }
+  for (int64_t first = (p->length - 1) / TI_GRADIENT_BLOCK * TI_GRADIENT_BLOCK; first >= 0; first -= TI_GRADIENT_BLOCK) {
+    const int64_t last = ti_min(first + TI_GRADIENT_BLOCK, p->length) - 1;
+    for (int64_t j = 0; j < rows; j++) before[0][j] = so_far[first / TI_GRADIENT_BLOCK * rows + j];
+    for (int64_t i = first; i < last; i++)
+      for (int64_t j = 0; j < rows; j++) before[i + 1 - first][j] = before[i - first][j] * (double)p->factors[i * p->step + j * p->apart];
+    for (int64_t i = last; i >= first; i--) {
+      const int has_given = p->running || i == p->length - 1;
+      for (int64_t j = 0; j < rows; j++) {
+        const double given = has_given ? (double)p->given[(p->running ? i : 0) * p->given_step + j * p->given_apart] : 0;
+        behind[j] = __builtin_fma(next[j], behind[j], given);
+        next[j] = (double)p->factors[i * p->step + j * p->apart];
+        p->gradient[i * p->step + j * p->apart] = (float)(before[i - first][j] * behind[j]);
+      }
+    }
+  }
+}
+TI_KERNEL(product_gradient) {
+  (void)scalars;
+  const product_gradient_ints *const shape = (const product_gradient_ints *)ints;
+  const int64_t length = shape->length, inner = shape->inner, blocks = ti_ceil(inner, TI_SCAN_BLOCK), given = shape->running ? length : 1;
+  for (int64_t item = begin; item < end;) {
+    const int64_t outer = item / blocks, first = item % blocks * TI_SCAN_BLOCK, at = outer * length * inner + first;
+    const FN(gradient_rows) rows = {
+      .gradient = (float *)args[0] + at, .given = (const float *)args[1] + outer * given * inner + first,
+      .factors = (const float *)args[2] + at, .length = length, .step = inner, .apart = inner == 1 ? length : 1, .given_step = inner,
+      .given_apart = inner == 1 ? given : 1, .running = (int)shape->running,
+    };
+    if (inner == 1 && end - item >= TI_GRADIENT_ROWS) {
+      FN(product_gradient_of)(&rows, TI_GRADIENT_ROWS, (double *)scratch);
+      item += TI_GRADIENT_ROWS;
+      continue;
+    }
+    if (inner == 1) FN(product_gradient_of)(&rows, 1, (double *)scratch);
+    else FN(product_gradient_of)(&rows, ti_min(inner - first, TI_SCAN_BLOCK), (double *)scratch);
+    item++;
+  }
+  return TI_OK;
+}
+
 #define TI_SCAN_EXTREMES(type) do { \
     const type *x = (const type *)args[2] + base; \
     type *y = (type *)args[0] + base, best[TI_SCAN_BLOCK]; \

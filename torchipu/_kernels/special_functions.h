@@ -132,41 +132,6 @@ static double ti_igamma(double a, double x, int upper) {
 }
 
 /* ------------------------------------------------------------------ error function and normal distribution */
-static double ti_ndtri(double p) {
-  static const double a[] = {-3.969683028665376e+01, 2.209460984245205e+02, -2.759285104469687e+02,
-                             1.383577518672690e+02, -3.066479806614716e+01, 2.506628277459239e+00};
-  static const double b[] = {-5.447609879822406e+01, 1.615858368580409e+02, -1.556989798598866e+02,
-                             6.680131188771972e+01, -1.328068155288572e+01};
-  static const double c[] = {-7.784894002430293e-03, -3.223964580411365e-01, -2.400758277161838e+00,
-                             -2.549732539343734e+00, 4.374664141464968e+00, 2.938163982698783e+00};
-  static const double d[] = {7.784695709041462e-03, 3.224671290700398e-01, 2.445134137142996e+00,
-                             3.754408661907416e+00};
-  if (p == 0) return -INFINITY;
-  if (p == 1) return INFINITY;
-  if (!(p > 0 && p < 1)) return NAN;
-  if (p > 0.5) return -ti_ndtri(1 - p);
-  double x;
-  if (p < 0.02425) {
-    double q = sqrt(-2 * log(p));
-    x = (((((c[0] * q + c[1]) * q + c[2]) * q + c[3]) * q + c[4]) * q + c[5]) /
-        ((((d[0] * q + d[1]) * q + d[2]) * q + d[3]) * q + 1);
-  } else {
-    double q = p - 0.5, r = q * q;
-    x = (((((a[0] * r + a[1]) * r + a[2]) * r + a[3]) * r + a[4]) * r + a[5]) * q /
-        (((((b[0] * r + b[1]) * r + b[2]) * r + b[3]) * r + b[4]) * r + 1);
-  }
-  double error = (0.5 * erfc(-x / TI_SQRT2) - p) * sqrt(2 * TI_PI) * exp(0.5 * x * x); /* one step of Halley's */
-  return x - error / (1 + 0.5 * x * error);
-}
-
-static double ti_erfinv(double y) {
-  double a = fabs(y);
-  if (a > 0.5) return a == 1 ? copysign(INFINITY, y) : copysign(ti_ndtri(0.5 * (1 - a)) / TI_SQRT2, y);
-  double s = y * y, x = y * 0.5 * TI_SQRT_PI * (1 + s * (0.2617993877991494 + s * (0.1439317 + s * 0.0976636)));
-  for (int i = 0; i < 2; i++) x -= (erf(x) - y) * 0.5 * TI_SQRT_PI * exp(x * x);
-  return x;
-}
-
 static double ti_erfcx(double x) {
   if (x < 25) return exp(x * x) * erfc(x);
   double s = 1 / (x * x);

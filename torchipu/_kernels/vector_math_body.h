@@ -283,16 +283,21 @@ static const float FN(phi_table)[FN(PHI_DEGREE) + 1][VL] __attribute__((aligned(
 };
 TI_INLINE VF FN(look_up)(const float *table, VI lane) { return (VF)_mm256_permutevar8x32_ps(_mm256_load_ps(table), (__m256i)lane); }
 #endif
+/* A polynomial about the middle of each of VL intervals of this width, the first about zero: t * what is returned + middle. */
+TI_INLINE VF FN(in_pieces)(const float (*table)[VL], const int degree, const float width, VF a, VF *t, VF *middle) {
+  const VF shifted = FN(fma)(a, FN(set)(1.f / width), FN(set)(0x1.8p23f)); /* the interval is in the low bits */
+  *t = FN(fma)(shifted - 0x1.8p23f, FN(set)(-width), a);
+  *middle = FN(look_up)(table[0], (VI)shifted);
+  VF h = FN(look_up)(table[degree], (VI)shifted);
+#pragma GCC unroll 8
+  for (int i = degree - 1; i > 0; i--) h = FN(fma)(h, *t, FN(look_up)(table[i], (VI)shifted));
+  return h;
+}
 /* Phi(x), off by 1e-7 at most, half of what 0.5 (1 + erf) is. */
 TI_INLINE VF FN(phi)(VF x) {
-  const float width = 6.f / (VL - 1);
   const VF a = FN(min)(FN(set)(6.f), FN(abs)(x));
-  const VF shifted = FN(fma)(a, FN(set)(1.f / width), FN(set)(0x1.8p23f)); /* the interval is in the low bits */
-  const VF t = FN(fma)(shifted - 0x1.8p23f, FN(set)(-width), a);
-  VF h = FN(look_up)(FN(phi_table)[FN(PHI_DEGREE)], (VI)shifted);
-#pragma GCC unroll 8
-  for (int i = FN(PHI_DEGREE) - 1; i >= 0; i--) h = FN(fma)(h, t, FN(look_up)(FN(phi_table)[i], (VI)shifted));
-  return FN(copysign)(h, x) + 0.5f;
+  VF t, middle, slope = FN(in_pieces)(FN(phi_table), FN(PHI_DEGREE), 6.f / (VL - 1), a, &t, &middle);
+  return FN(copysign)(FN(fma)(slope, t, middle), x) + 0.5f;
 }
 TI_INLINE VF FN(gelu)(VF x) { return x * FN(phi)(x); }
 /* Sine, or cosine with quarter = 1, for |x| < 32768. */

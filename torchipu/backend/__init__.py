@@ -20,13 +20,14 @@ from torchipu.backend.second_order import differentiable_once
 from torchipu.backend.short_call import TwoPrograms, shortened
 from torchipu.backend.sparse_gradients import without_sparse_results
 from torchipu.backend.written import written_arguments
-from torchipu.capture import interpolation, substitutes
+from torchipu.capture import substitutes
 from torchipu.capture.custom_ops import replace_calls
 from torchipu.capture.decompositions import decompositions
 from torchipu.capture.folded_constants import fold_constants
 from torchipu.capture.fx_import import Given
 from torchipu.capture.fx_types import refuse_inputs
 from torchipu.capture.joint_graph import partition
+from torchipu.capture.whole_ops import whole
 from torchipu.errors import IpuError, OptionsError, nearest
 from torchipu.ir.garbage import seldom_collected
 from torchipu.ir.types import Leg, Role
@@ -105,7 +106,7 @@ def _compiled(
     doors = _Doors(f"graph{next(_NUMBERS)}", settings, lookup_target(settings.target))
     if isinstance(gm, GraphModule):
         doors.programs = TwoPrograms.of(gm)
-    with seldom_collected(), interpolation.whole():
+    with seldom_collected(), whole():
         compiled = aot_autograd(
             fw_compiler=doors.forward, bw_compiler=doors.backward, inference_compiler=doors.inference,
             partition_fn=doors.partition, decompositions=decompositions(),

@@ -22,7 +22,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
-from torchipu.capture import interpolation, printing, substitutes
+from torchipu.capture import printing, substitutes
 from torchipu.capture.block import BlockForward
 from torchipu.capture.capture_errors import as_capture_error, without_torchs_log
 from torchipu.capture.captured import Captured
@@ -36,6 +36,7 @@ from torchipu.capture.inner_gradients import inner_gradients
 from torchipu.capture.inputs import refuse_foreign
 from torchipu.capture.process_wide import capturing
 from torchipu.capture.properties import properties_as_calls
+from torchipu.capture.whole_ops import whole
 from torchipu.capture.written_state import has_loops
 from torchipu.errors import CaptureError, IpuError
 from torchipu.host.generic import overload
@@ -220,7 +221,7 @@ def export(
         name: Name of the graph.
         strict_ops: Refuse ops that would run through the generic codelet.
     """
-    with contextlib.ExitStack() as stack, interpolation.whole():
+    with contextlib.ExitStack() as stack, whole():
         joint = aot_export_joint_with_descriptors(
             stack, results, args, dict(kwargs), decompositions=decompositions(),
         )

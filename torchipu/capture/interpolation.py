@@ -6,8 +6,7 @@ neighbour of a result, and for gradients additions at indices. The device has an
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,19 +14,14 @@ from torch import Tensor
 from torch._C import DispatchKey
 from torch._decomp.decompositions import get_scale_value, upsample_compute_output_size
 
-from torchipu.capture.process_wide import implemented
 from torchipu.ops.resample import INTERPOLATIONS
 
-_KEYS = (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd)
 
-
-@contextlib.contextmanager
-def whole() -> Iterator[None]:
-    """Let what this thread traces hold the ops of `torchipu.ops.resample`."""
+def implementations() -> dict[Any, Callable[..., Tensor] | None]:
+    """Return what implements each overload while AOT autograd traces; None for what torch has in C++."""
     packets = [getattr(torch.ops.aten, name) for name in INTERPOLATIONS]
     by: dict[Any, Callable[..., Tensor] | None] = {packet.vec: _by_default(packet) for packet in packets}
-    with implemented({**by, **dict.fromkeys(packet.default for packet in packets)}, _KEYS):
-        yield
+    return by | dict.fromkeys(packet.default for packet in packets)
 
 
 def _by_default(packet: Any) -> Callable[..., Tensor]:

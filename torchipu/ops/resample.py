@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import floor, prod
 
-from torchipu._kernels.table.resample import WEIGHTED_TAPS, WeightedTapsInts
+from torchipu._kernels.table.copy import PAD_ROWS, PadRowsInts
+from torchipu._kernels.table.resample import FOLD_ROWS, WEIGHTED_TAPS, FoldRowsInts, WeightedTapsInts
 from torchipu.device.codelets import Work, busiest_elements
 from torchipu.device.compute_sets import copy_vertices, no_vertices
 from torchipu.device.tilings.sums import WEIGHTED_SUM, Along, mapped_along
@@ -301,16 +302,16 @@ def _emit_padding(op: Op, plan: HostPlanner) -> None:
     held, out = plan.value(op.needed("self"), contiguous=False), plan.output(op.outputs[0])
     if out.num_elements == 0:
         return
-    places = _places(op, held.shape)
-    dims = sorted(places)
-    for pieces in itertools.product(*(_runs(places[dim]) for dim in dims)):
-        shape, strides, read, written = list(held.shape), list(held.strides), 0, 0
-        for dim, (where, source, step, length) in zip(dims, pieces, strict=True):
-            read += source * held.strides[dim]
-            written += where * out.strides[dim]
-            shape[dim], strides[dim] = length, step * held.strides[dim]
-        part = replace(out, offset=out.offset + written, shape=tuple(shape))
-        emit_copy(plan, part, replace(held, offset=held.offset + read, shape=tuple(shape), strides=tuple(strides)))
+    padded, (*outer, inner) = _places(op, held.shape), range(len(held.shape))
+    places = [place * held.strides[dim] for dim in outer for place in padded.get(dim, range(held.shape[dim]))]
+    runs = _runs(padded[inner])
+    for _, source, step, length in runs:
+        places += [length, source * held.strides[inner], step * held.strides[inner]]
+    *sizes, columns = out.shape
+    rows = prod(sizes)
+    ints = PadRowsInts(held.dtype.host_bytes, columns, len(runs), len(sizes), tuple(sizes))
+    plan.step(PAD_ROWS, [out], [held, plan.constant(places, DType.LONG)], ints=ints, items=rows,
+              grain=row_grain(columns), writes=[Blocks.rows(rows, out)])
 
 
 def _taps_of_padding(op: Op) -> dict[int, Taps]:
@@ -323,8 +324,24 @@ def _taps_of_padding(op: Op) -> dict[int, Taps]:
 
 
 def _emit_padding_grad(op: Op, plan: HostPlanner) -> None:
-    dy = plan.value(op.needed("grad_output"), DType.FLOAT)
-    apply_taps(plan, dy, _taps_of_padding(op), plan.output(op.outputs[0], DType.FLOAT))
+    dy, out = plan.value(op.needed("grad_output"), DType.FLOAT), plan.output(op.outputs[0], DType.FLOAT)
+    padded, rank = _places(op, out.shape), len(out.shape)
+    depth, height, columns = (1, 1, *out.shape[rank - len(padded) :])[-3:]
+    places, rows = list[int](), 1
+    for dim, size in ((rank - 2, height), (rank - 3, depth)):  # the rows of a plane first: planes are so far apart
+        sources = padded.get(dim, [0])
+        back: list[list[int]] = [[] for _ in range(size)]
+        for place, source in enumerate(sources):
+            back[source].append(place * rows)
+        places = [*itertools.accumulate(map(len, back), initial=0), *itertools.chain(*back), *places]
+        rows *= len(sources)
+    runs = sorted(_runs(padded[rank - 1]), key=lambda run: (run[2] != 1, -run[3]))
+    for where, source, step, length in runs:
+        places += [where, length, source, step]
+    items = out.num_elements // max(1, columns)
+    ints = FoldRowsInts(depth, height, columns, rows, dy.shape[-1], len(runs))
+    plan.step(FOLD_ROWS, [out], [dy, plan.constant(places, DType.LONG)], ints=ints, items=items,
+              grain=row_grain(dy.shape[-1]), writes=[Blocks.rows(items, out)])
 
 
 # --------------------------------------------------------------------------- records

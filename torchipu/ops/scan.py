@@ -1,13 +1,28 @@
-"""Scans along one dimension: cumulative sums, products, extremes, and logarithms of sums of exponentials."""
+"""Scans along one dimension: cumulative sums, products, extremes, and logarithms of sums of exponentials.
+
+Gradients of products, running ones and others, are scans too: forwards and then backwards through the factors.
+"""
 
 from __future__ import annotations
 
 from math import prod
 
-from torchipu._kernels.table.scan import SCAN, SCAN_BLOCK, SCAN_EXTREMES, ScanExtremesInts, ScanInts, Scanning
+from torchipu._kernels.table.scan import (
+    GRADIENT_BLOCK,
+    GRADIENT_ROWS,
+    PRODUCT_GRADIENT,
+    SCAN,
+    SCAN_BLOCK,
+    SCAN_EXTREMES,
+    ProductGradientInts,
+    ScanExtremesInts,
+    ScanInts,
+    Scanning,
+)
 from torchipu.device.codelets import vector_codelet
 from torchipu.device.compute_sets import linear_vertices
 from torchipu.device.tilings.along import whole_rows
+from torchipu.device.tilings.slices import Axis, Slicing, sliced
 from torchipu.ir.arithmetic import ceil_div
 from torchipu.ir.graph import Op
 from torchipu.ir.types import DType
@@ -70,11 +85,33 @@ def running_extreme(smallest: bool) -> Emitter:
     return emit
 
 
+def _emit_product_gradient(op: Op, plan: HostPlanner) -> None:
+    given, factors = (plan.value(op.needed(name), DType.FLOAT) for name in ("grad", "factors"))
+    out = plan.output(op.outputs[0], DType.FLOAT)
+    outer, length, inner = factors.shape
+    if not out.num_elements:
+        return
+    side_by_side = GRADIENT_ROWS if inner == 1 else min(inner, SCAN_BLOCK)
+    plan.step(
+        PRODUCT_GRADIENT, [out], [given, factors], ints=ProductGradientInts(length, inner, op.flag("running")),
+        items=outer * ceil_div(inner, SCAN_BLOCK),
+        grain=max(GRADIENT_ROWS if inner == 1 else 1, SHARE // (length * min(inner, SCAN_BLOCK))),
+        scratch_bytes=8 * ceil_div(length, GRADIENT_BLOCK) * side_by_side,
+        writes=[Blocks.of((outer, length, inner), (1, length, SCAN_BLOCK))],
+    )
+
+
+def _rows_of_products(op: Op) -> Slicing:
+    return Slicing((Axis(op.outputs[0].shape[0], dict.fromkeys(("grad", "factors", "out"), (0, 1))),))
+
+
 # --------------------------------------------------------------------------- records
 # A scan reads and writes each vector twice: once within a tile, once to add what came before it.
 CUMULATIVE = vector_codelet("popops::CumSum", 8, 6, source="estimate")
 CUMULATIVE_EXTREME = vector_codelet("popops::CumMax", 10, 8, source="estimate")
 CUMULATIVE_LOG_ADD = vector_codelet("popops::CumLogAdd", 24, 30, source="estimate")
+# Forwards and backwards through the factors, and what is met on the way multiplied.
+PRODUCT_GRADIENT_OF_ROWS = vector_codelet("popops::ProductGradient", 18, 14, source="estimate")
 
 
 def _rows(op: Op) -> tuple[int, int, int]:
@@ -94,3 +131,8 @@ _record("cumprod", accumulate(Scanning.PRODUCT), CUMULATIVE)
 _record("logcumsumexp", accumulate(Scanning.LOG_ADD), CUMULATIVE_LOG_ADD, dtypes=FLOATING)
 _record("cummax", running_extreme(False), CUMULATIVE_EXTREME, constraints=(has_dim(),))
 _record("cummin", running_extreme(True), CUMULATIVE_EXTREME, constraints=(has_dim(),))
+register(OpSpec(
+    "ipu.product_gradient.default", "product_gradient",
+    linear_vertices(PRODUCT_GRADIENT_OF_ROWS, temporaries=1, tiling=sliced(_rows_of_products)), _emit_product_gradient,
+    dtypes=FLOATING,
+))

@@ -1,4 +1,4 @@
-"""Special functions: elementwise, rare, computed one element at a time in double on the host.
+"""Special functions: elementwise, rare, most of them computed one element at a time in double on the host.
 
 No source gives cycles for any of them: the estimates count what a usual implementation in single precision does, with
 logarithms, exponentials and divisions at the cost of their own codelets.

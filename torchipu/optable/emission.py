@@ -39,7 +39,8 @@ FUNCTIONS = frozenset(
         "f_erf", "f_exp2", "f_elu", "f_gelu", "f_gelu_tanh", "f_silu", "f_mish", "f_softplus", "f_log_sigmoid",
         "f_gelu_grad", "f_gelu_tanh_grad", "f_silu_grad", "f_softplus_grad", "f_elu_grad", "f_log_sigmoid_grad",
         "f_logit", "f_logaddexp", "f_logaddexp2", "f_xlogy", "f_xlog1py", "f_entr", "f_sinc", "f_mish_grad", "f_glu",
-        "f_glu_gate_grad",
+        "f_glu_gate_grad", "f_atan2", "f_tan", "f_atan", "f_asin", "f_acos", "f_sinh", "f_cosh", "f_asinh", "f_acosh",
+        "f_atanh", "f_erfc", "f_erfinv", "f_ndtri", "f_fmod", "f_remainder", "f_floor_div", "f_hypot",
     ],
 )
 SHARE_NS = 10_000.0

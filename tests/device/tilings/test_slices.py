@@ -145,3 +145,19 @@ def test_what_has_nothing_to_do_still_gives_its_result() -> None:
             return x[:0].sum(), x[:, :0].prod(1), x[:0].sum(0)
 
     assert not judge(Nothing(), torch.randn(4, 3)).whole
+
+
+class Products(nn.Module):
+    """Products of factors, and products so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factors = nn.Parameter(torch.linspace(0.5, 1.5, 60).view(5, 4, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        factors = self.factors * x
+        return factors.prod(1).square().mean() + factors.cumprod(0).square().mean() + factors.cumprod(2).mean()
+
+
+def test_gradients_of_products() -> None:
+    assert_tiled(judge(Products(), torch.randn(5, 4, 3), optimizer=SGD), "ipu.product_gradient.default")

@@ -79,10 +79,11 @@ def resampled(draw: Draw) -> Iterator[Call]:
 def padded(draw: Draw) -> Iterator[Call]:
     """Yield reflection and replication at the borders, and their gradients."""
     for dims, kind in itertools.product(SIZES, ("reflection", "replication")):
-        x, padding = draw(draw.batch, 2, *SIZES[dims]), [2, 1] + [1, 3] * (dims - 1)
-        yield call(f"{kind}_pad{dims}d.default", x, padding)
-        outer = [size + sum(padding[2 * place : 2 * place + 2]) for place, size in enumerate(reversed(SIZES[dims]))]
-        yield call(f"{kind}_pad{dims}d_backward.default", draw(draw.batch, 2, *reversed(outer)), x, padding)
+        for padding in ([2, 1] + [1, 3] * (dims - 1), [-1, 2] + [1, -2] * (dims - 1)):
+            x = draw(draw.batch, 2, *SIZES[dims])
+            yield call(f"{kind}_pad{dims}d.default", x, padding)
+            outer = [size + sum(padding[2 * place : 2 * place + 2]) for place, size in enumerate(reversed(SIZES[dims]))]
+            yield call(f"{kind}_pad{dims}d_backward.default", draw(draw.batch, 2, *reversed(outer)), x, padding)
 
 
 def slid(draw: Draw) -> Iterator[Call]:

@@ -27,10 +27,44 @@ COPY = Kernel(
 )
 TRANSPOSE = Kernel(
     "transpose",
-    {"target": "its last dimension is dense", "source": "its last dimension but one is dense"},
+    {"target": "its last dimension is dense", "source": "its last dimension but one is dense, either way"},
     CopyInts,
     Nothing,
     items="outer indices * panels of 16 rows (of the last dimension but one)",
+)
+
+
+class PadRowsInts(NamedTuple):
+    """Integers of ``pad_rows``.
+
+    Attributes:
+        element_bytes: Size of an element.
+        columns: Elements of a row of the result.
+        runs: Pieces of which it is put together.
+        num_dims: Of the rows, at most MAX_COPY_DIMS.
+        sizes: Of the result, without its rows.
+    """
+
+    element_bytes: int
+    columns: int
+    runs: int
+    num_dims: int
+    sizes: tuple[int, ...]
+
+
+PAD_ROWS = Kernel(
+    "pad_rows",
+    {
+        "padded": "row-major [*sizes, columns]",
+        "held": "read, whatever its layout",
+        "places": (
+            "of int64: for each dimension of sizes, one after another, how far from the first element lies what an "
+            "index takes; then of each run its length, how far its first element lies, and the step to the next"
+        ),
+    },
+    PadRowsInts,
+    Nothing,
+    items="rows",
 )
 
 

@@ -34,6 +34,43 @@ WEIGHTED_TAPS = Kernel(
 )
 
 
+class FoldRowsInts(NamedTuple):
+    """Integers of ``fold_rows``.
+
+    Attributes:
+        depth: Of the result.
+        height: Of the result.
+        columns: Of the result.
+        padded_rows: Of the values, in depth and height together.
+        padded_columns: Of the values.
+        runs: Pieces of a row of the values.
+    """
+
+    depth: int
+    height: int
+    columns: int
+    padded_rows: int
+    padded_columns: int
+    runs: int
+
+
+FOLD_ROWS = Kernel(
+    "fold_rows",
+    {
+        "sums": "[outer, depth, height, columns]",
+        "values": "[outer, padded_rows, padded_columns]",
+        "places": (
+            "of int64: [depth + 1], the first source of each plane, then the number of all; the sources, as numbers of "
+            "rows; the same of [height + 1]; of each run its first place among the values, its length, the column to "
+            "which the first is added, and the step to the next; the first run is all columns, or is added to zeros too"
+        ),
+    },
+    FoldRowsInts,
+    Nothing,
+    items="outer * depth * height",
+)
+
+
 class AddStridedInts(NamedTuple):
     """Integers of ``add_strided``.
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from .kernel import Kernel, Nothing
 
-SCAN_BLOCK = 16  # neighbouring positions of inner that an item takes
+SCAN_BLOCK = 64  # neighbouring positions of inner that an item takes
 _ITEMS = "outer * blocks of SCAN_BLOCK positions of inner"
 
 
@@ -38,6 +38,38 @@ class ScanInts(NamedTuple):
 
 SCAN = Kernel(
     "scan", {"scanned": "[outer, length, inner]", "source": "[outer, length, inner]"}, ScanInts, Nothing, items=_ITEMS
+)
+
+
+GRADIENT_BLOCK = 32  # places of a row between those of which product_gradient keeps the product so far
+GRADIENT_ROWS = 8  # dense rows that it takes at a time
+
+
+class ProductGradientInts(NamedTuple):
+    """Integers of ``product_gradient``.
+
+    Attributes:
+        length: Of a row.
+        inner: Rows beside each other.
+        running: Whether the gradients are those of all products so far, and not of the last one.
+    """
+
+    length: int
+    inner: int
+    running: bool
+
+
+PRODUCT_GRADIENT = Kernel(
+    "product_gradient",
+    {
+        "gradient": "[outer, length, inner]",
+        "given": "of the products: [outer, length, inner] where these are running, else [outer, inner]",
+        "factors": "[outer, length, inner]",
+    },
+    ProductGradientInts,
+    Nothing,
+    items=_ITEMS,
+    scratch="products so far, of each GRADIENT_BLOCK-th place, in double",
 )
 
 

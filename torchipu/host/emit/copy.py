@@ -65,7 +65,7 @@ def _transposed_order(shape: tuple[int, ...], dst: tuple[int, ...], src: tuple[i
     if dst[last] != 1 or src[last] in (0, 1) or shape[last] < MIN_TRANSPOSE:
         return None
     for dim in range(last):
-        if src[dim] == 1 and shape[dim] >= MIN_TRANSPOSE:
+        if src[dim] in (1, -1) and shape[dim] >= MIN_TRANSPOSE:
             return [*(k for k in range(last) if k != dim), dim, last]
     return None
 
