@@ -241,6 +241,16 @@ def test_exchange_code_grows_with_bursts_and_fragments_up_to_a_limit():
     assert exchange_code_bytes(10**6, 10**6) == 7_000
 
 
+@pytest.mark.parametrize(("received", "bursts"), [(64, 1), (600, 2), (100_000, 2)])
+def test_a_tile_sends_what_it_holds_at_most_however_much_another_receives(received, bursts):
+    executable = lowered(chain(4), one_forward(), MK2)
+    held = executable.variables[0]
+    wide = replace(held, mapping=TileMapping(((0, 0, 128),)))  # 512 bytes
+    functions = {name: Sequence((Gather((wide,), 512, received, 3),)) for name in executable.functions}
+    (memory,) = tile_memory(replace(executable, functions=functions, variables=(wide,)), MK2)
+    assert memory.bytes_by_category["exchange code"] == 4 * bursts + 12 * 3
+
+
 @pytest.mark.parametrize("schedule", [pipeline(2, 4), sharded(2, 4)])
 @pytest.mark.parametrize("elements", [64, 5_000, FULL + 2])
 def test_variables_live_together_on_a_tile_do_not_overlap(schedule, elements):

@@ -11,7 +11,7 @@ from torchipu.compiler import Compiled, compile_graph
 from torchipu.errors import VerifyError
 from torchipu.ir import text
 from torchipu.ir.graph import Graph, Op, Tensor
-from torchipu.ir.program import If, Program, Repeat, RepeatWhile, parts_of
+from torchipu.ir.program import Copy, If, Program, Repeat, RepeatWhile, parts_of
 from torchipu.ir.types import DType, Leg
 from torchipu.ir.verify import verify_executable, verify_graph
 from torchipu.optable.control import COND, REPEAT, WHILE
@@ -163,6 +163,19 @@ def test_a_repeat_takes_its_body_s_cycles_for_each_trip() -> None:
     assert body_cycles > 100
     assert most - more == pytest.approx(2 * (more - few), rel=0.05)
     assert len(found(compiled(loop(10)).executable.functions["0F"], Repeat)) == 1
+
+
+def test_a_row_that_each_trip_makes_is_copied_into_its_table() -> None:
+    graph, trips = loop(6), 6
+    (op,) = graph.ops
+    (inner,) = op.bodies
+    table = formal("table", trips, SIDE)
+    both = replace(op, outputs=(*op.outputs, table), bodies=(replace(inner, outputs=(inner.outputs[0],) * 2),))
+    program = compiled(replace(graph, outputs=both.outputs, ops=(both,))).executable.functions["0F"]
+    (repeat,) = found(program, Repeat)
+    copies = {(copy.table, copy.dst.shape): copy.total_bytes for copy in found(repeat, Copy)}
+    row = SIDE * 4
+    assert copies == {("src", (SIDE,)): row, ("", (SIDE,)): row, ("dst", (trips, SIDE)): row}
 
 
 def test_of_a_loop_with_a_test_one_trip_is_counted_and_stated() -> None:
