@@ -10,6 +10,7 @@ from torchipu.device.locations.uses import over_others
 from torchipu.device.memory import addresses, assign_memory, tile_memory
 from torchipu.device.memory.always import exchange_code_bytes
 from torchipu.device.memory.liveness import Exchanged, Liveness
+from torchipu.device.memory.peaks import Occupancy
 from torchipu.errors import OutOfTileMemoryError
 from torchipu.ir.graph import Graph
 from torchipu.ir.mapping import TileMapping
@@ -217,6 +218,35 @@ def test_what_does_not_fit_below_interleaved_memory_closes_the_gap():
     )
     assert memory.bytes_by_category["gap"] == 0
     assert memory.total_bytes == without.total_bytes + 600
+
+
+@pytest.mark.parametrize(("ordinary", "interleaved", "filled"), [
+    ([10, 7], [0, 0], [10, 7]), ([10, 7], [0, 1], [10, 101]),
+    ([150, 7], [3, 0], [153, 7]), ([150, 7], [0, 2], [150, 102]),
+])
+def test_only_tiles_that_hold_interleaved_memory_are_filled_up_to_it(ordinary, interleaved, filled):
+    here = Occupancy(0, 1, None, np.array(ordinary), np.array(interleaved), region=100)
+    assert here.filled.tolist() == filled
+    assert here.occupied.tolist() == [one + other for one, other in zip(ordinary, interleaved, strict=True)]
+    assert here.most_filled >= max(filled)
+
+
+def test_nothing_is_said_to_be_filled_further_than_it_is_where_no_tile_holds_interleaved_memory():
+    assert Occupancy(0, 1, None, np.array([10, 7]), np.array([0, 0]), region=100).most_filled == 10
+
+
+def test_the_peak_is_where_it_is_reached_first():
+    short, long = (tile_memory(lowered(chain(length), one_forward(), MK2), MK2)[0] for length in (3, 50))
+    assert short.at == long.at == "add.h0.0"
+
+
+def test_what_the_matrix_unit_writes_counts_for_the_same_in_either_memory():
+    plain = lowered(training_graph(2, FULL, layers=3), pipeline(2, 4), MK2, micro_batches=4)
+    ordinary, interleaved = (
+        tile_memory(one, MK2)[0].bytes_by_category for one in (plain, changed(plain, writes_interleaved=True))
+    )
+    assert interleaved["stashes"] == ordinary["stashes"] > 0
+    assert interleaved["temporaries"] <= ordinary["temporaries"]
 
 
 def test_results_of_the_matrix_unit_lie_in_interleaved_memory():

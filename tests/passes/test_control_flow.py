@@ -178,6 +178,27 @@ def test_a_row_that_each_trip_makes_is_copied_into_its_table() -> None:
     assert copies == {("src", (SIDE,)): row, ("", (SIDE,)): row, ("dst", (trips, SIDE)): row}
 
 
+def test_a_loop_copies_nothing_that_it_hands_on_as_it_is_and_nothing_that_is_empty() -> None:
+    graph = loop(6)
+    (op,) = graph.ops
+    (inner,) = op.bodies
+    handed_on = replace(op, bodies=(replace(inner, outputs=inner.inputs[:1]),))
+    program = compiled(replace(graph, ops=(handed_on,))).executable.functions["0F"]
+    assert [copy.table for copy in found(program, Copy) if copy.src is copy.dst] == []
+    (repeat,) = found(program, Repeat)
+    assert [copy.table for copy in found(repeat, Copy)] == ["src"]
+    empty = tuple(formal(f"{name}.none", 0) for name in ("init", "last", "do"))
+    more = replace(
+        handed_on, inputs=(op.inputs[0], empty[0], op.inputs[1]), outputs=(*op.outputs, empty[1]),
+        operands=("init[x,x]", "xs[x]", "operands[]"),
+        bodies=(replace(
+            inner, inputs=(inner.inputs[0], empty[2], inner.inputs[1]), outputs=(inner.inputs[0], empty[2]),
+        ),),
+    )
+    wider = Graph("main", more.inputs, more.outputs, (more,))
+    assert [copy.dst.name for copy in found(compiled(wider).executable.functions["0F"], Copy)] == ["last", "do.x"]
+
+
 def test_of_a_loop_with_a_test_one_trip_is_counted_and_stated() -> None:
     short, long = compiled(endless(1)), compiled(endless(5))
     (stated,) = short.cost.functions["0F"].choices
