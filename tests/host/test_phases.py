@@ -161,6 +161,14 @@ def test_groups_of_rows_decide_how_many_go_together():
     assert strands_of(first, second) == [[(4, 2)]]
 
 
+def test_as_few_samples_as_leave_threads_idle_go_through_one_step_after_another():
+    def strands(count):
+        return strands_of(*(rows(held(n + 1, count, 4), held(n, count, 4), count, 1) for n in range(2)))
+
+    assert strands(4) == [[(4, 2)]]
+    assert strands(3) == [[(3, 1)], [(3, 1)]]
+
+
 def test_what_reads_other_rows_waits():
     first = rows(held(1, 40, 4), held(0, 40, 4), 40, 5)
     shifted = rows(held(2, 39, 4), held(1, 39, 4, offset=4), 39, 5)
