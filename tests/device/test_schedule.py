@@ -238,6 +238,21 @@ def test_interleaving_shortens_the_ramps() -> None:
     assert len(interleaved.steps) / 2 < len(plain.steps)
 
 
+def test_interleaved_stages_take_as_many_micro_batches_as_there_are_ipus_through_all_of_an_ipu() -> None:
+    """The order of Narayanan et al., figure 4: two devices with two stages each."""
+    schedule = make_schedule(4, (0, 1, 0, 1), 4, "interleaved", training=True)
+
+    def taken(ipu: int, leg: Leg) -> list[tuple[int, int | None]]:
+        return [(one.stage, one.micro_batch) for row in schedule.steps for one in row[ipu] if one.leg is leg]
+
+    for ipu in (0, 1):
+        first, second = ipu, ipu + 2
+        pairs = [(0, 1), (2, 3)]
+        forwards = [(stage, m) for pair in pairs for stage in (first, second) for m in pair]
+        assert taken(ipu, Leg.FORWARD) == forwards
+        assert taken(ipu, Leg.BACKWARD) == [(stage, m) for pair in pairs for stage in (second, first) for m in pair]
+
+
 # --------------------------------------------------------------------------- of a graph
 def of_legs(*legs: Leg, stages: int = 2) -> Graph:
     """Return what of a training is in some legs, a stage on each IPU."""
