@@ -236,8 +236,10 @@ def test_nothing_is_said_to_be_filled_further_than_it_is_where_no_tile_holds_int
 
 
 def test_the_peak_is_where_it_is_reached_first():
-    short, long = (tile_memory(lowered(chain(length), one_forward(), MK2), MK2)[0] for length in (3, 50))
-    assert short.at == long.at == "add.h0.0"
+    short, long = (lowered(chain(length), one_forward(), MK2) for length in (3, 50))
+    assert [tile_memory(one, MK2)[0].at for one in (short, long)] == ["add.h0.0"] * 2
+    apart = [changed(one, writes_interleaved=True) for one in (short, long)]
+    assert [tile_memory(one, MK2)[0].at for one in apart] == ["add.h1.0"] * 2, "operand and result, for the first time"
 
 
 def test_what_the_matrix_unit_writes_counts_for_the_same_in_either_memory():

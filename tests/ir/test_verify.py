@@ -89,6 +89,11 @@ def test_sizes_are_whole_numbers_from_0(shape: tuple[int, ...]) -> None:
     assert breach(build.graph(last)) == f"tensor %odd has shape {shape}"
 
 
+def test_tensors_may_have_no_elements() -> None:
+    build = GraphBuilder()
+    verify_graph(build.graph(build.unary("relu", build.input("x", shape=(3, 0)))))
+
+
 def test_operands_must_fit_the_inputs() -> None:
     build, first, last = two_ops()
     build.ops.append(Op("cat", (first,), (replace(last, name="cat"),), operands=("tensors[xx]",)))
