@@ -31,7 +31,7 @@ def test_what_two_processes_send_each_other_is_one_transfer_and_nothing_is_none(
     assert isinstance(sync, Sync)
     assert isinstance(transfer, AllReduce)
     assert (transfer.variables, transfer.kind, others) == ((sent,), POINT_TO_POINT, [])
-    assert transfer.replicas == 2
+    assert (transfer.replicas, transfer.mean) == (2, False)
     assert programs_of(collective(name), [nothing], []) == ([], [])
     (_, second), _ = programs_of(collective(name), [nothing], [sent])
     assert second.variables == (sent,)

@@ -62,6 +62,7 @@ def test_of_states_with_one_next_value_one_holds_it_and_the_other_gets_a_copy():
     execute, *copies = [step for step in steps(executable, "0F") if isinstance(step, (Execute, Copy))]
     assert execute.compute_set.groups[0].fields["out"].name == "m"
     assert [(copy.src.name, copy.dst.name) for copy in copies] == [("m", "n")]
+    assert [(copy.total_bytes, copy.max_tile_bytes) for copy in copies] == [(4 * 128, 4 * 32)]
 
 
 def test_views_lower_to_nothing_and_share_storage():

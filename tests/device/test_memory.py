@@ -235,6 +235,21 @@ def test_nothing_is_said_to_be_filled_further_than_it_is_where_no_tile_holds_int
     assert Occupancy(0, 1, None, np.array([10, 7]), np.array([0, 0]), region=100).most_filled == 10
 
 
+def test_temporary_memory_of_vertices_is_named_among_the_largest_of_their_tile():
+    plain = lowered(chain(3), one_forward(), MK2)
+    assert "(vertex temporaries)" not in dict(tile_memory(plain, MK2)[0].largest)
+    (memory,) = tile_memory(changed(plain, temporary_bytes=1000), MK2)
+    assert memory.largest[0] == ("(vertex temporaries)", 1000)
+    assert set(memory.largest[1:]) <= {("x", 128), ("h0", 128), ("h1", 128), ("h2", 128)}
+
+
+def test_a_program_that_computes_nothing_is_as_full_as_its_streams():
+    executable = lowered(chain(3), one_forward(), MK2)
+    (memory,) = tile_memory(replace(executable, functions=dict.fromkeys(executable.functions, Sequence(()))), MK2)
+    assert (memory.at, memory.bytes_by_category["temporaries"]) == ("", 0)
+    assert memory.total_bytes == sum(memory.bytes_by_category.values())
+
+
 def test_the_peak_is_where_it_is_reached_first():
     short, long = (lowered(chain(length), one_forward(), MK2) for length in (3, 50))
     assert [tile_memory(one, MK2)[0].at for one in (short, long)] == ["add.h0.0"] * 2

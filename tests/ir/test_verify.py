@@ -76,6 +76,16 @@ def test_value_made_twice_is_refused() -> None:
     assert breach(build.graph(last)) == "tensor %t0 is made more than once"
 
 
+def test_what_is_wrong_with_inputs_points_to_the_line_of_the_graph() -> None:
+    build, _, last = two_ops()
+    build.inputs.append(replace(build.inputs[0]))
+    with pytest.raises(VerifyError) as caught:
+        verify_graph(build.graph(last), "testing")
+    assert "two tensors are called %x" in caught.value.message
+    (pointed,) = [line for line in caught.value.detail.splitlines() if line.startswith("->")]
+    assert pointed.startswith("-> graph ")
+
+
 def test_two_values_of_one_name_are_refused() -> None:
     build, first, last = two_ops()
     build.ops.append(Op("neg", (last,), (replace(first),)))

@@ -171,7 +171,7 @@ def _described(
     }
     categories[TEMPORARIES] = peak.ordinary + peak.interleaved - sum(categories.values())
     categories[GAP] = peak.total - peak.ordinary - peak.interleaved
-    sizes = [("(vertex temporaries)", group.temporary_bytes)] if group is not None and group.temporary_bytes else []
+    sizes = [] if group is None else [("(vertex temporaries)", group.temporary_bytes)]
     for lifetime in liveness.lifetimes:
         variable = lifetime.variable
         if variable.ipu != ipu:
