@@ -121,6 +121,59 @@ def test_objects_that_are_shared_are_told_from_equal_ones() -> None:
     assert Describer().deep([one, one]) != Describer().deep([one, other])
 
 
+def body_of(value: object) -> type:
+    """Return a class in which something is written; its name is always the same."""
+
+    class Body:
+        written = value
+
+    return Body
+
+
+def closing_over(function: Callable[..., object]) -> Callable[[], object]:
+    def outer() -> object:
+        return function(1)
+
+    return outer
+
+
+def calling_itself(step: int) -> Callable[[int], int]:
+    if step == 1:
+        def count(left: int) -> int:
+            return count(left - 1) if left else 0
+    else:
+        def count(left: int) -> int:
+            return count(left - 2) if left > 1 else 0
+    return count
+
+
+WRITTEN: dict[str, tuple[object, object]] = {
+    "constants": (1, 2),
+    "functions": (first, second),
+    "static methods": (staticmethod(first), staticmethod(second)),
+    "class methods": (classmethod(first), classmethod(second)),
+    "properties": (property(first), property(second)),
+    "setters": (property(first, first), property(first, second)),
+    "cached properties": (functools.cached_property(first), functools.cached_property(second)),
+    "what a decorator has wrapped": (closing_over(first), closing_over(second)),
+    "functions that call themselves": (calling_itself(1), calling_itself(2)),
+    "defaults": (types.FunctionType(first.__code__, {}, "first", (1,)),
+                 types.FunctionType(first.__code__, {}, "first", (2,))),
+    "classes of others": ([1], (1,)),
+}
+
+
+@pytest.mark.parametrize("what", WRITTEN)
+def test_classes_are_told_by_what_is_written_in_them(what: str) -> None:
+    value, other = WRITTEN[what]
+    assert Describer().of_class(body_of(value)) == Describer().of_class(body_of(value))
+    assert Describer().of_class(body_of(value)) != Describer().of_class(body_of(other))
+
+
+def test_functions_in_classes_may_close_over_what_is_not_bound_yet() -> None:
+    assert Describer().of_class(body_of(unbound())) == Describer().of_class(body_of(unbound()))
+
+
 def nested(depth: int) -> list[Any]:
     return [nested(depth - 1)] if depth else []
 
