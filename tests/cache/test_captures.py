@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import types
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -267,6 +268,39 @@ def told(beside: object) -> tuple[object, bool]:
     """Return what stands beside the tensor, and whether the capture came from the cache."""
     step = InferenceStep(Told(beside))
     return step(torch.ones(2))["beside"], bool(step._seen.cache_hits)
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+class OfPairs(torch.nn.Module):
+    """Takes and gives named tuples."""
+
+    def forward(self, pair: Pair) -> Pair:
+        return Pair(pair[1] * 2, pair[0])
+
+
+class OfNames(torch.nn.Module):
+    """Takes a value by a name that is no text."""
+
+    def forward(self, given: dict[object, torch.Tensor]) -> torch.Tensor:
+        return given["left", 1] * 2
+
+
+@pytest.mark.parametrize(("make", "given"), [
+    (OfPairs, Pair(torch.ones(2), torch.zeros(2))), (OfNames, {("left", 1): torch.ones(2)}),
+    (OfNames, defaultdict(list, {("left", 1): torch.ones(2)})),
+], ids=["named tuples", "names that are no texts", "tables with defaults"])
+def test_values_that_are_nested_in_a_way_that_is_not_cached_are_captured_each_time(
+    make: Callable[[], torch.nn.Module], given: object,
+) -> None:
+    results = InferenceStep(make())(given)
+    expected = make()(given)
+    assert type(results) is type(expected)
+    assert all(map(torch.equal, results, expected))
+    assert Store.opened().names() == []
 
 
 @pytest.mark.parametrize("beside", [3, "text", None, 2.5, True], ids=str)
