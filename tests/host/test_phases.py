@@ -179,6 +179,8 @@ def test_what_reads_other_rows_waits():
     shifted = rows(held(2, 39, 4), held(1, 39, 4, offset=4), 39, 5)
     unknown = step_of(held(3, 40, 4), held(1, 40, 4), 40, 5, None)
     assert strands_of(first, shifted) == [[(8, 1)], [(8, 1)]]
+    next_ones = rows(held(2, 40, 4), held(1, 40, 4, offset=4), 40, 5)  # of a buffer with a row more
+    assert strands_of(first, next_ones) == [[(8, 1)], [(8, 1)]]
     assert strands_of(first, unknown) == [[(8, 1)], [(8, 1)]]
 
 
