@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import types
+from collections import defaultdict
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -247,6 +251,105 @@ def test_a_damaged_entry_is_made_anew(filled: Outcome) -> None:
     assert not outcome.is_hit
     assert outcome.graph == filled.graph
     assert train().is_hit
+
+
+class Told(torch.nn.Module):
+    """Returns what it has been given beside a tensor."""
+
+    def __init__(self, beside: object) -> None:
+        super().__init__()
+        self.beside = beside
+
+    def forward(self, x: torch.Tensor) -> object:
+        return {"y": x * 2, "beside": self.beside}
+
+
+def told(beside: object) -> tuple[object, bool]:
+    """Return what stands beside the tensor, and whether the capture came from the cache."""
+    step = InferenceStep(Told(beside))
+    return step(torch.ones(2))["beside"], bool(step._seen.cache_hits)
+
+
+class Pair(NamedTuple):
+    left: torch.Tensor
+    right: torch.Tensor
+
+
+class OfPairs(torch.nn.Module):
+    """Takes and gives named tuples."""
+
+    def forward(self, pair: Pair) -> Pair:
+        return Pair(pair[1] * 2, pair[0])
+
+
+class OfNames(torch.nn.Module):
+    """Takes a value by a name that is no text."""
+
+    def forward(self, given: dict[object, torch.Tensor]) -> torch.Tensor:
+        return given["left", 1] * 2
+
+
+@pytest.mark.parametrize(("make", "given"), [
+    (OfPairs, Pair(torch.ones(2), torch.zeros(2))), (OfNames, {("left", 1): torch.ones(2)}),
+    (OfNames, defaultdict(list, {("left", 1): torch.ones(2)})),
+], ids=["named tuples", "names that are no texts", "tables with defaults"])
+def test_values_that_are_nested_in_a_way_that_is_not_cached_are_captured_each_time(
+    make: Callable[[], torch.nn.Module], given: object,
+) -> None:
+    results = InferenceStep(make())(given)
+    expected = make()(given)
+    assert type(results) is type(expected)
+    assert all(map(torch.equal, results, expected))
+    assert Store.opened().names() == []
+
+
+@pytest.mark.parametrize("beside", [3, "text", None, 2.5, True], ids=str)
+def test_what_stands_beside_tensors_in_results_comes_from_the_cache(beside: object) -> None:
+    results, hits = zip(*(told(beside) for _ in range(2)), strict=True)
+    assert hits == (False, True)
+    assert all(type(result) is type(beside) and result == beside for result in results)
+
+
+def test_results_that_no_entry_can_hold_are_captured_each_time() -> None:
+    assert [told(torch.float16) for _ in range(2)] == [(torch.float16, False)] * 2
+    assert Store.opened().names() == []
+
+
+def _with_hooks_of_all_modules() -> AbstractContextManager[object]:
+    handle = torch.nn.modules.module.register_module_forward_hook(lambda module, args, result: None)
+    return contextlib.closing(types.SimpleNamespace(close=handle.remove))
+
+
+@pytest.mark.parametrize("active", [
+    lambda: torch.device("cpu"), _with_hooks_of_all_modules,
+    lambda: torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x),
+], ids=["a mode", "hooks of all modules", "hooks of saved tensors"])
+def test_what_may_do_anything_keeps_captures_out_of_the_cache(
+    active: Callable[[], AbstractContextManager[object]],
+) -> None:
+    with active():
+        assert told(3) == (3, False)
+        assert Store.opened().names() == []
+    assert [told(3) for _ in range(2)] == [(3, False), (3, True)]
+
+
+@pytest.mark.usefixtures("filled")
+def test_an_entry_that_another_process_removes_meanwhile_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = Store.names
+    monkeypatch.setattr(Store, "names", lambda self, prefix="": [f"{prefix}-gone", *names(self, prefix)])
+    assert train().is_hit
+
+
+@pytest.mark.usefixtures("filled")
+def test_an_entry_whose_results_are_of_an_unknown_class_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    store = Store.opened()
+    path = store._path(store.names()[0])
+    tensors, texts = tensor_file.read(path)
+    data = json.loads(texts["capture"])
+    data["results"][0] = "nowhere.Result"
+    tensor_file.write(path, tensors, {**texts, "capture": json.dumps(data)})
+    assert not train().is_hit
+    assert "results of class nowhere.Result are not known here" in caplog.text
 
 
 @pytest.mark.usefixtures("filled")

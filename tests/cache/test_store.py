@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 from tests.cache.writers import payload
 from torchipu.cache import store as store_module
@@ -226,6 +227,40 @@ def test_a_folder_that_others_can_write_into_is_told_by_the_command(
     own_cache.chmod(0o777)
     assert main(["cache", "ls"]) == 2
     assert "others may write into it" in capsys.readouterr().err
+
+
+def test_an_entry_whose_header_is_damaged_is_removed_before_it_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    store = filled(["one", "two"])
+    path = store._path("one")
+    path.write_bytes(b"no header")
+    assert store.read_texts("one") is None
+    assert not path.exists()
+    assert "one.capture of the compile cache is not used" in caplog.text
+    assert store.read_texts("two") is not None
+
+
+def test_a_folder_that_is_gone_has_no_entries() -> None:
+    store = filled(["one"])
+    store.clear()
+    store.folder.rmdir()
+    assert (store.names(), store.entries(), store.verify(), store.clear(), store.evict()) == ([], [], {}, 0, 0)
+
+
+def test_one_process_makes_room_at_a_time() -> None:
+    store = filled(["one", "two"])
+    store.most_bytes = 1
+    with FileLock(store.folder / store_module.LOCK):
+        assert store.evict() == 0
+    assert store.names() == ["two", "one"]
+    assert store.evict() == 2
+
+
+def test_an_entry_without_a_readable_header_is_listed_and_is_not_sound() -> None:
+    store = filled(["one"])
+    store._path("one").write_bytes(b"no header")
+    (entry,) = store.entries()
+    assert (entry.num_bytes, dict(entry.texts)) == (9, {})
+    assert store.verify()[entry.path]
 
 
 def test_an_entry_that_vanishes_while_it_is_read_is_none() -> None:

@@ -31,7 +31,7 @@ def test_what_two_processes_send_each_other_is_one_transfer_and_nothing_is_none(
     assert isinstance(sync, Sync)
     assert isinstance(transfer, AllReduce)
     assert (transfer.variables, transfer.kind, others) == ((sent,), POINT_TO_POINT, [])
-    assert transfer.replicas == 2
+    assert (transfer.replicas, transfer.mean) == (2, False)
     assert programs_of(collective(name), [nothing], []) == ([], [])
     (_, second), _ = programs_of(collective(name), [nothing], [sent])
     assert second.variables == (sent,)
@@ -58,3 +58,13 @@ def test_the_busiest_tile_receives_its_elements_of_what_is_copied() -> None:
     share, whole = (Variable(name, (8,), DType.HALF, 0, halves, Role.ACTIVATION) for name in ("share", "whole"))
     programs, _ = programs_of(collective("all_reduce"), [share], [whole])
     assert {copy.max_tile_bytes for copy in programs if isinstance(copy, Copy)} == {5 * 2}
+
+
+def test_a_collective_whose_results_are_not_as_many_as_its_operands_is_no_program() -> None:
+    one, two = variable("one", 4), variable("two", 4)
+    for name, operands, results in (
+        ("all_reduce", [one, two], [one]), ("all_gather_into_tensor", [one], [one, two]),
+        ("reduce_scatter_tensor", [one, two], [one]),
+    ):
+        with pytest.raises(ValueError, match="zip"):
+            programs_of(collective(name), operands, results)

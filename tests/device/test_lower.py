@@ -16,7 +16,9 @@ from tests.placed_graphs import (
     tensor,
     training_graph,
 )
+from torchipu.device.lower.cycles import cycles
 from torchipu.device.lower.side_by_side import RESERVED_TILES, SIDE_BY_SIDE
+from torchipu.device.schedule import make_schedule
 from torchipu.ir.graph import Graph
 from torchipu.ir.program import Call, Copy, Execute, Gather, HostCopy, OnIpus, Repeat, Sequence, Sync
 from torchipu.ir.types import DType, Leg, Role
@@ -60,6 +62,7 @@ def test_of_states_with_one_next_value_one_holds_it_and_the_other_gets_a_copy():
     execute, *copies = [step for step in steps(executable, "0F") if isinstance(step, (Execute, Copy))]
     assert execute.compute_set.groups[0].fields["out"].name == "m"
     assert [(copy.src.name, copy.dst.name) for copy in copies] == [("m", "n")]
+    assert [(copy.total_bytes, copy.max_tile_bytes) for copy in copies] == [(4 * 128, 4 * 32)]
 
 
 def test_views_lower_to_nothing_and_share_storage():
@@ -277,3 +280,37 @@ def test_each_op_is_lowered_into_the_function_of_its_stage_and_leg():
         wanted = f"U{place.ipu}" if place.leg is Leg.UPDATE else f"{place.stage}{place.leg.value}"
         assert placed[id(one)] == wanted
     assert {FORWARD, BACKWARD, UPDATE} == {one.leg for one in graph.ops}
+
+
+def called(schedule, functions, num_ipus):
+    """Return what each IPU runs at a time, and what is sent behind it, by name."""
+    programs = cycles(schedule, dict.fromkeys(functions, Sequence(())), num_ipus)
+    return [
+        [body.function if isinstance(body, Call) else [part.function for part in body.body] for body in one.bodies]
+        if isinstance(one, OnIpus) else one.function
+        for one in programs if isinstance(one, (OnIpus, Call))
+    ]
+
+
+def test_what_comes_before_the_update_runs_once_before_the_first_update_on_the_ipus_that_have_it():
+    legs = ["0F", "1F", "1B", "0B"]
+    for execution, micro_batches in (("sharded", 1), ("pipelined", 3)):
+        schedule = make_schedule(2, (0, 1), micro_batches, execution, training=True)
+        cells = called(schedule, [*legs, "R1", "C0", "C1", "U0", "U1"], 2)
+        assert cells.count([[], "R1"]) == cells.count(["C0", "C1"]) == 1
+        assert cells[cells.index([[], "R1"]) + 1] == ["C0", "C1"]
+        after = cells[cells.index(["C0", "C1"]) + 1 :]
+        assert after == ([["U0", []], [[], "U1"]] if execution == "sharded" else [["U0", "U1"]])
+
+
+def test_stages_of_one_ipu_share_an_update_and_a_schedule_without_one_ends_with_it():
+    schedule = make_schedule(2, (0, 0), 1, "sharded", training=True)
+    assert called(schedule, ["0F", "1F", "1B", "0B", "U0"], 1) == [["0F"], ["1F"], ["1B"], ["0B"], ["U0"]]
+    assert called(one_forward(2), ["0F", "1F", "U1"], 2) == [["0F", []], [[], "1F"], [[], "U1"]]
+    assert called(one_forward(2), ["0F", "1F"], 2) == [["0F", []], [[], "1F"]]
+
+
+def test_what_a_cycle_sends_follows_it_where_there_are_several_ipus():
+    names = ["broadcast", "0F", "1F", "0F.send"]
+    assert called(one_forward(2), names, 2) == ["broadcast", ["0F", []], "0F.send", [[], "1F"]]
+    assert called(one_forward(1), ["0F", "0F.send"], 1) == [["0F"]]

@@ -10,6 +10,7 @@ from torchipu.device.locations.uses import over_others
 from torchipu.device.memory import addresses, assign_memory, tile_memory
 from torchipu.device.memory.always import exchange_code_bytes
 from torchipu.device.memory.liveness import Exchanged, Liveness
+from torchipu.device.memory.peaks import Occupancy
 from torchipu.errors import OutOfTileMemoryError
 from torchipu.ir.graph import Graph
 from torchipu.ir.mapping import TileMapping
@@ -219,6 +220,52 @@ def test_what_does_not_fit_below_interleaved_memory_closes_the_gap():
     assert memory.total_bytes == without.total_bytes + 600
 
 
+@pytest.mark.parametrize(("ordinary", "interleaved", "filled"), [
+    ([10, 7], [0, 0], [10, 7]), ([10, 7], [0, 1], [10, 101]),
+    ([150, 7], [3, 0], [153, 7]), ([150, 7], [0, 2], [150, 102]),
+])
+def test_only_tiles_that_hold_interleaved_memory_are_filled_up_to_it(ordinary, interleaved, filled):
+    here = Occupancy(0, 1, None, np.array(ordinary), np.array(interleaved), region=100)
+    assert here.filled.tolist() == filled
+    assert here.occupied.tolist() == [one + other for one, other in zip(ordinary, interleaved, strict=True)]
+    assert here.most_filled >= max(filled)
+
+
+def test_nothing_is_said_to_be_filled_further_than_it_is_where_no_tile_holds_interleaved_memory():
+    assert Occupancy(0, 1, None, np.array([10, 7]), np.array([0, 0]), region=100).most_filled == 10
+
+
+def test_temporary_memory_of_vertices_is_named_among_the_largest_of_their_tile():
+    plain = lowered(chain(3), one_forward(), MK2)
+    assert "(vertex temporaries)" not in dict(tile_memory(plain, MK2)[0].largest)
+    (memory,) = tile_memory(changed(plain, temporary_bytes=1000), MK2)
+    assert memory.largest[0] == ("(vertex temporaries)", 1000)
+    assert set(memory.largest[1:]) <= {("x", 128), ("h0", 128), ("h1", 128), ("h2", 128)}
+
+
+def test_a_program_that_computes_nothing_is_as_full_as_its_streams():
+    executable = lowered(chain(3), one_forward(), MK2)
+    (memory,) = tile_memory(replace(executable, functions=dict.fromkeys(executable.functions, Sequence(()))), MK2)
+    assert (memory.at, memory.bytes_by_category["temporaries"]) == ("", 0)
+    assert memory.total_bytes == sum(memory.bytes_by_category.values())
+
+
+def test_the_peak_is_where_it_is_reached_first():
+    short, long = (lowered(chain(length), one_forward(), MK2) for length in (3, 50))
+    assert [tile_memory(one, MK2)[0].at for one in (short, long)] == ["add.h0.0"] * 2
+    apart = [changed(one, writes_interleaved=True) for one in (short, long)]
+    assert [tile_memory(one, MK2)[0].at for one in apart] == ["add.h1.0"] * 2, "operand and result, for the first time"
+
+
+def test_what_the_matrix_unit_writes_counts_for_the_same_in_either_memory():
+    plain = lowered(training_graph(2, FULL, layers=3), pipeline(2, 4), MK2, micro_batches=4)
+    ordinary, interleaved = (
+        tile_memory(one, MK2)[0].bytes_by_category for one in (plain, changed(plain, writes_interleaved=True))
+    )
+    assert interleaved["stashes"] == ordinary["stashes"] > 0
+    assert interleaved["temporaries"] <= ordinary["temporaries"]
+
+
 def test_results_of_the_matrix_unit_lie_in_interleaved_memory():
     executable = changed(lowered(chain(3), one_forward(), MK2), writes_interleaved=True)
     (memory,) = tile_memory(executable, MK2)
@@ -239,6 +286,16 @@ def test_exchange_code_grows_with_bursts_and_fragments_up_to_a_limit():
     assert exchange_code_bytes(256, 1) == 4 + 12
     assert exchange_code_bytes(2560, 10) == 40 + 120
     assert exchange_code_bytes(10**6, 10**6) == 7_000
+
+
+@pytest.mark.parametrize(("received", "bursts"), [(64, 1), (600, 2), (100_000, 2)])
+def test_a_tile_sends_what_it_holds_at_most_however_much_another_receives(received, bursts):
+    executable = lowered(chain(4), one_forward(), MK2)
+    held = executable.variables[0]
+    wide = replace(held, mapping=TileMapping(((0, 0, 128),)))  # 512 bytes
+    functions = {name: Sequence((Gather((wide,), 512, received, 3),)) for name in executable.functions}
+    (memory,) = tile_memory(replace(executable, functions=functions, variables=(wide,)), MK2)
+    assert memory.bytes_by_category["exchange code"] == 4 * bursts + 12 * 3
 
 
 @pytest.mark.parametrize("schedule", [pipeline(2, 4), sharded(2, 4)])

@@ -77,6 +77,20 @@ def test_ops_that_stand_behind_the_same_one_keep_their_order():
     assert names_of(graph) == ["a", "b", "first", "second", "other", "end"]
 
 
+def test_an_op_of_another_function_does_not_stand_behind_what_it_reads():
+    lines = (
+        ("a", "f", "x"), ("b", "f", "x"), ("small", "f", "a"), ("end", "f", "b", "small"),
+    )
+    graph = graph_of(*lines, sizes={"small": 1, "end": 1})
+    assert names_of(graph) == ["a", "small", "b", "end"]
+    for stage, leg in ((1, FORWARD), (0, BACKWARD)):
+        apart = tuple(
+            op(one.kind, one.inputs, one.outputs[0], stage, leg) if one.outputs[0].name in ("small", "end") else one
+            for one in graph.ops
+        )
+        assert names_of(replace(graph, ops=apart)) == ["a", "b", "small", "end"]
+
+
 def test_an_operand_that_is_read_again_later_is_not_freed():
     graph = graph_of(
         ("a", "f", "x"), ("b", "f", "x"), ("small", "f", "a"), ("end", "f", "a", "b", "small"),

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.placed_graphs import op, tensor, training_graph
 from tests.strategies import pipelines
-from torchipu.device.schedule import make_schedule
+from torchipu.device.schedule import ipus_of_stages, make_schedule, schedule_of
 from torchipu.errors import ScheduleError
+from torchipu.ir.graph import Graph, Placement
 from torchipu.ir.schedule import Action, Schedule
 from torchipu.ir.text import format_schedule
 from torchipu.ir.types import Leg
 from torchipu.ir.verify import verify_schedule
+from torchipu.options import Options
 
 
 def row_by_action(schedule: Schedule) -> dict[Action, int]:
@@ -231,3 +236,70 @@ def test_interleaving_shortens_the_ramps() -> None:
     interleaved = make_schedule(8, (0, 1, 2, 3) * 2, 8, "interleaved", training=True)
     # Its stages are half as long.
     assert len(interleaved.steps) / 2 < len(plain.steps)
+
+
+def test_interleaved_stages_take_as_many_micro_batches_as_there_are_ipus_through_all_of_an_ipu() -> None:
+    """The order of Narayanan et al., figure 4: two devices with two stages each."""
+    schedule = make_schedule(4, (0, 1, 0, 1), 4, "interleaved", training=True)
+
+    def taken(ipu: int, leg: Leg) -> list[tuple[int, int | None]]:
+        return [(one.stage, one.micro_batch) for row in schedule.steps for one in row[ipu] if one.leg is leg]
+
+    for ipu in (0, 1):
+        first, second = ipu, ipu + 2
+        pairs = [(0, 1), (2, 3)]
+        forwards = [(stage, m) for pair in pairs for stage in (first, second) for m in pair]
+        assert taken(ipu, Leg.FORWARD) == forwards
+        assert taken(ipu, Leg.BACKWARD) == [(stage, m) for pair in pairs for stage in (second, first) for m in pair]
+
+
+# --------------------------------------------------------------------------- of a graph
+def of_legs(*legs: Leg, stages: int = 2) -> Graph:
+    """Return what of a training is in some legs, a stage on each IPU."""
+    whole = training_graph(stages, 4)
+    return replace(whole, ops=tuple(op for op in whole.ops if op.leg in legs), updates=())
+
+
+def written(graph: Graph, micro_batches: int, execution: str = "pipelined") -> str:
+    return format_schedule(schedule_of(graph, Options(execution=execution), micro_batches))
+
+
+def test_what_has_nothing_to_overlap_runs_one_stage_after_another() -> None:
+    both, forward = of_legs(Leg.FORWARD, Leg.BACKWARD), of_legs(Leg.FORWARD)
+    assert written(forward, 1) == "0F0\n      1F0"
+    assert written(both, 1) == "0F0\n      1F0\n      1B0\n0B0\n0U\n      1U"
+    assert written(of_legs(Leg.FORWARD, stages=1), 2) == "0F0\n0F1"
+    assert written(of_legs(Leg.FORWARD, Leg.BACKWARD, stages=1), 2) == "0F0\n0B0\n0F1\n0B1\n0U"
+
+
+def test_micro_batches_on_several_ipus_and_trainings_are_pipelines() -> None:
+    assert written(of_legs(Leg.FORWARD), 2) == "0F0\n0F1   1F0\n      1F1"
+    assert written(training_graph(1, 4), 2) == "0F0 0B0\n0F1 0B1\n0U"
+    for graph, micro_batches in ((training_graph(2, 4), 1), (of_legs(Leg.FORWARD, Leg.BACKWARD), 2)):
+        with pytest.raises(ScheduleError, match="shorter than the pipeline"):
+            written(graph, micro_batches)
+
+
+def test_phases_are_held_to_their_halves_though_there_is_nothing_to_overlap() -> None:
+    graph = of_legs(Leg.FORWARD)
+    moved = tuple(replace(one, placement=replace(one.placement, ipu=1)) for one in graph.ops)
+    assert written(graph, 1, "parallel_phased") == "0F0\n      1F0"
+    with pytest.raises(ScheduleError, match="phase 0 is on ipu 1"):
+        written(replace(graph, ops=moved), 1, "parallel_phased")
+
+
+def test_a_backward_that_is_compiled_apart_goes_from_the_last_stage_to_the_first() -> None:
+    assert written(of_legs(Leg.BACKWARD, stages=3), 1) == "            2B0\n      1B0\n0B0"
+    assert written(of_legs(Leg.BACKWARD, Leg.UPDATE, stages=2), 1) == "      1B0\n0B0"
+
+
+def test_stages_lie_where_their_forward_and_backward_do_and_on_the_first_ipu_without_any() -> None:
+    x, y = tensor("x"), tensor("y")
+
+    def on(stage: int, ipu: int, leg: Leg) -> Graph:
+        made = replace(op("add", (x, x), y, stage, leg), placement=Placement("B", ipu, stage, leg))
+        return Graph("one", (x,), (), (made,))
+
+    assert ipus_of_stages(on(2, 3, Leg.FORWARD)) == (0, 0, 3)
+    assert ipus_of_stages(on(1, 2, Leg.BACKWARD)) == (0, 2)
+    assert ipus_of_stages(on(1, 3, Leg.UPDATE)) == (0,)

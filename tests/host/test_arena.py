@@ -44,6 +44,16 @@ def test_an_arena_that_has_grown_has_room_for_somewhat_larger_programs(monkeypat
     assert len(made) == 6
 
 
+def test_a_program_of_the_same_size_takes_the_memory_that_is_there() -> None:
+    shared = arena.Arena()
+    kept = []
+    for _ in range(2):
+        shared.grow(1000)
+        kept.append(shared.borrow(1000))
+        shared.give_back(kept[-1])
+    assert kept[0] is kept[1]
+
+
 def test_the_arena_goes_with_the_last_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arena, "_SHARED", Shared(arena.Arena))  # programs of other tests may hold theirs
     holder = shared_arena(64)

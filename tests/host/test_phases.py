@@ -161,11 +161,26 @@ def test_groups_of_rows_decide_how_many_go_together():
     assert strands_of(first, second) == [[(4, 2)]]
 
 
+def test_as_few_samples_as_leave_threads_idle_go_through_one_step_after_another():
+    def strands(count):
+        return strands_of(*(rows(held(n + 1, count, 4), held(n, count, 4), count, 1) for n in range(2)))
+
+    assert strands(4) == [[(4, 2)]]
+    assert strands(3) == [[(3, 1)], [(3, 1)]]
+
+
+def test_samples_of_one_byte_go_through_both_steps():
+    flags = [HostTensor(number, 0, (40,), (1,), DType.BOOL) for number in range(3)]
+    assert strands_of(*(rows(flags[n + 1], flags[n], 40, 5) for n in range(2))) == [[(8, 2)]]
+
+
 def test_what_reads_other_rows_waits():
     first = rows(held(1, 40, 4), held(0, 40, 4), 40, 5)
     shifted = rows(held(2, 39, 4), held(1, 39, 4, offset=4), 39, 5)
     unknown = step_of(held(3, 40, 4), held(1, 40, 4), 40, 5, None)
     assert strands_of(first, shifted) == [[(8, 1)], [(8, 1)]]
+    next_ones = rows(held(2, 40, 4), held(1, 40, 4, offset=4), 40, 5)  # of a buffer with a row more
+    assert strands_of(first, next_ones) == [[(8, 1)], [(8, 1)]]
     assert strands_of(first, unknown) == [[(8, 1)], [(8, 1)]]
 
 
@@ -208,6 +223,13 @@ def test_a_step_without_a_kernel_parts_phases():
     assert [(begin, end) for begin, end, _ in segments] == [(0, 2), (3, 5)]
 
 
+def test_a_unit_of_steps_that_follow_each_other_holds_whole_chunks_of_each() -> None:
+    steps = [step_of(held(number + 1, 5), held(number, 5), 5, grain, None) for number, grain in enumerate((8, 6, 5))]
+    allocations = [Allocation(number, 32, Place.ARENA) for number in range(4)]
+    _, ((_, _, phases),) = in_phases([steps], allocations)
+    assert phases == (((1, ((0, 8), (1, 6))),), ((1, ((2, 5),)),))
+
+
 def two_steps() -> Plan:
     plan = Plan(1)
     for _ in range(2):
@@ -221,6 +243,13 @@ def test_what_a_phase_touches_is_kept_through_all_of_it_unless_one_thread_runs_i
     allocations = [Allocation(n, 4, Place.ARENA, first=first, last=last) for n, (first, last) in enumerate(lives)]
     widen_lifetimes(allocations, [(0, 5, [alone, beside])])
     assert [(one.first, one.last) for one in allocations] == [(0, 0), (0, 4), (2, 4), (2, 4), (-1, -1)]
+
+
+def test_what_several_threads_run_one_after_another_is_kept_as_long_as_any_may_touch_it() -> None:
+    allocations = [Allocation(0, 4, Place.ARENA, first=0, last=0), Allocation(1, 4, Place.ARENA, first=2, last=2)]
+    shared, two = [(3, ((0, 1), (1, 1)))], [(1, ((2, 1),)), (1, ((3, 1),))]
+    widen_lifetimes(allocations, [(0, 4, [shared, two])])
+    assert [(one.first, one.last) for one in allocations] == [(0, 1), (2, 3)]
 
 
 def test_the_engine_refuses_phases_that_leave_steps_out():

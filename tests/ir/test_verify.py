@@ -76,6 +76,16 @@ def test_value_made_twice_is_refused() -> None:
     assert breach(build.graph(last)) == "tensor %t0 is made more than once"
 
 
+def test_what_is_wrong_with_inputs_points_to_the_line_of_the_graph() -> None:
+    build, _, last = two_ops()
+    build.inputs.append(replace(build.inputs[0]))
+    with pytest.raises(VerifyError) as caught:
+        verify_graph(build.graph(last), "testing")
+    assert "two tensors are called %x" in caught.value.message
+    (pointed,) = [line for line in caught.value.detail.splitlines() if line.startswith("->")]
+    assert pointed.startswith("-> graph ")
+
+
 def test_two_values_of_one_name_are_refused() -> None:
     build, first, last = two_ops()
     build.ops.append(Op("neg", (last,), (replace(first),)))
@@ -87,6 +97,11 @@ def test_sizes_are_whole_numbers_from_0(shape: tuple[int, ...]) -> None:
     build, _, last = two_ops()
     build.ops.append(Op("neg", (last,), (replace(last, name="odd", shape=shape),)))
     assert breach(build.graph(last)) == f"tensor %odd has shape {shape}"
+
+
+def test_tensors_may_have_no_elements() -> None:
+    build = GraphBuilder()
+    verify_graph(build.graph(build.unary("relu", build.input("x", shape=(3, 0)))))
 
 
 def test_operands_must_fit_the_inputs() -> None:

@@ -78,6 +78,8 @@ def test_output_may_become_an_input() -> None:
     ("aten.relu.default", {}, False),
     ("aten.flip.default", {"dims": [0]}, False),
     ("aten.roll.default", {"shifts": [1], "dims": [0]}, False),
+    ("users.clone", {}, True),
+    ("users.mix.default", {"dim0": 1, "dim1": 1}, False),  # of a user, who may call dimensions as a transpose does
 ])
 def test_no_op_is_told_from_an_op_of_the_same_shape(target: str, attrs: dict[str, object], expected: bool) -> None:
     build = GraphBuilder()

@@ -11,7 +11,7 @@ from torchipu.compiler import Compiled, compile_graph
 from torchipu.errors import VerifyError
 from torchipu.ir import text
 from torchipu.ir.graph import Graph, Op, Tensor
-from torchipu.ir.program import If, Program, Repeat, RepeatWhile, parts_of
+from torchipu.ir.program import Copy, If, Program, Repeat, RepeatWhile, parts_of
 from torchipu.ir.types import DType, Leg
 from torchipu.ir.verify import verify_executable, verify_graph
 from torchipu.optable.control import COND, REPEAT, WHILE
@@ -163,6 +163,40 @@ def test_a_repeat_takes_its_body_s_cycles_for_each_trip() -> None:
     assert body_cycles > 100
     assert most - more == pytest.approx(2 * (more - few), rel=0.05)
     assert len(found(compiled(loop(10)).executable.functions["0F"], Repeat)) == 1
+
+
+def test_a_row_that_each_trip_makes_is_copied_into_its_table() -> None:
+    graph, trips = loop(6), 6
+    (op,) = graph.ops
+    (inner,) = op.bodies
+    table = formal("table", trips, SIDE)
+    both = replace(op, outputs=(*op.outputs, table), bodies=(replace(inner, outputs=(inner.outputs[0],) * 2),))
+    program = compiled(replace(graph, outputs=both.outputs, ops=(both,))).executable.functions["0F"]
+    (repeat,) = found(program, Repeat)
+    copies = {(copy.table, copy.dst.shape): copy.total_bytes for copy in found(repeat, Copy)}
+    row = SIDE * 4
+    assert copies == {("src", (SIDE,)): row, ("", (SIDE,)): row, ("dst", (trips, SIDE)): row}
+
+
+def test_a_loop_copies_nothing_that_it_hands_on_as_it_is_and_nothing_that_is_empty() -> None:
+    graph = loop(6)
+    (op,) = graph.ops
+    (inner,) = op.bodies
+    handed_on = replace(op, bodies=(replace(inner, outputs=inner.inputs[:1]),))
+    program = compiled(replace(graph, ops=(handed_on,))).executable.functions["0F"]
+    assert [copy.table for copy in found(program, Copy) if copy.src is copy.dst] == []
+    (repeat,) = found(program, Repeat)
+    assert [copy.table for copy in found(repeat, Copy)] == ["src"]
+    empty = tuple(formal(f"{name}.none", 0) for name in ("init", "last", "do"))
+    more = replace(
+        handed_on, inputs=(op.inputs[0], empty[0], op.inputs[1]), outputs=(*op.outputs, empty[1]),
+        operands=("init[x,x]", "xs[x]", "operands[]"),
+        bodies=(replace(
+            inner, inputs=(inner.inputs[0], empty[2], inner.inputs[1]), outputs=(inner.inputs[0], empty[2]),
+        ),),
+    )
+    wider = Graph("main", more.inputs, more.outputs, (more,))
+    assert [copy.dst.name for copy in found(compiled(wider).executable.functions["0F"], Copy)] == ["last", "do.x"]
 
 
 def test_of_a_loop_with_a_test_one_trip_is_counted_and_stated() -> None:

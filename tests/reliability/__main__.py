@@ -14,7 +14,7 @@ import time
 import warnings
 from pathlib import Path
 
-from tests.reliability.runs import RUNS, Found
+from tests.reliability.runs import RUNS, Found, counts
 
 RECORDED = Path(__file__).parent / "recorded"
 LOGS = Path(__file__).parents[2] / "build" / "reliability"
@@ -77,7 +77,7 @@ def _run_apart(name: str, size: int, folder: Path) -> Found | None:
 
 def _line(name: str, size: int, seconds: float, found: Found, wrong: list[str]) -> str:
     state = "NOT AS IT MUST BE: " + "; ".join(wrong) if wrong else "ok"
-    figures = ", ".join(f"{key} {value:,}" for key, value in found.items())
+    figures = ", ".join(f"{key} {count:,}" for key, count in counts(found).items())
     return f"{name:12}{size:>9,} {RUNS[name].unit}, {seconds:,.0f} s: {state}\n{'':12}{figures}"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.reliability.__main__ import RECORDED
+from tests.reliability.mutants.equal import EQUAL
 from tests.reliability.rows import ROWS, Row
 from tests.reliability.runs import RUNS
 
@@ -21,12 +22,26 @@ What is held by tests is held by all of them, `make test-all`.
 | | figure | least | goal | today | how |
 | ---: | --- | --- | --- | --- | --- |
 """
+_ESCAPED = """
+## Faults that no test notices
+
+Those of figure 6: the file, its line as it is, what becomes of it, and, where no test could notice it, why. These too
+count as not caught.
+
+"""
 
 
 def page(folder: Path = RECORDED) -> str:
     """Return the page for what a folder holds."""
     return _INTRODUCTION + "".join(f"| {number} | {row.what} | {row.least} | {row.goal} | {_today(row, folder)} | "
-                                   f"{_how(row)} |\n" for number, row in enumerate(ROWS, start=1))
+                                   f"{_how(row)} |\n" for number, row in enumerate(ROWS, start=1)) + _escaped(folder)
+
+
+def _escaped(folder: Path) -> str:
+    path = folder / "mutants.json"
+    faults = json.loads(path.read_text(encoding="utf-8"))["found"]["escaped"] if path.exists() else []
+    lines = [f"- {fault}" + (f". {EQUAL[fault]}" if fault in EQUAL else "") for fault in faults]
+    return _ESCAPED + "\n".join(lines) + "\n" if lines else ""
 
 
 def _today(row: Row, folder: Path) -> str:

@@ -6,7 +6,8 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-Found = dict[str, float]
+Found = dict[str, float | list[str]]
+"""Counts, and names of what a count alone does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,12 @@ class Run:
 
     def failures(self, found: Found) -> list[str]:
         """Return the counts that must be zero and are not."""
-        return [f"{name}: {value:,}" for name, value in found.items() if name.endswith(self.zero) and value]
+        return [f"{name}: {count:,}" for name, count in counts(found).items() if name.endswith(self.zero) and count]
+
+
+def counts(found: Found) -> dict[str, float]:
+    """Return what a run found in numbers: of names, how many."""
+    return {name: len(value) if isinstance(value, list) else value for name, value in found.items()}
 
 
 RUNS = {

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.reliability.__main__ import RECORDED
+from tests.reliability.mutants.equal import EQUAL
 from tests.reliability.page import page
 from tests.reliability.rows import ROWS
 from tests.reliability.runs import RUNS
@@ -34,6 +35,18 @@ def test_what_is_wrong_or_smaller_or_missing_is_said(tmp_path: Path) -> None:
     (tmp_path / "forks.json").write_text(json.dumps({"run": "forks", "size": 7, "found": found}))
     text = page(tmp_path)
     assert "callers not run; **1 hangs and 0 wrong of 7 loaders (size 7 of 100)**" in text
+
+
+def test_faults_that_no_test_notices_are_named_with_why_where_that_is_known(tmp_path: Path) -> None:
+    known, reason = next(iter(EQUAL.items()))
+    found = {"mutants": 300, "nearest": 290, "caught": 298, "unsound": 0, "escaped": [known, "a.py: `x = 1`: 1 -> 2"]}
+    (tmp_path / "mutants.json").write_text(json.dumps({"run": "mutants", "size": 300, "found": found}))
+    text = page(tmp_path)
+    assert "298 of 300 caught, 290 of them by the tests nearest to them" in text
+    assert text.endswith(f"\n- {known}. {reason}\n- a.py: `x = 1`: 1 -> 2\n")
+    found["escaped"] = []
+    (tmp_path / "mutants.json").write_text(json.dumps({"run": "mutants", "size": 300, "found": found}))
+    assert "Faults that no test notices" not in page(tmp_path)
 
 
 @pytest.mark.parametrize("path", sorted(RECORDED.glob("*.json")), ids=lambda path: path.stem)

@@ -87,7 +87,7 @@ def fetch(request: Request, capture: Capturing, hits: list[str] | None = None) -
         return capture()
     try:
         describer, key = _key_of(request)
-    except OpaqueError as reason:
+    except (OpaqueError, TypeError) as reason:
         logger.debug("%s is not cached: %s", type(request.module).__name__, reason)
         return capture()
     found = _found(store, key, request, describer)
@@ -144,6 +144,7 @@ def _key_of(request: Request) -> tuple[Describer, str]:
 
     Raises:
         OpaqueError: The model or an argument cannot be described.
+        TypeError: Arguments are nested in a way that is not cached.
     """
     leaves, spec = pytree.tree_flatten((request.args, dict(request.kwargs)))
     model = request.module

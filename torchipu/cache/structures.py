@@ -18,7 +18,7 @@ def structure_to_data(spec: pytree.TreeSpec) -> list[Any]:
     context = spec._context
     is_keys = isinstance(context, (list, tuple)) and all(isinstance(key, (str, int)) for key in context)
     if context is not None and not is_keys:
-        raise TypeError(f"a result of class {spec.type.__qualname__} has a structure that is not cached")
+        raise TypeError(f"values within a {spec.type.__qualname__} have a structure that is not cached")
     children = [structure_to_data(child) for child in spec._children]
     return [_name(spec.type), type(context).__name__, None if context is None else list(context), children]
 

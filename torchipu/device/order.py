@@ -17,7 +17,7 @@ from torchipu.optable.collective import is_collective
 from torchipu.optable.spec import spec_of
 
 Position = tuple[int, ...]
-"""Where an op stands: the place in the capture's order, or behind an op that stands there, and so on."""
+"""Where an op stands: its place in the capture's order, after those of the ops behind which it stands."""
 
 
 def ordered_for_memory(graph: Graph) -> Graph:
@@ -61,7 +61,6 @@ class _Order:
         self._ops = graph.ops
         self._flow = Flow(graph)
         self._touched: dict[Tensor, _Touched] = {}
-        self._behind: dict[int, int] = {}
         self._last_reader = self._last_readers(graph)
         self._barrier: int | None = None
 
@@ -80,8 +79,7 @@ class _Order:
         if self._may_move(op, place):
             last = max(self._needed(op), key=self.positions.__getitem__, default=None)
             if last is not None and last < place - 1 and self._is_beside(last, op):
-                self._behind[last] = self._behind.get(last, 0) + 1
-                position = (*self.positions[last], self._behind[last])
+                position = (*self.positions[last], place)
                 self.has_moved = True
         self.positions.append(position)
         self._touch(op, place)

@@ -157,7 +157,7 @@ class Phases:
 def _divided(step: Step) -> Samples | None:
     """Return how samples go through a step, if they can be shared out in groups of as many items each."""
     samples = step.samples
-    if samples is None or samples.count < 1 or step.items % samples.groups:
+    if samples is None or samples.count < LEAST_UNITS or step.items % samples.groups:
         return None
     return samples
 
@@ -187,11 +187,13 @@ def _samples(member: Member) -> Samples:
 
 def _counted_alike(members: Sequence[Member]) -> list[Member] | None:
     """Return members that count the same samples, as sentences where some steps count words; else None."""
-    count = min((member.samples.count for member in members if member.samples is not None), default=0)
+    if any(member.samples is None for member in members):
+        return None
+    count = min(_samples(member).count for member in members)
     counted = []
     for member in members:
-        samples = member.samples
-        if samples is None or samples.count % count:
+        samples = _samples(member)
+        if samples.count % count:
             return None
         factor = samples.count // count
         if factor % samples.each and samples.each % factor:

@@ -24,7 +24,7 @@ class Mutant:
     """A change.
 
     Attributes:
-        line: Of the source.
+        line: Of the source, from one.
         what: Old and new.
         apply: Makes it, in the tree that it came from.
     """
@@ -65,7 +65,8 @@ def _of(node: ast.AST) -> Iterator[Mutant]:
             for name, value in fields.items():
                 setattr(node, name, value)
 
-        return Mutant(getattr(node, "lineno", 0), what, apply)
+        at = node.target if isinstance(node, ast.comprehension) else node  # which has no line of its own
+        return Mutant(getattr(at, "lineno", 0), what, apply)
 
     match node:
         case ast.Compare(ops=[op]) if type(op) in _COMPARISONS:

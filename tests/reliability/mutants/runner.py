@@ -14,18 +14,23 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Collection, Sequence
+from functools import cache
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from tests.reliability.mutants.equal import EQUAL
 from tests.reliability.mutants.python import mutants, mutated
 from tests.reliability.mutants.targets import FURTHER, NEAREST, PACKAGE
+from tests.reliability.runs import Found
 
 SECONDS = 240.0
 """Processor time of the tests of one fault; a fault that makes them go on for ever is noticed."""
+STILL_SECONDS = 60.0
+"""Without any processor time: a fault that makes them wait for ever is noticed, such as a lock that is never let go."""
+LOOK_SECONDS = 0.2
 TESTS = PACKAGE.parent / "tests"
-JUDGED = PACKAGE.parent / "build" / "reliability" / "mutants.jsonl"
+JUDGED = Path(__file__).parents[1] / "recorded" / "mutants.jsonl"
 
 
 class _Changed(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoader):
@@ -46,23 +51,38 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.machinery.SourceFileLoade
         return compile(mutated(Path(self.path).read_text(encoding="utf-8"), self.number), self.path, "exec")
 
 
-def chosen(count: int, seed: int = 0) -> list[tuple[str, int]]:
-    """Choose so many faults, as ``(file, number)``: in turn of each file, at random within it."""
+def chosen(count: int, seed: int = 0, before: Collection[str] = ()) -> list[tuple[str, int]]:
+    """Choose so many faults, as ``(file, number)``: in turn of each file, at random within it.
+
+    Args:
+        count: How many.
+        seed: Which.
+        before: Names of those of an earlier choice, which come first: code that changes does not choose all anew.
+    """
     chance, by_file = random.Random(seed), {}
     for file in NEAREST:
-        numbers = list(range(len(mutants(ast.parse((PACKAGE / file).read_text(encoding="utf-8"))))))
+        told = names(file)
+        numbers = list(range(len(told)))
         chance.shuffle(numbers)
-        by_file[file] = numbers
+        by_file[file] = sorted(numbers, key=lambda number: told[number] in before)
     found = list[tuple[str, int]]()
     while len(found) < count and any(by_file.values()):
         found += [(file, numbers.pop()) for file, numbers in by_file.items() if numbers]
     return found[:count]
 
 
-def describe(file: str, number: int) -> str:
-    """Return a fault in one line."""
-    mutant = mutants(ast.parse((PACKAGE / file).read_text(encoding="utf-8")))[number]
-    return f"{file}:{mutant.line} #{number} {mutant.what}"
+def names(file: str) -> list[str]:
+    """Return each fault of a file in one line: the line of the source as it is, and what becomes of it.
+
+    Lines have no numbers, so that a fault keeps its name when code is put before it. Equal ones are counted.
+    """
+    source = (PACKAGE / file).read_text(encoding="utf-8")
+    lines, seen, found = source.splitlines(), Counter[str](), list[str]()
+    for mutant in mutants(ast.parse(source)):
+        name = f"{file}: `{lines[mutant.line - 1].strip()}`: {mutant.what}"
+        seen[name] += 1
+        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return found
 
 
 def fails(tests: Sequence[str], fault: tuple[Path, int] | None = None) -> bool:
@@ -76,17 +96,30 @@ def fails(tests: Sequence[str], fault: tuple[Path, int] | None = None) -> bool:
     process = os.fork()
     if process == 0:
         _become_tests([str(TESTS / test) for test in tests], fault)
-    begun, used, status = time.monotonic(), 0.0, None
-    while status is None:
-        time.sleep(0.2)
-        ended, code = os.waitpid(process, os.WNOHANG)
-        status = code if ended else None
-        used = time.monotonic() - begun
-        if status is None and used > 5 * SECONDS:
-            os.killpg(process, signal.SIGKILL)
-            os.waitpid(process, 0)
-            return True
-    return status != 0
+    looks, still, used = 0, 0, 0
+    while looks * LOOK_SECONDS < 5 * SECONDS and still * LOOK_SECONDS < STILL_SECONDS:
+        time.sleep(LOOK_SECONDS)
+        ended, status = os.waitpid(process, os.WNOHANG)
+        if ended:
+            return status != 0
+        before, used = used, _ticks_of(process)
+        looks, still = looks + 1, still + 1 if used == before else 0
+    os.killpg(process, signal.SIGKILL)
+    os.waitpid(process, 0)
+    return True
+
+
+def _ticks_of(session: int) -> int:
+    """Return the processor time of the processes of a session, in ticks; it stands where all of them wait."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(fields[3]) == session:
+            ticks += int(fields[11]) + int(fields[12])
+    return ticks
 
 
 def _become_tests(paths: list[str], fault: tuple[Path, int] | None) -> None:
@@ -110,27 +143,49 @@ def _become_tests(paths: list[str], fault: tuple[Path, int] | None) -> None:
 
 
 class Judged:
-    """What came of faults, kept in a file: a run that is broken off goes on where it stood."""
+    """What came of faults, kept in a file: a run that is broken off goes on where it stood.
+
+    A fault that tests have noticed is not judged again while its file stays as it is. One that escaped is judged by
+    every run, since a test may have been written for it; not where it is known that none can be.
+
+    Args:
+        path: Lines of JSON: name of a fault, version of its file, word.
+    """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.words = path, dict[str, str]()
+        self.path, self.words = path, dict[str, tuple[str, str]]()
         if path.exists():
-            self.words = dict(json.loads(line) for line in path.read_text(encoding="utf-8").splitlines())
+            for line in path.read_text(encoding="utf-8").splitlines():
+                name, version, word = json.loads(line)
+                self.words[name] = version, word
 
-    def word(self, file: str, number: int | None, judge: Callable[[], str]) -> str:
-        """Return the word for a fault, or for the code as it is; a changed file is judged anew."""
-        digest = hashlib.blake2b((PACKAGE / file).read_bytes(), digest_size=8).hexdigest()
-        key = f"{file} {digest} {number}"
-        if key not in self.words:
-            self.words[key] = judge()
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8") as lines:
-                lines.write(json.dumps([key, self.words[key]]) + "\n")
-        return self.words[key]
+    def word(self, file: str, name: str) -> str | None:
+        """Return the word for a fault of a file; None where it has to be judged."""
+        version, word = self.words.get(name, ("", ""))
+        is_settled = bool(word) and (word != "escaped" or name in EQUAL)
+        return word if is_settled and version == _version(file) else None
+
+    def keep(self, file: str, name: str, word: str) -> None:
+        """Write down what came of a fault."""
+        self.words[name] = _version(file), word
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps([name, *self.words[name]]) + "\n")
+
+    def tidy(self) -> None:
+        """Leave out faults of code that is no longer there, and sort the others."""
+        there = {name for file in NEAREST for name in names(file)}
+        kept = sorted((name, *words) for name, words in self.words.items() if name in there)
+        self.path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
 
 
-def _unharmed(file: str) -> str:
-    return "fails anyway" if fails(NEAREST[file]) else "sound"
+def _version(file: str) -> str:
+    return hashlib.blake2b((PACKAGE / file).read_bytes(), digest_size=8).hexdigest()
+
+
+@cache
+def _sound(tests: tuple[str, ...]) -> bool:
+    return not fails(tests)
 
 
 def _judge(file: str, number: int) -> str:
@@ -140,7 +195,17 @@ def _judge(file: str, number: int) -> str:
     return "further" if fails(FURTHER, fault) else "escaped"
 
 
-def run(size: int, seed: int = 0, path: Path = JUDGED) -> dict[str, int]:
+def _prepare_forks() -> None:
+    import hypothesis  # noqa: F401 - imported once for all forks
+    import numpy as np  # noqa: F401
+    import pytest  # noqa: F401
+    import torch  # noqa: F401
+
+    loaded = {Path(module.__file__) for module in sys.modules.values() if getattr(module, "__file__", None)}
+    assert not loaded & {PACKAGE / file for file in NEAREST}, "forks would not import it anew"
+
+
+def run(size: int, seed: int = 0, path: Path = JUDGED) -> Found:
     """Put so many faults in, one at a time.
 
     Args:
@@ -153,20 +218,26 @@ def run(size: int, seed: int = 0, path: Path = JUDGED) -> dict[str, int]:
         nearest: How many the tests nearest to them noticed.
         caught: How many those or the further ones noticed.
         unsound: Files whose tests fail without a fault, and which were left out.
+        escaped: Names of those that no test noticed.
     """
-    import numpy as np  # noqa: F401 - imported once for all forks
-    import torch  # noqa: F401
-
-    loaded = {Path(module.__file__) for module in sys.modules.values() if getattr(module, "__file__", None)}
-    assert not loaded & {PACKAGE / file for file in NEAREST}, "forks would not import it anew"
-    judged, words, unsound = Judged(path), Counter[str](), set[str]()
-    for file, number in chosen(size, seed):
-        if file in unsound or judged.word(file, None, partial(_unharmed, file)) != "sound":
-            unsound.add(file)
-            continue
-        word = judged.word(file, number, partial(_judge, file, number))
+    _prepare_forks()
+    judged, words, unsound, escaped = Judged(path), Counter[str](), set[str](), list[str]()
+    told = {file: names(file) for file in NEAREST}
+    for file, number in chosen(size, seed, set(judged.words)):
+        name = told[file][number]
+        word = judged.word(file, name)
+        if word is None:
+            if not (_sound(NEAREST[file]) and _sound(FURTHER)):
+                unsound.add(file)
+                continue
+            word = _judge(file, number)
+            judged.keep(file, name, word)
         words[word] += 1
         if word != "nearest":
-            print(f"{word}: {describe(file, number)}", flush=True)
+            print(f"{word}: {name}", flush=True)
+        if word == "escaped":
+            escaped.append(name)
+    judged.tidy()
     caught = words["nearest"] + words["further"]
-    return {"mutants": words.total(), "nearest": words["nearest"], "caught": caught, "unsound": len(unsound)}
+    return {"mutants": words.total(), "nearest": words["nearest"], "caught": caught, "unsound": len(unsound),
+            "escaped": sorted(escaped)}

@@ -83,9 +83,9 @@ class _Set:
     partial_bytes: int
     repeats: int
     tiling: Tiling | None
-    writes_interleaved: bool = False
-    control_bytes: int = 0
-    state_bytes: int = 0
+    writes_interleaved: bool
+    control_bytes: int
+    state_bytes: int
     count: int = 1
 
 

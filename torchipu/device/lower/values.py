@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from torchipu.ir.graph import Graph, Op, Tensor
+from torchipu.ir.graph import Graph, Op, Placement, Tensor
 from torchipu.ir.types import Leg
 from torchipu.optable.collective import WAIT
 from torchipu.optable.control import formals_of
@@ -36,13 +36,12 @@ KEEPS_ORDER = frozenset(
 
 def function_of(op: Op) -> str:
     """Return the name of the function that an op is lowered into."""
-    if op.placement is None:
-        raise ValueError(f"op {op.kind} is not placed")
-    if op.placement.leg is Leg.UPDATE:
+    placement = _placement_of(op)
+    if placement.leg is Leg.UPDATE:
         phases = BEFORE_NORMS if op.attrs.get("before_norm") else PHASES
         phase = phases.get(op.kind, UPDATE)
-        return f"{phase}{op.placement.ipu}"
-    return f"{op.placement.stage}{op.placement.leg.value}"
+        return f"{phase}{placement.ipu}"
+    return f"{placement.stage}{placement.leg.value}"
 
 
 class Flow:
@@ -157,5 +156,11 @@ def is_view(op: Op) -> bool:
 
 
 def ipu_of(op: Op) -> int:
-    """Return the IPU of an op; the first where it is not placed."""
-    return op.placement.ipu if op.placement is not None else 0
+    """Return the IPU of an op."""
+    return _placement_of(op).ipu
+
+
+def _placement_of(op: Op) -> Placement:
+    if op.placement is None:
+        raise ValueError(f"op {op.kind} is not placed")
+    return op.placement

@@ -207,7 +207,7 @@ class Liveness:
             for place, function in enumerate(calls):
                 end = max((trace.functions[later][1] for later in calls[place + 1 :]), default=0)
                 for copy in leaves_of(self.executable.functions.get(f"{function}.send", NOTHING)):
-                    if isinstance(copy, Copy) and copy.src in trace.last:
+                    if isinstance(copy, Copy):
                         trace.last[copy.src] = max(trace.last[copy.src], end)
 
     def _lifetimes(self, variable: Variable) -> list[Lifetime]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -104,7 +105,7 @@ def peaks(liveness: Liveness, shares: Shares, always: Always) -> tuple[TileMemor
         always: What tiles hold all the time.
     """
     best: dict[int, _Peak] = {}
-    occupied: dict[int, int] = {}
+    occupied = defaultdict[int, int](int)
     for now in occupancies(liveness, shares, always):
         if now.ipu in best and now.most_filled <= best[now.ipu].total and now.most_filled <= occupied[now.ipu]:
             continue
@@ -114,7 +115,7 @@ def peaks(liveness: Liveness, shares: Shares, always: Always) -> tuple[TileMemor
             best[now.ipu] = _Peak(
                 int(filled[tile]), tile, now.time, now.moment, int(now.interleaved[tile]), int(now.ordinary[tile]),
             )
-        occupied[now.ipu] = max(occupied.get(now.ipu, 0), int(now.occupied.max()))
+        occupied[now.ipu] = max(occupied[now.ipu], int(now.occupied.max()))
     return tuple(_described(ipu, best[ipu], occupied[ipu], liveness, shares, always) for ipu in sorted(best))
 
 
@@ -170,7 +171,7 @@ def _described(
     }
     categories[TEMPORARIES] = peak.ordinary + peak.interleaved - sum(categories.values())
     categories[GAP] = peak.total - peak.ordinary - peak.interleaved
-    sizes = [("(vertex temporaries)", group.temporary_bytes)] if group is not None and group.temporary_bytes else []
+    sizes = [] if group is None else [("(vertex temporaries)", group.temporary_bytes)]
     for lifetime in liveness.lifetimes:
         variable = lifetime.variable
         if variable.ipu != ipu:
