@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.kernels.elem_planner import run_op
+
 # How far from the exact value a function may be, in units of the last place of the float nearest to it.
 BOUNDS = {
     "exp": 1, "expm1": 2, "exp2": 1, "log": 1, "log1p": 1, "log2": 1, "log10": 1, "sin": 2, "cos": 2, "tanh": 2,
@@ -19,11 +21,14 @@ BOUNDS = {
 ISAS = ("avx2", "avx512")
 MANTISSAS = 257
 TINY = torch.finfo(torch.float32).tiny
+OTHERS = (
+    "gelu", "silu", "mish", "softplus", "elu", "sinc", "gelu_backward", "silu_backward", "logaddexp", "pow",
+)
+"""Functions made of those above, some of two arguments."""
 RUN = """
 import sys, torch
-from tests.kernels.elem_planner import run_op
-x = torch.load(sys.argv[1])
-torch.save({name: run_op(f"aten.{name}.default", x)[0][0] for name in sys.argv[3:]}, sys.argv[2])
+from tests.kernels.test_vector_math import values
+torch.save(values(torch.load(sys.argv[1])), sys.argv[2])
 """
 
 
@@ -41,14 +46,42 @@ def sample() -> torch.Tensor:
     return torch.cat([sizes, -sizes, *steps, torch.tensor([math.inf, -math.inf, math.nan])])
 
 
+def values(x: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return what all functions give; a second argument is the first in another order."""
+    y = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(6))]
+    found = {}
+    for name in (*BOUNDS, *OTHERS):
+        target = "aten.pow.Tensor_Tensor" if name == "pow" else f"aten.{name}.default"
+        operands = (x, y) if name.endswith(("_backward", "pow", "logaddexp")) else (x,)
+        found[name] = run_op(target, *operands)[0][0]
+    return found
+
+
+@pytest.fixture(scope="module")
+def by_isa(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, torch.Tensor]]:
+    """Run all functions in processes of their own, since kernels choose their instruction set as they are imported."""
+    found = {}
+    for isa in ISAS:
+        folder: Path = tmp_path_factory.mktemp(isa)
+        torch.save(sample(), folder / "x")
+        command = [sys.executable, "-c", RUN, str(folder / "x"), str(folder / "y")]
+        subprocess.run(command, check=True, env={**os.environ, "TORCHIPU_ISA": isa}, timeout=600)
+        found[isa] = torch.load(folder / "y")
+    return found
+
+
 @pytest.fixture(scope="module", params=ISAS)
-def results(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    """Run all functions in a process of its own, since kernels choose their instruction set as they are imported."""
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    torch.save(sample(), folder / "x")
-    command = [sys.executable, "-c", RUN, str(folder / "x"), str(folder / "y"), *BOUNDS, "gelu"]
-    subprocess.run(command, check=True, env={**os.environ, "TORCHIPU_ISA": request.param}, timeout=600)
-    return torch.load(folder / "y")
+def results(request: pytest.FixtureRequest, by_isa: dict[str, dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return by_isa[request.param]
+
+
+@pytest.mark.parametrize("name", [*BOUNDS, *OTHERS])
+def test_function_gives_the_same_bits_for_both_instruction_sets(
+    by_isa: dict[str, dict[str, torch.Tensor]], name: str,
+) -> None:
+    first, second = (by_isa[isa][name] for isa in ISAS)
+    differs = (first.view(torch.int32) != second.view(torch.int32)) & ~(first.isnan() & second.isnan())
+    assert not differs.any(), f"{name}({sample()[differs][:3]}) is {first[differs][:3]} and {second[differs][:3]}"
 
 
 def flushed(x: torch.Tensor) -> torch.Tensor:
