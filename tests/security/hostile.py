@@ -39,6 +39,7 @@ from torchipu.onnx.inputs import _array
 from torchipu.poptorch.options import ConfigFileError
 from torchipu.poptorch.stored import cache as poptorch_cache
 from torchipu.pvti.recorder import Recorder
+from torchipu.report.database import read_database
 from torchipu.report.debug import read_debug
 from torchipu.target import lookup_target
 
@@ -106,6 +107,7 @@ def _read_entry(path: Path) -> object:
 
 
 def _read_profile(path: Path) -> object:
+    read_database(path)
     report = pva.openReport(path)
     return [len(report.execution.steps), report.compilation.target.numTiles]
 
@@ -228,10 +230,10 @@ def read_all(folder: Path, count: int, seed: int, *, with_foreign: bool = True) 
     attack = pickle.dumps(Payload(proof))
     chance = random.Random(seed)
     each = max(count // len(readers), 16)
+    same = [*foreign(proof)] if with_foreign else []
     for name, (path, read) in readers.items():
         data = path.read_bytes()
-        files = [*foreign(proof)] if with_foreign else []
-        files += [mutated(data, chance, attack) for _ in range(each - len(files))]
+        files = same + [mutated(data, chance, attack) for _ in range(each - len(same))]
         for place, content in enumerate(files):
             hostile = path.with_name(f"hostile{number}{path.suffix}")
             hostile.write_bytes(content)
