@@ -2,9 +2,10 @@
 
 A result that eager's own agrees with to `torch.testing.assert_close` is right. For others the program is run in
 float64, where its inputs and each line's result are disturbed by as much as the element type rounds: how far that moves
-a result is how well the program determines it. What a line reads counts as well as what it gives, since a sum of products
-that nearly cancel rounds within as if its operands were a little off. A result passes that is no further from float64 than a few times that, or than a few
-times eager's own. A comparison that a rounding turns over moves far and decides nothing; an error of an index does not.
+a result is how well the program determines it. What a line reads counts as well as what it gives, since a sum of
+products that nearly cancel rounds within as if its operands were a little off. A result passes that is no further from
+float64 than a few times that, or than a few times eager's own. A comparison that a rounding turns over moves far and
+decides nothing; an error of an index does not.
 """
 
 from __future__ import annotations
